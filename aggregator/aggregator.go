@@ -238,7 +238,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		if a.await(ctx) {
 			close(a.complete)
 			a.healthy(healthpb.HealthCheckResponse_SERVING)
-			a.core.kubernetes.Lead(ctx, a.core.lead)
+			return a.core.kubernetes.Lead(ctx, a.core.lead)
 		}
 		return nil
 	})

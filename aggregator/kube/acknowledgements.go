@@ -214,9 +214,6 @@ func (c *Cluster) Withdraw(ctx context.Context, conflict, version string) error 
 	return fmt.Errorf("delete %s: %w", acknowledgementKind.Name, err)
 }
 
-// Leads reports whether this replica leads now. One replica alone always does.
-func (c *Cluster) Leads() bool { return c == nil || c.election.leads() }
-
 // Older reports whether a resource version is older than another one.
 func Older(version, than string) bool {
 	a, errA := strconv.ParseUint(version, 10, 64)

@@ -84,8 +84,7 @@ type announcement struct {
 // event after the time, so that another replica, or the same one after a restart, writes
 // it again. It writes each event in its own goroutine, so that "resolved" may be written
 // before "conflict". It gives up after 12 attempts in two minutes, and after the first one
-// if events are forbidden. It reports no results. And it depends on the scheme of the whole
-// clientset: 15 MB of program, and 9 MB of memory in every aggregator and agent.
+// if events are forbidden. And it reports no results.
 type announcer struct {
 	cluster *Cluster
 	counts  [results]atomic.Uint64

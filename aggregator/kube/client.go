@@ -23,8 +23,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// clients has the REST clients for the API server. It does not use the typed clientset of
-// client-go, whose scheme alone makes the program about 20 MB larger.
+// clients has the REST clients for the API server. Their scheme has only the types in use.
 type clients struct {
 	server             string
 	core, coordination *rest.RESTClient

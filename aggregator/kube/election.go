@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,18 +22,20 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// leaseTimes are the times of an election. Their values are those of Kubernetes' own controllers.
+// leaseTimes are the times of an election.
 type leaseTimes struct {
 	// lasts is the time after its last renewal after which another replica takes the lease.
 	lasts time.Duration
 	// within is the time after the last renewal after which the leader stops. It is shorter than lasts,
-	// so that there are never two leaders.
+	// so that the leader has stopped when another replica takes the lease.
 	within time.Duration
 	// every is the time between two attempts.
 	every time.Duration
 }
 
-var usualLease = leaseTimes{lasts: 15 * time.Second, within: 10 * time.Second, every: 2 * time.Second}
+// usualLease replaces a leader that was killed within 10 to 15 seconds: client-go waits up to 2.2 times the
+// time between two attempts. With the times of Kubernetes' own controllers it would be up to 24 seconds.
+var usualLease = leaseTimes{lasts: 10 * time.Second, within: 7 * time.Second, every: time.Second}
 
 // electionProblem is the key of the problem that no leader can be elected.
 const electionProblem = "elect a leader"
@@ -44,12 +47,8 @@ type election struct {
 	namespace, name string
 	identity        string
 	times           leaseTimes
-
-	mu sync.Mutex
-	// holder is the identity of the leader; empty if there is none. until is the time until which this
-	// replica leads, unless it renews the lease; zero if it does not lead.
-	holder string
-	until  time.Time
+	// elector is nil before Lead.
+	elector atomic.Pointer[leaderelection.LeaderElector]
 }
 
 // newElection returns the election by a Lease, NAMESPACE/NAME; empty for none.
@@ -72,32 +71,37 @@ func newElection(c *Cluster, lease string) (*election, error) {
 }
 
 // Lead calls do whenever this replica becomes the leader, until ctx ends. The context that it passes ends
-// as soon as the replica does not lead any longer. Without an election, there is one replica, which always
-// leads.
-func (c *Cluster) Lead(ctx context.Context, do func(context.Context)) {
+// soon after the replica has lost the lease. Without an election, there is one replica, which always leads.
+// It is called once.
+func (c *Cluster) Lead(ctx context.Context, do func(context.Context)) error {
 	if c == nil || c.election.name == "" {
 		do(ctx)
-		return
+		return nil
 	}
-	for ctx.Err() == nil {
-		c.election.term(ctx, do)
-	}
+	return c.election.run(ctx, do)
 }
+
+// Leads reports whether this replica leads now. One replica alone always does.
+func (c *Cluster) Leads() bool { return c == nil || c.election.leads() }
 
 // Election returns which replica leads; nil if there is no election.
 func (c *Cluster) Election() *pb.Election {
 	if c == nil || c.election.name == "" {
 		return nil
 	}
-	e := c.election
+	e, leader := c.election, ""
 	leads := e.leads()
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if elector := e.elector.Load(); elector != nil {
+		leader = elector.GetLeader()
+	}
+	if leader == e.identity && !leads {
+		leader = "" // its lease has expired
+	}
 	name := func(identity string) string {
 		host, _, _ := strings.Cut(identity, "_")
 		return ipam.Plain(host)
 	}
-	return &pb.Election{Replica: name(e.identity), Leader: name(e.holder), Leads: leads}
+	return &pb.Election{Replica: name(e.identity), Leader: name(leader), Leads: leads}
 }
 
 // leads reports whether this replica leads now. A process that was paused for too long does not.
@@ -105,132 +109,113 @@ func (e *election) leads() bool {
 	if e.name == "" {
 		return true
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return time.Now().Before(e.until)
+	elector := e.elector.Load()
+	return elector != nil && elector.IsLeader() && elector.Check(e.times.within-e.times.lasts) == nil
 }
 
-// set sets the leader, and the time until which this replica leads.
-func (e *election) set(holder string, until time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.holder, e.until = holder, until
-}
-
-// term waits until this replica leads, and calls do until ctx ends or the lease is lost. The lease is given
-// up after do has returned.
-func (e *election) term(ctx context.Context, do func(context.Context)) {
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	// The lock reports errors.
-	ctx = klog.NewContext(ctx, klog.Logger{})
-	done := make(chan struct{})
-	lock := e.newLock(end, done)
+func (e *election) run(ctx context.Context, do func(context.Context)) error {
+	lock := &reportingLock{election: e, LeaseLock: resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
+		Client:     coordinationclient.New(e.cluster.clients.coordination),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
+	}}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, Name: e.name, ReleaseOnCancel: true,
 		LeaseDuration: e.times.lasts, RenewDeadline: e.times.within, RetryPeriod: e.times.every,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				defer close(done)
-				e.cluster.log.Info("this replica leads: it writes Events and exports", "lease", lock.Describe())
-				do(ctx)
-			},
-			OnStoppedLeading: func() {},
-		},
+		// client-go ends the context of OnStartedLeading only after an attempt to release the lease, which
+		// may take longer than the lease lasts. The loop below follows leads instead.
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
-		panic(err) // the times contradict each other
+		return fmt.Errorf("elect a leader: %w", err)
 	}
-	elector.Run(ctx)
-	if lock.expiry == nil {
-		return // it never led
+	e.elector.Store(elector)
+
+	// The lease is released after the work of the leader has ended. The lock reports errors.
+	electing, release := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}))
+	var group sync.WaitGroup
+	group.Go(func() {
+		for electing.Err() == nil {
+			elector.Run(electing)
+		}
+	})
+	for e.await(ctx, true) {
+		e.cluster.log.Info("this replica leads: it writes Events and exports", "lease", lock.Describe())
+		working, stop := context.WithCancel(ctx)
+		group.Go(func() { e.await(working, false); stop() })
+		do(working)
+		stop()
+		e.cluster.log.Info("this replica does not lead any longer", "lease", lock.Describe())
 	}
-	lock.expiry.Stop()
-	end()
-	<-done
-	if e.leads() {
-		e.cluster.log.Warn("cannot give up the lease: the next leader waits until it expires", "lease", lock.Describe())
-	}
-	e.set("", time.Time{})
-	e.cluster.log.Info("this replica does not lead any longer", "lease", lock.Describe())
+	release()
+	group.Wait()
+	return nil
 }
 
-// leaseLock is the lock of one term. It limits the time of requests, reports their errors, and keeps the
-// time until which this replica leads: client-go itself ends a term up to one retry period later, and the
-// work of the leader only after the attempt to give the lease up.
-type leaseLock struct {
+// await waits until this replica leads, or does not lead. It returns false if ctx ends before.
+func (e *election) await(ctx context.Context, leads bool) bool {
+	look := time.NewTicker(e.times.every / 4)
+	defer look.Stop()
+	for e.leads() != leads {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-look.C:
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// reportingLock is a LeaseLock that limits the time of requests, and reports their errors.
+type reportingLock struct {
 	resourcelock.LeaseLock
 	election *election
-	// end ends the term, and done is closed when the work of the leader has ended.
-	end  func()
-	done <-chan struct{}
-	// expiry ends the term if the lease is not renewed; nil before this replica leads.
-	expiry *time.Timer
-}
-
-func (e *election) newLock(end func(), done <-chan struct{}) *leaseLock {
-	return &leaseLock{
-		LeaseLock: resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
-			Client:     coordinationclient.New(e.cluster.clients.coordination),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
-		},
-		election: e, end: end, done: done,
-	}
+	// holder is the identity that the Lease had when it was last read.
+	holder string
 }
 
 // Get implements resourcelock.Interface.
-func (l *leaseLock) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
+func (l *reportingLock) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
-	record, raw, err = l.LeaseLock.Get(ctx)
+	if record, raw, err = l.LeaseLock.Get(ctx); err == nil {
+		l.holder = record.HolderIdentity
+	}
 	if !apierrors.IsNotFound(err) { // it is created next
 		l.election.report(ctx, err)
-	}
-	if err == nil && record.HolderIdentity != l.Identity() {
-		l.election.set(record.HolderIdentity, time.Time{})
 	}
 	return record, raw, err
 }
 
 // Create implements resourcelock.Interface.
-func (l *leaseLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return l.write(ctx, record, l.LeaseLock.Create)
-}
-
-// Update implements resourcelock.Interface. A record without a holder gives the lease up.
-func (l *leaseLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if record.HolderIdentity == "" {
-		l.end()
-		<-l.done
-	}
-	return l.write(ctx, record, l.LeaseLock.Update)
-}
-
-func (l *leaseLock) write(ctx context.Context, record resourcelock.LeaderElectionRecord, by func(context.Context, resourcelock.LeaderElectionRecord) error) error {
+func (l *reportingLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
-	begun := time.Now()
-	err := by(ctx, record)
-	l.election.report(ctx, err)
-	switch until := begun.Add(l.election.times.within); {
-	case err != nil:
-		return err
-	case record.HolderIdentity == "":
-		l.election.set("", time.Time{})
-	default:
-		l.election.set(record.HolderIdentity, until)
-		if l.expiry == nil {
-			l.expiry = time.AfterFunc(time.Until(until), l.end)
-		} else {
-			l.expiry.Reset(time.Until(until))
-		}
+	return l.wrote(ctx, record, l.LeaseLock.Create(ctx, record))
+}
+
+// Update implements resourcelock.Interface.
+func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" && l.holder != l.Identity() {
+		// client-go reads the Lease before it releases it, but compares what it has read before that.
+		return errNotLeading
 	}
-	return nil
+	ctx, cancel := l.limit(ctx)
+	defer cancel()
+	return l.wrote(ctx, record, l.LeaseLock.Update(ctx, record))
+}
+
+// wrote notes the result of a write.
+func (l *reportingLock) wrote(ctx context.Context, record resourcelock.LeaderElectionRecord, err error) error {
+	if err == nil {
+		l.holder = record.HolderIdentity
+	}
+	l.election.report(ctx, err)
+	return err
 }
 
 // limit limits the time of a request, so that there is time for another one before the lease is lost.
-func (l *leaseLock) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *reportingLock) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, l.election.times.within/2)
 }
 

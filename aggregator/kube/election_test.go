@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -115,10 +114,22 @@ func (f *leaseAPI) send(w http.ResponseWriter, o runtime.Object) {
 	_, _ = w.Write(raw)
 }
 
+// holder returns the holder of the Lease.
+func (f *leaseAPI) holder() (identity string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range f.objects {
+		if lease, is := o.(*coordinationv1.Lease); is {
+			identity = *lease.Spec.HolderIdentity
+		}
+	}
+	return identity
+}
+
 // candidate is a replica that wants to lead.
 type candidate struct {
 	*Cluster
-	// kill ends it without giving up the lease; stop ends it in an orderly way.
+	// stop ends it in an orderly way.
 	stop func()
 	mu   sync.Mutex
 	// leading is the number of calls that run, and led that of all calls.
@@ -136,11 +147,13 @@ func (f *leaseAPI) candidate(t *testing.T, times leaseTimes) *candidate {
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() {
-		c.Lead(ctx, func(ctx context.Context) {
+		if err := c.Lead(ctx, func(ctx context.Context) {
 			one.count(1)
 			<-ctx.Done()
 			one.count(-1)
-		})
+		}); err != nil {
+			t.Error(err)
+		}
 	})
 	one.stop = func() { cancel(); group.Wait() }
 	t.Cleanup(one.stop)
@@ -199,17 +212,9 @@ func TestALeaderWithoutServerStops(t *testing.T) {
 // after that is refused.
 func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	f := newLeaseAPI(t)
-	dead, err := openAt(&rest.Config{Host: f.URL}, slog.New(slog.DiscardHandler), Config{Lease: "default/witness"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead.election.times = quickLease
-	lock := dead.election.newLock(func() {}, nil)
-	if err := lock.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: lock.Identity(), LeaseDurationSeconds: 1}); err != nil {
-		t.Fatal(err)
-	}
-	lock.expiry.Stop()
-	dead.election.set(dead.election.identity, time.Now().Add(time.Hour)) // it is paused, and does not know the time
+	// It does not renew its lease, and does not know that its time is over.
+	dead := f.candidate(t, leaseTimes{lasts: time.Hour, within: time.Hour / 2, every: 20 * time.Minute})
+	wait.Until(t, "the first one leads", dead.election.leads)
 	old := dead.Told()
 	if _, err := old.Load(t.Context(), "webhook"); err != nil {
 		t.Fatal(err)
@@ -217,13 +222,19 @@ func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	if err := old.Save(t.Context(), "webhook", []byte("one")); err != nil {
 		t.Fatal(err)
 	}
+	f.set(func() {
+		for _, o := range f.objects {
+			if lease, is := o.(*coordinationv1.Lease); is {
+				lease.Spec.LeaseDurationSeconds = new(int32(1))
+			}
+		}
+	})
 	b := f.candidate(t, quickLease)
 	wait.Until(t, "the other one leads", b.isLeading)
 	fresh := b.Told()
 	if got, err := fresh.Load(t.Context(), "webhook"); string(got) != "one" {
 		t.Fatalf("got %q, %v, want what the former leader told", got, err)
 	}
-	b.election.set(b.election.identity, time.Now().Add(time.Hour))
 	if err := fresh.Save(t.Context(), "alertmanager http://one", []byte("two")); err != nil {
 		t.Fatal(err)
 	}
@@ -232,6 +243,10 @@ func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	}
 	if got, err := fresh.Load(t.Context(), "webhook"); string(got) != "one" {
 		t.Errorf("got %q, %v, want one", got, err)
+	}
+	dead.stop()
+	if !b.isLeading() || f.holder() != b.election.identity {
+		t.Errorf("the former leader released the lease of the new one: %v leads", b.Election())
 	}
 }
 

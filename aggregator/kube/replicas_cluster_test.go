@@ -44,10 +44,13 @@ func TestRealReplicas(t *testing.T) {
 	l.apply("%s", strings.NewReplacer("NAMESPACE", l.namespace, "ACCOUNT", rich, "OUTSIDE", kubernetes.Outside).Replace(replicaRights))
 	start := func() (m *mirrored, stop func()) {
 		m = l.replica(rich, l.namespace+"/witness")
-		m.election.times = leaseTimes{lasts: 15 * time.Second, within: 10 * time.Second, every: 200 * time.Millisecond}
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
-		group.Go(func() { m.Lead(ctx, func(ctx context.Context) { <-ctx.Done() }) })
+		group.Go(func() {
+			if err := m.Lead(ctx, func(ctx context.Context) { <-ctx.Done() }); err != nil {
+				t.Error(err)
+			}
+		})
 		stop = sync.OnceFunc(func() { cancel(); group.Wait() })
 		t.Cleanup(stop)
 		return m, stop
