@@ -222,6 +222,7 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.persistence.accessModes={R}":        "'/aggregator/persistence/accessModes/0'",
 		"aggregator.podDisruptionBudget.minAvailable=a": "'/aggregator/podDisruptionBudget/minAvailable'",
 		"aggregator.service.ipFamilies={IPv5}":          "'/aggregator/service/ipFamilies/0'",
+		"aggregator.terminationGracePeriodSeconds=2":    "'/aggregator/terminationGracePeriodSeconds': minimum: got 2, want 5",
 		"aggregator.service.nodePorts.grpc=70000":       "'/aggregator/service/nodePorts/grpc'",
 		"aggregator.ingress.tls[0].secret=web":          "additional properties 'secret' not allowed",
 		"monitoring.podMonitor.interval=1.5m":           "'/monitoring/podMonitor/interval'",

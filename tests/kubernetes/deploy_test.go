@@ -407,7 +407,7 @@ func TestHelmChart(t *testing.T) {
 	t.Run("aggregator replaced", func(t *testing.T) {
 		cert := i.certificate()
 		away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-		t.Logf("aggregators replaced: the API lacked one of the nodes for at most %s", away)
+		t.Logf("aggregators replaced: %s", away)
 		if i.certificate() != cert {
 			t.Error("an upgrade made another certificate, though the old one is good for years")
 		}
@@ -420,7 +420,7 @@ func TestHelmChart(t *testing.T) {
 			second, _ = i.duplicate("db")
 			i.rollout()
 		})
-		t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
+		t.Logf("all replaced: %s", away)
 		i.awaitConflict(second, confirmed)
 		i.awaitConflict(addr, confirmed)
 	})
@@ -603,24 +603,49 @@ func (i *installed) certificate() string {
 	return i.kube("--namespace", home, "get", "secret", "ipwitness-tls", "--output", `jsonpath={.data.tls\.crt}`)
 }
 
-// without returns the longest time, from the start of do until everything works again, during which
-// the API did not answer or did not have both nodes connected.
-func (i *installed) without(do func()) (longest time.Duration) {
+// gap is what users lack while something is replaced.
+type gap struct {
+	// answers is the longest time without an answer of the API, and nodes that without an answer that has
+	// both nodes connected.
+	answers, nodes time.Duration
+	// asked is the number of requests, and failed that of requests without an answer.
+	asked, failed int
+	// last is the error of the last one that failed.
+	last error
+}
+
+func (g gap) String() string {
+	text := fmt.Sprintf("longest gap in answers %s, in answers with both nodes %s, %d of %d requests failed",
+		g.answers.Round(10*time.Millisecond), g.nodes.Round(10*time.Millisecond), g.failed, g.asked)
+	if g.last != nil {
+		text += ": " + g.last.Error()
+	}
+	return text
+}
+
+// without returns the gap from the start of do until everything works again.
+func (i *installed) without(do func()) (g gap) {
 	i.t.Helper()
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		last, tick := time.Now(), time.NewTicker(20*time.Millisecond)
+		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
+		answered, complete := time.Now(), time.Now()
 		for ended, enough := false, (<-chan time.Time)(nil); ; {
 			ctx, cancel := context.WithTimeout(i.t.Context(), 5*time.Second)
 			nodes, err := i.aggregator.Nodes(ctx)
 			cancel()
 			silent := func(n *ipwitnessv1.Node) bool { return n.GetState() != ipwitnessv1.Node_LIVE }
-			if err == nil && len(nodes) == len(i.Nodes) && !slices.ContainsFunc(nodes, silent) {
-				longest = max(longest, time.Since(last))
-				if last = time.Now(); ended {
-					return
+			if g.asked++; err != nil {
+				g.failed, g.last = g.failed+1, err
+			} else {
+				g.answers, answered = max(g.answers, time.Since(answered)), time.Now()
+				if len(nodes) == len(i.Nodes) && !slices.ContainsFunc(nodes, silent) {
+					g.nodes, complete = max(g.nodes, time.Since(complete)), time.Now()
+					if ended {
+						return
+					}
 				}
 			}
 			if !ended {
@@ -643,7 +668,7 @@ func (i *installed) without(do func()) (longest time.Duration) {
 	do()
 	close(done)
 	<-over
-	return longest.Round(10 * time.Millisecond)
+	return g
 }
 
 // wantRights checks that accounts have the rights that they need, and no others.
@@ -876,14 +901,14 @@ func TestHelmUpgradeWithVolume(t *testing.T) {
 	i.operates()
 	i.acknowledge(i.aggregator, conflict.GetId())
 	away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-	t.Logf("aggregators replaced: the API lacked one of the nodes for at most %s", away)
+	t.Logf("aggregators replaced: %s", away)
 	var second string
 	away = i.without(func() {
 		i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods are being replaced
 		second, _ = i.duplicate("db")
 		i.rollout()
 	})
-	t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
+	t.Logf("all replaced: %s", away)
 	i.awaitConflict(second, confirmed)
 	if c := i.awaitConflict(addr, confirmed); c.GetAcknowledgement().GetReason() != "NET-42" || c.GetId() != conflict.GetId() {
 		t.Errorf("got %v, want it still acknowledged", c)

@@ -349,7 +349,7 @@ func TestHelmUpgradeUnderChurn(t *testing.T) {
 		if planted == 0 {
 			t.Errorf("no duplicates began and were found while %s were replaced", u.what)
 		}
-		t.Logf("upgrade that replaces %s: %d duplicates began and were found meanwhile, the last of a round at most %s after its pods ran; longest gap in answers %s",
+		t.Logf("upgrade that replaces %s: %d duplicates began and were found meanwhile, the last of a round at most %s after its pods ran; %s",
 			u.what, planted, c.latest.Round(time.Millisecond), away)
 	}
 	i.leader(i.replicas())
