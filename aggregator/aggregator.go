@@ -127,8 +127,9 @@ type Aggregator struct {
 
 const (
 	// completeWithin is how long after its start a replica may be not ready, because agents of some nodes
-	// have not reported. Agents connect again within 10 s.
-	completeWithin = 30 * time.Second
+	// have not reported. Agents look for new replicas every 5 to 15 s, and the answers of the cluster's DNS
+	// are up to 30 s old.
+	completeWithin = time.Minute
 	// lookEvery is how often a replica that is not ready looks whether it is.
 	lookEvery = 100 * time.Millisecond
 )

@@ -154,13 +154,13 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 	defer a.dir.mu.Unlock()
 	c, ack, err := a.acknowledging(q, by)
 	for err == nil && (ack != nil || a.Of(c.ID) != nil) {
-		episode := c.Episode
-		if err := a.keep(c.ID, ack); err != nil {
+		id, episode := c.ID, c.Episode
+		if err := a.keep(id, ack); err != nil {
 			return nil, err
 		}
 		var next *acknowledgement
 		if c, next, err = a.acknowledging(q, by); err != nil {
-			a.revoke(c.ID, ack)
+			a.revoke(id, ack)
 			break
 		}
 		if c.Episode != episode || !a.acknowledge(c.ID, episode, ack) { // it ended and started again in the meantime

@@ -18,8 +18,9 @@ const (
 	overlap = 30 * time.Second
 	// skew is the largest difference between the times at which two replicas usually record a change.
 	skew = 2 * time.Second
-	// mostTold is the largest number of conflicts and findings in a ledger.
-	mostTold = 2000
+	// mostTold is the largest number of conflicts and findings in a ledger. Two ledgers of this size take
+	// most of the 1 MiB that a ConfigMap may have.
+	mostTold = 5000
 	// savedEvery is the shortest time between two writes of a ledger without a claim, and savedIn is the
 	// time that the last write may take.
 	savedEvery = time.Second
@@ -46,10 +47,10 @@ type ledger struct {
 	Claims []entry          `json:"claims,omitempty"`
 }
 
-// An entry is a transition in a ledger.
+// An entry is a transition in a ledger. Only claims have a subject and an ID.
 type entry struct {
 	Subject string    `json:"subject,omitempty"`
-	ID      string    `json:"id"`
+	ID      string    `json:"id,omitempty"`
 	Rank    rank      `json:"rank"`
 	At      time.Time `json:"at"`
 }
@@ -141,7 +142,7 @@ func (h *handover) news(t *transition) bool {
 		t.id = claims[i].ID
 		h.claimed[t.subject] = slices.Delete(claims, i, i+1)
 	}
-	h.seen[t.subject] = entry{ID: t.id, Rank: r, At: t.at}
+	h.seen[t.subject] = entry{Rank: r, At: t.at}
 	return true
 }
 
@@ -164,7 +165,7 @@ func (h *handover) claim(ctx context.Context, some []transition) error {
 func (h *handover) told(ctx context.Context, until time.Time, now time.Time) error {
 	claims := h.ledger.Claims
 	for _, c := range claims {
-		h.ledger.Told[c.Subject] = entry{ID: c.ID, Rank: c.Rank, At: c.At}
+		h.ledger.Told[c.Subject] = entry{Rank: c.Rank, At: c.At}
 	}
 	if len(claims) == 0 && !until.After(h.ledger.Until) {
 		return nil

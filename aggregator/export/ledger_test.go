@@ -2,7 +2,9 @@ package export
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -182,4 +184,28 @@ func TestALeaderWithANewJournal(t *testing.T) {
 	b.state(late, unknown)
 	s.lead(b)
 	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed")
+}
+
+// Two full ledgers fit in one ConfigMap, which may have 1 MiB.
+func TestAFullLedgerIsSmall(t *testing.T) {
+	h := &handover{ledger: ledger{Until: time.Now(), Told: make(map[string]entry)}, seen: make(map[string]entry)}
+	for i := range mostTold + 1 {
+		h.ledger.Told[fmt.Sprintf("conflict-%016x", i)] = entry{Rank: confirmed, At: h.ledger.Until.Add(time.Duration(i) * time.Microsecond)}
+	}
+	for i := range claimedAtOnce {
+		e := entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until}
+		e.ID = fmt.Sprintf("%s-1-%d", e.Subject, e.At.UnixMicro())
+		h.ledger.Claims = append(h.ledger.Claims, e)
+	}
+	h.prune()
+	if _, found := h.ledger.Told[fmt.Sprintf("conflict-%016x", 0)]; found || len(h.ledger.Told) != mostTold {
+		t.Errorf("got %d entries, want %d without the oldest one", len(h.ledger.Told), mostTold)
+	}
+	raw, err := json.Marshal(&h.ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(raw) > 500_000 {
+		t.Errorf("it has %d bytes", len(raw))
+	}
 }

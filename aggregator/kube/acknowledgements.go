@@ -3,18 +3,17 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -216,7 +215,6 @@ func (c *Cluster) Withdraw(ctx context.Context, conflict, version string) error 
 
 // Older reports whether a resource version is older than another one.
 func Older(version, than string) bool {
-	a, errA := strconv.ParseUint(version, 10, 64)
-	b, errB := strconv.ParseUint(than, 10, 64)
-	return errors.Join(errA, errB) == nil && a < b
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
 }

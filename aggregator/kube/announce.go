@@ -47,8 +47,9 @@ const (
 	// rightsAgain is the time after which a forbidden request is tried again.
 	rightsAgain = 10 * time.Minute
 	// leftToLeader is how long a replica that does not lead keeps an announcement, which the leader writes.
-	// If the leader ends, the next one writes what the events of this time lack.
-	leftToLeader = time.Minute
+	// If the leader ends, the next one writes the events of this time that are missing. It is longer than
+	// it takes to elect the first leader after all replicas have started.
+	leftToLeader = 2 * time.Minute
 	// writeWithin is the timeout of writing one event.
 	writeWithin = 10 * time.Second
 )
@@ -307,8 +308,12 @@ func (a *announcer) first() (*announcement, time.Time) {
 	return finding, next
 }
 
-// leave drops the announcements that the leader has had time to write.
-func (a *announcer) leave() {
+// leave drops the announcements that the leader has had time to write, given when the API has become
+// available.
+func (a *announcer) leave(available time.Time) {
+	if time.Since(available) < leftToLeader {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.queue = slices.DeleteFunc(a.queue, func(n *announcement) bool { return time.Since(n.since) >= leftToLeader })
@@ -346,12 +351,13 @@ func (a *announcer) run(ctx context.Context) {
 			if n, next = a.first(); n == nil {
 				break
 			}
-			if a.cluster.Status().GetState() != pb.Kubernetes_LIVE { // the pods are not known
+			status := a.cluster.Status()
+			if status.GetState() != pb.Kubernetes_LIVE { // the pods are not known
 				deaf, next = true, time.Now().Add(time.Second)
 				break
 			}
 			if !a.cluster.election.leads() {
-				a.leave()
+				a.leave(status.GetSince().AsTime())
 				deaf, next = true, time.Now().Add(time.Second)
 				break
 			}

@@ -144,7 +144,7 @@ func (e *election) run(ctx context.Context, do func(context.Context)) error {
 		working, stop := context.WithCancel(ctx)
 		group.Go(func() { e.await(working, false); stop() })
 		do(working)
-		stop()
+		<-working.Done()
 		e.cluster.log.Info("this replica does not lead any longer", "lease", lock.Describe())
 	}
 	release()

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +197,37 @@ func TestOneReplicaLeads(t *testing.T) {
 	}
 }
 
+// A leader whose work ends leads on, and does not begin again.
+func TestALeaderWithoutWorkLeads(t *testing.T) {
+	f := newLeaseAPI(t)
+	c, err := openAt(&rest.Config{Host: f.URL}, slog.New(slog.DiscardHandler), Config{Lease: "default/witness"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.election.times = quickLease
+	var worked atomic.Int32
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() {
+		if err := c.Lead(ctx, func(context.Context) { worked.Add(1) }); err != nil {
+			t.Error(err)
+		}
+	})
+	wait.Until(t, "it leads and has renewed the lease", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.version > 5 && worked.Load() > 0
+	})
+	if n := worked.Load(); n != 1 || !c.Leads() {
+		t.Errorf("its work began %d times, want once", n)
+	}
+	cancel()
+	group.Wait()
+	if f.holder() != "" {
+		t.Error("it has not released the lease")
+	}
+}
+
 // A leader that cannot renew its lease stops before another replica can take it. It leads again when it
 // can.
 func TestALeaderWithoutServerStops(t *testing.T) {
@@ -214,6 +246,11 @@ func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	f := newLeaseAPI(t)
 	// It does not renew its lease, and does not know that its time is over.
 	dead := f.candidate(t, leaseTimes{lasts: time.Hour, within: time.Hour / 2, every: 20 * time.Minute})
+	wait.Until(t, "the first one has taken and renewed the lease", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.version == 2
+	})
 	wait.Until(t, "the first one leads", dead.election.leads)
 	old := dead.Told()
 	if _, err := old.Load(t.Context(), "webhook"); err != nil {
@@ -269,8 +306,8 @@ func TestElectionWithoutPermission(t *testing.T) {
 	}
 }
 
-// A replica that does not lead writes no Events. Those of the last minute are left for the time when it
-// leads.
+// A replica that does not lead writes no Events. The recent ones, and all after the API was
+// not available, are left for the time when it leads.
 func TestAFollowerWritesNoEvents(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
 	c.election.name, c.election.namespace = "witness", "default"
@@ -278,7 +315,10 @@ func TestAFollowerWritesNoEvents(t *testing.T) {
 	old := &announcement{id: "old", since: time.Now().Add(-2 * leftToLeader)}
 	recent := &announcement{id: "recent", since: time.Now()}
 	a.queue = []*announcement{old, recent}
-	a.leave()
+	if a.leave(time.Now()); len(a.queue) != 2 {
+		t.Errorf("got %d announcements after the API was not available, want both", len(a.queue))
+	}
+	a.leave(old.since)
 	if len(a.queue) != 1 || a.queue[0] != recent || a.counts[dropped].Load() != 0 {
 		t.Errorf("got %d announcements, want the recent one", len(a.queue))
 	}
