@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"io"
 	"maps"
@@ -123,6 +125,11 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	definition, err := os.ReadFile(filepath.Join(chart, "crds", definitions))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want[filepath.Join(manifests, "base", definitions)] = string(definition)
 	for path, text := range want {
 		if got, err := os.ReadFile(path); err != nil || !strings.Contains(string(got), text) {
 			t.Errorf("%s is not up to date (%v): run 'make generate'", path, err)
@@ -215,6 +222,7 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.persistence.accessModes={R}":        "'/aggregator/persistence/accessModes/0'",
 		"aggregator.podDisruptionBudget.minAvailable=a": "'/aggregator/podDisruptionBudget/minAvailable'",
 		"aggregator.service.ipFamilies={IPv5}":          "'/aggregator/service/ipFamilies/0'",
+		"aggregator.terminationGracePeriodSeconds=2":    "'/aggregator/terminationGracePeriodSeconds': minimum: got 2, want 5",
 		"aggregator.service.nodePorts.grpc=70000":       "'/aggregator/service/nodePorts/grpc'",
 		"aggregator.ingress.tls[0].secret=web":          "additional properties 'secret' not allowed",
 		"monitoring.podMonitor.interval=1.5m":           "'/monitoring/podMonitor/interval'",
@@ -347,36 +355,176 @@ func TestAgentsAreOnMachines(t *testing.T) {
 	}
 }
 
-// The aggregator's pod satisfies Pod Security level restricted; only the agents do not. The
-// aggregator may change only Events in a cluster: token and access reviews change nothing.
-func TestTheAggregatorWritesEventsOnly(t *testing.T) {
+// In a cluster, the aggregator may change only Events: token and access reviews change nothing. In its
+// own namespace, it may also change what its replicas share.
+func TestWhatTheAggregatorMayWrite(t *testing.T) {
 	all := template(t, "ipwitness")
-	var inCluster rbacv1.ClusterRole
-	var ofKubeVIP rbacv1.Role
-	the(t, all, "ClusterRole", "ipwitness-aggregator", &inCluster)
-	the(t, all, "Role", "ipwitness-aggregator", &ofKubeVIP)
-	var writes []string
-	for _, rule := range slices.Concat(inCluster.Rules, ofKubeVIP.Rules) {
-		for _, resource := range rule.Resources {
-			if resource == "*" || strings.HasPrefix(resource, "secrets") || slices.Contains(rule.Verbs, "*") {
-				t.Errorf("got the right %v", rule)
-			}
-			if slices.ContainsFunc(rule.Verbs, func(v string) bool { return v != "get" && v != "list" && v != "watch" }) {
-				writes = append(writes, resource)
+	writes := func(rules []rbacv1.PolicyRule) (writes []string) {
+		for _, rule := range rules {
+			for _, resource := range rule.Resources {
+				if resource == "*" || strings.HasPrefix(resource, "secrets") || slices.Contains(rule.Verbs, "*") {
+					t.Errorf("got the right %v", rule)
+				}
+				verbs := slices.DeleteFunc(slices.Clone(rule.Verbs), func(v string) bool { return v == "get" || v == "list" || v == "watch" })
+				if len(verbs) > 0 {
+					writes = append(writes, strings.Join(slices.Concat(verbs, []string{resource}, rule.ResourceNames), " "))
+				}
 			}
 		}
+		return writes
 	}
-	if want := []string{"events", "tokenreviews", "subjectaccessreviews"}; !slices.Equal(writes, want) {
-		t.Errorf("may write %q, want %q", writes, want)
+	var inCluster rbacv1.ClusterRole
+	var ofKubeVIP, ofReplicas rbacv1.Role
+	the(t, all, "ClusterRole", "ipwitness-aggregator", &inCluster)
+	the(t, all, "Role", "ipwitness-aggregator", &ofKubeVIP)
+	the(t, all, "Role", "ipwitness-replicas", &ofReplicas)
+	if got, want := writes(inCluster.Rules), []string{"create patch events", "create tokenreviews", "create subjectaccessreviews"}; !slices.Equal(got, want) {
+		t.Errorf("in the cluster: may write %q, want %q", got, want)
 	}
+	if got := writes(ofKubeVIP.Rules); len(got) > 0 {
+		t.Errorf("in %s: may write %q, want nothing", ofKubeVIP.Namespace, got)
+	}
+	if got, want := writes(ofReplicas.Rules), []string{
+		"create leases", "update leases ipwitness", "create configmaps", "update configmaps ipwitness-told",
+		"create patch delete addressconflictacknowledgements",
+	}; !slices.Equal(got, want) || ofReplicas.Namespace != "net" {
+		t.Errorf("in %s: may write %q, want %q", ofReplicas.Namespace, got, want)
+	}
+	var roles []string
 	for _, o := range all {
 		var binding rbacv1.RoleBinding // a ClusterRoleBinding has the same fields
 		if o.Kind != "RoleBinding" && o.Kind != "ClusterRoleBinding" {
 			continue
 		}
-		if o.into(t, &binding); slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool { return s.Name == "ipwitness-aggregator" }) && binding.RoleRef.Name != "ipwitness-aggregator" {
-			t.Errorf("the aggregator has %s %s too", binding.RoleRef.Kind, binding.RoleRef.Name)
+		if o.into(t, &binding); slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool { return s.Name == "ipwitness-aggregator" }) {
+			roles = append(roles, binding.RoleRef.Kind+" "+binding.Namespace+"/"+binding.RoleRef.Name)
 		}
+	}
+	slices.Sort(roles)
+	if want := []string{"ClusterRole /ipwitness-aggregator", "Role kube-system/ipwitness-aggregator", "Role net/ipwitness-replicas"}; !slices.Equal(roles, want) {
+		t.Errorf("the aggregator has the roles %q, want %q", roles, want)
+	}
+}
+
+// Agents reach all replicas, also those that are not ready, and users only those that are ready.
+// Everything that an agent or a user connects to is in the certificate.
+func TestReplicas(t *testing.T) {
+	type budget struct {
+		Spec struct{ MinAvailable any }
+	}
+	for values, want := range map[string]int32{"": 2, "aggregator.replicas=1": 1, "aggregator.replicas=3,aggregator.persistence.enabled=false": 3} {
+		all := template(t, "ipwitness", values)
+		var s appsv1.StatefulSet
+		var users, agents corev1.Service
+		the(t, all, "StatefulSet", "ipwitness-aggregator", &s)
+		the(t, all, "Service", "ipwitness", &users)
+		the(t, all, "Service", "ipwitness-replicas", &agents)
+		if *s.Spec.Replicas != want || s.Spec.ServiceName != agents.Name {
+			t.Errorf("--set %s: got %d replicas of Service %s, want %d", values, *s.Spec.Replicas, s.Spec.ServiceName, want)
+		}
+		if agents.Spec.ClusterIP != corev1.ClusterIPNone || !agents.Spec.PublishNotReadyAddresses || !maps.Equal(agents.Spec.Selector, users.Spec.Selector) {
+			t.Errorf("--set %s: the agents' Service is %+v", values, agents.Spec)
+		}
+		if users.Spec.ClusterIP != "" || users.Spec.PublishNotReadyAddresses {
+			t.Errorf("--set %s: the users' Service is %+v", values, users.Spec)
+		}
+		if agents.Labels["app.kubernetes.io/component"] == users.Labels["app.kubernetes.io/component"] {
+			t.Errorf("--set %s: a ServiceMonitor selects both Services", values)
+		}
+		terms := s.Spec.Template.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		if len(terms) != 1 || terms[0].PodAffinityTerm.TopologyKey != "kubernetes.io/hostname" || !maps.Equal(terms[0].PodAffinityTerm.LabelSelector.MatchLabels, s.Spec.Selector.MatchLabels) {
+			t.Errorf("--set %s: got the anti-affinity %+v", values, terms)
+		}
+		if got := slices.ContainsFunc(all, func(o object) bool { return o.Kind == "PodDisruptionBudget" }); got != (want > 1) {
+			t.Errorf("--set %s: there is a PodDisruptionBudget: got %t", values, got)
+		} else if got {
+			var b budget
+			if the(t, all, "PodDisruptionBudget", "ipwitness-aggregator", &b); b.Spec.MinAvailable != 1. {
+				t.Errorf("--set %s: got %+v", values, b)
+			}
+		}
+		for name, wants := range map[string][]string{
+			"ipwitness-agent":      {`"ipwitness-replicas.net.svc:9640"`},
+			"ipwitness-aggregator": {`lease: "net/ipwitness"`, "- net/ipwitness-agent"},
+		} {
+			var c corev1.ConfigMap
+			the(t, all, "ConfigMap", name, &c)
+			for _, w := range wants {
+				if text := c.Data["config.yaml"]; !strings.Contains(text, w) {
+					t.Errorf("--set %s: ConfigMap %s lacks %s:\n%s", values, name, w, text)
+				}
+			}
+		}
+	}
+	other := "aggregator.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight=1"
+	var s appsv1.StatefulSet
+	if the(t, template(t, "ipwitness", other), "StatefulSet", "ipwitness-aggregator", &s); s.Spec.Template.Spec.Affinity.PodAntiAffinity != nil {
+		t.Errorf("--set %s: got %+v", other, s.Spec.Template.Spec.Affinity)
+	}
+}
+
+// Each replica has a volume, which is deleted with the release unless it is to be kept.
+func TestVolumes(t *testing.T) {
+	for values, want := range map[string]appsv1.PersistentVolumeClaimRetentionPolicyType{
+		"": "Delete", "aggregator.persistence.keep=true": "Retain", "aggregator.persistence.enabled=false": "",
+	} {
+		var s appsv1.StatefulSet
+		the(t, template(t, "ipwitness", values), "StatefulSet", "ipwitness-aggregator", &s)
+		var got appsv1.PersistentVolumeClaimRetentionPolicyType
+		if p := s.Spec.PersistentVolumeClaimRetentionPolicy; p != nil {
+			if got = p.WhenDeleted; p.WhenScaled != "Retain" {
+				t.Errorf("--set %s: got %s, want the volume of a replica that is scaled down to be kept", values, p.WhenScaled)
+			}
+		}
+		if claims := s.Spec.VolumeClaimTemplates; got != want || (len(claims) == 1) != (want != "") {
+			t.Errorf("--set %s: got %q and %d claims, want %q", values, got, len(claims), want)
+		}
+		mounts := s.Spec.Template.Spec.Containers[0].VolumeMounts
+		inPod := slices.ContainsFunc(s.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "data" && v.EmptyDir != nil })
+		if !slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.Name == "data" }) || inPod != (want == "") {
+			t.Errorf("--set %s: the data is in the pod: got %t", values, inPod)
+		}
+	}
+}
+
+// The certificates of all sources have the same names, for agents, users and each pod.
+func TestNamesInCertificates(t *testing.T) {
+	want := []string{"ipwitness.net.svc", "ipwitness-replicas.net.svc", "ipwitness-aggregator-0.ipwitness-replicas.net.svc", "ipwitness-aggregator-11.ipwitness-replicas.net.svc.cluster.local", "localhost"}
+	verify := func(source string, names []string) {
+		t.Helper()
+		c := x509.Certificate{DNSNames: names}
+		for _, name := range want {
+			if err := c.VerifyHostname(name); err != nil {
+				t.Errorf("%s: %v", source, err)
+			}
+		}
+		if c.VerifyHostname("ipwitness-replicas.other.svc") == nil {
+			t.Errorf("%s: it is good for any name", source)
+		}
+	}
+	var secret corev1.Secret
+	the(t, template(t, "ipwitness"), "Secret", "ipwitness-tls", &secret)
+	block, _ := pem.Decode(secret.Data["tls.crt"])
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify("helm", cert.DNSNames)
+	var ofCertManager struct{ Spec struct{ DNSNames []string } }
+	the(t, template(t, "ipwitness", "tls.mode=cert-manager"), "Certificate", "ipwitness", &ofCertManager)
+	verify("cert-manager", ofCertManager.Spec.DNSNames)
+	script, err := os.ReadFile(filepath.Join(manifests, "certificates.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ofScript []string
+	for _, m := range regexp.MustCompile(`DNS:([^,"]+)`).FindAllStringSubmatch(string(script), -1) {
+		ofScript = append(ofScript, strings.NewReplacer("$namespace", "net", "$name", "ipwitness").Replace(m[1]))
+	}
+	verify("certificates.sh", ofScript)
+	slices.Sort(ofScript)
+	if slices.Sort(cert.DNSNames); !slices.Equal(slices.DeleteFunc(ofScript, func(n string) bool { return n == "$n" }), cert.DNSNames) {
+		t.Errorf("certificates.sh has %q, and the chart %q", ofScript, cert.DNSNames)
 	}
 }
 
@@ -509,8 +657,12 @@ func TestNamesAndLabels(t *testing.T) {
 				t.Errorf("releases %s and %s share %s", by, release, id)
 			}
 			seen[id] = release
-			if len(o.Name) > 63 {
-				t.Errorf("%s has %d characters", o.Name, len(o.Name))
+			longest := 63
+			if o.Kind == "StatefulSet" {
+				longest = 52 // its pods have the name and a hash in a label
+			}
+			if len(o.Name) > longest {
+				t.Errorf("%s %s has %d characters, but the limit is %d", o.Kind, o.Name, len(o.Name), longest)
 			}
 			if o.Labels["app.kubernetes.io/name"] != "ipwitness" || o.Labels["app.kubernetes.io/instance"] != release || o.Labels["helm.sh/chart"] == "" {
 				t.Errorf("%s has labels %v", id, o.Labels)

@@ -47,6 +47,8 @@ const (
 	// nextTag is another tag of the image. It consists of digits only, as the short hash of a
 	// commit can, but must stay a string: --set would make it a number.
 	nextTag = "3020260"
+	// definition is the name of the definition of the chart's custom resource.
+	definition = "addressconflictacknowledgements.ipwitness.io"
 )
 
 // newInstalled prepares an installation.
@@ -78,6 +80,7 @@ func newInstalled(t *testing.T, namespace string) *installed {
 		}
 		_, _ = i.helm("uninstall", "ipwitness", "--ignore-not-found", "--wait") // left by a test that failed
 		i.tryKube("delete", "namespace", home, "--ignore-not-found", "--timeout=2m")
+		i.tryKube("delete", "crd", definition, "--ignore-not-found", "--timeout=2m") // Helm does not delete it
 		i.until("nothing to be left behind", func() error {
 			if left := missing(i.objects(), before); len(left) > 0 {
 				return errors.New(strings.Join(left, "\n"))
@@ -173,38 +176,46 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // as returns the aggregator for queries with a token: through the Service, by its name, with TLS
 // verified by ConfigMap ipwitness-ca.
 func (i *installed) as(token string) (*netlab.Program, error) {
-	ctx, cancel := i.context()
-	defer cancel()
-	ca, err := i.Kubectl(ctx, "--namespace", home, "get", "configmap", "ipwitness-ca", "--output", `jsonpath={.data.ca\.crt}`)
+	ca, err := i.authority()
 	if err != nil {
 		return nil, err
 	}
 	return i.verifiedBy(ca, token)
 }
 
-// verifiedBy returns the aggregator for queries by a client that trusts a CA. Each request opens a
-// connection, because the next one may go to another pod.
+// authority returns ConfigMap ipwitness-ca.
+func (i *installed) authority() (string, error) {
+	ctx, cancel := i.context()
+	defer cancel()
+	return i.Kubectl(ctx, "--namespace", home, "get", "configmap", "ipwitness-ca", "--output", `jsonpath={.data.ca\.crt}`)
+}
+
+// verifiedBy returns the aggregator for queries by a client that trusts a CA.
 func (i *installed) verifiedBy(ca, token string) (*netlab.Program, error) {
 	ctx, cancel := i.context()
 	defer cancel()
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(ca)) {
-		return nil, fmt.Errorf("no certificate in %q", ca)
-	}
 	address, err := i.services.Serve(ctx, home, "ipwitness")
 	if err != nil {
 		return nil, err
 	}
-	client := i.Client()
-	transport := client.Transport.(*http.Transport)
-	transport.DisableKeepAlives = true
-	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}
-	dial := transport.DialContext
-	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return dial(ctx, network, net.JoinHostPort(address, "9641"))
+	dial := i.Client().Transport.(*http.Transport).DialContext
+	return query("ipwitness."+home+".svc", ca, token, func(ctx context.Context) (net.Conn, error) {
+		return dial(ctx, "tcp", net.JoinHostPort(address, "9641"))
+	})
+}
+
+// query returns an aggregator for queries by its name. Each request opens a connection, because the next
+// one may go to another pod.
+func query(name, ca, token string, dial func(context.Context) (net.Conn, error)) (*netlab.Program, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(ca)) {
+		return nil, fmt.Errorf("no certificate in %q", ca)
 	}
-	client.Transport = bearer{token, transport}
-	return netlab.Remote("https://ipwitness."+home+".svc:9641", client), nil
+	return netlab.Remote("https://"+name+":9641", &http.Client{Transport: bearer{token, &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13},
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}}}), nil
 }
 
 // token returns a token of a service account, for the aggregator.
@@ -396,7 +407,7 @@ func TestHelmChart(t *testing.T) {
 	t.Run("aggregator replaced", func(t *testing.T) {
 		cert := i.certificate()
 		away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-		t.Logf("RollingUpdate: the API lacked one of the nodes for at most %s", away)
+		t.Logf("aggregators replaced: %s", away)
 		if i.certificate() != cert {
 			t.Error("an upgrade made another certificate, though the old one is good for years")
 		}
@@ -409,7 +420,7 @@ func TestHelmChart(t *testing.T) {
 			second, _ = i.duplicate("db")
 			i.rollout()
 		})
-		t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
+		t.Logf("all replaced: %s", away)
 		i.awaitConflict(second, confirmed)
 		i.awaitConflict(addr, confirmed)
 	})
@@ -427,6 +438,13 @@ func TestHelmChart(t *testing.T) {
 // pods that end.
 func (i *installed) wantMounts(t *testing.T) {
 	node := i.Nodes[0]
+	// A conflict replaces findings about its address, so one pod has an address of its own.
+	others := slices.Concat(i.pods(""), i.ours("aggregator"))
+	for alone := false; !alone; {
+		p := i.run(fmt.Sprintf("alone-%d", len(others)), node.Name, "")
+		alone = !slices.ContainsFunc(others, func(o pod) bool { return o.Address == p.Address })
+		others = append(others, p)
+	}
 	if err := node.Forget(); err != nil {
 		t.Fatal(err)
 	}
@@ -480,11 +498,14 @@ func (i *installed) wantOnlyIntendedNodes(t *testing.T) {
 }
 
 // agents returns the pods of the agents.
-func (i *installed) agents() []pod {
+func (i *installed) agents() []pod { return i.ours("agent") }
+
+// ours returns the pods of a component of ipwitness.
+func (i *installed) ours(component string) []pod {
 	i.t.Helper()
-	agents := *i.lab
-	agents.namespace = home
-	return agents.pods("app.kubernetes.io/component=agent")
+	at := *i.lab
+	at.namespace = home
+	return at.pods("app.kubernetes.io/component=" + component)
 }
 
 // memory returns the memory usage of a pod's cgroup, to which the limit applies.
@@ -589,24 +610,49 @@ func (i *installed) certificate() string {
 	return i.kube("--namespace", home, "get", "secret", "ipwitness-tls", "--output", `jsonpath={.data.tls\.crt}`)
 }
 
-// without returns the longest time, from the start of do until everything works again, during which
-// the API did not answer or did not have both nodes connected.
-func (i *installed) without(do func()) (longest time.Duration) {
+// gap is what users lack while something is replaced.
+type gap struct {
+	// answers is the longest time without an answer of the API, and nodes that without an answer that has
+	// both nodes connected.
+	answers, nodes time.Duration
+	// asked is the number of requests, and failed that of requests without an answer.
+	asked, failed int
+	// last is the error of the last one that failed.
+	last error
+}
+
+func (g gap) String() string {
+	text := fmt.Sprintf("longest gap in answers %s, in answers with both nodes %s, %d of %d requests failed",
+		g.answers.Round(10*time.Millisecond), g.nodes.Round(10*time.Millisecond), g.failed, g.asked)
+	if g.last != nil {
+		text += ": " + g.last.Error()
+	}
+	return text
+}
+
+// without returns the gap from the start of do until everything works again.
+func (i *installed) without(do func()) (g gap) {
 	i.t.Helper()
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		last, tick := time.Now(), time.NewTicker(20*time.Millisecond)
+		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
+		answered, complete := time.Now(), time.Now()
 		for ended, enough := false, (<-chan time.Time)(nil); ; {
 			ctx, cancel := context.WithTimeout(i.t.Context(), 5*time.Second)
 			nodes, err := i.aggregator.Nodes(ctx)
 			cancel()
 			silent := func(n *ipwitnessv1.Node) bool { return n.GetState() != ipwitnessv1.Node_LIVE }
-			if err == nil && len(nodes) == len(i.Nodes) && !slices.ContainsFunc(nodes, silent) {
-				longest = max(longest, time.Since(last))
-				if last = time.Now(); ended {
-					return
+			if g.asked++; err != nil {
+				g.failed, g.last = g.failed+1, err
+			} else {
+				g.answers, answered = max(g.answers, time.Since(answered)), time.Now()
+				if len(nodes) == len(i.Nodes) && !slices.ContainsFunc(nodes, silent) {
+					g.nodes, complete = max(g.nodes, time.Since(complete)), time.Now()
+					if ended {
+						return
+					}
 				}
 			}
 			if !ended {
@@ -629,20 +675,21 @@ func (i *installed) without(do func()) (longest time.Duration) {
 	do()
 	close(done)
 	<-over
-	return longest.Round(10 * time.Millisecond)
+	return g
 }
 
 // wantRights checks that accounts have the rights that they need, and no others.
 func (i *installed) wantRights(t *testing.T, p pod) {
-	can := func(account string) []string {
+	canIn := func(namespace, account string) []string {
 		lines := strings.Split(i.kube("auth", "can-i", "--list", "--no-headers", "--as", "system:serviceaccount:"+home+":"+account,
-			"--as-group", "system:serviceaccounts", "--as-group", "system:authenticated"), "\n")
+			"--as-group", "system:serviceaccounts", "--as-group", "system:authenticated", "--namespace", namespace), "\n")
 		for j := range lines {
 			lines[j] = strings.Join(strings.Fields(lines[j]), " ")
 		}
 		slices.Sort(lines)
 		return lines
 	}
+	can := func(account string) []string { return canIn("default", account) }
 	baseline := can("default")
 	if more := missing(can("ipwitness-agent"), baseline); len(more) > 0 {
 		t.Errorf("agents have more rights than other users:\n%s", strings.Join(more, "\n"))
@@ -692,6 +739,16 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the aggregator may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	shared := missing(canIn(home, "ipwitness-aggregator"), append(want, baseline...))
+	if want := []string{
+		"addressconflictacknowledgements.ipwitness.io [] [] [list watch create patch delete]",
+		"configmaps [] [] [create]",
+		"configmaps [] [ipwitness-told] [get update]",
+		"leases.coordination.k8s.io [] [] [create]",
+		"leases.coordination.k8s.io [] [ipwitness] [get update]",
+	}; !slices.Equal(shared, want) {
+		t.Errorf("in its namespace, the aggregator may also\n%s\nwant\n%s", strings.Join(shared, "\n"), strings.Join(want, "\n"))
 	}
 	for _, what := range []string{"get secrets", "get configmaps", "delete pod/" + p.Name, "get node/node1", "get leases --namespace kube-system"} {
 		args := append(strings.Fields(what), "--as", "system:serviceaccount:"+home+":ipwitness-aggregator")
@@ -811,67 +868,60 @@ func (i *installed) must(t *testing.T, token string) *netlab.Program {
 	return p
 }
 
-// An acknowledgement survives an upgrade, and changes during the upgrade are reported.
-// volume creates a persistent volume on the first node. It is bound by a claim without a storage class, as
+// volumes creates a persistent volume on each node. Claims without a storage class are bound to them, as
 // long as the cluster has no default one.
-func (i *installed) volume(ctx context.Context) {
+func (i *installed) volumes(ctx context.Context) {
 	i.t.Helper()
-	node := i.Nodes[0]
-	if err := os.MkdirAll(node.Path("/var/lib/volume"), 0o755); err != nil {
-		i.t.Fatal(err)
-	}
-	err := i.Apply(ctx, `apiVersion: v1
+	for _, node := range i.Nodes {
+		if err := os.MkdirAll(node.Path("/var/lib/volume"), 0o755); err != nil {
+			i.t.Fatal(err)
+		}
+		err := i.Apply(ctx, fmt.Sprintf(`apiVersion: v1
 kind: PersistentVolume
-metadata: {name: volume}
+metadata: {name: volume-%[1]s, labels: {test: volume}}
 spec:
   capacity: {storage: 1Gi}
   accessModes: [ReadWriteOnce]
   persistentVolumeReclaimPolicy: Retain
   local: {path: /var/lib/volume}
-  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [`+node.Name+`]}]}]}}
-`)
-	if err != nil {
-		i.t.Fatal(err)
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%[1]s]}]}]}}
+`, node.Name))
+		if err != nil {
+			i.t.Fatal(err)
+		}
 	}
-	i.t.Cleanup(func() { i.kube("delete", "persistentvolume", "volume", "--wait=false", "--ignore-not-found") })
+	i.t.Cleanup(func() { i.kube("delete", "persistentvolume", "--selector", "test=volume", "--wait=false") })
 }
 
+// An acknowledgement survives an upgrade, and changes during the upgrade are reported.
 func TestHelmUpgradeWithVolume(t *testing.T) {
 	i := newInstalled(t, "volume")
 	ctx, cancel := i.context()
 	defer cancel()
-	i.volume(ctx)
+	i.volumes(ctx)
 	i.install("aggregator.persistence.enabled=true", "aggregator.persistence.storageClass=-")
 	i.rollout()
 	i.live()
 
 	addr, _ := i.duplicate("web")
 	conflict := i.awaitConflict(addr, confirmed)
-	i.kube("create", "clusterrolebinding", "operator", "--clusterrole", "ipwitness-operator", "--serviceaccount", home+":ipwitness-reader")
-	t.Cleanup(func() { i.kube("delete", "clusterrolebinding", "operator") })
-	i.until("the conflict to be acknowledged", func() error {
-		code, err := i.aggregator.Post(t.Context(), "/v1/conflicts/"+conflict.GetId()+":acknowledge",
-			fmt.Sprintf(`{"reason": "NET-42", "expiresAt": %q}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
-		if err == nil && code != http.StatusOK {
-			err = fmt.Errorf("got %d", code)
-		}
-		return err
-	})
+	i.operates()
+	i.acknowledge(i.aggregator, conflict.GetId())
 	away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-	t.Logf("Recreate: the API lacked one of the nodes for at most %s", away)
+	t.Logf("aggregators replaced: %s", away)
 	var second string
 	away = i.without(func() {
 		i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods are being replaced
 		second, _ = i.duplicate("db")
 		i.rollout()
 	})
-	t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
+	t.Logf("all replaced: %s", away)
 	i.awaitConflict(second, confirmed)
 	if c := i.awaitConflict(addr, confirmed); c.GetAcknowledgement().GetReason() != "NET-42" || c.GetId() != conflict.GetId() {
 		t.Errorf("got %v, want it still acknowledged", c)
 	}
 	i.uninstall()
-	i.kube("delete", "persistentvolume", "volume", "--timeout=2m")
+	i.kube("delete", "persistentvolume", "--selector", "test=volume", "--timeout=2m")
 }
 
 // Agents present certificates too, both existing ones and those generated by Helm.
@@ -964,7 +1014,7 @@ func TestInstallGuide(t *testing.T) {
 	i := newInstalled(t, "guide")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	i.volume(ctx)
+	i.volumes(ctx)
 	// Make the image of the chart available as if it had been pulled.
 	values, err := i.helm("show", "chart", chart)
 	if err != nil {
