@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // ended returns the report that a pod has ended.
@@ -147,6 +148,26 @@ func TestWhatIsReusedTooSoon(t *testing.T) {
 			time.Sleep(11 * time.Second)
 			r.n2.send(kindPod(3, "b", reused)).sync()
 		}, false},
+		{"the new owner has the inode of the former one", Config{}, func(r *reuse) {
+			r.n1.send(ended(2)).sync()
+			r.n1.send(sameInode(kindPod(3, "b", reused), 2)).sync()
+		}, true},
+		{"it has the inode, and its name is known later", Config{}, func(r *reuse) {
+			r.n1.send(ended(2)).sync()
+			nameless := sameInode(kindPod(3, "", reused), 2)
+			nameless.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_UNKNOWN}
+			r.n1.send(nameless).sync()
+			time.Sleep(3 * time.Second)
+			r.want("before", false)
+			r.n1.send(sameInode(kindPod(3, "b", reused), 2)).sync()
+		}, true},
+		{"it has the inode, in one report", Config{}, func(r *reuse) {
+			r.n1.send(records.Merge(ended(2), sameInode(kindPod(3, "b", reused), 2))).sync()
+		}, true},
+		{"its own next sandbox has the inode", Config{}, func(r *reuse) {
+			r.n1.send(ended(2)).sync()
+			r.n1.send(sameInode(kindPod(3, "a", reused), 2)).sync()
+		}, false},
 		{"it is missing when its node is connected again", Config{}, func(r *reuse) {
 			r.n1.cancel()
 			time.Sleep(time.Second)
@@ -187,6 +208,12 @@ func TestWhatIsReusedTooSoon(t *testing.T) {
 			})
 		})
 	}
+}
+
+// sameInode gives the namespace of a report the inode of that with another record.
+func sameInode(m *pb.ReportRequest, record uint32) *pb.ReportRequest {
+	m.Namespaces[0].Netns = podNamespace(record, "").Netns
+	return m
 }
 
 // ofHost returns the claim of a node's own interface.

@@ -22,10 +22,10 @@ func Departed(remembered []verdict.Former, before, now []verdict.Owner, at verdi
 		}
 		f := verdict.Former{Owner: o}
 		f.Owner.Claims = nil
-		switch still := held(now, o.ID); {
+		switch still := held(now, &o); {
 		case still == nil:
 			f.Until = at
-			if k := formerly(remembered, o.ID); k >= 0 && !named(&o) {
+			if k := formerly(remembered, &o); k >= 0 && !named(&o) {
 				f.Owner = remembered[k].Owner
 			}
 		case !named(&o) || named(still):
@@ -37,26 +37,38 @@ func Departed(remembered []verdict.Former, before, now []verdict.Owner, at verdi
 		return remembered
 	}
 	for _, f := range remembered {
-		if formerly(left, f.Owner.ID) < 0 {
+		if formerly(left, &f.Owner) < 0 {
 			left = append(left, f)
 		}
 	}
 	return left[:min(len(left), maxFormer)]
 }
 
-// formerly returns the index of the former owner with an ID; -1 if there is none.
-func formerly(former []verdict.Former, id string) int {
-	return slices.IndexFunc(former, func(f verdict.Former) bool { return f.Owner.ID == id })
+// formerly returns the index of an owner among former ones; -1 if it is not one of them.
+func formerly(former []verdict.Former, o *verdict.Owner) int {
+	return slices.IndexFunc(former, func(f verdict.Former) bool { return same(&f.Owner, o) })
 }
 
-// held returns the owner with an ID if it is alive and its kernel has the address; nil otherwise.
-func held(owners []verdict.Owner, id string) *verdict.Owner {
+// held returns an owner as it is now if it is alive and its kernel has the address; nil otherwise.
+func held(owners []verdict.Owner, was *verdict.Owner) *verdict.Owner {
 	for i := range owners {
-		if o := &owners[i]; o.ID == id && o.Alive() && o.Assigned {
+		if o := &owners[i]; same(was, o) && o.Alive() && o.Assigned {
 			return o
 		}
 	}
 	return nil
+}
+
+// same reports whether two owners are the same, as far as that is known: kernels use the inode of a
+// network namespace, and so the ID, again.
+func same(a, b *verdict.Owner) bool {
+	return a.ID == b.ID && (!named(a) || !named(b) || sameWorkload(a, b))
+}
+
+// sameWorkload reports whether the workloads of two owners have the same kind and name.
+func sameWorkload(a, b *verdict.Owner) bool {
+	v, w := a.Workload(), b.Workload()
+	return v.Kind == w.Kind && v.Namespace == w.Namespace && v.Name == w.Name
 }
 
 // named reports whether the workload of an owner is known by name.
@@ -71,7 +83,11 @@ func (a *addressAudit) auditReuse() {
 		return // controllers hand such addresses over
 	}
 	for _, f := range a.in.Former {
-		if still := held(a.judged.Owners, f.Owner.ID); still != nil || f.Until == 0 {
+		still := held(a.judged.Owners, &f.Owner)
+		if still != nil && f.Until != 0 && still.Begun() >= f.Until {
+			still = nil // the next owner has the same ID
+		}
+		if still != nil || f.Until == 0 {
 			if still != nil && f.Until == 0 && !named(still) {
 				a.out.Former = append(a.out.Former, f) // its name, which it has lost
 			}
@@ -167,16 +183,14 @@ func sameNetwork(was, is *verdict.Owner) bool {
 // handsOver reports whether a former owner may have handed the address over to the next one on purpose:
 // to its own successor, to another node, or to a workload that is not known by name.
 func handsOver(was, is *verdict.Owner) bool {
-	a, b := was.Workload(), is.Workload()
+	v, w := was.Workload(), is.Workload()
 	switch {
-	case a.Kind == verdict.Host && b.Kind == verdict.Host, was.MAC.Virtual(), is.MAC.Virtual():
+	case v.Kind == verdict.Host && w.Kind == verdict.Host, was.MAC.Virtual(), is.MAC.Virtual():
 		return true
 	case !named(was), !named(is):
 		return true
-	case a.Namespace != b.Namespace || a.Kind != b.Kind:
-		return false
-	case a.VirtualMachine != "" && a.VirtualMachine == b.VirtualMachine:
+	case v.VirtualMachine != "" && v.VirtualMachine == w.VirtualMachine && v.Namespace == w.Namespace && v.Kind == w.Kind:
 		return true
 	}
-	return a.Name == b.Name && (a.Kind == verdict.Pod || was.Node.Is(is.Node))
+	return sameWorkload(was, is) && (v.Kind == verdict.Pod || was.Node.Is(is.Node))
 }

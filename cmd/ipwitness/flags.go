@@ -78,7 +78,7 @@ func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 	fs.StringVar(&cfg.AlertmanagerToken, "alertmanager-token-file", "", "bearer token `FILE` for Alertmanager")
 	fs.Var(value[string]{&cfg.Webhook, "URL", parseURL}, "webhook", "webhook that gets conflicts and findings as CloudEvents, signed")
 	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
-	fs.StringVar(&cfg.CA, "export-ca", "", "CA bundle `FILE` used to verify these receivers, in PEM; reloaded when it changes (default: that of the system)")
+	fs.StringVar(&cfg.CA, "export-ca", "", "CA bundle `FILE` of these receivers, in PEM; reloaded when it changes (default: that of the system)")
 }
 
 // accessFlags adds the flags that control access to an aggregator.
