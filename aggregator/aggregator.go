@@ -262,7 +262,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	return err
 }
 
-// await waits until the aggregator is ready to be asked. It returns false if ctx ends before.
+// await waits until the aggregator is ready to serve requests. It returns false if ctx ends first.
 func (a *Aggregator) await(ctx context.Context) bool {
 	if !a.waits {
 		return true
@@ -272,14 +272,18 @@ func (a *Aggregator) await(ctx context.Context) bool {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
-		if _, known := a.core.kubernetes.Acknowledgements(); known && a.core.coverage.Complete() {
+		_, acknowledged := a.core.kubernetes.Acknowledgements()
+		complete := a.core.coverage.Complete()
+		if acknowledged && complete {
 			return true
 		}
 		select {
 		case <-ctx.Done():
 			return false
 		case <-limit.C:
-			a.core.log.Warn("ready although some agents have not reported: answers have an incomplete coverage", "waited", completeWithin)
+			a.core.log.Warn("ready, but something is missing: without reports of all agents, answers have an incomplete coverage; "+
+				"without the acknowledgements, acknowledged conflicts are reported as if they were not",
+				"waited", completeWithin, "all_agents_reported", complete, "acknowledgements_known", acknowledged)
 			return true
 		case <-look.C:
 		}
@@ -293,7 +297,7 @@ func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) 
 	}
 }
 
-// ready reports whether the aggregator runs and can be asked.
+// ready reports whether the aggregator is ready to serve requests.
 func (a *Aggregator) ready() bool {
 	select {
 	case <-a.core.ended:

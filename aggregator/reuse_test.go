@@ -164,6 +164,13 @@ func TestWhatIsReusedTooSoon(t *testing.T) {
 		{"it has the inode, in one report", Config{}, func(r *reuse) {
 			r.n1.send(records.Merge(ended(2), sameInode(kindPod(3, "b", reused), 2))).sync()
 		}, true},
+		{"it comes back, and then another one takes it", Config{}, func(r *reuse) {
+			r.n1.send(gone(assigned(2, reused))).sync()
+			time.Sleep(time.Second)
+			r.n1.send(kindPod(2, "a", reused)).sync()
+			time.Sleep(time.Second)
+			r.n2.send(kindPod(3, "b", reused)).sync()
+		}, false},
 		{"its own next sandbox has the inode", Config{}, func(r *reuse) {
 			r.n1.send(ended(2)).sync()
 			r.n1.send(sameInode(kindPod(3, "a", reused), 2)).sync()

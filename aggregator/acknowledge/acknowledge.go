@@ -86,6 +86,10 @@ type Acknowledgements struct {
 	// unsaved contains a token if there are changes to write.
 	unsaved chan struct{}
 
+	// adopting is held while the shared acknowledgements are taken over, so that later ones are not
+	// replaced by earlier ones.
+	adopting sync.Mutex
+
 	mu   sync.Mutex
 	byID map[string]*acknowledgement
 	// recalled contains the acknowledgements from before the start whose conflicts have not been
@@ -104,8 +108,13 @@ func New(cfg Config) (*Acknowledgements, error) {
 	a := &Acknowledgements{
 		Config: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement), objects: newObjects(),
 	}
-	if a.recalled = make(map[string]*acknowledgement); !cfg.Shared.SharesAcknowledgements() {
-		a.recalled = dir.load()
+	a.recalled = dir.load()
+	if cfg.Shared.SharesAcknowledgements() {
+		if n := len(a.recalled); n > 0 {
+			cfg.Log.Warn("acknowledgements in the data directory are not used, because replicas share theirs in the Kubernetes API: "+
+				"acknowledge these conflicts again, and delete the file", "file", acknowledgementsFile, "acknowledgements", n)
+		}
+		a.recalled = make(map[string]*acknowledgement)
 	}
 	for _, problem := range a.Problems() {
 		cfg.Log.Error("data directory is unusable: starting without it", "problem", problem)
@@ -305,7 +314,12 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 	if until := ack.covers(c, a.Facts.Policy.Settle); c.Active() && a.Facts.Clock() < until {
 		return until, false
 	}
-	if delete(a.byID, c.ID); ack.version != "" {
+	delete(a.byID, c.ID)
+	switch {
+	case ack.version == "":
+	case !c.Active() && !a.Shared.Leads(): // the leader may have agents that this replica does not have
+		a.recalled[c.ID], a.objects.since[c.ID] = ack, a.Facts.Clock()
+	default:
 		a.objects.ended[c.ID] = ack.version
 	}
 	a.changed()

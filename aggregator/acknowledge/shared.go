@@ -68,11 +68,15 @@ func (a *Acknowledgements) share(id string, ack *acknowledgement) error {
 
 // Adopt takes over the acknowledgements that the replicas share.
 func (a *Acknowledgements) Adopt() {
+	a.adopting.Lock()
 	all, known := a.Shared.Acknowledgements()
 	if !known {
+		a.adopting.Unlock()
 		return
 	}
-	if changed := a.adopt(all); len(changed) > 0 {
+	changed := a.adopt(all)
+	a.adopting.Unlock()
+	if len(changed) > 0 {
 		a.Judge(a.Facts.Republish(changed))
 	}
 }
@@ -191,6 +195,7 @@ func (a *Acknowledgements) runShared(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-again.C:
+			a.Adopt() // an object may have been deleted while it was not expected in the mirror yet
 		case <-a.unsaved:
 		}
 	}
@@ -200,9 +205,12 @@ func (a *Acknowledgements) runShared(ctx context.Context) {
 func (a *Acknowledgements) sweep() map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.Facts.Clock()
+	now, leads := a.Facts.Clock(), a.Shared.Leads()
 	for id, ack := range a.recalled {
-		if since := a.objects.since[id]; now < ack.until && now.Sub(since) < a.Facts.Policy.NodeTimeout {
+		if !leads {
+			a.objects.since[id] = now // only the leader decides that a conflict is not detected
+		}
+		if now < ack.until && now.Sub(a.objects.since[id]) < a.Facts.Policy.NodeTimeout {
 			continue
 		}
 		a.Log.Info("acknowledgement dropped: its conflict was not detected", "id", id, "address", ack.address, "reason", ack.proto.GetReason())

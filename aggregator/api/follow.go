@@ -265,7 +265,7 @@ func (w *eventWatch) mark() error {
 
 // reassure sends the gap that has not ended, and a bookmark if the coverage has changed, each once.
 func (w *eventWatch) reassure() error {
-	if open := w.s.Journal.OpenGap(); open != nil && !proto.Equal(open.GetFrom(), w.open.GetFrom()) {
+	if open := w.s.Journal.OpenGap(); open != nil && (w.open == nil || !proto.Equal(open.GetFrom(), w.open.GetFrom())) {
 		w.open = open
 		t, err := w.past.within(w.at)
 		if err != nil {

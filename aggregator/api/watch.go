@@ -240,7 +240,7 @@ func (w *watch[K, T, M]) start(ctx context.Context, token string) (next uint64, 
 
 var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: reconnect with the last resume token")
 
-var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start from the current state")
+var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start a new watch")
 
 // mark sends a bookmark: the subscriber has received all events before the revision.
 func (w *watch[K, T, M]) mark(ctx context.Context, next uint64) error {

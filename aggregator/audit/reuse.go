@@ -84,8 +84,8 @@ func (a *addressAudit) auditReuse() {
 	}
 	for _, f := range a.in.Former {
 		still := held(a.judged.Owners, &f.Owner)
-		if still != nil && f.Until != 0 && still.Begun() >= f.Until {
-			still = nil // the next owner has the same ID
+		if still != nil && f.Until != 0 && still.Begun() >= f.Until && !named(still) {
+			still = nil // it may be the next owner, with the same ID
 		}
 		if still != nil || f.Until == 0 {
 			if still != nil && f.Until == 0 && !named(still) {

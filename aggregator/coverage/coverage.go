@@ -96,9 +96,6 @@ func (s *Coverage) Attend() Attendance {
 // Complete reports whether all nodes that should have an agent have sent all that they know, and it has been
 // judged.
 func (s *Coverage) Complete() bool {
-	if s.Shards.Waiting() > 0 {
-		return false
-	}
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
 	for n := range s.Facts.Nodes {
@@ -107,7 +104,7 @@ func (s *Coverage) Complete() bool {
 		}
 	}
 	a := s.Attend()
-	return a.Asked && len(a.Heard) > 0 && len(a.Silent)+len(a.Absent) == 0
+	return a.Asked && len(a.Heard) > 0 && len(a.Silent)+len(a.Absent) == 0 && s.Shards.Waiting() == 0
 }
 
 // replaced reports whether another node has replaced a disconnected one: its machine rebooted, or

@@ -86,9 +86,11 @@ type exporter struct {
 	mu    sync.Mutex
 	stats Stats
 	// waiting is the time of the oldest transition that is waiting, failing that of the first failed
-	// attempt in a row; zero if there is none. err is the last error.
+	// attempt in a row; zero if there is none. err is the last error. own is set if it is not an error of
+	// the receiver: the journal, or what the replicas share, cannot be used.
 	waiting, failing time.Time
 	err              error
+	own              bool
 }
 
 // run exports until ctx ends.
@@ -105,15 +107,14 @@ func (x *exporter) run(ctx context.Context) {
 		err := x.follow(ctx)
 		if ctx.Err() == nil && !errors.Is(err, journal.ErrReplaced) {
 			x.Log.Error("cannot export what the journal has: trying again", "error", err)
+			x.interrupted(err)
 			_ = sleep(ctx, readAgainAfter)
 		}
 	}
 	if err := x.handover.close(ctx); err != nil {
 		x.Log.Warn("the next leader may repeat some transitions", "error", err)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.waiting, x.failing, x.err = time.Time{}, time.Time{}, nil
+	x.settled()
 }
 
 // follow delivers what is recorded, until ctx ends or the journal cannot be used.
@@ -127,6 +128,7 @@ func (x *exporter) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	x.settled()
 	moved := x.Clock()
 	for {
 		until, _, more := x.Journal.Written()
@@ -185,7 +187,12 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 		}
 	}
 	if !at.IsZero() {
-		return at, x.state(ctx, at, func(t transition) { x.to.restore(&t, at) })
+		return at, x.state(ctx, at, func(t transition) {
+			x.to.restore(&t, at)
+			if x.handover != nil {
+				x.handover.known(&t)
+			}
+		})
 	}
 	if at, err = x.whole(ctx, replaced); err != nil {
 		return at, err
@@ -421,7 +428,7 @@ func (x *exporter) delivered(n int, answer *answerError) {
 	if !x.failing.IsZero() {
 		x.Log.Info("the receiver accepts transitions again", "since", x.failing)
 	}
-	x.waiting, x.failing, x.err = time.Time{}, time.Time{}, nil
+	x.waiting, x.failing, x.err, x.own = time.Time{}, time.Time{}, nil, false
 }
 
 // failed counts a failed attempt.
@@ -429,11 +436,30 @@ func (x *exporter) failed(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stats.Failures++
-	x.err = err
+	x.err, x.own = err, false
 	if x.failing.IsZero() {
 		x.failing = x.Clock()
 		x.Log.Warn("cannot deliver transitions: trying again until the receiver accepts them", "error", err)
 	}
+}
+
+// interrupted notes that nothing can be delivered because of an own error.
+func (x *exporter) interrupted(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.err, x.own = err, true; x.failing.IsZero() {
+		x.failing = x.Clock()
+	}
+	if x.waiting.IsZero() {
+		x.waiting = x.failing
+	}
+}
+
+// settled notes that nothing is waiting, and that there is no error.
+func (x *exporter) settled() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.waiting, x.failing, x.err, x.own = time.Time{}, time.Time{}, nil, false
 }
 
 // refuse counts transitions that the receiver does not accept.
@@ -477,7 +503,7 @@ func (x *exporter) Stats() Stats {
 	return out
 }
 
-// problem describes why the receiver does not accept transitions; empty if it does, or if that may be a
+// problem describes why the receiver does not get transitions; empty if it does, or if that may be a
 // matter of seconds.
 func (x *exporter) problem() string {
 	x.mu.Lock()
@@ -486,6 +512,10 @@ func (x *exporter) problem() string {
 	wrong := errors.As(x.err, &answer) && answer.remedy() != ""
 	if x.err == nil || !wrong && x.Clock().Sub(x.failing) < complainAfter {
 		return ""
+	}
+	if x.own {
+		return fmt.Sprintf("nothing is sent to %s at %s since %s; it is sent later: %s",
+			titles[x.stats.Exporter], x.stats.Receiver, x.failing.UTC().Format(time.RFC3339), x.err)
 	}
 	text := fmt.Sprintf("%s at %s has not accepted what happened since %s, which is sent as soon as it does: %s",
 		titles[x.stats.Exporter], x.stats.Receiver, x.waiting.UTC().Format(time.RFC3339), x.err)

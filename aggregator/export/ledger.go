@@ -102,12 +102,12 @@ type handover struct {
 func loadLedger(ctx context.Context, shared Shared, name string) (*handover, error) {
 	raw, err := shared.Load(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("read what was told: %w", err)
+		return nil, fmt.Errorf("read the ledger of exports: %w", err)
 	}
 	h := &handover{shared: shared, name: name, claimed: make(map[string][]entry)}
 	if raw != nil {
 		if err := json.Unmarshal(raw, &h.ledger); err != nil {
-			return nil, fmt.Errorf("read what was told to %s: %w", name, err)
+			return nil, fmt.Errorf("read the ledger of exports to %s: %w", name, err)
 		}
 	}
 	if h.ledger.Told == nil {
@@ -144,6 +144,14 @@ func (h *handover) news(t *transition) bool {
 	}
 	h.seen[t.subject] = entry{Rank: r, At: t.at}
 	return true
+}
+
+// known notes that a transition was told before there was a ledger.
+func (h *handover) known(t *transition) {
+	if r, _ := rankOf(t); r != unranked {
+		h.ledger.Told[t.subject] = entry{Rank: r, At: t.at}
+		h.seen[t.subject] = h.ledger.Told[t.subject]
+	}
 }
 
 // claim writes down that transitions will be told. It fails if another replica has become the leader, so
@@ -201,7 +209,7 @@ func (h *handover) save(ctx context.Context) error {
 		return err
 	}
 	if err := h.shared.Save(ctx, h.name, raw); err != nil {
-		return fmt.Errorf("write down what is told: %w", err)
+		return fmt.Errorf("save the ledger of exports: %w", err)
 	}
 	h.dirty = false
 	return nil

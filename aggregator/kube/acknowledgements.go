@@ -32,6 +32,8 @@ const (
 	// acknowledgement, as in package acknowledge.
 	maxReason = 1024
 	longest   = 366 * 24 * time.Hour
+	// mostAhead is how far the clock of the replica that wrote an acknowledgement may be ahead.
+	mostAhead = time.Hour
 )
 
 // An Acknowledgement is an AddressConflictAcknowledgement, which all replicas read.
@@ -125,6 +127,8 @@ func readAcknowledgement(o *ipam.Object) (ipam.Key, *acknowledgementRecord) {
 		r.problem = fmt.Sprintf("spec.reason has %d bytes, but the limit is %d", len(r.Reason), maxReason)
 	case r.Expires.IsZero():
 		r.problem = "spec.expiresAt is missing: give a time like 2030-01-31T12:00:00Z"
+	case r.At.After(time.Now().Add(mostAhead)):
+		r.problem = "spec.acknowledgedAt is in the future: omit it"
 	case r.Expires.Sub(r.At) > longest:
 		r.problem = "spec.expiresAt is more than a year after the acknowledgement: choose an earlier time, and acknowledge the conflict again then"
 	}

@@ -225,12 +225,12 @@ func (e *election) report(ctx context.Context, err error) {
 	switch {
 	case err == nil, apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // another replica was faster
 	case apierrors.IsForbidden(err):
-		text = fmt.Sprintf("no permission to use Lease %s/%s: no replica leads, so nothing is exported and no Events are written; "+
+		text = fmt.Sprintf("no permission to use Lease %s/%s: if no other replica leads, nothing is exported and no Events are written; "+
 			"grant ipwitness's Role get, create and update of leases", e.namespace, e.name)
 	case errors.Is(ctx.Err(), context.Canceled), unreachable(err):
 		return // there is a problem about the server already
 	default:
-		text = fmt.Sprintf("cannot use Lease %s/%s: no replica leads, so nothing is exported and no Events are written: %s",
+		text = fmt.Sprintf("cannot use Lease %s/%s: if no other replica leads, nothing is exported and no Events are written: %s",
 			e.namespace, e.name, ipam.Shorten(err.Error()))
 	}
 	e.cluster.mu.Lock()

@@ -17,7 +17,7 @@ var (
 	descLastResponse = prometheus.NewDesc("ipwitness_kubernetes_last_heard_timestamp_seconds",
 		"Time of the last response of the Kubernetes API server; 0 for never.", nil, nil)
 	descLeader = prometheus.NewDesc("ipwitness_leader",
-		"1 while this replica of the aggregator writes Events and exports transitions; exactly one of several replicas does.", nil, nil)
+		"1 while this replica of the aggregator is the leader, which writes Events and exports transitions. No replica leads for a moment after a leader has failed, and while the Kubernetes API is unreachable.", nil, nil)
 	descProblems = prometheus.NewDesc("ipwitness_kubernetes_problems",
 		"Problems with the Kubernetes API, such as missing permissions or an unreachable server. `ipwitness nodes` describes them.", nil, nil)
 	descWritten = prometheus.NewDesc("ipwitness_kubernetes_events_total",

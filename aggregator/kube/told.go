@@ -50,8 +50,10 @@ func (t *Told) Load(ctx context.Context, name string) ([]byte, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.read(ctx); err != nil {
-		return nil, err
+	if t.object == nil { // otherwise a write fails if another replica has written meanwhile
+		if err := t.read(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if value, found := t.object.Data[toldKey(name)]; found {
 		return []byte(value), nil

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/bus"
 	"github.com/ipwitness/ipwitness/aggregator/convert"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
@@ -30,6 +31,9 @@ const (
 	// linksWithin is the time after the last report within which the links of different nodes are
 	// known to be one again: nodes report known bindings every 30 s.
 	linksWithin = 35 * time.Second
+	// releasedTogether is the number of conflicts that are judged at a time, a part of what a subscriber
+	// of events may be behind.
+	releasedTogether = bus.Size / 4
 )
 
 // Config contains the dependencies of a Recall. All fields are required.
@@ -191,7 +195,6 @@ func (r *Recall) look() {
 // release has the conflicts judged whose nodes have reported or, if late is set, all conflicts.
 func (r *Recall) release(late bool) {
 	var released []*verdict.Conflict
-	var addrs []index.Address
 	r.awaited = slices.DeleteFunc(r.awaited, func(c *verdict.Conflict) bool {
 		waits := c.LinkProof != 0 || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return r.missing[o.Node.Name] })
 		if waits && !late {
@@ -205,11 +208,15 @@ func (r *Recall) release(late bool) {
 				n.TimedOut, o.Node, o.State = true, &n, verdict.Gone
 			}
 		}
-		released, addrs = append(released, &now), append(addrs, index.AddressOf(c.Address))
+		released = append(released, &now)
 		return true
 	})
-	if len(released) > 0 {
-		r.Shards.Recall(released)
+	for some := range slices.Chunk(released, releasedTogether) {
+		r.Shards.Recall(some)
+		addrs := make([]index.Address, len(some))
+		for i, c := range some {
+			addrs[i] = index.AddressOf(c.Address)
+		}
 		r.Judge(r.Facts.Republish(addrs))
 	}
 }

@@ -56,7 +56,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(&list[verdict.Network]{to: &cfg.Networks, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}, "network",
 		"addresses that must be unique in the whole cluster; repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
-		"Lease by which replicas elect a leader, as `NAMESPACE/NAME` (default: there is one aggregator)")
+		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
 		"kubeconfig `FILE` used to look up owners, off, or auto for the cluster of this pod")
 	durationFlag(fs, &cfg.Settle, "settle", aggregator.DefaultSettle, "time after which a conflict is confirmed if both owners still hold the address")

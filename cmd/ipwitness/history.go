@@ -222,7 +222,8 @@ func (c *historyCommand) follow(ctx context.Context, sel selector) error {
 			return nil
 		},
 	}
-	return w.run(ctx)
+	err := w.run(ctx)
+	return errors.Join(err, write())
 }
 
 // beyond reports whether the command asks for changes before the start of the journal.

@@ -230,8 +230,10 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		`commonLabels.app\.kubernetes\.io/name=a`:         "invalid propertyName 'app.kubernetes.io/name'",
 		`agent.podLabels.app\.kubernetes\.io/component=a`: "invalid propertyName 'app.kubernetes.io/component'",
 		// Refused by the checks in the templates.
-		"tls.mode=off":           "auth.tokenReview needs TLS",
-		"auth.tokenReview=false": "tls.mode needs auth.tokenReview",
+		"tls.mode=off": "auth.tokenReview needs TLS",
+		"aggregator.podDisruptionBudget.minAvailable=2":                      "must be less than aggregator.replicas",
+		"aggregator.podDisruptionBudget.minAvailable=100%":                   "must be less than aggregator.replicas",
+		"auth.tokenReview=false":                                             "tls.mode needs auth.tokenReview",
 		"tls.mode=off,auth.tokenReview=false,auth.tokensSecret=t":            "auth.tokensSecret needs TLS",
 		"tls.mode=off,auth.tokenReview=false,tls.mutual=true":                "tls.mutual cannot be combined",
 		"tls.mode=existing,tls.mutual=true,auth.tokenReview=false":           "tls.mutual needs auth.tokenReview",

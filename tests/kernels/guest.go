@@ -44,7 +44,7 @@ func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []s
 	// On a busy machine the guest's timer may be late, which would make the kernel's timer check
 	// panic. Both virtual processors share one thread: with two, a kernel that patches its own code
 	// sometimes hits the int3 that the other processor has just written.
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "1024",
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", k.image, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 no_timer_check")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -171,7 +171,7 @@ func (c *cluster) pod(ctx context.Context, s service) (pod, error) {
 		return pod{p.Namespace, p.Name, s.portOf(p)}, nil
 	}
 	if len(not) == 0 {
-		return pod{}, failed("Service %s/%s has no pod (no pod in this namespace has the labels %s): is the Deployment scaled to 0?", s.namespace, s.name, s.selector)
+		return pod{}, failed("Service %s/%s has no pod (no pod in this namespace has the labels %s): is the StatefulSet scaled to 0?", s.namespace, s.name, s.selector)
 	}
 	return pod{}, failed("no pod of Service %s/%s is ready: %s; 'kubectl --namespace %[1]s describe pod' shows why", s.namespace, s.name, strings.Join(not, ", "))
 }
