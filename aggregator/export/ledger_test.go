@@ -83,6 +83,26 @@ func (s *shelf) lead(next *bench) {
 	next.lead()
 }
 
+// awaitWritten waits until the leader has written down that everything it claimed was told. The receiver
+// knows earlier; a leader that ends in between leaves its claims to the next one.
+func (s *shelf) awaitWritten(t *testing.T) {
+	t.Helper()
+	wait.Until(t, "no claims are left", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for name, value := range s.values {
+			var l ledger
+			if err := json.Unmarshal(value, &l); err != nil {
+				t.Fatalf("ledger of %s: %v", name, err)
+			}
+			if len(l.Claims) > 0 {
+				return false
+			}
+		}
+		return len(s.values) > 0
+	})
+}
+
 // both records a change in both journals, which learn of it at slightly different times.
 func both(c *pb.Conflict, replicas ...*bench) {
 	for i, r := range replicas {
@@ -112,6 +132,7 @@ func TestANewLeaderContinues(t *testing.T) {
 		b.found(pb.Watch_ADDED, f)
 		a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.9 finding.detected")
 
+		s.awaitWritten(t)
 		s.lead(b)
 		both(resolved(first, a.clock()), a, b)
 		third := a.conflict(3)
@@ -120,6 +141,7 @@ func TestANewLeaderContinues(t *testing.T) {
 			"10.0.0.1 conflict.resolved", "10.0.0.3 conflict.confirmed")
 
 		// The first one leads again. It has followed meanwhile.
+		s.awaitWritten(t)
 		s.lead(a)
 		again := proto.CloneOf(first)
 		again.Episode, again.DetectedAt = 2, timestamppb.New(a.clock())
