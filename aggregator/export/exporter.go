@@ -85,12 +85,26 @@ type exporter struct {
 
 	mu    sync.Mutex
 	stats Stats
-	// waiting is the time of the oldest transition that is waiting, failing that of the first failed
-	// attempt in a row; zero if there is none. err is the last error. own is set if it is not an error of
-	// the receiver: the journal, or what the replicas share, cannot be used.
-	waiting, failing time.Time
-	err              error
-	own              bool
+	// waiting is the time of the oldest transition that is being delivered; zero if there is none.
+	waiting time.Time
+	// rejected is why the receiver does not accept transitions. interrupted is why the journal or the
+	// ledger cannot be used.
+	rejected, interrupted trouble
+}
+
+// trouble is an error that has lasted for some time; zero for none.
+type trouble struct {
+	since time.Time
+	err   error
+}
+
+// note notes an error. It reports whether it is the first one in a row.
+func (t *trouble) note(err error, now time.Time) (first bool) {
+	if first = t.err == nil; first {
+		t.since = now
+	}
+	t.err = err
+	return first
 }
 
 // run exports until ctx ends.
@@ -107,14 +121,16 @@ func (x *exporter) run(ctx context.Context) {
 		err := x.follow(ctx)
 		if ctx.Err() == nil && !errors.Is(err, journal.ErrReplaced) {
 			x.Log.Error("cannot export what the journal has: trying again", "error", err)
-			x.interrupted(err)
+			x.interrupt(err)
 			_ = sleep(ctx, readAgainAfter)
 		}
 	}
 	if err := x.handover.close(ctx); err != nil {
 		x.Log.Warn("the next leader may repeat some transitions", "error", err)
 	}
-	x.settled()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.waiting, x.rejected, x.interrupted = time.Time{}, trouble{}, trouble{}
 }
 
 // follow delivers what is recorded, until ctx ends or the journal cannot be used.
@@ -128,7 +144,6 @@ func (x *exporter) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.settled()
 	moved := x.Clock()
 	for {
 		until, _, more := x.Journal.Written()
@@ -165,6 +180,7 @@ func (x *exporter) follow(ctx context.Context) error {
 			}
 			moved = now
 		}
+		x.proceed()
 		if at = reached; at.Before(until) {
 			continue
 		}
@@ -425,10 +441,10 @@ func (x *exporter) delivered(n int, answer *answerError) {
 		x.Log.Error("the receiver refused transitions: it does not get them", "transitions", refused, "error", answer)
 	}
 	x.stats.Sent += uint64(n)
-	if !x.failing.IsZero() {
-		x.Log.Info("the receiver accepts transitions again", "since", x.failing)
+	if x.rejected.err != nil {
+		x.Log.Info("the receiver accepts transitions again", "since", x.rejected.since)
 	}
-	x.waiting, x.failing, x.err, x.own = time.Time{}, time.Time{}, nil, false
+	x.waiting, x.rejected = time.Time{}, trouble{}
 }
 
 // failed counts a failed attempt.
@@ -436,30 +452,23 @@ func (x *exporter) failed(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stats.Failures++
-	x.err, x.own = err, false
-	if x.failing.IsZero() {
-		x.failing = x.Clock()
+	if x.rejected.note(err, x.Clock()) {
 		x.Log.Warn("cannot deliver transitions: trying again until the receiver accepts them", "error", err)
 	}
 }
 
-// interrupted notes that nothing can be delivered because of an own error.
-func (x *exporter) interrupted(err error) {
+// interrupt notes that the journal or the ledger cannot be used.
+func (x *exporter) interrupt(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.err, x.own = err, true; x.failing.IsZero() {
-		x.failing = x.Clock()
-	}
-	if x.waiting.IsZero() {
-		x.waiting = x.failing
-	}
+	x.interrupted.note(err, x.Clock())
 }
 
-// settled notes that nothing is waiting, and that there is no error.
-func (x *exporter) settled() {
+// proceed notes that the journal and the ledger can be used.
+func (x *exporter) proceed() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.waiting, x.failing, x.err, x.own = time.Time{}, time.Time{}, nil, false
+	x.interrupted = trouble{}
 }
 
 // refuse counts transitions that the receiver does not accept.
@@ -496,9 +505,12 @@ func (x *exporter) lose(lost []journal.Loss) {
 func (x *exporter) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := x.stats
-	if !x.waiting.IsZero() {
-		out.Lag = max(0, x.Clock().Sub(x.waiting))
+	out, since := x.stats, x.waiting
+	if since.IsZero() {
+		since = x.interrupted.since
+	}
+	if !since.IsZero() {
+		out.Lag = max(0, x.Clock().Sub(since))
 	}
 	return out
 }
@@ -508,17 +520,18 @@ func (x *exporter) Stats() Stats {
 func (x *exporter) problem() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	now := x.Clock()
+	if i := x.interrupted; i.err != nil && now.Sub(i.since) >= complainAfter {
+		return fmt.Sprintf("exports to %s at %s have failed since %s and are tried again: %s",
+			titles[x.stats.Exporter], x.stats.Receiver, i.since.UTC().Format(time.RFC3339), i.err)
+	}
 	var answer *answerError
-	wrong := errors.As(x.err, &answer) && answer.remedy() != ""
-	if x.err == nil || !wrong && x.Clock().Sub(x.failing) < complainAfter {
+	wrong := errors.As(x.rejected.err, &answer) && answer.remedy() != ""
+	if x.rejected.err == nil || !wrong && now.Sub(x.rejected.since) < complainAfter {
 		return ""
 	}
-	if x.own {
-		return fmt.Sprintf("nothing is sent to %s at %s since %s; it is sent later: %s",
-			titles[x.stats.Exporter], x.stats.Receiver, x.failing.UTC().Format(time.RFC3339), x.err)
-	}
 	text := fmt.Sprintf("%s at %s has not accepted what happened since %s, which is sent as soon as it does: %s",
-		titles[x.stats.Exporter], x.stats.Receiver, x.waiting.UTC().Format(time.RFC3339), x.err)
+		titles[x.stats.Exporter], x.stats.Receiver, x.waiting.UTC().Format(time.RFC3339), x.rejected.err)
 	if wrong {
 		text += ": " + answer.remedy()
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,8 +24,10 @@ type shelf struct {
 	mu     sync.Mutex
 	values map[string][]byte
 	leader *bench
-	// lost makes it lose what is saved after that many writes.
-	saves, lost int
+	// lost makes it lose what is saved after that many writes. broken fails all writes, and failed counts
+	// them.
+	saves, lost, failed int
+	broken              error
 }
 
 // seat is the access of one replica to a shelf.
@@ -49,6 +52,10 @@ func (s seat) Save(_ context.Context, name string, value []byte) error {
 	defer s.mu.Unlock()
 	if s.leader != s.of {
 		return errFollower
+	}
+	if s.broken != nil {
+		s.failed++
+		return s.broken
 	}
 	if s.saves++; s.lost == 0 || s.saves <= s.lost {
 		s.values[name] = value
@@ -206,6 +213,50 @@ func TestALeaderWithANewJournal(t *testing.T) {
 	b.state(late, unknown)
 	s.lead(b)
 	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed")
+}
+
+// A leader that cannot write its ledger delivers nothing, and says so, until it can.
+func TestALedgerThatCannotBeWrittenIsAProblem(t *testing.T) {
+	h := newHook(t)
+	a, _, s := replicas(t, Settings{Webhook: h.URL}, 0)
+	a.state()
+	s.lead(a)
+	a.add(2 * overlap) // then it reads again what follows the last delivery, not its present state
+	a.changed(a.conflict(1))
+	a.awaitTypes(h, "10.0.0.1 conflict.confirmed")
+	s.awaitWritten(t)
+	attempts := func(n int) {
+		t.Helper()
+		s.mu.Lock()
+		n += s.failed
+		s.mu.Unlock()
+		wait.Until(t, "some more attempts to write the ledger", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.failed >= n
+		})
+	}
+	s.mu.Lock()
+	s.broken = errors.New("no permission")
+	s.mu.Unlock()
+	a.changed(a.conflict(2))
+	attempts(2)
+	a.add(2 * complainAfter)
+	attempts(2)
+	if got := a.Exporters.Problems(); len(got) != 1 || !strings.Contains(got[0], "no permission") {
+		t.Errorf("got problems %q, want one about the permission", got)
+	}
+	if got := a.stats().Lag; got < 2*complainAfter {
+		t.Errorf("got a lag of %s, want at least %s", got, 2*complainAfter)
+	}
+	if got := types(h.accepted(t)); len(got) > 1 {
+		t.Errorf("got %q delivered, want nothing more without a ledger", got)
+	}
+	s.mu.Lock()
+	s.broken = nil
+	s.mu.Unlock()
+	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed")
+	wait.Until(t, "no problem is left", func() bool { return len(a.Exporters.Problems()) == 0 && a.stats().Lag == 0 })
 }
 
 // Two full ledgers fit in one ConfigMap, which may have 1 MiB.
