@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // block is the third byte of two ranges of addresses that no other scene uses, because a plan
@@ -275,7 +276,12 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		s.incident(37)
 		s.byHand["Find out why keepalived has ended"] = func() { c.nodes[0].keepalived() }
 		s.keeper = "node2" // node1 had the address first
-		return s.conflicted(vip, "node1 | node2", "split-brain")
+		s.conflicted(vip, "node1 | node2", "split-brain")
+		wait.Until(t, "the remedy to name the node that keeps the address", func() bool {
+			remedy := s.remedy()
+			return len(remedy) > 0 && len(remedy[0].GetChoice()) == 0
+		})
+		return s
 	},
 	"split-brain, two speakers of MetalLB": func(t *testing.T, _ block) *scene {
 		v := newVIPs(t)

@@ -205,11 +205,12 @@ func TestAWatchOfEventsIsTheHistoryAcrossSIGKILL(t *testing.T) {
 		n.sh(fmt.Sprintf("ip -n pod%d addr del 10.244.%d.2/32 dev eth0", round, round+1))
 		c.serve()
 		c.awaitNodes(n)
+		c.whole() // otherwise the gap would last until after the next events, or the next kill
+		wait.Until(t, "the CLI to continue", func() bool { return strings.Count(notices.String(), "The watch continues.") > round })
 	}
 	ended := follow("last")
 	n.pod("last", "10.244.9.1/32")
 	ended(nil)
-	c.whole()
 
 	var list ipwitnessv1.ListEventsResponse
 	if err := c.program.Get(t.Context(), "/v1/events?page_size=10000", &list); err != nil {

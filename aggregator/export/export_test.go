@@ -525,13 +525,13 @@ func TestDroppedTransitionsAreCounted(t *testing.T) {
 	b.stop()
 	b.settings = Settings{Webhook: hook, WebhookSecret: filepath.Join(b.dir, "secret")}
 	b.start()
-	wait.Until(t, "all later events", func() bool { return len(h.accepted(t)) >= 32 })
-	all := h.accepted(t)
+	var all []cloudEvent
+	wait.Until(t, "all later events", func() bool {
+		all = h.accepted(t)
+		return len(all) > 0 && all[len(all)-1].Subject == "10.0.0.132"
+	})
 	if all[0].Subject != "10.0.0.1" {
 		t.Errorf("got %s first, want the conflict that was active before", all[0].Subject)
-	}
-	if last := all[len(all)-1].Subject; last != "10.0.0.132" {
-		t.Errorf("got %s last, want 10.0.0.132", last)
 	}
 	if s := b.stats(); s.Lost != 1 {
 		t.Errorf("got %+v, want one lost period", s)
