@@ -130,6 +130,7 @@ func benchmark(b *testing.B, rate float64, randomMAC bool) {
 	}
 	j.flush()
 	b.StopTimer()
+	b.ReportMetric(memory(b, "VmHWM")-before, "writing-peak-RSS-MiB")
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "transitions/s")
 	j.must(j.store.db.Flush())
 	wait.Until(b, "compactions", func() bool { return j.store.db.Metrics().Compact.NumInProgress == 0 })
@@ -175,6 +176,7 @@ func benchmark(b *testing.B, rate float64, randomMAC bool) {
 	b.ReportMetric(float64((cpu(b)-used).Milliseconds())/float64(len(took)), "at-100k-cpu-ms")
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Milliseconds()), "at-100k-ms")
+	b.ReportMetric(float64(j.store.db.Metrics().Total().TablesCount), "files")
 	b.ReportMetric(memory(b, "VmHWM")-before, "peak-RSS-MiB")
 }
 

@@ -178,16 +178,13 @@ type Stats struct {
 
 // Stats returns the counters and sizes.
 func (j *Journal) Stats() Stats {
-	out := Stats{Records: j.records.Load(), Gaps: j.gaps.Load(), Lost: j.lost.Load()}
+	out := Stats{Records: j.records.Load(), Gaps: j.gaps.Load(), Lost: j.lost.Load(), Oldest: j.Oldest()}
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	if j.store == nil {
 		return out
 	}
 	out.Memory = j.memory
-	if list := j.store.list(); len(list) > 0 {
-		out.Oldest = time.UnixMicro(list[0].start)
-	}
 	if j.store.failure.Load() == nil {
 		out.Bytes = j.store.db.Metrics().DiskSpaceUsage()
 	}

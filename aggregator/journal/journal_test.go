@@ -621,6 +621,46 @@ func TestAResolvedConflictIsNotActiveAfterAGap(t *testing.T) {
 	}
 }
 
+// The history of an address has its conflicts and findings, whether few or many addresses of the day had
+// any, and whether the day is over or not.
+func TestTheHistoryHasTheConflictsOfDaysWithFewAndWithMany(t *testing.T) {
+	for _, n := range []int{1, maxFew, maxFew + 1} {
+		b := newBench(t, t.TempDir())
+		b.state(map[string]*pb.Owner{"other": pod("10.9.0.1", "other", "n1")})
+		address := func(i int) string { return fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250) }
+		want := func(when string) {
+			for _, i := range []int{0, n - 1} {
+				got := b.events(Query{Span: only(address(i)), Match: func(e *pb.Event) bool {
+					return slices.Contains(append(e.GetFinding().GetAddresses(), e.GetFinding().GetAddress(), e.GetConflict().GetAddress()), address(i))
+				}})
+				if len(got) != 3 || got[0].GetConflict() == nil || got[1].GetFinding() == nil || got[2].GetFinding().GetId() != fmt.Sprint("of two ", i) {
+					t.Errorf("%d conflicts, %s: got %v about %s, want a conflict, its finding, and that of two addresses", n, when, got, address(i))
+				}
+			}
+			if got := b.events(Query{Span: only("10.9.0.1")}); len(got) != 1 || !got[0].GetPresent() {
+				t.Errorf("%d conflicts, %s: got %v about another address, want its owner", n, when, got)
+			}
+		}
+		for i := range n {
+			b.add(time.Second)
+			b.must(b.Feed(pb.Event_CONFLICT).Changed(&Change{At: b.Now(), Type: pb.Watch_ADDED, Conflict: &pb.Conflict{Id: fmt.Sprint(i), Address: address(i)}}))
+			findings := b.Feed(pb.Event_FINDING)
+			b.must(findings.Changed(&Change{At: b.Now(), Type: pb.Watch_ADDED, Finding: &pb.Finding{Id: fmt.Sprint(i), Address: address(i)}}))
+			b.must(findings.Changed(&Change{At: b.Now(), Type: pb.Watch_ADDED, Finding: &pb.Finding{
+				Id: fmt.Sprint("of two ", i), Address: "10.8.0.0/16", Addresses: []string{address(i), "10.8.0.1"},
+			}}))
+		}
+		b.flush()
+		want("today")
+		b.add(24 * time.Hour)
+		b.changed(pb.Watch_ADDED, "next", pod("10.9.0.2", "next", "n1"))
+		b.flush()
+		b.wholeSegments()
+		want("the next day") // without the copies, which are no changes
+		want("asked again")
+	}
+}
+
 // fullFS is a file system that is full while it is set.
 type fullFS struct {
 	vfs.FS

@@ -45,7 +45,16 @@ func (j *Journal) view(read func(*store) error) error {
 }
 
 // Oldest returns the time that the journal reaches back to; zero if it is empty.
-func (j *Journal) Oldest() time.Time { return j.Stats().Oldest }
+func (j *Journal) Oldest() time.Time {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.store != nil {
+		if list := j.store.list(); len(list) > 0 {
+			return time.UnixMicro(list[0].start)
+		}
+	}
+	return time.Time{}
+}
 
 // Gaps returns the gaps that overlap a period, the oldest first.
 func (j *Journal) Gaps(since, until time.Time) (gaps []*pb.Gap, err error) {
@@ -220,7 +229,7 @@ func (j *Journal) Events(ctx context.Context, q *Query, do func(*pb.Event) bool)
 			if end = min(end, seg.limit()); begin >= end || !more || err != nil {
 				continue
 			}
-			r := reading{ctx: ctx, s: s, q: q, list: list[:i+1], seg: seg, items: it, do: do}
+			r := reading{ctx: ctx, s: s, q: q, list: list[:i+1], seg: seg, ended: i+1 < len(list), items: it, do: do}
 			more, err = r.events(begin, end)
 		}
 		return errors.Join(err, it.Close())
@@ -269,6 +278,8 @@ type reading struct {
 	// list has the segments up to seg.
 	list []segment
 	seg  segment
+	// ended is set if nothing is added to seg any more.
+	ended bool
 	// items is an iterator that read and before move.
 	items *pebble.Iterator
 	do    func(*pb.Event) bool
@@ -307,14 +318,21 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 	var t term
 	switch {
 	case q.Span.First.IsValid() && q.Span.First == q.Span.Last:
-		all = r.all(q.Span.First)
 		t = addressTerm(q.Span.First)
+		if all, err = r.all(q.Span.First); err != nil {
+			return nil, false, err
+		}
+		if may, err := r.may(termPrefix(r.seg.number, t[:1]), placeOf(q.Span.First)); err != nil || !may {
+			return all, true, err
+		}
 	case q.Namespace != "" && q.Pod != "":
 		t = podTerm(q.Namespace, q.Pod)
 	case q.MAC != "":
 		t = macTerm(q.MAC)
 		if a, ok := derivedFrom(q.MAC); ok {
-			all = r.all(a)
+			if all, err = r.all(a); err != nil {
+				return nil, false, err
+			}
 		}
 	case q.Node != "":
 		t = nodeTerm(q.Node)
@@ -340,13 +358,37 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 }
 
 // all returns the subjects with an address.
-func (r *reading) all(a netip.Addr) (all []subject) {
+func (r *reading) all(a netip.Addr) (all []subject, err error) {
 	for _, kind := range kinds {
-		if kind != pb.Event_NODE && r.q.wants(kind) {
+		if kind == pb.Event_NODE || !r.q.wants(kind) {
+			continue
+		}
+		may := true
+		if kind != pb.Event_OWNER { // most addresses have had no conflict and no finding
+			may, err = r.may(tablePrefix(r.seg.number, byte(kind)), placeOf(a))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if may {
 			all = append(all, subject{kind, placeOf(a)})
 		}
 	}
-	return all
+	return all, nil
+}
+
+// may reports whether there may be keys with a prefix and a place after it. It avoids a read of the disk
+// if the segment has ended and has few such places.
+func (r *reading) may(prefix []byte, p place) (bool, error) {
+	if !r.ended {
+		return true, nil
+	}
+	few, err := r.s.fewPlaces(prefix)
+	if err != nil || few == nil {
+		return err == nil, err
+	}
+	_, found := slices.BinarySearch(few, p)
+	return found, nil
 }
 
 // scan moves the iterator to each of the keys between two keys, and calls do, until it returns an error.

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -44,6 +45,7 @@ type store struct {
 	segments []segment // in order; changed by the writer only, with mu locked
 	words    map[uint32][]byte
 	shapes   map[uint32]*shape
+	few      map[string][]place // see fewPlaces
 	mu       sync.RWMutex
 	// compacting is set while a goroutine frees the space of dropped segments. It is one of background,
 	// and ends with ending.
@@ -65,14 +67,14 @@ var errNewerVersion = errors.New("it was written by a newer version of ipwitness
 func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 	s := &store{
 		fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}),
-		words: make(map[uint32][]byte), shapes: make(map[uint32]*shape),
+		words: make(map[uint32][]byte), shapes: make(map[uint32]*shape), few: make(map[string][]place),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	cache := pebble.NewCache(cacheSize)
 	defer cache.Unref() // the store holds it
 	opts := &pebble.Options{
 		FS: patientFS{base, s.fs}, Cache: cache, MemTableSize: memtableSize, MemTableStopWritesThreshold: 4,
-		FormatMajorVersion: pebble.FormatNewest, MaxOpenFiles: 256, Logger: storeLogger{s, log},
+		FormatMajorVersion: pebble.FormatNewest, MaxOpenFiles: 512, Logger: storeLogger{s, log},
 		L0CompactionThreshold: 2, L0StopWritesThreshold: 64, LBaseMaxBytes: 16 << 20,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { log.Warn("journal: background error", "error", err) },
@@ -182,7 +184,56 @@ func (s *store) list() []segment {
 func (s *store) setList(list []segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if list[0].number != s.first() {
+		clear(s.few)
+	}
 	s.segments = list
+}
+
+// first returns the number of the first segment, or 0 if the list is empty.
+func (s *store) first() uint32 {
+	if len(s.segments) == 0 {
+		return 0
+	}
+	return s.segments[0].number
+}
+
+// maxFew is the largest number of places that fewPlaces returns.
+const maxFew = 128
+
+// fewPlaces returns the places that follow a prefix in the keys of a segment that has ended, in order; nil
+// if there are many. It remembers them.
+func (s *store) fewPlaces(prefix []byte) ([]place, error) {
+	s.mu.RLock()
+	few, known := s.few[string(prefix)]
+	s.mu.RUnlock()
+	if known {
+		return few, nil
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return nil, err
+	}
+	few = []place{}
+	for it.First(); it.Valid() && err == nil; it.SeekGE(after(append(bytes.Clone(prefix), few[len(few)-1]...))) {
+		rest := it.Key()[len(prefix):]
+		if len(rest) == 0 || len(rest) < 1+addressSizes[rest[0]&0xf] {
+			err = errDamagedRecord
+			break
+		}
+		if len(few) == maxFew {
+			few = nil
+			break
+		}
+		few = append(few, place(rest[:1+addressSizes[rest[0]&0xf]]))
+	}
+	if err := errors.Join(err, it.Error(), it.Close()); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.few[string(prefix)] = few
+	return few, nil
 }
 
 // last returns the stamp of the last record, and the stamp at which the journal was last complete; 0

@@ -18,7 +18,7 @@ const (
 	queueSize = 8192
 	// gatherFor is how long the writer collects operations before it writes them, and writtenAtOnce
 	// is how many it writes at once.
-	gatherFor     = 20 * time.Millisecond
+	gatherFor     = 15 * time.Millisecond
 	writtenAtOnce = 4096
 	// aliveEvery is how often the journal notes that it is complete.
 	aliveEvery = 10 * time.Second
