@@ -128,6 +128,9 @@ func (h *handover) news(t *transition) bool {
 		return t.at.After(h.from.Add(-skew))
 	}
 	e, known := h.seen[t.subject]
+	if known && t.at.Before(e.At.Add(-skew)) {
+		return false // it was told before the last transition, which is the only one in the ledger
+	}
 	// The conflict began before the last transition that was told of it, so this is the same episode.
 	same := known && (e.Rank != over && !since.After(e.At.Add(overlap)) || e.Rank == over && !since.After(e.At))
 	if same && r <= e.Rank && (t.present || !t.at.After(h.from.Add(overlap)) && !t.at.After(e.At.Add(skew))) {

@@ -282,3 +282,27 @@ func TestAFullLedgerIsSmall(t *testing.T) {
 		t.Errorf("it has %d bytes", len(raw))
 	}
 }
+
+// The ledger has only the last transition that was told of a conflict. A new leader that finds the end of
+// the episode before in its journal tells neither that end nor the present episode again.
+func TestAnEndBeforeWhatWasToldIsNotToldAgain(t *testing.T) {
+	told := time.Now()
+	h := &handover{from: told, seen: map[string]entry{"conflict-a": {Rank: confirmed, At: told}}}
+	transitionOf := func(state pb.Conflict_State, since, at time.Duration) *transition {
+		return &transition{subject: "conflict-a", at: told.Add(at), Event: &pb.Event{Conflict: &pb.Conflict{State: state, DetectedAt: timestamppb.New(told.Add(since))}}}
+	}
+	for _, c := range []struct {
+		what string
+		t    *transition
+		want bool
+	}{
+		{"the confirmation before", transitionOf(pb.Conflict_CONFIRMED, -20*time.Second, -19*time.Second), false},
+		{"the end before", transitionOf(pb.Conflict_RESOLVED, -20*time.Second, -18*time.Second), false},
+		{"the confirmation that was told", transitionOf(pb.Conflict_CONFIRMED, -time.Second, time.Millisecond), false},
+		{"the end", transitionOf(pb.Conflict_RESOLVED, -time.Second, 300*time.Millisecond), true},
+	} {
+		if got := h.news(c.t); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
+		}
+	}
+}
