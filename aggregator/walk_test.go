@@ -235,7 +235,7 @@ func TestConflictsAreFiltered(t *testing.T) {
 			"[10.244.0.5 10.250.0.5]":         {{Node: "n1"}, {Cidr: "10.0.0.0/8"}, {Cidr: "0.0.0.0/0", Node: "n1"}},
 			"[10.250.0.5]":                    {{Cidr: "10.250.0.0/16"}, {Pod: "d"}, {Address: "10.250.0.5"}, {Mac: "02:00:00:00:00:04"}},
 			"[fd00::5]":                       {{Node: "n2"}, {Cidr: "fd00::/64"}, {Pod: "e", Namespace: "default"}},
-			"[]":                              {{Node: "n1", Pod: "e"}, {State: pb.Conflict_CONFIRMED}, {Cause: "no such"}, {Cidr: "10.0.0.0/8", Address: "fd00::5"}, {Namespace: "kube-system"}},
+			"[]":                              {{Node: "n1", Pod: "e"}, {State: pb.Conflict_CONFIRMED}, {Cause: verdict.CauseTunnelAddress}, {Cidr: "10.0.0.0/8", Address: "fd00::5"}, {Namespace: "kube-system"}},
 		} {
 			for _, q := range queries {
 				out, err := l.client.ListConflicts(l.ctx, q)

@@ -24,6 +24,33 @@ type filter struct {
 	node, namespace, pod string
 	mac                  verdict.MAC
 	state                verdict.State
+	scope                scopes
+}
+
+// scopes selects scopes by their kind and name. The zero value selects all owners and conflicts, also
+// those without a scope.
+type scopes struct {
+	kind verdict.ScopeKind
+	name string
+}
+
+// parseScopes parses KIND or KIND/NAME.
+func parseScopes(text string) (scopes, error) {
+	if text == "" {
+		return scopes{}, nil
+	}
+	kind, name, named := strings.Cut(text, "/")
+	for k := verdict.LinkScope; k <= verdict.NetworkScope; k++ {
+		if strings.EqualFold(kind, k.String()) && named == (name != "") {
+			return scopes{k, name}, nil
+		}
+	}
+	return scopes{}, status.Errorf(codes.InvalidArgument, "%q is not a scope: use link, node or network, or one scope like network/pods", text)
+}
+
+// has reports whether a scope is selected.
+func (s scopes) has(kind verdict.ScopeKind, name string) bool {
+	return s.kind == 0 || s.kind == kind && (s.name == "" || s.name == name)
 }
 
 // filtering is a request with the fields of a filter.
@@ -60,6 +87,7 @@ func newFilter(q filtering) (f filter, err error) {
 func newOwnerFilter(q interface {
 	filtering
 	GetState() pb.Owner_State
+	GetScope() string
 },
 ) (f filter, err error) {
 	if f, err = newFilter(q); err != nil {
@@ -68,7 +96,8 @@ func newOwnerFilter(q interface {
 	if f.state = facts.Known(q.GetState(), verdict.Unheard); f.state == 0 && q.GetState() != 0 {
 		return f, errOwnerState
 	}
-	return f, nil
+	f.scope, err = parseScopes(q.GetScope())
+	return f, err
 }
 
 var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or UNHEARD: omit it for all owners")
@@ -79,6 +108,8 @@ type conflictFilter struct {
 	filter
 	phase verdict.Phase
 	cause string
+	// within selects the scope of the conflict, which may be narrower than those of its owners.
+	within scopes
 	// active leaves out resolved conflicts.
 	active bool
 }
@@ -88,6 +119,7 @@ func newConflictFilter(q interface {
 	filtering
 	GetState() pb.Conflict_State
 	GetCause() string
+	GetScope() string
 },
 ) (f conflictFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
@@ -96,8 +128,11 @@ func newConflictFilter(q interface {
 	if f.phase = facts.Known(q.GetState(), verdict.Resolved); f.phase == 0 && q.GetState() != 0 {
 		return f, errState
 	}
-	f.cause = q.GetCause()
-	return f, nil
+	if f.cause = q.GetCause(); f.cause != "" && !slices.Contains(verdict.Causes(), f.cause) {
+		return f, status.Errorf(codes.InvalidArgument, "unknown cause %q: use one of %s", f.cause, strings.Join(verdict.Causes(), ", "))
+	}
+	f.within, err = parseScopes(q.GetScope())
+	return f, err
 }
 
 var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: omit it for active conflicts")
@@ -107,7 +142,7 @@ func (f *filter) anyOwner() bool { return f.node+f.namespace+f.pod+string(f.mac)
 
 // conflict reports whether a conflict with an address in span matches.
 func (f *conflictFilter) conflict(c *verdict.Conflict) bool {
-	return f.kind(c.Phase, c.Cause) && (!f.active || c.Active()) &&
+	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) && (!f.active || c.Active()) &&
 		(!f.anyOwner() || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return f.owner(&o, o.Node.Name) }))
 }
 
@@ -116,7 +151,7 @@ func (f *conflictFilter) kind(phase verdict.Phase, cause string) bool {
 }
 
 func (f *conflictFilter) contest(c *events.Contest) bool {
-	return f.kind(c.Phase, c.Cause) &&
+	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) &&
 		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h events.Holder) bool { return f.owner(&h.Owner, h.Node) }))
 }
 
@@ -203,6 +238,9 @@ func (f *filter) address(a netip.Addr) bool {
 // separately, because it may change.
 func (f *filter) owner(o *verdict.Owner, node string) bool {
 	if f.node != "" && f.node != node || f.state != 0 && f.state != o.State {
+		return false
+	}
+	if f.scope.kind != 0 && !f.scope.has(o.Scope.Kind, o.Scope.Text()) {
 		return false
 	}
 	if f.namespace+f.pod != "" && !f.named(o.Named()) {

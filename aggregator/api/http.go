@@ -28,8 +28,8 @@ import (
 
 const indexPage = `ipwitness: who really holds this address, right now, and does anybody else?
 
-/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state= &at=
-/v1/conflicts        ?state= &cause= &address= &cidr= &node= &namespace= &pod= &mac= &all=true &at=
+/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state= &scope= &at=
+/v1/conflicts        ?state= &cause= &scope= &address= &cidr= &node= &namespace= &pod= &mac= &all=true &at=
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address= &case=true

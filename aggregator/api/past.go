@@ -153,12 +153,17 @@ func (f *filter) wanted() ipam.Range {
 func (f *filter) message(o *pb.Owner) bool {
 	w := o.GetWorkload()
 	return (f.node == "" || f.node == o.GetNode()) && (f.state == 0 || f.state == verdict.State(o.GetState())) &&
-		f.named(w.GetNamespace(), w.GetName()) && (f.mac == "" || f.mac.String() == o.GetMac())
+		f.named(w.GetNamespace(), w.GetName()) && (f.mac == "" || f.mac.String() == o.GetMac()) && f.scope.recorded(o.GetScope())
+}
+
+// recorded reports whether a recorded scope is selected.
+func (s scopes) recorded(scope *pb.Scope) bool {
+	return s.has(verdict.ScopeKind(scope.GetKind()), scope.GetName())
 }
 
 // recordedConflict reports whether a recorded conflict matches, apart from its address.
 func (f *conflictFilter) recorded(c *pb.Conflict) bool {
-	return f.kind(verdict.Phase(c.GetState()), c.GetCause()) && (!f.active || c.GetState() != pb.Conflict_RESOLVED) &&
+	return f.kind(verdict.Phase(c.GetState()), c.GetCause()) && f.within.recorded(c.GetScope()) && (!f.active || c.GetState() != pb.Conflict_RESOLVED) &&
 		(!f.anyOwner() || slices.ContainsFunc(c.GetOwners(), f.message))
 }
 

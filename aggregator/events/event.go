@@ -52,11 +52,13 @@ func MatterOf(f *verdict.Finding) Matter { return Matter{f, audit.Nodes(f)} }
 type Contest struct {
 	Phase   verdict.Phase
 	Cause   string
+	Kind    verdict.ScopeKind
+	Scope   string
 	Holders []Holder
 }
 
 func contestOf(c *verdict.Conflict) Contest {
-	out := Contest{c.Phase, c.Cause, make([]Holder, 0, len(c.Owners))}
+	out := Contest{c.Phase, c.Cause, c.Kind, c.Scope, make([]Holder, 0, len(c.Owners))}
 	for i := range c.Owners {
 		out.Holders = append(out.Holders, holderOf(&c.Owners[i]))
 	}

@@ -25,6 +25,16 @@ var causes = []struct {
 	{CauseStaticAddress, func(q *inquiry) reason { return deviceCauses{q}.staticAddress() }},
 }
 
+// Causes returns the names of all causes, in alphabetical order.
+func Causes() []string {
+	names := []string{CauseUnknown}
+	for _, c := range causes {
+		names = append(names, c.name)
+	}
+	slices.Sort(names)
+	return names
+}
+
 // inquire determines the cause of a conflict and records the facts that it follows from.
 func (j *evaluation) inquire(c *Conflict) {
 	q := inquiry{evaluation: j, c: c, owners: c.Parties()}

@@ -64,6 +64,8 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 				return err
 			case c.watch && c.exitCode:
 				return errExitCodeWatch
+			case c.watch && c.format == show.FormatCSV:
+				return errCSVWatch
 			case c.fixPlan && (c.watch || c.format != show.FormatTable):
 				return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
 			case c.watch && c.at.set():
@@ -78,15 +80,13 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 			return c.list(cmd.Context(), about)
 		},
 	}
-	c.query.addFlags(cmd)
-	c.narrowing.addFlags(cmd, "findings", "cidr", "mac", "workload")
+	c.addListFlags(cmd)
+	c.narrowing.addFlags(cmd, "findings", "node", "namespace", "workload", "cidr", "mac")
 	watchFlag(cmd, &c.watch)
 	c.at.addFlag(cmd, sys)
 	kinds := verdict.FindingKinds()
 	cmd.Flags().Var(value[string]{&c.kind, "KIND", parseKind}, "kind", "findings of this kind, like "+verdict.FindingLeaked)
-	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag was added above
-	}
+	completeFlag(cmd, "kind", kinds)
 	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that repairs IPAM")
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a finding above INFO"))
 	return cmd
@@ -144,7 +144,9 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 	if c.kind != "" && about.name == "" {
 		ask.Set("kind", c.kind)
 	}
-	c.ask(ask)
+	if err := c.ask(ask); err != nil {
+		return nil, false, nil, err
+	}
 	c.at.ask(ask)
 	coverage, err = pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
 		c.at.read(page)
@@ -195,6 +197,11 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 	findings, known, coverage, err := c.findings(ctx, about)
 	if err != nil {
 		return err
+	}
+	if len(findings) == 0 {
+		if err := c.checkNode(ctx, c.node); err != nil {
+			return err
+		}
 	}
 	show.SortFindings(findings)
 	a, err := c.basis(ctx, about, coverage)
@@ -423,7 +430,9 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 	if about.address != "" {
 		ask.Set("address", about.address)
 	}
-	c.ask(ask)
+	if err := c.ask(ask); err != nil {
+		return err
+	}
 	table, seen, begun := show.NewFindingWatch(c.sys.stdout, c.wide()), coverageWatch{query: &c.query}, false
 	w := &watcher[*pb.WatchFindingsResponse]{
 		client: c.client(),

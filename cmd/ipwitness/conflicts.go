@@ -34,6 +34,9 @@ acknowledged conflict. With an ID or an ADDRESS, show all details: the owners, t
 timeline, the cause and the steps to take. For an ADDRESS without an active conflict,
 show the conflicts that were resolved in the last day.
 
+The filters can be combined: a conflict must match all of them, and --node, --namespace,
+--workload and --mac must match the same owner.
+
 With --at, list the conflicts at a time in the past, without the steps to take.
 ` + timesHelp + `
 
@@ -41,6 +44,9 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		Example: `
   ipwitness conflicts
   ipwitness conflicts 10.244.0.7
+  ipwitness conflicts -n shop --cause ipam-state-lost
+  ipwitness conflicts --scope network/pods --sort-by since
+  ipwitness conflicts --all -o csv
   ipwitness conflicts --watch
   ipwitness conflicts --at -2h
   ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
@@ -49,6 +55,12 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.watch && c.exitCode {
 				return errExitCodeWatch
+			}
+			if c.watch && c.format == show.FormatCSV {
+				return errCSVWatch
+			}
+			if c.watch && c.sortBy != "" {
+				return errSortWatch
 			}
 			if c.watch && c.at.set() {
 				return errWatchAt
@@ -70,8 +82,9 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 			}
 		},
 	}
-	c.query.addFlags(cmd)
-	c.narrowing.addFlags(cmd, "conflicts", "node", "cidr", "mac", "workload", "cause")
+	c.addListFlags(cmd)
+	c.addTableFlags(cmd, "conflicts", show.ConflictOrders())
+	c.narrowing.addFlags(cmd, "conflicts", "node", "namespace", "workload", "cidr", "mac", "scope", "cause")
 	c.conflictState(cmd)
 	watchFlag(cmd, &c.watch)
 	c.at.addFlag(cmd, sys)
@@ -91,7 +104,9 @@ func (c *conflictsCommand) one(ctx context.Context, id string) error {
 	c.warn(coverage)
 	c.noteMoment(&c.at)
 	if c.format.ForPrograms() {
-		c.noteGap(&c.at) // which the conflict does not contain
+		if c.format.Whole() {
+			c.noteGap(&c.at) // which the conflict does not contain
+		}
 		err = show.Message(c.sys.stdout, c.format, conflict)
 	} else {
 		err = c.inFull([]*pb.Conflict{conflict})
@@ -145,7 +160,9 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	if c.all || address != "" {
 		ask.Set("all", "true")
 	}
-	c.ask(ask)
+	if err := c.ask(ask); err != nil {
+		return err
+	}
 	conflicts, coverage, err := c.conflicts(ctx, ask)
 	if err != nil {
 		return c.unknownAt(&c.at, c.exitCode, err)
@@ -153,6 +170,12 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	if !c.all && slices.ContainsFunc(conflicts, active) {
 		conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !active(c) })
 	}
+	if len(conflicts) == 0 && !c.at.set() {
+		if err := c.checkNode(ctx, c.node); err != nil {
+			return err
+		}
+	}
+	show.SortConflicts(conflicts, c.sortBy)
 	c.warn(coverage)
 	c.noteMoment(&c.at)
 	switch {
@@ -171,7 +194,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	case address != "":
 		err = c.inFull(conflicts)
 	default:
-		err = show.Conflicts(c.sys.stdout, conflicts, c.wide(), c.at.now(c.sys))
+		err = show.Conflicts(c.sys.stdout, conflicts, c.layout(), c.at.now(c.sys))
 	}
 	return errors.Join(err, c.found(coverage, conflicts...))
 }
@@ -221,8 +244,10 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 	if address != "" {
 		ask.Set("address", address)
 	}
-	c.ask(ask)
-	table, seen := show.NewConflictWatch(c.sys.stdout, c.wide()), coverageWatch{query: &c.query}
+	if err := c.ask(ask); err != nil {
+		return err
+	}
+	table, seen := show.NewConflictWatch(c.sys.stdout, c.layout()), coverageWatch{query: &c.query}
 	w := &watcher[*pb.WatchConflictsResponse]{
 		client: c.client(),
 		notice: c.sys.stderr,

@@ -21,6 +21,7 @@ import (
 // historyCommand has the flags of history.
 type historyCommand struct {
 	query
+	narrowing
 	since, until time.Time
 	kind         string
 	exitCode     bool
@@ -51,6 +52,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
   ipwitness history 10.244.0.7
   ipwitness history default/web-1 --since "yesterday 22:00" --until 6:00
   ipwitness history node-7 --kind node
+  ipwitness history -n shop --node node-7 --since -1h
   ipwitness history --kind conflict --since -12h -o wide
   ipwitness history 10.244.0.7 --since -1h --watch`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE"),
@@ -63,6 +65,12 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
 				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
 			}
+			if sel.query == nil {
+				sel.query = url.Values{}
+			}
+			if err := c.ask(sel.query); err != nil {
+				return err
+			}
 			switch {
 			case c.watch && !c.until.IsZero():
 				return errors.New("--until and --watch cannot be combined, because a watch does not end: remove one of them")
@@ -74,7 +82,8 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 			return c.list(cmd.Context(), sel)
 		},
 	}
-	c.addFlags(cmd)
+	c.query.addFlags(cmd)
+	c.narrowing.addFlags(cmd, "changes", "node", "namespace", "workload", "cidr", "mac")
 	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)", true)
 	timeFlag(cmd, sys, &c.until, "until", "changes before this time (default: now)", false)
 	var kinds []string
@@ -90,9 +99,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 		}
 		return s, nil
 	}}, "kind", "changes of this kind of item")
-	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag was added above
-	}
+	completeFlag(cmd, "kind", kinds)
 	watchFlag(cmd, &c.watch)
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 if there is a change, 0 if none, 3 if none and records are missing, 1 on error")
 	return cmd
@@ -254,6 +261,9 @@ func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.
 	words = append(words, "event")
 	if sel.what != "" {
 		words = append(words, "about", sel.what)
+	}
+	if c.narrowing != (narrowing{}) {
+		words = append(words, "that matches the filters")
 	}
 	words = append(words, "was recorded")
 	switch {

@@ -64,7 +64,7 @@ func (m *moment) basis(coverage *pb.Coverage) show.Basis {
 // noteMoment prints the time of the state, unless the output is for programs, which find it in the
 // output itself.
 func (q *query) noteMoment(m *moment) {
-	if q.format.ForPrograms() || !m.set() {
+	if q.format.Whole() || !m.set() {
 		return
 	}
 	q.note("The state at %s, %s ago:", utc(m.at), show.Duration(q.sys.now().Sub(m.at)))
@@ -83,7 +83,7 @@ func (q *query) concludeAt(m *moment, found bool, c *pb.Coverage) error {
 	if err := q.conclude(found, c); err != nil || m.gap == nil {
 		return err
 	}
-	if q.format.ForPrograms() {
+	if q.format.Whole() {
 		q.noteGap(m) // otherwise noteMoment has printed it already
 	}
 	return exitCannotTell

@@ -10,12 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // narrowing contains the flags that filter what a server lists or sends, in addition to the argument.
 type narrowing struct {
-	node, cidr, mac, workload, state, cause string
+	node, namespace, cidr, mac, workload, scope, state, cause string
 }
 
 // addFlags adds the named ones of the flags.
@@ -24,6 +25,11 @@ func (n *narrowing) addFlags(cmd *cobra.Command, of string, names ...string) {
 		switch name {
 		case "node":
 			cmd.Flags().StringVar(&n.node, "node", "", of+" on the node with this `NAME`")
+		case "namespace":
+			cmd.Flags().VarP(value[string]{&n.namespace, "NAMESPACE", parseNamespace}, "namespace", "n", of+" of workloads in this Kubernetes namespace")
+		case "scope":
+			cmd.Flags().Var(value[string]{&n.scope, "KIND[/NAME]", parseScope}, "scope", of+" in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods")
+			completeFlag(cmd, "scope", scopeKinds())
 		case "cidr":
 			cmd.Flags().Var(value[string]{&n.cidr, "CIDR", parseCIDR}, "cidr", of+" with an address in this prefix")
 		case "mac":
@@ -31,7 +37,8 @@ func (n *narrowing) addFlags(cmd *cobra.Command, of string, names ...string) {
 		case "workload":
 			cmd.Flags().Var(value[string]{&n.workload, "NAMESPACE[/NAME]", parseWorkload}, "workload", of+" of a Kubernetes namespace or of one workload in it")
 		case "cause":
-			cmd.Flags().StringVar(&n.cause, "cause", "", of+" with this `CAUSE`, like split-brain")
+			cmd.Flags().Var(value[string]{&n.cause, "CAUSE", parseCause}, "cause", of+" with this cause, like "+verdict.CauseSplitBrain)
+			completeFlag(cmd, "cause", verdict.Causes())
 		}
 	}
 }
@@ -52,21 +59,67 @@ func (n *narrowing) stateFlag(cmd *cobra.Command, of string, states map[string]i
 		return s, nil
 	}
 	cmd.Flags().Var(value[string]{&n.state, "STATE", parse}, "state", of+" in this state: "+strings.Join(words, ", "))
-	if err := cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag was added above
-	}
+	completeFlag(cmd, "state", words)
 }
 
-// ask adds the filters to the parameters of a request.
-func (n *narrowing) ask(to url.Values) {
+// ask adds the filters to the parameters of a request. It returns an error if a filter contradicts the
+// argument of the command, or another filter.
+func (n *narrowing) ask(to url.Values) error {
 	namespace, name, _ := strings.Cut(n.workload, "/")
-	for parameter, text := range map[string]string{
-		"node": n.node, "cidr": n.cidr, "mac": n.mac, "namespace": namespace, "pod": name, "state": strings.ToUpper(n.state), "cause": n.cause,
+	for _, filter := range []struct{ flag, parameter, text string }{
+		{"node", "node", n.node},
+		{"cidr", "cidr", n.cidr},
+		{"mac", "mac", n.mac},
+		{"workload", "namespace", namespace},
+		{"workload", "pod", name},
+		{"namespace", "namespace", n.namespace},
+		{"scope", "scope", n.scope},
+		{"state", "state", strings.ToUpper(n.state)},
+		{"cause", "cause", n.cause},
 	} {
-		if text != "" {
-			to.Set(parameter, text)
+		if filter.text == "" {
+			continue
 		}
+		if other := to.Get(filter.parameter); other != "" && other != filter.text {
+			return fmt.Errorf("--%s selects the %s %s, but %s is also selected: remove one of them", filter.flag, filter.parameter, filter.text, other)
+		}
+		to.Set(filter.parameter, filter.text)
 	}
+	return nil
+}
+
+func parseNamespace(s string) (string, error) {
+	if !namespaceName.MatchString(s) {
+		return "", fmt.Errorf("%q is not the name of a namespace: write it like kube-system", s)
+	}
+	return s, nil
+}
+
+// scopeKinds returns the kinds of scopes, from narrow to wide.
+func scopeKinds() (kinds []string) {
+	for kind := verdict.LinkScope; kind <= verdict.NetworkScope; kind++ {
+		kinds = append(kinds, strings.ToLower(kind.String()))
+	}
+	return kinds
+}
+
+// parseScope accepts a kind of scope, and one scope as KIND/NAME.
+func parseScope(s string) (string, error) {
+	kind, name, named := strings.Cut(s, "/")
+	if kind = strings.ToLower(kind); !slices.Contains(scopeKinds(), kind) || named && name == "" {
+		return "", fmt.Errorf("%q is not a scope: use one of %s, or one scope like network/pods", s, strings.Join(scopeKinds(), ", "))
+	}
+	if named {
+		kind += "/" + name
+	}
+	return kind, nil
+}
+
+func parseCause(s string) (string, error) {
+	if causes := verdict.Causes(); !slices.Contains(causes, s) {
+		return "", fmt.Errorf("%q is not a cause: use one of %s", s, strings.Join(causes, ", "))
+	}
+	return s, nil
 }
 
 func parseCIDR(s string) (string, error) {

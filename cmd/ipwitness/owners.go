@@ -24,6 +24,8 @@ func newOwners(sys system) *cobra.Command {
 Owners can also be selected by the name in the WORKLOAD column (container/NAME,
 host/NODE).
 
+The filters can be combined: an owner must match all of them.
+
 With --at, list the owners at a time in the past.
 ` + timesHelp,
 		Example: `
@@ -32,6 +34,9 @@ With --at, list the owners at a time in the past.
   ipwitness owners 10.244.0.0/16 --watch
   ipwitness owners default/web-1 -o json
   ipwitness owners --node node-7 --state stale
+  ipwitness owners -n kube-system --scope network --cidr 10.244.0.0/16
+  ipwitness owners --sort-by age --no-headers
+  ipwitness owners -n shop -o jsonpath='{range .owners[*]}{.node} {.address}{"\n"}{end}'
   ipwitness owners 10.244.0.7 --at "yesterday 14:03"`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD or MAC"),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -43,8 +48,14 @@ With --at, list the owners at a time in the past.
 			if sel.query == nil {
 				sel.query = url.Values{}
 			}
-			narrow.ask(sel.query)
+			if err := narrow.ask(sel.query); err != nil {
+				return err
+			}
 			switch {
+			case watch && q.format == show.FormatCSV:
+				return errCSVWatch
+			case watch && q.sortBy != "":
+				return errSortWatch
 			case watch && at.set():
 				return errWatchAt
 			case watch:
@@ -53,10 +64,11 @@ With --at, list the owners at a time in the past.
 			return q.owners(cmd.Context(), sel, &at)
 		},
 	}
-	q.addFlags(cmd)
+	q.addListFlags(cmd)
+	q.addTableFlags(cmd, "owners", show.OwnerOrders())
 	watchFlag(cmd, &watch)
 	at.addFlag(cmd, sys)
-	narrow.addFlags(cmd, "owners", "node", "workload")
+	narrow.addFlags(cmd, "owners", "node", "namespace", "workload", "cidr", "mac", "scope")
 	narrow.ownerState(cmd)
 	return cmd
 }
@@ -81,6 +93,12 @@ func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 	if err != nil {
 		return err
 	}
+	if len(owners) == 0 && !at.set() {
+		if err := q.checkNode(ctx, sel.query.Get("node")); err != nil {
+			return err
+		}
+	}
+	show.SortOwners(owners, q.sortBy)
 	q.warn(coverage)
 	q.noteMoment(at)
 	switch {
@@ -99,7 +117,7 @@ func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 		q.note("No owners: no agent has reported an address yet. '%s nodes' lists the agents.", q.sys.program)
 		return nil
 	}
-	if err := show.Owners(q.sys.stdout, owners, q.wide(), at.now(q.sys)); err != nil {
+	if err := show.Owners(q.sys.stdout, owners, q.layout(), at.now(q.sys)); err != nil {
 		return err
 	}
 	for _, o := range owners {
@@ -111,7 +129,7 @@ func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 }
 
 func (q *query) watchOwners(ctx context.Context, sel selector) error {
-	table, seen := show.NewOwnerWatch(q.sys.stdout, q.wide()), coverageWatch{query: q}
+	table, seen := show.NewOwnerWatch(q.sys.stdout, q.layout()), coverageWatch{query: q}
 	w := &watcher[*pb.WatchOwnersResponse]{
 		client: q.client(),
 		notice: q.sys.stderr,

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,6 +34,9 @@ type query struct {
 
 	portForward bool
 	forward     forward.Config
+
+	noHeaders bool
+	sortBy    string
 }
 
 // addFlags adds the flags that select the server and the output format. The additional formats are
@@ -41,6 +46,26 @@ func (q *query) addFlags(cmd *cobra.Command, formats ...show.Format) {
 	outputFlag(cmd, &q.format, formats...)
 }
 
+// addListFlags is like addFlags for a list of items with names.
+func (q *query) addListFlags(cmd *cobra.Command) {
+	q.addServerFlags(cmd)
+	formats := []string{string(show.FormatTable), string(show.FormatWide), string(show.FormatJSON), string(show.FormatYAML), string(show.FormatName), string(show.FormatCSV)}
+	known := strings.Join(formats, ", ") + ", jsonpath=TEMPLATE, go-template=TEMPLATE"
+	parse := func(s string) (show.Format, error) {
+		f, is, err := show.ParseTemplate(s)
+		if err == nil && !is && !slices.Contains(formats, s) {
+			err = fmt.Errorf("%q is not one of %s", s, known)
+		}
+		return f, err
+	}
+	q.format = show.FormatTable
+	cmd.Flags().VarP(value[show.Format]{&q.format, "FORMAT", parse}, "output", "o", "format: "+known)
+	completeFlag(cmd, "output", append(formats, show.JSONPath, show.GoTemplate))
+}
+
+// errCSVWatch is the error for flags that exclude each other.
+var errCSVWatch = errors.New("--output csv and --watch cannot be combined, because CSV has no events: use -o json, or remove one of them")
+
 // addServerFlags adds the flags that select the server.
 func (q *query) addServerFlags(cmd *cobra.Command) {
 	q.server = defaultServer
@@ -48,7 +73,7 @@ func (q *query) addServerFlags(cmd *cobra.Command) {
 	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "URL of the server")
 	fs.BoolVarP(&q.portForward, portForward, "P", false, "query the aggregator in Kubernetes through a port-forward, with the kubeconfig of kubectl")
 	fs.StringVar(&q.forward.Context, "context", "", "with -P: `NAME` of the kubeconfig context (default: the current context)")
-	fs.StringVarP(&q.forward.Namespace, "namespace", "n", "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
+	fs.StringVar(&q.forward.Namespace, aggregatorNamespace, "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
 	clientTLSFlags(fs, &q.files)
 }
 
@@ -58,11 +83,63 @@ func outputFlag(cmd *cobra.Command, to *show.Format, more ...show.Format) {
 		append([]show.Format{show.FormatTable, show.FormatWide, show.FormatJSON, show.FormatYAML}, more...)...)
 }
 
+// addTableFlags adds the flags of a list that is shown as a table and can be sorted in several orders.
+func (q *query) addTableFlags(cmd *cobra.Command, of string, orders []string) {
+	cmd.Flags().BoolVar(&q.noHeaders, "no-headers", false, "print tables without their header")
+	parse := func(s string) (string, error) {
+		if !slices.Contains(orders, s) {
+			return "", fmt.Errorf("%q is not an order of %s: use one of %s", s, of, strings.Join(orders, ", "))
+		}
+		return s, nil
+	}
+	cmd.Flags().Var(value[string]{&q.sortBy, "FIELD", parse}, "sort-by", "sort "+of+" by a field: "+strings.Join(orders, ", "))
+	completeFlag(cmd, "sort-by", orders)
+}
+
+// layout returns the layout of tables.
+func (q *query) layout() show.Layout {
+	return show.Layout{Wide: q.wide(), NoHeaders: q.noHeaders}
+}
+
+// errSortWatch is the error for flags that exclude each other.
+var errSortWatch = errors.New("--sort-by and --watch cannot be combined, because a watch shows changes in the order of their time: remove one of them")
+
+// checkNode returns an error that names the known nodes if no node has the name. If not all nodes are
+// known, it prints that instead.
+func (q *query) checkNode(ctx context.Context, name string) error {
+	if name == "" {
+		return nil
+	}
+	var list pb.ListNodesResponse
+	if err := q.client().get(ctx, "/v1/nodes", nil, &list); err != nil {
+		return err
+	}
+	known := list.GetCoverage().GetSilentNodes()
+	for _, n := range list.GetNodes() {
+		known = append(known, n.GetName())
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
+	switch {
+	case slices.Contains(known, name):
+		return nil
+	case list.GetCoverage().GetIncomplete():
+		q.note("No node %q is known so far: %s.", name, show.KnownNodes(known))
+		return nil
+	}
+	return fmt.Errorf("there is no node %q: %s", name, show.KnownNodes(known))
+}
+
 // wide reports whether tables have all columns.
 func (q *query) wide() bool { return q.format == show.FormatWide }
 
-// portForward is the name of the flag that cannot be combined with --server.
-const portForward = "port-forward"
+const (
+	// portForward is the name of the flag that cannot be combined with --server.
+	portForward = "port-forward"
+	// aggregatorNamespace is the name of the flag that says where the aggregator is. --namespace selects
+	// pods.
+	aggregatorNamespace = "aggregator-namespace"
+)
 
 // placed calls settle, which reads the flags from all sources, and rejects invalid combinations of
 // the flags that select the server.
@@ -72,7 +149,7 @@ func placed(cmd *cobra.Command, settle func() error) error {
 		return errors.New("--server and --port-forward cannot be combined: remove one of them")
 	}
 	var without error
-	for _, name := range []string{"context", "namespace"} {
+	for _, name := range []string{"context", aggregatorNamespace} {
 		if fs.Changed(name) {
 			without = fmt.Errorf("--%s selects the aggregator in Kubernetes and needs -P", name)
 		}
@@ -139,7 +216,7 @@ func (q *query) note(format string, args ...any) {
 // warn prints what an answer does not cover, unless the output is for programs, which find it in
 // the answer itself.
 func (q *query) warn(c *pb.Coverage) {
-	if !q.format.ForPrograms() {
+	if !q.format.Whole() {
 		q.noteUnseen(c)
 	}
 }
@@ -160,7 +237,7 @@ func (q *query) conclude(found bool, c *pb.Coverage) error {
 		q.note("Cannot tell whether the result is complete: this server does not report which nodes are connected.")
 		return exitCannotTell
 	case c.GetIncomplete():
-		if q.format.ForPrograms() {
+		if q.format.Whole() {
 			q.noteUnseen(c) // otherwise warn has printed it already
 		}
 		return exitCannotTell
@@ -195,7 +272,7 @@ func (w *coverageWatch) follow(e interface{ GetCoverage() *pb.Coverage }) error 
 	}
 	first := w.last == nil
 	w.last = c
-	if w.format.ForPrograms() {
+	if w.format.Whole() {
 		return show.Event(w.sys.stdout, w.format, pb.Watch_BOOKMARK.String(), "coverage", c)
 	}
 	w.noteUnseen(c)
@@ -211,6 +288,10 @@ func (q *query) encodeEvent(e event, name string, item proto.Message) error {
 	case pb.Watch_ADDED, pb.Watch_UPDATED, pb.Watch_REMOVED:
 		return show.Event(q.sys.stdout, q.format, e.GetType().String(), name, item)
 	case pb.Watch_LOST:
+		if !q.format.Whole() {
+			q.noteLost(e)
+			return nil
+		}
 		return show.Lost(q.sys.stdout, q.format, e.GetType().String(), e.GetLost())
 	default:
 		return nil

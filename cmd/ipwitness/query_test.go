@@ -23,15 +23,15 @@ func TestServerAddress(t *testing.T) {
 		want      string
 	}{
 		{args: "-P", want: forwarded},
-		{args: "-Pn net", want: forwarded},
+		{args: "-P --aggregator-namespace net", want: forwarded},
 		{args: "-P --context c", want: "ipwitness: read the kubeconfig: context \"c\" does not exist\n"},
 		{args: "", env: "PORT_FORWARD=true", want: forwarded},
 		{args: "-P --server http://127.0.0.1:1", want: "ipwitness: --server and --port-forward cannot be combined: remove one of them\nRun 'ipwitness owners --help' for usage.\n"},
 		{args: "--server SERVER", env: "PORT_FORWARD=true", want: "No owners: "},
-		{args: "", env: "NAMESPACE=net", want: "No owners: "},
-		{args: "--namespace net", want: "ipwitness: --namespace selects the aggregator in Kubernetes and needs -P\nRun 'ipwitness owners --help' for usage.\n"},
+		{args: "", env: "AGGREGATOR_NAMESPACE=net", want: "No owners: "},
+		{args: "--aggregator-namespace net", want: "ipwitness: --aggregator-namespace selects the aggregator in Kubernetes and needs -P\nRun 'ipwitness owners --help' for usage.\n"},
 		{args: "--context c", want: "ipwitness: --context selects the aggregator in Kubernetes and needs -P\nRun 'ipwitness owners --help' for usage.\n"},
-		{args: "--namespace net", env: "PORT_FORWARD=true", want: forwarded},
+		{args: "--aggregator-namespace net", env: "PORT_FORWARD=true", want: forwarded},
 	} {
 		t.Run(test.env+" "+test.args, func(t *testing.T) {
 			c := serve(t, asked)

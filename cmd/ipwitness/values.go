@@ -146,9 +146,14 @@ func choiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string,
 		}
 		return T(s), nil
 	}}, name, short, usage)
-	complete := cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)
+	completeFlag(cmd, name, names)
+}
+
+// completeFlag completes the values of a flag.
+func completeFlag(cmd *cobra.Command, name string, values []string) {
+	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
-		panic(err) // the flag was added above
+		panic(err) // the flag does not exist
 	}
 }
 

@@ -841,7 +841,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		t.Fatal(err)
 	}
 	forward := func() (string, error) {
-		cmd := i.Command(binary, "nodes", "-P", "--namespace", home)
+		cmd := i.Command(binary, "nodes", "-P", "--aggregator-namespace", home)
 		cmd.Env = append(cmd.Env, "KUBECONFIG="+friend)
 		return i.Output(cmd)
 	}

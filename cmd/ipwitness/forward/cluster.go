@@ -124,13 +124,13 @@ func (c *cluster) service(ctx context.Context, namespace string) (service, error
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return service{}, failed("there are %d aggregators, with the Services %s: select one with --namespace", len(found), strings.Join(names, ", "))
+		return service{}, failed("there are %d aggregators, with the Services %s: select one with --aggregator-namespace", len(found), strings.Join(names, ", "))
 	}
 	where := cmp.Or(namespace, "any namespace")
 	if namespace != "" {
 		where = "namespace " + namespace
 	}
-	return service{}, failed("no Service in %s of %s has the labels %s and a port http: is ipwitness installed there? Select another place with --context and --namespace",
+	return service{}, failed("no Service in %s of %s has the labels %s and a port http: is ipwitness installed there? Select another place with --context and --aggregator-namespace",
 		where, c.config.Host, labels)
 }
 

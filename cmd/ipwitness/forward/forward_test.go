@@ -371,7 +371,7 @@ func TestMissingObjectsAreExplained(t *testing.T) {
 				a.put("net", "http", aPod("net", "b", ""))
 				a.put("test", "http", aPod("test", "b", ""))
 			},
-			want: "there are 2 aggregators, with the Services net/ipwitness, test/ipwitness: select one with --namespace",
+			want: "there are 2 aggregators, with the Services net/ipwitness, test/ipwitness: select one with --aggregator-namespace",
 		},
 		"no pod": {put: func(a *api) { a.put("net", "http") }, want: "Service net/ipwitness has no pod (no pod in this namespace has the labels a=b)"},
 		"no pod that is ready": {

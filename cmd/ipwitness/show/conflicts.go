@@ -21,11 +21,11 @@ func conflictColumns() []column[*pb.Conflict] {
 		{header: "SCOPE", room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
 		{header: "OWNERS", room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }},
 		{header: "CAUSE", cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
-		{header: "SINCE", ages: true, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetDetectedAt(), now) }},
+		{header: "SINCE", ages: true, at: (*pb.Conflict).GetDetectedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetDetectedAt(), now) }},
 		{header: "RULE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetRule() }},
 		{header: "EPISODE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return fmt.Sprint(c.GetEpisode()) }},
-		{header: "CONFIRMED", wide: true, ages: true, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetConfirmedAt(), now) }},
-		{header: "RESOLVED", wide: true, ages: true, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetResolvedAt(), now) }},
+		{header: "CONFIRMED", wide: true, ages: true, at: (*pb.Conflict).GetConfirmedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetConfirmedAt(), now) }},
+		{header: "RESOLVED", wide: true, ages: true, at: (*pb.Conflict).GetResolvedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetResolvedAt(), now) }},
 	}
 }
 
@@ -71,8 +71,8 @@ func until(ack *pb.Acknowledgement, layout string, now time.Time) string {
 func ConflictChanges() *Changes[*pb.Conflict] { return NewChanges((*pb.Conflict).GetId) }
 
 // Conflicts writes conflicts as a table.
-func Conflicts(w io.Writer, conflicts []*pb.Conflict, wide bool, now time.Time) error {
-	return list(w, narrow(conflictColumns(), wide), conflicts, now)
+func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) error {
+	return listOf(w, layout, narrow(conflictColumns(), layout.Wide), conflicts, now)
 }
 
 // Conflict writes the details of one conflict as a page.

@@ -29,13 +29,23 @@ const (
 	FormatWide  Format = "wide"  // for people, with more columns
 	FormatJSON  Format = "json"  // for programs
 	FormatYAML  Format = "yaml"  // for programs
+	FormatName  Format = "name"  // addresses of owners, and ids of other items
+	FormatCSV   Format = "csv"   // all columns, with the times of ages
 )
 
-// ForPrograms reports whether the format is JSON or YAML.
-func (f Format) ForPrograms() bool { return f == FormatJSON || f == FormatYAML }
+// ForPrograms reports whether the format is not a table or a page for people.
+func (f Format) ForPrograms() bool {
+	return f.Whole() || f == FormatName || f == FormatCSV || f.isTemplate()
+}
+
+// Whole reports whether the output contains the whole answer of the server, with its coverage.
+func (f Format) Whole() bool { return f == FormatJSON || f == FormatYAML }
 
 // Message writes one message.
 func Message(w io.Writer, f Format, m proto.Message) error {
+	if c, is := m.(*pb.Conflict); is && (f == FormatName || f == FormatCSV) {
+		return List(w, f, "conflicts", []*pb.Conflict{c}, Basis{})
+	}
 	raw, err := messageJSON(m)
 	if err != nil {
 		return err
@@ -52,6 +62,12 @@ type Basis struct {
 
 // List writes one object with all messages under name and the basis of the list.
 func List[T proto.Message](w io.Writer, f Format, name string, items []T, basis Basis) error {
+	switch f {
+	case FormatName:
+		return writeNames(w, items)
+	case FormatCSV:
+		return writeCSV(w, items)
+	}
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {
 		var err error
@@ -103,6 +119,9 @@ func Value(w io.Writer, f Format, v any) error {
 // Event writes one event of a watch with the message under name: in JSON on one line, in YAML as one
 // document.
 func Event(w io.Writer, f Format, kind, name string, m proto.Message) error {
+	if f == FormatName {
+		return writeNames(w, []proto.Message{m})
+	}
 	raw, err := messageJSON(m)
 	if err != nil {
 		return err
@@ -122,6 +141,9 @@ func writeEvent(w io.Writer, f Format, raw string) error {
 		}
 		return encode(w, f, []byte(raw))
 	}
+	if f.isTemplate() {
+		return encode(w, f, []byte(raw))
+	}
 	var line bytes.Buffer // written at once, so that a reader never gets half a line
 	if err := json.Compact(&line, []byte(raw)); err != nil {
 		return err
@@ -136,8 +158,11 @@ func messageJSON(m proto.Message) (json.RawMessage, error) {
 	return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 }
 
-// encode writes JSON, indented, or as YAML with the fields in the same order.
+// encode writes JSON, indented, as YAML with the fields in the same order, or through a template.
 func encode(w io.Writer, f Format, raw []byte) error {
+	if f.isTemplate() {
+		return f.execute(w, raw)
+	}
 	var out bytes.Buffer
 	if f == FormatYAML {
 		var doc yaml.Node // JSON is YAML

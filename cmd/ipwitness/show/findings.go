@@ -24,7 +24,7 @@ func findingColumns() []column[*pb.Finding] {
 		{header: "HOLDER", room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(names(f.GetOwners())) }},
 		{header: "NODE", room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }},
 		{header: "POOL", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return poolName(f.GetPool()) }},
-		{header: "SINCE", ages: true, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
+		{header: "SINCE", ages: true, at: (*pb.Finding).GetDetectedAt, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
 		{header: "ID", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
 		{header: "ALLOCATED TO", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return allocatedTo(f.GetAllocations()) }},
 		{header: "SUMMARY", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},

@@ -62,8 +62,8 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		return w.Event(pb.Watch_BOOKMARK, nil, now)
 	}
 	for name, show := range map[string]func() error{
-		"owners":          func() error { return Owners(&b, []*pb.Owner{o}, true, now) },
-		"conflicts":       func() error { return Conflicts(&b, []*pb.Conflict{c}, true, now) },
+		"owners":          func() error { return Owners(&b, []*pb.Owner{o}, Layout{Wide: true}, now) },
+		"conflicts":       func() error { return Conflicts(&b, []*pb.Conflict{c}, Layout{Wide: true}, now) },
 		"conflict":        func() error { return Conflict(&b, c, now) },
 		"findings":        func() error { return Findings(&b, []*pb.Finding{f}, true, now) },
 		"finding":         func() error { return Finding(&b, f, now) },
@@ -78,7 +78,7 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		"history as JSON": func() error { return NewHistory(&b, FormatJSON, now).Events(changes) },
 		"history as YAML": func() error { return NewHistory(&b, FormatYAML, now).Events(changes) },
 		"lines":           func() error { _, err := b.WriteString(FindingLine(f) + ConflictLine(c)); return err },
-		"watch":           func() error { return watch(NewOwnerWatch(&b, true)) },
+		"watch":           func() error { return watch(NewOwnerWatch(&b, Layout{Wide: true})) },
 		"live": func() error {
 			l := NewLive(&b, false, "ipwitness")
 			l.Start("v1", Watching{Node: n})

@@ -66,6 +66,14 @@ func precise(d time.Duration) string {
 	}
 }
 
+// KnownNodes returns a sentence with the names of the known nodes.
+func KnownNodes(names []string) string {
+	if len(names) == 0 {
+		return "no agent has connected yet"
+	}
+	return "the known nodes are " + counted(names, len(names))
+}
+
 // Nodes writes nodes as a table, followed by their problems and the state of the Kubernetes API.
 func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, wide bool, now time.Time) error {
 	if err := list(w, narrow(nodeColumns(), wide), nodes, now); err != nil {

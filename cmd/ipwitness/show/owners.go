@@ -19,7 +19,7 @@ func ownerColumns() []column[*pb.Owner] {
 		{header: "INTERFACE", room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
 		{header: evidenceHeader, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
 		{header: "STATE", room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
-		{header: "AGE", ages: true, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
+		{header: "AGE", ages: true, at: heldSince, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
 		{header: "MAC", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
 		{header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
 		{header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
@@ -36,12 +36,12 @@ func ownerColumns() []column[*pb.Owner] {
 
 // Owners writes owners as a table. The table has no evidence if no owner has any, as in a state of
 // the past.
-func Owners(w io.Writer, owners []*pb.Owner, wide bool, now time.Time) error {
-	columns := narrow(ownerColumns(), wide)
+func Owners(w io.Writer, owners []*pb.Owner, layout Layout, now time.Time) error {
+	columns := narrow(ownerColumns(), layout.Wide)
 	if !slices.ContainsFunc(owners, func(o *pb.Owner) bool { return len(o.GetEvidence()) > 0 }) {
 		columns = slices.DeleteFunc(columns, func(c column[*pb.Owner]) bool { return c.header == evidenceHeader })
 	}
-	return list(w, columns, owners, now)
+	return listOf(w, layout, columns, owners, now)
 }
 
 // OwnerChanges returns a Changes of owners.

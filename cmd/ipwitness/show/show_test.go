@@ -193,10 +193,10 @@ func TestTablesAndPages(t *testing.T) {
 	unowned := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
-		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), false, now) },
-		"owners-wide":              func(b *bytes.Buffer) error { return Owners(b, owners(), true, now) },
-		"conflicts":                func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), false, now) },
-		"conflicts-wide":           func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), true, now) },
+		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), Layout{}, now) },
+		"owners-wide":              func(b *bytes.Buffer) error { return Owners(b, owners(), Layout{Wide: true}, now) },
+		"conflicts":                func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), Layout{}, now) },
+		"conflicts-wide":           func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), Layout{Wide: true}, now) },
 		"conflict-page":            func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), now) },
 		"conflict-page-resolved":   func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), now) },
 		"conflict-page-externals":  func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], now) },
@@ -204,10 +204,10 @@ func TestTablesAndPages(t *testing.T) {
 		"conflict-page-cause":      func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), now) },
 		"conflict-page-unknown":    func(b *bytes.Buffer) error { return Conflict(b, unexplained(), now) },
 		"explain-cause":            func(b *bytes.Buffer) error { return Explain(b, lost, now) },
-		"owners-kubernetes":        func(b *bytes.Buffer) error { return Owners(b, orphaned().GetOwners(), true, now) },
+		"owners-kubernetes":        func(b *bytes.Buffer) error { return Owners(b, orphaned().GetOwners(), Layout{Wide: true}, now) },
 		"explain":                  func(b *bytes.Buffer) error { return Explain(b, explained, now) },
 		"conflicts-acknowledged": func(b *bytes.Buffer) error {
-			return Conflicts(b, append(conflicts(), acknowledged()), false, now)
+			return Conflicts(b, append(conflicts(), acknowledged()), Layout{}, now)
 		},
 		"conflict-page-acknowledged": func(b *bytes.Buffer) error { return Conflict(b, acknowledged(), now) },
 		"conflict-acknowledged": func(b *bytes.Buffer) error {
@@ -378,7 +378,7 @@ func TestNamesDistinguishOwners(t *testing.T) {
 
 func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 	var b bytes.Buffer
-	w := NewOwnerWatch(&b, false)
+	w := NewOwnerWatch(&b, Layout{})
 	seconds := 0
 	event := func(kind pb.Watch_Type, o *pb.Owner) {
 		t.Helper()
@@ -410,7 +410,7 @@ func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 
 func TestConflictWatchShowsEveryState(t *testing.T) {
 	var b bytes.Buffer
-	w := NewConflictWatch(&b, false)
+	w := NewConflictWatch(&b, Layout{})
 	w.Begin()
 	for i, e := range []struct {
 		kind pb.Watch_Type
@@ -688,7 +688,7 @@ func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 	}
 	watch := func(now time.Time) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {
-			w := NewConflictWatch(b, false)
+			w := NewConflictWatch(b, Layout{})
 			return errors.Join(w.Event(pb.Watch_ADDED, diagnosed(), now), w.Event(pb.Watch_BOOKMARK, nil, now))
 		}
 	}

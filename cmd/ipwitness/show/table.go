@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // gap separates two columns.
@@ -73,6 +75,12 @@ func (t *Table) line(row []string) string {
 	return b.String()
 }
 
+// Layout is how tables are laid out.
+type Layout struct {
+	Wide      bool // all columns
+	NoHeaders bool
+}
+
 // column is one column of a table.
 type column[T any] struct {
 	header string
@@ -80,6 +88,8 @@ type column[T any] struct {
 	room   int  // initial width in a watch
 	wide   bool // only with -o wide
 	ages   bool // changes with time, so not shown in a watch
+	// at returns the time from which the cell counts; set if ages is.
+	at func(item T) *timestamppb.Timestamp
 }
 
 // headers returns the headers of columns.
@@ -113,7 +123,15 @@ func narrow[T any](columns []column[T], wide bool) []column[T] {
 
 // list writes a table of items.
 func list[T any](w io.Writer, columns []column[T], items []T, now time.Time) error {
-	t := NewTable(w, headers(columns)...)
+	return listOf(w, Layout{}, columns, items, now)
+}
+
+// listOf writes a table of items with or without a header.
+func listOf[T any](w io.Writer, layout Layout, columns []column[T], items []T, now time.Time) error {
+	t := NewTable(w)
+	if !layout.NoHeaders {
+		t.Row(headers(columns)...)
+	}
 	for _, item := range items {
 		t.Row(cells(columns, item, now)...)
 	}

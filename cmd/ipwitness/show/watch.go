@@ -20,20 +20,20 @@ type Watch[T any] struct {
 }
 
 // NewOwnerWatch returns a Watch of owners.
-func NewOwnerWatch(w io.Writer, wide bool) *Watch[*pb.Owner] {
-	return newWatch(w, narrow(ownerColumns(), wide), OwnerChanges(), func(*pb.Owner) bool { return false })
+func NewOwnerWatch(w io.Writer, layout Layout) *Watch[*pb.Owner] {
+	return newWatch(w, layout, narrow(ownerColumns(), layout.Wide), OwnerChanges(), func(*pb.Owner) bool { return false })
 }
 
 // NewConflictWatch returns a Watch of conflicts.
-func NewConflictWatch(w io.Writer, wide bool) *Watch[*pb.Conflict] {
-	return newWatch(w, narrow(conflictColumns(), wide), ConflictChanges(), func(c *pb.Conflict) bool {
+func NewConflictWatch(w io.Writer, layout Layout) *Watch[*pb.Conflict] {
+	return newWatch(w, layout, narrow(conflictColumns(), layout.Wide), ConflictChanges(), func(c *pb.Conflict) bool {
 		return c.GetState() == pb.Conflict_RESOLVED
 	})
 }
 
 // NewFindingWatch returns a Watch of findings.
 func NewFindingWatch(w io.Writer, wide bool) *Watch[*pb.Finding] {
-	return newWatch(w, narrow(findingColumns(), wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
+	return newWatch(w, Layout{}, narrow(findingColumns(), wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
 }
 
 // NewNodeWatch returns a Watch of nodes and their problems.
@@ -41,7 +41,7 @@ func NewNodeWatch(w io.Writer, wide bool) *Watch[*pb.Node] {
 	columns := append(narrow(nodeColumns(), wide), column[*pb.Node]{
 		header: "PROBLEMS", cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
 	})
-	return newWatch(w, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
+	return newWatch(w, Layout{}, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
 }
 
 // NodeKey returns the key of a node. The part of its name after @ can change, and the rest of the key
@@ -51,7 +51,7 @@ func NodeKey(n *pb.Node) string {
 	return n.GetBootId() + "/" + n.GetNetns() + "/" + name
 }
 
-func newWatch[T any](w io.Writer, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
+func newWatch[T any](w io.Writer, layout Layout, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
 	var steady []column[T]
 	room := []int{len(time.TimeOnly), len("UPDATED")}
 	for _, c := range columns {
@@ -61,7 +61,9 @@ func newWatch[T any](w io.Writer, columns []column[T], changes *Changes[T], over
 		}
 	}
 	table := &Table{w: w, widths: room}
-	table.Row(append([]string{zone, "EVENT"}, headers(steady)...)...)
+	if !layout.NoHeaders {
+		table.Row(append([]string{zone, "EVENT"}, headers(steady)...)...)
+	}
 	return &Watch[T]{
 		columns: steady,
 		changes: changes,

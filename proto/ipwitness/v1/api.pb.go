@@ -242,7 +242,10 @@ type ListOwnersRequest struct {
 	State Owner_State `protobuf:"varint,9,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
 	// Time of the state to list, from the journal; unset means now. Items of the past are ordered by
 	// address only, and have no evidence and no steps to take.
-	At            *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
+	At *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
+	// Only owners whose widest scope is of this kind (link, node, network), or is the one scope
+	// KIND/NAME, like network/pods.
+	Scope         string `protobuf:"bytes,11,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -347,6 +350,13 @@ func (x *ListOwnersRequest) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ListOwnersRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
 // ListOwnersResponse is one page of owners, ordered by address, node, namespace inode and
 // interface.
 type ListOwnersResponse struct {
@@ -442,7 +452,10 @@ type WatchOwnersRequest struct {
 	// after it have expired.
 	ResumeToken string `protobuf:"bytes,7,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// Only items in this state.
-	State         Owner_State `protobuf:"varint,8,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
+	State Owner_State `protobuf:"varint,8,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
+	// Only owners whose widest scope is of this kind (link, node, network), or is the one scope
+	// KIND/NAME, like network/pods.
+	Scope         string `protobuf:"bytes,9,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -531,6 +544,13 @@ func (x *WatchOwnersRequest) GetState() Owner_State {
 		return x.State
 	}
 	return Owner_UNSPECIFIED
+}
+
+func (x *WatchOwnersRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
 }
 
 // WatchOwnersResponse is one event of a watch of owners.
@@ -797,7 +817,10 @@ type ListConflictsRequest struct {
 	Cause string `protobuf:"bytes,11,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Time of the state to list, from the journal; unset means now. Items of the past are ordered by
 	// address only, and have no evidence and no steps to take.
-	At            *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=at,proto3" json:"at,omitempty"`
+	At *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=at,proto3" json:"at,omitempty"`
+	// Only conflicts in a scope of this kind (link, node, network), or in the one scope KIND/NAME, like
+	// network/pods.
+	Scope         string `protobuf:"bytes,13,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -914,6 +937,13 @@ func (x *ListConflictsRequest) GetAt() *timestamppb.Timestamp {
 		return x.At
 	}
 	return nil
+}
+
+func (x *ListConflictsRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
 }
 
 // ListConflictsResponse is one page of conflicts, ordered by address, then ID.
@@ -1104,7 +1134,10 @@ type WatchConflictsRequest struct {
 	// Only conflicts with an owner with this hardware address.
 	Mac string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
 	// Only conflicts with this cause.
-	Cause         string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	Cause string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Only conflicts in a scope of this kind (link, node, network), or in the one scope KIND/NAME, like
+	// network/pods.
+	Scope         string `protobuf:"bytes,10,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1198,6 +1231,13 @@ func (x *WatchConflictsRequest) GetMac() string {
 func (x *WatchConflictsRequest) GetCause() string {
 	if x != nil {
 		return x.Cause
+	}
+	return ""
+}
+
+func (x *WatchConflictsRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
 	}
 	return ""
 }
@@ -2950,7 +2990,7 @@ var File_ipwitness_v1_api_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xb0\x02\n" +
+	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xc6\x02\n" +
 	"\x11ListOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -2963,12 +3003,13 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"page_token\x18\b \x01(\tR\tpageToken\x12/\n" +
 	"\x05state\x18\t \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\x12*\n" +
 	"\x02at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xc2\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
+	"\x05scope\x18\v \x01(\tR\x05scope\"\xc2\x01\n" +
 	"\x12ListOwnersResponse\x12+\n" +
 	"\x06owners\x18\x01 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
-	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\xec\x01\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\x82\x02\n" +
 	"\x12WatchOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -2977,7 +3018,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12!\n" +
 	"\fresume_token\x18\a \x01(\tR\vresumeToken\x12/\n" +
-	"\x05state\x18\b \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\"\x81\x02\n" +
+	"\x05state\x18\b \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\x12\x14\n" +
+	"\x05scope\x18\t \x01(\tR\x05scope\"\x81\x02\n" +
 	"\x13WatchOwnersResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.ipwitness.v1.OwnerR\x05owner\x12&\n" +
@@ -2999,7 +3041,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
-	"\x05files\x18\x03 \x01(\rR\x05files\"\xde\x02\n" +
+	"\x05files\x18\x03 \x01(\rR\x05files\"\xf4\x02\n" +
 	"\x14ListConflictsRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -3014,7 +3056,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\n" +
 	" \x01(\tR\x03mac\x12\x14\n" +
 	"\x05cause\x18\v \x01(\tR\x05cause\x12*\n" +
-	"\x02at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xce\x01\n" +
+	"\x02at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
+	"\x05scope\x18\r \x01(\tR\x05scope\"\xce\x01\n" +
 	"\x15ListConflictsResponse\x124\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -3023,7 +3066,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x12GetConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\x88\x02\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\x9e\x02\n" +
 	"\x15WatchConflictsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x122\n" +
@@ -3033,7 +3076,9 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\a \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\b \x01(\tR\x03mac\x12\x14\n" +
-	"\x05cause\x18\t \x01(\tR\x05cause\"\x8d\x02\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\x12\x14\n" +
+	"\x05scope\x18\n" +
+	" \x01(\tR\x05scope\"\x8d\x02\n" +
 	"\x16WatchConflictsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
 	"\bconflict\x18\x02 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12&\n" +
