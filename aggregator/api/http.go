@@ -23,6 +23,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/apijson"
+	"github.com/ipwitness/ipwitness/aggregator/web"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -117,6 +118,10 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 		return nil, nil, fmt.Errorf("register REST routes: %w", err)
 	}
 
+	site, err := web.New()
+	if err != nil {
+		return nil, nil, err
+	}
 	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
 		_, marshaler := runtime.MarshalerForRequest(gateway, r)
 		runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
@@ -141,7 +146,8 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
 		mux.Handle(pattern, probeMux)
 	}
-	mux.HandleFunc("GET /{$}", text(indexPage))
+	mux.Handle("GET /{$}", site.Index(text(indexPage)))
+	mux.Handle("GET /assets/", site)
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(pb.OpenAPI)
