@@ -19,8 +19,18 @@ export const conflicts = signal<Map<string, Conflict>>(new Map())
 export const findings = signal<Map<string, Finding>>(new Map())
 export const coverage = signal<Coverage | undefined>(undefined)
 export const nodes = signal<ListNodesResponse | undefined>(undefined)
+/** Conflicts that had been resolved when the server was asked for them. */
+const resolvedBefore = signal<Conflict[]>([])
+const recentlyResolved = 20
 /** Conflicts that were resolved, the newest first. */
-export const resolved = signal<Conflict[]>([])
+export const resolved = computed(() => {
+  const all = new Map(resolvedBefore.value.map((c) => [c.id, c]))
+  for (const c of conflicts.value.values()) {
+    if (c.state === 'RESOLVED') all.set(c.id, c)
+    else all.delete(c.id)
+  }
+  return [...all.values()].sort((a, b) => (b.resolvedAt ?? '').localeCompare(a.resolvedAt ?? '')).slice(0, recentlyResolved)
+})
 /** Number of owners; undefined if it is not known. */
 export const owners = signal<number | undefined>(undefined)
 
@@ -131,14 +141,12 @@ function sleep(ms: number, stop: AbortSignal): Promise<void> {
 
 let seenBefore = false
 
-/** Says what has changed during a gap. */
+/** Says what has changed while the connection was lost. */
 function noteGap(before: Map<string, Conflict>, now: Map<string, Conflict>) {
   void readResolved()
-  if (!seenBefore) {
-    seenBefore = true
-    return
-  }
-  if (connection.value.state === 'live') return // the server sent its state again without a gap
+  const gap = seenBefore && connection.value.state === 'lost'
+  seenBefore = true
+  if (!gap) return
   const appeared = [...now.values()].filter((c) => c.state !== 'RESOLVED' && before.get(c.id)?.episode !== c.episode).length
   const ended = [...before.values()].filter((c) => c.state !== 'RESOLVED' && (now.get(c.id)?.state ?? 'RESOLVED') === 'RESOLVED').length
   const seconds = Math.max(1, Math.round((Date.now() - connection.value.since) / 1000))
@@ -146,12 +154,10 @@ function noteGap(before: Map<string, Conflict>, now: Map<string, Conflict>) {
     (appeared + ended ? `meanwhile ${appeared} new and ${ended} resolved.` : 'no conflict began or ended meanwhile.')
 }
 
-const recentlyResolved = 20
-
 async function readResolved() {
   try {
     const list = await get<ListConflictsResponse>('v1/conflicts', { all: 'true', state: 'RESOLVED' })
-    resolved.value = list.conflicts.sort((a, b) => (b.resolvedAt ?? '').localeCompare(a.resolvedAt ?? '')).slice(0, recentlyResolved)
+    resolvedBefore.value = list.conflicts
   } catch {
     // The watch reports the same error.
   }

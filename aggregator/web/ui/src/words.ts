@@ -99,7 +99,6 @@ export function unseen(c: Coverage | undefined, n: ListNodesResponse | undefined
 
 /** Conflicts with the same owners, cause and state are shown as one. */
 export interface Group {
-  key: string
   conflicts: Conflict[]
 }
 
@@ -107,7 +106,7 @@ export function grouped(all: Conflict[]): Group[] {
   const groups = new Map<string, Group>()
   for (const c of all) {
     const key = [c.state, c.acknowledgement ? 'ack' : '', c.cause, ...c.owners.map(ownerKey).sort()].join('\n')
-    const group = groups.get(key) ?? { key, conflicts: [] }
+    const group = groups.get(key) ?? { conflicts: [] }
     group.conflicts.push(c)
     groups.set(key, group)
   }

@@ -1,5 +1,5 @@
 // A conflict, or several with the same owners, as a card.
-import { useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { EvidenceTimeline } from './evidence'
 import { AddressLink, Badge, More, OwnerBlock, Scoped, Steps, Time } from './basics'
 import { full, ms } from '../time'
@@ -7,8 +7,14 @@ import { compareAddresses, ownerName, title, type Group } from '../words'
 import { to } from '../route'
 import type { Conflict } from '../types'
 
-export function ConflictCard({ group, open: opened }: { group: Group; open: boolean }) {
-  const [open, setOpen] = useState(opened)
+export function ConflictCard({ group, open: opened, linked }: { group: Group; open: boolean; linked: boolean }) {
+  const [open, setOpen] = useState(opened || linked)
+  const card = useRef<HTMLElement>(null)
+  useEffect(() => {
+    if (!linked) return
+    setOpen(true)
+    card.current?.scrollIntoView({ block: 'start' })
+  }, [linked])
   const all = group.conflicts.toSorted((a, b) => compareAddresses(a.address, b.address))
   const c = all[0]!
   const state = c.acknowledgement ? 'ACKNOWLEDGED' : c.state
@@ -16,7 +22,7 @@ export function ConflictCard({ group, open: opened }: { group: Group; open: bool
   const services = c.related.filter((r) => r.kind === 'Service')
   const names = c.owners.map(ownerName)
   return (
-    <article class={`card conflict ${state.toLowerCase()}`} data-conflict={c.id} aria-label={`${c.address}, ${state.toLowerCase()}`} tabIndex={-1}>
+    <article class={`card conflict ${state.toLowerCase()}`} data-conflict={c.id} aria-label={`${c.address}, ${state.toLowerCase()}`} tabIndex={-1} ref={card}>
       <header>
         <Badge state={c.state} />
         {c.acknowledgement && <Badge state="ACKNOWLEDGED" />}
@@ -51,7 +57,7 @@ function Details({ conflict: c, opened }: { conflict: Conflict; opened: boolean 
         <section>
           <h4>What to do{opened && ` (for ${c.address})`}</h4>
           {c.remedy.length ? <Steps actions={c.remedy} /> : <p class="muted">{c.state === 'RESOLVED' ? 'Nothing: it is over.' : 'The steps follow when the nodes of the owners have reported again.'}</p>}
-          {c.runbook && <p class="small"><a href={c.runbook} rel="noreferrer noopener" target="_blank">Runbook</a> · <a href={to('address', c.address)}>Explain {c.address}</a></p>}
+          {c.runbook && <p class="small"><a href={c.runbook} rel="noreferrer noopener" target="_blank">Runbook</a> · <a href={to('address', c.address)}>Explain {c.address}</a> · <a href={to('conflict', c.id)}>Link to this conflict</a></p>}
         </section>
         <section>
           <h4>Why</h4>

@@ -2,6 +2,7 @@
 import { useState } from 'preact/hooks'
 import { AddressLink, Badge, Command, More, Steps, Time } from './basics'
 import { ms } from '../time'
+import { to } from '../route'
 import { compareAddresses, count, severityOrder, subject, title } from '../words'
 import type { Finding } from '../types'
 
@@ -43,7 +44,7 @@ export function FindingItem({ finding: f, open }: { finding: Finding; open: bool
             <h4>What to do</h4>
             {f.remedy.length > 0 && <Steps actions={f.remedy} />}
             {f.remedy.length === 0 && f.fixes.map((fix) => <><p class="wrap">{fix.what}{fix.manual && ' (by hand)'}</p><Command text={fix.command} node={fix.node} /></>)}
-            {f.runbook && <p class="small"><a href={f.runbook} rel="noreferrer noopener" target="_blank">Runbook</a></p>}
+            {f.runbook && <p class="small"><a href={f.runbook} rel="noreferrer noopener" target="_blank">Runbook</a> · <a href={to('finding', f.id)}>Link to this finding</a></p>}
           </section>
           <section>
             <h4>Why</h4>

@@ -109,7 +109,7 @@ function Explanation({ answer, at }: { answer: ExplainResponse; at: string | und
         {!answer.owners.length && <Empty>{answer.coverage?.incomplete && !at ? 'No owner is known, but not everything is seen.' : 'Nobody holds this address.'}</Empty>}
         <div class="owners">{answer.owners.map((o) => <OwnerBlock owner={o} note={<Previous owner={o} />} />)}</div>
       </section>
-      {groups.length > 0 && <section aria-label="Conflicts"><h2>Conflicts</h2>{groups.map((g) => <ConflictCard key={g.key} group={g} open={g.conflicts[0]!.state !== 'RESOLVED' && !at} />)}</section>}
+      {groups.length > 0 && <section aria-label="Conflicts"><h2>Conflicts</h2>{groups.map((g) => <ConflictCard key={g.conflicts[0]!.id} group={g} open={g.conflicts[0]!.state !== 'RESOLVED' && !at} linked={false} />)}</section>}
       {about.length > 0 && <section aria-label="Findings"><h2>Findings</h2>{about.map((f) => <article class="card finding"><header><Badge state={f.severity} /><h3>{title(f.kind)}</h3></header><ul class="findings"><FindingItem finding={f} open={false} /></ul></article>)}</section>}
       {answer.steps.length > 0 && <section aria-label="How it was judged">
         <h2>How it was judged</h2>

@@ -21,7 +21,7 @@ export function Now() {
       <Verdict conflicts={current} />
       <NotSeen />
       {groups.length > 0 && <section aria-label="Active conflicts">
-        {groups.map((g, i) => <ConflictCard key={g.key} group={g} open={i < 1 || g.conflicts.some((c) => c.id === subject)} />)}
+        {groups.map((g, i) => <ConflictCard key={g.conflicts[0]!.id} group={g} open={i < 1} linked={view === 'conflict' && g.conflicts.some((c) => c.id === subject)} />)}
       </section>}
       {found.length > 0 && <section aria-label="Findings">
         <h2>Findings <span class="muted">— wrong, but not a duplicate yet</span></h2>
