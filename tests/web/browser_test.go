@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -59,10 +60,13 @@ func newTab(t *testing.T, base, path string) *tab {
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
 		chromedp.WSURLReadTimeout(wait.Patience()))
 	t.Cleanup(stop)
-	ctx, cancel := chromedp.NewContext(allocator)
+	ctx, cancel := chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {})) // it reports events that it does not know
 	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx, url: base}
 	chromedp.ListenTarget(ctx, b.listen)
+	if err := start(ctx); err != nil {
+		t.Fatal(err)
+	}
 	b.do(network.Enable(), log.Enable(), runtime.Enable(), performance.Enable(),
 		browser.SetDownloadBehavior(browser.SetDownloadBehaviorBehaviorDeny))
 	b.open(path)
@@ -72,6 +76,19 @@ func newTab(t *testing.T, base, path string) *tab {
 		}
 	})
 	return b
+}
+
+// start starts the browser of a context. The kernel kills the browser when the thread that started it
+// ends, as threads of netlab do, so that thread is kept until the context ends.
+func start(ctx context.Context) error {
+	started := make(chan error)
+	go func() {
+		goruntime.LockOSThread()
+		defer goruntime.UnlockOSThread()
+		started <- chromedp.Run(ctx)
+		<-ctx.Done()
+	}()
+	return <-started
 }
 
 // listen collects complaints.
@@ -133,10 +150,6 @@ func (b *tab) do(actions ...chromedp.Action) {
 }
 
 func (b *tab) try(actions ...chromedp.Action) error {
-	// The first context that a browser runs with is the one that ends it.
-	if chromedp.FromContext(b.ctx).Browser == nil {
-		return chromedp.Run(b.ctx, actions...)
-	}
 	ctx, cancel := context.WithTimeout(b.ctx, wait.Patience())
 	defer cancel()
 	return chromedp.Run(ctx, actions...)
@@ -159,21 +172,24 @@ func eval[T any](b *tab, expression string) T {
 // await waits until an expression is true in the page, and logs what the page shows if that does not happen.
 func (b *tab) await(what, expression string) {
 	b.t.Helper()
-	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
-		err := chromedp.Poll(expression, nil, chromedp.WithPollingInterval(10*time.Millisecond), chromedp.WithPollingTimeout(wait.Patience())).Do(ctx)
-		if err != nil {
-			var shown string
-			_ = chromedp.Evaluate(`document.body.innerText`, &shown).Do(ctx) // the error is the one above
-			return fmt.Errorf("%s: %w; the page shows:\n%s", what, err, shown)
-		}
-		return nil
-	}))
+	err := b.try(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(10*time.Millisecond), chromedp.WithPollingTimeout(0)))
+	if err != nil {
+		var shown string
+		_ = b.try(chromedp.Evaluate(`location.href + '\n' + document.body.innerText`, &shown)) // the error is the one above
+		b.t.Fatalf("not %s: %s; the page shows:\n%s", what, err, shown)
+	}
 }
 
 // text waits until the page shows a text.
 func (b *tab) text(text string) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("the page shows %q", text), fmt.Sprintf(`document.body.innerText.includes(%q)`, text))
+}
+
+// enter replaces the text of a field, and presses Enter.
+func (b *tab) enter(field, text string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(field), chromedp.Focus(field), chromedp.Evaluate(`document.activeElement.select()`, nil), chromedp.KeyEvent(text+"\r"))
 }
 
 // colours makes the page light or dark.

@@ -24,7 +24,8 @@ export function meanings(text: string): Meaning[] {
   const [left = '', right = ''] = q.split('/')
   if (q.includes('/') && isAddress(left)) return [{ as: 'prefix', query: { cidr: q } }]
   if (q.includes('/')) return [right ? { as: 'pod', query: { namespace: left, pod: right } } : { as: 'namespace', query: { namespace: left } }]
-  return [{ as: 'pod', query: { pod: q } }, { as: 'node', query: { node: q } }, { as: 'namespace', query: { namespace: q } }]
+  // A node is an owner itself, with its name, so that name is that of a pod, too.
+  return [{ as: 'node', query: { node: q } }, { as: 'pod', query: { pod: q } }, { as: 'namespace', query: { namespace: q } }]
 }
 
 /** The meaning of a text that has owners, or the first one if none has. */

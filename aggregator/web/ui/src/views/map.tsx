@@ -83,6 +83,8 @@ function folded(segments: Map<string, Segment>): Segment[] {
 /** The name of a segment, or what segments without a name have in common. */
 const segmentName = (s: Segment) => s.name || { LINK: 'links of single pods', NODE: 'unique on each node', NONE: 'such as 127.0.0.1' }[s.kind] || ''
 
+const shortNames: Record<string, string> = { LINK: 'links of pods', NODE: 'node only', NONE: 'not compared' }
+
 const segmentTitle = (s: Segment) => `${kindWords[s.kind]} ${segmentName(s)}`
 
 export function Map_() {
@@ -158,12 +160,12 @@ function Tile({ node: n, size, conflicts, segments, dim, chosen }: { node: Node;
   const text = `${n.name}: ${words}, ${n.namespaces} namespaces${held ? `, ${held} addresses held twice` : ''}`
   const query = route.value.query.get('in') ?? ''
   return (
-    <a href={to('map', chosen ? '' : n.name, { in: query })} class={`tile ${state.toLowerCase()} ${held ? 'held' : ''} ${dim ? 'dim' : ''} ${chosen ? 'chosen' : ''}`} data-node={n.name} title={text} aria-label={text} aria-current={chosen}>
+    <a href={to('map', chosen ? '' : n.name, { in: query })} class={`tile ${state.toLowerCase()} ${held ? 'held' : ''} ${dim ? 'dim' : ''} ${chosen ? 'chosen' : ''}`} data-node={n.name} title={text} aria-label={size === 'small' ? text : undefined} aria-current={chosen}>
       {size === 'small'
         ? <span aria-hidden="true">{held ? '✖' : state === 'UNHEARD' ? '○' : state === 'PROBLEM' ? '◆' : ''}</span>
         : <>
           <span class="name">{n.name}</span>
-          {size === 'large' && segments.slice(0, 4).map((s) => <span class="small muted chip">{s.nodes.get(n.name)} · {segmentName(s)}</span>)}
+          {size === 'large' && segments.slice(0, 4).map((s) => <span class="small muted chip">{s.nodes.get(n.name)} · {s.name || shortNames[s.kind]}</span>)}
           <span class="foot">{state !== 'LIVE' && <Badge state={state} />}{held > 0 && <b class="bad-text">✖ {held}</b>}</span>
         </>}
     </a>
@@ -187,7 +189,7 @@ function Lines({ box, size, nodes: total }: { box: { current: HTMLDivElement | n
     const frame = box.current!.getBoundingClientRect()
     const middle = (name: string) => {
       const r = box.current!.querySelector(`[data-node="${CSS.escape(name)}"]`)?.getBoundingClientRect()
-      return r && { x: r.left + r.width / 2 - frame.left, y: r.top + r.height / 2 - frame.top }
+      return r && { x: r.left + r.width / 2 - frame.left, y: r.top - frame.top }
     }
     const seen = new Set<string>()
     set(between.flatMap((c) => {
@@ -197,7 +199,7 @@ function Lines({ box, size, nodes: total }: { box: { current: HTMLDivElement | n
         const a = middle(names[0]!), b = middle(name)
         if (!a || !b || seen.has(pair)) return []
         seen.add(pair)
-        return [{ path: `M ${a.x} ${a.y} Q ${(a.x + b.x) / 2} ${(a.y + b.y) / 2 - 60} ${b.x} ${b.y}`, label: c.address, id: c.id + name }]
+        return [{ path: `M ${a.x} ${a.y} Q ${(a.x + b.x) / 2} ${(a.y + b.y) / 2 - 28} ${b.x} ${b.y}`, label: c.address, id: c.id + name }]
       })
     }))
   }, [key, shape, size, total])
