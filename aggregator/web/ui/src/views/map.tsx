@@ -56,7 +56,8 @@ function useCensus(): Census {
         }
         counted += page.owners.length
         token = page.nextPageToken
-        set({ segments: new Map(segments), counted, done: !token, error: '' })
+        // Rows are drawn again only if their objects are new.
+        set({ segments: new Map([...segments].map(([key, s]) => [key, { ...s }])), counted, done: !token, error: '' })
       } while (token && counted < mostOwners)
     }
     run().catch((e) => stop.signal.aborted || set({ segments, counted, done: false, error: reason(e) }))
