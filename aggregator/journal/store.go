@@ -47,9 +47,9 @@ type store struct {
 	shapes   map[uint32]*shape
 	few      map[string][]place // see fewPlaces
 	mu       sync.RWMutex
-	// compacting is set while a goroutine frees the space of dropped segments. It is one of background,
-	// and ends with ending.
-	compacting atomic.Bool
+	// compacting is the number of goroutines that compact. They are those of background, and end with
+	// ending.
+	compacting atomic.Int32
 	background sync.WaitGroup
 	ending     context.Context
 	end        context.CancelFunc
@@ -305,12 +305,13 @@ func (s *store) damage(err error) {
 	s.damaged.CompareAndSwap(nil, &err)
 }
 
-// compact frees the space of the keys between two keys, which were removed. It does not wait for that.
+// compact moves the keys between two keys, to which nothing is added any more, to the last level, and frees
+// the space of those that were removed. It does not wait for that.
 func (s *store) compact(first, end []byte) {
-	s.compacting.Store(true)
+	s.compacting.Add(1)
 	s.background.Go(func() {
-		defer s.compacting.Store(false)
-		// Pebble reports errors, and frees the space with later compactions.
+		defer s.compacting.Add(-1)
+		// Pebble reports errors, and does the same with later compactions.
 		_ = s.db.Compact(s.ending, first, end, false)
 	})
 }
