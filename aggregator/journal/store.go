@@ -26,7 +26,7 @@ const formatVersion = 1
 const (
 	cacheSize    = 8 << 20
 	memtableSize = 2 << 20
-	blockSize    = 16 << 10
+	blockSize    = 8 << 10
 )
 
 // compression is quick to read, other than zstd: without cgo, Pebble makes a new zstd decoder for each
@@ -75,7 +75,7 @@ func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 	opts := &pebble.Options{
 		FS: patientFS{base, s.fs}, Cache: cache, MemTableSize: memtableSize, MemTableStopWritesThreshold: 4,
 		FormatMajorVersion: pebble.FormatNewest, MaxOpenFiles: 512, Logger: storeLogger{s, log},
-		L0CompactionThreshold: 2, L0StopWritesThreshold: 64, LBaseMaxBytes: 16 << 20,
+		L0CompactionThreshold: 16, L0StopWritesThreshold: 64, LBaseMaxBytes: 16 << 20,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { log.Warn("journal: background error", "error", err) },
 			DataCorruption:  func(i pebble.DataCorruptionInfo) { s.damage(i.Details) },
@@ -85,10 +85,10 @@ func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 		opts.Levels[i].BlockSize = blockSize
 		opts.Levels[i].Compression = func() *sstable.CompressionProfile { return compression }
 	}
-	for i := range opts.TargetFileSizes {
-		opts.TargetFileSizes[i] = 8 << 20
+	for i := range opts.TargetFileSizes { // of level 0, and of the used levels from the first one on
+		opts.TargetFileSizes[i] = 32 << 20 // so that a month has fewer files than may be open
 	}
-	opts.TargetFileSizes[len(opts.TargetFileSizes)-1] = 32 << 20 // so that a month has fewer files than may be open
+	opts.TargetFileSizes[0], opts.TargetFileSizes[1] = 8<<20, 8<<20 // they are written often
 	opened := make(chan error, 1)
 	go func() {
 		var err error

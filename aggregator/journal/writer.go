@@ -19,7 +19,7 @@ const (
 	// gatherFor is how long the writer collects operations before it writes them, and writtenAtOnce
 	// is how many it writes at once.
 	gatherFor     = 15 * time.Millisecond
-	writtenAtOnce = 4096
+	writtenAtOnce = 1024
 	// aliveEvery is how often the journal notes that it is complete.
 	aliveEvery = 10 * time.Second
 	// pruneEvery is how often old segments are dropped.
