@@ -273,7 +273,7 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, Op
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations.md, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
+generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
