@@ -162,6 +162,11 @@ demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how i
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
 
+.PHONY: playground
+playground: as-root build cni-plugins ## Open a shell on a host of its own, to try ipwitness (docs/tutorial.md)
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
+	@$(AS_ROOT) bin/demo -shell
+
 ##@ Check
 
 .PHONY: check

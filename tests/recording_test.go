@@ -3,14 +3,12 @@ package tests
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/recording"
 )
 
@@ -41,33 +39,12 @@ func essentials(text string) (all []string) {
 // TestTheRecordingShowsTheDemo runs the demo in a terminal and compares what it prints with the
 // recording in the README. With -recording it writes the recording instead.
 func TestTheRecordingShowsTheDemo(t *testing.T) {
-	if err := netlab.Possible(); err != nil {
-		if os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
-			t.Fatal("IPWITNESS_ROOT_TESTS is set: ", err)
-		}
-		t.Skip(err, ": run make test")
-	}
-	plugins, err := netlab.Plugins()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "demo"), "./demo").CombinedOutput(); err != nil {
-		t.Fatalf("build the demo: %v: %s", err, out)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(binary, filepath.Join(dir, "bin/ipwitness")); err != nil {
-		t.Fatal(err)
-	}
 	pace := "0s"
 	if *recordInto != "" {
 		pace = "2.5s"
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "demo"), "-pace", pace)
-	cmd.Dir = dir
-	cmd.Env = append(netlab.Environment(), "IPWITNESS_CNI_BIN="+plugins, "TERM=xterm-256color", "NO_COLOR=")
+	cmd := demoProgram(t, "-pace", pace)
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color", "NO_COLOR=")
 	cast, err := recording.Record(cmd, recordedColumns, recordedRows)
 	if err != nil {
 		text, _ := cast.Text()

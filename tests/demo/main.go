@@ -1,7 +1,7 @@
 // Command demo shows the accident that ipwitness detects, with the real ptp and host-local plugins:
 // pods start, the IPAM directory is deleted, and more pods start with the same addresses.
 // Everything happens in the demo's own namespaces, which end with it. With -pace, it waits after
-// each output, so that one can read it.
+// each output, so that one can read it. With -shell, it opens a shell on such a node instead.
 package main
 
 import (
@@ -25,12 +25,20 @@ import (
 
 func main() {
 	pace := flag.Duration("pace", 0, "how long to wait after each output")
+	shell := flag.Bool("shell", false, "open a shell on a node, to try ipwitness")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	ctx, timeout := context.WithTimeout(ctx, 5*time.Minute)
-	defer timeout()
-	if err := demo(ctx, *pace); err != nil {
+	var err error
+	if *shell {
+		// A shell interrupts its own commands.
+		err = playground(context.WithoutCancel(ctx))
+	} else {
+		limited, end := context.WithTimeout(ctx, 5*time.Minute)
+		defer end()
+		err = demo(limited, *pace)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		cancel()
 		os.Exit(1)
@@ -38,29 +46,12 @@ func main() {
 }
 
 func demo(ctx context.Context, pace time.Duration) error {
-	if err := netlab.Possible(); errors.Is(err, netlab.ErrNoRoot) {
-		return errors.New("needs root to make namespaces: run 'sudo make demo'")
-	} else if err != nil {
-		return err
-	}
-	bin, err := filepath.Abs("bin/ipwitness")
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(bin); err != nil {
-		return fmt.Errorf("%w: run 'make build' first", err)
-	}
-
 	step("A node comes up, with ipwitness on it. The network is kindnet's: ptp and host-local.")
-	host, err := netlab.New()
+	host, cni, bin, err := node()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	cni, err := host.CNI(netlab.PTP)
-	if err != nil {
-		return err
-	}
 	command("ipwitness run &")
 	program, err := host.Launch(ctx, host.Command(bin, "run", "--node", "node-1"))
 	if err != nil {
@@ -144,6 +135,29 @@ func pause(ctx context.Context, pace time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// node creates a host with the network of kindnet, and returns the path of ipwitness.
+func node() (host *netlab.Host, cni *netlab.CNI, bin string, err error) {
+	if err := netlab.Possible(); errors.Is(err, netlab.ErrNoRoot) {
+		return nil, nil, "", errors.New("needs root to make namespaces: run it with sudo")
+	} else if err != nil {
+		return nil, nil, "", err
+	}
+	if bin, err = filepath.Abs("bin/ipwitness"); err != nil {
+		return nil, nil, "", err
+	}
+	if _, err := os.Stat(bin); err != nil {
+		return nil, nil, "", fmt.Errorf("%w: run 'make build' first", err)
+	}
+	if host, err = netlab.New(); err != nil {
+		return nil, nil, "", err
+	}
+	if cni, err = host.CNI(netlab.PTP); err != nil {
+		host.Close()
+		return nil, nil, "", err
+	}
+	return host, cni, bin, nil
 }
 
 // predicted prints the findings about addresses that are in use without an allocation as they
