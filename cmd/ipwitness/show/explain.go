@@ -68,7 +68,7 @@ func explained(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time,
 		p.line("")
 		p.line("Conflicts:")
 		t := p.table(5)
-		t.traits[3].folds = true
+		t.traits[3], t.traits[4] = trait{folds: true}, trait{}
 		for _, c := range e.GetConflicts() {
 			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
 		}

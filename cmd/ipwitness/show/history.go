@@ -267,7 +267,7 @@ func (h *History) begin(at *timestamppb.Timestamp) {
 		h.layout = time.DateOnly + " " + h.layout
 	}
 	columns := append([]column[*pb.Event]{{header: zone}}, h.columns...)
-	h.table = tableOf(h.w, h.form, append(columns, column[*pb.Event]{header: "DETAILS", trait: trait{folds: true}}))
+	h.table = tableOf(h.w, h.form, append(columns, column[*pb.Event]{header: "DETAILS", trait: trait{folds: true, below: true}}))
 }
 
 func (h *History) clock(ts *timestamppb.Timestamp) string { return ts.AsTime().Format(h.layout) }

@@ -265,7 +265,7 @@ func (l *Live) folded(t tone, word string, column int, lead, text string) string
 	lines := []string{clean(text)}
 	margin := column + len(lead)
 	if l.layout.Width > 0 {
-		lines = folded(lines[0], max(min(l.layout.Width, textWidth+column)-margin, foldWidth), 0)
+		lines = folded(lines[0], max(min(l.layout.Width, textWidth+column)-margin, leastTextWidth), 0)
 	}
 	return lead + l.paint.tint(t, word, strings.Join(lines, "\n"+strings.Repeat(" ", margin))) + "\n"
 }

@@ -54,13 +54,17 @@ func (p *page) fold(width int, t tone, word, lead, text string) {
 }
 
 // hanging folds a text after a lead to a width; 0 is any width. The lines after the first are aligned
-// with the text.
+// with the text, which is below a lead that leaves no room for it.
 func hanging(lead, text string, width int) string {
 	if width == 0 {
 		return strings.TrimRight(lead+text, " ")
 	}
 	column := utf8.RuneCountInString(lead)
-	lines := folded(strings.Join(strings.Fields(text), " "), max(width-column, foldWidth), 0)
+	text = strings.Join(strings.Fields(text), " ")
+	if column+min(utf8.RuneCountInString(text), leastTextWidth) > width && strings.TrimSpace(lead) != "" { // no room beside the lead
+		return strings.TrimRight(lead, " ") + "\n" + hanging("    ", text, width)
+	}
+	lines := folded(text, max(width-column, leastTextWidth), 0)
 	return strings.TrimRight(lead+strings.Join(lines, "\n"+strings.Repeat(" ", column)), " ")
 }
 
@@ -79,10 +83,10 @@ func (p *page) link(lead, url string) {
 }
 
 // table returns a table without a header on the page. The cells of its last column are folded in a
-// terminal.
+// terminal, or below their rows.
 func (p *page) table(columns int) *Table {
 	t := &Table{w: p, width: p.layout.Width, traits: make([]trait, columns)}
-	t.traits[columns-1].folds = true
+	t.traits[columns-1] = trait{folds: true, below: true}
 	return t
 }
 

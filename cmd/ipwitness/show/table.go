@@ -50,7 +50,8 @@ type row struct {
 	cells []string
 	tones []tone // of cells; may be shorter
 	span  string // text over the remaining columns
-	// loose is set for a row that fits in no way, and does not determine the widths of columns.
+	// loose is set for a row whose cells are written one after the other, and which does not determine
+	// the widths of columns.
 	loose bool
 }
 
@@ -60,12 +61,17 @@ type trait struct {
 	// spare or above are left out before cells are folded, the others after.
 	rank  int
 	folds bool // its cells are folded at spaces
+	// below is set for a last column of texts: if the columns that are not spare leave no room for
+	// it, its cells are below their rows.
+	below bool
 }
 
 const (
 	spare = 5
-	// foldWidth is the least width of a column whose cells are folded.
-	foldWidth = 24
+	// foldWidth is the least width of a column whose cells are folded, and leastTextWidth that of a
+	// column of texts.
+	foldWidth      = 16
+	leastTextWidth = 32
 )
 
 // NewTable returns a table that fits a layout: the cells of its last column are folded.
@@ -104,34 +110,65 @@ func (t *Table) add(r row) {
 		cells[i] = first(clean(c), none)
 	}
 	r.cells = cells
-	if r.loose = t.width > 0 && r.span == "" && t.needed(cells) > t.width; r.loose {
-		cells = make([]string, len(cells)) // it has columns, but of no width
-	}
-	t.measure(cells)
 	t.rows = append(t.rows, r)
 }
 
-// needed returns the least width of a row without the columns that can be left out.
-func (t *Table) needed(cells []string) int {
+// loosen decides which of the new rows are loose, and measures the others. A row that is too long for
+// the columns that are not spare is loose if most rows are not, because it would deprive them of these
+// columns.
+func (t *Table) loosen() {
+	long := 0
+	for _, r := range t.rows {
+		if t.tooLong(r, spare) {
+			long++
+		}
+	}
+	rank := spare
+	if 2*long > len(t.rows) {
+		rank = 1
+	}
+	for i := range t.rows {
+		r := &t.rows[i]
+		if r.loose = t.tooLong(*r, rank); r.loose {
+			t.measure(make([]string, len(r.cells))) // it has columns, but of no width
+		} else {
+			t.measure(r.cells)
+		}
+	}
+}
+
+// tooLong reports whether a row does not fit without the columns of a rank or above.
+func (t *Table) tooLong(r row, rank int) bool {
+	return t.width > 0 && r.span == "" && t.needed(r.cells, rank) > t.width
+}
+
+// needed returns the least width of a row without the columns of a rank or above.
+func (t *Table) needed(cells []string, rank int) int {
 	sum := -len(gap)
 	for i, c := range cells {
-		if t.trait(i).rank > 0 {
+		if t.trait(i).rank >= rank || t.trait(i).below {
 			continue
 		}
 		width := utf8.RuneCountInString(c)
 		if t.trait(i).folds {
-			width = leastWidth(longestWord(c), width)
+			width = t.trait(i).least(longestWord(c), width)
 		}
 		sum += len(gap) + width
 	}
 	return sum
 }
 
-// leastWidth returns the least width of a column whose cells are folded.
-func leastWidth(word, cell int) int { return max(word, min(cell, foldWidth)) }
+// least returns the least width of a column whose cells are folded, with the widths of its longest word
+// and cell.
+func (t trait) least(word, cell int) int {
+	if t.below {
+		return max(word, min(cell, leastTextWidth))
+	}
+	return max(word, min(cell, foldWidth))
+}
 
 func longestWord(text string) (most int) {
-	for word := range strings.FieldsSeq(text) {
+	for _, word := range unbroken(text) {
 		most = max(most, utf8.RuneCountInString(word))
 	}
 	return most
@@ -156,13 +193,17 @@ func (t *Table) widen(i, width int) {
 // Flush writes the rows that were added since the last Flush.
 func (t *Table) Flush() error {
 	var b strings.Builder
-	shown, widths := t.arrange()
+	t.loosen()
+	shown, widths, below := t.arrange()
 	if t.header != nil && !slices.Equal(shown, t.shown) {
 		t.shown = shown
 		t.write(&b, *t.header, shown, widths)
 	}
 	for _, r := range t.rows {
 		t.write(&b, r, shown, widths)
+		if below {
+			t.writeBelow(&b, r, widths)
+		}
 	}
 	t.rows = nil
 	_, err := io.WriteString(t.w, b.String())
@@ -177,22 +218,26 @@ func (t *Table) trait(i int) trait {
 	return trait{}
 }
 
-// arrange returns the columns that are shown, and the widths of all columns.
-func (t *Table) arrange() (shown, widths []int) {
+// arrange returns the columns that are shown, the widths of all columns, and whether the cells of the
+// last one are below their rows.
+func (t *Table) arrange() (shown, widths []int, below bool) {
 	widths = slices.Clone(t.widths)
 	for i := range widths {
 		shown = append(shown, i)
 	}
 	if t.width == 0 {
-		return shown, widths
+		return shown, widths, false
 	}
 	least := slices.Clone(widths)
 	for i := range least {
 		if t.trait(i).folds {
-			least[i] = leastWidth(t.least[i], widths[i])
+			least[i] = t.trait(i).least(t.least[i], widths[i])
 		}
 	}
 	shown = t.fit(shown, widths, spare)
+	if last := len(shown) - 1; last >= 0 && t.trait(shown[last]).below && total(shown, least) > t.width {
+		shown, below = shown[:last], true
+	}
 	shown = t.fit(shown, least, 1)
 	for over := total(shown, widths) - t.width; over > 0; over-- { // the widest column that folds gives way
 		widest := -1
@@ -206,7 +251,7 @@ func (t *Table) arrange() (shown, widths []int) {
 		}
 		widths[widest]--
 	}
-	return shown, widths
+	return shown, widths, below
 }
 
 // fit leaves out columns of a rank or above until the others fit.
@@ -232,7 +277,7 @@ func total(shown, widths []int) int {
 
 // write writes a row, in several lines if cells are folded.
 func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
-	if r.loose || t.width > 0 && t.tooLong(r, shown, widths) {
+	if r.loose || t.width > 0 && t.overflows(r, shown, widths) {
 		t.writeWords(b, r, shown)
 		return
 	}
@@ -281,6 +326,16 @@ func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
 	}
 }
 
+// writeBelow writes the last cell of a row below the row, after its first column.
+func (t *Table) writeBelow(b *strings.Builder, r row, widths []int) {
+	last := len(widths) - 1
+	if last >= len(r.cells) || r.cells[last] == none {
+		return
+	}
+	margin := strings.Repeat(" ", min(widths[0], t.width/4)) + gap
+	b.WriteString(hanging(margin, r.cells[last], t.width) + "\n")
+}
+
 // painted returns a text of the n-th shown cell in its colour.
 func (t *Table) painted(r row, shown []int, n int, text string) string {
 	if n < len(shown) && shown[n] < len(r.tones) {
@@ -289,8 +344,8 @@ func (t *Table) painted(r row, shown []int, n int, text string) string {
 	return text
 }
 
-// tooLong reports whether a row does not fit, although columns were left out.
-func (t *Table) tooLong(r row, shown, widths []int) bool {
+// overflows reports whether a row does not fit, although columns were left out.
+func (t *Table) overflows(r row, shown, widths []int) bool {
 	sum := -len(gap)
 	for _, i := range shown {
 		if i < len(r.cells) {
@@ -323,7 +378,7 @@ func (t *Table) writeWords(b *strings.Builder, r row, shown []int) {
 			b.WriteString(gap)
 			used += len(gap)
 		}
-		for k, part := range folded(r.cells[i], max(t.width-used, foldWidth), 0) {
+		for k, part := range folded(r.cells[i], max(t.width-used, leastTextWidth), 0) {
 			if k > 0 {
 				b.WriteString("\n" + margin)
 				used = len(margin)
@@ -335,6 +390,19 @@ func (t *Table) writeWords(b *strings.Builder, r row, shown []int) {
 	b.WriteByte('\n')
 }
 
+// unbroken returns the parts of a text that are not broken: words, and a word with the | that separates
+// it from the next one.
+func unbroken(text string) (parts []string) {
+	for word := range strings.FieldsSeq(text) {
+		if word == "|" && len(parts) > 0 {
+			parts[len(parts)-1] += " |"
+		} else {
+			parts = append(parts, word)
+		}
+	}
+	return parts
+}
+
 // folded breaks a text at spaces into lines of at most width characters. Words that are longer are not
 // broken. Lines after the first are indented.
 func folded(text string, width, indent int) (lines []string) {
@@ -344,7 +412,7 @@ func folded(text string, width, indent int) (lines []string) {
 	margin := strings.Repeat(" ", indent)
 	line, used := margin, indent
 	empty := true
-	for word := range strings.FieldsSeq(text) {
+	for _, word := range unbroken(text) {
 		n := utf8.RuneCountInString(word)
 		switch {
 		case empty:

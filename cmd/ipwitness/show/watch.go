@@ -39,7 +39,7 @@ func NewFindingWatch(w io.Writer, layout Layout) *Watch[*pb.Finding] {
 // NewNodeWatch returns a Watch of nodes and their problems.
 func NewNodeWatch(w io.Writer, layout Layout) *Watch[*pb.Node] {
 	columns := append(narrow(nodeColumns(), layout.Wide), column[*pb.Node]{
-		header: "PROBLEMS", trait: trait{folds: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
+		header: "PROBLEMS", trait: trait{folds: true, below: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
 	})
 	return newWatch(w, layout, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
 }

@@ -403,3 +403,19 @@ func TestARowThatFitsInNoWayLeavesTheOthersAligned(t *testing.T) {
 		t.Errorf("got %q, %v, want the whole row", b.String(), err)
 	}
 }
+
+func TestTextsAreBelowTheirRowsInANarrowTerminal(t *testing.T) {
+	var b bytes.Buffer
+	h := NewHistory(&b, FormatTable, Layout{Width: 60}, now)
+	for _, page := range story()[:1] {
+		if err := h.Events(page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if header, _, _ := strings.Cut(b.String(), "\n"); strings.Contains(header, "DETAILS") || !strings.Contains(header, "OWNER") {
+		t.Errorf("got the header %q, want it without DETAILS", header)
+	}
+	if !strings.Contains(b.String(), "\n              already present when the journal began\n") {
+		t.Errorf("got\n%s\nwant the details below the row", &b)
+	}
+}
