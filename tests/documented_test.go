@@ -65,8 +65,9 @@ func (h *documentedHost) exits(line string) error {
 	return err
 }
 
-// starts runs a command line until it prints something, or until a port is open, and ends it.
-func (h *documentedHost) starts(line string, ready func(said string) bool) (said string, ended bool) {
+// starts runs a command line, and returns when it is ready. It runs until the test ends; if it ends
+// before it is ready, that is an error.
+func (h *documentedHost) starts(line string, ready func(said string) bool) (err error) {
 	h.t.Helper()
 	log := &netlab.Log{}
 	cmd := h.command("exec " + line)
@@ -79,13 +80,14 @@ func (h *documentedHost) starts(line string, ready func(said string) bool) (said
 	h.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	wait.Until(h.t, line+" to begin", func() bool {
 		select {
-		case <-end:
-			ended = true
+		case err = <-end:
+			err = fmt.Errorf("it ended (%w): %s", err, log)
+			return true
 		default:
+			return ready(log.String())
 		}
-		return ended || ready(log.String())
 	})
-	return log.String(), ended
+	return err
 }
 
 // listens reports whether a port of the host is open.
@@ -162,8 +164,8 @@ func TestDocumentedCommandsRun(t *testing.T) {
 			}
 			ran[line] = true
 			if line = strings.ReplaceAll(line, "{.owners[*].address}", "'{.owners[*].address}'"); watching.MatchString(line) {
-				if said, ended := h.starts(line, func(said string) bool { return said != "" }); ended {
-					t.Errorf("%s: %s ended: %s", b.Page, line, said)
+				if err := h.starts(line, func(said string) bool { return said != "" }); err != nil {
+					t.Errorf("%s: %s: %v", b.Page, line, err)
 				}
 			} else if err := h.exits(line); err != nil {
 				t.Errorf("%s: %s: %v", b.Page, line, err)
@@ -209,8 +211,8 @@ func runDaemons(t *testing.T, commands []string) {
 		if m[1] == "agent" {
 			port = "9642"
 		}
-		if said, ended := h.starts(line, func(string) bool { return h.listens(port) }); ended {
-			t.Errorf("%s ended: %s", line, said)
+		if err := h.starts(line, func(string) bool { return h.listens(port) }); err != nil {
+			t.Errorf("%s: %v", line, err)
 		}
 	}
 }
