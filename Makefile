@@ -85,7 +85,8 @@ TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	/bin/busybox:busybox-static dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
-	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3
+	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3 \
+	/usr/share/bash-completion/bash_completion:bash-completion fish:fish
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
@@ -144,6 +145,7 @@ package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for 
 		install -D -m 644 deploy/systemd/sysusers.conf $$to/lib/sysusers.d/ipwitness.conf; \
 		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* \
 			bin/release/$$a/build/out/THIRD-PARTY-LICENSES docs/install-linux.md deploy/systemd/*.yaml; \
+		install -D -m 755 -t $$to/share/doc/ipwitness deploy/kubectl/kubectl_complete-ipwitness; \
 		(cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
 			--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
 		ls -s --human-readable bin/$$name.tar.gz; \
