@@ -22,6 +22,7 @@ var ran = map[string]string{
 var elsewhere = []struct{ pages, command, evidence string }{
 	{"README.md", `^git clone `, "CI runs .ci/run in a fresh clone"},
 	{"README.md", `^bin/ipwitness owners`, "TestDocumentedCommandsRun"},
+	{"docs/reference.md", `^source <\(ipwitness completion bash\)$`, "TestDocumentedCommandsRun"},
 	{"README.md|docs/install-linux.md", `^podman `, "TestTheContainerOfTheREADMEObservesTheHost"},
 	{"docs/install-kubernetes.md", `^docker (build|push) `, "needs a registry; TestImageEqualsTheDockerfiles builds the same file"},
 	{"README.md|deploy/helm/ipwitness/README.md", `^helm install ipwitness deploy/helm/ipwitness --namespace ipwitness --create-namespace$`, "TestInstallGuide"},
