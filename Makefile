@@ -87,6 +87,7 @@ TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
 	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3 \
 	/usr/share/bash-completion/bash_completion:bash-completion fish:fish
+DEMO_NEEDS := ip:iproute2 unshare:util-linux nsenter:util-linux awk:mawk
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
@@ -160,12 +161,12 @@ run: as-root build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
 
 .PHONY: demo
-demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it; ARGS='-pace 3s'
+demo: as-root deps-demo build cni-plugins ## Show a real IPAM accident and how ipwitness reports it; ARGS='-pace 3s'
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
 
 .PHONY: playground
-playground: as-root build cni-plugins ## Open a shell on a host of its own, to try ipwitness (docs/tutorial.md)
+playground: as-root deps-demo build cni-plugins ## Open a shell on a host of its own, to try ipwitness (docs/tutorial.md)
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo -shell
 
@@ -293,7 +294,7 @@ update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: update-recording
-update-recording: deps-test cni-plugins ## Record the demo again for the README, as root (half a minute)
+update-recording: deps-demo cni-plugins ## Record the demo again for the README, as root (half a minute)
 	go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^TestTheRecordingShowsTheDemo$$' ./tests -args -recording '$(CURDIR)/docs/images'
 
 .PHONY: generate-deploy
@@ -435,12 +436,15 @@ $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum
 		-ldflags "-s -w -X $(CONTAINERD_MODULE)/version.Version=$$v" tool
 	@touch $(CONTAINERD)
 
-.PHONY: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures
+.PHONY: deps-test deps-demo deps-bench deps-kernels deps-format deps-bpf deps-pictures
 deps-kernels:
 	@$(call need,$(KERNELS_NEEDS))
 
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-demo:
+	@$(call need,$(DEMO_NEEDS))
 
 deps-pictures:
 	@$(call need,$(PICTURES_NEEDS))
