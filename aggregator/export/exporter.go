@@ -73,9 +73,10 @@ type Stats struct {
 // An exporter follows the journal for one receiver.
 type exporter struct {
 	Journal *journal.Journal
-	// Shared is nil if there are no other replicas.
-	Shared Shared
-	Log    *slog.Logger
+	// Shared and Complete are nil if there are no other replicas.
+	Shared   Shared
+	Complete func() bool
+	Log      *slog.Logger
 	Clock  func() time.Time
 	name   string // of the cursor
 	to     receiver
@@ -184,6 +185,9 @@ func (x *exporter) follow(ctx context.Context) error {
 		if at = reached; at.Before(until) {
 			continue
 		}
+		if err := x.tellEnds(ctx, at); err != nil {
+			return err
+		}
 		if err := x.idle(ctx, replaced, more); err != nil {
 			return err
 		}
@@ -289,7 +293,7 @@ func (x *exporter) told(ctx context.Context, until time.Time) error {
 // idle waits until there is something to do.
 func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) error {
 	var due <-chan time.Time
-	if again := x.to.again(); !again.IsZero() {
+	if again := earlier(x.to.again(), x.overdue(x.Clock())); !again.IsZero() {
 		timer := time.NewTimer(again.Sub(x.Clock()))
 		defer timer.Stop()
 		due = timer.C
@@ -304,6 +308,14 @@ func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// earlier returns the earlier of two times; zero means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // whole waits until the journal has the complete present state, and returns its time.
