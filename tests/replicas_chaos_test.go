@@ -28,17 +28,17 @@ const mostDescribed = 8
 func TestReplicasUnderFaultsAndLoad(t *testing.T) {
 	slow(t) // and without other tests, because it floods
 	s := newStage(t, *stageReplicas)
-	any := func() *stagedReplica { return s.replicas[rand.IntN(len(s.replicas))] }
-	s.acknowledge(0, any())
+	one := func() *stagedReplica { return s.replicas[rand.IntN(len(s.replicas))] }
+	s.acknowledge(0, one())
 	for range *stageRounds {
 		faults := []func(){s.killTheLeader, s.pauseTheLeader, s.cutTheLeaderFromTheAPI, s.cutAgentsFromAReplica, s.killAFollower}
 		rand.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, fault := range faults {
 			fault()
-			s.acknowledge(1+rand.IntN(steadyPairs-1), any())
+			s.acknowledge(1+rand.IntN(steadyPairs-1), one())
 		}
 	}
-	s.withdraw(0, any())
+	s.withdraw(0, one())
 	s.calm()
 
 	result := s.check()

@@ -434,4 +434,3 @@ func (s *stage) hook(w http.ResponseWriter, req *http.Request) {
 	defer s.mu.Unlock()
 	s.notified = append(s.notified, n)
 }
-

@@ -50,7 +50,7 @@ type Config struct {
 	// there are no other replicas.
 	Complete func() bool
 	Log      *slog.Logger
-	Clock  func() time.Time
+	Clock    func() time.Time
 	// Cluster is the name of the cluster, and Version that of this program.
 	Cluster, Version string
 }

@@ -110,7 +110,7 @@ type handover struct {
 	claimed map[string][]entry
 	// recent are the recent transitions of the former leader, without those that this one has found in its
 	// journal.
-	recent []entry
+	recent  []entry
 	savedAt time.Time
 	// dirty is set if the ledger has changed since it was saved.
 	dirty bool
