@@ -90,7 +90,8 @@ TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	/bin/busybox:busybox-static dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
-	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3 tmux:tmux
+	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3 \
+	/usr/share/bash-completion/bash_completion:bash-completion fish:fish tmux:tmux
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
@@ -149,6 +150,7 @@ package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for 
 		install -D -m 644 deploy/systemd/sysusers.conf $$to/lib/sysusers.d/ipwitness.conf; \
 		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* \
 			bin/release/$$a/build/out/THIRD-PARTY-LICENSES docs/install-linux.md deploy/systemd/*.yaml; \
+		install -D -m 755 -t $$to/share/doc/ipwitness deploy/kubectl/kubectl_complete-ipwitness; \
 		(cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
 			--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
 		ls -s --human-readable bin/$$name.tar.gz; \
@@ -180,9 +182,14 @@ run: as-root build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
 
 .PHONY: demo
-demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it
+demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it; ARGS='-pace 3s'
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
+
+.PHONY: playground
+playground: as-root build cni-plugins ## Open a shell on a host of its own, to try ipwitness (docs/tutorial.md)
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
+	@$(AS_ROOT) bin/demo -shell
 
 ##@ Check
 
@@ -298,7 +305,7 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, Op
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations.md, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
+generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -309,6 +316,10 @@ generate-observability: ## Regenerate docs/metrics.md and the dashboards from th
 .PHONY: update-pictures
 update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in docs/images again, as root (minutes)
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
+
+.PHONY: update-recording
+update-recording: deps-test cni-plugins ## Record the demo again for the README, as root (half a minute)
+	go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^TestTheRecordingShowsTheDemo$$' ./tests -args -recording '$(CURDIR)/docs/images'
 
 .PHONY: generate-deploy
 generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, its list of values, and deploy/manifests

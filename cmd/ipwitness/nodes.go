@@ -50,10 +50,10 @@ within 15 seconds. Problems of the server are shown on stderr, or with -o json a
 			q.warn(list.GetCoverage())
 			if len(list.GetNodes()) == 0 {
 				q.note("No nodes: no agent has connected yet.")
-				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now()), show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems()))
+				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), q.layout(), sys.now()), show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems(), q.layout()))
 			}
-			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now()),
-				show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems()))
+			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.layout(), sys.now()),
+				show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems(), q.layout()))
 		},
 	}
 	q.addFlags(cmd)
@@ -65,7 +65,7 @@ within 15 seconds. Problems of the server are shown on stderr, or with -o json a
 // disconnects or reconnects. No watch has the other changes, so watchNodes lists all nodes at each
 // bookmark.
 func (q *query) watchNodes(ctx context.Context) error {
-	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.wide())
+	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.layout())
 	seen := coverageWatch{query: q}
 	var problems []string // problems of the aggregator
 	showEvent := func(kind pb.Watch_Type, n *pb.Node) error {

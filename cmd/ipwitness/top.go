@@ -75,7 +75,8 @@ func (c *topCommand) top(ctx context.Context) error {
 	}
 	return top.Run(ctx, c.shown(ask), top.Config{
 		In: c.sys.stdin, Out: c.sys.stdout,
-		Color:       c.sys.getenv("NO_COLOR") == "",
+		Program:     c.sys.program,
+		Color:       c.color.on(c.sys),
 		Environment: environment,
 		Now:         c.sys.now,
 	})

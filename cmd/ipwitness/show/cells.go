@@ -26,8 +26,8 @@ func HeldSince(o *pb.Owner) *timestamppb.Timestamp { return heldSince(o) }
 func EvidenceKinds(o *pb.Owner) string { return evidenceKinds(o) }
 
 // Node writes the details of one node as a page.
-func Node(w io.Writer, n *pb.Node, now time.Time) error {
-	p := &page{now: now}
+func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
+	p := &page{layout: layout, now: now}
 	switch n.GetState() {
 	case pb.Node_LIVE:
 		p.line("The agent of node %s is connected.", n.GetName())

@@ -6,6 +6,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -45,6 +46,7 @@ type model struct {
 	server *Server
 	clock  func() time.Time
 
+	program string // how the user invokes this program
 	screen  screen
 	now     time.Time
 	tab     tab
@@ -58,10 +60,10 @@ type model struct {
 	err     error    // why the program ended
 }
 
-func newModel(ctx context.Context, s *Server, color bool, clock func() time.Time) *model {
+func newModel(ctx context.Context, s *Server, c Config) *model {
 	return &model{
-		ctx: ctx, server: s, clock: clock, now: clock(),
-		screen: screen{columns: 80, lines: 24, paint: painter(color)},
+		ctx: ctx, server: s, clock: c.Now, now: c.Now(), program: c.Program,
+		screen: screen{columns: 80, lines: 24, paint: painter(c.Color)},
 		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable()}, nodeTable()},
 	}
 }
@@ -84,6 +86,9 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.screen.columns, m.screen.lines = msg.Width, msg.Height
+		if p := m.page(); p != nil && !p.busy {
+			return m, p.load(m.ctx, m.layout(), m.now)
+		}
 	case tickMsg:
 		return m, tea.Batch(tick(), m.refresh(reloadEvery))
 	case snapshotMsg:
@@ -147,7 +152,7 @@ func (m *model) refresh(older time.Duration) tea.Cmd {
 		if p.busy || m.now.Sub(p.loaded) < older {
 			return nil
 		}
-		return p.load(m.ctx, m.now)
+		return p.load(m.ctx, m.layout(), m.now)
 	}
 	o := &m.lists.owners
 	if m.tab != ownersTab || o.busy || m.now.Sub(o.loaded) < older {
@@ -313,7 +318,12 @@ func (m *model) show(t tab) tea.Cmd {
 // open shows a page.
 func (m *model) open(p *page) tea.Cmd {
 	m.pages = append(m.pages, p)
-	return p.load(m.ctx, m.now)
+	return p.load(m.ctx, m.layout(), m.now)
+}
+
+// layout returns the layout of pages.
+func (m *model) layout() show.Layout {
+	return show.Layout{Width: m.screen.columns, Color: bool(m.screen.paint), Program: m.program}
 }
 
 // openSelected shows the page of the item under the cursor.

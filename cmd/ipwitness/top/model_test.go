@@ -93,7 +93,7 @@ type player struct {
 
 func play(t *testing.T, f *fake) *player {
 	p := &player{t: t, now: noon}
-	p.model = newModel(t.Context(), f.server(), true, func() time.Time { return p.now })
+	p.model = newModel(t.Context(), f.server(), Config{Program: "ipwitness", Color: true, Now: func() time.Time { return p.now }})
 	return p
 }
 

@@ -18,7 +18,7 @@ type page struct {
 	title   string
 	address string // that can be explained; empty if there is none, or if this is the explanation
 	// render requests the item and returns the text.
-	render func(ctx context.Context, now time.Time) (string, error)
+	render func(ctx context.Context, layout show.Layout, now time.Time) (string, error)
 
 	lines      []string
 	wrapped    []string
@@ -48,12 +48,12 @@ func conflictPage(s *Server, r *conflictRow) *page {
 	return &page{
 		title:   "Conflict of " + r.address,
 		address: r.address,
-		render: func(ctx context.Context, now time.Time) (string, error) {
+		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
 			c, err := s.Conflict(ctx, r.id)
 			if err != nil {
 				return "", err
 			}
-			return text(func(b *bytes.Buffer) error { return show.Conflict(b, c, now) })
+			return text(func(b *bytes.Buffer) error { return show.Conflict(b, c, layout, now) })
 		},
 	}
 }
@@ -62,12 +62,12 @@ func findingPage(s *Server, r *findingRow) *page {
 	return &page{
 		title:   "Finding " + r.kind,
 		address: r.address,
-		render: func(ctx context.Context, now time.Time) (string, error) {
+		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
 			f, err := s.Finding(ctx, r.id, r.kind, r.address)
 			if err != nil {
 				return "", err
 			}
-			return text(func(b *bytes.Buffer) error { return show.Finding(b, f, now) })
+			return text(func(b *bytes.Buffer) error { return show.Finding(b, f, layout, now) })
 		},
 	}
 }
@@ -75,12 +75,12 @@ func findingPage(s *Server, r *findingRow) *page {
 func explainPage(s *Server, address string) *page {
 	return &page{
 		title: "Explanation of " + address,
-		render: func(ctx context.Context, now time.Time) (string, error) {
+		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
 			e, err := s.Explain(ctx, address)
 			if err != nil {
 				return "", err
 			}
-			return text(func(b *bytes.Buffer) error { return show.Explain(b, e, now) })
+			return text(func(b *bytes.Buffer) error { return show.Explain(b, e, layout, now) })
 		},
 	}
 }
@@ -89,14 +89,14 @@ func nodePage(s *Server, n *pb.Node) *page {
 	key := show.NodeKey(n)
 	return &page{
 		title: "Node " + visible(n.GetName()),
-		render: func(ctx context.Context, now time.Time) (string, error) {
+		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
 			list, err := s.Nodes(ctx)
 			if err != nil {
 				return "", err
 			}
 			for _, n := range list.GetNodes() {
 				if show.NodeKey(n) == key {
-					return text(func(b *bytes.Buffer) error { return show.Node(b, n, now) })
+					return text(func(b *bytes.Buffer) error { return show.Node(b, n, layout, now) })
 				}
 			}
 			return "", fmt.Errorf("the server no longer lists node %s", n.GetName())
@@ -118,14 +118,14 @@ A filter selects the items that contain all of its words. Owners are filtered by
 All times are in UTC.
 `)
 	text := b.String()
-	return &page{title: "Help", render: func(context.Context, time.Time) (string, error) { return text, nil }}
+	return &page{title: "Help", render: func(context.Context, show.Layout, time.Time) (string, error) { return text, nil }}
 }
 
 // load requests the text.
-func (p *page) load(ctx context.Context, now time.Time) tea.Cmd {
+func (p *page) load(ctx context.Context, layout show.Layout, now time.Time) tea.Cmd {
 	p.busy = true
 	return func() tea.Msg {
-		text, err := p.render(ctx, now)
+		text, err := p.render(ctx, layout, now)
 		return pageMsg{p, text, err}
 	}
 }

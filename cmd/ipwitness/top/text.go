@@ -48,9 +48,13 @@ func pad(s string, columns int) string {
 	return s + strings.Repeat(" ", max(0, columns-width(s)))
 }
 
-// wrap breaks a line at spaces. The lines that follow begin below the last column of the line, if it
+// wrap breaks a line at spaces. A line that is broken loses its colours. The lines that follow begin below the last column of the line, if it
 // has columns. A word that is wider than the screen is broken.
 func wrap(line string, columns int) (lines []string) {
+	if width(line) <= columns {
+		return []string{line}
+	}
+	line = ansi.Strip(line)
 	hang := hanging(line, columns)
 	for width(line) > columns {
 		first := ansi.TruncateWc(line, columns, "")

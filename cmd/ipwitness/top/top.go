@@ -25,6 +25,8 @@ type Config struct {
 	// In and Out are the terminal.
 	In  io.Reader
 	Out io.Writer
+	// Program is how the user invokes this program, for commands in texts.
+	Program string
 	// Color is whether to use colours.
 	Color bool
 	// Environment has the variables that describe the terminal.
@@ -38,7 +40,7 @@ type Config struct {
 func Run(ctx context.Context, s *Server, c Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m, b := newModel(ctx, s, c.Color, c.Now), newBoard(c.Now)
+	m, b := newModel(ctx, s, c), newBoard(c.Now)
 	profile := colorprofile.ASCII
 	if c.Color {
 		profile = colorprofile.ANSI
