@@ -4,10 +4,7 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // gap separates two columns.
@@ -178,7 +175,9 @@ func longestWord(text string) (most int) {
 func (t *Table) measure(cells []string) {
 	for i, c := range cells {
 		t.widen(i, utf8.RuneCountInString(c))
-		t.least[i] = max(t.least[i], longestWord(c))
+		if t.width > 0 {
+			t.least[i] = max(t.least[i], longestWord(c))
+		}
 	}
 }
 
@@ -388,104 +387,4 @@ func (t *Table) writeWords(b *strings.Builder, r row, shown []int) {
 		}
 	}
 	b.WriteByte('\n')
-}
-
-// unbroken returns the parts of a text that are not broken: words, and a word with the | that separates
-// it from the next one.
-func unbroken(text string) (parts []string) {
-	for word := range strings.FieldsSeq(text) {
-		if word == "|" && len(parts) > 0 {
-			parts[len(parts)-1] += " |"
-		} else {
-			parts = append(parts, word)
-		}
-	}
-	return parts
-}
-
-// folded breaks a text at spaces into lines of at most width characters. Words that are longer are not
-// broken. Lines after the first are indented.
-func folded(text string, width, indent int) (lines []string) {
-	if utf8.RuneCountInString(text) <= width {
-		return []string{text}
-	}
-	margin := strings.Repeat(" ", indent)
-	line, used := margin, indent
-	empty := true
-	for _, word := range unbroken(text) {
-		n := utf8.RuneCountInString(word)
-		switch {
-		case empty:
-		case used+1+n > width:
-			lines = append(lines, line)
-			line, used = margin, indent
-		default:
-			line, used = line+" ", used+1
-		}
-		line, used, empty = line+word, used+n, false
-	}
-	return append(lines, line)
-}
-
-// column is one column of a table.
-type column[T any] struct {
-	header string
-	cell   func(item T, now time.Time) string
-	room   int  // initial width in a watch
-	wide   bool // only with -o wide
-	ages   bool // changes with time, so not shown in a watch
-	// at returns the time from which the cell counts; set if ages is.
-	at func(item T) *timestamppb.Timestamp
-	// tone returns the tone of the cell; may be nil.
-	tone func(item T) tone
-	trait
-}
-
-// headers returns the headers of columns.
-func headers[T any](columns []column[T]) []string {
-	var out []string
-	for _, c := range columns {
-		out = append(out, c.header)
-	}
-	return out
-}
-
-// cells returns the cells of one item.
-func cells[T any](columns []column[T], item T, now time.Time) []string {
-	var out []string
-	for _, c := range columns {
-		out = append(out, c.cell(item, now))
-	}
-	return out
-}
-
-// tones returns the tones of the cells of one item.
-func tones[T any](columns []column[T], item T) []tone {
-	out := make([]tone, len(columns))
-	for i, c := range columns {
-		if c.tone != nil {
-			out[i] = c.tone(item)
-		}
-	}
-	return out
-}
-
-// narrow removes the columns that are only for -o wide, unless wide is set.
-func narrow[T any](columns []column[T], wide bool) []column[T] {
-	var out []column[T]
-	for _, c := range columns {
-		if wide || !c.wide {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// list writes a table of items.
-func list[T any](w io.Writer, layout Layout, columns []column[T], items []T, now time.Time) error {
-	t := tableOf(w, layout, columns)
-	for _, item := range items {
-		t.add(row{cells: cells(columns, item, now), tones: tones(columns, item)})
-	}
-	return t.Flush()
 }
