@@ -160,9 +160,14 @@ run: as-root build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
 
 .PHONY: demo
-demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it
+demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it; ARGS='-pace 3s'
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
+
+.PHONY: playground
+playground: as-root build cni-plugins ## Open a shell on a host of its own, to try ipwitness (docs/tutorial.md)
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
+	@$(AS_ROOT) bin/demo -shell
 
 ##@ Check
 
@@ -275,7 +280,7 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, Op
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations.md, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
+generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -286,6 +291,10 @@ generate-observability: ## Regenerate docs/metrics.md and the dashboards from th
 .PHONY: update-pictures
 update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in docs/images again, as root (minutes)
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
+
+.PHONY: update-recording
+update-recording: deps-test cni-plugins ## Record the demo again for the README, as root (half a minute)
+	go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^TestTheRecordingShowsTheDemo$$' ./tests -args -recording '$(CURDIR)/docs/images'
 
 .PHONY: generate-deploy
 generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, its list of values, and deploy/manifests

@@ -14,7 +14,7 @@ import (
 // because users copy them in urgent situations.
 func TestDocumentedCommandsAreTaken(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/runbooks/*.md", "deploy/*/README.md", "deploy/helm/ipwitness/README.md", "deploy/helm/ipwitness/files/rules.yaml"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "deploy/*/README.md", "deploy/helm/ipwitness/README.md", "deploy/helm/ipwitness/files/rules.yaml"} {
 		found, err := filepath.Glob(filepath.Join("../..", pattern))
 		if err != nil || len(found) == 0 {
 			t.Fatalf("got %d files of %s (%v), want some", len(found), pattern, err)
