@@ -238,19 +238,42 @@ func (t *Table) arrange() (shown, widths []int, below bool) {
 		shown, below = shown[:last], true
 	}
 	shown = t.fit(shown, least, 1)
-	for over := total(shown, widths) - t.width; over > 0; over-- { // the widest column that folds gives way
-		widest := -1
-		for _, i := range shown {
-			if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
-				widest = i
+	t.squeeze(shown, widths, least)
+	return shown, widths, below
+}
+
+// squeeze narrows columns whose cells are folded until all columns fit: at each step the one in which
+// the fewest cells are folded then and, of several, the widest.
+func (t *Table) squeeze(shown, widths, least []int) {
+	lengths := map[int][]int{} // of the cells of a column, sorted
+	for _, i := range shown {
+		if widths[i] == least[i] {
+			continue
+		}
+		for _, r := range t.rows {
+			if !r.loose && i < len(r.cells) {
+				lengths[i] = append(lengths[i], utf8.RuneCountInString(r.cells[i]))
 			}
 		}
-		if widest < 0 {
-			break
-		}
-		widths[widest]--
+		slices.Sort(lengths[i])
 	}
-	return shown, widths, below
+	for over := total(shown, widths) - t.width; over > 0; over-- {
+		narrower, fewest := -1, 0
+		for _, i := range shown {
+			if widths[i] == least[i] {
+				continue
+			}
+			within, _ := slices.BinarySearch(lengths[i], widths[i])
+			folded := len(lengths[i]) - within
+			if narrower < 0 || folded < fewest || folded == fewest && widths[i] > widths[narrower] {
+				narrower, fewest = i, folded
+			}
+		}
+		if narrower < 0 {
+			return
+		}
+		widths[narrower]--
+	}
 }
 
 // fit leaves out columns of a rank or above until the others fit.
