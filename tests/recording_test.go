@@ -16,8 +16,8 @@ var recordInto = flag.String("recording", "", "record the demo of the README int
 
 // The size of the terminal of the recording: its text must be legible in a README.
 const (
-	recordedColumns = 112
-	recordedRows    = 28
+	recordedColumns = 100
+	recordedRows    = 30
 )
 
 // essential matches the parts of the demo's output that are the same in every run: its steps and

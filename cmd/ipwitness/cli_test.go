@@ -465,7 +465,7 @@ func TestPluginUsesItsKubectlName(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"ipwitness", "run", "agent", "aggregator", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "nodes", "doctor", "version"} {
+	for _, name := range []string{"ipwitness", "run", "agent", "aggregator", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "nodes", "top", "doctor", "version"} {
 		t.Run(name, func(t *testing.T) {
 			c := newConsole()
 			c.run(t, 0, "help", strings.TrimPrefix(name, "ipwitness"))

@@ -21,7 +21,7 @@ type part struct {
 	title  string
 }
 
-var parts = []part{{'T', "True conflicts"}, {'L', "Legitimate: never an alert"}}
+var parts = []part{{'T', "True conflicts"}, {'L', "Look-alikes: never an alert"}}
 
 // writeSituations writes the index and the pages of the rows, and removes pages that belong to no
 // row.
