@@ -308,6 +308,7 @@ generate-bpf: deps-bpf ## Regenerate bpf/*.o and their Go code
 .PHONY: generate-proto
 generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, OpenAPI
 	$(BUF) generate
+	go run ./tests/openapi bin/openapi.swagger.json proto/ipwitness/v1/openapi.json
 
 .PHONY: generate-situations
 generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
@@ -339,7 +340,7 @@ update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Ma
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find README.md bpf proto docs deploy -type f -regex '.*\(README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find README.md bpf proto docs deploy -type f -regex '.*\(README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source

@@ -64,7 +64,7 @@ func message(t *testing.T, body string) string {
 func TestParametersAreCheckedForEachPath(t *testing.T) {
 	url := newLab(t, Config{}).serve()
 	for _, test := range []struct{ path, want string }{
-		{"/v1/owners?adress=10.0.0.1", `unknown parameter "adress": did you mean "address"?`},
+		{"/v1/owners?addrss=10.0.0.1", `unknown parameter "addrss": did you mean "address"?`},
 		{"/v1/owners?namspace=a", `unknown parameter "namspace": did you mean "namespace"?`},
 		{"/v1/owners?pagesize=1", `unknown parameter "pagesize": did you mean "pageSize"?`},
 		{"/v1/owners?cause=unknown", `unknown parameter "cause": this call has address, cidr, node, namespace, pod, mac, page_size, page_token, state, at, scope`},
@@ -140,7 +140,7 @@ func TestHEADHasTheHeaderOfGET(t *testing.T) {
 		}
 	}
 	for path, code := range map[string]int{
-		"/v1/conflicts/abc": 404, "/v1/owners?adress=1": 400, "/v1/owners:watch?address=1": 400, "/v1/nowhere": 404, "/v1/backup": 405,
+		"/v1/conflicts/abc": 404, "/v1/owners?addrss=1": 400, "/v1/owners:watch?address=1": 400, "/v1/nowhere": 404, "/v1/backup": 405,
 	} {
 		if r, body := ask(t, "HEAD", url+path); r.StatusCode != code || body != "" {
 			t.Errorf("HEAD %s: got %d %q, want %d", path, r.StatusCode, body, code)

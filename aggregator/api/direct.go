@@ -97,6 +97,18 @@ func (d direct) ListNodes(ctx context.Context, q *pb.ListNodesRequest, _ ...grpc
 	return call(ctx, d, pb.WitnessService_ListNodes_FullMethodName, q, d.service.ListNodes)
 }
 
+func (d direct) GetFinding(ctx context.Context, q *pb.GetFindingRequest, _ ...grpc.CallOption) (*pb.GetFindingResponse, error) {
+	return call(ctx, d, pb.WitnessService_GetFinding_FullMethodName, q, d.service.GetFinding)
+}
+
+func (d direct) GetNode(ctx context.Context, q *pb.GetNodeRequest, _ ...grpc.CallOption) (*pb.GetNodeResponse, error) {
+	return call(ctx, d, pb.WitnessService_GetNode_FullMethodName, q, d.service.GetNode)
+}
+
+func (d direct) WatchNodes(ctx context.Context, q *pb.WatchNodesRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchNodesResponse], error) {
+	return follow(ctx, d, pb.WitnessService_WatchNodes_FullMethodName, q, d.service.WatchNodes)
+}
+
 func (d direct) Backup(ctx context.Context, q *pb.BackupRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.BackupResponse], error) {
 	return follow(ctx, d, pb.WitnessService_Backup_FullMethodName, q, d.service.Backup)
 }

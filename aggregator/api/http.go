@@ -34,28 +34,30 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address= &case=true
 /v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &at=
+/v1/findings/{id}
 /v1/pools
 /v1/nodes
+/v1/nodes/{name}
 /v1/events           ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &since= &until=
 /v1/backup           POST {}; a stream, the files of the data directory
 /v1/owners:watch     a stream, one JSON object a line; the same filters
 /v1/conflicts:watch  a stream, one JSON object a line; the same filters
 /v1/findings:watch   a stream, one JSON object a line; the same filters
+/v1/nodes:watch      a stream, one JSON object a line; ?name=
 /v1/events:watch     a stream, one JSON object a line; the same filters, but no &until=
 /openapi.json        what these take and give
 /metrics             for Prometheus
 /healthz /readyz
 `
 
-// jsonLines encodes JSON as the API promises: empty lists and zero values are present, and a stream
-// has one object per line.
-type jsonLines struct{ runtime.JSONPb }
+// compactJSON encodes JSON as the API promises: empty lists and zero values are present.
+type compactJSON struct{ runtime.JSONPb }
 
 // streamType is the media type of streams.
 const streamType = "application/x-ndjson"
 
-// Marshal implements runtime.Marshaler. Streams do not use it for their messages.
-func (m *jsonLines) Marshal(v any) ([]byte, error) {
+// Marshal implements runtime.Marshaler. Streams do not use it.
+func (m *compactJSON) Marshal(v any) ([]byte, error) {
 	if message, ok := v.(proto.Message); ok {
 		return encoded(message)
 	}
@@ -79,11 +81,8 @@ func encoded(m proto.Message) ([]byte, error) {
 	return bytes.Clone(out), nil
 }
 
-// Delimiter implements runtime.Delimited.
-func (*jsonLines) Delimiter() []byte { return []byte("\n") }
-
 // NewDecoder implements runtime.Marshaler. Its errors describe the expected body of a request.
-func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
+func (m *compactJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	decoder := m.JSONPb.NewDecoder(r)
 	return runtime.DecoderFunc(func(v any) error {
 		err := decoder.Decode(v)
@@ -105,7 +104,7 @@ const maxBody = 64 << 10
 // ready reports whether the aggregator runs.
 func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
 	gateway := runtime.NewServeMux(
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &compactJSON{runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 		}}),
 		runtime.WithOutgoingHeaderMatcher(none),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
@@ -17,8 +18,9 @@ import (
 // until they are flushed or fill a part. Other responses are passed through.
 type linesWriter struct {
 	*impatient
-	// headerOnly is set if the request is a HEAD.
-	headerOnly bool
+	// headerOnly is set if the request is a HEAD, and events if a stream consists of server-sent events
+	// instead of lines of JSON.
+	headerOnly, events bool
 
 	// turn is a lock for the fields below: it contains an element while a goroutine uses them. A
 	// write may block for as long as impatient allows. A channel, unlike a mutex, lets synctest
@@ -28,6 +30,8 @@ type linesWriter struct {
 	// ended is set when the service sends no more messages, or after a failed write, because the
 	// connection may still accept later lines.
 	ended error
+	// silence runs beat when nothing was written for a while; nil if there are no heartbeats.
+	silence *time.Timer
 }
 
 func newLinesWriter(w *impatient, r *http.Request) *linesWriter {
@@ -51,27 +55,59 @@ func (w *linesWriter) send(m proto.Message) (err error) {
 		return w.ended
 	}
 	if !w.stream {
-		w.Header().Set("Content-Type", streamType)
-		w.WriteHeader(http.StatusOK)
-		w.stream = true
+		w.begin()
 	}
 	if w.headerOnly {
 		w.ended = errHeaderOnly
 		return w.ended
 	}
-	if err := w.add(`{"result":`, m); err != nil || len(w.lines) < answerPart {
+	out := w.lines
+	if event, ok := m.(watchEvent); ok && w.events {
+		out, err = appendEvent(out, event)
+	} else {
+		out, err = appendLine(out, "result", m)
+	}
+	if err != nil {
 		return err
+	}
+	if w.lines = out; len(w.lines) < answerPart {
+		return nil
 	}
 	return w.write()
 }
 
-// add adds a line. The caller holds the lock.
-func (w *linesWriter) add(key string, m proto.Message) error {
-	lines, err := apijson.Append(append(w.lines, key...), m)
-	if err == nil {
-		w.lines = append(lines, "}\n"...)
+// begin writes the header of a stream. The caller holds the lock.
+func (w *linesWriter) begin() {
+	w.stream = true
+	w.Header().Set("Content-Type", streamType)
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect lines
+	if w.events {
+		w.Header().Set("Content-Type", eventsType)
+		w.lines = append(w.lines, retryAfter...)
 	}
-	return err
+	w.WriteHeader(http.StatusOK)
+	if w.events && !w.headerOnly {
+		w.silence = time.AfterFunc(heartbeatEvery, w.beat)
+	}
+}
+
+// beat writes a heartbeat.
+func (w *linesWriter) beat() {
+	w.lock()
+	defer w.unlock()
+	if w.ended == nil {
+		w.lines = append(w.lines, heartbeat...)
+		_ = w.write() // which has set ended if it failed
+	}
+}
+
+// appendLine appends a message as a line of JSON.
+func appendLine(out []byte, key string, m proto.Message) (_ []byte, err error) {
+	out = append(append(append(out, `{"`...), key...), `":`...)
+	if out, err = apijson.Append(out, m); err != nil {
+		return nil, err
+	}
+	return append(out, "}\n"...), nil
 }
 
 // write writes the collected lines. The caller holds the lock.
@@ -79,13 +115,15 @@ func (w *linesWriter) write() error {
 	if len(w.lines) == 0 {
 		return nil
 	}
-	_, err := w.impatient.Write(w.lines)
+	_, err := w.Write(w.lines)
 	if err == nil {
 		err = http.NewResponseController(w.impatient).Flush()
 	}
 	w.lines = w.lines[:0]
 	if err != nil {
 		w.lines, w.ended = nil, err
+	} else if w.silence != nil {
+		w.silence.Reset(heartbeatEvery)
 	}
 	return err
 }
@@ -105,11 +143,25 @@ func (w *linesWriter) flush() error {
 func (w *linesWriter) end(err error) (begun bool) {
 	w.lock()
 	defer w.unlock()
-	if w.ended == nil {
-		w.ended = io.ErrClosedPipe
-		if w.stream && err != nil {
-			_ = w.add(`{"error":`, status.Convert(err).Proto()) // all details of errors are known types
-		}
+	if w.silence != nil {
+		w.silence.Stop()
+		w.silence = nil
+	}
+	if w.ended != nil {
+		return w.stream
+	}
+	w.ended = io.ErrClosedPipe
+	if !w.stream || err == nil {
+		return w.stream
+	}
+	out := w.lines
+	if w.events {
+		out, err = appendError(out, err)
+	} else {
+		out, err = appendLine(out, "error", status.Convert(err).Proto())
+	}
+	if err == nil { // all details of errors are of known types
+		w.lines = out
 	}
 	return w.stream
 }

@@ -66,8 +66,7 @@ func newResources(description []byte) (resources, error) {
 		}
 		one := &resource{template, pattern, make(map[string]*operation)}
 		for verb, described := range operations {
-			_, name, _ := strings.Cut(described.OperationID, "_")
-			method := service.Methods().ByName(protoreflect.Name(name))
+			method := service.Methods().ByName(protoreflect.Name(described.OperationID))
 			if method == nil {
 				return nil, fmt.Errorf("the service has no method for operation %q of %s", described.OperationID, template)
 			}
@@ -143,6 +142,16 @@ func (all resources) serve(gateway http.Handler, mux *http.ServeMux) http.Handle
 		if err != nil {
 			refuse(w, r, err)
 			return
+		}
+		if op.watch {
+			w.Header().Add("Vary", "Accept")
+			if lines, ok := r.Context().Value(linesKey{}).(*linesWriter); ok && wantsEvents(r) {
+				lines.events = true
+				if id := r.Header.Get(lastEventID); id != "" { // it is newer than the token in the URL
+					q.Del("resumeToken")
+					q.Set("resume_token", id)
+				}
+			}
 		}
 		asked := r.Clone(r.Context())
 		asked.Method, asked.URL.RawQuery = verb, q.Encode()

@@ -116,7 +116,7 @@ func (x *exporter) follow(ctx context.Context) error {
 	}
 	moved := x.Clock()
 	for {
-		until, _, more := x.Journal.Written()
+		until, whole, more := x.Journal.Written()
 		lost, from, err := x.Journal.Lost(at, until)
 		if err != nil {
 			return err
@@ -154,8 +154,10 @@ func (x *exporter) follow(ctx context.Context) error {
 		if at = reached; at.Before(until) {
 			continue
 		}
-		if err := x.tellEnds(ctx, at); err != nil {
-			return err
+		if whole {
+			if err := x.tellEnds(ctx, at); err != nil {
+				return err
+			}
 		}
 		if err := x.idle(ctx, replaced, more); err != nil {
 			return err

@@ -46,19 +46,20 @@ type ledger struct {
 	// one, which tells them with the same ids.
 	Told   map[string]entry `json:"told,omitempty"`
 	Claims []entry          `json:"claims,omitempty"`
-	// Recent are the last transitions that were told, also the earlier ones of a conflict that has ended and
-	// begun again since.
+	// Recent are the last transitions that were told, without updates, also the earlier ones of a conflict that
+	// has ended and begun again since.
 	Recent []entry `json:"recent,omitempty"`
 }
 
 // An entry is a transition in a ledger. Only claims have an ID. They and recent transitions have a subject, and
-// what is not over has an address.
+// what is not over has an address. Update is set for claims of updates.
 type entry struct {
 	Subject string    `json:"subject,omitempty"`
 	ID      string    `json:"id,omitempty"`
 	Rank    rank      `json:"rank"`
 	At      time.Time `json:"at"`
 	Address string    `json:"address,omitempty"`
+	Update  bool      `json:"update,omitempty"`
 }
 
 // entryOf returns the entry of a transition of a rank.
@@ -199,7 +200,7 @@ func (h *handover) claim(ctx context.Context, some []transition) error {
 	for i := range some {
 		if r, _ := rankOf(&some[i]); r != unranked {
 			e := entryOf(&some[i], r)
-			e.Subject, e.ID = some[i].subject, some[i].id
+			e.Subject, e.ID, e.Update = some[i].subject, some[i].id, some[i].updates()
 			h.ledger.Claims = append(h.ledger.Claims, e)
 		}
 	}
@@ -214,7 +215,9 @@ func (h *handover) told(ctx context.Context, until time.Time, now time.Time) err
 	claims := h.ledger.Claims
 	for _, c := range claims {
 		h.ledger.Told[c.Subject] = entry{Rank: c.Rank, At: c.At, Address: c.Address}
-		h.ledger.Recent = append(h.ledger.Recent, entry{Subject: c.Subject, Rank: c.Rank, At: c.At})
+		if !c.Update {
+			h.ledger.Recent = append(h.ledger.Recent, entry{Subject: c.Subject, Rank: c.Rank, At: c.At})
+		}
 	}
 	if len(claims) == 0 && !until.After(h.ledger.Until) {
 		return nil

@@ -277,7 +277,12 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 		c.note("No finding with the id %[1]s and no node %[1]s is known so far.", name)
 		return "", exitCannotTell // an unseen node or finding may have this name
 	}
-	return "", fmt.Errorf("there is no finding with the id %[1]q and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes", name, c.sys.program)
+	matching := ""
+	if c.narrowing != (narrowing{}) {
+		matching = " that matches the filters"
+	}
+	return "", fmt.Errorf("there is no finding with the id %[1]q%[3]s and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes",
+		name, c.sys.program, matching)
 }
 
 // inFull shows the details of findings, one after the other.

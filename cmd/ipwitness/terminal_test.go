@@ -150,6 +150,20 @@ func TestAnIDTakesNoFilters(t *testing.T) {
 	c.wantStderr(t, "ipwitness: an ID selects one conflict and cannot be combined with --namespace or --cause: remove one of them\n")
 }
 
+func TestAnUnknownFindingMayBeFilteredOut(t *testing.T) {
+	c := serve(t, audited())
+	for args, want := range map[string]string{
+		"audit abc -n shop": `ipwitness: there is no finding with the id "abc" that matches the filters and no node of that name: `,
+		"audit abc":         `ipwitness: there is no finding with the id "abc" and no node of that name: `,
+	} {
+		c.stderr.Reset()
+		c.run(t, 1, strings.Fields(args)...)
+		if got := c.stderr.String(); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %q, want it to begin with %q", args, got, want)
+		}
+	}
+}
+
 func TestPodsOfTheSelectedNamespaceHaveShortNames(t *testing.T) {
 	for args, want := range map[string]string{
 		"owners web-1 -n default":         "namespace=default&pod=web-1",

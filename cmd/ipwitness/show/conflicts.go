@@ -129,9 +129,7 @@ func contenders(c *pb.Conflict) string {
 func combined(all []*pb.Conflict) *pb.Conflict {
 	one := all[0]
 	out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Acknowledgement: one.GetAcknowledgement()}
-	var addresses []string
 	for _, c := range all {
-		addresses = append(addresses, c.GetAddress())
 		if out.GetDetectedAt() == nil || compareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 {
 			out.DetectedAt = c.GetDetectedAt()
 		}
@@ -139,7 +137,7 @@ func combined(all []*pb.Conflict) *pb.Conflict {
 			out.ResolvedAt = at
 		}
 	}
-	out.Address = few(addresses)
+	out.Address = fmt.Sprintf("%s and %d more", one.GetAddress(), len(all)-1)
 	return out
 }
 

@@ -53,26 +53,6 @@ func (p *page) fold(width int, t tone, word, lead, text string) {
 	p.out.WriteByte('\n')
 }
 
-// hanging folds a text after a lead to a width; 0 is any width. The lines after the first are aligned
-// with the text, which is below a lead that leaves no room for it.
-func hanging(lead, text string, width int) string {
-	if width == 0 {
-		return strings.TrimRight(lead+text, " ")
-	}
-	column := utf8.RuneCountInString(lead)
-	text = strings.Join(strings.Fields(text), " ")
-	if column+min(utf8.RuneCountInString(text), leastTextWidth) > width && strings.TrimSpace(lead) != "" { // no room beside the lead
-		return strings.TrimRight(lead, " ") + "\n" + hanging("    ", text, width)
-	}
-	lines := folded(text, max(width-column, leastTextWidth), 0)
-	return strings.TrimRight(lead+strings.Join(lines, "\n"+strings.Repeat(" ", column)), " ")
-}
-
-// Hanging folds a text after a lead as pages do.
-func Hanging(lead, text string, layout Layout) string {
-	return hanging(lead, text, min(layout.Width, textWidth))
-}
-
 // link adds a URL after a lead, on a line of its own if the terminal is too narrow for both.
 func (p *page) link(lead, url string) {
 	if w := p.layout.Width; w > 0 && utf8.RuneCountInString(lead+url) > w {

@@ -4,10 +4,7 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // gap separates two columns.
@@ -178,7 +175,9 @@ func longestWord(text string) (most int) {
 func (t *Table) measure(cells []string) {
 	for i, c := range cells {
 		t.widen(i, utf8.RuneCountInString(c))
-		t.least[i] = max(t.least[i], longestWord(c))
+		if t.width > 0 {
+			t.least[i] = max(t.least[i], longestWord(c))
+		}
 	}
 }
 
@@ -239,19 +238,42 @@ func (t *Table) arrange() (shown, widths []int, below bool) {
 		shown, below = shown[:last], true
 	}
 	shown = t.fit(shown, least, 1)
-	for over := total(shown, widths) - t.width; over > 0; over-- { // the widest column that folds gives way
-		widest := -1
-		for _, i := range shown {
-			if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
-				widest = i
+	t.squeeze(shown, widths, least)
+	return shown, widths, below
+}
+
+// squeeze narrows columns whose cells are folded until all columns fit: at each step the one in which
+// the fewest cells are folded then and, of several, the widest.
+func (t *Table) squeeze(shown, widths, least []int) {
+	lengths := map[int][]int{} // of the cells of a column, sorted
+	for _, i := range shown {
+		if widths[i] == least[i] {
+			continue
+		}
+		for _, r := range t.rows {
+			if !r.loose && i < len(r.cells) {
+				lengths[i] = append(lengths[i], utf8.RuneCountInString(r.cells[i]))
 			}
 		}
-		if widest < 0 {
-			break
-		}
-		widths[widest]--
+		slices.Sort(lengths[i])
 	}
-	return shown, widths, below
+	for over := total(shown, widths) - t.width; over > 0; over-- {
+		narrower, fewest := -1, 0
+		for _, i := range shown {
+			if widths[i] == least[i] {
+				continue
+			}
+			within, _ := slices.BinarySearch(lengths[i], widths[i])
+			folded := len(lengths[i]) - within
+			if narrower < 0 || folded < fewest || folded == fewest && widths[i] > widths[narrower] {
+				narrower, fewest = i, folded
+			}
+		}
+		if narrower < 0 {
+			return
+		}
+		widths[narrower]--
+	}
 }
 
 // fit leaves out columns of a rank or above until the others fit.
@@ -388,104 +410,4 @@ func (t *Table) writeWords(b *strings.Builder, r row, shown []int) {
 		}
 	}
 	b.WriteByte('\n')
-}
-
-// unbroken returns the parts of a text that are not broken: words, and a word with the | that separates
-// it from the next one.
-func unbroken(text string) (parts []string) {
-	for word := range strings.FieldsSeq(text) {
-		if word == "|" && len(parts) > 0 {
-			parts[len(parts)-1] += " |"
-		} else {
-			parts = append(parts, word)
-		}
-	}
-	return parts
-}
-
-// folded breaks a text at spaces into lines of at most width characters. Words that are longer are not
-// broken. Lines after the first are indented.
-func folded(text string, width, indent int) (lines []string) {
-	if utf8.RuneCountInString(text) <= width {
-		return []string{text}
-	}
-	margin := strings.Repeat(" ", indent)
-	line, used := margin, indent
-	empty := true
-	for _, word := range unbroken(text) {
-		n := utf8.RuneCountInString(word)
-		switch {
-		case empty:
-		case used+1+n > width:
-			lines = append(lines, line)
-			line, used = margin, indent
-		default:
-			line, used = line+" ", used+1
-		}
-		line, used, empty = line+word, used+n, false
-	}
-	return append(lines, line)
-}
-
-// column is one column of a table.
-type column[T any] struct {
-	header string
-	cell   func(item T, now time.Time) string
-	room   int  // initial width in a watch
-	wide   bool // only with -o wide
-	ages   bool // changes with time, so not shown in a watch
-	// at returns the time from which the cell counts; set if ages is.
-	at func(item T) *timestamppb.Timestamp
-	// tone returns the tone of the cell; may be nil.
-	tone func(item T) tone
-	trait
-}
-
-// headers returns the headers of columns.
-func headers[T any](columns []column[T]) []string {
-	var out []string
-	for _, c := range columns {
-		out = append(out, c.header)
-	}
-	return out
-}
-
-// cells returns the cells of one item.
-func cells[T any](columns []column[T], item T, now time.Time) []string {
-	var out []string
-	for _, c := range columns {
-		out = append(out, c.cell(item, now))
-	}
-	return out
-}
-
-// tones returns the tones of the cells of one item.
-func tones[T any](columns []column[T], item T) []tone {
-	out := make([]tone, len(columns))
-	for i, c := range columns {
-		if c.tone != nil {
-			out[i] = c.tone(item)
-		}
-	}
-	return out
-}
-
-// narrow removes the columns that are only for -o wide, unless wide is set.
-func narrow[T any](columns []column[T], wide bool) []column[T] {
-	var out []column[T]
-	for _, c := range columns {
-		if wide || !c.wide {
-			out = append(out, c)
-		}
-	}
-	return out
-}
-
-// list writes a table of items.
-func list[T any](w io.Writer, layout Layout, columns []column[T], items []T, now time.Time) error {
-	t := tableOf(w, layout, columns)
-	for _, item := range items {
-		t.add(row{cells: cells(columns, item, now), tones: tones(columns, item)})
-	}
-	return t.Flush()
 }
