@@ -1,14 +1,12 @@
-// Writes src/types.ts, the types of the API's messages, from its description. In the JSON of the API,
-// fields are always present unless they are messages.
+// Writes src/types.ts, the types of the API's messages, from its description.
 import { readFileSync, writeFileSync } from 'node:fs'
 
-const description = JSON.parse(readFileSync('../../../proto/ipwitness/v1/openapi.swagger.json', 'utf8'))
-const messages = description.definitions
-const title = (name) => name.replace(/^v1/, '')
+const description = JSON.parse(readFileSync('../../../proto/ipwitness/v1/openapi.json', 'utf8'))
+const messages = description.components.schemas
 
 /** The TypeScript type of a schema. */
 function type(schema) {
-  if (schema.$ref) return title(schema.$ref.split('/').pop())
+  if (schema.$ref) return schema.$ref.split('/').pop()
   switch (schema.type) {
     case 'array': return `${type(schema.items)}[]`
     case 'object': return schema.additionalProperties ? `Record<string, ${type(schema.additionalProperties)}>` : 'object'
@@ -17,30 +15,27 @@ function type(schema) {
   }
 }
 
-/** Whether a field may be absent. */
-const optional = (s) => s.format === 'date-time' || s.pattern || (s.$ref ? !messages[s.$ref.split('/').pop()].enum : s.type === 'object')
-
 /** The messages that these use, directly or not. */
 function used(names, found = new Set()) {
   for (const name of names) {
     if (found.has(name)) continue
     found.add(name)
-    used([...JSON.stringify(messages[name]).matchAll(/"#\/definitions\/(\w+)"/g)].map((m) => m[1]), found)
+    used([...JSON.stringify(messages[name]).matchAll(/"#\/components\/schemas\/(\w+)"/g)].map((m) => m[1]), found)
   }
   return found
 }
 
-const answers = Object.keys(messages).filter((name) => /^v1(List|Watch|Explain).*Response$/.test(name))
+const answers = Object.keys(messages).filter((name) => /^(List|Watch|Explain).*Response$/.test(name))
 let out = '// Made by types.mjs from the description of the API. Do not edit.\n'
 for (const name of [...used(answers)].sort()) {
   const message = messages[name]
   if (message.enum) {
-    out += `\nexport type ${title(name)} = ${message.enum.map((v) => `'${v}'`).join(' | ')}\n`
+    out += `\nexport type ${name} = ${message.enum.map((v) => `'${v}'`).join(' | ')}\n`
     continue
   }
-  out += `\nexport interface ${title(name)} {\n`
+  out += `\nexport interface ${name} {\n`
   for (const [field, schema] of Object.entries(message.properties ?? {})) {
-    out += `  ${field}${optional(schema) ? '?' : ''}: ${type(schema)}\n`
+    out += `  ${field}${message.required?.includes(field) ? '' : '?'}: ${type(schema)}\n`
   }
   out += '}\n'
 }
