@@ -52,8 +52,16 @@ var (
 // error of the console and each request to another origin.
 func newTab(t *testing.T, base, path string) *tab {
 	t.Helper()
+	// Processes of a browser that has ended may still write to its profile, so t.TempDir does not fit.
+	profile, err := os.MkdirTemp("", "ipwitness-chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		wait.Until(t, "the profile of the browser to be removed", func() bool { return os.RemoveAll(profile) == nil })
+	})
 	allocator, stop := chromedp.NewExecAllocator(t.Context(),
-		chromedp.ExecPath(chromium), chromedp.UserDataDir(t.TempDir()), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.ExecPath(chromium), chromedp.UserDataDir(profile), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.WindowSize(int(desktop.width), int(desktop.height)),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
