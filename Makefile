@@ -24,6 +24,9 @@ EPOCH := $(shell git log -1 --no-show-signature --format=%ct 2>/dev/null || echo
 IMAGE := ghcr.io/ipwitness/ipwitness:$(VERSION)
 ARCHES := amd64 arm64
 
+# What builds a release, for its provenance: CI sets it to the URI of its run.
+BUILDER := https://github.com/ipwitness/ipwitness/blob/main/docs/release.md\#provenance
+
 # More arguments for the program, as in: make run ARGS='--wire off'
 ARGS :=
 # More arguments for go test, as in: make test TESTFLAGS='-run Duplicate'
@@ -62,6 +65,8 @@ export IPWITNESS_KUBERNETES_BIN := $(CURDIR)/bin/kubernetes
 BUF := bin/tools/buf
 GOLANGCI := bin/tools/golangci-lint
 IMAGE_TOOL := bin/tools/image
+RELEASE_TOOL := bin/tools/release
+SBOM_TOOL := bin/tools/cyclonedx-gomod
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool dhcp host-local loopback macvlan ptp)
 OTELCOL := bin/otelcol/otelcol
@@ -86,7 +91,9 @@ TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	/bin/busybox:busybox-static dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
-	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3
+	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3 \
+	/usr/share/bash-completion/bash_completion:bash-completion fish:fish tmux:tmux
+DEMO_NEEDS := ip:iproute2 unshare:util-linux nsenter:util-linux awk:mawk
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
@@ -145,10 +152,28 @@ package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for 
 		install -D -m 644 deploy/systemd/sysusers.conf $$to/lib/sysusers.d/ipwitness.conf; \
 		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* \
 			bin/release/$$a/build/out/THIRD-PARTY-LICENSES docs/install-linux.md deploy/systemd/*.yaml; \
+		install -D -m 755 -t $$to/share/doc/ipwitness deploy/kubectl/kubectl_complete-ipwitness; \
 		(cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
 			--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
 		ls -s --human-readable bin/$$name.tar.gz; \
 	done
+
+# The chart needs a semantic version: that of the tag, or one that is older than every release.
+CHART_VERSION := $(shell echo '$(VERSION)' | sed -E '/^v[0-9]+\.[0-9]+\.[0-9]+(-[A-Za-z0-9.-]+)?$$/!{s/[^A-Za-z0-9-]/-/g;s/^/v0.0.0-g/};s/^v//')
+DIST := bin/release/dist
+.PHONY: release
+release: image package $(HELM) $(RELEASE_TOOL) $(SBOM_TOOL) ## Build all files of a release into bin/release/dist: image, packages, chart, SBOM, krew manifest, provenance, checksums
+	@rm -rf $(DIST) && mkdir -p $(DIST)
+	@cp bin/ipwitness-$(VERSION)-linux-*.tar.gz $(DIST)/
+	@cp bin/ipwitness-image.tar $(DIST)/ipwitness-$(VERSION)-image.tar
+	@for a in $(ARCHES); do \
+		$(SBOM_TOOL) bin -json -std -noserial -notimestamp -version $(VERSION) \
+			-output $(DIST)/ipwitness-$(VERSION)-linux-$$a.cdx.json bin/release/$$a/build/out/ipwitness; \
+	done
+	@$(HELM) package deploy/helm/ipwitness --version $(CHART_VERSION) --app-version $(VERSION) --destination $(DIST) >/dev/null
+	@$(RELEASE_TOOL) -dir $(DIST) -version $(VERSION) -revision $(REVISION) -go $$(go env GOVERSION) \
+		-arch $(subst $(space),$(comma),$(strip $(ARCHES))) -image $(IMAGE) -builder '$(BUILDER)'
+	@ls -s --human-readable $(DIST)
 
 .PHONY: as-root
 as-root: # before a build that takes minutes
@@ -159,9 +184,14 @@ run: as-root build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
 
 .PHONY: demo
-demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it
+demo: as-root deps-demo build cni-plugins ## Show a real IPAM accident and how ipwitness reports it; ARGS='-pace 3s'
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
+
+.PHONY: playground
+playground: as-root deps-demo build cni-plugins ## Open a shell on a host of its own, to try ipwitness (docs/tutorial.md)
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
+	@$(AS_ROOT) bin/demo -shell
 
 ##@ Check
 
@@ -181,8 +211,9 @@ test: deps-test build cni-plugins aws-vpc-cni otelcol nats containerd helm ## Te
 # without it. make test-cluster runs ./aggregator/kube.
 RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
 .PHONY: test-all
-test-all: deps-test build cni-plugins aws-vpc-cni otelcol nats containerd image package helm ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
+test-all: deps-test build cni-plugins aws-vpc-cni otelcol nats containerd release ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
 	go -C tools/image test ./...
+	go -C tools/release test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./aggregator
 	@$(MAKE) --no-print-directory test-cluster test-kernels
@@ -194,6 +225,10 @@ model: ## Run a minute of random histories in the aggregator and in the referenc
 .PHONY: crash
 crash: deps-test build ## Kill an aggregator 100 times under load and compare its history with what happened; ARGS='-kills 20'
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 1h -v $(EXEC_AS_ROOT) -run '^TestTheHistoryOutlivesSIGKILLUnderLoad$$' ./tests -args $(or $(ARGS),-kills 100)
+
+.PHONY: chaos
+chaos: deps-test build ## Kill, pause and cut off three replicas under load for minutes, and check what they say; ARGS='-replicas 2 -rounds 5'
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 2h -v $(EXEC_AS_ROOT) -run '^TestReplicasUnderFaultsAndLoad$$' ./tests -args $(or $(ARGS),-replicas 3 -rounds 5)
 
 .PHONY: test-cluster
 test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes with two nodes, as root; the first run builds it (minutes)
@@ -236,6 +271,8 @@ lint-go: $(GOLANGCI)
 	$(GOLANGCI) run --allow-serial-runners ./...
 	go -C tools/image mod tidy -diff
 	cd tools/image && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
+	go -C tools/release mod tidy -diff
+	cd tools/release && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
 	go -C tools/awsvpc mod tidy -diff
 	cd tools/awsvpc && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
 	go -C tools/otelcol mod tidy -diff
@@ -272,9 +309,10 @@ generate-bpf: deps-bpf ## Regenerate bpf/*.o and their Go code
 .PHONY: generate-proto
 generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, OpenAPI
 	$(BUF) generate
+	go run ./tests/openapi bin/openapi.swagger.json proto/ipwitness/v1/openapi.json
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations.md, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
+generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -285,6 +323,10 @@ generate-observability: ## Regenerate docs/metrics.md and the dashboards from th
 .PHONY: update-pictures
 update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in docs/images again, as root (minutes)
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
+
+.PHONY: update-recording
+update-recording: deps-demo cni-plugins ## Record the demo again for the README, as root (half a minute)
+	go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^TestTheRecordingShowsTheDemo$$' ./tests -args -recording '$(CURDIR)/docs/images'
 
 .PHONY: generate-deploy
 generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, its list of values, and deploy/manifests
@@ -299,7 +341,7 @@ update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Ma
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find README.md bpf proto docs deploy -type f -regex '.*\(README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find README.md bpf proto docs deploy -type f -regex '.*\(README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source
@@ -358,6 +400,14 @@ $(GOLANGCI): tools/lint/go.mod tools/lint/go.sum
 $(PROTOC_PLUGINS) &: tools/protoc/go.mod tools/protoc/go.sum
 	CGO_ENABLED=0 go -C tools/protoc build -trimpath -o '$(CURDIR)/bin/tools/' tool
 	@touch $(PROTOC_PLUGINS)
+
+$(RELEASE_TOOL): tools/release/main.go tools/release/go.mod
+	CGO_ENABLED=0 go -C tools/release build -trimpath -buildvcs=false -o '$(CURDIR)/$@' .
+	@touch $@
+
+$(SBOM_TOOL): tools/sbom/go.mod tools/sbom/go.sum
+	CGO_ENABLED=0 go -C tools/sbom build -trimpath -o '$(CURDIR)/bin/tools/' tool
+	@touch $@
 
 $(IMAGE_TOOL): tools/image/main.go tools/image/go.mod tools/image/go.sum
 	CGO_ENABLED=0 go -C tools/image build -trimpath -buildvcs=false -o '$(CURDIR)/$@' .
@@ -432,12 +482,15 @@ $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum
 		-ldflags "-s -w -X $(CONTAINERD_MODULE)/version.Version=$$v" tool
 	@touch $(CONTAINERD)
 
-.PHONY: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures
+.PHONY: deps-test deps-demo deps-bench deps-kernels deps-format deps-bpf deps-pictures
 deps-kernels:
 	@$(call need,$(KERNELS_NEEDS))
 
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-demo:
+	@$(call need,$(DEMO_NEEDS))
 
 deps-pictures:
 	@$(call need,$(PICTURES_NEEDS))

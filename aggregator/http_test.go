@@ -92,7 +92,7 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		{"/v1/owners?cidr=10.1", 400, "is not a prefix"},
 		{"/v1/owners?mac=zz", 400, "is not a hardware address"},
 		{"/v1/owners?page_token=zz", 400, "page_token"},
-		{"/v1/owners?nonsense=1", 200, ""},
+		{"/v1/owners?nonsense=1", 400, `unknown parameter \"nonsense\"`},
 		{"/v1/conflicts?state=BROKEN", 400, "state must be SUSPECTED, CONFIRMED or RESOLVED"},
 		{"/v1/conflicts?state=257", 400, "state must be SUSPECTED, CONFIRMED or RESOLVED"},
 		{"/v1/conflicts?state=confirmed", 200, `{"conflicts":[],"coverage":{`},
@@ -112,7 +112,7 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/": "/v1/owners", "/healthz": "ok", "/readyz": "ok", "/openapi.json": `"swagger"`,
+		"/": "/v1/owners", "/healthz": "ok", "/readyz": "ok", "/openapi.json": `"openapi"`,
 		"/metrics": `ipwitness_conflicts{cause="unknown",state="confirmed"} 0`,
 	} {
 		if code, _, body := get(t, url+path); code != 200 || !strings.Contains(body, want) {

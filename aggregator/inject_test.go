@@ -229,11 +229,12 @@ func (l *lab) reported() reported {
 	})
 	check(err)
 	out.messages = append(out.messages, owners, conflicts, findings, nodes, pools)
-	check(show.Owners(&b, owners.GetOwners(), show.Layout{Wide: true}, now))
-	check(show.Conflicts(&b, conflicts.GetConflicts(), show.Layout{Wide: true}, now))
-	check(show.Findings(&b, findings.GetFindings(), true, now))
-	check(show.Nodes(&b, nodes.GetNodes(), nil, true, now))
-	check(show.Pools(&b, pools.GetPools(), true))
+	check(show.Owners(&b, owners.GetOwners(), show.NewMarks(owners.GetOwners(), conflicts.GetConflicts()), show.Layout{Wide: true}, now))
+	_, err = show.Conflicts(&b, conflicts.GetConflicts(), show.Layout{Wide: true}, now)
+	check(err)
+	check(show.Findings(&b, findings.GetFindings(), show.Layout{Wide: true}, now))
+	check(show.Nodes(&b, nodes.GetNodes(), nil, show.Layout{Wide: true}, now))
+	check(show.Pools(&b, pools.GetPools(), show.Layout{Wide: true}))
 	for _, n := range nodes.GetNodes() {
 		out.nodes[n.GetName()] = n
 	}
@@ -247,16 +248,16 @@ func (l *lab) reported() reported {
 		e, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: o.GetAddress()})
 		check(err)
 		out.messages = append(out.messages, e)
-		check(show.Explain(&b, e, now))
+		check(show.Explain(&b, e, show.Layout{}, now))
 	}
 	for _, c := range conflicts.GetConflicts() {
-		check(show.Conflict(&b, c, now))
+		check(show.Conflict(&b, c, show.Layout{}, now))
 	}
 	for _, f := range findings.GetFindings() {
 		for _, node := range f.GetNodes() {
 			out.findings[node] = append(out.findings[node], f)
 		}
-		check(show.Finding(&b, f, now))
+		check(show.Finding(&b, f, show.Layout{}, now))
 	}
 	out.shown = b.String()
 	return out

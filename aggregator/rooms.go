@@ -107,6 +107,6 @@ func journalProblem(p journal.Problem) string {
 func (c *core) watches() map[string]int {
 	return map[string]int{
 		"owners": c.events.Owners.Subscribers(), "conflicts": c.events.Conflicts.Subscribers(), "findings": c.events.Findings.Subscribers(),
-		"events": int(c.witness.EventWatches.Load()),
+		"events": int(c.witness.EventWatches.Load()), "nodes": int(c.witness.NodeWatches.Load()),
 	}
 }

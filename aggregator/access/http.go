@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Refusal answers an HTTP request with an error.
+// Refusal answers an HTTP request with an error, and calls Challenge.
 type Refusal func(w http.ResponseWriter, r *http.Request, err error)
 
 // REST authenticates the callers of REST requests. EnterREST authorizes them later, once the
@@ -18,7 +18,6 @@ func (g *Guard) REST(next http.Handler, refuse Refusal) http.Handler {
 		by := shown(r)
 		c, err := g.authenticate(r.Context(), by, false)
 		if err != nil {
-			answer401(w, err)
 			refuse(w, r, g.refuse(r.Context(), err, by, r.Method+" "+r.URL.Path))
 			return
 		}
@@ -35,7 +34,6 @@ func (g *Guard) Metrics(next http.Handler, refuse Refusal) http.Handler {
 			err = g.limits.call(c)
 		}
 		if err != nil {
-			answer401(w, err)
 			refuse(w, r, g.refuse(r.Context(), err, by, metrics.String()))
 			return
 		}
@@ -43,11 +41,18 @@ func (g *Guard) Metrics(next http.Handler, refuse Refusal) http.Handler {
 	})
 }
 
-// answer401 sets the header that names the authentication scheme (RFC 9110, section 11.6.1).
-func answer401(w http.ResponseWriter, err error) {
-	if status.Code(err) == codes.Unauthenticated {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="ipwitness"`)
+// Challenge sets the header that names the authentication scheme (RFC 9110, section 11.6.1) if the
+// error of a response has the code Unauthenticated. If the request has a token, the header says that the
+// token is not valid (RFC 6750, section 3).
+func Challenge(w http.ResponseWriter, r *http.Request, code codes.Code) {
+	if code != codes.Unauthenticated {
+		return
 	}
+	challenge := `Bearer realm="ipwitness"`
+	if bearer(r.Header.Get("Authorization")) != "" {
+		challenge += `, error="invalid_token"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
 }
 
 // shown returns the credential of a request.

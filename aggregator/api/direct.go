@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"io"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
@@ -28,7 +30,9 @@ func call[Q, R any](ctx context.Context, d direct, method string, q *Q, do func(
 	return do(ctx, q)
 }
 
-// follow opens a stream of d.
+// follow serves a stream of d to its end. The service writes the messages itself, so that no other
+// goroutine has to wake up for each message, and the gateway receives none. Only an error before the
+// first message is left to the gateway.
 func follow[Q, M any](ctx context.Context, d direct, method string, q *Q, do func(*Q, grpc.ServerStreamingServer[M]) error) (grpc.ServerStreamingClient[M], error) {
 	ctx, end, err := d.guard.EnterREST(ctx, method, true)
 	if err != nil {
@@ -39,11 +43,21 @@ func follow[Q, M any](ctx context.Context, d direct, method string, q *Q, do fun
 	if !ok {
 		return nil, status.Errorf(codes.Internal, "%s is not called by a request", method)
 	}
-	return lineClient[M]{
-		serve:  func(stream grpc.ServerStreamingServer[M]) error { return do(q, stream) },
-		server: lineServer[M]{ctx: ctx, lines: lines},
-	}, nil
+	err = do(q, lineServer[M]{ctx: ctx, lines: lines})
+	if begun := lines.end(err); !begun && err != nil {
+		return nil, err
+	}
+	return served[M]{}, nil
 }
+
+// served is the gateway's end of a stream that has ended. It has only the methods that the gateway calls.
+type served[M any] struct{ grpc.ClientStream }
+
+// Header implements grpc.ClientStream.
+func (served[M]) Header() (metadata.MD, error) { return nil, nil }
+
+// Recv implements grpc.ServerStreamingClient.
+func (served[M]) Recv() (*M, error) { return nil, io.EOF }
 
 // The methods of pb.WitnessServiceClient follow.
 
@@ -81,6 +95,18 @@ func (d direct) ListEvents(ctx context.Context, q *pb.ListEventsRequest, _ ...gr
 
 func (d direct) ListNodes(ctx context.Context, q *pb.ListNodesRequest, _ ...grpc.CallOption) (*pb.ListNodesResponse, error) {
 	return call(ctx, d, pb.WitnessService_ListNodes_FullMethodName, q, d.service.ListNodes)
+}
+
+func (d direct) GetFinding(ctx context.Context, q *pb.GetFindingRequest, _ ...grpc.CallOption) (*pb.GetFindingResponse, error) {
+	return call(ctx, d, pb.WitnessService_GetFinding_FullMethodName, q, d.service.GetFinding)
+}
+
+func (d direct) GetNode(ctx context.Context, q *pb.GetNodeRequest, _ ...grpc.CallOption) (*pb.GetNodeResponse, error) {
+	return call(ctx, d, pb.WitnessService_GetNode_FullMethodName, q, d.service.GetNode)
+}
+
+func (d direct) WatchNodes(ctx context.Context, q *pb.WatchNodesRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchNodesResponse], error) {
+	return follow(ctx, d, pb.WitnessService_WatchNodes_FullMethodName, q, d.service.WatchNodes)
 }
 
 func (d direct) Backup(ctx context.Context, q *pb.BackupRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.BackupResponse], error) {

@@ -6,6 +6,9 @@ import (
 	"iter"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -69,6 +72,17 @@ func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (
 	page := newPage[*pb.Finding](q.GetPageSize())
 	next := fill(page, s.walkFindings(&f, from))
 	return &pb.ListFindingsResponse{Findings: page.items, NextPageToken: next, Coverage: coverage}, nil
+}
+
+// GetFinding returns a finding by its ID.
+func (s *Service) GetFinding(_ context.Context, q *pb.GetFindingRequest) (*pb.GetFindingResponse, error) {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	now := s.Findings.Get(q.GetId())
+	if now == nil {
+		return nil, status.Errorf(codes.NotFound, "no finding has the id %q: it may be over, and /v1/events?kind=FINDING lists what was recorded", q.GetId())
+	}
+	return &pb.GetFindingResponse{Finding: s.Convert.Finding(now, false)}, nil
 }
 
 // findingKey returns the place of the finding that an event is about.

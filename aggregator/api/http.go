@@ -3,17 +3,17 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/klauspost/compress/gzhttp"
+	"github.com/klauspost/compress/gzip"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
@@ -34,28 +34,30 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address= &case=true
 /v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &at=
+/v1/findings/{id}
 /v1/pools
 /v1/nodes
+/v1/nodes/{name}
 /v1/events           ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &since= &until=
 /v1/backup           POST {}; a stream, the files of the data directory
 /v1/owners:watch     a stream, one JSON object a line; the same filters
 /v1/conflicts:watch  a stream, one JSON object a line; the same filters
 /v1/findings:watch   a stream, one JSON object a line; the same filters
+/v1/nodes:watch      a stream, one JSON object a line; ?name=
 /v1/events:watch     a stream, one JSON object a line; the same filters, but no &until=
 /openapi.json        what these take and give
 /metrics             for Prometheus
 /healthz /readyz
 `
 
-// jsonLines encodes JSON as the API promises: empty lists and zero values are present, and a stream
-// has one object per line.
-type jsonLines struct{ runtime.JSONPb }
+// compactJSON encodes JSON as the API promises: empty lists and zero values are present.
+type compactJSON struct{ runtime.JSONPb }
 
 // streamType is the media type of streams.
 const streamType = "application/x-ndjson"
 
-// Marshal implements runtime.Marshaler. Streams do not use it for their messages.
-func (m *jsonLines) Marshal(v any) ([]byte, error) {
+// Marshal implements runtime.Marshaler. Streams do not use it.
+func (m *compactJSON) Marshal(v any) ([]byte, error) {
 	if message, ok := v.(proto.Message); ok {
 		return encoded(message)
 	}
@@ -79,11 +81,8 @@ func encoded(m proto.Message) ([]byte, error) {
 	return bytes.Clone(out), nil
 }
 
-// Delimiter implements runtime.Delimited.
-func (*jsonLines) Delimiter() []byte { return []byte("\n") }
-
 // NewDecoder implements runtime.Marshaler. Its errors describe the expected body of a request.
-func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
+func (m *compactJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	decoder := m.JSONPb.NewDecoder(r)
 	return runtime.DecoderFunc(func(v any) error {
 		err := decoder.Decode(v)
@@ -105,22 +104,29 @@ const maxBody = 64 << 10
 // ready reports whether the aggregator runs.
 func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
 	gateway := runtime.NewServeMux(
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, &jsonLines{runtime.JSONPb{
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &compactJSON{runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 		}}),
 		runtime.WithOutgoingHeaderMatcher(none),
 		runtime.WithIncomingHeaderMatcher(none), // headers of clients must not become metadata, which only this package sets
-		runtime.WithRoutingErrorHandler(noRoute),
+		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			refuse(w, r, err)
+		}),
+		runtime.WithDisablePathLengthFallback(), // a POST is never a GET
 	)
 	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, direct{service, guard})
 	if err != nil {
 		return nil, nil, fmt.Errorf("register REST routes: %w", err)
 	}
-
-	refuse := func(w http.ResponseWriter, r *http.Request, err error) {
-		_, marshaler := runtime.MarshalerForRequest(gateway, r)
-		runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
+	paths, err := newResources(pb.OpenAPI)
+	if err != nil {
+		return nil, nil, err
 	}
+	compress, err := gzhttp.NewWrapper(gzhttp.EnableZstd(false), gzhttp.CompressionLevel(gzip.StatelessCompression))
+	if err != nil {
+		return nil, nil, fmt.Errorf("prepare compression: %w", err)
+	}
+
 	probeMux := http.NewServeMux()
 	probeMux.HandleFunc("GET /healthz", text("ok\n"))
 	probeMux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -137,24 +143,23 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
 	mux := http.NewServeMux()
-	mux.Handle("/", foreign.Handler(guard.REST(plainQuery(gateway), refuse)))
+	mux.Handle("/", foreign.Handler(guard.REST(paths.serve(gateway, mux), refuse)))
 	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
 		mux.Handle(pattern, probeMux)
 	}
 	mux.HandleFunc("GET /{$}", text(indexPage))
-	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(pb.OpenAPI)
-	})
+	mux.HandleFunc("GET /openapi.json", describe)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		lines := newLinesWriter(&impatient{ResponseWriter: w, until: time.Now().Add(answerWithin)})
+		w.Header().Set("Cache-Control", "no-store") // what is true now
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		lines := newLinesWriter(&impatient{ResponseWriter: w, until: time.Now().Add(answerWithin)}, r)
 		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
 		lines.finish()
 	})
 	// This handler is the outermost one. It tells the server's own writer that the rest of a body is
 	// not read. Otherwise a client that is still sending would be disconnected before it has read the
 	// response.
-	return http.MaxBytesHandler(handler, maxBody), probeMux, nil
+	return http.MaxBytesHandler(compress(handler), maxBody), probeMux, nil
 }
 
 func none(string) (string, bool) { return "", false }
@@ -209,54 +214,11 @@ func text(body string) http.HandlerFunc {
 	}
 }
 
-// plainQuery parses the parameters that are not strings, because the gateway would report errors in
-// the terms of its parser. States may be in lower case.
-func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
-		if err := readQuery(r.URL.Path, q); err != nil {
-			_, marshaler := runtime.MarshalerForRequest(gateway, r)
-			runtime.HTTPError(r.Context(), gateway, marshaler, w, r, err)
-			return
-		}
-		r.URL.RawQuery = q.Encode()
-		gateway.ServeHTTP(w, r)
-	}
-}
-
-func readQuery(path string, q url.Values) error {
-	if state := strings.ToUpper(q.Get("state")); q.Has("state") {
-		states, err := pb.Conflict_State_value, errState
-		if strings.HasPrefix(path, "/v1/owners") {
-			states, err = pb.Owner_State_value, errOwnerState
-		}
-		if _, ok := states[state]; !ok && state != "" {
-			return err
-		}
-		q.Set("state", state)
-	}
-	for _, name := range []string{"page_size", "pageSize"} {
-		if _, err := strconv.ParseUint(q.Get(name), 10, 32); q.Has(name) && err != nil {
-			return status.Errorf(codes.InvalidArgument,
-				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
-		}
-	}
-	for _, name := range []string{"all", "case"} {
-		if _, err := strconv.ParseBool(q.Get(name)); q.Has(name) && err != nil {
-			return status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
-		}
-	}
-	return nil
-}
-
-// noRoute answers a request that matches no method of the API.
-func noRoute(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
-	err := error(&runtime.HTTPStatusError{
-		HTTPStatus: code,
-		Err:        status.Errorf(codes.InvalidArgument, "%s is not allowed for %s", r.Method, r.URL.Path),
-	})
-	if code == http.StatusNotFound {
-		err = status.Errorf(codes.NotFound, "%s does not exist: / lists all paths", r.URL.Path)
-	}
-	runtime.HTTPError(ctx, mux, m, w, r, err)
+// describe serves the description of the REST interface. It changes with the version of the program
+// only, so that clients may keep it and ask whether it is still the same.
+func describe(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("Etag", fmt.Sprintf(`"%x"`, sha256.Sum256(pb.OpenAPI)))
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(pb.OpenAPI))
 }

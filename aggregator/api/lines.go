@@ -2,11 +2,13 @@ package api
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/apijson"
@@ -16,6 +18,9 @@ import (
 // until they are flushed or fill a part. Other responses are passed through.
 type linesWriter struct {
 	*impatient
+	// headerOnly is set if the request is a HEAD, and events if a stream consists of server-sent events
+	// instead of lines of JSON.
+	headerOnly, events bool
 
 	// turn is a lock for the fields below: it contains an element while a goroutine uses them. A
 	// write may block for as long as impatient allows. A channel, unlike a mutex, lets synctest
@@ -25,10 +30,12 @@ type linesWriter struct {
 	// ended is set when the service sends no more messages, or after a failed write, because the
 	// connection may still accept later lines.
 	ended error
+	// silence runs beat when nothing was written for a while; nil if there are no heartbeats.
+	silence *time.Timer
 }
 
-func newLinesWriter(w *impatient) *linesWriter {
-	return &linesWriter{impatient: w, turn: make(chan struct{}, 1)}
+func newLinesWriter(w *impatient, r *http.Request) *linesWriter {
+	return &linesWriter{impatient: w, headerOnly: r.Method == http.MethodHead, turn: make(chan struct{}, 1)}
 }
 
 func (w *linesWriter) lock()   { w.turn <- struct{}{} }
@@ -37,25 +44,10 @@ func (w *linesWriter) unlock() { <-w.turn }
 // linesKey is the key of the *linesWriter in the context of a request.
 type linesKey struct{}
 
-// WriteHeader implements http.ResponseWriter. The header of a stream is written with its first line.
-func (w *linesWriter) WriteHeader(code int) {
-	if !w.stream {
-		w.impatient.WriteHeader(code)
-	}
-}
+// errHeaderOnly ends a stream of which only the header was requested.
+var errHeaderOnly = errors.New("only the header was requested")
 
-// Write implements io.Writer. In a stream, only the error that ends it is written by this method.
-func (w *linesWriter) Write(p []byte) (int, error) {
-	if !w.stream {
-		return w.impatient.Write(p)
-	}
-	w.lock()
-	defer w.unlock()
-	w.lines = append(w.lines, p...)
-	return len(p), nil
-}
-
-// send adds a message to the stream.
+// send adds a message to the stream. The header is written with the first one.
 func (w *linesWriter) send(m proto.Message) (err error) {
 	w.lock()
 	defer w.unlock()
@@ -63,19 +55,59 @@ func (w *linesWriter) send(m proto.Message) (err error) {
 		return w.ended
 	}
 	if !w.stream {
-		w.Header().Set("Content-Type", streamType)
-		w.impatient.WriteHeader(http.StatusOK)
-		w.stream = true
+		w.begin()
 	}
-	before := len(w.lines)
-	if w.lines, err = apijson.Append(append(w.lines, `{"result":`...), m); err != nil {
-		w.lines = w.lines[:before]
+	if w.headerOnly {
+		w.ended = errHeaderOnly
+		return w.ended
+	}
+	out := w.lines
+	if event, ok := m.(watchEvent); ok && w.events {
+		out, err = appendEvent(out, event)
+	} else {
+		out, err = appendLine(out, "result", m)
+	}
+	if err != nil {
 		return err
 	}
-	if w.lines = append(w.lines, "}\n"...); len(w.lines) < answerPart {
+	if w.lines = out; len(w.lines) < answerPart {
 		return nil
 	}
 	return w.write()
+}
+
+// begin writes the header of a stream. The caller holds the lock.
+func (w *linesWriter) begin() {
+	w.stream = true
+	w.Header().Set("Content-Type", streamType)
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect lines
+	if w.events {
+		w.Header().Set("Content-Type", eventsType)
+		w.lines = append(w.lines, retryAfter...)
+	}
+	w.WriteHeader(http.StatusOK)
+	if w.events && !w.headerOnly {
+		w.silence = time.AfterFunc(heartbeatEvery, w.beat)
+	}
+}
+
+// beat writes a heartbeat.
+func (w *linesWriter) beat() {
+	w.lock()
+	defer w.unlock()
+	if w.ended == nil {
+		w.lines = append(w.lines, heartbeat...)
+		_ = w.write() // which has set ended if it failed
+	}
+}
+
+// appendLine appends a message as a line of JSON.
+func appendLine(out []byte, key string, m proto.Message) (_ []byte, err error) {
+	out = append(append(append(out, `{"`...), key...), `":`...)
+	if out, err = apijson.Append(out, m); err != nil {
+		return nil, err
+	}
+	return append(out, "}\n"...), nil
 }
 
 // write writes the collected lines. The caller holds the lock.
@@ -83,13 +115,15 @@ func (w *linesWriter) write() error {
 	if len(w.lines) == 0 {
 		return nil
 	}
-	_, err := w.impatient.Write(w.lines)
+	_, err := w.Write(w.lines)
 	if err == nil {
 		err = http.NewResponseController(w.impatient).Flush()
 	}
 	w.lines = w.lines[:0]
 	if err != nil {
 		w.lines, w.ended = nil, err
+	} else if w.silence != nil {
+		w.silence.Reset(heartbeatEvery)
 	}
 	return err
 }
@@ -104,13 +138,32 @@ func (w *linesWriter) flush() error {
 	return w.write()
 }
 
-// end ends the stream: only an error may follow. It waits for a write in progress.
-func (w *linesWriter) end() {
+// end ends the stream with the error that the service returned, or nil. It waits for a write in
+// progress, and reports whether the stream had begun.
+func (w *linesWriter) end(err error) (begun bool) {
 	w.lock()
 	defer w.unlock()
-	if w.ended == nil {
-		w.ended = io.ErrClosedPipe
+	if w.silence != nil {
+		w.silence.Stop()
+		w.silence = nil
 	}
+	if w.ended != nil {
+		return w.stream
+	}
+	w.ended = io.ErrClosedPipe
+	if !w.stream || err == nil {
+		return w.stream
+	}
+	out := w.lines
+	if w.events {
+		out, err = appendError(out, err)
+	} else {
+		out, err = appendLine(out, "error", status.Convert(err).Proto())
+	}
+	if err == nil { // all details of errors are of known types
+		w.lines = out
+	}
+	return w.stream
 }
 
 // finish writes the remaining data after the end. It fails only if the client is gone.
@@ -136,25 +189,3 @@ func (s lineServer[M]) Send(m *M) error { return s.lines.send(any(m).(proto.Mess
 
 // Flush implements flusher.
 func (s lineServer[M]) Flush() error { return s.lines.flush() }
-
-// lineClient is the gateway's end of a stream. It has only the methods that the gateway calls.
-type lineClient[M any] struct {
-	grpc.ClientStream
-	serve  func(grpc.ServerStreamingServer[M]) error
-	server lineServer[M]
-}
-
-// Header implements grpc.ClientStream.
-func (lineClient[M]) Header() (metadata.MD, error) { return nil, nil }
-
-// Recv implements grpc.ServerStreamingClient. It serves the whole stream and returns the error that
-// ended it. The gateway receives no messages, because the service writes them itself, so no other
-// goroutine has to wake up for each message.
-func (c lineClient[M]) Recv() (*M, error) {
-	err := c.serve(c.server)
-	c.server.lines.end()
-	if err == nil {
-		err = io.EOF
-	}
-	return nil, err
-}

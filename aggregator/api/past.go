@@ -81,7 +81,7 @@ func eventQuery(q interface {
 	}
 	kind := q.GetKind()
 	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
-		return query, status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
+		return query, errEventKind
 	}
 	query = f.query(kind)
 	query.Match = f.recorded

@@ -16,10 +16,6 @@ import (
 // recordAgainAfter is the time after which recording starts again after an error.
 const recordAgainAfter = time.Second
 
-// gatherFor is how long events gather before they are recorded: meanwhile, the processors send them to
-// those who wait for them. The bus holds the events of this period.
-const gatherFor = 5 * time.Millisecond
-
 // Record records everything in the journal until ctx ends: first the present state, then every change,
 // as a watch sends them. It begins when recalled is closed: before the agents that were connected have
 // reported again after a restart, or have timed out, their owners would seem to be gone.
@@ -96,7 +92,6 @@ func record[K, T any](ctx context.Context, s *Service, r *recording, x *watch[K,
 	defer x.events.Leave()
 	x.coverage = func() *pb.Coverage { return nil } // the nodes are recorded instead
 	x.patience = newPatience()
-	x.gatherFor = gatherFor
 	x.send = func(do *step) error { return (*do)() }
 	x.flush = func() error { return nil }
 	r.reached = &x.reached

@@ -30,8 +30,8 @@ type Service struct {
 	Convert          *convert.Converter
 	Events           *events.Events
 	Journal          *journal.Journal
-	// EventWatches is the number of watches of events.
-	EventWatches atomic.Int64
+	// EventWatches and NodeWatches are the numbers of watches of events and of nodes.
+	EventWatches, NodeWatches atomic.Int64
 	// Instance identifies this process in resume tokens, and in the journal.
 	Instance int64
 	// Problems returns descriptions of the problems of the aggregator itself.

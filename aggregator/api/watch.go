@@ -44,8 +44,6 @@ type watch[K, T, M any] struct {
 	// past is what the journal has of the watch.
 	past     recorded[M]
 	patience *patience
-	// gatherFor is how long further events are awaited after the first one.
-	gatherFor time.Duration
 
 	// reached is the revision after the last event that was passed on.
 	reached uint64
@@ -209,12 +207,6 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 		}
 		select {
 		case <-changed:
-			if w.gatherFor > 0 {
-				select {
-				case <-time.After(w.gatherFor):
-				case <-ctx.Done():
-				}
-			}
 		case <-quiet.C:
 			err = w.mark(ctx, next)
 		case <-ctx.Done():

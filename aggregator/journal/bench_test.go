@@ -132,14 +132,16 @@ func benchmark(b *testing.B, rate float64, randomMAC bool) {
 	b.StopTimer()
 	b.ReportMetric(memory(b, "VmHWM")-before, "writing-peak-RSS-MiB")
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "transitions/s")
+	j.wholeSegments()
 	j.must(j.store.db.Flush())
-	wait.Until(b, "compactions", func() bool { return j.store.db.Metrics().Compact.NumInProgress == 0 })
+	wait.Until(b, "compactions", func() bool {
+		return j.store.compacting.Load() == 0 && j.store.db.Metrics().Compact.NumInProgress == 0
+	})
 	b.ReportMetric(float64(j.Stats().Bytes)/float64(b.N), "disk-B/transition")
 	list := j.store.list()
 	b.ReportMetric(float64(len(list)), "segments")
 	if len(list) > 2 { // the second one is a whole day, with its copy of the state
 		first, end := tablePrefix(list[1].number, 0), tablePrefix(list[2].number, 0)
-		j.must(j.store.db.Compact(b.Context(), first, end, false)) // as all days but the last ones are
 		bytes, err := j.store.db.EstimateDiskUsage(first, end)
 		j.must(err)
 		b.ReportMetric(float64(bytes)/1e6, "disk-MB/day")

@@ -28,11 +28,11 @@ func (v *vocabulary) number(text []byte) (uint32, bool, error) {
 	return uint32(len(v.texts)), true, nil
 }
 
-func (v *vocabulary) word(number uint32) ([]byte, error) {
+func (v *vocabulary) word(number uint32) (string, error) {
 	if int(number) > len(v.texts) || number == 0 {
-		return nil, errDamagedRecord
+		return "", errDamagedRecord
 	}
-	return v.texts[number-1], nil
+	return string(v.texts[number-1]), nil
 }
 
 func (v *vocabulary) shape(number uint32) (*shape, error) {
@@ -40,7 +40,7 @@ func (v *vocabulary) shape(number uint32) (*shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseShape(text)
+	return parseShape([]byte(text))
 }
 
 // fill sets every field of a message, and of the messages in it.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unique"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -154,57 +155,102 @@ func appendOwner(v []byte, o *pb.Owner, p place, at stamp, number func([]byte) (
 	return marshal.MarshalAppend(append(v, ids...), o)
 }
 
-// A shape is what many owners have in common: the set of their identifiers, and some fields. Owners share
-// its messages, which nobody changes.
+// A shape is what many owners have in common: the set of their identifiers, and some fields. It is small,
+// because a cluster has about as many shapes as Deployments. Owners share its messages, which nobody changes.
 type shape struct {
-	set    uint16
-	fields *pb.Owner
+	set                                                      uint16
+	state                                                    pb.Owner_State
+	kind                                                     pb.Workload_Kind
+	hasWorkload, routed, orphaned, processEnded              bool
+	scope                                                    *pb.Scope
+	controller                                               *pb.Controller
+	iface, hostInterface, excluded, namespace, source, phase string
 }
 
 func parseShape(text []byte) (*shape, error) {
 	if len(text) < shapeHeader {
 		return nil, errDamagedRecord
 	}
-	s := &shape{set: binary.BigEndian.Uint16(text), fields: &pb.Owner{}}
-	if err := proto.Unmarshal(text[shapeHeader:], s.fields); err != nil {
+	o := &pb.Owner{}
+	if err := proto.Unmarshal(text[shapeHeader:], o); err != nil {
 		return nil, errors.Join(errDamagedRecord, err)
 	}
-	return s, nil
+	w, one := o.GetWorkload(), func(text string) string { return unique.Make(text).Value() }
+	return &shape{
+		set: binary.BigEndian.Uint16(text), state: o.GetState(), kind: w.GetKind(),
+		hasWorkload: w != nil, routed: o.GetRouted(), orphaned: w.GetOrphaned(), processEnded: w.GetProcessEnded(),
+		scope: o.GetScope(), controller: w.GetController(),
+		iface: one(o.GetInterface()), hostInterface: one(o.GetHostInterface()), excluded: one(o.GetExcluded()),
+		namespace: one(w.GetNamespace()), source: one(w.GetSource()), phase: one(w.GetPhase()),
+	}, nil
 }
 
-// owner returns an owner with the fields of the shape.
-func (s *shape) owner() *pb.Owner {
-	f := s.fields
-	o := &pb.Owner{
-		Scope: f.GetScope(), Interface: f.GetInterface(), HostInterface: f.GetHostInterface(), State: f.GetState(), Excluded: f.GetExcluded(), Routed: f.GetRouted(),
+// A parsed is an owner with its messages, which are allocated at once.
+type parsed struct {
+	owner                 pb.Owner
+	workload              pb.Workload
+	firstSeen, assignedAt timestamppb.Timestamp
+}
+
+// owner returns an owner with the fields of the shape, and its workload, which it has only if the shape has
+// one.
+func (s *shape) owner() *parsed {
+	out := &parsed{}
+	o, w := &out.owner, &out.workload
+	o.Scope, o.Interface, o.HostInterface, o.State, o.Excluded, o.Routed = s.scope, s.iface, s.hostInterface, s.state, s.excluded, s.routed
+	if s.hasWorkload {
+		o.Workload = w
 	}
-	if w := f.GetWorkload(); w != nil {
-		o.Workload = &pb.Workload{
-			Kind: w.GetKind(), Namespace: w.GetNamespace(), Source: w.GetSource(), Controller: w.GetController(), Phase: w.GetPhase(),
-			Orphaned: w.GetOrphaned(), ProcessEnded: w.GetProcessEnded(),
-		}
-	}
-	return o
+	w.Kind, w.Namespace, w.Source, w.Controller, w.Phase, w.Orphaned, w.ProcessEnded = s.kind, s.namespace, s.source, s.controller, s.phase, s.orphaned, s.processEnded
+	return out
 }
 
 // A lexicon returns the words of a segment by their numbers.
 type lexicon interface {
-	word(number uint32) ([]byte, error)
+	word(number uint32) (string, error)
 	shape(number uint32) (*shape, error)
+}
+
+// texts are fields that are allocated at once.
+type texts struct {
+	all    []byte
+	fields [6]*string
+	ends   [6]int
+	n      int
+}
+
+// end notes that the text since the last end is that of a field.
+func (t *texts) end(field *string) {
+	t.fields[t.n], t.ends[t.n] = field, len(t.all)
+	t.n++
+}
+
+// set sets the fields.
+func (t *texts) set() {
+	all, start := string(t.all), 0
+	for i, field := range t.fields[:t.n] {
+		*field = all[start:t.ends[i]]
+		start = t.ends[i]
+	}
 }
 
 // parseOwner parses an owner.
 func parseOwner(v []byte, p place, at stamp, words lexicon) (*pb.Owner, error) {
 	r := &reader{rest: v}
-	node, number, err := r.word()
-	if err == nil && number != 0 {
+	text, number, err := r.word()
+	if err != nil {
+		return nil, err
+	}
+	node := ""
+	if number != 0 {
 		node, err = words.word(number)
+	} else {
+		node = string(text)
 	}
 	if err != nil {
 		return nil, err
 	}
-	text, number, err := r.word()
-	if err != nil {
+	if text, number, err = r.word(); err != nil {
 		return nil, err
 	}
 	var like *shape
@@ -216,56 +262,72 @@ func parseOwner(v []byte, p place, at stamp, words lexicon) (*pb.Owner, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, o := like.set, like.owner()
-	o.Node = string(node)
-	w := o.GetWorkload()
-	if w == nil {
-		w = &pb.Workload{}
-	}
+	set, out := like.set, like.owner()
+	o, w := &out.owner, &out.workload
+	o.Node = node
+	var room [256]byte
+	t := texts{all: room[:0]}
 	if set&hasUID != 0 {
-		w.Uid = uidText(r.bytes(16))
+		t.all = appendUID(t.all, r.bytes(16))
+		t.end(&w.Uid)
 	}
 	if set&hasContainer != 0 {
-		w.ContainerId = hex.EncodeToString(r.bytes(containerDigits / 2))
+		t.all = hex.AppendEncode(t.all, r.bytes(containerDigits/2))
+		t.end(&w.ContainerId)
 	}
 	if set&hasMAC != 0 {
-		o.Mac = net.HardwareAddr(r.bytes(6)).String()
-	}
-	if set&hasDerivedMAC != 0 {
-		o.Mac = derivedMAC(p)
+		t.all = appendMAC(t.all, r.bytes(6))
+		t.end(&o.Mac)
+	} else if set&hasDerivedMAC != 0 {
+		t.all = appendDerivedMAC(t.all, p)
+		t.end(&o.Mac)
 	}
 	if set&hasNetns != 0 {
-		o.Netns = strconv.FormatUint(uint64(firstNetns+r.varint()), 10)
+		t.all = strconv.AppendUint(t.all, uint64(firstNetns+r.varint()), 10)
+		t.end(&o.Netns)
 	}
 	if set&hasFirstSeen != 0 {
-		o.FirstSeen = timestamppb.New(time.UnixMilli(at/1e3 - r.varint()))
+		o.FirstSeen = &out.firstSeen
+		setMillis(o.FirstSeen, at/1e3-r.varint())
 	}
 	if set&hasAssignedAt != 0 {
-		o.AssignedAt = timestamppb.New(time.UnixMilli(at/1e3 - r.varint()))
+		o.AssignedAt = &out.assignedAt
+		setMillis(o.AssignedAt, at/1e3-r.varint())
 	}
 	if set&(hasName|hasPackedName) != 0 {
 		if set&afterController != 0 {
-			w.Name = w.GetController().GetName()
+			t.all = append(t.all, w.GetController().GetName()...)
 		}
 		n := int(r.byte())
 		if set&hasPackedName != 0 {
-			w.Name += unpackName(r.bytes(packedSize(n)), n)
+			t.all = appendUnpacked(t.all, r.bytes(packedSize(n)), n)
 		} else {
-			w.Name += string(r.bytes(n))
+			t.all = append(t.all, r.bytes(n)...)
 		}
+		t.end(&w.Name)
 	}
 	if n := int(set >> tailShift); n > 0 {
-		o.HostInterface += hex.EncodeToString(r.bytes((n + 1) / 2))[:n]
+		t.all = append(t.all, o.GetHostInterface()...)
+		t.all = hex.AppendEncode(t.all, r.bytes((n+1)/2))
+		t.all = t.all[:len(t.all)-n%2]
+		t.end(&o.HostInterface)
 	}
 	if r.failed {
 		return nil, errDamagedRecord
 	}
+	t.set()
 	if len(r.rest) > 0 {
 		if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(r.rest, o); err != nil {
 			return nil, errors.Join(errDamagedRecord, err)
 		}
 	}
 	return o, nil
+}
+
+// setMillis sets a time to a number of milliseconds since 1970.
+func setMillis(t *timestamppb.Timestamp, ms int64) {
+	at := time.UnixMilli(ms)
+	t.Seconds, t.Nanos = at.Unix(), int32(at.Nanosecond())
 }
 
 // A reader reads the parts of a record. After an error, it returns zeros.
@@ -323,24 +385,34 @@ func uidBytes(text string) (id []byte, ok bool) {
 		return nil, false
 	}
 	id, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
-	return id, err == nil && len(id) == 16 && uidText(id) == text
+	return id, err == nil && len(id) == 16 && string(appendUID(nil, id)) == text
 }
 
-func uidText(id []byte) string {
-	text := make([]byte, 0, 37)
-	for _, part := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10], id[10:]} {
+func appendUID(text, id []byte) []byte {
+	for _, part := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10]} {
 		text = append(hex.AppendEncode(text, part), '-')
 	}
-	return string(text[:36])
+	return hex.AppendEncode(text, id[10:])
+}
+
+func appendMAC(text, mac []byte) []byte {
+	text = hex.AppendEncode(text, mac[:1])
+	for i := range mac[1:] {
+		text = hex.AppendEncode(append(text, ':'), mac[1+i:2+i])
+	}
+	return text
+}
+
+// appendDerivedMAC appends the MAC that is made of an IPv4 address.
+func appendDerivedMAC(text []byte, p place) []byte {
+	if p[0] != tag4 {
+		return text
+	}
+	return appendMAC(text, []byte("\x0a\x58"+p[1:]))
 }
 
 // derivedMAC returns the MAC that is made of an IPv4 address.
-func derivedMAC(p place) string {
-	if p[0] != tag4 {
-		return ""
-	}
-	return net.HardwareAddr("\x0a\x58" + p[1:]).String()
-}
+func derivedMAC(p place) string { return string(appendDerivedMAC(nil, p)) }
 
 // derivedFrom returns the IPv4 address that a MAC is made of.
 func derivedFrom(mac string) (a netip.Addr, ok bool) {
@@ -385,19 +457,19 @@ func packName(name string) (packed []byte, ok bool) {
 	return packed, true
 }
 
-// unpackName returns the name with n characters that packName has packed.
-func unpackName(packed []byte, n int) string {
-	name := make([]byte, n)
-	for done := 0; done < n; done += 3 {
-		v, size := 0, min(3, n-done)
+// appendUnpacked appends the name with n characters that packName has packed.
+func appendUnpacked(text, packed []byte, n int) []byte {
+	for ; n > 0; n -= 3 {
+		v, size := 0, min(3, n)
 		for range min(2, size) {
 			v = v<<8 | int(packed[0])
 			packed = packed[1:]
 		}
-		for i := done + size - 1; i >= done; i-- {
-			name[i] = nameCharacters[v%len(nameCharacters)]
+		text = append(text, "   "[:size]...)
+		for i := range size {
+			text[len(text)-1-i] = nameCharacters[v%len(nameCharacters)]
 			v /= len(nameCharacters)
 		}
 	}
-	return string(name)
+	return text
 }

@@ -185,6 +185,9 @@ func (q *Query) about() bool {
 	return q.Span.First.IsValid() || q.Node+q.Namespace+q.Pod+q.MAC != ""
 }
 
+// alone reports whether the query is about one address.
+func (q *Query) alone() bool { return q.Span.First.IsValid() && q.Span.First == q.Span.Last }
+
 func (q *Query) wants(kind pb.Event_Kind) bool {
 	return (q.Kind == 0 || q.Kind == kind) && (q.Kinds == nil || slices.Contains(q.Kinds, kind))
 }
@@ -223,6 +226,7 @@ func (j *Journal) Events(ctx context.Context, q *Query, do func(*pb.Event) bool)
 		}
 		more := true
 		list := s.list()
+		r := reading{ctx: ctx, s: s, q: q, items: it, do: do}
 		for i, seg := range list {
 			begin := max(since, seg.start)
 			if i == 0 && q.about() {
@@ -235,7 +239,7 @@ func (j *Journal) Events(ctx context.Context, q *Query, do func(*pb.Event) bool)
 			if end = min(end, seg.limit()); begin >= end || !more || err != nil {
 				continue
 			}
-			r := reading{ctx: ctx, s: s, q: q, list: list[:i+1], seg: seg, ended: i+1 < len(list), items: it, do: do}
+			r.list, r.seg, r.ended = list[:i+1], seg, i+1 < len(list)
 			more, err = r.events(begin, end)
 		}
 		return errors.Join(err, it.Close())
@@ -289,11 +293,14 @@ type reading struct {
 	// items is an iterator that read and before move.
 	items *pebble.Iterator
 	do    func(*pb.Event) bool
+	// found has the records that bySubject reads at once, and held what they contain.
+	found []found
+	held  []byte
 }
 
 func (r *reading) events(since, until stamp) (more bool, err error) {
 	q := r.q
-	if alone := q.Span.First.IsValid() && q.Span.First == q.Span.Last; !alone && since >= r.seg.start && until-since < 1<<bucketBits {
+	if !q.alone() && since >= r.seg.start && until-since < 1<<bucketBits {
 		return r.byTime(nil, since, until) // has less to read than all places that can match
 	}
 	subjects, known, err := r.subjects()
@@ -323,7 +330,7 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 	q := r.q
 	var t term
 	switch {
-	case q.Span.First.IsValid() && q.Span.First == q.Span.Last:
+	case q.alone():
 		t = addressTerm(q.Span.First)
 		if all, err = r.all(q.Span.First); err != nil {
 			return nil, false, err
@@ -420,20 +427,20 @@ type found struct {
 func (r *reading) bySubject(subjects []subject, since, until stamp) (more bool, err error) {
 	for since < until {
 		horizon := until
-		var all []found
+		r.found, r.held = r.found[:0], r.held[:0]
 		for _, one := range subjects {
-			end, err := r.read(one, since, horizon, &all)
+			end, err := r.read(one, since, horizon)
 			if err != nil {
 				return false, err
 			}
 			horizon = min(horizon, end)
 		}
-		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.at, b.at) })
-		for i := range all {
-			if all[i].at >= horizon {
+		slices.SortFunc(r.found, func(a, b found) int { return cmp.Compare(a.at, b.at) })
+		for i := range r.found {
+			if r.found[i].at >= horizon {
 				break
 			}
-			if more, err := r.send(&all[i]); err != nil || !more {
+			if more, err := r.send(&r.found[i]); err != nil || !more {
 				return false, err
 			}
 		}
@@ -446,26 +453,36 @@ func (r *reading) bySubject(subjects []subject, since, until stamp) (more bool, 
 }
 
 // read reads some records of a place, and returns the time until which it has read all.
-func (r *reading) read(about subject, since, until stamp, into *[]found) (end stamp, err error) {
-	first := len(*into)
+func (r *reading) read(about subject, since, until stamp) (end stamp, err error) {
+	begin := since
+	if since == r.seg.start { // the copies are near, and have what is removed first
+		begin = r.seg.base()
+	}
+	first, copies := len(r.found), 0
 	end = until
-	err = r.scan(itemKey(r.seg, about.kind, about.place, since), itemKey(r.seg, about.kind, about.place, until), func() error {
+	err = r.scan(itemKey(r.seg, about.kind, about.place, begin), itemKey(r.seg, about.kind, about.place, until), func() error {
 		_, one, err := parseItem(r.seg, r.items)
-		if len(*into)-first == quickKeys {
+		if len(r.found)-first-copies == quickKeys {
 			end = one.at
 			err = errors.Join(err, errEnough)
 		}
 		if err != nil {
 			return err
 		}
-		one.item = bytes.Clone(one.item)
-		*into = append(*into, found{one.at, about, one})
+		if one.at < since {
+			copies++
+		}
+		start := len(r.held)
+		r.held = append(r.held, one.item...)
+		one.item = r.held[start:]
+		r.found = append(r.found, found{one.at, about, one})
 		return nil
 	})
-	if err != nil && !errors.Is(err, errEnough) {
-		return 0, err
+	if err == nil || errors.Is(err, errEnough) {
+		err = r.restore(about, r.found[first:])
 	}
-	return end, r.restore(about, (*into)[first:])
+	r.found = slices.Delete(r.found, first, first+copies)
+	return end, err
 }
 
 // restore gives the removed items of a place the state before.

@@ -288,12 +288,11 @@ func (s *store) event(one *stored, about subject, at stamp) (*pb.Event, error) {
 	var m proto.Message
 	switch about.kind {
 	case pb.Event_OWNER:
-		e.Owner = &pb.Owner{}
-		if len(one.item) > 0 {
-			o, err := parseOwner(one.item, about.place, one.at, segmentWords{s, one.segment})
-			if err != nil {
-				return nil, err
-			}
+		if len(one.item) == 0 {
+			e.Owner = &pb.Owner{}
+		} else if o, err := parseOwner(one.item, about.place, one.at, segmentWords{s, one.segment}); err != nil {
+			return nil, err
+		} else {
 			e.Owner = o
 		}
 		e.Owner.Address = about.place.address().String()

@@ -26,7 +26,7 @@ const formatVersion = 1
 const (
 	cacheSize    = 8 << 20
 	memtableSize = 2 << 20
-	blockSize    = 16 << 10
+	blockSize    = 8 << 10
 )
 
 // compression is quick to read, other than zstd: without cgo, Pebble makes a new zstd decoder for each
@@ -43,13 +43,13 @@ type store struct {
 	db       *pebble.DB
 	fs       *patience
 	segments []segment // in order; changed by the writer only, with mu locked
-	words    map[uint32][]byte
+	words    map[uint32]string
 	shapes   map[uint32]*shape
 	few      map[string][]place // see fewPlaces
 	mu       sync.RWMutex
-	// compacting is set while a goroutine frees the space of dropped segments. It is one of background,
-	// and ends with ending.
-	compacting atomic.Bool
+	// compacting is the number of goroutines that compact. They are those of background, and end with
+	// ending.
+	compacting atomic.Int32
 	background sync.WaitGroup
 	ending     context.Context
 	end        context.CancelFunc
@@ -67,7 +67,7 @@ var errNewerVersion = errors.New("it was written by a newer version of ipwitness
 func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 	s := &store{
 		fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}),
-		words: make(map[uint32][]byte), shapes: make(map[uint32]*shape), few: make(map[string][]place),
+		words: make(map[uint32]string), shapes: make(map[uint32]*shape), few: make(map[string][]place),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	cache := pebble.NewCache(cacheSize)
@@ -75,7 +75,7 @@ func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 	opts := &pebble.Options{
 		FS: patientFS{base, s.fs}, Cache: cache, MemTableSize: memtableSize, MemTableStopWritesThreshold: 4,
 		FormatMajorVersion: pebble.FormatNewest, MaxOpenFiles: 512, Logger: storeLogger{s, log},
-		L0CompactionThreshold: 2, L0StopWritesThreshold: 64, LBaseMaxBytes: 16 << 20,
+		L0CompactionThreshold: 16, L0StopWritesThreshold: 64, LBaseMaxBytes: 16 << 20,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { log.Warn("journal: background error", "error", err) },
 			DataCorruption:  func(i pebble.DataCorruptionInfo) { s.damage(i.Details) },
@@ -85,10 +85,10 @@ func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 		opts.Levels[i].BlockSize = blockSize
 		opts.Levels[i].Compression = func() *sstable.CompressionProfile { return compression }
 	}
-	for i := range opts.TargetFileSizes {
-		opts.TargetFileSizes[i] = 8 << 20
+	for i := range opts.TargetFileSizes { // of level 0, and of the used levels from the first one on
+		opts.TargetFileSizes[i] = 32 << 20 // so that a month has fewer files than may be open
 	}
-	opts.TargetFileSizes[len(opts.TargetFileSizes)-1] = 32 << 20 // so that a month has fewer files than may be open
+	opts.TargetFileSizes[0], opts.TargetFileSizes[1] = 8<<20, 8<<20 // they are written often
 	opened := make(chan error, 1)
 	go func() {
 		var err error
@@ -305,12 +305,13 @@ func (s *store) damage(err error) {
 	s.damaged.CompareAndSwap(nil, &err)
 }
 
-// compact frees the space of the keys between two keys, which were removed. It does not wait for that.
+// compact moves the keys between two keys, to which nothing is added any more, to the last level, and frees
+// the space of those that were removed. It does not wait for that.
 func (s *store) compact(first, end []byte) {
-	s.compacting.Store(true)
+	s.compacting.Add(1)
 	s.background.Go(func() {
-		defer s.compacting.Store(false)
-		// Pebble reports errors, and frees the space with later compactions.
+		defer s.compacting.Add(-1)
+		// Pebble reports errors, and does the same with later compactions.
 		_ = s.db.Compact(s.ending, first, end, false)
 	})
 }

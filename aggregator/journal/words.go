@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,10 +11,8 @@ import (
 const (
 	// maxWords is the largest number of words that the writer knows. Others are not shared.
 	maxWords = 1 << 15
-	// maxWordsRead is the largest number of words in the cache of the readers.
-	maxWordsRead = 1 << 16
-	// maxShapesRead is the largest number of shapes in the cache of the readers.
-	maxShapesRead = 1 << 12
+	// maxRead is the largest number of words in each cache of the readers.
+	maxRead = 1 << 14
 )
 
 // Words are the parts of records that many records of a segment share. A record has their numbers. A
@@ -90,54 +87,46 @@ type segmentWords struct {
 
 // shape returns the shape that is the word with a number.
 func (l segmentWords) shape(number uint32) (*shape, error) {
-	s := l.s
-	s.mu.RLock()
-	like, known := s.shapes[number]
-	s.mu.RUnlock()
-	if known {
-		return like, nil
-	}
-	text, err := l.word(number)
-	if err != nil {
-		return nil, err
-	}
-	if like, err = parseShape(text); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.shapes) >= maxShapesRead {
-		clear(s.shapes)
-	}
-	s.shapes[number] = like
-	return like, nil
+	return remembered(l.s, l.s.shapes, number, func() (*shape, error) { return read(l, number, parseShape) })
 }
 
 // word returns the word with a number.
-func (l segmentWords) word(number uint32) ([]byte, error) {
-	s, segment := l.s, l.segment
+func (l segmentWords) word(number uint32) (string, error) {
+	return remembered(l.s, l.s.words, number, func() (string, error) {
+		return read(l, number, func(text []byte) (string, error) { return string(text), nil })
+	})
+}
+
+// remembered returns what a cache of the store has of a number. It reads what is missing.
+func remembered[T any](s *store, cache map[uint32]T, number uint32, read func() (T, error)) (T, error) {
 	s.mu.RLock()
-	text, known := s.words[number]
+	one, known := cache[number]
 	s.mu.RUnlock()
 	if known {
-		return text, nil
+		return one, nil
 	}
-	v, closer, err := s.db.Get(wordKey(segment, number))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, fmt.Errorf("%w: word %d of segment %d is missing", errDamagedRecord, number, segment)
-	}
+	one, err := read()
 	if err != nil {
-		return nil, err
-	}
-	text = bytes.Clone(v)
-	if err := closer.Close(); err != nil {
-		return nil, err
+		return one, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.words) >= maxWordsRead {
-		clear(s.words)
+	if len(cache) >= maxRead {
+		clear(cache)
 	}
-	s.words[number] = text
-	return text, nil
+	cache[number] = one
+	return one, nil
+}
+
+// read reads the word with a number from the segment, and parses it.
+func read[T any](l segmentWords, number uint32, parse func([]byte) (T, error)) (one T, err error) {
+	v, closer, err := l.s.db.Get(wordKey(l.segment, number))
+	if errors.Is(err, pebble.ErrNotFound) {
+		err = fmt.Errorf("%w: word %d of segment %d is missing", errDamagedRecord, number, l.segment)
+	}
+	if err != nil {
+		return one, err
+	}
+	one, err = parse(v)
+	return one, errors.Join(err, closer.Close())
 }

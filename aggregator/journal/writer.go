@@ -19,7 +19,7 @@ const (
 	// gatherFor is how long the writer collects operations before it writes them, and writtenAtOnce
 	// is how many it writes at once.
 	gatherFor     = 15 * time.Millisecond
-	writtenAtOnce = 4096
+	writtenAtOnce = 1024
 	// aliveEvery is how often the journal notes that it is complete.
 	aliveEvery = 10 * time.Second
 	// pruneEvery is how often old segments are dropped.
@@ -445,10 +445,10 @@ func (w *writer) note() error {
 	return w.pending().Set(metaKey(metaAlive, 0), binary.BigEndian.AppendUint64(nil, uint64(at)), nil)
 }
 
-// prune drops old segments now and then.
+// prune drops old segments now and then. It waits for compactions, which may free space.
 func (w *writer) prune() error {
 	now := w.j.Clock()
-	if now.Sub(w.prunedAt) < pruneEvery || w.copying != nil {
+	if now.Sub(w.prunedAt) < pruneEvery || w.copying != nil || w.s.compacting.Load() > 0 {
 		return nil
 	}
 	w.prunedAt = now

@@ -33,6 +33,13 @@ type Told struct {
 	mu sync.Mutex
 	// object is the ConfigMap as this replica knows it; nil if it has to be read.
 	object *corev1.ConfigMap
+	// version is the last resource version that this replica has read or written. foreign counts the versions
+	// that it has read and another replica has written, and loaded has the count when each exporter last
+	// loaded its value. An exporter that has not loaded it since does not know what it would overwrite: the
+	// former leader may have written once more after the next one had loaded.
+	version string
+	foreign int
+	loaded  map[string]int
 }
 
 // Told returns what the replicas share about exports; nil if there is no election.
@@ -40,7 +47,7 @@ func (c *Cluster) Told() *Told {
 	if c == nil || c.election.name == "" {
 		return nil
 	}
-	return &Told{election: c.election}
+	return &Told{election: c.election, loaded: make(map[string]int)}
 }
 
 // Load returns what was saved for an exporter; nil if nothing was.
@@ -50,11 +57,10 @@ func (t *Told) Load(ctx context.Context, name string) ([]byte, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.object == nil { // otherwise a write fails if another replica has written meanwhile
-		if err := t.read(ctx); err != nil {
-			return nil, err
-		}
+	if err := t.read(ctx); err != nil {
+		return nil, err
 	}
+	t.loaded[name] = t.foreign
 	if value, found := t.object.Data[toldKey(name)]; found {
 		return []byte(value), nil
 	}
@@ -69,12 +75,9 @@ func (t *Told) Save(ctx context.Context, name string, value []byte) error {
 		if err := t.read(ctx); err != nil {
 			return err
 		}
-		if t.object.Annotations[leaderNote] != t.election.identity {
-			return errNotLeading
-		}
 	}
 	for again := false; ; again = true {
-		if !t.election.leads() {
+		if !t.election.leads() || t.loaded[name] != t.foreign {
 			return errNotLeading
 		}
 		next := t.object.DeepCopy()
@@ -86,7 +89,7 @@ func (t *Told) Save(ctx context.Context, name string, value []byte) error {
 		made := new(corev1.ConfigMap)
 		err := t.request(next).Do(ctx).Into(made)
 		if err == nil {
-			t.object = made
+			t.object, t.version = made, made.ResourceVersion
 			return nil
 		}
 		t.object = nil
@@ -96,10 +99,6 @@ func (t *Told) Save(ctx context.Context, name string, value []byte) error {
 		// The answer to an earlier write may have been lost.
 		if err := t.read(ctx); err != nil {
 			return err
-		}
-		if t.object.Annotations[leaderNote] != t.election.identity {
-			t.object = nil
-			return errNotLeading
 		}
 	}
 }
@@ -114,7 +113,10 @@ func (t *Told) read(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read ConfigMap: %w", err)
 	}
-	t.object = made
+	if made.ResourceVersion != t.version && made.Annotations[leaderNote] != t.election.identity {
+		t.foreign++
+	}
+	t.object, t.version = made, made.ResourceVersion
 	return nil
 }
 

@@ -333,4 +333,3 @@ func (f *following) stateDue(first uint64, now time.Time) bool {
 	}
 	return lost && !small || age >= every
 }
-

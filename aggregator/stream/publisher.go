@@ -145,4 +145,3 @@ func (p *Publisher) follow(ctx context.Context, link *Link) error {
 	}
 	return f.run(ctx)
 }
-

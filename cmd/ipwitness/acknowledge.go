@@ -49,7 +49,7 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 			_, _, err := idOrAddress(args[0])
 			return err
 		},
-		ValidArgsFunction: c.completeConflicts,
+		ValidArgsFunction: c.completeArgument(nil, conflictIDs, conflictAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ask, err := c.request()
 			if err != nil {
@@ -71,7 +71,7 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 			if c.format.ForPrograms() {
 				return show.Message(sys.stdout, c.format, conflict)
 			}
-			return show.Acknowledged(sys.stdout, conflict, sys.now())
+			return show.Acknowledged(sys.stdout, conflict, c.layout(), sys.now())
 		},
 	}
 	c.addFlags(cmd)

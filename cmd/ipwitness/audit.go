@@ -56,7 +56,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
   ipwitness audit --fix-plan > plan.sh
   ipwitness audit --exit-code || echo "IPAM is wrong, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a finding, or the name of a NODE"),
-		ValidArgsFunction: c.completeFindings,
+		ValidArgsFunction: c.completeArgument(&c.narrowing, findingIDs, nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, err := parseAbout(slices.Concat(args, []string{""})[0])
 			switch {
@@ -82,6 +82,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	}
 	c.addListFlags(cmd)
 	c.narrowing.addFlags(cmd, "findings", "node", "namespace", "workload", "cidr", "mac")
+	c.completeFilters(cmd, &c.narrowing)
 	watchFlag(cmd, &c.watch)
 	c.at.addFlag(cmd, sys)
 	kinds := verdict.FindingKinds()
@@ -244,7 +245,7 @@ func (c *auditCommand) past(ctx context.Context, about about) error {
 	case about.address != "" || about.id(findings[0]):
 		err = c.inFull(findings)
 	default:
-		err = show.Findings(c.sys.stdout, findings, c.wide(), c.at.now(c.sys))
+		err = show.Findings(c.sys.stdout, findings, c.layout(), c.at.now(c.sys))
 	}
 	if err != nil || !c.exitCode {
 		return err
@@ -276,7 +277,12 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 		c.note("No finding with the id %[1]s and no node %[1]s is known so far.", name)
 		return "", exitCannotTell // an unseen node or finding may have this name
 	}
-	return "", fmt.Errorf("there is no finding with the id %[1]q and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes", name, c.sys.program)
+	matching := ""
+	if c.narrowing != (narrowing{}) {
+		matching = " that matches the filters"
+	}
+	return "", fmt.Errorf("there is no finding with the id %[1]q%[3]s and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes",
+		name, c.sys.program, matching)
 }
 
 // inFull shows the details of findings, one after the other.
@@ -290,7 +296,7 @@ func (c *auditCommand) inFull(findings []*pb.Finding) error {
 		if c.at.set() {
 			f.Remedy, f.Fixes = nil, nil // steps of the past are not safe to follow now
 		}
-		if err := show.Finding(c.sys.stdout, f, c.at.now(c.sys)); err != nil {
+		if err := show.Finding(c.sys.stdout, f, c.layout(), c.at.now(c.sys)); err != nil {
 			return err
 		}
 	}
@@ -303,7 +309,7 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 		if err := c.noteNone(ctx, about, a); err != nil {
 			return err
 		}
-	} else if err := show.Findings(c.sys.stdout, findings, c.wide(), c.sys.now()); err != nil {
+	} else if err := show.Findings(c.sys.stdout, findings, c.layout(), c.sys.now()); err != nil {
 		return err
 	}
 	if about.address != "" || len(a.pools) == 0 {
@@ -312,7 +318,7 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 	if len(findings) > 0 {
 		fmt.Fprintln(c.sys.stdout)
 	}
-	return show.Pools(c.sys.stdout, a.pools, c.wide())
+	return show.Pools(c.sys.stdout, a.pools, c.layout())
 }
 
 // noteNone prints that nothing was found, and what was audited.
@@ -433,7 +439,7 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 	if err := c.ask(ask); err != nil {
 		return err
 	}
-	table, seen, begun := show.NewFindingWatch(c.sys.stdout, c.wide()), coverageWatch{query: &c.query}, false
+	table, seen, begun := show.NewFindingWatch(c.sys.stdout, c.layout()), coverageWatch{query: &c.query}, false
 	w := &watcher[*pb.WatchFindingsResponse]{
 		client: c.client(),
 		notice: c.sys.stderr,
@@ -491,43 +497,3 @@ func (c *auditCommand) checkWatched(ctx context.Context, about about) error {
 	}
 	return nil
 }
-
-// completeFindings completes the ids of findings, with a description of each.
-func (c *auditCommand) completeFindings(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 || applySettings(cmd, c.sys.getenv) != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	// Without a server, there are no completions, and errors cannot be shown.
-	findings, _, _, _ := c.findings(ctx, about{})
-	show.SortFindings(findings)
-	var out []cobra.Completion
-	for _, f := range findings {
-		out = append(out, cobra.CompletionWithDesc(f.GetId(), show.FindingLine(f)))
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
-}
-
-// fold breaks a text into lines of at most helpWidth bytes.
-func fold(text string) string {
-	var b strings.Builder
-	width := 0
-	for word := range strings.FieldsSeq(text) {
-		switch {
-		case width == 0:
-		case width+1+len(word) > helpWidth:
-			b.WriteByte('\n')
-			width = 0
-		default:
-			b.WriteByte(' ')
-			width++
-		}
-		b.WriteString(word)
-		width += len(word)
-	}
-	return b.String()
-}
-
-// helpWidth is the width of the texts of help.
-const helpWidth = 88

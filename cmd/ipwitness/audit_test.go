@@ -191,7 +191,7 @@ func TestCompletionOffersFindings(t *testing.T) {
 	}
 	c.stdout.Reset()
 	c.run(t, 0, "__complete", "audit", "--kind", "pool")
-	if want := "\npool-exhaustion\n"; !strings.Contains(c.stdout.String(), want) {
+	if want := "pool-exhaustion\n:4\n"; !strings.Contains(c.stdout.String(), want) {
 		t.Errorf("got %q, want %q in it", &c.stdout, want)
 	}
 }

@@ -459,11 +459,13 @@ func TestCompletionOffersConflicts(t *testing.T) {
 }
 
 func TestPluginUsesItsKubectlName(t *testing.T) {
-	if got := programName("/usr/local/bin/kubectl-ipwitness"); got != "kubectl ipwitness" {
-		t.Fatalf("got %q, want it to name the command kubectl ipwitness", got)
+	for arg0, want := range map[string]string{"/usr/local/bin/kubectl-ipwitness": "kubectl ipwitness", "kubectl_ipwitness": "kubectl ipwitness", "bin/ipwitness": "ipwitness"} {
+		if got, plugin := programName(arg0); got != want || plugin != strings.HasPrefix(want, "kubectl") {
+			t.Errorf("%s: got %q, %t, want it to name the command %s", arg0, got, plugin, want)
+		}
 	}
 	c := newConsole()
-	c.program = "kubectl ipwitness"
+	c.program, c.plugin = "kubectl ipwitness", true
 	c.run(t, 0, "owners", "--help")
 	for _, want := range []string{"Usage:\n  kubectl ipwitness owners [", "  kubectl ipwitness owners 10.244.0.7 -o wide\n"} {
 		if !strings.Contains(c.stdout.String(), want) {
@@ -473,7 +475,7 @@ func TestPluginUsesItsKubectlName(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"ipwitness", "run", "agent", "aggregator", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "nodes", "doctor", "version"} {
+	for _, name := range []string{"ipwitness", "run", "agent", "aggregator", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "nodes", "top", "doctor", "version"} {
 		t.Run(name, func(t *testing.T) {
 			c := newConsole()
 			c.run(t, 0, "help", strings.TrimPrefix(name, "ipwitness"))

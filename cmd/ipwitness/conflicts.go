@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,6 +20,7 @@ type conflictsCommand struct {
 	narrowing
 	at                   moment
 	all, exitCode, watch bool
+	ungrouped            bool
 }
 
 func newConflicts(sys system) *cobra.Command {
@@ -30,7 +32,8 @@ func newConflicts(sys system) *cobra.Command {
 
 A conflict is SUSPECTED when it is detected, CONFIRMED when both owners still hold
 the address after the settle time, and RESOLVED when it has ended; (ack) marks an
-acknowledged conflict. With an ID or an ADDRESS, show all details: the owners, the
+acknowledged conflict. Many conflicts between the same owners share a line, unless
+--ungrouped or -o wide is set. With an ID or an ADDRESS, show all details: the owners, the
 timeline, the cause and the steps to take. For an ADDRESS without an active conflict,
 show the conflicts that were resolved in the last day.
 
@@ -51,7 +54,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
   ipwitness conflicts --at -2h
   ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a conflict"),
-		ValidArgsFunction: c.completeConflicts,
+		ValidArgsFunction: c.completeArgument(nil, conflictIDs, conflictAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.watch && c.exitCode {
 				return errExitCodeWatch
@@ -72,6 +75,9 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 					return err
 				}
 			}
+			if filters := c.given(cmd); id != "" && len(filters) > 0 {
+				return fmt.Errorf("an ID selects one conflict and cannot be combined with %s: remove one of them", strings.Join(filters, " or "))
+			}
 			switch {
 			case c.watch:
 				return c.follow(cmd.Context(), id, address)
@@ -86,8 +92,10 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	c.addTableFlags(cmd, "conflicts", show.ConflictOrders())
 	c.narrowing.addFlags(cmd, "conflicts", "node", "namespace", "workload", "cidr", "mac", "scope", "cause")
 	c.conflictState(cmd)
+	c.completeFilters(cmd, &c.narrowing)
 	watchFlag(cmd, &c.watch)
 	c.at.addFlag(cmd, sys)
+	cmd.Flags().BoolVar(&c.ungrouped, "ungrouped", false, "a line for each conflict, also if many have the same owners")
 	cmd.Flags().BoolVar(&c.all, "all", false, "include resolved conflicts")
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed, unacknowledged conflict"))
 	return cmd
@@ -194,9 +202,20 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	case address != "":
 		err = c.inFull(conflicts)
 	default:
-		err = show.Conflicts(c.sys.stdout, conflicts, c.layout(), c.at.now(c.sys))
+		err = c.table(conflicts)
 	}
 	return errors.Join(err, c.found(coverage, conflicts...))
+}
+
+// table shows a table of conflicts.
+func (c *conflictsCommand) table(conflicts []*pb.Conflict) error {
+	layout := c.layout()
+	layout.Ungrouped = c.ungrouped
+	groups, err := show.Conflicts(c.sys.stdout, conflicts, layout, c.at.now(c.sys))
+	for _, g := range groups {
+		c.note("%s of %s share a line: --ungrouped lists each.", show.Count(g.Addresses, "address", "addresses"), g.Owners)
+	}
+	return err
 }
 
 // active reports whether a conflict is not resolved.
@@ -213,7 +232,7 @@ func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
 		if c.at.set() {
 			conflict.Remedy = nil // steps of the past are not safe to follow now
 		}
-		if err := show.Conflict(c.sys.stdout, conflict, c.at.now(c.sys)); err != nil {
+		if err := show.Conflict(c.sys.stdout, conflict, c.layout(), c.at.now(c.sys)); err != nil {
 			return err
 		}
 	}

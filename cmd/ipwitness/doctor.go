@@ -37,20 +37,22 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 				}
 				return usable
 			}
-			t := show.NewTable(sys.stdout, "FEATURE", "STATUS", "FOUND")
+			layout := sys.terminalLayout(colorNever)
+			layout.Wide = format == show.FormatWide
+			t := show.NewTable(sys.stdout, layout, "FEATURE", "STATUS", "FOUND")
 			for _, c := range checks {
 				t.Row(c.Feature, c.Status, c.Detail)
 			}
 			if err := t.Flush(); err != nil {
 				return err
 			}
-			if _, err := fmt.Fprint(sys.stdout, form.VisibleLines(lacks(checks))); err != nil {
+			if _, err := fmt.Fprint(sys.stdout, form.VisibleLines(lacks(checks, layout))); err != nil {
 				return err
 			}
 			if usable != nil {
 				return usable
 			}
-			_, err := fmt.Fprintf(sys.stdout, "\nThis host can run the agent: %s.\n", ways(cfg, checks))
+			_, err := fmt.Fprintf(sys.stdout, "\n%s\n", show.Hanging("", "This host can run the agent: "+ways(cfg, checks)+".", layout))
 			return err
 		},
 	}
@@ -60,16 +62,16 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 }
 
 // lacks describes the consequences of each check that is not ok.
-func lacks(checks []doctor.Check) string {
+func lacks(checks []doctor.Check, layout show.Layout) string {
 	var b strings.Builder
 	for _, c := range checks {
 		if c.Status == doctor.StatusOK {
 			continue
 		}
-		fmt.Fprintf(&b, "\n%s is %s: %s\n", c.Feature, c.Status, c.Detail)
+		fmt.Fprintf(&b, "\n%s\n", show.Hanging("", c.Feature+" is "+c.Status+": "+c.Detail, layout))
 		for _, fact := range [][2]string{{"used instead", c.Used}, {"lost", c.Lost}, {"what to do", c.Fix}} {
 			if fact[1] != "" {
-				fmt.Fprintf(&b, "  %-13s %s\n", fact[0]+":", fact[1])
+				b.WriteString(show.Hanging(fmt.Sprintf("  %-13s ", fact[0]+":"), fact[1], layout) + "\n")
 			}
 		}
 	}

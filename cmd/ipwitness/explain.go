@@ -56,7 +56,7 @@ them are replaced).`,
 			_, _, err := idOrAddress(args[0])
 			return err
 		},
-		ValidArgsFunction: c.completeConflicts,
+		ValidArgsFunction: c.completeArgument(nil, conflictIDs, conflictAddresses, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.pseudonyms && c.format != formatCase {
 				return errors.New("--pseudonyms needs -o case: other formats contain the real names")
@@ -105,9 +105,9 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	if c.at.set() {
 		c.at.read(explained)
 		c.noteMoment(&c.at)
-		return show.ExplainPast(c.sys.stdout, explained, c.at.at)
+		return show.ExplainPast(c.sys.stdout, explained, c.layout(), c.at.at)
 	}
-	return show.Explain(c.sys.stdout, explained, c.sys.now())
+	return show.Explain(c.sys.stdout, explained, c.layout(), c.sys.now())
 }
 
 // named returns the conflict with an id.

@@ -17,7 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/form"
-	"github.com/ipwitness/ipwitness/aggregator/stream"
+	transitions "github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -83,7 +83,7 @@ func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 }
 
 // natsFlags adds the flags of the stream of transitions on NATS.
-func natsFlags(cmd *cobra.Command, cfg *stream.Settings) {
+func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
 	fs := cmd.Flags()
 	fs.Var(&list[string]{to: &cfg.Servers, kind: "URL", separator: ",", parse: parseNATS}, "nats",
 		"NATS servers to publish all transitions to (JetStream), like nats://nats:4222; repeatable")
@@ -93,7 +93,7 @@ func natsFlags(cmd *cobra.Command, cfg *stream.Settings) {
 	fs.StringVar(&cfg.Creds, "nats-creds", "", "credentials `FILE` for NATS, with a JWT and its seed")
 	fs.StringVar(&cfg.NKey, "nats-nkey", "", "`FILE` with the NKey seed for NATS")
 	fs.StringVar(&cfg.Token, "nats-token-file", "", "token `FILE` for NATS")
-	cfg.Retention, cfg.Size = stream.DefaultRetention, stream.DefaultSize
+	cfg.Retention, cfg.Size = transitions.DefaultRetention, transitions.DefaultSize
 	fs.Var(retention{&cfg.Retention}, "nats-retention", "time for which a new stream keeps transitions")
 	fs.Var(size{&cfg.Size}, "nats-size", "disk space that a new stream may take on each NATS server")
 }

@@ -56,7 +56,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
   ipwitness history --kind conflict --since -12h -o wide
   ipwitness history 10.244.0.7 --since -1h --watch`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: c.completeArgument(&c.narrowing, longPods, nodeNames, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sel, err := parseSubject(slices.Concat(args, []string{""})[0])
 			if err != nil {
@@ -84,6 +84,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 	}
 	c.query.addFlags(cmd)
 	c.narrowing.addFlags(cmd, "changes", "node", "namespace", "workload", "cidr", "mac")
+	c.completeFilters(cmd, &c.narrowing)
 	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)", true)
 	timeFlag(cmd, sys, &c.until, "until", "changes before this time (default: now)", false)
 	var kinds []string
@@ -136,7 +137,7 @@ func (c *historyCommand) request(sel selector) url.Values {
 
 // list shows the recorded events, page by page.
 func (c *historyCommand) list(ctx context.Context, sel selector) error {
-	out := show.NewHistory(c.sys.stdout, c.format, c.sys.now())
+	out := show.NewHistory(c.sys.stdout, c.format, c.layout(), c.sys.now())
 	var reach *timestamppb.Timestamp
 	var failed error
 	first, found, gaps := true, 0, 0
@@ -183,7 +184,7 @@ const pastAtOnce = 1000
 
 // follow shows the recorded events since a time, then every event as it is recorded.
 func (c *historyCommand) follow(ctx context.Context, sel selector) error {
-	out, seen := show.NewHistory(c.sys.stdout, c.format, c.sys.now()), coverageWatch{query: &c.query}
+	out, seen := show.NewHistory(c.sys.stdout, c.format, c.layout(), c.sys.now()), coverageWatch{query: &c.query}
 	var past []*pb.Event
 	live := false
 	write := func() error {

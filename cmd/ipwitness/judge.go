@@ -50,6 +50,7 @@ aggregator has: acknowledgements, and Kubernetes objects that are not in the cas
 		},
 	}
 	outputFlag(cmd, &c.format)
+	colorFlag(cmd, &c.color)
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 on a confirmed conflict, 0 if none, 3 if not all nodes were seen, 1 on error")
 	return cmd
 }
@@ -82,7 +83,7 @@ func (c *judgeCommand) judge(f *casefile.File) error {
 		if incomplete {
 			c.note("Warning: not all nodes were seen when the case was written.")
 		}
-		err = show.Explain(c.sys.stdout, explained, f.Case.Now.Time())
+		err = show.Explain(c.sys.stdout, explained, c.layout(), f.Case.Now.Time())
 	}
 	confirmed := slices.ContainsFunc(explained.GetConflicts(), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_CONFIRMED })
 	switch {

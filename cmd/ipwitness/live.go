@@ -116,11 +116,6 @@ func reachable(a net.Addr) string {
 	return a.String()
 }
 
-// color reports whether to use colours (https://no-color.org).
-func (r *runCommand) color() bool {
-	return r.sys.terminal && r.sys.getenv("NO_COLOR") == "" && r.sys.getenv("TERM") != "dumb"
-}
-
 // passOn sends the events of a watch to a channel until the watch ends. It resumes a watch that was
 // disconnected because the terminal did not read.
 func passOn[T any](ctx context.Context, to chan<- *T, watch func(token string) (grpc.ServerStreamingClient[T], error)) error {

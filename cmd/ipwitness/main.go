@@ -25,10 +25,12 @@ var version, commit string
 // system is the environment that a command runs in. Tests provide their own.
 type system struct {
 	program        string // how the user invokes this program: ipwitness, or kubectl ipwitness
+	plugin         bool   // the user invokes this program as a plugin of kubectl
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	terminal       bool // stdout is a terminal
-	oneTerminal    bool // stdout and stderr are terminals
+	terminal       bool       // stdout is a terminal
+	width          func() int // number of columns of the terminal; 0 if that is not known
+	oneTerminal    bool       // stdout and stderr are terminals
 	getenv         func(string) string
 	now            func() time.Time
 	transport      http.RoundTripper // used by the client commands
@@ -43,24 +45,28 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 
 	sys := system{
-		program:   programName(os.Args[0]),
 		stdin:     os.Stdin,
 		stdout:    os.Stdout,
 		stderr:    os.Stderr,
 		terminal:  term.IsTerminal(int(os.Stdout.Fd())),
+		width:     stdoutWidth,
 		getenv:    os.Getenv,
 		now:       time.Now,
 		transport: newTransport(),
 	}
+	sys.program, sys.plugin = programName(os.Args[0])
 	sys.oneTerminal = sys.terminal && term.IsTerminal(int(os.Stderr.Fd()))
 	os.Exit(execute(ctx, sys, os.Args[1:]))
 }
 
-// programName returns how the user invokes a program with this first argument. A kubectl plugin is
-// invoked through kubectl.
-func programName(arg0 string) string {
-	if plugin, ok := strings.CutPrefix(filepath.Base(arg0), "kubectl-"); ok {
-		return "kubectl " + strings.ReplaceAll(plugin, "_", "-")
+// programName returns how the user invokes a program with this first argument, and whether it is a
+// plugin of kubectl, which is invoked through kubectl.
+func programName(arg0 string) (name string, plugin bool) {
+	base := filepath.Base(arg0)
+	for _, prefix := range []string{"kubectl-", "kubectl_"} {
+		if name, ok := strings.CutPrefix(base, prefix); ok {
+			return "kubectl " + strings.ReplaceAll(name, "_", "-"), true
+		}
 	}
-	return "ipwitness"
+	return "ipwitness", false
 }

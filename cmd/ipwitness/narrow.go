@@ -19,17 +19,17 @@ type narrowing struct {
 	node, namespace, cidr, mac, workload, scope, state, cause string
 }
 
-// addFlags adds the named ones of the flags.
+// addFlags adds the named ones of the flags. They are only taken from the command line: a variable or
+// a file that names the node of an agent must not hide the owners of the others.
 func (n *narrowing) addFlags(cmd *cobra.Command, of string, names ...string) {
 	for _, name := range names {
 		switch name {
 		case "node":
 			cmd.Flags().StringVar(&n.node, "node", "", of+" on the node with this `NAME`")
 		case "namespace":
-			cmd.Flags().VarP(value[string]{&n.namespace, "NAMESPACE", parseNamespace}, "namespace", "n", of+" of workloads in this Kubernetes namespace")
+			cmd.Flags().VarP(value[string]{&n.namespace, "NAMESPACE", parseNamespace}, "namespace", "n", of+" of workloads in this Kubernetes namespace (default: all namespaces)")
 		case "scope":
 			cmd.Flags().Var(value[string]{&n.scope, "KIND[/NAME]", parseScope}, "scope", of+" in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods")
-			completeFlag(cmd, "scope", scopeKinds())
 		case "cidr":
 			cmd.Flags().Var(value[string]{&n.cidr, "CIDR", parseCIDR}, "cidr", of+" with an address in this prefix")
 		case "mac":
@@ -40,6 +40,7 @@ func (n *narrowing) addFlags(cmd *cobra.Command, of string, names ...string) {
 			cmd.Flags().Var(value[string]{&n.cause, "CAUSE", parseCause}, "cause", of+" with this cause, like "+verdict.CauseSplitBrain)
 			completeFlag(cmd, "cause", verdict.Causes())
 		}
+		onlyOnCommandLine(cmd, name)
 	}
 }
 
@@ -60,6 +61,7 @@ func (n *narrowing) stateFlag(cmd *cobra.Command, of string, states map[string]i
 	}
 	cmd.Flags().Var(value[string]{&n.state, "STATE", parse}, "state", of+" in this state: "+strings.Join(words, ", "))
 	completeFlag(cmd, "state", words)
+	onlyOnCommandLine(cmd, "state")
 }
 
 // ask adds the filters to the parameters of a request. It returns an error if a filter contradicts the
@@ -86,6 +88,26 @@ func (n *narrowing) ask(to url.Values) error {
 		to.Set(filter.parameter, filter.text)
 	}
 	return nil
+}
+
+// selector parses the argument of a command: as parseSelector does or, if a namespace is selected, as
+// the name of a pod in it.
+func (n *narrowing) selector(arg string) (selector, error) {
+	sel, err := parseSelector(arg)
+	if err != nil && n.namespace != "" && podName.MatchString(arg) {
+		return parseSelector(n.namespace + "/" + arg)
+	}
+	return sel, err
+}
+
+// given returns the filters on the command line, in the form --NAME.
+func (n *narrowing) given(cmd *cobra.Command) (flags []string) {
+	for _, name := range []string{"node", "namespace", "workload", "cidr", "mac", "scope", "state", "cause"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+			flags = append(flags, "--"+name)
+		}
+	}
+	return flags
 }
 
 func parseNamespace(s string) (string, error) {

@@ -28,7 +28,7 @@ in the kernel; the agent lists the affected state again where possible.
 
 With --watch, a node that connects, disconnects or reconnects is shown immediately.
 Other changes (such as the watching method, lost events and problems) are shown
-within 15 seconds. Problems of the server are shown on stderr, or with -o json as
+within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 {"type":"BOOKMARK","problems":[…]}.`,
 		Example: `
   ipwitness nodes
@@ -50,10 +50,10 @@ within 15 seconds. Problems of the server are shown on stderr, or with -o json a
 			q.warn(list.GetCoverage())
 			if len(list.GetNodes()) == 0 {
 				q.note("No nodes: no agent has connected yet.")
-				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now()), show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems()))
+				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), q.layout(), sys.now()), show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems(), q.layout()))
 			}
-			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now()),
-				show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems()))
+			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.layout(), sys.now()),
+				show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems(), q.layout()))
 		},
 	}
 	q.addFlags(cmd)
@@ -61,11 +61,9 @@ within 15 seconds. Problems of the server are shown on stderr, or with -o json a
 	return cmd
 }
 
-// watchNodes follows the nodes. The watch of conflicts has an event for each node that connects,
-// disconnects or reconnects. No watch has the other changes, so watchNodes lists all nodes at each
-// bookmark.
+// watchNodes follows the nodes.
 func (q *query) watchNodes(ctx context.Context) error {
-	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.wide())
+	known, table := show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.layout())
 	seen := coverageWatch{query: q}
 	var problems []string // problems of the aggregator
 	showEvent := func(kind pb.Watch_Type, n *pb.Node) error {
@@ -85,27 +83,14 @@ func (q *query) watchNodes(ctx context.Context) error {
 			return nil
 		}
 	}
-	list := func() error {
-		var nodes pb.ListNodesResponse
-		if err := client.get(ctx, "/v1/nodes", nil, &nodes); err != nil {
-			if refused, ok := errors.AsType[*serverError](err); ok && refused.lasting() {
-				return err
-			}
-			return nil // the watch fails, too, or the next bookmark retries
-		}
-		known.Begin()
-		for _, n := range nodes.GetNodes() {
-			if err := put(n); err != nil {
-				return err
-			}
-		}
+	mark := func(e *pb.WatchNodesResponse) error {
 		for _, gone := range known.Complete() {
 			if err := showEvent(pb.Watch_REMOVED, gone); err != nil {
 				return err
 			}
 		}
-		changed := !slices.Equal(problems, nodes.GetProblems())
-		problems = nodes.GetProblems()
+		changed := !slices.Equal(problems, e.GetProblems())
+		problems = e.GetProblems()
 		if q.format.ForPrograms() {
 			if !changed {
 				return nil
@@ -127,23 +112,29 @@ func (q *query) watchNodes(ctx context.Context) error {
 		}
 		return nil
 	}
-	w := &watcher[*pb.WatchConflictsResponse]{
-		client: client,
+	w := &watcher[*pb.WatchNodesResponse]{
+		client: q.client(),
 		notice: q.sys.stderr,
-		path:   "/v1/conflicts:watch",
-		begin:  func() {}, // the list at the first bookmark has the whole state
-		event: func(e *pb.WatchConflictsResponse) error {
+		path:   "/v1/nodes:watch",
+		begin:  known.Begin,
+		event: func(e *pb.WatchNodesResponse) error {
 			if err := seen.follow(e); err != nil {
 				return err
 			}
 			switch e.GetType() {
-			case pb.Watch_BOOKMARK:
-				return list()
-			case pb.Watch_NODE:
+			case pb.Watch_ADDED, pb.Watch_UPDATED:
 				return put(e.GetNode())
+			case pb.Watch_REMOVED:
+				if before, had := known.Drop(e.GetNode()); had {
+					return showEvent(pb.Watch_REMOVED, before)
+				}
+			case pb.Watch_LOST:
+				known.Begin()
+			case pb.Watch_BOOKMARK:
+				return mark(e)
 			default:
-				return nil
 			}
+			return nil
 		},
 	}
 	return w.run(ctx)

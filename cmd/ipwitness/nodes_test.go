@@ -23,29 +23,27 @@ func watchNodes(t *testing.T, tries []try, args ...string) (code int, lines []st
 }
 
 const (
-	node1    = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":3,"lag":"0.001s"}`
-	node1Lag = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":4,"lag":"0.002s"}`
-	node1Ill = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"off","ports":0,"problems":["frames are not seen"]}`
-	node2    = `{"name":"two","bootId":"b2","netns":"2","state":"LIVE","wire":"tcx"}`
-	node2Off = `{"name":"two","bootId":"b2","netns":"2","state":"UNHEARD","wire":"tcx"}`
-	bookmark = `{"result":{"type":"BOOKMARK"}}` + "\n"
+	node1     = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":3,"lag":"0.001s"}`
+	node1Lag  = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":4,"lag":"0.002s"}`
+	node1Ill  = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"off","ports":0,"problems":["frames are not seen"]}`
+	node2     = `{"name":"two","bootId":"b2","netns":"2","state":"LIVE","wire":"tcx"}`
+	node2Off  = `{"name":"two","bootId":"b2","netns":"2","state":"UNHEARD","wire":"tcx"}`
+	node2Gone = `{"name":"two","bootId":"b2","netns":"2"}`
+	bookmark  = `{"result":{"type":"BOOKMARK"}}` + "\n"
 )
 
-func nodeEvent(node string) string { return `{"result":{"type":"NODE","node":` + node + "}}\n" }
-
-func listed(nodes ...string) try {
-	return try{status: 200, body: `{"nodes":[` + strings.Join(nodes, ",") + `]}`}
+// nodeEvents returns events of one type about nodes.
+func nodeEvents(kind string, nodes ...string) (lines string) {
+	for _, node := range nodes {
+		lines += `{"result":{"type":"` + kind + `","node":` + node + "}}\n"
+	}
+	return lines
 }
 
 func TestNodeWatch(t *testing.T) {
 	tries := []try{
-		{status: 200, body: `{"result":{"type":"ADDED","conflict":{"id":"x"}}}` + "\n" + bookmark + nodeEvent(node2Off) + nodeEvent(node2) + bookmark + bookmark},
-		listed(node1, node2),                     // at the first bookmark
-		listed(node1Lag, node2),                  // no change in the table
-		{status: 500, body: "not now"},           // a list that fails does not end the watch
-		{status: 200, body: bookmark + bookmark}, // the watch is interrupted
-		listed(node1Ill, node2),
-		listed(node1Ill),
+		{status: 200, body: nodeEvents("ADDED", node1, node2) + bookmark + nodeEvents("UPDATED", node2Off, node2, node1Lag) + bookmark},
+		{status: 200, body: `{"result":{"type":"LOST"}}` + "\n" + nodeEvents("ADDED", node1Ill) + bookmark + nodeEvents("ADDED", node2) + nodeEvents("REMOVED", node2Gone)},
 	}
 	code, lines, c := watchNodes(t, tries)
 	want := []string{
@@ -55,6 +53,8 @@ func TestNodeWatch(t *testing.T) {
 		"UPDATED two UNHEARD - - tcx 0 -",
 		"UPDATED two LIVE - - tcx 0 -",
 		"UPDATED one LIVE - - off 0 frames are not seen",
+		"REMOVED two LIVE - - tcx 0 -",
+		"ADDED two LIVE - - tcx 0 -",
 		"REMOVED two LIVE - - tcx 0 -",
 	}
 	var got []string
@@ -68,10 +68,8 @@ func TestNodeWatch(t *testing.T) {
 
 func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
 	_, lines, _ := watchNodes(t, []try{
-		{status: 200, body: bookmark + nodeEvent(node2Off) + bookmark + bookmark},
-		listed(node1, node2),
-		listed(node1Lag),
-		listed(strings.Replace(node1Lag, "0.002s", "0.003s", 1)), // no reportable change
+		{status: 200, body: nodeEvents("ADDED", node1, node2) + bookmark + nodeEvents("UPDATED", node2Off, node1Lag,
+			strings.Replace(node1Lag, "0.002s", "0.003s", 1)) + nodeEvents("REMOVED", node2Gone)}, // the third is no change
 	}, "-o", "json")
 	want := []string{
 		`{"type":"ADDED","node":{"name":"one",`, `{"type":"ADDED","node":{"name":"two",`,
@@ -89,7 +87,6 @@ func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
 
 func TestNodeWatchEndsWhenTheServerRefuses(t *testing.T) {
 	code, _, c := watchNodes(t, []try{
-		{status: 200, body: bookmark, hang: true},
 		{status: 403, body: `{"code":7,"message":"cannot list nodes"}`},
 	})
 	if code != 1 || c.stderr.String() != "ipwitness: cannot list nodes\n" {
@@ -100,9 +97,9 @@ func TestNodeWatchEndsWhenTheServerRefuses(t *testing.T) {
 // Changes of the aggregator's own problems are printed.
 func TestNodeWatchShowsProblemsOfTheAggregator(t *testing.T) {
 	const full = "acknowledgements cannot be written: no space left on device"
-	ill := try{status: 200, body: `{"nodes":[` + node1 + `],"problems":["` + full + `"]}`}
+	ill := `{"result":{"type":"BOOKMARK","problems":["` + full + `"]}}` + "\n"
 	tries := func() []try {
-		return []try{{status: 200, body: strings.Repeat(bookmark, 4)}, listed(node1), ill, ill, listed(node1)}
+		return []try{{status: 200, body: nodeEvents("ADDED", node1) + bookmark + ill + ill + bookmark}}
 	}
 	_, lines, c := watchNodes(t, tries())
 	if got, want := c.stderr.String(), "Problem of the aggregator: "+full+"\nThe aggregator no longer has problems.\n"; !strings.HasPrefix(got, want) || len(lines) != 2 {

@@ -16,13 +16,19 @@ func newOwners(sys system) *cobra.Command {
 	var watch bool
 	var narrow narrowing
 	var at moment
+	var linkLocal bool
 	cmd := &cobra.Command{
 		Use:   "owners [ADDRESS|CIDR|NAMESPACE/POD|MAC] [flags]",
 		Short: "List the owners of addresses",
 		Long: `List the current owners of addresses, as seen in the kernels and on the wire.
 
 Owners can also be selected by the name in the WORKLOAD column (container/NAME,
-host/NODE).
+host/NODE), and pods of the namespace that --namespace selects by their name alone.
+
+CONFLICT is the state of the conflict that an owner takes part in, or "shared" if another
+listed owner has the address without a conflict; 'explain ADDRESS' says why. Tables leave
+out link-local addresses that are in no conflict, unless --link-local is set or an
+address or prefix is selected.
 
 The filters can be combined: an owner must match all of them.
 
@@ -33,15 +39,16 @@ With --at, list the owners at a time in the past.
   ipwitness owners 10.244.0.7 -o wide
   ipwitness owners 10.244.0.0/16 --watch
   ipwitness owners default/web-1 -o json
+  ipwitness owners web-1 -n default
   ipwitness owners --node node-7 --state stale
   ipwitness owners -n kube-system --scope network --cidr 10.244.0.0/16
   ipwitness owners --sort-by age --no-headers
   ipwitness owners -n shop -o jsonpath='{range .owners[*]}{.node} {.address}{"\n"}{end}'
   ipwitness owners 10.244.0.7 --at "yesterday 14:03"`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD or MAC"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: q.completeArgument(&narrow, pods, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sel, err := parseSelector(slices.Concat(args, []string{""})[0])
+			sel, err := narrow.selector(slices.Concat(args, []string{""})[0])
 			if err != nil {
 				return err
 			}
@@ -61,7 +68,7 @@ With --at, list the owners at a time in the past.
 			case watch:
 				return q.watchOwners(cmd.Context(), sel)
 			}
-			return q.owners(cmd.Context(), sel, &at)
+			return q.owners(cmd.Context(), sel, &at, linkLocal)
 		},
 	}
 	q.addListFlags(cmd)
@@ -70,6 +77,8 @@ With --at, list the owners at a time in the past.
 	at.addFlag(cmd, sys)
 	narrow.addFlags(cmd, "owners", "node", "namespace", "workload", "cidr", "mac", "scope")
 	narrow.ownerState(cmd)
+	q.completeFilters(cmd, &narrow)
+	cmd.Flags().BoolVar(&linkLocal, "link-local", false, "include link-local addresses (fe80::/10, 169.254.0.0/16) in the table")
 	return cmd
 }
 
@@ -78,7 +87,7 @@ func watchFlag(cmd *cobra.Command, to *bool) {
 	cmd.Flags().BoolVarP(to, "watch", "w", false, "continue with every change until Ctrl-C")
 }
 
-func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
+func (q *query) owners(ctx context.Context, sel selector, at *moment, linkLocal bool) error {
 	var owners []*pb.Owner
 	filtered := len(sel.query) > 0
 	at.ask(sel.query)
@@ -101,9 +110,17 @@ func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 	show.SortOwners(owners, q.sortBy)
 	q.warn(coverage)
 	q.noteMoment(at)
+	var marks *show.Marks
+	if len(owners) > 0 && (!q.format.ForPrograms() || q.format == show.FormatCSV) {
+		if marks, err = q.marks(ctx, owners, sel, at); err != nil {
+			q.note("Warning: owners in conflict are not marked, because the conflicts cannot be listed: %s", err)
+		}
+	}
 	switch {
 	case q.format.ForPrograms():
-		return show.List(q.sys.stdout, q.format, "owners", owners, at.basis(coverage))
+		basis := at.basis(coverage)
+		basis.Marks = marks
+		return show.List(q.sys.stdout, q.format, "owners", owners, basis)
 	case len(owners) == 0 && sel.what != "":
 		q.note("No owner %s.", sel.what)
 		return nil
@@ -117,7 +134,16 @@ func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 		q.note("No owners: no agent has reported an address yet. '%s nodes' lists the agents.", q.sys.program)
 		return nil
 	}
-	if err := show.Owners(q.sys.stdout, owners, q.layout(), at.now(q.sys)); err != nil {
+	if !linkLocal && sel.query.Get("address") == "" && sel.query.Get("cidr") == "" {
+		others := marks.WithoutLinkLocal(owners)
+		if left := len(owners) - len(others); left > 0 {
+			q.note("%s left out: --link-local shows them.", show.Count(left, "link-local address is", "link-local addresses are"))
+		}
+		if owners = others; len(owners) == 0 {
+			return nil
+		}
+	}
+	if err := show.Owners(q.sys.stdout, owners, marks, q.layout(), at.now(q.sys)); err != nil {
 		return err
 	}
 	for _, o := range owners {
@@ -126,6 +152,25 @@ func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 		}
 	}
 	return nil
+}
+
+// marks requests the conflicts of the selected addresses.
+func (q *query) marks(ctx context.Context, owners []*pb.Owner, sel selector, at *moment) (*show.Marks, error) {
+	ask := url.Values{}
+	for _, name := range []string{"address", "cidr"} { // an owner in conflict has other owners, which may not match the other filters
+		if text := sel.query.Get(name); text != "" {
+			ask.Set(name, text)
+		}
+	}
+	at.ask(ask)
+	var conflicts []*pb.Conflict
+	_, err := pages(ctx, q.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
+		conflicts = append(conflicts, page.GetConflicts()...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return show.NewMarks(owners, conflicts), nil
 }
 
 func (q *query) watchOwners(ctx context.Context, sel selector) error {

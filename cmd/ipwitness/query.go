@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -37,6 +36,7 @@ type query struct {
 
 	noHeaders bool
 	sortBy    string
+	color     colorChoice
 }
 
 // addFlags adds the flags that select the server and the output format. The additional formats are
@@ -60,7 +60,7 @@ func (q *query) addListFlags(cmd *cobra.Command) {
 	}
 	q.format = show.FormatTable
 	cmd.Flags().VarP(value[show.Format]{&q.format, "FORMAT", parse}, "output", "o", "format: "+known)
-	completeFlag(cmd, "output", append(formats, show.JSONPath, show.GoTemplate))
+	completeFlagWith(cmd, "output", completeFormats(formats))
 }
 
 // errCSVWatch is the error for flags that exclude each other.
@@ -71,10 +71,18 @@ func (q *query) addServerFlags(cmd *cobra.Command) {
 	q.server = defaultServer
 	fs := cmd.Flags()
 	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "URL of the server")
-	fs.BoolVarP(&q.portForward, portForward, "P", false, "query the aggregator in Kubernetes through a port-forward, with the kubeconfig of kubectl")
+	usage := "query the aggregator in Kubernetes through a port-forward, with the kubeconfig of kubectl"
+	if q.sys.plugin {
+		usage += "; off with --server or -P=false"
+	}
+	fs.BoolVarP(&q.portForward, portForward, "P", q.sys.plugin, usage)
 	fs.StringVar(&q.forward.Context, "context", "", "with -P: `NAME` of the kubeconfig context (default: the current context)")
+	fs.StringVar(&q.forward.Kubeconfig, kubeconfig, "", "with -P: kubeconfig `FILE` (default: $KUBECONFIG or ~/.kube/config, as for kubectl)")
 	fs.StringVar(&q.forward.Namespace, aggregatorNamespace, "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
+	onlyOnCommandLine(cmd, kubeconfig) // elsewhere, it is the kubeconfig of an aggregator
+	completeFlagWith(cmd, "context", q.completeContexts)
 	clientTLSFlags(fs, &q.files)
+	colorFlag(cmd, &q.color)
 }
 
 // outputFlag adds -o with the usual formats and additional ones.
@@ -96,9 +104,11 @@ func (q *query) addTableFlags(cmd *cobra.Command, of string, orders []string) {
 	completeFlag(cmd, "sort-by", orders)
 }
 
-// layout returns the layout of tables.
+// layout returns the layout of output for people.
 func (q *query) layout() show.Layout {
-	return show.Layout{Wide: q.wide(), NoHeaders: q.noHeaders}
+	layout := q.sys.terminalLayout(q.color)
+	layout.Wide, layout.NoHeaders = q.format == show.FormatWide, q.noHeaders
+	return layout
 }
 
 // errSortWatch is the error for flags that exclude each other.
@@ -130,26 +140,25 @@ func (q *query) checkNode(ctx context.Context, name string) error {
 	return fmt.Errorf("there is no node %q: %s", name, show.KnownNodes(known))
 }
 
-// wide reports whether tables have all columns.
-func (q *query) wide() bool { return q.format == show.FormatWide }
-
 const (
 	// portForward is the name of the flag that cannot be combined with --server.
 	portForward = "port-forward"
 	// aggregatorNamespace is the name of the flag that says where the aggregator is. --namespace selects
 	// pods.
 	aggregatorNamespace = "aggregator-namespace"
+	// kubeconfig is the name of the flag with the user's kubeconfig.
+	kubeconfig = "kubeconfig"
 )
 
 // placed calls settle, which reads the flags from all sources, and rejects invalid combinations of
 // the flags that select the server.
 func placed(cmd *cobra.Command, settle func() error) error {
 	fs := cmd.Flags()
-	if fs.Changed("server") && fs.Changed(portForward) {
+	if on, err := fs.GetBool(portForward); err == nil && on && fs.Changed("server") && fs.Changed(portForward) {
 		return errors.New("--server and --port-forward cannot be combined: remove one of them")
 	}
 	var without error
-	for _, name := range []string{"context", aggregatorNamespace} {
+	for _, name := range []string{"context", kubeconfig, aggregatorNamespace} {
 		if fs.Changed(name) {
 			without = fmt.Errorf("--%s selects the aggregator in Kubernetes and needs -P", name)
 		}
@@ -157,8 +166,18 @@ func placed(cmd *cobra.Command, settle func() error) error {
 	if err := settle(); err != nil {
 		return err
 	}
-	if on, err := fs.GetBool(portForward); err != nil || on {
+	on, err := fs.GetBool(portForward)
+	if err != nil {
 		return nil // a command that queries no server has no such flag
+	}
+	if on && fs.Changed("server") && !fs.Changed(portForward) { // a server replaces the default of a plugin
+		on = false
+		if err := fs.Lookup(portForward).Value.Set("false"); err != nil {
+			return err
+		}
+	}
+	if on {
+		return nil
 	}
 	return without
 }
@@ -210,7 +229,11 @@ func (q *query) transport() http.RoundTripper {
 
 // note writes a sentence that is not part of the output.
 func (q *query) note(format string, args ...any) {
-	fmt.Fprintln(q.sys.stderr, form.VisibleLines(fmt.Sprintf(format, args...)))
+	var layout show.Layout
+	if q.sys.oneTerminal {
+		layout = q.layout()
+	}
+	fmt.Fprintln(q.sys.stderr, show.Hanging("", form.VisibleLines(fmt.Sprintf(format, args...)), layout))
 }
 
 // warn prints what an answer does not cover, unless the output is for programs, which find it in
@@ -307,25 +330,4 @@ func (q *query) noteLost(e event) {
 	default:
 		q.note("%d events came too fast and were dropped; the current state follows.", e.GetLost())
 	}
-}
-
-// completeTimeout keeps the shell responsive if there is no server.
-const completeTimeout = time.Second
-
-// completeConflicts completes the ids of active conflicts, with a description of each.
-func (q *query) completeConflicts(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 || applySettings(cmd, q.sys.getenv) != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	var out []cobra.Completion
-	// Without a server, there are no completions, and errors cannot be shown.
-	_, _ = pages(ctx, q.client(), "/v1/conflicts", nil, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
-		for _, c := range page.GetConflicts() {
-			about := fmt.Sprintf("%s %s: %s", show.ConflictState(c), c.GetAddress(), show.ConflictNames(c))
-			out = append(out, cobra.CompletionWithDesc(c.GetId(), about))
-		}
-	})
-	return out, cobra.ShellCompDirectiveNoFileComp
 }

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -80,5 +81,73 @@ func TestACommandWithoutAServerTakesNoPortForward(t *testing.T) {
 	c.run(t, 1, "version", "-P")
 	if !strings.Contains(c.stderr.String(), "unknown shorthand flag: 'P'") {
 		t.Errorf("got %q, want an error about an unknown flag", &c.stderr)
+	}
+}
+
+func TestAPluginUsesThePortForwardByDefault(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
+	const forwarded, answered = "ipwitness: no kubeconfig found", "No owners: "
+	asked := handler{"/v1/owners": func(*http.Request) (int, string) { return ok(&pb.ListOwnersResponse{})(nil) }}
+	for _, test := range []struct{ args, env, want string }{
+		{"", "", forwarded},
+		{"-P", "", forwarded},
+		{"-n shop", "", forwarded},
+		{"--aggregator-namespace net", "", forwarded},
+		{"--context c", "", `ipwitness: read the kubeconfig: context "c" does not exist`},
+		{"--kubeconfig /no/such/file", "", "ipwitness: read the kubeconfig: stat /no/such/file: no such file or directory"},
+		{"--server SERVER", "", answered},
+		{"--server SERVER -P=false", "", answered},
+		{"", "SERVER=SERVER", answered},
+		{"-P", "SERVER=SERVER", forwarded},
+		{"--server SERVER", "PORT_FORWARD=true", answered},
+		{"-P=false", "", "ipwitness: cannot reach http://127.0.0.1:9641: "},
+		{"", "PORT_FORWARD=false", "ipwitness: cannot reach http://127.0.0.1:9641: "},
+		{"--server SERVER -P", "", "ipwitness: --server and --port-forward cannot be combined"},
+		{"--server SERVER --context c", "", "ipwitness: --context selects the aggregator in Kubernetes and needs -P"},
+		{"-P=false --kubeconfig f", "", "ipwitness: --kubeconfig selects the aggregator in Kubernetes and needs -P"},
+		{"", "KUBECONFIG=off", forwarded}, // it is the flag of an aggregator
+	} {
+		t.Run(test.env+" "+test.args, func(t *testing.T) {
+			c := serve(t, asked)
+			server := c.env["IPWITNESS_SERVER"]
+			delete(c.env, "IPWITNESS_SERVER")
+			c.program, c.plugin = "kubectl ipwitness", true
+			c.transport = redirect{to: server}
+			if name, value, is := strings.Cut(test.env, "="); is {
+				c.env["IPWITNESS_"+name] = strings.ReplaceAll(value, "SERVER", server)
+			}
+			code := 1
+			if test.want == answered {
+				code = 0
+			}
+			c.run(t, code, append([]string{"owners"}, strings.Fields(strings.ReplaceAll(test.args, "SERVER", server))...)...)
+			if got := c.stderr.String(); !strings.HasPrefix(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// redirect refuses connections to the default server, which may run on this machine.
+type redirect struct{ to string }
+
+func (r redirect) RoundTrip(req *http.Request) (*http.Response, error) {
+	if "http://"+req.URL.Host != r.to {
+		return nil, syscall.ECONNREFUSED
+	}
+	return http.DefaultTransport.RoundTrip(req)
+}
+
+func TestAPluginNamesItself(t *testing.T) {
+	for _, command := range []string{"run", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "backup", "nodes"} {
+		c := newConsole()
+		c.program, c.plugin = "kubectl ipwitness", true
+		c.run(t, 0, command, "--help")
+		for line := range strings.Lines(c.stdout.String()) {
+			if strings.Contains(line, "'ipwitness ") || strings.HasPrefix(strings.TrimSpace(line), "ipwitness "+command) {
+				t.Errorf("%s: got %q, want it to name kubectl ipwitness", command, line)
+			}
+		}
 	}
 }

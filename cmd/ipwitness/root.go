@@ -85,6 +85,10 @@ from another terminal.`,
 			c.GroupID = group
 			c.DisableFlagsInUseLine = true
 			c.Example = strings.ReplaceAll(strings.Trim(c.Example, "\n"), "ipwitness", sys.program)
+			c.Long = strings.ReplaceAll(c.Long, "'ipwitness ", "'"+sys.program+" ")
+			if group != "serve" {
+				completeNoFiles(c)
+			}
 			c.PreRunE = func(c *cobra.Command, _ []string) error {
 				if err := placed(c, func() error { return applySettings(c, sys.getenv) }); err != nil {
 					return err
@@ -96,7 +100,7 @@ from another terminal.`,
 		}
 	}
 	add("serve", newRun(sys), newAgent(sys), newAggregator(sys))
-	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newJudge(sys), newAudit(sys), newNodes(sys))
+	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newJudge(sys), newAudit(sys), newNodes(sys), newTop(sys))
 	add("act", newAcknowledge(sys), newBackup(sys))
 	add("other", newDoctor(sys), newVersion(sys))
 	return root
@@ -154,3 +158,26 @@ func valueError(source string, f *pflag.Flag, value string, err error) error {
 	}
 	return fmt.Errorf("%s: %w", source, err)
 }
+
+// fold breaks a text into lines of at most helpWidth bytes.
+func fold(text string) string {
+	var b strings.Builder
+	width := 0
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case width == 0:
+		case width+1+len(word) > helpWidth:
+			b.WriteByte('\n')
+			width = 0
+		default:
+			b.WriteByte(' ')
+			width++
+		}
+		b.WriteString(word)
+		width += len(word)
+	}
+	return b.String()
+}
+
+// helpWidth is the width of the texts of help.
+const helpWidth = 88

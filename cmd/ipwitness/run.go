@@ -23,6 +23,7 @@ type runCommand struct {
 	files      secure.Files
 	logging    logging
 	live       bool
+	color      colorChoice
 	account    *show.Live // nil unless live is set
 }
 
@@ -54,7 +55,7 @@ what works without them.
 				r.logging.level = "warn"
 			}
 			if r.live {
-				r.account = show.NewLive(sys.stdout, r.color(), sys.program)
+				r.account = show.NewLive(sys.stdout, sys.terminalLayout(r.color))
 			}
 			if sys.oneTerminal && !cmd.Flags().Changed("log-format") {
 				r.logging.live = r.account // otherwise its lines would mix with the log's lines
@@ -69,6 +70,7 @@ what works without them.
 	accessFlags(cmd, &r.files, &r.aggregator.Access)
 	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
 	r.logging.addFlags(cmd)
+	colorFlag(cmd, &r.color)
 	cmd.Flags().BoolVar(&r.live, "live", false, "human-readable live output (default: only in a terminal)")
 	return cmd
 }

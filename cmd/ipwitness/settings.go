@@ -61,7 +61,21 @@ func envName(flag string) string {
 
 // settable reports whether a flag can be set outside the command line.
 func settable(f *pflag.Flag) bool {
-	return f.Name != "help" && f.Name != "version" && f.Name != "config"
+	_, only := f.Annotations[commandLine]
+	return !only && f.Name != "help" && f.Name != "version" && f.Name != "config"
+}
+
+// commandLine annotates flags that are only taken from the command line.
+const commandLine = "command-line"
+
+// onlyOnCommandLine excludes flags from variables and files, which also serve commands for which a flag
+// of this name means something else.
+func onlyOnCommandLine(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		if err := cmd.Flags().SetAnnotation(name, commandLine, nil); err != nil {
+			panic(err) // the flag does not exist
+		}
+	}
 }
 
 // knownFlags returns the flags of all commands, so that one file can serve all of them.

@@ -27,9 +27,7 @@ func timeFlag(cmd *cobra.Command, sys system, to *time.Time, name, usage string,
 		return t, err
 	}}, name, usage)
 	cmd.Flags().Lookup(name).DefValue = ""
-	if err := cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions); err != nil {
-		panic(err) // the flag was added above
-	}
+	completeFlagWith(cmd, name, cobra.NoFileCompletions)
 }
 
 // utc formats a time for people.

@@ -159,10 +159,14 @@ func choiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string,
 
 // completeFlag completes the values of a flag.
 func completeFlag(cmd *cobra.Command, name string, values []string) {
-	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
-		panic(err) // the flag does not exist
-	}
+	completeFlagWith(cmd, name, func(_ *cobra.Command, _ []string, begun string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
+		for _, v := range values {
+			if strings.HasPrefix(v, begun) {
+				found = append(found, v)
+			}
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	})
 }
 
 // listenFlag adds a flag for the address of a listener.

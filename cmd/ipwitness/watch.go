@@ -36,13 +36,17 @@ type watched interface {
 // watcher follows a watch. It reconnects when it is disconnected, and resumes with the last token.
 type watcher[T watched] struct {
 	client *client
-	notice io.Writer // for messages about disconnects and reconnects
+	notice io.Writer // for messages about disconnects and reconnects; nil for none
 	path   string
 	query  url.Values
 	// begin is called before the first event of each stream that sends the whole state, which a
 	// resumed stream does not.
 	begin func()
 	event func(T) error
+	// connected and disconnected, if set, are called when a stream begins, before begin, and when it
+	// ends. A watch with them is retried even if the first attempt fails.
+	connected    func(whole bool)
+	disconnected func(error)
 	// resume is the last token, with which the next stream resumes; empty to start from the beginning.
 	resume string
 }
@@ -50,13 +54,16 @@ type watcher[T watched] struct {
 // run follows the watch until ctx is done. It returns an error only if the first attempt fails, if
 // the server rejects the watch, or if event fails.
 func (w *watcher[T]) run(ctx context.Context) error {
-	connected, wait := false, firstWait
+	connected, wait := w.disconnected != nil, firstWait
 	for {
 		err := w.stream(ctx, func() {
 			if connected && wait > firstWait {
-				fmt.Fprintln(w.notice, "The watch continues.")
+				w.note("The watch continues.")
 			}
 			connected, wait = true, firstWait
+			if w.connected != nil {
+				w.connected(w.resume == "")
+			}
 			if w.resume == "" {
 				w.begin()
 			}
@@ -75,7 +82,10 @@ func (w *watcher[T]) run(ctx context.Context) error {
 			return err
 		}
 		if wait == firstWait {
-			fmt.Fprintf(w.notice, "The watch of %s was disconnected (%s). Reconnecting; stop with Ctrl-C.\n", w.client.base, form.Visible(why(err).Error()))
+			w.note("The watch of %s was disconnected (%s). Reconnecting; stop with Ctrl-C.", w.client.base, form.Visible(why(err).Error()))
+		}
+		if w.disconnected != nil {
+			w.disconnected(why(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -83,6 +93,13 @@ func (w *watcher[T]) run(ctx context.Context) error {
 		case <-time.After(wait):
 		}
 		wait = min(2*wait, lastWait)
+	}
+}
+
+// note writes a message about the connection.
+func (w *watcher[T]) note(format string, args ...any) {
+	if w.notice != nil {
+		fmt.Fprintf(w.notice, format+"\n", args...)
 	}
 }
 

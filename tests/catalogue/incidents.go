@@ -154,7 +154,7 @@ func (c *catalogue) incidentPage(shown [][]record.Record) string {
 	for i, in := range incidents {
 		fmt.Fprintf(&b, "\n## %d\n\n%s Reported in %s.\n", i+1, in.what, links(in.sources))
 		for _, r := range shown[i] {
-			fmt.Fprintf(&b, "\nPlayed by %s:\n\n```\n%s```\n", c.proof(r.Values["test"]), r.Text)
+			fmt.Fprintf(&b, "\nPlayed by %s:\n\n```\n%s```\n", c.proof(r.Values["test"], "../"), r.Text)
 		}
 		switch {
 		case in.unknowable != "":

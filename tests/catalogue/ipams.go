@@ -15,7 +15,7 @@ import (
 
 // ipamPages are the pages that have texts about single IPAMs.
 var ipamPages = []string{
-	"README.md", "docs/supported.md", "docs/permissions.md", "docs/reference.md", "docs/glossary.md", "docs/runbooks/*.md",
+	"README.md", "docs/tour.md", "docs/supported.md", "docs/permissions.md", "docs/reference.md", "docs/glossary.md", "docs/runbooks/*.md",
 }
 
 // writeIPAMs writes what the folders of the IPAMs say into the pages of the repository.

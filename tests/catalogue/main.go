@@ -1,5 +1,5 @@
-// Command catalogue writes docs/situations.md: each situation, what ipwitness
-// says about it, and the test that proves it. It also writes the table of
+// Command catalogue writes docs/situations.md, and a page for each situation in docs/situations:
+// what ipwitness says about it, and the test that proves it. It also writes the table of
 // attacks in docs/security.md, and docs/incidents.md. The texts come from the
 // tests themselves (tests/testdata). It fails if a text or a test is missing, or
 // belongs to no situation or incident. It also writes what the folders of the IPAMs (ipam)
@@ -24,8 +24,9 @@ import (
 )
 
 const (
-	page  = "docs/situations.md"
-	texts = "tests/testdata/situations"
+	index    = "docs/situations.md"
+	pagesDir = "docs/situations"
+	texts    = "tests/testdata/situations"
 )
 
 func main() {
@@ -35,7 +36,7 @@ func main() {
 	}
 }
 
-// write writes the page in the repository, which is the working directory.
+// write writes the pages in the repository, which is the working directory.
 func write() error {
 	c := catalogue{texts: map[string]record.Record{}, verdicts: map[string]bool{}, tests: map[string]string{}, plays: map[played]bool{}}
 	dirs, err := filepath.Glob("ipam/*")
@@ -53,13 +54,10 @@ func write() error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if err := os.WriteFile(page, []byte(c.page()), 0o644); err != nil {
-		return err
-	}
-	return errors.Join(c.attackTable(), c.incidentTable())
+	return errors.Join(c.writeSituations(), c.attackTable(), c.incidentTable())
 }
 
-// catalogue contains the inputs of the page.
+// catalogue contains the inputs of the pages.
 type catalogue struct {
 	texts    map[string]record.Record // by name
 	verdicts map[string]bool          // names of verdicts that tests compare with
@@ -137,7 +135,7 @@ func (c *catalogue) check() error {
 	ids, used := map[string]bool{}, map[string]bool{}
 	for _, r := range rows {
 		ids[r.id] = true
-		if len(r.shown) == 0 && r.waits == "" {
+		if len(r.shown) == 0 {
 			fault("row %s has no text", r.id)
 		}
 		for _, s := range r.shown {
@@ -200,83 +198,4 @@ func (c *catalogue) checkTest(r row, test string, fault func(string, ...any)) {
 // idsOf returns the rows in the name of a test: TestL8L9Dummy… belongs to L8 and L9.
 func idsOf(test string) []string {
 	return rowID.FindAllString(rowTest.FindString(test), -1)
-}
-
-const intro = `<!-- Made by make generate from the texts of the tests: do not edit. -->
-
-# Situations
-
-What is a conflict, what only looks like one, and what ipwitness says of each. Every text below is what ` + "`ipwitness explain`" + ` printed in the test that is named with it, which builds the situation out of network namespaces, real CNI plugins and real frames, or out of a real Kubernetes, and fails when the verdict is another one: its rule, state, scope, owners, evidence or cause. Times, ages and counts of frames, and the inodes, MACs, ids and names that the kernel, a plugin or Kubernetes made up, are replaced by fixed ones. How it judges: [verdicts.md](verdicts.md).
-
-*Kernel matrix* stands by variants with devices that not every kernel has: their verdict is proven without a kernel, and with real devices by ` + "`make test-kernels`" + `, which boots Linux 6.1 and 6.12. *Not yet* stands by what no test proves.
-`
-
-// page returns the text of the page.
-func (c *catalogue) page() string {
-	var b strings.Builder
-	b.WriteString(intro)
-	for _, part := range []struct {
-		letter byte
-		title  string
-	}{{'T', "True conflicts"}, {'L', "Legitimate: never an alert"}} {
-		fmt.Fprintf(&b, "\n## %s\n\n| | Situation | Verdict | Rule |\n|---|---|---|---|\n", part.title)
-		for _, r := range rows {
-			if r.id[0] != part.letter {
-				continue
-			}
-			verdict, rule := "*not yet: "+r.waits+"*", ""
-			if len(r.shown) > 0 {
-				verdict, rule = c.property(r, "", "verdict"), c.property(r, "`", "rule")
-			}
-			fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", r.id, strings.ToLower(r.id), r.situation, verdict, rule)
-		}
-		for _, r := range rows {
-			if r.id[0] == part.letter {
-				c.row(&b, r)
-			}
-		}
-	}
-	return b.String()
-}
-
-// property returns a value of the texts of a row, quoted, without repetition.
-func (c *catalogue) property(r row, quote, name string) string {
-	var out []string
-	for _, s := range r.shown {
-		if w := quote + c.texts[s.text].Values[name] + quote; !slices.Contains(out, w) {
-			out = append(out, w)
-		}
-	}
-	return strings.Join(out, "; ")
-}
-
-// row writes one row.
-func (c *catalogue) row(b *strings.Builder, r row) {
-	fmt.Fprintf(b, "\n### %s\n\n%s\n", r.id, r.situation)
-	for _, s := range r.shown {
-		t := c.texts[s.text]
-		what := s.what
-		if what != "" {
-			what += " "
-		}
-		fmt.Fprintf(b, "\n%sVerdict: **%s**, by rule `%s`. Proven by %s.\n\n```\n$ %s\n%s```\n", what, t.Values["verdict"], t.Values["rule"], c.proof(t.Values["test"]), t.Values["command"], t.Text)
-	}
-	for _, p := range r.pure {
-		fmt.Fprintf(b, "\nKernel matrix, without a kernel: %s; %s.\n", p.what, c.proof(p.test))
-	}
-	if len(r.devices) > 0 {
-		var proofs []string
-		for _, test := range r.devices {
-			proofs = append(proofs, c.proof(test))
-		}
-		fmt.Fprintf(b, "\nKernel matrix, with real devices: %s.\n", strings.Join(proofs, ", "))
-	}
-	if r.waits != "" {
-		fmt.Fprintf(b, "\n*Not yet: %s.*\n", r.waits)
-	}
-}
-
-// proof names a test and links its file.
-func (c *catalogue) proof(test string) string {
-	return fmt.Sprintf("`%s` ([%s](../%s))", test, c.tests[test], c.tests[test])
 }

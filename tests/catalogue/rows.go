@@ -12,8 +12,6 @@ type row struct {
 	pure []pure
 	// devices are tests with such devices, which need a kernel that supports them.
 	devices []string
-	// waits says what is missing, if the row is not proven completely.
-	waits string
 }
 
 // shown is one text, named after the row, and the part of the row that it shows.

@@ -900,30 +900,116 @@ func mustJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// The chart sets GOMEMLIMIT to the aggregator's memory limit, less room for memory that the Go
-// runtime does not count, if the limit can be parsed. extraEnv has precedence.
-func TestMemoryLimitOfTheAggregator(t *testing.T) {
+// The chart sets GOMEMLIMIT to the memory limit, less room for memory that the Go runtime does not
+// count, if the limit can be parsed. extraEnv has precedence.
+func TestMemoryLimits(t *testing.T) {
 	for _, c := range []struct {
-		set  string
+		set  string // COMPONENT.… of values
 		want []string
 	}{
-		{"aggregator.replicas=1", []string{"483183820"}},
-		{"aggregator.resources.limits.memory=2Gi", []string{"1932735283"}},
-		{"aggregator.resources.limits.memory=1.5Gi", nil},
-		{"aggregator.resources.limits=null", nil},
-		{"aggregator.resources=null", nil},
-		{"aggregator.extraEnv[0].name=GOMEMLIMIT,aggregator.extraEnv[0].value=100MiB", []string{"100MiB"}},
+		{"resources.limits.memory=512Mi", []string{"483183820"}},
+		{"resources.limits.memory=2Gi", []string{"1932735283"}},
+		{"resources.limits.memory=1.5Gi", nil},
+		{"resources.limits=null", nil},
+		{"resources=null", nil},
+		{"extraEnv[0].name=GOMEMLIMIT,COMPONENT.extraEnv[0].value=100MiB", []string{"100MiB"}},
 	} {
-		var d appsv1.StatefulSet
-		the(t, template(t, "ipwitness", c.set), "StatefulSet", "ipwitness-aggregator", &d)
-		var got []string
-		for _, e := range d.Spec.Template.Spec.Containers[0].Env {
-			if e.Name == "GOMEMLIMIT" {
-				got = append(got, e.Value)
+		for _, component := range []string{"agent", "aggregator"} {
+			set := component + "." + strings.ReplaceAll(c.set, "COMPONENT", component)
+			var got []string
+			for _, e := range container(t, component, set).Env {
+				if e.Name == "GOMEMLIMIT" {
+					got = append(got, e.Value)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s: got GOMEMLIMIT %q, want %q", set, got, c.want)
 			}
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: got GOMEMLIMIT %q, want %q", c.set, got, c.want)
+	}
+}
+
+func TestTheEndOfTheLogIsTheTerminationMessage(t *testing.T) {
+	for _, component := range []string{"agent", "aggregator"} {
+		if got := container(t, component, "witness.cluster=a").TerminationMessagePolicy; got != corev1.TerminationMessageFallbackToLogsOnError {
+			t.Errorf("%s: got %s, want %s", component, got, corev1.TerminationMessageFallbackToLogsOnError)
 		}
+	}
+}
+
+func TestImagesArePulledWithTheSecrets(t *testing.T) {
+	objects := template(t, "ipwitness", "image.pullSecrets[0].name=registry")
+	var d appsv1.DaemonSet
+	the(t, objects, "DaemonSet", "ipwitness-agent", &d)
+	var s appsv1.StatefulSet
+	the(t, objects, "StatefulSet", "ipwitness-aggregator", &s)
+	for _, pod := range []corev1.PodSpec{d.Spec.Template.Spec, s.Spec.Template.Spec} {
+		if got := pod.ImagePullSecrets; len(got) != 1 || got[0].Name != "registry" {
+			t.Errorf("got %v, want the secret registry", got)
+		}
+	}
+}
+
+// container returns the container of the agent or the aggregator.
+func container(t *testing.T, component, set string) corev1.Container {
+	t.Helper()
+	objects := template(t, "ipwitness", set)
+	if component == "agent" {
+		var d appsv1.DaemonSet
+		the(t, objects, "DaemonSet", "ipwitness-agent", &d)
+		return d.Spec.Template.Spec.Containers[0]
+	}
+	var s appsv1.StatefulSet
+	the(t, objects, "StatefulSet", "ipwitness-aggregator", &s)
+	return s.Spec.Template.Spec.Containers[0]
+}
+
+// Artifact Hub reads lists as YAML from annotations, and drops those that it cannot parse.
+func TestAnnotationsOfTheChartAreTrue(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chart, "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var about struct {
+		Icon        string
+		Maintainers []struct{ Name, URL string }
+		Annotations map[string]string
+	}
+	if err := yaml.Unmarshal(text, &about); err != nil {
+		t.Fatal(err)
+	}
+	if len(about.Maintainers) == 0 || about.Maintainers[0].Name == "" {
+		t.Errorf("got maintainers %v, want one", about.Maintainers)
+	}
+	const raw, page = "https://raw.githubusercontent.com/ipwitness/ipwitness/main/", "https://github.com/ipwitness/ipwitness/blob/main/"
+	var links []struct{ Name, URL string }
+	if err := yaml.Unmarshal([]byte(about.Annotations["artifacthub.io/links"]), &links); err != nil || len(links) == 0 {
+		t.Fatalf("got %v, %v, want links", links, err)
+	}
+	files := []string{strings.TrimPrefix(about.Icon, raw)}
+	for _, l := range links {
+		files = append(files, strings.TrimPrefix(l.URL, page))
+	}
+	for _, file := range files {
+		if _, err := os.Stat(file); err != nil {
+			t.Errorf("Chart.yaml links to a file that does not exist: %v", err)
+		}
+	}
+	var crds []struct{ Kind, Version, Name string }
+	if err := yaml.Unmarshal([]byte(about.Annotations["artifacthub.io/crds"]), &crds); err != nil || len(crds) != 1 {
+		t.Fatalf("got %v, %v, want one custom resource", crds, err)
+	}
+	var crd struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Names    struct{ Kind string }
+			Versions []struct{ Name string }
+		}
+	}
+	if text, err = os.ReadFile(filepath.Join(chart, "crds", definitions)); err == nil {
+		err = yaml.Unmarshal(text, &crd)
+	}
+	if err != nil || crds[0].Name != crd.Metadata.Name || crds[0].Kind != crd.Spec.Names.Kind || crds[0].Version != crd.Spec.Versions[0].Name {
+		t.Errorf("got %v (%v), want %s %s %s", crds, err, crd.Metadata.Name, crd.Spec.Names.Kind, crd.Spec.Versions[0].Name)
 	}
 }

@@ -153,13 +153,28 @@ func TestLinksAreNotBroken(t *testing.T) {
 	}
 }
 
-// The index must link to every page.
+// The index must link to every page, and so must the index of each directory of pages.
 func TestTheIndexHasEveryPage(t *testing.T) {
 	all := pages(t)
 	index := all["docs/README.md"]
 	for name := range all {
 		if file, is := strings.CutPrefix(name, "docs/"); is && !strings.Contains(file, "/") && file != "README.md" && !slices.Contains(index.links, file) {
 			t.Errorf("docs/README.md has no link to %s", file)
+		}
+	}
+	for dir, list := range map[string]string{"runbooks": "docs/runbooks/README.md", "situations": "docs/situations.md"} {
+		listed := 0
+		for name := range all {
+			if filepath.Dir(name) != "docs/"+dir || name == list {
+				continue
+			}
+			listed++
+			if target, err := filepath.Rel(filepath.Dir(list), name); err != nil || !slices.Contains(all[list].links, target) {
+				t.Errorf("%s has no link to %s (%v)", list, name, err)
+			}
+		}
+		if listed < 10 {
+			t.Errorf("got %d pages in docs/%s, want all", listed, dir)
 		}
 	}
 	for _, other := range []string{"runbooks/README.md", "../README.md", "../CONTRIBUTING.md"} {

@@ -109,7 +109,7 @@ func (p person) needs(rights ...right) {
 		}
 		lack := fmt.Sprintf("you lack the permission to %s in namespace %s", rights[i].lack, p.namespace)
 		p.until(lack, func() error {
-			if out, err := p.ask("nodes", "--namespace", p.namespace); err == nil || !strings.Contains(err.Error(), lack) {
+			if out, err := p.ask("nodes", "--aggregator-namespace", p.namespace); err == nil || !strings.Contains(err.Error(), lack) {
 				return fmt.Errorf("got %q and %w", out, err)
 			}
 			return nil
@@ -117,7 +117,7 @@ func (p person) needs(rights ...right) {
 		rules = append(rules, rights[i].rule)
 	}
 	p.until("an answer", func() error {
-		_, err := p.ask("nodes", "--namespace", p.namespace)
+		_, err := p.ask("nodes", "--aggregator-namespace", p.namespace)
 		return err
 	})
 }
@@ -133,7 +133,7 @@ func TestQueriesThroughThePortForward(t *testing.T) {
 	}
 
 	// An agent reports to the pod, and the user sees its owners.
-	watch := p.command("owners", "--namespace", l.namespace, "--watch")
+	watch := p.command("owners", "--aggregator-namespace", l.namespace, "--watch")
 	var printed, noticed netlab.Log
 	watch.Stdout, watch.Stderr = &printed, &noticed
 	if err := l.Start(watch); err != nil {
@@ -168,7 +168,7 @@ func TestQueriesThroughThePortForward(t *testing.T) {
 	}
 	l.until("the watch to show the pod", shown(first))
 	l.until("node1 to be live", func() error {
-		out, err := p.ask("nodes", "-n", l.namespace)
+		out, err := p.ask("nodes", "--aggregator-namespace", l.namespace)
 		if err == nil && !strings.Contains(out, "node1  LIVE") {
 			err = fmt.Errorf("got %q, want node1", out)
 		}
@@ -225,21 +225,21 @@ func TestQueriesByTLSThroughThePortForward(t *testing.T) {
 	p.needs(seeServices, readCA, seePods, reachPods, getToken)
 
 	// The token belongs to the user's account, which has only the right to list nodes.
-	if out, err := p.ask("owners", "-n", l.namespace); err == nil || !strings.Contains(err.Error(), "system:serviceaccount:forward-tls:ipwitness-reader may not") {
+	if out, err := p.ask("owners", "--aggregator-namespace", l.namespace); err == nil || !strings.Contains(err.Error(), "system:serviceaccount:forward-tls:ipwitness-reader may not") {
 		t.Errorf("got %q and error %v, want an error about the missing permission of the account", out, err)
 	}
 	own := filepath.Join(dir, "token")
 	if err := os.WriteFile(own, []byte("no-token-of-anybody"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := p.ask("nodes", "-n", l.namespace, "--token-file", own, "--tls-ca", ca.File); err == nil || !strings.Contains(err.Error(), "does not accept the token") {
+	if out, err := p.ask("nodes", "--aggregator-namespace", l.namespace, "--token-file", own, "--tls-ca", ca.File); err == nil || !strings.Contains(err.Error(), "does not accept the token") {
 		t.Errorf("got %q and error %v, want an error about the token of the file", out, err)
 	}
 	other, err := pki.New(dir, "other")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := p.ask("nodes", "-n", l.namespace, "--tls-ca", other.File); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+	if out, err := p.ask("nodes", "--aggregator-namespace", l.namespace, "--tls-ca", other.File); err == nil || !strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("got %q and error %v, want an error about the untrusted certificate", out, err)
 	}
 }

@@ -26,21 +26,32 @@ func TestKubectlIpwitness(t *testing.T) {
 	l.awaitControllers(addr, "web")
 
 	dir := t.TempDir()
-	if err := os.Symlink(binary, filepath.Join(dir, "kubectl-ipwitness")); err != nil {
+	completion, err := filepath.Abs("../../deploy/kubectl/kubectl_complete-ipwitness")
+	if err != nil {
 		t.Fatal(err)
 	}
-	plugin := func(args ...string) string {
+	if err := errors.Join(os.Symlink(binary, filepath.Join(dir, "kubectl-ipwitness")), os.Symlink(completion, filepath.Join(dir, "kubectl_complete-ipwitness"))); err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(args ...string) string {
 		t.Helper()
 		cmd := l.KubectlCommand()
-		cmd.Args = append(cmd.Args[:len(cmd.Args)-4], append([]string{"ipwitness"}, args...)...) // kubectl does not pass its own flags to plugins
-		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
+		cmd.Args = append(cmd.Args[:len(cmd.Args)-4], args...)                                                 // kubectl does not pass its own flags to plugins
+		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"), "IPWITNESS_SERVER=http://127.0.0.1:9641") // not through a port-forward
 		out, err := l.Output(cmd)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return out
 	}
+	plugin := func(args ...string) string {
+		t.Helper()
+		return kubectl(append([]string{"ipwitness"}, args...)...)
+	}
 	for _, p := range pods {
+		if out := kubectl("__complete", "ipwitness", "owners", "-n", l.namespace, ""); !strings.Contains(out, p.Name+"\t") {
+			t.Errorf("got\n%s\nwant the pod %s among the completions", out, p.Name)
+		}
 		for command, out := range map[string]string{
 			"conflicts": plugin("conflicts"), "conflicts " + addr: plugin("conflicts", addr), "owners": plugin("owners", addr, "-o", "wide"),
 		} {

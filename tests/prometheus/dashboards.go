@@ -11,6 +11,12 @@ import (
 // runbooks is the URL of the pages about causes, findings and alerts.
 const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/"
 
+// The colours of conflicts, in every panel.
+const (
+	confirmed = "red"
+	suspected = "orange"
+)
+
 // one is a panel without a position: rows are filled from left to right.
 type one struct {
 	width, height int
@@ -35,8 +41,8 @@ func overview() Dashboard {
 	}
 	return dashboard("ipwitness-overview", "ipwitness / Overview",
 		"Duplicate addresses, problems of IPAM, and the usage of its pools.", nil,
-		stat(4, "Confirmed conflicts", "Addresses that currently have two or more owners, without acknowledged conflicts.", "short", unsilenced("confirmed"), 1, "red"),
-		stat(4, "Suspected conflicts", "Conflicts that are not confirmed yet. A few seconds are normal.", "short", unsilenced("suspected"), 1, "orange"),
+		stat(4, "Confirmed conflicts", "Addresses that currently have two or more owners, without acknowledged conflicts.", "short", unsilenced("confirmed"), 1, confirmed),
+		stat(4, "Suspected conflicts", "Conflicts that are not confirmed yet. A few seconds are normal.", "short", unsilenced("suspected"), 1, suspected),
 		stat(4, "Acknowledged", "Active conflicts that a user has acknowledged.", "short",
 			most(each(`ipwitness_conflicts_acknowledged`)), 1, "blue"),
 		stat(4, "Findings", "Problems that are not yet conflicts, of all severities.", "short", most(each(`ipwitness_findings`)), 1, "orange"),
@@ -47,13 +53,17 @@ func overview() Dashboard {
 		table(24, 6, "Conflicts", "Active conflicts that are not acknowledged. The cause links to its runbook.",
 			[]string{`max by (cluster, address, owners, scope, state, cause, id) (ipwitness_conflict_detected_timestamp_seconds * on (cluster, job, instance, id) group_right () ipwitness_conflict_info) * 1000`},
 			columns("address", "Address", "owners", "Owners", "scope", "Scope", "state", "State", "cause", "Cause", "Value", "Since", "id", "ID", "cluster", "Cluster"),
-			since("Since"), page("Cause"), colour("State", map[string]string{"confirmed": "red", "suspected": "orange"}), wide("Owners", 420)),
+			since("Since"), page("Cause"), colour("State", map[string]string{"confirmed": confirmed, "suspected": suspected}), wide("Owners", 420)),
 		table(24, 8, "Findings", "Problems that are not yet conflicts, critical ones first, at most 1000. The kind links to its runbook.",
 			[]string{`max by (cluster, severity, kind, address, holder, node, pool) (ipwitness_finding_detected_timestamp_seconds) * 1000`},
 			columns("severity", "Severity", "kind", "Kind", "address", "Address", "holder", "Holder", "node", "Node", "pool", "Pool", "Value", "Since", "cluster", "Cluster"),
 			since("Since"), page("Kind"), colour("Severity", map[string]string{"critical": "red", "warning": "orange", "info": "blue"})),
-		graph(12, "Conflicts", "Active conflicts over time, including acknowledged ones.", "short",
-			query(`sum by (state, cause) (max by (cluster, state, cause) (ipwitness_conflicts))`, "{{state}} {{cause}}")),
+		timeline(24, 8, "Conflicts over time", "Addresses in conflict, and the state of each conflict. At most 30 at a time, confirmed ones first.",
+			query(`topk(30, max by (cluster, address, id) (2 * ipwitness_conflict_info{state="confirmed"} or ipwitness_conflict_info{state="suspected"}))`, "{{address}} {{cluster}}"),
+			value(1, "suspected", suspected), value(2, "confirmed", confirmed)),
+		graph(12, "Conflicts by cause", "Active conflicts, including acknowledged ones.", "short",
+			query(`sum by (state, cause) (max by (cluster, state, cause) (ipwitness_conflicts))`, "{{state}} {{cause}}")).
+			lines("/^confirmed/", confirmed).lines("/^suspected/", suspected),
 		graph(12, "Findings", "Findings over time, by kind.", "short", query(`sum by (kind) (max by (cluster, kind) (ipwitness_findings)) > 0 or on () label_replace(vector(0), "kind", "none", "", "")`, "{{kind}}")),
 		table(24, 6, "Pools", "Address pools of IPAM, with their allocated and leaked addresses. A pool has no size if its range is not known.",
 			[]string{
@@ -88,6 +98,26 @@ func nodes() Dashboard {
 			`sum(ipwitness_agent_problems{node=~"$node"})`, 1, "orange"),
 		stat(4, "Aggregators not reached", "Missing connections of agents to aggregators.", "short",
 			`sum(ipwitness_agent_aggregators{node=~"$node", state="disconnected"})`, 1, "red"),
+		table(24, 8, "Nodes", "Each node, disconnected ones first. A node that is not connected may be known only to Kubernetes; a node without further values is not scraped.",
+			[]string{
+				`min by (cluster, node) (ipwitness_node_up{node=~"$node"})`,
+				`max by (cluster, node) (ipwitness_agent_problems{node=~"$node"})`,
+				`sum by (cluster, node) (ipwitness_agent_interfaces{node=~"$node"})`,
+				`sum by (cluster, node) (ipwitness_agent_interfaces_unobserved{node=~"$node"})`,
+				`count by (cluster, node) (ipwitness_agent_source_up{node=~"$node"} == 0) or 0 * max by (cluster, node) (ipwitness_agent_source_up{node=~"$node"})`,
+				`sum by (cluster, node) (increase(ipwitness_agent_lost_events_total{node=~"$node"}[1h]))`,
+				`max by (cluster, node) (ipwitness_agent_claims{node=~"$node"})`,
+				`max by (cluster, node) (process_resident_memory_bytes * on (cluster, job, instance) group_left (node) (0 * ipwitness_agent_claims{node=~"$node"} + 1))`,
+				`max by (cluster, node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`,
+			},
+			columns("Value #A", "Connected", "node", "Node", "Value #B", "Problems", "Value #C", "Ports", "Value #D", "Not observed", "Value #E", "Blind sources",
+				"Value #F", "Lost in 1 h", "Value #G", "Claims", "Value #H", "Memory", "Value #I", "Clock ahead", "cluster", "Cluster"),
+			colour("Connected", map[string]string{"1": "green yes", "0": "red no"}),
+			alarming("Problems", "orange"), alarming("Not observed", "red"), alarming("Blind sources", "red"), alarming("Lost in 1 h", "orange"),
+			unit("Lost in 1 h", "short"), unit("Memory", "bytes"), unit("Clock ahead", "s")),
+		timeline(24, 8, "Connections over time", "Nodes that were disconnected at some time of the period, and whose addresses were not seen then. At most 30.",
+			query(`topk(30, min by (cluster, node) (ipwitness_node_up{node=~"$node"}) and on (cluster, node) min_over_time(ipwitness_node_up{node=~"$node"}[$__range]) == 0) or on () label_replace(0 * count(ipwitness_node_up{node=~"$node"}) + 1, "node", "every node", "", "")`, "{{node}} {{cluster}}"),
+			value(0, "disconnected", "red"), value(1, "connected", "green")),
 		graph(12, "Ports by attach mode", "TCX runs before other programs (Linux 6.6); a clsact filter may run after another program.", "short",
 			query(`sum by (mode) (ipwitness_agent_interfaces{node=~"$node"})`, "{{mode}}"),
 			query(`sum(ipwitness_agent_interfaces_unobserved{node=~"$node"})`, "not observed")),
@@ -105,10 +135,6 @@ func nodes() Dashboard {
 		graph(12, "Container runtimes", "Agents with and without a connection to a container runtime. Not every node has a runtime.", "short",
 			query(`sum(ipwitness_agent_cri_connected{node=~"$node"})`, "answers"),
 			query(`count(ipwitness_agent_cri_connected{node=~"$node"} == 0) or vector(0)`, "does not")),
-		table(24, 6, "Nodes", "Connection of each node to the aggregator. A node that is not connected may be known only to Kubernetes.",
-			[]string{`min by (cluster, node) (ipwitness_node_up{node=~"$node"})`, `max by (cluster, node) (ipwitness_node_clock_skew_seconds{node=~"$node"})`},
-			columns("node", "Node", "Value #A", "Connected", "Value #B", "Clock ahead", "cluster", "Cluster"),
-			colour("Connected", map[string]string{"1": "green yes", "0": "red no"}), unit("Clock ahead", "s")),
 	)
 }
 
@@ -191,7 +217,7 @@ func dashboard(uid, title, description string, variables []Variable, panels ...o
 		Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus", Refresh: 1, Current: map[string]any{},
 	}, labelOf("cluster", "Cluster", "ipwitness_build_info")}, variables...)
 	d.Annotations.List = []Annotation{{
-		Name: "Conflicts", Datasource: chosen, Enable: true, IconColor: "red", Step: "15s",
+		Name: "Conflicts", Datasource: chosen, Enable: true, IconColor: confirmed, Step: "15s",
 		Expr:        chooseCluster(`max by (cluster, address, scope, cause, id) (ipwitness_conflict_info{state="confirmed"})`),
 		TitleFormat: "Conflict {{address}}", TextFormat: "{{cause}} in {{scope}} ({{id}})", TagKeys: "cluster",
 	}}
@@ -238,6 +264,36 @@ func graph(width int, title, description, unit string, questions ...Question) on
 	return panel(width, 8, "timeseries", title, description, questions,
 		map[string]any{"unit": unit, "custom": map[string]any{"axisSoftMin": 0, "fillOpacity": 10, "lineWidth": 1, "showPoints": "never"}},
 		map[string]any{"legend": map[string]any{"displayMode": "list", "placement": "bottom", "showLegend": true}, "tooltip": map[string]any{"mode": "multi", "sort": "desc"}})
+}
+
+// lines sets the colour of the lines whose legends match a regular expression.
+func (o one) lines(pattern, color string) one {
+	o.FieldConfig.Overrides = append(o.FieldConfig.Overrides, override{
+		Matcher: property{ID: "byRegexp", Options: pattern}, Properties: []property{{ID: "color", Value: map[string]any{"mode": "fixed", "fixedColor": color}}},
+	})
+	return o
+}
+
+// A state is a value of a timeline.
+type state struct {
+	value       int
+	text, color string
+}
+
+func value(value int, text, color string) state { return state{value, text, color} }
+
+// timeline returns a panel with a bar for each series, in the colours of its states over time.
+func timeline(width, height int, title, description string, question Question, states ...state) one {
+	options := map[string]any{}
+	for i, s := range states {
+		options[fmt.Sprint(s.value)] = map[string]any{"text": s.text, "color": s.color, "index": i}
+	}
+	return panel(width, height, "state-timeline", title, description, []Question{question},
+		map[string]any{
+			"unit": "none", "color": map[string]any{"mode": "thresholds"}, "custom": map[string]any{"fillOpacity": 80, "lineWidth": 0},
+			"mappings": []map[string]any{{"type": "value", "options": options}},
+		},
+		map[string]any{"mergeValues": true, "showValue": "never", "rowHeight": 0.8, "legend": map[string]any{"displayMode": "list", "placement": "bottom", "showLegend": true}})
 }
 
 // table returns a panel with a row for each series. Series of several queries with the same labels
@@ -306,6 +362,13 @@ func colour(name string, of map[string]string) override {
 		options[text] = option
 	}
 	return column(name, property{ID: "mappings", Value: []map[string]any{{"type": "value", "options": options}}},
+		property{ID: "custom.cellOptions", Value: map[string]any{"type": "color-text"}})
+}
+
+// alarming colours a number from 1 on.
+func alarming(name, color string) override {
+	return column(name,
+		property{ID: "thresholds", Value: map[string]any{"mode": "absolute", "steps": []map[string]any{{"color": "text", "value": nil}, {"color": color, "value": 1}}}},
 		property{ID: "custom.cellOptions", Value: map[string]any{"type": "color-text"}})
 }
 

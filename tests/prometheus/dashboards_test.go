@@ -97,7 +97,7 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 				bad("want a unique title and a description: got %q", p.Description)
 			}
 			ids[p.ID], titles[p.Title+p.Type] = true, true
-			if !slices.Contains([]string{"stat", "table", "timeseries"}, p.Type) {
+			if !slices.Contains([]string{"stat", "table", "timeseries", "state-timeline"}, p.Type) {
 				bad("got type %s, which may be a missing plugin", p.Type)
 			}
 			if p.Datasource == nil || *p.Datasource != *chosen {
@@ -152,6 +152,52 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestConfirmedIsRed checks that confirmed conflicts have one colour wherever their state is shown, and
+// suspected ones another.
+func TestConfirmedIsRed(t *testing.T) {
+	all, err := ReadDashboards()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]int{}
+	for file, d := range all {
+		for _, p := range d.Panels {
+			text, err := json.Marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), "ipwitness_conflict") || p.Title == "Acknowledged" {
+				continue
+			}
+			has := func(state string, forms ...string) {
+				t.Helper()
+				shown[state]++
+				if !slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(string(text), form) }) {
+					t.Errorf("%s: %s: got no colour of its own for %s conflicts: %s", file, p.Title, state, text)
+				}
+			}
+			if p.Type == "stat" {
+				state, _, _ := strings.Cut(strings.ToLower(p.Title), " ")
+				has(state, `{"color":"`+map[string]string{"confirmed": "red", "suspected": "orange"}[state]+`","value":1}`)
+				continue
+			}
+			for state, color := range map[string]string{"confirmed": "red", "suspected": "orange"} {
+				has(state, `"`+state+`":{"color":"`+color+`"`, // a table
+					`{"color":"`+color+`","index":`+map[string]string{"suspected": "0", "confirmed": "1"}[state]+`,"text":"`+state+`"}`, // a timeline
+					`{"id":"byRegexp","options":"/^`+state+`/"},"properties":[{"id":"color","value":{"fixedColor":"`+color+`"`)          // lines
+			}
+		}
+		for _, a := range d.Annotations.List {
+			if a.Name == "Conflicts" && a.IconColor != "red" {
+				t.Errorf("%s: got %s annotations of confirmed conflicts, want red", file, a.IconColor)
+			}
+		}
+	}
+	if shown["confirmed"] < 4 || shown["suspected"] < 4 {
+		t.Errorf("got %v panels with conflicts, want a number, a table, a timeline and lines", shown)
 	}
 }
 

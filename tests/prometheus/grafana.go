@@ -151,6 +151,7 @@ var chosen = &datasource{Type: "prometheus", UID: "${datasource}"}
 // Expr returns a query with Grafana's variables replaced.
 func Expr(expr string, window string) string {
 	out := bytes.ReplaceAll([]byte(expr), []byte("$__rate_interval"), []byte(window))
+	out = bytes.ReplaceAll(out, []byte("$__range"), []byte(window))
 	for _, variable := range []string{"$cluster", "$node"} {
 		out = bytes.ReplaceAll(out, []byte(variable), []byte(".*"))
 	}

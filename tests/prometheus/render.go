@@ -72,6 +72,8 @@ func (s *Server) Render(ctx context.Context, d Dashboard, window string, last ti
 			b.WriteString(p.drawStat(answers))
 		case "table":
 			b.WriteString(`">` + p.heading() + p.drawTable(answers))
+		case "state-timeline":
+			b.WriteString(`">` + p.heading() + p.drawTimeline(answers[0], w, float64(h)-50, last))
 		default:
 			b.WriteString(`">` + p.heading() + p.drawLines(answers, w, float64(h)-80, last))
 		}
@@ -184,6 +186,8 @@ func (p Panel) drawTable(answers [][]Series) string {
 func (p Panel) cell(column, text string, values map[string]float64, field string) string {
 	value, number := values[field]
 	unit, color, bar := p.unit(), "", ""
+	var thresholds any
+	inText := false // the colour of the thresholds is that of the text
 	for _, o := range p.FieldConfig.Overrides {
 		if o.Matcher.Options != column {
 			continue
@@ -195,7 +199,9 @@ func (p Panel) cell(column, text string, values map[string]float64, field string
 			case "links":
 				color = "#6e9fff"
 			case "thresholds":
-				bar = fmt.Sprintf(`<span class="bar" style="width:%.0fpx;background:%s"></span>`, 2+100*min(value, 1), step(property.Value, value))
+				thresholds = property.Value
+			case "custom.cellOptions":
+				inText = property.Value.(map[string]any)["type"] == "color-text"
 			case "mappings":
 				for _, m := range property.Value.([]any) {
 					of := text
@@ -211,6 +217,12 @@ func (p Panel) cell(column, text string, values map[string]float64, field string
 				}
 			}
 		}
+	}
+	switch {
+	case number && thresholds != nil && inText:
+		color = step(thresholds, value)
+	case thresholds != nil && !inText:
+		bar = fmt.Sprintf(`<span class="bar" style="width:%.0fpx;background:%s"></span>`, 2+100*min(value, 1), step(thresholds, value))
 	}
 	if number {
 		text = human(value, unit)
@@ -259,7 +271,7 @@ func (p Panel) drawLines(answers [][]Series, width, height float64, last time.Du
 	}
 	var legends strings.Builder
 	for i, one := range lines {
-		color := palette[i%len(palette)]
+		color := p.lineColor(names[i], palette[i%len(palette)])
 		path, pen := "", "M"
 		for _, point := range one.Points {
 			if math.IsNaN(point.Value) {
@@ -273,6 +285,52 @@ func (p Panel) drawLines(answers [][]Series, width, height float64, last time.Du
 		fmt.Fprintf(&legends, `<span><i style="background:%s"></i>%s</span>`, color, html.EscapeString(names[i]))
 	}
 	fmt.Fprintf(&b, `</svg><div class="legend">%s</div>`, legends.String())
+	return b.String()
+}
+
+// lineColor returns the colour of a line: that of an override, or the usual one.
+func (p Panel) lineColor(legend, usual string) string {
+	for _, o := range p.FieldConfig.Overrides {
+		pattern, _ := o.Matcher.Options.(string)
+		if o.Matcher.ID != "byRegexp" || !regexp.MustCompile(strings.Trim(pattern, "/")).MatchString(legend) {
+			continue
+		}
+		for _, property := range o.Properties {
+			if property.ID == "color" {
+				return colors[fmt.Sprint(property.Value.(map[string]any)["fixedColor"])]
+			}
+		}
+	}
+	return usual
+}
+
+// drawTimeline draws a bar for each series, in the colours of its values over time.
+func (p Panel) drawTimeline(answers []Series, width, height float64, last time.Duration) string {
+	const left, right = 150, 12
+	slices.SortFunc(answers, func(a, b Series) int { return strings.Compare(fmt.Sprint(a.Labels), fmt.Sprint(b.Labels)) })
+	states := p.FieldConfig.Defaults["mappings"].([]any)[0].(map[string]any)["options"].(map[string]any)
+	now, tall := time.Now(), min(28, height/float64(max(1, len(answers))))
+	x := func(at time.Time) float64 {
+		return left + (width-left-right)*(1-now.Sub(at).Seconds()/last.Seconds())
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg width="%.0f" height="%.0f">`, width, height)
+	for i, one := range answers {
+		y := tall * float64(i)
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`, left-8, y+tall/2+4, html.EscapeString(legend(p.Targets[0].LegendFormat, one.Labels)))
+		for n, point := range one.Points {
+			state, ok := states[human(point.Value, "none")].(map[string]any)
+			if !ok {
+				continue
+			}
+			end := point.At.Add(last / 200)
+			if n+1 < len(one.Points) {
+				end = one.Points[n+1].At
+			}
+			fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`, x(point.At), y+tall*0.1, max(0, x(end)-x(point.At)), tall*0.8, colors[fmt.Sprint(state["color"])])
+		}
+	}
+	b.WriteString(`</svg>`)
 	return b.String()
 }
 

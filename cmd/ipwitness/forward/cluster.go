@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -43,7 +44,7 @@ type cluster struct {
 // the pod that this program runs in.
 func newCluster(cfg Config) (*cluster, error) {
 	where, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		clientcmd.NewDefaultClientConfigLoadingRules(),
+		kubeconfig(cfg.Kubeconfig),
 		&clientcmd.ConfigOverrides{CurrentContext: cfg.Context},
 	).ClientConfig()
 	switch {
@@ -65,6 +66,22 @@ func newCluster(cfg Config) (*cluster, error) {
 		return nil, failed("use the kubeconfig: %w", err)
 	}
 	return &cluster{where, core}, nil
+}
+
+// kubeconfig returns the files that kubectl would read, or one file.
+func kubeconfig(file string) *clientcmd.ClientConfigLoadingRules {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = file
+	return rules
+}
+
+// Contexts returns the names of the contexts of a kubeconfig, in order; none if it cannot be read.
+func Contexts(file string) []string {
+	all, err := kubeconfig(file).Load()
+	if err != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(all.Contexts))
 }
 
 // refused returns an error that describes why the API server rejected a request.

@@ -24,6 +24,8 @@ const Host = "ipwitness.svc"
 
 // Config selects the aggregator and how to connect to it.
 type Config struct {
+	// Kubeconfig is the file with the contexts; empty for the files that kubectl would use.
+	Kubeconfig string
 	// Context is the context of the kubeconfig; empty for the current one.
 	Context string
 	// Namespace is the namespace of the aggregator; empty for any namespace.

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"iter"
 	"maps"
 	"slices"
 )
@@ -52,3 +53,6 @@ func (c *Changes[T]) Complete() []T {
 	c.missing = nil
 	return gone
 }
+
+// All returns the items that are known, in no order.
+func (c *Changes[T]) All() iter.Seq[T] { return maps.Values(c.known) }

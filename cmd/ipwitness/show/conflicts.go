@@ -15,13 +15,13 @@ import (
 // conflictColumns returns the columns of a table of conflicts.
 func conflictColumns() []column[*pb.Conflict] {
 	return []column[*pb.Conflict]{
-		{header: "ID", room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
-		{header: "ADDRESS", room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
-		{header: "STATE", room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
-		{header: "SCOPE", room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
-		{header: "OWNERS", room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }},
-		{header: "CAUSE", cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
-		{header: "SINCE", ages: true, at: (*pb.Conflict).GetDetectedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetDetectedAt(), now) }},
+		{header: "ID", trait: trait{rank: 6}, room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
+		{header: "ADDRESS", trait: trait{folds: true}, room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
+		{header: "STATE", tone: conflictTone, room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
+		{header: "SCOPE", trait: trait{rank: 7}, room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
+		{header: "OWNERS", trait: trait{folds: true}, room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }},
+		{header: "CAUSE", trait: trait{rank: 2}, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
+		{header: "SINCE", trait: trait{rank: 1}, ages: true, at: (*pb.Conflict).GetDetectedAt, cell: since},
 		{header: "RULE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetRule() }},
 		{header: "EPISODE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return fmt.Sprint(c.GetEpisode()) }},
 		{header: "CONFIRMED", wide: true, ages: true, at: (*pb.Conflict).GetConfirmedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetConfirmedAt(), now) }},
@@ -46,13 +46,13 @@ func ConflictLine(c *pb.Conflict) string {
 }
 
 // Acknowledged writes whether a conflict is acknowledged.
-func Acknowledged(w io.Writer, c *pb.Conflict, now time.Time) error {
-	p := &page{now: now}
+func Acknowledged(w io.Writer, c *pb.Conflict, layout Layout, now time.Time) error {
+	p := &page{layout: layout, now: now}
 	about := fmt.Sprintf("Conflict %s of %s (%s)", c.GetId(), c.GetAddress(), ConflictNames(c))
 	if ack := c.GetAcknowledgement(); ack != nil {
-		p.line("%s is acknowledged %s", about, until(ack, time.TimeOnly+" "+zone, now))
+		p.text("", about+" is acknowledged "+until(ack, time.TimeOnly+" "+zone, now))
 	} else {
-		p.line("%s is not acknowledged.", about)
+		p.text("", about+" is not acknowledged.")
 	}
 	return p.write(w)
 }
@@ -70,27 +70,92 @@ func until(ack *pb.Acknowledgement, layout string, now time.Time) string {
 // ConflictChanges returns a Changes of conflicts.
 func ConflictChanges() *Changes[*pb.Conflict] { return NewChanges((*pb.Conflict).GetId) }
 
-// Conflicts writes conflicts as a table.
-func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) error {
-	return listOf(w, layout, narrow(conflictColumns(), layout.Wide), conflicts, now)
+// since returns when a conflict was detected and, if it is over, how long it lasted.
+func since(c *pb.Conflict, now time.Time) string {
+	text := ago(c.GetDetectedAt(), now)
+	if text == "" || c.GetResolvedAt() == nil {
+		return text
+	}
+	return text + ", for " + age(c.GetDetectedAt(), c.GetResolvedAt().AsTime())
+}
+
+// Conflicts writes conflicts as a table. Many conflicts between the same owners share one row, unless
+// the layout is ungrouped or wide; the groups are returned.
+func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) (groups []Group, err error) {
+	rows := conflicts
+	if !layout.Ungrouped && !layout.Wide {
+		rows, groups = groupConflicts(conflicts)
+	}
+	return groups, list(w, layout, narrow(conflictColumns(), layout.Wide), rows, now)
+}
+
+// Group is a number of addresses in conflict between the same owners.
+type Group struct {
+	Addresses int
+	Owners    string
+}
+
+// groupConflicts combines conflicts between the same owners in one state, if there are more than
+// grouped of them. A group takes the place of its first conflict.
+func groupConflicts(conflicts []*pb.Conflict) (rows []*pb.Conflict, groups []Group) {
+	alike := map[string][]*pb.Conflict{}
+	for _, c := range conflicts {
+		alike[contenders(c)] = append(alike[contenders(c)], c)
+	}
+	for _, c := range conflicts {
+		switch all := alike[contenders(c)]; {
+		case len(all) <= grouped:
+			rows = append(rows, c)
+		case all[0] == c:
+			rows = append(rows, combined(all))
+			groups = append(groups, Group{len(all), clean(strings.Join(names(c.GetOwners()), " and "))})
+		}
+	}
+	return rows, groups
+}
+
+// contenders identifies what the conflicts of a group have in common.
+func contenders(c *pb.Conflict) string {
+	var holders []string
+	for _, o := range c.GetOwners() {
+		holders = append(holders, holder(o))
+	}
+	slices.Sort(holders)
+	return strings.Join(append(holders, ConflictState(c), scope(c.GetScope()), c.GetCause(), ConflictNames(c)), "\x00")
+}
+
+// combined returns a conflict for one row of a table that stands for several. It has been there since
+// the first of them was detected, and until the last of them was resolved.
+func combined(all []*pb.Conflict) *pb.Conflict {
+	one := all[0]
+	out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Acknowledgement: one.GetAcknowledgement()}
+	for _, c := range all {
+		if out.GetDetectedAt() == nil || compareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 {
+			out.DetectedAt = c.GetDetectedAt()
+		}
+		if at := c.GetResolvedAt(); at != nil && (out.GetResolvedAt() == nil || compareTimes(at, out.GetResolvedAt()) > 0) {
+			out.ResolvedAt = at
+		}
+	}
+	out.Address = fmt.Sprintf("%s and %d more", one.GetAddress(), len(all)-1)
+	return out
 }
 
 // Conflict writes the details of one conflict as a page.
-func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
-	p := &page{now: now}
-	p.line("%s", c.GetSummary())
+func Conflict(w io.Writer, c *pb.Conflict, layout Layout, now time.Time) error {
+	p := &page{layout: layout, now: now}
+	p.text("", c.GetSummary())
 	if ack := c.GetAcknowledgement(); ack != nil {
-		p.line("Acknowledged %s", until(ack, time.TimeOnly, now))
+		p.text("", "Acknowledged "+until(ack, time.TimeOnly, now))
 	}
 	p.line("")
 	id := c.GetId()
 	if c.GetEpisode() > 1 {
 		id += fmt.Sprintf(" (episode %d)", c.GetEpisode())
 	}
+	p.fields("Conflict", id, "Address", c.GetAddress())
+	p.toned(conflictTone(c), ConflictState(c), "State:     ", ConflictState(c)+lasting(c, now))
 	p.fields(
-		"Conflict", id,
-		"Address", c.GetAddress(),
-		"State", ConflictState(c)+lasting(c, now),
 		"Scope", scope(c.GetScope()),
 		"Rule", c.GetRule(),
 		"Cause", c.GetCause(),
@@ -143,7 +208,7 @@ func (p *page) timeline(c *pb.Conflict) {
 	})
 	p.line("")
 	p.line("Timeline:")
-	t := NewTable(p)
+	t := p.table(2)
 	for _, e := range events {
 		t.Row("  "+clock(e.at, p.now), e.what)
 	}

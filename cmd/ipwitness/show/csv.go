@@ -36,10 +36,10 @@ func writeNames[T proto.Message](w io.Writer, items []T) error {
 }
 
 // writeCSV writes items as comma-separated values (RFC 4180), with all columns of their table.
-func writeCSV(w io.Writer, items any) error {
+func writeCSV(w io.Writer, items any, marks *Marks) error {
 	switch items := items.(type) {
 	case []*pb.Owner:
-		return csvOf(w, ownerColumns(), items)
+		return csvOf(w, marked(ownerColumns(), marks), items)
 	case []*pb.Conflict:
 		return csvOf(w, conflictColumns(), items)
 	case []*pb.Finding:

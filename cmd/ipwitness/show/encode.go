@@ -58,6 +58,8 @@ type Basis struct {
 	At       *timestamppb.Timestamp // time of the state; not set for the current state
 	Gap      *pb.Gap                // gap in the journal that contains this time
 	Coverage *pb.Coverage
+	// Marks are the marks of owners, for CSV: in the other formats, conflicts are a list of their own.
+	Marks *Marks
 }
 
 // List writes one object with all messages under name and the basis of the list.
@@ -66,7 +68,7 @@ func List[T proto.Message](w io.Writer, f Format, name string, items []T, basis 
 	case FormatName:
 		return writeNames(w, items)
 	case FormatCSV:
-		return writeCSV(w, items)
+		return writeCSV(w, items, basis.Marks)
 	}
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {

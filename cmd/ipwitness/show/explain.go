@@ -1,6 +1,7 @@
 package show
 
 import (
+	"fmt"
 	"io"
 	"time"
 
@@ -8,33 +9,33 @@ import (
 )
 
 // Explain writes why an address is, or is not, in conflict: first the answer, then the evidence.
-func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
-	return explained(w, e, now, "`ipwitness conflicts ID` shows one of them with its timeline and the steps to take.")
+func Explain(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time) error {
+	return explained(w, e, layout, now, "`"+layout.Program+" conflicts ID` shows one of them with its timeline and the steps to take.")
 }
 
 // ExplainPast writes what is recorded of an address at a time in the past.
-func ExplainPast(w io.Writer, e *pb.ExplainResponse, at time.Time) error {
-	if err := explained(w, e, at, ""); err != nil {
+func ExplainPast(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time) error {
+	if err := explained(w, e, layout, at, ""); err != nil {
 		return err
 	}
-	p := &page{now: at}
+	p := &page{layout: layout, now: at}
 	if len(e.GetFindings()) > 0 {
 		p.line("")
 		p.line("Findings:")
 		for _, f := range e.GetFindings() {
-			p.line("  %s %s: %s", f.GetSeverity(), f.GetKind(), f.GetSummary())
+			p.toned(findingTone(f), f.GetSeverity().String(), "  ", fmt.Sprintf("%s %s: %s", f.GetSeverity(), f.GetKind(), f.GetSummary()))
 		}
 	}
 	p.line("")
-	p.line("The rules that applied, the evidence and the steps to take are not recorded: steps may be unsafe later.")
-	p.line("`ipwitness history %s` shows what happened before and after.", e.GetAddress())
+	p.text("", "The rules that applied, the evidence and the steps to take are not recorded: steps may be unsafe later.")
+	p.text("", "`"+layout.Program+" history "+e.GetAddress()+"` shows what happened before and after.")
 	return p.write(w)
 }
 
 // explained writes an explanation. more follows the list of conflicts.
-func explained(w io.Writer, e *pb.ExplainResponse, now time.Time, more string) error {
-	p := &page{now: now}
-	p.line("%s", e.GetSummary())
+func explained(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time, more string) error {
+	p := &page{layout: layout, now: now}
+	p.text("", e.GetSummary())
 	p.line("")
 	p.fields("Address", e.GetAddress(), "Scope", scope(e.GetScope()), "Times", zone)
 
@@ -66,19 +67,20 @@ func explained(w io.Writer, e *pb.ExplainResponse, now time.Time, more string) e
 	if len(e.GetConflicts()) > 0 {
 		p.line("")
 		p.line("Conflicts:")
-		t := NewTable(p)
+		t := p.table(5)
+		t.traits[3], t.traits[4] = trait{folds: true}, trait{}
 		for _, c := range e.GetConflicts() {
 			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
 		}
 		_ = t.Flush() // writing to a page cannot fail
 		for _, c := range e.GetConflicts() {
 			if ack := c.GetAcknowledgement(); ack != nil {
-				p.line("  %s is acknowledged %s", c.GetId(), until(ack, time.TimeOnly, now))
+				p.text("  ", c.GetId()+" is acknowledged "+until(ack, time.TimeOnly, now))
 			}
 		}
 		if more != "" {
 			p.line("")
-			p.line("%s", more)
+			p.text("", more)
 		}
 	}
 	return p.write(w)
@@ -86,7 +88,7 @@ func explained(w io.Writer, e *pb.ExplainResponse, now time.Time, more string) e
 
 // steps adds the rules that applied, or the rules that did not.
 func (p *page) steps(title string, steps []*pb.ExplainResponse_Step, applied bool) {
-	t := NewTable(p)
+	t := p.table(3)
 	for _, s := range steps {
 		if s.GetApplied() == applied {
 			t.Row("  "+s.GetRule(), scope(s.GetScope()), s.GetReason())

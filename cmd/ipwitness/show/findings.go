@@ -18,14 +18,14 @@ import (
 // findingColumns returns the columns of a table of findings.
 func findingColumns() []column[*pb.Finding] {
 	return []column[*pb.Finding]{
-		{header: "SEVERITY", room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
-		{header: "KIND", room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
-		{header: "ADDRESS", room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }},
-		{header: "HOLDER", room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(names(f.GetOwners())) }},
-		{header: "NODE", room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }},
-		{header: "POOL", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return poolName(f.GetPool()) }},
-		{header: "SINCE", ages: true, at: (*pb.Finding).GetDetectedAt, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
-		{header: "ID", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
+		{header: "SEVERITY", tone: findingTone, room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
+		{header: "KIND", trait: trait{folds: true}, room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
+		{header: "ADDRESS", trait: trait{folds: true}, room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }},
+		{header: "HOLDER", trait: trait{rank: 2, folds: true}, room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(names(f.GetOwners())) }},
+		{header: "NODE", trait: trait{rank: 5}, room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }},
+		{header: "POOL", trait: trait{rank: 6, folds: true}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return poolName(f.GetPool()) }},
+		{header: "SINCE", trait: trait{rank: 3}, ages: true, at: (*pb.Finding).GetDetectedAt, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
+		{header: "ID", trait: trait{rank: 7}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
 		{header: "ALLOCATED TO", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return allocatedTo(f.GetAllocations()) }},
 		{header: "SUMMARY", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},
 	}
@@ -90,20 +90,21 @@ func few(all []string) string {
 const grouped = 3
 
 // Findings writes sorted findings as a table. Many findings of the same kind, pool and node share one
-// line, unless wide is set.
-func Findings(w io.Writer, findings []*pb.Finding, wide bool, now time.Time) error {
-	columns := narrow(findingColumns(), wide)
-	t := NewTable(w, headers(columns)...)
+// line, unless the layout is wide.
+func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time) error {
+	columns := narrow(findingColumns(), layout.Wide)
+	t := tableOf(w, layout, columns)
+	add := func(f *pb.Finding) { t.add(row{cells: cells(columns, f, now), tones: tones(columns, f)}) }
 	for rest := findings; len(rest) > 0; {
 		n := 1
 		for n < len(rest) && alike(rest[0], rest[n]) {
 			n++
 		}
-		if wide || n <= grouped {
+		if layout.Wide || n <= grouped {
 			n = 1
-			t.Row(cells(columns, rest[0], now)...)
+			add(rest[0])
 		} else {
-			t.Row(cells(columns, group(rest[:n]), now)...)
+			add(group(rest[:n]))
 		}
 		rest = rest[n:]
 	}
@@ -153,25 +154,26 @@ func allocation(al *pb.Allocation) string {
 }
 
 // Finding writes the details of one finding as a page.
-func Finding(w io.Writer, f *pb.Finding, now time.Time) error {
-	p := &page{now: now}
-	p.line("%s", f.GetSummary())
+func Finding(w io.Writer, f *pb.Finding, layout Layout, now time.Time) error {
+	p := &page{layout: layout, now: now}
+	p.text("", f.GetSummary())
 	p.line("")
 	since := ""
 	if at := f.GetDetectedAt(); at != nil {
 		since = clock(at, now) + ", for " + age(at, now)
 	}
+	p.fields("Finding", f.GetId(), "Kind", f.GetKind())
+	p.toned(findingTone(f), f.GetSeverity().String(), "Severity:  ", f.GetSeverity().String())
 	p.fields(
-		"Finding", f.GetId(),
-		"Kind", f.GetKind(),
-		"Severity", f.GetSeverity().String(),
 		"Address", f.GetAddress(),
 		"Since", since,
 		"Nodes", strings.Join(f.GetNodes(), ", "),
 		"Pool", poolLine(f.GetPool()),
-		"Runbook", f.GetRunbook(),
-		"Times", zone,
 	)
+	if f.GetRunbook() != "" {
+		p.link("Runbook:   ", f.GetRunbook())
+	}
+	p.field("Times", zone)
 	p.bullets("Evidence:", f.GetEvidence())
 	p.bullets("Addresses:", rows(f.GetAddresses()))
 	p.allocations(f.GetAllocations())
@@ -189,7 +191,7 @@ func (p *page) bullets(title string, facts []string) {
 	p.line("")
 	p.line("%s", title)
 	for _, f := range facts {
-		p.line("  - %s", f)
+		p.text("  - ", f)
 	}
 }
 
@@ -208,7 +210,7 @@ func (p *page) fixes(fixes []*pb.Fix) {
 		return
 	}
 	p.line("")
-	p.line("Repair commands (ipwitness changes nothing; `ipwitness audit --fix-plan` prints all of them as one script):")
+	p.text("", "Repair commands (ipwitness changes nothing; `"+p.layout.Program+" audit --fix-plan` prints all of them as one script):")
 	for i, f := range fixes {
 		f = readable(f)
 		where := "where kubectl works"
@@ -218,7 +220,7 @@ func (p *page) fixes(fixes []*pb.Fix) {
 		if f.GetManual() {
 			where += ", by hand"
 		}
-		p.line("  %d. %s: %s", i+1, where, f.GetWhat())
+		p.text(fmt.Sprintf("  %d. ", i+1), where+": "+f.GetWhat())
 		for line := range strings.Lines(f.GetCommand()) {
 			p.line("       %s", strings.TrimRight(line, "\n"))
 		}

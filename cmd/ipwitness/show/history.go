@@ -17,13 +17,13 @@ import (
 func eventColumns() []column[*pb.Event] {
 	return []column[*pb.Event]{
 		{header: "EVENT", cell: func(e *pb.Event, _ time.Time) string { return e.GetType().String() }},
-		{header: "KIND", cell: func(e *pb.Event, _ time.Time) string { return strings.ToLower(e.GetKind().String()) }},
+		{header: "KIND", trait: trait{rank: 5}, cell: func(e *pb.Event, _ time.Time) string { return strings.ToLower(e.GetKind().String()) }},
 		{header: "ADDRESS", cell: func(e *pb.Event, _ time.Time) string { return eventAddress(e) }},
-		{header: "STATE", cell: func(e *pb.Event, _ time.Time) string { return eventState(e) }},
-		{header: "OWNER", cell: func(e *pb.Event, _ time.Time) string { return eventOwner(e) }},
-		{header: "NODE", cell: func(e *pb.Event, _ time.Time) string { return few(eventNodes(e)) }},
-		{header: "INTERFACE", cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetInterface() }},
-		{header: "MAC", cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetMac() }},
+		{header: "STATE", tone: eventTone, trait: trait{rank: 3}, cell: func(e *pb.Event, _ time.Time) string { return eventState(e) }},
+		{header: "OWNER", trait: trait{rank: 1, folds: true}, cell: func(e *pb.Event, _ time.Time) string { return eventOwner(e) }},
+		{header: "NODE", trait: trait{rank: 6}, cell: func(e *pb.Event, _ time.Time) string { return few(eventNodes(e)) }},
+		{header: "INTERFACE", trait: trait{rank: 7}, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetInterface() }},
+		{header: "MAC", trait: trait{rank: 8}, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetMac() }},
 		{header: "HOST-INTERFACE", wide: true, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetHostInterface() }},
 		{header: "NETNS", wide: true, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetNetns() }},
 		{header: "CONTAINER", wide: true, cell: func(e *pb.Event, _ time.Time) string { return shortID(e.GetOwner().GetWorkload().GetContainerId()) }},
@@ -125,6 +125,7 @@ func eventDetails(e *pb.Event) string {
 type History struct {
 	w       io.Writer
 	format  Format
+	form    Layout
 	now     time.Time
 	columns []column[*pb.Event]
 	table   *Table
@@ -136,8 +137,8 @@ type History struct {
 }
 
 // NewHistory returns a History.
-func NewHistory(w io.Writer, f Format, now time.Time) *History {
-	return &History{w: w, format: f, now: now, columns: narrow(eventColumns(), f == FormatWide), shown: make(map[string][]string)}
+func NewHistory(w io.Writer, f Format, layout Layout, now time.Time) *History {
+	return &History{w: w, format: f, form: layout, now: now, columns: narrow(eventColumns(), f == FormatWide), shown: make(map[string][]string)}
 }
 
 // Gaps adds gaps, each of which is written before the first event after its start.
@@ -186,8 +187,8 @@ func (h *History) event(e *pb.Event) error {
 		}
 		return writeEvent(h.w, h.format, string(raw))
 	}
-	row, details := cells(h.columns, e, h.now), eventDetails(e)
-	if !h.news(e, append(row[1:], details)) {
+	fields, details := cells(h.columns, e, h.now), eventDetails(e)
+	if !h.news(e, append(fields[1:], details)) {
 		return nil
 	}
 	h.begin(e.GetTime())
@@ -198,7 +199,10 @@ func (h *History) event(e *pb.Event) error {
 	case e.GetNotBefore() != nil:
 		between = fmt.Sprintf("happened between %s and %s", h.clock(e.GetNotBefore()), h.clock(e.GetTime()))
 	}
-	h.table.Row(append(append([]string{h.clock(e.GetTime())}, row...), join("; ", between, details))...)
+	h.table.add(row{
+		cells: append(append([]string{h.clock(e.GetTime())}, fields...), join("; ", between, details)),
+		tones: append([]tone{plainTone}, tones(h.columns, e)...),
+	})
 	return nil
 }
 
@@ -262,7 +266,8 @@ func (h *History) begin(at *timestamppb.Timestamp) {
 	if at.AsTime().Format(time.DateOnly) != h.now.UTC().Format(time.DateOnly) {
 		h.layout = time.DateOnly + " " + h.layout
 	}
-	h.table = NewTable(h.w, append(append([]string{zone}, headers(h.columns)...), "DETAILS")...)
+	columns := append([]column[*pb.Event]{{header: zone}}, h.columns...)
+	h.table = tableOf(h.w, h.form, append(columns, column[*pb.Event]{header: "DETAILS", trait: trait{folds: true, below: true}}))
 }
 
 func (h *History) clock(ts *timestamppb.Timestamp) string { return ts.AsTime().Format(h.layout) }

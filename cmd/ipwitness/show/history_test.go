@@ -71,7 +71,7 @@ func TestHistory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
-			h := NewHistory(&b, test.format, now)
+			h := NewHistory(&b, test.format, piped, now)
 			h.Gaps(test.gaps)
 			for i, page := range test.pages {
 				before := b.Len()
@@ -100,7 +100,7 @@ func TestHistoryIsInUTC(t *testing.T) {
 	var here, there bytes.Buffer
 	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60))
 	for b, now := range map[*bytes.Buffer]time.Time{&here: now, &there: elsewhere} {
-		h := NewHistory(b, FormatTable, now)
+		h := NewHistory(b, FormatTable, piped, now)
 		h.Gaps(gaps()[:3])
 		for _, page := range story() {
 			if err := h.Events(page); err != nil {
@@ -121,7 +121,7 @@ func TestTheSeedScenarioToldAfterwards(t *testing.T) {
 	}
 	defer func() { _ = f.Close() }()
 	var b bytes.Buffer
-	h := NewHistory(&b, FormatTable, time.Date(2026, 11, 23, 21, 0, 0, 0, time.UTC))
+	h := NewHistory(&b, FormatTable, piped, time.Date(2026, 11, 23, 21, 0, 0, 0, time.UTC))
 	var events []*pb.Event
 	for lines := json.NewDecoder(f); ; {
 		var raw json.RawMessage

@@ -62,25 +62,27 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		return w.Event(pb.Watch_BOOKMARK, nil, now)
 	}
 	for name, show := range map[string]func() error{
-		"owners":          func() error { return Owners(&b, []*pb.Owner{o}, Layout{Wide: true}, now) },
-		"conflicts":       func() error { return Conflicts(&b, []*pb.Conflict{c}, Layout{Wide: true}, now) },
-		"conflict":        func() error { return Conflict(&b, c, now) },
-		"findings":        func() error { return Findings(&b, []*pb.Finding{f}, true, now) },
-		"finding":         func() error { return Finding(&b, f, now) },
-		"nodes":           func() error { return Nodes(&b, []*pb.Node{n}, k, true, now) },
-		"pools":           func() error { return Pools(&b, []*pb.Pool{p}, true) },
-		"explain":         func() error { return Explain(&b, e, now) },
-		"ack":             func() error { return Acknowledged(&b, c, now) },
+		"owners": func() error {
+			return Owners(&b, []*pb.Owner{o}, NewMarks([]*pb.Owner{o}, []*pb.Conflict{c}), wide, now)
+		},
+		"conflicts":       func() error { return conflictTable(&b, []*pb.Conflict{c}, wide) },
+		"conflict":        func() error { return Conflict(&b, c, piped, now) },
+		"findings":        func() error { return Findings(&b, []*pb.Finding{f}, wide, now) },
+		"finding":         func() error { return Finding(&b, f, piped, now) },
+		"nodes":           func() error { return Nodes(&b, []*pb.Node{n}, k, wide, now) },
+		"pools":           func() error { return Pools(&b, []*pb.Pool{p}, wide) },
+		"explain":         func() error { return Explain(&b, e, piped, now) },
+		"ack":             func() error { return Acknowledged(&b, c, piped, now) },
 		"json":            func() error { return Message(&b, FormatJSON, c) },
 		"yaml":            func() error { return Message(&b, FormatYAML, c) },
 		"event":           func() error { return Event(&b, FormatJSON, "ADDED", "owner", o) },
-		"history":         func() error { return NewHistory(&b, FormatWide, now).Events(changes) },
-		"history as JSON": func() error { return NewHistory(&b, FormatJSON, now).Events(changes) },
-		"history as YAML": func() error { return NewHistory(&b, FormatYAML, now).Events(changes) },
+		"history":         func() error { return NewHistory(&b, FormatWide, piped, now).Events(changes) },
+		"history as JSON": func() error { return NewHistory(&b, FormatJSON, piped, now).Events(changes) },
+		"history as YAML": func() error { return NewHistory(&b, FormatYAML, piped, now).Events(changes) },
 		"lines":           func() error { _, err := b.WriteString(FindingLine(f) + ConflictLine(c)); return err },
-		"watch":           func() error { return watch(NewOwnerWatch(&b, Layout{Wide: true})) },
+		"watch":           func() error { return watch(NewOwnerWatch(&b, wide)) },
 		"live": func() error {
-			l := NewLive(&b, false, "ipwitness")
+			l := NewLive(&b, piped)
 			l.Start("v1", Watching{Node: n})
 			l.Owner(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK}, now)
 			l.Owner(&pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o}, now)

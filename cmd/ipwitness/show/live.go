@@ -18,9 +18,9 @@ import (
 // disappears, and the details of each conflict. Each block is written at once, so that no other
 // output interrupts it.
 type Live struct {
-	w       io.Writer
-	paint   painter
-	program string
+	w      io.Writer
+	layout Layout
+	paint  painter
 
 	mu   sync.Mutex
 	text bytes.Buffer // not yet written
@@ -28,23 +28,27 @@ type Live struct {
 
 	owners    *Changes[*pb.Owner]
 	conflicts *Changes[*pb.Conflict]
-	opened    bool // the initial owners have been summarized
-	looked    bool // the initial conflicts have been shown
-	widths    *Table
+	opened    bool   // the initial owners have been summarized
+	looked    bool   // the initial conflicts have been shown
+	table     *Table // the lines of owners
 
 	ownerBurst, conflictBurst burst
 }
 
-// NewLive returns a Live that writes to w; program is how the user invokes this program.
-func NewLive(w io.Writer, color bool, program string) *Live {
-	return &Live{
+// NewLive returns a Live that writes to w.
+func NewLive(w io.Writer, layout Layout) *Live {
+	l := &Live{
 		w:         w,
-		paint:     painter(color),
-		program:   program,
+		layout:    layout,
+		paint:     painter(layout.Color),
 		owners:    OwnerChanges(),
 		conflicts: ConflictChanges(),
-		widths:    &Table{w: w, widths: []int{15, 30, 22, 0}}, // address, name, place, note
 	}
+	l.table = &Table{w: &l.text, width: layout.Width, paint: l.paint, traits: []trait{{}, {}, {}, {}, {rank: 2}, {folds: true}}}
+	for i, width := range []int{len(time.TimeOnly), len("+"), 15, 30, 22, 0} { // time, sign, address, name, place, note
+		l.table.widen(i, width)
+	}
+	return l
 }
 
 // Err returns the first write error.
@@ -88,7 +92,7 @@ func (l *Live) Start(version string, w Watching) {
 	if w.HTTP != "127.0.0.1:9641" {
 		server = " --server http://" + w.HTTP
 	}
-	l.print("In another terminal: %s owners%s (or: conflicts, explain ADDRESS, nodes). Stop with Ctrl-C.\n\n", l.program, server)
+	l.print("In another terminal: %s owners%s (or: conflicts, explain ADDRESS, nodes). Stop with Ctrl-C.\n\n", l.layout.Program, server)
 }
 
 func wire(n *pb.Node) string {
@@ -163,18 +167,12 @@ func (l *Live) owner(now time.Time, sign, event string, o *pb.Owner, note string
 	if !l.ownerBurst.take(now, event, l.endOwners) {
 		return
 	}
-	l.say(now, "%s\n", l.columns(sign, o.GetAddress(), Name(o), place(o), note))
-}
-
-// columns returns one aligned line. Columns become wider as needed.
-func (l *Live) columns(sign string, cells ...string) string {
-	l.widths.Row(cells...)
-	row := l.widths.rows[0]
-	l.widths.rows = nil
-	if row[len(row)-1] == none {
-		row[len(row)-1] = ""
+	line := row{cells: []string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}, tones: []tone{dimTone}}
+	if note != "" {
+		line.cells = append(line.cells, note)
 	}
-	return sign + gap + strings.TrimRight(l.widths.line(row), " ")
+	l.table.add(line)
+	_ = l.table.Flush() // writing to a buffer cannot fail
 }
 
 // Conflict handles one event of the watch of conflicts.
@@ -188,9 +186,9 @@ func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 		case !had || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
 			l.conflict(now, c)
 		case before.GetAcknowledgement() == nil && c.GetAcknowledgement() != nil:
-			l.say(now, "ACK        %s: %s  id %s\n", clean(c.GetAddress()), clean(until(c.GetAcknowledgement(), time.TimeOnly, now)), clean(c.GetId()))
+			l.about(now, plainTone, "ACK       ", fmt.Sprintf("%s: %s  id %s", c.GetAddress(), until(c.GetAcknowledgement(), time.TimeOnly, now), c.GetId()))
 		case before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil:
-			l.say(now, "ACK ENDED  %s: %s again  id %s\n", clean(c.GetAddress()), l.paint.red(ConflictState(c)), clean(c.GetId()))
+			l.about(now, plainTone, "ACK ENDED ", fmt.Sprintf("%s: %s again  id %s", c.GetAddress(), ConflictState(c), c.GetId()))
 		}
 	case pb.Watch_REMOVED:
 		l.conflicts.Drop(c)
@@ -212,22 +210,21 @@ func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 	}
 	switch {
 	case c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil:
-		l.say(now, "%s  %s: %s  id %s\n", l.paint.red(state), clean(c.GetAddress()), clean(ConflictNames(c)), clean(c.GetId()))
-		l.note("%s", clean(c.GetSummary()))
+		l.about(now, badTone, state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
+		l.note("", c.GetSummary())
 		for i, name := range names(c.GetOwners()) {
 			o := c.GetOwners()[i]
-			l.note("%s", clean("- "+join(", ", name, prefixed("node ", o.GetNode()), place(o), o.GetMac(),
-				evidenceKinds(o), prefixed("since ", clock(heldSince(o), now)))))
+			l.note("- ", join(", ", name, prefixed("node ", o.GetNode()), place(o), o.GetMac(),
+				evidenceKinds(o), prefixed("since ", clock(heldSince(o), now))))
 		}
 		if cause := c.GetCause(); cause != "" && cause != "unknown" {
-			l.note("cause: %s", clean(cause))
+			l.note("cause: ", cause)
 		}
-		l.note("more: %s conflicts %s", l.program, clean(c.GetId()))
+		l.note("more: ", l.layout.Program+" conflicts "+c.GetId())
 	case c.GetState() == pb.Conflict_RESOLVED:
-		l.say(now, "%s   %s: after %s  id %s\n", l.paint.green(state), clean(c.GetAddress()),
-			age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), clean(c.GetId()))
+		l.about(now, goodTone, state, fmt.Sprintf("  %s: after %s  id %s", c.GetAddress(), age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), c.GetId()))
 	default:
-		l.say(now, "%s  %s: %s  id %s\n", l.paint.yellow(state), clean(c.GetAddress()), clean(ConflictNames(c)), clean(c.GetId()))
+		l.about(now, conflictTone(c), state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
 	}
 }
 
@@ -243,7 +240,7 @@ func (l *Live) endOwners(now time.Time, count string) {
 }
 
 func (l *Live) endConflicts(now time.Time, count string) {
-	l.say(now, "%s\n", l.paint.bold("…  conflicts: "+count+" ("+l.program+" conflicts lists them)"))
+	l.say(now, "%s\n", l.paint.bold("…  conflicts: "+count+" ("+l.layout.Program+" conflicts lists them)"))
 }
 
 // say writes a line that begins with the time.
@@ -251,8 +248,27 @@ func (l *Live) say(now time.Time, format string, args ...any) {
 	l.print("%s  "+format, append([]any{l.paint.dim(now.UTC().Format(time.TimeOnly))}, args...)...)
 }
 
-// note writes a line that belongs to the previous one.
-func (l *Live) note(format string, args ...any) { l.print("            "+format+"\n", args...) }
+// about writes a state in its tone and a text about it, after the time.
+func (l *Live) about(now time.Time, t tone, state, text string) {
+	l.say(now, "%s", l.folded(t, state, len(time.TimeOnly+gap), "", state+" "+text))
+}
+
+// note writes a text that belongs to the previous line.
+func (l *Live) note(lead, text string) {
+	const margin = "            "
+	l.print("%s%s", margin, l.folded(plainTone, "", len(margin), lead, text))
+}
+
+// folded folds a text that begins in a column of the terminal. The lines after the first are aligned
+// with the text.
+func (l *Live) folded(t tone, word string, column int, lead, text string) string {
+	lines := []string{clean(text)}
+	margin := column + len(lead)
+	if l.layout.Width > 0 {
+		lines = folded(lines[0], max(min(l.layout.Width, textWidth+column)-margin, leastTextWidth), 0)
+	}
+	return lead + l.paint.tint(t, word, strings.Join(lines, "\n"+strings.Repeat(" ", margin))) + "\n"
+}
 
 func (l *Live) print(format string, args ...any) { fmt.Fprintf(&l.text, format, args...) }
 
@@ -316,19 +332,3 @@ func (h *liveHandler) WithGroup(name string) slog.Handler {
 	with.prefix += name + " "
 	return &with
 }
-
-// painter adds colours if it is true.
-type painter bool
-
-func (p painter) with(code, s string) string {
-	if !p {
-		return s
-	}
-	return "\x1b[" + code + "m" + s + "\x1b[0m"
-}
-
-func (p painter) bold(s string) string   { return p.with("1", s) }
-func (p painter) dim(s string) string    { return p.with("2", s) }
-func (p painter) red(s string) string    { return p.with("1;31", s) }
-func (p painter) green(s string) string  { return p.with("32", s) }
-func (p painter) yellow(s string) string { return p.with("33", s) }

@@ -14,16 +14,16 @@ import (
 func nodeColumns() []column[*pb.Node] {
 	return []column[*pb.Node]{
 		{header: "NAME", room: 16, cell: func(n *pb.Node, _ time.Time) string { return n.GetName() }},
-		{header: "STATE", room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetState().String() }},
-		{header: "VERSION", room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetVersion() }},
-		{header: "KERNEL", room: 14, cell: func(n *pb.Node, _ time.Time) string { return n.GetKernel() }},
-		{header: "WIRE", room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
-		{header: "PORTS", ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
-		{header: "CLAIMS", ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
-		{header: "LAG", ages: true, cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
-		{header: "SKEW", ages: true, cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
-		{header: "LOST", cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
-		{header: "LAST HEARD", ages: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
+		{header: "STATE", tone: nodeTone, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetState().String() }},
+		{header: "VERSION", trait: trait{rank: 5}, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetVersion() }},
+		{header: "KERNEL", trait: trait{rank: 7}, room: 14, cell: func(n *pb.Node, _ time.Time) string { return n.GetKernel() }},
+		{header: "WIRE", trait: trait{rank: 3}, room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
+		{header: "PORTS", trait: trait{rank: 8}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
+		{header: "CLAIMS", trait: trait{rank: 6}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
+		{header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
+		{header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
+		{header: "LOST", trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
+		{header: "LAST HEARD", trait: trait{rank: 1}, ages: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
 		{header: "RUNTIME", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetRuntime() }},
 		{header: "NAMESPACES", wide: true, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
 		{header: "CONNECTED", wide: true, ages: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetConnectedAt(), now) }},
@@ -75,37 +75,37 @@ func KnownNodes(names []string) string {
 }
 
 // Nodes writes nodes as a table, followed by their problems and the state of the Kubernetes API.
-func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, wide bool, now time.Time) error {
-	if err := list(w, narrow(nodeColumns(), wide), nodes, now); err != nil {
+func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, layout Layout, now time.Time) error {
+	if err := list(w, layout, narrow(nodeColumns(), layout.Wide), nodes, now); err != nil {
 		return err
 	}
-	p := &page{now: now}
+	p := &page{layout: layout, now: now}
 	for _, n := range nodes {
 		for _, problem := range n.GetProblems() {
-			if p.text.Len() == 0 {
+			if p.out.Len() == 0 {
 				p.line("")
 				p.line("Problems:")
 			}
-			p.line("  %s: %s", n.GetName(), problem)
+			p.text("  "+n.GetName()+": ", problem)
 		}
 	}
 	if err := p.write(w); err != nil {
 		return err
 	}
-	return Kubernetes(w, k, now)
+	return Kubernetes(w, k, layout, now)
 }
 
 // Kubernetes writes the state and the problems of the Kubernetes API. It writes nothing if no API is
 // configured.
-func Kubernetes(w io.Writer, k *pb.Kubernetes, now time.Time) error {
+func Kubernetes(w io.Writer, k *pb.Kubernetes, layout Layout, now time.Time) error {
 	if k.GetState() <= pb.Kubernetes_OFF {
 		return nil
 	}
-	p := &page{now: now}
+	p := &page{layout: layout, now: now}
 	p.line("")
-	p.line("Kubernetes API: %s", kubernetes(k, now))
+	p.text("Kubernetes API: ", kubernetes(k, now))
 	for _, problem := range k.GetProblems() {
-		p.line("  %s", problem)
+		p.text("  ", problem)
 	}
 	return p.write(w)
 }
@@ -129,14 +129,14 @@ func Election(w io.Writer, e *pb.Election) error {
 }
 
 // Aggregator writes the problems of the aggregator itself, if there are any.
-func Aggregator(w io.Writer, problems []string) error {
-	p := &page{}
+func Aggregator(w io.Writer, problems []string, layout Layout) error {
+	p := &page{layout: layout}
 	for i, problem := range problems {
 		if i == 0 {
 			p.line("")
 			p.line("Problems of the aggregator:")
 		}
-		p.line("  %s", problem)
+		p.text("  ", problem)
 	}
 	return p.write(w)
 }

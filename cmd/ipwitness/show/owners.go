@@ -15,11 +15,11 @@ func ownerColumns() []column[*pb.Owner] {
 	return []column[*pb.Owner]{
 		{header: "ADDRESS", room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
 		{header: "WORKLOAD", room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
-		{header: "NODE", room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
-		{header: "INTERFACE", room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
-		{header: evidenceHeader, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
-		{header: "STATE", room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
-		{header: "AGE", ages: true, at: heldSince, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
+		{header: "NODE", trait: trait{rank: 2}, room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
+		{header: "INTERFACE", trait: trait{rank: 7}, room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
+		{header: evidenceHeader, trait: trait{rank: 8}, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
+		{header: "STATE", trait: trait{rank: 3}, tone: ownerTone, room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
+		{header: "AGE", trait: trait{rank: 5}, ages: true, at: heldSince, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
 		{header: "MAC", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
 		{header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
 		{header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
@@ -35,13 +35,13 @@ func ownerColumns() []column[*pb.Owner] {
 }
 
 // Owners writes owners as a table. The table has no evidence if no owner has any, as in a state of
-// the past.
-func Owners(w io.Writer, owners []*pb.Owner, layout Layout, now time.Time) error {
-	columns := narrow(ownerColumns(), layout.Wide)
+// the past, and does not say which owners are in conflict without marks.
+func Owners(w io.Writer, owners []*pb.Owner, marks *Marks, layout Layout, now time.Time) error {
+	columns := narrow(marked(ownerColumns(), marks), layout.Wide)
 	if !slices.ContainsFunc(owners, func(o *pb.Owner) bool { return len(o.GetEvidence()) > 0 }) {
 		columns = slices.DeleteFunc(columns, func(c column[*pb.Owner]) bool { return c.header == evidenceHeader })
 	}
-	return listOf(w, layout, columns, owners, now)
+	return list(w, layout, columns, owners, now)
 }
 
 // OwnerChanges returns a Changes of owners.

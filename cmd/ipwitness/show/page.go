@@ -5,31 +5,82 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // page is a text for people that is built in memory.
 type page struct {
-	text strings.Builder
-	now  time.Time
+	out    strings.Builder
+	layout Layout
+	now    time.Time
 }
 
-// Write adds the output of a table.
-func (p *page) Write(b []byte) (int, error) { return p.text.Write(b) }
+// textWidth is the line width of texts.
+const textWidth = 100
 
-// line adds one line.
+// Write adds the output of a table.
+func (p *page) Write(b []byte) (int, error) { return p.out.Write(b) }
+
+// line adds one line, which is not folded: a title, or a command that can be copied.
 func (p *page) line(format string, args ...any) {
-	p.text.WriteString(clean(fmt.Sprintf(format, args...)))
-	p.text.WriteByte('\n')
+	p.out.WriteString(clean(fmt.Sprintf(format, args...)))
+	p.out.WriteByte('\n')
+}
+
+// text adds a text after a lead. In a terminal, it is folded to its width, or to textWidth if that is
+// less; the lines after the first are aligned with the text.
+func (p *page) text(lead, text string) { p.toned(plainTone, "", lead, text) }
+
+// toned is like text, with the first occurrence of a word in a tone.
+func (p *page) toned(t tone, word, lead, text string) {
+	p.fold(min(p.layout.Width, textWidth), t, word, lead, text)
+}
+
+// item is like text, and also folds to textWidth if the output is not shown in a terminal.
+func (p *page) item(lead, text string) {
+	width := textWidth
+	if p.layout.Width > 0 {
+		width = min(p.layout.Width, textWidth)
+	}
+	p.fold(width, plainTone, "", lead, text)
+}
+
+// fold adds a text, folded to a width; 0 is any width.
+func (p *page) fold(width int, t tone, word, lead, text string) {
+	p.out.WriteString(painter(p.layout.Color).tint(t, clean(word), hanging(clean(lead), clean(text), width)))
+	p.out.WriteByte('\n')
+}
+
+// link adds a URL after a lead, on a line of its own if the terminal is too narrow for both.
+func (p *page) link(lead, url string) {
+	if w := p.layout.Width; w > 0 && utf8.RuneCountInString(lead+url) > w {
+		p.line("%s", strings.TrimSpace(lead))
+		lead = "  "
+	}
+	p.line("%s%s", lead, url)
+}
+
+// table returns a table without a header on the page. The cells of its last column are folded in a
+// terminal, or below their rows.
+func (p *page) table(columns int) *Table {
+	t := &Table{w: p, width: p.layout.Width, traits: make([]trait, columns)}
+	t.traits[columns-1] = trait{folds: true, below: true}
+	return t
+}
+
+// field adds a name and a value, unless that is empty.
+func (p *page) field(name, value string) {
+	if value != "" {
+		p.text(fmt.Sprintf("%-10s ", name+":"), value)
+	}
 }
 
 // fields adds names and values, except empty values.
 func (p *page) fields(pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			p.line("%-10s %s", pairs[i]+":", pairs[i+1])
-		}
+		p.field(pairs[i], pairs[i+1])
 	}
 }
 
@@ -42,8 +93,9 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 	p.line("%s", title)
 	for i, name := range names(owners) {
 		o := owners[i]
-		p.line("  %s", name)
-		p.detail("state", o.GetState().String()+", since "+clock(heldSince(o), p.now)+" ("+ago(heldSince(o), p.now)+")")
+		p.text("  ", name)
+		state := o.GetState().String()
+		p.toned(ownerTone(o), state, detailLead("state"), state+", since "+clock(heldSince(o), p.now)+" ("+ago(heldSince(o), p.now)+")")
 		where := prefixed("interface ", place(o))
 		if o.GetInterface() == "" {
 			where = prefixed("seen on interface ", o.GetHostInterface())
@@ -58,17 +110,17 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 			p.detail("evidence", evidence(e, p.now))
 		}
 		if o.GetPrevious() != nil {
-			p.detail("before it", previous(o.GetPrevious(), p.now))
+			p.detail("before it", previous(o.GetPrevious(), "15:04:05.000", p.now))
 		}
 	}
 }
 
-// previous describes the owner that had an address before.
-func previous(was *pb.PreviousOwner, now time.Time) string {
+// previous describes the owner that had an address before, with times of day in a layout.
+func previous(was *pb.PreviousOwner, layout string, now time.Time) string {
 	o := &pb.Owner{Workload: was.GetWorkload(), Node: was.GetNode(), Mac: was.GetMac()}
-	left := "until " + clock(was.GetUntil(), now) + " (" + ago(was.GetUntil(), now) + ")"
+	left := "until " + clockTo(layout, was.GetUntil(), now) + " (" + ago(was.GetUntil(), now) + ")"
 	if was.GetNotBefore() != nil {
-		left = "until a time between " + clock(was.GetNotBefore(), now) + " and " + clock(was.GetUntil(), now)
+		left = "until a time between " + clock(was.GetNotBefore(), now) + " and " + clockTo(layout, was.GetUntil(), now)
 	}
 	text := join(", ", Name(o), prefixed("node ", was.GetNode()), prefixed("interface ", was.GetInterface()), prefixed("MAC ", was.GetMac()), left)
 	switch {
@@ -80,12 +132,13 @@ func previous(was *pb.PreviousOwner, now time.Time) string {
 	return text + ", " + Duration(was.GetGap().AsDuration()) + " before this owner"
 }
 
-// Previous describes the last other owner of an address; empty if there is none.
+// Previous describes the last other owner of an address in a sentence of its own; empty if there is
+// none.
 func Previous(o *pb.Owner, now time.Time) string {
 	if o.GetPrevious() == nil {
 		return ""
 	}
-	return fmt.Sprintf("Before %s, %s was held by %s.", Name(o), o.GetAddress(), previous(o.GetPrevious(), now))
+	return fmt.Sprintf("Before %s, %s was held by %s.", Name(o), o.GetAddress(), previous(o.GetPrevious(), "15:04:05.000 "+zone, now))
 }
 
 // workload adds what is known about the workload of an owner, in addition to its name.
@@ -150,7 +203,7 @@ func (p *page) related(title string, list []*pb.Related) {
 	}
 	p.line("")
 	p.line("%s", title)
-	t := NewTable(p)
+	t := p.table(5)
 	for _, r := range list {
 		name := r.GetName()
 		if r.GetNamespace() != "" {
@@ -168,9 +221,11 @@ func (p *page) related(title string, list []*pb.Related) {
 // detail adds one fact of an owner, if it is not empty.
 func (p *page) detail(name, value string) {
 	if value != "" {
-		p.line("    %-13s %s", name, value)
+		p.text(detailLead(name), value)
 	}
 }
+
+func detailLead(name string) string { return fmt.Sprintf("    %-13s ", name) }
 
 // evidence describes how, where and when an owner was seen with an address, for readers who are new
 // to the terms.
@@ -210,7 +265,7 @@ func times(n uint32) string {
 
 // write writes the page.
 func (p *page) write(w io.Writer) error {
-	_, err := io.WriteString(w, p.text.String())
+	_, err := io.WriteString(w, p.out.String())
 	return err
 }
 

@@ -15,13 +15,13 @@ import (
 func poolColumns() []column[*pb.Pool] {
 	return []column[*pb.Pool]{
 		{header: "IPAM", cell: func(p *pb.Pool, _ time.Time) string { return p.GetIpam() }},
-		{header: "POOL", cell: func(p *pb.Pool, _ time.Time) string { return p.GetName() }},
+		{header: "POOL", trait: trait{rank: 1}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetName() }},
 		{header: "NETWORK", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNetwork() }},
-		{header: "NODE", cell: func(p *pb.Pool, _ time.Time) string { return p.GetNode() }},
-		{header: "STATE", cell: func(p *pb.Pool, _ time.Time) string { return p.GetState().String() }},
+		{header: "NODE", trait: trait{rank: 3}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNode() }},
+		{header: "STATE", tone: poolTone, cell: func(p *pb.Pool, _ time.Time) string { return p.GetState().String() }},
 		{header: "ALLOCATED", cell: func(p *pb.Pool, _ time.Time) string { return filled(p) }},
-		{header: "LEAKED", cell: func(p *pb.Pool, _ time.Time) string { return fmt.Sprint(p.GetLeaked()) }},
-		{header: "FULL IN", cell: func(p *pb.Pool, _ time.Time) string { return fullIn(p) }},
+		{header: "LEAKED", trait: trait{rank: 4}, cell: func(p *pb.Pool, _ time.Time) string { return fmt.Sprint(p.GetLeaked()) }},
+		{header: "FULL IN", trait: trait{rank: 2}, cell: func(p *pb.Pool, _ time.Time) string { return fullIn(p) }},
 		{header: "RANGES", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return few(p.GetRanges()) }},
 	}
 }
@@ -82,8 +82,8 @@ func poolLine(p *pb.Pool) string {
 const mostPools = 10
 
 // Pools writes pools as a table: first pools whose records are not known, then the fullest pools. It
-// limits their number unless wide is set.
-func Pools(w io.Writer, pools []*pb.Pool, wide bool) error {
+// limits their number unless the layout is wide.
+func Pools(w io.Writer, pools []*pb.Pool, layout Layout) error {
 	pools = slices.Clone(pools)
 	slices.SortStableFunc(pools, func(a, b *pb.Pool) int {
 		bad := func(p *pb.Pool) int {
@@ -95,10 +95,10 @@ func Pools(w io.Writer, pools []*pb.Pool, wide bool) error {
 		return cmp.Or(cmp.Compare(bad(a), bad(b)), cmp.Compare(fill(b), fill(a)), cmp.Compare(b.GetLeaked(), a.GetLeaked()))
 	})
 	shown := pools
-	if !wide && len(pools) > mostPools+1 {
+	if !layout.Wide && len(pools) > mostPools+1 {
 		shown = pools[:mostPools]
 	}
-	if err := list(w, narrow(poolColumns(), wide), shown, time.Time{}); err != nil {
+	if err := list(w, layout, narrow(poolColumns(), layout.Wide), shown, time.Time{}); err != nil {
 		return err
 	}
 	if more := len(pools) - len(shown); more > 0 {

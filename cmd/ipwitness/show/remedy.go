@@ -1,6 +1,7 @@
 package show
 
 import (
+	"fmt"
 	"strings"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -24,7 +25,7 @@ const indent = "   "
 
 func (p *page) actions(margin string, actions []*pb.Action) {
 	for i, a := range actions {
-		p.line("%s%d. %s", margin, i+1, a.GetText())
+		p.text(fmt.Sprintf("%s%d. ", margin, i+1), a.GetText())
 		if a.GetNode() != "" && a.GetCommand() != "" {
 			p.line("%s%sOn node %s:", margin, indent, a.GetNode())
 		}
@@ -36,7 +37,7 @@ func (p *page) actions(margin string, actions []*pb.Action) {
 			if k > 0 {
 				word = "OR"
 			}
-			p.line("%s%s%s %c) %s:", margin, indent, word, 'a'+rune(k), alternative.GetWhen())
+			p.text(fmt.Sprintf("%s%s%s %c) ", margin, indent, word, 'a'+rune(k)), alternative.GetWhen()+":")
 			p.actions(margin+indent+indent, alternative.GetActions())
 		}
 	}

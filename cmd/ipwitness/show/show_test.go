@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,12 @@ import (
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/golden"
+)
+
+// piped and wide are layouts of output that is not shown in a terminal.
+var (
+	piped = Layout{Program: "ipwitness"}
+	wide  = Layout{Wide: true, Program: "ipwitness"}
 )
 
 // now is the time of all tests. at returns the time that long before it.
@@ -150,6 +157,12 @@ func TestShortDurationsAreExact(t *testing.T) {
 	}
 }
 
+// conflictTable writes a table of conflicts.
+func conflictTable(w io.Writer, conflicts []*pb.Conflict, layout Layout) error {
+	_, err := Conflicts(w, conflicts, layout, now)
+	return err
+}
+
 func TestTablesAndPages(t *testing.T) {
 	nodes := []*pb.Node{
 		{
@@ -193,36 +206,36 @@ func TestTablesAndPages(t *testing.T) {
 	unowned := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
-		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), Layout{}, now) },
-		"owners-wide":              func(b *bytes.Buffer) error { return Owners(b, owners(), Layout{Wide: true}, now) },
-		"conflicts":                func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), Layout{}, now) },
-		"conflicts-wide":           func(b *bytes.Buffer) error { return Conflicts(b, conflicts(), Layout{Wide: true}, now) },
-		"conflict-page":            func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), now) },
-		"conflict-page-resolved":   func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), now) },
-		"conflict-page-externals":  func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], now) },
-		"conflict-page-kubernetes": func(b *bytes.Buffer) error { return Conflict(b, orphaned(), now) },
-		"conflict-page-cause":      func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), now) },
-		"conflict-page-unknown":    func(b *bytes.Buffer) error { return Conflict(b, unexplained(), now) },
-		"explain-cause":            func(b *bytes.Buffer) error { return Explain(b, lost, now) },
-		"owners-kubernetes":        func(b *bytes.Buffer) error { return Owners(b, orphaned().GetOwners(), Layout{Wide: true}, now) },
-		"explain":                  func(b *bytes.Buffer) error { return Explain(b, explained, now) },
+		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), nil, piped, now) },
+		"owners-wide":              func(b *bytes.Buffer) error { return Owners(b, owners(), nil, wide, now) },
+		"conflicts":                func(b *bytes.Buffer) error { return conflictTable(b, conflicts(), piped) },
+		"conflicts-wide":           func(b *bytes.Buffer) error { return conflictTable(b, conflicts(), wide) },
+		"conflict-page":            func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), piped, now) },
+		"conflict-page-resolved":   func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), piped, now) },
+		"conflict-page-externals":  func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], piped, now) },
+		"conflict-page-kubernetes": func(b *bytes.Buffer) error { return Conflict(b, orphaned(), piped, now) },
+		"conflict-page-cause":      func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), piped, now) },
+		"conflict-page-unknown":    func(b *bytes.Buffer) error { return Conflict(b, unexplained(), piped, now) },
+		"explain-cause":            func(b *bytes.Buffer) error { return Explain(b, lost, piped, now) },
+		"owners-kubernetes":        func(b *bytes.Buffer) error { return Owners(b, orphaned().GetOwners(), nil, wide, now) },
+		"explain":                  func(b *bytes.Buffer) error { return Explain(b, explained, piped, now) },
 		"conflicts-acknowledged": func(b *bytes.Buffer) error {
-			return Conflicts(b, append(conflicts(), acknowledged()), Layout{}, now)
+			return conflictTable(b, append(conflicts(), acknowledged()), piped)
 		},
-		"conflict-page-acknowledged": func(b *bytes.Buffer) error { return Conflict(b, acknowledged(), now) },
+		"conflict-page-acknowledged": func(b *bytes.Buffer) error { return Conflict(b, acknowledged(), piped, now) },
 		"conflict-acknowledged": func(b *bytes.Buffer) error {
-			if err := Acknowledged(b, acknowledged(), now); err != nil {
+			if err := Acknowledged(b, acknowledged(), piped, now); err != nil {
 				return err
 			}
-			return Acknowledged(b, conflict(pb.Conflict_CONFIRMED), now)
+			return Acknowledged(b, conflict(pb.Conflict_CONFIRMED), piped, now)
 		},
-		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, now) },
-		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, now) },
+		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, piped, now) },
+		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, piped, now) },
 		"explain-past": func(b *bytes.Buffer) error {
 			was := conflict(pb.Conflict_CONFIRMED)
 			f := &pb.Finding{Kind: "in-use-unallocated", Severity: pb.Finding_CRITICAL, Summary: "IPAM considers it free."}
 			e := &pb.ExplainResponse{Address: was.GetAddress(), Summary: was.GetAddress() + " had 2 owners at that time, and was in conflict.", Owners: was.GetOwners(), Conflicts: []*pb.Conflict{was}, Findings: []*pb.Finding{f}}
-			return ExplainPast(b, e, now)
+			return ExplainPast(b, e, piped, now)
 		},
 		"explain-previous": func(b *bytes.Buffer) error {
 			for _, was := range []*pb.PreviousOwner{
@@ -234,7 +247,7 @@ func TestTablesAndPages(t *testing.T) {
 				was.Workload, was.Node, was.Interface, was.Mac = &pb.Workload{Kind: pb.Workload_POD, Namespace: "shop", Name: "cart-0"}, "node-2", "eth0", "02:00:00:00:00:09"
 				was.Until = timestamppb.New(now.Add(-time.Minute))
 				o.Previous = was
-				if err := Explain(b, &pb.ExplainResponse{Address: o.GetAddress(), Summary: "It has one owner.", Owners: []*pb.Owner{o}}, now); err != nil {
+				if err := Explain(b, &pb.ExplainResponse{Address: o.GetAddress(), Summary: "It has one owner.", Owners: []*pb.Owner{o}}, piped, now); err != nil {
 					return err
 				}
 				if _, err := fmt.Fprintln(b, Previous(o, now)); err != nil {
@@ -243,8 +256,8 @@ func TestTablesAndPages(t *testing.T) {
 			}
 			return nil
 		},
-		"nodes":          func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
-		"nodes-wide":     func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
+		"nodes":          func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, piped, now) },
+		"nodes-wide":     func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, wide, now) },
 		"owner-json":     func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
 		"owner-yaml":     func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
 		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },
@@ -378,7 +391,7 @@ func TestNamesDistinguishOwners(t *testing.T) {
 
 func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 	var b bytes.Buffer
-	w := NewOwnerWatch(&b, Layout{})
+	w := NewOwnerWatch(&b, piped)
 	seconds := 0
 	event := func(kind pb.Watch_Type, o *pb.Owner) {
 		t.Helper()
@@ -410,7 +423,7 @@ func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 
 func TestConflictWatchShowsEveryState(t *testing.T) {
 	var b bytes.Buffer
-	w := NewConflictWatch(&b, Layout{})
+	w := NewConflictWatch(&b, piped)
 	w.Begin()
 	for i, e := range []struct {
 		kind pb.Watch_Type
@@ -434,7 +447,7 @@ func TestConflictWatchShowsEveryState(t *testing.T) {
 // account passes events to a Live and returns its output.
 func account(feed func(l *Live)) string {
 	var b bytes.Buffer
-	l := NewLive(&b, false, "ipwitness")
+	l := NewLive(&b, piped)
 	feed(l)
 	return b.String()
 }
@@ -522,7 +535,7 @@ func TestLiveSumsUpBursts(t *testing.T) {
 func TestLiveColoursOnlyWhenAsked(t *testing.T) {
 	for _, color := range []bool{false, true} {
 		var b bytes.Buffer
-		l := NewLive(&b, color, "ipwitness")
+		l := NewLive(&b, Layout{Color: color, Program: "ipwitness"})
 		l.Conflict(conflictEvent(pb.Watch_ADDED, conflict(pb.Conflict_CONFIRMED)), now)
 		if got := strings.Contains(b.String(), "\x1b["); got != color {
 			t.Errorf("colour %t: got escape codes %t", color, got)
@@ -579,9 +592,9 @@ func findings() []*pb.Finding {
 
 func TestFindings(t *testing.T) {
 	var b bytes.Buffer
-	for name, wide := range map[string]bool{"findings": false, "findings-wide": true} {
+	for name, layout := range map[string]Layout{"findings": piped, "findings-wide": wide} {
 		b.Reset()
-		if err := Findings(&b, findings(), wide, now); err != nil {
+		if err := Findings(&b, findings(), layout, now); err != nil {
 			t.Fatal(err)
 		}
 		wantShown(t, name, b.String())
@@ -594,7 +607,7 @@ func TestFindingPage(t *testing.T) {
 			continue
 		}
 		var b bytes.Buffer
-		if err := Finding(&b, f, now); err != nil {
+		if err := Finding(&b, f, piped, now); err != nil {
 			t.Fatal(err)
 		}
 		wantShown(t, "finding-page-"+f.GetKind(), b.String())
@@ -603,7 +616,7 @@ func TestFindingPage(t *testing.T) {
 
 func TestFindingWatch(t *testing.T) {
 	var b bytes.Buffer
-	w := NewFindingWatch(&b, false)
+	w := NewFindingWatch(&b, piped)
 	w.Begin()
 	event := func(kind pb.Watch_Type, f *pb.Finding) {
 		if err := w.Event(kind, f, now); err != nil {
@@ -623,12 +636,12 @@ func TestPools(t *testing.T) {
 		many = append(many, &pb.Pool{Ipam: "host-local", Name: "/run/cni-ipam-state/kindnet", Node: fmt.Sprintf("worker-%d", i), State: pb.Pool_KNOWN, Size: 253, Allocated: uint64(i)})
 	}
 	var b bytes.Buffer
-	if err := Pools(&b, many, false); err != nil {
+	if err := Pools(&b, many, piped); err != nil {
 		t.Fatal(err)
 	}
 	wantShown(t, "pools", b.String())
 	b.Reset()
-	if err := Pools(&b, pools(), true); err != nil {
+	if err := Pools(&b, pools(), wide); err != nil {
 		t.Fatal(err)
 	}
 	wantShown(t, "pools-wide", b.String())
@@ -680,7 +693,7 @@ func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 	f := finding(1, "leaked", pb.Finding_WARNING)
 	live := func(now time.Time) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {
-			l := NewLive(b, false, "ipwitness")
+			l := NewLive(b, piped)
 			l.Start("v0.1.0", Watching{Node: &pb.Node{Name: "worker-1"}})
 			l.Conflict(conflictEvent(pb.Watch_ADDED, diagnosed()), now)
 			return nil
@@ -688,27 +701,27 @@ func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 	}
 	watch := func(now time.Time) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {
-			w := NewConflictWatch(b, Layout{})
+			w := NewConflictWatch(b, piped)
 			return errors.Join(w.Event(pb.Watch_ADDED, diagnosed(), now), w.Event(pb.Watch_BOOKMARK, nil, now))
 		}
 	}
 	for name, output := range map[string]func(now time.Time) func(*bytes.Buffer) error{
 		"conflict": func(now time.Time) func(*bytes.Buffer) error {
-			return func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), now) }
+			return func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), piped, now) }
 		},
 		"acknowledged": func(now time.Time) func(*bytes.Buffer) error {
-			return func(b *bytes.Buffer) error { return Conflict(b, acknowledged(), now) }
+			return func(b *bytes.Buffer) error { return Conflict(b, acknowledged(), piped, now) }
 		},
 		"acknowledgement": func(now time.Time) func(*bytes.Buffer) error {
-			return func(b *bytes.Buffer) error { return Acknowledged(b, acknowledged(), now) }
+			return func(b *bytes.Buffer) error { return Acknowledged(b, acknowledged(), piped, now) }
 		},
 		"explanation": func(now time.Time) func(*bytes.Buffer) error {
 			return func(b *bytes.Buffer) error {
-				return Explain(b, &pb.ExplainResponse{Conflicts: []*pb.Conflict{acknowledged()}, Owners: owners()}, now)
+				return Explain(b, &pb.ExplainResponse{Conflicts: []*pb.Conflict{acknowledged()}, Owners: owners()}, piped, now)
 			}
 		},
 		"finding": func(now time.Time) func(*bytes.Buffer) error {
-			return func(b *bytes.Buffer) error { return Finding(b, f, now) }
+			return func(b *bytes.Buffer) error { return Finding(b, f, piped, now) }
 		},
 		"live": live, "watch": watch,
 	} {
@@ -728,7 +741,7 @@ func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 // TestLogLinesDoNotInterruptAConflict writes log records while conflicts are printed.
 func TestLogLinesDoNotInterruptAConflict(t *testing.T) {
 	var b bytes.Buffer
-	l := NewLive(&b, false, "ipwitness")
+	l := NewLive(&b, piped)
 	log := l.Logger(slog.LevelWarn).With("component", "agent").WithGroup("wire")
 	const many = 200
 	var done sync.WaitGroup

@@ -32,16 +32,16 @@ func NewConflictWatch(w io.Writer, layout Layout) *Watch[*pb.Conflict] {
 }
 
 // NewFindingWatch returns a Watch of findings.
-func NewFindingWatch(w io.Writer, wide bool) *Watch[*pb.Finding] {
-	return newWatch(w, Layout{}, narrow(findingColumns(), wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
+func NewFindingWatch(w io.Writer, layout Layout) *Watch[*pb.Finding] {
+	return newWatch(w, layout, narrow(findingColumns(), layout.Wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
 }
 
 // NewNodeWatch returns a Watch of nodes and their problems.
-func NewNodeWatch(w io.Writer, wide bool) *Watch[*pb.Node] {
-	columns := append(narrow(nodeColumns(), wide), column[*pb.Node]{
-		header: "PROBLEMS", cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
+func NewNodeWatch(w io.Writer, layout Layout) *Watch[*pb.Node] {
+	columns := append(narrow(nodeColumns(), layout.Wide), column[*pb.Node]{
+		header: "PROBLEMS", trait: trait{folds: true, below: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
 	})
-	return newWatch(w, Layout{}, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
+	return newWatch(w, layout, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
 }
 
 // NodeKey returns the key of a node. The part of its name after @ can change, and the rest of the key
@@ -52,17 +52,16 @@ func NodeKey(n *pb.Node) string {
 }
 
 func newWatch[T any](w io.Writer, layout Layout, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
-	var steady []column[T]
-	room := []int{len(time.TimeOnly), len("UPDATED")}
+	all := []column[T]{{header: zone, room: len(time.TimeOnly)}, {header: "EVENT", room: len("UPDATED")}}
 	for _, c := range columns {
 		if !c.ages {
-			steady = append(steady, c)
-			room = append(room, c.room)
+			all = append(all, c)
 		}
 	}
-	table := &Table{w: w, widths: room}
-	if !layout.NoHeaders {
-		table.Row(append([]string{zone, "EVENT"}, headers(steady)...)...)
+	steady := all[2:]
+	table := tableOf(w, layout, all)
+	for i, c := range all {
+		table.widen(i, c.room)
 	}
 	return &Watch[T]{
 		columns: steady,
@@ -112,7 +111,10 @@ func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
 }
 
 func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
-	t.table.Row(append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...)...)
+	t.table.add(row{
+		cells: append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...),
+		tones: append([]tone{plainTone, plainTone}, tones(t.columns, item)...),
+	})
 }
 
 // same reports whether two items look the same in the table.

@@ -49,7 +49,7 @@ func (p *page) why(c *pb.Conflict) {
 	p.allocations(c.GetAllocations())
 	if c.GetRunbook() != "" {
 		p.line("")
-		p.line("Runbook: %s", c.GetRunbook())
+		p.link("Runbook: ", c.GetRunbook())
 	}
 }
 
@@ -82,7 +82,7 @@ func (p *page) allocations(all []*pb.Allocation) {
 		return
 	}
 	p.heading("Allocated by IPAM to:")
-	t := NewTable(p)
+	t := p.table(4)
 	for _, al := range all {
 		who := al.GetPod()
 		if al.GetNamespace() != "" {
@@ -112,27 +112,4 @@ func (p *page) items(title string, rows [][2]string) {
 	for _, r := range rows {
 		p.item("  "+r[0]+strings.Repeat(" ", width-utf8.RuneCountInString(r[0]))+gap, r[1])
 	}
-}
-
-// textWidth is the line width of texts.
-const textWidth = 100
-
-// item adds a text after a lead, wrapped to textWidth.
-func (p *page) item(lead, text string) {
-	line, used := lead, utf8.RuneCountInString(lead)
-	indent := strings.Repeat(" ", used)
-	empty := true
-	for word := range strings.FieldsSeq(clean(text)) {
-		n := utf8.RuneCountInString(word)
-		switch {
-		case empty:
-		case used+1+n > textWidth:
-			p.line("%s", line)
-			line, used = indent, len(indent)
-		default:
-			line, used = line+" ", used+1
-		}
-		line, used, empty = line+word, used+n, false
-	}
-	p.line("%s", strings.TrimRight(line, " "))
 }

@@ -158,7 +158,7 @@ func (x Event_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Event_Kind.Descriptor instead.
 func (Event_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35, 0}
 }
 
 // Reason is the reason for a gap.
@@ -215,7 +215,7 @@ func (x Gap_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gap_Reason.Descriptor instead.
 func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36, 0}
 }
 
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
@@ -1853,6 +1853,98 @@ func (x *ListFindingsResponse) GetGap() *Gap {
 	return nil
 }
 
+// GetFindingRequest names a finding.
+type GetFindingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the finding.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFindingRequest) Reset() {
+	*x = GetFindingRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFindingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFindingRequest) ProtoMessage() {}
+
+func (x *GetFindingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFindingRequest.ProtoReflect.Descriptor instead.
+func (*GetFindingRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetFindingRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// GetFindingResponse is the answer to GetFinding.
+type GetFindingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The finding.
+	Finding       *Finding `protobuf:"bytes,1,opt,name=finding,proto3" json:"finding,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFindingResponse) Reset() {
+	*x = GetFindingResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFindingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFindingResponse) ProtoMessage() {}
+
+func (x *GetFindingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFindingResponse.ProtoReflect.Descriptor instead.
+func (*GetFindingResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetFindingResponse) GetFinding() *Finding {
+	if x != nil {
+		return x.Finding
+	}
+	return nil
+}
+
 // WatchFindingsRequest filters the watch as ListFindingsRequest does. A finding that begins to
 // match is ADDED; a finding that no longer matches is REMOVED.
 type WatchFindingsRequest struct {
@@ -1880,7 +1972,7 @@ type WatchFindingsRequest struct {
 
 func (x *WatchFindingsRequest) Reset() {
 	*x = WatchFindingsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +1984,7 @@ func (x *WatchFindingsRequest) String() string {
 func (*WatchFindingsRequest) ProtoMessage() {}
 
 func (x *WatchFindingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +1997,7 @@ func (x *WatchFindingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFindingsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFindingsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchFindingsRequest) GetResumeToken() string {
@@ -1985,7 +2077,7 @@ type WatchFindingsResponse struct {
 
 func (x *WatchFindingsResponse) Reset() {
 	*x = WatchFindingsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2089,7 @@ func (x *WatchFindingsResponse) String() string {
 func (*WatchFindingsResponse) ProtoMessage() {}
 
 func (x *WatchFindingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2102,7 @@ func (x *WatchFindingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFindingsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFindingsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchFindingsResponse) GetType() Watch_Type {
@@ -2062,7 +2154,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2166,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2087,7 +2179,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListPoolsRequest) GetPageSize() uint32 {
@@ -2119,7 +2211,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2223,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2236,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -2177,7 +2269,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2281,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2294,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
 }
 
 // ListNodesResponse has all nodes, ordered by name.
@@ -2224,7 +2316,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2236,7 +2328,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2249,7 +2341,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{24}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2281,6 +2373,258 @@ func (x *ListNodesResponse) GetCoverage() *Coverage {
 }
 
 func (x *ListNodesResponse) GetElection() *Election {
+	if x != nil {
+		return x.Election
+	}
+	return nil
+}
+
+// GetNodeRequest names a node.
+type GetNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNodeRequest) Reset() {
+	*x = GetNodeRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNodeRequest) ProtoMessage() {}
+
+func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
+func (*GetNodeRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetNodeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// GetNodeResponse is the answer to GetNode.
+type GetNodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node.
+	Node          *Node `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetNodeResponse) Reset() {
+	*x = GetNodeResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetNodeResponse) ProtoMessage() {}
+
+func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
+func (*GetNodeResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetNodeResponse) GetNode() *Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+// WatchNodesRequest filters the watch.
+type WatchNodesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// resume_token of a bookmark. The watch then sends what has changed since the bookmark. Nodes that
+	// have not changed may be sent, too.
+	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Only the node with this name.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchNodesRequest) Reset() {
+	*x = WatchNodesRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchNodesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchNodesRequest) ProtoMessage() {}
+
+func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
+func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *WatchNodesRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchNodesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// WatchNodesResponse is one event of a watch of nodes. A node that connects or is disconnected is sent
+// at once, other changes within 5 s. A client that reads slowly gets the latest state of each node, and
+// loses nothing else.
+type WatchNodesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Type of the event: ADDED, UPDATED, REMOVED, BOOKMARK or LOST.
+	Type Watch_Type `protobuf:"varint,1,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
+	// ADDED, UPDATED: the node. REMOVED: the node, with its name, boot_id and netns only.
+	Node *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// BOOKMARK: token to resume the watch from here.
+	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// BOOKMARK: completeness of the observations. A bookmark is also sent when this or one of the fields
+	// below changes.
+	Coverage *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// BOOKMARK: state of the aggregator's connection to the Kubernetes API.
+	Kubernetes *Kubernetes `protobuf:"bytes,5,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
+	// BOOKMARK: problems of the aggregator.
+	Problems []string `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"`
+	// BOOKMARK: the replica that answers, and the leader of the replicas. Unset if there is one
+	// aggregator.
+	Election      *Election `protobuf:"bytes,7,opt,name=election,proto3" json:"election,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchNodesResponse) Reset() {
+	*x = WatchNodesResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchNodesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchNodesResponse) ProtoMessage() {}
+
+func (x *WatchNodesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchNodesResponse.ProtoReflect.Descriptor instead.
+func (*WatchNodesResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *WatchNodesResponse) GetType() Watch_Type {
+	if x != nil {
+		return x.Type
+	}
+	return Watch_UNSPECIFIED
+}
+
+func (x *WatchNodesResponse) GetNode() *Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *WatchNodesResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchNodesResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+func (x *WatchNodesResponse) GetKubernetes() *Kubernetes {
+	if x != nil {
+		return x.Kubernetes
+	}
+	return nil
+}
+
+func (x *WatchNodesResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *WatchNodesResponse) GetElection() *Election {
 	if x != nil {
 		return x.Election
 	}
@@ -2320,7 +2664,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2332,7 +2676,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2345,7 +2689,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListEventsRequest) GetAddress() string {
@@ -2444,7 +2788,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2800,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2813,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2535,7 +2879,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2891,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2904,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchEventsRequest) GetAddress() string {
@@ -2650,7 +2994,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +3006,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +3019,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchEventsResponse) GetType() Watch_Type {
@@ -2749,7 +3093,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +3105,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +3118,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -2857,7 +3201,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +3213,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +3226,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Gap) GetFrom() *timestamppb.Timestamp {
@@ -2930,7 +3274,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3286,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3132,7 +3476,11 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
-	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\xd1\x01\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"#\n" +
+	"\x11GetFindingRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"E\n" +
+	"\x12GetFindingResponse\x12/\n" +
+	"\afinding\x18\x01 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\"\xd1\x01\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -3164,7 +3512,24 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"kubernetes\x12\x1a\n" +
 	"\bproblems\x18\x03 \x03(\tR\bproblems\x122\n" +
 	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x122\n" +
-	"\belection\x18\x05 \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"\xe5\x02\n" +
+	"\belection\x18\x05 \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"$\n" +
+	"\x0eGetNodeRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"9\n" +
+	"\x0fGetNodeResponse\x12&\n" +
+	"\x04node\x18\x01 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\"J\n" +
+	"\x11WatchNodesRequest\x12!\n" +
+	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xcb\x02\n" +
+	"\x12WatchNodesResponse\x12,\n" +
+	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12&\n" +
+	"\x04node\x18\x02 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12!\n" +
+	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x122\n" +
+	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x128\n" +
+	"\n" +
+	"kubernetes\x18\x05 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
+	"kubernetes\x12\x1a\n" +
+	"\bproblems\x18\x06 \x03(\tR\bproblems\x122\n" +
+	"\belection\x18\a \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"\xe5\x02\n" +
 	"\x11ListEventsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -3228,7 +3593,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
 	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
-	"\aDAMAGED\x10\x032\xb5\t\n" +
+	"\aDAMAGED\x10\x032\xa1\v\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -3238,10 +3603,15 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x0eWatchConflicts\x12#.ipwitness.v1.WatchConflictsRequest\x1a$.ipwitness.v1.WatchConflictsResponse0\x01\x12j\n" +
 	"\x13AcknowledgeConflict\x12(.ipwitness.v1.AcknowledgeConflictRequest\x1a).ipwitness.v1.AcknowledgeConflictResponse\x12F\n" +
 	"\aExplain\x12\x1c.ipwitness.v1.ExplainRequest\x1a\x1d.ipwitness.v1.ExplainResponse\x12U\n" +
-	"\fListFindings\x12!.ipwitness.v1.ListFindingsRequest\x1a\".ipwitness.v1.ListFindingsResponse\x12Z\n" +
+	"\fListFindings\x12!.ipwitness.v1.ListFindingsRequest\x1a\".ipwitness.v1.ListFindingsResponse\x12O\n" +
+	"\n" +
+	"GetFinding\x12\x1f.ipwitness.v1.GetFindingRequest\x1a .ipwitness.v1.GetFindingResponse\x12Z\n" +
 	"\rWatchFindings\x12\".ipwitness.v1.WatchFindingsRequest\x1a#.ipwitness.v1.WatchFindingsResponse0\x01\x12L\n" +
 	"\tListPools\x12\x1e.ipwitness.v1.ListPoolsRequest\x1a\x1f.ipwitness.v1.ListPoolsResponse\x12L\n" +
-	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12O\n" +
+	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12F\n" +
+	"\aGetNode\x12\x1c.ipwitness.v1.GetNodeRequest\x1a\x1d.ipwitness.v1.GetNodeResponse\x12Q\n" +
+	"\n" +
+	"WatchNodes\x12\x1f.ipwitness.v1.WatchNodesRequest\x1a .ipwitness.v1.WatchNodesResponse0\x01\x12O\n" +
 	"\n" +
 	"ListEvents\x12\x1f.ipwitness.v1.ListEventsRequest\x1a .ipwitness.v1.ListEventsResponse\x12T\n" +
 	"\vWatchEvents\x12 .ipwitness.v1.WatchEventsRequest\x1a!.ipwitness.v1.WatchEventsResponse0\x01\x12E\n" +
@@ -3260,7 +3630,7 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Watch_Type)(0),                     // 0: ipwitness.v1.Watch.Type
 	(Event_Kind)(0),                     // 1: ipwitness.v1.Event.Kind
@@ -3284,138 +3654,157 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*ExplainResponse)(nil),             // 19: ipwitness.v1.ExplainResponse
 	(*ListFindingsRequest)(nil),         // 20: ipwitness.v1.ListFindingsRequest
 	(*ListFindingsResponse)(nil),        // 21: ipwitness.v1.ListFindingsResponse
-	(*WatchFindingsRequest)(nil),        // 22: ipwitness.v1.WatchFindingsRequest
-	(*WatchFindingsResponse)(nil),       // 23: ipwitness.v1.WatchFindingsResponse
-	(*ListPoolsRequest)(nil),            // 24: ipwitness.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),           // 25: ipwitness.v1.ListPoolsResponse
-	(*ListNodesRequest)(nil),            // 26: ipwitness.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),           // 27: ipwitness.v1.ListNodesResponse
-	(*ListEventsRequest)(nil),           // 28: ipwitness.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 29: ipwitness.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),          // 30: ipwitness.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),         // 31: ipwitness.v1.WatchEventsResponse
-	(*Event)(nil),                       // 32: ipwitness.v1.Event
-	(*Gap)(nil),                         // 33: ipwitness.v1.Gap
-	(*ExplainResponse_Step)(nil),        // 34: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                    // 35: ipwitness.v1.Owner.State
-	(*timestamppb.Timestamp)(nil),       // 36: google.protobuf.Timestamp
-	(*Owner)(nil),                       // 37: ipwitness.v1.Owner
-	(*Coverage)(nil),                    // 38: ipwitness.v1.Coverage
-	(*Node)(nil),                        // 39: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 40: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 41: ipwitness.v1.Conflict
-	(*Scope)(nil),                       // 42: ipwitness.v1.Scope
-	(*structpb.Struct)(nil),             // 43: google.protobuf.Struct
-	(*Finding)(nil),                     // 44: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 45: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 46: ipwitness.v1.Kubernetes
-	(*Election)(nil),                    // 47: ipwitness.v1.Election
+	(*GetFindingRequest)(nil),           // 22: ipwitness.v1.GetFindingRequest
+	(*GetFindingResponse)(nil),          // 23: ipwitness.v1.GetFindingResponse
+	(*WatchFindingsRequest)(nil),        // 24: ipwitness.v1.WatchFindingsRequest
+	(*WatchFindingsResponse)(nil),       // 25: ipwitness.v1.WatchFindingsResponse
+	(*ListPoolsRequest)(nil),            // 26: ipwitness.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),           // 27: ipwitness.v1.ListPoolsResponse
+	(*ListNodesRequest)(nil),            // 28: ipwitness.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),           // 29: ipwitness.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),              // 30: ipwitness.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),             // 31: ipwitness.v1.GetNodeResponse
+	(*WatchNodesRequest)(nil),           // 32: ipwitness.v1.WatchNodesRequest
+	(*WatchNodesResponse)(nil),          // 33: ipwitness.v1.WatchNodesResponse
+	(*ListEventsRequest)(nil),           // 34: ipwitness.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 35: ipwitness.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),          // 36: ipwitness.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),         // 37: ipwitness.v1.WatchEventsResponse
+	(*Event)(nil),                       // 38: ipwitness.v1.Event
+	(*Gap)(nil),                         // 39: ipwitness.v1.Gap
+	(*ExplainResponse_Step)(nil),        // 40: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                    // 41: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),       // 42: google.protobuf.Timestamp
+	(*Owner)(nil),                       // 43: ipwitness.v1.Owner
+	(*Coverage)(nil),                    // 44: ipwitness.v1.Coverage
+	(*Node)(nil),                        // 45: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 46: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 47: ipwitness.v1.Conflict
+	(*Scope)(nil),                       // 48: ipwitness.v1.Scope
+	(*structpb.Struct)(nil),             // 49: google.protobuf.Struct
+	(*Finding)(nil),                     // 50: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 51: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 52: ipwitness.v1.Kubernetes
+	(*Election)(nil),                    // 53: ipwitness.v1.Election
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	35, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	36, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
-	37, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	38, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	33, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
-	35, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	41, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	42, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	43, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	44, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	39, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	41, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
 	0,  // 6: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	37, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	39, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	38, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	40, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	36, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
-	41, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	38, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	33, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
-	41, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	40, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	43, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	45, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	44, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	46, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	42, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	47, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	44, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	39, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	47, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	46, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
 	0,  // 17: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	41, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	39, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	38, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	36, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	41, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	36, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
-	42, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	37, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	34, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	41, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	38, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	43, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	33, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
-	44, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	36, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	44, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	38, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	33, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	0,  // 36: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	44, // 37: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	38, // 38: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	45, // 39: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	38, // 40: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	39, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	46, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	38, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	47, // 44: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
-	1,  // 45: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	36, // 46: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	36, // 47: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	32, // 48: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	33, // 49: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	36, // 50: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	38, // 51: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	1,  // 52: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	36, // 53: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	0,  // 54: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	32, // 55: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
-	33, // 56: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
-	38, // 57: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	36, // 58: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	36, // 59: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	36, // 60: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 61: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	1,  // 62: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	37, // 63: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	41, // 64: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	44, // 65: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	39, // 66: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	36, // 67: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	36, // 68: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	2,  // 69: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	42, // 70: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	3,  // 71: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	5,  // 72: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	10, // 73: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	12, // 74: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	14, // 75: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	16, // 76: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	18, // 77: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	20, // 78: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	22, // 79: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	24, // 80: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	26, // 81: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	28, // 82: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	30, // 83: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
-	8,  // 84: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	4,  // 85: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 86: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	11, // 87: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	13, // 88: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	15, // 89: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	17, // 90: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	19, // 91: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	21, // 92: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	23, // 93: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	25, // 94: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	27, // 95: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	29, // 96: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	31, // 97: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
-	9,  // 98: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	85, // [85:99] is the sub-list for method output_type
-	71, // [71:85] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	47, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	45, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	44, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	42, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	47, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	42, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	48, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	43, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	40, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	47, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	44, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	49, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	39, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	50, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	42, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	50, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	44, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	39, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	50, // 36: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
+	0,  // 37: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	50, // 38: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	44, // 39: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51, // 40: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	44, // 41: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	45, // 42: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	52, // 43: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	44, // 44: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53, // 45: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	45, // 46: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
+	0,  // 47: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
+	45, // 48: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
+	44, // 49: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	52, // 50: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	53, // 51: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
+	1,  // 52: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	42, // 53: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	42, // 54: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	38, // 55: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	39, // 56: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	42, // 57: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	44, // 58: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	1,  // 59: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	42, // 60: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	0,  // 61: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	38, // 62: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	39, // 63: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	44, // 64: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	42, // 65: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	42, // 66: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	42, // 67: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 68: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	1,  // 69: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	43, // 70: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	47, // 71: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	50, // 72: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	45, // 73: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	42, // 74: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	42, // 75: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	2,  // 76: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	48, // 77: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	3,  // 78: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	5,  // 79: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	10, // 80: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	12, // 81: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	14, // 82: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	16, // 83: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	18, // 84: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	20, // 85: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	22, // 86: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
+	24, // 87: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	26, // 88: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	28, // 89: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	30, // 90: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
+	32, // 91: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
+	34, // 92: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	36, // 93: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	8,  // 94: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	4,  // 95: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 96: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	11, // 97: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	13, // 98: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	15, // 99: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	17, // 100: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	19, // 101: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	21, // 102: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	23, // 103: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
+	25, // 104: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	27, // 105: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	29, // 106: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	31, // 107: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
+	33, // 108: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
+	35, // 109: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	37, // 110: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	9,  // 111: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	95, // [95:112] is the sub-list for method output_type
+	78, // [78:95] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -3430,7 +3819,7 @@ func file_ipwitness_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   32,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

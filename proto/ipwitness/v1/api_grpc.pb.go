@@ -27,9 +27,12 @@ const (
 	WitnessService_AcknowledgeConflict_FullMethodName = "/ipwitness.v1.WitnessService/AcknowledgeConflict"
 	WitnessService_Explain_FullMethodName             = "/ipwitness.v1.WitnessService/Explain"
 	WitnessService_ListFindings_FullMethodName        = "/ipwitness.v1.WitnessService/ListFindings"
+	WitnessService_GetFinding_FullMethodName          = "/ipwitness.v1.WitnessService/GetFinding"
 	WitnessService_WatchFindings_FullMethodName       = "/ipwitness.v1.WitnessService/WatchFindings"
 	WitnessService_ListPools_FullMethodName           = "/ipwitness.v1.WitnessService/ListPools"
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
+	WitnessService_GetNode_FullMethodName             = "/ipwitness.v1.WitnessService/GetNode"
+	WitnessService_WatchNodes_FullMethodName          = "/ipwitness.v1.WitnessService/WatchNodes"
 	WitnessService_ListEvents_FullMethodName          = "/ipwitness.v1.WitnessService/ListEvents"
 	WitnessService_WatchEvents_FullMethodName         = "/ipwitness.v1.WitnessService/WatchEvents"
 	WitnessService_Backup_FullMethodName              = "/ipwitness.v1.WitnessService/Backup"
@@ -57,12 +60,18 @@ type WitnessServiceClient interface {
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// ListFindings lists the current findings.
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
+	// GetFinding returns the finding with an ID, while it exists.
+	GetFinding(ctx context.Context, in *GetFindingRequest, opts ...grpc.CallOption) (*GetFindingResponse, error)
 	// WatchFindings sends the current findings, then every change.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
 	// ListPools lists the pools of IPAMs and their use.
 	ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
+	// GetNode returns the node with a name.
+	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
+	// WatchNodes sends the nodes, then every change of a node.
+	WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodesResponse], error)
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
@@ -179,6 +188,16 @@ func (c *witnessServiceClient) ListFindings(ctx context.Context, in *ListFinding
 	return out, nil
 }
 
+func (c *witnessServiceClient) GetFinding(ctx context.Context, in *GetFindingRequest, opts ...grpc.CallOption) (*GetFindingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetFindingResponse)
+	err := c.cc.Invoke(ctx, WitnessService_GetFinding_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *witnessServiceClient) WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[2], WitnessService_WatchFindings_FullMethodName, cOpts...)
@@ -218,6 +237,35 @@ func (c *witnessServiceClient) ListNodes(ctx context.Context, in *ListNodesReque
 	return out, nil
 }
 
+func (c *witnessServiceClient) GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetNodeResponse)
+	err := c.cc.Invoke(ctx, WitnessService_GetNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *witnessServiceClient) WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[3], WitnessService_WatchNodes_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchNodesRequest, WatchNodesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_WatchNodesClient = grpc.ServerStreamingClient[WatchNodesResponse]
+
 func (c *witnessServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListEventsResponse)
@@ -230,7 +278,7 @@ func (c *witnessServiceClient) ListEvents(ctx context.Context, in *ListEventsReq
 
 func (c *witnessServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[3], WitnessService_WatchEvents_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[4], WitnessService_WatchEvents_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +297,7 @@ type WitnessService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsRe
 
 func (c *witnessServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[4], WitnessService_Backup_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[5], WitnessService_Backup_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -288,12 +336,18 @@ type WitnessServiceServer interface {
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// ListFindings lists the current findings.
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
+	// GetFinding returns the finding with an ID, while it exists.
+	GetFinding(context.Context, *GetFindingRequest) (*GetFindingResponse, error)
 	// WatchFindings sends the current findings, then every change.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
 	// ListPools lists the pools of IPAMs and their use.
 	ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
+	// GetNode returns the node with a name.
+	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
+	// WatchNodes sends the nodes, then every change of a node.
+	WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[WatchNodesResponse]) error
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
@@ -336,6 +390,9 @@ func (UnimplementedWitnessServiceServer) Explain(context.Context, *ExplainReques
 func (UnimplementedWitnessServiceServer) ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListFindings not implemented")
 }
+func (UnimplementedWitnessServiceServer) GetFinding(context.Context, *GetFindingRequest) (*GetFindingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetFinding not implemented")
+}
 func (UnimplementedWitnessServiceServer) WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchFindings not implemented")
 }
@@ -344,6 +401,12 @@ func (UnimplementedWitnessServiceServer) ListPools(context.Context, *ListPoolsRe
 }
 func (UnimplementedWitnessServiceServer) ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNodes not implemented")
+}
+func (UnimplementedWitnessServiceServer) GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetNode not implemented")
+}
+func (UnimplementedWitnessServiceServer) WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[WatchNodesResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchNodes not implemented")
 }
 func (UnimplementedWitnessServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
@@ -505,6 +568,24 @@ func _WitnessService_ListFindings_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WitnessService_GetFinding_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetFindingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).GetFinding(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_GetFinding_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).GetFinding(ctx, req.(*GetFindingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WitnessService_WatchFindings_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchFindingsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -551,6 +632,35 @@ func _WitnessService_ListNodes_Handler(srv interface{}, ctx context.Context, dec
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _WitnessService_GetNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).GetNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_GetNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).GetNode(ctx, req.(*GetNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WitnessService_WatchNodes_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchNodesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(WitnessServiceServer).WatchNodes(m, &grpc.GenericServerStream[WatchNodesRequest, WatchNodesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_WatchNodesServer = grpc.ServerStreamingServer[WatchNodesResponse]
 
 func _WitnessService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListEventsRequest)
@@ -624,12 +734,20 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _WitnessService_ListFindings_Handler,
 		},
 		{
+			MethodName: "GetFinding",
+			Handler:    _WitnessService_GetFinding_Handler,
+		},
+		{
 			MethodName: "ListPools",
 			Handler:    _WitnessService_ListPools_Handler,
 		},
 		{
 			MethodName: "ListNodes",
 			Handler:    _WitnessService_ListNodes_Handler,
+		},
+		{
+			MethodName: "GetNode",
+			Handler:    _WitnessService_GetNode_Handler,
 		},
 		{
 			MethodName: "ListEvents",
@@ -650,6 +768,11 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchFindings",
 			Handler:       _WitnessService_WatchFindings_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchNodes",
+			Handler:       _WitnessService_WatchNodes_Handler,
 			ServerStreams: true,
 		},
 		{

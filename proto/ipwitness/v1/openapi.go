@@ -5,7 +5,7 @@ package ipwitnessv1
 
 import _ "embed"
 
-// OpenAPI describes the REST interface, in JSON (OpenAPI 2.0).
+// OpenAPI describes the REST interface, in JSON (OpenAPI 3.1).
 //
-//go:embed openapi.swagger.json
+//go:embed openapi.json
 var OpenAPI []byte

@@ -46,9 +46,9 @@ change would replace the pods. The component's own labels take precedence over c
 {{ printf "ipwitness authority of %s/%s" .Release.Namespace (include "ipwitness.fullname" .) | trunc 64 }}
 {{- end }}
 
-{{- /* GOMEMLIMIT of the aggregator, which is 90 % of its memory limit. It is empty if extraEnv
-sets it, or if the limit is not a whole number of Ki, Mi or Gi: the program then reads the limit
-from its cgroup. */}}
+{{- /* GOMEMLIMIT of the agent or the aggregator, which is 90 % of its memory limit. It is empty if
+extraEnv sets it, or if the limit is not a whole number of Ki, Mi or Gi: the aggregator then reads the
+limit from its cgroup. */}}
 {{- define "ipwitness.gomemlimit" -}}
 {{- $limit := ((.resources).limits).memory | default "" | toString -}}
 {{- range .extraEnv }}{{ if eq .name "GOMEMLIMIT" }}{{ $limit = "" }}{{ end }}{{ end -}}

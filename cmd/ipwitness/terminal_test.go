@@ -1,0 +1,200 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestColours(t *testing.T) {
+	for _, test := range []struct {
+		terminal bool
+		args     string
+		env      string
+		want     bool
+	}{
+		{false, "", "", false},
+		{true, "", "", true},
+		{true, "", "TERM=dumb", false},
+		{true, "", "NO_COLOR=1", false},
+		{true, "", "CLICOLOR=0", false},
+		{true, "--color never", "", false},
+		{true, "", "IPWITNESS_COLOR=never", false},
+		{false, "--color always", "", true},
+		{false, "--color always", "NO_COLOR=1", true},
+		{false, "", "CLICOLOR_FORCE=1", true},
+		{false, "", "CLICOLOR_FORCE=0", false},
+		{false, "", "CLICOLOR_FORCE=1 NO_COLOR=1", false},
+		{false, "--color never", "CLICOLOR_FORCE=1", false},
+	} {
+		c := serve(t, withItems(everything))
+		c.terminal = test.terminal
+		for variable := range strings.FieldsSeq(test.env) {
+			name, value, _ := strings.Cut(variable, "=")
+			c.env[name] = value
+		}
+		for _, command := range []string{"conflicts", "conflicts abc", "owners", "audit"} {
+			c.stdout.Reset()
+			c.run(t, 0, strings.Fields(command+" "+test.args)...)
+			if got := strings.Contains(c.stdout.String(), "\x1b["); got != test.want {
+				t.Errorf("%s, terminal %t, %q, %q: got colours %t, want %t", command, test.terminal, test.args, test.env, got, test.want)
+			}
+		}
+	}
+}
+
+func TestProgramsGetNoColours(t *testing.T) {
+	c := serve(t, withItems(everything))
+	for _, format := range []string{"json", "yaml", "name", "csv", "jsonpath={.conflicts[*].id}"} {
+		c.stdout.Reset()
+		c.run(t, 0, "conflicts", "--color", "always", "-o", format)
+		if strings.Contains(c.stdout.String(), "\x1b[") {
+			t.Errorf("%s: got %q, want no colours", format, &c.stdout)
+		}
+	}
+}
+
+func TestWidthOfTheTerminal(t *testing.T) {
+	for _, test := range []struct {
+		terminal bool
+		width    int
+		columns  string
+		all      bool // all columns are shown
+	}{
+		{true, 60, "", false},
+		{true, 200, "", true},
+		{true, 200, "60", false},
+		{true, 60, "200", true},
+		{true, 60, "many", false},
+		{true, 0, "", true}, // not known
+		{false, 60, "60", true},
+	} {
+		c := serve(t, withItems(everything))
+		c.terminal, c.width = test.terminal, func() int { return test.width }
+		c.env["COLUMNS"], c.env["NO_COLOR"] = test.columns, "1"
+		c.run(t, 0, "owners")
+		header, _, _ := strings.Cut(c.stdout.String(), "\n")
+		if got := strings.Contains(header, "INTERFACE"); got != test.all {
+			t.Errorf("%+v: got the header %q", test, header)
+		}
+	}
+}
+
+func TestOwnersAreMarkedAndLinkLocalOnesLeftOut(t *testing.T) {
+	h := withItems(everything)
+	of := conflict("abc", pb.Conflict_CONFIRMED)
+	of.Owners[0].Node = "n1"
+	local := &pb.Owner{Address: "fe80::1", Node: "n1"}
+	h["/v1/owners"] = ok(&pb.ListOwnersResponse{Coverage: everything, Owners: []*pb.Owner{of.Owners[0], {Address: "10.0.0.8", Node: "n1"}, local}})
+	h["/v1/conflicts"] = ok(&pb.ListConflictsResponse{Coverage: everything, Conflicts: []*pb.Conflict{of}})
+	const note = "1 link-local address is left out: --link-local shows them.\n"
+	for _, test := range []struct {
+		args          string
+		shown, noted  bool
+		wantConfirmed bool
+	}{
+		{args: "owners", noted: true, wantConfirmed: true},
+		{args: "owners -o wide", noted: true, wantConfirmed: true},
+		{args: "owners -n a", noted: true, wantConfirmed: true},
+		{args: "owners --link-local", shown: true, wantConfirmed: true},
+		{args: "owners fe80::1", shown: true, wantConfirmed: true},
+		{args: "owners --cidr ::/0", shown: true, wantConfirmed: true},
+		{args: "owners -o json", shown: true},
+		{args: "owners -o name", shown: true},
+		{args: "owners -o csv", shown: true, wantConfirmed: true},
+	} {
+		c := serve(t, h)
+		c.run(t, 0, strings.Fields(test.args)...)
+		out := c.stdout.String()
+		if strings.Contains(out, "fe80::1") != test.shown || (c.stderr.String() == note) != test.noted || strings.Contains(out, "CONFIRMED") != test.wantConfirmed {
+			t.Errorf("%s: got\n%s%s", test.args, out, &c.stderr)
+		}
+	}
+}
+
+func TestOwnersAreListedWithoutPermissionForConflicts(t *testing.T) {
+	h := withItems(everything)
+	h["/v1/conflicts"] = func(*http.Request) (int, string) { return http.StatusForbidden, `{"code":7,"message":"no permission"}` }
+	c := serve(t, h)
+	c.run(t, 0, "owners")
+	if !strings.Contains(c.stdout.String(), "10.0.0.8") || strings.Contains(c.stdout.String(), "CONFLICT") || !strings.Contains(c.stderr.String(), "not marked, because the conflicts cannot be listed: no") {
+		t.Errorf("got\n%s%s\nwant the owners without marks, and the reason", &c.stdout, &c.stderr)
+	}
+}
+
+func TestGroupsAreAnnounced(t *testing.T) {
+	var all []*pb.Conflict
+	for _, address := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"} {
+		c := conflict("id"+address[7:], pb.Conflict_CONFIRMED)
+		c.Address = address
+		all = append(all, c)
+	}
+	c := serve(t, handler{"/v1/conflicts": ok(&pb.ListConflictsResponse{Coverage: everything, Conflicts: all})})
+	c.run(t, 0, "conflicts")
+	c.wantStderr(t, "4 addresses of a/x and b/y share a line: --ungrouped lists each.\n")
+	if got := strings.Count(c.stdout.String(), "\n"); got != 2 {
+		t.Errorf("got %d lines, want 2:\n%s", got, &c.stdout)
+	}
+	c.stdout.Reset()
+	c.run(t, 0, "conflicts", "--ungrouped")
+	if got := strings.Count(c.stdout.String(), "\n"); got != 5 {
+		t.Errorf("got %d lines, want 5:\n%s", got, &c.stdout)
+	}
+}
+
+func TestAnIDTakesNoFilters(t *testing.T) {
+	c := serve(t, withItems(everything))
+	c.run(t, 1, "conflicts", "abc", "-n", "shop", "--cause", "unknown")
+	c.wantStderr(t, "ipwitness: an ID selects one conflict and cannot be combined with --namespace or --cause: remove one of them\n")
+}
+
+func TestAnUnknownFindingMayBeFilteredOut(t *testing.T) {
+	c := serve(t, audited())
+	for args, want := range map[string]string{
+		"audit abc -n shop": `ipwitness: there is no finding with the id "abc" that matches the filters and no node of that name: `,
+		"audit abc":         `ipwitness: there is no finding with the id "abc" and no node of that name: `,
+	} {
+		c.stderr.Reset()
+		c.run(t, 1, strings.Fields(args)...)
+		if got := c.stderr.String(); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %q, want it to begin with %q", args, got, want)
+		}
+	}
+}
+
+func TestPodsOfTheSelectedNamespaceHaveShortNames(t *testing.T) {
+	for args, want := range map[string]string{
+		"owners web-1 -n default":         "namespace=default&pod=web-1",
+		"owners default/web-1 -n default": "namespace=default&pod=web-1",
+		"owners 10.0.0.1 -n default":      "address=10.0.0.1&namespace=default",
+	} {
+		got, h := "", withItems(everything)
+		h["/v1/owners"] = func(r *http.Request) (int, string) {
+			got = r.URL.RawQuery
+			return ok(&pb.ListOwnersResponse{Coverage: everything})(r)
+		}
+		serve(t, h).run(t, 0, strings.Fields(args)...)
+		if got != want {
+			t.Errorf("%s: got %q, want %q", args, got, want)
+		}
+	}
+	c := newConsole()
+	c.run(t, 1, "owners", "web-1")
+	if !strings.Contains(c.stderr.String(), `"web-1" is neither an address`) {
+		t.Errorf("got %q, want an error", &c.stderr)
+	}
+}
+
+func TestFiltersAreOnlyTakenFromTheCommandLine(t *testing.T) {
+	c := serve(t, withItems(everything))
+	for _, name := range []string{"NODE", "NAMESPACE", "CIDR", "STATE", "SCOPE"} {
+		c.env["IPWITNESS_"+name] = "nothing"
+	}
+	c.run(t, 0, "owners")
+	c.wantStderr(t, "")
+	if !strings.Contains(c.stdout.String(), "10.0.0.8") {
+		t.Errorf("got\n%s\nwant all owners", &c.stdout)
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/top"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// topCommand has the flags of top.
+type topCommand struct {
+	query
+	narrowing
+}
+
+func newTop(sys system) *cobra.Command {
+	c := &topCommand{query: query{sys: sys}}
+	cmd := &cobra.Command{
+		Use:   "top [flags]",
+		Short: "Show conflicts, findings, owners and nodes live, on the full screen",
+		Long: `Show conflicts, findings, owners and nodes live, on the full screen.
+
+The first line shows whether the view is live, and the lines below the title what is
+not seen. Enter opens the selected item, x explains its address, / filters the list, s
+sorts it, ? lists all keys, and q quits. Owners are requested page by page.
+
+top needs a terminal. Scripts use 'conflicts -w', 'audit -w', 'owners -w' and
+'nodes -w', which print the same changes line by line.`,
+		Example: `
+  ipwitness top
+  ipwitness top -P
+  ipwitness top -n shop --cidr 10.244.0.0/16`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !sys.terminal || sys.getenv("TERM") == "dumb" {
+				return fmt.Errorf("top needs a terminal that it can draw on: use '%s conflicts -w', which prints changes line by line", sys.program)
+			}
+			return c.top(cmd.Context())
+		},
+	}
+	c.addServerFlags(cmd)
+	c.narrowing.addFlags(cmd, "conflicts, findings and owners", "node", "namespace", "cidr")
+	return cmd
+}
+
+// terminalVariables describe the terminal to the library that draws on it.
+func terminalVariables() []string {
+	return []string{"TERM", "TERM_PROGRAM", "COLORTERM", "TMUX", "STY", "WT_SESSION", "SSH_TTY", "COLUMNS", "LINES"}
+}
+
+// top shows the server until the user quits.
+func (c *topCommand) top(ctx context.Context) error {
+	ask := url.Values{}
+	if err := c.ask(ask); err != nil {
+		return err
+	}
+	// Before the screen is cleared, because this is likely to fail if the flags are wrong.
+	if err := c.client().get(ctx, "/v1/nodes", nil, &pb.ListNodesResponse{}); err != nil {
+		return err
+	}
+	var environment []string
+	for _, name := range terminalVariables() {
+		if value := c.sys.getenv(name); value != "" {
+			environment = append(environment, name+"="+value)
+		}
+	}
+	return top.Run(ctx, c.shown(ask), top.Config{
+		In: c.sys.stdin, Out: c.sys.stdout,
+		Program:     c.sys.program,
+		Color:       c.color.on(c.sys),
+		Environment: environment,
+		Now:         c.sys.now,
+	})
+}
+
+// ownersAtOnce is the number of owners on a page.
+const ownersAtOnce = "500"
+
+// shown returns the server that the flags select, restricted to what the parameters select.
+func (c *topCommand) shown(ask url.Values) *top.Server {
+	client := c.client()
+	return &top.Server{
+		Name: client.base,
+		WatchConflicts: func(ctx context.Context, to top.Stream[*pb.WatchConflictsResponse]) error {
+			return stream(ctx, client, "/v1/conflicts:watch", ask, to)
+		},
+		WatchFindings: func(ctx context.Context, to top.Stream[*pb.WatchFindingsResponse]) error {
+			return stream(ctx, client, "/v1/findings:watch", ask, to)
+		},
+		Nodes: func(ctx context.Context) (*pb.ListNodesResponse, error) {
+			list := &pb.ListNodesResponse{}
+			return list, client.get(ctx, "/v1/nodes", nil, list)
+		},
+		CheckFilter: func(filter string) error {
+			_, err := parseOwnerFilter(filter, ask)
+			return err
+		},
+		Owners: func(ctx context.Context, filter, token string) (*pb.ListOwnersResponse, error) {
+			return ownersPage(ctx, client, ask, filter, token)
+		},
+		Conflict: c.get,
+		Finding: func(ctx context.Context, id, kind, address string) (*pb.Finding, error) {
+			return findFinding(ctx, client, ask, id, kind, address)
+		},
+		Explain: func(ctx context.Context, address string) (*pb.ExplainResponse, error) {
+			explained := &pb.ExplainResponse{}
+			return explained, client.get(ctx, "/v1/explain", url.Values{"address": {address}}, explained)
+		},
+	}
+}
+
+// stream follows a watch.
+func stream[T watched](ctx context.Context, c *client, path string, ask url.Values, to top.Stream[T]) error {
+	w := &watcher[T]{
+		client: c, path: path, query: ask,
+		begin:        func() {}, // connected says it, too
+		connected:    to.Connected,
+		disconnected: to.Disconnected,
+		event: func(e T) error {
+			to.Event(e)
+			return nil
+		},
+	}
+	return w.run(ctx)
+}
+
+// parseOwnerFilter parses the filter of the list of owners: words that select owners as the argument of
+// 'owners' does, or PARAMETER=VALUE.
+func parseOwnerFilter(filter string, ask url.Values) (selector, error) {
+	out := selector{query: maps.Clone(ask)}
+	for word := range strings.FieldsSeq(filter) {
+		sel := selector{query: url.Values{}}
+		if name, value, ok := strings.Cut(word, "="); ok {
+			known := []string{"node", "namespace", "scope", "state"}
+			if !slices.Contains(known, name) || value == "" {
+				return out, fmt.Errorf("%q is not a filter: use %s=VALUE", word, strings.Join(known, "=VALUE, "))
+			}
+			if name == "state" {
+				value = strings.ToUpper(value)
+			}
+			sel.query.Set(name, value)
+		} else {
+			var err error
+			if sel, err = parseSelector(word); err != nil {
+				return out, err
+			}
+		}
+		if sel.name != "" {
+			out.name = sel.name
+		}
+		for name, values := range sel.query {
+			if other := out.query.Get(name); other != "" && other != values[0] {
+				return out, fmt.Errorf("the %s is selected twice, as %s and as %s", name, other, values[0])
+			}
+			out.query[name] = values
+		}
+	}
+	return out, nil
+}
+
+// ownersPage requests a page of owners. The server cannot select containers by their names, so pages
+// without one are skipped.
+func ownersPage(ctx context.Context, c *client, ask url.Values, filter, token string) (*pb.ListOwnersResponse, error) {
+	sel, err := parseOwnerFilter(filter, ask)
+	if err != nil {
+		return nil, err
+	}
+	sel.query.Set("page_size", ownersAtOnce)
+	for {
+		if token != "" {
+			sel.query.Set("page_token", token)
+		}
+		page := &pb.ListOwnersResponse{}
+		if err := c.get(ctx, "/v1/owners", sel.query, page); err != nil {
+			return nil, err
+		}
+		page.Owners = slices.DeleteFunc(page.Owners, func(o *pb.Owner) bool { return !sel.keep(o) })
+		if token = page.GetNextPageToken(); token == "" || len(page.GetOwners()) > 0 {
+			return page, nil
+		}
+	}
+}
+
+// findFinding requests the finding with an id.
+func findFinding(ctx context.Context, c *client, ask url.Values, id, kind, address string) (*pb.Finding, error) {
+	q := maps.Clone(ask)
+	q.Set("kind", kind)
+	if address != "" {
+		q.Set("address", address)
+	}
+	for {
+		page := &pb.ListFindingsResponse{}
+		if err := c.get(ctx, "/v1/findings", q, page); err != nil {
+			return nil, err
+		}
+		for _, f := range page.GetFindings() {
+			if f.GetId() == id {
+				return f, nil
+			}
+		}
+		if page.GetNextPageToken() == "" {
+			return nil, errors.New("the finding has ended")
+		}
+		q.Set("page_token", page.GetNextPageToken())
+	}
+}

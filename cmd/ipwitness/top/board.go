@@ -1,0 +1,277 @@
+package top
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// mostRows is the maximum number of conflicts, and of findings, that are kept. A conflict takes about
+// 500 bytes.
+const mostRows = 50_000
+
+// A linkState is the state of the connection of a watch.
+type linkState int
+
+const (
+	connecting linkState = iota
+	catchingUp
+	live
+	disconnected
+)
+
+// A link is the connection of a watch.
+type link struct {
+	state  linkState
+	since  time.Time // of the state
+	reason string    // of a disconnect
+	// caughtUp is when the watch was last known to be complete.
+	caughtUp time.Time
+}
+
+// to changes the state.
+func (l *link) to(state linkState, now time.Time, reason string) {
+	if state != l.state {
+		l.since = now
+	}
+	l.state, l.reason = state, reason
+	if state == live {
+		l.caughtUp = now
+	}
+}
+
+// A board has the current state as the watches report it. The watches write it, and the program reads
+// snapshots of it, so that many events make only one snapshot.
+type board struct {
+	now  func() time.Time
+	wake chan struct{} // has a token if the board has changed since the last snapshot
+	list chan struct{} // has a token if nodes are to be listed again
+
+	mu        sync.Mutex
+	conflicts rows[*conflictRow]
+	findings  rows[*findingRow]
+	nodes     *show.Changes[*pb.Node]
+	nodesNew  bool
+	health    health
+}
+
+// rows are the conflicts or findings of a board.
+type rows[T any] struct {
+	link    link
+	changes *show.Changes[T]
+	count   int
+	cut     bool // some are not kept
+	changed bool
+}
+
+// health is what the server says of itself and of what it sees.
+type health struct {
+	coverage   *pb.Coverage
+	kubernetes *pb.Kubernetes
+	problems   []string
+	// nodesReason is why the nodes could not be listed; empty if they could.
+	nodesReason string
+}
+
+// A snapshot is the state of a board. Lists are nil if they have not changed since the previous
+// snapshot.
+type snapshot struct {
+	links     [2]link // of the conflicts and the findings
+	conflicts []*conflictRow
+	findings  []*findingRow
+	nodes     []*pb.Node
+	cut       [2]bool // some conflicts, or findings, are not kept
+	health    health
+}
+
+func newBoard(now func() time.Time) *board {
+	return &board{
+		now:       now,
+		wake:      make(chan struct{}, 1),
+		list:      make(chan struct{}, 1),
+		conflicts: rows[*conflictRow]{changes: show.NewChanges(func(r *conflictRow) string { return r.id }), link: link{since: now()}},
+		findings:  rows[*findingRow]{changes: show.NewChanges(func(r *findingRow) string { return r.id }), link: link{since: now()}},
+		nodes:     show.NewChanges(show.NodeKey),
+	}
+}
+
+// raise puts a token into a channel with room for one.
+func raise(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// change changes the board.
+func (b *board) change(f func()) {
+	b.mu.Lock()
+	f()
+	b.mu.Unlock()
+	raise(b.wake)
+}
+
+// put keeps an item, unless there are too many.
+func (r *rows[T]) put(item T) {
+	if _, had := r.changes.Put(item); !had {
+		if r.count == mostRows {
+			r.changes.Drop(item)
+			r.cut = true
+			return
+		}
+		r.count++
+	}
+	r.changed = true
+}
+
+func (r *rows[T]) drop(item T) {
+	if _, had := r.changes.Drop(item); had {
+		r.count--
+		r.changed = true
+	}
+}
+
+// begin is called before the server sends the whole state.
+func (r *rows[T]) begin() {
+	r.changes.Begin()
+	r.cut = false
+}
+
+// complete is called after the server has sent the whole state.
+func (r *rows[T]) complete(now time.Time) {
+	gone := r.changes.Complete()
+	r.count -= len(gone)
+	r.changed = r.changed || len(gone) > 0
+	r.link.to(live, now, "")
+}
+
+// connected, lost and disconnected follow the connection.
+func (r *rows[T]) connected(whole bool, now time.Time) {
+	if whole {
+		r.begin()
+	}
+	r.link.to(catchingUp, now, "")
+}
+
+func (r *rows[T]) lost(now time.Time) {
+	r.begin()
+	r.link.to(catchingUp, now, "")
+}
+
+func (r *rows[T]) disconnected(err error, now time.Time) {
+	if r.link.state == live {
+		r.link.caughtUp = now
+	}
+	r.link.to(disconnected, now, visible(err.Error()))
+}
+
+// conflictStream returns the receiver of the watch of conflicts, which also reports nodes.
+func (b *board) conflictStream() Stream[*pb.WatchConflictsResponse] {
+	c := &b.conflicts
+	return Stream[*pb.WatchConflictsResponse]{
+		Connected:    func(whole bool) { b.change(func() { c.connected(whole, b.now()) }) },
+		Disconnected: func(err error) { b.change(func() { c.disconnected(err, b.now()) }) },
+		Event: func(e *pb.WatchConflictsResponse) {
+			b.change(func() {
+				switch e.GetType() {
+				case pb.Watch_ADDED, pb.Watch_UPDATED:
+					c.put(newConflictRow(e.GetConflict()))
+				case pb.Watch_REMOVED:
+					c.drop(newConflictRow(e.GetConflict()))
+				case pb.Watch_LOST:
+					c.lost(b.now())
+				case pb.Watch_NODE:
+					b.nodes.Put(e.GetNode())
+					b.nodesNew = true
+				case pb.Watch_BOOKMARK:
+					c.complete(b.now())
+					if e.GetCoverage() != nil {
+						b.health.coverage = e.GetCoverage()
+					}
+					raise(b.list)
+				default:
+				}
+			})
+		},
+	}
+}
+
+// findingStream returns the receiver of the watch of findings.
+func (b *board) findingStream() Stream[*pb.WatchFindingsResponse] {
+	f := &b.findings
+	return Stream[*pb.WatchFindingsResponse]{
+		Connected:    func(whole bool) { b.change(func() { f.connected(whole, b.now()) }) },
+		Disconnected: func(err error) { b.change(func() { f.disconnected(err, b.now()) }) },
+		Event: func(e *pb.WatchFindingsResponse) {
+			b.change(func() {
+				switch e.GetType() {
+				case pb.Watch_ADDED, pb.Watch_UPDATED:
+					f.put(newFindingRow(e.GetFinding()))
+				case pb.Watch_REMOVED:
+					f.drop(newFindingRow(e.GetFinding()))
+				case pb.Watch_LOST:
+					f.lost(b.now())
+				case pb.Watch_BOOKMARK:
+					f.complete(b.now())
+				default:
+				}
+			})
+		},
+	}
+}
+
+// listed is called with the list of nodes, or the reason why there is none.
+func (b *board) listed(list *pb.ListNodesResponse, err error) {
+	b.change(func() {
+		if err != nil {
+			b.health.nodesReason = visible(err.Error())
+			return
+		}
+		b.nodes.Begin()
+		for _, n := range list.GetNodes() {
+			b.nodes.Put(n)
+		}
+		b.nodes.Complete()
+		b.nodesNew = true
+		b.health = health{coverage: list.GetCoverage(), kubernetes: list.GetKubernetes(), problems: list.GetProblems()}
+	})
+}
+
+// snapshot returns the current state.
+func (b *board) snapshot() snapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	long := b.now().Add(-resolvedFor)
+	var over []*conflictRow
+	for r := range b.conflicts.changes.All() {
+		if !r.active() && r.resolved.Before(long) {
+			over = append(over, r)
+		}
+	}
+	for _, r := range over {
+		b.conflicts.drop(r)
+	}
+	s := snapshot{
+		links:  [2]link{b.conflicts.link, b.findings.link},
+		cut:    [2]bool{b.conflicts.cut, b.findings.cut},
+		health: b.health,
+	}
+	s.conflicts, s.findings = b.conflicts.take(), b.findings.take()
+	if b.nodesNew {
+		b.nodesNew = false
+		s.nodes = slices.AppendSeq([]*pb.Node{}, b.nodes.All())
+	}
+	return s
+}
+
+// take returns the items if they have changed.
+func (r *rows[T]) take() []T {
+	if !r.changed {
+		return nil
+	}
+	r.changed = false
+	return slices.AppendSeq(make([]T, 0, r.count), r.changes.All())
+}

@@ -1,0 +1,406 @@
+package top
+
+import (
+	"context"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// reloadEvery is how often the owners and the page on the screen are requested again.
+const reloadEvery = 5 * time.Second
+
+// A tab is one of the lists.
+type tab int
+
+const (
+	conflictsTab tab = iota
+	findingsTab
+	ownersTab
+	nodesTab
+	tabs // the number of tabs
+)
+
+// A screen is the size of the terminal and how to draw on it.
+type screen struct {
+	columns, lines int
+	paint          painter
+}
+
+// lists are the lists of the tabs. The owners are requested page by page, the others are kept by the
+// board.
+type lists struct {
+	conflicts table[*conflictRow]
+	findings  table[*findingRow]
+	owners    owners
+	nodes     table[*pb.Node]
+}
+
+// model is the state of the program. Update is the only function that changes it, except that View
+// keeps what it laid out.
+type model struct {
+	ctx    context.Context // of requests
+	server *Server
+	clock  func() time.Time
+
+	program string // how the user invokes this program
+	screen  screen
+	now     time.Time
+	tab     tab
+	lists   lists
+	filters [tabs]string
+	board   snapshot // without its lists
+	seen    bool     // a snapshot has arrived
+	pages   []*page  // the last one is on the screen
+	typing  *editor  // the filter that is being typed; nil if none is
+	flash   string   // a message until the next key
+	err     error    // why the program ended
+}
+
+func newModel(ctx context.Context, s *Server, c Config) *model {
+	return &model{
+		ctx: ctx, server: s, clock: c.Now, now: c.Now(), program: c.Program,
+		screen: screen{columns: 80, lines: 24, paint: painter(c.Color)},
+		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable()}, nodeTable()},
+	}
+}
+
+// The messages that come from outside of the program.
+type (
+	tickMsg     struct{}
+	snapshotMsg snapshot
+	failedMsg   struct{ err error } // the program ends with the error
+)
+
+func tick() tea.Cmd { return tea.Tick(time.Second, func(time.Time) tea.Msg { return tickMsg{} }) }
+
+// Init implements tea.Model.
+func (m *model) Init() tea.Cmd { return tick() }
+
+// Update implements tea.Model.
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	m.now = m.clock()
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.screen.columns, m.screen.lines = msg.Width, msg.Height
+		if p := m.page(); p != nil && !p.busy {
+			return m, p.load(m.ctx, m.layout(), m.now)
+		}
+	case tickMsg:
+		return m, tea.Batch(tick(), m.refresh(reloadEvery))
+	case snapshotMsg:
+		return m, m.update(snapshot(msg))
+	case ownersMsg:
+		m.lists.owners.answered(msg, m.inConflict(), m.now)
+	case pageMsg:
+		msg.page.answered(msg, m.now)
+	case failedMsg:
+		m.err = msg.err
+		return m, tea.Quit
+	case tea.PasteMsg:
+		if m.typing != nil {
+			m.typing.insert(msg.Content)
+		}
+	case tea.KeyPressMsg:
+		return m, m.press(msg)
+	}
+	return m, nil
+}
+
+// update takes over a snapshot of the board.
+func (m *model) update(s snapshot) tea.Cmd {
+	m.seen = true
+	changed := s.conflicts != nil
+	if changed {
+		m.lists.conflicts.set(s.conflicts)
+		m.lists.owners.mark(m.inConflict())
+	}
+	if s.findings != nil {
+		m.lists.findings.set(s.findings)
+		changed = true
+	}
+	if s.nodes != nil {
+		m.lists.nodes.set(s.nodes)
+		changed = true
+	}
+	s.conflicts, s.findings, s.nodes = nil, nil, nil
+	m.board = s
+	if !changed {
+		return nil
+	}
+	return m.refresh(time.Second)
+}
+
+// inConflict returns the addresses that are in conflict.
+func (m *model) inConflict() map[string]pb.Conflict_State {
+	states := map[string]pb.Conflict_State{}
+	for _, r := range m.lists.conflicts.all {
+		if r.active() {
+			states[r.address] = max(states[r.address], r.state)
+		}
+	}
+	return states
+}
+
+// refresh requests again what is on the screen and does not come from a watch, if it is older than a
+// duration.
+func (m *model) refresh(older time.Duration) tea.Cmd {
+	if p := m.page(); p != nil {
+		if p.busy || m.now.Sub(p.loaded) < older {
+			return nil
+		}
+		return p.load(m.ctx, m.layout(), m.now)
+	}
+	o := &m.lists.owners
+	if m.tab != ownersTab || o.busy || m.now.Sub(o.loaded) < older {
+		return nil
+	}
+	return o.reload(m.ctx, m.server)
+}
+
+// page returns the page on the screen, or nil.
+func (m *model) page() *page {
+	if len(m.pages) == 0 {
+		return nil
+	}
+	return m.pages[len(m.pages)-1]
+}
+
+// press handles a key.
+func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
+	key := msg.String()
+	m.flash = ""
+	switch {
+	case key == "ctrl+c":
+		return tea.Quit
+	case keySuspend.is(key):
+		return tea.Suspend
+	case keyRedraw.is(key):
+		return tea.ClearScreen
+	case m.typing != nil:
+		return m.typeFilter(key, msg.Text)
+	case keyQuit.is(key):
+		return tea.Quit
+	case keyHelp.is(key):
+		return m.open(helpPage())
+	case m.page() != nil:
+		return m.pressInPage(m.page(), key)
+	default:
+		return m.pressInList(key)
+	}
+}
+
+// typeFilter handles a key while a filter is being typed.
+func (m *model) typeFilter(key, text string) tea.Cmd {
+	switch key {
+	case "esc":
+		m.typing = nil
+	case "enter":
+		filter := m.typing.text
+		if m.tab == ownersTab {
+			if err := m.server.CheckFilter(filter); err != nil {
+				m.flash = visible(err.Error())
+				return nil
+			}
+		}
+		m.typing = nil
+		return m.filter(filter)
+	default:
+		if text != "" {
+			m.typing.insert(text)
+		} else {
+			m.typing.key(key)
+		}
+		if m.tab != ownersTab {
+			return m.filter(m.typing.text)
+		}
+	}
+	return nil
+}
+
+// filter filters the list on the screen.
+func (m *model) filter(text string) tea.Cmd {
+	m.filters[m.tab] = text
+	switch m.tab {
+	case conflictsTab:
+		m.lists.conflicts.filter(text)
+	case findingsTab:
+		m.lists.findings.filter(text)
+	case nodesTab:
+		m.lists.nodes.filter(text)
+	case ownersTab:
+		m.lists.owners.filter = text
+		m.lists.owners.table.widths = nil
+		return m.lists.owners.first(m.ctx, m.server)
+	}
+	return nil
+}
+
+func (m *model) pressInPage(p *page, key string) tea.Cmd {
+	switch {
+	case keyBack.is(key), keyPrior.is(key) && key == "left":
+		m.pages = m.pages[:len(m.pages)-1]
+		return m.refresh(time.Second)
+	case keyExplain.is(key), keyOpen.is(key):
+		if p.address == "" {
+			if keyExplain.is(key) {
+				m.flash = "There is no address to explain."
+			}
+			return nil
+		}
+		return m.open(explainPage(m.server, p.address))
+	case keyUp.is(key):
+		p.move(-1)
+	case keyDown.is(key):
+		p.move(1)
+	case keyPageUp.is(key):
+		p.move(-p.height)
+	case keyPage.is(key):
+		p.move(p.height)
+	case keyHome.is(key):
+		p.move(-len(p.wrapped))
+	case keyEnd.is(key):
+		p.move(len(p.wrapped))
+	}
+	return nil
+}
+
+func (m *model) pressInList(key string) tea.Cmd {
+	switch {
+	case keyTabs.is(key):
+		return m.show(tab(key[0] - '1'))
+	case keyNext.is(key):
+		return m.show((m.tab + 1) % tabs)
+	case keyPrior.is(key):
+		return m.show((m.tab + tabs - 1) % tabs)
+	case keyBack.is(key):
+		if m.filters[m.tab] != "" {
+			return m.filter("")
+		}
+	case keyFilter.is(key):
+		m.typing = &editor{m.filters[m.tab]}
+	case keySort.is(key), keyReverse.is(key):
+		m.sort(keyReverse.is(key))
+	case keyOpen.is(key):
+		return m.openSelected()
+	case keyExplain.is(key):
+		address := m.selectedAddress()
+		if address == "" {
+			m.flash = "There is no address to explain."
+			return nil
+		}
+		return m.open(explainPage(m.server, address))
+	case keyUp.is(key):
+		return m.move(-1)
+	case keyDown.is(key):
+		return m.move(1)
+	case keyPageUp.is(key):
+		return m.move(-max(1, m.list().screenful()))
+	case keyPage.is(key):
+		return m.move(max(1, m.list().screenful()))
+	case keyHome.is(key):
+		return m.move(-m.list().len())
+	case keyEnd.is(key):
+		return m.move(m.list().len())
+	}
+	return nil
+}
+
+// show switches to another list.
+func (m *model) show(t tab) tea.Cmd {
+	m.tab = t
+	return m.refresh(time.Second)
+}
+
+// open shows a page.
+func (m *model) open(p *page) tea.Cmd {
+	m.pages = append(m.pages, p)
+	return p.load(m.ctx, m.layout(), m.now)
+}
+
+// layout returns the layout of pages.
+func (m *model) layout() show.Layout {
+	return show.Layout{Width: m.screen.columns, Color: bool(m.screen.paint), Program: m.program}
+}
+
+// openSelected shows the page of the item under the cursor.
+func (m *model) openSelected() tea.Cmd {
+	switch m.tab {
+	case conflictsTab:
+		if r, ok := m.lists.conflicts.selected(); ok {
+			return m.open(conflictPage(m.server, r))
+		}
+	case findingsTab:
+		if r, ok := m.lists.findings.selected(); ok {
+			return m.open(findingPage(m.server, r))
+		}
+	case ownersTab:
+		if r, ok := m.lists.owners.table.selected(); ok {
+			return m.open(explainPage(m.server, r.address))
+		}
+	case nodesTab:
+		if n, ok := m.lists.nodes.selected(); ok {
+			return m.open(nodePage(m.server, n))
+		}
+	}
+	return nil
+}
+
+// selectedAddress returns the address of the item under the cursor, or nothing.
+func (m *model) selectedAddress() string {
+	switch m.tab {
+	case conflictsTab:
+		if r, ok := m.lists.conflicts.selected(); ok {
+			return r.address
+		}
+	case findingsTab:
+		if r, ok := m.lists.findings.selected(); ok {
+			return r.address
+		}
+	case ownersTab:
+		if r, ok := m.lists.owners.table.selected(); ok {
+			return r.address
+		}
+	}
+	return ""
+}
+
+// A list is what the tables of all tabs can do.
+type list interface {
+	move(by int)
+	sortNext()
+	reverse()
+	len() int
+	screenful() int
+	view(paint painter, columns, height int, now time.Time) []string
+}
+
+// list returns the table on the screen.
+func (m *model) list() list {
+	return [...]list{&m.lists.conflicts, &m.lists.findings, &m.lists.owners.table, &m.lists.nodes}[m.tab]
+}
+
+// sort sorts by the next column, or reverses the order.
+func (m *model) sort(reverse bool) {
+	if m.tab == ownersTab && !m.lists.owners.whole() {
+		m.flash = "Owners of several pages are in the order of their addresses. Filter them first (/)."
+		return
+	}
+	if reverse {
+		m.list().reverse()
+	} else {
+		m.list().sortNext()
+	}
+}
+
+// move moves the cursor in the list.
+func (m *model) move(by int) tea.Cmd {
+	if m.tab == ownersTab {
+		return m.lists.owners.move(m.ctx, m.server, by)
+	}
+	m.list().move(by)
+	return nil
+}

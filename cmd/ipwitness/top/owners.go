@@ -1,0 +1,114 @@
+package top
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// owners is the list of owners. It has one page at a time, because there may be a million owners.
+type owners struct {
+	table  table[*ownerRow]
+	filter string
+	at     place
+	before []place // the pages before this one
+	next   string  // token of the next page; empty on the last one
+	loaded time.Time
+	reason string // why the page could not be loaded; empty if it could
+	serial int    // of the last request; answers to earlier ones are dropped
+	busy   bool
+}
+
+// A place is the beginning of a page.
+type place struct {
+	token string
+	start int // number of owners before the page
+}
+
+// An ownersMsg is the answer to a request for a page of owners.
+type ownersMsg struct {
+	serial  int
+	at      place
+	before  []place
+	list    *pb.ListOwnersResponse
+	err     error
+	fromEnd bool // the cursor goes to the last owner
+}
+
+// load requests a page.
+func (o *owners) load(ctx context.Context, s *Server, at place, before []place, fromEnd bool) tea.Cmd {
+	o.serial++
+	o.busy = true
+	serial, filter := o.serial, o.filter
+	return func() tea.Msg {
+		list, err := s.Owners(ctx, filter, at.token)
+		return ownersMsg{serial, at, before, list, err, fromEnd}
+	}
+}
+
+// reload requests the page on the screen again.
+func (o *owners) reload(ctx context.Context, s *Server) tea.Cmd {
+	return o.load(ctx, s, o.at, o.before, false)
+}
+
+// first requests the first page.
+func (o *owners) first(ctx context.Context, s *Server) tea.Cmd {
+	return o.load(ctx, s, place{}, nil, false)
+}
+
+// move moves the cursor, and beyond the ends of the page requests the page that is there.
+func (o *owners) move(ctx context.Context, s *Server, by int) tea.Cmd {
+	at := o.table.cursor
+	o.table.move(by)
+	switch {
+	case o.table.cursor != at || o.busy:
+		return nil
+	case by > 0 && o.next != "":
+		here := append(slices.Clip(o.before), o.at)
+		return o.load(ctx, s, place{o.next, o.at.start + len(o.table.all)}, here, false)
+	case by < 0 && len(o.before) > 0:
+		last := len(o.before) - 1
+		return o.load(ctx, s, o.before[last], o.before[:last:last], true)
+	}
+	return nil
+}
+
+// answered shows a page.
+func (o *owners) answered(m ownersMsg, conflicts map[string]pb.Conflict_State, now time.Time) {
+	if m.serial != o.serial {
+		return
+	}
+	o.busy, o.loaded, o.reason = false, now, ""
+	if m.err != nil {
+		o.reason = visible(m.err.Error())
+		return
+	}
+	turned := m.at != o.at
+	o.at, o.before, o.next = m.at, m.before, m.list.GetNextPageToken()
+	rows := make([]*ownerRow, 0, len(m.list.GetOwners()))
+	for _, owner := range m.list.GetOwners() {
+		rows = append(rows, newOwnerRow(owner))
+	}
+	if turned {
+		o.table.cursor, o.table.offset = 0, 0
+	}
+	o.table.set(rows)
+	o.mark(conflicts)
+	if turned && m.fromEnd {
+		o.table.move(len(rows))
+	}
+}
+
+// mark sets which owners hold an address that is in conflict.
+func (o *owners) mark(conflicts map[string]pb.Conflict_State) {
+	for _, r := range o.table.all {
+		r.conflict = conflicts[r.address]
+	}
+}
+
+// whole reports whether the page has all owners that match.
+func (o *owners) whole() bool { return o.next == "" && len(o.before) == 0 }

@@ -1,0 +1,105 @@
+// Package top is the full-screen view of `ipwitness top`: the conflicts, findings, owners and nodes of
+// a server, live.
+//
+// The watches write a board, the program reads snapshots of it, and a model has the state of the
+// screen. Details are requested when they are opened, and their text comes from package show. The
+// package does not know how to reach the server.
+package top
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
+	"golang.org/x/sync/errgroup"
+)
+
+// drawEvery is the shortest time between two snapshots.
+const drawEvery = 100 * time.Millisecond
+
+// Config is where the view is shown.
+type Config struct {
+	// In and Out are the terminal.
+	In  io.Reader
+	Out io.Writer
+	// Program is how the user invokes this program, for commands in texts.
+	Program string
+	// Color is whether to use colours.
+	Color bool
+	// Environment has the variables that describe the terminal.
+	Environment []string
+	// Now returns the time.
+	Now func() time.Time
+}
+
+// Run shows the server until the user quits or ctx ends. It returns an error if the server rejects a
+// watch, or if the terminal fails.
+func Run(ctx context.Context, s *Server, c Config) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m, b := newModel(ctx, s, c), newBoard(c.Now)
+	profile := colorprofile.ASCII
+	if c.Color {
+		profile = colorprofile.ANSI
+	}
+	p := tea.NewProgram(m, tea.WithInput(c.In), tea.WithOutput(c.Out), tea.WithEnvironment(c.Environment),
+		tea.WithColorProfile(profile), tea.WithoutSignalHandler())
+	defer context.AfterFunc(ctx, p.Quit)()
+
+	g, ctx := errgroup.WithContext(ctx)
+	watch := func(follow func() error) {
+		g.Go(func() error {
+			if err := follow(); err != nil && ctx.Err() == nil {
+				p.Send(failedMsg{err}) // so that the terminal is restored before the error is printed
+			}
+			return nil
+		})
+	}
+	watch(func() error { return s.WatchConflicts(ctx, b.conflictStream()) })
+	watch(func() error { return s.WatchFindings(ctx, b.findingStream()) })
+	g.Go(func() error { listNodes(ctx, s, b); return nil })
+	g.Go(func() error { draw(ctx, b, func(s snapshot) { p.Send(snapshotMsg(s)) }); return nil })
+	g.Go(func() error {
+		defer cancel()
+		_, err := p.Run()
+		return err
+	})
+	return errors.Join(g.Wait(), m.err)
+}
+
+// listNodes lists the nodes when the board asks for it.
+func listNodes(ctx context.Context, s *Server, b *board) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.list:
+		}
+		list, err := s.Nodes(ctx)
+		if ctx.Err() == nil {
+			b.listed(list, err)
+		}
+	}
+}
+
+// draw passes on a snapshot when the board has changed.
+func draw(ctx context.Context, b *board, send func(snapshot)) {
+	pause := time.NewTicker(drawEvery)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.wake:
+		}
+		send(b.snapshot())
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+	}
+}

@@ -1,0 +1,317 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+)
+
+// The smallest window in which the lists make sense.
+const (
+	leastColumns = 60
+	leastLines   = 10
+)
+
+// clockLayout is the layout of times. All times are in UTC, and the title says so.
+const clockLayout = time.TimeOnly
+
+// View implements tea.Model.
+func (m *model) View() tea.View {
+	lines, cursor := m.draw()
+	v := tea.NewView(strings.Join(lines, "\n"))
+	v.AltScreen, v.Cursor = true, cursor
+	return v
+}
+
+// draw returns exactly as many lines as the screen has, and where the cursor is, if it is visible.
+func (m *model) draw() (lines []string, cursor *tea.Cursor) {
+	columns, height := m.screen.columns, m.screen.lines
+	if columns < leastColumns || height < leastLines {
+		lines = wrap(fmt.Sprintf("The window is too small: enlarge it to %d columns and %d lines.", leastColumns, leastLines), max(1, columns))
+		return lines[:min(len(lines), max(1, height))], nil
+	}
+	lines = append(lines, m.title(), m.heading())
+	lines = append(lines, m.banner(height/3)...)
+	foot, at := m.foot()
+	if at >= 0 {
+		cursor = tea.NewCursor(at, height-1)
+	}
+	body := height - len(lines) - len(foot)
+	content := m.body(body)
+	lines = append(lines, content[:min(len(content), body)]...)
+	for len(lines) < height-len(foot) {
+		lines = append(lines, "")
+	}
+	return append(lines, foot...), cursor
+}
+
+// title returns the first line: the server, and the state of the connection.
+func (m *model) title() string {
+	word, tone := m.connection()
+	clock := m.now.UTC().Format(clockLayout) + " UTC"
+	right := width(word) + gap + width(clock)
+	name := "ipwitness top"
+	left := fit(name+"  "+visible(m.server.Name), m.screen.columns-right-gap)
+	space := strings.Repeat(" ", max(gap, m.screen.columns-width(left)-right))
+	rest, whole := strings.CutPrefix(left, name)
+	if !whole {
+		name, rest = left, ""
+	}
+	return m.screen.paint.paint(strong, name) + rest + space + m.screen.paint.paint(tone, word) + strings.Repeat(" ", gap) + clock
+}
+
+// worst returns the connection that is in the worst state.
+func (m *model) worst() link {
+	rank := [...]int{live: 0, catchingUp: 1, connecting: 2, disconnected: 3}
+	worst := m.board.links[0]
+	if l := m.board.links[1]; rank[l.state] > rank[worst.state] {
+		worst = l
+	}
+	return worst
+}
+
+// connection returns the word for the state of the connection.
+func (m *model) connection() (string, tone) {
+	switch m.worst().state {
+	case live:
+		return "LIVE", good
+	case catchingUp:
+		return "CATCHING UP", warn
+	case disconnected:
+		return "DISCONNECTED", bad
+	default:
+		return "CONNECTING", warn
+	}
+}
+
+// heading returns the second line: the lists, or the title of the page.
+func (m *model) heading() string {
+	if p := m.page(); p != nil {
+		title := p.title
+		if at := p.position(); at != "" {
+			title += "  (" + at + ")"
+		}
+		return m.screen.paint.paint(strong, fit(title, m.screen.columns))
+	}
+	active, urgent := 0, false
+	for _, r := range m.lists.conflicts.all {
+		if r.active() {
+			active++
+			urgent = urgent || r.tone() == bad
+		}
+	}
+	counted := func(name string, n int) string { return fmt.Sprintf("%s %d", name, n) }
+	names := [tabs]string{counted("Conflicts", active), counted("Findings", len(m.lists.findings.all)), "Owners", counted("Nodes", len(m.lists.nodes.all))}
+	wide := 0
+	for i, name := range names {
+		wide += width(fmt.Sprintf(" %d %s  ", i+1, name))
+	}
+	var b strings.Builder
+	for i, name := range names {
+		if wide > m.screen.columns {
+			name, _, _ = strings.Cut(name, " ")
+		}
+		label, tone := fmt.Sprintf(" %d %s ", i+1, name), plain
+		if tab(i) == m.tab {
+			label, tone = fmt.Sprintf("[%d %s]", i+1, name), strong
+		}
+		if tab(i) == conflictsTab && urgent {
+			tone = bad
+		}
+		b.WriteString(m.screen.paint.paint(tone, label))
+		b.WriteString(" ")
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// A warning is a line of the banner.
+type warning struct {
+	text string
+	tone tone
+}
+
+// warnings returns what the user must know to trust the lists.
+func (m *model) warnings() (out []warning) {
+	if !m.seen {
+		return nil
+	}
+	if l := m.worst(); l.state == disconnected {
+		as := "Nothing is known yet."
+		if !l.caughtUp.IsZero() {
+			as = "The lists show the state of " + l.caughtUp.UTC().Format(clockLayout) + " UTC."
+		}
+		out = append(out, warning{fmt.Sprintf("Disconnected for %s (%s). Reconnecting. %s", show.Duration(m.now.Sub(l.since)), l.reason, as), bad})
+	} else if m.board.health.nodesReason != "" {
+		out = append(out, warning{"The nodes cannot be listed: " + m.board.health.nodesReason, bad})
+	}
+	for _, s := range show.Unseen(m.board.health.coverage) {
+		out = append(out, warning{s, warn})
+	}
+	for _, s := range m.board.health.problems {
+		out = append(out, warning{"Problem of the aggregator: " + visible(s), warn})
+	}
+	for i, of := range [...]string{"conflicts", "findings"} {
+		if m.board.cut[i] {
+			out = append(out, warning{fmt.Sprintf("There are more than %d %s: the others are not shown. Start top with a filter, like --namespace.", mostRows, of), bad})
+		}
+	}
+	return out
+}
+
+// banner returns the warnings in at most some lines.
+func (m *model) banner(most int) (lines []string) {
+	all := m.warnings()
+	for i, w := range all {
+		wrapped := wrap(w.text, m.screen.columns)
+		rest := len(all) - i - 1
+		if len(lines)+len(wrapped) > most || rest > 0 && len(lines)+len(wrapped) == most {
+			more := fmt.Sprintf("%s not shown: enlarge the window.", show.Count(rest+1, "warning is", "warnings are"))
+			return append(lines, m.screen.paint.paint(bad, fit(more, m.screen.columns)))
+		}
+		for _, line := range wrapped {
+			lines = append(lines, m.screen.paint.paint(w.tone, line))
+		}
+	}
+	return lines
+}
+
+// body returns the list or the page.
+func (m *model) body(height int) []string {
+	columns, paint := m.screen.columns, m.screen.paint
+	if p := m.page(); p != nil {
+		var lines []string
+		if p.reason != "" {
+			for _, line := range wrap("Cannot show this: "+p.reason, columns) {
+				lines = append(lines, paint.paint(bad, line))
+			}
+		}
+		if p.lines == nil {
+			if p.busy {
+				lines = append(lines, paint.paint(dim, "Loading…"))
+			}
+			return lines
+		}
+		return append(lines, p.view(columns, max(1, height-len(lines)))...)
+	}
+	if m.list().len() == 0 {
+		return wrapAll(m.empty(), columns)
+	}
+	if m.tab != ownersTab {
+		return m.list().view(paint, columns, height, m.now)
+	}
+	lines := m.list().view(paint, columns, height-1, m.now)
+	for len(lines) < height-1 {
+		lines = append(lines, "")
+	}
+	return append(lines, paint.paint(dim, fit(m.ownersLine(), columns)))
+}
+
+// ownersLine says which owners the page has.
+func (m *model) ownersLine() string {
+	o := &m.lists.owners
+	if o.reason != "" {
+		return "Cannot load the owners: " + o.reason
+	}
+	text := fmt.Sprintf("Owners %d to %d", o.at.start+1, o.at.start+len(o.table.all))
+	switch {
+	case o.next != "":
+		text += ", and more on the next page"
+	case len(o.before) > 0:
+		text += ", the last page"
+	default:
+		text = show.Count(len(o.table.all), "owner", "owners")
+	}
+	return text + ", as of " + o.loaded.UTC().Format(clockLayout)
+}
+
+// empty says why a list is empty.
+func (m *model) empty() []string {
+	filtered := m.filters[m.tab] != ""
+	o := &m.lists.owners
+	switch {
+	case m.tab == ownersTab && o.reason != "":
+		return []string{"Cannot load the owners: " + o.reason}
+	case m.tab == ownersTab && o.loaded.IsZero():
+		return []string{"Loading…"}
+	case m.tab != ownersTab && !m.complete():
+		return []string{"Waiting for " + visible(m.server.Name) + "…"}
+	case filtered:
+		return []string{"Nothing matches the filter. Esc removes it."}
+	case m.tab == findingsTab:
+		return []string{"No findings."}
+	case m.tab == ownersTab:
+		return []string{"No owners: no agent has reported an address yet."}
+	case m.tab == nodesTab:
+		return []string{"No nodes: no agent has connected yet."}
+	}
+	c := m.board.health.coverage
+	if c.GetIncomplete() || m.worst().state != live {
+		return []string{"No conflicts are known."}
+	}
+	claims := 0
+	for _, n := range m.lists.nodes.all {
+		claims += int(n.GetClaims())
+	}
+	return []string{
+		"No conflicts.",
+		fmt.Sprintf("%s on %d of %s, and no address is held twice.", show.Count(claims, "claim", "claims"),
+			c.GetHeard(), show.Count(int(c.GetExpected()), "node", "nodes")),
+	}
+}
+
+// complete reports whether the list on the screen was complete at some time.
+func (m *model) complete() bool {
+	return m.seen && !m.board.links[0].caughtUp.IsZero() && (m.tab != findingsTab || !m.board.links[1].caughtUp.IsZero())
+}
+
+// foot returns the last lines, and the column of the cursor if a filter is being typed, or -1.
+func (m *model) foot() (lines []string, cursor int) {
+	columns, paint := m.screen.columns, m.screen.paint
+	switch p := m.page(); {
+	case m.flash != "":
+		for _, line := range wrap(m.flash, columns) {
+			lines = append(lines, paint.paint(warn, line))
+		}
+		return lines, -1
+	case m.typing != nil:
+		prompt := "Filter: "
+		if m.tab == ownersTab {
+			prompt = "Filter (address, CIDR, pod, MAC, node=NAME): "
+		}
+		room := columns - width(prompt) - 1
+		text := m.typing.text
+		if width(text) > room {
+			text = ellipsis + tail(text, room-1)
+		}
+		return []string{paint.paint(strong, prompt) + text}, width(prompt) + width(text)
+	case p != nil && p.address != "":
+		return m.hints(keyBack, keyExplain, keyHelp, keyQuit), -1
+	case p != nil:
+		return m.hints(keyBack, keyHelp, keyQuit), -1
+	case m.filters[m.tab] != "":
+		const before, after = "Filter: ", "   Esc removes it"
+		return []string{before + fit(m.filters[m.tab], columns-len(before)-len(after)) + paint.paint(dim, after)}, -1
+	default:
+		return m.hints(keyOpen, keyExplain, keyFilter, keyHelp, keyQuit, keySort, keyNext), -1
+	}
+}
+
+// hints names as many keys as fit into a line.
+func (m *model) hints(keys ...binding) []string {
+	var line string
+	for _, k := range keys {
+		hint := k.name + " " + k.short
+		if line != "" {
+			hint = "   " + hint
+		}
+		if width(line)+width(hint) > m.screen.columns {
+			break
+		}
+		line += hint
+	}
+	return []string{m.screen.paint.paint(dim, line)}
+}
