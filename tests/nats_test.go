@@ -112,16 +112,16 @@ func (n *natsCluster) grow(more uint64) {
 	})
 }
 
-// published is a transition in the history and in the stream.
-type published struct {
+// A streamed is a transition in the history and in the stream.
+type streamed struct {
 	at              time.Time
 	kind            ipwitnessv1.Event_Kind
 	typ             ipwitnessv1.Watch_Type
 	what, pod, more string
 }
 
-func publishedOf(e *ipwitnessv1.Event) published {
-	p := published{e.GetTime().AsTime(), e.GetKind(), e.GetType(), e.GetOwner().GetAddress(), e.GetOwner().GetWorkload().GetName(), ""}
+func streamedOf(e *ipwitnessv1.Event) streamed {
+	p := streamed{e.GetTime().AsTime(), e.GetKind(), e.GetType(), e.GetOwner().GetAddress(), e.GetOwner().GetWorkload().GetName(), ""}
 	switch e.GetKind() {
 	case ipwitnessv1.Event_CONFLICT:
 		p.what, p.more = e.GetConflict().GetId(), e.GetConflict().GetState().String()
@@ -137,7 +137,7 @@ func publishedOf(e *ipwitnessv1.Event) published {
 // checkStream compares the stream with the history of the aggregator since the first state in the stream.
 func checkStream(messages []*ipwitnessv1.TransitionBatch, history []*ipwitnessv1.Event) (problems []string) {
 	var since, until time.Time
-	streamed := make(map[published]int)
+	inStream := make(map[streamed]int)
 	for i, m := range messages {
 		if m.GetSequence() != uint64(i+1) {
 			problems = append(problems, fmt.Sprintf("message %d has the number %d", i+1, m.GetSequence()))
@@ -150,25 +150,25 @@ func checkStream(messages []*ipwitnessv1.TransitionBatch, history []*ipwitnessv1
 		case ipwitnessv1.TransitionBatch_UNSPECIFIED:
 			for _, t := range m.GetTransitions() {
 				if t.GetEvent() != nil {
-					streamed[publishedOf(t.GetEvent())]++
+					inStream[streamedOf(t.GetEvent())]++
 				}
 			}
 		default:
 		}
 		until = m.GetUntil().AsTime()
 	}
-	recorded := make(map[published]bool)
+	recorded := make(map[streamed]bool)
 	for _, e := range history {
-		one := publishedOf(e)
+		one := streamedOf(e)
 		if e.GetPresent() || !one.at.After(since) || one.at.After(until) {
 			continue
 		}
 		recorded[one] = true
-		if streamed[one] != 1 {
-			problems = append(problems, fmt.Sprintf("got %+v %d times in the stream, want once", one, streamed[one]))
+		if inStream[one] != 1 {
+			problems = append(problems, fmt.Sprintf("got %+v %d times in the stream, want once", one, inStream[one]))
 		}
 	}
-	for one := range streamed {
+	for one := range inStream {
 		if !recorded[one] {
 			problems = append(problems, fmt.Sprintf("the stream has %+v, which is not in the history", one))
 		}
@@ -263,9 +263,9 @@ func TestEachTransitionIsOnceInTheStreamWhileServersAreKilled(t *testing.T) {
 // later returns the events that were recorded after a history.
 func later(t *testing.T, c *cluster, history []*ipwitnessv1.Event) (all []*ipwitnessv1.Event) {
 	t.Helper()
-	known := make(map[published]bool, len(history))
+	known := make(map[streamed]bool, len(history))
 	for _, e := range history {
-		known[publishedOf(e)] = true
+		known[streamedOf(e)] = true
 	}
 	since := history[len(history)-1].GetTime().AsTime().Add(-time.Second).UTC().Format(time.RFC3339Nano)
 	for token := ""; ; {
@@ -273,7 +273,7 @@ func later(t *testing.T, c *cluster, history []*ipwitnessv1.Event) (all []*ipwit
 		if err := c.program.Get(t.Context(), "/v1/events?pageSize=10000&since="+since+"&pageToken="+token, &out); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, slices.DeleteFunc(out.GetEvents(), func(e *ipwitnessv1.Event) bool { return known[publishedOf(e)] })...)
+		all = append(all, slices.DeleteFunc(out.GetEvents(), func(e *ipwitnessv1.Event) bool { return known[streamedOf(e)] })...)
 		if token = out.GetNextPageToken(); token == "" {
 			return all
 		}
@@ -296,8 +296,8 @@ func wantStreamCheckerToSee(t *testing.T, messages []*ipwitnessv1.TransitionBatc
 		t.Error("the checker does not see that a transition is there twice")
 	}
 	busiest.Transitions = some
-	invented := publishedOf(some[0].GetEvent())
-	without := slices.DeleteFunc(slices.Clone(history), func(e *ipwitnessv1.Event) bool { return publishedOf(e) == invented })
+	invented := streamedOf(some[0].GetEvent())
+	without := slices.DeleteFunc(slices.Clone(history), func(e *ipwitnessv1.Event) bool { return streamedOf(e) == invented })
 	if len(checkStream(messages, without)) == 0 {
 		t.Error("the checker does not see that a transition is invented")
 	}
