@@ -242,8 +242,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		if a.await(ctx) {
 			close(a.complete)
 			a.healthy(healthpb.HealthCheckResponse_SERVING)
-			fitness := &fitness{coverage: a.core.coverage, clock: a.core.facts.Clock}
-			return a.core.kubernetes.Lead(ctx, fitness.fit, a.core.lead)
+			return a.core.kubernetes.Lead(ctx, a.core.lead)
 		}
 		return nil
 	})

@@ -3,6 +3,7 @@ package tests
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -11,10 +12,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/pki"
+	"github.com/ipwitness/ipwitness/tests/recording"
 	"github.com/ipwitness/ipwitness/tests/snippets"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -27,6 +30,7 @@ var (
 	// inCluster matches commands that need Kubernetes: TestInstallGuide runs the same ones.
 	inCluster = regexp.MustCompile(` -P\b| exec .*-- /ipwitness|^ipwitness conflicts --server https://ipwitness\.example\.net `)
 	asking    = regexp.MustCompile(`^(ipwitness |source <\(ipwitness )`)
+	drawing   = regexp.MustCompile(`^ipwitness top\b`)
 	daemon    = regexp.MustCompile(`^ipwitness (agent|aggregator|run) `)
 	watching  = regexp.MustCompile(` (-w|--watch)\b`)
 	comment   = regexp.MustCompile(`\s#.*$`)
@@ -68,6 +72,32 @@ func (h *documentedHost) exits(line string) error {
 		return nil
 	}
 	return err
+}
+
+// onTerminal runs a command line on a terminal until it draws something, and quits it.
+func (h *documentedHost) onTerminal(line string) error {
+	terminal, inside, err := recording.Terminal(100, 30)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = terminal.Close() }()
+	cmd := h.command("exec " + line)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
+	err = h.Start(cmd)
+	_ = inside.Close()
+	if err != nil {
+		return err
+	}
+	defer time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }).Stop()
+	if _, err := terminal.Read(make([]byte, 1024)); err != nil {
+		return fmt.Errorf("read what it draws: %w", err)
+	}
+	if _, err := terminal.WriteString("q"); err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, terminal) // ends with EIO when the program has ended
+	return cmd.Wait()
 }
 
 // starts runs a command line, and returns when it is ready. It runs until the test ends; if it ends
@@ -169,11 +199,17 @@ func TestDocumentedCommandsRun(t *testing.T) {
 				continue
 			}
 			ran[line] = true
-			if line = strings.ReplaceAll(line, "{.owners[*].address}", "'{.owners[*].address}'"); watching.MatchString(line) {
-				if err := h.starts(line, func(said string) bool { return said != "" }); err != nil {
-					t.Errorf("%s: %s: %v", b.Page, line, err)
-				}
-			} else if err := h.exits(line); err != nil {
+			line = strings.ReplaceAll(line, "{.owners[*].address}", "'{.owners[*].address}'")
+			var err error
+			switch {
+			case drawing.MatchString(line):
+				err = h.onTerminal(line)
+			case watching.MatchString(line):
+				err = h.starts(line, func(said string) bool { return said != "" })
+			default:
+				err = h.exits(line)
+			}
+			if err != nil {
 				t.Errorf("%s: %s: %v", b.Page, line, err)
 			}
 		}

@@ -32,7 +32,8 @@ func (l *lab) screen(columns, lines int) *screen {
 		_ = server.Wait() // killed
 	})
 	wait.Until(l.t, "the terminal to open", func() bool {
-		return s.tmux("new-session", "-d", "-x", fmt.Sprint(columns), "-y", fmt.Sprint(lines), "env PS1='$ ' sh").Run() == nil
+		// -N: without the server above, this would start one that nobody ends.
+		return s.tmux("-N", "new-session", "-d", "-x", fmt.Sprint(columns), "-y", fmt.Sprint(lines), "env PS1='$ ' sh").Run() == nil
 	})
 	return s
 }

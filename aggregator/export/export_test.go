@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,8 +41,6 @@ type bench struct {
 	// shared is set for a replica, which exports only between lead and follow.
 	shared Shared
 	follow func()
-	// complete is set if the replica knows everything.
-	complete atomic.Bool
 }
 
 func newBench(t testing.TB, settings Settings) *bench {
@@ -92,7 +89,7 @@ func (b *bench) start() {
 	log := slog.New(slog.DiscardHandler)
 	b.Journal = journal.New(journal.Config{Dir: b.dir, Retention: journal.DefaultRetention, Size: journal.DefaultSize, Clock: b.clock, Log: log})
 	var err error
-	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3", Shared: b.shared, Complete: b.complete.Load})
+	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3", Shared: b.shared})
 	b.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup

@@ -18,10 +18,9 @@ const (
 	overlap = 30 * time.Second
 	// skew is the largest difference between the times at which two replicas usually record a change.
 	skew = 2 * time.Second
-	// mostTold is the largest number of conflicts and findings in a ledger, and mostRecent that of recent
-	// transitions. Two ledgers of this size take most of the 1 MiB that a ConfigMap may have.
-	mostTold   = 4000
-	mostRecent = 256
+	// mostTold is the largest number of conflicts and findings in a ledger. Two ledgers of this size take
+	// most of the 1 MiB that a ConfigMap may have.
+	mostTold = 5000
 	// savedEvery is the shortest time between two writes of a ledger without a claim, and savedIn is the
 	// time that the last write may take.
 	savedEvery = time.Second
@@ -46,29 +45,14 @@ type ledger struct {
 	// one, which tells them with the same ids.
 	Told   map[string]entry `json:"told,omitempty"`
 	Claims []entry          `json:"claims,omitempty"`
-	// Recent are the last transitions that were told, without updates, also the earlier ones of a conflict that
-	// has ended and begun again since.
-	Recent []entry `json:"recent,omitempty"`
 }
 
-// An entry is a transition in a ledger. Only claims have an ID. They and recent transitions have a subject, and
-// what is not over has an address. Update is set for claims of updates.
+// An entry is a transition in a ledger. Only claims have a subject and an ID.
 type entry struct {
 	Subject string    `json:"subject,omitempty"`
 	ID      string    `json:"id,omitempty"`
 	Rank    rank      `json:"rank"`
 	At      time.Time `json:"at"`
-	Address string    `json:"address,omitempty"`
-	Update  bool      `json:"update,omitempty"`
-}
-
-// entryOf returns the entry of a transition of a rank.
-func entryOf(t *transition, r rank) entry {
-	e := entry{Rank: r, At: t.at}
-	if r != over {
-		e.Address = address(t.Event)
-	}
-	return e
 }
 
 // A rank orders the transitions of one conflict or finding: a later one means that the earlier ones were
@@ -109,16 +93,9 @@ type handover struct {
 	// leader, by subject.
 	seen    map[string]entry
 	claimed map[string][]entry
-	// recent are the recent transitions of the former leader, without those that this one has found in its
-	// journal.
-	recent  []entry
 	savedAt time.Time
 	// dirty is set if the ledger has changed since it was saved.
 	dirty bool
-	// complete is since when this replica has known everything, as far as it has looked. ended is set once
-	// the ends that the former leaders have not told were told.
-	complete time.Time
-	ended    bool
 }
 
 // loadLedger returns the state that the former leaders have left.
@@ -136,7 +113,7 @@ func loadLedger(ctx context.Context, shared Shared, name string) (*handover, err
 	if h.ledger.Told == nil {
 		h.ledger.Told = make(map[string]entry)
 	}
-	h.from, h.seen, h.recent = h.ledger.Until, maps.Clone(h.ledger.Told), slices.Clone(h.ledger.Recent)
+	h.from, h.seen = h.ledger.Until, maps.Clone(h.ledger.Told)
 	for _, c := range h.ledger.Claims {
 		h.claimed[c.Subject] = append(h.claimed[c.Subject], c)
 	}
@@ -151,25 +128,12 @@ func (h *handover) news(t *transition) bool {
 		return t.at.After(h.from.Add(-skew))
 	}
 	e, known := h.seen[t.subject]
-	if i := slices.IndexFunc(h.recent, func(e entry) bool {
-		return !t.present && e.Subject == t.subject && e.Rank == r && t.at.Sub(e.At).Abs() <= skew
-	}); i >= 0 && !t.updates() {
-		h.recent = slices.Delete(h.recent, i, i+1)
-		if r == over && e.Rank == over && t.at.After(e.At) {
-			e.At = t.at // by the own clock, with which the start of the next episode is compared
-			h.seen[t.subject] = e
-		}
-		return false
-	}
 	if known && t.at.Before(e.At.Add(-skew)) {
 		return false // it was told before the last transition, which is the only one in the ledger
 	}
 	// The conflict began before the last transition that was told of it, so this is the same episode.
 	same := known && (e.Rank != over && !since.After(e.At.Add(overlap)) || e.Rank == over && !since.After(e.At))
-	// A replica that has just started, or whose agents were cut off, learns of an episode later than the one that
-	// told of it. Only an update may be news if it comes later than the last transition that was told.
-	late := !t.at.After(e.At.Add(skew)) || !t.updates()
-	if same && r <= e.Rank && (t.present || late && !t.at.After(h.from.Add(overlap))) {
+	if same && r <= e.Rank && (t.present || !t.at.After(h.from.Add(overlap)) && !t.at.After(e.At.Add(skew))) {
 		if r == over && t.at.Sub(e.At).Abs() <= skew {
 			e.At = t.at // by the own clock, with which the start of the next episode is compared
 			h.seen[t.subject] = e
@@ -181,14 +145,14 @@ func (h *handover) news(t *transition) bool {
 		t.id = claims[i].ID
 		h.claimed[t.subject] = slices.Delete(claims, i, i+1)
 	}
-	h.seen[t.subject] = entryOf(t, r)
+	h.seen[t.subject] = entry{Rank: r, At: t.at}
 	return true
 }
 
 // known notes that a transition was told before there was a ledger.
 func (h *handover) known(t *transition) {
 	if r, _ := rankOf(t); r != unranked {
-		h.ledger.Told[t.subject] = entryOf(t, r)
+		h.ledger.Told[t.subject] = entry{Rank: r, At: t.at}
 		h.seen[t.subject] = h.ledger.Told[t.subject]
 	}
 }
@@ -199,9 +163,7 @@ func (h *handover) claim(ctx context.Context, some []transition) error {
 	h.ledger.Claims = h.ledger.Claims[:0]
 	for i := range some {
 		if r, _ := rankOf(&some[i]); r != unranked {
-			e := entryOf(&some[i], r)
-			e.Subject, e.ID, e.Update = some[i].subject, some[i].id, some[i].updates()
-			h.ledger.Claims = append(h.ledger.Claims, e)
+			h.ledger.Claims = append(h.ledger.Claims, entry{Subject: some[i].subject, ID: some[i].id, Rank: r, At: some[i].at})
 		}
 	}
 	if len(h.ledger.Claims) == 0 {
@@ -214,10 +176,7 @@ func (h *handover) claim(ctx context.Context, some []transition) error {
 func (h *handover) told(ctx context.Context, until time.Time, now time.Time) error {
 	claims := h.ledger.Claims
 	for _, c := range claims {
-		h.ledger.Told[c.Subject] = entry{Rank: c.Rank, At: c.At, Address: c.Address}
-		if !c.Update {
-			h.ledger.Recent = append(h.ledger.Recent, entry{Subject: c.Subject, Rank: c.Rank, At: c.At})
-		}
+		h.ledger.Told[c.Subject] = entry{Rank: c.Rank, At: c.At}
 	}
 	if len(claims) == 0 && !until.After(h.ledger.Until) {
 		return nil
@@ -236,10 +195,6 @@ func (h *handover) prune() {
 	old := func(_ string, e entry) bool { return e.Rank == over && e.At.Before(h.ledger.Until.Add(-2*overlap)) }
 	maps.DeleteFunc(h.ledger.Told, old)
 	maps.DeleteFunc(h.seen, old)
-	h.ledger.Recent = slices.DeleteFunc(h.ledger.Recent, func(e entry) bool { return e.At.Before(h.ledger.Until.Add(-overlap - skew)) })
-	if n := len(h.ledger.Recent) - mostRecent; n > 0 {
-		h.ledger.Recent = slices.Delete(h.ledger.Recent, 0, n)
-	}
 	if len(h.ledger.Told) <= mostTold {
 		return
 	}

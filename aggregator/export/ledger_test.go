@@ -215,54 +215,6 @@ func TestALeaderWithANewJournal(t *testing.T) {
 	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed")
 }
 
-// A leader tells the end of what the former leader has told of, even if it was itself away when it ended, once
-// it knows everything: whether it restarted afterwards, or never knew the conflict.
-func TestANewLeaderTellsEndsThatItHasNotSeen(t *testing.T) {
-	h := newHook(t)
-	a, b, s := replicas(t, Settings{Webhook: h.URL}, 0)
-	a.state()
-	b.state()
-	s.lead(a)
-	known, unknown, lasting := a.conflict(1), a.conflict(2), a.conflict(3)
-	both(known, a, b)
-	a.changed(unknown)
-	both(lasting, a, b)
-	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.3 conflict.confirmed")
-	s.awaitWritten(t)
-
-	// Both end while neither replica runs, and the other one leads then.
-	a.follow()
-	b.stop()
-	b.add(a.clock().Sub(b.clock()) + time.Minute)
-	b.start()
-	b.state(lasting)
-	s.lead(b)
-	b.add(2 * completeFor)
-	both(b.conflict(4), b) // it does not know everything yet
-	told := []string{
-		"10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.3 conflict.confirmed",
-		"10.0.0.1 conflict.resolved", "10.0.0.4 conflict.confirmed", // its journal recorded what changed while it was away
-	}
-	b.awaitTypes(h, told...)
-	b.complete.Store(true)
-	wait.Until(t, "the end of the conflict that it never knew", func() bool {
-		b.add(time.Second)
-		return len(h.accepted(t)) > len(told)
-	})
-	got := b.awaitTypes(h, append(told, "10.0.0.2 conflict.resolved")...)
-
-	// The next leader does not tell them again.
-	s.awaitWritten(t)
-	a.complete.Store(true)
-	a.changed(resolved(known, a.clock()))
-	a.changed(resolved(unknown, a.clock()))
-	a.changed(b.conflict(4))
-	a.add(b.clock().Sub(a.clock()))
-	s.lead(a)
-	a.changed(resolved(lasting, a.clock()))
-	b.awaitTypes(h, append(types(got), "10.0.0.3 conflict.resolved")...)
-}
-
 // A leader that cannot write its ledger delivers nothing, and says so, until it can.
 func TestALedgerThatCannotBeWrittenIsAProblem(t *testing.T) {
 	h := newHook(t)
@@ -311,15 +263,12 @@ func TestALedgerThatCannotBeWrittenIsAProblem(t *testing.T) {
 func TestAFullLedgerIsSmall(t *testing.T) {
 	h := &handover{ledger: ledger{Until: time.Now(), Told: make(map[string]entry)}, seen: make(map[string]entry)}
 	for i := range mostTold + 1 {
-		h.ledger.Told[fmt.Sprintf("conflict-%016x", i)] = entry{Rank: confirmed, At: h.ledger.Until.Add(time.Duration(i) * time.Microsecond), Address: "fd00:10:244::1234"}
+		h.ledger.Told[fmt.Sprintf("conflict-%016x", i)] = entry{Rank: confirmed, At: h.ledger.Until.Add(time.Duration(i) * time.Microsecond)}
 	}
 	for i := range claimedAtOnce {
-		e := entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until, Address: "fd00:10:244::1234"}
+		e := entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until}
 		e.ID = fmt.Sprintf("%s-1-%d", e.Subject, e.At.UnixMicro())
 		h.ledger.Claims = append(h.ledger.Claims, e)
-	}
-	for i := range 2 * mostRecent {
-		h.ledger.Recent = append(h.ledger.Recent, entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until})
 	}
 	h.prune()
 	if _, found := h.ledger.Told[fmt.Sprintf("conflict-%016x", 0)]; found || len(h.ledger.Told) != mostTold {
@@ -331,58 +280,6 @@ func TestAFullLedgerIsSmall(t *testing.T) {
 	}
 	if len(raw) > 500_000 {
 		t.Errorf("it has %d bytes", len(raw))
-	}
-}
-
-// A conflict that ends and begins again within a moment was told of by the former leader. The next one, which has
-// recorded each change a little later, repeats none of that.
-func TestShortEpisodesAreNotToldAgain(t *testing.T) {
-	told := time.Now()
-	of := func(state pb.Conflict_State, since, at time.Duration, name string) *transition {
-		return &transition{subject: "conflict-a", name: name, at: told.Add(at), Event: &pb.Event{Conflict: &pb.Conflict{State: state, DetectedAt: timestamppb.New(told.Add(since))}}}
-	}
-	const s, ms = time.Second, time.Millisecond
-	h := &handover{
-		from: told, seen: map[string]entry{"conflict-a": {Rank: confirmed, At: told.Add(-300 * ms)}},
-		recent: []entry{
-			{Subject: "conflict-a", Rank: confirmed, At: told.Add(-4 * s)},
-			{Subject: "conflict-a", Rank: over, At: told.Add(-2500 * ms)},
-			{Subject: "conflict-a", Rank: confirmed, At: told.Add(-300 * ms)},
-		},
-	}
-	for _, c := range []struct {
-		what string
-		t    *transition
-		want bool
-	}{
-		{"the first episode", of(pb.Conflict_CONFIRMED, -4500*ms, -3500*ms, "conflict.confirmed"), false},
-		{"its end", of(pb.Conflict_RESOLVED, -4500*ms, -1600*ms, "conflict.resolved"), false},
-		{"the second episode", of(pb.Conflict_CONFIRMED, -1000*ms, -100*ms, "conflict.confirmed"), false},
-		{"its end, which was not told", of(pb.Conflict_RESOLVED, -1000*ms, 100*ms, "conflict.resolved"), true},
-		{"the third episode, which was not told", of(pb.Conflict_CONFIRMED, 500*ms, 900*ms, "conflict.confirmed"), true},
-	} {
-		if got := h.news(c.t); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
-		}
-	}
-}
-
-// A replica that learnt of an episode later than the former leader, because it had just started, does not tell of it
-// again.
-func TestAnEpisodeThatWasRecordedLateIsNotToldAgain(t *testing.T) {
-	told := time.Now()
-	h := &handover{from: told, seen: map[string]entry{"conflict-a": {Rank: confirmed, At: told.Add(-20 * time.Second)}}}
-	late := &transition{
-		subject: "conflict-a", name: "conflict.confirmed", at: told.Add(-10 * time.Second),
-		Event: &pb.Event{Conflict: &pb.Conflict{State: pb.Conflict_CONFIRMED, DetectedAt: timestamppb.New(told.Add(-11 * time.Second))}},
-	}
-	if h.news(late) {
-		t.Error("it is told again")
-	}
-	update := *late
-	update.name, update.at = conflictUpdated, told.Add(-5*time.Second)
-	if !h.news(&update) {
-		t.Error("an update after what was told is left out")
 	}
 }
 

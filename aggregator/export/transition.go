@@ -21,15 +21,6 @@ type transition struct {
 	present bool
 }
 
-// The names of updates, which change neither state nor episode.
-const (
-	conflictUpdated = "conflict.updated"
-	findingUpdated  = "finding.updated"
-)
-
-// updates reports whether the transition is an update.
-func (t *transition) updates() bool { return t.name == conflictUpdated || t.name == findingUpdated }
-
 // phase is the last state of a conflict that was exported.
 type phase struct {
 	episode uint32
@@ -39,28 +30,9 @@ type phase struct {
 // phases are the states of the active conflicts, by id. A conflict without one was not active.
 type phases map[string]phase
 
-// The beginnings of subjects, before the id.
-const (
-	conflictSubject = "conflict-"
-	findingSubject  = "finding-"
-)
-
-// subjectOf returns what an event has happened to.
-func subjectOf(e *pb.Event) string {
-	switch {
-	case e.GetConflict() != nil:
-		return conflictSubject + e.GetConflict().GetId()
-	case e.GetFinding() != nil:
-		return findingSubject + e.GetFinding().GetId()
-	case e.GetNode() != nil:
-		return "node-" + e.GetNode().GetName()
-	}
-	return "owner-" + e.GetOwner().GetAddress()
-}
-
 // transition returns the transition of an event, and remembers the state of its conflict.
 func (p phases) transition(e *pb.Event, present bool) transition {
-	t := transition{Event: e, present: present, subject: subjectOf(e)}
+	t := transition{Event: e, present: present}
 	since, number := e.GetTime(), ""
 	switch {
 	case e.GetConflict() != nil:
@@ -68,12 +40,12 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 		now := phase{c.GetEpisode(), c.GetState()}
 		t.name = "conflict." + strings.ToLower(c.GetState().String())
 		if p[c.GetId()] == now {
-			t.name = conflictUpdated
+			t.name = "conflict.updated"
 		}
 		if p[c.GetId()] = now; now.state == pb.Conflict_RESOLVED {
 			delete(p, c.GetId())
 		}
-		number = fmt.Sprintf("-%d", c.GetEpisode())
+		t.subject, number = "conflict-"+c.GetId(), fmt.Sprintf("-%d", c.GetEpisode())
 		switch {
 		case !present:
 		case c.GetState() == pb.Conflict_CONFIRMED && c.GetConfirmedAt() != nil:
@@ -84,6 +56,7 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 	case e.GetFinding() != nil:
 		f := e.GetFinding()
 		t.name = "finding." + changed(e.GetType(), "detected", "updated", "ended")
+		t.subject = "finding-" + f.GetId()
 		if present && f.GetDetectedAt() != nil {
 			since = f.GetDetectedAt()
 		}
@@ -92,8 +65,10 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 		if e.GetNode().GetState() == pb.Node_LIVE {
 			t.name = "node.connected"
 		}
+		t.subject = "node-" + e.GetNode().GetName()
 	default:
 		t.name = "owner." + changed(e.GetType(), "added", "updated", "removed")
+		t.subject = "owner-" + e.GetOwner().GetAddress()
 	}
 	// The journal has no two records with the same time. The time of a record of the present state may
 	// change, so the time of the item is used instead.

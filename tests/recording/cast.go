@@ -102,7 +102,7 @@ func (c Cast) Text() (string, error) {
 
 // Record runs a command in a terminal of the given size, and returns what it printed.
 func Record(cmd *exec.Cmd, columns, rows int) (Cast, error) {
-	terminal, inside, err := openTerminal(columns, rows)
+	terminal, inside, err := Terminal(columns, rows)
 	if err != nil {
 		return Cast{}, fmt.Errorf("open terminal: %w", err)
 	}
@@ -144,8 +144,9 @@ func outputs(terminal io.Reader, elapsed func() time.Duration) (all []Output, er
 	}
 }
 
-// openTerminal returns both ends of a pseudoterminal (pts(4)).
-func openTerminal(columns, rows int) (terminal, inside *os.File, err error) {
+// Terminal returns both ends of a pseudoterminal (pts(4)): what a program prints into inside can be
+// read from terminal, and what is written to terminal is typed.
+func Terminal(columns, rows int) (terminal, inside *os.File, err error) {
 	if terminal, err = os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
 		return nil, nil, err
 	}

@@ -84,7 +84,7 @@ func (b Block) Commands() (all []string) {
 func OfIpwitness(command string) bool { return ours.MatchString(command) }
 
 // programs are the programs that commands of the pages begin with.
-var programs = regexp.MustCompile(`^(?:ipwitness|bin/ipwitness|kubectl|helm|git|make|curl|sh|docker|podman|openssl|cp|less|oc|crictl|source|timedatectl|chronyc|deploy/\S+\.sh) `)
+var programs = regexp.MustCompile(`^(?:ipwitness|bin/ipwitness|kubectl|helm|git|make|curl|sh|docker|podman|openssl|cp|less|oc|crictl|skopeo|gh|source|timedatectl|chronyc|deploy/\S+\.sh) `)
 
 // Shell reports whether each line of the block is a command.
 func (b Block) Shell() bool {
