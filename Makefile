@@ -95,6 +95,7 @@ TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	/usr/share/bash-completion/bash_completion:bash-completion fish:fish tmux:tmux
 DEMO_NEEDS := ip:iproute2 unshare:util-linux nsenter:util-linux awk:mawk
 PICTURES_NEEDS := chromium:chromium
+WEB_NEEDS := node:nodejs npm:npm
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
 BENCH_NEEDS := tcpdump:tcpdump arpwatch:arpwatch
@@ -209,13 +210,13 @@ test: deps-test build cni-plugins aws-vpc-cni otelcol nats containerd helm ## Te
 # ./tests runs the program, which is built without the race detector: there the detector
 # would check only the code of the tests. Tests of ./aggregator that measure the heap need a run
 # without it. make test-cluster runs ./aggregator/kube.
-RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
+RACE_PKGS = $(filter-out %/tests %/tests/web %/aggregator/kube,$(shell go list ./...))
 .PHONY: test-all
-test-all: deps-test build cni-plugins aws-vpc-cni otelcol nats containerd release ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
+test-all: deps-test deps-pictures web-modules build cni-plugins aws-vpc-cni otelcol nats containerd release ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
 	go -C tools/image test ./...
 	go -C tools/release test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./aggregator
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./tests/web ./aggregator
 	@$(MAKE) --no-print-directory test-cluster test-kernels
 
 .PHONY: model
@@ -296,7 +297,7 @@ lint-proto: $(BUF)
 ##@ Generate
 
 .PHONY: generate
-generate: generate-bpf generate-proto generate-situations generate-observability generate-deploy ## Regenerate all generated files
+generate: generate-bpf generate-proto generate-web generate-situations generate-observability generate-deploy ## Regenerate all generated files
 
 .PHONY: generate-bpf
 generate-bpf: deps-bpf ## Regenerate bpf/*.o and their Go code
@@ -306,6 +307,20 @@ generate-bpf: deps-bpf ## Regenerate bpf/*.o and their Go code
 generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, OpenAPI
 	$(BUF) generate
 	go run ./tests/openapi bin/openapi.swagger.json proto/ipwitness/v1/openapi.json
+
+# ci installs the versions of the lock file, and runs no scripts of packages.
+WEB := aggregator/web/ui
+WEB_MODULES := $(WEB)/node_modules/.package-lock.json
+.PHONY: generate-web web-modules
+generate-web: $(WEB_MODULES) ## Rebuild the web page, aggregator/web/dist, with the npm packages of its lock file
+	npm --prefix $(WEB) run --silent build
+
+web-modules: $(WEB_MODULES)
+
+$(WEB_MODULES): $(WEB)/package.json $(WEB)/package-lock.json
+	@$(call need,$(WEB_NEEDS))
+	npm --prefix $(WEB) ci --ignore-scripts --no-fund --no-audit --loglevel=error
+	@touch $@
 
 .PHONY: generate-situations
 generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
@@ -319,6 +334,10 @@ generate-observability: ## Regenerate docs/metrics.md and the dashboards from th
 .PHONY: update-pictures
 update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in docs/images again, as root (minutes)
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
+
+.PHONY: update-web-pictures
+update-web-pictures: deps-test deps-pictures web-modules cni-plugins ## Take the pictures of the web page in docs/images again, as root (a minute)
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^(TestPicturesOfTheDocs|TestFiftyThousandOwners.*)$$' ./tests/web -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: update-recording
 update-recording: deps-demo cni-plugins ## Record the demo again for the README, as root (half a minute)
@@ -337,7 +356,7 @@ update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Ma
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find README.md bpf proto docs deploy -type f -regex '.*\(README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find README.md bpf proto docs deploy aggregator/web/dist -type f -regex '.*\(aggregator/web/dist/.*\|README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source
@@ -376,7 +395,7 @@ containerd: $(CONTAINERD) ## Build the newest containerd, which tests use in add
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
 .PHONY: deps
-deps: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures ## Install the Debian packages that all targets need
+deps: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures deps-web ## Install the Debian packages that all targets need
 
 .PHONY: clean
 clean: ## Remove all build results (bin/)
@@ -478,12 +497,15 @@ $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum
 		-ldflags "-s -w -X $(CONTAINERD_MODULE)/version.Version=$$v" tool
 	@touch $(CONTAINERD)
 
-.PHONY: deps-test deps-demo deps-bench deps-kernels deps-format deps-bpf deps-pictures
+.PHONY: deps-test deps-demo deps-bench deps-kernels deps-format deps-bpf deps-pictures deps-web
 deps-kernels:
 	@$(call need,$(KERNELS_NEEDS))
 
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-web:
+	@$(call need,$(WEB_NEEDS))
 
 deps-demo:
 	@$(call need,$(DEMO_NEEDS))

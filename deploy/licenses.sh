@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints the licences of Go and of all modules in the program for $GOOS and $GOARCH. They must be
+# Prints the licences of Go, of all modules in the program for $GOOS and $GOARCH, and of the packages in its web page. They must be
 # distributed with the program.
 set -eu
 export LC_ALL=C CGO_ENABLED=0 # the program is built without cgo, and so without the modules that need it
@@ -17,3 +17,4 @@ export LC_ALL=C CGO_ENABLED=0 # the program is built without cgo, and so without
 	done
 	[ "$found" ] || { echo "$module has no licence" >&2; exit 1; }
 done
+cat aggregator/web/dist/licences.txt # of the npm packages in the web page

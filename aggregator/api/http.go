@@ -23,6 +23,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/apijson"
+	"github.com/ipwitness/ipwitness/aggregator/web"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -122,6 +123,10 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 	if err != nil {
 		return nil, nil, err
 	}
+	site, err := web.New()
+	if err != nil {
+		return nil, nil, err
+	}
 	compress, err := gzhttp.NewWrapper(gzhttp.EnableZstd(false), gzhttp.CompressionLevel(gzip.StatelessCompression))
 	if err != nil {
 		return nil, nil, fmt.Errorf("prepare compression: %w", err)
@@ -147,7 +152,8 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
 		mux.Handle(pattern, probeMux)
 	}
-	mux.HandleFunc("GET /{$}", text(indexPage))
+	mux.Handle("GET /{$}", site.Index(text(indexPage)))
+	mux.Handle("GET /assets/", site)
 	mux.HandleFunc("GET /openapi.json", describe)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store") // what is true now

@@ -91,7 +91,7 @@ func pages(t *testing.T) map[string]page {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root && (d.Name() == "bin" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")): // .git, or caches
+		case d.IsDir() && path != root && (d.Name() == "bin" || d.Name() == "testdata" || d.Name() == "node_modules" || strings.HasPrefix(d.Name(), ".")): // .git, or caches
 			return fs.SkipDir
 		case filepath.Ext(path) != ".md" || d.IsDir():
 			return nil

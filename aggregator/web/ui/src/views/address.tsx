@@ -1,0 +1,134 @@
+// One address with its owners and its past, or a list of owners.
+import { useEffect, useState } from 'preact/hooks'
+import { get, reason } from '../api'
+import { AddressLink, Badge, Command, Empty, OwnerBlock, Scoped } from '../parts/basics'
+import { ConflictCard } from '../parts/conflict'
+import { FindingItem } from '../parts/finding'
+import { History } from '../parts/history'
+import { OwnerList } from '../parts/ownerlist'
+import { active, findings } from '../live'
+import { full, ms } from '../time'
+import { grouped, title } from '../words'
+import { isAddress, meanings, resolve, type Meaning } from '../search'
+import { refine, route, to } from '../route'
+import type { Event, ExplainResponse, Gap, ListEventsResponse } from '../types'
+
+export function Address() {
+  const { subject, query } = route.value
+  return subject ? <One key={subject} address={subject} at={query.get('at') ?? undefined} /> : <Search q={query.get('q') ?? ''} at={query.get('at') ?? undefined} />
+}
+
+function Search({ q, at }: { q: string; at: string | undefined }) {
+  const known = meanings(q)
+  const [found, setFound] = useState<{ q: string; meaning?: Meaning; error?: string }>({ q, ...(known.length === 1 ? { meaning: known[0]! } : {}) })
+  useEffect(() => {
+    if (isAddress(q)) {
+      location.replace(to('address', q))
+      return
+    }
+    const stop = new AbortController()
+    resolve(q, at, stop.signal).then((meaning) => setFound({ q, meaning }), (error) => stop.signal.aborted || setFound({ q, error: reason(error) }))
+    return () => stop.abort()
+  }, [q, at])
+  const meaning = found.q === q ? found.meaning : undefined
+  return (
+    <>
+      <h1>{q ? <>Owners of {meaning?.as ?? ''} <span class="mono wrap">{q}</span></> : 'All owners'}</h1>
+      {found.q === q && found.error && <p class="error">{found.error}</p>}
+      {meaning && <OwnerList query={meaning.query} at={at} />}
+    </>
+  )
+}
+
+interface Past {
+  events: Event[]
+  gaps: Gap[]
+  from: number
+  error: string
+}
+
+const mostEvents = 1000
+
+function One({ address, at }: { address: string; at: string | undefined }) {
+  const [answer, setAnswer] = useState<ExplainResponse>()
+  const [error, setError] = useState('')
+  const [past, setPast] = useState<Past>()
+  // A change of a conflict or a finding of this address is a reason to ask again.
+  const changes = [...active.value.filter((c) => c.address === address).map((c) => c.state + c.owners.length + c.because.length), ...[...findings.value.values()].filter((f) => f.address === address).map((f) => f.id)].join()
+
+  useEffect(() => {
+    const stop = new AbortController()
+    const ask = () => get<ExplainResponse>('v1/explain', { address, at }, stop.signal).then(
+      (a) => { setAnswer(a); setError('') },
+      (e) => stop.signal.aborted || setError(reason(e)))
+    void ask()
+    const again = at ? undefined : setInterval(ask, 5000)
+    return () => { stop.abort(); clearInterval(again) }
+  }, [address, at, changes])
+
+  useEffect(() => {
+    const stop = new AbortController()
+    const ask = () => get<ListEventsResponse>('v1/events', { address, page_size: mostEvents }, stop.signal).then(
+      (l) => setPast({ events: l.events, gaps: l.gaps, from: ms(l.reachesBackTo), error: '' }),
+      (e) => stop.signal.aborted || setPast({ events: [], gaps: [], from: NaN, error: reason(e) }))
+    void ask()
+    const again = setInterval(ask, 10_000)
+    return () => { stop.abort(); clearInterval(again) }
+  }, [address, changes])
+
+  const pick = (t: number | undefined) => refine({ at: t === undefined ? '' : new Date(t).toISOString() })
+  const first = past?.events.length ? Math.min(...past.events.map((e) => ms(e.time))) : NaN
+  const from = Number.isFinite(first) ? first - Math.max(1000, (Date.now() - first) * 0.03) : past?.from ?? NaN
+  return (
+    <>
+      <h1 class="mono wrap">{address} {answer && <Scoped scope={answer.scope} />}</h1>
+      {at && <p class="banner past" role="status"><b>The past: {full(ms(at))}</b> <button type="button" onClick={() => pick(undefined)}>Back to now</button></p>}
+      {error && <p class="error" role="alert">{error}</p>}
+      {answer && <p class="summary wrap" data-summary>{answer.summary}</p>}
+      {answer?.gap && <p class="banner warn">The journal has a gap at this time: changes since {full(ms(answer.gap.from))} may be missing.</p>}
+      <section aria-label="History">
+        <h2>History</h2>
+        {past?.error && <Empty>{past.error}</Empty>}
+        {past && !past.error && !past.events.length && <Empty>The journal has no record of this address{Number.isFinite(past.from) ? ` since ${full(past.from)}` : ''}.</Empty>}
+        {past && past.events.length > 0 && <History events={past.events} gaps={past.gaps} from={from} at={at ? ms(at) : undefined} onPick={pick} />}
+        {past && past.events.length >= mostEvents && <p class="small muted">Only the first {mostEvents} changes are shown. All of them:</p>}
+        {past && past.events.length >= mostEvents && <Command text={`ipwitness history ${address}`} />}
+      </section>
+      {answer && <Explanation answer={answer} at={at} />}
+    </>
+  )
+}
+
+function Explanation({ answer, at }: { answer: ExplainResponse; at: string | undefined }) {
+  const groups = grouped(answer.conflicts)
+  const about = at ? answer.findings : [...findings.value.values()].filter((f) => f.address === answer.address || f.addresses.includes(answer.address))
+  return (
+    <>
+      <section aria-label="Owners">
+        <h2>{at ? 'Owners then' : 'Owners'}</h2>
+        {!answer.owners.length && <Empty>{answer.coverage?.incomplete && !at ? 'No owner is known, but not everything is seen.' : 'Nobody holds this address.'}</Empty>}
+        <div class="owners">{answer.owners.map((o) => <OwnerBlock owner={o} note={<Previous owner={o} />} />)}</div>
+      </section>
+      {groups.length > 0 && <section aria-label="Conflicts"><h2>Conflicts</h2>{groups.map((g) => <ConflictCard key={g.conflicts[0]!.id} group={g} open={g.conflicts[0]!.state !== 'RESOLVED' && !at} linked={false} />)}</section>}
+      {about.length > 0 && <section aria-label="Findings"><h2>Findings</h2>{about.map((f) => <article class="card finding"><header><Badge state={f.severity} /><h3>{title(f.kind)}</h3></header><ul class="findings"><FindingItem finding={f} open={false} /></ul></article>)}</section>}
+      {answer.steps.length > 0 && <section aria-label="How it was judged">
+        <h2>How it was judged</h2>
+        <ul class="plain rules">
+          {answer.steps.map((s) => (
+            <li class="row">
+              <span class={`badge ${s.applied ? 'info' : 'quiet'}`}><span aria-hidden="true">{s.applied ? '●' : '○'}</span> {s.applied ? 'applies' : 'does not apply'}</span>
+              <span class="rule"><b>{s.rule}</b> <Scoped scope={s.scope} /></span> <span class="wrap grow">{s.reason}</span>
+            </li>
+          ))}
+        </ul>
+        <Command text={`ipwitness explain ${answer.address}`} />
+      </section>}
+    </>
+  )
+}
+
+function Previous({ owner }: { owner: { previous?: { node: string; until?: string; workload?: { namespace: string; name: string } }; address: string } }) {
+  const p = owner.previous
+  if (!p) return null
+  return <p class="small">Before: <AddressLink address={owner.address} {...(p.until ? { at: new Date(ms(p.until) - 1).toISOString() } : {})} /> was held by {[p.workload?.namespace, p.workload?.name].filter(Boolean).join('/') || 'another owner'} on {p.node} until {full(ms(p.until))}</p>
+}
