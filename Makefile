@@ -70,6 +70,7 @@ SBOM_TOOL := bin/tools/cyclonedx-gomod
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool dhcp host-local loopback macvlan ptp)
 OTELCOL := bin/otelcol/otelcol
+NATS := bin/nats/nats-server
 AWS_VPC := $(addprefix bin/awsvpc/,aws-cni ipamd)
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 ETCD := bin/kubernetes/etcd
@@ -203,7 +204,7 @@ check: lint check-generate build test ## Run the checks that must pass at every 
 PARALLEL := -parallel 8
 
 .PHONY: test
-test: deps-test build cni-plugins aws-vpc-cni otelcol containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
+test: deps-test build cni-plugins aws-vpc-cni otelcol nats containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
 	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 # ./tests runs the program, which is built without the race detector: there the detector
@@ -211,7 +212,7 @@ test: deps-test build cni-plugins aws-vpc-cni otelcol containerd helm ## Test al
 # without it. make test-cluster runs ./aggregator/kube.
 RACE_PKGS = $(filter-out %/tests %/tests/web %/aggregator/kube,$(shell go list ./...))
 .PHONY: test-all
-test-all: deps-test deps-pictures web-modules build cni-plugins aws-vpc-cni otelcol containerd release ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
+test-all: deps-test deps-pictures web-modules build cni-plugins aws-vpc-cni otelcol nats containerd release ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
 	go -C tools/image test ./...
 	go -C tools/release test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
@@ -378,6 +379,9 @@ aws-vpc-cni: $(AWS_VPC) ## Build the real CNI plugin and allocation of the AWS V
 .PHONY: otelcol
 otelcol: $(OTELCOL) ## Build the real OpenTelemetry collector that tests use
 
+.PHONY: nats
+nats: $(NATS) ## Build the real NATS server that tests use
+
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) $(ETCD) $(HELM) $(CALICO_CRDS) $(OPERATOR_CRDS) ## Build the real Kubernetes that the cluster's tests use
 
@@ -440,6 +444,10 @@ $(AWS_VPC) &: tools/awsvpc/main.go tools/awsvpc/go.mod tools/awsvpc/go.sum
 
 $(OTELCOL): tools/otelcol/main.go tools/otelcol/go.mod tools/otelcol/go.sum
 	CGO_ENABLED=0 go -C tools/otelcol build -trimpath -buildvcs=false -ldflags '-s -w' -o '$(CURDIR)/$@' .
+	@touch $@
+
+$(NATS): tools/nats/go.mod tools/nats/go.sum
+	CGO_ENABLED=0 go -C tools/nats build -trimpath -o '$(CURDIR)/$@' -ldflags '-s -w' tool
 	@touch $@
 
 # Kubernetes gets its own version from these variables. Its programs are built one at a

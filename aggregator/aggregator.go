@@ -33,6 +33,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -91,6 +92,8 @@ type Config struct {
 	JournalSize int64
 	// Export are the systems that are told of transitions.
 	Export export.Settings
+	// NATS is where transitions are published.
+	NATS stream.Settings
 	// Networks are the declared networks. Networks with the same name are combined.
 	Networks []verdict.Network
 	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
@@ -201,7 +204,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Export, cfg.Version})
+	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Export, cfg.NATS, cfg.Version})
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/recall"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -53,6 +54,8 @@ type coreConfig struct {
 	journalSize int64
 	// export are the systems that are told of transitions.
 	export export.Settings
+	// nats is where transitions are published.
+	nats stream.Settings
 	// version is the version of this program.
 	version string
 }
@@ -85,7 +88,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if cfg.dataDir != "" || cfg.export.Any() {
+	if cfg.dataDir != "" || cfg.export.Any() || cfg.nats.Used() {
 		c.journal = journal.New(journal.Config{
 			Dir: dir, Retention: cfg.retention, Size: cfg.journalSize, Instance: base.UnixNano(), Log: cfg.log,
 			Clock: func() time.Time { return clock().Time() },
@@ -95,6 +98,17 @@ func newCore(cfg coreConfig) (*core, error) {
 		Settings: cfg.export, Journal: c.journal, Shared: shared(cfg.kubernetes), Log: cfg.log, Clock: func() time.Time { return clock().Time() },
 		Cluster: cfg.policy.Cluster, Version: cfg.version,
 	}); err != nil {
+		return nil, errors.Join(err, c.acknowledgements.Close())
+	}
+	if cfg.nats.Used() {
+		c.stream, err = stream.New(stream.Config{
+			Settings: cfg.nats, Cluster: cfg.policy.Cluster, Instance: base.UnixNano(), Journal: c.journal, Coverage: c.coverage.Current,
+			Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+		})
+	} else {
+		err = cfg.nats.Check()
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
 	converter := &convert.Converter{
@@ -115,7 +129,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	c.metrics = metrics.New(metrics.Config{
 		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
-		Journal: c.journal, Exports: c.exports, Watches: c.watches, Problems: c.problems,
+		Journal: c.journal, Exports: c.exports, Stream: c.stream, Watches: c.watches, Problems: c.problems,
 	})
 	c.reports, err = report.New(report.Config{
 		Facts: c.facts, Log: cfg.log, Listener: taken{c}, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,
@@ -140,9 +154,15 @@ func shared(kubernetes *kube.Cluster) export.Shared {
 // lead does what only one of several replicas does, until ctx ends. Kubernetes Events are not among it,
 // because the mirror of the Kubernetes API writes them.
 func (c *core) lead(ctx context.Context) {
-	if c.journal != nil {
-		c.exports.Run(ctx)
+	if c.journal == nil {
+		return
 	}
+	var group sync.WaitGroup
+	group.Go(func() { c.exports.Run(ctx) })
+	if c.stream != nil {
+		group.Go(func() { c.stream.Run(ctx) })
+	}
+	group.Wait()
 }
 
 // run judges addresses and runs the work that is due, until ctx ends.

@@ -18,6 +18,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/recall"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -33,8 +34,9 @@ type core struct {
 	coverage         *coverage.Coverage
 	events           *events.Events
 	exports          *export.Exporters
-	journal          *journal.Journal // nil if nothing is kept
-	recall           *recall.Recall   // nil if nothing is kept
+	stream           *stream.Publisher // nil if NATS is not used
+	journal          *journal.Journal  // nil if nothing is kept
+	recall           *recall.Recall    // nil if nothing is kept
 	reports          *report.Service
 	witness          *api.Service
 	metrics          *metrics.Metrics
@@ -78,6 +80,7 @@ func (c *core) problems() []string {
 		}
 	}
 	problems = append(problems, c.exports.Problems()...)
+	problems = append(problems, c.stream.Problems()...)
 	if n := c.shards.Unjudged(); n > 0 {
 		problems = append(problems, explain.Unjudged(n))
 	}

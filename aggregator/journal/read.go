@@ -100,6 +100,9 @@ type Position struct {
 	id    uint32
 }
 
+// Item returns the number that distinguishes the item at the position from others of the same address.
+func (p Position) Item() uint32 { return p.id }
+
 // Token returns the text of the position.
 func (p Position) Token() string {
 	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32([]byte(p.place), p.id))
@@ -168,6 +171,9 @@ type Query struct {
 	Node, Namespace, Pod, MAC string
 	// Match reports whether an event matches, apart from its period, kind and address.
 	Match func(*pb.Event) bool
+	// Item is called before each event that matches, with the number that distinguishes the items of one
+	// address; nil if that is not needed.
+	Item func(uint32)
 	// Compare does the same with the item as it was recorded before, which is not set unless the event
 	// is UPDATED.
 	Compare func(e, before *pb.Event) bool
@@ -621,6 +627,9 @@ func (r *reading) send(f *found) (more bool, err error) {
 		if !r.q.Compare(e, before) {
 			return true, nil
 		}
+	}
+	if r.q.Item != nil {
+		r.q.Item(f.stored.id)
 	}
 	return r.do(e), nil
 }

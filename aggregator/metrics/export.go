@@ -36,3 +36,12 @@ func (m *exportMetrics) collect(out chan<- prometheus.Metric, all []export.Stats
 		out <- prometheus.MustNewConstMetric(m.lag, prometheus.GaugeValue, s.Lag.Seconds(), s.Exporter, s.Receiver)
 	}
 }
+
+// exported returns the counters of all exporters, among which is the publisher.
+func (m *Metrics) exported() []export.Stats {
+	all := m.Exports.Stats()
+	if s := m.Stream.Stats(); s != nil {
+		all = append(all, export.Stats{Exporter: "nats", Receiver: s.Hosts, Sent: s.Sent, Refused: s.Refused, Failures: s.Failures, Lost: s.Lost, Lag: s.Lag})
+	}
+	return all
+}

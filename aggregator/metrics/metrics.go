@@ -20,6 +20,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -44,6 +45,8 @@ type Config struct {
 	Journal *journal.Journal
 	// Exports are the exporters.
 	Exports *export.Exporters
+	// Stream is the publisher of transitions; nil if NATS is not used.
+	Stream *stream.Publisher
 	// Watches returns the number of watches by type.
 	Watches func() map[string]int
 	// Problems returns descriptions of the problems of the aggregator itself.
@@ -128,7 +131,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	if m.Journal != nil {
 		m.collectJournal(out)
 	}
-	m.exports.collect(out, m.Exports.Stats())
+	m.exports.collect(out, m.exported())
 
 	type class struct{ state, cause string }
 	type count struct{ all, acknowledged int }

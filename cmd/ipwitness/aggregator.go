@@ -46,6 +46,7 @@ and link. Declare it with --network.
 	}
 	aggregatorFlags(cmd, &a.aggregator)
 	exportFlags(cmd, &a.aggregator.Export)
+	natsFlags(cmd, &a.aggregator.NATS)
 	accessFlags(cmd, &a.files, &a.aggregator.Access)
 	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
 	a.logging.addFlags(cmd)

@@ -193,6 +193,16 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			nil,
 			"ipwitness: --server: \"ftp://x\" is not the URL of a server: write it like http://127.0.0.1:9641\nRun 'ipwitness owners --help' for usage.\n",
 		},
+		"credentials in the URL of NATS": {
+			[]string{"aggregator", "--nats", "nats://user:secret@nats:4222"},
+			nil,
+			"ipwitness: --nats: it must be a URL like nats://nats.example.net:4222, without credentials: see --nats-creds\nRun 'ipwitness aggregator --help' for usage.\n",
+		},
+		"settings of NATS without its servers": {
+			[]string{"aggregator", "--nats-creds", badValue, "--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"},
+			nil,
+			"ipwitness: the settings of NATS need its servers: set --nats\n",
+		},
 		"bad environment": {
 			[]string{"run"},
 			map[string]string{"IPWITNESS_STALE_AFTER": "soon"},

@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/form"
+	transitions "github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -79,6 +80,22 @@ func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 	fs.Var(value[string]{&cfg.Webhook, "URL", parseURL}, "webhook", "webhook that gets conflicts and findings as CloudEvents, signed")
 	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
 	fs.StringVar(&cfg.CA, "export-ca", "", "CA bundle `FILE` of these receivers, in PEM; reloaded when it changes (default: that of the system)")
+}
+
+// natsFlags adds the flags of the stream of transitions on NATS.
+func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
+	fs := cmd.Flags()
+	fs.Var(&list[string]{to: &cfg.Servers, kind: "URL", separator: ",", parse: parseNATS}, "nats",
+		"NATS servers to publish all transitions to (JetStream), like nats://nats:4222; repeatable")
+	fs.StringVar(&cfg.CA, "nats-ca", "", "CA bundle `FILE` of the NATS servers, in PEM; reloaded when it changes (default: that of the system)")
+	fs.StringVar(&cfg.Cert, "nats-cert", "", "client certificate `FILE` for NATS, in PEM; reloaded when it changes")
+	fs.StringVar(&cfg.Key, "nats-key", "", "private key `FILE` of --nats-cert, in PEM")
+	fs.StringVar(&cfg.Creds, "nats-creds", "", "credentials `FILE` for NATS, with a JWT and its seed")
+	fs.StringVar(&cfg.NKey, "nats-nkey", "", "`FILE` with the NKey seed for NATS")
+	fs.StringVar(&cfg.Token, "nats-token-file", "", "token `FILE` for NATS")
+	cfg.Retention, cfg.Size = transitions.DefaultRetention, transitions.DefaultSize
+	fs.Var(retention{&cfg.Retention}, "nats-retention", "time for which a new stream keeps transitions")
+	fs.Var(size{&cfg.Size}, "nats-size", "disk space that a new stream may take on each NATS server")
 }
 
 // accessFlags adds the flags that control access to an aggregator.

@@ -64,7 +64,7 @@ var values = map[string]string{
 	"resource":   oneOf("pods", "nodes", "services", "leases", "events"),
 	"reason":     oneOf("unauthenticated", "forbidden", "too_many"),
 	"record":     oneOf("namespace", "interface", "link", "claim", "pool", "allocation", "status"),
-	"exporter":   oneOf("otlp", "alertmanager", "webhook"), "receiver": "the host of the receiver's URL",
+	"exporter":   oneOf("otlp", "alertmanager", "webhook", "nats"), "receiver": "the host of the receiver's URL",
 	"ipwitness_agent_aggregators/state":        oneOf("connected", "disconnected"),
 	"ipwitness_agent_source_up/source":         oneOf("wire", "addresses"),
 	"ipwitness_agent_lost_events_total/source": oneOf("netlink", "netlink_malformed", "inotify", "ringbuf", "port_full"),

@@ -66,6 +66,7 @@ what works without them.
 	agentFlags(cmd, &r.agent)
 	aggregatorFlags(cmd, &r.aggregator)
 	exportFlags(cmd, &r.aggregator.Export)
+	natsFlags(cmd, &r.aggregator.NATS)
 	accessFlags(cmd, &r.files, &r.aggregator.Access)
 	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
 	r.logging.addFlags(cmd)

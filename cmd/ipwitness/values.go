@@ -100,6 +100,14 @@ func parseURL(s string) (string, error) {
 	return s, nil
 }
 
+func parseNATS(s string) (string, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.User != nil || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+		return "", errors.New("it must be a URL like nats://nats.example.net:4222, without credentials: see --nats-creds")
+	}
+	return s, nil
+}
+
 // durationFlag adds a flag for a positive duration.
 func durationFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
 	*to = byDefault

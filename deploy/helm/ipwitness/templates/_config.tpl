@@ -47,6 +47,19 @@ webhook: {{ . | quote }}
 {{- if .webhookSecret }}
 webhook-secret-file: /etc/ipwitness/webhook/secret
 {{- end }}
+{{- with .natsServers }}
+nats: {{ toJson . }}
+{{- end }}
+{{- if .natsTLSSecret }}
+nats-ca: /etc/ipwitness/nats-tls/ca.crt
+{{- end }}
+{{- if .natsClientCertificate }}
+nats-cert: /etc/ipwitness/nats-tls/tls.crt
+nats-key: /etc/ipwitness/nats-tls/tls.key
+{{- end }}
+{{- if .natsCredsSecret }}
+nats-creds: /etc/ipwitness/nats/creds
+{{- end }}
 {{- end }}
 grpc-listen: ":9640"
 http-listen: ":9641"

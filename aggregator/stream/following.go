@@ -1,0 +1,335 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A following is a period in which a publisher is the only one of a stream.
+type following struct {
+	*Publisher
+	st       *store
+	replaced <-chan struct{}
+	// number is that of the last message, and at is the time up to which everything is published.
+	number uint64
+	at     time.Time
+	// former is what the former leader has published; nil if that is not needed.
+	former *former
+	// stateAt is when the last state was published, and stateFrom the number of its first message.
+	stateAt   time.Time
+	stateFrom uint64
+	// covered is the coverage that was published last, and when.
+	covered   *pb.Coverage
+	coveredAt time.Time
+	// lookedAt is when it was last looked what the stream has.
+	lookedAt time.Time
+}
+
+// begin finds out what the stream has, and publishes the state if it cannot be continued.
+func (f *following) begin(ctx context.Context) error {
+	_, number, last, err := f.st.state(ctx)
+	if err != nil {
+		return err
+	}
+	f.number = number
+	now, err := f.whole(ctx)
+	if err != nil {
+		return err
+	}
+	f.at = last.GetUntil().AsTime()
+	switch continues, err := f.continues(last, number); {
+	case err != nil:
+		return err
+	case !continues:
+		return f.publishState(ctx, now)
+	}
+	if last.GetInstance() != f.Instance {
+		writer, known, err := f.Journal.Writer(f.at)
+		if err != nil {
+			return err
+		}
+		if known && writer == last.GetInstance() && !last.GetAligning() {
+			return f.findState(ctx, now)
+		}
+	} else if !last.GetAligning() {
+		return f.findState(ctx, now)
+	}
+	f.Log.Info("continuing where the former leader has stopped", "until", f.at)
+	if f.former, err = f.st.former(ctx, f.at); err != nil {
+		return err
+	}
+	if f.former == nil { // too much to compare
+		return f.publishState(ctx, now)
+	}
+	if f.at = f.former.from; f.at.Before(f.Journal.Oldest()) {
+		return f.publishState(ctx, now)
+	}
+	switch gap, err := f.Journal.GapAt(f.at); {
+	case err != nil:
+		return err
+	case gap != nil: // this replica has not recorded what the former one has published last
+		return f.publishState(ctx, now)
+	}
+	return f.findState(ctx, now)
+}
+
+// continues reports whether the journal can continue a stream with a last message.
+func (f *following) continues(last *pb.TransitionBatch, number uint64) (bool, error) {
+	if last == nil || last.GetSequence() != number || last.GetStream() != f.st.created ||
+		last.GetPart() == pb.TransitionBatch_STATE_BEGINS || last.GetPart() == pb.TransitionBatch_STATE {
+		return false, nil
+	}
+	if f.at.Before(f.Journal.Oldest()) {
+		return false, nil
+	}
+	_, from, err := f.Journal.Lost(f.at, f.at)
+	return err == nil && !from.After(f.at), err
+}
+
+// findState notes when the last state in the stream was published. If it has none, it publishes the state
+// at a time.
+func (f *following) findState(ctx context.Context, now time.Time) error {
+	b, err := f.st.lastState(ctx)
+	if err != nil {
+		return err
+	}
+	if b == nil {
+		return f.publishState(ctx, now)
+	}
+	f.stateAt, f.stateFrom = b.GetUntil().AsTime(), b.GetSequence()
+	return nil
+}
+
+// whole waits until the journal has the complete present state, and returns its time.
+func (f *following) whole(ctx context.Context) (time.Time, error) {
+	for {
+		until, whole, more := f.Journal.Written()
+		if whole {
+			return until, nil
+		}
+		select {
+		case <-more:
+		case <-f.replaced:
+			return until, journal.ErrReplaced
+		case <-ctx.Done():
+			return until, ctx.Err()
+		}
+	}
+}
+
+// run publishes what is recorded.
+func (f *following) run(ctx context.Context) error {
+	look := time.NewTicker(coverageEvery)
+	defer look.Stop()
+	for {
+		if err := f.look(ctx); err != nil {
+			return err
+		}
+		until, _, more := f.Journal.Written()
+		lost, from, err := f.Journal.Lost(f.at, until)
+		if err != nil {
+			return err
+		}
+		f.lose(lost)
+		if len(lost) > 0 {
+			f.stateAt = time.Time{} // the state is published again, to be sure
+		}
+		if from.After(f.at) {
+			if err := f.publishState(ctx, from); err != nil {
+				return err
+			}
+			continue
+		}
+		if until.After(f.at) {
+			if err := f.publishSome(ctx, until); err != nil {
+				return err
+			}
+			continue
+		}
+		f.idle()
+		if err := f.reassure(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-more:
+		case <-look.C:
+		case <-f.replaced:
+			return journal.ErrReplaced
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// publishSome publishes some of the transitions up to a time.
+func (f *following) publishSome(ctx context.Context, until time.Time) error {
+	b := f.message()
+	reached, bytes, full := f.at, 0, false
+	item := uint32(0)
+	q := journal.Query{After: f.at, Until: until.Add(time.Microsecond), Item: func(n uint32) { item = n }}
+	err := f.Journal.Follow(ctx, &q, func(at time.Time, e *pb.Event, g *pb.Gap) bool {
+		t := &pb.Transition{Event: e, Gap: g}
+		if e != nil {
+			t.Item = item
+		}
+		size := proto.Size(t)
+		if full = bytes+size > mostBytes && bytes > 0; full {
+			return false // it is the first one of the next message
+		}
+		switch {
+		case f.former.has(t, at):
+		case size > largest:
+			f.refuse(at)
+		default:
+			b.Transitions = append(b.Transitions, t)
+			bytes += size
+		}
+		reached, full = at, len(b.Transitions) == mostTransitions
+		return !full
+	})
+	if err != nil {
+		return err
+	}
+	if !full {
+		reached = until
+	}
+	if f.former.over(reached) {
+		f.former = nil
+	}
+	if len(b.Transitions) == 0 { // the next message says how far it is complete
+		f.at = reached
+		return nil
+	}
+	b.Until, b.Aligning = timestamppb.New(reached), f.former != nil
+	return f.publish(ctx, b)
+}
+
+// message returns a message without content.
+func (f *following) message() *pb.TransitionBatch {
+	return &pb.TransitionBatch{
+		Cluster: f.Cluster, Stream: f.st.created, Instance: f.Instance, Until: timestamppb.New(f.at), Aligning: f.former != nil,
+		Coverage: f.Coverage(),
+	}
+}
+
+// publish publishes the next message.
+func (f *following) publish(ctx context.Context, b *pb.TransitionBatch) error {
+	b.Sequence = f.number + 1
+	f.mu.Lock()
+	f.waiting = f.Clock()
+	if some := b.GetTransitions(); len(some) > 0 && b.GetPart() == pb.TransitionBatch_UNSPECIFIED && some[0].GetEvent() != nil {
+		f.waiting = some[0].GetEvent().GetTime().AsTime()
+	}
+	f.mu.Unlock()
+	if err := f.st.publish(ctx, b, f.failed); err != nil {
+		return err
+	}
+	f.number, f.at = b.GetSequence(), b.GetUntil().AsTime()
+	f.covered, f.coveredAt = b.GetCoverage(), f.Clock()
+	f.published(len(b.GetTransitions()))
+	return nil
+}
+
+// publishState publishes the complete state at a time, from which on everything is published.
+func (f *following) publishState(ctx context.Context, at time.Time) error {
+	f.former, f.at = nil, at
+	first := f.number + 1
+	b, bytes := f.message(), 0
+	b.Part = pb.TransitionBatch_STATE_BEGINS
+	var failure error
+	for _, kind := range []pb.Event_Kind{pb.Event_NODE, pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING} {
+		err := f.Journal.At(ctx, kind, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, position journal.Position) bool {
+			e.Type, e.Present = pb.Watch_ADDED, true
+			t := &pb.Transition{Event: e, Item: position.Item()}
+			size := proto.Size(t)
+			if size > largest {
+				f.refuse(at)
+				return true
+			}
+			if bytes+size > mostBytes || len(b.Transitions) == mostTransitions {
+				if failure = f.publish(ctx, b); failure != nil {
+					return false
+				}
+				b, bytes = f.message(), 0
+				b.Part = pb.TransitionBatch_STATE
+			}
+			b.Transitions = append(b.Transitions, t)
+			bytes += size
+			return true
+		})
+		if err := errors.Join(failure, err); err != nil {
+			return err
+		}
+	}
+	if b.Part == pb.TransitionBatch_STATE_BEGINS { // a state has at least two messages
+		if err := f.publish(ctx, b); err != nil {
+			return err
+		}
+		b = f.message()
+	}
+	b.Part = pb.TransitionBatch_STATE_ENDS
+	if err := f.publish(ctx, b); err != nil {
+		return err
+	}
+	f.stateAt, f.stateFrom = f.Clock(), first
+	f.Log.Info("published the complete state", "at", at, "messages", f.number-first+1)
+	return nil
+}
+
+// look publishes the state again now and then, and if the stream has lost the last one. It has the stream
+// kept by more servers.
+func (f *following) look(ctx context.Context) error {
+	now := f.Clock()
+	if now.Sub(f.lookedAt) < lookAtStream || f.former != nil || !f.st.conn.IsConnected() {
+		return nil
+	}
+	f.lookedAt = now
+	first, _, _, err := f.st.state(ctx)
+	if err == nil {
+		err = f.st.extend(ctx)
+	}
+	switch {
+	case err != nil && f.st.conn.IsConnected():
+		return err
+	case err != nil: // NATS went away
+		return nil
+	case f.stateDue(first, now):
+		return f.publishState(ctx, f.at)
+	}
+	return nil
+}
+
+// reassure publishes the coverage if it has changed, or if nothing was published for some time.
+func (f *following) reassure(ctx context.Context) error {
+	now, coverage := f.Clock(), f.Coverage()
+	if now.Sub(f.coveredAt) < coveredEvery && (proto.Equal(coverage, f.covered) || now.Sub(f.coveredAt) < coverageEvery) {
+		return nil
+	}
+	b := f.message()
+	b.Coverage = coverage
+	return f.publish(ctx, b)
+}
+
+// stateDue reports whether the state has to be published again, given the number of the first message in
+// the stream.
+func (f *following) stateDue(first uint64, now time.Time) bool {
+	age := now.Sub(f.stateAt)
+	lost := first > f.stateFrom
+	small := lost && age < smallWithin // it would be lost again
+	f.mu.Lock()
+	f.small = small
+	f.mu.Unlock()
+	every := stateEvery
+	if f.st.age != 0 {
+		every = min(every, f.st.age/2)
+	}
+	return lost && !small || age >= every
+}

@@ -1,0 +1,222 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// mostReplicas is the number of servers that keep a stream, if there are as many. Two would be no
+	// safer than one: without either of them, nothing can be written.
+	mostReplicas = 3
+	// duplicatesWithin is the period in which JetStream recognizes a message that is sent again.
+	duplicatesWithin = 2 * time.Minute
+)
+
+// A store is the stream of a cluster.
+type store struct {
+	*Link
+	cluster string
+	stream  jetstream.Stream
+	// created is the creation time of the stream, and age is how long it keeps messages; 0 for ever.
+	created int64
+	age     time.Duration
+}
+
+// open returns the stream of a cluster, which it creates if it does not exist. The settings of a stream
+// that exists are left alone, except that it gets three replicas if there are servers for them.
+func (l *Link) open(ctx context.Context, cluster string) (*store, error) {
+	st := &store{Link: l, cluster: cluster}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	var err error
+	st.stream, err = l.js.Stream(ctx, Name(cluster))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		st.stream, err = st.create(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the stream %s: %w", Name(cluster), err)
+	}
+	info := st.stream.CachedInfo()
+	st.created, st.age = info.Created.UnixNano(), info.Config.MaxAge
+	if !slices.Contains(info.Config.Subjects, Subjects(cluster)) {
+		return nil, fmt.Errorf("the stream %s does not have the subject %s: it belongs to something else, or is a mirror; remove it, or use another --cluster", Name(cluster), Subjects(cluster))
+	}
+	return st, nil
+}
+
+// extend has the stream kept by three servers if it is not, and if there are three.
+func (st *store) extend(ctx context.Context) error {
+	cfg := st.stream.CachedInfo().Config
+	if cfg.Replicas >= mostReplicas {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	cfg.Replicas = mostReplicas
+	switch _, err := st.js.UpdateStream(ctx, cfg); {
+	case err == nil:
+		st.log.Info("the stream is kept by more servers from now on", "replicas", mostReplicas)
+	case !fewServers(err):
+		return fmt.Errorf("set the replicas of the stream: %w", err)
+	}
+	return nil
+}
+
+// create creates the stream.
+func (st *store) create(ctx context.Context) (s jetstream.Stream, err error) {
+	cfg := jetstream.StreamConfig{
+		Name: Name(st.cluster), Description: "transitions of the cluster " + st.cluster, Subjects: []string{Subjects(st.cluster)},
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Compression: jetstream.S2Compression,
+		MaxAge: st.Retention, MaxBytes: st.Size, Duplicates: duplicatesWithin, DenyDelete: true,
+	}
+	for _, cfg.Replicas = range []int{mostReplicas, 1} {
+		if s, err = st.js.CreateStream(ctx, cfg); err == nil || !fewServers(err) {
+			break
+		}
+	}
+	if err == nil {
+		st.log.Info("created the stream of transitions", "stream", cfg.Name, "replicas", cfg.Replicas)
+	}
+	return s, err
+}
+
+// The codes of errors of JetStream for a stream that needs more servers than there are.
+const (
+	codeNotClustered   = 10074
+	codeNoPeers        = 10005
+	codeOfflineReplica = 10009
+)
+
+// fewServers reports whether there are not enough servers for the replicas of a stream.
+func fewServers(err error) bool {
+	api := (*jetstream.APIError)(nil)
+	return errors.As(err, &api) && slices.Contains([]jetstream.ErrorCode{codeNotClustered, codeNoPeers, codeOfflineReplica}, api.ErrorCode)
+}
+
+// state returns the first and last numbers of the stream. last is nil if the last message was removed,
+// or if there is none.
+func (st *store) state(ctx context.Context) (first, number uint64, last *pb.TransitionBatch, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	info, err := st.stream.Info(ctx)
+	if err != nil {
+		return 0, 0, nil, fmt.Errorf("read the state of the stream: %w", err)
+	}
+	if info.Created.UnixNano() != st.created {
+		return 0, 0, nil, errReplaced
+	}
+	first, number = info.State.FirstSeq, info.State.LastSeq
+	if info.State.Msgs == 0 {
+		return first, number, nil, nil
+	}
+	raw, err := st.stream.GetMsg(ctx, number)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return first, number, nil, nil
+	}
+	if err != nil {
+		return 0, 0, nil, fmt.Errorf("read the last message of the stream: %w", err)
+	}
+	if last, err = decode(raw.Data); err != nil {
+		return 0, 0, nil, fmt.Errorf("read the last message of the stream, which something else has written: %w", err)
+	}
+	return first, number, last, nil
+}
+
+// errReplaced is the error for a stream that was removed and created again.
+var errReplaced = errors.New("the stream was removed and created again")
+
+// decode parses a message.
+func decode(raw []byte) (*pb.TransitionBatch, error) {
+	b := new(pb.TransitionBatch)
+	if err := proto.Unmarshal(raw, b); err != nil {
+		return nil, err
+	}
+	if b.GetCluster() == "" || b.GetSequence() == 0 {
+		return nil, errors.New("it is not a message of ipwitness")
+	}
+	return b, nil
+}
+
+// errOther is the error for a message that is not the next one, because another publisher was faster.
+var errOther = errors.New("another aggregator has published to the stream")
+
+// publish adds a message to the stream, after the one before it. It tries again until the message is in
+// the stream or cannot be the next one. A message that was added although its acknowledgement was lost
+// is not added again.
+func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func(error)) error {
+	raw, err := proto.Marshal(b)
+	if err != nil {
+		return err
+	}
+	id := fmt.Sprintf("%s-%d-%d-%d", token(b.GetCluster()), b.GetStream(), b.GetInstance(), b.GetSequence())
+	for attempts := 1; ; attempts++ {
+		if err := st.await(ctx); err != nil {
+			return err
+		}
+		within, cancel := context.WithTimeout(ctx, answerWithin)
+		ack, err := st.js.Publish(within, subject(b), raw, jetstream.WithMsgID(id), jetstream.WithExpectStream(Name(st.cluster)),
+			jetstream.WithExpectLastSequence(b.GetSequence()-1), jetstream.WithRetryAttempts(0))
+		cancel()
+		switch {
+		case err == nil && ack.Sequence == b.GetSequence():
+			return nil
+		case err == nil:
+			return errOther
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case wrongSequence(err):
+			return st.compare(ctx, b)
+		}
+		failed(err)
+		if err := sleep(ctx, pause(attempts)); err != nil {
+			return err
+		}
+		if attempts%lookAgainAfter == 0 { // perhaps the stream was removed
+			if _, _, _, err := st.state(ctx); errors.Is(err, errReplaced) || errors.Is(err, jetstream.ErrStreamNotFound) {
+				return err
+			}
+		}
+	}
+}
+
+// lookAgainAfter is the number of failed attempts after which it is looked whether the stream exists.
+const lookAgainAfter = 5
+
+// compare looks whether a message that is refused is in the stream already.
+func (st *store) compare(ctx context.Context, b *pb.TransitionBatch) error {
+	_, number, last, err := st.state(ctx)
+	switch {
+	case err != nil:
+		return err
+	case number == b.GetSequence() && last.GetInstance() == b.GetInstance() && proto.Equal(last.GetUntil(), b.GetUntil()) && last.GetPart() == b.GetPart():
+		return nil
+	}
+	return errOther
+}
+
+func wrongSequence(err error) bool {
+	api := (*jetstream.APIError)(nil)
+	return errors.As(err, &api) &&
+		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// sleep waits for some time.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,147 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// mostTransitions and mostBytes limit a message. A server accepts messages of 1 MiB unless it is
+	// configured otherwise.
+	mostTransitions = 512
+	mostBytes       = 256 << 10
+	// largest is the size of the largest transition that is published.
+	largest = 900 << 10
+	// coveredEvery is how often the coverage is published if nothing else is, so that readers know that
+	// the cluster is alive. If the coverage changes, it is published after coverageEvery at the latest.
+	coveredEvery  = 10 * time.Second
+	coverageEvery = time.Second
+	// lookAtStream is how often it is looked what the stream has.
+	lookAtStream = 10 * time.Second
+	// stateEvery is how often the complete state is published at the latest.
+	stateEvery = 24 * time.Hour
+	// againAfter is the pause after the stream or the journal could not be used.
+	againAfter = time.Second
+	// complainAfter is how long NATS may fail before that is a problem.
+	complainAfter = time.Minute
+	// mostContests is the number of times that another aggregator may publish to the same stream, as a new
+	// leader does, before that is a problem for contestedFor.
+	mostContests = 3
+	contestedFor = 5 * time.Minute
+	// smallWithin is the time within which a stream loses a state if it is too small for it.
+	smallWithin = 5 * time.Minute
+)
+
+// Config is the configuration of a Publisher.
+type Config struct {
+	Settings
+	Cluster string
+	// Instance identifies this process in the journal.
+	Instance int64
+	Journal  *journal.Journal
+	// Coverage returns the current coverage.
+	Coverage func() *pb.Coverage
+	Log      *slog.Logger
+	Clock    func() time.Time
+}
+
+// A Publisher publishes what the journal records. Use New.
+type Publisher struct {
+	Config
+	mu    sync.Mutex
+	stats Stats
+	// waiting is the time of the oldest transition that is being published; zero if there is none.
+	waiting time.Time
+	// failing is the last error, and since is when errors began; nil if the last attempt succeeded.
+	failing error
+	since   time.Time
+	// contests is the number of times that another aggregator published to the same stream, without a
+	// pause of contestedFor, and contestedAt is the last of them.
+	contests    int
+	contestedAt time.Time
+	// small is set if the stream cannot keep the state.
+	small bool
+	// link is the connection; nil while this replica does not publish.
+	link *Link
+}
+
+// New returns a publisher that does nothing before Run.
+func New(cfg Config) (*Publisher, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	if cfg.Retention == 0 {
+		cfg.Retention = DefaultRetention
+	}
+	if cfg.Size == 0 {
+		cfg.Size = DefaultSize
+	}
+	for _, name := range cfg.Exposed() {
+		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
+	}
+	cfg.Log = cfg.Log.With("exporter", "nats", "receiver", cfg.Hosts(), "stream", Name(cfg.Cluster))
+	return &Publisher{Config: cfg, stats: Stats{Hosts: cfg.Hosts()}}, nil
+}
+
+// Run publishes until ctx ends. It may be called again after that: each time that this replica becomes
+// the leader.
+func (p *Publisher) Run(ctx context.Context) {
+	select {
+	case <-p.Journal.Opened():
+	case <-ctx.Done():
+		return
+	}
+	link, err := Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Log, p.Clock)
+	for err != nil { // a file of the settings has changed
+		p.failed(err)
+		if sleep(ctx, againAfter) != nil {
+			return
+		}
+		link, err = Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Log, p.Clock)
+	}
+	defer link.Close()
+	p.use(link)
+	defer p.use(nil)
+	for attempts := 1; ctx.Err() == nil; attempts++ {
+		began := p.Clock()
+		err := p.follow(ctx, link)
+		if ctx.Err() != nil || errors.Is(err, journal.ErrReplaced) {
+			continue
+		}
+		p.failed(err)
+		if p.Clock().Sub(began) > lastPause {
+			attempts = 1
+		}
+		_ = sleep(ctx, againAfter+pause(attempts))
+	}
+}
+
+// use sets the connection that is in use.
+func (p *Publisher) use(link *Link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.link, p.waiting, p.failing = link, time.Time{}, nil
+}
+
+// follow publishes until ctx ends, or the journal or the stream cannot be used.
+func (p *Publisher) follow(ctx context.Context, link *Link) error {
+	replaced := p.Journal.Replaced()
+	if err := link.await(ctx); err != nil {
+		return err
+	}
+	st, err := link.open(ctx, p.Cluster)
+	if err != nil {
+		return err
+	}
+	f := &following{Publisher: p, st: st, replaced: replaced}
+	if err := f.begin(ctx); err != nil {
+		return err
+	}
+	return f.run(ctx)
+}

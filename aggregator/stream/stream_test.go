@@ -1,0 +1,137 @@
+package stream
+
+import (
+	"regexp"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestNamesOfClustersAreNamesOfStreams(t *testing.T) {
+	for cluster, want := range map[string]string{
+		"prod":      "ipwitness_prod",
+		"eu.west":   "ipwitness_eu=2Ewest",
+		"eu=2Ewest": "ipwitness_eu=3D2Ewest",
+		"a*>b":      "ipwitness_a=2A=3Eb",
+		"Zürich-1":  "ipwitness_Z=C3=BCrich-1",
+		"under_1":   "ipwitness_under_1",
+	} {
+		got := Name(cluster)
+		if got != want {
+			t.Errorf("%q: got %q, want %q", cluster, got, want)
+		}
+		if !regexp.MustCompile(`^[A-Za-z0-9_=-]+$`).MatchString(got) {
+			t.Errorf("%q: got %q, which JetStream does not accept", cluster, got)
+		}
+		if got, want := Subjects(cluster), "ipwitness."+want[len(prefix):]+".>"; got != want {
+			t.Errorf("%q: got subjects %q, want %q", cluster, got, want)
+		}
+	}
+}
+
+func ownerEvent(typ pb.Watch_Type, addr string) *pb.Transition {
+	return &pb.Transition{Item: 1, Event: &pb.Event{Kind: pb.Event_OWNER, Type: typ, Owner: &pb.Owner{Address: addr}}}
+}
+
+func conflictEvent(state pb.Conflict_State) *pb.Transition {
+	return &pb.Transition{Event: &pb.Event{Kind: pb.Event_CONFLICT, Type: pb.Watch_UPDATED, Conflict: &pb.Conflict{Id: "c1", State: state}}}
+}
+
+func findingEvent(typ pb.Watch_Type) *pb.Transition {
+	return &pb.Transition{Event: &pb.Event{Kind: pb.Event_FINDING, Type: typ, Finding: &pb.Finding{Id: "f1"}}}
+}
+
+func nodeEvent(state pb.Node_State) *pb.Transition {
+	return &pb.Transition{Event: &pb.Event{Kind: pb.Event_NODE, Type: pb.Watch_UPDATED, Node: &pb.Node{Name: "n1", State: state}}}
+}
+
+func TestTheSubjectSaysWhatAMessageHas(t *testing.T) {
+	gap := &pb.Transition{Gap: &pb.Gap{From: timestamppb.Now()}}
+	for want, b := range map[string]*pb.TransitionBatch{
+		"owner":       {Transitions: []*pb.Transition{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), ownerEvent(pb.Watch_REMOVED, "10.0.0.2")}},
+		"conflict":    {Transitions: []*pb.Transition{conflictEvent(pb.Conflict_SUSPECTED)}},
+		"finding":     {Transitions: []*pb.Transition{findingEvent(pb.Watch_ADDED)}},
+		"node":        {Transitions: []*pb.Transition{nodeEvent(pb.Node_LIVE)}},
+		"several":     {Transitions: []*pb.Transition{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), gap}},
+		"coverage":    {},
+		"state.begin": {Part: pb.TransitionBatch_STATE_BEGINS, Transitions: []*pb.Transition{ownerEvent(pb.Watch_ADDED, "10.0.0.1")}},
+		"state.part":  {Part: pb.TransitionBatch_STATE},
+		"state.end":   {Part: pb.TransitionBatch_STATE_ENDS},
+	} {
+		b.Cluster = "eu.west"
+		if got := subject(b); got != "ipwitness.eu=2Ewest."+want {
+			t.Errorf("got %q, want %q at its end", got, want)
+		}
+	}
+	mixed := &pb.TransitionBatch{Cluster: "a", Transitions: []*pb.Transition{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), conflictEvent(pb.Conflict_SUSPECTED)}}
+	if got := subject(mixed); got != "ipwitness.a.several" {
+		t.Errorf("got %q, want ipwitness.a.several", got)
+	}
+}
+
+func TestWhatTheFormerLeaderHasPublishedIsKnownByItsContent(t *testing.T) {
+	until := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	f := &former{from: until.Add(-overlap), until: until, published: make(map[change]int)}
+	for _, one := range []*pb.Transition{
+		ownerEvent(pb.Watch_ADDED, "10.0.0.1"), ownerEvent(pb.Watch_REMOVED, "10.0.0.1"), ownerEvent(pb.Watch_ADDED, "10.0.0.1"),
+		conflictEvent(pb.Conflict_SUSPECTED), conflictEvent(pb.Conflict_CONFIRMED), findingEvent(pb.Watch_ADDED), nodeEvent(pb.Node_UNHEARD),
+	} {
+		f.published[changeOf(one)]++
+	}
+	at := until.Add(-time.Second)
+	other := ownerEvent(pb.Watch_ADDED, "10.0.0.1")
+	other.Item = 2
+	for i, step := range []struct {
+		transition *pb.Transition
+		at         time.Time
+		want       bool
+	}{
+		{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), at, true},
+		{ownerEvent(pb.Watch_UPDATED, "10.0.0.1"), at, true}, // as ADDED: it has a name already
+		{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), at, false},  // for the third time
+		{ownerEvent(pb.Watch_REMOVED, "10.0.0.1"), at, true},
+		{ownerEvent(pb.Watch_REMOVED, "10.0.0.1"), at, false},
+		{ownerEvent(pb.Watch_ADDED, "10.0.0.2"), at, false},
+		{other, at, false},
+		{conflictEvent(pb.Conflict_CONFIRMED), at, true},
+		{conflictEvent(pb.Conflict_SUSPECTED), at, true},
+		{conflictEvent(pb.Conflict_RESOLVED), at, false},
+		{findingEvent(pb.Watch_ADDED), at, true},
+		{findingEvent(pb.Watch_REMOVED), at, false},
+		{nodeEvent(pb.Node_UNHEARD), at, true},
+		{nodeEvent(pb.Node_LIVE), at, false},
+		// At the start of the overlap, it may have been published before.
+		{ownerEvent(pb.Watch_ADDED, "10.0.0.3"), f.from.Add(skew), true},
+		{ownerEvent(pb.Watch_ADDED, "10.0.0.3"), f.from.Add(skew + time.Microsecond), false},
+		{&pb.Transition{Gap: &pb.Gap{}}, until, true},
+		{&pb.Transition{Gap: &pb.Gap{}}, until.Add(time.Microsecond), false},
+	} {
+		if got := f.has(step.transition, step.at); got != step.want {
+			t.Errorf("step %d, %v: got %t, want %t", i, step.transition, got, step.want)
+		}
+	}
+	if f.over(until.Add(overlap)) || !f.over(until.Add(overlap+time.Microsecond)) {
+		t.Error("got a comparison that does not last for the overlap, want that")
+	}
+	if f = nil; f.has(other, at) || f.over(at) {
+		t.Error("got something of no former leader, want nothing")
+	}
+}
+
+func TestPausesGrowUpToALimit(t *testing.T) {
+	for attempts, most := range map[int]time.Duration{0: firstPause, 1: firstPause, 3: 4 * firstPause, 50: lastPause} {
+		if got := pause(attempts); got < most/2 || got > most {
+			t.Errorf("after %d attempts: got %s, want %s to %s", attempts, got, most/2, most)
+		}
+	}
+}
+
+func TestOnlyHostsOfServersAreShown(t *testing.T) {
+	s := Settings{Servers: []string{"nats://n-0:4222", "tls://n-1:4222"}}
+	if got := s.Hosts(); got != "n-0:4222,n-1:4222" {
+		t.Errorf("got %q, want n-0:4222,n-1:4222", got)
+	}
+}
