@@ -16,6 +16,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 var policyForTests = verdict.Policy{
@@ -111,6 +112,10 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 			t.Errorf("%s: got %d %s %s, want %d and %s", test.path, code, contentType, body, test.code, test.body)
 		}
 	}
+	wait.Until(t, "readiness", func() bool {
+		code, _, _ := get(t, url+"/readyz")
+		return code == 200
+	})
 	for path, want := range map[string]string{
 		"/": "/v1/owners", "/healthz": "ok", "/readyz": "ok", "/openapi.json": `"openapi"`,
 		"/metrics": `ipwitness_conflicts{cause="unknown",state="confirmed"} 0`,

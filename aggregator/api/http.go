@@ -225,6 +225,6 @@ func text(body string) http.HandlerFunc {
 func describe(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-cache")
-	w.Header().Set("Etag", fmt.Sprintf(`"%x"`, sha256.Sum256(pb.OpenAPI)))
+	w.Header().Set("Etag", fmt.Sprintf(`W/"%x"`, sha256.Sum256(pb.OpenAPI))) // weak: it may be compressed
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(pb.OpenAPI))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -46,7 +47,7 @@ type source func(ctx context.Context, c *candidates)
 func (c *candidates) add(value, about string) bool {
 	if strings.HasPrefix(value, c.begun) && !c.seen[value] && value != "" {
 		c.seen[value] = true
-		c.found = append(c.found, cobra.CompletionWithDesc(value, about))
+		c.found = append(c.found, cobra.CompletionWithDesc(form.Visible(value), form.Visible(about)))
 	}
 	return len(c.found) < mostCandidates
 }
@@ -141,12 +142,16 @@ func (c *candidates) narrowed(except ...string) url.Values {
 	return ask
 }
 
-// conflicts passes the conflicts to take.
+// conflicts passes the conflicts to take, until it returns false.
 func (c *candidates) conflicts(ctx context.Context, take func(*pb.Conflict) bool) {
-	enough := false
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	_, _ = pages(ctx, c.client(), "/v1/conflicts", nil, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		for _, one := range page.GetConflicts() {
-			enough = enough || !take(one)
+			if !take(one) {
+				cancel() // there are enough
+				return
+			}
 		}
 	})
 }

@@ -104,7 +104,7 @@ func newUIProxy(target *url.URL, by http.RoundTripper, key, host string) http.Ha
 	foreign := http.NewCrossOriginProtection()
 	below := http.StripPrefix("/"+key, foreign.Handler(proxy))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != host || !strings.HasPrefix(r.URL.Path, "/"+key+"/") {
+		if named := r.Host == host || r.Host == strings.TrimSuffix(host, ":80"); !named || !strings.HasPrefix(r.URL.Path, "/"+key+"/") {
 			http.Error(w, "not found: use the address that 'ipwitness ui' has printed", http.StatusNotFound)
 			return
 		}
