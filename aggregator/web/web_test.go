@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -169,11 +171,31 @@ func TestNoScriptWritesHTML(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Preact has the one assignment for its property dangerouslySetInnerHTML, which no source of ui uses.
+		// Preact assigns innerHTML for its property dangerouslySetInnerHTML: the sources are checked for that.
 		for _, word := range []string{"insertAdjacentHTML", "document.write", "outerHTML", "eval("} {
 			if strings.Contains(string(raw), word) {
 				t.Errorf("%s has %s: strings from the network must not become HTML", name, word)
 			}
 		}
+	}
+	sources := 0
+	err = filepath.WalkDir("ui/src", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		sources++
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, word := range []string{"dangerouslySetInnerHTML", "innerHTML", "srcdoc"} {
+			if strings.Contains(string(raw), word) {
+				t.Errorf("%s has %s: strings from the network must not become HTML", path, word)
+			}
+		}
+		return nil
+	})
+	if err != nil || sources == 0 {
+		t.Fatalf("got %d sources in ui/src, %v", sources, err)
 	}
 }

@@ -55,8 +55,8 @@ type host struct {
 	url string
 }
 
-// newHost creates a host, which is removed when the test ends. It skips the test in short mode.
-func newHost(t *testing.T) *host {
+// requireHost skips a test in short mode, and where hosts cannot be created.
+func requireHost(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("slow: run make test-all")
@@ -67,6 +67,12 @@ func newHost(t *testing.T) *host {
 		}
 		t.Skip(err, ": run make test-all")
 	}
+}
+
+// newHost creates a host, which is removed when the test ends. It skips the test in short mode.
+func newHost(t *testing.T) *host {
+	t.Helper()
+	requireHost(t)
 	h, err := netlab.New()
 	if err != nil {
 		t.Fatal(err)

@@ -61,6 +61,17 @@ export async function get<T>(path: string, query?: Query, signal?: AbortSignal):
   return (await open(path, query, signal)).json() as Promise<T>
 }
 
+/** Yields the pages of a list, but not more than most. The last one has no nextPageToken if the list is complete. */
+export async function* pages<T extends { nextPageToken: string }>(path: string, query: Query, most: number, signal?: AbortSignal): AsyncGenerator<T> {
+  let token = ''
+  for (let n = 0; n < most; n++) {
+    const page = await get<T>(path, { ...query, page_token: token }, signal)
+    yield page
+    token = page.nextPageToken
+    if (!token) return
+  }
+}
+
 /** Yields the lines of a response as they arrive. */
 export async function* lines(response: Response): AsyncGenerator<string[]> {
   const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader()

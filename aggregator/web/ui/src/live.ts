@@ -1,9 +1,11 @@
 // The present state, as the server's watches send it.
 import { computed, signal } from '@preact/signals'
-import { Failure, get, lines, loginReason, open, reason, token } from './api'
+import { Failure, get, lines, open, pages, reason, token } from './api'
+import { ms } from './time'
+import { advance, type Message, type State } from './watch'
 import type { Conflict, Coverage, Finding, ListConflictsResponse, ListNodesResponse } from './types'
 
-/** Connection says how current the shown state is. */
+/** Connection says how current a part of the shown state is. */
 export interface Connection {
   state: 'connecting' | 'live' | 'lost'
   /** Since when it is in this state. */
@@ -12,16 +14,25 @@ export interface Connection {
   why: string
 }
 
-export const connection = signal<Connection>({ state: 'connecting', since: Date.now(), why: '' })
+const connecting = (): Connection => ({ state: 'connecting', since: Date.now(), why: '' })
+/** The connection that the conflicts come from. */
+export const connection = signal(connecting())
+export const findingsConnection = signal(connecting())
+export const nodesConnection = signal(connecting())
 /** What has changed while the connection was lost; empty if it was not, or the user has read it. */
 export const caughtUp = signal('')
 export const conflicts = signal<Map<string, Conflict>>(new Map())
 export const findings = signal<Map<string, Finding>>(new Map())
+/** Whether all conflicts or findings have been read once: until then, none does not mean zero. */
+export const conflictsKnown = signal(false)
+export const findingsKnown = signal(false)
 export const coverage = signal<Coverage | undefined>(undefined)
 export const nodes = signal<ListNodesResponse | undefined>(undefined)
 /** Conflicts that had been resolved when the server was asked for them. */
 const resolvedBefore = signal<Conflict[]>([])
 const recentlyResolved = 20
+/** Pages of resolved conflicts that are read at most. The server orders them by address, not by time. */
+const mostResolvedPages = 20
 /** Conflicts that were resolved, the newest first. */
 export const resolved = computed(() => {
   const all = new Map(resolvedBefore.value.map((c) => [c.id, c]))
@@ -29,18 +40,13 @@ export const resolved = computed(() => {
     if (c.state === 'RESOLVED') all.set(c.id, c)
     else all.delete(c.id)
   }
-  return [...all.values()].sort((a, b) => (b.resolvedAt ?? '').localeCompare(a.resolvedAt ?? '')).slice(0, recentlyResolved)
+  return newestResolved([...all.values()])
 })
+const newestResolved = (all: Conflict[]) => all.sort((a, b) => ms(b.resolvedAt) - ms(a.resolvedAt)).slice(0, recentlyResolved)
 /** Number of owners; undefined if it is not known. */
 export const owners = signal<number | undefined>(undefined)
 
 export const active = computed(() => [...conflicts.value.values()].filter((c) => c.state !== 'RESOLVED'))
-
-interface Message<T> {
-  type: string
-  item?: T
-  coverage?: Coverage
-}
 
 /** A Feed is one watch, and the items that it has sent. */
 interface Feed<T extends { id: string }> {
@@ -48,8 +54,11 @@ interface Feed<T extends { id: string }> {
   /** The field of a message that has the item. */
   field: string
   items: { value: Map<string, T> }
-  /** Takes the whole state after a connection. */
-  complete?: (before: Map<string, T>, now: Map<string, T>) => void
+  connection: { value: Connection }
+  /** Called with the whole state, before it is shown. */
+  complete: (before: Map<string, T>, now: Map<string, T>) => void
+  /** Called with the coverage of each bookmark. */
+  covered?: (c: Coverage) => void
 }
 
 // The server sends a bookmark every 15 s, so a connection that is silent for longer is dead.
@@ -59,7 +68,8 @@ const lastPause = 5_000
 
 /** Follows a watch until stop is aborted. After a gap it reads the whole state again, because items that
  * a resumed watch sends have no steps to take. */
-async function follow<T extends { id: string }>(feed: Feed<T>, stop: AbortSignal, main: boolean) {
+async function follow<T extends { id: string }>(feed: Feed<T>, stop: AbortSignal) {
+  if (feed.connection.value.state === 'live') report(feed.connection, 'connecting') // the tab was hidden
   let pause = firstPause
   while (!stop.aborted) {
     const attempt = new AbortController()
@@ -70,40 +80,25 @@ async function follow<T extends { id: string }>(feed: Feed<T>, stop: AbortSignal
     let silence = setTimeout(abort, silentFor)
     try {
       const response = await open(feed.path, {}, attempt.signal)
-      let fresh: Map<string, T> | undefined = new Map() // until all of the state has arrived
+      let state: State<T> = { current: feed.items.value, fresh: new Map() }
       for await (const batch of lines(response)) {
         clearTimeout(silence)
         silence = setTimeout(abort, silentFor)
-        const changed = fresh ? undefined : new Map(feed.items.value)
-        let dirty = false
-        for (const line of batch) {
-          const m = parse<T>(line, feed.field)
-          if (m.type === 'LOST') fresh = new Map()
-          const into: Map<string, T> = fresh ?? changed ?? new Map(feed.items.value)
-          if (m.item) {
-            if (m.type === 'REMOVED') into.delete(m.item.id)
-            else into.set(m.item.id, m.item)
-            dirty = true
-          }
-          if (m.type === 'BOOKMARK') {
-            if (fresh) {
-              feed.complete?.(feed.items.value, fresh)
-              feed.items.value = fresh
-              fresh = undefined
-              pause = firstPause
-            }
-            if (main) {
-              if (m.coverage) coverage.value = m.coverage
-              if (connection.value.state !== 'live') connection.value = { state: 'live', since: Date.now(), why: '' }
-            }
-          }
+        const messages = batch.map((line) => parse<T>(line, feed.field))
+        const next = advance(state, messages)
+        state = next
+        if (next.completed) {
+          feed.complete(feed.items.value, next.current)
+          pause = firstPause
         }
-        if (changed && dirty) feed.items.value = changed
+        feed.items.value = next.current
+        for (const m of messages) if (m.coverage) feed.covered?.(m.coverage)
+        if (!next.fresh) report(feed.connection, 'live')
       }
       throw new Error('the server closed the connection')
     } catch (error) {
       if (stop.aborted) return
-      if (main && connection.value.state !== 'lost') connection.value = { state: 'lost', since: Date.now(), why: reason(error) }
+      report(feed.connection, 'lost', reason(error))
       if (error instanceof Failure && error.status === 401) return // a token starts it again
     } finally {
       clearTimeout(silence)
@@ -114,6 +109,11 @@ async function follow<T extends { id: string }>(feed: Feed<T>, stop: AbortSignal
     await sleep(pause, stop)
     pause = Math.min(pause * 2, lastPause)
   }
+}
+
+/** Sets the state of a connection, and keeps the time since when it is in this state. */
+function report(c: { value: Connection }, state: Connection['state'], why = '') {
+  if (c.value.state !== state || c.value.why !== why) c.value = { state, since: c.value.state === state ? c.value.since : Date.now(), why }
 }
 
 function parse<T>(line: string, field: string): Message<T> {
@@ -139,13 +139,11 @@ function sleep(ms: number, stop: AbortSignal): Promise<void> {
   })
 }
 
-let seenBefore = false
-
 /** Says what has changed while the connection was lost. */
 function noteGap(before: Map<string, Conflict>, now: Map<string, Conflict>) {
   void readResolved()
-  const gap = seenBefore && connection.value.state === 'lost'
-  seenBefore = true
+  const gap = conflictsKnown.value && connection.value.state === 'lost'
+  conflictsKnown.value = true
   if (!gap) return
   const appeared = [...now.values()].filter((c) => c.state !== 'RESOLVED' && before.get(c.id)?.episode !== c.episode).length
   const ended = [...before.values()].filter((c) => c.state !== 'RESOLVED' && (now.get(c.id)?.state ?? 'RESOLVED') === 'RESOLVED').length
@@ -156,21 +154,24 @@ function noteGap(before: Map<string, Conflict>, now: Map<string, Conflict>) {
 
 async function readResolved() {
   try {
-    const list = await get<ListConflictsResponse>('v1/conflicts', { all: 'true', state: 'RESOLVED' })
-    resolvedBefore.value = list.conflicts
+    let newest: Conflict[] = []
+    for await (const page of pages<ListConflictsResponse>('v1/conflicts', { all: 'true', state: 'RESOLVED', page_size: 10000 }, mostResolvedPages)) {
+      newest = newestResolved(newest.concat(page.conflicts))
+    }
+    resolvedBefore.value = newest
   } catch {
     // The watch reports the same error.
   }
 }
 
-/** Asks again and again, as long as the page is shown. */
-async function poll(every: number, ask: () => Promise<void>, stop: AbortSignal) {
+/** Asks again and again, as long as the page is shown. It waits for each answer before it asks again. */
+export async function poll(every: number, ask: () => Promise<unknown>, stop: AbortSignal) {
   while (!stop.aborted) {
     if (!document.hidden) {
       try {
         await ask()
       } catch {
-        // The watch reports the same error.
+        // ask reports its errors, or the watch reports the same ones.
       }
     }
     await sleep(every, stop)
@@ -178,8 +179,13 @@ async function poll(every: number, ask: () => Promise<void>, stop: AbortSignal) 
 }
 
 async function readNodes() {
-  nodes.value = await get<ListNodesResponse>('v1/nodes')
-  coverage.value = nodes.value.coverage ?? coverage.value
+  try {
+    nodes.value = await get<ListNodesResponse>('v1/nodes')
+    coverage.value = nodes.value.coverage ?? coverage.value
+    report(nodesConnection, 'live')
+  } catch (error) {
+    report(nodesConnection, 'lost', reason(error))
+  }
 }
 
 /** Reads the number of owners, which only the metrics have. */
@@ -204,10 +210,10 @@ export function start() {
   token.subscribe(() => {
     running?.abort()
     running = new AbortController()
-    connection.value = { state: 'connecting', since: Date.now(), why: '' }
+    for (const c of [connection, findingsConnection, nodesConnection]) c.value = connecting()
     const stop = running.signal
-    void follow<Conflict>({ path: 'v1/conflicts:watch', field: 'conflict', items: conflicts, complete: noteGap }, stop, true)
-    void whileShown((shown) => follow<Finding>({ path: 'v1/findings:watch', field: 'finding', items: findings }, shown, false), stop)
+    void follow<Conflict>({ path: 'v1/conflicts:watch', field: 'conflict', items: conflicts, connection, complete: noteGap, covered: (c) => (coverage.value = c) }, stop)
+    void whileShown((shown) => follow<Finding>({ path: 'v1/findings:watch', field: 'finding', items: findings, connection: findingsConnection, complete: () => (findingsKnown.value = true) }, shown), stop)
     void poll(3_000, readNodes, stop)
     void poll(15_000, readOwners, stop)
   })
@@ -233,6 +239,3 @@ async function whileShown(run: (stop: AbortSignal) => Promise<void>, stop: Abort
   })
   change()
 }
-
-/** Whether the server wants a token, so that nothing can be shown. */
-export const locked = computed(() => loginReason.value !== '')

@@ -1,5 +1,5 @@
 // A finding, and findings of one kind together.
-import { useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { AddressLink, Badge, Command, More, Steps, Time } from './basics'
 import { ms } from '../time'
 import { to } from '../route'
@@ -8,19 +8,31 @@ import type { Finding } from '../types'
 
 export function FindingGroups({ findings, open }: { findings: Finding[]; open?: string | undefined }) {
   const kinds = new Map<string, Finding[]>()
-  for (const f of findings) kinds.set(f.kind, [...(kinds.get(f.kind) ?? []), f])
+  for (const f of findings) {
+    const same = kinds.get(f.kind)
+    if (same) same.push(f)
+    else kinds.set(f.kind, [f])
+  }
   const worst = (fs: Finding[]) => Math.min(...fs.map((f) => severityOrder.indexOf(f.severity)))
   const groups = [...kinds].sort(([a, fa], [b, fb]) => worst(fa) - worst(fb) || fb.length - fa.length || a.localeCompare(b))
-  return <>{groups.map(([kind, all]) => <FindingGroup key={kind} kind={kind} all={all} open={all.some((f) => f.id === open)} only={open} />)}</>
+  return <>{groups.map(([kind, all]) => <FindingGroup key={kind} kind={kind} all={all} linked={all.find((f) => f.id === open)?.id} />)}</>
 }
 
-function FindingGroup({ kind, all, open: opened, only }: { kind: string; all: Finding[]; open: boolean; only?: string | undefined }) {
-  const [open, setOpen] = useState(opened)
-  const sorted = all.toSorted((a, b) => compareAddresses(subject(a), subject(b)))
+/** linked is the id of the finding that the address of the view names; undefined if it is not in this group. */
+function FindingGroup({ kind, all, linked }: { kind: string; all: Finding[]; linked: string | undefined }) {
+  const [open, setOpen] = useState(linked !== undefined)
+  const card = useRef<HTMLElement>(null)
+  useEffect(() => {
+    if (!linked) return
+    setOpen(true)
+    card.current?.scrollIntoView({ block: 'start' })
+  }, [linked])
+  // The linked finding is the first one, because the list shows only its first items.
+  const sorted = all.toSorted((a, b) => Number(b.id === linked) - Number(a.id === linked) || compareAddresses(subject(a), subject(b)))
   const first = sorted[0]!
   const severity = severityOrder.find((s) => all.some((f) => f.severity === s))!
   return (
-    <article class={`card finding ${severity.toLowerCase()}`} data-kind={kind} tabIndex={-1}>
+    <article class={`card finding ${severity.toLowerCase()}`} data-kind={kind} tabIndex={-1} ref={card}>
       <header>
         <Badge state={severity} />
         <h3>{title(kind)}</h3>
@@ -28,7 +40,7 @@ function FindingGroup({ kind, all, open: opened, only }: { kind: string; all: Fi
         <span class="end"><Time at={Math.min(...all.map((f) => ms(f.detectedAt)))} prefix="since" /></span>
       </header>
       {!open && <p class="wrap">{all.length === 1 ? first.summary : sorted.slice(0, 6).map((f, i) => <>{i > 0 && ', '}{f.address && !f.address.includes('/') ? <AddressLink address={f.address} /> : subject(f)}</>)}{all.length > 6 && ` and ${all.length - 6} more`}</p>}
-      {open && <ul class="findings"><More items={sorted} most={20}>{(f) => <FindingItem key={f.id} finding={f} open={f.id === only || all.length === 1} />}</More></ul>}
+      {open && <ul class="findings"><More items={sorted} most={20}>{(f) => <FindingItem key={f.id} finding={f} open={f.id === linked || all.length === 1} />}</More></ul>}
       <button type="button" class="link" aria-expanded={open} onClick={() => setOpen(!open)}>{open ? 'Less' : 'Details, and what to do'}</button>
     </article>
   )

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { signal } from '@preact/signals'
 import { loginReason, token, useToken } from '../api'
-import { caughtUp, connection } from '../live'
+import { caughtUp, connection, findingsConnection, findingsKnown, nodes, nodesConnection, type Connection } from '../live'
 import { full, local, now, duration, short, toggleZone, zone } from '../time'
 import { go, route, to } from '../route'
 import { isAddress } from '../search'
@@ -71,8 +71,19 @@ function State() {
 export function Notices() {
   const c = connection.value
   if (c.state === 'lost' && !loginReason.value) return <p class="banner bad" role="alert"><b>Disconnected: {c.why}.</b> This page shows the state of {short(c.since)} {zone.value}, and reconnects by itself.</p>
-  if (caughtUp.value) return <p class="banner info" role="status" data-caught-up>{caughtUp.value} <button type="button" onClick={() => (caughtUp.value = '')}>OK</button></p>
-  return null
+  return (
+    <>
+      <Outdated what="Findings" known={findingsKnown.value} connection={findingsConnection.value} />
+      <Outdated what="Nodes" known={nodes.value !== undefined} connection={nodesConnection.value} />
+      {caughtUp.value && <p class="banner info" role="status" data-caught-up>{caughtUp.value} <button type="button" onClick={() => (caughtUp.value = '')}>OK</button></p>}
+    </>
+  )
+}
+
+/** Says that one part of the page is not current, although the conflicts are. */
+function Outdated({ what, known, connection: c }: { what: string; known: boolean; connection: Connection }) {
+  if (c.state !== 'lost' || loginReason.value) return null
+  return <p class="banner warn" role="alert" data-outdated={what}><b>{what} cannot be read: {c.why}.</b> {known ? `This page shows those of ${short(c.since)} ${zone.value}` : 'This page shows none'}, and tries again by itself.</p>
 }
 
 export function Login() {

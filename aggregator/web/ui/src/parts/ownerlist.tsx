@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { get, reason, type Query } from '../api'
 import { AddressLink, Ago, Badge, Empty, mark } from './basics'
-import { active } from '../live'
+import { active, connection } from '../live'
 import { ms } from '../time'
 import { ownerKind, ownerName, scopeText } from '../words'
 import { to } from '../route'
@@ -45,6 +45,13 @@ export function OwnerList({ query, at }: { query: Query; at: string | undefined 
     return () => stop.abort()
   }, [key, wanted, current.next])
 
+  // A page that failed is read again when the server is back.
+  const live = connection.value.state === 'live'
+  const retry = () => setData((d) => (d.error ? { ...d, error: '' } : d))
+  useEffect(() => {
+    if (live) retry()
+  }, [live])
+
   useEffect(() => {
     box.current?.scrollTo(0, 0)
     select(-1)
@@ -77,7 +84,7 @@ export function OwnerList({ query, at }: { query: Query; at: string | undefined 
     <>
       <p class="small muted" aria-live="polite" data-loaded={current.rows.length} data-done={current.done}>
         {current.rows.length.toLocaleString('en-US')} owners{current.done ? '' : current.error ? '' : ' so far: scroll for more'}
-        {current.error && <b class="error"> {current.error}</b>}
+        {current.error && <><b class="error"> {current.error}</b> <button type="button" class="link" onClick={retry}>Retry</button></>}
       </p>
       <div ref={box} class="ownerlist" role="grid" aria-label="Owners" aria-rowcount={current.done ? current.rows.length : -1} tabIndex={0}
         aria-activedescendant={selected >= first && selected < first + shown.length ? `owner-${selected}` : undefined}

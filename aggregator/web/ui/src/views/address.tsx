@@ -1,12 +1,12 @@
 // One address with its owners and its past, or a list of owners.
 import { useEffect, useState } from 'preact/hooks'
-import { get, reason } from '../api'
+import { get, pages, reason } from '../api'
 import { AddressLink, Badge, Command, Empty, OwnerBlock, Scoped } from '../parts/basics'
 import { ConflictCard } from '../parts/conflict'
 import { FindingItem } from '../parts/finding'
 import { History } from '../parts/history'
 import { OwnerList } from '../parts/ownerlist'
-import { active, findings } from '../live'
+import { active, findings, poll } from '../live'
 import { full, ms } from '../time'
 import { grouped, title } from '../words'
 import { isAddress, meanings, resolve, type Meaning } from '../search'
@@ -44,10 +44,28 @@ interface Past {
   events: Event[]
   gaps: Gap[]
   from: number
+  /** Earlier events are left out. */
+  shortened: boolean
+  /** Later events are left out, so the last events are not the present. */
+  cut: boolean
   error: string
 }
 
-const mostEvents = 1000
+/** Events that are shown, and pages of events that are read to find the last ones: the server lists the oldest first. */
+const mostEvents = 1000, mostEventPages = 10
+
+async function readPast(address: string, signal: AbortSignal): Promise<Past> {
+  const past: Past = { events: [], gaps: [], from: NaN, shortened: false, cut: false, error: '' }
+  for await (const page of pages<ListEventsResponse>('v1/events', { address, page_size: 10000 }, mostEventPages, signal)) {
+    const all = past.events.concat(page.events)
+    past.shortened ||= all.length > mostEvents
+    past.events = all.slice(-mostEvents)
+    past.gaps.push(...page.gaps)
+    past.from = ms(page.reachesBackTo)
+    past.cut = page.nextPageToken !== ''
+  }
+  return past
+}
 
 function One({ address, at }: { address: string; at: string | undefined }) {
   const [answer, setAnswer] = useState<ExplainResponse>()
@@ -61,19 +79,16 @@ function One({ address, at }: { address: string; at: string | undefined }) {
     const ask = () => get<ExplainResponse>('v1/explain', { address, at }, stop.signal).then(
       (a) => { setAnswer(a); setError('') },
       (e) => stop.signal.aborted || setError(reason(e)))
-    void ask()
-    const again = at ? undefined : setInterval(ask, 5000)
-    return () => { stop.abort(); clearInterval(again) }
+    void (at ? ask() : poll(5000, ask, stop.signal))
+    return () => stop.abort()
   }, [address, at, changes])
 
   useEffect(() => {
     const stop = new AbortController()
-    const ask = () => get<ListEventsResponse>('v1/events', { address, page_size: mostEvents }, stop.signal).then(
-      (l) => setPast({ events: l.events, gaps: l.gaps, from: ms(l.reachesBackTo), error: '' }),
-      (e) => stop.signal.aborted || setPast({ events: [], gaps: [], from: NaN, error: reason(e) }))
-    void ask()
-    const again = setInterval(ask, 10_000)
-    return () => { stop.abort(); clearInterval(again) }
+    const ask = () => readPast(address, stop.signal).then(setPast,
+      (e) => stop.signal.aborted || setPast({ events: [], gaps: [], from: NaN, shortened: false, cut: false, error: reason(e) }))
+    void poll(10_000, ask, stop.signal)
+    return () => stop.abort()
   }, [address, changes])
 
   const pick = (t: number | undefined) => refine({ at: t === undefined ? '' : new Date(t).toISOString() })
@@ -90,9 +105,10 @@ function One({ address, at }: { address: string; at: string | undefined }) {
         <h2>History</h2>
         {past?.error && <Empty>{past.error}</Empty>}
         {past && !past.error && !past.events.length && <Empty>The journal has no record of this address{Number.isFinite(past.from) ? ` since ${full(past.from)}` : ''}.</Empty>}
-        {past && past.events.length > 0 && <History events={past.events} gaps={past.gaps} from={from} at={at ? ms(at) : undefined} onPick={pick} />}
-        {past && past.events.length >= mostEvents && <p class="small muted">Only the first {mostEvents} changes are shown. All of them:</p>}
-        {past && past.events.length >= mostEvents && <Command text={`ipwitness history ${address}`} />}
+        {past && past.events.length > 0 && <History events={past.events} gaps={past.gaps} from={from} known={past.cut ? ms(past.events.at(-1)!.time) : undefined} at={at ? ms(at) : undefined} onPick={pick} />}
+        {past?.cut && <p class="small muted">There are too many changes to read: those after {full(ms(past.events.at(-1)?.time))} are not shown. All changes:</p>}
+        {past?.shortened && !past.cut && <p class="small muted">Only the last {mostEvents} changes are shown. All changes:</p>}
+        {(past?.cut || past?.shortened) && <Command text={`ipwitness history ${address}`} />}
       </section>
       {answer && <Explanation answer={answer} at={at} />}
     </>

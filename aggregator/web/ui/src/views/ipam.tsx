@@ -3,7 +3,7 @@ import { useEffect, useState } from 'preact/hooks'
 import { get, reason } from '../api'
 import { Badge, Command, Empty } from '../parts/basics'
 import { FindingGroups } from '../parts/finding'
-import { findings } from '../live'
+import { findings, findingsKnown, poll } from '../live'
 import { duration, fromDuration } from '../time'
 import { compareAddresses, count, ipamKinds } from '../words'
 import { route, to } from '../route'
@@ -14,7 +14,8 @@ const pollEvery = 5000
 const mostSamples = 60
 
 interface Pools {
-  pools: Pool[]
+  /** Undefined if they could not be read yet. */
+  pools: Pool[] | undefined
   error: string
   samples: Map<string, number[]>
 }
@@ -47,26 +48,25 @@ export function Ipam() {
         for (const p of pools) samples.set(keyOf(p), [...(before?.samples.get(keyOf(p)) ?? []), Number(p.allocated)].slice(-mostSamples))
         return { pools, samples, error: '' }
       }),
-      (e) => stop.signal.aborted || setData((before) => ({ pools: before?.pools ?? [], samples: before?.samples ?? new Map(), error: reason(e) })))
-    void ask()
-    const again = setInterval(ask, pollEvery)
-    return () => { stop.abort(); clearInterval(again) }
+      (e) => stop.signal.aborted || setData((before) => ({ pools: before?.pools, samples: before?.samples ?? new Map(), error: reason(e) })))
+    void poll(pollEvery, ask, stop.signal)
+    return () => stop.abort()
   }, [])
   const about = [...findings.value.values()].filter((f) => ipamKinds.has(f.kind))
   const leaked = about.filter((f) => f.kind === 'leaked')
   const atRisk = new Set(about.filter((f) => f.severity === 'CRITICAL').flatMap((f) => (f.addresses.length ? f.addresses : f.address && !f.address.includes('/') ? [f.address] : [])))
   const fixes = about.flatMap((f) => f.fixes)
-  const pools = data?.pools.toSorted((a, b) => badness(b) - badness(a) || compareAddresses(a.node, b.node)) ?? []
+  const pools = data?.pools?.toSorted((a, b) => badness(b) - badness(a) || compareAddresses(a.node, b.node)) ?? []
   const allocated = pools.reduce((n, p) => n + Number(p.allocated), 0)
   return (
     <>
       <h1>IPAM</h1>
       {data?.error && <p class="error" role="alert">{data.error}</p>}
       <div class="stats">
-        <Stat value={pools.length} text={pools.length === 1 ? 'pool' : 'pools'} />
-        <Stat value={allocated} text="allocated" />
-        <Stat value={atRisk.size} text="at risk of a duplicate" tone={atRisk.size ? 'bad' : ''} />
-        <Stat value={leaked.length} text="leaked" tone={leaked.length ? 'warn' : ''} />
+        <Stat value={data?.pools && pools.length} text={pools.length === 1 ? 'pool' : 'pools'} />
+        <Stat value={data?.pools && allocated} text="allocated" />
+        <Stat value={findingsKnown.value ? atRisk.size : undefined} text="at risk of a duplicate" tone={atRisk.size ? 'bad' : ''} />
+        <Stat value={findingsKnown.value ? leaked.length : undefined} text="leaked" tone={leaked.length ? 'warn' : ''} />
       </div>
       {fixes.length > 0 && <Plan findings={about} manual={fixes.filter((f) => f.manual).length} all={fixes.length} />}
       {about.length > 0 && <section aria-label="Findings"><h2>Where IPAM and the kernels differ</h2><FindingGroups findings={about} open={route.value.subject} /></section>}
@@ -83,8 +83,9 @@ export function Ipam() {
   )
 }
 
-function Stat({ value, text, tone = '' }: { value: number; text: string; tone?: string }) {
-  return <div class={`stat ${tone}`}><b>{value.toLocaleString('en-US')}</b> <span>{text}</span></div>
+/** A figure, or a dash if it is not known. */
+function Stat({ value, text, tone = '' }: { value: number | undefined; text: string; tone?: string }) {
+  return <div class={`stat ${tone}`}><b>{value?.toLocaleString('en-US') ?? '–'}</b> <span>{text}</span></div>
 }
 
 /** The plan is made by the command, because it also checks each step before it is carried out. */

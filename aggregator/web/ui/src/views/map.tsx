@@ -98,7 +98,7 @@ export function Map_() {
   const segment = all.find((s) => segmentKey(s.kind, s.name) === picked)
   return (
     <>
-      <h1>Map <span class="muted">— {count(list.length, 'node', 'nodes')}, {count(census.counted, 'owner', 'owners')}{census.done ? '' : census.counted >= mostOwners ? ' counted, and more' : ' so far'}</span></h1>
+      <h1>Map <span class="muted">— {nodes.value ? count(list.length, 'node', 'nodes') : 'nodes unknown'}, {census.counted || census.done ? count(census.counted, 'owner', 'owners') : 'owners unknown'}{census.done || !census.counted ? '' : census.counted >= mostOwners ? ' counted, and more' : ' so far'}</span></h1>
       {census.error && <p class="error" role="alert">{census.error}</p>}
       <div class="map">
         <section aria-label="Networks and broadcast domains" class="segments">
@@ -110,7 +110,7 @@ export function Map_() {
         </section>
         <section aria-label="Nodes" class="grow">
           <h2>Nodes{segment && <span class="muted"> — in {segmentTitle(segment)} <button type="button" class="link" onClick={() => refine({ in: '' })}>show all</button></span>}</h2>
-          {!list.length && <Empty>No agent has reported.</Empty>}
+          {nodes.value && !list.length && <Empty>No agent has reported.</Empty>}
           <Grid list={list} segments={all} segment={segment} chosen={subject} />
           <p class="legend small muted"><span><Badge state="LIVE" /></span> <span><Badge state="PROBLEM" word="has a problem" /></span> <span><Badge state="UNHEARD" /></span> <span><b class="bad-text">✖ n</b> addresses held twice; a line joins the nodes that hold the same address</span></p>
         </section>
@@ -141,7 +141,11 @@ const conflictsIn = (s: Segment) => active.value.filter((c) => c.scope && c.scop
 function Grid({ list, segments, segment, chosen }: { list: Node[]; segments: Segment[]; segment: Segment | undefined; chosen: string }) {
   const box = useRef<HTMLDivElement>(null)
   const on = new Map<string, Conflict[]>()
-  for (const c of active.value) for (const n of new Set(c.owners.map((o) => o.node))) on.set(n, [...(on.get(n) ?? []), c])
+  for (const c of active.value) for (const n of new Set(c.owners.map((o) => o.node))) {
+    const there = on.get(n)
+    if (there) there.push(c)
+    else on.set(n, [c])
+  }
   const size = list.length <= 30 ? 'large' : list.length <= 120 ? 'medium' : 'small'
   return (
     <div class={`nodes ${size}`} ref={box}>

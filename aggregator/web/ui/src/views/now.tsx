@@ -2,7 +2,7 @@
 import { AddressLink, Ago, Badge, Empty, More } from '../parts/basics'
 import { ConflictCard } from '../parts/conflict'
 import { FindingGroups } from '../parts/finding'
-import { active, connection, coverage, findings, nodes, owners, resolved } from '../live'
+import { active, conflictsKnown, connection, coverage, findings, nodes, owners, resolved } from '../live'
 import { duration, full, ms } from '../time'
 import { compareAddresses, count, grouped, ownerName, someOf, unseen } from '../words'
 import { route, to } from '../route'
@@ -51,7 +51,7 @@ function Verdict({ conflicts }: { conflicts: Conflict[] }) {
     text = `${count(addresses, 'address is', 'addresses are')} held twice${confirmed ? '' : ', it seems'}`
     const where = [...new Set(conflicts.filter((o) => !o.acknowledgement).flatMap((o) => o.owners.map((w) => w.node)))].filter(Boolean).sort(compareAddresses)
     facts = `${[confirmed && `${confirmed} confirmed`, suspected && `${suspected} suspected`, acknowledged && `${acknowledged} acknowledged`].filter(Boolean).join(', ')} · on ${someOf(where)}`
-  } else if (!c) {
+  } else if (!c || !conflictsKnown.value) {
     ;[tone, shape, text, facts] = ['quiet', '…', stale ? 'Cannot tell' : 'Connecting', stale ? connection.value.why : '']
   } else if (c.incomplete) {
     ;[tone, shape, text] = ['warn', '?', 'Cannot tell whether an address is held twice']
