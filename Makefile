@@ -216,7 +216,8 @@ test-all: deps-test deps-pictures web-modules build cni-plugins aws-vpc-cni otel
 	go -C tools/image test ./...
 	go -C tools/release test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./tests/web ./aggregator
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./aggregator
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests/web
 	@$(MAKE) --no-print-directory test-cluster test-kernels
 
 .PHONY: model

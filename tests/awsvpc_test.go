@@ -145,7 +145,10 @@ func TestAllocationsThatIPAMDForgetsAreReported(t *testing.T) {
 	daemon.do("cidr eni-1 198.18.81.5/32")
 	add(t, cni, "new")
 	l.wantConfirmed("198.18.81.5")
-	wait.Until(t, "the cause", func() bool { return l.only("198.18.81.5").GetCause() == "ipam-state-lost" })
+	wait.Until(t, "the cause", func() bool {
+		all := l.watch.find("198.18.81.5")
+		return len(all) == 1 && all[0].GetCause() == "ipam-state-lost"
+	})
 	// The remedy is to restart the first pod, whose address is recorded for the other one.
 	if err := cni.Delete("web"); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nkeys"
+
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/pki"
@@ -32,7 +34,7 @@ var (
 	asking    = regexp.MustCompile(`^(ipwitness |source <\(ipwitness )`)
 	drawing   = regexp.MustCompile(`^ipwitness top\b`)
 	daemon    = regexp.MustCompile(`^ipwitness (agent|aggregator|run) `)
-	watching  = regexp.MustCompile(` (-w|--watch)\b`)
+	staying   = regexp.MustCompile(`^ipwitness ui\b| (-w|--watch)\b`)
 	comment   = regexp.MustCompile(`\s#.*$`)
 )
 
@@ -204,7 +206,7 @@ func TestDocumentedCommandsRun(t *testing.T) {
 			switch {
 			case drawing.MatchString(line):
 				err = h.onTerminal(line)
-			case watching.MatchString(line):
+			case staying.MatchString(line):
 				err = h.starts(line, func(said string) bool { return said != "" })
 			default:
 				err = h.exits(line)
@@ -234,6 +236,7 @@ func runDaemons(t *testing.T, commands []string) {
 		"/etc/hosts":                "127.0.0.1 localhost agg.example.net\n",
 		"/etc/ipwitness/tokens":     strings.Repeat("a", 32) + " agent node1\n" + strings.Repeat("b", 32) + " reader you\n",
 		"/etc/ipwitness/token":      strings.Repeat("a", 32) + "\n",
+		"/etc/ipwitness/nats.creds": natsCredentials(t),
 		h.dir + "/.ipwitness-token": strings.Repeat("b", 32) + "\n",
 	} {
 		if err := os.WriteFile(h.Path(path), []byte(content), 0o600); err != nil {
@@ -257,4 +260,18 @@ func runDaemons(t *testing.T, commands []string) {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
+}
+
+// natsCredentials returns the content of a file with credentials for NATS, whose server does not run.
+func natsCredentials(t *testing.T) string {
+	t.Helper()
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := user.Seed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("-----BEGIN NATS USER JWT-----\neyJ0.eyJ0.eyJ0\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n%s\n------END USER NKEY SEED------\n", seed)
 }

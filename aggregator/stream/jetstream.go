@@ -71,11 +71,12 @@ func (st *store) extend(ctx context.Context) error {
 	return nil
 }
 
-// create creates the stream.
+// create creates the stream. It is not compressed: a server that is killed while it writes a compressed
+// block cannot read that block again (s2: unsupported input), and then accepts nothing.
 func (st *store) create(ctx context.Context) (s jetstream.Stream, err error) {
 	cfg := jetstream.StreamConfig{
 		Name: Name(st.cluster), Description: "transitions of the cluster " + st.cluster, Subjects: []string{Subjects(st.cluster)},
-		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Compression: jetstream.S2Compression,
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
 		MaxAge: st.Retention, MaxBytes: st.Size, Duplicates: duplicatesWithin, DenyDelete: true,
 	}
 	for _, cfg.Replicas = range []int{mostReplicas, 1} {
