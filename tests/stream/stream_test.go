@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	natsclient "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -229,10 +231,7 @@ func TestALargeStateHasSeveralParts(t *testing.T) {
 	const owners = 2000
 	l := newLab(t)
 	r := l.replica(0)
-	var addrs []string
-	for n := range owners {
-		addrs = append(addrs, fmt.Sprintf("10.1.%d.%d", n/200, 1+n%200))
-	}
+	addrs := many(owners)
 	r.present(addrs...)
 	_, end := r.lead()
 	defer end()
@@ -396,4 +395,133 @@ func TestAStreamThatWasRemovedBeginsAgain(t *testing.T) {
 		}
 		return all[0].GetPart() == pb.TransitionBatch_STATE_BEGINS && proto.Size(all[0]) > 0
 	})
+}
+
+// inMemory returns a replica whose journal is in memory, until reopen is called.
+func (l *lab) inMemory() (r *replica, reopen func()) {
+	l.Helper()
+	r = &replica{lab: l, dir: filepath.Join(l.TempDir(), "data")}
+	r.must(os.WriteFile(r.dir, nil, 0o600)) // where the directory should be
+	r.start()
+	l.Cleanup(func() { r.stop() })
+	<-r.Opened()
+	return r, func() {
+		r.must(os.Remove(r.dir))
+		r.ahead.Add(int64(longAgo)) // the journal tries again only after some time
+	}
+}
+
+// many returns some addresses in order.
+func many(count int) (addrs []string) {
+	for n := range count {
+		addrs = append(addrs, fmt.Sprintf("10.1.%d.%d", n/200, 1+n%200))
+	}
+	return addrs
+}
+
+// A stream that refuses the second message of a state stops the publisher, but not the journal.
+func TestAStateThatNATSRefusesDoesNotBlockTheJournal(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: stream.Name(l.cluster), Subjects: []string{stream.Subjects(l.cluster)}, MaxMsgs: 1, Discard: jetstream.DiscardNew,
+	}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	r, reopen := l.inMemory()
+	addrs := many(2000)
+	r.present(addrs...)
+	p, end := r.publish(r.settings())
+	defer end()
+	refused := func() bool { return p.Stats().Failures > 0 && len(l.messages()) == 1 }
+	wait.Until(t, "the stream to refuse a part of the state", refused)
+
+	r.record(pb.Watch_ADDED, "10.2.0.1")
+	wait.Until(t, "a change in the journal", func() bool {
+		found := false
+		r.must(r.Events(t.Context(), &journal.Query{Since: r.now().Add(-longAgo)}, func(e *pb.Event) bool {
+			found = found || e.GetOwner().GetAddress() == "10.2.0.1"
+			return true
+		}))
+		return found
+	})
+	replaced := r.Replaced()
+	reopen()
+	select {
+	case <-replaced:
+	case <-time.After(wait.Patience()):
+		t.Fatal("the journal cannot be replaced while a state is published")
+	}
+	if !refused() {
+		t.Fatal("got another message, want a state that is still refused")
+	}
+	r.present(addrs[:3]...)
+
+	cfg.MaxMsgs = -1
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var last *pb.TransitionBatch
+	wait.Until(t, "the state of the new journal", func() bool {
+		all := l.messages()
+		last = all[len(all)-1]
+		return last.GetPart() == pb.TransitionBatch_STATE_ENDS
+	})
+	var got []string
+	for _, b := range l.messages() {
+		if b.GetPart() == pb.TransitionBatch_STATE_BEGINS {
+			got = nil
+		}
+		for _, one := range b.GetTransitions() {
+			got = append(got, one.GetEvent().GetOwner().GetAddress())
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(addrs[:3]) {
+		t.Errorf("got the state %v, want %v: that of the new journal", got, addrs[:3])
+	}
+}
+
+// The rest of a state is read after the stream has accepted the first part, and is that of the same time.
+func TestAStateThatNATSRefusesIsContinued(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: stream.Name(l.cluster), Subjects: []string{stream.Subjects(l.cluster)}, MaxMsgs: 2, Discard: jetstream.DiscardNew,
+	}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	r := l.replica(0)
+	addrs := many(2000)
+	r.present(addrs...)
+	p, end := r.publish(r.settings())
+	defer end()
+	wait.Until(t, "the stream to refuse a part of the state", func() bool { return p.Stats().Failures > 0 && len(l.messages()) == 2 })
+	r.record(pb.Watch_REMOVED, addrs[len(addrs)-1]) // after the time of the state
+	r.must(r.Feed(pb.Event_OWNER).Flush())
+	cfg.MaxMsgs = -1
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	l.await("REMOVED " + addrs[len(addrs)-1])
+	var got []string
+	for _, b := range l.messages() {
+		for _, one := range b.GetTransitions() {
+			if one.GetEvent().GetPresent() {
+				got = append(got, one.GetEvent().GetOwner().GetAddress())
+			}
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(addrs) {
+		t.Errorf("got a state of %d owners, want the %d at its time, each once and in order", len(got), len(addrs))
+	}
 }
