@@ -525,3 +525,25 @@ func TestAStateThatNATSRefusesIsContinued(t *testing.T) {
 		t.Errorf("got a state of %d owners, want the %d at its time, each once and in order", len(got), len(addrs))
 	}
 }
+
+func TestAnOutageBeforeTheFirstMessageIsALag(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.server.Kill()
+	r := l.replica(0)
+	r.present("10.0.0.1")
+	p, end := r.publish(r.settings())
+	wait.Until(t, "a lag", func() bool { return p.Stats().Lag > 0 })
+	r.ahead.Store(int64(longAgo))
+	if lag := p.Stats().Lag; lag < longAgo {
+		t.Errorf("got a lag of %s, want at least %s", lag, longAgo)
+	}
+	r.must(l.server.Restart(l.url))
+	wait.Until(t, "no lag", func() bool { return l.states() > 0 && p.Stats().Lag == 0 })
+	l.server.Kill()
+	wait.Until(t, "a lag again", func() bool { return p.Stats().Lag > 0 })
+	end()
+	if lag := p.Stats().Lag; lag != 0 {
+		t.Errorf("got a lag of %s of a replica that does not lead, want none", lag)
+	}
+}
