@@ -297,6 +297,7 @@ func TestACABundleRequiresTLS(t *testing.T) {
 	r.present("10.0.0.1")
 	p, end := r.publish(settings)
 	defer end()
+	wait.Until(t, "the client to fail", func() bool { return p.Stats().Lag > 0 })
 	r.ahead.Store(int64(longAgo)) // problems are reported after a minute
 	wait.Until(t, "a problem", func() bool { return strings.Contains(fmt.Sprint(p.Problems()), "secure connection") })
 	if n := len(l.messages()); n != before {

@@ -419,6 +419,25 @@ func many(count int) (addrs []string) {
 	return addrs
 }
 
+// complete returns the addresses of the last state in the stream; ok is false if no state is complete.
+func (l *lab) complete() (addrs []string, ok bool) {
+	for _, b := range l.messages() {
+		switch b.GetPart() {
+		case pb.TransitionBatch_UNSPECIFIED:
+			continue
+		case pb.TransitionBatch_STATE_BEGINS:
+			addrs, ok = nil, false
+		case pb.TransitionBatch_STATE_ENDS:
+			ok = true
+		default:
+		}
+		for _, one := range b.GetTransitions() {
+			addrs = append(addrs, one.GetEvent().GetOwner().GetAddress())
+		}
+	}
+	return addrs, ok
+}
+
 // A stream that refuses the second message of a state stops the publisher, but not the journal.
 func TestAStateThatNATSRefusesDoesNotBlockTheJournal(t *testing.T) {
 	t.Parallel()
@@ -466,21 +485,11 @@ func TestAStateThatNATSRefusesDoesNotBlockTheJournal(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	var last *pb.TransitionBatch
-	wait.Until(t, "the state of the new journal", func() bool {
-		all := l.messages()
-		last = all[len(all)-1]
-		return last.GetPart() == pb.TransitionBatch_STATE_ENDS
-	})
 	var got []string
-	for _, b := range l.messages() {
-		if b.GetPart() == pb.TransitionBatch_STATE_BEGINS {
-			got = nil
-		}
-		for _, one := range b.GetTransitions() {
-			got = append(got, one.GetEvent().GetOwner().GetAddress())
-		}
-	}
+	wait.Until(t, "the state of the new journal", func() (ok bool) {
+		got, ok = l.complete()
+		return ok
+	})
 	if fmt.Sprint(got) != fmt.Sprint(addrs[:3]) {
 		t.Errorf("got the state %v, want %v: that of the new journal", got, addrs[:3])
 	}
@@ -513,16 +522,55 @@ func TestAStateThatNATSRefusesIsContinued(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.await("REMOVED " + addrs[len(addrs)-1])
-	var got []string
-	for _, b := range l.messages() {
-		for _, one := range b.GetTransitions() {
-			if one.GetEvent().GetPresent() {
-				got = append(got, one.GetEvent().GetOwner().GetAddress())
-			}
-		}
-	}
+	got, _ := l.complete()
 	if fmt.Sprint(got) != fmt.Sprint(addrs) {
 		t.Errorf("got a state of %d owners, want the %d at its time, each once and in order", len(got), len(addrs))
+	}
+}
+
+// A state of a time that the journal has dropped cannot be completed: another one follows.
+func TestAStateThatTheJournalDropsIsNotCompleted(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: stream.Name(l.cluster), Subjects: []string{stream.Subjects(l.cluster)}, MaxMsgs: 1, Discard: jetstream.DiscardNew,
+	}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	r := l.replica(0)
+	addrs := many(2000)
+	r.present(addrs...)
+	at := r.now()
+	p, end := r.publish(r.settings())
+	defer end()
+	wait.Until(t, "the stream to refuse a part of the state", func() bool { return p.Stats().Failures > 0 && len(l.messages()) == 1 })
+	wait.Until(t, "the journal to drop the time of the state", func() bool {
+		if r.now().Before(at.Add(3 * journal.DefaultRetention)) {
+			r.ahead.Add(int64(journal.DefaultRetention / 2))
+		} else {
+			r.ahead.Add(int64(longAgo)) // old segments are dropped only once a minute
+		}
+		r.record(pb.Watch_REMOVED, addrs[0])
+		r.record(pb.Watch_ADDED, addrs[0])
+		r.must(r.Feed(pb.Event_OWNER).Flush())
+		return r.Oldest().After(at)
+	})
+	cfg.MaxMsgs = -1
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	wait.Until(t, "a complete state", func() (ok bool) {
+		got, ok = l.complete()
+		return ok
+	})
+	if n := l.states(); n != 2 || fmt.Sprint(got) != fmt.Sprint(addrs) {
+		t.Errorf("got %d states, the last one with %d owners; want 2 states and %d owners", n, len(got), len(addrs))
 	}
 }
 
