@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -71,11 +72,33 @@ func (s *Settings) Check() error {
 			return fmt.Errorf("read the credentials for NATS: %w", err)
 		}
 	}
+	if s.Token != "" {
+		for _, server := range s.Servers {
+			if s.plain(server) && !loopback(server) {
+				return fmt.Errorf("--nats-token-file is not sent to %s without TLS, because it could be read in transit: use tls:// or wss:// in every --nats URL, or set --nats-ca; or use --nats-nkey or --nats-creds, whose secrets are never sent", server)
+			}
+		}
+	}
 	if _, err := s.roots(); err != nil {
 		return err
 	}
 	_, err := s.pair()
 	return err
+}
+
+// plain reports whether a server may be reached without TLS.
+func (s *Settings) plain(server string) bool {
+	if s.CA+s.Cert != "" { // see options
+		return false
+	}
+	u, err := url.Parse(server)
+	return err != nil || u.Scheme != "tls" && u.Scheme != "wss"
+}
+
+// loopback reports whether a server is on this host.
+func loopback(server string) bool {
+	u, err := url.Parse(server)
+	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
 // Exposed returns the files with a secret that every user of this host can read.
@@ -139,6 +162,9 @@ func (s *Settings) options() (all []nats.Option, err error) {
 			raw, _ := os.ReadFile(s.Token) // without the token, the server refuses the connection
 			return strings.TrimSpace(string(raw))
 		}))
+		if slices.ContainsFunc(s.Servers, s.plain) { // on this host; servers that these name may be on others
+			all = append(all, nats.IgnoreDiscoveredServers())
+		}
 	}
 	return all, nil
 }

@@ -130,7 +130,7 @@ func (f *following) run(ctx context.Context) error {
 	look := time.NewTicker(coverageEvery)
 	defer look.Stop()
 	for {
-		if err := f.look(ctx); err != nil {
+		if err := f.look(ctx); err != nil && !errors.Is(err, errPruned) {
 			return err
 		}
 		until, _, more := f.Journal.Written()
@@ -143,7 +143,7 @@ func (f *following) run(ctx context.Context) error {
 			f.stateAt = time.Time{} // the state is published again, to be sure
 		}
 		if from.After(f.at) {
-			if err := f.publishState(ctx, from); err != nil {
+			if err := f.publishState(ctx, from); err != nil && !errors.Is(err, errPruned) {
 				return err
 			}
 			continue
@@ -195,7 +195,7 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 		reached, full = at, len(b.Transitions) == mostTransitions
 		return !full
 	})
-	if err != nil {
+	if err = errors.Join(f.current(), err); err != nil {
 		return err
 	}
 	if !full {
@@ -238,35 +238,42 @@ func (f *following) publish(ctx context.Context, b *pb.TransitionBatch) error {
 	return nil
 }
 
-// publishState publishes the complete state at a time, from which on everything is published.
+// current returns an error if the journal has started again, so that what was read last may be from
+// another store.
+func (f *following) current() error {
+	select {
+	case <-f.replaced:
+		return journal.ErrReplaced
+	default:
+		return nil
+	}
+}
+
+// errPruned is the error for a state that the journal has dropped before all of it was published.
+var errPruned = errors.New("the journal has dropped the state before all of it was published")
+
+// publishState publishes the complete state at a time, from which on everything is published. While it
+// publishes a message, it does not read the journal: the journal waits for its readers.
 func (f *following) publishState(ctx context.Context, at time.Time) error {
 	f.former, f.at = nil, at
 	first := f.number + 1
-	b, bytes := f.message(), 0
+	b := f.message()
 	b.Part = pb.TransitionBatch_STATE_BEGINS
-	var failure error
 	for _, kind := range []pb.Event_Kind{pb.Event_NODE, pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING} {
-		err := f.Journal.At(ctx, kind, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, position journal.Position) bool {
-			e.Type, e.Present = pb.Watch_ADDED, true
-			t := &pb.Transition{Event: e, Item: position.Item()}
-			size := proto.Size(t)
-			if size > largest {
-				f.refuse(at)
-				return true
+		position := journal.Position{}
+		for {
+			full, err := f.addState(ctx, b, kind, at, &position)
+			if err != nil {
+				return err
 			}
-			if bytes+size > mostBytes || len(b.Transitions) == mostTransitions {
-				if failure = f.publish(ctx, b); failure != nil {
-					return false
-				}
-				b, bytes = f.message(), 0
-				b.Part = pb.TransitionBatch_STATE
+			if !full {
+				break
 			}
-			b.Transitions = append(b.Transitions, t)
-			bytes += size
-			return true
-		})
-		if err := errors.Join(failure, err); err != nil {
-			return err
+			if err := f.publish(ctx, b); err != nil {
+				return err
+			}
+			b = f.message()
+			b.Part = pb.TransitionBatch_STATE
 		}
 	}
 	if b.Part == pb.TransitionBatch_STATE_BEGINS { // a state has at least two messages
@@ -282,6 +289,35 @@ func (f *following) publishState(ctx context.Context, at time.Time) error {
 	f.stateAt, f.stateFrom = f.Clock(), first
 	f.Log.Info("published the complete state", "at", at, "messages", f.number-first+1)
 	return nil
+}
+
+// addState adds the items of a kind at a time to a message, from a position on, which it moves. It
+// reports whether the message is full, so that other items may follow.
+func (f *following) addState(ctx context.Context, b *pb.TransitionBatch, kind pb.Event_Kind, at time.Time, position *journal.Position) (full bool, err error) {
+	bytes := 0
+	for _, t := range b.GetTransitions() { // of other kinds
+		bytes += proto.Size(t)
+	}
+	err = f.Journal.At(ctx, kind, at, ipam.Range{}, *position, func(e *pb.Event, p journal.Position) bool {
+		e.Type, e.Present = pb.Watch_ADDED, true
+		t := &pb.Transition{Event: e, Item: p.Item()}
+		switch size := proto.Size(t); {
+		case size > largest:
+			f.refuse(at)
+		case bytes > 0 && bytes+size > mostBytes || len(b.GetTransitions()) == mostTransitions:
+			full = true
+			return false // it is the first one of the next message
+		default:
+			b.Transitions = append(b.Transitions, t)
+			bytes += size
+		}
+		*position = p
+		return true
+	})
+	if err = errors.Join(f.current(), err); err == nil && at.Before(f.Journal.Oldest()) {
+		err = errPruned
+	}
+	return full, err
 }
 
 // look publishes the state again now and then, and if the stream has lost the last one. It has the stream

@@ -97,6 +97,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	defer p.use(nil)
 	link, err := Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Log, p.Clock)
 	for err != nil { // a file of the settings has changed
 		p.failed(err)
@@ -107,7 +108,6 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 	defer link.Close()
 	p.use(link)
-	defer p.use(nil)
 	for attempts := 1; ctx.Err() == nil; attempts++ {
 		began := p.Clock()
 		err := p.follow(ctx, link)

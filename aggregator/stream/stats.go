@@ -17,7 +17,8 @@ type Stats struct {
 	Sent, Refused, Failures uint64
 	// Lost is the number of periods of which the journal did not have all transitions any more.
 	Lost uint64
-	// Lag is the age of the oldest transition that is waiting; 0 if there is none.
+	// Lag is the age of the oldest transition that is waiting. If none is known to wait, it is how long
+	// NATS has been unreachable or has failed; 0 if it works.
 	Lag time.Duration
 }
 
@@ -84,13 +85,27 @@ func (p *Publisher) Stats() *Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out, since := p.stats, p.waiting
-	if since.IsZero() && p.failing != nil {
-		since = p.since
+	if since.IsZero() {
+		since, _ = p.trouble()
 	}
 	if !since.IsZero() {
 		out.Lag = max(0, p.Clock().Sub(since))
 	}
 	return &out
+}
+
+// trouble returns why NATS accepts nothing, and since when; zero and nil if it does. The caller holds the
+// lock.
+func (p *Publisher) trouble() (since time.Time, err error) {
+	if p.failing != nil {
+		since, err = p.since, p.failing
+	}
+	if p.link != nil {
+		if lost, down := p.link.Down(); down != nil && (err == nil || lost.Before(since)) {
+			since, err = lost, down
+		}
+	}
+	return since, err
 }
 
 // Problems describes why transitions are not published; empty if they are, or if that may be a matter of
@@ -101,12 +116,7 @@ func (p *Publisher) Problems() []string {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	since, err := p.since, p.failing
-	if p.link != nil {
-		if lost, down := p.link.Down(); down != nil && (err == nil || lost.Before(since)) {
-			since, err = lost, down
-		}
-	}
+	since, err := p.trouble()
 	var problems []string
 	now := p.Clock()
 	if err != nil && now.Sub(since) >= complainAfter {

@@ -203,6 +203,11 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			nil,
 			"ipwitness: the settings of NATS need its servers: set --nats\n",
 		},
+		"token for NATS without TLS": {
+			[]string{"aggregator", "--nats", "nats://nats:4222", "--nats-token-file", badValue, "--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"},
+			nil,
+			"ipwitness: --nats-token-file is not sent to nats://nats:4222 without TLS, because it could be read in transit: use tls:// or wss:// in every --nats URL, or set --nats-ca; or use --nats-nkey or --nats-creds, whose secrets are never sent\n",
+		},
 		"bad environment": {
 			[]string{"run"},
 			map[string]string{"IPWITNESS_STALE_AFTER": "soon"},

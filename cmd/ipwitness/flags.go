@@ -92,7 +92,7 @@ func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
 	fs.StringVar(&cfg.Key, "nats-key", "", "private key `FILE` of --nats-cert, in PEM")
 	fs.StringVar(&cfg.Creds, "nats-creds", "", "credentials `FILE` for NATS, with a JWT and its seed")
 	fs.StringVar(&cfg.NKey, "nats-nkey", "", "`FILE` with the NKey seed for NATS")
-	fs.StringVar(&cfg.Token, "nats-token-file", "", "token `FILE` for NATS")
+	fs.StringVar(&cfg.Token, "nats-token-file", "", "token `FILE` for NATS; sent only with TLS, or to this host")
 	cfg.Retention, cfg.Size = transitions.DefaultRetention, transitions.DefaultSize
 	fs.Var(retention{&cfg.Retention}, "nats-retention", "time for which a new stream keeps transitions")
 	fs.Var(size{&cfg.Size}, "nats-size", "disk space that a new stream may take on each NATS server")

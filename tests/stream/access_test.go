@@ -238,3 +238,69 @@ func TestSettingsThatCannotWorkAreErrors(t *testing.T) {
 		t.Errorf("got %v, want no error", err)
 	}
 }
+
+// A URL with TLS, a CA bundle or a client certificate makes the client use TLS, whatever the server says.
+func TestATokenNeedsTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := pki.New(dir, "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := ca.Issue(pki.Want{File: "client", CommonName: "client"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, _ := user.Seed()
+	l := &lab{T: t}
+	token, nkey := l.file("token", "secret\n"), l.file("nkey", string(seed))
+	for name, one := range map[string]struct {
+		settings stream.Settings
+		refused  bool
+	}{
+		"nats":                   {stream.Settings{Servers: []string{"nats://192.0.2.1:4222"}, Token: token}, true},
+		"ws":                     {stream.Settings{Servers: []string{"ws://nats.example.net"}, Token: token}, true},
+		"one of several":         {stream.Settings{Servers: []string{"tls://192.0.2.1:4222", "nats://192.0.2.2:4222"}, Token: token}, true},
+		"a name like loopback":   {stream.Settings{Servers: []string{"nats://localhost.example.net:4222"}, Token: token}, true},
+		"tls and wss":            {stream.Settings{Servers: []string{"tls://192.0.2.1:4222", "wss://nats.example.net"}, Token: token}, false},
+		"a CA bundle":            {stream.Settings{Servers: []string{"nats://192.0.2.1:4222"}, Token: token, CA: ca.File}, false},
+		"a certificate":          {stream.Settings{Servers: []string{"ws://192.0.2.1:4222"}, Token: token, Cert: client.Cert, Key: client.Key}, false},
+		"this host":              {stream.Settings{Servers: []string{"nats://127.0.0.1:4222", "nats://[::1]:4222", "ws://localhost"}, Token: token}, false},
+		"an NKey, which is safe": {stream.Settings{Servers: []string{"nats://192.0.2.1:4222"}, NKey: nkey}, false},
+	} {
+		err := one.settings.Check()
+		if !one.refused && err != nil {
+			t.Errorf("%s: got %v, want no error", name, err)
+		}
+		if one.refused && (err == nil || !strings.Contains(err.Error(), "without TLS")) {
+			t.Errorf("%s: got %v, want an error that says that there is no TLS", name, err)
+		}
+	}
+}
+
+// A server without TLS gets nothing of a client with a CA bundle.
+func TestACABundleRequiresTLS(t *testing.T) {
+	ca, err := pki.New(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLabWith(t, "authorization { token: secret }\n", natsclient.Token("secret"))
+	settings := l.settings()
+	settings.Token = l.file("token", "secret\n")
+	l.publishes(settings)
+	before := len(l.messages())
+	settings.CA = ca.File
+	r := l.replica(0)
+	r.present("10.0.0.1")
+	p, end := r.publish(settings)
+	defer end()
+	wait.Until(t, "the client to fail", func() bool { return p.Stats().Lag > 0 })
+	r.ahead.Store(int64(longAgo)) // problems are reported after a minute
+	wait.Until(t, "a problem", func() bool { return strings.Contains(fmt.Sprint(p.Problems()), "secure connection") })
+	if n := len(l.messages()); n != before {
+		t.Errorf("got %d more messages without TLS, want none", n-before)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	natsclient "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -229,10 +231,7 @@ func TestALargeStateHasSeveralParts(t *testing.T) {
 	const owners = 2000
 	l := newLab(t)
 	r := l.replica(0)
-	var addrs []string
-	for n := range owners {
-		addrs = append(addrs, fmt.Sprintf("10.1.%d.%d", n/200, 1+n%200))
-	}
+	addrs := many(owners)
 	r.present(addrs...)
 	_, end := r.lead()
 	defer end()
@@ -396,4 +395,213 @@ func TestAStreamThatWasRemovedBeginsAgain(t *testing.T) {
 		}
 		return all[0].GetPart() == pb.TransitionBatch_STATE_BEGINS && proto.Size(all[0]) > 0
 	})
+}
+
+// inMemory returns a replica whose journal is in memory, until reopen is called.
+func (l *lab) inMemory() (r *replica, reopen func()) {
+	l.Helper()
+	r = &replica{lab: l, dir: filepath.Join(l.TempDir(), "data")}
+	r.must(os.WriteFile(r.dir, nil, 0o600)) // where the directory should be
+	r.start()
+	l.Cleanup(func() { r.stop() })
+	<-r.Opened()
+	return r, func() {
+		r.must(os.Remove(r.dir))
+		r.ahead.Add(int64(longAgo)) // the journal tries again only after some time
+	}
+}
+
+// many returns some addresses in order.
+func many(count int) (addrs []string) {
+	for n := range count {
+		addrs = append(addrs, fmt.Sprintf("10.1.%d.%d", n/200, 1+n%200))
+	}
+	return addrs
+}
+
+// complete returns the addresses of the last state in the stream; ok is false if it is not complete.
+func (l *lab) complete() (addrs []string, ok bool) {
+	for _, b := range l.messages() {
+		switch b.GetPart() {
+		case pb.TransitionBatch_UNSPECIFIED:
+			continue
+		case pb.TransitionBatch_STATE_BEGINS:
+			addrs, ok = nil, false
+		case pb.TransitionBatch_STATE_ENDS:
+			ok = true
+		default:
+		}
+		for _, one := range b.GetTransitions() {
+			addrs = append(addrs, one.GetEvent().GetOwner().GetAddress())
+		}
+	}
+	return addrs, ok
+}
+
+// ends returns the number of complete states in the stream.
+func (l *lab) ends() (n int) {
+	for _, b := range l.messages() {
+		if b.GetPart() == pb.TransitionBatch_STATE_ENDS {
+			n++
+		}
+	}
+	return n
+}
+
+// A stream that refuses the second message of a state stops the publisher, but not the journal.
+func TestAStateThatNATSRefusesDoesNotBlockTheJournal(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: stream.Name(l.cluster), Subjects: []string{stream.Subjects(l.cluster)}, MaxMsgs: 1, Discard: jetstream.DiscardNew,
+	}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	r, reopen := l.inMemory()
+	addrs := many(2000)
+	r.present(addrs...)
+	p, end := r.publish(r.settings())
+	defer end()
+	refused := func() bool { return p.Stats().Failures > 0 && len(l.messages()) == 1 }
+	wait.Until(t, "the stream to refuse a part of the state", refused)
+
+	r.record(pb.Watch_ADDED, "10.2.0.1")
+	wait.Until(t, "a change in the journal", func() bool {
+		found := false
+		r.must(r.Events(t.Context(), &journal.Query{Since: r.now().Add(-longAgo)}, func(e *pb.Event) bool {
+			found = found || e.GetOwner().GetAddress() == "10.2.0.1"
+			return true
+		}))
+		return found
+	})
+	replaced := r.Replaced()
+	reopen()
+	select {
+	case <-replaced:
+	case <-time.After(wait.Patience()):
+		t.Fatal("the journal cannot be replaced while a state is published")
+	}
+	if !refused() {
+		t.Fatal("got another message, want a state that is still refused")
+	}
+	r.present(addrs[:3]...)
+
+	cfg.MaxMsgs = -1
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	wait.Until(t, "the state of the new journal", func() (ok bool) {
+		got, ok = l.complete()
+		return ok
+	})
+	if n := l.ends(); n != 1 || fmt.Sprint(got) != fmt.Sprint(addrs[:3]) {
+		t.Errorf("got %d complete states, the last one %v; want only that of the new journal, %v", n, got, addrs[:3])
+	}
+}
+
+// The rest of a state is read after the stream has accepted the first part, and is that of the same time.
+func TestAStateThatNATSRefusesIsContinued(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: stream.Name(l.cluster), Subjects: []string{stream.Subjects(l.cluster)}, MaxMsgs: 2, Discard: jetstream.DiscardNew,
+	}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	r := l.replica(0)
+	addrs := many(2000)
+	r.present(addrs...)
+	p, end := r.publish(r.settings())
+	defer end()
+	wait.Until(t, "the stream to refuse a part of the state", func() bool { return p.Stats().Failures > 0 && len(l.messages()) == 2 })
+	r.record(pb.Watch_REMOVED, addrs[len(addrs)-1]) // after the time of the state
+	r.must(r.Feed(pb.Event_OWNER).Flush())
+	cfg.MaxMsgs = -1
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	l.await("REMOVED " + addrs[len(addrs)-1])
+	got, _ := l.complete()
+	if fmt.Sprint(got) != fmt.Sprint(addrs) {
+		t.Errorf("got a state of %d owners, want the %d at its time, each once and in order", len(got), len(addrs))
+	}
+}
+
+// A state of a time that the journal has dropped cannot be completed: another one follows.
+func TestAStateThatTheJournalDropsIsNotCompleted(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	js, err := jetstream.New(l.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: stream.Name(l.cluster), Subjects: []string{stream.Subjects(l.cluster)}, MaxMsgs: 1, Discard: jetstream.DiscardNew,
+	}
+	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	r := l.replica(0)
+	addrs := many(2000)
+	r.present(addrs...)
+	at := r.now()
+	p, end := r.publish(r.settings())
+	defer end()
+	wait.Until(t, "the stream to refuse a part of the state", func() bool { return p.Stats().Failures > 0 && len(l.messages()) == 1 })
+	wait.Until(t, "the journal to drop the time of the state", func() bool {
+		if r.now().Before(at.Add(3 * journal.DefaultRetention)) {
+			r.ahead.Add(int64(journal.DefaultRetention / 2))
+		} else {
+			r.ahead.Add(int64(longAgo)) // old segments are dropped only once a minute
+		}
+		r.record(pb.Watch_REMOVED, addrs[0])
+		r.record(pb.Watch_ADDED, addrs[0])
+		r.must(r.Feed(pb.Event_OWNER).Flush())
+		return r.Oldest().After(at)
+	})
+	cfg.MaxMsgs = -1
+	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	wait.Until(t, "a complete state", func() (ok bool) {
+		got, ok = l.complete()
+		return ok
+	})
+	if n := l.ends(); n != 1 || l.states() != 2 || fmt.Sprint(got) != fmt.Sprint(addrs) {
+		t.Errorf("got %d complete states, the last one with %d owners; want only the second one, with %d owners", n, len(got), len(addrs))
+	}
+}
+
+func TestAnOutageBeforeTheFirstMessageIsALag(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.server.Kill()
+	r := l.replica(0)
+	r.present("10.0.0.1")
+	p, end := r.publish(r.settings())
+	wait.Until(t, "a lag", func() bool { return p.Stats().Lag > 0 })
+	r.ahead.Store(int64(longAgo))
+	if lag := p.Stats().Lag; lag < longAgo {
+		t.Errorf("got a lag of %s, want at least %s", lag, longAgo)
+	}
+	r.must(l.server.Restart(l.url))
+	wait.Until(t, "no lag", func() bool { return l.states() > 0 && p.Stats().Lag == 0 })
+	l.server.Kill()
+	wait.Until(t, "a lag again", func() bool { return p.Stats().Lag > 0 })
+	end()
+	if lag := p.Stats().Lag; lag != 0 {
+		t.Errorf("got a lag of %s of a replica that does not lead, want none", lag)
+	}
 }
