@@ -272,7 +272,7 @@ func (s *Settings) Hosts() string {
 	for _, server := range s.Servers {
 		u, err := url.Parse(server)
 		if err != nil {
-			continue // Check has refused it
+			continue // the flag refuses it
 		}
 		hosts = append(hosts, u.Host)
 	}
