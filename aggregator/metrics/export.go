@@ -18,7 +18,7 @@ func newExportMetrics() exportMetrics {
 		refused:  desc("refused_transitions_total", "Transitions of which a receiver does not accept the content, and which it does not get."),
 		failures: desc("failures_total", "Attempts to deliver transitions that failed. Each is repeated."),
 		lost:     desc("lost_periods_total", "Periods of which a receiver does not get all transitions, because the journal lost or dropped them before they were delivered."),
-		lag:      desc("lag_seconds", "Age of the oldest transition that is to be delivered; 0 if there is none."),
+		lag:      desc("lag_seconds", "Age of the oldest transition that is to be delivered, or of an outage of NATS; 0 if there is none."),
 	}
 }
 
