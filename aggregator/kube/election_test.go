@@ -272,6 +272,9 @@ func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	if got, err := fresh.Load(t.Context(), "webhook"); string(got) != "one" {
 		t.Fatalf("got %q, %v, want what the former leader told", got, err)
 	}
+	if got, err := fresh.Load(t.Context(), "alertmanager http://one"); err != nil || got != nil {
+		t.Fatalf("got %q, %v, want nothing", got, err)
+	}
 	if err := fresh.Save(t.Context(), "alertmanager http://one", []byte("two")); err != nil {
 		t.Fatal(err)
 	}
