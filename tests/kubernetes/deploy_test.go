@@ -1033,8 +1033,10 @@ func TestInstallGuide(t *testing.T) {
 	}
 	// The commands expect the repository in the working directory, and write files there.
 	work := t.TempDir()
-	if err := os.Symlink(filepath.Dir(manifests), filepath.Join(work, "deploy")); err != nil {
-		t.Fatal(err)
+	for name, target := range map[string]string{"deploy": filepath.Dir(manifests), "bin": filepath.Dir(binary)} {
+		if err := os.Symlink(absolute(target), filepath.Join(work, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	guide, err := os.ReadFile("../../docs/install-kubernetes.md")
 	if err != nil {
@@ -1047,7 +1049,7 @@ func TestInstallGuide(t *testing.T) {
 	for _, block := range blocks {
 		commands, _, _ := strings.Cut(block, "```")
 		cmd := i.Command("sh", "-euxc", "cd '"+work+"'\n"+commands)
-		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig, "HOME="+work)
+		cmd.Env = append(cmd.Env, "PATH="+bin+":"+work+"/.local/bin:"+os.Getenv("PATH"), "KUBECONFIG="+i.Cluster.kubeconfig, "HOME="+work)
 		out, err := i.Output(cmd)
 		if err != nil {
 			t.Fatalf("%s\n%v\n%s", commands, err, out)
