@@ -34,6 +34,10 @@ type Services struct {
 	cluster *Cluster
 	client  *http.Client
 	dns     net.PacketConn
+	// ctx ends when the Services do, and working has the goroutines, which use the machines.
+	ctx     context.Context
+	end     context.CancelFunc
+	working sync.WaitGroup
 
 	mu        sync.Mutex
 	addresses map[string]bool      // of Services that are served
@@ -51,15 +55,17 @@ func (c *Cluster) Services(ctx context.Context) (*Services, error) {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(cert)
 	s := &Services{cluster: c, client: c.Client(), addresses: map[string]bool{}, pods: map[types.UID]string{}}
+	s.ctx, s.end = context.WithCancel(context.Background())
 	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	err = c.Do(func() (err error) {
 		s.dns, err = net.ListenPacket("udp4", Address+":53")
 		return err
 	})
 	if err != nil {
+		s.end()
 		return nil, fmt.Errorf("offer DNS: %w", err)
 	}
-	go s.resolve()
+	s.working.Go(s.resolve)
 	if _, err := s.Serve(ctx, "default", "kubernetes"); err != nil {
 		s.Close()
 		return nil, err
@@ -69,12 +75,14 @@ func (c *Cluster) Services(ctx context.Context) (*Services, error) {
 
 // Close ends the Services.
 func (s *Services) Close() {
+	s.end()
 	_ = s.dns.Close()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, l := range s.listeners {
 		_ = l.Close()
 	}
+	s.mu.Unlock()
+	s.working.Wait()
 	for address := range s.addresses {
 		for _, h := range s.cluster.machines() {
 			_, _ = h.Run("ip addr del %s/32 dev lo", address)
@@ -166,6 +174,9 @@ func (s *Services) serve(ctx context.Context, namespace, name string) ([]string,
 // listen listens on all machines at an address that leads to a pod of a Service; empty for any. The caller
 // holds mu.
 func (s *Services) listen(service *corev1.Service, address string, pod types.UID) error {
+	if s.ctx.Err() != nil {
+		return s.ctx.Err()
+	}
 	for _, h := range s.cluster.machines() {
 		for _, port := range service.Spec.Ports {
 			var l net.Listener
@@ -177,8 +188,10 @@ func (s *Services) listen(service *corev1.Service, address string, pod types.UID
 				return fmt.Errorf("serve %s/%s: %w", service.Namespace, service.Name, err)
 			}
 			s.listeners = append(s.listeners, l)
-			go s.accept(l, func(ctx context.Context) (net.Conn, error) {
-				return s.dial(ctx, service.Namespace, service.Name, port.Name, pod)
+			s.working.Go(func() {
+				s.accept(l, func(ctx context.Context) (net.Conn, error) {
+					return s.dial(ctx, service.Namespace, service.Name, port.Name, pod)
+				})
 			})
 		}
 	}
@@ -191,17 +204,18 @@ func (s *Services) accept(l net.Listener, dial func(context.Context) (net.Conn, 
 		if err != nil {
 			return
 		}
-		go func() {
+		s.working.Go(func() {
 			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
 			defer cancel()
 			to, err := dial(ctx)
 			if err != nil {
 				return // without an endpoint, the connection is closed
 			}
 			defer func() { _ = to.Close() }()
+			defer context.AfterFunc(s.ctx, func() { _ = to.Close() })()
 			join(conn, to)
-		}()
+		})
 	}
 }
 
@@ -331,7 +345,7 @@ func (s *Services) answer(m *dnsmessage.Message) {
 		m.RCode = dnsmessage.RCodeNameError
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
 	defer cancel()
 	addresses, err := s.serve(ctx, namespace, service)
 	if err != nil {
