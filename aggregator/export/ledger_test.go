@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,7 @@ func TestANewLeaderContinues(t *testing.T) {
 		b.state()
 		s.lead(a)
 		first, second := a.conflict(1), a.conflict(2)
+		first.Owners[0].AssignedAt = first.GetDetectedAt()
 		both(first, a, b)
 		both(second, a, b)
 		f := &pb.Finding{Id: "f1", Kind: "leaked", Address: "10.0.0.9", Severity: pb.Finding_WARNING, DetectedAt: timestamppb.New(a.clock())}
@@ -152,7 +154,7 @@ func TestANewLeaderContinues(t *testing.T) {
 		s.lead(a)
 		again := proto.CloneOf(first)
 		again.Episode, again.DetectedAt = 2, timestamppb.New(a.clock())
-		again.ConfirmedAt = again.DetectedAt
+		again.ConfirmedAt, again.Owners[0].AssignedAt = again.DetectedAt, again.DetectedAt
 		both(again, a, b)
 		got = a.awaitTypes(h, append(types(got), "10.0.0.1 conflict.confirmed")...)
 		ids := make(map[string]bool)
@@ -215,6 +217,106 @@ func TestALeaderWithANewJournal(t *testing.T) {
 	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed")
 }
 
+// A leader tells the end of what the former leader has told of, even if it was itself away when it ended, once
+// it knows everything: whether it restarted afterwards, or never knew the conflict.
+func TestANewLeaderTellsEndsThatItHasNotSeen(t *testing.T) {
+	h := newHook(t)
+	a, b, s := replicas(t, Settings{Webhook: h.URL}, 0)
+	a.state()
+	b.state()
+	s.lead(a)
+	known, unknown, lasting := a.conflict(1), a.conflict(2), a.conflict(3)
+	both(known, a, b)
+	a.changed(unknown)
+	both(lasting, a, b)
+	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.3 conflict.confirmed")
+	s.awaitWritten(t)
+
+	// Both end while neither replica runs, and the other one leads then.
+	a.follow()
+	b.stop()
+	b.add(a.clock().Sub(b.clock()) + time.Minute)
+	b.start()
+	b.state(lasting)
+	s.lead(b)
+	b.add(2 * completeFor)
+	both(b.conflict(4), b) // it does not know everything yet
+	told := []string{
+		"10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.3 conflict.confirmed",
+		"10.0.0.1 conflict.resolved", "10.0.0.4 conflict.confirmed", // its journal recorded what changed while it was away
+	}
+	b.awaitTypes(h, told...)
+	b.complete.Store(true)
+	wait.Until(t, "the end of the conflict that it never knew", func() bool {
+		b.add(time.Second)
+		return len(h.accepted(t)) > len(told)
+	})
+	got := b.awaitTypes(h, append(told, "10.0.0.2 conflict.resolved")...)
+
+	// The next leader does not tell them again.
+	s.awaitWritten(t)
+	a.complete.Store(true)
+	a.changed(resolved(known, a.clock()))
+	a.changed(resolved(unknown, a.clock()))
+	a.changed(b.conflict(4))
+	a.add(b.clock().Sub(a.clock()))
+	s.lead(a)
+	a.changed(resolved(lasting, a.clock()))
+	b.awaitTypes(h, append(types(got), "10.0.0.3 conflict.resolved")...)
+}
+
+// A leader that ends before it has told anything leaves everything since its beginning to the next one.
+func TestALeaderThatHasToldNothingIsContinued(t *testing.T) {
+	h := newHook(t)
+	h.answers(func(http.ResponseWriter, int) int { return http.StatusServiceUnavailable })
+	a, b, s := replicas(t, Settings{Webhook: h.URL}, 0)
+	a.state()
+	b.state()
+	s.lead(a)
+	s.awaitWritten(t)
+	short := a.conflict(1)
+	both(short, a, b)
+	wait.Until(t, "an attempt", func() bool { return len(h.all()) > 0 })
+	both(resolved(short, a.clock()), a, b)
+	s.lead(b)
+	h.answers(nil)
+	both(a.conflict(2), a, b)
+	b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved", "10.0.0.2 conflict.confirmed")
+}
+
+// Once a new leader knows everything, it corrects what the receiver believes: it tells the end of a conflict that
+// the former leader was telling when it ended, and that a conflict lasts whose end the former leader told.
+func TestANewLeaderCorrectsWhatTheReceiverBelieves(t *testing.T) {
+	h := newHook(t)
+	a, b, s := replicas(t, Settings{Webhook: h.URL}, 0)
+	a.state()
+	b.state()
+	s.lead(a)
+	lasting, unknown := a.conflict(1), a.conflict(2)
+	both(lasting, a, b)
+	a.changed(resolved(lasting, a.clock()))
+	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved")
+	s.awaitWritten(t)
+	s.mu.Lock()
+	s.lost = s.saves + 1 // the claim only
+	s.mu.Unlock()
+	a.changed(unknown)
+	told := []string{"10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved", "10.0.0.2 conflict.confirmed"}
+	a.awaitTypes(h, told...)
+	a.follow()
+	s.mu.Lock()
+	s.lost = 0
+	s.mu.Unlock()
+
+	b.complete.Store(true)
+	s.lead(b)
+	wait.Until(t, "corrections", func() bool {
+		b.add(time.Second)
+		return len(h.accepted(t)) >= len(told)+2
+	})
+	b.awaitTypes(h, append(told, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.resolved")...)
+}
+
 // A leader that cannot write its ledger delivers nothing, and says so, until it can.
 func TestALedgerThatCannotBeWrittenIsAProblem(t *testing.T) {
 	h := newHook(t)
@@ -263,10 +365,12 @@ func TestALedgerThatCannotBeWrittenIsAProblem(t *testing.T) {
 func TestAFullLedgerIsSmall(t *testing.T) {
 	h := &handover{ledger: ledger{Until: time.Now(), Told: make(map[string]entry)}, seen: make(map[string]entry)}
 	for i := range mostTold + 1 {
-		h.ledger.Told[fmt.Sprintf("conflict-%016x", i)] = entry{Rank: confirmed, At: h.ledger.Until.Add(time.Duration(i) * time.Microsecond)}
+		h.ledger.Told[fmt.Sprintf("conflict-%016x", i)] = entry{
+			Rank: confirmed, At: h.ledger.Until.Add(time.Duration(i) * time.Microsecond), Began: h.ledger.Until.Add(-time.Microsecond), Address: "fd00:10:244::1234",
+		}
 	}
 	for i := range claimedAtOnce {
-		e := entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until}
+		e := entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until, Address: "fd00:10:244::1234"}
 		e.ID = fmt.Sprintf("%s-1-%d", e.Subject, e.At.UnixMicro())
 		h.ledger.Claims = append(h.ledger.Claims, e)
 	}
@@ -283,26 +387,115 @@ func TestAFullLedgerIsSmall(t *testing.T) {
 	}
 }
 
-// The ledger has only the last transition that was told of a conflict. A new leader that finds the end of
-// the episode before in its journal tells neither that end nor the present episode again.
-func TestAnEndBeforeWhatWasToldIsNotToldAgain(t *testing.T) {
-	told := time.Now()
-	h := &handover{from: told, seen: map[string]entry{"conflict-a": {Rank: confirmed, At: told}}}
-	transitionOf := func(state pb.Conflict_State, since, at time.Duration) *transition {
-		return &transition{subject: "conflict-a", at: told.Add(at), Event: &pb.Event{Conflict: &pb.Conflict{State: state, DetectedAt: timestamppb.New(told.Add(since))}}}
-	}
+// A told is a step of a history of one conflict, by the clock of a replica.
+type told struct {
+	state pb.Conflict_State
+	// began is when the second owner got the address, and at when the replica recorded the step; in
+	// milliseconds since the former leader told something last. number is the replica's own number of the
+	// episode.
+	began, at int
+	number    uint32
+	// want are the steps that a new leader tells because of this one: the rank of each.
+	want []rank
+}
+
+// A new leader compares its own records with what the former leader has told by the times at which agents saw
+// episodes begin, however often a conflict comes and goes, and whenever replicas detect that.
+func TestANewLeaderFindsItsPlace(t *testing.T) {
+	const suspect, confirm, end = pb.Conflict_SUSPECTED, pb.Conflict_CONFIRMED, pb.Conflict_RESOLVED
 	for _, c := range []struct {
 		what string
-		t    *transition
-		want bool
+		// known is what the former leader told last; the zero entry for nothing. began is as in told.
+		known rank
+		began int
+		steps []told
 	}{
-		{"the confirmation before", transitionOf(pb.Conflict_CONFIRMED, -20*time.Second, -19*time.Second), false},
-		{"the end before", transitionOf(pb.Conflict_RESOLVED, -20*time.Second, -18*time.Second), false},
-		{"the confirmation that was told", transitionOf(pb.Conflict_CONFIRMED, -time.Second, time.Millisecond), false},
-		{"the end", transitionOf(pb.Conflict_RESOLVED, -time.Second, 300*time.Millisecond), true},
+		{"short episodes that were told", confirmed, -1000, []told{
+			{confirm, -5000, -4000, 1, nil},
+			{end, -5000, -2000, 1, nil},
+			{confirm, -1000, -500, 2, nil},
+			{end, -1000, 100, 2, []rank{over}},
+			{confirm, 600, 900, 3, []rank{confirmed}},
+			{end, 600, 1900, 3, []rank{over}},
+		}},
+		{"an episode that the former leader did not tell to the end, and its next one", confirmed, -5000, []told{
+			{confirm, -5000, -4000, 1, nil}, {end, -5000, -3000, 1, []rank{over}}, {confirm, -2000, -1500, 2, []rank{confirmed}},
+		}},
+		{"an episode that was recorded late, after what was told", confirmed, -20_000, []told{{confirm, -20_000, 40_000, 7, nil}, {end, -20_000, 50_000, 7, []rank{over}}}},
+		{"an end that was told, and was recorded late", over, -20_000, []told{{confirm, -20_000, 3000, 1, nil}, {end, -20_000, 4000, 1, nil}, {confirm, 4500, 5000, 2, []rank{confirmed}}}},
+		{"the end of an episode of which nothing was told, and nothing is known", over, -20_000, []told{{end, -1000, 500, 1, nil}, {confirm, 900, 1000, 2, []rank{confirmed}}}},
+		{"the end of a conflict of which nothing was told", unranked, 0, []told{{end, -1000, 500, 1, nil}}},
+		{"a conflict of which nothing was told", unranked, 0, []told{{confirm, -1000, -500, 1, []rank{confirmed}}, {end, -1000, 500, 1, []rank{over}}}},
+		{"an end that this replica did not see, before it saw the next episode", confirmed, -9000, []told{{confirm, -1000, -500, 2, []rank{over, confirmed}}}},
+		{"another owner in an episode that lasts, and its end", confirmed, -9000, []told{
+			{confirm, -9000, -8500, 1, nil}, {confirm, -1000, 500, 1, []rank{confirmed}}, {end, -1000, 800, 1, []rank{over}},
+		}},
+		{"updates before and after what was told", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {confirm, -9000, -7000, 1, nil}, {confirm, -9000, 500, 1, []rank{confirmed}}}},
+		{"a conflict that is not confirmed any longer", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {suspect, -9000, 500, 1, []rank{begun}}, {confirm, -9000, 900, 1, []rank{confirmed}}}},
+		{"a time that an agent computed again", confirmed, -9000, []told{{confirm, -8700, 500, 1, nil}, {end, -8700, 900, 1, []rank{over}}}},
+		{"an older episode", confirmed, -1000, []told{{confirm, -9000, -8000, 1, nil}, {end, -9000, 300, 1, nil}}},
 	} {
-		if got := h.news(c.t); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
+		last := time.Now().Truncate(time.Second)
+		when := func(ms int) time.Time { return last.Add(time.Duration(ms) * time.Millisecond) }
+		h := &handover{from: last, seen: make(map[string]entry)}
+		x := &exporter{handover: h, to: &webhook{}, phases: make(phases)}
+		if c.known != unranked {
+			h.seen["conflict-a"] = entry{Rank: c.known, At: last, Began: when(c.began)}
+		}
+		for _, step := range c.steps {
+			tr := x.phases.transition(&pb.Event{Time: timestamppb.New(when(step.at)), Conflict: &pb.Conflict{
+				Id: "a", State: step.state, Episode: step.number, DetectedAt: timestamppb.New(when(step.at)),
+				Owners: []*pb.Owner{{AssignedAt: timestamppb.New(when(step.began))}, {FirstSeen: timestamppb.New(when(-60_000))}},
+			}}, false)
+			var got []rank
+			for _, one := range x.addNews(nil, &tr) {
+				got = append(got, one.rank)
+			}
+			if !slices.Equal(got, step.want) {
+				t.Errorf("%s: at %d ms, %s: got %v told, want %v", c.what, step.at, step.state, got, step.want)
+			}
+		}
+	}
+}
+
+// What the former leader was telling when it ended has the same id when it is told again. Another episode never
+// gets that id, whatever happens within seconds.
+func TestAClaimBelongsToOneEpisode(t *testing.T) {
+	last := time.Now().Truncate(time.Second)
+	at := func(seconds int) *timestamppb.Timestamp {
+		return timestamppb.New(last.Add(time.Duration(seconds) * time.Second))
+	}
+	of := func(p phases, state pb.Conflict_State, began, seen int) *transition {
+		tr := p.transition(&pb.Event{Time: at(seen), Conflict: &pb.Conflict{
+			Id: "a", State: state, Episode: uint32(20 + seen), DetectedAt: at(began), Owners: []*pb.Owner{{AssignedAt: at(-60)}, {AssignedAt: at(began)}}, //nolint:gosec // small
+		}}, false)
+		return &tr
+	}
+	h := &handover{
+		from: last, seen: map[string]entry{"conflict-a": {Rank: over, At: at(-6).AsTime(), Began: at(-8).AsTime()}},
+		claimed: map[string][]entry{"conflict-a": {
+			{Subject: "conflict-a", ID: "first", Rank: confirmed, At: at(-4).AsTime(), Began: at(-5).AsTime()},
+			{Subject: "conflict-a", ID: "second", Rank: over, At: at(-3).AsTime(), Began: at(-5).AsTime()},
+			{Subject: "conflict-a", ID: "third", Rank: confirmed, At: at(-1).AsTime(), Began: at(-2).AsTime()},
+		}},
+	}
+	p := make(phases)
+	for _, c := range []struct {
+		t    *transition
+		want string
+	}{
+		{of(p, pb.Conflict_CONFIRMED, -5, -4), "first"},
+		{of(p, pb.Conflict_RESOLVED, -5, -3), "second"},
+		{of(p, pb.Conflict_CONFIRMED, -2, 1), "third"},
+		{of(p, pb.Conflict_RESOLVED, -2, 2), ""},
+		{of(p, pb.Conflict_CONFIRMED, 3, 4), ""},
+	} {
+		own := c.t.id
+		if c.want == "" {
+			c.want = own
+		}
+		if !h.news(c.t) || c.t.id != c.want {
+			t.Errorf("%s at %s: got id %s, want %s", c.t.name, c.t.at, c.t.id, c.want)
 		}
 	}
 }
