@@ -1,0 +1,124 @@
+package export
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A told is a step of a history of one conflict, by the clock of a replica.
+type told struct {
+	state pb.Conflict_State
+	// began is when the second owner got the address, and at when the replica recorded the step; in
+	// milliseconds since the former leader told something last. number is the replica's own number of the
+	// episode.
+	began, at int
+	number    uint32
+	// want are the steps that a new leader tells because of this one: the rank of each.
+	want []rank
+}
+
+// A new leader compares its own records with what the former leader has told by the times at which agents saw
+// episodes begin, however often a conflict comes and goes, and whenever replicas detect that.
+func TestANewLeaderFindsItsPlace(t *testing.T) {
+	const suspect, confirm, end = pb.Conflict_SUSPECTED, pb.Conflict_CONFIRMED, pb.Conflict_RESOLVED
+	for _, c := range []struct {
+		what string
+		// known is what the former leader told last; the zero entry for nothing. began is as in told.
+		known rank
+		began int
+		steps []told
+	}{
+		{"short episodes that were told", confirmed, -1000, []told{
+			{confirm, -5000, -4000, 1, nil},
+			{end, -5000, -2000, 1, nil},
+			{confirm, -1000, -500, 2, nil},
+			{end, -1000, 100, 2, []rank{over}},
+			{confirm, 600, 900, 3, []rank{confirmed}},
+			{end, 600, 1900, 3, []rank{over}},
+		}},
+		{"an episode that the former leader did not tell to the end, and its next one", confirmed, -5000, []told{
+			{confirm, -5000, -4000, 1, nil}, {end, -5000, -3000, 1, []rank{over}}, {confirm, -2000, -1500, 2, []rank{confirmed}},
+		}},
+		{"an episode that was recorded late, after what was told", confirmed, -20_000, []told{{confirm, -20_000, 40_000, 7, nil}, {end, -20_000, 50_000, 7, []rank{over}}}},
+		{"an end that was told, and was recorded late", over, -20_000, []told{{confirm, -20_000, 3000, 1, nil}, {end, -20_000, 4000, 1, nil}, {confirm, 4500, 5000, 2, []rank{confirmed}}}},
+		{"the end of an episode of which nothing was told, and nothing is known", over, -20_000, []told{{end, -1000, 500, 1, nil}, {confirm, 900, 1000, 2, []rank{confirmed}}}},
+		{"the end of a conflict of which nothing was told", unranked, 0, []told{{end, -1000, 500, 1, nil}}},
+		{"a conflict of which nothing was told", unranked, 0, []told{{confirm, -1000, -500, 1, []rank{confirmed}}, {end, -1000, 500, 1, []rank{over}}}},
+		{"an end that this replica did not see, before it saw the next episode", confirmed, -9000, []told{{confirm, -1000, -500, 2, []rank{over, confirmed}}}},
+		{"another owner in an episode that lasts, and its end", confirmed, -9000, []told{
+			{confirm, -9000, -8500, 1, nil}, {confirm, -1000, 500, 1, []rank{confirmed}}, {end, -1000, 800, 1, []rank{over}},
+		}},
+		{"updates before and after what was told", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {confirm, -9000, -7000, 1, nil}, {confirm, -9000, 500, 1, []rank{confirmed}}}},
+		{"a conflict that is not confirmed any longer", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {suspect, -9000, 500, 1, []rank{begun}}, {confirm, -9000, 900, 1, []rank{confirmed}}}},
+		{"a time that an agent computed again", confirmed, -9000, []told{{confirm, -8700, 500, 1, nil}, {end, -8700, 900, 1, []rank{over}}}},
+		{"an older episode", confirmed, -1000, []told{{confirm, -9000, -8000, 1, nil}, {end, -9000, 300, 1, nil}}},
+	} {
+		last := time.Now().Truncate(time.Second)
+		when := func(ms int) time.Time { return last.Add(time.Duration(ms) * time.Millisecond) }
+		h := &handover{from: last, seen: make(map[string]entry)}
+		x := &exporter{handover: h, to: &webhook{}, phases: make(phases)}
+		if c.known != unranked {
+			h.seen["conflict-a"] = entry{Rank: c.known, At: last, Began: when(c.began)}
+		}
+		for _, step := range c.steps {
+			tr := x.phases.transition(&pb.Event{Time: timestamppb.New(when(step.at)), Conflict: &pb.Conflict{
+				Id: "a", State: step.state, Episode: step.number, DetectedAt: timestamppb.New(when(step.at)),
+				Owners: []*pb.Owner{{AssignedAt: timestamppb.New(when(step.began))}, {FirstSeen: timestamppb.New(when(-60_000))}},
+			}}, false)
+			var got []rank
+			for _, one := range x.addNews(nil, &tr) {
+				got = append(got, one.rank)
+			}
+			if !slices.Equal(got, step.want) {
+				t.Errorf("%s: at %d ms, %s: got %v told, want %v", c.what, step.at, step.state, got, step.want)
+			}
+		}
+	}
+}
+
+// What the former leader was telling when it ended has the same id when it is told again. Another episode never
+// gets that id, whatever happens within seconds.
+func TestAClaimBelongsToOneEpisode(t *testing.T) {
+	last := time.Now().Truncate(time.Second)
+	at := func(seconds int) *timestamppb.Timestamp {
+		return timestamppb.New(last.Add(time.Duration(seconds) * time.Second))
+	}
+	of := func(p phases, state pb.Conflict_State, began, seen int) *transition {
+		tr := p.transition(&pb.Event{Time: at(seen), Conflict: &pb.Conflict{
+			Id: "a", State: state, Episode: uint32(20 + seen), DetectedAt: at(began), Owners: []*pb.Owner{{AssignedAt: at(-60)}, {AssignedAt: at(began)}}, //nolint:gosec // small
+		}}, false)
+		return &tr
+	}
+	h := &handover{
+		from: last, seen: map[string]entry{"conflict-a": {Rank: over, At: at(-6).AsTime(), Began: at(-8).AsTime()}},
+		claimed: map[string][]entry{"conflict-a": {
+			{Subject: "conflict-a", ID: "first", Rank: confirmed, At: at(-4).AsTime(), Began: at(-5).AsTime()},
+			{Subject: "conflict-a", ID: "second", Rank: over, At: at(-3).AsTime(), Began: at(-5).AsTime()},
+			{Subject: "conflict-a", ID: "third", Rank: confirmed, At: at(-1).AsTime(), Began: at(-2).AsTime()},
+		}},
+	}
+	p := make(phases)
+	for _, c := range []struct {
+		t    *transition
+		want string
+	}{
+		{of(p, pb.Conflict_CONFIRMED, -5, -4), "first"},
+		{of(p, pb.Conflict_RESOLVED, -5, -3), "second"},
+		{of(p, pb.Conflict_CONFIRMED, -2, 1), "third"},
+		{of(p, pb.Conflict_RESOLVED, -2, 2), ""},
+		{of(p, pb.Conflict_CONFIRMED, 3, 4), ""},
+	} {
+		own := c.t.id
+		if c.want == "" {
+			c.want = own
+		}
+		if !h.news(c.t) || c.t.id != c.want {
+			t.Errorf("%s at %s: got id %s, want %s", c.t.name, c.t.at, c.t.id, c.want)
+		}
+	}
+}
