@@ -2,6 +2,7 @@ package export
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,8 +19,8 @@ type told struct {
 	// episode.
 	began, at int
 	number    uint32
-	// want are the steps that a new leader tells because of this one: the rank of each.
-	want []rank
+	// want are the names of the transitions that a new leader tells because of this step.
+	want []string
 }
 
 // A new leader compares its own records with what the former leader has told by the times at which agents saw
@@ -37,26 +38,32 @@ func TestANewLeaderFindsItsPlace(t *testing.T) {
 			{confirm, -5000, -4000, 1, nil},
 			{end, -5000, -2000, 1, nil},
 			{confirm, -1000, -500, 2, nil},
-			{end, -1000, 100, 2, []rank{over}},
-			{confirm, 600, 900, 3, []rank{confirmed}},
-			{end, 600, 1900, 3, []rank{over}},
+			{end, -1000, 100, 2, []string{"resolved"}},
+			{confirm, 600, 900, 3, []string{"confirmed"}},
+			{end, 600, 1900, 3, []string{"resolved"}},
 		}},
 		{"an episode that the former leader did not tell to the end, and its next one", confirmed, -5000, []told{
-			{confirm, -5000, -4000, 1, nil}, {end, -5000, -3000, 1, []rank{over}}, {confirm, -2000, -1500, 2, []rank{confirmed}},
+			{confirm, -5000, -4000, 1, nil}, {end, -5000, -3000, 1, []string{"resolved"}}, {confirm, -2000, -1500, 2, []string{"confirmed"}},
 		}},
-		{"an episode that was recorded late, after what was told", confirmed, -20_000, []told{{confirm, -20_000, 40_000, 7, nil}, {end, -20_000, 50_000, 7, []rank{over}}}},
-		{"an end that was told, and was recorded late", over, -20_000, []told{{confirm, -20_000, 3000, 1, nil}, {end, -20_000, 4000, 1, nil}, {confirm, 4500, 5000, 2, []rank{confirmed}}}},
-		{"the end of an episode of which nothing was told, and nothing is known", over, -20_000, []told{{end, -1000, 500, 1, nil}, {confirm, 900, 1000, 2, []rank{confirmed}}}},
+		{"an episode that was recorded late, after what was told", confirmed, -20_000, []told{{confirm, -20_000, 40_000, 7, nil}, {end, -20_000, 50_000, 7, []string{"resolved"}}}},
+		{"an end that was told, and was recorded late", over, -20_000, []told{{confirm, -20_000, 3000, 1, nil}, {end, -20_000, 4000, 1, nil}, {confirm, 4500, 5000, 2, []string{"confirmed"}}}},
+		{"the end of an episode of which nothing was told, and nothing is known", over, -20_000, []told{{end, -1000, 500, 1, nil}, {confirm, 900, 1000, 2, []string{"confirmed"}}}},
 		{"the end of a conflict of which nothing was told", unranked, 0, []told{{end, -1000, 500, 1, nil}}},
-		{"a conflict of which nothing was told", unranked, 0, []told{{confirm, -1000, -500, 1, []rank{confirmed}}, {end, -1000, 500, 1, []rank{over}}}},
-		{"an end that this replica did not see, before it saw the next episode", confirmed, -9000, []told{{confirm, -1000, -500, 2, []rank{over, confirmed}}}},
+		{"a conflict of which nothing was told", unranked, 0, []told{{confirm, -1000, -500, 1, []string{"confirmed"}}, {end, -1000, 500, 1, []string{"resolved"}}}},
+		{"an end that this replica did not see, before it saw the next episode", confirmed, -9000, []told{{confirm, -1000, -500, 2, []string{"resolved", "confirmed"}}}},
 		{"another owner in an episode that lasts, and its end", confirmed, -9000, []told{
-			{confirm, -9000, -8500, 1, nil}, {confirm, -1000, 500, 1, []rank{confirmed}}, {end, -1000, 800, 1, []rank{over}},
+			{confirm, -9000, -8500, 1, nil}, {confirm, -1000, 500, 1, []string{"updated"}}, {end, -1000, 800, 1, []string{"resolved"}},
 		}},
-		{"updates before and after what was told", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {confirm, -9000, -7000, 1, nil}, {confirm, -9000, 500, 1, []rank{confirmed}}}},
-		{"a conflict that is not confirmed any longer", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {suspect, -9000, 500, 1, []rank{begun}}, {confirm, -9000, 900, 1, []rank{confirmed}}}},
-		{"a time that an agent computed again", confirmed, -9000, []told{{confirm, -8700, 500, 1, nil}, {end, -8700, 900, 1, []rank{over}}}},
+		{"updates before and after what was told", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {confirm, -9000, -7000, 1, nil}, {confirm, -9000, 500, 1, []string{"updated"}}}},
+		{"a conflict that is not confirmed any longer", confirmed, -9000, []told{{confirm, -9000, -8500, 1, nil}, {suspect, -9000, 500, 1, []string{"suspected"}}, {confirm, -9000, 900, 1, []string{"confirmed"}}}},
+		{"a time that an agent computed again", confirmed, -9000, []told{{confirm, -8700, 500, 1, nil}, {end, -8700, 900, 1, []string{"resolved"}}}},
 		{"an older episode", confirmed, -1000, []told{{confirm, -9000, -8000, 1, nil}, {end, -9000, 300, 1, nil}}},
+		{"an episode that this replica takes for the one before, whose end was told", over, -9000, []told{
+			{confirm, -9000, -8500, 1, nil}, {confirm, -1000, 500, 1, []string{"confirmed"}}, {confirm, -1000, 700, 1, []string{"updated"}}, {end, -1000, 800, 1, []string{"resolved"}},
+		}},
+		{"an episode that this replica takes for one that was not told", confirmed, -5000, []told{
+			{confirm, -9000, -8500, 1, nil}, {confirm, -1000, 500, 1, []string{"resolved", "confirmed"}}, {end, -1000, 800, 1, []string{"resolved"}},
+		}},
 	} {
 		last := time.Now().Truncate(time.Second)
 		when := func(ms int) time.Time { return last.Add(time.Duration(ms) * time.Millisecond) }
@@ -70,9 +77,9 @@ func TestANewLeaderFindsItsPlace(t *testing.T) {
 				Id: "a", State: step.state, Episode: step.number, DetectedAt: timestamppb.New(when(step.at)),
 				Owners: []*pb.Owner{{AssignedAt: timestamppb.New(when(step.began))}, {FirstSeen: timestamppb.New(when(-60_000))}},
 			}}, false)
-			var got []rank
+			var got []string
 			for _, one := range x.addNews(nil, &tr) {
-				got = append(got, one.rank)
+				got = append(got, strings.TrimPrefix(one.name, "conflict."))
 			}
 			if !slices.Equal(got, step.want) {
 				t.Errorf("%s: at %d ms, %s: got %v told, want %v", c.what, step.at, step.state, got, step.want)

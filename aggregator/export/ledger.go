@@ -144,6 +144,9 @@ func (h *handover) news(t *transition) bool {
 		return t.at.After(h.from.Add(-skew))
 	}
 	if h.untold(t) {
+		if h.seen[t.subject].Rank == over && t.updates() {
+			t.name = t.beginning() // this replica has not seen the end that was told
+		}
 		h.note(t)
 		return true
 	}

@@ -33,14 +33,28 @@ type transition struct {
 	confirmed bool
 }
 
-// The names of updates, which change neither state nor episode.
+// The names of updates, which change neither state nor episode, and of the beginning of a finding.
 const (
 	conflictUpdated = "conflict.updated"
 	findingUpdated  = "finding.updated"
+	findingDetected = "finding.detected"
 )
 
 // updates reports whether the transition is an update.
 func (t *transition) updates() bool { return t.name == conflictUpdated || t.name == findingUpdated }
+
+// beginning returns the name of a transition that is the first one of its episode.
+func (t *transition) beginning() string {
+	if c := t.GetConflict(); c != nil {
+		return conflictName(c.GetState())
+	}
+	return findingDetected
+}
+
+// conflictName returns the name of a transition to a state.
+func conflictName(state pb.Conflict_State) string {
+	return "conflict." + strings.ToLower(state.String())
+}
 
 // A rank orders the transitions of one episode of a conflict or finding: a later one means that the earlier
 // ones were told.
@@ -92,7 +106,7 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 	case e.GetConflict() != nil:
 		c := e.GetConflict()
 		before, active := p[t.subject]
-		t.name = "conflict." + strings.ToLower(c.GetState().String())
+		t.name = conflictName(c.GetState())
 		if active && before.episode == c.GetEpisode() && before.state == c.GetState() {
 			t.name = conflictUpdated
 		}
@@ -110,7 +124,7 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 		}
 	case e.GetFinding() != nil:
 		f := e.GetFinding()
-		t.name = "finding." + changed(e.GetType(), "detected", "updated", "ended")
+		t.name = changed(e.GetType(), findingDetected, findingUpdated, "finding.ended")
 		t.rank, t.detected = begun, f.GetDetectedAt().AsTime()
 		if e.GetType() == pb.Watch_REMOVED {
 			t.rank = over
