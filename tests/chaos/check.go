@@ -118,18 +118,16 @@ func (c *checker) whole(e *Episode) bool {
 	return !slices.ContainsFunc(c.Replicas, func(r *Replica) bool { return !served(r, e) })
 }
 
-// after is the time after an episode in which a replica has to be in service to learn of its end.
-const after = 2 * time.Second
-
-// toldWithin is the time after an episode in which a leader tells of it.
-const toldWithin = 5 * time.Second
+// after is the time after an episode within which a replica in service records its end, and a leader tells it, on a
+// machine that is overloaded.
+const after = 5 * time.Second
 
 // due reports whether the receiver has to be told of an episode: there is a replica that was in service until shortly
 // after it, and all that were have recorded that it was confirmed. One of them leads then, or becomes the leader.
 func (c *checker) due(e *Episode) bool {
 	end := time.Now()
 	if e.over() {
-		end = e.Ended.Add(toldWithin)
+		end = e.Ended.Add(after)
 	}
 	if slices.ContainsFunc(c.Unled, func(o Outage) bool { return o.From.Before(end) && o.Until.After(e.Begun) }) {
 		return false
@@ -235,11 +233,31 @@ func (c *checker) checkHistory(r *Replica) {
 			if times[transition{e.Pod, state}] == 0 && times[transition{e.Pod, pb.Conflict_SUSPECTED}] > 0 && state == pb.Conflict_CONFIRMED && e.over() {
 				continue // it was over before it could be confirmed
 			}
-			if times[transition{e.Pod, state}] == 0 {
+			if times[transition{e.Pod, state}] == 0 && !c.lost(r, transition{e.Pod, state}) {
 				c.problem(e.Address, "the history of %s lacks that %s became %s, although it was in service from %s to %s", r.Name, e.Pod, state, e.Begun, e.Ended)
 			}
 		}
 	}
+}
+
+// lost reports whether a watch has delivered a change that the history may lack.
+func (c *checker) lost(r *Replica, what transition) bool {
+	i := slices.IndexFunc(r.told, func(t Told) bool { return t.Pod == what.pod && t.State == what.state })
+	return i >= 0 && (r.gapAt(r.told[i].At, Bound+c.Slack) || r.killedWithin(r.told[i].At, Bound+c.Slack) > 0)
+}
+
+// gapAt reports whether the history says that it lacks changes of a time, such as those while the replica started.
+func (r *Replica) gapAt(at time.Time, slack time.Duration) bool {
+	return slices.ContainsFunc(r.Gaps, func(g Outage) bool { return !at.Before(g.From) && !at.After(g.Until.Add(slack)) })
+}
+
+// killedWithin returns how long after a time the replica was killed; 0 if it was not killed within some time.
+func (r *Replica) killedWithin(at time.Time, some time.Duration) time.Duration {
+	i := slices.IndexFunc(r.kills, func(kill time.Time) bool { return kill.After(at) })
+	if i < 0 || r.kills[i].Sub(at) > some {
+		return 0
+	}
+	return r.kills[i].Sub(at)
 }
 
 // checkDelivered checks that a replica has recorded what a watch has delivered, except for the last changes
@@ -254,16 +272,16 @@ func (c *checker) checkDelivered(r *Replica) {
 		if len(r.outages) > 0 && r.outages[0].From.IsZero() && t.At.Before(r.outages[0].Until) {
 			continue // a new history begins with the state once the replica is ready
 		}
-		if recorded[transition{t.Pod, t.State}] || slices.ContainsFunc(r.Gaps, func(g Outage) bool { return !t.At.Before(g.From) && !t.At.After(g.Until.Add(Bound+c.Slack)) }) {
-			continue // or the history says that it lacks changes, such as those while the replica started
+		if recorded[transition{t.Pod, t.State}] || r.gapAt(t.At, Bound+c.Slack) {
+			continue
 		}
-		i := slices.IndexFunc(r.kills, func(at time.Time) bool { return at.After(t.At) })
-		if i < 0 || r.kills[i].Sub(t.At) > Bound+c.Slack {
+		before := r.killedWithin(t.At, Bound+c.Slack)
+		if before == 0 {
 			c.problem(t.Address, "the history of %s lacks %+v, which a watch has delivered", r.Name, t)
 			continue
 		}
 		c.Lost++
-		c.Earliest = max(c.Earliest, r.kills[i].Sub(t.At))
+		c.Earliest = max(c.Earliest, before)
 	}
 }
 
