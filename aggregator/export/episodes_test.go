@@ -110,6 +110,14 @@ func TestAClaimBelongsToOneEpisode(t *testing.T) {
 		}},
 	}
 	p := make(phases)
+	for _, state := range []pb.Conflict_State{pb.Conflict_CONFIRMED, pb.Conflict_RESOLVED} {
+		if h.news(of(p, state, -7, -6)) {
+			t.Errorf("%s of an episode before the one that the former leader was telling is told", state)
+		}
+	}
+	if h.news(of(p, pb.Conflict_SUSPECTED, -5, -5)) {
+		t.Error("the beginning of what the former leader was telling to be confirmed is told")
+	}
 	for _, c := range []struct {
 		t    *transition
 		want string

@@ -161,6 +161,8 @@ func (h *handover) news(t *transition) bool {
 func (h *handover) untold(t *transition) bool {
 	e, known := h.seen[t.subject]
 	switch {
+	case !e.own && h.passed(t):
+		return false
 	case !known:
 		return t.rank != over || t.continues // nothing was told that could end
 	case e.own:
@@ -179,11 +181,21 @@ func (h *handover) untold(t *transition) bool {
 	return t.at.After(h.from.Add(-skew)) // an update, or a conflict that is not confirmed any longer
 }
 
+// passed reports whether the former leader was already telling something later when it ended.
+func (h *handover) passed(t *transition) bool {
+	claims := h.claimed[t.subject]
+	if len(claims) == 0 || t.began.IsZero() || claims[0].Began.IsZero() {
+		return false
+	}
+	order := t.compare(&claims[0])
+	return order < 0 || order == 0 && t.rank < claims[0].Rank
+}
+
 // ended returns what was told of an earlier episode than that of a transition which is news, and has ended
 // although this replica has not seen that; nil for nothing.
 func (h *handover) ended(t *transition) *entry {
 	e, known := h.seen[t.subject]
-	if !known || e.own || e.Rank == over || t.rank == over || t.compare(&e) <= 0 || t.continues && episode.Same(t.before, e.Began) {
+	if !known || e.own || e.Rank == over || t.rank == over || t.compare(&e) <= 0 || h.passed(t) || t.continues && episode.Same(t.before, e.Began) {
 		return nil
 	}
 	return &e

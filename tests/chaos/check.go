@@ -122,6 +122,9 @@ func (c *checker) whole(e *Episode) bool {
 // machine that is overloaded.
 const after = 5 * time.Second
 
+// shortest is how long an episode lasts at least that no replica in service overlooks.
+const shortest = time.Second
+
 // due reports whether the receiver has to be told of an episode: there is a replica that was in service until shortly
 // after it, and all that were have recorded that it was confirmed. One of them leads then, or becomes the leader.
 func (c *checker) due(e *Episode) bool {
@@ -222,7 +225,7 @@ func (c *checker) checkHistory(r *Replica) {
 		}
 	}
 	for _, e := range c.Run.Episodes {
-		if !served(r, e) {
+		if !served(r, e) || e.over() && e.Ended.Sub(e.Begun) < shortest && times[transition{e.Pod, pb.Conflict_SUSPECTED}] == 0 {
 			continue
 		}
 		states := []pb.Conflict_State{pb.Conflict_CONFIRMED}
