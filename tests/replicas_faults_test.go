@@ -123,6 +123,7 @@ func (s *stage) cutTheLeaderFromTheAPI() {
 	s.t.Helper()
 	leader := s.leader()
 	s.during("the leader without API server", s.replicas, func() (leads time.Duration) {
+		leader.Mute(true)
 		leader.api.Cut()
 		leads = s.another(s.except(leader))
 		s.moves()
@@ -133,6 +134,7 @@ func (s *stage) cutTheLeaderFromTheAPI() {
 		m, err := leader.nodesList()
 		return err == nil && m.GetKubernetes().GetState() == pb.Kubernetes_LIVE
 	})
+	leader.Mute(false)
 }
 
 func (s *stage) cutAgentsFromAReplica() {

@@ -137,3 +137,35 @@ func TestAClaimBelongsToOneEpisode(t *testing.T) {
 		}
 	}
 }
+
+// What the former leader was telling when it ended may have been told. If this replica has not seen it, it tells its
+// end before it tells the next episode.
+func TestAClaimThatWasNotSeenIsEnded(t *testing.T) {
+	last := time.Now().Truncate(time.Second)
+	at := func(seconds int) *timestamppb.Timestamp {
+		return timestamppb.New(last.Add(time.Duration(seconds) * time.Second))
+	}
+	for _, c := range []struct {
+		what   string
+		claims []entry
+		want   []string
+	}{
+		{"a beginning", []entry{{Rank: confirmed, Began: at(-5).AsTime()}}, []string{"conflict.resolved", "conflict.confirmed"}},
+		{"a beginning and its end", []entry{{Rank: confirmed, Began: at(-5).AsTime()}, {Rank: over, Began: at(-5).AsTime()}}, []string{"conflict.confirmed"}},
+		{"the same episode", []entry{{Rank: confirmed, Began: at(-1).AsTime()}}, []string{"conflict.confirmed"}},
+		{"nothing", nil, []string{"conflict.confirmed"}},
+	} {
+		h := &handover{from: last, seen: make(map[string]entry), claimed: map[string][]entry{"conflict-a": c.claims}}
+		x := &exporter{handover: h, to: &webhook{}, phases: make(phases)}
+		tr := x.phases.transition(&pb.Event{Time: at(1), Conflict: &pb.Conflict{
+			Id: "a", State: pb.Conflict_CONFIRMED, Episode: 1, DetectedAt: at(1), Owners: []*pb.Owner{{AssignedAt: at(-60)}, {AssignedAt: at(-1)}},
+		}}, false)
+		var got []string
+		for _, one := range x.addNews(nil, &tr) {
+			got = append(got, one.name)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.what, got, c.want)
+		}
+	}
+}

@@ -191,11 +191,20 @@ func (h *handover) passed(t *transition) bool {
 	return order < 0 || order == 0 && t.rank < claims[0].Rank
 }
 
-// ended returns what was told of an earlier episode than that of a transition which is news, and has ended
-// although this replica has not seen that; nil for nothing.
+// ended returns what was told, or may have been, of an earlier episode than that of a transition which is news, and
+// has ended although this replica has not seen that; nil for nothing.
 func (h *handover) ended(t *transition) *entry {
 	e, known := h.seen[t.subject]
-	if !known || e.own || e.Rank == over || t.rank == over || t.compare(&e) <= 0 || h.passed(t) || t.continues && episode.Same(t.before, e.Began) {
+	if e.own || t.rank == over || h.passed(t) {
+		return nil
+	}
+	earlier := known && t.compare(&e) > 0
+	for _, c := range h.claimed[t.subject] {
+		if t.compare(&c) > 0 {
+			e, earlier = c, true
+		}
+	}
+	if !earlier || e.Rank == over || t.continues && episode.Same(t.before, e.Began) {
 		return nil
 	}
 	return &e

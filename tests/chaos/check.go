@@ -126,7 +126,8 @@ const after = 5 * time.Second
 const shortest = time.Second
 
 // due reports whether the receiver has to be told of an episode: there is a replica that was in service until shortly
-// after it, and all that were have recorded that it was confirmed. One of them leads then, or becomes the leader.
+// after it and could lead, and all that were have recorded that it was confirmed. One of them leads then, or becomes
+// the leader.
 func (c *checker) due(e *Episode) bool {
 	end := time.Now()
 	if e.over() {
@@ -136,7 +137,10 @@ func (c *checker) due(e *Episode) bool {
 		return false
 	}
 	knew := slices.DeleteFunc(slices.Clone(c.Replicas), func(r *Replica) bool { return !r.served(e.Begun, end) })
-	return len(knew) > 0 && !slices.ContainsFunc(knew, func(r *Replica) bool { return !r.confirmed(e) })
+	leads := func(r *Replica) bool {
+		return !slices.ContainsFunc(r.mutes, func(o Outage) bool { return o.From.Before(end) && (o.Until.IsZero() || o.Until.After(e.Begun)) })
+	}
+	return slices.ContainsFunc(knew, leads) && !slices.ContainsFunc(knew, func(r *Replica) bool { return !r.confirmed(e) })
 }
 
 // confirmed reports whether a replica has recorded that an episode was confirmed.
@@ -304,7 +308,8 @@ func (c *checker) checkNotifications() {
 	for _, n := range c.Notifications {
 		if first, again := byID[n.ID]; again {
 			c.Repeated++
-			if first.Type != n.Type || first.Told.ID != n.Told.ID || first.Pod != n.Pod {
+			unseen := first.Pod == "" || n.Pod == "" // an end without owners
+			if first.Type != n.Type || first.Told.ID != n.Told.ID || first.Pod != n.Pod && !unseen {
 				c.problem(n.Address, "the receiver got %+v and %+v with one id", first, n)
 			}
 			continue

@@ -105,8 +105,10 @@ func TestAnEndWithoutOwnersIsThatOfWhatWasTold(t *testing.T) {
 			n.Pod = ""
 		}
 	}
-	if got := Check(run); len(got.Problems) > 0 {
-		t.Errorf("got %q, want no problem", got.Problems)
+	again := newRun().Notifications[2] // another leader tells it again, with the owners
+	run.Notifications = append(run.Notifications[:3:3], append([]Notification{again}, run.Notifications[3:]...)...)
+	if got := Check(run); len(got.Problems) > 0 || got.Repeated != 1 {
+		t.Errorf("got %+v, want no problem and one repeated notification", got)
 	}
 }
 
@@ -123,6 +125,12 @@ func TestWhatHasToBeTold(t *testing.T) {
 	lost.Replicas[0].History = slices.DeleteFunc(lost.Replicas[0].History, func(t Told) bool { return t.Pod == third && t.State == pb.Conflict_CONFIRMED })
 	if got := Check(lost); len(got.Problems) > 0 || got.Due != 3 {
 		t.Errorf("got %+v, want no problem among three that were recorded", got)
+	}
+	lost = newRun() // the only replica in service could not lead
+	lost.Notifications = run.Notifications
+	lost.Replicas[0].mutes = []Outage{{From: seconds(61)}}
+	if got := Check(lost); len(got.Problems) > 0 || got.Due != 2 {
+		t.Errorf("got %+v, want no problem among the two that ended before", got)
 	}
 	run.Unled = []Outage{{seconds(45), seconds(55)}}
 	if got := Check(run); len(got.Problems) > 0 || got.Due != 2 {

@@ -231,6 +231,8 @@ type Replica struct {
 	away    bool
 	outages []Outage
 	kills   []time.Time
+	// mutes are the times in which it could not lead.
+	mutes []Outage
 
 	// History has the records of conflicts at the end, in order, with its gaps, and Active the conflicts that
 	// last.
@@ -282,11 +284,15 @@ func (r *Replica) Return(since time.Time) {
 	r.outages[len(r.outages)-1].Until = since
 }
 
-// InService reports whether the replica can know everything.
-func (r *Replica) InService() bool {
+// Mute notes that the replica cannot lead from now on, or that it can again, although it is in service.
+func (r *Replica) Mute(mute bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.away
+	if mute {
+		r.mutes = append(r.mutes, Outage{From: time.Now()})
+	} else {
+		r.mutes[len(r.mutes)-1].Until = time.Now()
+	}
 }
 
 // Knows reports whether the replica has told that the episode of a pod is in a state, or is not in service.
