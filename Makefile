@@ -228,6 +228,10 @@ model: ## Run a minute of random histories in the aggregator and in the referenc
 crash: deps-test build ## Kill an aggregator 100 times under load and compare its history with what happened; ARGS='-kills 20'
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 1h -v $(EXEC_AS_ROOT) -run '^TestTheHistoryOutlivesSIGKILLUnderLoad$$' ./tests -args $(or $(ARGS),-kills 100)
 
+.PHONY: chaos
+chaos: deps-test build ## Kill, pause and cut off three replicas under load for minutes, and check what they say; ARGS='-replicas 2 -rounds 5'
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 2h -v $(EXEC_AS_ROOT) -run '^TestReplicasUnderFaultsAndLoad$$' ./tests -args $(or $(ARGS),-replicas 3 -rounds 5)
+
 .PHONY: test-cluster
 test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes with two nodes, as root; the first run builds it (minutes)
 	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \

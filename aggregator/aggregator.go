@@ -242,7 +242,8 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		if a.await(ctx) {
 			close(a.complete)
 			a.healthy(healthpb.HealthCheckResponse_SERVING)
-			return a.core.kubernetes.Lead(ctx, a.core.lead)
+			fitness := &fitness{coverage: a.core.coverage, clock: a.core.facts.Clock}
+			return a.core.kubernetes.Lead(ctx, fitness.fit, a.core.lead)
 		}
 		return nil
 	})
