@@ -338,7 +338,7 @@ update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in
 
 .PHONY: update-web-pictures
 update-web-pictures: deps-test deps-pictures web-modules cni-plugins ## Take the pictures of the web page in docs/images again, as root (a minute)
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^(TestPicturesOfTheDocs|TestFiftyThousandOwners.*)$$' ./tests/web -args -pictures '$(CURDIR)/docs/images'
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^(TestPicturesOfTheDocs|TestTheTrendOfEachPool|TestFiftyThousandOwners.*)$$' ./tests/web -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: update-recording
 update-recording: deps-demo cni-plugins ## Record the demo again for the README, as root (half a minute)

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { get, reason } from '../api'
 import { Ago, Badge, Empty } from '../parts/basics'
 import { OwnerList } from '../parts/ownerlist'
-import { active, nodes } from '../live'
+import { active, nodes, poll } from '../live'
 import { ms } from '../time'
 import { compareAddresses, count } from '../words'
 import { refine, route, to } from '../route'
@@ -215,8 +215,16 @@ function Lines({ box, size, nodes: total }: { box: { current: HTMLDivElement | n
   )
 }
 
-function Detail({ node: n }: { node: Node }) {
+/** The watch does not send the values that change all the time, so the node that is shown is read again. */
+function Detail({ node }: { node: Node }) {
   const panel = useRef<HTMLElement>(null)
+  const [latest, setLatest] = useState<Node>()
+  const n = latest?.name === node.name && latest.state === node.state ? latest : node
+  useEffect(() => {
+    const stop = new AbortController()
+    void poll(readEvery, async () => setLatest(await get<Node>(`v1/nodes/${encodeURIComponent(node.name)}`, {}, stop.signal)), stop.signal)
+    return () => stop.abort()
+  }, [node])
   useEffect(() => panel.current?.scrollIntoView({ block: 'nearest' }), [n.name])
   return (
     <section class="card" aria-label={`Node ${n.name}`} ref={panel}>
@@ -238,4 +246,5 @@ function Detail({ node: n }: { node: Node }) {
   )
 }
 
+const readEvery = 5000
 const milliseconds = (d: string | undefined) => (d === undefined ? '–' : `${(parseFloat(d) * 1000).toFixed(1)} ms`)
