@@ -419,3 +419,40 @@ func TestTextsAreBelowTheirRowsInANarrowTerminal(t *testing.T) {
 		t.Errorf("got\n%s\nwant the details below the row", &b)
 	}
 }
+
+func TestAWatchFollowsTheWidthOfTheTerminal(t *testing.T) {
+	width := 120
+	for name, layout := range map[string]Layout{
+		"a terminal":      {Width: 120, Resized: func() int { return width }},
+		"an unknown size": {Width: 120, Resized: func() int { return 0 }},
+		"wide":            {Width: 120, Wide: true, Resized: func() int { return width }},
+	} {
+		var b bytes.Buffer
+		w := NewOwnerWatch(&b, layout)
+		w.Begin()
+		longest := func(o *pb.Owner) (columns int) {
+			t.Helper()
+			b.Reset()
+			for _, err := range []error{w.Event(pb.Watch_ADDED, o, now), w.Event(pb.Watch_BOOKMARK, nil, now)} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for line := range strings.Lines(b.String()) {
+				columns = max(columns, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")))
+			}
+			return columns
+		}
+		some := owners()
+		width = 120
+		before := longest(some[0])
+		width = 70
+		narrow := longest(some[1])
+		repeated := strings.Contains(b.String(), "EVENT")
+		width = 120
+		after := longest(some[2])
+		if follows := narrow <= 70 && repeated; before <= 70 || after <= 70 || follows != (name == "a terminal") {
+			t.Errorf("%s: got lines of %d, %d and %d columns in a terminal of 120, then 70, then 120", name, before, narrow, after)
+		}
+	}
+}
