@@ -89,7 +89,7 @@ func TestKubectlIpwitnessUIUsesTheRightsOfTheUser(t *testing.T) {
 	defer cancel()
 	c, printed := newConsole(), make(chan string, 1)
 	out, in := io.Pipe()
-	c.system.plugin, c.system.stdout = true, in
+	c.plugin, c.system.stdout = true, in
 	code := make(chan int, 1)
 	go func() {
 		code <- execute(ctx, c.system, []string{"ui"})
