@@ -37,7 +37,7 @@ type options struct {
 	arches            []string
 	plugins           []string // other systems than Linux, as OS-ARCH
 	epoch             int64    // time of the files in the chart, in seconds
-	image             string // name and tag
+	image             string   // name and tag
 	builder           string
 	template          string
 }
