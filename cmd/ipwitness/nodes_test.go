@@ -30,7 +30,7 @@ const (
 	node1Lag  = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":4,"lag":"0.002s"}`
 	node1Ill  = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"off","ports":0,"problems":["frames are not seen"]}`
 	node2     = `{"name":"two","bootId":"b2","netns":"2","state":"LIVE","wire":"tcx"}`
-	node2Off  = `{"name":"two","bootId":"b2","netns":"2","state":"UNHEARD","wire":"tcx"}`
+	node2Off  = `{"name":"two","bootId":"b2","netns":"2","state":"DISCONNECTED","wire":"tcx"}`
 	node2Gone = `{"name":"two","bootId":"b2","netns":"2"}`
 	bookmark  = `{"result":{"type":"BOOKMARK"}}` + "\n"
 )
@@ -53,7 +53,7 @@ func TestNodeWatch(t *testing.T) {
 		"EVENT NAME STATE VERSION KERNEL WIRE LOST PROBLEMS",
 		"ADDED one LIVE - - tcx 0 -",
 		"ADDED two LIVE - - tcx 0 -",
-		"UPDATED two UNHEARD - - tcx 0 -",
+		"UPDATED two DISCONNECTED - - tcx 0 -",
 		"UPDATED two LIVE - - tcx 0 -",
 		"UPDATED one LIVE - - off 0 frames are not seen",
 		"REMOVED two LIVE - - tcx 0 -",
@@ -76,7 +76,7 @@ func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
 	}, "-o", "json")
 	want := []string{
 		`{"type":"ADDED","node":{"name":"one",`, `{"type":"ADDED","node":{"name":"two",`,
-		`{"type":"UPDATED","node":{"name":"two","state":"UNHEARD"`, `{"type":"UPDATED","node":{"name":"one",`, `{"type":"REMOVED","node":{"name":"two",`,
+		`{"type":"UPDATED","node":{"name":"two","state":"DISCONNECTED"`, `{"type":"UPDATED","node":{"name":"one",`, `{"type":"REMOVED","node":{"name":"two",`,
 	}
 	if len(lines) != len(want) {
 		t.Fatalf("got %q, want %d lines", lines, len(want))

@@ -171,7 +171,7 @@ func TestTablesAndPages(t *testing.T) {
 			Lag: durationpb.New(340 * time.Microsecond), Skew: durationpb.New(-2170 * time.Millisecond),
 		},
 		{
-			Name: "worker-2", State: pb.Node_UNHEARD, Version: "v0.1.0", Kernel: "5.15.0", Wire: "off", LostEvents: 3, LastHeard: at(90 * time.Second),
+			Name: "worker-2", State: pb.Node_DISCONNECTED, Version: "v0.1.0", Kernel: "5.15.0", Wire: "off", LostEvents: 3, LastHeard: at(90 * time.Second),
 			Problems: []string{"frames are not seen: give the process CAP_BPF"},
 		},
 		{

@@ -78,7 +78,7 @@ func (f *fake) server() *Server {
 func someNodes() []*pb.Node {
 	return []*pb.Node{
 		{Name: "node-1", BootId: "1", State: pb.Node_LIVE, Wire: "tcx", Claims: 7, LastHeard: timestamppb.New(noon)},
-		{Name: "node-2", BootId: "2", State: pb.Node_UNHEARD, Wire: "tcx", LastHeard: timestamppb.New(noon.Add(-time.Hour))},
+		{Name: "node-2", BootId: "2", State: pb.Node_DISCONNECTED, Wire: "tcx", LastHeard: timestamppb.New(noon.Add(-time.Hour))},
 		{Name: "node-3", BootId: "3", State: pb.Node_LIVE, Wire: "off", Problems: []string{"frames are not seen"}},
 	}
 }

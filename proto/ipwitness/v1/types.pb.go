@@ -229,7 +229,7 @@ const (
 	// The owner is known from the wire only and was not observed for --stale-after.
 	Owner_STALE Owner_State = 2
 	// The node of the owner is disconnected.
-	Owner_UNHEARD Owner_State = 3
+	Owner_DISCONNECTED Owner_State = 3
 	// The owner has ended.
 	Owner_GONE Owner_State = 4
 )
@@ -240,15 +240,15 @@ var (
 		0: "UNSPECIFIED",
 		1: "LIVE",
 		2: "STALE",
-		3: "UNHEARD",
+		3: "DISCONNECTED",
 		4: "GONE",
 	}
 	Owner_State_value = map[string]int32{
-		"UNSPECIFIED": 0,
-		"LIVE":        1,
-		"STALE":       2,
-		"UNHEARD":     3,
-		"GONE":        4,
+		"UNSPECIFIED":  0,
+		"LIVE":         1,
+		"STALE":        2,
+		"DISCONNECTED": 3,
+		"GONE":         4,
 	}
 )
 
@@ -583,7 +583,7 @@ const (
 	// The agent's stream is open.
 	Node_LIVE Node_State = 1
 	// The agent is disconnected or does not answer.
-	Node_UNHEARD Node_State = 2
+	Node_DISCONNECTED Node_State = 2
 )
 
 // Enum value maps for Node_State.
@@ -591,12 +591,12 @@ var (
 	Node_State_name = map[int32]string{
 		0: "UNSPECIFIED",
 		1: "LIVE",
-		2: "UNHEARD",
+		2: "DISCONNECTED",
 	}
 	Node_State_value = map[string]int32{
-		"UNSPECIFIED": 0,
-		"LIVE":        1,
-		"UNHEARD":     2,
+		"UNSPECIFIED":  0,
+		"LIVE":         1,
+		"DISCONNECTED": 2,
 	}
 )
 
@@ -3494,7 +3494,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LINK\x10\x01\x12\b\n" +
 	"\x04NODE\x10\x02\x12\v\n" +
-	"\aNETWORK\x10\x03\"\xfe\x05\n" +
+	"\aNETWORK\x10\x03\"\x83\x06\n" +
 	"\x05Owner\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x12\n" +
@@ -3515,12 +3515,12 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bexcluded\x18\x0e \x01(\tR\bexcluded\x122\n" +
 	"\bintended\x18\x0f \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\x12\x16\n" +
 	"\x06routed\x18\x10 \x01(\bR\x06routed\x127\n" +
-	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\"D\n" +
+	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\"I\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\t\n" +
-	"\x05STALE\x10\x02\x12\v\n" +
-	"\aUNHEARD\x10\x03\x12\b\n" +
+	"\x05STALE\x10\x02\x12\x10\n" +
+	"\fDISCONNECTED\x10\x03\x12\b\n" +
 	"\x04GONE\x10\x04\"\xb7\x02\n" +
 	"\rPreviousOwner\x122\n" +
 	"\bworkload\x18\x01 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x12\n" +
@@ -3686,7 +3686,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x10\n" +
 	"\x03mac\x18\n" +
 	" \x01(\tR\x03mac\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname\"\xa6\b\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\"\xab\b\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -3726,11 +3726,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bworkload\x18\x02 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x19\n" +
 	"\bleft_out\x18\x03 \x01(\x04R\aleftOut\x12\x12\n" +
 	"\x04rate\x18\x04 \x01(\x04R\x04rate\x120\n" +
-	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"/\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"4\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
-	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02\"R\n" +
+	"\x04LIVE\x10\x01\x12\x10\n" +
+	"\fDISCONNECTED\x10\x02\"R\n" +
 	"\bElection\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
