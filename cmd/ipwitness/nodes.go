@@ -21,10 +21,10 @@ func newNodes(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	var watch bool
 	cmd := &cobra.Command{
-		Use:   "nodes [NAME] [flags]",
+		Use:   "nodes [NODE] [flags]",
 		Short: "List the nodes and the health of their agents",
 		Long: `List the nodes and the health of their agents, and the state of the server's connection
-to the Kubernetes API. With the NAME of a node, show all details of that node.
+to the Kubernetes API. With the name of a NODE, show all details of that node.
 
 LAG is the delay between agent and server. SKEW is how far the node's clock is ahead
 of the server's clock; it is for information only. LOST counts events that were lost
