@@ -74,7 +74,7 @@ var values = map[string]string{
 	"ipwitness_conflicts/state":                oneOf("suspected", "confirmed"),
 	"ipwitness_conflicts_acknowledged/state":   oneOf("suspected", "confirmed"),
 	"ipwitness_conflict_info/state":            oneOf("suspected", "confirmed"),
-	"ipwitness_nodes/state":                    oneOf("live", "unheard", "absent"),
+	"ipwitness_nodes/state":                    oneOf("live", "disconnected", "absent"),
 	"ipwitness_ipam_pools/state":               oneOf("known", "reading", "missing", "unreadable", "stale"),
 }
 
