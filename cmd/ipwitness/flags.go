@@ -55,7 +55,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(retention{&cfg.Retention}, "retention", "time for which the history is kept, in whole days if possible")
 	fs.Var(size{&cfg.JournalSize}, "journal-size", "disk space that the history may take")
 	fs.Var(newDeclaredNetworks(cfg), "network",
-		"addresses that must be unique in the whole cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
+		"addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
 		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,
