@@ -296,7 +296,8 @@ func TestAWatchOfAFleetContinuesFromItsToken(t *testing.T) {
 	l := newLab(t)
 	west, east := l.in("west").leads("10.0.0.1"), l.in("east").leads("10.0.0.1")
 	f := newFleet(t, l.url)
-	f.await(nil, "east 10.0.0.1", "west 10.0.0.1")
+	f.awaitState("east", pb.Cluster_LIVE) // a watch omits a cluster while its first state arrives
+	f.awaitState("west", pb.Cluster_LIVE)
 	begin := func(token string) (*watchOf[pb.WatchOwnersResponse], func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &watchOf[pb.WatchOwnersResponse]{ctx: ctx}
