@@ -39,6 +39,12 @@ type op struct {
 	revision uint64
 	// lost is the number of lost changes.
 	lost uint64
+	// gap is a gap to record; if changes were lost, it is that in which they were lost, or nil.
+	gap *pb.Gap
+	// note is written together with the operation; nil for none.
+	note []byte
+	// opening is the number of the store that the operation is for.
+	opening uint64
 	// reached is closed when the operations before this one are written.
 	reached chan<- struct{}
 }
@@ -60,6 +66,12 @@ const (
 	passed
 	// reached: notify the caller.
 	reached
+	// resumed: the feeds continue where the store ends.
+	resumed
+	// missing: the gap is that of another journal.
+	missing
+	// noted: the note is to be written, if the store is the same.
+	noted
 )
 
 // A writer is the state of the goroutine that writes.
@@ -100,7 +112,7 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 	w.fresh = alive == 0
 	j.fresh.Store(w.fresh)
 	var gap *pb.Gap
-	if !w.fresh || reason == pb.Gap_DAMAGED {
+	if !w.fresh && j.Reached == nil || reason == pb.Gap_DAMAGED {
 		gap = &pb.Gap{From: timeOf(alive), Reason: reason}
 	}
 	w.setGap(gap)
@@ -278,6 +290,7 @@ func (w *writer) apply(o op) error {
 			return err
 		}
 		w.mark(o.kind, o.revision)
+		return w.write(o.note)
 	case passed:
 		if w.begun(o.kind) {
 			w.mark(o.kind, o.revision)
@@ -303,15 +316,26 @@ func (w *writer) apply(o op) error {
 		w.j.progress.forget(o.kind)
 		w.j.lost.Add(o.lost)
 		w.whole = false
-		gap := &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
-		if w.gap != nil {
+		gap := o.gap
+		switch {
+		case w.gap != nil:
 			gap = proto.CloneOf(w.gap)
+		case gap == nil:
+			gap = &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
 		}
 		gap.Lost += o.lost
 		w.setGap(gap)
 	case reached:
 		if o.reached != nil {
 			w.waiting = append(w.waiting, o.reached)
+		}
+	case resumed:
+		w.resume(o.opening)
+	case missing:
+		return w.missing(o.gap, o.note)
+	case noted:
+		if o.opening == w.j.opening {
+			return w.write(o.note)
 		}
 	}
 	return nil
@@ -324,58 +348,6 @@ func (w *writer) record(r *record, first bool) error {
 	}
 	w.j.records.Add(1)
 	return w.add(r, first)
-}
-
-// A subjectItem identifies an item.
-type subjectItem struct {
-	kind pb.Event_Kind
-	itemID
-}
-
-// latestItems is the largest number of items in latest.
-const latestItems = 8192
-
-// remember notes the state of an item, which is going to be recorded.
-func (w *writer) remember(r *record) error {
-	id := subjectItem{r.kind, itemID{r.place, r.id}}
-	if r.item == nil {
-		delete(w.latest, id)
-		return nil
-	}
-	if len(w.latest) >= latestItems {
-		if err := w.commit(); err != nil { // the others are found in the store
-			return err
-		}
-		clear(w.latest)
-	}
-	like, err := likeness(w.seed, r.item)
-	w.latest[id] = like
-	return err
-}
-
-// news reports whether a change has to be recorded: not if it leaves the item as it was recorded last,
-// because owners are also updated when their evidence changes, and not if an item is removed that was
-// never recorded, because it was gone before its turn came in the present state.
-func (w *writer) news(r *record) (bool, error) {
-	removed := r.item == nil
-	if removed && !w.arriving(r) || !removed && r.typ != pb.Watch_UPDATED {
-		return true, nil
-	}
-	before, known := w.latest[subjectItem{r.kind, itemID{r.place, r.id}}]
-	if !known {
-		e, err := w.s.find(r.subject, r.id)
-		if err != nil || e == nil {
-			return !removed, err
-		}
-		if before, err = w.likenessOf(e); err != nil {
-			return false, err
-		}
-	}
-	if removed {
-		return true, nil
-	}
-	like, err := likeness(w.seed, r.item)
-	return before != like, err
 }
 
 // gapFrom returns the start of the gap; 0 if it is not known or there is no gap.
@@ -392,7 +364,7 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	if err := w.commit(); err != nil {
 		return err
 	}
-	now := w.j.Clock()
+	now := w.j.now()
 	for id := range w.gone(kind) {
 		r := record{subject: subject{kind, id.place}, id: id.id, at: now.UnixMicro(), typ: pb.Watch_REMOVED, notBefore: w.gapFrom()}
 		if kind == pb.Event_CONFLICT { // it is resolved instead
@@ -415,15 +387,8 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 		return nil
 	}
 	if w.gap != nil {
-		w.j.gaps.Add(1)
 		g := proto.CloneOf(w.gap)
-		w.last = max(w.last+1, now.UnixMicro()) // a stamp of its own, after all records that are known to be written
-		g.Until = timeOf(w.last)
-		raw, err := marshal.MarshalAppend([]byte{formatVersion}, g)
-		if err != nil {
-			return err
-		}
-		if err := w.pending().Set(metaKey(metaGap, uint64(w.last)), raw, nil); err != nil {
+		if err := w.end(g, now); err != nil {
 			return err
 		}
 		if g.GetReason() == pb.Gap_NOT_WRITTEN {
@@ -435,13 +400,28 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	return nil
 }
 
+// end writes a gap that has ended.
+func (w *writer) end(g *pb.Gap, at time.Time) error {
+	w.j.gaps.Add(1)
+	w.last = max(w.last+1, at.UnixMicro()) // a stamp of its own, after all records that are known to be written
+	g.Until = timeOf(w.last)
+	raw, err := marshal.MarshalAppend([]byte{formatVersion}, g)
+	if err != nil {
+		return err
+	}
+	return w.pending().Set(metaKey(metaGap, uint64(w.last)), raw, nil)
+}
+
 // note notes that the journal is complete up to now.
 func (w *writer) note() error {
-	if !w.whole || w.j.Clock().Sub(w.aliveAt) < aliveEvery && w.batch == nil {
+	if !w.whole || w.j.now().Sub(w.aliveAt) < aliveEvery && w.batch == nil {
 		return nil
 	}
-	w.aliveAt = w.j.Clock()
+	w.aliveAt = w.j.now()
 	at := max(w.aliveAt.UnixMicro(), w.last)
+	if w.j.Reached != nil { // which may be after records that are not written yet
+		at = max(w.last, 1)
+	}
 	return w.pending().Set(metaKey(metaAlive, 0), binary.BigEndian.AppendUint64(nil, uint64(at)), nil)
 }
 

@@ -51,7 +51,7 @@ func (a about) keep(f *pb.Finding) bool {
 // findings returns the findings that the command asks for. known reports whether any
 // finding has the requested ID or node, even if it is of another kind.
 func (c *auditCommand) findings(ctx context.Context, about about) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
-	if about.name != "" && c.narrowing == (narrowing{}) && !c.at.set() {
+	if about.name != "" && c.narrowing == (narrowing{}) && !c.at.set() && len(c.clusters) == 0 {
 		f, err := c.finding(ctx, about.name)
 		if err == nil {
 			if c.kind == "" || f.GetKind() == c.kind {
@@ -74,7 +74,7 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 	if err := c.ask(ask); err != nil {
 		return nil, false, nil, err
 	}
-	c.at.ask(ask)
+	c.at.ask(c.within(ask))
 	coverage, err = pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
 		c.at.read(page)
 		for _, f := range page.GetFindings() {

@@ -50,7 +50,7 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 				return q.showNode(cmd.Context(), name)
 			}
 			var list pb.ListNodesResponse
-			if err := q.client().get(cmd.Context(), "/v1/nodes", nil, &list); err != nil {
+			if err := q.client().get(cmd.Context(), "/v1/nodes", q.within(nil), &list); err != nil {
 				return err
 			}
 			if q.format.ForPrograms() {
@@ -66,6 +66,7 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 		},
 	}
 	q.addFlags(cmd)
+	q.addClusterFlag(cmd, "nodes")
 	watchFlag(cmd, &watch)
 	return cmd
 }
@@ -73,7 +74,7 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 // showNode shows the details of a node.
 func (q *query) showNode(ctx context.Context, name string) error {
 	n := &pb.Node{}
-	err := q.client().get(ctx, "/v1/nodes/"+url.PathEscape(name), nil, n)
+	err := q.client().get(ctx, "/v1/nodes/"+url.PathEscape(name), q.within(nil), n)
 	switch {
 	case unknown(err):
 		return cmp.Or(q.checkNode(ctx, name), fmt.Errorf("no agent has reported from node %q yet", name))
@@ -147,12 +148,13 @@ func (q *query) watchNodes(ctx context.Context, name string) error {
 		client: q.client(),
 		notice: q.sys.stderr,
 		path:   "/v1/nodes:watch",
-		query:  ask,
+		query:  q.within(ask),
 		begin:  known.Begin,
 		event: func(e *pb.WatchNodesResponse) error {
 			if err := seen.follow(e); err != nil {
 				return err
 			}
+			table.Of(e.GetCoverage())
 			switch e.GetType() {
 			case pb.Watch_ADDED, pb.Watch_UPDATED:
 				return put(e.GetNode())
