@@ -78,7 +78,9 @@ func (s *Server) write() error {
 	cfg, dir := s.Config, filepath.Dir(s.file)
 	var b strings.Builder
 	fmt.Fprintf(&b, "server_name: %s\nlisten: \"127.0.0.1:%d\"\nports_file_dir: %q\n", cfg.Name, cfg.Port, dir)
-	fmt.Fprintf(&b, "jetstream {\n  store_dir: %q\n  sync_interval: always\n", filepath.Join(dir, cfg.Name))
+	// By default, the limit is a part of the free space, which streams of 10 GiB may exceed although they are
+	// nearly empty.
+	fmt.Fprintf(&b, "jetstream {\n  store_dir: %q\n  max_file_store: 1TB\n  sync_interval: always\n", filepath.Join(dir, cfg.Name))
 	if cfg.Domain != "" {
 		fmt.Fprintf(&b, "  domain: %s\n", cfg.Domain)
 	}
