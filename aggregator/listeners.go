@@ -103,6 +103,9 @@ func (c judged) Audited(_ index.Address, owners []verdict.Owner, found, before [
 	c.findings.Audited(owners, found, before, contested)
 }
 
+// Forgot drops the findings about an address.
+func (c judged) Forgot(found []verdict.Finding) { c.findings.Forget(found) }
+
 // Cloned publishes cloned hardware addresses.
 func (c judged) Cloned(a index.Address, clones []verdict.Spoof) { c.findings.Clones.Note(a, clones) }
 

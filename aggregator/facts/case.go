@@ -139,6 +139,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		}
 	}
 	several = several || b.several()
+	complete := f.Complete(key)
 	allocations := f.allocations[key]
 	c.Pools = b.covering(a, allocations)
 	b.addStations()
@@ -148,13 +149,13 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
 			Allocation: &al.Allocation, Object: f.podNamed(al.Namespace, al.Pod),
 			Sandbox: al.ContainerID != "" && f.sandbox(al.ContainerID),
-			Covered: al.Node != "" && (several || al.Pool.Assigns()) && f.covered(al.Node),
+			Covered: complete && al.Node != "" && (several || al.Pool.Assigns()) && f.covered(al.Node),
 		})
 	}
 	if several || len(c.Allocations) > 0 {
-		c.Covered = f.coveredAll()
+		c.Covered = complete && f.coveredAll()
 	}
-	b.addNodes(several)
+	b.addNodes(several, complete)
 	return c
 }
 
@@ -443,7 +444,7 @@ func (f *reader) assignee(a index.Address) (id string) {
 }
 
 // addNodes adds the facts about the nodes of claims, of stations and of pools.
-func (b *Builder) addNodes(several bool) {
+func (b *Builder) addNodes(several, complete bool) {
 	f, c := b.facts, &b.c
 	add := func(rec *verdict.Node, pool bool) {
 		if slices.ContainsFunc(c.Nodes, func(f verdict.NodeFacts) bool { return f.Node == rec.Key() }) {
@@ -452,7 +453,7 @@ func (b *Builder) addNodes(several bool) {
 		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
 		if pool && len(c.Allocations) > 0 {
 			n := f.Node(rec) // found by its identity, because names may be shared
-			facts.Covered = n != nil && n.Covers()
+			facts.Covered = complete && n != nil && n.Covers()
 		}
 		if several {
 			if n := f.Node(rec); n != nil {

@@ -73,6 +73,8 @@ type Config struct {
 	Queues int
 	// Memory is the memory limit of the process in bytes; 0 for no limit.
 	Memory int64
+	// Sharing is set if replicas share the addresses: this one serves none before Serve.
+	Sharing bool
 	// Stopped is closed when no more addresses will be judged.
 	Stopped <-chan struct{}
 }
@@ -107,6 +109,7 @@ type parts struct {
 	*tombstones
 	*ipamRecords
 	*cover
+	*partitions
 }
 
 type (
@@ -121,7 +124,7 @@ func New(cfg Config) *Facts {
 	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node][]netip.Prefix)}
 	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
 	f.parts = parts{
-		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
+		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f}, newPartitions(f),
 	}
 	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
 	f.scratch = f.Builder()

@@ -11,6 +11,9 @@ import (
 // touch queues an address to be judged when the change is complete. It must be called before
 // anything changes that the owners of the address depend on.
 func (f *Facts) touch(a index.Address) *Item {
+	if !f.Serves(a) {
+		return &Item{Address: a} // another replica judges it
+	}
 	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
 	if !item.looked {
 		item.looked = true
