@@ -380,14 +380,22 @@ func (b *Builder) addAnswers() {
 // link, and the number of owners whose kernels have one of them. It stops once the numbers show a
 // proxy.
 func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
+	addresses, owned, _ := f.answered(n, l, hw)
+	addresses, owned = f.elsewhere.add(n, l, hw, addresses, owned)
+	return addresses, len(owned)
+}
+
+// answered is answers for the addresses that this replica serves. It returns the IDs of the owners, and
+// whether the hardware address answers for addresses that are not its own.
+func (f *reader) answered(n *Node, l, hw uint32) (addresses int, owned []string, others bool) {
 	var answered []index.Address
-	var owned []string
 	for c := range n.by(hw) {
 		one := n.claims.at(c)
 		if n.wires.at(one.wire()).link != l || slices.Contains(answered, one.addr) || !f.onlyAnswered(n, c) {
 			continue
 		}
 		answered = append(answered, one.addr)
+		others = others || !f.has(n.texts.macOf(n.hardware.at(hw).mac), one.addr)
 		if id := f.assignee(one.addr); id != "" && !slices.Contains(owned, id) {
 			owned = append(owned, id)
 		}
@@ -395,7 +403,20 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 			break
 		}
 	}
-	return len(answered), len(owned)
+	return len(answered), owned, others
+}
+
+// has reports whether an interface with a hardware address has an address.
+func (f *reader) has(m verdict.MAC, a index.Address) bool {
+	for r := range f.addresses.all(a) {
+		n := f.nodes[r.node()]
+		for c := range n.same(r.index()) {
+			if one := n.claims.at(c); one.kind == verdict.Assigned && n.texts.macOf(n.interfaces.at(one.port).mac) == m {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // weak is like Claim.Weak for a record.

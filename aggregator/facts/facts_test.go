@@ -25,6 +25,7 @@ import (
 type ignoring struct {
 	dropped map[string]int
 	watched bool
+	sighted []Sighting
 }
 
 func (d *ignoring) NodeChanged(*Node)                  {}
@@ -40,6 +41,7 @@ func (d *ignoring) Contested(func(index.Address) bool) {}
 func (d *ignoring) AtRisk(*Pool) []netip.Addr          { return nil }
 func (d *ignoring) Dropped(record string, n int)       { d.dropped[record] += n }
 func (d *ignoring) Refused(string)                     {}
+func (d *ignoring) Sighted(s Sighting)                 { d.sighted = append(d.sighted, s) }
 
 // quiet is a Peer that only counts requests for snapshots.
 type quiet struct {

@@ -101,6 +101,7 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 					continue
 				}
 				hw := other.wires.at(claim.wire()).hardware
+				f.answersChanged(other, other.wires.at(claim.wire()).link, hw)
 				f.notifySenders(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
 				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
 					f.touchBy(other, hw)
@@ -110,6 +111,7 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 		return
 	}
 	hw := n.wires.at(one.wire()).hardware
+	f.answersChanged(n, n.wires.at(one.wire()).link, hw)
 	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // below the limit, the sender may no longer be a proxy
 		f.touchBy(n, hw)
 	}

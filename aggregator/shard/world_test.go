@@ -425,6 +425,8 @@ func (w *world) Dropped(record string, n int) {
 	}
 }
 
+func (w *world) Sighted(facts.Sighting) {}
+
 func (w *world) Refused(record string) { w.hear("refused %s", record) }
 
 func (w *world) Contested(yield func(index.Address) bool) { w.shards.Conflicts.Contested(yield) }
