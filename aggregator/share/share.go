@@ -1,0 +1,319 @@
+// Package share divides the addresses among the replicas of an aggregator, which find each other on
+// NATS. Each address belongs to one of 256 partitions, and each partition to one replica, to which
+// agents send the claims to its addresses. Everything else goes to every replica.
+//
+// A replica is alive as long as it renews its lease in a key-value bucket. All replicas compute from
+// the leases who serves which partition. The one that served a partition until now goes on until the new
+// one has all claims, so that a duplicate is always detected by at least one of them. While NATS is away,
+// each goes on with what it serves.
+//
+// The package decides nothing about addresses.
+package share
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/stream"
+)
+
+const (
+	// answerWithin is how long NATS may take to answer, and renewWithin is how long to renew a lease.
+	answerWithin = 5 * time.Second
+	renewWithin  = time.Second
+	// againAfter is the pause after an error.
+	againAfter = 500 * time.Millisecond
+)
+
+// Config is the configuration of a Share. All fields are required.
+type Config struct {
+	stream.Settings
+	Cluster string
+	// Replica is the name of this replica, and Instance identifies the process.
+	Replica  string
+	Instance int64
+	Facts    *facts.Facts
+	// Drop forgets the addresses of partitions that are not served any longer.
+	Drop func(facts.PartitionSet)
+	// Judge waits until everything that a change affects is judged.
+	Judge func(*facts.Batch)
+	// Complete reports whether all nodes report that are known, so that a partition is complete as soon as
+	// all that are connected have sent it.
+	Complete func() bool
+	Log      *slog.Logger
+	Clock    func() time.Time
+}
+
+// completeWithin is how long after it was gained a partition may be incomplete because a node does not
+// report.
+const completeWithin = 10 * time.Second
+
+// A Share is what a replica knows of the others. Use New.
+type Share struct {
+	Config
+	link      *stream.Link
+	sightings sightings
+
+	mu sync.Mutex
+	// served are the partitions that this replica serves, complete are those of which it has all claims, and
+	// gained is when the last one was gained.
+	served, complete facts.PartitionSet
+	gained           time.Time
+	// others are the other replicas with their complete partitions.
+	others map[string]facts.PartitionSet
+	// failing is the last error, and since when there are errors; nil if there is none.
+	failing error
+	since   time.Time
+	// changed is closed when served, complete or others change.
+	changed chan struct{}
+}
+
+// New returns a Share that does nothing before Run.
+func New(cfg Config) (*Share, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	return &Share{
+		Config: cfg, sightings: sightings{all: make(map[[2]facts.LinkID]facts.Sighting)}, others: make(map[string]facts.PartitionSet), changed: make(chan struct{}),
+	}, nil
+}
+
+// A State is what a replica knows of the partitions.
+type State struct {
+	// Served are the partitions that this replica serves, and Complete those of which it has all claims.
+	Served, Complete facts.PartitionSet
+	// Others are the other replicas, with the partitions that they serve completely.
+	Others map[string]facts.PartitionSet
+	// Failing is why NATS cannot be used, and Since is since when; nil if it can.
+	Failing error
+	Since   time.Time
+}
+
+// Missing returns the number of partitions that no replica serves completely.
+func (s *State) Missing() (n int) {
+	for p := range s.Complete {
+		somebody := s.Complete[p]
+		for _, set := range s.Others {
+			somebody = somebody || set[p]
+		}
+		if !somebody {
+			n++
+		}
+	}
+	return n
+}
+
+// State returns the present state, and a channel that is closed when it changes.
+func (s *Share) State() (State, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := State{Served: s.served, Complete: s.complete, Others: make(map[string]facts.PartitionSet, len(s.others)), Failing: s.failing, Since: s.since}
+	for name, set := range s.others {
+		out.Others[name] = set
+	}
+	return out, s.changed
+}
+
+// Run shares the addresses until ctx ends.
+func (s *Share) Run(ctx context.Context) {
+	link, err := stream.Connect(s.Settings, "ipwitness aggregator "+s.Cluster+" replica "+s.Replica, s.Log, s.Clock)
+	for err != nil { // a file of the settings has changed
+		s.failed(err)
+		if sleep(ctx, againAfter) != nil {
+			return
+		}
+		link, err = stream.Connect(s.Settings, "ipwitness aggregator "+s.Cluster+" replica "+s.Replica, s.Log, s.Clock)
+	}
+	defer link.Close()
+	s.link = link
+	m := &members{prefix: stream.Token(s.Cluster) + ".", name: s.Replica, instance: s.Instance, clock: s.Clock, others: make(map[string]*member)}
+	for ctx.Err() == nil {
+		if err := s.follow(ctx, m); err != nil && ctx.Err() == nil {
+			s.failed(err)
+			_ = sleep(ctx, againAfter)
+		}
+	}
+	s.leave(m)
+}
+
+// leave ends the own lease, so that others need not wait for it.
+func (s *Share) leave(m *members) {
+	if m.bucket == nil || m.revision == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), renewWithin)
+	defer cancel()
+	if err := m.bucket.Delete(ctx, m.key(), jetstream.LastRevision(m.revision)); err != nil {
+		s.Log.Warn("cannot give up the lease: other replicas wait until it ends", "error", err, "ends_within", leaseFor)
+	}
+}
+
+// follow renews the lease, and follows those of others, until ctx ends or NATS does not answer.
+func (s *Share) follow(ctx context.Context, m *members) (err error) {
+	if m.bucket, err = s.openBucket(ctx); err != nil {
+		return err
+	}
+	sub, err := s.link.Conn().Subscribe(s.subject("told"), func(m *nats.Msg) { s.told(m.Data) })
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m.known = false
+	watch, err := m.bucket.Watch(ctx, m.prefix+"*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = watch.Stop() }()
+	beat, look := time.NewTicker(beatEvery), time.NewTicker(lookEvery)
+	tell, all := time.NewTicker(tellEvery), time.NewTicker(tellAllEvery)
+	for _, t := range []*time.Ticker{beat, look, tell, all} {
+		defer t.Stop()
+	}
+	if err := m.renew(ctx, s.completed()); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		select {
+		case entry, open := <-watch.Updates():
+			if !open {
+				return errWatch
+			}
+			some := len(m.others)
+			if m.hear(entry); len(m.others) > some {
+				err = s.tell(true)
+			}
+		case <-tell.C:
+			err = s.tell(false)
+		case <-all.C:
+			err = s.tell(true)
+		case <-beat.C:
+			err = m.renew(ctx, s.completed())
+		case <-look.C:
+			if now := s.completed(); now != m.told {
+				err = m.renew(ctx, now)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+		for _, name := range m.expire() {
+			s.Log.Warn("a replica is gone: others take over its partitions", "replica", name)
+			go s.Judge(s.Facts.Answered(name, nil, true))
+		}
+		s.divide(m)
+		if err != nil {
+			return err
+		}
+		s.failed(nil)
+	}
+	return nil
+}
+
+// divide serves the partitions that are to be served.
+func (s *Share) divide(m *members) {
+	s.mu.Lock()
+	before := s.served
+	s.mu.Unlock()
+	now := m.serve(before)
+	if now != before {
+		s.mu.Lock()
+		for p := range now {
+			if now[p] && !before[p] {
+				s.gained = s.Clock()
+			}
+		}
+		s.mu.Unlock()
+		lost, b := s.Facts.Serve(now)
+		if lost != (facts.PartitionSet{}) {
+			s.Drop(lost)
+		}
+		go s.Judge(b)
+		s.Log.Info("serving other partitions", "partitions", now.Count(), "before", before.Count(), "replicas", len(m.others)+1)
+	}
+	complete := s.completed()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.served != now || s.complete != complete || len(s.others) != len(m.others)
+	s.served, s.complete = now, complete
+	for name, one := range m.others {
+		if s.others[name] != one.complete {
+			s.others[name], changed = one.complete, true
+		}
+	}
+	for name := range s.others {
+		if m.others[name] == nil {
+			delete(s.others, name)
+		}
+	}
+	if changed {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+}
+
+// completed returns the partitions that are served and of which all claims are known.
+func (s *Share) completed() facts.PartitionSet {
+	set, _ := s.Facts.Completed()
+	s.mu.Lock()
+	early := s.Clock().Sub(s.gained) < completeWithin
+	before := s.complete
+	s.mu.Unlock()
+	if early && !s.Complete() { // a node may not be connected yet that has claims
+		for p := range set {
+			set[p] = set[p] && before[p]
+		}
+	}
+	return set
+}
+
+// failed notes an error; nil if NATS can be used.
+func (s *Share) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil && s.failing == nil:
+		s.since = s.Clock()
+		s.Log.Warn("cannot use NATS: going on with the partitions that are served, and trying again", "error", err)
+	case err == nil && s.failing != nil:
+		s.Log.Info("NATS can be used again")
+	}
+	s.failing = err
+}
+
+// subject returns a subject of the replicas of the cluster.
+func (s *Share) subject(of string) string {
+	return "ipwitness_share." + stream.Token(s.Cluster) + "." + of
+}
+
+// Names returns the names of the other replicas, in order.
+func (s *State) Names() (names []string) {
+	for name := range s.Others {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// sleep waits for some time.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// errWatch is the error for a watch that NATS has ended.
+var errWatch = errors.New("NATS has ended the watch of the replicas")

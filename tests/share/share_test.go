@@ -1,0 +1,266 @@
+// Package share tests how replicas share the addresses on a real NATS server.
+package share
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/share"
+	"github.com/ipwitness/ipwitness/aggregator/stream"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/nats"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// lab is a real NATS server with the replicas of a cluster.
+type lab struct {
+	*testing.T
+	server *nats.Server
+	url    string
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	bin, err := nats.Binary("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{T: t}
+	if l.server, err = nats.Start(nil, bin, t.TempDir(), nats.Config{Name: "one", Port: -1}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.server.Kill)
+	if l.url, err = l.server.URL(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// replica is a replica without agents, so that a partition is complete as soon as it is gained.
+type replica struct {
+	*share.Share
+	facts    *facts.Facts
+	complete atomic.Bool
+	stop     func()
+}
+
+var policy = verdict.Policy{Cluster: "a.b", Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}
+
+func (l *lab) join(name string) *replica {
+	l.Helper()
+	r := &replica{}
+	r.complete.Store(true)
+	ctx, cancel := context.WithCancel(l.Context())
+	log := slog.New(slog.NewTextHandler(l.Output(), nil)).With("replica", name)
+	r.facts = facts.New(facts.Config{
+		Policy: &policy, Log: log, Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Listener: ignoring{}, Queues: 1, Sharing: true, Stopped: ctx.Done(),
+	})
+	var err error
+	r.Share, err = share.New(share.Config{
+		Settings: stream.Settings{Servers: []string{l.url}}, Cluster: "a.b", Replica: name, Instance: time.Now().UnixNano(), Facts: r.facts,
+		Drop: func(facts.PartitionSet) {}, Judge: func(*facts.Batch) {}, Complete: r.complete.Load, Log: log, Clock: time.Now,
+	})
+	if err != nil {
+		l.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	r.stop = func() { cancel(); <-done }
+	l.Cleanup(r.stop)
+	return r
+}
+
+// shares describes how many partitions each replica serves, and checks that each is served by one.
+func shares(all ...*replica) (counts []int, once bool) {
+	var by [index.Partitions]int
+	for _, r := range all {
+		s, _ := r.State()
+		counts = append(counts, s.Complete.Count())
+		for p := range by {
+			if s.Served[p] {
+				by[p]++
+			}
+		}
+	}
+	for _, n := range by {
+		if n != 1 {
+			return counts, false
+		}
+	}
+	return counts, true
+}
+
+func (l *lab) wantShared(why string, all ...*replica) {
+	l.Helper()
+	wait.Until(l, why, func() bool {
+		counts, once := shares(all...)
+		sum := 0
+		for _, n := range counts {
+			sum += n
+			once = once && n > index.Partitions/len(all)/2
+		}
+		return once && sum == index.Partitions
+	})
+}
+
+func TestEachPartitionIsServedByOneReplica(t *testing.T) {
+	l := newLab(t)
+	a := l.join("a")
+	l.wantShared("alone", a)
+	b := l.join("b")
+	l.wantShared("two", a, b)
+	before, _ := a.State()
+	c := l.join("c")
+	l.wantShared("three", a, b, c)
+	after, _ := a.State()
+	for p := range after.Served {
+		if after.Served[p] && !before.Served[p] {
+			t.Fatalf("replica a got partition %d because another one came", p)
+		}
+	}
+	if s, _ := a.State(); fmt.Sprint(s.Names()) != "[b c]" || s.Missing() != 0 || s.Failing != nil {
+		t.Errorf("got %v, %d missing, %v, want b and c, and nothing missing", s.Names(), s.Missing(), s.Failing)
+	}
+	b.stop() // it gives up its lease
+	l.wantShared("one has stopped", a, c)
+	l.join("b")
+	wait.Until(t, "it is back", func() bool { s, _ := a.State(); return fmt.Sprint(s.Names()) == "[b c]" })
+}
+
+// As long as the new holder of a partition does not have all claims, the former one goes on.
+func TestAPartitionIsHandedOverWhenItIsComplete(t *testing.T) {
+	l := newLab(t)
+	a := l.join("a")
+	l.wantShared("alone", a)
+	b := l.join("b")
+	b.complete.Store(false)
+	agent := &peer{}
+	n, _, err := b.facts.Connect(agent, &pb.Hello{Node: "n1", BootId: "boot", Netns: "1", Epoch: 1}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set facts.PartitionSet
+	wait.Until(t, "the partitions for the agent", func() bool {
+		s, _ := b.State()
+		set = s.Served
+		return set.Count() > index.Partitions/4 && agent.set.Load().GetRevision() == 2
+	})
+	send := func(complete uint64) {
+		if _, err := b.facts.Snapshot(agent, n, &facts.Snapshot{Messages: func(yield func(*pb.ReportRequest) bool) {
+			yield(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Partitions: 2, Complete: complete})
+		}}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(1)
+	b.complete.Store(true)
+	for range 3 { // a renews its lease, and still serves everything
+		was, _ := a.State()
+		other, changed := b.State()
+		if was.Served.Count() != index.Partitions || other.Complete.Count() != 0 {
+			t.Fatalf("got %d partitions at a and %d complete ones at b, want all and none", was.Served.Count(), other.Complete.Count())
+		}
+		select {
+		case <-changed:
+		case <-time.After(time.Second):
+		}
+	}
+	send(2)
+	l.wantShared("complete", a, b)
+}
+
+// While NATS is away, replicas go on. A replica that cannot reach it learns afterwards what others have
+// taken over.
+func TestReplicasGoOnWithoutNATS(t *testing.T) {
+	l := newLab(t)
+	a, b := l.join("a"), l.join("b")
+	l.wantShared("two", a, b)
+	before, _ := a.State()
+	l.server.Kill()
+	wait.Until(t, "NATS is away", func() bool {
+		s, _ := a.State()
+		o, _ := b.State()
+		return s.Failing != nil && o.Failing != nil && time.Since(s.Since) > 6*time.Second
+	})
+	if s, _ := a.State(); s.Served != before.Served || len(s.Others) != 1 {
+		t.Errorf("got %d partitions and %d others, want as before", s.Served.Count(), len(s.Others))
+	}
+	if err := l.server.Restart(l.url); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "NATS is back", func() bool {
+		s, _ := a.State()
+		o, _ := b.State()
+		return s.Failing == nil && o.Failing == nil
+	})
+	l.wantShared("as before", a, b)
+	if s, _ := a.State(); s.Served != before.Served {
+		t.Error("partitions were moved although nobody was gone")
+	}
+}
+
+// What follows from claims of several partitions, replicas tell each other.
+func TestReplicasTellEachOther(t *testing.T) {
+	l := newLab(t)
+	a, b := l.join("a"), l.join("b")
+	l.wantShared("two", a, b)
+	link := func(name string) facts.LinkID {
+		return facts.LinkID{Node: facts.NodeID{Boot: "boot-" + name, Netns: "1"}, Name: "eth0"}
+	}
+	for i, name := range []string{"n1", "n2"} {
+		agent := &peer{}
+		n, _, err := b.facts.Connect(agent, &pb.Hello{Node: name, BootId: "boot-" + name, Netns: "1", Epoch: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.facts.Snapshot(agent, n, &facts.Snapshot{Messages: func(yield func(*pb.ReportRequest) bool) {
+			yield(&pb.ReportRequest{
+				Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
+				Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 9, Name: "eth0", Mac: []byte{2, 0, 0, 0, 0, byte(i)}, Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
+			})
+		}}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Sighted(facts.Sighting{Entered: link("n1"), Home: link("n2"), MAC: verdict.MAC([]byte{2, 0, 0, 0, 0, 1}), Seen: a.facts.Clock()})
+	wait.Until(t, "one domain", func() bool {
+		b.facts.RLock()
+		defer b.facts.RUnlock()
+		_, topology := b.facts.SharedMACs()
+		return topology.Domains(0) == 1
+	})
+}
+
+// peer is an agent.
+type peer struct {
+	facts.Peer
+	set atomic.Pointer[pb.PartitionSet]
+}
+
+func (p *peer) Serve(set *pb.PartitionSet) { p.set.Store(set) }
+
+// ignoring is a listener of the facts.
+type ignoring struct{}
+
+func (ignoring) NodeChanged(*facts.Node)            {}
+func (ignoring) NamesChanged(*facts.Node)           {}
+func (ignoring) Answered(*facts.Node)               {}
+func (ignoring) RangesChanged(*facts.Node)          {}
+func (ignoring) MayLack(*facts.Node, uint32)        {}
+func (ignoring) PoolChanged(*facts.Pool)            {}
+func (ignoring) PoolEnded(*facts.Pool)              {}
+func (ignoring) CoverageChanged()                   {}
+func (ignoring) OwnersWatched() bool                { return false }
+func (ignoring) Contested(func(index.Address) bool) {}
+func (ignoring) AtRisk(*facts.Pool) []netip.Addr    { return nil }
+func (ignoring) Sighted(facts.Sighting)             {}
+func (ignoring) Dropped(string, int)                {}
+func (ignoring) Refused(string)                     {}
