@@ -124,7 +124,7 @@ func (t resumeText) String() string { return string(t) }
 func (s *Service) own(q interface{ GetCluster() []string }) error {
 	own := s.Facts.Policy.Cluster
 	if all := q.GetCluster(); len(all) > 0 && !slices.Contains(all, own) {
-		return status.Errorf(codes.NotFound, "the cluster %q is not known: this aggregator is that of the cluster %q, and only a fleet has others", all[0], own)
+		return status.Errorf(codes.InvalidArgument, "the cluster %q is not known: this aggregator is that of the cluster %q, and only a fleet has others", all[0], own)
 	}
 	return nil
 }

@@ -188,9 +188,9 @@ func unknown(name string, all []*cluster) error {
 		known = append(known, "…")
 	}
 	if len(known) == 0 {
-		return status.Errorf(codes.NotFound, "the cluster %q is not known, nor is any other so far", name)
+		return status.Errorf(codes.InvalidArgument, "the cluster %q is not known, nor is any other so far", name)
 	}
-	return status.Errorf(codes.NotFound, "the cluster %q is not known: known are %s", name, strings.Join(known, ", "))
+	return status.Errorf(codes.InvalidArgument, "the cluster %q is not known: known are %s", name, strings.Join(known, ", "))
 }
 
 // Problems describes what is wrong with the connection to the hub.

@@ -66,7 +66,7 @@ func (l *fleetLab) owners(clusters ...string) (all []string) {
 	q := &pb.ListOwnersRequest{Cluster: clusters, PageSize: 2}
 	for {
 		page, err := l.ListOwners(l.Context(), q)
-		if status.Code(err) == codes.NotFound {
+		if status.Code(err) == codes.InvalidArgument {
 			return nil // the cluster is not known yet
 		}
 		if err != nil {
@@ -158,8 +158,8 @@ func TestAFleetAnswersForTwoClusters(t *testing.T) {
 	f := newFleet(t, l.url)
 	f.await(nil, "eu.east 10.0.0.1", "west 10.0.0.1", "west 10.0.0.2", "west 10.0.0.3")
 	f.await([]string{"eu.east"}, "eu.east 10.0.0.1")
-	if _, err := f.ListOwners(t.Context(), &pb.ListOwnersRequest{Cluster: []string{"north"}}); status.Code(err) != codes.NotFound {
-		t.Errorf("got %v for a cluster that is not known, want NotFound", err)
+	if _, err := f.ListOwners(t.Context(), &pb.ListOwnersRequest{Cluster: []string{"north"}}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("got %v for a cluster that is not known, want InvalidArgument", err)
 	}
 	for name := range f.clusters() {
 		f.awaitState(name, pb.Cluster_LIVE)
