@@ -86,7 +86,10 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		body string
 	}{
 		{"/v1/owners", 200, `"nextPageToken":"","owners":[]}`},
-		{"/v1/owners", 200, `{"coverage":{"expected":0,"heard":0,"incomplete":true,`},
+		{"/v1/owners", 200, `{"coverage":{"clusters":0,"expected":0,"heard":0,"incomplete":true,`},
+		{"/v1/clusters", 200, `{"clusters":[{"coverage":{`},
+		{"/v1/clusters?cluster=default&cluster=other", 200, `"name":"default"`},
+		{"/v1/owners?cluster=other", 400, `the cluster \"other\" is not known: this aggregator is that of the cluster \"default\"`},
 		{"/v1/conflicts?all=true", 200, `{"conflicts":[],"coverage":{`},
 		{"/v1/nodes", 200, `"state":"OFF"},"nodes":[],"problems":[]}`},
 		{"/v1/owners?address=10.1", 400, `"message":"\"10.1\" is not an address: give one like`},

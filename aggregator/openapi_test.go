@@ -158,7 +158,7 @@ func TestResponsesAreAsDescribed(t *testing.T) {
 	at := "?at=" + time.Now().UTC().Format(time.RFC3339Nano)
 	for _, path := range []string{
 		"/v1/owners", "/v1/owners" + at, "/v1/owners:watch", "/v1/conflicts", "/v1/conflicts" + at, "/v1/conflicts:watch", "/v1/conflicts/" + conflict,
-		"/v1/findings", "/v1/findings" + at, "/v1/findings:watch", "/v1/findings/" + finding, "/v1/pools", "/v1/nodes", "/v1/nodes:watch", "/v1/nodes/n1",
+		"/v1/findings", "/v1/findings" + at, "/v1/findings:watch", "/v1/findings/" + finding, "/v1/pools", "/v1/clusters", "/v1/nodes", "/v1/nodes:watch", "/v1/nodes/n1",
 		"/v1/explain?case=true&address=10.1.0.5", "/v1/explain" + at + "&address=10.1.0.5", "/v1/events", "/v1/events:watch?since=2026-01-01T00:00:00Z",
 	} {
 		d.ask("GET", url+path, "", "")

@@ -64,6 +64,7 @@ var actions = map[string]Action{
 	pb.WitnessService_ListNodes_FullMethodName:           {Verb: "list", Resource: "nodes"},
 	pb.WitnessService_GetNode_FullMethodName:             {Verb: "get", Resource: "nodes"},
 	pb.WitnessService_WatchNodes_FullMethodName:          {Verb: "watch", Resource: "nodes", long: true},
+	pb.WitnessService_ListClusters_FullMethodName:        {Verb: "list", Resource: "nodes"},
 	pb.WitnessService_ListEvents_FullMethodName:          {Verb: "list", Resource: "events"},
 	pb.WitnessService_WatchEvents_FullMethodName:         {Verb: "watch", Resource: "events", long: true},
 	pb.WitnessService_Backup_FullMethodName:              {Verb: "get", Resource: "backups", operator: true, long: true},

@@ -89,6 +89,10 @@ func (d direct) ListPools(ctx context.Context, q *pb.ListPoolsRequest, _ ...grpc
 	return call(ctx, d, pb.WitnessService_ListPools_FullMethodName, q, d.service.ListPools)
 }
 
+func (d direct) ListClusters(ctx context.Context, q *pb.ListClustersRequest, _ ...grpc.CallOption) (*pb.ListClustersResponse, error) {
+	return call(ctx, d, pb.WitnessService_ListClusters_FullMethodName, q, d.service.ListClusters)
+}
+
 func (d direct) ListEvents(ctx context.Context, q *pb.ListEventsRequest, _ ...grpc.CallOption) (*pb.ListEventsResponse, error) {
 	return call(ctx, d, pb.WitnessService_ListEvents_FullMethodName, q, d.service.ListEvents)
 }

@@ -21,6 +21,9 @@ import (
 
 // Explain explains why an address is, or is not, in conflict.
 func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
 	addr, err := parseAddress(q.GetAddress())
 	if err != nil {
 		return nil, err

@@ -57,6 +57,9 @@ func (s *Service) walkFindings(f *findingFilter, from findings.Place) *walk[*fin
 // ListFindings lists problems that are not conflicts, or have not become conflicts yet, now or at a
 // time.
 func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
 	f, err := newFindingFilter(q)
 	if err != nil {
 		return nil, err
@@ -92,6 +95,9 @@ func findingKey(e *events.Event) *findings.Found {
 
 // WatchFindings sends the current findings, then every change.
 func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
+	if err := s.own(q); err != nil {
+		return err
+	}
 	f, err := newFindingFilter(q)
 	if err != nil {
 		return err

@@ -38,6 +38,9 @@ type eventWatch struct {
 // WatchEvents sends the recorded events since a time or a resume token, then every event as soon as it
 // is recorded.
 func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService_WatchEventsServer) error {
+	if err := s.own(q); err != nil {
+		return err
+	}
 	if s.Journal == nil {
 		return errNoJournal
 	}

@@ -39,6 +39,7 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/pools
 /v1/nodes
 /v1/nodes/{name}
+/v1/clusters
 /v1/events           ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &since= &until=
 /v1/backup           POST {}; a stream, the files of the data directory
 /v1/owners:watch     a stream, one JSON object a line; the same filters
@@ -103,7 +104,7 @@ const maxBody = 64 << 10
 // Handlers returns the HTTP handlers for callers that guard accepts. rest serves the whole API of
 // service. probes serves only health, readiness and the metrics of gatherer, for a separate listener.
 // ready reports whether the aggregator runs.
-func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
+func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
 	gateway := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &compactJSON{runtime.JSONPb{
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},

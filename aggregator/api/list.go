@@ -82,6 +82,9 @@ var errPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: o
 
 // ListOwners lists the owners of addresses, now or at a time.
 func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
 	f, err := newOwnerFilter(q)
 	if err != nil {
 		return nil, err
@@ -164,6 +167,9 @@ func (s *Service) addressesFrom(first index.Address) iter.Seq[index.Address] {
 
 // ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
 func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
 	f, err := newConflictFilter(q)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,10 @@ import (
 )
 
 // ListNodes lists the agents and their health.
-func (s *Service) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
+func (s *Service) ListNodes(_ context.Context, q *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
 	coverage := s.Coverage.Current()
 	return &pb.ListNodesResponse{
 		Nodes: s.nodes(""), Kubernetes: s.Kubernetes.Status(), Coverage: coverage, Problems: s.Problems(), Election: s.Kubernetes.Election(),
@@ -23,6 +26,9 @@ func (s *Service) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNode
 
 // GetNode returns a node by its name.
 func (s *Service) GetNode(_ context.Context, q *pb.GetNodeRequest) (*pb.GetNodeResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
 	if q.GetName() != "" {
 		for _, n := range s.nodes(q.GetName()) {
 			return &pb.GetNodeResponse{Node: n}, nil

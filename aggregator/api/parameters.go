@@ -35,6 +35,9 @@ func readQuery(op *operation, raw string) (url.Values, error) {
 			return nil, status.Errorf(codes.InvalidArgument, "%s and %s are the same parameter: use only one of them", before, name)
 		}
 		given[field.Number()] = name
+		if field.IsList() {
+			continue // of names
+		}
 		if n := len(q[name]); n > 1 {
 			return nil, status.Errorf(codes.InvalidArgument, "%s is given %d times: give it once", name, n)
 		}

@@ -24,6 +24,9 @@ import (
 
 // ListEvents lists the changes that the journal has recorded.
 func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.ListEventsResponse, error) {
+	if err := s.own(q); err != nil {
+		return nil, err
+	}
 	if s.Journal == nil {
 		return nil, errNoJournal
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -55,6 +56,9 @@ type watch[K, T, M any] struct {
 
 // WatchOwners sends the current owners, then every change.
 func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
+	if err := s.own(q); err != nil {
+		return err
+	}
 	f, err := newOwnerFilter(q)
 	if err != nil {
 		return err
@@ -96,6 +100,9 @@ func ownerKey(e *events.Event) index.Address { return index.AddressOf(e.Address)
 
 // WatchConflicts sends the active conflicts, then every change.
 func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
+	if err := s.own(q); err != nil {
+		return err
+	}
 	f, err := newConflictFilter(q)
 	if err != nil {
 		return err
@@ -164,7 +171,7 @@ func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, tok
 // attend runs follow, which serves a subscriber. It returns before follow does if one Send blocks for
 // too long, if the caller's access is revoked, or if the aggregator stops. cutOff returns the token of
 // the last message that the subscriber has received.
-func attend(ctx context.Context, stopped <-chan struct{}, p *patience, cutOff func() resumeToken, follow func(context.Context) error) error {
+func attend[T fmt.Stringer](ctx context.Context, stopped <-chan struct{}, p *patience, cutOff func() T, follow func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)

@@ -58,6 +58,9 @@ type sentNode struct {
 
 // WatchNodes sends the nodes, then every change of a node.
 func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_WatchNodesServer) error {
+	if err := s.own(q); err != nil {
+		return err
+	}
 	var token resumeToken
 	if text := q.GetResumeToken(); text != "" {
 		var err error

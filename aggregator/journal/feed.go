@@ -53,7 +53,7 @@ func (f Feed) record(what what, c *Change) error {
 	if err != nil {
 		return err
 	}
-	return f.put(op{what: what, record: r, revision: c.Revision})
+	return f.put(op{what: what, record: r, revision: c.Revision, note: c.Note})
 }
 
 func (f Feed) put(o op) error {

@@ -46,6 +46,11 @@ type Config struct {
 	Instance int64
 	Clock    func() time.Time
 	Log      *slog.Logger
+	// Reached is set if the feeds are those of a stream, which has everything that happened while this
+	// process did not run (see Resume). It returns the time up to which the feeds have sent everything.
+	Reached func() time.Time
+	// Cache is the number of bytes of the cache; 0 for the default.
+	Cache int64
 }
 
 // A Journal records changes. Use New.
@@ -59,8 +64,9 @@ type Journal struct {
 	// is nil before the start and after the end.
 	mu    sync.RWMutex
 	store *store
-	// replaced is closed when the store is replaced.
+	// replaced is closed when the store is replaced, and opening counts the stores.
 	replaced chan struct{}
+	opening  uint64
 	// memory is set if the journal is in memory.
 	memory bool
 	// problems are the problems since the start, except those that the store knows.
@@ -108,11 +114,12 @@ func (j *Journal) open(reason pb.Gap_Reason) {
 	}
 	j.memory = s == nil
 	if s == nil {
-		if s, err = openStore("journal", vfs.NewMem(), j.Log); err != nil {
+		if s, err = openStore("journal", vfs.NewMem(), j.Cache, j.Log); err != nil {
 			panic(fmt.Sprintf("open a journal in memory: %v", err)) // it needs no resources but memory
 		}
 	}
 	j.store = s
+	j.opening++
 	if err := j.writer.begin(j, reason); err != nil {
 		j.store.damage(err)
 	}
@@ -133,7 +140,7 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 		return nil, false, err
 	}
 	dir := storeDir(j.Dir)
-	s, err = openStore(dir, j.fs, j.Log)
+	s, err = openStore(dir, j.fs, j.Cache, j.Log)
 	if err == nil {
 		return s, false, nil
 	}
@@ -151,7 +158,7 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 	problem.Path = to
 	j.say(problem)
 	j.Log.Error("the journal cannot be read: starting a new one", "set_aside", to, "error", err)
-	s, err = openStore(dir, j.fs, j.Log)
+	s, err = openStore(dir, j.fs, j.Cache, j.Log)
 	return s, true, err
 }
 

@@ -24,10 +24,14 @@ type Change struct {
 	At time.Time
 	// Type is ADDED, UPDATED or REMOVED.
 	Type pb.Watch_Type
-	// ID identifies an owner. Conflicts, findings and nodes have their own identifiers.
-	ID string
+	// ID identifies an owner. Conflicts, findings and nodes have their own identifiers. Without it, Item
+	// distinguishes the owners of one address, as in the journal that the change is from.
+	ID   string
+	Item uint32
 	// Revision is the revision after the change, for Mark; 0 for none.
 	Revision uint64
+	// Note is written together with the change, for Resume; nil for none.
+	Note []byte
 	// One of these is set.
 	Owner    *pb.Owner
 	Conflict *pb.Conflict
@@ -66,7 +70,9 @@ func newRecord(c *Change) (r record, err error) {
 	terms := termSet{}
 	switch {
 	case c.Owner != nil:
-		r.kind, r.id = pb.Event_OWNER, hashID(c.ID)
+		if r.kind, r.id = pb.Event_OWNER, c.Item; c.ID != "" {
+			r.id = hashID(c.ID)
+		}
 		a, err := netip.ParseAddr(c.Owner.GetAddress())
 		if err != nil {
 			return r, fmt.Errorf("record an owner: %w", err)
@@ -160,7 +166,7 @@ func trimOwner(o *pb.Owner, keyed bool) *pb.Owner {
 	out := &pb.Owner{
 		Scope: o.GetScope(), Node: o.GetNode(), Interface: o.GetInterface(), HostInterface: o.GetHostInterface(),
 		Mac: o.GetMac(), Netns: o.GetNetns(), FirstSeen: o.GetFirstSeen(), State: o.GetState(), AssignedAt: o.GetAssignedAt(),
-		Excluded: o.GetExcluded(), Intended: o.GetIntended(), Routed: o.GetRouted(),
+		Excluded: o.GetExcluded(), Intended: o.GetIntended(), Routed: o.GetRouted(), Cluster: o.GetCluster(),
 	}
 	w := o.GetWorkload()
 	if w != nil {

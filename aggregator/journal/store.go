@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -63,14 +64,15 @@ type store struct {
 // errNewerVersion is the error for a store of a newer version of ipwitness.
 var errNewerVersion = errors.New("it was written by a newer version of ipwitness")
 
-// openStore opens the store in a directory of a file system, and creates it if it does not exist.
-func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
+// openStore opens the store in a directory of a file system, and creates it if it does not exist. cached is the
+// size of its cache in bytes; 0 for the default.
+func openStore(dir string, base vfs.FS, cached int64, log *slog.Logger) (*store, error) {
 	s := &store{
 		fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}),
 		words: make(map[uint32]string), shapes: make(map[uint32]*shape), few: make(map[string][]place),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
-	cache := pebble.NewCache(cacheSize)
+	cache := pebble.NewCache(cmp.Or(cached, cacheSize))
 	defer cache.Unref() // the store holds it
 	opts := &pebble.Options{
 		FS: patientFS{base, s.fs}, Cache: cache, MemTableSize: memtableSize, MemTableStopWritesThreshold: 4,

@@ -39,6 +39,12 @@ type op struct {
 	revision uint64
 	// lost is the number of lost changes.
 	lost uint64
+	// gap is a gap to record; if changes were lost, it is that in which they were lost, or nil.
+	gap *pb.Gap
+	// note is written together with the operation; nil for none.
+	note []byte
+	// opening is the number of the store that the operation is for.
+	opening uint64
 	// reached is closed when the operations before this one are written.
 	reached chan<- struct{}
 }
@@ -60,6 +66,12 @@ const (
 	passed
 	// reached: notify the caller.
 	reached
+	// resumed: the feeds continue where the store ends.
+	resumed
+	// missing: the gap is that of another journal.
+	missing
+	// noted: the note is to be written, if the store is the same.
+	noted
 )
 
 // A writer is the state of the goroutine that writes.
@@ -100,7 +112,7 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 	w.fresh = alive == 0
 	j.fresh.Store(w.fresh)
 	var gap *pb.Gap
-	if !w.fresh || reason == pb.Gap_DAMAGED {
+	if !w.fresh && j.Reached == nil || reason == pb.Gap_DAMAGED {
 		gap = &pb.Gap{From: timeOf(alive), Reason: reason}
 	}
 	w.setGap(gap)
@@ -278,6 +290,7 @@ func (w *writer) apply(o op) error {
 			return err
 		}
 		w.mark(o.kind, o.revision)
+		return w.write(o.note)
 	case passed:
 		if w.begun(o.kind) {
 			w.mark(o.kind, o.revision)
@@ -303,15 +316,26 @@ func (w *writer) apply(o op) error {
 		w.j.progress.forget(o.kind)
 		w.j.lost.Add(o.lost)
 		w.whole = false
-		gap := &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
-		if w.gap != nil {
+		gap := o.gap
+		switch {
+		case w.gap != nil:
 			gap = proto.CloneOf(w.gap)
+		case gap == nil:
+			gap = &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
 		}
 		gap.Lost += o.lost
 		w.setGap(gap)
 	case reached:
 		if o.reached != nil {
 			w.waiting = append(w.waiting, o.reached)
+		}
+	case resumed:
+		w.resume(o.opening)
+	case missing:
+		return w.missing(o.gap, o.note)
+	case noted:
+		if o.opening == w.j.opening {
+			return w.write(o.note)
 		}
 	}
 	return nil
@@ -392,7 +416,7 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	if err := w.commit(); err != nil {
 		return err
 	}
-	now := w.j.Clock()
+	now := w.j.now()
 	for id := range w.gone(kind) {
 		r := record{subject: subject{kind, id.place}, id: id.id, at: now.UnixMicro(), typ: pb.Watch_REMOVED, notBefore: w.gapFrom()}
 		if kind == pb.Event_CONFLICT { // it is resolved instead
@@ -415,15 +439,8 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 		return nil
 	}
 	if w.gap != nil {
-		w.j.gaps.Add(1)
 		g := proto.CloneOf(w.gap)
-		w.last = max(w.last+1, now.UnixMicro()) // a stamp of its own, after all records that are known to be written
-		g.Until = timeOf(w.last)
-		raw, err := marshal.MarshalAppend([]byte{formatVersion}, g)
-		if err != nil {
-			return err
-		}
-		if err := w.pending().Set(metaKey(metaGap, uint64(w.last)), raw, nil); err != nil {
+		if err := w.end(g, now); err != nil {
 			return err
 		}
 		if g.GetReason() == pb.Gap_NOT_WRITTEN {
@@ -435,12 +452,24 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	return nil
 }
 
+// end writes a gap that has ended.
+func (w *writer) end(g *pb.Gap, at time.Time) error {
+	w.j.gaps.Add(1)
+	w.last = max(w.last+1, at.UnixMicro()) // a stamp of its own, after all records that are known to be written
+	g.Until = timeOf(w.last)
+	raw, err := marshal.MarshalAppend([]byte{formatVersion}, g)
+	if err != nil {
+		return err
+	}
+	return w.pending().Set(metaKey(metaGap, uint64(w.last)), raw, nil)
+}
+
 // note notes that the journal is complete up to now.
 func (w *writer) note() error {
-	if !w.whole || w.j.Clock().Sub(w.aliveAt) < aliveEvery && w.batch == nil {
+	if !w.whole || w.j.now().Sub(w.aliveAt) < aliveEvery && w.batch == nil {
 		return nil
 	}
-	w.aliveAt = w.j.Clock()
+	w.aliveAt = w.j.now()
 	at := max(w.aliveAt.UnixMicro(), w.last)
 	return w.pending().Set(metaKey(metaAlive, 0), binary.BigEndian.AppendUint64(nil, uint64(at)), nil)
 }

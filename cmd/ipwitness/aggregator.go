@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -18,6 +21,7 @@ type aggregatorCommand struct {
 	listen     addresses
 	files      secure.Files
 	logging    logging
+	fleet      bool
 }
 
 func newAggregator(sys system) *cobra.Command {
@@ -35,20 +39,32 @@ conflicts, acknowledgements and the history are in --data-dir.
 A network is a set of addresses that must be unique in the whole cluster, on any node
 and link. Declare it with --network.
 
+With --fleet, it has no agents, and answers for several clusters instead: it follows the
+streams that their aggregators publish (--nats), which are mirrored into one hub.
+
 ` + settingsHelp,
 		Example: `
   ipwitness aggregator
   ipwitness aggregator --cluster prod --network pods=10.244.0.0/16,fd00:244::/48 --network vms=10.50.0.0/16
-  ipwitness aggregator --shared 10.9.0.0/24=anycast --log-format json`,
+  ipwitness aggregator --shared 10.9.0.0/24=anycast --log-format json
+  ipwitness aggregator --fleet --nats nats://hub:4222`,
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.fleet {
+				if err := onlyForFleet(cmd); err != nil {
+					return err
+				}
+			}
+			return a.run(cmd.Context())
+		},
 	}
 	aggregatorFlags(cmd, &a.aggregator)
 	exportFlags(cmd, &a.aggregator.Export)
 	natsFlags(cmd, &a.aggregator.NATS)
 	accessFlags(cmd, &a.files, &a.aggregator.Access)
 	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
+	cmd.Flags().BoolVar(&a.fleet, "fleet", false, "answer for the clusters whose streams are at --nats, instead of for agents")
 	a.logging.addFlags(cmd)
 	return cmd
 }
@@ -62,11 +78,15 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	c.aggregator.Export.Environment = c.sys.getenv
 	c.aggregator.CollectEagerly = c.sys.getenv("GOGC") == ""
 	c.aggregator.Memory = useMemory()
-	agg, s, err := openAggregator(ctx, c.aggregator, c.listen, c.files, p)
+	agg, s, err := c.open(ctx, p)
 	if err != nil {
 		return err
 	}
-	p.log.With(s.listeners.logged()...).Info("starting", "version", p.build.Version, "cluster", c.aggregator.Cluster, "memory_bytes", c.aggregator.Memory)
+	name := []any{"cluster", c.aggregator.Cluster}
+	if c.fleet {
+		name = []any{"hub", c.aggregator.NATS.Hosts()}
+	}
+	p.log.With(s.listeners.logged()...).Info("starting", append(name, "version", p.build.Version, "memory_bytes", c.aggregator.Memory)...)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return agg.Run(ctx) })
 	g.Go(func() error { return s.run(ctx) })
@@ -75,9 +95,45 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	return err
 }
 
-// openAggregator returns an aggregator and its server, which has opened its listeners. It starts
-// nothing.
-func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p process) (*aggregator.Aggregator, *server, error) {
+// open returns the aggregator or the fleet, and its server.
+func (c *aggregatorCommand) open(ctx context.Context, p process) (answering, *server, error) {
+	if c.fleet {
+		return openServer(ctx, c.aggregator, c.listen, c.files, p, aggregator.NewFleet)
+	}
+	return openServer(ctx, c.aggregator, c.listen, c.files, p, aggregator.New)
+}
+
+// notForFleet are the flags of an aggregator that mean nothing for a fleet.
+var notForFleet = []string{
+	"cluster", "shared", "router", "network", "lease", "kubeconfig", "settle", "stale-after", "node-timeout", "handover-grace", "leaked-after",
+	"reused-within", "otlp-endpoint", "alertmanager", "alertmanager-token-file", "webhook", "webhook-secret-file", "export-ca",
+	"nats-retention", "nats-size", "token-review", "token-audience", "agent-account",
+}
+
+// onlyForFleet returns an error if a flag is set that means nothing for a fleet.
+func onlyForFleet(cmd *cobra.Command) error {
+	for _, name := range notForFleet {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s and --fleet cannot be combined, because it is a setting of the aggregator of one cluster: remove one of them", name)
+		}
+	}
+	return nil
+}
+
+// answering is an aggregator or a fleet.
+type answering interface {
+	served
+	Open() bool
+	Run(ctx context.Context) error
+}
+
+// openAggregator returns an aggregator and its server.
+func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p process) (answering, *server, error) {
+	return openServer(ctx, cfg, at, files, p, aggregator.New)
+}
+
+// openServer returns what open makes, and its server, which has opened its listeners. It starts nothing.
+func openServer[T answering](ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p process, open func(aggregator.Config, *slog.Logger, prometheus.Registerer) (T, error)) (answering, *server, error) {
 	tls, err := files.Server(p.log, "h2", "http/1.1")
 	if err != nil {
 		return nil, nil, err
@@ -95,7 +151,7 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, fi
 	if files.ClientCA != "" {
 		cfg.Access.Certificates = secure.Verifier(tls)
 	}
-	agg, err := aggregator.New(cfg, p.log, p.registry)
+	agg, err := open(cfg, p.log, p.registry)
 	if err != nil {
 		l.close()
 		return nil, nil, err

@@ -81,6 +81,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		},
 	}
 	c.addListFlags(cmd)
+	c.addClusterFlag(cmd, "findings")
 	c.narrowing.addFlags(cmd, "findings", "node", "namespace", "workload", "cidr", "mac")
 	c.completeFilters(cmd, &c.narrowing)
 	watchFlag(cmd, &c.watch)
@@ -148,7 +149,7 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 	if err := c.ask(ask); err != nil {
 		return nil, false, nil, err
 	}
-	c.at.ask(ask)
+	c.at.ask(c.within(ask))
 	coverage, err = pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
 		c.at.read(page)
 		for _, f := range page.GetFindings() {
@@ -198,6 +199,9 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 	findings, known, coverage, err := c.findings(ctx, about)
 	if err != nil {
 		return err
+	}
+	if c.fixPlan && coverage.GetClusters() > 0 {
+		return errPlanOfFleet
 	}
 	if len(findings) == 0 {
 		if err := c.checkNode(ctx, c.node); err != nil {
@@ -257,7 +261,7 @@ func (c *auditCommand) past(ctx context.Context, about about) error {
 // there is no such node.
 func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Coverage) (string, error) {
 	var nodes pb.ListNodesResponse
-	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+	if err := c.client().get(ctx, "/v1/nodes", c.within(nil), &nodes); err != nil {
 		return "", err
 	}
 	known := slices.Contains(coverage.GetSilentNodes(), name)
@@ -278,7 +282,7 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 		return "", exitCannotTell // an unseen node or finding may have this name
 	}
 	matching := ""
-	if c.narrowing != (narrowing{}) {
+	if c.narrowing != (narrowing{}) || len(c.clusters) > 0 {
 		matching = " that matches the filters"
 	}
 	return "", fmt.Errorf("there is no finding with the id %[1]q%[3]s and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes",
@@ -349,7 +353,7 @@ func (c *auditCommand) selected(about about) string {
 	if c.kind != "" {
 		what = " of kind " + c.kind
 	}
-	if c.narrowing != (narrowing{}) {
+	if c.narrowing != (narrowing{}) || len(c.clusters) > 0 {
 		what += " that matches the filters"
 	}
 	switch {
@@ -364,7 +368,7 @@ func (c *auditCommand) selected(about about) string {
 // notAudited asks the server for the reason why nothing is audited.
 func (c *auditCommand) notAudited(ctx context.Context) (string, error) {
 	var nodes pb.ListNodesResponse
-	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+	if err := c.client().get(ctx, "/v1/nodes", c.within(nil), &nodes); err != nil {
 		return "", err
 	}
 	return notAudited(&nodes, c.sys.program), nil
@@ -444,12 +448,13 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 		client: c.client(),
 		notice: c.sys.stderr,
 		path:   "/v1/findings:watch",
-		query:  ask,
+		query:  c.within(ask),
 		begin:  table.Begin,
 		event: func(e *pb.WatchFindingsResponse) error {
 			if err := seen.follow(e); err != nil {
 				return err
 			}
+			table.Of(e.GetCoverage())
 			if e.GetType() == pb.Watch_BOOKMARK && !begun {
 				begun = true
 				if err := c.checkWatched(ctx, about); err != nil {

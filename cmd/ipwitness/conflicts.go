@@ -90,6 +90,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	}
 	c.addListFlags(cmd)
 	c.addTableFlags(cmd, "conflicts", show.ConflictOrders())
+	c.addClusterFlag(cmd, "conflicts")
 	c.narrowing.addFlags(cmd, "conflicts", "node", "namespace", "workload", "cidr", "mac", "scope", "cause")
 	c.conflictState(cmd)
 	c.completeFilters(cmd, &c.narrowing)
@@ -145,7 +146,7 @@ func (c *conflictsCommand) conflict(ctx context.Context, id string) (conflict *p
 
 // conflicts requests the conflicts that the parameters select.
 func (c *conflictsCommand) conflicts(ctx context.Context, ask url.Values) (conflicts []*pb.Conflict, coverage *pb.Coverage, err error) {
-	c.at.ask(ask)
+	c.at.ask(c.within(ask))
 	coverage, err = pages(ctx, c.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		c.at.read(page)
 		conflicts = append(conflicts, page.GetConflicts()...)
@@ -195,7 +196,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 		c.note("No conflict of %s. '%s explain %s' shows why.", address, c.sys.program, address)
 	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.at.gap != nil):
 		c.note("No conflicts are known.")
-	case len(conflicts) == 0 && c.narrowing != (narrowing{}):
+	case len(conflicts) == 0 && (c.narrowing != (narrowing{}) || len(c.clusters) > 0):
 		c.note("No conflict matches.")
 	case len(conflicts) == 0:
 		c.note("No conflicts.")
@@ -271,12 +272,13 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 		client: c.client(),
 		notice: c.sys.stderr,
 		path:   "/v1/conflicts:watch",
-		query:  ask,
+		query:  c.within(ask),
 		begin:  table.Begin,
 		event: func(e *pb.WatchConflictsResponse) error {
 			if err := seen.follow(e); err != nil {
 				return err
 			}
+			table.Of(e.GetCoverage())
 			if e.GetConflict() != nil && id != "" && e.GetConflict().GetId() != id {
 				return nil
 			}

@@ -68,6 +68,7 @@ them are replaced).`,
 		},
 	}
 	c.addFlags(cmd, formatCase)
+	c.addClusterFlag(cmd, "what is known")
 	c.at.addFlag(cmd, sys)
 	cmd.Flags().BoolVar(&c.pseudonyms, "pseudonyms", false, "with -o case: replace names, MAC addresses, UIDs and ids with pseudonyms")
 	return cmd
@@ -90,7 +91,7 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	if c.format == formatCase {
 		ask.Set("case", "true")
 	}
-	c.at.ask(ask)
+	c.at.ask(c.within(ask))
 	explained := &pb.ExplainResponse{}
 	if err := c.client().get(ctx, "/v1/explain", ask, explained); err != nil {
 		return err
@@ -106,6 +107,9 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 		c.at.read(explained)
 		c.noteMoment(&c.at)
 		return show.ExplainPast(c.sys.stdout, explained, c.layout(), c.at.at)
+	}
+	if explained.GetCoverage().GetClusters() > 0 {
+		return show.ExplainRecorded(c.sys.stdout, explained, c.layout(), c.sys.now())
 	}
 	return show.Explain(c.sys.stdout, explained, c.layout(), c.sys.now())
 }

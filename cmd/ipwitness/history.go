@@ -83,6 +83,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 		},
 	}
 	c.query.addFlags(cmd)
+	c.addClusterFlag(cmd, "changes")
 	c.narrowing.addFlags(cmd, "changes", "node", "namespace", "workload", "cidr", "mac")
 	c.completeFilters(cmd, &c.narrowing)
 	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)", true)
@@ -132,7 +133,7 @@ func (c *historyCommand) request(sel selector) url.Values {
 			ask.Set(name, t.UTC().Format(time.RFC3339Nano))
 		}
 	}
-	return ask
+	return c.within(ask)
 }
 
 // list shows the recorded events, page by page.

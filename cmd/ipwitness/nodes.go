@@ -41,7 +41,7 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 				return q.watchNodes(cmd.Context())
 			}
 			var list pb.ListNodesResponse
-			if err := q.client().get(cmd.Context(), "/v1/nodes", nil, &list); err != nil {
+			if err := q.client().get(cmd.Context(), "/v1/nodes", q.within(nil), &list); err != nil {
 				return err
 			}
 			if q.format.ForPrograms() {
@@ -57,6 +57,7 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 		},
 	}
 	q.addFlags(cmd)
+	q.addClusterFlag(cmd, "nodes")
 	watchFlag(cmd, &watch)
 	return cmd
 }
@@ -116,11 +117,13 @@ func (q *query) watchNodes(ctx context.Context) error {
 		client: q.client(),
 		notice: q.sys.stderr,
 		path:   "/v1/nodes:watch",
+		query:  q.within(nil),
 		begin:  known.Begin,
 		event: func(e *pb.WatchNodesResponse) error {
 			if err := seen.follow(e); err != nil {
 				return err
 			}
+			table.Of(e.GetCoverage())
 			switch e.GetType() {
 			case pb.Watch_ADDED, pb.Watch_UPDATED:
 				return put(e.GetNode())

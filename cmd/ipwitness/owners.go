@@ -58,6 +58,7 @@ With --at, list the owners at a time in the past.
 			if err := narrow.ask(sel.query); err != nil {
 				return err
 			}
+			q.within(sel.query)
 			switch {
 			case watch && q.format == show.FormatCSV:
 				return errCSVWatch
@@ -75,6 +76,7 @@ With --at, list the owners at a time in the past.
 	q.addTableFlags(cmd, "owners", show.OwnerOrders())
 	watchFlag(cmd, &watch)
 	at.addFlag(cmd, sys)
+	q.addClusterFlag(cmd, "owners")
 	narrow.addFlags(cmd, "owners", "node", "namespace", "workload", "cidr", "mac", "scope")
 	narrow.ownerState(cmd)
 	q.completeFilters(cmd, &narrow)
@@ -162,7 +164,7 @@ func (q *query) marks(ctx context.Context, owners []*pb.Owner, sel selector, at 
 			ask.Set(name, text)
 		}
 	}
-	at.ask(ask)
+	at.ask(q.within(ask))
 	var conflicts []*pb.Conflict
 	_, err := pages(ctx, q.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		conflicts = append(conflicts, page.GetConflicts()...)
@@ -185,6 +187,7 @@ func (q *query) watchOwners(ctx context.Context, sel selector) error {
 			if err := seen.follow(e); err != nil {
 				return err
 			}
+			table.Of(e.GetCoverage())
 			if e.GetOwner() != nil && !sel.keep(e.GetOwner()) {
 				return nil
 			}

@@ -37,6 +37,8 @@ type query struct {
 	noHeaders bool
 	sortBy    string
 	color     colorChoice
+	// clusters are the selected clusters of a fleet; all if there are none.
+	clusters []string
 }
 
 // addFlags adds the flags that select the server and the output format. The additional formats are
@@ -121,7 +123,7 @@ func (q *query) checkNode(ctx context.Context, name string) error {
 		return nil
 	}
 	var list pb.ListNodesResponse
-	if err := q.client().get(ctx, "/v1/nodes", nil, &list); err != nil {
+	if err := q.client().get(ctx, "/v1/nodes", q.within(nil), &list); err != nil {
 		return err
 	}
 	known := list.GetCoverage().GetSilentNodes()
@@ -271,7 +273,7 @@ func (q *query) conclude(found bool, c *pb.Coverage) error {
 // coverage requests the coverage of the server.
 func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
 	var list pb.ListConflictsResponse
-	err := q.client().get(ctx, "/v1/conflicts", url.Values{"page_size": {"1"}}, &list)
+	err := q.client().get(ctx, "/v1/conflicts", q.within(url.Values{"page_size": {"1"}}), &list)
 	return list.GetCoverage(), err
 }
 

@@ -100,7 +100,7 @@ from another terminal.`,
 		}
 	}
 	add("serve", newRun(sys), newAgent(sys), newAggregator(sys))
-	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newJudge(sys), newAudit(sys), newNodes(sys), newTop(sys), newUI(sys))
+	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newJudge(sys), newAudit(sys), newNodes(sys), newClusters(sys), newTop(sys), newUI(sys))
 	add("act", newAcknowledge(sys), newBackup(sys))
 	add("other", newDoctor(sys), newVersion(sys))
 	return root

@@ -17,9 +17,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/test/bufconn"
-
-	"github.com/ipwitness/ipwitness/aggregator"
 )
 
 // stopGrace is the time that open calls have to end when the server stops.
@@ -66,7 +65,7 @@ const connWindow, readBuffer, headerTable = 256 << 10, 512, 0
 // pipeBuffer is the buffer size in bytes of the in-process connection.
 const pipeBuffer = 1 << 20
 
-// server serves one aggregator by gRPC, by REST, and by an in-process pipe.
+// server serves one aggregator, or one fleet, by gRPC, by REST, and by an in-process pipe.
 type server struct {
 	listeners listeners
 	preauth   *preauth // wraps the gRPC listener
@@ -78,9 +77,17 @@ type server struct {
 	probes    *http.Server // health and metrics on a separate listener; nil if there is none
 }
 
+// served is what a server serves: an aggregator, or a fleet.
+type served interface {
+	Handlers(prometheus.Gatherer) (rest, probes http.Handler, err error)
+	Guarded() []grpc.ServerOption
+	Disconnected(from net.Addr, err error)
+	Register(reflection.GRPCServer)
+}
+
 // newServer returns a server, which uses TLS if tls is set. It takes ownership of the listeners and
 // starts nothing.
-func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
+func newServer(l listeners, agg served, tls *tls.Config, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
 	pipe := bufconn.Listen(pipeBuffer)
 	conn, err := grpc.NewClient("passthrough:///in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),

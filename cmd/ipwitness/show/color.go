@@ -88,6 +88,14 @@ func nodeTone(n *pb.Node) tone {
 	return badTone
 }
 
+// clusterTone returns the tone of the state of a cluster.
+func clusterTone(c *pb.Cluster) tone {
+	if c.GetState() == pb.Cluster_LIVE {
+		return plainTone
+	}
+	return badTone
+}
+
 // poolTone returns the tone of the state of a pool.
 func poolTone(p *pb.Pool) tone {
 	switch p.GetState() {

@@ -86,7 +86,7 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Ti
 	if !layout.Ungrouped && !layout.Wide {
 		rows, groups = groupConflicts(conflicts)
 	}
-	return groups, list(w, layout, narrow(conflictColumns(), layout.Wide), rows, now)
+	return groups, list(w, layout, clustered(narrow(conflictColumns(), layout.Wide), rows), rows, now)
 }
 
 // Group is a number of addresses in conflict between the same owners.
@@ -128,7 +128,7 @@ func contenders(c *pb.Conflict) string {
 // the first of them was detected, and until the last of them was resolved.
 func combined(all []*pb.Conflict) *pb.Conflict {
 	one := all[0]
-	out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Acknowledgement: one.GetAcknowledgement()}
+	out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
 	for _, c := range all {
 		if out.GetDetectedAt() == nil || compareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 {
 			out.DetectedAt = c.GetDetectedAt()
@@ -153,7 +153,7 @@ func Conflict(w io.Writer, c *pb.Conflict, layout Layout, now time.Time) error {
 	if c.GetEpisode() > 1 {
 		id += fmt.Sprintf(" (episode %d)", c.GetEpisode())
 	}
-	p.fields("Conflict", id, "Address", c.GetAddress())
+	p.fields("Conflict", id, "Cluster", clusterOf(c), "Address", c.GetAddress())
 	p.toned(conflictTone(c), ConflictState(c), "State:     ", ConflictState(c)+lasting(c, now))
 	p.fields(
 		"Scope", scope(c.GetScope()),

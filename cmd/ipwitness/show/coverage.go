@@ -17,6 +17,7 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	}
 	expected, heard := int(c.GetExpected()), int(c.GetHeard())
 	switch silent := expected - heard; {
+	case expected == 0 && c.GetClusters() > 0, c.GetUnknown() == pb.Coverage_HUB && expected == 0:
 	case expected == 0:
 		add("No agent is connected, so nothing is seen.")
 	case heard == 0:
@@ -39,8 +40,13 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 		add("The server has just started: some agents may not have reconnected yet.")
 	case pb.Coverage_KUBERNETES:
 		add("The Kubernetes API is currently unreliable, so ipwitness does not know which nodes should have an agent.")
+	case pb.Coverage_HUB:
+		add("The fleet does not know which clusters there are, because the hub does not say it, or has none.")
 	default:
 		add("ipwitness does not know which nodes should have an agent.")
+	}
+	if silent := c.GetSilentClusters(); len(silent) > 0 {
+		add("%d of %s (%s) cannot be seen now, so what is known of them may be outdated.", len(silent), Count(int(c.GetClusters()), "cluster", "clusters"), counted(silent, len(silent)))
 	}
 	if n := int(c.GetWithoutFrames()); n > 0 {
 		add("On %d of %s (%s), not all frames are seen, so a duplicate that only frames show is not detected there.",

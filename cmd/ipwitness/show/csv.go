@@ -39,11 +39,11 @@ func writeNames[T proto.Message](w io.Writer, items []T) error {
 func writeCSV(w io.Writer, items any, marks *Marks) error {
 	switch items := items.(type) {
 	case []*pb.Owner:
-		return csvOf(w, marked(ownerColumns(), marks), items)
+		return csvOf(w, clustered(marked(ownerColumns(), marks), items), items)
 	case []*pb.Conflict:
-		return csvOf(w, conflictColumns(), items)
+		return csvOf(w, clustered(conflictColumns(), items), items)
 	case []*pb.Finding:
-		return csvOf(w, findingColumns(), items)
+		return csvOf(w, clustered(findingColumns(), items), items)
 	}
 	return fmt.Errorf("there is no table of %T", items)
 }

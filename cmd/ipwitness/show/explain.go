@@ -15,6 +15,16 @@ func Explain(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time) e
 
 // ExplainPast writes what is recorded of an address at a time in the past.
 func ExplainPast(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time) error {
+	return recorded(w, e, layout, at, "The rules that applied, the evidence and the steps to take are not recorded: steps may be unsafe later.")
+}
+
+// ExplainRecorded writes what a fleet knows of an address now.
+func ExplainRecorded(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time) error {
+	return recorded(w, e, layout, now, "The rules that applied, the evidence and the steps to take are known to the aggregator of the cluster only.")
+}
+
+// recorded writes an explanation of what is recorded. lacking says what is not.
+func recorded(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time, lacking string) error {
 	if err := explained(w, e, layout, at, ""); err != nil {
 		return err
 	}
@@ -27,7 +37,7 @@ func ExplainPast(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time
 		}
 	}
 	p.line("")
-	p.text("", "The rules that applied, the evidence and the steps to take are not recorded: steps may be unsafe later.")
+	p.text("", lacking)
 	p.text("", "`"+layout.Program+" history "+e.GetAddress()+"` shows what happened before and after.")
 	return p.write(w)
 }

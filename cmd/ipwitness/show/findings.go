@@ -47,7 +47,7 @@ func SortFindings(findings []*pb.Finding) {
 			cmp.Compare(b.GetSeverity(), a.GetSeverity()),
 			cmp.Compare(rank[a.GetKind()], rank[b.GetKind()]), cmp.Compare(a.GetKind(), b.GetKind()),
 			cmp.Compare(poolName(a.GetPool()), poolName(b.GetPool())),
-			slices.Compare(FindingNodes(a), FindingNodes(b)),
+			strings.Compare(a.GetCluster(), b.GetCluster()), slices.Compare(FindingNodes(a), FindingNodes(b)),
 			address(a).Compare(address(b)), cmp.Compare(a.GetId(), b.GetId()))
 	})
 }
@@ -92,7 +92,7 @@ const grouped = 3
 // Findings writes sorted findings as a table. Many findings of the same kind, pool and node share one
 // line, unless the layout is wide.
 func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time) error {
-	columns := narrow(findingColumns(), layout.Wide)
+	columns := clustered(narrow(findingColumns(), layout.Wide), findings)
 	t := tableOf(w, layout, columns)
 	add := func(f *pb.Finding) { t.add(row{cells: cells(columns, f, now), tones: tones(columns, f)}) }
 	for rest := findings; len(rest) > 0; {
@@ -113,7 +113,7 @@ func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time)
 
 // alike reports whether two findings may share a line.
 func alike(a, b *pb.Finding) bool {
-	return a.GetSeverity() == b.GetSeverity() && a.GetKind() == b.GetKind() && a.GetAddress() != "" && b.GetAddress() != "" &&
+	return a.GetCluster() == b.GetCluster() && a.GetSeverity() == b.GetSeverity() && a.GetKind() == b.GetKind() && a.GetAddress() != "" && b.GetAddress() != "" &&
 		poolKey(a.GetPool()) == poolKey(b.GetPool()) && slices.Equal(FindingNodes(a), FindingNodes(b))
 }
 
@@ -121,7 +121,7 @@ func alike(a, b *pb.Finding) bool {
 func group(findings []*pb.Finding) *pb.Finding {
 	out := &pb.Finding{
 		Severity: findings[0].GetSeverity(), Kind: fmt.Sprintf("%s (%d)", findings[0].GetKind(), len(findings)),
-		Pool: findings[0].GetPool(), Nodes: findings[0].GetNodes(),
+		Pool: findings[0].GetPool(), Nodes: findings[0].GetNodes(), Cluster: findings[0].GetCluster(),
 	}
 	var since *timestamppb.Timestamp
 	for _, f := range findings {
@@ -162,7 +162,7 @@ func Finding(w io.Writer, f *pb.Finding, layout Layout, now time.Time) error {
 	if at := f.GetDetectedAt(); at != nil {
 		since = clock(at, now) + ", for " + age(at, now)
 	}
-	p.fields("Finding", f.GetId(), "Kind", f.GetKind())
+	p.fields("Finding", f.GetId(), "Cluster", f.GetCluster(), "Kind", f.GetKind())
 	p.toned(findingTone(f), f.GetSeverity().String(), "Severity:  ", f.GetSeverity().String())
 	p.fields(
 		"Address", f.GetAddress(),

@@ -18,6 +18,8 @@ func gapReason(g *pb.Gap) string {
 		reason = "the journal could not be written"
 	case pb.Gap_DAMAGED:
 		reason = "the records were damaged"
+	case pb.Gap_NOT_RECEIVED:
+		reason = "messages in the stream of the cluster are missing"
 	}
 	if g.GetLost() > 0 {
 		reason += ", and " + Count(int(g.GetLost()), "change was", "changes were") + " lost"

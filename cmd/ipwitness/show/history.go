@@ -187,6 +187,9 @@ func (h *History) event(e *pb.Event) error {
 		}
 		return writeEvent(h.w, h.format, string(raw))
 	}
+	if h.table == nil && clusterOf(e) != "" {
+		h.columns = withClusters(h.columns)
+	}
 	fields, details := cells(h.columns, e, h.now), eventDetails(e)
 	if !h.news(e, append(fields[1:], details)) {
 		return nil
@@ -234,11 +237,11 @@ func eventItem(e *pb.Event) string {
 	case e.GetFinding() != nil:
 		return "finding " + e.GetFinding().GetId()
 	case e.GetNode() != nil:
-		return "node " + e.GetNode().GetName()
+		return "node " + e.GetCluster() + "/" + e.GetNode().GetName()
 	case o.GetNetns() == "": // a device outside of all nodes
-		return "owner " + o.GetAddress() + " " + o.GetMac()
+		return "owner " + e.GetCluster() + " " + o.GetAddress() + " " + o.GetMac()
 	}
-	return "owner " + o.GetAddress() + " " + o.GetNode() + " " + o.GetNetns()
+	return "owner " + e.GetCluster() + " " + o.GetAddress() + " " + o.GetNode() + " " + o.GetNetns()
 }
 
 // gap writes the first gap.
@@ -253,7 +256,7 @@ func (h *History) gap() error {
 	if g.GetUntil() != nil {
 		until = "no records until " + h.clock(g.GetUntil())
 	}
-	h.table.Span(h.clock(g.GetFrom()), until+": "+gapReason(g))
+	h.table.Span(h.clock(g.GetFrom()), join(": ", prefixed("cluster ", g.GetCluster()), until, gapReason(g)))
 	return nil
 }
 

@@ -76,7 +76,7 @@ func KnownNodes(names []string) string {
 
 // Nodes writes nodes as a table, followed by their problems and the state of the Kubernetes API.
 func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, layout Layout, now time.Time) error {
-	if err := list(w, layout, narrow(nodeColumns(), layout.Wide), nodes, now); err != nil {
+	if err := list(w, layout, clustered(narrow(nodeColumns(), layout.Wide), nodes), nodes, now); err != nil {
 		return err
 	}
 	p := &page{layout: layout, now: now}
@@ -86,7 +86,7 @@ func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, layout Layout, now t
 				p.line("")
 				p.line("Problems:")
 			}
-			p.text("  "+n.GetName()+": ", problem)
+			p.text("  "+join("/", n.GetCluster(), n.GetName())+": ", problem)
 		}
 	}
 	if err := p.write(w); err != nil {

@@ -41,7 +41,7 @@ func Owners(w io.Writer, owners []*pb.Owner, marks *Marks, layout Layout, now ti
 	if !slices.ContainsFunc(owners, func(o *pb.Owner) bool { return len(o.GetEvidence()) > 0 }) {
 		columns = slices.DeleteFunc(columns, func(c column[*pb.Owner]) bool { return c.header == evidenceHeader })
 	}
-	return list(w, layout, columns, owners, now)
+	return list(w, layout, clustered(columns, owners), owners, now)
 }
 
 // OwnerChanges returns a Changes of owners.
@@ -54,7 +54,7 @@ func ownerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
 // for an external device, its MAC address on one port.
 func holder(o *pb.Owner) string {
 	if o.GetWorkload().GetKind() == pb.Workload_EXTERNAL || o.GetNetns() == "" {
-		return o.GetNode() + "|" + o.GetInterface() + "|" + o.GetMac()
+		return o.GetCluster() + "|" + o.GetNode() + "|" + o.GetInterface() + "|" + o.GetMac()
 	}
-	return o.GetNode() + "|" + o.GetNetns()
+	return o.GetCluster() + "|" + o.GetNode() + "|" + o.GetNetns()
 }

@@ -100,7 +100,7 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		if o.GetInterface() == "" {
 			where = prefixed("seen on interface ", o.GetHostInterface())
 		}
-		p.detail("where", join(", ", prefixed("node ", o.GetNode()), where,
+		p.detail("where", join(", ", prefixed("cluster ", o.GetCluster()), prefixed("node ", o.GetNode()), where,
 			prefixed("MAC ", o.GetMac()), prefixed("netns ", o.GetNetns())))
 		p.workload(o.GetWorkload())
 		for _, i := range o.GetIntended() {

@@ -2,6 +2,7 @@ package show
 
 import (
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +14,11 @@ import (
 type Watch[T any] struct {
 	columns []column[T]
 	changes *Changes[T]
+	// table is nil before the first row: it depends on that whether there is a column of clusters, unless
+	// fleet is set.
 	table   *Table
+	open    func([]column[T]) *Table
+	fleet   bool
 	pending bool // the current state has not been written yet
 	// over reports whether an item has already ended, so that its removal is not shown.
 	over func(T) bool
@@ -48,28 +53,39 @@ func NewNodeWatch(w io.Writer, layout Layout) *Watch[*pb.Node] {
 // already contains the same information.
 func NodeKey(n *pb.Node) string {
 	name, _, _ := strings.Cut(n.GetName(), "@")
-	return n.GetBootId() + "/" + n.GetNetns() + "/" + name
+	return n.GetCluster() + "/" + n.GetBootId() + "/" + n.GetNetns() + "/" + name
 }
 
 func newWatch[T any](w io.Writer, layout Layout, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
-	all := []column[T]{{header: zone, room: len(time.TimeOnly)}, {header: "EVENT", room: len("UPDATED")}}
-	for _, c := range columns {
-		if !c.ages {
-			all = append(all, c)
-		}
-	}
-	steady := all[2:]
-	table := tableOf(w, layout, all)
-	for i, c := range all {
-		table.widen(i, c.room)
-	}
+	steady := slices.DeleteFunc(columns, func(c column[T]) bool { return c.ages })
 	return &Watch[T]{
 		columns: steady,
 		changes: changes,
-		table:   table,
+		open: func(columns []column[T]) *Table {
+			all := append([]column[T]{{header: zone, room: len(time.TimeOnly)}, {header: "EVENT", room: len("UPDATED")}}, columns...)
+			table := tableOf(w, layout, all)
+			for i, c := range all {
+				table.widen(i, c.room)
+			}
+			return table
+		},
 		pending: true,
 		over:    over,
 	}
+}
+
+// Of notes the coverage of the watch, which says whether it is that of a fleet.
+func (t *Watch[T]) Of(c *pb.Coverage) { t.fleet = t.fleet || c.GetClusters() > 0 }
+
+// begin begins the table.
+func (t *Watch[T]) begin() {
+	if t.table != nil {
+		return
+	}
+	if t.fleet {
+		t.columns = withClusters(t.columns)
+	}
+	t.table = t.open(t.columns)
 }
 
 // Begin announces that the whole state follows, up to a BOOKMARK.
@@ -107,10 +123,13 @@ func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
 	if t.pending {
 		return nil
 	}
+	t.begin()
 	return t.table.Flush()
 }
 
 func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
+	t.fleet = t.fleet || clusterOf(item) != ""
+	t.begin()
 	t.table.add(row{
 		cells: append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...),
 		tones: append([]tone{plainTone, plainTone}, tones(t.columns, item)...),

@@ -158,7 +158,7 @@ func (x Event_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Event_Kind.Descriptor instead.
 func (Event_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37, 0}
 }
 
 // Reason is the reason for a gap.
@@ -173,6 +173,8 @@ const (
 	Gap_NOT_WRITTEN Gap_Reason = 2
 	// The records were damaged and were set aside.
 	Gap_DAMAGED Gap_Reason = 3
+	// Messages in the stream of a cluster have not reached the fleet.
+	Gap_NOT_RECEIVED Gap_Reason = 4
 )
 
 // Enum value maps for Gap_Reason.
@@ -182,12 +184,14 @@ var (
 		1: "NOT_RUNNING",
 		2: "NOT_WRITTEN",
 		3: "DAMAGED",
+		4: "NOT_RECEIVED",
 	}
 	Gap_Reason_value = map[string]int32{
-		"UNSPECIFIED": 0,
-		"NOT_RUNNING": 1,
-		"NOT_WRITTEN": 2,
-		"DAMAGED":     3,
+		"UNSPECIFIED":  0,
+		"NOT_RUNNING":  1,
+		"NOT_WRITTEN":  2,
+		"DAMAGED":      3,
+		"NOT_RECEIVED": 4,
 	}
 )
 
@@ -215,7 +219,7 @@ func (x Gap_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gap_Reason.Descriptor instead.
 func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38, 0}
 }
 
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
@@ -245,7 +249,9 @@ type ListOwnersRequest struct {
 	At *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
 	// Only owners whose widest scope is of this kind (link, node, network), or is the one scope
 	// KIND/NAME, like network/pods.
-	Scope         string `protobuf:"bytes,11,opt,name=scope,proto3" json:"scope,omitempty"`
+	Scope string `protobuf:"bytes,11,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Only owners in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,12,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -357,6 +363,13 @@ func (x *ListOwnersRequest) GetScope() string {
 	return ""
 }
 
+func (x *ListOwnersRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
 // ListOwnersResponse is one page of owners, ordered by address, node, namespace inode and
 // interface.
 type ListOwnersResponse struct {
@@ -455,7 +468,9 @@ type WatchOwnersRequest struct {
 	State Owner_State `protobuf:"varint,8,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
 	// Only owners whose widest scope is of this kind (link, node, network), or is the one scope
 	// KIND/NAME, like network/pods.
-	Scope         string `protobuf:"bytes,9,opt,name=scope,proto3" json:"scope,omitempty"`
+	Scope string `protobuf:"bytes,9,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Only owners in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,10,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -551,6 +566,13 @@ func (x *WatchOwnersRequest) GetScope() string {
 		return x.Scope
 	}
 	return ""
+}
+
+func (x *WatchOwnersRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // WatchOwnersResponse is one event of a watch of owners.
@@ -820,7 +842,9 @@ type ListConflictsRequest struct {
 	At *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=at,proto3" json:"at,omitempty"`
 	// Only conflicts in a scope of this kind (link, node, network), or in the one scope KIND/NAME, like
 	// network/pods.
-	Scope         string `protobuf:"bytes,13,opt,name=scope,proto3" json:"scope,omitempty"`
+	Scope string `protobuf:"bytes,13,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Only conflicts with an owner in one of the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,14,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -944,6 +968,13 @@ func (x *ListConflictsRequest) GetScope() string {
 		return x.Scope
 	}
 	return ""
+}
+
+func (x *ListConflictsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // ListConflictsResponse is one page of conflicts, ordered by address, then ID.
@@ -1137,7 +1168,9 @@ type WatchConflictsRequest struct {
 	Cause string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Only conflicts in a scope of this kind (link, node, network), or in the one scope KIND/NAME, like
 	// network/pods.
-	Scope         string `protobuf:"bytes,10,opt,name=scope,proto3" json:"scope,omitempty"`
+	Scope string `protobuf:"bytes,10,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Only conflicts with an owner in one of the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1240,6 +1273,13 @@ func (x *WatchConflictsRequest) GetScope() string {
 		return x.Scope
 	}
 	return ""
+}
+
+func (x *WatchConflictsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // WatchConflictsResponse is one event of a watch of conflicts.
@@ -1465,7 +1505,9 @@ type ExplainRequest struct {
 	Case bool `protobuf:"varint,2,opt,name=case,proto3" json:"case,omitempty"`
 	// Time of the state to explain, from the journal; unset means now. An explanation of the past has
 	// the owners, conflicts and findings as they were recorded, and no steps.
-	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	At *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	// Only what is known in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,4,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1517,6 +1559,13 @@ func (x *ExplainRequest) GetCase() bool {
 func (x *ExplainRequest) GetAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.At
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
 	}
 	return nil
 }
@@ -1674,7 +1723,9 @@ type ListFindingsRequest struct {
 	Mac string `protobuf:"bytes,9,opt,name=mac,proto3" json:"mac,omitempty"`
 	// Time of the state to list, from the journal; unset means now. Items of the past are ordered by
 	// address only, and have no evidence and no steps to take.
-	At            *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
+	At *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
+	// Only findings in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,11,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1775,6 +1826,13 @@ func (x *ListFindingsRequest) GetMac() string {
 func (x *ListFindingsRequest) GetAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.At
+	}
+	return nil
+}
+
+func (x *ListFindingsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
 	}
 	return nil
 }
@@ -1965,7 +2023,9 @@ type WatchFindingsRequest struct {
 	// Only findings with an owner or an allocation whose workload has this name.
 	Pod string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
 	// Only findings about this hardware address.
-	Mac           string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
+	Mac string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Only findings in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,9,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2054,6 +2114,13 @@ func (x *WatchFindingsRequest) GetMac() string {
 		return x.Mac
 	}
 	return ""
+}
+
+func (x *WatchFindingsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // WatchFindingsResponse is one event of a watch of findings.
@@ -2260,9 +2327,11 @@ func (x *ListPoolsResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// ListNodesRequest has no fields yet.
+// ListNodesRequest filters the list.
 type ListNodesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only nodes in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,1,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2295,6 +2364,13 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
 	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListNodesRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // ListNodesResponse has all nodes, ordered by name.
@@ -2383,7 +2459,9 @@ func (x *ListNodesResponse) GetElection() *Election {
 type GetNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only a node in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,2,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2423,6 +2501,13 @@ func (x *GetNodeRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *GetNodeRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // GetNodeResponse is the answer to GetNode.
@@ -2478,7 +2563,9 @@ type WatchNodesRequest struct {
 	// have not changed may be sent, too.
 	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// Only the node with this name.
-	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Only nodes in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,3,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2525,6 +2612,13 @@ func (x *WatchNodesRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *WatchNodesRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // WatchNodesResponse is one event of a watch of nodes. A node that connects or is disconnected is sent
@@ -2631,6 +2725,116 @@ func (x *WatchNodesResponse) GetElection() *Election {
 	return nil
 }
 
+// ListClustersRequest filters the list.
+type ListClustersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only the clusters with these names.
+	Cluster       []string `protobuf:"bytes,1,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListClustersRequest) Reset() {
+	*x = ListClustersRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListClustersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListClustersRequest) ProtoMessage() {}
+
+func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListClustersRequest.ProtoReflect.Descriptor instead.
+func (*ListClustersRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ListClustersRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// ListClustersResponse has all clusters, ordered by name.
+type ListClustersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The clusters.
+	Clusters []*Cluster `protobuf:"bytes,1,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Problems of the fleet: what does not work, what that affects and what to do.
+	Problems []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Completeness of the observations in these clusters.
+	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListClustersResponse) Reset() {
+	*x = ListClustersResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListClustersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListClustersResponse) ProtoMessage() {}
+
+func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListClustersResponse.ProtoReflect.Descriptor instead.
+func (*ListClustersResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ListClustersResponse) GetClusters() []*Cluster {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *ListClustersResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *ListClustersResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
 // ListEventsRequest filters and pages the list. An event must match all fields that are set. An event
 // about a conflict or a finding matches if the conflict or finding does.
 type ListEventsRequest struct {
@@ -2657,14 +2861,16 @@ type ListEventsRequest struct {
 	// with a next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,10,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page.
-	PageToken     string `protobuf:"bytes,11,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,11,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only events in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,12,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2676,7 +2882,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2689,7 +2895,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListEventsRequest) GetAddress() string {
@@ -2769,6 +2975,13 @@ func (x *ListEventsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListEventsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
 // ListEventsResponse is one page of events, ordered by time.
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2788,7 +3001,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +3013,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +3026,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2872,14 +3085,16 @@ type WatchEventsRequest struct {
 	// events that are recorded from now on.
 	Since *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
 	// resume_token of the last message. The watch continues after that message.
-	ResumeToken   string `protobuf:"bytes,9,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	ResumeToken string `protobuf:"bytes,9,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// Only events in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,10,rep,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +3106,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +3119,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchEventsRequest) GetAddress() string {
@@ -2970,6 +3185,13 @@ func (x *WatchEventsRequest) GetResumeToken() string {
 	return ""
 }
 
+func (x *WatchEventsRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
 // WatchEventsResponse is one message of a watch of events. The events are those that ListEvents lists,
 // in the same order.
 type WatchEventsResponse struct {
@@ -2994,7 +3216,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3006,7 +3228,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3019,7 +3241,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchEventsResponse) GetType() Watch_Type {
@@ -3086,14 +3308,16 @@ type Event struct {
 	Node *Node `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
 	// True if the item is part of the state with which the journal begins: the change happened at an
 	// unknown time before.
-	Present       bool `protobuf:"varint,9,opt,name=present,proto3" json:"present,omitempty"`
+	Present bool `protobuf:"varint,9,opt,name=present,proto3" json:"present,omitempty"`
+	// Name of the cluster; empty for a conflict between clusters. Only a fleet sets it.
+	Cluster       string `protobuf:"bytes,10,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3329,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3118,7 +3342,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -3184,6 +3408,13 @@ func (x *Event) GetPresent() bool {
 	return false
 }
 
+func (x *Event) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 // Gap is a period of which the journal has no events.
 type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3194,14 +3425,16 @@ type Gap struct {
 	// Reason for the gap.
 	Reason Gap_Reason `protobuf:"varint,3,opt,name=reason,proto3,enum=ipwitness.v1.Gap_Reason" json:"reason,omitempty"`
 	// Number of changes that were not written; 0 if it is not known.
-	Lost          uint64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	Lost uint64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Name of the cluster. Only a fleet sets it.
+	Cluster       string `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3446,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3459,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Gap) GetFrom() *timestamppb.Timestamp {
@@ -3257,6 +3490,13 @@ func (x *Gap) GetLost() uint64 {
 	return 0
 }
 
+func (x *Gap) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 // Step is one rule that was evaluated.
 type ExplainResponse_Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3274,7 +3514,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3526,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3334,7 +3574,7 @@ var File_ipwitness_v1_api_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xc6\x02\n" +
+	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xe0\x02\n" +
 	"\x11ListOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -3348,12 +3588,13 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05state\x18\t \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\x12*\n" +
 	"\x02at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
-	"\x05scope\x18\v \x01(\tR\x05scope\"\xc2\x01\n" +
+	"\x05scope\x18\v \x01(\tR\x05scope\x12\x18\n" +
+	"\acluster\x18\f \x03(\tR\acluster\"\xc2\x01\n" +
 	"\x12ListOwnersResponse\x12+\n" +
 	"\x06owners\x18\x01 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
-	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\x82\x02\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\x9c\x02\n" +
 	"\x12WatchOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -3363,7 +3604,9 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12!\n" +
 	"\fresume_token\x18\a \x01(\tR\vresumeToken\x12/\n" +
 	"\x05state\x18\b \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\x12\x14\n" +
-	"\x05scope\x18\t \x01(\tR\x05scope\"\x81\x02\n" +
+	"\x05scope\x18\t \x01(\tR\x05scope\x12\x18\n" +
+	"\acluster\x18\n" +
+	" \x03(\tR\acluster\"\x81\x02\n" +
 	"\x13WatchOwnersResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.ipwitness.v1.OwnerR\x05owner\x12&\n" +
@@ -3385,7 +3628,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
-	"\x05files\x18\x03 \x01(\rR\x05files\"\xf4\x02\n" +
+	"\x05files\x18\x03 \x01(\rR\x05files\"\x8e\x03\n" +
 	"\x14ListConflictsRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -3401,7 +3644,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	" \x01(\tR\x03mac\x12\x14\n" +
 	"\x05cause\x18\v \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
-	"\x05scope\x18\r \x01(\tR\x05scope\"\xce\x01\n" +
+	"\x05scope\x18\r \x01(\tR\x05scope\x12\x18\n" +
+	"\acluster\x18\x0e \x03(\tR\acluster\"\xce\x01\n" +
 	"\x15ListConflictsResponse\x124\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -3410,7 +3654,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x12GetConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\x9e\x02\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\xb8\x02\n" +
 	"\x15WatchConflictsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\x122\n" +
@@ -3422,7 +3666,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\b \x01(\tR\x03mac\x12\x14\n" +
 	"\x05cause\x18\t \x01(\tR\x05cause\x12\x14\n" +
 	"\x05scope\x18\n" +
-	" \x01(\tR\x05scope\"\x8d\x02\n" +
+	" \x01(\tR\x05scope\x12\x18\n" +
+	"\acluster\x18\v \x03(\tR\acluster\"\x8d\x02\n" +
 	"\x16WatchConflictsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x122\n" +
 	"\bconflict\x18\x02 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12&\n" +
@@ -3437,11 +3682,12 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
 	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\"Q\n" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"j\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\x84\x01\n" +
 	"\x0eExplainRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04case\x18\x02 \x01(\bR\x04case\x12*\n" +
-	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xbf\x04\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\acluster\x18\x04 \x03(\tR\acluster\"\xbf\x04\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
@@ -3458,7 +3704,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x95\x02\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xaf\x02\n" +
 	"\x13ListFindingsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -3471,7 +3717,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03pod\x18\b \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\t \x01(\tR\x03mac\x12*\n" +
 	"\x02at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xca\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\acluster\x18\v \x03(\tR\acluster\"\xca\x01\n" +
 	"\x14ListFindingsResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
@@ -3480,7 +3727,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x11GetFindingRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"E\n" +
 	"\x12GetFindingResponse\x12/\n" +
-	"\afinding\x18\x01 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\"\xd1\x01\n" +
+	"\afinding\x18\x01 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\"\xeb\x01\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -3489,7 +3736,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04cidr\x18\x05 \x01(\tR\x04cidr\x12\x1c\n" +
 	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\a \x01(\tR\x03pod\x12\x10\n" +
-	"\x03mac\x18\b \x01(\tR\x03mac\"\xe1\x01\n" +
+	"\x03mac\x18\b \x01(\tR\x03mac\x12\x18\n" +
+	"\acluster\x18\t \x03(\tR\acluster\"\xe1\x01\n" +
 	"\x15WatchFindingsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12/\n" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
@@ -3503,8 +3751,9 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x11ListPoolsResponse\x12(\n" +
 	"\x05pools\x18\x01 \x03(\v2\x12.ipwitness.v1.PoolR\x05pools\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
-	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x12\n" +
-	"\x10ListNodesRequest\"\xfb\x01\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\",\n" +
+	"\x10ListNodesRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x03(\tR\acluster\"\xfb\x01\n" +
 	"\x11ListNodesResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes\x128\n" +
 	"\n" +
@@ -3512,14 +3761,16 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"kubernetes\x12\x1a\n" +
 	"\bproblems\x18\x03 \x03(\tR\bproblems\x122\n" +
 	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x122\n" +
-	"\belection\x18\x05 \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"$\n" +
+	"\belection\x18\x05 \x01(\v2\x16.ipwitness.v1.ElectionR\belection\">\n" +
 	"\x0eGetNodeRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"9\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\acluster\x18\x02 \x03(\tR\acluster\"9\n" +
 	"\x0fGetNodeResponse\x12&\n" +
-	"\x04node\x18\x01 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\"J\n" +
+	"\x04node\x18\x01 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\"d\n" +
 	"\x11WatchNodesRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xcb\x02\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\acluster\x18\x03 \x03(\tR\acluster\"\xcb\x02\n" +
 	"\x12WatchNodesResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12&\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12!\n" +
@@ -3529,7 +3780,13 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"kubernetes\x18\x05 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
 	"kubernetes\x12\x1a\n" +
 	"\bproblems\x18\x06 \x03(\tR\bproblems\x122\n" +
-	"\belection\x18\a \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"\xe5\x02\n" +
+	"\belection\x18\a \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"/\n" +
+	"\x13ListClustersRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x03(\tR\acluster\"\x99\x01\n" +
+	"\x14ListClustersResponse\x121\n" +
+	"\bclusters\x18\x01 \x03(\v2\x15.ipwitness.v1.ClusterR\bclusters\x12\x1a\n" +
+	"\bproblems\x18\x02 \x03(\tR\bproblems\x122\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xff\x02\n" +
 	"\x11ListEventsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -3543,13 +3800,14 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tpage_size\x18\n" +
 	" \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\v \x01(\tR\tpageToken\"\x88\x02\n" +
+	"page_token\x18\v \x01(\tR\tpageToken\x12\x18\n" +
+	"\acluster\x18\f \x03(\tR\acluster\"\x88\x02\n" +
 	"\x12ListEventsResponse\x12+\n" +
 	"\x06events\x18\x01 \x03(\v2\x13.ipwitness.v1.EventR\x06events\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12%\n" +
 	"\x04gaps\x18\x03 \x03(\v2\x11.ipwitness.v1.GapR\x04gaps\x12B\n" +
 	"\x0freaches_back_to\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\x122\n" +
-	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x9b\x02\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xb5\x02\n" +
 	"\x12WatchEventsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -3559,14 +3817,16 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12,\n" +
 	"\x04kind\x18\a \x01(\x0e2\x18.ipwitness.v1.Event.KindR\x04kind\x120\n" +
 	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12!\n" +
-	"\fresume_token\x18\t \x01(\tR\vresumeToken\"\xae\x02\n" +
+	"\fresume_token\x18\t \x01(\tR\vresumeToken\x12\x18\n" +
+	"\acluster\x18\n" +
+	" \x03(\tR\acluster\"\xae\x02\n" +
 	"\x13WatchEventsResponse\x12,\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
 	"\x05event\x18\x02 \x01(\v2\x13.ipwitness.v1.EventR\x05event\x12#\n" +
 	"\x03gap\x18\x03 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\x12!\n" +
 	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x122\n" +
 	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12B\n" +
-	"\x0freaches_back_to\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\"\xe9\x03\n" +
+	"\x0freaches_back_to\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\"\x83\x04\n" +
 	"\x05Event\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x129\n" +
 	"\n" +
@@ -3577,23 +3837,27 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\bconflict\x18\x06 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12/\n" +
 	"\afinding\x18\a \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12&\n" +
 	"\x04node\x18\b \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12\x18\n" +
-	"\apresent\x18\t \x01(\bR\apresent\"G\n" +
+	"\apresent\x18\t \x01(\bR\apresent\x12\x18\n" +
+	"\acluster\x18\n" +
+	" \x01(\tR\acluster\"G\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05OWNER\x10\x01\x12\f\n" +
 	"\bCONFLICT\x10\x02\x12\v\n" +
 	"\aFINDING\x10\x03\x12\b\n" +
-	"\x04NODE\x10\x04\"\xf7\x01\n" +
+	"\x04NODE\x10\x04\"\xa3\x02\n" +
 	"\x03Gap\x12.\n" +
 	"\x04from\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x120\n" +
 	"\x06reason\x18\x03 \x01(\x0e2\x18.ipwitness.v1.Gap.ReasonR\x06reason\x12\x12\n" +
-	"\x04lost\x18\x04 \x01(\x04R\x04lost\"H\n" +
+	"\x04lost\x18\x04 \x01(\x04R\x04lost\x12\x18\n" +
+	"\acluster\x18\x05 \x01(\tR\acluster\"Z\n" +
 	"\x06Reason\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
 	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
-	"\aDAMAGED\x10\x032\xa1\v\n" +
+	"\aDAMAGED\x10\x03\x12\x10\n" +
+	"\fNOT_RECEIVED\x10\x042\xf8\v\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -3611,7 +3875,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12F\n" +
 	"\aGetNode\x12\x1c.ipwitness.v1.GetNodeRequest\x1a\x1d.ipwitness.v1.GetNodeResponse\x12Q\n" +
 	"\n" +
-	"WatchNodes\x12\x1f.ipwitness.v1.WatchNodesRequest\x1a .ipwitness.v1.WatchNodesResponse0\x01\x12O\n" +
+	"WatchNodes\x12\x1f.ipwitness.v1.WatchNodesRequest\x1a .ipwitness.v1.WatchNodesResponse0\x01\x12U\n" +
+	"\fListClusters\x12!.ipwitness.v1.ListClustersRequest\x1a\".ipwitness.v1.ListClustersResponse\x12O\n" +
 	"\n" +
 	"ListEvents\x12\x1f.ipwitness.v1.ListEventsRequest\x1a .ipwitness.v1.ListEventsResponse\x12T\n" +
 	"\vWatchEvents\x12 .ipwitness.v1.WatchEventsRequest\x1a!.ipwitness.v1.WatchEventsResponse0\x01\x12E\n" +
@@ -3630,7 +3895,7 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Watch_Type)(0),                     // 0: ipwitness.v1.Watch.Type
 	(Event_Kind)(0),                     // 1: ipwitness.v1.Event.Kind
@@ -3666,145 +3931,152 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*GetNodeResponse)(nil),             // 31: ipwitness.v1.GetNodeResponse
 	(*WatchNodesRequest)(nil),           // 32: ipwitness.v1.WatchNodesRequest
 	(*WatchNodesResponse)(nil),          // 33: ipwitness.v1.WatchNodesResponse
-	(*ListEventsRequest)(nil),           // 34: ipwitness.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 35: ipwitness.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),          // 36: ipwitness.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),         // 37: ipwitness.v1.WatchEventsResponse
-	(*Event)(nil),                       // 38: ipwitness.v1.Event
-	(*Gap)(nil),                         // 39: ipwitness.v1.Gap
-	(*ExplainResponse_Step)(nil),        // 40: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                    // 41: ipwitness.v1.Owner.State
-	(*timestamppb.Timestamp)(nil),       // 42: google.protobuf.Timestamp
-	(*Owner)(nil),                       // 43: ipwitness.v1.Owner
-	(*Coverage)(nil),                    // 44: ipwitness.v1.Coverage
-	(*Node)(nil),                        // 45: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 46: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 47: ipwitness.v1.Conflict
-	(*Scope)(nil),                       // 48: ipwitness.v1.Scope
-	(*structpb.Struct)(nil),             // 49: google.protobuf.Struct
-	(*Finding)(nil),                     // 50: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 51: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 52: ipwitness.v1.Kubernetes
-	(*Election)(nil),                    // 53: ipwitness.v1.Election
+	(*ListClustersRequest)(nil),         // 34: ipwitness.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),        // 35: ipwitness.v1.ListClustersResponse
+	(*ListEventsRequest)(nil),           // 36: ipwitness.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 37: ipwitness.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),          // 38: ipwitness.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),         // 39: ipwitness.v1.WatchEventsResponse
+	(*Event)(nil),                       // 40: ipwitness.v1.Event
+	(*Gap)(nil),                         // 41: ipwitness.v1.Gap
+	(*ExplainResponse_Step)(nil),        // 42: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                    // 43: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),       // 44: google.protobuf.Timestamp
+	(*Owner)(nil),                       // 45: ipwitness.v1.Owner
+	(*Coverage)(nil),                    // 46: ipwitness.v1.Coverage
+	(*Node)(nil),                        // 47: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 48: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 49: ipwitness.v1.Conflict
+	(*Scope)(nil),                       // 50: ipwitness.v1.Scope
+	(*structpb.Struct)(nil),             // 51: google.protobuf.Struct
+	(*Finding)(nil),                     // 52: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 53: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 54: ipwitness.v1.Kubernetes
+	(*Election)(nil),                    // 55: ipwitness.v1.Election
+	(*Cluster)(nil),                     // 56: ipwitness.v1.Cluster
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	41, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	42, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
-	43, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	44, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	39, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
-	41, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	43, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	44, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	45, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	46, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	41, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	43, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
 	0,  // 6: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	43, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	45, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	44, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	46, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	42, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
-	47, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	44, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	39, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
-	47, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	46, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	45, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	47, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	46, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	48, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	44, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	49, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	46, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	41, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	49, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	48, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
 	0,  // 17: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	47, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	45, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	44, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	42, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	47, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	42, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
-	48, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	43, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	40, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	47, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	44, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	49, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	39, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
-	50, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	42, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	50, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	44, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	39, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	50, // 36: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
+	49, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	47, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	46, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	44, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	44, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	50, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	45, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	42, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	49, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	46, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	41, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	52, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	44, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	52, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	46, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	41, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	52, // 36: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
 	0,  // 37: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	50, // 38: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	44, // 39: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51, // 40: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	44, // 41: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	45, // 42: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	52, // 43: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	44, // 44: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	53, // 45: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
-	45, // 46: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
+	52, // 38: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	46, // 39: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	53, // 40: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	46, // 41: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	47, // 42: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	54, // 43: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	46, // 44: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	55, // 45: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	47, // 46: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
 	0,  // 47: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
-	45, // 48: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
-	44, // 49: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	52, // 50: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	53, // 51: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
-	1,  // 52: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	42, // 53: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	42, // 54: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	38, // 55: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	39, // 56: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	42, // 57: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	44, // 58: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	1,  // 59: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	42, // 60: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	0,  // 61: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	38, // 62: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
-	39, // 63: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
-	44, // 64: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	42, // 65: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	42, // 66: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	42, // 67: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 68: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	1,  // 69: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	43, // 70: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	47, // 71: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	50, // 72: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	45, // 73: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	42, // 74: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	42, // 75: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	2,  // 76: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	48, // 77: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	3,  // 78: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	5,  // 79: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	10, // 80: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	12, // 81: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	14, // 82: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	16, // 83: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	18, // 84: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	20, // 85: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	22, // 86: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
-	24, // 87: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	26, // 88: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	28, // 89: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	30, // 90: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
-	32, // 91: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
-	34, // 92: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	36, // 93: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
-	8,  // 94: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	4,  // 95: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 96: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	11, // 97: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	13, // 98: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	15, // 99: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	17, // 100: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	19, // 101: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	21, // 102: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	23, // 103: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
-	25, // 104: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	27, // 105: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	29, // 106: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	31, // 107: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
-	33, // 108: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
-	35, // 109: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	37, // 110: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
-	9,  // 111: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	95, // [95:112] is the sub-list for method output_type
-	78, // [78:95] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	47, // 48: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
+	46, // 49: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	54, // 50: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	55, // 51: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
+	56, // 52: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
+	46, // 53: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	1,  // 54: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	44, // 55: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	44, // 56: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	40, // 57: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	41, // 58: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	44, // 59: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	46, // 60: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	1,  // 61: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	44, // 62: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	0,  // 63: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	40, // 64: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	41, // 65: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	46, // 66: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	44, // 67: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	44, // 68: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	44, // 69: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 70: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	1,  // 71: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	45, // 72: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	49, // 73: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	52, // 74: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	47, // 75: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	44, // 76: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	44, // 77: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	2,  // 78: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	50, // 79: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	3,  // 80: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	5,  // 81: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	10, // 82: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	12, // 83: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	14, // 84: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	16, // 85: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	18, // 86: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	20, // 87: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	22, // 88: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
+	24, // 89: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	26, // 90: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	28, // 91: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	30, // 92: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
+	32, // 93: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
+	34, // 94: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
+	36, // 95: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	38, // 96: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	8,  // 97: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	4,  // 98: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 99: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	11, // 100: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	13, // 101: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	15, // 102: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	17, // 103: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	19, // 104: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	21, // 105: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	23, // 106: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
+	25, // 107: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	27, // 108: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	29, // 109: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	31, // 110: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
+	33, // 111: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
+	35, // 112: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
+	37, // 113: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	39, // 114: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	9,  // 115: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	98, // [98:116] is the sub-list for method output_type
+	80, // [80:98] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -3819,7 +4091,7 @@ func file_ipwitness_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ const (
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
 	WitnessService_GetNode_FullMethodName             = "/ipwitness.v1.WitnessService/GetNode"
 	WitnessService_WatchNodes_FullMethodName          = "/ipwitness.v1.WitnessService/WatchNodes"
+	WitnessService_ListClusters_FullMethodName        = "/ipwitness.v1.WitnessService/ListClusters"
 	WitnessService_ListEvents_FullMethodName          = "/ipwitness.v1.WitnessService/ListEvents"
 	WitnessService_WatchEvents_FullMethodName         = "/ipwitness.v1.WitnessService/WatchEvents"
 	WitnessService_Backup_FullMethodName              = "/ipwitness.v1.WitnessService/Backup"
@@ -72,6 +73,8 @@ type WitnessServiceClient interface {
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
 	// WatchNodes sends the nodes, then every change of a node.
 	WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchNodesResponse], error)
+	// ListClusters lists the clusters whose streams a fleet follows.
+	ListClusters(ctx context.Context, in *ListClustersRequest, opts ...grpc.CallOption) (*ListClustersResponse, error)
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
@@ -266,6 +269,16 @@ func (c *witnessServiceClient) WatchNodes(ctx context.Context, in *WatchNodesReq
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WitnessService_WatchNodesClient = grpc.ServerStreamingClient[WatchNodesResponse]
 
+func (c *witnessServiceClient) ListClusters(ctx context.Context, in *ListClustersRequest, opts ...grpc.CallOption) (*ListClustersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListClustersResponse)
+	err := c.cc.Invoke(ctx, WitnessService_ListClusters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *witnessServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListEventsResponse)
@@ -348,6 +361,8 @@ type WitnessServiceServer interface {
 	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
 	// WatchNodes sends the nodes, then every change of a node.
 	WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[WatchNodesResponse]) error
+	// ListClusters lists the clusters whose streams a fleet follows.
+	ListClusters(context.Context, *ListClustersRequest) (*ListClustersResponse, error)
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
@@ -407,6 +422,9 @@ func (UnimplementedWitnessServiceServer) GetNode(context.Context, *GetNodeReques
 }
 func (UnimplementedWitnessServiceServer) WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[WatchNodesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchNodes not implemented")
+}
+func (UnimplementedWitnessServiceServer) ListClusters(context.Context, *ListClustersRequest) (*ListClustersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListClusters not implemented")
 }
 func (UnimplementedWitnessServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
@@ -662,6 +680,24 @@ func _WitnessService_WatchNodes_Handler(srv interface{}, stream grpc.ServerStrea
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WitnessService_WatchNodesServer = grpc.ServerStreamingServer[WatchNodesResponse]
 
+func _WitnessService_ListClusters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListClustersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).ListClusters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_ListClusters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).ListClusters(ctx, req.(*ListClustersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _WitnessService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListEventsRequest)
 	if err := dec(in); err != nil {
@@ -748,6 +784,10 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetNode",
 			Handler:    _WitnessService_GetNode_Handler,
+		},
+		{
+			MethodName: "ListClusters",
+			Handler:    _WitnessService_ListClusters_Handler,
 		},
 		{
 			MethodName: "ListEvents",

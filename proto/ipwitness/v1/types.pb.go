@@ -627,6 +627,63 @@ func (Node_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
+// State says how far the fleet knows the present of a cluster.
+type Cluster_State int32
+
+const (
+	// Never sent.
+	Cluster_UNSPECIFIED Cluster_State = 0
+	// The fleet has the complete state, and messages arrive.
+	Cluster_LIVE Cluster_State = 1
+	// No message has arrived for some time. What is known of the cluster may be outdated.
+	Cluster_UNHEARD Cluster_State = 2
+	// Messages are missing, or none has arrived yet. The fleet waits for the next complete state.
+	Cluster_WAITING Cluster_State = 3
+)
+
+// Enum value maps for Cluster_State.
+var (
+	Cluster_State_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "LIVE",
+		2: "UNHEARD",
+		3: "WAITING",
+	}
+	Cluster_State_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"LIVE":        1,
+		"UNHEARD":     2,
+		"WAITING":     3,
+	}
+)
+
+func (x Cluster_State) Enum() *Cluster_State {
+	p := new(Cluster_State)
+	*p = x
+	return p
+}
+
+func (x Cluster_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Cluster_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
+}
+
+func (Cluster_State) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[10]
+}
+
+func (x Cluster_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Cluster_State.Descriptor instead.
+func (Cluster_State) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
+}
+
 // Unknown is the reason why the set of expected nodes may be incomplete.
 type Coverage_Unknown int32
 
@@ -637,6 +694,8 @@ const (
 	Coverage_STARTING Coverage_Unknown = 1
 	// The Kubernetes API is configured, but its state is not LIVE.
 	Coverage_KUBERNETES Coverage_Unknown = 2
+	// The fleet does not know which clusters there are: the hub does not say it, or has none.
+	Coverage_HUB Coverage_Unknown = 3
 )
 
 // Enum value maps for Coverage_Unknown.
@@ -645,11 +704,13 @@ var (
 		0: "UNSPECIFIED",
 		1: "STARTING",
 		2: "KUBERNETES",
+		3: "HUB",
 	}
 	Coverage_Unknown_value = map[string]int32{
 		"UNSPECIFIED": 0,
 		"STARTING":    1,
 		"KUBERNETES":  2,
+		"HUB":         3,
 	}
 )
 
@@ -664,11 +725,11 @@ func (x Coverage_Unknown) String() string {
 }
 
 func (Coverage_Unknown) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (Coverage_Unknown) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[10]
+	return &file_ipwitness_v1_types_proto_enumTypes[11]
 }
 
 func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
@@ -677,7 +738,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -1171,7 +1232,9 @@ type Owner struct {
 	Routed bool `protobuf:"varint,16,opt,name=routed,proto3" json:"routed,omitempty"`
 	// Last other owner that had the address before, from the journal. It is set only where one address
 	// is asked for, and only for owners that a kernel has and that are LIVE.
-	Previous      *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
+	Previous *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Name of the cluster of the owner. Only a fleet sets it.
+	Cluster       string `protobuf:"bytes,18,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1323,6 +1386,13 @@ func (x *Owner) GetPrevious() *PreviousOwner {
 		return x.Previous
 	}
 	return nil
+}
+
+func (x *Owner) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
 }
 
 // PreviousOwner is an owner that had an address before the current one, with its names of that time.
@@ -1483,7 +1553,9 @@ type Conflict struct {
 	// were first observed with it. Times of different nodes are corrected by their clock skew.
 	Order []uint32 `protobuf:"varint,22,rep,packed,name=order,proto3" json:"order,omitempty"`
 	// Actions to take, in this order.
-	Remedy        []*Action `protobuf:"bytes,23,rep,name=remedy,proto3" json:"remedy,omitempty"`
+	Remedy []*Action `protobuf:"bytes,23,rep,name=remedy,proto3" json:"remedy,omitempty"`
+	// Names of the clusters of the owners. Only a fleet sets them.
+	Clusters      []string `protobuf:"bytes,24,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1668,6 +1740,13 @@ func (x *Conflict) GetOrder() []uint32 {
 func (x *Conflict) GetRemedy() []*Action {
 	if x != nil {
 		return x.Remedy
+	}
+	return nil
+}
+
+func (x *Conflict) GetClusters() []string {
+	if x != nil {
+		return x.Clusters
 	}
 	return nil
 }
@@ -2284,7 +2363,9 @@ type Finding struct {
 	// Actions to take, in this order.
 	Remedy []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	// reused-too-soon: the owner that had the address before.
-	Previous      *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
+	Previous *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Name of the cluster of the finding. Only a fleet sets it.
+	Cluster       string `protobuf:"bytes,18,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2429,6 +2510,13 @@ func (x *Finding) GetPrevious() *PreviousOwner {
 		return x.Previous
 	}
 	return nil
+}
+
+func (x *Finding) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
 }
 
 // Fix is one command that repairs the state of an IPAM. ipwitness never runs it.
@@ -2825,8 +2913,10 @@ type Node struct {
 	VipProgram string `protobuf:"bytes,21,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
 	// True if that program ran while the agent watched, and has ended.
 	VipProgramEnded bool `protobuf:"varint,22,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Name of the cluster of the node. Only a fleet sets it.
+	Cluster       string `protobuf:"bytes,23,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -3013,6 +3103,131 @@ func (x *Node) GetVipProgramEnded() bool {
 	return false
 }
 
+func (x *Node) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+// Cluster is a cluster whose stream a fleet follows.
+type Cluster struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the cluster.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// State of what the fleet knows.
+	State Cluster_State `protobuf:"varint,2,opt,name=state,proto3,enum=ipwitness.v1.Cluster_State" json:"state,omitempty"`
+	// Time of the last message in the stream that the fleet has received; unset if there was none.
+	LastHeard *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_heard,json=lastHeard,proto3" json:"last_heard,omitempty"`
+	// Age of that message.
+	Lag *durationpb.Duration `protobuf:"bytes,4,opt,name=lag,proto3" json:"lag,omitempty"`
+	// Number of the last message that is recorded.
+	Sequence uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Time of the last change that is recorded.
+	Until *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	// Time that the records of the cluster reach back to; unset if there are none.
+	ReachesBackTo *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=reaches_back_to,json=reachesBackTo,proto3" json:"reaches_back_to,omitempty"`
+	// Coverage of the cluster as of its last message.
+	Coverage *Coverage `protobuf:"bytes,8,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// Problems with the stream or with the records: what does not work, and what to do.
+	Problems      []string `protobuf:"bytes,9,rep,name=problems,proto3" json:"problems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cluster) Reset() {
+	*x = Cluster{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cluster) ProtoMessage() {}
+
+func (x *Cluster) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
+func (*Cluster) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Cluster) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Cluster) GetState() Cluster_State {
+	if x != nil {
+		return x.State
+	}
+	return Cluster_UNSPECIFIED
+}
+
+func (x *Cluster) GetLastHeard() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastHeard
+	}
+	return nil
+}
+
+func (x *Cluster) GetLag() *durationpb.Duration {
+	if x != nil {
+		return x.Lag
+	}
+	return nil
+}
+
+func (x *Cluster) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Cluster) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Cluster) GetReachesBackTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReachesBackTo
+	}
+	return nil
+}
+
+func (x *Cluster) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+func (x *Cluster) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // Election says which replica of the aggregator answers, and which one leads: it writes Events and exports
 // transitions.
 type Election struct {
@@ -3029,7 +3244,7 @@ type Election struct {
 
 func (x *Election) Reset() {
 	*x = Election{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3256,7 @@ func (x *Election) String() string {
 func (*Election) ProtoMessage() {}
 
 func (x *Election) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3269,7 @@ func (x *Election) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Election.ProtoReflect.Descriptor instead.
 func (*Election) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Election) GetReplica() string {
@@ -3107,14 +3322,19 @@ type Coverage struct {
 	// Number of nodes with records that the aggregator left out because its memory budget is used up.
 	LeftOut uint32 `protobuf:"varint,10,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// Names of the nodes counted in left_out, at most 100.
-	NodesLeftOut  []string `protobuf:"bytes,11,rep,name=nodes_left_out,json=nodesLeftOut,proto3" json:"nodes_left_out,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NodesLeftOut []string `protobuf:"bytes,11,rep,name=nodes_left_out,json=nodesLeftOut,proto3" json:"nodes_left_out,omitempty"`
+	// Number of clusters that the answer of a fleet is about; 0 if the aggregator is not a fleet. The
+	// numbers above are sums, and names of nodes are CLUSTER/NODE.
+	Clusters uint32 `protobuf:"varint,12,opt,name=clusters,proto3" json:"clusters,omitempty"`
+	// Names of those clusters whose state is not LIVE, at most 100.
+	SilentClusters []string `protobuf:"bytes,13,rep,name=silent_clusters,json=silentClusters,proto3" json:"silent_clusters,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3126,7 +3346,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3139,7 +3359,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -3219,6 +3439,20 @@ func (x *Coverage) GetNodesLeftOut() []string {
 	return nil
 }
 
+func (x *Coverage) GetClusters() uint32 {
+	if x != nil {
+		return x.Clusters
+	}
+	return 0
+}
+
+func (x *Coverage) GetSilentClusters() []string {
+	if x != nil {
+		return x.SilentClusters
+	}
+	return nil
+}
+
 // Port is an interface that the observer is attached to.
 type Node_Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3232,7 +3466,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3478,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3529,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3307,7 +3541,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3662,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LINK\x10\x01\x12\b\n" +
 	"\x04NODE\x10\x02\x12\v\n" +
-	"\aNETWORK\x10\x03\"\xfe\x05\n" +
+	"\aNETWORK\x10\x03\"\x98\x06\n" +
 	"\x05Owner\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x12\n" +
@@ -3449,7 +3683,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bexcluded\x18\x0e \x01(\tR\bexcluded\x122\n" +
 	"\bintended\x18\x0f \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\x12\x16\n" +
 	"\x06routed\x18\x10 \x01(\bR\x06routed\x127\n" +
-	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\"D\n" +
+	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\x12\x18\n" +
+	"\acluster\x18\x12 \x01(\tR\acluster\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\t\n" +
@@ -3465,7 +3700,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x129\n" +
 	"\n" +
 	"not_before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12+\n" +
-	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\x86\b\n" +
+	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\xa2\b\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -3492,7 +3727,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"link_proof\x18\x15 \x01(\x0e2\x1c.ipwitness.v1.LinkProof.KindR\tlinkProof\x12\x14\n" +
 	"\x05order\x18\x16 \x03(\rR\x05order\x12,\n" +
-	"\x06remedy\x18\x17 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\"D\n" +
+	"\x06remedy\x18\x17 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x12\x1a\n" +
+	"\bclusters\x18\x18 \x03(\tR\bclusters\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
@@ -3553,7 +3789,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xb5\x05\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xcf\x05\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -3572,7 +3808,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05fixes\x18\x0e \x03(\v2\x11.ipwitness.v1.FixR\x05fixes\x12\x18\n" +
 	"\arunbook\x18\x0f \x01(\tR\arunbook\x12,\n" +
 	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x127\n" +
-	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\"@\n" +
+	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\x12\x18\n" +
+	"\acluster\x18\x12 \x01(\tR\acluster\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
@@ -3616,7 +3853,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x10\n" +
 	"\x03mac\x18\n" +
 	" \x01(\tR\x03mac\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname\"\xa6\b\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\"\xc0\b\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -3647,7 +3884,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bleft_out\x18\x14 \x01(\x04R\aleftOut\x12\x1f\n" +
 	"\vvip_program\x18\x15 \x01(\tR\n" +
 	"vipProgram\x12*\n" +
-	"\x11vip_program_ended\x18\x16 \x01(\bR\x0fvipProgramEnded\x1a8\n" +
+	"\x11vip_program_ended\x18\x16 \x01(\bR\x0fvipProgramEnded\x12\x18\n" +
+	"\acluster\x18\x17 \x01(\tR\acluster\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x1a\xbd\x01\n" +
@@ -3660,11 +3898,27 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02\"R\n" +
+	"\aUNHEARD\x10\x02\"\xd8\x03\n" +
+	"\aCluster\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Cluster.StateR\x05state\x129\n" +
+	"\n" +
+	"last_heard\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tlastHeard\x12+\n" +
+	"\x03lag\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03lag\x12\x1a\n" +
+	"\bsequence\x18\x05 \x01(\x04R\bsequence\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12B\n" +
+	"\x0freaches_back_to\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\x122\n" +
+	"\bcoverage\x18\b \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12\x1a\n" +
+	"\bproblems\x18\t \x03(\tR\bproblems\"<\n" +
+	"\x05State\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\b\n" +
+	"\x04LIVE\x10\x01\x12\v\n" +
+	"\aUNHEARD\x10\x02\x12\v\n" +
+	"\aWAITING\x10\x03\"R\n" +
 	"\bElection\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
-	"\x05leads\x18\x03 \x01(\bR\x05leads\"\xf2\x03\n" +
+	"\x05leads\x18\x03 \x01(\bR\x05leads\"\xc0\x04\n" +
 	"\bCoverage\x12\x1a\n" +
 	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
 	"\x05heard\x18\x02 \x01(\rR\x05heard\x12%\n" +
@@ -3679,12 +3933,15 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x17nodes_without_addresses\x18\t \x03(\tR\x15nodesWithoutAddresses\x12\x19\n" +
 	"\bleft_out\x18\n" +
 	" \x01(\rR\aleftOut\x12$\n" +
-	"\x0enodes_left_out\x18\v \x03(\tR\fnodesLeftOut\"8\n" +
+	"\x0enodes_left_out\x18\v \x03(\tR\fnodesLeftOut\x12\x1a\n" +
+	"\bclusters\x18\f \x01(\rR\bclusters\x12'\n" +
+	"\x0fsilent_clusters\x18\r \x03(\tR\x0esilentClusters\"A\n" +
 	"\aUnknown\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSTARTING\x10\x01\x12\x0e\n" +
 	"\n" +
-	"KUBERNETES\x10\x02B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
+	"KUBERNETES\x10\x02\x12\a\n" +
+	"\x03HUB\x10\x03B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
 	file_ipwitness_v1_types_proto_rawDescOnce sync.Once
@@ -3698,8 +3955,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -3711,105 +3968,113 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Finding_Severity)(0),         // 7: ipwitness.v1.Finding.Severity
 	(Pool_State)(0),               // 8: ipwitness.v1.Pool.State
 	(Node_State)(0),               // 9: ipwitness.v1.Node.State
-	(Coverage_Unknown)(0),         // 10: ipwitness.v1.Coverage.Unknown
-	(*Workload)(nil),              // 11: ipwitness.v1.Workload
-	(*Controller)(nil),            // 12: ipwitness.v1.Controller
-	(*Intended)(nil),              // 13: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 14: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 15: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 16: ipwitness.v1.Owner
-	(*PreviousOwner)(nil),         // 17: ipwitness.v1.PreviousOwner
-	(*Conflict)(nil),              // 18: ipwitness.v1.Conflict
-	(*LinkProof)(nil),             // 19: ipwitness.v1.LinkProof
-	(*Action)(nil),                // 20: ipwitness.v1.Action
-	(*Alternative)(nil),           // 21: ipwitness.v1.Alternative
-	(*Exclusion)(nil),             // 22: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 23: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 24: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 25: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 26: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 27: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 28: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 29: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 30: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 31: ipwitness.v1.Node
-	(*Election)(nil),              // 32: ipwitness.v1.Election
-	(*Coverage)(nil),              // 33: ipwitness.v1.Coverage
-	nil,                           // 34: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 35: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 36: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 38: google.protobuf.Duration
+	(Cluster_State)(0),            // 10: ipwitness.v1.Cluster.State
+	(Coverage_Unknown)(0),         // 11: ipwitness.v1.Coverage.Unknown
+	(*Workload)(nil),              // 12: ipwitness.v1.Workload
+	(*Controller)(nil),            // 13: ipwitness.v1.Controller
+	(*Intended)(nil),              // 14: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 15: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 16: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 17: ipwitness.v1.Owner
+	(*PreviousOwner)(nil),         // 18: ipwitness.v1.PreviousOwner
+	(*Conflict)(nil),              // 19: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 20: ipwitness.v1.LinkProof
+	(*Action)(nil),                // 21: ipwitness.v1.Action
+	(*Alternative)(nil),           // 22: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 23: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 24: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 25: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 26: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 27: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 28: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 29: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 30: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 31: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 32: ipwitness.v1.Node
+	(*Cluster)(nil),               // 33: ipwitness.v1.Cluster
+	(*Election)(nil),              // 34: ipwitness.v1.Election
+	(*Coverage)(nil),              // 35: ipwitness.v1.Coverage
+	nil,                           // 36: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 37: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 38: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 40: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	34, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	12, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	37, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	36, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	13, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	39, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	37, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	37, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	39, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	39, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	15, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	11, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	14, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	37, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	37, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	16, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	12, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	15, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	39, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	39, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	37, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	13, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	17, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
-	11, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	37, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	37, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	38, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
-	15, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	39, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	14, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	18, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
+	12, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
+	39, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	39, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	40, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	16, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	16, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	37, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	37, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	37, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	26, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	24, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	22, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	23, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	30, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	17, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	39, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	39, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	39, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	27, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	25, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	23, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	24, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	31, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	20, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	21, // 34: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
-	20, // 35: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	37, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	37, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	21, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	22, // 34: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	21, // 35: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	39, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	39, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 38: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	37, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	37, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	37, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	37, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	37, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	39, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	39, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	39, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	39, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	39, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 44: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	16, // 45: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	30, // 46: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	29, // 47: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	28, // 48: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	20, // 49: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
-	17, // 50: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
+	17, // 45: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	31, // 46: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	30, // 47: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	29, // 48: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	21, // 49: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	18, // 50: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
 	8,  // 51: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	38, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	37, // 53: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	40, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	39, // 53: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
 	9,  // 54: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	37, // 55: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	37, // 56: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	38, // 57: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	38, // 58: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	36, // 59: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	10, // 60: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	11, // 61: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	37, // 62: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	63, // [63:63] is the sub-list for method output_type
-	63, // [63:63] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	39, // 55: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	39, // 56: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	40, // 57: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	40, // 58: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	38, // 59: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	10, // 60: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	39, // 61: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	40, // 62: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	39, // 63: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	39, // 64: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	35, // 65: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	11, // 66: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	12, // 67: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	39, // 68: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	69, // [69:69] is the sub-list for method output_type
+	69, // [69:69] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -3822,8 +4087,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      11,
-			NumMessages:   26,
+			NumEnums:      12,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

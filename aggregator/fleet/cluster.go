@@ -1,0 +1,359 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/stream"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// kinds are the kinds of items that the state of a cluster has.
+var kinds = [...]pb.Event_Kind{pb.Event_NODE, pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING}
+
+// A cluster is one cluster of a fleet. One goroutine follows its stream.
+type cluster struct {
+	records
+	log   *slog.Logger
+	clock func() time.Time
+
+	// from is where the journal was resumed. last is the number of the last message that was received,
+	// and state is set while a complete state arrives. The goroutine that follows the stream uses them.
+	from  journal.Resumption
+	last  uint64
+	state bool
+
+	mu sync.Mutex
+	// at is how far the stream was read. known is set once that is known.
+	at    position
+	known bool
+	// coverage is that of the last message; nil if none has arrived since the start.
+	coverage *pb.Coverage
+	// failing is why the stream cannot be read; nil if it can. gaps counts the gaps in the stream, and
+	// messages the messages.
+	failing        error
+	gaps, messages uint64
+}
+
+func (f *Fleet) newCluster(name string) *cluster {
+	c := &cluster{records: records{name: name}, log: f.Log.With("cluster", name), clock: f.Clock}
+	c.journal = journal.New(journal.Config{
+		Dir: filepath.Join(f.dir(), stream.Name(name)), Retention: f.Retention, Size: f.Size, Instance: f.Instance,
+		Clock: f.Clock, Log: c.log, Reached: c.reached, Cache: cached,
+	})
+	return c
+}
+
+// reached returns the time up to which everything was sent to the journal.
+func (c *cluster) reached() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at.until.IsZero() {
+		return time.UnixMicro(0)
+	}
+	return c.at.until
+}
+
+// run follows the stream until ctx ends.
+func (c *cluster) run(ctx context.Context, link *stream.Link) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { c.journal.Run(ctx) })
+	for ctx.Err() == nil {
+		err := c.follow(ctx, link)
+		if ctx.Err() != nil {
+			return
+		}
+		c.fail(err)
+		select {
+		case <-time.After(againAfter):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// fail notes why the stream cannot be read.
+func (c *cluster) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(err, context.Canceled) { // the journal has started again
+		err = nil
+	}
+	if c.failing == nil && err != nil {
+		c.log.Warn("cannot read the stream: trying again", "error", err)
+	}
+	c.failing = err
+}
+
+// follow records the stream until ctx ends, or the stream or the journal cannot be used.
+func (c *cluster) follow(ctx context.Context, link *stream.Link) error {
+	if err := c.resume(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-c.from.Replaced:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	c.last, c.state = c.at.Sequence, false
+	return link.Follow(ctx, c.name, c.at.Position, c.apply)
+}
+
+// resume continues the journal, unless that was done already.
+func (c *cluster) resume() error {
+	if c.from.Replaced != nil {
+		select {
+		case <-c.from.Replaced:
+		default:
+			return nil
+		}
+	}
+	from, err := c.journal.Resumption()
+	if err != nil {
+		return err
+	}
+	at := position{waiting: true}
+	if from.Note != nil {
+		if at, err = decodePosition(from.Note); err != nil {
+			return err
+		}
+	}
+	c.from = from
+	c.set(at)
+	switch {
+	case !from.Begun: // the first state follows
+		at.waiting = true
+		c.set(at)
+		return nil
+	case at.waiting:
+		return c.journal.LoseSince(at.since, pb.Gap_NOT_RECEIVED)
+	}
+	return c.journal.Resume(from)
+}
+
+func (c *cluster) set(at position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at, c.known = at, true
+}
+
+// apply records a message.
+func (c *cluster) apply(m stream.Message) error {
+	at := c.at // only this goroutine changes it
+	if missed := m.GetSequence() != c.last+1 || m.GetStream() != at.Stream; missed || c.state && m.GetPart() == pb.TransitionBatch_UNSPECIFIED {
+		if err := c.lose(&at); err != nil {
+			return err
+		}
+	}
+	c.last = m.GetSequence()
+	at.Stream, at.heard = m.GetStream(), m.Stored
+	c.note(&at, m)
+	var err error
+	switch m.GetPart() {
+	case pb.TransitionBatch_STATE_BEGINS:
+		for _, kind := range kinds {
+			err = errors.Join(err, c.journal.Feed(kind).Begin())
+		}
+		c.state = true
+		err = errors.Join(err, c.part(m))
+	case pb.TransitionBatch_STATE:
+		err = c.part(m)
+	case pb.TransitionBatch_STATE_ENDS:
+		if err = c.part(m); c.state && err == nil {
+			err = c.complete(&at, m)
+		}
+	default:
+		err = c.changes(&at, m)
+	}
+	return err
+}
+
+// note notes what a message says about the cluster.
+func (c *cluster) note(at *position, m stream.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at.heard, c.at.Stream, c.coverage = at.heard, at.Stream, m.GetCoverage()
+	c.messages++
+	if c.failing != nil {
+		c.log.Info("the stream can be read again")
+		c.failing = nil
+	}
+}
+
+// lose notes that messages are missing, so that nothing is recorded before the next state.
+func (c *cluster) lose(at *position) error {
+	c.state = false
+	if at.waiting {
+		return nil
+	}
+	c.log.Warn("messages are missing in the stream: waiting for the next complete state", "after", at.Sequence)
+	at.waiting, at.since, at.done = true, at.until, 0
+	c.mu.Lock()
+	c.gaps++
+	c.mu.Unlock()
+	c.set(*at)
+	return errors.Join(c.journal.LoseSince(at.since, pb.Gap_NOT_RECEIVED), c.journal.Note(c.from, at.encode()))
+}
+
+// part records a part of the state.
+func (c *cluster) part(m stream.Message) error {
+	if !c.state {
+		return nil // its beginning was missed
+	}
+	for _, t := range m.GetTransitions() {
+		change := changeOf(t)
+		if change == nil {
+			continue
+		}
+		change.At, change.Type = m.GetUntil().AsTime(), pb.Watch_ADDED
+		if err := c.journal.Feed(t.GetEvent().GetKind()).Present(change); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete records that the state is complete.
+func (c *cluster) complete(at *position, m stream.Message) error {
+	c.state = false
+	at.Sequence, at.done, at.waiting, at.since, at.until = m.GetSequence(), 0, false, time.Time{}, later(at.until, m.GetUntil().AsTime())
+	c.mu.Lock()
+	c.at.until = at.until // what is gone is gone at this time
+	c.mu.Unlock()
+	for _, kind := range kinds {
+		if err := c.journal.Feed(kind).Complete(); err != nil {
+			return err
+		}
+	}
+	if err := c.journal.Note(c.from, at.encode()); err != nil {
+		return err
+	}
+	if err := c.journal.Feed(pb.Event_NODE).Flush(); err != nil { // the state is known when the cluster is LIVE
+		return err
+	}
+	c.set(*at)
+	return nil
+}
+
+// changes records transitions.
+func (c *cluster) changes(at *position, m stream.Message) error {
+	some := m.GetTransitions()
+	if at.waiting {
+		some = nil
+	}
+	for i, t := range some {
+		if i < int(at.done) {
+			continue // before a restart
+		}
+		at.done++
+		if g := t.GetGap(); g != nil {
+			at.until = later(at.until, g.GetUntil().AsTime())
+			if err := c.journal.Missing(g, at.encode()); err != nil {
+				return err
+			}
+			continue
+		}
+		change := changeOf(t)
+		if change == nil {
+			continue
+		}
+		at.until = later(at.until, change.At)
+		change.Note = at.encode()
+		if err := c.journal.Feed(t.GetEvent().GetKind()).Changed(change); err != nil {
+			return err
+		}
+	}
+	at.Sequence, at.done = m.GetSequence(), 0
+	if !at.waiting {
+		at.until = later(at.until, m.GetUntil().AsTime())
+	}
+	c.set(*at)
+	return c.journal.Note(c.from, at.encode())
+}
+
+// changeOf returns what a transition changes; nil if it is of an unknown kind.
+func changeOf(t *pb.Transition) *journal.Change {
+	e := t.GetEvent()
+	c := &journal.Change{
+		At: e.GetTime().AsTime(), Type: e.GetType(), Item: t.GetItem(),
+		Owner: e.GetOwner(), Conflict: e.GetConflict(), Finding: e.GetFinding(), Node: e.GetNode(),
+	}
+	if c.Owner == nil && c.Conflict == nil && c.Finding == nil && c.Node == nil {
+		return nil
+	}
+	return c
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// lives returns the state of what is known of the cluster, at a time.
+func (c *cluster) lives(now time.Time) pb.Cluster_State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.known, c.at.waiting:
+		return pb.Cluster_WAITING
+	case now.Sub(c.at.heard) > heardWithin:
+		return pb.Cluster_UNHEARD
+	}
+	return pb.Cluster_LIVE
+}
+
+// message returns the message about the cluster.
+func (c *cluster) message() *pb.Cluster {
+	now := c.clock()
+	out := &pb.Cluster{Name: c.name, State: c.lives(now), Problems: c.problems(now)}
+	if oldest := c.journal.Oldest(); !oldest.IsZero() {
+		out.ReachesBackTo = timestamppb.New(oldest)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out.Sequence, out.Coverage = c.at.Sequence, c.coverage
+	if !c.at.heard.IsZero() {
+		out.LastHeard, out.Lag = timestamppb.New(c.at.heard), durationpb.New(max(0, now.Sub(c.at.heard)))
+	}
+	if !c.at.until.IsZero() {
+		out.Until = timestamppb.New(c.at.until)
+	}
+	return out
+}
+
+// problems describes what is wrong with the stream and the journal.
+func (c *cluster) problems(now time.Time) (problems []string) {
+	for _, p := range c.journal.Problems() {
+		problems = append(problems, fmt.Sprintf("the records in %s: %s", p.Path, p.Err))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case errors.Is(c.failing, stream.ErrNoStream):
+		problems = append(problems, fmt.Sprintf("the hub has no mirror %s", stream.Name(c.name)))
+	case c.failing != nil:
+		problems = append(problems, fmt.Sprintf("the stream cannot be read: %s", c.failing))
+	case c.known && !c.at.heard.IsZero() && now.Sub(c.at.heard) > heardWithin:
+		problems = append(problems, "the mirror gets nothing from the cluster: its aggregator, its NATS servers or their connection to the hub are down")
+	}
+	if c.at.waiting && !c.at.since.IsZero() {
+		problems = append(problems, fmt.Sprintf("messages in the stream are missing since %s: what has changed since then is known after the next complete state, which the cluster publishes at least once a day",
+			c.at.since.UTC().Format(time.RFC3339)))
+	}
+	return problems
+}

@@ -1,0 +1,175 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// readAtOnce is the number of events of one cluster that are read at a time.
+const readAtOnce = 128
+
+// A moment is where a page of events ends: after the event of a cluster at a time. Events are ordered by
+// time, and by cluster if their times are equal.
+type moment struct {
+	at      time.Time
+	cluster string
+}
+
+func (m moment) token() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(m.at.UnixMicro(), 10) + " " + m.cluster))
+}
+
+func parseMoment(token string) (m moment, err error) {
+	if token == "" {
+		return m, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	at, cluster, ok := strings.Cut(string(raw), " ")
+	n, failed := strconv.ParseInt(at, 10, 64)
+	if err != nil || !ok || failed != nil {
+		return m, errPageToken
+	}
+	return moment{time.UnixMicro(n), cluster}, nil
+}
+
+// A reading reads the events of one cluster in order.
+type reading struct {
+	*records
+	query journal.Query
+	some  []*pb.Event
+	ended bool
+}
+
+// next returns the next event; nil if there is none. The event stays the next one until it is taken.
+func (r *reading) next(ctx context.Context) (*pb.Event, error) {
+	if len(r.some) == 0 && !r.ended {
+		r.ended = true
+		if err := r.journal.Events(ctx, &r.query, func(e *pb.Event) bool {
+			r.some = append(r.some, e)
+			r.ended = len(r.some) < readAtOnce
+			return !(len(r.some) == readAtOnce)
+		}); err != nil {
+			return nil, failed(err)
+		}
+		if n := len(r.some); n > 0 {
+			r.query.After = r.some[n-1].GetTime().AsTime()
+		}
+	}
+	if len(r.some) == 0 {
+		return nil, nil
+	}
+	return r.some[0], nil
+}
+
+// take removes the next event.
+func (r *reading) take() *pb.Event {
+	e := r.some[0]
+	r.some = r.some[1:]
+	r.label(e)
+	return e
+}
+
+// ListEvents lists the changes that are recorded, in order of their times.
+func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.ListEventsResponse, error) {
+	query, err := api.SelectEvents(q)
+	if err != nil {
+		return nil, err
+	}
+	if t := q.GetUntil(); t != nil {
+		if !t.IsValid() {
+			return nil, status.Error(codes.InvalidArgument, "until is not a time: give one like 2026-01-02T15:04:05Z")
+		}
+		query.Until = t.AsTime()
+	}
+	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
+		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
+	}
+	from, err := parseMoment(q.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	clusters, _, err := s.Fleet.named(q.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	all, _, err := s.Fleet.sources(q.GetCluster(), q.GetKind())
+	if err != nil {
+		return nil, err
+	}
+	out := &pb.ListEventsResponse{Coverage: s.Fleet.coverage(clusters)}
+	var readings []*reading
+	for _, r := range all {
+		if oldest := r.journal.Oldest(); !oldest.IsZero() && (out.ReachesBackTo == nil || oldest.After(out.ReachesBackTo.AsTime())) {
+			out.ReachesBackTo = timestamppb.New(oldest)
+		}
+		one := &reading{records: r, query: query}
+		if !from.at.IsZero() {
+			if one.query.After = from.at; r.name > from.cluster {
+				one.query.After = from.at.Add(-time.Microsecond)
+			}
+		} else {
+			until := query.Until
+			if until.IsZero() {
+				until = s.Fleet.Clock()
+			}
+			gaps, err := r.journal.Gaps(query.Since, until)
+			if err != nil {
+				return nil, failed(err)
+			}
+			for _, g := range gaps {
+				out.Gaps = append(out.Gaps, r.gap(g))
+			}
+		}
+		readings = append(readings, one)
+	}
+	slices.SortStableFunc(out.Gaps, func(a, b *pb.Gap) int { return a.GetFrom().AsTime().Compare(b.GetFrom().AsTime()) })
+	p := newPage[*pb.Event](q.GetPageSize())
+	for {
+		first, err := earliest(ctx, readings)
+		if err != nil {
+			return nil, err
+		}
+		if first == nil {
+			break
+		}
+		if p.full() {
+			last := p.items[len(p.items)-1]
+			out.NextPageToken = moment{last.GetTime().AsTime(), last.GetCluster()}.token()
+			break
+		}
+		p.add(first.take())
+	}
+	out.Events = p.items
+	return out, nil
+}
+
+// earliest returns the reading with the earliest event; nil if there are no more events.
+func earliest(ctx context.Context, all []*reading) (first *reading, err error) {
+	var at time.Time
+	for _, r := range all {
+		e, err := r.next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if e == nil {
+			continue
+		}
+		if t := e.GetTime().AsTime(); first == nil || cmp.Or(t.Compare(at), strings.Compare(r.name, first.name)) < 0 {
+			first, at = r, t
+		}
+	}
+	return first, nil
+}

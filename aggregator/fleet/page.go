@@ -1,0 +1,217 @@
+package fleet
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	defaultPage = 1000
+	maxPage     = 10_000
+	// maxPageBytes limits the encoded size of the items of a page. The last item may exceed it.
+	maxPageBytes = 1 << 20
+	// clockError is how far the clock of a client may be ahead.
+	clockError = 5 * time.Second
+)
+
+var errPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
+
+// A page is one page of a list.
+type page[T proto.Message] struct {
+	items    []T
+	next     string
+	coverage *pb.Coverage
+	gap      *pb.Gap
+
+	size, bytes int
+}
+
+func newPage[T proto.Message](asked uint32) page[T] {
+	p := page[T]{items: []T{}, size: defaultPage}
+	if asked != 0 {
+		p.size = int(min(asked, maxPage))
+	}
+	return p
+}
+
+func (p *page[T]) full() bool { return len(p.items) >= p.size || p.bytes >= maxPageBytes }
+
+func (p *page[T]) add(item T) {
+	p.items = append(p.items, item)
+	p.bytes += proto.Size(item)
+}
+
+// A place is where a page ends: after an item of a cluster, or before all of its items.
+type place struct {
+	cluster  string
+	position journal.Position
+}
+
+func (p place) token() string {
+	position := ""
+	if p.position != (journal.Position{}) {
+		position = p.position.Token()
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(p.cluster + " " + position))
+}
+
+func parsePlace(token string) (p place, err error) {
+	if token == "" {
+		return p, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	i := strings.LastIndexByte(string(raw), ' ')
+	if err != nil || i < 0 {
+		return p, errPageToken
+	}
+	p.cluster = string(raw[:i])
+	if p.position, err = journal.ParsePosition(string(raw[i+1:])); err != nil {
+		return p, errPageToken
+	}
+	return p, nil
+}
+
+// listing is a request for a list.
+type listing interface {
+	GetAt() *timestamppb.Timestamp
+	GetCluster() []string
+	GetPageSize() uint32
+	GetPageToken() string
+}
+
+// list returns a page of items, ordered by cluster.
+func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Event_Kind, sel api.Selection, item func(*pb.Event) T) (p page[T], err error) {
+	p = newPage[T](q.GetPageSize())
+	all, _, err := f.sources(q.GetCluster(), kind)
+	if err != nil {
+		return p, err
+	}
+	from, err := parsePlace(q.GetPageToken())
+	if err != nil {
+		return p, err
+	}
+	at, err := f.moment(q.GetAt())
+	if err != nil {
+		return p, err
+	}
+	if p.coverage, p.gap, err = f.seen(ctx, q.GetCluster(), at); err != nil {
+		return p, err
+	}
+	for _, r := range all {
+		if r.name < from.cluster {
+			continue
+		}
+		last := place{cluster: r.name}
+		if r.name == from.cluster {
+			last = from
+		}
+		moment, _, _ := r.journal.Written()
+		if !at.IsZero() {
+			moment = at
+		}
+		if err := r.itemsAt(ctx, kind, moment, sel, last.position, func(e *pb.Event, position journal.Position) bool {
+			if p.full() {
+				p.next = last.token()
+				return false
+			}
+			p.add(item(e))
+			last.position = position
+			return true
+		}); err != nil || p.next != "" {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// moment returns the time of a request; zero for now.
+func (f *Fleet) moment(t *timestamppb.Timestamp) (time.Time, error) {
+	if t == nil {
+		return time.Time{}, nil
+	}
+	if !t.IsValid() {
+		return time.Time{}, status.Error(codes.InvalidArgument, "at is not a time: give one like 2026-01-02T15:04:05Z")
+	}
+	if at, now := t.AsTime(), f.Clock(); at.After(now.Add(clockError)) {
+		return time.Time{}, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
+			at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	return t.AsTime(), nil
+}
+
+// seen returns the coverage of some clusters at a time, and a gap in their records that contains it. It
+// returns an error if none of them has records of that time.
+func (f *Fleet) seen(ctx context.Context, names []string, at time.Time) (*pb.Coverage, *pb.Gap, error) {
+	clusters, _, err := f.named(names)
+	if err != nil || at.IsZero() {
+		return f.coverage(clusters), nil, err
+	}
+	out := &pb.Coverage{Clusters: uint32(len(clusters))}
+	var gap *pb.Gap
+	var oldest time.Time
+	for _, c := range clusters {
+		first := c.journal.Oldest()
+		if !first.IsZero() && (oldest.IsZero() || first.Before(oldest)) {
+			oldest = first
+		}
+		if first.IsZero() || at.Before(first.Add(-journal.PresentBefore)) {
+			out.SilentClusters, out.Incomplete = append(out.SilentClusters, c.name), true
+			continue
+		}
+		in, err := c.journal.GapAt(at)
+		if err != nil {
+			return nil, nil, failed(err)
+		}
+		if gap == nil {
+			gap = c.gap(in)
+		}
+		if err := c.nodesAt(ctx, at, out); err != nil {
+			return nil, nil, err
+		}
+		until, _, _ := c.journal.Written()
+		out.Incomplete = out.Incomplete || in != nil || at.After(until) && c.lives(f.Clock()) != pb.Cluster_LIVE
+	}
+	if len(out.GetSilentClusters()) == len(clusters) {
+		if oldest.IsZero() {
+			return nil, nil, status.Error(codes.OutOfRange, "nothing was recorded yet")
+		}
+		return nil, nil, status.Errorf(codes.OutOfRange, "at is %s, but the records reach back to %s only",
+			at.UTC().Format(time.RFC3339), oldest.UTC().Format(time.RFC3339))
+	}
+	out.Incomplete = out.Incomplete || out.GetHeard() == 0 || out.GetHeard() < out.GetExpected()
+	return out, gap, nil
+}
+
+// nodesAt adds the nodes at a time to a coverage.
+func (c *cluster) nodesAt(ctx context.Context, at time.Time, to *pb.Coverage) error {
+	return failed(c.journal.At(ctx, pb.Event_NODE, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		n := e.GetNode()
+		to.Expected++
+		switch {
+		case n.GetState() == pb.Node_LIVE:
+			to.Heard++
+		case len(to.SilentNodes) < mostNames:
+			to.SilentNodes = append(to.SilentNodes, c.name+"/"+n.GetName())
+		}
+		if n.GetIncomplete() {
+			to.LeftOut++
+			to.Incomplete = true
+			if len(to.NodesLeftOut) < mostNames {
+				to.NodesLeftOut = append(to.NodesLeftOut, c.name+"/"+n.GetName())
+			}
+		}
+		return true
+	}))
+}

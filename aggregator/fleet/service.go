@@ -1,0 +1,182 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
+	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Service is the WitnessService of a fleet. All fields are required.
+type Service struct {
+	pb.UnimplementedWitnessServiceServer
+	Fleet *Fleet
+	// Stopped is closed when watches must end.
+	Stopped <-chan struct{}
+}
+
+// ListOwners lists the owners of addresses, now or at a time, ordered by cluster and address.
+func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
+	sel, err := api.SelectOwners(q)
+	if err != nil {
+		return nil, err
+	}
+	p, err := list(ctx, s.Fleet, q, pb.Event_OWNER, sel, (*pb.Event).GetOwner)
+	return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+}
+
+// ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
+func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
+	sel, err := api.SelectConflicts(q, q.GetAll())
+	if err != nil {
+		return nil, err
+	}
+	p, err := list(ctx, s.Fleet, q, pb.Event_CONFLICT, sel, (*pb.Event).GetConflict)
+	return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+}
+
+// ListFindings lists problems that are not conflicts, now or at a time.
+func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
+	sel, err := api.SelectFindings(q)
+	if err != nil {
+		return nil, err
+	}
+	p, err := list(ctx, s.Fleet, q, pb.Event_FINDING, sel, (*pb.Event).GetFinding)
+	return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+}
+
+// ListNodes lists the nodes of the clusters, as they are recorded.
+func (s *Service) ListNodes(ctx context.Context, q *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
+	out := &pb.ListNodesResponse{Problems: s.Fleet.Problems()}
+	clusters, _, err := s.Fleet.named(q.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	if out.Nodes, err = nodes(ctx, clusters, ""); err != nil {
+		return nil, err
+	}
+	out.Coverage = s.Fleet.coverage(clusters)
+	return out, nil
+}
+
+// nodes returns the nodes with a name, or all if it is empty, by cluster and name.
+func nodes(ctx context.Context, clusters []*cluster, name string) ([]*pb.Node, error) {
+	all := []*pb.Node{}
+	sel := api.SelectNode(name)
+	for _, c := range clusters {
+		first := len(all)
+		if err := c.itemsNow(ctx, pb.Event_NODE, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			all = append(all, e.GetNode())
+			return true
+		}); err != nil {
+			return nil, err
+		}
+		slices.SortFunc(all[first:], func(a, b *pb.Node) int { return strings.Compare(a.GetName(), b.GetName()) })
+	}
+	return all, nil
+}
+
+// GetNode returns a node by its name. Nodes of several clusters may have one name.
+func (s *Service) GetNode(ctx context.Context, q *pb.GetNodeRequest) (*pb.GetNodeResponse, error) {
+	clusters, _, err := s.Fleet.named(q.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	var all []*pb.Node
+	if q.GetName() != "" {
+		if all, err = nodes(ctx, clusters, q.GetName()); err != nil {
+			return nil, err
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil, status.Errorf(codes.NotFound, "no node has the name %q: /v1/nodes lists all nodes", q.GetName())
+	case 1:
+		return &pb.GetNodeResponse{Node: all[0]}, nil
+	}
+	return nil, status.Errorf(codes.FailedPrecondition, "nodes of %d clusters have the name %q, such as %s and %s: select a cluster with ?cluster=",
+		len(all), q.GetName(), all[0].GetCluster(), all[1].GetCluster())
+}
+
+// GetConflict returns a conflict by its ID.
+func (s *Service) GetConflict(ctx context.Context, q *pb.GetConflictRequest) (*pb.GetConflictResponse, error) {
+	sel, err := api.SelectConflicts(&pb.ListConflictsRequest{}, true)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.find(ctx, pb.Event_CONFLICT, sel, func(e *pb.Event) bool { return e.GetConflict().GetId() == q.GetId() })
+	if err == nil && e == nil {
+		err = acknowledge.NoConflict(q.GetId())
+	}
+	return &pb.GetConflictResponse{Conflict: e.GetConflict()}, err
+}
+
+// GetFinding returns a finding by its ID.
+func (s *Service) GetFinding(ctx context.Context, q *pb.GetFindingRequest) (*pb.GetFindingResponse, error) {
+	sel, err := api.SelectFindings(&pb.ListFindingsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.find(ctx, pb.Event_FINDING, sel, func(e *pb.Event) bool { return e.GetFinding().GetId() == q.GetId() })
+	if err == nil && e == nil {
+		err = status.Errorf(codes.NotFound, "no finding has the ID %q: /v1/findings lists all findings", q.GetId())
+	}
+	return &pb.GetFindingResponse{Finding: e.GetFinding()}, err
+}
+
+// find returns the first item that is wanted; nil if there is none.
+func (s *Service) find(ctx context.Context, kind pb.Event_Kind, sel api.Selection, wanted func(*pb.Event) bool) (found *pb.Event, err error) {
+	all, _, err := s.Fleet.sources(nil, kind)
+	for _, c := range all {
+		if err == nil && found == nil {
+			err = c.itemsNow(ctx, kind, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+				if wanted(e) {
+					found = e
+				}
+				return found == nil
+			})
+		}
+	}
+	return found, err
+}
+
+// ListClusters lists the clusters.
+func (s *Service) ListClusters(_ context.Context, q *pb.ListClustersRequest) (*pb.ListClustersResponse, error) {
+	clusters, _, err := s.Fleet.named(q.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	out := &pb.ListClustersResponse{Clusters: []*pb.Cluster{}, Problems: s.Fleet.Problems(), Coverage: s.Fleet.coverage(clusters)}
+	for _, c := range clusters {
+		out.Clusters = append(out.Clusters, c.message())
+	}
+	return out, nil
+}
+
+// Errors for what only the aggregator of a cluster can do.
+var (
+	errAcknowledge = status.Error(codes.FailedPrecondition, "a fleet cannot acknowledge a conflict: ask the aggregator of its cluster, from which the fleet learns of the acknowledgement")
+	errBackup      = status.Error(codes.FailedPrecondition, "a fleet has no backups: its records are those of the clusters, which their aggregators can back up")
+	errCase        = status.Error(codes.FailedPrecondition, "a fleet has no cases: ask the aggregator of the cluster")
+	errPools       = status.Error(codes.Unimplemented, "a fleet does not know pools: ask the aggregators of the clusters")
+)
+
+// AcknowledgeConflict refuses: acknowledgements belong to a cluster.
+func (s *Service) AcknowledgeConflict(context.Context, *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
+	return nil, errAcknowledge
+}
+
+// ListPools refuses: the streams have no pools.
+func (s *Service) ListPools(context.Context, *pb.ListPoolsRequest) (*pb.ListPoolsResponse, error) {
+	return nil, errPools
+}
+
+// Backup refuses.
+func (s *Service) Backup(*pb.BackupRequest, pb.WitnessService_BackupServer) error { return errBackup }

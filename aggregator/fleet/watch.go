@@ -1,0 +1,415 @@
+package fleet
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// bookmarkEvery is the interval at which a watcher gets bookmarks while nothing happens, and watchEvery
+	// is the shortest interval between two reads of the journals.
+	bookmarkEvery = 15 * time.Second
+	watchEvery    = 100 * time.Millisecond
+)
+
+// A watch is one subscriber. It has no queue: it reads each journal from its position on when more is
+// written, so that nothing waits for it.
+type watch struct {
+	s     *Service
+	names []string
+	kind  pb.Event_Kind
+	// sel selects the items that the watch begins with, and the events that follow. Without present, it
+	// begins with the events after since, or from now on if that is zero.
+	sel     api.Selection
+	present bool
+	since   time.Time
+	// change sends an event, and gap a gap; nil if the watch does not show gaps. lost says that events are
+	// missing, and mark sends a bookmark.
+	change func(e *pb.Event, token string) error
+	gap    func(g *pb.Gap, token string) error
+	lost   func(token string) error
+	mark   func(token string, coverage *pb.Coverage) error
+	flush  func() error
+
+	mu sync.Mutex
+	// at is the position in each journal: everything up to this time was sent.
+	at      positions
+	covered *pb.Coverage
+}
+
+// positions are the times up to which a subscriber has got the events of each cluster.
+type positions map[string]time.Time
+
+// token returns the text of positions: for each, the length of the name, the name and the time.
+func (p positions) token() string {
+	var b []byte
+	for _, name := range slices.Sorted(maps.Keys(p)) {
+		b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
+		b = binary.BigEndian.AppendUint64(b, uint64(p[name].UnixMicro()))
+	}
+	return "f" + base64.RawURLEncoding.EncodeToString(b)
+}
+
+var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start a new watch")
+
+// parsePositions parses a token; nil for none.
+func parsePositions(token string) (positions, error) {
+	if token == "" {
+		return nil, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(token[1:])
+	if err != nil || token[0] != 'f' {
+		return nil, errResumeToken
+	}
+	p := make(positions)
+	for len(b) > 0 {
+		size, n := binary.Uvarint(b)
+		if n <= 0 || uint64(len(b)-n) < 8 || size > uint64(len(b)-n-8) {
+			return nil, errResumeToken
+		}
+		name := string(b[n : n+int(size)])
+		b = b[n+int(size):]
+		p[name] = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
+		b = b[8:]
+	}
+	return p, nil
+}
+
+// token returns the token of the last message that was sent.
+func (w *watch) token() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.at.token()
+}
+
+func (w *watch) position(name string) (at time.Time, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at, known = w.at[name]
+	return at, known
+}
+
+func (w *watch) move(name string, to time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at[name] = to
+}
+
+// follow sends what the watch begins with, and then what happens.
+func (w *watch) follow(ctx context.Context) error {
+	quiet := time.NewTicker(bookmarkEvery)
+	defer quiet.Stop()
+	for first := true; ; first = false {
+		soon := time.NewTimer(watchEvery)
+		all, changed, err := w.s.Fleet.sources(w.names, w.kind)
+		if err != nil {
+			return err
+		}
+		more := make(chan struct{}, 1)
+		stop := make(chan struct{})
+		for _, r := range all {
+			written, err := w.advance(ctx, r)
+			if err != nil {
+				close(stop)
+				return err
+			}
+			go func() {
+				select {
+				case <-written:
+					select {
+					case more <- struct{}{}:
+					default:
+					}
+				case <-stop:
+				}
+			}()
+		}
+		err = w.reassure(first)
+		if err == nil {
+			err = w.flush()
+		}
+		if err != nil {
+			close(stop)
+			return err
+		}
+		select {
+		case <-more:
+		case <-changed:
+		case <-quiet.C:
+			err = w.bookmark()
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		close(stop)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-soon.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// advance sends what is new in one journal. written is closed when there is more.
+func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{}, err error) {
+	select {
+	case <-r.journal.Opened():
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	until, _, written := r.journal.Written()
+	at, known := w.position(r.name)
+	switch expired := known && w.expired(r, at, until); {
+	case !known && r.journal.Fresh(): // its first state is arriving
+		return written, nil
+	case expired && w.present:
+		if err := w.lost(w.token()); err != nil {
+			return written, err
+		}
+		w.mu.Lock()
+		clear(w.at) // the present of all clusters follows
+		w.mu.Unlock()
+		return closed, nil
+	case expired:
+		if err := w.lost(w.token()); err != nil {
+			return written, err
+		}
+		if until.Before(at) {
+			w.move(r.name, until)
+		}
+	case !known && w.present:
+		if err := r.itemsAt(ctx, w.kind, until, w.sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			e.Type = pb.Watch_ADDED
+			err = w.change(e, "")
+			return err == nil
+		}); err != nil {
+			return written, err
+		}
+		w.move(r.name, until)
+		return written, err
+	case !known && w.since.IsZero():
+		w.move(r.name, until)
+		return written, nil
+	case !known:
+		at = w.since.Add(-time.Microsecond)
+		w.move(r.name, at)
+	}
+	for at.Before(until) {
+		if at, err = w.replay(ctx, r, at, until); err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+// closed is a closed channel.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// expired reports whether a journal, which is written up to a time, does not have the events after another
+// time, because they were dropped, or because it was lost and has begun again.
+func (w *watch) expired(r *records, at, until time.Time) bool {
+	_, from, err := r.journal.Lost(at, at)
+	return until.Before(at) || err == nil && from.After(at)
+}
+
+// replay sends some of the events of a journal, and returns the time up to which it has sent all.
+func (w *watch) replay(ctx context.Context, r *records, at, until time.Time) (time.Time, error) {
+	q := w.sel.Changes
+	q.After, q.Until = at, until.Add(time.Microsecond)
+	type record struct {
+		at  time.Time
+		e   *pb.Event
+		gap *pb.Gap
+	}
+	var some []record
+	if err := r.journal.Follow(ctx, &q, func(t time.Time, e *pb.Event, g *pb.Gap) bool {
+		some = append(some, record{t, e, g})
+		return len(some) < readAtOnce
+	}); err != nil {
+		return at, failed(err)
+	}
+	for _, one := range some {
+		if one.e == nil && w.gap == nil {
+			continue
+		}
+		w.move(r.name, one.at)
+		var err error
+		if one.e != nil {
+			r.label(one.e)
+			err = w.change(one.e, w.token())
+		} else {
+			err = w.gap(r.gap(one.gap), w.token())
+		}
+		if err != nil {
+			return at, err
+		}
+	}
+	if len(some) == readAtOnce {
+		until = some[len(some)-1].at
+	}
+	w.move(r.name, until)
+	return until, nil
+}
+
+// reassure sends a bookmark if the coverage has changed, or at the beginning.
+func (w *watch) reassure(first bool) error {
+	clusters, _, err := w.s.Fleet.named(w.names)
+	if err != nil {
+		return err
+	}
+	if now := w.s.Fleet.coverage(clusters); first || !proto.Equal(now, w.covered) {
+		return w.bookmark()
+	}
+	return nil
+}
+
+// bookmark sends a bookmark.
+func (w *watch) bookmark() error {
+	clusters, _, err := w.s.Fleet.named(w.names)
+	if err != nil {
+		return err
+	}
+	w.covered = w.s.Fleet.coverage(clusters)
+	return w.mark(w.token(), w.covered)
+}
+
+// serve runs a watch that begins at a token.
+func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, w *watch, token string, bind func(send func(*M) error)) error {
+	if _, _, err := s.Fleet.named(w.names); err != nil {
+		return err
+	}
+	at, err := parsePositions(token)
+	if err != nil {
+		return err
+	}
+	if w.s, w.at = s, at; at == nil {
+		w.at = make(positions)
+	}
+	return api.Attend(stream, s.Stopped, w.token, func(ctx context.Context, send func(*M) error, flush func() error) error {
+		w.flush = flush
+		bind(send)
+		return w.follow(ctx)
+	})
+}
+
+// WatchOwners sends the current owners, then every change.
+func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
+	sel, err := api.SelectOwners(q)
+	if err != nil {
+		return err
+	}
+	w := &watch{names: q.GetCluster(), kind: pb.Event_OWNER, sel: sel, present: true}
+	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchOwnersResponse) error) {
+		w.change = func(e *pb.Event, _ string) error {
+			return send(&pb.WatchOwnersResponse{Type: e.GetType(), Owner: e.GetOwner()})
+		}
+		w.lost = func(string) error { return send(&pb.WatchOwnersResponse{Type: pb.Watch_LOST}) }
+		w.mark = func(token string, coverage *pb.Coverage) error {
+			return send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
+		}
+	})
+}
+
+// WatchConflicts sends the active conflicts, then every change of a conflict.
+func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
+	sel, err := api.SelectConflicts(q, false)
+	if err != nil {
+		return err
+	}
+	w := &watch{names: q.GetCluster(), kind: pb.Event_CONFLICT, sel: sel, present: true}
+	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchConflictsResponse) error) {
+		w.change = func(e *pb.Event, _ string) error {
+			return send(&pb.WatchConflictsResponse{Type: e.GetType(), Conflict: e.GetConflict()})
+		}
+		w.lost = func(string) error { return send(&pb.WatchConflictsResponse{Type: pb.Watch_LOST}) }
+		w.mark = func(token string, coverage *pb.Coverage) error {
+			return send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
+		}
+	})
+}
+
+// WatchFindings sends the current findings, then every change.
+func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
+	sel, err := api.SelectFindings(q)
+	if err != nil {
+		return err
+	}
+	w := &watch{names: q.GetCluster(), kind: pb.Event_FINDING, sel: sel, present: true}
+	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchFindingsResponse) error) {
+		w.change = func(e *pb.Event, _ string) error {
+			return send(&pb.WatchFindingsResponse{Type: e.GetType(), Finding: e.GetFinding()})
+		}
+		w.lost = func(string) error { return send(&pb.WatchFindingsResponse{Type: pb.Watch_LOST}) }
+		w.mark = func(token string, coverage *pb.Coverage) error {
+			return send(&pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
+		}
+	})
+}
+
+// WatchNodes sends the nodes, then every change of a node.
+func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_WatchNodesServer) error {
+	w := &watch{names: q.GetCluster(), kind: pb.Event_NODE, sel: api.SelectNode(q.GetName()), present: true}
+	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchNodesResponse) error) {
+		w.change = func(e *pb.Event, _ string) error {
+			return send(&pb.WatchNodesResponse{Type: e.GetType(), Node: e.GetNode()})
+		}
+		w.lost = func(string) error { return send(&pb.WatchNodesResponse{Type: pb.Watch_LOST}) }
+		w.mark = func(token string, coverage *pb.Coverage) error {
+			return send(&pb.WatchNodesResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage, Problems: s.Fleet.Problems()})
+		}
+	})
+}
+
+// WatchEvents sends the recorded events since a time, then every event as it is recorded. The events of
+// each cluster are in order.
+func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService_WatchEventsServer) error {
+	query, err := api.SelectEvents(q)
+	if err != nil {
+		return err
+	}
+	w := &watch{names: q.GetCluster(), kind: q.GetKind(), sel: api.Selection{Changes: query}}
+	if q.GetSince() != nil {
+		w.since = time.UnixMicro(max(1, query.Since.UnixMicro()))
+	}
+	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchEventsResponse) error) {
+		w.change = func(e *pb.Event, token string) error {
+			return send(&pb.WatchEventsResponse{Type: e.GetType(), Event: e, ResumeToken: token})
+		}
+		w.gap = func(g *pb.Gap, token string) error {
+			return send(&pb.WatchEventsResponse{Type: pb.Watch_GAP, Gap: g, ResumeToken: token})
+		}
+		w.lost = func(token string) error {
+			return send(&pb.WatchEventsResponse{Type: pb.Watch_LOST, ResumeToken: token})
+		}
+		w.mark = func(token string, coverage *pb.Coverage) error {
+			m := &pb.WatchEventsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
+			all, _, err := s.Fleet.sources(w.names, w.kind)
+			for _, r := range all {
+				if oldest := r.journal.Oldest(); !oldest.IsZero() && (m.ReachesBackTo == nil || oldest.After(m.ReachesBackTo.AsTime())) {
+					m.ReachesBackTo = timestamppb.New(oldest)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return send(m)
+		}
+	})
+}

@@ -1,0 +1,218 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A Message is a message of the stream of a cluster, as a reader gets it.
+type Message struct {
+	*pb.TransitionBatch
+	// Stored is when the cluster's own stream got the message.
+	Stored time.Time
+}
+
+// ClusterOf returns the cluster of a stream, or of a mirror. ok is not set for other streams.
+func ClusterOf(stream string) (cluster string, ok bool) {
+	rest, ok := strings.CutPrefix(stream, prefix)
+	if !ok || rest == "" {
+		return "", false
+	}
+	var out strings.Builder
+	for i := 0; i < len(rest); i++ {
+		if rest[i] != '=' {
+			out.WriteByte(rest[i])
+			continue
+		}
+		if i+3 > len(rest) {
+			return "", false
+		}
+		b, err := strconv.ParseUint(rest[i+1:i+3], 16, 8)
+		if err != nil {
+			return "", false
+		}
+		out.WriteByte(byte(b))
+		i += 2
+	}
+	return out.String(), token(out.String()) == rest
+}
+
+// Clusters returns the names of the clusters that have streams, or mirrors of streams, at the servers, in
+// order. It waits for a connection.
+func (l *Link) Clusters(ctx context.Context) (names []string, err error) {
+	if err := l.await(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	list := l.js.StreamNames(ctx)
+	for name := range list.Name() {
+		if cluster, ok := ClusterOf(name); ok {
+			names = append(names, cluster)
+		}
+	}
+	if err := list.Err(); err != nil {
+		return nil, fmt.Errorf("list the streams: %w", err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// ErrNoStream is the error for a cluster without a stream.
+var ErrNoStream = errors.New("the servers have no stream of the cluster")
+
+// fetchWithin is how long a reader waits for a message before it looks whether the stream still exists.
+const fetchWithin = 5 * time.Second
+
+// A Position is the last message of a stream that a reader has processed.
+type Position struct {
+	// Stream is the creation time of the stream, and Sequence the number of the message; 0 for none.
+	Stream   int64
+	Sequence uint64
+}
+
+// Follow calls do with the messages of a cluster after a position, and then with those that arrive, until
+// ctx ends or one of them returns an error. It waits for a connection. If the stream does not have the
+// next message, it begins with the last complete state.
+func (l *Link) Follow(ctx context.Context, cluster string, after Position, do func(Message) error) error {
+	if err := l.await(ctx); err != nil {
+		return err
+	}
+	st := &store{Link: l, cluster: cluster}
+	opening, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	var err error
+	if st.stream, err = l.js.Stream(opening, Name(cluster)); err != nil {
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return ErrNoStream
+		}
+		return fmt.Errorf("open the stream %s: %w", Name(cluster), err)
+	}
+	begin, err := st.beginAfter(opening, after)
+	if err != nil {
+		return err
+	}
+	consumer, err := st.stream.CreateConsumer(opening, jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: begin, AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerKept,
+	})
+	if err != nil {
+		return fmt.Errorf("read the stream %s: %w", Name(cluster), err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = st.stream.DeleteConsumer(ctx, consumer.CachedInfo().Name) // otherwise the server removes it
+	}()
+	for {
+		n, err := st.fetch(ctx, consumer, do)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			continue
+		}
+		// Heartbeats come more often than this: perhaps the stream was replaced, or the server forgot the reader.
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := st.check(ctx, consumer); err != nil {
+			return err
+		}
+	}
+}
+
+// fetch calls do with the next messages, and returns their number. It waits for some time if there is none.
+func (st *store) fetch(ctx context.Context, consumer jetstream.Consumer, do func(Message) error) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
+	defer cancel()
+	some, err := consumer.Fetch(readAtOnce, jetstream.FetchContext(ctx))
+	if err != nil {
+		return 0, fmt.Errorf("read the stream %s: %w", Name(st.cluster), err)
+	}
+	for m := range some.Messages() {
+		n++
+		b, err := decode(m.Data())
+		if err != nil {
+			return n, fmt.Errorf("read a message of the stream %s, which something else has written: %w", Name(st.cluster), err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return n, fmt.Errorf("read a message of the stream %s: %w", Name(st.cluster), err)
+		}
+		if b.GetCluster() != st.cluster || b.GetSequence() != meta.Sequence.Stream {
+			return n, fmt.Errorf("message %d of the stream %s is message %d of the cluster %q: it is not a mirror of one stream",
+				meta.Sequence.Stream, Name(st.cluster), b.GetSequence(), b.GetCluster())
+		}
+		if err := do(Message{b, meta.Timestamp}); err != nil {
+			return n, err
+		}
+	}
+	if err := some.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return n, fmt.Errorf("read the stream %s: %w", Name(st.cluster), err)
+	}
+	return n, nil
+}
+
+// check returns an error if the stream or a reader no longer exists, or if the stream was created again.
+func (st *store) check(ctx context.Context, consumer jetstream.Consumer) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	was := st.stream.CachedInfo().Created
+	info, err := st.stream.Info(ctx)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return ErrNoStream
+	case err != nil:
+		return fmt.Errorf("read the state of the stream: %w", err)
+	case !info.Created.Equal(was):
+		return errReplaced
+	}
+	if _, err := consumer.Info(ctx); err != nil {
+		return fmt.Errorf("read the stream %s: %w", Name(st.cluster), err)
+	}
+	return nil
+}
+
+// beginAfter returns the number of the message with which a reader begins.
+func (st *store) beginAfter(ctx context.Context, after Position) (uint64, error) {
+	info, err := st.stream.Info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the state of the stream: %w", err)
+	}
+	if info.State.Msgs == 0 {
+		return 1, nil
+	}
+	if after.Sequence != 0 && after.Sequence+1 >= info.State.FirstSeq {
+		raw, err := st.stream.GetMsg(ctx, info.State.LastSeq)
+		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return 0, fmt.Errorf("read the last message of the stream: %w", err)
+		}
+		if err == nil {
+			last, err := decode(raw.Data)
+			if err != nil {
+				return 0, fmt.Errorf("read the last message of the stream, which something else has written: %w", err)
+			}
+			if last.GetStream() == after.Stream { // a new mirror may not have the message yet
+				return after.Sequence + 1, nil
+			}
+		}
+	}
+	state, err := st.lastState(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if state == nil {
+		return info.State.FirstSeq, nil
+	}
+	return state.GetSequence(), nil
+}

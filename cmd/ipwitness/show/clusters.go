@@ -1,0 +1,79 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// clusterHeader is the header of the column that only answers of a fleet have.
+const clusterHeader = "CLUSTER"
+
+// clusterOf returns the cluster of an item, or the clusters of a conflict between clusters; empty if the
+// answer is not that of a fleet.
+func clusterOf(item any) string {
+	switch one := item.(type) {
+	case *pb.Event:
+		return first(one.GetCluster(), strings.Join(one.GetConflict().GetClusters(), ", "))
+	case interface{ GetClusters() []string }:
+		return strings.Join(one.GetClusters(), ", ")
+	case interface{ GetCluster() string }:
+		return one.GetCluster()
+	}
+	return ""
+}
+
+// withClusters returns columns with that of the cluster in front of them.
+func withClusters[T any](columns []column[T]) []column[T] {
+	return append([]column[T]{{header: clusterHeader, room: 12, cell: func(item T, _ time.Time) string { return clusterOf(item) }}}, columns...)
+}
+
+// clustered returns columns with that of the cluster in front of them if an item has one.
+func clustered[T any](columns []column[T], items []T) []column[T] {
+	if !slices.ContainsFunc(items, func(item T) bool { return clusterOf(item) != "" }) {
+		return columns
+	}
+	return withClusters(columns)
+}
+
+// clusterColumns returns the columns of a table of clusters.
+func clusterColumns() []column[*pb.Cluster] {
+	return []column[*pb.Cluster]{
+		{header: "NAME", cell: func(c *pb.Cluster, _ time.Time) string { return c.GetName() }},
+		{header: "STATE", tone: clusterTone, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
+		{header: "NODES", cell: func(c *pb.Cluster, _ time.Time) string { return connected(c.GetCoverage()) }},
+		{header: "LAST HEARD", trait: trait{rank: 1}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetLastHeard(), now) }},
+		{header: "LAST CHANGE", trait: trait{rank: 2}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetUntil(), now) }},
+		{header: "REACHES BACK", trait: trait{rank: 3}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetReachesBackTo(), now) }},
+	}
+}
+
+// connected returns how many of the expected nodes are connected.
+func connected(c *pb.Coverage) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", c.GetHeard(), c.GetExpected())
+}
+
+// Clusters writes clusters as a table, followed by their problems.
+func Clusters(w io.Writer, clusters []*pb.Cluster, layout Layout, now time.Time) error {
+	if err := list(w, layout, narrow(clusterColumns(), layout.Wide), clusters, now); err != nil {
+		return err
+	}
+	p := &page{layout: layout, now: now}
+	for _, c := range clusters {
+		for _, problem := range c.GetProblems() {
+			if p.out.Len() == 0 {
+				p.line("")
+				p.line("Problems:")
+			}
+			p.text("  "+c.GetName()+": ", problem)
+		}
+	}
+	return p.write(w)
+}
