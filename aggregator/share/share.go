@@ -16,13 +16,16 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 const (
@@ -48,8 +51,11 @@ type Config struct {
 	// Complete reports whether all nodes report that are known, so that a partition is complete as soon as
 	// all that are connected have sent it.
 	Complete func() bool
-	Log      *slog.Logger
-	Clock    func() time.Time
+	// Journal is filled by Keep. Heard is called with what another replica has recorded.
+	Journal *journal.Journal
+	Heard   func(*pb.Event)
+	Log     *slog.Logger
+	Clock   func() time.Time
 }
 
 // completeWithin is how long after it was gained a partition may be incomplete because a node does not
@@ -72,8 +78,18 @@ type Share struct {
 	// failing is the last error, and since when there are errors; nil if there is none.
 	failing error
 	since   time.Time
-	// changed is closed when served, complete or others change.
-	changed chan struct{}
+	// changed is closed when served, complete or others change. restated is closed when the state is to be
+	// recorded again.
+	changed, restated chan struct{}
+
+	mail     mailbox
+	numbered atomic.Uint64
+	arrivals chan arrival
+	saying   chan said
+	// caught is closed when this replica has read the log up to its end; ended when Run has ended.
+	caught     chan struct{}
+	caughtOnce sync.Once
+	ended      chan struct{}
 }
 
 // New returns a Share that does nothing before Run.
@@ -82,7 +98,8 @@ func New(cfg Config) (*Share, error) {
 		return nil, err
 	}
 	return &Share{
-		Config: cfg, sightings: sightings{all: make(map[[2]facts.LinkID]facts.Sighting)}, others: make(map[string]facts.PartitionSet), changed: make(chan struct{}),
+		Config: cfg, sightings: sightings{all: make(map[[2]facts.LinkID]facts.Sighting)}, others: make(map[string]facts.PartitionSet), changed: make(chan struct{}), restated: make(chan struct{}),
+		mail: mailbox{wake: make(chan struct{}, 1)}, arrivals: make(chan arrival), saying: make(chan said, 8192), caught: make(chan struct{}), ended: make(chan struct{}),
 	}, nil
 }
 
@@ -134,6 +151,16 @@ func (s *Share) Run(ctx context.Context) {
 	}
 	defer link.Close()
 	s.link = link
+	defer close(s.ended)
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { s.Keep(ctx) })
+	group.Go(func() { s.publish(ctx) })
+	select {
+	case <-s.caught: // the conflicts of the partitions to serve are in the journal
+	case <-ctx.Done():
+		return
+	}
 	m := &members{prefix: stream.Token(s.Cluster) + ".", name: s.Replica, instance: s.Instance, clock: s.Clock, others: make(map[string]*member)}
 	for ctx.Err() == nil {
 		if err := s.follow(ctx, m); err != nil && ctx.Err() == nil {
@@ -166,6 +193,11 @@ func (s *Share) follow(ctx context.Context, m *members) (err error) {
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
+	states, err := s.link.Conn().Subscribe(s.subject("state"), func(*nats.Msg) { s.Restate() })
+	if err != nil {
+		return err
+	}
+	defer func() { _ = states.Unsubscribe() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m.known = false
@@ -243,6 +275,10 @@ func (s *Share) divide(m *members) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := s.served != now || s.complete != complete || len(s.others) != len(m.others)
+	if s.complete != complete {
+		close(s.restated)
+		s.restated = make(chan struct{})
+	}
 	s.served, s.complete = now, complete
 	for name, one := range m.others {
 		if s.others[name] != one.complete {
@@ -302,6 +338,9 @@ func (s *State) Names() (names []string) {
 	slices.Sort(names)
 	return names
 }
+
+// caughtUp notes that the log was read up to its end.
+func (s *Share) caughtUp() { s.caughtOnce.Do(func() { close(s.caught) }) }
 
 // sleep waits for some time.
 func sleep(ctx context.Context, d time.Duration) error {

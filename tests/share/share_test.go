@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/share"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -48,6 +50,8 @@ func newLab(t *testing.T) *lab {
 type replica struct {
 	*share.Share
 	facts    *facts.Facts
+	journal  *journal.Journal
+	name     string
 	complete atomic.Bool
 	stop     func()
 }
@@ -56,24 +60,33 @@ var policy = verdict.Policy{Cluster: "a.b", Settle: time.Second, StaleAfter: tim
 
 func (l *lab) join(name string) *replica {
 	l.Helper()
-	r := &replica{}
+	return l.joinIn(name, l.TempDir())
+}
+
+// joinIn starts a replica with a data directory.
+func (l *lab) joinIn(name, dir string) *replica {
+	l.Helper()
+	r := &replica{name: name}
 	r.complete.Store(true)
 	ctx, cancel := context.WithCancel(l.Context())
 	log := slog.New(slog.NewTextHandler(l.Output(), nil)).With("replica", name)
 	r.facts = facts.New(facts.Config{
 		Policy: &policy, Log: log, Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Listener: ignoring{}, Queues: 1, Sharing: true, Stopped: ctx.Done(),
 	})
+	instance := time.Now().UnixNano()
+	r.journal = journal.New(journal.Config{Dir: dir, Retention: time.Hour, Size: 1 << 30, Instance: instance, Clock: time.Now, Log: log})
 	var err error
 	r.Share, err = share.New(share.Config{
-		Settings: stream.Settings{Servers: []string{l.url}}, Cluster: "a.b", Replica: name, Instance: time.Now().UnixNano(), Facts: r.facts,
+		Settings: stream.Settings{Servers: []string{l.url}}, Cluster: "a.b", Replica: name, Instance: instance, Facts: r.facts, Journal: r.journal, Heard: func(*pb.Event) {},
 		Drop: func(facts.PartitionSet) {}, Judge: func(*facts.Batch) {}, Complete: r.complete.Load, Log: log, Clock: time.Now,
 	})
 	if err != nil {
 		l.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
-	r.stop = func() { cancel(); <-done }
+	var group sync.WaitGroup
+	group.Go(func() { r.journal.Run(ctx) })
+	group.Go(func() { r.Run(ctx) })
+	r.stop = func() { cancel(); group.Wait() }
 	l.Cleanup(r.stop)
 	return r
 }

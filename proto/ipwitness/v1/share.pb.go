@@ -437,6 +437,8 @@ type ShareBatch struct {
 	Number uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	// What the message has.
 	Part ShareBatch_Part `protobuf:"varint,4,opt,name=part,proto3,enum=ipwitness.v1.ShareBatch_Part" json:"part,omitempty"`
+	// Kind of the items of the state; unset for changes, which may be of several kinds.
+	Kind Event_Kind `protobuf:"varint,7,opt,name=kind,proto3,enum=ipwitness.v1.Event_Kind" json:"kind,omitempty"`
 	// BEGINS: the partitions, as in ReplicaRecord.complete.
 	Partitions []byte `protobuf:"bytes,5,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// Changes, or items of the state.
@@ -503,6 +505,13 @@ func (x *ShareBatch) GetPart() ShareBatch_Part {
 	return ShareBatch_UNSPECIFIED
 }
 
+func (x *ShareBatch) GetKind() Event_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Event_UNSPECIFIED
+}
+
 func (x *ShareBatch) GetPartitions() []byte {
 	if x != nil {
 		return x.Partitions
@@ -521,7 +530,7 @@ var File_ipwitness_v1_share_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_share_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/share.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19ipwitness/v1/stream.proto\"G\n" +
+	"\x18ipwitness/v1/share.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16ipwitness/v1/api.proto\x1a\x19ipwitness/v1/stream.proto\"G\n" +
 	"\rReplicaRecord\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\x03R\binstance\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\fR\bcomplete\"\xa8\x01\n" +
@@ -544,13 +553,14 @@ const file_ipwitness_v1_share_proto_rawDesc = "" +
 	"\x04link\x18\x01 \x01(\v2\x15.ipwitness.v1.LinkRefR\x04link\x12\x10\n" +
 	"\x03mac\x18\x02 \x01(\fR\x03mac\x12\x1c\n" +
 	"\taddresses\x18\x03 \x01(\rR\taddresses\x12\x16\n" +
-	"\x06owners\x18\x04 \x03(\tR\x06owners\"\xa3\x02\n" +
+	"\x06owners\x18\x04 \x03(\tR\x06owners\"\xd1\x02\n" +
 	"\n" +
 	"ShareBatch\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x03R\binstance\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\x121\n" +
-	"\x04part\x18\x04 \x01(\x0e2\x1d.ipwitness.v1.ShareBatch.PartR\x04part\x12\x1e\n" +
+	"\x04part\x18\x04 \x01(\x0e2\x1d.ipwitness.v1.ShareBatch.PartR\x04part\x12,\n" +
+	"\x04kind\x18\a \x01(\x0e2\x18.ipwitness.v1.Event.KindR\x04kind\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x05 \x01(\fR\n" +
 	"partitions\x12:\n" +
@@ -585,7 +595,8 @@ var file_ipwitness_v1_share_proto_goTypes = []any{
 	(*HostAnswers)(nil),         // 5: ipwitness.v1.HostAnswers
 	(*ShareBatch)(nil),          // 6: ipwitness.v1.ShareBatch
 	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
-	(*Transition)(nil),          // 8: ipwitness.v1.Transition
+	(Event_Kind)(0),             // 8: ipwitness.v1.Event.Kind
+	(*Transition)(nil),          // 9: ipwitness.v1.Transition
 }
 var file_ipwitness_v1_share_proto_depIdxs = []int32{
 	4, // 0: ipwitness.v1.ReplicaHint.sightings:type_name -> ipwitness.v1.LinkSighting
@@ -595,12 +606,13 @@ var file_ipwitness_v1_share_proto_depIdxs = []int32{
 	7, // 4: ipwitness.v1.LinkSighting.age:type_name -> google.protobuf.Duration
 	3, // 5: ipwitness.v1.HostAnswers.link:type_name -> ipwitness.v1.LinkRef
 	0, // 6: ipwitness.v1.ShareBatch.part:type_name -> ipwitness.v1.ShareBatch.Part
-	8, // 7: ipwitness.v1.ShareBatch.transitions:type_name -> ipwitness.v1.Transition
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	8, // 7: ipwitness.v1.ShareBatch.kind:type_name -> ipwitness.v1.Event.Kind
+	9, // 8: ipwitness.v1.ShareBatch.transitions:type_name -> ipwitness.v1.Transition
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_share_proto_init() }
@@ -608,6 +620,7 @@ func file_ipwitness_v1_share_proto_init() {
 	if File_ipwitness_v1_share_proto != nil {
 		return
 	}
+	file_ipwitness_v1_api_proto_init()
 	file_ipwitness_v1_stream_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

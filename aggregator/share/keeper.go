@@ -1,0 +1,399 @@
+package share
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// The keeper is the only writer of the journal. It records what this replica says of the partitions that it
+// serves at once, and what the others say as soon as it is in the log. The log decides who serves a
+// partition: the replica whose state of it began last. What another one says of it later is ignored, so a
+// replica that was paused for too long changes nothing.
+
+// mailbox has the messages that wait to be published.
+type mailbox struct {
+	mu        sync.Mutex
+	all       []*pb.ShareBatch
+	bytes     int
+	overflown bool
+	wake      chan struct{}
+}
+
+// An arrival is a message of the log, or the beginning of a reading.
+type arrival struct {
+	batch *pb.ShareBatch // nil at the beginning, and for a message of another version
+	// created is the creation time of the log, and sequence the number of the message.
+	created  int64
+	sequence uint64
+	// missed is set if messages before this one are missing.
+	missed bool
+}
+
+// A said is what this replica says of its partitions.
+type said struct {
+	part pb.ShareBatch_Part
+	kind pb.Event_Kind
+	// set are the partitions of a state that begins.
+	set    facts.PartitionSet
+	change *journal.Change
+}
+
+// note is how far the journal has recorded the log: the number of the last message, and that of the last own
+// message that was recorded before it was published, with the number of its transitions.
+type note struct {
+	created  int64
+	sequence uint64
+	instance int64
+	number   uint64
+	done     uint32
+}
+
+const noteSize = 8 + 8 + 8 + 8 + 4
+
+func (n *note) encode() []byte {
+	b := make([]byte, 0, noteSize)
+	b = binary.BigEndian.AppendUint64(b, uint64(n.created)) //nolint:gosec // read back as it was
+	b = binary.BigEndian.AppendUint64(b, n.sequence)
+	b = binary.BigEndian.AppendUint64(b, uint64(n.instance)) //nolint:gosec // likewise
+	b = binary.BigEndian.AppendUint64(b, n.number)
+	return binary.BigEndian.AppendUint32(b, n.done)
+}
+
+func decodeNote(b []byte) (n note) {
+	if len(b) != noteSize {
+		return n
+	}
+	n.created, n.sequence = int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])      //nolint:gosec // as it was written
+	n.instance, n.number = int64(binary.BigEndian.Uint64(b[16:])), binary.BigEndian.Uint64(b[24:]) //nolint:gosec // likewise
+	n.done = binary.BigEndian.Uint32(b[32:])
+	return n
+}
+
+// keeper is the state of the goroutine that fills the journal.
+type keeper struct {
+	*Share
+	from   journal.Resumption
+	note   note
+	before note // of the last process
+	outbox outbox
+	// holders has, for each kind and partition, the name of the replica whose state of it began last; empty
+	// if it is not known.
+	holders map[pb.Event_Kind]*[len(facts.PartitionSet{})]string
+	// states has the partitions of the states that are arriving.
+	states map[stateID]facts.PartitionSet
+}
+
+type stateID struct {
+	kind    pb.Event_Kind
+	replica string
+}
+
+// Keep fills the journal until ctx ends.
+func (s *Share) Keep(ctx context.Context) {
+	select {
+	case <-s.Journal.Opened():
+	case <-ctx.Done():
+		return
+	}
+	for ctx.Err() == nil {
+		if err := s.keepOnce(ctx); err != nil && ctx.Err() == nil {
+			s.Log.Warn("cannot record in the journal: starting again", "error", err)
+			_ = sleep(ctx, againAfter)
+		}
+	}
+}
+
+// keepOnce fills the journal until ctx ends or the journal starts again.
+func (s *Share) keepOnce(ctx context.Context) error {
+	from, err := s.Journal.Resumption()
+	if err != nil {
+		return err
+	}
+	k := &keeper{Share: s, from: from, holders: make(map[pb.Event_Kind]*[len(facts.PartitionSet{})]string), states: make(map[stateID]facts.PartitionSet)}
+	k.before = decodeNote(from.Note)
+	k.note = note{created: k.before.created, sequence: k.before.sequence, instance: s.Instance}
+	k.outbox.number = s.numbered.Load()
+	for _, kind := range []pb.Event_Kind{pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING, pb.Event_NODE} {
+		k.holders[kind] = new([len(facts.PartitionSet{})]string)
+	}
+	if err := s.Journal.Resume(from); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	reading.Go(func() {
+		for ctx.Err() == nil {
+			if err := s.read(ctx, k.note.sequence, k.note.created); err != nil && ctx.Err() == nil {
+				s.Log.Debug("cannot read the log of the replicas: trying again", "error", err)
+				_ = sleep(ctx, againAfter)
+			}
+		}
+	})
+	s.Restate()
+	for {
+		select {
+		case m := <-s.arrivals:
+			err = k.arrived(&m)
+		case one := <-s.saying:
+			err = k.say(&one)
+		case <-from.Replaced:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(s.saying) == 0 {
+			s.post(k.outbox.take())
+		}
+		s.numbered.Store(k.outbox.number)
+	}
+}
+
+// keep passes a message of the log to the keeper. It returns false when that has ended.
+func (s *Share) keep(m arrival) bool {
+	select {
+	case s.arrivals <- m:
+		return true
+	case <-s.ended:
+		return false
+	}
+}
+
+// arrived records a message of the log.
+func (k *keeper) arrived(m *arrival) error {
+	k.note.created, k.note.sequence = m.created, m.sequence
+	if m.missed && k.before.sequence != 0 {
+		now := k.Clock()
+		since, _, _ := k.Journal.Written()
+		gap := &pb.Gap{From: timestamppb.New(since), Until: timestamppb.New(now), Reason: pb.Gap_NOT_RECEIVED}
+		if err := k.Journal.Missing(gap, k.note.encode()); err != nil {
+			return err
+		}
+	}
+	b := m.batch
+	if b == nil || b.GetReplica() == k.Replica && b.GetInstance() == k.Instance {
+		return k.Journal.Note(k.from, k.note.encode())
+	}
+	skip := 0
+	if b.GetReplica() == k.Replica && b.GetInstance() == k.before.instance { // recorded before it was published
+		switch {
+		case b.GetNumber() < k.before.number:
+			return nil
+		case b.GetNumber() == k.before.number:
+			skip = int(k.before.done)
+		}
+	}
+	var err error
+	switch b.GetPart() {
+	case pb.ShareBatch_BEGINS:
+		err = k.begins(b.GetReplica(), b.GetKind(), setOf(b.GetPartitions()))
+	case pb.ShareBatch_STATE:
+		err = k.changes(b, skip, true)
+	case pb.ShareBatch_ENDS:
+		err = k.ends(b.GetReplica(), b.GetKind())
+	default:
+		err = k.changes(b, skip, false)
+	}
+	return errors.Join(err, k.Journal.Note(k.from, k.note.encode()))
+}
+
+// begins notes that the state of some partitions follows, which a replica serves from now on.
+func (k *keeper) begins(replica string, kind pb.Event_Kind, set facts.PartitionSet) error {
+	holders := k.holders[kind]
+	if holders == nil {
+		return nil
+	}
+	for p, in := range set {
+		if in {
+			holders[p] = replica
+		}
+	}
+	k.states[stateID{kind, replica}] = set
+	return k.Journal.Feed(kind).From(replica).Begin(func(p int) bool { return set[p] })
+}
+
+// ends records that the state of some partitions is complete.
+func (k *keeper) ends(replica string, kind pb.Event_Kind) error {
+	id := stateID{kind, replica}
+	set, there := k.states[id]
+	if !there {
+		return nil // its beginning was missed
+	}
+	delete(k.states, id)
+	holders := *k.holders[kind]
+	return k.Journal.Feed(kind).From(replica).Complete(func(p int) bool { return set[p] && holders[p] == replica })
+}
+
+// holds reports whether a replica may say something about a partition.
+func (k *keeper) holds(replica string, kind pb.Event_Kind, p int) bool {
+	holder := k.holders[kind][p]
+	return holder == "" || holder == replica
+}
+
+// changes records transitions of another replica, or items of its state.
+func (k *keeper) changes(b *pb.ShareBatch, skip int, state bool) error {
+	if _, begun := k.states[stateID{b.GetKind(), b.GetReplica()}]; state && !begun {
+		return nil // its beginning was missed
+	}
+	for i, t := range b.GetTransitions() {
+		c := changeOf(t)
+		if i < skip || c == nil {
+			continue
+		}
+		kind := t.GetEvent().GetKind()
+		p, err := journal.Partition(c)
+		if err != nil || !k.holds(b.GetReplica(), kind, p) {
+			continue // something else has written it, or another replica knows it better
+		}
+		if state {
+			err = k.Journal.Feed(kind).From(b.GetReplica()).Present(c)
+		} else if err = k.Journal.Feed(kind).Changed(c); b.GetReplica() != k.Replica {
+			k.Heard(t.GetEvent())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeOf returns what a transition changes; nil if it is of an unknown kind.
+func changeOf(t *pb.Transition) *journal.Change {
+	e := t.GetEvent()
+	c := &journal.Change{
+		At: e.GetTime().AsTime(), Type: e.GetType(), Item: t.GetItem(),
+		Owner: e.GetOwner(), Conflict: e.GetConflict(), Finding: e.GetFinding(), Node: e.GetNode(),
+	}
+	if c.Owner == nil && c.Conflict == nil && c.Finding == nil && c.Node == nil {
+		return nil
+	}
+	return c
+}
+
+// say records and publishes what this replica says.
+func (k *keeper) say(one *said) error {
+	feed := k.Journal.Feed(one.kind)
+	switch one.part {
+	case pb.ShareBatch_BEGINS:
+		k.post(k.outbox.take())
+		m := k.outbox.begin(k.Share, one.part, one.kind)
+		m.Partitions = bitsOf(&one.set)
+		k.post(m)
+		return k.begins(k.Replica, one.kind, one.set)
+	case pb.ShareBatch_ENDS:
+		k.post(k.outbox.take())
+		k.post(k.outbox.begin(k.Share, one.part, one.kind))
+		return k.ends(k.Replica, one.kind)
+	default:
+	}
+	p, err := journal.Partition(one.change)
+	if err != nil {
+		return err
+	}
+	if !k.holds(k.Replica, one.kind, p) {
+		return nil // another replica has taken the partition
+	}
+	state := one.part == pb.ShareBatch_STATE
+	kind := pb.Event_UNSPECIFIED
+	if state {
+		kind = one.kind
+	}
+	k.post(k.outbox.add(k.Share, one.part, kind, transitionOf(one.kind, one.change)))
+	k.note.number, k.note.done = k.outbox.number, uint32(len(k.outbox.open.GetTransitions())) //nolint:gosec // few
+	one.change.Note = k.note.encode()
+	if state {
+		return feed.From(k.Replica).Present(one.change)
+	}
+	return feed.Changed(one.change)
+}
+
+// transitionOf returns a change as messages have it. Nothing of the change may be changed afterwards.
+func transitionOf(kind pb.Event_Kind, c *journal.Change) *pb.Transition {
+	e := &pb.Event{
+		Time: timestamppb.New(c.At), Type: c.Type, Kind: kind, Owner: c.Owner, Conflict: c.Conflict, Finding: c.Finding, Node: c.Node,
+	}
+	t := &pb.Transition{Event: e}
+	if c.Owner != nil {
+		t.Item = journal.ItemOf(c.ID)
+	}
+	return t
+}
+
+// A Feed records what this replica says of one kind of items, as journal.Feed does. Items of partitions that
+// it does not serve are left out.
+type Feed struct {
+	share *Share
+	kind  pb.Event_Kind
+	set   facts.PartitionSet
+}
+
+// Feed returns the feed of a kind for some partitions.
+func (s *Share) Feed(kind pb.Event_Kind, set facts.PartitionSet) Feed { return Feed{s, kind, set} }
+
+var errEnded = errors.New("the aggregator stops")
+
+func (f Feed) put(one said) error {
+	select {
+	case f.share.saying <- one:
+		return nil
+	case <-f.share.ended:
+		return errEnded
+	}
+}
+
+// Begin announces that the present state follows.
+func (f Feed) Begin() error {
+	return f.put(said{part: pb.ShareBatch_BEGINS, kind: f.kind, set: f.set})
+}
+
+// Complete announces that the present state was sent.
+func (f Feed) Complete() error { return f.put(said{part: pb.ShareBatch_ENDS, kind: f.kind}) }
+
+// Present records an item of the present state.
+func (f Feed) Present(c *journal.Change) error { return f.record(pb.ShareBatch_STATE, c) }
+
+// Changed records a change.
+func (f Feed) Changed(c *journal.Change) error { return f.record(pb.ShareBatch_UNSPECIFIED, c) }
+
+func (f Feed) record(part pb.ShareBatch_Part, c *journal.Change) error {
+	p, err := journal.Partition(c)
+	if err != nil || !f.set[p] {
+		return err
+	}
+	one := *c
+	return f.put(said{part: part, kind: f.kind, change: &one})
+}
+
+// Passed does nothing: watches of shared addresses do not resume from the events of one process.
+func (f Feed) Passed(uint64) error { return nil }
+
+// Lost does nothing: the state follows.
+func (f Feed) Lost(uint64) error { return nil }
+
+// Restate has this replica record and publish the state of its partitions again.
+func (s *Share) Restate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.restated)
+	s.restated = make(chan struct{})
+}
+
+// Recording returns the partitions to record, and a channel that is closed when others are to be recorded,
+// or the same ones from the beginning.
+func (s *Share) Recording() (facts.PartitionSet, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.complete, s.restated
+}
