@@ -54,6 +54,8 @@ type Config struct {
 	// Journal is filled by Keep. Heard is called with what another replica has recorded.
 	Journal *journal.Journal
 	Heard   func(*pb.Event)
+	// Handle answers the requests of other replicas.
+	Handle Handler
 	Log     *slog.Logger
 	Clock   func() time.Time
 }
@@ -198,6 +200,11 @@ func (s *Share) follow(ctx context.Context, m *members) (err error) {
 		return err
 	}
 	defer func() { _ = states.Unsubscribe() }()
+	calls, err := s.answer(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = calls.Unsubscribe() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m.known = false
