@@ -65,6 +65,13 @@ func (c heard) CoverageChanged() { c.coverage.Changed() }
 // OwnersWatched reports whether owners are watched.
 func (c heard) OwnersWatched() bool { return c.events.Owners.Wanted() }
 
+// Sighted tells the other replicas that links are one.
+func (c heard) Sighted(s facts.Sighting) {
+	if c.share != nil {
+		c.share.Sighted(s)
+	}
+}
+
 // Contested yields the addresses that nodes look at more closely.
 func (c heard) Contested(yield func(index.Address) bool) { c.shards.Conflicts.Contested(yield) }
 

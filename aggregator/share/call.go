@@ -81,7 +81,7 @@ func (s *Share) answerOne(ctx context.Context, m *nats.Msg) {
 		return part(kindWhole, raw)
 	})
 	raw, _ := proto.Marshal(status.Convert(err).Proto()) // it has no invalid text
-	_ = part(kindEnd, raw)                                // or the asker is gone
+	_ = part(kindEnd, raw)                               // or the asker is gone
 }
 
 // Ask sends a request to another replica, and calls each with every message of the answer.

@@ -54,10 +54,13 @@ type Config struct {
 	// Journal is filled by Keep. Heard is called with what another replica has recorded.
 	Journal *journal.Journal
 	Heard   func(*pb.Event)
+	// Gained puts back what was known of partitions that are gained, and returns when complete does and
+	// that was judged.
+	Gained func(ctx context.Context, set facts.PartitionSet, complete func() bool) error
 	// Handle answers the requests of other replicas.
 	Handle Handler
-	Log     *slog.Logger
-	Clock   func() time.Time
+	Log    *slog.Logger
+	Clock  func() time.Time
 }
 
 // completeWithin is how long after it was gained a partition may be incomplete because a node does not
@@ -75,6 +78,8 @@ type Share struct {
 	// gained is when the last one was gained.
 	served, complete facts.PartitionSet
 	gained           time.Time
+	// ready are the partitions whose past was put back.
+	ready facts.PartitionSet
 	// others are the other replicas with their complete partitions.
 	others map[string]facts.PartitionSet
 	// failing is the last error, and since when there are errors; nil if there is none.
@@ -186,7 +191,8 @@ func (s *Share) leave(m *members) {
 }
 
 // follow renews the lease, and follows those of others, until ctx ends or NATS does not answer.
-func (s *Share) follow(ctx context.Context, m *members) (err error) {
+func (s *Share) follow(run context.Context, m *members) (err error) {
+	ctx := run
 	if m.bucket, err = s.openBucket(ctx); err != nil {
 		return err
 	}
@@ -205,7 +211,7 @@ func (s *Share) follow(ctx context.Context, m *members) (err error) {
 		return err
 	}
 	defer func() { _ = calls.Unsubscribe() }()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(run)
 	defer cancel()
 	m.known = false
 	watch, err := m.bucket.Watch(ctx, m.prefix+"*")
@@ -248,7 +254,7 @@ func (s *Share) follow(ctx context.Context, m *members) (err error) {
 			s.Log.Warn("a replica is gone: others take over its partitions", "replica", name)
 			go s.Judge(s.Facts.Answered(name, nil, true))
 		}
-		s.divide(m)
+		s.divide(run, m)
 		if err != nil {
 			return err
 		}
@@ -258,17 +264,19 @@ func (s *Share) follow(ctx context.Context, m *members) (err error) {
 }
 
 // divide serves the partitions that are to be served.
-func (s *Share) divide(m *members) {
+func (s *Share) divide(ctx context.Context, m *members) {
 	s.mu.Lock()
 	before := s.served
 	s.mu.Unlock()
 	now := m.serve(before)
 	if now != before {
+		var gained facts.PartitionSet
 		s.mu.Lock()
 		for p := range now {
-			if now[p] && !before[p] {
+			if gained[p] = now[p] && !before[p]; gained[p] {
 				s.gained = s.Clock()
 			}
+			s.ready[p] = s.ready[p] && now[p]
 		}
 		s.mu.Unlock()
 		lost, b := s.Facts.Serve(now)
@@ -276,6 +284,9 @@ func (s *Share) divide(m *members) {
 			s.Drop(lost)
 		}
 		go s.Judge(b)
+		if gained != (facts.PartitionSet{}) {
+			go s.regain(ctx, gained)
+		}
 		s.Log.Info("serving other partitions", "partitions", now.Count(), "before", before.Count(), "replicas", len(m.others)+1)
 	}
 	complete := s.completed()
@@ -303,8 +314,34 @@ func (s *Share) divide(m *members) {
 	}
 }
 
-// completed returns the partitions that are served and of which all claims are known.
-func (s *Share) completed() facts.PartitionSet {
+// regain puts back what was known of partitions that are gained.
+func (s *Share) regain(ctx context.Context, set facts.PartitionSet) {
+	err := s.Gained(ctx, set, func() bool {
+		complete := s.arrived()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for p := range set {
+			if set[p] && s.served[p] && !complete[p] {
+				return false
+			}
+		}
+		return true
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.Log.Error("cannot read from the journal what was known of the partitions that are gained: conflicts that last are detected anew", "error", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range set {
+		s.ready[p] = s.ready[p] || set[p] && s.served[p]
+	}
+}
+
+// arrived returns the partitions that are served and of which all claims are known.
+func (s *Share) arrived() facts.PartitionSet {
 	set, _ := s.Facts.Completed()
 	s.mu.Lock()
 	early := s.Clock().Sub(s.gained) < completeWithin
@@ -314,6 +351,17 @@ func (s *Share) completed() facts.PartitionSet {
 		for p := range set {
 			set[p] = set[p] && before[p]
 		}
+	}
+	return set
+}
+
+// completed returns the partitions of which all is known that their former holders knew.
+func (s *Share) completed() facts.PartitionSet {
+	set := s.arrived()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range set {
+		set[p] = set[p] && s.ready[p]
 	}
 	return set
 }
