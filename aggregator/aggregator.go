@@ -264,7 +264,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	}
 	if a.core.journal != nil {
 		group.Go(func() error { a.core.journal.Run(ctx); return nil })
-		group.Go(func() error { a.core.recall.Run(ctx); return nil })
+		group.Go(func() error { a.core.runRecall(ctx); return nil })
 		group.Go(func() error { a.core.witness.Record(ctx, a.core.recall.Done(), a.core.feeds); return nil })
 	}
 	if a.core.kubernetes != nil {
@@ -286,8 +286,12 @@ func (a *Aggregator) await(ctx context.Context) bool {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
-		_, acknowledged := a.core.kubernetes.Acknowledgements()
-		complete := a.core.coverage.Complete() && a.core.served()
+		acknowledged, complete := true, a.core.allReport()
+		if a.core.kubernetes != nil {
+			_, acknowledged = a.core.kubernetes.Acknowledgements()
+			complete = a.core.coverage.Complete()
+		}
+		complete = complete && a.core.served()
 		if acknowledged && complete {
 			return true
 		}

@@ -102,6 +102,19 @@ func (c *core) runShare(ctx context.Context) {
 	}
 }
 
+// runRecall puts back what was known before the start. A replica that shares the addresses learns from the
+// others first which nodes there are.
+func (c *core) runRecall(ctx context.Context) {
+	if c.share != nil {
+		select {
+		case <-c.share.CaughtUp():
+		case <-ctx.Done():
+			return
+		}
+	}
+	c.recall.Run(ctx)
+}
+
 // served reports whether each partition is served completely by a replica.
 func (c *core) served() bool {
 	if c.share == nil {

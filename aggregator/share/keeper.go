@@ -35,6 +35,8 @@ type arrival struct {
 	sequence uint64
 	// missed is set if messages before this one are missing.
 	missed bool
+	// expected are the replicas that send their state because of that.
+	expected []string
 }
 
 // A said is what this replica says of its partitions.
@@ -89,6 +91,8 @@ type keeper struct {
 	holders map[pb.Event_Kind]*[len(facts.PartitionSet{})]string
 	// states has the partitions of the states that are arriving.
 	states map[stateID]facts.PartitionSet
+	// expected are the states that have to arrive.
+	expected map[stateID]bool
 }
 
 type stateID struct {
@@ -182,6 +186,14 @@ func (k *keeper) arrived(m *arrival) error {
 			return err
 		}
 	}
+	if len(m.expected) > 0 {
+		k.expected = make(map[stateID]bool)
+		for _, name := range m.expected {
+			for kind := range k.holders {
+				k.expected[stateID{kind, name}] = true
+			}
+		}
+	}
 	b := m.batch
 	if b == nil || b.GetReplica() == k.Replica && b.GetInstance() == k.Instance {
 		return k.Journal.Note(k.from, k.note.encode())
@@ -233,7 +245,19 @@ func (k *keeper) ends(replica string, kind pb.Event_Kind) error {
 	}
 	delete(k.states, id)
 	holders := *k.holders[kind]
-	return k.Journal.Feed(kind).From(replica).Complete(func(p int) bool { return set[p] && holders[p] == replica })
+	feed := k.Journal.Feed(kind).From(replica)
+	if err := feed.Complete(func(p int) bool { return set[p] && holders[p] == replica }); err != nil {
+		return err
+	}
+	if k.expected[id] {
+		if delete(k.expected, id); len(k.expected) == 0 {
+			if err := feed.Flush(); err != nil {
+				return err
+			}
+			k.caughtUp()
+		}
+	}
+	return nil
 }
 
 // holds reports whether a replica may say something about a partition.

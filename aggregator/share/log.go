@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -24,6 +25,8 @@ const (
 	// mostWaiting is the number of bytes that may wait to be published while NATS is away. Beyond it, the
 	// state is published instead when NATS is back.
 	mostWaiting = 64 << 20
+	// stateWithin is how long a replica that has missed messages waits for the state of the others.
+	stateWithin = 15 * time.Second
 	// largest is the size of the largest transition that is published.
 	largest = 900 << 10
 )
@@ -172,6 +175,27 @@ func (s *Share) publishOne(ctx context.Context, m *pb.ShareBatch) error {
 	return err
 }
 
+// alive returns the names of the other replicas that have a lease.
+func (s *Share) alive(ctx context.Context) (names []string, err error) {
+	kv, err := s.openBucket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	prefix := stream.Token(s.Cluster) + "."
+	keys, err := kv.ListKeysFiltered(ctx, prefix+"*")
+	if err != nil {
+		return nil, err
+	}
+	for key := range keys.Keys() {
+		if name := stream.NameOf(strings.TrimPrefix(key, prefix)); name != s.Replica {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 // read passes the messages of the log after a number to the keeper, until ctx ends or the log cannot be read.
 func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 	st, err := s.openLog(ctx)
@@ -201,13 +225,26 @@ func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 		<-ctx.Done()
 		messages.Stop()
 	}()
-	s.keep(arrival{created: info.Created.UnixNano(), sequence: after, missed: missed})
+	begin := arrival{created: info.Created.UnixNano(), sequence: after, missed: missed}
 	if missed {
-		if err := s.link.Conn().Publish(s.subject("state"), nil); err != nil {
+		if begin.expected, err = s.alive(ctx); err != nil {
 			return err
 		}
 	}
-	if after >= info.State.LastSeq {
+	if !s.keep(begin) {
+		return ctx.Err()
+	}
+	switch {
+	case len(begin.expected) > 0:
+		if err := s.link.Conn().Publish(s.subject("state"), nil); err != nil {
+			return err
+		}
+		late := time.AfterFunc(stateWithin, func() {
+			s.Log.Warn("not all replicas have sent their state: going on without it", "waited", stateWithin)
+			s.caughtUp()
+		})
+		defer late.Stop()
+	case after >= info.State.LastSeq:
 		s.caughtUp()
 	}
 	for {
@@ -226,7 +263,7 @@ func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 		if !s.keep(arrival{batch: b, created: info.Created.UnixNano(), sequence: meta.Sequence.Stream}) {
 			return ctx.Err()
 		}
-		if meta.NumPending == 0 {
+		if meta.NumPending == 0 && len(begin.expected) == 0 {
 			s.caughtUp()
 		}
 	}

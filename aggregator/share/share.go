@@ -397,6 +397,9 @@ func (s *State) Names() (names []string) {
 // caughtUp notes that the log was read up to its end.
 func (s *Share) caughtUp() { s.caughtOnce.Do(func() { close(s.caught) }) }
 
+// CaughtUp returns a channel that is closed when the journal has what the other replicas know.
+func (s *Share) CaughtUp() <-chan struct{} { return s.caught }
+
 // sleep waits for some time.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
