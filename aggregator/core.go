@@ -131,6 +131,9 @@ func newCore(cfg coreConfig) (*core, error) {
 		if err := c.shareWith(cfg.sharing, cfg.policy.Cluster, base.UnixNano(), cfg.log, func() time.Time { return clock().Time() }); err != nil {
 			return nil, errors.Join(err, c.acknowledgements.Close())
 		}
+		if err := cfg.registry.Register(c.share); err != nil {
+			return nil, errors.Join(fmt.Errorf("register metrics of shared addresses: %w", err), c.acknowledgements.Close())
+		}
 	}
 	c.notifier = &notify.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,

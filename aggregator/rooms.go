@@ -86,6 +86,7 @@ func (c *core) problems() []string {
 	}
 	problems = append(problems, c.exports.Problems()...)
 	problems = append(problems, c.stream.Problems()...)
+	problems = append(problems, c.share.Problems()...)
 	if n := c.shards.Unjudged(); n > 0 {
 		problems = append(problems, explain.Unjudged(n))
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -13,10 +14,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The keeper is the only writer of the journal. It records what this replica says of the partitions that it
-// serves at once, and what the others say as soon as it is in the log. The log decides who serves a
-// partition: the replica whose state of it began last. What another one says of it later is ignored, so a
-// replica that was paused for too long changes nothing.
+// The keeper is the only writer of the journal. It records what is in the log, in the order of the log, also
+// what this replica says itself, so that all journals have the same. The log decides who serves a partition:
+// the replica whose state of it began last. What another one says of it later is ignored, so a replica that
+// was paused for too long changes nothing.
 
 // mailbox has the messages that wait to be published.
 type mailbox struct {
@@ -48,49 +49,39 @@ type said struct {
 	change *journal.Change
 }
 
-// note is how far the journal has recorded the log: the number of the last message, and that of the last own
-// message that was recorded before it was published, with the number of its transitions.
+// note is how far the journal has recorded the log: the creation time of the log, and the number of the
+// last message.
 type note struct {
 	created  int64
 	sequence uint64
-	instance int64
-	number   uint64
-	done     uint32
 }
 
-const noteSize = 8 + 8 + 8 + 8 + 4
+const noteSize = 8 + 8
 
 func (n *note) encode() []byte {
-	b := make([]byte, 0, noteSize)
-	b = binary.BigEndian.AppendUint64(b, uint64(n.created)) //nolint:gosec // read back as it was
-	b = binary.BigEndian.AppendUint64(b, n.sequence)
-	b = binary.BigEndian.AppendUint64(b, uint64(n.instance)) //nolint:gosec // likewise
-	b = binary.BigEndian.AppendUint64(b, n.number)
-	return binary.BigEndian.AppendUint32(b, n.done)
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, noteSize), uint64(n.created)) //nolint:gosec // read back as it was
+	return binary.BigEndian.AppendUint64(b, n.sequence)
 }
 
 func decodeNote(b []byte) (n note) {
-	if len(b) != noteSize {
-		return n
+	if len(b) == noteSize {
+		n.created, n.sequence = int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:]) //nolint:gosec // as it was written
 	}
-	n.created, n.sequence = int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])      //nolint:gosec // as it was written
-	n.instance, n.number = int64(binary.BigEndian.Uint64(b[16:])), binary.BigEndian.Uint64(b[24:]) //nolint:gosec // likewise
-	n.done = binary.BigEndian.Uint32(b[32:])
 	return n
 }
 
 // keeper is the state of the goroutine that fills the journal.
 type keeper struct {
 	*Share
-	from   journal.Resumption
-	note   note
-	before note // of the last process
-	outbox outbox
+	from journal.Resumption
+	note note
 	// holders has, for each kind and partition, the name of the replica whose state of it began last; empty
 	// if it is not known.
 	holders map[pb.Event_Kind]*[len(facts.PartitionSet{})]string
 	// states has the partitions of the states that are arriving.
 	states map[stateID]facts.PartitionSet
+	// foreign is set if another replica had taken a partition of this one at the last look.
+	foreign bool
 	// expected are the states that have to arrive.
 	expected map[stateID]bool
 }
@@ -122,9 +113,7 @@ func (s *Share) keepOnce(ctx context.Context) error {
 		return err
 	}
 	k := &keeper{Share: s, from: from, holders: make(map[pb.Event_Kind]*[len(facts.PartitionSet{})]string), states: make(map[stateID]facts.PartitionSet)}
-	k.before = decodeNote(from.Note)
-	k.note = note{created: k.before.created, sequence: k.before.sequence, instance: s.Instance}
-	k.outbox.number = s.numbered.Load()
+	k.note = decodeNote(from.Note)
 	for _, kind := range []pb.Event_Kind{pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING, pb.Event_NODE} {
 		k.holders[kind] = new([len(facts.PartitionSet{})]string)
 	}
@@ -143,13 +132,14 @@ func (s *Share) keepOnce(ctx context.Context) error {
 			}
 		}
 	})
-	s.Restate()
+	look := time.NewTicker(ownEvery)
+	defer look.Stop()
 	for {
 		select {
 		case m := <-s.arrivals:
 			err = k.arrived(&m)
-		case one := <-s.saying:
-			err = k.say(&one)
+		case <-look.C:
+			k.own()
 		case <-from.Replaced:
 			return nil
 		case <-ctx.Done():
@@ -158,11 +148,28 @@ func (s *Share) keepOnce(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(s.saying) == 0 {
-			s.post(k.outbox.take())
-		}
-		s.numbered.Store(k.outbox.number)
 	}
+}
+
+// ownEvery is how often it is looked whether the log has a partition as that of another replica although this
+// one serves it: one that was paused, and did not know yet that its lease had ended.
+const ownEvery = 2 * time.Second
+
+// own publishes the state again if another replica has taken a partition that this one serves, for longer
+// than it takes to hand a partition over.
+func (k *keeper) own() {
+	set, _ := k.Recording()
+	foreign := false
+	for _, holders := range k.holders {
+		for p, in := range set {
+			foreign = foreign || in && holders[p] != "" && holders[p] != k.Replica
+		}
+	}
+	if foreign && k.foreign {
+		k.Restate()
+		foreign = false
+	}
+	k.foreign = foreign
 }
 
 // keep passes a message of the log to the keeper. It returns false when that has ended.
@@ -177,8 +184,9 @@ func (s *Share) keep(m arrival) bool {
 
 // arrived records a message of the log.
 func (k *keeper) arrived(m *arrival) error {
+	begun := k.note.sequence != 0
 	k.note.created, k.note.sequence = m.created, m.sequence
-	if m.missed && k.before.sequence != 0 {
+	if m.missed && begun {
 		now := k.Clock()
 		since, _, _ := k.Journal.Written()
 		gap := &pb.Gap{From: timestamppb.New(since), Until: timestamppb.New(now), Reason: pb.Gap_NOT_RECEIVED}
@@ -195,28 +203,19 @@ func (k *keeper) arrived(m *arrival) error {
 		}
 	}
 	b := m.batch
-	if b == nil || b.GetReplica() == k.Replica && b.GetInstance() == k.Instance {
+	if b == nil {
 		return k.Journal.Note(k.from, k.note.encode())
-	}
-	skip := 0
-	if b.GetReplica() == k.Replica && b.GetInstance() == k.before.instance { // recorded before it was published
-		switch {
-		case b.GetNumber() < k.before.number:
-			return nil
-		case b.GetNumber() == k.before.number:
-			skip = int(k.before.done)
-		}
 	}
 	var err error
 	switch b.GetPart() {
 	case pb.ShareBatch_BEGINS:
 		err = k.begins(b.GetReplica(), b.GetKind(), setOf(b.GetPartitions()))
 	case pb.ShareBatch_STATE:
-		err = k.changes(b, skip, true)
+		err = k.changes(b, true)
 	case pb.ShareBatch_ENDS:
 		err = k.ends(b.GetReplica(), b.GetKind())
 	default:
-		err = k.changes(b, skip, false)
+		err = k.changes(b, false)
 	}
 	return errors.Join(err, k.Journal.Note(k.from, k.note.encode()))
 }
@@ -266,14 +265,14 @@ func (k *keeper) holds(replica string, kind pb.Event_Kind, p int) bool {
 	return holder == "" || holder == replica
 }
 
-// changes records transitions of another replica, or items of its state.
-func (k *keeper) changes(b *pb.ShareBatch, skip int, state bool) error {
+// changes records transitions of a replica, or items of its state.
+func (k *keeper) changes(b *pb.ShareBatch, state bool) error {
 	if _, begun := k.states[stateID{b.GetKind(), b.GetReplica()}]; state && !begun {
 		return nil // its beginning was missed
 	}
-	for i, t := range b.GetTransitions() {
+	for _, t := range b.GetTransitions() {
 		c := changeOf(t)
-		if i < skip || c == nil {
+		if c == nil {
 			continue
 		}
 		kind := t.GetEvent().GetKind()
@@ -306,41 +305,34 @@ func changeOf(t *pb.Transition) *journal.Change {
 	return c
 }
 
-// say records and publishes what this replica says.
-func (k *keeper) say(one *said) error {
-	feed := k.Journal.Feed(one.kind)
-	switch one.part {
-	case pb.ShareBatch_BEGINS:
-		k.post(k.outbox.take())
-		m := k.outbox.begin(k.Share, one.part, one.kind)
-		m.Partitions = bitsOf(&one.set)
-		k.post(m)
-		return k.begins(k.Replica, one.kind, one.set)
-	case pb.ShareBatch_ENDS:
-		k.post(k.outbox.take())
-		k.post(k.outbox.begin(k.Share, one.part, one.kind))
-		return k.ends(k.Replica, one.kind)
-	default:
+// say publishes what this replica says, until ctx ends.
+func (s *Share) say(ctx context.Context) {
+	var o outbox
+	for {
+		if len(s.saying) == 0 {
+			s.post(o.take())
+		}
+		select {
+		case one := <-s.saying:
+			switch one.part {
+			case pb.ShareBatch_BEGINS:
+				s.post(o.take())
+				m := o.begin(s, one.part, one.kind)
+				m.Partitions = bitsOf(&one.set)
+				s.post(m)
+			case pb.ShareBatch_ENDS:
+				s.post(o.take())
+				s.post(o.begin(s, one.part, one.kind))
+			case pb.ShareBatch_STATE:
+				s.post(o.add(s, one.part, one.kind, transitionOf(one.kind, one.change)))
+			default:
+				s.post(o.add(s, one.part, pb.Event_UNSPECIFIED, transitionOf(one.kind, one.change)))
+			}
+		case <-ctx.Done():
+			s.post(o.take())
+			return
+		}
 	}
-	p, err := journal.Partition(one.change)
-	if err != nil {
-		return err
-	}
-	if !k.holds(k.Replica, one.kind, p) {
-		return nil // another replica has taken the partition
-	}
-	state := one.part == pb.ShareBatch_STATE
-	kind := pb.Event_UNSPECIFIED
-	if state {
-		kind = one.kind
-	}
-	k.post(k.outbox.add(k.Share, one.part, kind, transitionOf(one.kind, one.change)))
-	k.note.number, k.note.done = k.outbox.number, uint32(len(k.outbox.open.GetTransitions())) //nolint:gosec // few
-	one.change.Note = k.note.encode()
-	if state {
-		return feed.From(k.Replica).Present(one.change)
-	}
-	return feed.Changed(one.change)
 }
 
 // transitionOf returns a change as messages have it. Nothing of the change may be changed afterwards.

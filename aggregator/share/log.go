@@ -58,7 +58,7 @@ func (s *Share) openLog(ctx context.Context) (st jetstream.Stream, err error) {
 	return st, nil
 }
 
-// outbox has the messages that wait to be published. Only the keeper adds to it.
+// outbox fills messages. One goroutine uses it.
 type outbox struct {
 	// open is the message that is being filled; nil if there is none.
 	open *pb.ShareBatch
@@ -113,7 +113,7 @@ func (s *Share) post(m *pb.ShareBatch) {
 		s.mail.overflown, s.mail.all, s.mail.bytes = true, nil, 0
 	}
 	if s.mail.overflown {
-		return // until the state begins anew
+		return // the state is published when NATS is back
 	}
 	s.mail.all = append(s.mail.all, m)
 	s.mail.bytes += size

@@ -88,6 +88,9 @@ func (m *members) key() string { return m.prefix + stream.Token(m.name) }
 
 // renew renews the own lease, or takes a new one.
 func (m *members) renew(ctx context.Context, complete facts.PartitionSet) error {
+	if m.doubtful {
+		complete = facts.PartitionSet{} // before it is known what others have taken
+	}
 	ctx, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
 	value, err := proto.Marshal(&pb.ReplicaRecord{Instance: m.instance, Complete: bitsOf(&complete)})
@@ -104,7 +107,8 @@ func (m *members) renew(ctx context.Context, complete facts.PartitionSet) error 
 		if !conflicting(err) {
 			return err
 		}
-		m.revision, m.doubtful, m.since = 0, true, time.Time{} // the lease has ended meanwhile
+		m.revision, m.doubtful, m.since = 0, true, time.Time{}
+		return errEnd
 	}
 	revision, err := m.bucket.Create(ctx, key, value)
 	if errors.Is(err, jetstream.ErrKeyExists) { // that of the former process
@@ -126,6 +130,9 @@ func (m *members) renewedWith(revision uint64, complete facts.PartitionSet) {
 		m.since = m.renewed
 	}
 }
+
+// errEnd is the error for a lease that has ended, because it was not renewed in time.
+var errEnd = errors.New("the lease has ended: looking which partitions other replicas have taken over")
 
 // conflicting reports whether an update was refused because the key has another revision or none.
 func conflicting(err error) bool {

@@ -13,10 +13,10 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -32,6 +32,8 @@ const (
 	// answerWithin is how long NATS may take to answer, and renewWithin is how long to renew a lease.
 	answerWithin = 5 * time.Second
 	renewWithin  = time.Second
+	// complainAfter is how long NATS may fail before that is a problem.
+	complainAfter = 10 * time.Second
 	// againAfter is the pause after an error.
 	againAfter = 500 * time.Millisecond
 )
@@ -90,7 +92,6 @@ type Share struct {
 	changed, restated chan struct{}
 
 	mail     mailbox
-	numbered atomic.Uint64
 	arrivals chan arrival
 	saying   chan said
 	// caught is closed when this replica has read the log up to its end; ended when Run has ended.
@@ -162,6 +163,7 @@ func (s *Share) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() { s.Keep(ctx) })
+	group.Go(func() { s.say(ctx) })
 	group.Go(func() { s.publish(ctx) })
 	select {
 	case <-s.caught: // the conflicts of the partitions to serve are in the journal
@@ -378,6 +380,27 @@ func (s *Share) failed(err error) {
 		s.Log.Info("NATS can be used again")
 	}
 	s.failing = err
+}
+
+// Problems describes why partitions may not be served, or replicas may not know each other.
+func (s *Share) Problems() (problems []string) {
+	if s == nil {
+		return nil
+	}
+	state, _ := s.State()
+	if state.Failing != nil && s.Clock().Sub(state.Since) > complainAfter {
+		problems = append(problems, fmt.Sprintf("NATS at %s cannot be used since %s: each replica goes on with the partitions that it serves, and answers only for these: %s",
+			s.Hosts(), state.Since.UTC().Format(time.RFC3339), state.Failing))
+	}
+	select {
+	case <-s.caught:
+		if n := state.Missing(); n > 0 && state.Failing == nil {
+			problems = append(problems, fmt.Sprintf("no replica serves %d of %d partitions completely: they are being taken over", n, len(state.Served)))
+		}
+	default:
+		problems = append(problems, "this replica has not read the log of the others yet, so it serves nothing")
+	}
+	return problems
 }
 
 // subject returns a subject of the replicas of the cluster.

@@ -36,7 +36,7 @@ type world struct {
 	nodes    []*node
 }
 
-// aggregated is a real aggregator.
+// aggregated is a real aggregator, in this process or in another one.
 type aggregated struct {
 	*aggregator.Aggregator
 	name, address, dir string
@@ -379,3 +379,5 @@ func (e *events) twice() string {
 	}
 	return ""
 }
+
+func addressOf(text string) netip.Addr { return netip.MustParseAddr(text) }

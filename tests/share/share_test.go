@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -78,6 +80,18 @@ func (l *lab) joinIn(name, dir string) *replica {
 	var err error
 	r.Share, err = share.New(share.Config{
 		Settings: stream.Settings{Servers: []string{l.url}}, Cluster: "a.b", Replica: name, Instance: instance, Facts: r.facts, Journal: r.journal, Heard: func(*pb.Event) {},
+		Gained: func(ctx context.Context, _ facts.PartitionSet, complete func() bool) error {
+			for tick := time.NewTicker(10 * time.Millisecond); !complete(); {
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		},
+		Handle: func(context.Context, string, []byte, func(proto.Message) error) error { return nil },
+
 		Drop: func(facts.PartitionSet) {}, Judge: func(*facts.Batch) {}, Complete: r.complete.Load, Log: log, Clock: time.Now,
 	})
 	if err != nil {
