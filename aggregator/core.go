@@ -118,7 +118,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	if c.journal != nil {
 		c.recall = recall.New(recall.Config{
-			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge,
+			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge, Sharing: cfg.sharing.on,
 		})
 	}
 	c.events = events.New(converter)

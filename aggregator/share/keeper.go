@@ -121,9 +121,8 @@ func (s *Share) keepOnce(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var reading sync.WaitGroup
-	defer reading.Wait()
+	defer func() { cancel(); reading.Wait() }()
 	reading.Go(func() {
 		for ctx.Err() == nil {
 			if err := s.read(ctx, k.note.sequence, k.note.created); err != nil && ctx.Err() == nil {
@@ -173,11 +172,11 @@ func (k *keeper) own() {
 }
 
 // keep passes a message of the log to the keeper. It returns false when that has ended.
-func (s *Share) keep(m arrival) bool {
+func (s *Share) keep(ctx context.Context, m arrival) bool {
 	select {
 	case s.arrivals <- m:
 		return true
-	case <-s.ended:
+	case <-ctx.Done():
 		return false
 	}
 }

@@ -231,7 +231,7 @@ func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 			return err
 		}
 	}
-	if !s.keep(begin) {
+	if !s.keep(ctx, begin) {
 		return ctx.Err()
 	}
 	switch {
@@ -260,7 +260,7 @@ func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 		if proto.Unmarshal(m.Data(), b) != nil {
 			b = nil // of another version
 		}
-		if !s.keep(arrival{batch: b, created: info.Created.UnixNano(), sequence: meta.Sequence.Stream}) {
+		if !s.keep(ctx, arrival{batch: b, created: info.Created.UnixNano(), sequence: meta.Sequence.Stream}) {
 			return ctx.Err()
 		}
 		if meta.NumPending == 0 && len(begin.expected) == 0 {

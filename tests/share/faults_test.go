@@ -166,22 +166,20 @@ func (w *world) wantOnce(why string, addresses []string, resolved bool, of ...*a
 	w.Helper()
 	for _, r := range of {
 		for _, addr := range addresses {
-			var got, raw []string
-			deadline := time.Now().Add(8 * time.Second)
+			var got []string
 			wait.Until(w, why+": the history of "+addr+" at "+r.name, func() bool {
 				p, err := r.client.ListEvents(w.Context(), &pb.ListEventsRequest{Address: addr, Kind: pb.Event_CONFLICT})
-				got, raw = nil, nil
+				got = nil
 				for _, e := range p.GetEvents() {
-					raw = append(raw, fmt.Sprintf("%s %s %s d%s c%s r%s e%d %v", e.GetTime().AsTime().Format("04:05.000000"), e.GetType(), e.GetConflict().GetState(), e.GetConflict().GetDetectedAt().AsTime().Format("04:05.000"), e.GetConflict().GetConfirmedAt().AsTime().Format("04:05.000"), e.GetConflict().GetResolvedAt().AsTime().Format("04:05.000"), e.GetConflict().GetEpisode(), e.GetPresent()))
 					if s := e.GetConflict().GetState().String(); len(got) == 0 || got[len(got)-1] != s {
 						got = append(got, s)
 					}
 				}
-				if time.Now().After(deadline) {
-					w.Errorf("%s at %s: %s: %v\n%s", why, r.name, addr, err, strings.Join(raw, "\n"))
-					return true
+				last := ""
+				if len(got) > 0 {
+					last = got[len(got)-1]
 				}
-				return err == nil && len(got) > 0 && (got[len(got)-1] == "RESOLVED") == resolved
+				return err == nil && (resolved && last == "RESOLVED" || !resolved && last == "CONFIRMED")
 			})
 			text := strings.Join(got, " ")
 			if resolved {

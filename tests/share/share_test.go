@@ -56,6 +56,10 @@ type replica struct {
 	name     string
 	complete atomic.Bool
 	stop     func()
+
+	mu sync.Mutex
+	// knows are the owners that the replica knows of, by address.
+	knows map[string]*journal.Change
 }
 
 var policy = verdict.Policy{Cluster: "a.b", Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}
@@ -68,7 +72,7 @@ func (l *lab) join(name string) *replica {
 // joinIn starts a replica with a data directory.
 func (l *lab) joinIn(name, dir string) *replica {
 	l.Helper()
-	r := &replica{name: name}
+	r := &replica{name: name, knows: make(map[string]*journal.Change)}
 	r.complete.Store(true)
 	ctx, cancel := context.WithCancel(l.Context())
 	log := slog.New(slog.NewTextHandler(l.Output(), nil)).With("replica", name)
@@ -100,6 +104,16 @@ func (l *lab) joinIn(name, dir string) *replica {
 	var group sync.WaitGroup
 	group.Go(func() { r.journal.Run(ctx) })
 	group.Go(func() { r.Run(ctx) })
+	group.Go(func() {
+		for ctx.Err() == nil {
+			set, again := r.Recording()
+			r.say(set)
+			select {
+			case <-again:
+			case <-ctx.Done():
+			}
+		}
+	})
 	r.stop = func() { cancel(); group.Wait() }
 	l.Cleanup(r.stop)
 	return r
