@@ -240,6 +240,11 @@ func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 			return err
 		}
 		late := time.AfterFunc(stateWithin, func() {
+			select {
+			case <-s.caught:
+				return
+			default:
+			}
 			s.Log.Warn("not all replicas have sent their state: going on without it", "waited", stateWithin)
 			s.caughtUp()
 		})

@@ -280,6 +280,7 @@ func (s *Share) divide(ctx context.Context, m *members) {
 			}
 			s.ready[p] = s.ready[p] && now[p]
 		}
+		s.served = now
 		s.mu.Unlock()
 		lost, b := s.Facts.Serve(now)
 		if lost != (facts.PartitionSet{}) {
@@ -294,12 +295,12 @@ func (s *Share) divide(ctx context.Context, m *members) {
 	complete := s.completed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := s.served != now || s.complete != complete || len(s.others) != len(m.others)
+	changed := before != now || s.complete != complete || len(s.others) != len(m.others)
 	if s.complete != complete {
 		close(s.restated)
 		s.restated = make(chan struct{})
 	}
-	s.served, s.complete = now, complete
+	s.complete = complete
 	for name, one := range m.others {
 		if s.others[name] != one.complete {
 			s.others[name], changed = one.complete, true
