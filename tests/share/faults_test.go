@@ -255,8 +255,8 @@ func TestReplicasShareTheAddressesUnderFaults(t *testing.T) {
 		return slices.ContainsFunc([]*process{a, b, c}, func(p *process) bool { return slices.Contains(p.conflicts(t.Context()), alone+" CONFIRMED 1") })
 	})
 	out, err := a.client.ListConflicts(t.Context(), &pb.ListConflictsRequest{})
-	if err != nil || !out.GetCoverage().GetIncomplete() || out.GetCoverage().GetSilentReplicas() != 2 {
-		t.Errorf("without NATS: got %v, %v, want an incomplete coverage with two silent replicas", out.GetCoverage(), err)
+	if err != nil || !out.GetCoverage().GetIncomplete() || out.GetCoverage().GetSilentReplicas()+out.GetCoverage().GetMissingPartitions() == 0 {
+		t.Errorf("without NATS: got %v, %v, want an incomplete coverage that says why", out.GetCoverage(), err)
 	}
 	for _, s := range servers {
 		if err := s.Start(); err != nil {
