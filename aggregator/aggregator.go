@@ -31,6 +31,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/export"
+	"github.com/ipwitness/ipwitness/aggregator/fleet"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
@@ -100,6 +101,8 @@ type Config struct {
 	Replica string
 	// Networks are the declared networks. Networks with the same name are combined.
 	Networks []verdict.Network
+	// SharedNetworks are the networks that clusters of a fleet share.
+	SharedNetworks []fleet.Network
 	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
 	// this process as a pod, if any, off for none, or the name of a kubeconfig file.
 	Kubeconfig string
@@ -174,6 +177,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	}
 	if cfg.JournalSize == 0 {
 		cfg.JournalSize = DefaultJournalSize
+	}
+	for _, n := range cfg.SharedNetworks {
+		return nil, fmt.Errorf("use network %s: only a fleet knows networks of several clusters: remove clusters=, or use --fleet", n.Name)
 	}
 	for _, s := range cfg.Shared {
 		if !s.Prefix.IsValid() || s.Reason == "" {

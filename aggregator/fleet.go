@@ -45,6 +45,11 @@ func NewFleet(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Fleet, 
 	case "":
 		return nil, errors.New("a fleet keeps what it knows in its data directory: set --data-dir to a directory")
 	}
+	for _, n := range cfg.SharedNetworks {
+		for i, p := range n.Prefixes {
+			n.Prefixes[i] = api.Unmap(p).Masked()
+		}
+	}
 	guard, err := access.New(cfg.Access, nil, log, reg)
 	if err != nil {
 		return nil, err
@@ -52,7 +57,7 @@ func NewFleet(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Fleet, 
 	base := time.Now()
 	f := &Fleet{guard: guard, health: health.NewServer(), codec: encoding.GetCodecV2("proto"), ended: make(chan struct{})}
 	if f.fleet, err = fleet.New(fleet.Config{
-		NATS: cfg.NATS, DataDir: cfg.DataDir, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: log,
+		NATS: cfg.NATS, DataDir: cfg.DataDir, Networks: cfg.SharedNetworks, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: log,
 		Clock: func() time.Time { return base.Add(time.Since(base)) }, // which never jumps
 	}); err != nil {
 		return nil, err

@@ -6,6 +6,17 @@ import (
 	"strings"
 )
 
+// BetweenClusters summarizes a conflict of an address of a network that clusters share. over is set if it is
+// resolved.
+func BetweenClusters(a netip.Addr, network string, clusters []string, over bool) string {
+	n := len(clusters)
+	names := strings.Join(clusters[:n-1], ", ") + " and " + clusters[n-1]
+	if over {
+		return fmt.Sprintf("%s is no longer held by different owners in the clusters %s, which share the network %s.", a, names, network)
+	}
+	return fmt.Sprintf("%s is held by different owners in the clusters %s, which share the network %s.", a, names, network)
+}
+
 // InCluster is what a fleet knows of an address in one cluster.
 type InCluster struct {
 	Name string

@@ -101,9 +101,10 @@ func (c *cluster) follow(ctx context.Context, link *stream.Link) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	replaced := c.from.Replaced
 	go func() {
 		select {
-		case <-c.from.Replaced:
+		case <-replaced:
 			cancel()
 		case <-ctx.Done():
 		}

@@ -58,14 +58,13 @@ func (r *reading) next(ctx context.Context) (*pb.Event, error) {
 	if len(r.some) == 0 && !r.ended {
 		r.ended = true
 		if err := r.journal.Events(ctx, &r.query, func(e *pb.Event) bool {
-			r.some = append(r.some, e)
+			if r.query.After = e.GetTime().AsTime(); r.selected(e) {
+				r.some = append(r.some, e)
+			}
 			r.ended = len(r.some) < readAtOnce
-			return !(len(r.some) == readAtOnce)
+			return len(r.some) < readAtOnce
 		}); err != nil {
 			return nil, failed(err)
-		}
-		if n := len(r.some); n > 0 {
-			r.query.After = r.some[n-1].GetTime().AsTime()
 		}
 	}
 	if len(r.some) == 0 {

@@ -50,15 +50,11 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 		return nil, err
 	}
 	for _, r := range all {
-		moment, _, _ := r.journal.Written()
-		if !at.IsZero() {
-			moment = at
-		}
 		for _, one := range []struct {
 			kind pb.Event_Kind
 			sel  api.Selection
 		}{{pb.Event_OWNER, owners}, {pb.Event_CONFLICT, conflicts}, {pb.Event_FINDING, findings}} {
-			if err := r.itemsAt(ctx, one.kind, moment, one.sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			if err := r.itemsAt(ctx, one.kind, at, one.sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 				switch {
 				case e.GetOwner() != nil:
 					out.Owners = append(out.Owners, e.GetOwner())

@@ -42,6 +42,8 @@ type Config struct {
 	NATS stream.Settings
 	// DataDir is the data directory. The journals are in it.
 	DataDir string
+	// Networks are the networks that clusters share.
+	Networks []Network
 	// Retention is how long each journal keeps records. Size is the number of bytes that each may take.
 	Retention time.Duration
 	Size      int64
@@ -55,6 +57,9 @@ type Config struct {
 type Fleet struct {
 	Config
 	link *stream.Link
+	lock *os.File // of the data directory
+	// between finds conflicts between clusters; nil if they share no network.
+	between *between
 
 	mu       sync.RWMutex
 	clusters map[string]*cluster
@@ -66,7 +71,7 @@ type Fleet struct {
 	failing error
 }
 
-// New returns a fleet that does nothing before Run.
+// New returns a fleet that does nothing before Run, but locks the data directory.
 func New(cfg Config) (*Fleet, error) {
 	if !cfg.NATS.Used() {
 		return nil, errors.New("a fleet needs the servers of the hub: set --nats")
@@ -80,10 +85,17 @@ func New(cfg Config) (*Fleet, error) {
 	for _, name := range cfg.NATS.Exposed() {
 		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 	}
-	f := &Fleet{Config: cfg, clusters: make(map[string]*cluster), changed: make(chan struct{})}
+	lock, err := lock(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fleet{Config: cfg, lock: lock, clusters: make(map[string]*cluster), changed: make(chan struct{})}
+	if len(cfg.Networks) > 0 {
+		f.between = f.newBetween(cfg.Networks)
+	}
 	dirs, err := os.ReadDir(f.dir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("read the journals of the clusters: %w", err)
+		return nil, errors.Join(fmt.Errorf("read the journals of the clusters: %w", err), lock.Close())
 	}
 	for _, d := range dirs {
 		if name, ok := stream.ClusterOf(d.Name()); ok && d.IsDir() {
@@ -98,6 +110,7 @@ func (f *Fleet) dir() string { return filepath.Join(f.DataDir, "clusters") }
 
 // Run follows the clusters until ctx ends.
 func (f *Fleet) Run(ctx context.Context) error {
+	defer func() { _ = f.lock.Close() }() // which nothing was written to
 	link, err := stream.Connect(f.NATS, "ipwitness fleet", f.Log, f.Clock)
 	if err != nil {
 		return err
@@ -112,6 +125,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 	start := func(c *cluster) { group.Go(func() { c.run(ctx, link) }) }
 	for _, c := range known {
 		start(c)
+	}
+	if f.between != nil {
+		group.Go(func() { f.between.run(ctx) })
 	}
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()

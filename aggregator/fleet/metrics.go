@@ -12,7 +12,7 @@ import (
 type metrics struct {
 	fleet                         *Fleet
 	clusters, lag, messages, gaps *prometheus.Desc
-	bytes                         *prometheus.Desc
+	bytes, conflicts              *prometheus.Desc
 }
 
 // Metrics returns the metrics of the fleet.
@@ -22,16 +22,17 @@ func (f *Fleet) Metrics() prometheus.Collector {
 		fleet: f,
 		clusters: prometheus.NewDesc("ipwitness_fleet_clusters",
 			"Clusters of the fleet, by state: live, unheard (no message has arrived for 30 s), or waiting (messages are missing, so the complete state is awaited).", []string{"state"}, nil),
-		lag:      prometheus.NewDesc("ipwitness_fleet_lag_seconds", "Age of the last message of a cluster. A cluster publishes at least every 10 s.", of, nil),
-		messages: prometheus.NewDesc("ipwitness_fleet_messages_total", "Messages of a cluster that were received.", of, nil),
-		gaps:     prometheus.NewDesc("ipwitness_fleet_gaps_total", "Gaps in the numbers of the messages of a cluster. After a gap, the complete state is awaited.", of, nil),
-		bytes:    prometheus.NewDesc("ipwitness_fleet_journal_bytes", "Size of the records of a cluster.", of, nil),
+		lag:       prometheus.NewDesc("ipwitness_fleet_lag_seconds", "Age of the last message of a cluster. A cluster publishes at least every 10 s.", of, nil),
+		messages:  prometheus.NewDesc("ipwitness_fleet_messages_total", "Messages of a cluster that were received.", of, nil),
+		gaps:      prometheus.NewDesc("ipwitness_fleet_gaps_total", "Gaps in the numbers of the messages of a cluster. After a gap, the complete state is awaited.", of, nil),
+		bytes:     prometheus.NewDesc("ipwitness_fleet_journal_bytes", "Size of the records of a cluster.", of, nil),
+		conflicts: prometheus.NewDesc("ipwitness_fleet_conflicts", "Active conflicts between clusters, in the networks that they share (--network).", []string{"state"}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.clusters, m.lag, m.messages, m.gaps, m.bytes} {
+	for _, d := range []*prometheus.Desc{m.clusters, m.lag, m.messages, m.gaps, m.bytes, m.conflicts} {
 		to <- d
 	}
 }
@@ -56,6 +57,11 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(m.messages, prometheus.CounterValue, float64(messages), c.name)
 		to <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(gaps), c.name)
 		to <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(bytes), c.name)
+	}
+	if m.fleet.between != nil {
+		for state, n := range m.fleet.between.states() {
+			to <- prometheus.MustNewConstMetric(m.conflicts, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))
+		}
 	}
 	for state, n := range states {
 		to <- prometheus.MustNewConstMetric(m.clusters, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))

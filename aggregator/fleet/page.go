@@ -117,11 +117,7 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Eve
 		if r.name == from.cluster {
 			last = from
 		}
-		moment, _, _ := r.journal.Written()
-		if !at.IsZero() {
-			moment = at
-		}
-		if err := r.itemsAt(ctx, kind, moment, sel, last.position, func(e *pb.Event, position journal.Position) bool {
+		if err := r.itemsAt(ctx, kind, at, sel, last.position, func(e *pb.Event, position journal.Position) bool {
 			if p.full() {
 				p.next = last.token()
 				return false
@@ -182,6 +178,18 @@ func (f *Fleet) seen(ctx context.Context, names []string, at time.Time) (*pb.Cov
 		}
 		until, _, _ := c.journal.Written()
 		out.Incomplete = out.Incomplete || in != nil || at.After(until) && c.lives(f.Clock()) != pb.Cluster_LIVE
+	}
+	if f.between != nil {
+		in, err := f.between.journal.GapAt(at)
+		if err != nil {
+			return nil, nil, failed(err)
+		}
+		if first := f.between.journal.Oldest(); in != nil || first.IsZero() || at.Before(first.Add(-journal.PresentBefore)) {
+			out.Incomplete = true
+		}
+		if gap == nil {
+			gap = in
+		}
 	}
 	if len(out.GetSilentClusters()) == len(clusters) {
 		if oldest.IsZero() {

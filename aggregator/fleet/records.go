@@ -14,16 +14,21 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// records are what is recorded of a cluster.
+// records are what is recorded of a cluster, or of conflicts between clusters, which have no name.
 type records struct {
 	name    string
 	journal *journal.Journal
+	// only are the clusters of the conflicts between clusters that are selected; all if there are none.
+	only []string
 }
 
 // sources returns the records of the clusters with some names, or of all, which may have items of a kind.
 // changed is closed when others may have them, too.
 func (f *Fleet) sources(names []string, kind pb.Event_Kind) (all []*records, changed <-chan struct{}, err error) {
 	clusters, changed, err := f.named(names)
+	if f.between != nil && (kind == 0 || kind == pb.Event_CONFLICT) {
+		all = append(all, &records{journal: f.between.journal, only: names})
+	}
 	for _, c := range clusters {
 		all = append(all, &c.records)
 	}
@@ -32,20 +37,35 @@ func (f *Fleet) sources(names []string, kind pb.Event_Kind) (all []*records, cha
 
 // itemsNow calls do with the items as they are now, from a position on, until it returns false.
 func (r *records) itemsNow(ctx context.Context, kind pb.Event_Kind, sel api.Selection, begin journal.Position, do func(*pb.Event, journal.Position) bool) error {
-	until, _, _ := r.journal.Written()
-	return r.itemsAt(ctx, kind, until, sel, begin, do)
+	return r.itemsAt(ctx, kind, time.Time{}, sel, begin, do)
 }
 
-// itemsAt calls do with the items at a time, from a position on, until it returns false.
+// itemsAt calls do with the items at a time, or as they are now if it is zero, from a position on, until it returns false.
 func (r *records) itemsAt(ctx context.Context, kind pb.Event_Kind, at time.Time, sel api.Selection, begin journal.Position, do func(*pb.Event, journal.Position) bool) error {
+	select {
+	case <-r.journal.Opened():
+	case <-ctx.Done():
+		return failed(ctx.Err())
+	}
+	if at.IsZero() {
+		at, _, _ = r.journal.Written()
+	}
 	return failed(r.journal.At(ctx, kind, at, sel.Span, begin, func(e *pb.Event, p journal.Position) bool {
 		r.label(e)
-		return !sel.Matches(e) || do(e, p)
+		return !sel.Matches(e) || !r.selected(e) || do(e, p)
 	}))
+}
+
+// selected reports whether a conflict between clusters is selected. All other items are.
+func (r *records) selected(e *pb.Event) bool {
+	return len(r.only) == 0 || slices.ContainsFunc(e.GetConflict().GetClusters(), func(name string) bool { return slices.Contains(r.only, name) })
 }
 
 // label writes the name of the cluster into an event and its item.
 func (r *records) label(e *pb.Event) {
+	if r.name == "" {
+		return // the conflict has the names
+	}
 	e.Cluster = r.name
 	mark := func(all []*pb.Owner) {
 		for _, o := range all {
@@ -126,6 +146,9 @@ func (f *Fleet) coverage(clusters []*cluster) *pb.Coverage {
 	out.SilentClusters = slices.Clip(out.SilentClusters[:min(len(out.SilentClusters), mostNames)])
 	f.mu.RLock()
 	defer f.mu.RUnlock()
+	if f.between != nil && !f.between.ready.Load() {
+		out.Unknown, out.Incomplete = max(out.Unknown, pb.Coverage_STARTING), true
+	}
 	if now.Sub(f.listed) > listedWithin || len(clusters) == 0 {
 		out.Unknown, out.Incomplete = pb.Coverage_HUB, true
 	}

@@ -122,11 +122,15 @@ func (w *watch) follow(ctx context.Context) error {
 		}
 		more := make(chan struct{}, 1)
 		stop := make(chan struct{})
+		again := false
 		for _, r := range all {
 			written, err := w.advance(ctx, r)
 			if err != nil {
 				close(stop)
 				return err
+			}
+			if again = written == nil; again {
+				break
 			}
 			go func() {
 				select {
@@ -138,6 +142,10 @@ func (w *watch) follow(ctx context.Context) error {
 				case <-stop:
 				}
 			}()
+		}
+		if again { // before anything else, the present of all clusters is sent
+			close(stop)
+			continue
 		}
 		err = w.reassure(first)
 		if err == nil {
@@ -167,7 +175,8 @@ func (w *watch) follow(ctx context.Context) error {
 	}
 }
 
-// advance sends what is new in one journal. written is closed when there is more.
+// advance sends what is new in one journal. written is closed when there is more; it is nil if the present of
+// all clusters has to be sent again.
 func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{}, err error) {
 	select {
 	case <-r.journal.Opened():
@@ -186,7 +195,7 @@ func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{
 		w.mu.Lock()
 		clear(w.at) // the present of all clusters follows
 		w.mu.Unlock()
-		return closed, nil
+		return nil, nil
 	case expired:
 		if err := w.lost(w.token()); err != nil {
 			return written, err
@@ -219,9 +228,6 @@ func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{
 	return written, nil
 }
 
-// closed is a closed channel.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
 // expired reports whether a journal, which is written up to a time, does not have the events after another
 // time, because they were dropped, or because it was lost and has begun again.
 func (w *watch) expired(r *records, at, until time.Time) bool {
@@ -246,7 +252,7 @@ func (w *watch) replay(ctx context.Context, r *records, at, until time.Time) (ti
 		return at, failed(err)
 	}
 	for _, one := range some {
-		if one.e == nil && w.gap == nil {
+		if one.e == nil && w.gap == nil || one.e != nil && !r.selected(one.e) {
 			continue
 		}
 		w.move(r.name, one.at)

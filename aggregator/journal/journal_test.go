@@ -53,7 +53,9 @@ type bench struct {
 	dir string
 	// instance is that of the process.
 	instance int64
-	stop     func()
+	// reached is set if the journal is that of a stream.
+	reached func() time.Time
+	stop    func()
 }
 
 func newBench(t testing.TB, dir string) *bench {
@@ -67,7 +69,7 @@ func (b *bench) start() { b.startOn(vfs.Default) }
 
 func (b *bench) startOn(fs vfs.FS) {
 	b.Helper()
-	b.Journal = New(Config{Dir: b.dir, Retention: DefaultRetention, Size: DefaultSize, Instance: b.instance, Clock: b.Now, Log: slog.New(slog.DiscardHandler)})
+	b.Journal = New(Config{Dir: b.dir, Retention: DefaultRetention, Size: DefaultSize, Instance: b.instance, Clock: b.Now, Reached: b.reached, Log: slog.New(slog.DiscardHandler)})
 	b.fs = fs
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

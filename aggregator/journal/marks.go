@@ -89,7 +89,10 @@ func (j *Journal) MarkOf(kind pb.Event_Kind, revision uint64) (m Mark, known boo
 
 // sign notes that this process writes from now on. Marks of earlier processes have earlier stamps.
 func (w *writer) sign() error {
-	if w.last++; w.s.list() == nil {
+	if w.j.Reached == nil { // records of a stream keep their times
+		w.last++
+	}
+	if w.s.list() == nil {
 		w.last = max(w.last, w.j.now().UnixMicro())
 	}
 	return w.pending().Set(metaKey(metaInstance, uint64(w.last)), binary.BigEndian.AppendUint64(nil, uint64(w.j.Instance)), nil)

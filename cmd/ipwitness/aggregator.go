@@ -40,7 +40,8 @@ A network is a set of addresses that must be unique in the whole cluster, on any
 and link. Declare it with --network.
 
 With --fleet, it has no agents, and answers for several clusters instead: it follows the
-streams that their aggregators publish (--nats), which are mirrored into one hub.
+streams that their aggregators publish (--nats), which are mirrored into one hub. It finds
+conflicts between clusters in the networks that they share (--network, with clusters=).
 
 ` + settingsHelp,
 		Example: `
@@ -99,6 +100,9 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 // open returns the aggregator or the fleet, and its server.
 func (c *aggregatorCommand) open(ctx context.Context, p process) (answering, *server, error) {
 	if c.fleet {
+		if len(c.aggregator.Networks) > 0 {
+			return nil, nil, fmt.Errorf("--network %s: a fleet compares clusters: say which ones share the network, as in %s=10.0.0.0/8,clusters=*", c.aggregator.Networks[0].Name, c.aggregator.Networks[0].Name)
+		}
 		return openServer(ctx, c.aggregator, c.listen, c.files, p, aggregator.NewFleet)
 	}
 	return openServer(ctx, c.aggregator, c.listen, c.files, p, aggregator.New)
@@ -106,7 +110,7 @@ func (c *aggregatorCommand) open(ctx context.Context, p process) (answering, *se
 
 // notForFleet are the flags of an aggregator that mean nothing for a fleet.
 var notForFleet = []string{
-	"cluster", "shared", "router", "network", "lease", "kubeconfig", "settle", "stale-after", "node-timeout", "handover-grace", "leaked-after",
+	"cluster", "shared", "router", "lease", "kubeconfig", "settle", "stale-after", "node-timeout", "handover-grace", "leaked-after",
 	"reused-within", "share", "replica", "otlp-endpoint", "alertmanager", "alertmanager-token-file", "webhook", "webhook-secret-file", "export-ca",
 	"nats-retention", "nats-size", "token-review", "token-audience", "agent-account",
 }

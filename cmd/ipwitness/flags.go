@@ -54,8 +54,8 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	cfg.Retention, cfg.JournalSize = aggregator.DefaultRetention, aggregator.DefaultJournalSize
 	fs.Var(retention{&cfg.Retention}, "retention", "time for which the history is kept, in whole days if possible")
 	fs.Var(size{&cfg.JournalSize}, "journal-size", "disk space that the history may take")
-	fs.Var(&list[verdict.Network]{to: &cfg.Networks, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}, "network",
-		"addresses that must be unique in the whole cluster; repeatable")
+	fs.Var(newDeclaredNetworks(cfg), "network",
+		"addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
 		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
+	transitions "github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/ipam/registry"
@@ -74,6 +75,9 @@ var values = map[string]string{
 	"ipwitness_conflicts/state":                oneOf("suspected", "confirmed"),
 	"ipwitness_conflicts_acknowledged/state":   oneOf("suspected", "confirmed"),
 	"ipwitness_conflict_info/state":            oneOf("suspected", "confirmed"),
+	"cluster":                                  "the name of the cluster",
+	"ipwitness_fleet_clusters/state":           oneOf("live", "unheard", "waiting"),
+	"ipwitness_fleet_conflicts/state":          oneOf("suspected", "confirmed"),
 	"ipwitness_nodes/state":                    oneOf("live", "unheard", "absent"),
 	"ipwitness_ipam_pools/state":               oneOf("known", "reading", "missing", "unreadable", "stale"),
 }
@@ -112,6 +116,11 @@ func allMetrics(t *testing.T) []metric {
 		t.Fatal(err)
 	}
 	r.MustRegister(secure.Files{})
+	fleet := &registered{Registry: prometheus.NewRegistry()}
+	if _, err := aggregator.NewFleet(aggregator.Config{DataDir: t.TempDir(), NATS: transitions.Settings{Servers: []string{"nats://192.0.2.1"}}}, log, fleet); err != nil {
+		t.Fatal(err)
+	}
+	r.descs = append(r.descs, fleet.descs...)
 	all := map[string]metric{"ipwitness_build_info": {labels: []string{"version", "revision", "goversion"}}}
 	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`)
 	for _, d := range r.descs {
@@ -157,7 +166,7 @@ func TestMetricsReferenceIsUpToDate(t *testing.T) {
 
 Generated from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
 
-An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
+An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both, a [fleet](fleet.md) ` + "`ipwitness_fleet_…`" + `; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
 		"`ipwitness_kubernetes_…`" + ` exists if a Kubernetes API is used.
 
 | Metric | Type | Labels | Meaning |
@@ -203,6 +212,7 @@ No metric has a series for each pod or address. Metrics with a series for each i
 | finding | 1000 | critical ones first |
 | pool | 1000, with 3 series each | full pools first, then pools that are 90 % and 50 % full; by name |
 | node | 5000, with 2 series each | disconnected nodes first |
+| cluster of a fleet | with 4 series each, no limit | all |
 
 An agent has about 30 series of its own, regardless of the events on its node, and an aggregator about 65. Go's client library adds about 45 to each. ` + "`TestSeriesAreBounded`" + ` (aggregator, agent) starts and stops 10,000 pods, with conflicts and findings.
 `

@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/aggregator/fleet"
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
@@ -232,25 +234,78 @@ func parseRouter(s string) (verdict.Router, error) {
 	return verdict.Router{Who: who, Reason: reason}, nil
 }
 
-// parseNetwork parses NAME=CIDR[,CIDR…].
-func parseNetwork(s string) (verdict.Network, error) {
-	name, cidrs, _ := strings.Cut(s, "=")
-	name, err := parseName(strings.TrimSpace(name))
-	if err != nil {
-		return verdict.Network{}, err
+// A declaredNetwork is a network as it is declared.
+type declaredNetwork struct {
+	verdict.Network
+	// shared is set if clusters are given: by name, or all of them if there is none.
+	shared   bool
+	clusters []string
+}
+
+// allClusters stands for all clusters of a fleet.
+const allClusters = "*"
+
+// parseNetwork parses NAME=CIDR[,CIDR…], and ,clusters=* or ,clusters=NAME[,NAME…] behind it.
+func parseNetwork(s string) (n declaredNetwork, err error) {
+	declared, clusters, shared := strings.Cut(s, ",clusters=")
+	name, cidrs, _ := strings.Cut(declared, "=")
+	if n.Name, err = parseName(strings.TrimSpace(name)); err != nil {
+		return n, err
 	}
 	if strings.TrimSpace(cidrs) == "" {
-		return verdict.Network{}, fmt.Errorf("%q has no CIDR: write NAME=CIDR, like pods=10.244.0.0/16", s)
+		return n, fmt.Errorf("%q has no CIDR: write NAME=CIDR, like pods=10.244.0.0/16", s)
 	}
-	n := verdict.Network{Name: name}
 	for cidr := range strings.SplitSeq(cidrs, ",") {
 		prefix, err := parsePrefix(strings.TrimSpace(cidr))
 		if err != nil {
-			return verdict.Network{}, err
+			return n, err
 		}
 		n.Prefixes = append(n.Prefixes, prefix)
 	}
+	if n.shared = shared; !shared || clusters == allClusters {
+		return n, nil
+	}
+	for cluster := range strings.SplitSeq(clusters, ",") {
+		name, err := parseName(strings.TrimSpace(cluster))
+		if err != nil {
+			return n, fmt.Errorf("clusters=%s: %w", clusters, err)
+		}
+		n.clusters = append(n.clusters, name)
+	}
+	if len(n.clusters) < 2 {
+		return n, fmt.Errorf("clusters=%s is one cluster: name at least two, or write clusters=*", clusters)
+	}
 	return n, nil
+}
+
+// declaredNetworks is a flag with networks.
+type declaredNetworks struct {
+	list[declaredNetwork]
+	all []declaredNetwork
+	cfg *aggregator.Config
+}
+
+func newDeclaredNetworks(cfg *aggregator.Config) *declaredNetworks {
+	v := &declaredNetworks{cfg: cfg}
+	v.list = list[declaredNetwork]{to: &v.all, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}
+	return v
+}
+
+func (v *declaredNetworks) Set(s string) error         { return v.apply(v.list.Set(s)) }
+func (v *declaredNetworks) Append(s string) error      { return v.apply(v.list.Append(s)) }
+func (v *declaredNetworks) Replace(all []string) error { return v.apply(v.list.Replace(all)) }
+
+// apply writes the networks into the configuration.
+func (v *declaredNetworks) apply(err error) error {
+	v.cfg.Networks, v.cfg.SharedNetworks = nil, nil
+	for _, n := range v.all {
+		if n.shared {
+			v.cfg.SharedNetworks = append(v.cfg.SharedNetworks, fleet.Network{Name: n.Name, Prefixes: n.Prefixes, Clusters: n.clusters})
+		} else {
+			v.cfg.Networks = append(v.cfg.Networks, n.Network)
+		}
+	}
+	return err
 }
 
 // parseAggregator parses the HOST:PORT of an aggregator to connect to.

@@ -38,7 +38,7 @@ func (l *lab) publishes(settings stream.Settings) {
 	r.present("10.0.0.1")
 	_, end := r.publish(settings)
 	defer end()
-	wait.Until(l.T, "the state in the stream", func() bool { return l.states() > 0 })
+	wait.Until(l, "the state in the stream", func() bool { return l.states() > 0 })
 	r.record(pb.Watch_ADDED, "10.0.0.2")
 	l.await("ADDED 10.0.0.2")
 }
@@ -50,7 +50,7 @@ func (l *lab) refused(settings stream.Settings) {
 	r.present("10.0.0.1")
 	p, end := r.publish(settings)
 	defer end()
-	wait.Until(l.T, "the server to refuse the publisher", func() bool {
+	wait.Until(l, "the server to refuse the publisher", func() bool {
 		return strings.Contains(l.server.Log.String(), "uthentication") || strings.Contains(l.server.Log.String(), "uthorization") || strings.Contains(l.server.Log.String(), "TLS handshake error")
 	})
 	if sent := p.Stats().Sent; sent != 0 {
@@ -86,35 +86,53 @@ func TestThePublisherHasAnNKey(t *testing.T) {
 
 // The publisher needs no other permissions than those in docs/export.md.
 func TestTheDocumentedPermissionsSuffice(t *testing.T) {
-	page, err := os.ReadFile("../../docs/export.md")
+	publisher, publisherSeed := documentedUser(t, "export.md", "The account of the aggregator needs these permissions")
+	reader, readerSeed := documentedUser(t, "fleet.md", "The account of the fleet in NATS needs these permissions")
+	l := newLabWith(t, fmt.Sprintf("authorization { users: [ %s, %s, { user: test, password: test } ] }\n", publisher, reader), natsclient.UserInfo("test", "test"))
+	settings := l.settings()
+	settings.NKey = l.file("nkey", publisherSeed)
+	l.publishes(settings)
+	f := &fleetLab{TB: t, dir: t.TempDir(), url: l.url, nkey: l.file("nkey2", readerSeed)}
+	f.start()
+	defer func() { f.stop() }()
+	f.await(nil, "a.b 10.0.0.1", "a.b 10.0.0.2")
+	f.stop() // it continues from its position
+	f.start()
+	f.awaitState("a.b", pb.Cluster_LIVE)
+	l.publishes(settings) // another replica, which compares
+	if problems := f.Fleet.Problems(); len(problems) != 0 {
+		t.Errorf("got the problems %q, want none", problems)
+	}
+}
+
+// documentedUser returns a user with the permissions in a sentence of a page, and the seed of the user.
+func documentedUser(t *testing.T, name, begins string) (user, seed string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, sentence, found := strings.Cut(string(page), "The account of the aggregator needs these permissions")
+	_, sentence, found := strings.Cut(string(page), begins)
 	sentence, _, _ = strings.Cut(sentence, "\n")
 	if !found {
-		t.Fatal("docs/export.md has no permissions")
+		t.Fatalf("docs/%s has no permissions", name)
 	}
 	publish, subscribe, _ := strings.Cut(sentence, "subscribe to")
 	list := func(text string) string {
 		var all []string
 		for _, one := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(text, -1) {
-			all = append(all, strconv.Quote(strings.NewReplacer("CLUSTER", "a=2Eb", "NAME", stream.Name("a.b")).Replace(one[1])))
+			subject := strings.ReplaceAll(one[1], "CLUSTER", "a=2Eb")
+			all = append(all, strconv.Quote(regexp.MustCompile(`\bNAME\b`).ReplaceAllLiteralString(subject, stream.Name("a.b"))))
 		}
 		return strings.Join(all, ", ")
 	}
-	user, err := nkeys.CreateUser()
+	key, err := nkeys.CreateUser()
 	if err != nil {
 		t.Fatal(err)
 	}
-	public, _ := user.PublicKey()
-	seed, _ := user.Seed()
-	l := newLabWith(t, fmt.Sprintf("authorization { users: [ { nkey: %s, permissions: { publish: [%s], subscribe: [%s] } }, { user: test, password: test } ] }\n",
-		public, list(publish), list(subscribe)), natsclient.UserInfo("test", "test"))
-	settings := l.settings()
-	settings.NKey = l.file("nkey", string(seed)+"\n")
-	l.publishes(settings)
-	l.publishes(settings) // another replica, which compares
+	public, _ := key.PublicKey()
+	raw, _ := key.Seed()
+	return fmt.Sprintf("{ nkey: %s, permissions: { publish: [%s], subscribe: [%s] } }", public, list(publish), list(subscribe)), string(raw) + "\n"
 }
 
 const systemAccount = "system"
@@ -255,7 +273,7 @@ func TestATokenNeedsTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	seed, _ := user.Seed()
-	l := &lab{T: t}
+	l := &lab{TB: t}
 	token, nkey := l.file("token", "secret\n"), l.file("nkey", string(seed))
 	for name, one := range map[string]struct {
 		settings stream.Settings

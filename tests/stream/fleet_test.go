@@ -26,15 +26,17 @@ import (
 
 // fleetLab is a fleet that follows a hub.
 type fleetLab struct {
-	*testing.T
+	testing.TB
 	dir, url string
+	nkey     string // empty for none
+	networks []fleet.Network
 	*fleet.Service
 	stop func()
 }
 
 // newFleet starts a fleet.
-func newFleet(t *testing.T, url string) *fleetLab {
-	l := &fleetLab{T: t, dir: t.TempDir(), url: url}
+func newFleet(t testing.TB, url string, networks ...fleet.Network) *fleetLab {
+	l := &fleetLab{TB: t, dir: t.TempDir(), url: url, networks: networks}
 	l.start()
 	t.Cleanup(func() { l.stop() })
 	return l
@@ -43,8 +45,8 @@ func newFleet(t *testing.T, url string) *fleetLab {
 func (l *fleetLab) start() {
 	l.Helper()
 	f, err := fleet.New(fleet.Config{
-		NATS: stream.Settings{Servers: []string{l.url}}, DataDir: l.dir, Retention: journal.DefaultRetention, Size: journal.DefaultSize,
-		Instance: time.Now().UnixNano(), Log: slog.New(slog.DiscardHandler), Clock: time.Now,
+		NATS: stream.Settings{Servers: []string{l.url}, NKey: l.nkey}, DataDir: l.dir, Retention: journal.DefaultRetention, Size: journal.DefaultSize,
+		Networks: l.networks, Instance: time.Now().UnixNano(), Log: slog.New(slog.DiscardHandler), Clock: time.Now,
 	})
 	if err != nil {
 		l.Fatal(err)
@@ -144,7 +146,10 @@ func (l *lab) leads(addrs ...string) *replica {
 	l.Helper()
 	r := l.replica(0)
 	r.present(addrs...)
-	_, end := r.lead()
+	settings := r.settings()
+	settings.Size = 256 << 20 // so that a server has room for the streams of several clusters
+	_, end := r.publish(settings)
+	wait.Until(l, "the state in the stream of "+l.cluster, func() bool { return r.states() > 0 })
 	l.Cleanup(end)
 	return r
 }
@@ -173,6 +178,9 @@ func TestAFleetAnswersForTwoClusters(t *testing.T) {
 	}
 	if c := coverage(); c.GetIncomplete() || c.GetClusters() != 2 || c.GetExpected() != 2 || c.GetHeard() != 2 {
 		t.Errorf("got the coverage %v, want two nodes in two clusters, and complete", c)
+	}
+	if _, err := fleet.New(fleet.Config{NATS: stream.Settings{Servers: []string{l.url}}, DataDir: f.dir, Log: slog.New(slog.DiscardHandler), Clock: time.Now}); err == nil || !strings.Contains(err.Error(), "another ipwitness process uses it") {
+		t.Errorf("got %v for a second fleet with the same directory, want that it is in use", err)
 	}
 	before := time.Now()
 	east.record(pb.Watch_ADDED, "10.0.1.1")
@@ -288,7 +296,8 @@ func TestAWatchOfAFleetContinuesFromItsToken(t *testing.T) {
 	l := newLab(t)
 	west, east := l.in("west").leads("10.0.0.1"), l.in("east").leads("10.0.0.1")
 	f := newFleet(t, l.url)
-	f.await(nil, "east 10.0.0.1", "west 10.0.0.1")
+	f.awaitState("east", pb.Cluster_LIVE) // a watch omits a cluster while its first state arrives
+	f.awaitState("west", pb.Cluster_LIVE)
 	begin := func(token string) (*watchOf[pb.WatchOwnersResponse], func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &watchOf[pb.WatchOwnersResponse]{ctx: ctx}

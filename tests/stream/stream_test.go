@@ -25,29 +25,29 @@ import (
 
 // lab is a real NATS server with a stream.
 type lab struct {
-	*testing.T
+	testing.TB
 	server  *nats.Server
 	cluster string
 	url     string
 	conn    *natsclient.Conn
 }
 
-func newLab(t *testing.T) *lab { return newLabWith(t, "") }
+func newLab(t testing.TB) *lab { return newLabWith(t, "") }
 
 // newLabWith returns a server with more in its configuration.
-func newLabWith(t *testing.T, more string, options ...natsclient.Option) *lab {
+func newLabWith(t testing.TB, more string, options ...natsclient.Option) *lab {
 	t.Helper()
 	return newLabOf(t, "a.b", nats.Config{Name: "one", Port: -1, More: more}, options...)
 }
 
 // newLabOf returns a server for a cluster.
-func newLabOf(t *testing.T, cluster string, cfg nats.Config, options ...natsclient.Option) *lab {
+func newLabOf(t testing.TB, cluster string, cfg nats.Config, options ...natsclient.Option) *lab {
 	t.Helper()
 	bin, err := nats.Binary("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{T: t, cluster: cluster}
+	l := &lab{TB: t, cluster: cluster}
 	if l.server, err = nats.Start(nil, bin, t.TempDir(), cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -53,8 +53,12 @@ func Name(o *pb.Owner) string {
 func names(owners []*pb.Owner) []string {
 	out := make([]string, len(owners))
 	count := map[string]int{}
+	across := slices.ContainsFunc(owners, func(o *pb.Owner) bool { return o.GetCluster() != owners[0].GetCluster() })
 	for i, o := range owners {
 		out[i] = Name(o)
+		if across {
+			out[i] += " in " + o.GetCluster()
+		}
 		if o.GetWorkload().GetKind() == pb.Workload_EXTERNAL {
 			out[i] += "/" + o.GetMac()
 		}

@@ -1,0 +1,328 @@
+package fleet
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// judgeEvery is how often suspected conflicts are judged again.
+	judgeEvery = time.Second
+	// keepResolved is how long a resolved conflict is remembered for its next episode, and mostResolved is
+	// the number of those that are.
+	keepResolved = 24 * time.Hour
+	mostResolved = 10_000
+)
+
+// between finds conflicts between clusters, in the networks that they share. It watches the journals of
+// the clusters like a subscriber, and has a journal of its own.
+type between struct {
+	records
+	fleet    *Fleet
+	networks networks
+	log      *slog.Logger
+	clock    func() time.Time
+
+	mu sync.Mutex
+	// where has the clusters with owners of each address of a shared network.
+	where map[netip.Addr][]string
+	// dirty are the addresses to judge: in their values, clusters of which an owner may have left.
+	dirty map[netip.Addr][]string
+	// contests are the conflicts, by address. An address is in one network.
+	contests map[netip.Addr]*contest
+	// begun is set when the present conflicts are recorded.
+	begun bool
+
+	// ready is set when all clusters were judged once since the start.
+	ready atomic.Bool
+}
+
+func (f *Fleet) newBetween(all networks) *between {
+	b := &between{
+		fleet: f, networks: all, log: f.Log, clock: f.Clock,
+		where: make(map[netip.Addr][]string), dirty: make(map[netip.Addr][]string), contests: make(map[netip.Addr]*contest),
+	}
+	b.journal = journal.New(journal.Config{
+		Dir: filepath.Join(f.DataDir, "between"), Retention: f.Retention, Size: f.Size, Instance: f.Instance, Clock: f.Clock, Log: f.Log, Cache: cached,
+	})
+	return b
+}
+
+// run judges until ctx ends.
+func (b *between) run(ctx context.Context) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { b.journal.Run(ctx) })
+	group.Go(func() { b.repeat(ctx) })
+	if err := b.recall(ctx); err != nil && ctx.Err() == nil {
+		b.log.Error("cannot read the conflicts between clusters of before the start: their episodes begin again", "error", err)
+	}
+	for ctx.Err() == nil {
+		if err := b.watch().follow(ctx); err != nil && ctx.Err() == nil {
+			b.log.Error("cannot read the records of the clusters: trying again", "error", err)
+		}
+		select {
+		case <-time.After(againAfter):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// recall reads the conflicts that were recorded before the start.
+func (b *between) recall(ctx context.Context) error {
+	sel, err := api.SelectConflicts(&pb.ListConflictsRequest{}, true)
+	if err != nil {
+		return err
+	}
+	now := b.clock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.itemsNow(ctx, pb.Event_CONFLICT, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		a, err := netip.ParseAddr(e.GetConflict().GetAddress())
+		n := b.networks.of(a)
+		if err == nil && n != nil && n.Name == e.GetConflict().GetScope().GetName() {
+			b.contests[a] = &contest{n, e.GetConflict(), now}
+		}
+		return true
+	})
+}
+
+// watch returns a watch of the owners in the shared networks.
+func (b *between) watch() *watch {
+	shared := func(e *pb.Event) bool {
+		a, err := netip.ParseAddr(e.GetOwner().GetAddress())
+		return err == nil && b.networks.of(a) != nil
+	}
+	sel := api.Selection{Changes: journal.Query{Kind: pb.Event_OWNER, Match: shared}, Matches: shared}
+	if len(b.networks) == 1 && len(b.networks[0].Prefixes) == 1 {
+		sel.Span = ipam.RangeOf(b.networks[0].Prefixes[0])
+	}
+	b.reset()
+	return &watch{
+		s: &Service{Fleet: b.fleet}, kind: pb.Event_OWNER, sel: sel, present: true, at: make(positions),
+		change: func(e *pb.Event, _ string) error { b.changed(e); return nil },
+		lost:   func(string) error { b.reset(); return nil },
+		mark:   func(string, *pb.Coverage) error { return nil },
+		flush:  b.judgeDirty,
+	}
+}
+
+// reset forgets the owners, because all that are present follow.
+func (b *between) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.where)
+	for a, c := range b.contests {
+		if c.active() {
+			b.dirty[a] = nil
+		}
+	}
+}
+
+// changed notes that an owner has changed.
+func (b *between) changed(e *pb.Event) {
+	a, err := netip.ParseAddr(e.GetOwner().GetAddress())
+	n := b.networks.of(a)
+	if err != nil || n == nil || !n.has(e.GetCluster()) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	left := e.GetType() == pb.Watch_REMOVED || !counts(e.GetOwner())
+	if !left && !slices.Contains(b.where[a], e.GetCluster()) {
+		b.where[a] = append(b.where[a], e.GetCluster())
+	}
+	switch gone := b.dirty[a]; {
+	case left && !slices.Contains(gone, e.GetCluster()):
+		b.dirty[a] = append(gone, e.GetCluster())
+	case len(b.where[a]) > 1, b.contests[a].active():
+		b.dirty[a] = gone
+	}
+}
+
+// judgeDirty judges the addresses that have changed. At the beginning, it records the present conflicts.
+func (b *between) judgeDirty() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a, gone := range b.dirty {
+		if err := b.judge(a, gone); err != nil {
+			return err
+		}
+		delete(b.dirty, a)
+	}
+	b.ready.Store(true)
+	if b.begun {
+		return nil
+	}
+	return b.begin()
+}
+
+// begin records the present conflicts. The caller holds the lock.
+func (b *between) begin() error {
+	feed := b.journal.Feed(pb.Event_CONFLICT)
+	for _, kind := range kinds {
+		if err := b.journal.Feed(kind).Begin(); err != nil {
+			return err
+		}
+	}
+	for _, c := range b.contests {
+		if c.active() {
+			if err := feed.Present(&journal.Change{At: b.clock(), Type: pb.Watch_ADDED, Conflict: c.conflict}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, kind := range kinds {
+		if err := b.journal.Feed(kind).Complete(); err != nil {
+			return err
+		}
+	}
+	b.begun = true
+	return nil
+}
+
+// judge judges an address. The caller holds the lock.
+func (b *between) judge(a netip.Addr, gone []string) error {
+	n, before := b.networks.of(a), b.contests[a]
+	names := b.where[a]
+	if len(names) < 2 && !before.active() && len(gone) == 0 {
+		return nil
+	}
+	var owners []*pb.Owner
+	clusters, _, err := b.fleet.named(nil)
+	if err != nil {
+		return err
+	}
+	clusters = slices.DeleteFunc(clusters, func(c *cluster) bool { return !slices.Contains(names, c.name) })
+	sel, err := api.SelectOwners(&pb.ListOwnersRequest{Address: a.String()})
+	if err != nil {
+		return err
+	}
+	var still []string
+	for _, c := range clusters {
+		counted := false
+		if err := c.itemsNow(context.Background(), pb.Event_OWNER, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			owners = append(owners, e.GetOwner())
+			counted = counted || counts(e.GetOwner())
+			return true
+		}); err != nil {
+			return err
+		}
+		if counted {
+			still = append(still, c.name)
+		}
+	}
+	if b.where[a] = still; len(still) == 0 {
+		delete(b.where, a)
+	}
+	now := b.clock()
+	heard := func(name string, after time.Time) bool {
+		i, found := slices.BinarySearchFunc(clusters, name, func(c *cluster, name string) int { return strings.Compare(c.name, name) })
+		return found && clusters[i].heardAfter(after, now)
+	}
+	after := judge(before, n, a, owners, heard, now)
+	if after == before {
+		return nil
+	}
+	b.contests[a] = after
+	if !b.begun {
+		return nil
+	}
+	typ := pb.Watch_UPDATED
+	if !before.active() {
+		typ = pb.Watch_ADDED
+	}
+	return b.journal.Feed(pb.Event_CONFLICT).Changed(&journal.Change{At: now, Type: typ, Conflict: after.conflict})
+}
+
+// repeat judges suspected conflicts again, forgets resolved ones, and records everything again if the
+// journal has started again, until ctx ends.
+func (b *between) repeat(ctx context.Context) {
+	select {
+	case <-b.journal.Opened():
+	case <-ctx.Done():
+		return
+	}
+	replaced := b.journal.Replaced()
+	tick := time.NewTicker(judgeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := b.again(); err != nil {
+				b.log.Error("cannot judge the conflicts between clusters: trying again", "error", err)
+			}
+		case <-replaced:
+			replaced = b.journal.Replaced()
+			b.mu.Lock()
+			b.begun = false
+			b.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *between) again() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.ready.Load() {
+		return nil
+	}
+	if !b.begun {
+		if err := b.begin(); err != nil {
+			return err
+		}
+	}
+	now, resolved := b.clock(), 0
+	for _, a := range slices.SortedFunc(maps.Keys(b.contests), netip.Addr.Compare) {
+		switch c := b.contests[a].conflict; c.GetState() {
+		case pb.Conflict_SUSPECTED:
+			if err := b.judge(a, nil); err != nil {
+				return err
+			}
+		case pb.Conflict_RESOLVED:
+			if resolved++; resolved > mostResolved || now.Sub(c.GetResolvedAt().AsTime()) > keepResolved {
+				delete(b.contests, a)
+			}
+		default:
+		}
+	}
+	return nil
+}
+
+// states returns the number of active conflicts by state.
+func (b *between) states() map[pb.Conflict_State]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := map[pb.Conflict_State]int{pb.Conflict_SUSPECTED: 0, pb.Conflict_CONFIRMED: 0}
+	for _, c := range b.contests {
+		if c.active() {
+			all[c.conflict.GetState()]++
+		}
+	}
+	return all
+}
+
+// heardAfter reports whether the cluster is seen at a time, and has published something after another time.
+func (c *cluster) heardAfter(after, now time.Time) bool {
+	if c.lives(now) != pb.Cluster_LIVE {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at.heard.After(after)
+}
