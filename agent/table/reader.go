@@ -80,8 +80,8 @@ func (q *Questions) add(later Questions) {
 type changes[K comparable] struct {
 	dirty map[K]time.Time
 	wants func(K) bool // whether a record is sent at all; nil if every record is
-	grown bool // dirty was large; maps do not shrink, and iterating over a large one stays slow
-	lost  bool // there were too many changes, so a snapshot must be sent
+	grown bool         // dirty was large; maps do not shrink, and iterating over a large one stays slow
+	lost  bool         // there were too many changes, so a snapshot must be sent
 }
 
 const (

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -60,7 +61,7 @@ func newElsewhere(f *Facts) *elsewhere {
 
 // sighted reports a frame that joined two links to the other replicas.
 func (f *elsewhere) sighted(entered, home *topology.Link, mac verdict.MAC, seen verdict.Stamp) {
-	if f.partitions.revision != 0 {
+	if f.revision != 0 {
 		f.Listener.Sighted(Sighting{linkID(entered), linkID(home), mac, seen})
 	}
 }
@@ -104,7 +105,7 @@ func (f *elsewhere) linkNamed(id LinkID) *topology.Link {
 
 // answersChanged notes that a host may answer for other addresses than before.
 func (f *elsewhere) answersChanged(n *Node, link, hw uint32) {
-	if f.partitions.revision != 0 && link != 0 {
+	if f.revision != 0 && link != 0 {
 		h := f.host(n, link, hw)
 		f.elsewhere.changed[Host{LinkID{n.ID, strings.Clone(h.Link.Name)}, verdict.MAC(strings.Clone(string(h.MAC)))}] = struct{}{}
 	}
@@ -161,11 +162,7 @@ func (f *elsewhere) TakeAnswers() map[Host]Answers {
 func (f *elsewhere) AllAnswers() map[Host]Answers {
 	f.RLock()
 	defer f.RUnlock()
-	out := make(map[Host]Answers, len(f.own))
-	for h, a := range f.own {
-		out[h] = a
-	}
-	return out
+	return maps.Clone(f.own)
 }
 
 // Answered takes the answers that another replica has told. If all is set, it has no others.

@@ -287,7 +287,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		n.Corrections = maps.Clone(in.Corrections)
 		f.dropExcess(n, in.Excess)
 		f.completed(n)
-		n.Rec.Listed, n.completed = f.now(), max(n.completed, min(revision, f.partitions.revision))
+		n.Rec.Listed, n.completed = f.now(), max(n.completed, min(revision, f.revision))
 		f.heard(n)
 		f.touchDisputes(n) // the node must be asked to watch them
 		n.trim()

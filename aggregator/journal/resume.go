@@ -91,7 +91,7 @@ func (w *writer) resume(opening uint64) {
 	if opening != w.j.opening {
 		return
 	}
-	for _, state := range w.comparison.kinds {
+	for _, state := range w.kinds {
 		state.begun, state.known, state.over = true, nil, nil
 	}
 	w.whole, w.fresh = true, false

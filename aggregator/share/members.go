@@ -51,7 +51,7 @@ type members struct {
 	// told are the complete partitions that the lease names.
 	told   facts.PartitionSet
 	others map[string]*member
-	// known is set when all members have been read.
+	// known is set when all members have been read since the own lease was taken.
 	known bool
 	// doubtful is set after the own lease had ended: another replica may have taken the partitions.
 	doubtful bool
@@ -107,7 +107,7 @@ func (m *members) renew(ctx context.Context, complete facts.PartitionSet) error 
 		if !conflicting(err) {
 			return err
 		}
-		m.revision, m.doubtful, m.since = 0, true, time.Time{}
+		m.revision, m.doubtful, m.known, m.since = 0, true, false, time.Time{}
 		return errEnd
 	}
 	revision, err := m.bucket.Create(ctx, key, value)

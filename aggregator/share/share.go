@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -140,11 +141,7 @@ func (s *State) Missing() (n int) {
 func (s *Share) State() (State, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := State{Served: s.served, Complete: s.complete, Others: make(map[string]facts.PartitionSet, len(s.others)), Failing: s.failing, Since: s.since}
-	for name, set := range s.others {
-		out.Others[name] = set
-	}
-	return out, s.changed
+	return State{Served: s.served, Complete: s.complete, Others: maps.Clone(s.others), Failing: s.failing, Since: s.since}, s.changed
 }
 
 // Run shares the addresses until ctx ends.

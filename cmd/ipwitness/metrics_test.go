@@ -121,6 +121,13 @@ func allMetrics(t *testing.T) []metric {
 		t.Fatal(err)
 	}
 	r.descs = append(r.descs, fleet.descs...)
+	shared := &registered{Registry: prometheus.NewRegistry()}
+	if _, err := aggregator.New(aggregator.Config{
+		Kubeconfig: "off", DataDir: t.TempDir(), Share: true, NATS: transitions.Settings{Servers: []string{"nats://192.0.2.1"}},
+	}, log, shared); err != nil {
+		t.Fatal(err)
+	}
+	r.descs = append(r.descs, shared.descs...)
 	all := map[string]metric{"ipwitness_build_info": {labels: []string{"version", "revision", "goversion"}}}
 	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`)
 	for _, d := range r.descs {
