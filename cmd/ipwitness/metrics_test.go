@@ -78,6 +78,7 @@ var values = map[string]string{
 	"cluster":                                  "the name of the cluster",
 	"ipwitness_fleet_clusters/state":           oneOf("live", "unheard", "waiting"),
 	"ipwitness_fleet_conflicts/state":          oneOf("suspected", "confirmed"),
+	"ipwitness_share_partitions/state":         oneOf("served", "complete", "missing"),
 	"ipwitness_nodes/state":                    oneOf("live", "unheard", "absent"),
 	"ipwitness_ipam_pools/state":               oneOf("known", "reading", "missing", "unreadable", "stale"),
 }
@@ -173,7 +174,7 @@ func TestMetricsReferenceIsUpToDate(t *testing.T) {
 
 Generated from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
 
-An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both, a [fleet](fleet.md) ` + "`ipwitness_fleet_…`" + `; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
+An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both, a [fleet](fleet.md) ` + "`ipwitness_fleet_…`" + `, a replica with ` + "`--share`" + ` also ` + "`ipwitness_share_…`" + `; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
 		"`ipwitness_kubernetes_…`" + ` exists if a Kubernetes API is used.
 
 | Metric | Type | Labels | Meaning |

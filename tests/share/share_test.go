@@ -29,6 +29,7 @@ type lab struct {
 	*testing.T
 	server *nats.Server
 	url    string
+	nkey   string // file with a seed; empty for none
 }
 
 func newLab(t *testing.T) *lab {
@@ -83,7 +84,7 @@ func (l *lab) joinIn(name, dir string) *replica {
 	r.journal = journal.New(journal.Config{Dir: dir, Retention: time.Hour, Size: 1 << 30, Instance: instance, Clock: time.Now, Log: log})
 	var err error
 	r.Share, err = share.New(share.Config{
-		Settings: stream.Settings{Servers: []string{l.url}}, Cluster: "a.b", Replica: name, Instance: instance, Facts: r.facts, Journal: r.journal, Heard: func(*pb.Event) {},
+		Settings: stream.Settings{Servers: []string{l.url}, NKey: l.nkey}, Cluster: "a.b", Replica: name, Instance: instance, Facts: r.facts, Journal: r.journal, Heard: func(*pb.Event) {},
 		Gained: func(ctx context.Context, _ facts.PartitionSet, complete func() bool) error {
 			for tick := time.NewTicker(10 * time.Millisecond); !complete(); {
 				select {
