@@ -25,7 +25,10 @@ type mailbox struct {
 	all       []*pb.ShareBatch
 	bytes     int
 	overflown bool
-	wake      chan struct{}
+	// cut are the kinds of states of which a part was dropped. What follows of such a state is dropped,
+	// too: its end would say that the items of that part are gone.
+	cut  map[pb.Event_Kind]bool
+	wake chan struct{}
 }
 
 // An arrival is a message of the log, or the beginning of a reading.
@@ -410,5 +413,5 @@ func (s *Share) Restate() {
 func (s *Share) Recording() (facts.PartitionSet, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.complete, s.restated
+	return s.recording, s.restated
 }

@@ -111,9 +111,15 @@ func (s *Share) post(m *pb.ShareBatch) {
 			s.Log.Warn("too many changes wait for NATS: the state is published instead when it is back")
 		}
 		s.mail.overflown, s.mail.all, s.mail.bytes = true, nil, 0
+		s.mail.cut = map[pb.Event_Kind]bool{pb.Event_OWNER: true, pb.Event_CONFLICT: true, pb.Event_FINDING: true, pb.Event_NODE: true}
 	}
-	if s.mail.overflown {
-		return // the state is published when NATS is back
+	switch {
+	case s.mail.overflown: // the state is published when NATS is back
+		return
+	case m.GetPart() == pb.ShareBatch_BEGINS:
+		delete(s.mail.cut, m.GetKind())
+	case s.mail.cut[m.GetKind()]:
+		return
 	}
 	s.mail.all = append(s.mail.all, m)
 	s.mail.bytes += size

@@ -125,10 +125,11 @@ func (m *members) renew(ctx context.Context, complete facts.PartitionSet) error 
 }
 
 func (m *members) renewedWith(revision uint64, complete facts.PartitionSet) {
-	m.revision, m.told, m.renewed = revision, complete, m.clock()
-	if m.since.IsZero() {
-		m.since = m.renewed
+	now := m.clock()
+	if m.since.IsZero() || now.Sub(m.renewed) > 2*beatEvery { // others may not have been heard meanwhile
+		m.since = now
 	}
+	m.revision, m.told, m.renewed = revision, complete, now
 }
 
 // errEnd is the error for a lease that has ended, because it was not renewed in time.

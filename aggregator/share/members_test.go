@@ -221,6 +221,10 @@ func TestALeaseEndsOnlyIfTheOwnOneDoesNot(t *testing.T) {
 		t.Errorf("got %q, want that b is gone, which is not heard", gone)
 	}
 	g.want("b is gone", g.share("a"))
+	g.now = g.now.Add(2 * leaseFor) // NATS does not answer, and nothing else is done meanwhile
+	if gone := pass(beatEvery); gone != nil {
+		t.Errorf("NATS answers again: %q are gone, before they could be heard", gone)
+	}
 	if n := before.Count(); g.served.Count() <= n {
 		t.Errorf("got %d partitions, want more than the %d before", g.served.Count(), n)
 	}

@@ -83,6 +83,9 @@ type Share struct {
 	gained           time.Time
 	// ready are the partitions whose past was put back.
 	ready facts.PartitionSet
+	// recording are the complete partitions that the lease names: before the others can know of it, the
+	// former holder of a partition records what happens.
+	recording facts.PartitionSet
 	// others are the other replicas with their complete partitions.
 	others map[string]facts.PartitionSet
 	// failing is the last error, and since when there are errors; nil if there is none.
@@ -293,11 +296,15 @@ func (s *Share) divide(ctx context.Context, m *members) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed := before != now || s.complete != complete || len(s.others) != len(m.others)
-	if s.complete != complete {
+	s.complete = complete
+	for p := range complete {
+		complete[p] = complete[p] && m.told[p]
+	}
+	if s.recording != complete {
+		s.recording = complete
 		close(s.restated)
 		s.restated = make(chan struct{})
 	}
-	s.complete = complete
 	for name, one := range m.others {
 		if s.others[name] != one.complete {
 			s.others[name], changed = one.complete, true

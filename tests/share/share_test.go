@@ -249,6 +249,45 @@ func TestReplicasGoOnWithoutNATS(t *testing.T) {
 	}
 }
 
+// A replica records what happens in a partition only when the others can know that it serves it. Before that,
+// the former holder does, and each episode would be recorded twice.
+func TestAReplicaRecordsWhatItsLeaseNames(t *testing.T) {
+	l := newLab(t)
+	a, b := l.join("a"), l.join("b")
+	l.wantShared("two", a, b)
+	c := l.join("c")
+	c.complete.Store(false)
+	agent := &peer{}
+	n, _, err := c.facts.Connect(agent, &pb.Hello{Node: "n1", BootId: "boot", Netns: "1", Epoch: 1}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the partitions for the agent", func() bool { return agent.set.Load().GetRevision() == 2 })
+	l.server.Kill()
+	if _, err := c.facts.Snapshot(agent, n, &facts.Snapshot{Messages: func(yield func(*pb.ReportRequest) bool) {
+		yield(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Partitions: 2, Complete: 2})
+	}}, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	c.complete.Store(true)
+	wait.Until(t, "all claims without NATS", func() bool { s, _ := c.State(); return s.Complete.Count() > 0 })
+	if set, _ := c.Recording(); set.Count() != 0 {
+		t.Errorf("without NATS, %d partitions are recorded that the others know nothing of, want none", set.Count())
+	}
+	if set, _ := a.Recording(); set.Count() < index.Partitions/4 {
+		t.Errorf("without NATS, %d partitions are recorded that the others know of, want all of a", set.Count())
+	}
+	if err := l.server.Restart(l.url); err != nil {
+		t.Fatal(err)
+	}
+	l.wantShared("NATS is back", a, b, c)
+	wait.Until(t, "what is complete is recorded", func() bool {
+		s, _ := c.State()
+		set, _ := c.Recording()
+		return set == s.Complete
+	})
+}
+
 // What follows from claims of several partitions, replicas tell each other.
 func TestReplicasTellEachOther(t *testing.T) {
 	l := newLab(t)
