@@ -23,6 +23,8 @@ EPOCH := $(shell git log -1 --no-show-signature --format=%ct 2>/dev/null || echo
 # The name of the image, and the architectures of the image and the packages.
 IMAGE := ghcr.io/ipwitness/ipwitness:$(VERSION)
 ARCHES := amd64 arm64
+# The systems other than Linux that have the kubectl plugin, as OS-ARCH.
+PLUGINS := darwin-amd64 darwin-arm64
 
 # What builds a release, for its provenance: CI sets it to the URI of its run.
 BUILDER := https://github.com/ipwitness/ipwitness/blob/main/docs/release.md\#provenance
@@ -154,26 +156,47 @@ package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for 
 		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* \
 			bin/release/$$a/build/out/THIRD-PARTY-LICENSES docs/install-linux.md deploy/systemd/*.yaml; \
 		install -D -m 755 -t $$to/share/doc/ipwitness deploy/kubectl/kubectl_complete-ipwitness; \
-		(cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
-			--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
-		ls -s --human-readable bin/$$name.tar.gz; \
+		$(PACK); \
+	done
+
+# Pack the directory $$dir/$$name into bin/$$name.tar.gz.
+PACK = (cd $$dir && find $$name -type f | LC_ALL=C sort | tar --files-from=- --create --format=ustar \
+	--mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner) | gzip -9n >bin/$$name.tar.gz; \
+	ls -s --human-readable bin/$$name.tar.gz
+
+.PHONY: plugins
+plugins: ## Build bin/ipwitness-VERSION-OS-ARCH.tar.gz, the kubectl plugin for macOS: the commands that query
+	@rm -f bin/ipwitness-*-darwin-*.tar.gz
+	@for system in $(PLUGINS); do \
+		export GOOS=$${system%-*} GOARCH=$${system#*-} GOAMD64=v1 GOARM64=v8.0; \
+		name=ipwitness-$(VERSION)-$$system; dir=bin/release/$$system; \
+		rm -rf $$dir; \
+		$(GO_BUILD) -o $$dir/$$name/ipwitness ./cmd/ipwitness; \
+		deploy/licenses.sh >$$dir/$$name/THIRD-PARTY-LICENSES; \
+		install -m 644 -t $$dir/$$name LICENSE; \
+		install -m 755 -t $$dir/$$name deploy/kubectl/kubectl_complete-ipwitness; \
+		$(PACK); \
 	done
 
 # The chart needs a semantic version: that of the tag, or one that is older than every release.
 CHART_VERSION := $(shell echo '$(VERSION)' | sed -E '/^v[0-9]+\.[0-9]+\.[0-9]+(-[A-Za-z0-9.-]+)?$$/!{s/[^A-Za-z0-9-]/-/g;s/^/v0.0.0-g/};s/^v//')
 DIST := bin/release/dist
 .PHONY: release
-release: image package $(HELM) $(RELEASE_TOOL) $(SBOM_TOOL) ## Build all files of a release into bin/release/dist: image, packages, chart, SBOM, krew manifest, provenance, checksums
+release: image package plugins $(HELM) $(RELEASE_TOOL) $(SBOM_TOOL) ## Build all files of a release into bin/release/dist: image, packages, chart, SBOM, krew manifest, provenance, checksums
 	@rm -rf $(DIST) && mkdir -p $(DIST)
-	@cp bin/ipwitness-$(VERSION)-linux-*.tar.gz $(DIST)/
+	@cp bin/ipwitness-$(VERSION)-linux-*.tar.gz $(PLUGINS:%=bin/ipwitness-$(VERSION)-%.tar.gz) $(DIST)/
 	@cp bin/ipwitness-image.tar $(DIST)/ipwitness-$(VERSION)-image.tar
 	@for a in $(ARCHES); do \
 		$(SBOM_TOOL) bin -json -std -noserial -notimestamp -version $(VERSION) \
 			-output $(DIST)/ipwitness-$(VERSION)-linux-$$a.cdx.json bin/release/$$a/build/out/ipwitness; \
 	done
+	@for system in $(PLUGINS); do \
+		$(SBOM_TOOL) bin -json -std -noserial -notimestamp -version $(VERSION) \
+			-output $(DIST)/ipwitness-$(VERSION)-$$system.cdx.json bin/release/$$system/ipwitness-$(VERSION)-$$system/ipwitness; \
+	done
 	@$(HELM) package deploy/helm/ipwitness --version $(CHART_VERSION) --app-version $(VERSION) --destination $(DIST) >/dev/null
 	@$(RELEASE_TOOL) -dir $(DIST) -version $(VERSION) -revision $(REVISION) -go $$(go env GOVERSION) \
-		-arch $(subst $(space),$(comma),$(strip $(ARCHES))) -image $(IMAGE) -builder '$(BUILDER)'
+		-arch $(subst $(space),$(comma),$(strip $(ARCHES))) -plugins '$(subst $(space),$(comma),$(strip $(PLUGINS)))' -epoch $(EPOCH) -image $(IMAGE) -builder '$(BUILDER)'
 	@ls -s --human-readable $(DIST)
 
 .PHONY: as-root
@@ -227,6 +250,10 @@ model: ## Run a minute of random histories in the aggregator and in the referenc
 .PHONY: crash
 crash: deps-test build ## Kill an aggregator 100 times under load and compare its history with what happened; ARGS='-kills 20'
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 1h -v $(EXEC_AS_ROOT) -run '^TestTheHistoryOutlivesSIGKILLUnderLoad$$' ./tests -args $(or $(ARGS),-kills 100)
+
+.PHONY: chaos
+chaos: deps-test build ## Kill, pause and cut off three replicas under load for minutes, and check what they say; ARGS='-replicas 2 -rounds 5'
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 2h -v $(EXEC_AS_ROOT) -run '^TestReplicasUnderFaultsAndLoad$$' ./tests -args $(or $(ARGS),-replicas 3 -rounds 5)
 
 .PHONY: test-cluster
 test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes with two nodes, as root; the first run builds it (minutes)
@@ -338,7 +365,7 @@ update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in
 
 .PHONY: update-web-pictures
 update-web-pictures: deps-test deps-pictures web-modules cni-plugins ## Take the pictures of the web page in docs/images again, as root (a minute)
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^(TestPicturesOfTheDocs|TestFiftyThousandOwners.*)$$' ./tests/web -args -pictures '$(CURDIR)/docs/images'
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^(TestPicturesOfTheDocs|TestTheTrendOfEachPool|TestFiftyThousandOwners.*)$$' ./tests/web -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: update-recording
 update-recording: deps-demo cni-plugins ## Record the demo again for the README, as root (half a minute)

@@ -209,7 +209,7 @@ func TestAnAcknowledgementEndsWithANodeThatIsGivenUp(t *testing.T) {
 		w.next(updated)
 		a.cancel()
 		if c := w.next(updated); c.GetAcknowledgement() == nil { // disconnected owners are not new owners
-			t.Errorf("got %v, want it acknowledged while the node is UNHEARD", c)
+			t.Errorf("got %v, want it acknowledged while the node is DISCONNECTED", c)
 		}
 		l.wantAcknowledged(w.next(updated), false)
 		time.Sleep(2 * time.Hour) // no timer fires for a resolved conflict

@@ -261,7 +261,8 @@ func (a *Aggregator) Run(ctx context.Context) error {
 			if a.core.share != nil && a.core.kubernetes == nil {
 				return a.core.leadByShare(ctx)
 			}
-			return a.core.kubernetes.Lead(ctx, a.core.lead)
+			fitness := &fitness{coverage: a.core.coverage, clock: a.core.facts.Clock}
+			return a.core.kubernetes.Lead(ctx, fitness.fit, a.core.lead)
 		}
 		return nil
 	})

@@ -225,6 +225,22 @@ func TestExhaustionOfAPoolIsPredicted(t *testing.T) {
 		if in := out.GetPools()[0].GetExhaustedIn().AsDuration(); in < 500*time.Second || in > 600*time.Second {
 			t.Errorf("got full in %s, want about 55 times 10 seconds", in)
 		}
+		if got := out.GetPools()[0].GetHistory(); len(got) != 0 {
+			t.Errorf("got a history of %d samples, want none unless it is asked for", len(got))
+		}
+		if out, err = l.client.ListPools(l.ctx, &pb.ListPoolsRequest{History: true}); err != nil {
+			t.Fatal(err)
+		}
+		history := out.GetPools()[0].GetHistory()
+		if len(history) < 33 || len(history) > 35 {
+			t.Fatalf("got %d samples of 33 minutes, want one for each", len(history))
+		}
+		for i, s := range history[1:] {
+			before := history[i]
+			if lasted, grown := s.GetAt().AsTime().Sub(before.GetAt().AsTime()), s.GetAllocated()-before.GetAllocated(); lasted.Seconds() != 10*float64(grown) {
+				t.Errorf("got %d more addresses in %s, want one in 10 seconds", grown, lasted)
+			}
+		}
 		all := l.findings()
 		if !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPoolExhaustion }) {
 			t.Errorf("got %d findings, want one about the exhaustion of the pool", len(all))

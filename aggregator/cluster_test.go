@@ -306,7 +306,7 @@ func TestCloneIsNotTheRebootedMachine(t *testing.T) {
 		synctest.Wait()
 		one.cancel()
 		synctest.Wait()
-		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetState() != pb.Owner_UNHEARD {
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetState() != pb.Owner_DISCONNECTED {
 			t.Errorf("got %v, want the pod of a disconnected node", got)
 		}
 		two.cancel()

@@ -98,7 +98,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	if c.exports, err = export.New(export.Config{
 		Settings: cfg.export, Journal: c.journal, Shared: shared(cfg.kubernetes), Log: cfg.log, Clock: func() time.Time { return clock().Time() },
-		Cluster: cfg.policy.Cluster, Version: cfg.version,
+		Complete: func() bool { return !c.coverage.Current().GetIncomplete() }, Cluster: cfg.policy.Cluster, Version: cfg.version,
 	}); err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}

@@ -105,8 +105,8 @@ func TestNothingChangesWhenAnAgentReconnects(t *testing.T) {
 		// The agent disconnects, and returns with the same table.
 		old.cancel()
 		synctest.Wait()
-		if o := l.owners(&pb.ListOwnersRequest{Address: addr}); o[0].GetState() != pb.Owner_UNHEARD {
-			t.Errorf("got state %s, want UNHEARD", o[0].GetState())
+		if o := l.owners(&pb.ListOwnersRequest{Address: addr}); o[0].GetState() != pb.Owner_DISCONNECTED {
+			t.Errorf("got state %s, want DISCONNECTED", o[0].GetState())
 		}
 		a := l.dial().send(table(2)).sync()
 		if !slices.ContainsFunc([]bool{a.contests[addr]}, func(b bool) bool { return b }) {

@@ -37,7 +37,7 @@ func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {
 		a.cancel()
 		time.Sleep(59 * time.Second)
 		c := l.conflict(pb.Conflict_SUSPECTED)
-		if !strings.Contains(c.GetSummary(), "disconnected") || c.GetOwners()[0].GetState() != pb.Owner_UNHEARD {
+		if !strings.Contains(c.GetSummary(), "disconnected") || c.GetOwners()[0].GetState() != pb.Owner_DISCONNECTED {
 			t.Errorf("got %v, want it to say that the node is disconnected", c)
 		}
 		time.Sleep(2 * time.Second)
@@ -49,8 +49,8 @@ func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {
 			t.Errorf("got %v, want no owner", got)
 		}
 		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
-		if len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetState() != pb.Node_UNHEARD {
-			t.Errorf("got %v, want the node as UNHEARD", nodes)
+		if len(nodes.GetNodes()) != 1 || nodes.GetNodes()[0].GetState() != pb.Node_DISCONNECTED {
+			t.Errorf("got %v, want the node as DISCONNECTED", nodes)
 		}
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetState() != pb.Owner_LIVE {

@@ -135,8 +135,8 @@ func TestNodesHaveSeries(t *testing.T) {
 		if up, down := l.metric("ipwitness_node_up", "n1"), l.metric("ipwitness_node_up", "n2"); up != 1 || down != 0 {
 			t.Errorf("n1 and n2, which is silent: got %v and %v, want 1 and 0", up, down)
 		}
-		if live, unheard := l.metric("ipwitness_nodes", "live"), l.metric("ipwitness_nodes", "unheard"); live != 1 || unheard != 1 {
-			t.Errorf("got %v live nodes and %v unheard, want one of each", live, unheard)
+		if live, disconnected := l.metric("ipwitness_nodes", "live"), l.metric("ipwitness_nodes", "disconnected"); live != 1 || disconnected != 1 {
+			t.Errorf("got %v live nodes and %v disconnected, want one of each", live, disconnected)
 		}
 		if byName, _ := l.series(); byName["ipwitness_node_up"] != 2 {
 			t.Errorf("got %d series of nodes, want 2", byName["ipwitness_node_up"])
@@ -169,7 +169,7 @@ func TestNodesWithoutAnAgentAreReported(t *testing.T) {
 		silent.cancel()
 	}
 	wait.Until(t, "one absent node and two silent ones", func() bool {
-		return l.metric("ipwitness_nodes", "absent") == 1 && l.metric("ipwitness_nodes", "unheard") == 2
+		return l.metric("ipwitness_nodes", "absent") == 1 && l.metric("ipwitness_nodes", "disconnected") == 2
 	})
 	byName, _ := l.series()
 	if got := byName["ipwitness_node_up"]; got != 3 {
@@ -193,7 +193,7 @@ func TestNodesThatShouldHaveNoAgentAreNotReported(t *testing.T) {
 	narrowed := l.dial().send(snapshot(hello("n4", 1))).sync()
 	narrowed.cancel()
 	wait.Until(t, "two absent nodes and a silent one", func() bool {
-		return l.metric("ipwitness_nodes", "absent") == 2 && l.metric("ipwitness_nodes", "unheard") == 1
+		return l.metric("ipwitness_nodes", "absent") == 2 && l.metric("ipwitness_nodes", "disconnected") == 1
 	})
 	if byName, _ := l.series(); byName["ipwitness_node_up"] != 4 {
 		t.Errorf("no pod of agents is known: got %d series of nodes, want 4", byName["ipwitness_node_up"])

@@ -85,7 +85,7 @@ func TestNodesAreWatched(t *testing.T) {
 	only.await("n2", func(m *pb.WatchNodesResponse) bool { return m.GetNode().GetName() == "n2" })
 	n1.cancel()
 	w.await("n1 is disconnected", func(m *pb.WatchNodesResponse) bool {
-		return m.GetType() == pb.Watch_UPDATED && m.GetNode().GetName() == "n1" && m.GetNode().GetState() == pb.Node_UNHEARD
+		return m.GetType() == pb.Watch_UPDATED && m.GetNode().GetName() == "n1" && m.GetNode().GetState() == pb.Node_DISCONNECTED
 	})
 	if r, body := ask(t, "GET", url+"/v1/nodes/n2"); r.StatusCode != 200 || !strings.Contains(compact(t, body), `"name":"n2"`) || live.GetNode().GetBootId() == "" {
 		t.Errorf("got %d %s, want n2", r.StatusCode, body)

@@ -100,11 +100,11 @@ func TestReportingAnotherNodesBootIDDoesNotExcludeIt(t *testing.T) {
 		victim.send(podVeth(3, "more", "10.244.0.6")).sync()
 		again.cancel()
 		synctest.Wait()
-		want("liar UNHEARD, victim LIVE")
+		want("liar DISCONNECTED, victim LIVE")
 		victim.cancel()
 		synctest.Wait()
 		l.report(lie)
-		want("liar LIVE, victim UNHEARD")
+		want("liar LIVE, victim DISCONNECTED")
 		l.report(hello("victim", 1), podVeth(2, "web", addr)).sync()
 		want("liar LIVE where victim is, victim LIVE where liar is")
 	})
@@ -123,15 +123,15 @@ func TestNodesWithTheSameBootIDAndNamespace(t *testing.T) {
 		"two nodes on one kernel":       {another("boot-n1", "4026532999", hello("n2", 1)), "n1 LIVE, n2 LIVE"},
 		"one network namespace's inode": {another("boot-n2", "4026531840", hello("n2", 1)), "n1 LIVE, n2 LIVE"},
 		"a newer agent":                 {hello("n1", 2), "n1 LIVE"},
-		"it was booted":                 {another("boot-later", "4026531840", hello("n1", 2)), "n1 LIVE, n1@boot-n1 UNHEARD"},
-		"it was renamed":                {inPlaceOf("n1", "n2"), "n1 UNHEARD, n2 LIVE"},
+		"it was booted":                 {another("boot-later", "4026531840", hello("n1", 2)), "n1 LIVE, n1@boot-n1 DISCONNECTED"},
+		"it was renamed":                {inPlaceOf("n1", "n2"), "n1 DISCONNECTED, n2 LIVE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newGuardedLab(t, "n1", "n2")
 				pod := podVeth(2, "web", addr)
 				first := l.report(hello("n1", 1), pod)
-				if strings.Contains(test.want, "UNHEARD") {
+				if strings.Contains(test.want, "DISCONNECTED") {
 					first.cancel()
 					synctest.Wait()
 				}

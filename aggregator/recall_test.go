@@ -78,8 +78,8 @@ func TestAConflictIsKnownAfterARestart(t *testing.T) {
 		t.Errorf("got %v before any node has reported, want %v", away, before)
 	}
 	for _, o := range away.GetOwners() {
-		if o.GetState() != pb.Owner_UNHEARD {
-			t.Errorf("got owner %v, want it UNHEARD", o)
+		if o.GetState() != pb.Owner_DISCONNECTED {
+			t.Errorf("got owner %v, want it DISCONNECTED", o)
 		}
 	}
 	if len(away.GetRemedy()) != 0 {

@@ -84,8 +84,8 @@ func TestWatchOwnersBeginsWithThePresentState(t *testing.T) {
 			t.Errorf("got a bookmark after %s", time.Since(began))
 		}
 		a.cancel()
-		if got := w.until(pb.Watch_NODE); got[len(got)-1].GetNode().GetState() != pb.Node_UNHEARD {
-			t.Errorf("got %v, want the node UNHEARD", got)
+		if got := w.until(pb.Watch_NODE); got[len(got)-1].GetNode().GetState() != pb.Node_DISCONNECTED {
+			t.Errorf("got %v, want the node DISCONNECTED", got)
 		}
 	})
 }

@@ -51,7 +51,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 	add(t, one.cni(podsByPTP), "web-0")
 	c.awaitPod(addr, "web-0")
 	one.agent.Kill()
-	c.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
+	c.awaitNode("node1", ipwitnessv1.Node_DISCONNECTED)
 	add(t, two.cni(podsByPTP), "web-1")
 	c.wantConflict(addr, ipwitnessv1.Conflict_SUSPECTED, "assigned-twice", "default/web-0 | default/web-1", "NETWORK pods",
 		"which is disconnected")
@@ -60,7 +60,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 	two.plantNext()
 	c.wantActive(addr + " SUSPECTED")
 	c.wantConfirmed()
-	c.row("L2-unheard", addr, "node-unheard")
+	c.row("L2-unheard", addr, "node-disconnected")
 
 	// The node reports again, without the pod.
 	one.sh("ip netns del web-0")

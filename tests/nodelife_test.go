@@ -239,7 +239,7 @@ const pods = "pods=10.244.0.0/16"
 // unheard waits until a node and all its owners are disconnected.
 func (c *cluster) unheard(n *lab) {
 	c.t.Helper()
-	c.awaitNode(n.name, ipwitnessv1.Node_UNHEARD)
+	c.awaitNode(n.name, ipwitnessv1.Node_DISCONNECTED)
 	wait.Until(c.t, "no owner on "+n.name+" to be LIVE", func() bool {
 		return !slices.ContainsFunc(c.everyOwner(), func(o *ipwitnessv1.Owner) bool {
 			return o.GetNode() == n.name && o.GetState() == ipwitnessv1.Owner_LIVE && o.GetWorkload().GetKind() != ipwitnessv1.Workload_EXTERNAL
@@ -252,7 +252,7 @@ func (w *watch) leaves(name string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
-		if e.GetNode().GetName() == name && e.GetNode().GetState() == ipwitnessv1.Node_UNHEARD {
+		if e.GetNode().GetName() == name && e.GetNode().GetState() == ipwitnessv1.Node_DISCONNECTED {
 			n++
 		}
 	}
@@ -439,7 +439,7 @@ func TestTwoNodesWithOneName(t *testing.T) {
 
 	// The other twin continues alone.
 	twin.agent.Kill()
-	c.awaitNode(long, ipwitnessv1.Node_UNHEARD)
+	c.awaitNode(long, ipwitnessv1.Node_DISCONNECTED)
 	c.awaitNode("node1", ipwitnessv1.Node_LIVE)
 }
 
@@ -595,8 +595,8 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	wait.Until(t, "the watch to begin", rows("ADDED LIVE"))
 	c.nodes[1].agent.Kill()
 	c.unheard(c.nodes[1])
-	wantWords(t, c.says("nodes"), "UNHEARD")
-	wait.Until(t, "the watch to tell of it", rows("ADDED LIVE", "UPDATED UNHEARD"))
+	wantWords(t, c.says("nodes"), "DISCONNECTED")
+	wait.Until(t, "the watch to tell of it", rows("ADDED LIVE", "UPDATED DISCONNECTED"))
 	c.nodes[1].witness(c.nodes[1].args...)
-	wait.Until(t, "the watch to tell that it is back", rows("ADDED LIVE", "UPDATED UNHEARD", "UPDATED LIVE"))
+	wait.Until(t, "the watch to tell that it is back", rows("ADDED LIVE", "UPDATED DISCONNECTED", "UPDATED LIVE"))
 }

@@ -94,6 +94,7 @@ type provenance struct {
 		BuildDefinition struct {
 			ExternalParameters struct {
 				Architectures      []string
+				Plugins            []string
 				UncommittedChanges bool
 			}
 			ResolvedDependencies []struct {
@@ -249,15 +250,18 @@ func TestTheKrewManifestInstallsThePackages(t *testing.T) {
 	if err := yaml.Unmarshal(p.read("ipwitness.yaml"), &manifest); err != nil {
 		t.Fatal(err)
 	}
-	arches := p.arches()
-	if manifest.Metadata.Name != "ipwitness" || len(manifest.Spec.Platforms) != len(arches) {
-		t.Fatalf("got %s with %d platforms, want ipwitness with %d", manifest.Metadata.Name, len(manifest.Spec.Platforms), len(arches))
+	var systems []string
+	for _, arch := range p.arches() {
+		systems = append(systems, "linux-"+arch)
+	}
+	systems = append(systems, p.provenance().Predicate.BuildDefinition.ExternalParameters.Plugins...)
+	if manifest.Metadata.Name != "ipwitness" || len(manifest.Spec.Platforms) != len(systems) {
+		t.Fatalf("got %s with %d platforms, want ipwitness with %d", manifest.Metadata.Name, len(manifest.Spec.Platforms), len(systems))
 	}
 	for i, platform := range manifest.Spec.Platforms {
-		arch := arches[i]
-		file := p.one("ipwitness-*-linux-" + arch + ".tar.gz")
-		if got := platform.Selector.MatchLabels; got["os"] != "linux" || got["arch"] != arch {
-			t.Errorf("got the platform %v, want linux and %s", got, arch)
+		file := p.one("ipwitness-*-" + systems[i] + ".tar.gz")
+		if got := platform.Selector.MatchLabels; got["os"]+"-"+got["arch"] != systems[i] {
+			t.Errorf("got the platform %v, want %s", got, systems[i])
 		}
 		if path.Base(platform.URI) != file || path.Base(path.Dir(platform.URI)) != manifest.Spec.Version || platform.SHA256 != p.sums[file] {
 			t.Errorf("got %s with %s, want %s of version %s with %s", platform.URI, platform.SHA256, file, manifest.Spec.Version, p.sums[file])
@@ -272,6 +276,17 @@ func TestTheKrewManifestInstallsThePackages(t *testing.T) {
 				t.Errorf("%s has no %s to copy to %s", file, f.From, f.To)
 			}
 			installed = append(installed, path.Base(f.From))
+		}
+		built, err := buildinfo.Read(strings.NewReader(packed[platform.Files[0].From].Data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		target := map[string]string{}
+		for _, s := range built.Settings {
+			target[s.Key] = s.Value
+		}
+		if got := target["GOOS"] + "-" + target["GOARCH"]; got != systems[i] {
+			t.Errorf("got a program for %s in %s", got, file)
 		}
 		if !slices.Contains(installed, platform.Bin) || !slices.Contains(installed, "LICENSE") {
 			t.Errorf("got files %v and the program %s, want the program and its licence", installed, platform.Bin)

@@ -136,7 +136,7 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 	s.pair("node1", "node1")
 	s.trust() // clients of the test may also have to reconnect
 	one.cut()
-	s.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
+	s.awaitNode("node1", ipwitnessv1.Node_DISCONNECTED)
 	one.mend()
 	s.awaitNode("node1", ipwitnessv1.Node_LIVE)
 	for _, p := range []*netlab.Program{s.program, one.agent} {

@@ -100,7 +100,7 @@ func newOwnerFilter(q interface {
 	return f, err
 }
 
-var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or UNHEARD: omit it for all owners")
+var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or DISCONNECTED: omit it for all owners")
 
 // conflictFilter selects conflicts by their address, and by a single owner that meets all other
 // conditions.

@@ -36,7 +36,7 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/explain          ?address= &case=true
 /v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &at=
 /v1/findings/{id}
-/v1/pools
+/v1/pools            ?history=true
 /v1/nodes
 /v1/nodes/{name}
 /v1/clusters

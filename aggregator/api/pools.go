@@ -30,8 +30,8 @@ func parsePoolPlace(token string) (p findings.PoolPlace, err error) {
 	return findings.PoolPlace{IPAM: parts[0], Node: parts[1], Name: parts[2]}, nil
 }
 
-// walkPools returns a walk of the pools after a place.
-func (s *Service) walkPools(from findings.PoolPlace) *walk[findings.PoolPlace, *pb.Pool] {
+// walkPools returns a walk of the pools after a place, with their use over time if history is set.
+func (s *Service) walkPools(from findings.PoolPlace, history bool) *walk[findings.PoolPlace, *pb.Pool] {
 	return &walk[findings.PoolPlace, *pb.Pool]{
 		facts: s.Facts, less: findings.PoolPlace.Less, last: &from,
 		keys: func(last *findings.PoolPlace) iter.Seq[findings.PoolPlace] {
@@ -39,7 +39,11 @@ func (s *Service) walkPools(from findings.PoolPlace) *walk[findings.PoolPlace, *
 		},
 		read: func(at findings.PoolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
 			if !at.Pool.Ended {
-				into = append(into, item[*pb.Pool]{poolPlace(at), convert.Pool(&at.Pool.Rec, s.Findings.Pools.Use(at.Pool))})
+				one := convert.Pool(&at.Pool.Rec, s.Findings.Pools.Use(at.Pool))
+				if history {
+					one.History = convert.PoolHistory(s.Findings.Pools.History(at.Pool))
+				}
+				into = append(into, item[*pb.Pool]{poolPlace(at), one})
 			}
 			return into, false
 		},
@@ -54,6 +58,6 @@ func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.List
 	}
 	coverage := s.Coverage.Current()
 	pools := newPage[*pb.Pool](q.GetPageSize())
-	next := fill(pools, s.walkPools(from))
+	next := fill(pools, s.walkPools(from, q.GetHistory()))
 	return &pb.ListPoolsResponse{Pools: pools.items, NextPageToken: next, Coverage: coverage}, nil
 }

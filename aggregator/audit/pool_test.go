@@ -146,11 +146,48 @@ func TestGrowthOfAPool(t *testing.T) {
 	if got := in(2, 16); got != 0 {
 		t.Errorf("got %v without growth, want 0", got)
 	}
-	if got := in(62, 136); got != 7320 {
-		t.Errorf("got %v at 60 addresses in the last 61 minutes, want 7320", got)
+	if got := in(62, 136); got != 7200 {
+		t.Errorf("got %v at 60 addresses in the last hour, want 7200", got)
 	}
 	if got := in(63, 256); got != 0 {
 		t.Errorf("got %v of a full pool, want 0", got)
+	}
+}
+
+func TestTheHistoryOfAPool(t *testing.T) {
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Ranges: []ipam.Range{prefix("10.0.0.0/8"), prefix("fd00::/126")}}}
+	var g audit.Growth
+	see := func(after time.Duration, v4 int) { g.See(start.Add(after), audit.Tally{v4, 1}) }
+	want := func(why string, allocated audit.Tally, want ...audit.Used) {
+		t.Helper()
+		if got := g.History(p, allocated); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", why, got, want)
+		}
+	}
+	used := func(after time.Duration, n uint64) audit.Used { return audit.Used{At: start.Add(after), Allocated: n} }
+	want("a new pool", audit.Tally{})
+	see(0, 1)
+	see(20*time.Second, 2)
+	see(40*time.Second, 2)
+	see(70*time.Second, 5)
+	want("the end of each minute", audit.Tally{1 << 20}, used(20*time.Second, 2), used(70*time.Second, 5))
+	want("the fuller family", audit.Tally{1, 3}, used(20*time.Second, 1), used(70*time.Second, 1))
+	see(59*time.Minute, 6)
+	see(89*time.Minute, 7)
+	want("the end of each half hour before the last hour", audit.Tally{1 << 20},
+		used(70*time.Second, 5), used(59*time.Minute, 6), used(89*time.Minute, 7))
+	see(25*time.Hour+10*time.Minute, 8)
+	want("what was used a day ago", audit.Tally{1 << 20},
+		used(59*time.Minute, 6), used(89*time.Minute, 7), used(25*time.Hour+10*time.Minute, 8))
+	for minute := range 50 * 60 {
+		see(26*time.Hour+time.Duration(minute)*time.Minute, minute)
+	}
+	got := g.History(p, audit.Tally{1 << 20})
+	if len(got) < 60+46 || len(got) > 60+50 {
+		t.Errorf("got %d samples of a pool that changes each minute, want one for each minute of an hour and each half hour of a day", len(got))
+	}
+	if kept := got[len(got)-1].At.Sub(got[0].At); kept < 24*time.Hour || kept > 24*time.Hour+30*time.Minute {
+		t.Errorf("got a history of %s, want a day", kept)
 	}
 }
 

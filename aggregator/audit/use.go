@@ -62,40 +62,90 @@ func Use(p *verdict.Pool, allocated, leaked Tally, g *Growth, now verdict.Stamp)
 	return use
 }
 
-// Growth has samples of a pool's use in the last hour, at least one minute apart.
+// Growth has samples of a pool's use in the last day: the use at the end of each minute in which it
+// changed, and at the end of each half hour if that was more than an hour ago. Between two samples, the
+// use was that of the first one.
 type Growth struct {
 	samples []sample
 }
 
+// sample is the use of a pool from a time on. It is small because there may be many pools.
 type sample struct {
 	at        verdict.Stamp
-	allocated Tally
+	allocated [Both]uint32
 }
 
-// See records the use of the pool before a change.
+// of returns the number of addresses of a family.
+func (s sample) of(f Family) int { return Tally{int(s.allocated[IPv4]), int(s.allocated[IPv6])}.Of(f) }
+
+const (
+	// growthRange is the time that growth is measured in, and historyRange is the time that samples
+	// are kept.
+	growthRange, historyRange = time.Hour, 24 * time.Hour
+	// fine and coarse are the distances of samples within growthRange, and before it.
+	fine, coarse = time.Minute, 30 * time.Minute
+)
+
+// See records the use of the pool now.
 func (g *Growth) See(now verdict.Stamp, allocated Tally) {
-	if n := len(g.samples); n > 0 && now.Sub(g.samples[n-1].at) < time.Minute {
+	s := sample{now, [Both]uint32{uint32(allocated[IPv4]), uint32(allocated[IPv6])}}
+	switch n := len(g.samples); {
+	case n > 0 && g.samples[n-1].allocated == s.allocated:
+		return
+	case n > 0 && together(g.samples[n-1].at, now, fine):
+		g.samples[n-1] = s
 		return
 	}
-	g.samples = append(g.samples, sample{now, allocated})
-	for len(g.samples) > 1 && now.Sub(g.samples[1].at) > time.Hour {
-		g.samples = g.samples[1:]
+	g.samples = append(g.samples, s)
+	kept := g.samples[:0]
+	for i, s := range g.samples {
+		if i+1 < len(g.samples) {
+			next, age := g.samples[i+1].at, now.Sub(g.samples[i+1].at)
+			if age > historyRange || age > growthRange && together(s.at, next, coarse) {
+				continue
+			}
+		}
+		kept = append(kept, s)
 	}
+	g.samples = kept
 }
 
-// rate returns the growth of a pool in addresses of a family per second; 0 if it is not known.
+// together reports whether two times are in the same interval of a length.
+func together(a, b verdict.Stamp, length time.Duration) bool {
+	return a/verdict.Stamp(length) == b/verdict.Stamp(length)
+}
+
+// Used is the number of addresses that are allocated from a time on.
+type Used struct {
+	At        verdict.Stamp
+	Allocated uint64
+}
+
+// History returns the use of a pool in the last day, the oldest first, in addresses of the family that
+// Use is about.
+func (g *Growth) History(p *verdict.Pool, allocated Tally) []Used {
+	scarce, _ := Scarce(p, allocated)
+	out := make([]Used, 0, len(g.samples))
+	for _, s := range g.samples {
+		out = append(out, Used{s.at, uint64(s.of(scarce))})
+	}
+	return out
+}
+
+// rate returns the growth of a pool in the last hour in addresses of a family per second; 0 if it is
+// not known.
 func (g *Growth) rate(now verdict.Stamp, allocated Tally, family Family) float64 {
 	if len(g.samples) == 0 {
 		return 0
 	}
 	first := g.samples[0]
 	for _, s := range g.samples {
-		if now.Sub(s.at) <= time.Hour {
+		if now.Sub(s.at) <= growthRange {
 			break
 		}
 		first = s
 	}
-	lasted, grown := now.Sub(first.at), allocated.Of(family)-first.allocated.Of(family)
+	lasted, grown := min(now.Sub(first.at), growthRange), allocated.Of(family)-first.of(family)
 	if lasted < time.Minute || grown <= 0 {
 		return 0
 	}

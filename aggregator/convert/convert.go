@@ -89,7 +89,7 @@ func Course(a netip.Addr, id *verdict.Identity, c *verdict.Course) *pb.Conflict 
 func (s *Converter) Node(n *facts.Node) *pb.Node {
 	state := pb.Node_LIVE
 	if n.Rec.Unheard {
-		state = pb.Node_UNHEARD
+		state = pb.Node_DISCONNECTED
 	}
 	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), s.tenantProblem(n), floodProblems(n))
 	if u := n.Status.GetUnparsed(); u != nil {

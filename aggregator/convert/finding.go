@@ -95,5 +95,14 @@ func Pool(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
 	return out
 }
 
+// PoolHistory returns the use of a pool over time in the format of the API.
+func PoolHistory(used []audit.Used) []*pb.Pool_Sample {
+	out := make([]*pb.Pool_Sample, 0, len(used))
+	for _, u := range used {
+		out = append(out, &pb.Pool_Sample{At: timestamp(u.At), Allocated: u.Allocated})
+	}
+	return out
+}
+
 // maxExhaustion limits how far ahead the exhaustion of a pool is predicted.
 const maxExhaustion = 365 * 24 * time.Hour

@@ -9,7 +9,7 @@ import (
 
 // stepWords formats each rule that neither makes a conflict nor excludes an owner.
 var stepWords = map[string]func(*wording, *verdict.Step) string{
-	verdict.RuleNodeUnheard: func(w *wording, s *verdict.Step) string {
+	verdict.RuleNodeDisconnected: func(w *wording, s *verdict.Step) string {
 		return fmt.Sprintf("%s was last seen on node %s, which is disconnected. It counts as alive until the node has been disconnected for %s.",
 			capital(w.name(s.Owners[0].Owner)), s.Scope.Node, w.policy.NodeTimeout)
 	},

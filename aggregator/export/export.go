@@ -46,8 +46,11 @@ type Config struct {
 	Journal *journal.Journal
 	// Shared is where the replicas keep what they have told; nil if there are no other replicas.
 	Shared Shared
-	Log    *slog.Logger
-	Clock  func() time.Time
+	// Complete reports whether this replica knows everything, so that what it does not know is over; nil if
+	// there are no other replicas.
+	Complete func() bool
+	Log      *slog.Logger
+	Clock    func() time.Time
 	// Cluster is the name of the cluster, and Version that of this program.
 	Cluster, Version string
 }
@@ -98,7 +101,7 @@ func (e *Exporters) add(cfg *Config, kind, number string, via *client, to receiv
 		name += " " + number
 	}
 	e.all = append(e.all, &exporter{
-		Journal: cfg.Journal, Shared: cfg.Shared, Log: cfg.Log.With("exporter", kind, "receiver", via.host), Clock: cfg.Clock,
+		Journal: cfg.Journal, Shared: cfg.Shared, Complete: cfg.Complete, Log: cfg.Log.With("exporter", kind, "receiver", via.host), Clock: cfg.Clock,
 		name: name, stats: Stats{Exporter: kind, Receiver: via.host}, to: to,
 	})
 }

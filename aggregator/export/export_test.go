@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,8 @@ type bench struct {
 	// shared is set for a replica, which exports only between lead and follow.
 	shared Shared
 	follow func()
+	// complete is set if the replica knows everything.
+	complete atomic.Bool
 }
 
 func newBench(t testing.TB, settings Settings) *bench {
@@ -89,7 +92,7 @@ func (b *bench) start() {
 	log := slog.New(slog.DiscardHandler)
 	b.Journal = journal.New(journal.Config{Dir: b.dir, Retention: journal.DefaultRetention, Size: journal.DefaultSize, Clock: b.clock, Log: log})
 	var err error
-	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3", Shared: b.shared})
+	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3", Shared: b.shared, Complete: b.complete.Load})
 	b.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
@@ -295,6 +298,24 @@ func TestWebhookTransitions(t *testing.T) {
 }
 
 // The same event is sent until it is accepted, with the same id and a valid signature, and before the
+// A webhook gets the end of a conflict that was confirmed, even if it was not confirmed any longer when it ended.
+func TestAWebhookGetsTheEndOfWhatWasConfirmed(t *testing.T) {
+	h := newHook(t)
+	b := newBench(t, Settings{Webhook: h.URL})
+	b.state()
+	c := b.conflict(1)
+	b.changed(c)
+	c.State, c.ConfirmedAt = pb.Conflict_SUSPECTED, nil
+	b.changed(c)
+	b.changed(resolved(c, b.clock()))
+	never := b.conflict(2)
+	never.State, never.ConfirmedAt = pb.Conflict_SUSPECTED, nil
+	b.changed(never)
+	b.changed(resolved(never, b.clock()))
+	b.changed(b.conflict(3))
+	b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.suspected", "10.0.0.1 conflict.resolved", "10.0.0.3 conflict.confirmed")
+}
+
 // next one; also after a restart.
 func TestAWebhookThatFailsGetsEverythingInOrder(t *testing.T) {
 	h := newHook(t)

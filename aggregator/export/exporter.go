@@ -3,7 +3,6 @@ package export
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -31,8 +30,6 @@ const (
 	movedEvery = 10 * time.Second
 	// claimedAtOnce is the number of transitions that are claimed at a time if there are other replicas.
 	claimedAtOnce = 256
-	// complainAfter is how long a receiver may fail before that is a problem.
-	complainAfter = time.Minute
 )
 
 // A receiver delivers transitions to another system.
@@ -57,29 +54,17 @@ type receiver interface {
 	stateful() bool
 }
 
-// Stats are the counters of one exporter.
-type Stats struct {
-	// Exporter is otlp, alertmanager or webhook, and Receiver is the host of the receiver.
-	Exporter, Receiver string
-	// Sent transitions were accepted. Refused ones were not, because of their content. Failures is the
-	// number of attempts that failed.
-	Sent, Refused, Failures uint64
-	// Lost is the number of periods of which the journal did not have all transitions any more.
-	Lost uint64
-	// Lag is the age of the oldest transition that is waiting; 0 if there is none.
-	Lag time.Duration
-}
-
 // An exporter follows the journal for one receiver.
 type exporter struct {
 	Journal *journal.Journal
-	// Shared is nil if there are no other replicas.
-	Shared Shared
-	Log    *slog.Logger
-	Clock  func() time.Time
-	name   string // of the cursor
-	to     receiver
-	phases phases
+	// Shared and Complete are nil if there are no other replicas.
+	Shared   Shared
+	Complete func() bool
+	Log      *slog.Logger
+	Clock    func() time.Time
+	name     string // of the cursor
+	to       receiver
+	phases   phases
 	// handover is what the leaders have told; nil if there are no other replicas.
 	handover *handover
 
@@ -90,21 +75,6 @@ type exporter struct {
 	// rejected is why the receiver does not accept transitions. interrupted is why the journal or the
 	// ledger cannot be used.
 	rejected, interrupted trouble
-}
-
-// trouble is an error that has lasted for some time; zero for none.
-type trouble struct {
-	since time.Time
-	err   error
-}
-
-// note notes an error. It reports whether it is the first one in a row.
-func (t *trouble) note(err error, now time.Time) (first bool) {
-	if first = t.err == nil; first {
-		t.since = now
-	}
-	t.err = err
-	return first
 }
 
 // run exports until ctx ends.
@@ -146,7 +116,7 @@ func (x *exporter) follow(ctx context.Context) error {
 	}
 	moved := x.Clock()
 	for {
-		until, _, more := x.Journal.Written()
+		until, whole, more := x.Journal.Written()
 		lost, from, err := x.Journal.Lost(at, until)
 		if err != nil {
 			return err
@@ -184,6 +154,11 @@ func (x *exporter) follow(ctx context.Context) error {
 		if at = reached; at.Before(until) {
 			continue
 		}
+		if whole {
+			if err := x.correct(ctx, at); err != nil {
+				return err
+			}
+		}
 		if err := x.idle(ctx, replaced, more); err != nil {
 			return err
 		}
@@ -213,6 +188,11 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 	if at, err = x.whole(ctx, replaced); err != nil {
 		return at, err
 	}
+	if x.handover != nil { // if this replica ends before it has told anything, the next one continues here
+		if err := x.handover.begin(ctx, at); err != nil {
+			return at, err
+		}
+	}
 	if err := x.present(ctx, at); err != nil {
 		return at, err
 	}
@@ -222,10 +202,6 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 // resume continues where the former leader has stopped, which may have been this replica. It returns the
 // time from which on the records are compared with what was told.
 func (x *exporter) resume(ctx context.Context, replaced <-chan struct{}) (at time.Time, err error) {
-	now, err := x.whole(ctx, replaced)
-	if err != nil {
-		return at, err
-	}
 	if at = x.handover.from; !x.to.stateful() {
 		at = at.Add(-overlap)
 	}
@@ -236,10 +212,13 @@ func (x *exporter) resume(ctx context.Context, replaced <-chan struct{}) (at tim
 	switch {
 	case err != nil:
 		return at, err
-	case gap != nil && gap.GetUntil() == nil:
-		at = now
-	case gap != nil:
+	case gap == nil:
+	case gap.GetUntil() != nil:
 		at = gap.GetUntil().AsTime()
+	default: // the state at that time will never be known
+		if at, err = x.whole(ctx, replaced); err != nil {
+			return at, err
+		}
 	}
 	if x.to.stateful() {
 		return at, x.state(ctx, at, func(t transition) { x.to.restore(&t, at) })
@@ -247,9 +226,18 @@ func (x *exporter) resume(ctx context.Context, replaced <-chan struct{}) (at tim
 	return at, x.present(ctx, at)
 }
 
-// isNews reports whether the receiver has to get a transition, given what was told.
-func (x *exporter) isNews(t *transition) bool {
-	return x.handover == nil || x.to.stateful() || x.handover.news(t)
+// addNews adds a transition if the receiver has to get it, given what was told.
+func (x *exporter) addNews(some []transition, t *transition) []transition {
+	if x.handover == nil || x.to.stateful() {
+		return append(some, *t)
+	}
+	if told := x.handover.ended(t); told != nil { // the receiver gets each beginning after the end before
+		some = append(some, x.handover.unseenEnd(t.subject, *told, t.at.Add(-time.Microsecond)))
+	}
+	if x.handover.news(t) {
+		some = append(some, *t)
+	}
+	return some
 }
 
 // batch is the number of transitions that are delivered between two writes of what was told.
@@ -289,7 +277,7 @@ func (x *exporter) told(ctx context.Context, until time.Time) error {
 // idle waits until there is something to do.
 func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) error {
 	var due <-chan time.Time
-	if again := x.to.again(); !again.IsZero() {
+	if again := earlier(x.to.again(), x.overdue(x.Clock())); !again.IsZero() {
 		timer := time.NewTimer(again.Sub(x.Clock()))
 		defer timer.Stop()
 		due = timer.C
@@ -304,6 +292,14 @@ func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// earlier returns the earlier of two times; zero means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // whole waits until the journal has the complete present state, and returns its time.
@@ -326,11 +322,7 @@ func (x *exporter) whole(ctx context.Context, replaced <-chan struct{}) (time.Ti
 // present delivers the conflicts and findings that there were at a time.
 func (x *exporter) present(ctx context.Context, at time.Time) error {
 	var all []transition
-	if err := x.state(ctx, at, func(t transition) {
-		if x.isNews(&t) {
-			all = append(all, t)
-		}
-	}); err != nil {
+	if err := x.state(ctx, at, func(t transition) { all = x.addNews(all, &t) }); err != nil {
 		return err
 	}
 	for some := range slices.Chunk(all, x.batch()) {
@@ -377,11 +369,10 @@ func (x *exporter) read(ctx context.Context, after, until time.Time) (some []tra
 	q := journal.Query{After: after, Until: until.Add(time.Microsecond), Kinds: x.to.kinds()}
 	err = x.Journal.Events(ctx, &q, func(e *pb.Event) bool {
 		t := x.phases.transition(e, false)
-		if !x.to.wants(&t) || !x.isNews(&t) {
+		if !x.to.wants(&t) {
 			return true
 		}
-		some = append(some, t)
-		if len(some) < x.batch() {
+		if some = x.addNews(some, &t); len(some) < x.batch() {
 			return true
 		}
 		reached = e.GetTime().AsTime()
@@ -429,117 +420,6 @@ func (x *exporter) deliver(ctx context.Context, some []transition) error {
 		}
 	}
 }
-
-// delivered counts transitions. answer says how many of them were refused; nil for none.
-func (x *exporter) delivered(n int, answer *answerError) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if answer != nil {
-		refused := min(n, answer.refused)
-		n -= refused
-		x.stats.Refused += uint64(refused)
-		x.Log.Error("the receiver refused transitions: it does not get them", "transitions", refused, "error", answer)
-	}
-	x.stats.Sent += uint64(n)
-	if x.rejected.err != nil {
-		x.Log.Info("the receiver accepts transitions again", "since", x.rejected.since)
-	}
-	x.waiting, x.rejected = time.Time{}, trouble{}
-}
-
-// failed counts a failed attempt.
-func (x *exporter) failed(err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.stats.Failures++
-	if x.rejected.note(err, x.Clock()) {
-		x.Log.Warn("cannot deliver transitions: trying again until the receiver accepts them", "error", err)
-	}
-}
-
-// interrupt notes that the journal or the ledger cannot be used.
-func (x *exporter) interrupt(err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.interrupted.note(err, x.Clock())
-}
-
-// proceed notes that the journal and the ledger can be used.
-func (x *exporter) proceed() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.interrupted = trouble{}
-}
-
-// refuse counts transitions that the receiver does not accept.
-func (x *exporter) refuse(some []transition, err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.stats.Refused += uint64(len(some))
-	first := ""
-	if len(some) > 0 {
-		first = some[0].id
-	}
-	x.Log.Error("the receiver does not accept the content of transitions: it does not get them", "transitions", len(some), "first_id", first, "error", err)
-	x.waiting = time.Time{}
-}
-
-// lose counts periods of which transitions are missing.
-func (x *exporter) lose(lost []journal.Loss) {
-	if len(lost) == 0 {
-		return
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, l := range lost {
-		x.stats.Lost++
-		if l.Pruned {
-			x.Log.Error("the journal dropped transitions before the receiver got them: raise --retention or --journal-size", "from", l.From, "until", l.Until)
-		} else {
-			x.Log.Error("the journal lost transitions before the receiver got them", "from", l.From, "until", l.Until, "events", l.Events)
-		}
-	}
-}
-
-// Stats returns the counters.
-func (x *exporter) Stats() Stats {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	out, since := x.stats, x.waiting
-	if since.IsZero() {
-		since = x.interrupted.since
-	}
-	if !since.IsZero() {
-		out.Lag = max(0, x.Clock().Sub(since))
-	}
-	return out
-}
-
-// problem describes why the receiver does not get transitions; empty if it does, or if that may be a
-// matter of seconds.
-func (x *exporter) problem() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	now := x.Clock()
-	if i := x.interrupted; i.err != nil && now.Sub(i.since) >= complainAfter {
-		return fmt.Sprintf("exports to %s at %s have failed since %s and are tried again: %s",
-			titles[x.stats.Exporter], x.stats.Receiver, i.since.UTC().Format(time.RFC3339), i.err)
-	}
-	var answer *answerError
-	wrong := errors.As(x.rejected.err, &answer) && answer.remedy() != ""
-	if x.rejected.err == nil || !wrong && now.Sub(x.rejected.since) < complainAfter {
-		return ""
-	}
-	text := fmt.Sprintf("%s at %s has not accepted what happened since %s, which is sent as soon as it does: %s",
-		titles[x.stats.Exporter], x.stats.Receiver, x.waiting.UTC().Format(time.RFC3339), x.rejected.err)
-	if wrong {
-		text += ": " + answer.remedy()
-	}
-	return text
-}
-
-// titles are the names of the receivers in sentences.
-var titles = map[string]string{"otlp": "the OpenTelemetry receiver", "alertmanager": "Alertmanager", "webhook": "the webhook"}
 
 // sleep waits for some time.
 func sleep(ctx context.Context, d time.Duration) error {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/aggregator/episode"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 	skew = 2 * time.Second
 	// mostTold is the largest number of conflicts and findings in a ledger. Two ledgers of this size take
 	// most of the 1 MiB that a ConfigMap may have.
-	mostTold = 5000
+	mostTold = 3000
 	// savedEvery is the shortest time between two writes of a ledger without a claim, and savedIn is the
 	// time that the last write may take.
 	savedEvery = time.Second
@@ -47,38 +47,45 @@ type ledger struct {
 	Claims []entry          `json:"claims,omitempty"`
 }
 
-// An entry is a transition in a ledger. Only claims have a subject and an ID.
+// An entry is a transition in a ledger. Only claims have a subject and an ID, and what is not over has an
+// address. Update is set for claims of updates.
 type entry struct {
 	Subject string    `json:"subject,omitempty"`
 	ID      string    `json:"id,omitempty"`
 	Rank    rank      `json:"rank"`
 	At      time.Time `json:"at"`
+	Began   time.Time `json:"began,omitzero"`
+	Address string    `json:"address,omitempty"`
+	Update  bool      `json:"update,omitempty"`
+	// own is set if this replica has told it since it became the leader.
+	own bool
 }
 
-// A rank orders the transitions of one conflict or finding: a later one means that the earlier ones were
-// told.
-type rank int
-
-const (
-	unranked rank = iota // of an owner or a node
-	begun
-	confirmed
-	over
-)
-
-// rankOf returns the rank of a transition, and the time at which its conflict or finding began.
-func rankOf(t *transition) (r rank, since time.Time) {
-	switch {
-	case t.GetConflict() != nil:
-		c := t.GetConflict()
-		r = map[pb.Conflict_State]rank{pb.Conflict_SUSPECTED: begun, pb.Conflict_CONFIRMED: confirmed, pb.Conflict_RESOLVED: over}[c.GetState()]
-		return r, c.GetDetectedAt().AsTime()
-	case t.GetFinding() != nil && t.GetType() == pb.Watch_REMOVED:
-		return over, t.GetFinding().GetDetectedAt().AsTime()
-	case t.GetFinding() != nil:
-		return begun, t.GetFinding().GetDetectedAt().AsTime()
+// entryOf returns the entry of a transition.
+func entryOf(t *transition) entry {
+	e := entry{Rank: t.rank, At: t.at, Began: t.began}
+	if t.rank != over {
+		e.Address = address(t.Event)
 	}
-	return unranked, time.Time{}
+	return e
+}
+
+// compare returns whether a transition is of the same episode as one in the ledger (0), of an earlier one
+// (less than 0) or a later one. The episodes of findings, and those of conflicts whose beginning is not known,
+// are compared by the times at which the replicas have recorded them.
+func (t *transition) compare(e *entry) int {
+	switch {
+	case !t.began.IsZero() && !e.Began.IsZero():
+		if episode.Same(t.began, e.Began) {
+			return 0
+		}
+		return t.began.Compare(e.Began)
+	case t.at.Before(e.At.Add(-skew)):
+		return -1
+	case e.Rank == over && t.detected.After(e.At):
+		return 1
+	}
+	return 0
 }
 
 // A handover decides which transitions the former leaders have told, and writes down what this one tells.
@@ -96,6 +103,10 @@ type handover struct {
 	savedAt time.Time
 	// dirty is set if the ledger has changed since it was saved.
 	dirty bool
+	// complete is since when this replica has known everything, as far as it has looked. corrected is set once
+	// what the former leaders have told was corrected.
+	complete  time.Time
+	corrected bool
 }
 
 // loadLedger returns the state that the former leaders have left.
@@ -120,39 +131,118 @@ func loadLedger(ctx context.Context, shared Shared, name string) (*handover, err
 	return h, nil
 }
 
+// begin writes down that the receiver gets what happens from a time on, before it gets anything.
+func (h *handover) begin(ctx context.Context, at time.Time) error {
+	h.ledger.Until = at
+	return h.save(ctx)
+}
+
 // news reports whether a transition has not been told, and notes it as being told. A transition that the
 // former leader may have told gets the id that it had.
 func (h *handover) news(t *transition) bool {
-	r, since := rankOf(t)
-	if r == unranked {
+	if t.rank == unranked {
 		return t.at.After(h.from.Add(-skew))
 	}
-	e, known := h.seen[t.subject]
-	if known && t.at.Before(e.At.Add(-skew)) {
-		return false // it was told before the last transition, which is the only one in the ledger
-	}
-	// The conflict began before the last transition that was told of it, so this is the same episode.
-	same := known && (e.Rank != over && !since.After(e.At.Add(overlap)) || e.Rank == over && !since.After(e.At))
-	if same && r <= e.Rank && (t.present || !t.at.After(h.from.Add(overlap)) && !t.at.After(e.At.Add(skew))) {
-		if r == over && t.at.Sub(e.At).Abs() <= skew {
-			e.At = t.at // by the own clock, with which the start of the next episode is compared
-			h.seen[t.subject] = e
+	if h.untold(t) {
+		if h.seen[t.subject].Rank == over && t.updates() {
+			t.name = t.beginning() // this replica has not seen the end that was told
 		}
+		h.note(t)
+		return true
+	}
+	if e := h.seen[t.subject]; t.rank == over && e.Rank == over && t.compare(&e) == 0 {
+		e.At = t.at // by the own clock, with which the start of the next episode is compared
+		h.seen[t.subject] = e
+	}
+	return false
+}
+
+// untold reports whether a transition has not been told.
+func (h *handover) untold(t *transition) bool {
+	e, known := h.seen[t.subject]
+	switch {
+	case !e.own && h.passed(t):
+		return false
+	case !known:
+		return t.rank != over || t.continues // nothing was told that could end
+	case e.own:
+		return true // what follows in this replica's own journal
+	}
+	switch order := t.compare(&e); {
+	case order < 0:
+		return false
+	case e.Rank == over:
+		return order > 0 && t.rank != over
+	case order > 0 || t.rank > e.Rank:
+		return true
+	case t.climbs:
 		return false
 	}
+	return t.at.After(h.from.Add(-skew)) // an update, or a conflict that is not confirmed any longer
+}
+
+// passed reports whether the former leader was already telling something later when it ended.
+func (h *handover) passed(t *transition) bool {
 	claims := h.claimed[t.subject]
-	if i := slices.IndexFunc(claims, func(c entry) bool { return c.Rank == r && !t.at.After(c.At.Add(overlap)) }); i >= 0 {
+	if len(claims) == 0 || t.began.IsZero() || claims[0].Began.IsZero() {
+		return false
+	}
+	order := t.compare(&claims[0])
+	return order < 0 || order == 0 && t.rank < claims[0].Rank
+}
+
+// ended returns what was told, or may have been, of an earlier episode than that of a transition which is news, and
+// has ended although this replica has not seen that; nil for nothing.
+func (h *handover) ended(t *transition) *entry {
+	e, known := h.seen[t.subject]
+	if e.own || t.rank == over || h.passed(t) {
+		return nil
+	}
+	earlier := known && t.compare(&e) > 0
+	for _, c := range h.claimed[t.subject] {
+		if t.compare(&c) > 0 {
+			e, earlier = c, true
+		}
+	}
+	if !earlier || e.Rank == over || t.continues && episode.Same(t.before, e.Began) {
+		return nil
+	}
+	return &e
+}
+
+// note notes a transition as being told. If the former leader has claimed it, it gets the id that it had.
+func (h *handover) note(t *transition) {
+	claims := h.claimed[t.subject]
+	if i := slices.IndexFunc(claims, func(c entry) bool {
+		return c.Rank == t.rank && c.Update == t.updates() && t.compare(&c) == 0 && (!c.Update || t.at.Sub(c.At).Abs() <= skew)
+	}); i >= 0 {
 		t.id = claims[i].ID
 		h.claimed[t.subject] = slices.Delete(claims, i, i+1)
 	}
-	h.seen[t.subject] = entry{Rank: r, At: t.at}
-	return true
+	e := entryOf(t)
+	e.own = true
+	h.seen[t.subject] = e
+}
+
+// open returns what was told to have begun and not to have ended, by subject, with what the former leader was
+// telling when it ended.
+func (h *handover) open() map[string]entry {
+	open := maps.Clone(h.seen)
+	for subject, claims := range h.claimed {
+		for _, c := range claims {
+			if c.Rank != over && !open[subject].own {
+				open[subject] = c
+			}
+		}
+	}
+	maps.DeleteFunc(open, func(_ string, e entry) bool { return e.Rank == over })
+	return open
 }
 
 // known notes that a transition was told before there was a ledger.
 func (h *handover) known(t *transition) {
-	if r, _ := rankOf(t); r != unranked {
-		h.ledger.Told[t.subject] = entry{Rank: r, At: t.at}
+	if t.rank != unranked {
+		h.ledger.Told[t.subject] = entryOf(t)
 		h.seen[t.subject] = h.ledger.Told[t.subject]
 	}
 }
@@ -162,8 +252,10 @@ func (h *handover) known(t *transition) {
 func (h *handover) claim(ctx context.Context, some []transition) error {
 	h.ledger.Claims = h.ledger.Claims[:0]
 	for i := range some {
-		if r, _ := rankOf(&some[i]); r != unranked {
-			h.ledger.Claims = append(h.ledger.Claims, entry{Subject: some[i].subject, ID: some[i].id, Rank: r, At: some[i].at})
+		if some[i].rank != unranked {
+			e := entryOf(&some[i])
+			e.Subject, e.ID, e.Update = some[i].subject, some[i].id, some[i].updates()
+			h.ledger.Claims = append(h.ledger.Claims, e)
 		}
 	}
 	if len(h.ledger.Claims) == 0 {
@@ -176,7 +268,7 @@ func (h *handover) claim(ctx context.Context, some []transition) error {
 func (h *handover) told(ctx context.Context, until time.Time, now time.Time) error {
 	claims := h.ledger.Claims
 	for _, c := range claims {
-		h.ledger.Told[c.Subject] = entry{Rank: c.Rank, At: c.At}
+		h.ledger.Told[c.Subject] = entry{Rank: c.Rank, At: c.At, Began: c.Began, Address: c.Address}
 	}
 	if len(claims) == 0 && !until.After(h.ledger.Until) {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,7 @@ func TestANewLeaderContinues(t *testing.T) {
 		b.state()
 		s.lead(a)
 		first, second := a.conflict(1), a.conflict(2)
+		first.Owners[0].AssignedAt = first.GetDetectedAt()
 		both(first, a, b)
 		both(second, a, b)
 		f := &pb.Finding{Id: "f1", Kind: "leaked", Address: "10.0.0.9", Severity: pb.Finding_WARNING, DetectedAt: timestamppb.New(a.clock())}
@@ -152,7 +154,7 @@ func TestANewLeaderContinues(t *testing.T) {
 		s.lead(a)
 		again := proto.CloneOf(first)
 		again.Episode, again.DetectedAt = 2, timestamppb.New(a.clock())
-		again.ConfirmedAt = again.DetectedAt
+		again.ConfirmedAt, again.Owners[0].AssignedAt = again.DetectedAt, again.DetectedAt
 		both(again, a, b)
 		got = a.awaitTypes(h, append(types(got), "10.0.0.1 conflict.confirmed")...)
 		ids := make(map[string]bool)
@@ -215,6 +217,106 @@ func TestALeaderWithANewJournal(t *testing.T) {
 	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed")
 }
 
+// A leader tells the end of what the former leader has told of, even if it was itself away when it ended, once
+// it knows everything: whether it restarted afterwards, or never knew the conflict.
+func TestANewLeaderTellsEndsThatItHasNotSeen(t *testing.T) {
+	h := newHook(t)
+	a, b, s := replicas(t, Settings{Webhook: h.URL}, 0)
+	a.state()
+	b.state()
+	s.lead(a)
+	known, unknown, lasting := a.conflict(1), a.conflict(2), a.conflict(3)
+	both(known, a, b)
+	a.changed(unknown)
+	both(lasting, a, b)
+	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.3 conflict.confirmed")
+	s.awaitWritten(t)
+
+	// Both end while neither replica runs, and the other one leads then.
+	a.follow()
+	b.stop()
+	b.add(a.clock().Sub(b.clock()) + time.Minute)
+	b.start()
+	b.state(lasting)
+	s.lead(b)
+	b.add(2 * completeFor)
+	both(b.conflict(4), b) // it does not know everything yet
+	told := []string{
+		"10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.3 conflict.confirmed",
+		"10.0.0.1 conflict.resolved", "10.0.0.4 conflict.confirmed", // its journal recorded what changed while it was away
+	}
+	b.awaitTypes(h, told...)
+	b.complete.Store(true)
+	wait.Until(t, "the end of the conflict that it never knew", func() bool {
+		b.add(time.Second)
+		return len(h.accepted(t)) > len(told)
+	})
+	got := b.awaitTypes(h, append(told, "10.0.0.2 conflict.resolved")...)
+
+	// The next leader does not tell them again.
+	s.awaitWritten(t)
+	a.complete.Store(true)
+	a.changed(resolved(known, a.clock()))
+	a.changed(resolved(unknown, a.clock()))
+	a.changed(b.conflict(4))
+	a.add(b.clock().Sub(a.clock()))
+	s.lead(a)
+	a.changed(resolved(lasting, a.clock()))
+	b.awaitTypes(h, append(types(got), "10.0.0.3 conflict.resolved")...)
+}
+
+// A leader that ends before it has told anything leaves everything since its beginning to the next one.
+func TestALeaderThatHasToldNothingIsContinued(t *testing.T) {
+	h := newHook(t)
+	h.answers(func(http.ResponseWriter, int) int { return http.StatusServiceUnavailable })
+	a, b, s := replicas(t, Settings{Webhook: h.URL}, 0)
+	a.state()
+	b.state()
+	s.lead(a)
+	s.awaitWritten(t)
+	short := a.conflict(1)
+	both(short, a, b)
+	wait.Until(t, "an attempt", func() bool { return len(h.all()) > 0 })
+	both(resolved(short, a.clock()), a, b)
+	s.lead(b)
+	h.answers(nil)
+	both(a.conflict(2), a, b)
+	b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved", "10.0.0.2 conflict.confirmed")
+}
+
+// Once a new leader knows everything, it corrects what the receiver believes: it tells the end of a conflict that
+// the former leader was telling when it ended, and that a conflict lasts whose end the former leader told.
+func TestANewLeaderCorrectsWhatTheReceiverBelieves(t *testing.T) {
+	h := newHook(t)
+	a, b, s := replicas(t, Settings{Webhook: h.URL}, 0)
+	a.state()
+	b.state()
+	s.lead(a)
+	lasting, unknown := a.conflict(1), a.conflict(2)
+	both(lasting, a, b)
+	a.changed(resolved(lasting, a.clock()))
+	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved")
+	s.awaitWritten(t)
+	s.mu.Lock()
+	s.lost = s.saves + 1 // the claim only
+	s.mu.Unlock()
+	a.changed(unknown)
+	told := []string{"10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved", "10.0.0.2 conflict.confirmed"}
+	a.awaitTypes(h, told...)
+	a.follow()
+	s.mu.Lock()
+	s.lost = 0
+	s.mu.Unlock()
+
+	b.complete.Store(true)
+	s.lead(b)
+	wait.Until(t, "corrections", func() bool {
+		b.add(time.Second)
+		return len(h.accepted(t)) >= len(told)+2
+	})
+	b.awaitTypes(h, append(told, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.resolved")...)
+}
+
 // A leader that cannot write its ledger delivers nothing, and says so, until it can.
 func TestALedgerThatCannotBeWrittenIsAProblem(t *testing.T) {
 	h := newHook(t)
@@ -263,10 +365,12 @@ func TestALedgerThatCannotBeWrittenIsAProblem(t *testing.T) {
 func TestAFullLedgerIsSmall(t *testing.T) {
 	h := &handover{ledger: ledger{Until: time.Now(), Told: make(map[string]entry)}, seen: make(map[string]entry)}
 	for i := range mostTold + 1 {
-		h.ledger.Told[fmt.Sprintf("conflict-%016x", i)] = entry{Rank: confirmed, At: h.ledger.Until.Add(time.Duration(i) * time.Microsecond)}
+		h.ledger.Told[fmt.Sprintf("conflict-%016x", i)] = entry{
+			Rank: confirmed, At: h.ledger.Until.Add(time.Duration(i) * time.Microsecond), Began: h.ledger.Until.Add(-time.Microsecond), Address: "fd00:10:244::1234",
+		}
 	}
 	for i := range claimedAtOnce {
-		e := entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until}
+		e := entry{Subject: fmt.Sprintf("conflict-%016x", i), Rank: confirmed, At: h.ledger.Until, Address: "fd00:10:244::1234"}
 		e.ID = fmt.Sprintf("%s-1-%d", e.Subject, e.At.UnixMicro())
 		h.ledger.Claims = append(h.ledger.Claims, e)
 	}
@@ -280,29 +384,5 @@ func TestAFullLedgerIsSmall(t *testing.T) {
 	}
 	if len(raw) > 500_000 {
 		t.Errorf("it has %d bytes", len(raw))
-	}
-}
-
-// The ledger has only the last transition that was told of a conflict. A new leader that finds the end of
-// the episode before in its journal tells neither that end nor the present episode again.
-func TestAnEndBeforeWhatWasToldIsNotToldAgain(t *testing.T) {
-	told := time.Now()
-	h := &handover{from: told, seen: map[string]entry{"conflict-a": {Rank: confirmed, At: told}}}
-	transitionOf := func(state pb.Conflict_State, since, at time.Duration) *transition {
-		return &transition{subject: "conflict-a", at: told.Add(at), Event: &pb.Event{Conflict: &pb.Conflict{State: state, DetectedAt: timestamppb.New(told.Add(since))}}}
-	}
-	for _, c := range []struct {
-		what string
-		t    *transition
-		want bool
-	}{
-		{"the confirmation before", transitionOf(pb.Conflict_CONFIRMED, -20*time.Second, -19*time.Second), false},
-		{"the end before", transitionOf(pb.Conflict_RESOLVED, -20*time.Second, -18*time.Second), false},
-		{"the confirmation that was told", transitionOf(pb.Conflict_CONFIRMED, -time.Second, time.Millisecond), false},
-		{"the end", transitionOf(pb.Conflict_RESOLVED, -time.Second, 300*time.Millisecond), true},
-	} {
-		if got := h.news(c.t); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
-		}
 	}
 }

@@ -37,7 +37,7 @@ func TestLogRecords(t *testing.T) {
 	one := b.conflict(1)
 	b.changed(one)
 	b.must(b.Feed(pb.Event_OWNER).Changed(&journal.Change{At: b.add(time.Second), Type: pb.Watch_ADDED, ID: "o", Owner: one.GetOwners()[0]}))
-	b.must(b.Feed(pb.Event_NODE).Changed(&journal.Change{At: b.add(time.Second), Type: pb.Watch_UPDATED, Node: &pb.Node{Name: "n1", State: pb.Node_UNHEARD}}))
+	b.must(b.Feed(pb.Event_NODE).Changed(&journal.Change{At: b.add(time.Second), Type: pb.Watch_UPDATED, Node: &pb.Node{Name: "n1", State: pb.Node_DISCONNECTED}}))
 	b.found(pb.Watch_ADDED, &pb.Finding{Kind: "leaked", Id: "f1", Severity: pb.Finding_CRITICAL, Address: "10.0.0.9", Nodes: []string{"n1"}})
 	var records []*logspb.LogRecord
 	wait.Until(t, "the records", func() bool {

@@ -60,9 +60,7 @@ func (w *webhook) stateful() bool { return false }
 func (w *webhook) atOnce() int { return 1 }
 
 // wants leaves out conflicts that were never confirmed: most of them are pods that exchange an address.
-func (w *webhook) wants(t *transition) bool {
-	return t.GetFinding() != nil || t.GetConflict().GetConfirmedAt() != nil
-}
+func (w *webhook) wants(t *transition) bool { return t.GetFinding() != nil || t.confirmed }
 
 func (w *webhook) begin() {}
 

@@ -148,6 +148,16 @@ func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 	return audit.Use(&p.Rec, p.Allocated, one.leaked, &one.growth, a.clock())
 }
 
+// History returns how the use of a pool has changed in the last day. The caller holds the facts.
+func (a *tally) History(p *facts.Pool) []audit.Used {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one := a.of[p]; one != nil {
+		return one.growth.History(&p.Rec, p.Allocated)
+	}
+	return nil
+}
+
 // Rested wakes the check of the pools that changed. It must be called when the queue of addresses
 // is empty.
 func (a *tally) Rested() {

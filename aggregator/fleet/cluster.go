@@ -313,7 +313,7 @@ func (c *cluster) lives(now time.Time) pb.Cluster_State {
 	case !c.known, c.at.waiting:
 		return pb.Cluster_WAITING
 	case now.Sub(c.at.heard) > heardWithin:
-		return pb.Cluster_UNHEARD
+		return pb.Cluster_DISCONNECTED
 	}
 	return pb.Cluster_LIVE
 }

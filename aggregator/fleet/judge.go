@@ -53,7 +53,7 @@ const settle = 5 * time.Second
 // counts reports whether an owner is compared with the owners of other clusters. An owner that only frames
 // show is not: it may be an owner of another cluster, or a router that answers for one.
 func counts(o *pb.Owner) bool {
-	return o.GetExcluded() == "" && o.GetWorkload().GetKind() != pb.Workload_EXTERNAL && (o.GetState() == pb.Owner_LIVE || o.GetState() == pb.Owner_UNHEARD)
+	return o.GetExcluded() == "" && o.GetWorkload().GetKind() != pb.Workload_EXTERNAL && (o.GetState() == pb.Owner_LIVE || o.GetState() == pb.Owner_DISCONNECTED)
 }
 
 // identity is what makes two owners of different clusters the same: a namespace of one kernel that reports

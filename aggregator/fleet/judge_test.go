@@ -24,7 +24,7 @@ func TestOwnersOfDifferentClustersAreRivals(t *testing.T) {
 	shared := func(o *pb.Owner) { o.Excluded = "anycast" }
 	external := func(o *pb.Owner) { o.Workload.Kind = pb.Workload_EXTERNAL }
 	stale := func(o *pb.Owner) { o.State = pb.Owner_STALE }
-	unheard := func(o *pb.Owner) { o.State = pb.Owner_UNHEARD }
+	unheard := func(o *pb.Owner) { o.State = pb.Owner_DISCONNECTED }
 	for name, test := range map[string]struct {
 		owners []*pb.Owner
 		want   int
@@ -93,7 +93,7 @@ func TestAConflictBetweenClustersHasStates(t *testing.T) {
 	heardAt["b"] = begin.Add(3 * time.Second) // too early to tell
 	step(20*time.Second, "SUSPECTED 1 [a b]", a, b)
 	heardAt["b"] = begin.Add(7 * time.Second)
-	disconnected := owner("b", "n2", func(o *pb.Owner) { o.State = pb.Owner_UNHEARD })
+	disconnected := owner("b", "n2", func(o *pb.Owner) { o.State = pb.Owner_DISCONNECTED })
 	step(21*time.Second, "SUSPECTED 1 [a b]", a, disconnected)
 	step(22*time.Second, "CONFIRMED 1 [a b]", a, b)
 	same := c

@@ -21,7 +21,7 @@ func (f *Fleet) Metrics() prometheus.Collector {
 	return &metrics{
 		fleet: f,
 		clusters: prometheus.NewDesc("ipwitness_fleet_clusters",
-			"Clusters of the fleet, by state: live, unheard (no message has arrived for 30 s), or waiting (messages are missing, so the complete state is awaited).", []string{"state"}, nil),
+			"Clusters of the fleet, by state: live, disconnected (no message has arrived for 30 s), or waiting (messages are missing, so the complete state is awaited).", []string{"state"}, nil),
 		lag:       prometheus.NewDesc("ipwitness_fleet_lag_seconds", "Age of the last message of a cluster. A cluster publishes at least every 10 s.", of, nil),
 		messages:  prometheus.NewDesc("ipwitness_fleet_messages_total", "Messages of a cluster that were received.", of, nil),
 		gaps:      prometheus.NewDesc("ipwitness_fleet_gaps_total", "Gaps in the numbers of the messages of a cluster. After a gap, the complete state is awaited.", of, nil),
@@ -44,7 +44,7 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 		return // which cannot be: no name is given
 	}
 	now := m.fleet.Clock()
-	states := map[pb.Cluster_State]int{pb.Cluster_LIVE: 0, pb.Cluster_UNHEARD: 0, pb.Cluster_WAITING: 0}
+	states := map[pb.Cluster_State]int{pb.Cluster_LIVE: 0, pb.Cluster_DISCONNECTED: 0, pb.Cluster_WAITING: 0}
 	for _, c := range all {
 		states[c.lives(now)]++
 		bytes := c.journal.Stats().Bytes

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/ipwitness/ipwitness/aggregator/episode"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -30,9 +31,11 @@ const (
 	// maxText is the API's limit on the length of a message.
 	maxText = 1024
 
-	// Annotations that identify the conflict or finding, and its episode.
+	// Annotations that identify the conflict or finding, and its episode: when it began, which all replicas
+	// know alike, and when this one detected it.
 	conflictNote = "ipwitness/conflict"
 	findingNote  = "ipwitness/finding"
+	beganNote    = "ipwitness/began-at"
 	detectedNote = "ipwitness/detected-at"
 
 	// Events per second and in a burst; an event of one name is written once per eventPause.
@@ -66,6 +69,7 @@ type announcement struct {
 	finding            bool
 	resolved           bool
 	detected           time.Time
+	began              time.Time // episode.Began
 	// again means that it is another episode of a conflict that was announced before.
 	again bool
 	// before means that its events were written before the start.
@@ -136,7 +140,7 @@ func (c *Cluster) announce(conflict *pb.Conflict, before bool) {
 	}
 	n := &announcement{
 		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
-		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), summary: conflict.GetSummary(), runbook: conflict.GetRunbook(),
+		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), began: episode.Began(conflict), summary: conflict.GetSummary(), runbook: conflict.GetRunbook(),
 		before: before,
 	}
 	n.first = firstOf(conflict.GetRemedy())

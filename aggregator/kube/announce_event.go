@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ipwitness/ipwitness/aggregator/episode"
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
@@ -59,11 +60,15 @@ func (a *announcer) event(n *announcement, t target) *corev1.Event {
 	if n.resolved {
 		reason, kind = n.over, corev1.EventTypeNormal
 	}
+	notes := map[string]string{n.mark: n.id, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)}
+	if !n.began.IsZero() {
+		notes[beganNote] = n.began.UTC().Format(time.RFC3339Nano)
+	}
 	now := metav1.Now()
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: cmp.Or(about.Namespace, nodeNamespace), Name: eventName(about.Name, n.id, reason, string(about.UID)),
-			Annotations: map[string]string{n.mark: n.id, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)},
+			Annotations: notes,
 		},
 		InvolvedObject: about, Reason: reason, Type: kind, Message: n.text(),
 		Source: corev1.EventSource{Component: reporter}, ReportingController: reporter,
@@ -116,20 +121,8 @@ func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Even
 	if err := client.Get().Namespace(event.Namespace).Resource("events").Name(event.Name).Do(ctx).Into(&before); err != nil {
 		return failed, fmt.Errorf("read event %s/%s: %w", event.Namespace, event.Name, err)
 	}
-	if before.Annotations[detectedNote] == event.Annotations[detectedNote] {
-		return known, nil // written by another replica, or by this one before a restart
-	}
-	if !before.LastTimestamp.Time.Before(n.detected.Truncate(time.Second)) {
-		return known, nil // another replica wrote it, which detected the conflict at another time
-	}
-	if !n.again {
-		over, err := a.over(ctx, n, &before)
-		if err != nil {
-			return failed, err
-		}
-		if !over {
-			return known, nil // found again after a restart
-		}
+	if next, err := a.isNext(ctx, n, &before); err != nil || !next {
+		return known, err
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": event.Annotations}, "message": event.Message,
@@ -140,6 +133,22 @@ func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Even
 	}
 	err = client.Patch(types.MergePatchType).Namespace(event.Namespace).Resource("events").Name(event.Name).Body(patch).Do(ctx).Error()
 	return repeated, err
+}
+
+// isNext reports whether an announcement is about a later episode than an event.
+func (a *announcer) isNext(ctx context.Context, n *announcement, before *corev1.Event) (bool, error) {
+	began, err := time.Parse(time.RFC3339Nano, before.Annotations[beganNote])
+	switch {
+	case err == nil && !n.began.IsZero():
+		return n.began.After(began) && !episode.Same(n.began, began), nil
+	case before.Annotations[detectedNote] == n.detected.UTC().Format(time.RFC3339Nano):
+		return false, nil // written by another replica, or by this one before a restart
+	case !before.LastTimestamp.Time.Before(n.detected.Truncate(time.Second)):
+		return false, nil // another replica wrote it, which detected the conflict at another time
+	case n.again:
+		return true, nil
+	}
+	return a.over(ctx, n, before) // otherwise it was found again after a restart
 }
 
 // over reports whether the episode of an event has ended, that is, whether the event with the

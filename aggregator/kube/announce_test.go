@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -191,5 +194,40 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	}
 	if n := c.announcer.counts[dropped].Load(); n != maxFindingTargets+2 {
 		t.Errorf("got %d dropped, want the ones of the finding and the oldest conflict", n)
+	}
+}
+
+// A replica that detected an episode late does not count it again in the Event that another one wrote.
+func TestWhichEventIsOfAnEarlierEpisode(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		what            string
+		began, detected time.Duration // of the announcement, after those of the Event
+		unknown, again  bool          // when the announced episode began is not known; it is not the first one
+		want            bool
+	}{
+		{"the same one", 0, 0, false, false, false},
+		{"the same one, detected after the Event was written", 0, time.Hour, false, true, false},
+		{"a time that the agent computed again", 100 * time.Millisecond, time.Hour, false, true, false},
+		{"an earlier one, detected after the Event was written", -time.Minute, time.Hour, false, true, false},
+		{"a later one", time.Minute, time.Minute, false, false, true},
+		{"a later one, detected at once", time.Second, time.Second, false, true, true},
+		{"it is not known when it began, and it was detected now", 0, time.Minute, true, true, true},
+		{"it is not known when it began, and it was detected before the Event", 0, -time.Second, true, true, false},
+	} {
+		event := &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+				beganNote: began.Format(time.RFC3339Nano), detectedNote: began.Add(time.Second).Format(time.RFC3339Nano),
+			}},
+			LastTimestamp: metav1.NewTime(began.Add(2 * time.Second)),
+		}
+		n := &announcement{began: began.Add(row.began), detected: began.Add(time.Second + row.detected), again: row.again}
+		if row.unknown {
+			n.began = time.Time{}
+		}
+		if got, err := c.announcer.isNext(t.Context(), n, event); err != nil || got != row.want {
+			t.Errorf("%s: got %v, %v, want %v", row.what, got, err, row.want)
+		}
 	}
 }

@@ -37,6 +37,9 @@ type leaseTimes struct {
 // time between two attempts. With the times of Kubernetes' own controllers it would be up to 24 seconds.
 var usualLease = leaseTimes{lasts: 10 * time.Second, within: 7 * time.Second, every: time.Second}
 
+// errUnfit is the error of a replica that leaves the lead to others.
+var errUnfit = errors.New("this replica lacks agents")
+
 // electionProblem is the key of the problem that no leader can be elected.
 const electionProblem = "elect a leader"
 
@@ -72,13 +75,13 @@ func newElection(c *Cluster, lease string) (*election, error) {
 
 // Lead calls do whenever this replica becomes the leader, until ctx ends. The context that it passes ends
 // soon after the replica has lost the lease. Without an election, there is one replica, which always leads.
-// It is called once.
-func (c *Cluster) Lead(ctx context.Context, do func(context.Context)) error {
+// It is called once. While fit returns false, this replica leaves the lead to others.
+func (c *Cluster) Lead(ctx context.Context, fit func() bool, do func(context.Context)) error {
 	if c == nil || c.election.name == "" {
 		do(ctx)
 		return nil
 	}
-	return c.election.run(ctx, do)
+	return c.election.run(ctx, fit, do)
 }
 
 // Leads reports whether this replica leads now. One replica alone always does.
@@ -113,8 +116,8 @@ func (e *election) leads() bool {
 	return elector != nil && elector.IsLeader() && elector.Check(e.times.within-e.times.lasts) == nil
 }
 
-func (e *election) run(ctx context.Context, do func(context.Context)) error {
-	lock := &reportingLock{election: e, LeaseLock: resourcelock.LeaseLock{
+func (e *election) run(ctx context.Context, fit func() bool, do func(context.Context)) error {
+	lock := &reportingLock{election: e, fit: fit, LeaseLock: resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
 		Client:     coordinationclient.New(e.cluster.clients.coordination),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
@@ -166,10 +169,12 @@ func (e *election) await(ctx context.Context, leads bool) bool {
 	return ctx.Err() == nil
 }
 
-// reportingLock is a LeaseLock that limits the time of requests, and reports their errors.
+// reportingLock is a LeaseLock that limits the time of requests, and reports their errors. It neither takes nor
+// renews the lease while this replica should not lead.
 type reportingLock struct {
 	resourcelock.LeaseLock
 	election *election
+	fit      func() bool
 	// holder is the identity that the Lease had when it was last read.
 	holder string
 }
@@ -189,6 +194,9 @@ func (l *reportingLock) Get(ctx context.Context) (record *resourcelock.LeaderEle
 
 // Create implements resourcelock.Interface.
 func (l *reportingLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if !l.fit() {
+		return errUnfit
+	}
 	ctx, cancel := l.limit(ctx)
 	defer cancel()
 	return l.wrote(ctx, record, l.LeaseLock.Create(ctx, record))
@@ -196,9 +204,12 @@ func (l *reportingLock) Create(ctx context.Context, record resourcelock.LeaderEl
 
 // Update implements resourcelock.Interface.
 func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if record.HolderIdentity == "" && l.holder != l.Identity() {
+	switch {
+	case record.HolderIdentity == "" && l.holder != l.Identity():
 		// client-go reads the Lease before it releases it, but compares what it has read before that.
 		return errNotLeading
+	case record.HolderIdentity != "" && !l.fit():
+		return errUnfit
 	}
 	ctx, cancel := l.limit(ctx)
 	defer cancel()

@@ -135,6 +135,8 @@ type candidate struct {
 	mu   sync.Mutex
 	// leading is the number of calls that run, and led that of all calls.
 	leading, led int
+	// unfit is set while it should not lead.
+	unfit atomic.Bool
 }
 
 func (f *leaseAPI) candidate(t *testing.T, times leaseTimes) *candidate {
@@ -148,7 +150,7 @@ func (f *leaseAPI) candidate(t *testing.T, times leaseTimes) *candidate {
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() {
-		if err := c.Lead(ctx, func(ctx context.Context) {
+		if err := c.Lead(ctx, func() bool { return !one.unfit.Load() }, func(ctx context.Context) {
 			one.count(1)
 			<-ctx.Done()
 			one.count(-1)
@@ -209,7 +211,7 @@ func TestALeaderWithoutWorkLeads(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() {
-		if err := c.Lead(ctx, func(context.Context) { worked.Add(1) }); err != nil {
+		if err := c.Lead(ctx, func() bool { return true }, func(context.Context) { worked.Add(1) }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -288,6 +290,26 @@ func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	if !b.isLeading() || f.holder() != b.election.identity {
 		t.Errorf("the former leader released the lease of the new one: %v leads", b.Election())
 	}
+}
+
+// A replica that should not lead gives up the lease, and takes it again when it should.
+func TestAnUnfitReplicaLeavesTheLeadToOthers(t *testing.T) {
+	f := newLeaseAPI(t)
+	a := f.candidate(t, quickLease)
+	wait.Until(t, "the first one leads", a.isLeading)
+	b := f.candidate(t, quickLease)
+	a.unfit.Store(true)
+	wait.Until(t, "the other one leads", b.isLeading)
+	if a.isLeading() {
+		t.Error("both lead")
+	}
+	b.stop()
+	wait.Until(t, "the lease is free", func() bool { return f.holder() == "" })
+	if a.isLeading() {
+		t.Error("a replica leads that should not")
+	}
+	a.unfit.Store(false)
+	wait.Until(t, "the first one leads again", a.isLeading)
 }
 
 // A replica without permission reports a problem, and does not lead.

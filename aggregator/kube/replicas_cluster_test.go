@@ -47,7 +47,7 @@ func TestRealReplicas(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() {
-			if err := m.Lead(ctx, func(ctx context.Context) { <-ctx.Done() }); err != nil {
+			if err := m.Lead(ctx, func() bool { return true }, func(ctx context.Context) { <-ctx.Done() }); err != nil {
 				t.Error(err)
 			}
 		})

@@ -101,7 +101,7 @@ func New(cfg Config) *Metrics {
 		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
 			[]string{"scope_kind"}, nil),
 		nodes: prometheus.NewDesc("ipwitness_nodes",
-			"Nodes by the state of their agent: live, unheard (disconnected), or absent (nodes of Kubernetes that should have an agent but none has connected).", []string{"state"}, nil),
+			"Nodes by the state of their agent: live, disconnected, or absent (nodes of Kubernetes that should have an agent but none has connected).", []string{"state"}, nil),
 		nodeUp: prometheus.NewDesc("ipwitness_node_up",
 			fmt.Sprintf("1 for a node whose agent is connected; 0 for a node whose agent is disconnected, or that should have an agent in Kubernetes but none has connected. A disconnected node has no series if its machine was rebooted or replaced, if it was removed from Kubernetes, or if it should have no agent. At most %d, nodes with 0 first.", maxNodeSeries),
 			[]string{"node"}, nil),
@@ -278,7 +278,7 @@ func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) /
 func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
 	m.Facts.RLock()
 	a := m.Coverage.Attend()
-	unheard := m.Facts.NodeCount() - len(a.Heard)
+	disconnected := m.Facts.NodeCount() - len(a.Heard)
 	up, skew, leftOut := make(map[string]float64), make(map[string]float64), make(map[string]float64)
 	for _, name := range a.Absent {
 		up[name] = 0
@@ -304,7 +304,7 @@ func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(m.leftOut, prometheus.GaugeValue, leftOut[name], name)
 	}
 
-	for state, n := range map[string]int{"live": len(a.Heard), "unheard": unheard, "absent": len(a.Absent)} {
+	for state, n := range map[string]int{"live": len(a.Heard), "disconnected": disconnected, "absent": len(a.Absent)} {
 		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state)
 	}
 	names := slices.SortedFunc(maps.Keys(up), func(a, b string) int { return cmp.Or(cmp.Compare(up[a], up[b]), cmp.Compare(a, b)) })

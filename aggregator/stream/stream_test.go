@@ -77,7 +77,7 @@ func TestWhatTheFormerLeaderHasPublishedIsKnownByItsContent(t *testing.T) {
 	f := &former{from: until.Add(-overlap), until: until, published: make(map[change]int)}
 	for _, one := range []*pb.Transition{
 		ownerEvent(pb.Watch_ADDED, "10.0.0.1"), ownerEvent(pb.Watch_REMOVED, "10.0.0.1"), ownerEvent(pb.Watch_ADDED, "10.0.0.1"),
-		conflictEvent(pb.Conflict_SUSPECTED), conflictEvent(pb.Conflict_CONFIRMED), findingEvent(pb.Watch_ADDED), nodeEvent(pb.Node_UNHEARD),
+		conflictEvent(pb.Conflict_SUSPECTED), conflictEvent(pb.Conflict_CONFIRMED), findingEvent(pb.Watch_ADDED), nodeEvent(pb.Node_DISCONNECTED),
 	} {
 		f.published[changeOf(one)]++
 	}
@@ -101,7 +101,7 @@ func TestWhatTheFormerLeaderHasPublishedIsKnownByItsContent(t *testing.T) {
 		{conflictEvent(pb.Conflict_RESOLVED), at, false},
 		{findingEvent(pb.Watch_ADDED), at, true},
 		{findingEvent(pb.Watch_REMOVED), at, false},
-		{nodeEvent(pb.Node_UNHEARD), at, true},
+		{nodeEvent(pb.Node_DISCONNECTED), at, true},
 		{nodeEvent(pb.Node_LIVE), at, false},
 		// At the start of the overlap, it may have been published before.
 		{ownerEvent(pb.Watch_ADDED, "10.0.0.3"), f.from.Add(skew), true},

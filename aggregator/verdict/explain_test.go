@@ -210,7 +210,7 @@ func TestStepsOfExplanations(t *testing.T) {
 			w.Assigned(inside)
 			w.Node("n1").Unheard = true
 		}, "NODE n1", []string{
-			"node-unheard NODE n1 owners=a",
+			"node-disconnected NODE n1 owners=a",
 			"on-node NODE n1",
 			"on-link LINK n1/v2",
 			"in-network no",

@@ -31,7 +31,7 @@ func (j *evaluation) noteOwner(o *Owner) {
 		return
 	}
 	if o.State == Unheard {
-		j.note(Step{Rule: RuleNodeUnheard, Scope: Scope{Kind: NodeScope, Node: o.Node.Name}, Applied: true, Owners: withoutScopes(o)})
+		j.note(Step{Rule: RuleNodeDisconnected, Scope: Scope{Kind: NodeScope, Node: o.Node.Name}, Applied: true, Owners: withoutScopes(o)})
 	}
 	var seen []Place
 	for _, c := range o.Claims {

@@ -187,7 +187,7 @@ func TestDisconnectedOwnersNeitherConfirmNorResolve(t *testing.T) {
 	if c.Owners[0].State != verdict.Unheard {
 		t.Errorf("got state %d, want unheard", c.Owners[0].State)
 	}
-	w.wantRule(t, verdict.RuleNodeUnheard)
+	w.wantRule(t, verdict.RuleNodeDisconnected)
 	w.Node("n1").TimedOut = true
 	c = w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	if want := (verdict.Ending{Kind: verdict.EndTimedOut, Owner: c.Owners[0].ID}); c.Ending != want {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -7,7 +9,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,8 +22,11 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/agent/cri"
 	agentreport "github.com/ipwitness/ipwitness/agent/report"
+	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 const (
@@ -188,4 +195,19 @@ func dial(at, address string, creds []grpc.DialOption) (*grpc.ClientConn, error)
 		return nil, fmt.Errorf("connect to the aggregator %s at %s: %w", at, address, err)
 	}
 	return conn, nil
+}
+
+// agentFlags adds the flags of an agent.
+func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
+	fs := cmd.Flags()
+	hostname, _ := os.Hostname() // without a hostname, the agent requires --node
+	cfg.Node = form.Node.Correct(hostname)
+	cfg.Node = strings.ReplaceAll(cfg.Node, string(advice.Replaced), "-")
+	cfg.Node = strings.TrimLeft(cfg.Node, "-._")
+	fs.Var(value[string]{&cfg.Node, "NAME", parseNode}, "node", "name of this node (default: the hostname)")
+	choiceFlag(cmd, &cfg.Wire, "wire", "", "method to watch frames; auto is tcx if the kernel supports it (Linux 6.6)",
+		agent.WireAuto, agent.WireTCX, agent.WireClsact, agent.WireOff)
+	globsFlag(fs, &cfg.Interfaces, "interfaces", "interfaces to watch frames on, by name (default all)")
+	fs.StringVar(&cfg.CRISocket, "cri-socket", cri.Auto, "CRI socket of the container runtime: auto, off or a `PATH`")
+	globsFlag(fs, &cfg.ExcludeInterfaces, "exclude-interfaces", "interfaces not to watch frames on, by name (default none)")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -100,69 +99,6 @@ func parseKind(s string) (string, error) {
 		return "", fmt.Errorf("%q is not a kind of finding: use one of %s", s, strings.Join(kinds, ", "))
 	}
 	return s, nil
-}
-
-// about selects findings by address, or by a name that is an id or a node.
-type about struct{ address, name string }
-
-// nodeName matches names of nodes and ids of findings.
-var nodeName = regexp.MustCompile(`^[A-Za-z0-9][-_.@A-Za-z0-9]*$`)
-
-// parseAbout parses the argument of audit.
-func parseAbout(arg string) (about, error) {
-	if arg == "" {
-		return about{}, nil
-	}
-	if addr, err := parseAddress(arg); err == nil {
-		return about{address: addr.String()}, nil
-	}
-	if !nodeName.MatchString(arg) {
-		return about{}, fmt.Errorf("%q is not the id of a finding, an address (10.244.0.7) or the name of a node", arg)
-	}
-	return about{name: arg}, nil
-}
-
-// id reports whether a finding has the name as its id.
-func (a about) id(f *pb.Finding) bool { return a.name != "" && f.GetId() == a.name }
-
-// keep reports whether a finding is selected.
-func (a about) keep(f *pb.Finding) bool {
-	switch {
-	case a.address != "":
-		return f.GetAddress() == a.address || slices.Contains(f.GetAddresses(), a.address)
-	case a.name != "":
-		return a.id(f) || slices.Contains(show.FindingNodes(f), a.name)
-	}
-	return true
-}
-
-// findings returns the findings that the command asks for. known reports whether any
-// finding has the requested ID or node, even if it is of another kind.
-func (c *auditCommand) findings(ctx context.Context, about about) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
-	ask := url.Values{}
-	if about.address != "" {
-		ask.Set("address", about.address)
-	}
-	if c.kind != "" && about.name == "" {
-		ask.Set("kind", c.kind)
-	}
-	if err := c.ask(ask); err != nil {
-		return nil, false, nil, err
-	}
-	c.at.ask(c.within(ask))
-	coverage, err = pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
-		c.at.read(page)
-		for _, f := range page.GetFindings() {
-			if !about.keep(f) {
-				continue
-			}
-			known = true
-			if c.kind == "" || f.GetKind() == c.kind {
-				findings = append(findings, f)
-			}
-		}
-	})
-	return findings, known, coverage, err
 }
 
 // A basis is the data that findings were derived from.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -65,12 +66,21 @@ func (c *console) wantStderr(t *testing.T, want string) {
 	}
 }
 
-// handler maps requests to the answers of a server.
+// handler maps requests to the answers of a server. A path that ends with a slash is that of all paths
+// below it.
 type handler map[string]func(r *http.Request) (status int, body string)
 
+// of returns the answer for a path; nil if there is none.
+func (h handler) of(p string) func(r *http.Request) (status int, body string) {
+	if answer, ok := h[p]; ok {
+		return answer
+	}
+	return h[path.Dir(p)+"/"]
+}
+
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	answer, ok := h[r.URL.Path]
-	if !ok {
+	answer := h.of(r.URL.Path)
+	if answer == nil {
 		http.NotFound(w, r)
 		return
 	}

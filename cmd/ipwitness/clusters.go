@@ -22,7 +22,7 @@ func newClusters(sys system) *cobra.Command {
 		Long: `List the clusters that a fleet ('ipwitness aggregator --fleet') follows. Other aggregators
 have one cluster.
 
-A cluster is LIVE if the fleet knows its complete state and messages arrive. It is UNHEARD
+A cluster is LIVE if the fleet knows its complete state and messages arrive. It is DISCONNECTED
 if no message has arrived for 30 s, and WAITING if messages are missing, so that the fleet
 waits for the next complete state. What is known of a cluster that is not LIVE may be
 outdated. NODES is how many nodes are connected, of those that should be.`,

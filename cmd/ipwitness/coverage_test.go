@@ -40,6 +40,7 @@ func covered(c *pb.Coverage, found bool) handler {
 		"/v1/conflicts":     ok(conflicts),
 		"/v1/conflicts/old": ok(conflict("old", pb.Conflict_RESOLVED)),
 		"/v1/findings":      ok(findings),
+		"/v1/findings/":     byID(findings.GetFindings()),
 		"/v1/pools":         ok(&pb.ListPoolsResponse{Coverage: c, Pools: []*pb.Pool{{Ipam: "host-local", Name: "cbr0", State: pb.Pool_KNOWN}}}),
 		"/v1/nodes":         ok(&pb.ListNodesResponse{Coverage: c, Nodes: []*pb.Node{{Name: "node-1", State: pb.Node_LIVE}}}),
 		"/v1/explain":       ok(&pb.ExplainResponse{Coverage: c, Summary: "Because."}),
@@ -164,8 +165,8 @@ func (r routes) RoundTrip(q *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(q.URL.Path, ":watch") {
 		return r.script.RoundTrip(q)
 	}
-	answer, ok := r.server[q.URL.Path]
-	if !ok {
+	answer := r.server.of(q.URL.Path)
+	if answer == nil {
 		return nil, fmt.Errorf("%s is not served", q.URL.Path)
 	}
 	status, body := answer(q)

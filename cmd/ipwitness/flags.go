@@ -4,40 +4,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ipwitness/ipwitness/agent"
-	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/export"
-	"github.com/ipwitness/ipwitness/aggregator/form"
 	transitions "github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
-	"github.com/ipwitness/ipwitness/ipam/advice"
 )
-
-// agentFlags adds the flags of an agent.
-func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
-	fs := cmd.Flags()
-	hostname, _ := os.Hostname() // without a hostname, the agent requires --node
-	cfg.Node = form.Node.Correct(hostname)
-	cfg.Node = strings.ReplaceAll(cfg.Node, string(advice.Replaced), "-")
-	cfg.Node = strings.TrimLeft(cfg.Node, "-._")
-	fs.Var(value[string]{&cfg.Node, "NAME", parseNode}, "node", "name of this node (default: the hostname)")
-	choiceFlag(cmd, &cfg.Wire, "wire", "", "method to watch frames; auto is tcx if the kernel supports it (Linux 6.6)",
-		agent.WireAuto, agent.WireTCX, agent.WireClsact, agent.WireOff)
-	globsFlag(fs, &cfg.Interfaces, "interfaces", "interfaces to watch frames on, by name (default all)")
-	fs.StringVar(&cfg.CRISocket, "cri-socket", cri.Auto, "CRI socket of the container runtime: auto, off or a `PATH`")
-	globsFlag(fs, &cfg.ExcludeInterfaces, "exclude-interfaces", "interfaces not to watch frames on, by name (default none)")
-}
 
 // aggregatorFlags adds the flags of an aggregator.
 func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {

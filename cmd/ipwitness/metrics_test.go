@@ -76,10 +76,10 @@ var values = map[string]string{
 	"ipwitness_conflicts_acknowledged/state":   oneOf("suspected", "confirmed"),
 	"ipwitness_conflict_info/state":            oneOf("suspected", "confirmed"),
 	"cluster":                                  "the name of the cluster",
-	"ipwitness_fleet_clusters/state":           oneOf("live", "unheard", "waiting"),
+	"ipwitness_fleet_clusters/state":           oneOf("live", "disconnected", "waiting"),
 	"ipwitness_fleet_conflicts/state":          oneOf("suspected", "confirmed"),
+	"ipwitness_nodes/state":                    oneOf("live", "disconnected", "absent"),
 	"ipwitness_share_partitions/state":         oneOf("served", "complete", "missing"),
-	"ipwitness_nodes/state":                    oneOf("live", "unheard", "absent"),
 	"ipwitness_ipam_pools/state":               oneOf("known", "reading", "missing", "unreadable", "stale"),
 }
 

@@ -53,7 +53,7 @@ func TestFiltersThatCannotMatchAreRefused(t *testing.T) {
 	for args, want := range map[string]string{
 		"owners --scope cluster":              `--scope: "cluster" is not a scope: use one of link, node, network, or one scope like network/pods`,
 		"owners --scope network/":             `--scope: "network/" is not a scope: use one of link, node, network, or one scope like network/pods`,
-		"owners --state lively":               `--state: "lively" is not a state: use one of live, stale, unheard`,
+		"owners --state lively":               `--state: "lively" is not a state: use one of disconnected, live, stale`,
 		"owners -n Shop":                      `--namespace: "Shop" is not the name of a namespace: write it like kube-system`,
 		"owners --sort-by name":               `--sort-by: "name" is not an order of owners: use one of address, age, interface, node, scope, state, workload`,
 		"owners --sort-by age -w":             errSortWatch.Error(),

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -17,10 +21,10 @@ func newNodes(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	var watch bool
 	cmd := &cobra.Command{
-		Use:   "nodes [flags]",
+		Use:   "nodes [NODE] [flags]",
 		Short: "List the nodes and the health of their agents",
 		Long: `List the nodes and the health of their agents, and the state of the server's connection
-to the Kubernetes API.
+to the Kubernetes API. With the name of a NODE, show all details of that node.
 
 LAG is the delay between agent and server. SKEW is how far the node's clock is ahead
 of the server's clock; it is for information only. LOST counts events that were lost
@@ -32,13 +36,18 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 {"type":"BOOKMARK","problems":[…]}.`,
 		Example: `
   ipwitness nodes
+  ipwitness nodes node-1
   ipwitness nodes --watch
   ipwitness nodes -o json`,
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if watch {
-				return q.watchNodes(cmd.Context())
+		Args:              atMostOne("the name of a node"),
+		ValidArgsFunction: q.completeArgument(&narrowing{}, nodeNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := strings.Join(args, "")
+			switch {
+			case watch:
+				return q.watchNodes(cmd.Context(), name)
+			case name != "":
+				return q.showNode(cmd.Context(), name)
 			}
 			var list pb.ListNodesResponse
 			if err := q.client().get(cmd.Context(), "/v1/nodes", q.within(nil), &list); err != nil {
@@ -62,8 +71,30 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 	return cmd
 }
 
-// watchNodes follows the nodes.
-func (q *query) watchNodes(ctx context.Context) error {
+// showNode shows the details of a node.
+func (q *query) showNode(ctx context.Context, name string) error {
+	n := &pb.Node{}
+	err := q.client().get(ctx, "/v1/nodes/"+url.PathEscape(name), q.within(nil), n)
+	switch {
+	case unknown(err):
+		return cmp.Or(q.checkNode(ctx, name), fmt.Errorf("no agent has reported from node %q yet", name))
+	case err != nil:
+		return err
+	case q.format.ForPrograms():
+		return show.Message(q.sys.stdout, q.format, n)
+	}
+	return show.Node(q.sys.stdout, n, q.layout(), q.sys.now())
+}
+
+// watchNodes follows the nodes, or the node with a name.
+func (q *query) watchNodes(ctx context.Context, name string) error {
+	ask := url.Values{}
+	if name != "" {
+		if err := q.checkNode(ctx, name); err != nil {
+			return err
+		}
+		ask.Set("name", name)
+	}
 	known, table := show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.layout())
 	seen := coverageWatch{query: q}
 	var problems []string // problems of the aggregator
@@ -117,7 +148,7 @@ func (q *query) watchNodes(ctx context.Context) error {
 		client: q.client(),
 		notice: q.sys.stderr,
 		path:   "/v1/nodes:watch",
-		query:  q.within(nil),
+		query:  q.within(ask),
 		begin:  known.Begin,
 		event: func(e *pb.WatchNodesResponse) error {
 			if err := seen.follow(e); err != nil {

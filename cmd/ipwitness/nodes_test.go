@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // watchNodes runs 'nodes -w' on a server with these answers, and returns the lines of stdout.
@@ -27,7 +30,7 @@ const (
 	node1Lag  = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"tcx","ports":4,"lag":"0.002s"}`
 	node1Ill  = `{"name":"one","bootId":"b1","netns":"1","state":"LIVE","wire":"off","ports":0,"problems":["frames are not seen"]}`
 	node2     = `{"name":"two","bootId":"b2","netns":"2","state":"LIVE","wire":"tcx"}`
-	node2Off  = `{"name":"two","bootId":"b2","netns":"2","state":"UNHEARD","wire":"tcx"}`
+	node2Off  = `{"name":"two","bootId":"b2","netns":"2","state":"DISCONNECTED","wire":"tcx"}`
 	node2Gone = `{"name":"two","bootId":"b2","netns":"2"}`
 	bookmark  = `{"result":{"type":"BOOKMARK"}}` + "\n"
 )
@@ -50,7 +53,7 @@ func TestNodeWatch(t *testing.T) {
 		"EVENT NAME STATE VERSION KERNEL WIRE LOST PROBLEMS",
 		"ADDED one LIVE - - tcx 0 -",
 		"ADDED two LIVE - - tcx 0 -",
-		"UPDATED two UNHEARD - - tcx 0 -",
+		"UPDATED two DISCONNECTED - - tcx 0 -",
 		"UPDATED two LIVE - - tcx 0 -",
 		"UPDATED one LIVE - - off 0 frames are not seen",
 		"REMOVED two LIVE - - tcx 0 -",
@@ -73,7 +76,7 @@ func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
 	}, "-o", "json")
 	want := []string{
 		`{"type":"ADDED","node":{"name":"one",`, `{"type":"ADDED","node":{"name":"two",`,
-		`{"type":"UPDATED","node":{"name":"two","state":"UNHEARD"`, `{"type":"UPDATED","node":{"name":"one",`, `{"type":"REMOVED","node":{"name":"two",`,
+		`{"type":"UPDATED","node":{"name":"two","state":"DISCONNECTED"`, `{"type":"UPDATED","node":{"name":"one",`, `{"type":"REMOVED","node":{"name":"two",`,
 	}
 	if len(lines) != len(want) {
 		t.Fatalf("got %q, want %d lines", lines, len(want))
@@ -108,5 +111,49 @@ func TestNodeWatchShowsProblemsOfTheAggregator(t *testing.T) {
 	_, lines, _ = watchNodes(t, tries(), "-o", "json")
 	if len(lines) != 3 || lines[1] != `{"type":"BOOKMARK","problems":["`+full+`"]}` || lines[2] != `{"type":"BOOKMARK","problems":[]}` {
 		t.Errorf("got %q, want the beginning and the end of the problem", lines)
+	}
+}
+
+func TestOneNode(t *testing.T) {
+	one := &pb.Node{Name: "one", BootId: "b1", Netns: "1", State: pb.Node_LIVE, Wire: "tcx", Ports: 3, Kernel: "6.12.1"}
+	h := handler{
+		"/v1/nodes/one": ok(one),
+		"/v1/nodes/":    func(*http.Request) (int, string) { return http.StatusNotFound, `{"code":5,"message":"no such node"}` },
+		"/v1/nodes":     ok(&pb.ListNodesResponse{Nodes: []*pb.Node{one}, Coverage: &pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"silent"}}}),
+	}
+	for _, test := range []struct {
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{"nodes one", 0, "The agent of node one is connected.\n", ""},
+		{"nodes one -o json", 0, `{
+  "name": "one",`, ""},
+		{"nodes two", 1, "", "ipwitness: there is no node \"two\": the known nodes are one, silent\n"},
+		{"nodes -w two", 1, "", "ipwitness: there is no node \"two\": the known nodes are one, silent\n"},
+		{"nodes silent", 1, "", "ipwitness: no agent has reported from node \"silent\" yet\n"},
+		{"nodes one two", 1, "", "ipwitness: nodes takes one argument, the name of a node, not 2: one two\nRun 'ipwitness nodes --help' for usage.\n"},
+	} {
+		c := serve(t, h)
+		c.run(t, test.code, strings.Fields(test.args)...)
+		if got := c.stdout.String(); !strings.HasPrefix(got, test.stdout) || test.stdout == "" && got != "" {
+			t.Errorf("%s: got\n%s\nwant\n%s", test.args, got, test.stdout)
+		}
+		c.wantStderr(t, test.stderr)
+	}
+
+	var asked string
+	h["/v1/nodes:watch"] = func(r *http.Request) (int, string) {
+		asked = r.URL.RawQuery
+		return http.StatusForbidden, `{"code":7,"message":"enough"}`
+	}
+	serve(t, h).run(t, 1, "nodes", "-w", "one")
+	if asked != "name=one" {
+		t.Errorf("got the query %q, want the name of the node", asked)
+	}
+	c := serve(t, h)
+	c.run(t, 0, "__complete", "nodes", "")
+	if got := c.stdout.String(); !strings.HasPrefix(got, "one") {
+		t.Errorf("got completions %q, want the nodes", got)
 	}
 }

@@ -72,8 +72,11 @@ from another terminal.`,
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().String("config", "", "YAML `FILE` of flag names and values")
 
+	serving, checks := local(sys)
+	if len(serving) > 0 {
+		root.AddGroup(&cobra.Group{ID: "serve", Title: "Watch:"})
+	}
 	root.AddGroup(
-		&cobra.Group{ID: "serve", Title: "Watch:"},
 		&cobra.Group{ID: "ask", Title: "Ask:"},
 		&cobra.Group{ID: "act", Title: "Act:"},
 		&cobra.Group{ID: "other", Title: "Other:"},
@@ -99,10 +102,10 @@ from another terminal.`,
 			root.AddCommand(c)
 		}
 	}
-	add("serve", newRun(sys), newAgent(sys), newAggregator(sys))
+	add("serve", serving...)
 	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newJudge(sys), newAudit(sys), newNodes(sys), newClusters(sys), newTop(sys), newUI(sys))
 	add("act", newAcknowledge(sys), newBackup(sys))
-	add("other", newDoctor(sys), newVersion(sys))
+	add("other", append(checks, newVersion(sys))...)
 	return root
 }
 

@@ -48,7 +48,7 @@ func (s system) terminalLayout(color colorChoice) show.Layout {
 	if columns, err := strconv.ParseUint(s.getenv("COLUMNS"), 10, 15); err == nil && columns > 0 {
 		layout.Width = int(columns)
 	} else if s.width != nil {
-		layout.Width = s.width()
+		layout.Width, layout.Resized = s.width(), s.width
 	}
 	return layout
 }

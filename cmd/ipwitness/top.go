@@ -108,8 +108,12 @@ func (c *topCommand) shown(ask url.Values) *top.Server {
 			return ownersPage(ctx, client, ask, filter, token)
 		},
 		Conflict: c.get,
-		Finding: func(ctx context.Context, id, kind, address string) (*pb.Finding, error) {
-			return findFinding(ctx, client, ask, id, kind, address)
+		Finding: func(ctx context.Context, id string) (*pb.Finding, error) {
+			f, err := c.finding(ctx, id)
+			if unknown(err) {
+				return nil, errors.New("the finding has ended")
+			}
+			return f, err
 		},
 		Explain: func(ctx context.Context, address string) (*pb.ExplainResponse, error) {
 			explained := &pb.ExplainResponse{}
@@ -187,29 +191,5 @@ func ownersPage(ctx context.Context, c *client, ask url.Values, filter, token st
 		if token = page.GetNextPageToken(); token == "" || len(page.GetOwners()) > 0 {
 			return page, nil
 		}
-	}
-}
-
-// findFinding requests the finding with an id.
-func findFinding(ctx context.Context, c *client, ask url.Values, id, kind, address string) (*pb.Finding, error) {
-	q := maps.Clone(ask)
-	q.Set("kind", kind)
-	if address != "" {
-		q.Set("address", address)
-	}
-	for {
-		page := &pb.ListFindingsResponse{}
-		if err := c.get(ctx, "/v1/findings", q, page); err != nil {
-			return nil, err
-		}
-		for _, f := range page.GetFindings() {
-			if f.GetId() == id {
-				return f, nil
-			}
-		}
-		if page.GetNextPageToken() == "" {
-			return nil, errors.New("the finding has ended")
-		}
-		q.Set("page_token", page.GetNextPageToken())
 	}
 }

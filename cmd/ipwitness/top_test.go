@@ -112,22 +112,16 @@ func TestTopSkipsPagesWithoutASelectedContainer(t *testing.T) {
 }
 
 func TestTopFindsAFinding(t *testing.T) {
-	c := serve(t, handler{"/v1/findings": func(r *http.Request) (int, string) {
-		if got := r.URL.Query(); got.Get("kind") != "leaked" || got.Get("address") != "10.0.0.7" || got.Get("node") != "n1" {
-			return http.StatusBadRequest, `{"code":3,"message":"wrong parameters"}`
-		}
-		page := &pb.ListFindingsResponse{Findings: []*pb.Finding{{Id: "other"}}, NextPageToken: "2"}
-		if r.URL.Query().Get("page_token") == "2" {
-			page = &pb.ListFindingsResponse{Findings: []*pb.Finding{{Id: "one", Kind: "leaked"}}}
-		}
-		return http.StatusOK, protojson.Format(page)
-	}})
-	s := topServer(c, url.Values{"node": {"n1"}})
-	if f, err := s.Finding(t.Context(), "one", "leaked", "10.0.0.7"); err != nil || f.GetId() != "one" {
-		t.Errorf("got %v, %v, want the finding of the second page", f, err)
+	s := topServer(serve(t, audited(finding("one", "leaked", "10.0.0.7", pb.Finding_WARNING))), url.Values{"node": {"n1"}})
+	if f, err := s.Finding(t.Context(), "one"); err != nil || f.GetId() != "one" {
+		t.Errorf("got %v, %v, want the finding", f, err)
 	}
-	if _, err := s.Finding(t.Context(), "gone", "leaked", "10.0.0.7"); err == nil || err.Error() != "the finding has ended" {
+	if _, err := s.Finding(t.Context(), "gone"); err == nil || err.Error() != "the finding has ended" {
 		t.Errorf("got %v, want that the finding has ended", err)
+	}
+	refused := topServer(serve(t, handler{"/v1/findings/": func(*http.Request) (int, string) { return http.StatusForbidden, `{"code":7,"message":"not for you"}` }}), url.Values{})
+	if _, err := refused.Finding(t.Context(), "one"); err == nil || err.Error() != "not for you" {
+		t.Errorf("got %v, want the refusal", err)
 	}
 }
 

@@ -490,7 +490,7 @@ func (i *installed) wantOnlyIntendedNodes(t *testing.T) {
 			return err
 		}
 		if !strings.Contains(text, fmt.Sprintf("\nipwitness_node_up{node=%q} 1\n", i.Nodes[0].Name)) || strings.Count(text, "\nipwitness_node_up{") != 1 ||
-			!strings.Contains(text, "\nipwitness_nodes{state=\"unheard\"} 1\n") {
+			!strings.Contains(text, "\nipwitness_nodes{state=\"disconnected\"} 1\n") {
 			return errors.New("got\n" + text)
 		}
 		return nil

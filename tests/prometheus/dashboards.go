@@ -149,7 +149,7 @@ func aggregator() Dashboard {
 		"Ingest, verdict latency, watches, resource usage, and the state of the Kubernetes API.", nil,
 		stat(4, "Aggregators", "Aggregators that are scraped.", "short", `count(ipwitness_nodes{state="live"})`, 0, "green"),
 		stat(4, "Connected nodes", "Nodes whose agent is connected.", "short", `sum(max by (cluster) (ipwitness_nodes{state="live"}))`, 0, "green"),
-		stat(4, "Disconnected nodes", "Nodes whose agent is disconnected.", "short", `sum(max by (cluster) (ipwitness_nodes{state="unheard"}))`, 1, "red"),
+		stat(4, "Disconnected nodes", "Nodes whose agent is disconnected.", "short", `sum(max by (cluster) (ipwitness_nodes{state="disconnected"}))`, 1, "red"),
 		stat(4, "Nodes without agent", "Nodes of Kubernetes that should have an agent but none has connected.", "short", `sum(max by (cluster) (ipwitness_nodes{state="absent"}))`, 1, "red"),
 		stat(4, "Verdicts, p99", "Time from the agent's receipt of a change to the suspicion of a conflict, since the start.", "s",
 			`histogram_quantile(0.99, sum by (le) (ipwitness_detection_seconds_bucket))`, 1, "orange"),

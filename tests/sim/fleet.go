@@ -25,6 +25,7 @@ type Fleet struct {
 	all    []*agent
 	agents sync.WaitGroup
 	cancel context.CancelFunc
+	sent   sent
 }
 
 // Size is the number of agents, and of owners that each reports (at most 254).
@@ -66,7 +67,7 @@ func (f *Fleet) Connect() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
 	for _, a := range f.all {
-		conn, err := Dial(f.host, f.at)
+		conn, err := Dial(f.host, f.at, grpc.WithStatsHandler(&f.sent))
 		if err != nil {
 			f.Stop()
 			return err

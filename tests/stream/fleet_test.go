@@ -373,7 +373,7 @@ func TestAFleetSaysWhichClustersItDoesNotSee(t *testing.T) {
 	labs["east"].server.Kill()
 	replicas["west"].record(pb.Watch_ADDED, "10.0.0.2")
 	f.await(nil, "east 10.0.0.1", "west 10.0.0.1", "west 10.0.0.2")
-	f.awaitState("east", pb.Cluster_UNHEARD)
+	f.awaitState("east", pb.Cluster_DISCONNECTED)
 	f.awaitState("west", pb.Cluster_LIVE)
 	silent := func(want ...string) {
 		t.Helper()
@@ -392,8 +392,8 @@ func TestAFleetSaysWhichClustersItDoesNotSee(t *testing.T) {
 	f.awaitState("east", pb.Cluster_LIVE)
 	hub.server.Kill()
 	replicas["west"].record(pb.Watch_ADDED, "10.0.0.3")
-	f.awaitState("west", pb.Cluster_UNHEARD)
-	f.awaitState("east", pb.Cluster_UNHEARD)
+	f.awaitState("west", pb.Cluster_DISCONNECTED)
+	f.awaitState("east", pb.Cluster_DISCONNECTED)
 	silent("east", "west")
 	if len(f.Fleet.Problems()) == 0 {
 		t.Error("got no problem while the hub is away, want one")

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 
 	"github.com/ipwitness/ipwitness/tests/prometheus"
@@ -84,6 +86,24 @@ func newTab(t *testing.T, base, path string) *tab {
 		}
 	})
 	return b
+}
+
+// window opens another window of the browser, which shows a path of the page.
+func (b *tab) window(path string) *tab {
+	b.t.Helper()
+	var id target.ID
+	b.do(chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		id, err = target.CreateTarget("about:blank").WithNewWindow(true).Do(cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser))
+		return err
+	}))
+	ctx, cancel := chromedp.NewContext(b.ctx, chromedp.WithTargetID(id))
+	b.t.Cleanup(cancel)
+	if err := chromedp.Run(ctx); err != nil { // the window would end with the time limit of its first action
+		b.t.Fatal(err)
+	}
+	other := &tab{t: b.t, ctx: ctx, url: b.url}
+	other.open(path)
+	return other
 }
 
 // start starts the browser of a context. The kernel kills the browser when the thread that started it

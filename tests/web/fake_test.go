@@ -26,6 +26,8 @@ type fake struct {
 	url string
 	// refuseFindings and refuseOwners make requests for them fail.
 	refuseFindings, refuseOwners atomic.Bool
+	// watches is the number of open watches of nodes, and reads that of lists of nodes.
+	watches, reads atomic.Int64
 }
 
 func encode(m proto.Message) string {
@@ -124,8 +126,22 @@ func newFake(t *testing.T) *fake {
 		}
 		return l
 	})
-	f.answer("/v1/nodes", nil, func(*http.Request) proto.Message { return &pb.ListNodesResponse{Coverage: coverage} })
-	f.answer("/v1/pools", nil, func(*http.Request) proto.Message { return &pb.ListPoolsResponse{} })
+	node := &pb.Node{Name: "node1", State: pb.Node_LIVE, Wire: "tcx"}
+	f.answer("/v1/nodes", nil, func(*http.Request) proto.Message {
+		f.reads.Add(1)
+		return &pb.ListNodesResponse{Nodes: []*pb.Node{node}, Coverage: coverage}
+	})
+	watched := http.NewServeMux()
+	f.HandleFunc("GET /v1/nodes:watch", func(w http.ResponseWriter, r *http.Request) {
+		f.watches.Add(1)
+		defer f.watches.Add(-1)
+		watched.ServeHTTP(w, r)
+	})
+	(&fake{ServeMux: watched}).watch("/v1/nodes:watch", nil,
+		&pb.WatchNodesResponse{Type: pb.Watch_ADDED, Node: node}, &pb.WatchNodesResponse{Type: pb.Watch_BOOKMARK, Coverage: coverage})
+	f.answer("/v1/pools", nil, func(r *http.Request) proto.Message {
+		return &pb.ListPoolsResponse{Pools: fakePools(r.URL.Query().Get("history") == "true")}
+	})
 	f.answer("/v1/owners", &f.refuseOwners, func(*http.Request) proto.Message { return &pb.ListOwnersResponse{Owners: heldBy("red", "blue")} })
 	f.answer("/v1/explain", nil, func(*http.Request) proto.Message {
 		return &pb.ExplainResponse{Address: "10.9.9.9", Summary: "nobody has it", Coverage: coverage}

@@ -187,6 +187,12 @@ func TestThePageWorksThroughTheCommandUI(t *testing.T) {
 	}
 }
 
+// looks are the ways in which the pictures show each view.
+var looks = []struct {
+	name, scheme string
+	size         size
+}{{"", "light", desktop}, {"-dark", "dark", desktop}, {"-phone", "light", phone}, {"-phone-dark", "dark", phone}}
+
 func TestPicturesOfTheDocs(t *testing.T) {
 	if *pictures == "" {
 		t.Skip("run make update-web-pictures")
@@ -210,10 +216,7 @@ func TestPicturesOfTheDocs(t *testing.T) {
 		{"ipam", "/#/ipam", `document.querySelectorAll('tbody tr').length > 3`},
 	} {
 		b.open(view.path)
-		for _, look := range []struct {
-			name, scheme string
-			size         size
-		}{{"", "light", desktop}, {"-dark", "dark", desktop}, {"-phone", "light", phone}, {"-phone-dark", "dark", phone}} {
+		for _, look := range looks {
 			b.resize(look.size)
 			b.colours(look.scheme)
 			b.await(view.name, view.ready)

@@ -35,7 +35,9 @@ type options struct {
 	version, revision string
 	goVersion         string
 	arches            []string
-	image             string // name and tag
+	plugins           []string // other systems than Linux, as OS-ARCH
+	epoch             int64    // time of the files in the chart, in seconds
+	image             string   // name and tag
 	builder           string
 	template          string
 }
@@ -47,11 +49,13 @@ func main() {
 	flag.StringVar(&o.revision, "revision", "unknown", "commit of the sources")
 	flag.StringVar(&o.goVersion, "go", "", "version of Go that built the programs")
 	arches := flag.String("arch", "amd64,arm64", "architectures, separated by commas")
+	plugins := flag.String("plugins", "darwin-amd64,darwin-arm64", "other systems that have the kubectl plugin, as OS-ARCH, separated by commas")
+	flag.Int64Var(&o.epoch, "epoch", 0, "time of the commit, in seconds since 1970")
 	flag.StringVar(&o.image, "image", "", "name of the image, with its tag")
 	flag.StringVar(&o.builder, "builder", "", "URI of what runs the build")
 	flag.StringVar(&o.template, "krew", "deploy/krew/ipwitness.yaml.tmpl", "template of the krew manifest")
 	flag.Parse()
-	o.arches = strings.Split(*arches, ",")
+	o.arches, o.plugins = strings.Split(*arches, ","), strings.FieldsFunc(*plugins, func(r rune) bool { return r == ',' })
 	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
@@ -62,6 +66,9 @@ func main() {
 }
 
 func (o options) run() error {
+	if err := o.settleCharts(); err != nil {
+		return fmt.Errorf("set the times in the chart: %w", err)
+	}
 	if err := o.writeKrew(); err != nil {
 		return fmt.Errorf("write the krew manifest: %w", err)
 	}
@@ -108,8 +115,30 @@ func (o options) files(except ...string) (names []string, err error) {
 	return names, nil
 }
 
-// A pack is the package of one architecture.
-type pack struct{ Arch, Directory, File, SHA256 string }
+// A pack is a file with the plugin for one system. Program and Licence are paths in it.
+type pack struct{ OS, Arch, File, Program, Licence, SHA256 string }
+
+// packs returns what krew can install: the packages for Linux, and the plugins for other systems.
+func (o options) packs() (all []pack, err error) {
+	for _, arch := range o.arches {
+		dir := "ipwitness-" + o.version + "-linux-" + arch
+		all = append(all, pack{OS: "linux", Arch: arch, File: dir + ".tar.gz", Program: dir + "/usr/local/bin/ipwitness", Licence: dir + "/usr/local/share/doc/ipwitness/LICENSE"})
+	}
+	for _, system := range o.plugins {
+		name, arch, ok := strings.Cut(system, "-")
+		if !ok {
+			return nil, fmt.Errorf("%q is not a system: use OS-ARCH, like darwin-arm64", system)
+		}
+		dir := "ipwitness-" + o.version + "-" + system
+		all = append(all, pack{OS: name, Arch: arch, File: dir + ".tar.gz", Program: dir + "/ipwitness", Licence: dir + "/LICENSE"})
+	}
+	for i := range all {
+		if all[i].SHA256, err = o.sum(all[i].File); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
 
 // writeKrew fills in the krew manifest.
 func (o options) writeKrew() error {
@@ -121,13 +150,8 @@ func (o options) writeKrew() error {
 		Version, Download string
 		Packages          []pack
 	}{Version: o.version, Download: source + "/releases/download/" + o.version}
-	for _, arch := range o.arches {
-		p := pack{Arch: arch, Directory: "ipwitness-" + o.version + "-linux-" + arch}
-		p.File = p.Directory + ".tar.gz"
-		if p.SHA256, err = o.sum(p.File); err != nil {
-			return err
-		}
-		about.Packages = append(about.Packages, p)
+	if about.Packages, err = o.packs(); err != nil {
+		return err
 	}
 	var out bytes.Buffer
 	if err := t.Option("missingkey=error").Execute(&out, about); err != nil {
@@ -175,7 +199,7 @@ func (o options) writeProvenance() error {
 		Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1",
 		Predicate: predicate{BuildDefinition: buildDefinition{
 			BuildType:          source + "/blob/main/docs/release.md#provenance",
-			ExternalParameters: map[string]any{"version": o.version, "architectures": o.arches, "image": o.image},
+			ExternalParameters: map[string]any{"version": o.version, "architectures": o.arches, "plugins": o.plugins, "image": o.image},
 			ResolvedDependencies: []resource{
 				{URI: "git+" + source + "@" + commit, Digest: map[string]string{"gitCommit": commit}},
 				{URI: "https://go.dev/dl/#" + o.goVersion, Name: o.goVersion},

@@ -2,24 +2,34 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // release makes a release of small files, and returns its options.
 func release(t *testing.T, revision string) options {
 	t.Helper()
 	o := options{
-		dir: t.TempDir(), version: "v1.2.3", revision: revision, goVersion: "go1.26.8", arches: []string{"amd64", "arm64"},
+		dir: t.TempDir(), version: "v1.2.3", revision: revision, goVersion: "go1.26.8", arches: []string{"amd64", "arm64"}, plugins: []string{"darwin-arm64"}, epoch: 1700000000,
 		image: "example.com/ipwitness:v1.2.3", builder: "https://example.com/ci", template: "../../deploy/krew/ipwitness.yaml.tmpl",
 	}
 	for _, arch := range o.arches {
 		if err := o.write("ipwitness-v1.2.3-linux-"+arch+".tar.gz", []byte(arch)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := o.write("ipwitness-v1.2.3-darwin-arm64.tar.gz", []byte("darwin")); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.write("ipwitness-1.2.3.tgz", chart(t, time.Now())); err != nil {
+		t.Fatal(err)
 	}
 	f, err := os.Create(filepath.Join(o.dir, "ipwitness-v1.2.3-image.tar"))
 	if err != nil {
@@ -45,6 +55,50 @@ func release(t *testing.T, revision string) options {
 		t.Fatal(err)
 	}
 	return o
+}
+
+// chart returns a package as Helm makes it at a time.
+func chart(t *testing.T, at time.Time) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	zip.Comment, zip.ModTime = "Helm", at
+	w := tar.NewWriter(zip)
+	for _, name := range []string{"ipwitness/Chart.yaml", "ipwitness/values.yaml"} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(name)), Mode: 0o644, ModTime: at}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), zip.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestAChartThatIsPackagedLaterHasTheSameBytes(t *testing.T) {
+	at := time.Unix(1700000000, 0).UTC()
+	first, err := settled(chart(t, time.Now()), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later, err := settled(chart(t, time.Now().Add(time.Hour)), at)
+	if err != nil || !bytes.Equal(first, later) {
+		t.Errorf("got other bytes an hour later, and %v", err)
+	}
+	zip, err := gzip.NewReader(bytes.NewReader(first))
+	if err != nil || zip.Comment != "Helm" {
+		t.Fatalf("got %v, want Helm's comment, and %v", zip, err)
+	}
+	h, err := tar.NewReader(zip).Next()
+	if err != nil || h.Name != "ipwitness/Chart.yaml" || !h.ModTime.Equal(at) {
+		t.Errorf("got %v and %v, want Chart.yaml of %s", h, err, at)
+	}
+	if _, err := settled([]byte("no archive"), at); err == nil {
+		t.Error("got no error for a file that is no archive")
+	}
 }
 
 // dependency runs the release and returns the first dependency of its provenance.
@@ -94,7 +148,7 @@ func TestARepeatedReleaseIsTheSame(t *testing.T) {
 }
 
 func TestWhatIsMissingIsNamed(t *testing.T) {
-	for _, missing := range []string{"ipwitness-v1.2.3-linux-arm64.tar.gz", "ipwitness-v1.2.3-image.tar"} {
+	for _, missing := range []string{"ipwitness-v1.2.3-linux-arm64.tar.gz", "ipwitness-v1.2.3-darwin-arm64.tar.gz", "ipwitness-v1.2.3-image.tar"} {
 		o := release(t, "1")
 		if err := os.Remove(filepath.Join(o.dir, missing)); err != nil {
 			t.Fatal(err)

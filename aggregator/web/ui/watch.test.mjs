@@ -19,7 +19,7 @@ const { lanesOf } = await load('./src/parts/history.tsx')
 
 const message = (text) => {
   const [type, id] = text.split(' ')
-  return id ? { type, item: { id } } : { type }
+  return id ? { type, key: id, item: { id } } : { type, key: '' }
 }
 
 /** The ids that are shown after each chunk of a connection that follows one which had shown ids. */
@@ -46,7 +46,7 @@ for (const [name, before, chunks, want] of [
 
 test('a chunk without items keeps the same map, so that nothing is drawn again', () => {
   const current = new Map([['a', { id: 'a' }]])
-  assert.equal(advance({ current, fresh: undefined }, [{ type: 'BOOKMARK' }]).current, current)
+  assert.equal(advance({ current, fresh: undefined }, [{ type: 'BOOKMARK', key: '' }]).current, current)
 })
 
 test('conflicts of different scopes do not end each other', () => {

@@ -60,7 +60,7 @@ func TestTablesOfAFleetHaveTheCluster(t *testing.T) {
 		}, 0, "east"},
 		"conflicts": {func(b *bytes.Buffer) error { _, err := Conflicts(b, []*pb.Conflict{conflict}, piped, now); return err }, 0, "east, west"},
 		"clusters have names only": {func(b *bytes.Buffer) error {
-			return Clusters(b, []*pb.Cluster{{Name: "east", State: pb.Cluster_UNHEARD, LastHeard: timestamppb.New(now.Add(-time.Minute)), Problems: []string{"it is away"}}}, piped, now)
+			return Clusters(b, []*pb.Cluster{{Name: "east", State: pb.Cluster_DISCONNECTED, LastHeard: timestamppb.New(now.Add(-time.Minute)), Problems: []string{"it is away"}}}, piped, now)
 		}, -1, "east: it is away"},
 	} {
 		header, rest := table(test.write)

@@ -20,7 +20,7 @@ func story() [][]*pb.Event {
 	web, cart := pod("default", "web-1", "1"), pod("shop", "cart", "2")
 	web.Evidence, cart.Evidence = nil, nil
 	late := proto.CloneOf(cart)
-	late.State = pb.Owner_UNHEARD
+	late.State = pb.Owner_DISCONNECTED
 	loopback := pod("kube-system", "dns", "4")
 	loopback.Address, loopback.Excluded = "169.254.20.10", "it is on a loopback or dummy device"
 	event := func(before time.Duration, kind pb.Watch_Type) *pb.Event {
@@ -41,7 +41,7 @@ func story() [][]*pb.Event {
 	found := event(4*time.Minute+30*time.Second, pb.Watch_ADDED)
 	found.Kind, found.Finding = pb.Event_FINDING, finding(7, "in-use-unallocated", pb.Finding_CRITICAL)
 	silent := event(2*time.Minute, pb.Watch_UPDATED)
-	silent.Kind, silent.Node = pb.Event_NODE, &pb.Node{Name: "worker-1", State: pb.Node_UNHEARD, Problems: []string{"frames are not seen:\ngive the process CAP_BPF"}}
+	silent.Kind, silent.Node = pb.Event_NODE, &pb.Node{Name: "worker-1", State: pb.Node_DISCONNECTED, Problems: []string{"frames are not seen:\ngive the process CAP_BPF"}}
 	old := owner(7*time.Minute, pb.Watch_ADDED, cart)
 	old.Present = true
 	unseen := owner(time.Minute, pb.Watch_UPDATED, late)

@@ -44,7 +44,7 @@ func NewLive(w io.Writer, layout Layout) *Live {
 		owners:    OwnerChanges(),
 		conflicts: ConflictChanges(),
 	}
-	l.table = &Table{w: &l.text, width: layout.Width, paint: l.paint, traits: []trait{{}, {}, {}, {}, {rank: 2}, {folds: true}}}
+	l.table = &Table{w: &l.text, layout: layout, width: layout.Width, paint: l.paint, traits: []trait{{}, {}, {}, {}, {rank: 2}, {folds: true}}}
 	for i, width := range []int{len(time.TimeOnly), len("+"), 15, 30, 22, 0} { // time, sign, address, name, place, note
 		l.table.widen(i, width)
 	}
@@ -264,8 +264,8 @@ func (l *Live) note(lead, text string) {
 func (l *Live) folded(t tone, word string, column int, lead, text string) string {
 	lines := []string{clean(text)}
 	margin := column + len(lead)
-	if l.layout.Width > 0 {
-		lines = folded(lines[0], max(min(l.layout.Width, textWidth+column)-margin, leastTextWidth), 0)
+	if width := l.layout.current(l.layout.Width); width > 0 {
+		lines = folded(lines[0], max(min(width, textWidth+column)-margin, leastTextWidth), 0)
 	}
 	return lead + l.paint.tint(t, word, strings.Join(lines, "\n"+strings.Repeat(" ", margin))) + "\n"
 }

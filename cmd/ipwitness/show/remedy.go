@@ -23,13 +23,23 @@ func (p *page) remedy(actions []*pb.Action) {
 // with its text.
 const indent = "   "
 
+// command returns the command of an action. If it invokes this program where the user is, it does so as
+// the user has invoked it.
+func (p *page) command(a *pb.Action) string {
+	arguments, own := strings.CutPrefix(a.GetCommand(), "ipwitness ")
+	if !own || a.GetNode() != "" || p.layout.Program == "" {
+		return a.GetCommand()
+	}
+	return p.layout.Program + " " + arguments
+}
+
 func (p *page) actions(margin string, actions []*pb.Action) {
 	for i, a := range actions {
 		p.text(fmt.Sprintf("%s%d. ", margin, i+1), a.GetText())
 		if a.GetNode() != "" && a.GetCommand() != "" {
 			p.line("%s%sOn node %s:", margin, indent, a.GetNode())
 		}
-		for line := range strings.Lines(a.GetCommand()) {
+		for line := range strings.Lines(p.command(a)) {
 			p.line("%s%s  %s", margin, indent, strings.TrimRight(line, "\n"))
 		}
 		for k, alternative := range a.GetChoice() {

@@ -171,7 +171,7 @@ func TestTablesAndPages(t *testing.T) {
 			Lag: durationpb.New(340 * time.Microsecond), Skew: durationpb.New(-2170 * time.Millisecond),
 		},
 		{
-			Name: "worker-2", State: pb.Node_UNHEARD, Version: "v0.1.0", Kernel: "5.15.0", Wire: "off", LostEvents: 3, LastHeard: at(90 * time.Second),
+			Name: "worker-2", State: pb.Node_DISCONNECTED, Version: "v0.1.0", Kernel: "5.15.0", Wire: "off", LostEvents: 3, LastHeard: at(90 * time.Second),
 			Problems: []string{"frames are not seen: give the process CAP_BPF"},
 		},
 		{
@@ -783,5 +783,28 @@ func TestLogLinesDoNotInterruptAConflict(t *testing.T) {
 	}
 	if logged != many || begun != many {
 		t.Errorf("got %d lines of the log and %d conflicts, want %d of each", logged, begun, many)
+	}
+}
+
+func TestCommandsOfARemedyInvokeThisProgramAsTheUserDoes(t *testing.T) {
+	c := conflict(pb.Conflict_CONFIRMED)
+	c.Remedy = []*pb.Action{
+		{Text: "Check.", Command: "ipwitness explain 10.0.0.7"},
+		{Text: "Look there.", Command: "ipwitness doctor", Node: "node-1"},
+		{Text: "Restart it.", Command: "kubectl delete pod ipwitness -n shop"},
+	}
+	for program, want := range map[string][]string{
+		"":                  {"ipwitness explain 10.0.0.7", "ipwitness doctor", "kubectl delete pod ipwitness -n shop"},
+		"kubectl ipwitness": {"kubectl ipwitness explain 10.0.0.7", "ipwitness doctor", "kubectl delete pod ipwitness -n shop"},
+	} {
+		var b bytes.Buffer
+		if err := Conflict(&b, c, Layout{Program: program}, now); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range want {
+			if !strings.Contains(b.String(), "  "+command+"\n") {
+				t.Errorf("as %q: got\n%s\nwant the command %q", program, &b, command)
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"io"
 	"slices"
 	"strings"
@@ -14,10 +15,21 @@ const gap = "  "
 type Layout struct {
 	Wide      bool // all columns, also if the terminal is too narrow for them
 	NoHeaders bool
-	Ungrouped bool   // a row for each conflict
-	Width     int    // columns of the terminal; 0 if the output is not shown in a terminal
-	Color     bool   // colours by state
-	Program   string // how the user invokes this program
+	Ungrouped bool // a row for each conflict
+	Width     int  // columns of the terminal; 0 if the output is not shown in a terminal
+	// Resized returns the current number of columns of the terminal, 0 if that is not known; nil if
+	// the width does not change.
+	Resized func() int
+	Color   bool   // colours by state
+	Program string // how the user invokes this program
+}
+
+// current returns the current width, if the width was w before.
+func (l Layout) current(w int) int {
+	if w == 0 || l.Resized == nil {
+		return w
+	}
+	return cmp.Or(l.Resized(), w)
 }
 
 // tableWidth returns the width that tables are fitted to; 0 for any width.
@@ -32,6 +44,7 @@ func (l Layout) tableWidth() int {
 // columns if necessary. A table with a width leaves out columns and folds cells to fit.
 type Table struct {
 	w      io.Writer
+	layout Layout
 	rows   []row
 	widths []int // of the widest cell of each column
 	least  []int // of the widest word of each column
@@ -73,7 +86,7 @@ const (
 
 // NewTable returns a table that fits a layout: the cells of its last column are folded.
 func NewTable(w io.Writer, layout Layout, header ...string) *Table {
-	t := &Table{w: w, width: layout.tableWidth(), traits: make([]trait, len(header))}
+	t := &Table{w: w, layout: layout, width: layout.tableWidth(), traits: make([]trait, len(header))}
 	t.traits[len(header)-1].folds = true
 	t.Row(header...)
 	return t
@@ -81,7 +94,7 @@ func NewTable(w io.Writer, layout Layout, header ...string) *Table {
 
 // tableOf returns a table with columns that fits a layout.
 func tableOf[T any](w io.Writer, layout Layout, columns []column[T]) *Table {
-	t := &Table{w: w, width: layout.tableWidth(), paint: painter(layout.Color)}
+	t := &Table{w: w, layout: layout, width: layout.tableWidth(), paint: painter(layout.Color)}
 	for _, c := range columns {
 		t.traits = append(t.traits, c.trait)
 	}
@@ -189,9 +202,10 @@ func (t *Table) widen(i, width int) {
 	t.widths[i] = max(t.widths[i], width)
 }
 
-// Flush writes the rows that were added since the last Flush.
+// Flush writes the rows that were added since the last Flush, in the current width of the terminal.
 func (t *Table) Flush() error {
 	var b strings.Builder
+	t.width = t.layout.current(t.width)
 	t.loosen()
 	shown, widths, below := t.arrange()
 	if t.header != nil && !slices.Equal(shown, t.shown) {

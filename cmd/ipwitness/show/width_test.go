@@ -56,7 +56,7 @@ func outputs(layout Layout) map[string]func(w io.Writer) error {
 		"findings": func(w io.Writer) error { return Findings(w, findings(), layout, now) },
 		"nodes": func(w io.Writer) error {
 			return Nodes(w, []*pb.Node{{
-				Name: "ip-10-244-17-231.eu-central-1.compute.internal", State: pb.Node_UNHEARD, Version: "v0.1.0", Kernel: "6.8.0-1021-azure", Wire: "clsact", Ports: 254,
+				Name: "ip-10-244-17-231.eu-central-1.compute.internal", State: pb.Node_DISCONNECTED, Version: "v0.1.0", Kernel: "6.8.0-1021-azure", Wire: "clsact", Ports: 254,
 				Claims: 1204, LostEvents: 10, LastHeard: at(time.Minute), Problems: []string{strings.Repeat("frames are not seen: ", 8)},
 			}}, &pb.Kubernetes{State: pb.Kubernetes_LIVE, Server: "https://10.96.0.1:443", Pods: 12, Nodes: 3, LastHeard: at(0), Problems: []string{strings.Repeat("no permission ", 9)}}, layout, now)
 		},
@@ -417,5 +417,42 @@ func TestTextsAreBelowTheirRowsInANarrowTerminal(t *testing.T) {
 	}
 	if !strings.Contains(b.String(), "\n              already present when the journal began\n") {
 		t.Errorf("got\n%s\nwant the details below the row", &b)
+	}
+}
+
+func TestAWatchFollowsTheWidthOfTheTerminal(t *testing.T) {
+	width := 120
+	for name, layout := range map[string]Layout{
+		"a terminal":      {Width: 120, Resized: func() int { return width }},
+		"an unknown size": {Width: 120, Resized: func() int { return 0 }},
+		"wide":            {Width: 120, Wide: true, Resized: func() int { return width }},
+	} {
+		var b bytes.Buffer
+		w := NewOwnerWatch(&b, layout)
+		w.Begin()
+		longest := func(o *pb.Owner) (columns int) {
+			t.Helper()
+			b.Reset()
+			for _, err := range []error{w.Event(pb.Watch_ADDED, o, now), w.Event(pb.Watch_BOOKMARK, nil, now)} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for line := range strings.Lines(b.String()) {
+				columns = max(columns, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")))
+			}
+			return columns
+		}
+		some := owners()
+		width = 120
+		before := longest(some[0])
+		width = 70
+		narrow := longest(some[1])
+		repeated := strings.Contains(b.String(), "EVENT")
+		width = 120
+		after := longest(some[2])
+		if follows := narrow <= 70 && repeated; before <= 70 || after <= 70 || follows != (name == "a terminal") {
+			t.Errorf("%s: got lines of %d, %d and %d columns in a terminal of 120, then 70, then 120", name, before, narrow, after)
+		}
 	}
 }

@@ -64,9 +64,9 @@ func (f *fake) server() *Server {
 			f.ask("conflict %s", id)
 			return f.conflict, f.err
 		},
-		Finding: func(_ context.Context, id, kind, address string) (*pb.Finding, error) {
-			f.ask("finding %s %s %s", id, kind, address)
-			return &pb.Finding{Id: id, Kind: kind, Address: address, Summary: "The finding in words."}, f.err
+		Finding: func(_ context.Context, id string) (*pb.Finding, error) {
+			f.ask("finding %s", id)
+			return &pb.Finding{Id: id, Kind: "leaked", Summary: "The finding in words."}, f.err
 		},
 		Explain: func(_ context.Context, address string) (*pb.ExplainResponse, error) {
 			f.ask("explain %s", address)
@@ -78,7 +78,7 @@ func (f *fake) server() *Server {
 func someNodes() []*pb.Node {
 	return []*pb.Node{
 		{Name: "node-1", BootId: "1", State: pb.Node_LIVE, Wire: "tcx", Claims: 7, LastHeard: timestamppb.New(noon)},
-		{Name: "node-2", BootId: "2", State: pb.Node_UNHEARD, Wire: "tcx", LastHeard: timestamppb.New(noon.Add(-time.Hour))},
+		{Name: "node-2", BootId: "2", State: pb.Node_DISCONNECTED, Wire: "tcx", LastHeard: timestamppb.New(noon.Add(-time.Hour))},
 		{Name: "node-3", BootId: "3", State: pb.Node_LIVE, Wire: "off", Problems: []string{"frames are not seen"}},
 	}
 }
@@ -189,12 +189,12 @@ func TestKeysLeadToPagesAndBack(t *testing.T) {
 		"back to the conflict":     {"<enter>x<esc>", []string{"Conflict of 10.0.0.7"}, "explain 10.0.0.7"},
 		"back to the list":         {"<enter>x<esc><esc>", nil, "explain 10.0.0.7"},
 		"the explanation at once":  {"<down>x", []string{"Explanation of 10.0.0.8"}, "explain 10.0.0.8"},
-		"a finding":                {"2<enter>", []string{"Finding leaked"}, "finding f1 leaked 10.0.0.3"},
+		"a finding":                {"2<enter>", []string{"Finding leaked"}, "finding f1"},
 		"the address of a finding": {"2x", []string{"Explanation of 10.0.0.3"}, "explain 10.0.0.3"},
 		"an owner":                 {"3<down><enter>", []string{"Explanation of 10.0.0.1"}, "explain 10.0.0.1"},
 		"a node":                   {"4<enter>", []string{"Node node-2"}, "nodes"},
 		"no address of a node":     {"4x", nil, ""},
-		"the next list":            {"<tab><enter>", []string{"Finding leaked"}, "finding f1 leaked 10.0.0.3"},
+		"the next list":            {"<tab><enter>", []string{"Finding leaked"}, "finding f1"},
 		"help":                     {"?", []string{"Help"}, ""},
 		"nothing in an empty list": {"/nothing<enter><enter>", nil, ""},
 	}

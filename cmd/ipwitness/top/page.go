@@ -63,7 +63,7 @@ func findingPage(s *Server, r *findingRow) *page {
 		title:   "Finding " + r.kind,
 		address: r.address,
 		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			f, err := s.Finding(ctx, r.id, r.kind, r.address)
+			f, err := s.Finding(ctx, r.id)
 			if err != nil {
 				return "", err
 			}

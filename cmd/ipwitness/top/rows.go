@@ -337,7 +337,7 @@ func nodeTable() table[*pb.Node] {
 
 // nodeState returns the word for the state of a node's agent.
 func nodeState(n *pb.Node) string {
-	if n.GetState() == pb.Node_UNHEARD {
+	if n.GetState() == pb.Node_DISCONNECTED {
 		return "DISCONNECTED"
 	}
 	return n.GetState().String()

@@ -22,7 +22,7 @@ type Server struct {
 	Owners func(ctx context.Context, filter, token string) (*pb.ListOwnersResponse, error)
 	// Conflict, Finding and Explain return the details of one item.
 	Conflict func(ctx context.Context, id string) (*pb.Conflict, error)
-	Finding  func(ctx context.Context, id, kind, address string) (*pb.Finding, error)
+	Finding  func(ctx context.Context, id string) (*pb.Finding, error)
 	Explain  func(ctx context.Context, address string) (*pb.ExplainResponse, error)
 }
 

@@ -2207,14 +2207,16 @@ func (x *WatchFindingsResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// ListPoolsRequest pages the list.
+// ListPoolsRequest selects what is listed, and pages the list.
 type ListPoolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of items: 0 means 1000, and values above 10000 mean 10000. A page ends earlier,
 	// with a next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Also return the use of each pool over time.
+	History       bool `protobuf:"varint,3,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2261,6 +2263,13 @@ func (x *ListPoolsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListPoolsRequest) GetHistory() bool {
+	if x != nil {
+		return x.History
+	}
+	return false
 }
 
 // ListPoolsResponse is one page of pools, ordered by IPAM, node and name.
@@ -3743,11 +3752,12 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\afinding\x18\x02 \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04lost\x18\x04 \x01(\rR\x04lost\x122\n" +
-	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"N\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"h\n" +
 	"\x10ListPoolsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"\x99\x01\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x18\n" +
+	"\ahistory\x18\x03 \x01(\bR\ahistory\"\x99\x01\n" +
 	"\x11ListPoolsResponse\x12(\n" +
 	"\x05pools\x18\x01 \x03(\v2\x12.ipwitness.v1.PoolR\x05pools\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +

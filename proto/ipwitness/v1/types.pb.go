@@ -229,7 +229,7 @@ const (
 	// The owner is known from the wire only and was not observed for --stale-after.
 	Owner_STALE Owner_State = 2
 	// The node of the owner is disconnected.
-	Owner_UNHEARD Owner_State = 3
+	Owner_DISCONNECTED Owner_State = 3
 	// The owner has ended.
 	Owner_GONE Owner_State = 4
 )
@@ -240,15 +240,15 @@ var (
 		0: "UNSPECIFIED",
 		1: "LIVE",
 		2: "STALE",
-		3: "UNHEARD",
+		3: "DISCONNECTED",
 		4: "GONE",
 	}
 	Owner_State_value = map[string]int32{
-		"UNSPECIFIED": 0,
-		"LIVE":        1,
-		"STALE":       2,
-		"UNHEARD":     3,
-		"GONE":        4,
+		"UNSPECIFIED":  0,
+		"LIVE":         1,
+		"STALE":        2,
+		"DISCONNECTED": 3,
+		"GONE":         4,
 	}
 )
 
@@ -583,7 +583,7 @@ const (
 	// The agent's stream is open.
 	Node_LIVE Node_State = 1
 	// The agent is disconnected or does not answer.
-	Node_UNHEARD Node_State = 2
+	Node_DISCONNECTED Node_State = 2
 )
 
 // Enum value maps for Node_State.
@@ -591,12 +591,12 @@ var (
 	Node_State_name = map[int32]string{
 		0: "UNSPECIFIED",
 		1: "LIVE",
-		2: "UNHEARD",
+		2: "DISCONNECTED",
 	}
 	Node_State_value = map[string]int32{
-		"UNSPECIFIED": 0,
-		"LIVE":        1,
-		"UNHEARD":     2,
+		"UNSPECIFIED":  0,
+		"LIVE":         1,
+		"DISCONNECTED": 2,
 	}
 )
 
@@ -636,7 +636,7 @@ const (
 	// The fleet has the complete state, and messages arrive.
 	Cluster_LIVE Cluster_State = 1
 	// No message has arrived for some time. What is known of the cluster may be outdated.
-	Cluster_UNHEARD Cluster_State = 2
+	Cluster_DISCONNECTED Cluster_State = 2
 	// Messages are missing, or none has arrived yet. The fleet waits for the next complete state.
 	Cluster_WAITING Cluster_State = 3
 )
@@ -646,14 +646,14 @@ var (
 	Cluster_State_name = map[int32]string{
 		0: "UNSPECIFIED",
 		1: "LIVE",
-		2: "UNHEARD",
+		2: "DISCONNECTED",
 		3: "WAITING",
 	}
 	Cluster_State_value = map[string]int32{
-		"UNSPECIFIED": 0,
-		"LIVE":        1,
-		"UNHEARD":     2,
-		"WAITING":     3,
+		"UNSPECIFIED":  0,
+		"LIVE":         1,
+		"DISCONNECTED": 2,
+		"WAITING":      3,
 	}
 )
 
@@ -2619,7 +2619,11 @@ type Pool struct {
 	Leaked uint64 `protobuf:"varint,9,opt,name=leaked,proto3" json:"leaked,omitempty"`
 	// Time until the pool has no free address, at the rate of the last hour; unset if the number of
 	// allocations does not grow.
-	ExhaustedIn   *durationpb.Duration `protobuf:"bytes,10,opt,name=exhausted_in,json=exhaustedIn,proto3" json:"exhausted_in,omitempty"`
+	ExhaustedIn *durationpb.Duration `protobuf:"bytes,10,opt,name=exhausted_in,json=exhaustedIn,proto3" json:"exhausted_in,omitempty"`
+	// Number of allocated addresses over the last day, the oldest first: at the end of each minute in
+	// which it changed, and at the end of each half hour before the last hour. Empty unless the request
+	// asks for it. It begins when the aggregator has started or first heard of the pool.
+	History       []*Pool_Sample `protobuf:"bytes,11,rep,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2720,6 +2724,13 @@ func (x *Pool) GetLeaked() uint64 {
 func (x *Pool) GetExhaustedIn() *durationpb.Duration {
 	if x != nil {
 		return x.ExhaustedIn
+	}
+	return nil
+}
+
+func (x *Pool) GetHistory() []*Pool_Sample {
+	if x != nil {
+		return x.History
 	}
 	return nil
 }
@@ -3472,6 +3483,61 @@ func (x *Coverage) GetSilentReplicas() uint32 {
 	return 0
 }
 
+// Sample is the use of a pool from a time until the next sample.
+type Pool_Sample struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Start of the time.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Number of allocated addresses.
+	Allocated     uint64 `protobuf:"varint,2,opt,name=allocated,proto3" json:"allocated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool_Sample) Reset() {
+	*x = Pool_Sample{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool_Sample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool_Sample) ProtoMessage() {}
+
+func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool_Sample.ProtoReflect.Descriptor instead.
+func (*Pool_Sample) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+}
+
+func (x *Pool_Sample) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Pool_Sample) GetAllocated() uint64 {
+	if x != nil {
+		return x.Allocated
+	}
+	return 0
+}
+
 // Port is an interface that the observer is attached to.
 type Node_Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3485,7 +3551,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3563,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +3614,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3560,7 +3626,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3681,7 +3747,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LINK\x10\x01\x12\b\n" +
 	"\x04NODE\x10\x02\x12\v\n" +
-	"\aNETWORK\x10\x03\"\x98\x06\n" +
+	"\aNETWORK\x10\x03\"\x9d\x06\n" +
 	"\x05Owner\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x12\n" +
@@ -3703,12 +3769,12 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bintended\x18\x0f \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\x12\x16\n" +
 	"\x06routed\x18\x10 \x01(\bR\x06routed\x127\n" +
 	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\x12\x18\n" +
-	"\acluster\x18\x12 \x01(\tR\acluster\"D\n" +
+	"\acluster\x18\x12 \x01(\tR\acluster\"I\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\t\n" +
-	"\x05STALE\x10\x02\x12\v\n" +
-	"\aUNHEARD\x10\x03\x12\b\n" +
+	"\x05STALE\x10\x02\x12\x10\n" +
+	"\fDISCONNECTED\x10\x03\x12\b\n" +
 	"\x04GONE\x10\x04\"\xb7\x02\n" +
 	"\rPreviousOwner\x122\n" +
 	"\bworkload\x18\x01 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x12\n" +
@@ -3838,7 +3904,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n" +
 	"\acommand\x18\x03 \x01(\tR\acommand\x12\x16\n" +
-	"\x06manual\x18\x04 \x01(\bR\x06manual\"\x86\x03\n" +
+	"\x06manual\x18\x04 \x01(\bR\x06manual\"\x8f\x04\n" +
 	"\x04Pool\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -3850,7 +3916,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\tallocated\x18\b \x01(\x04R\tallocated\x12\x16\n" +
 	"\x06leaked\x18\t \x01(\x04R\x06leaked\x12<\n" +
 	"\fexhausted_in\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\vexhaustedIn\"X\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\vexhaustedIn\x123\n" +
+	"\ahistory\x18\v \x03(\v2\x19.ipwitness.v1.Pool.SampleR\ahistory\x1aR\n" +
+	"\x06Sample\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1c\n" +
+	"\tallocated\x18\x02 \x01(\x04R\tallocated\"X\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05KNOWN\x10\x01\x12\v\n" +
@@ -3872,7 +3942,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x10\n" +
 	"\x03mac\x18\n" +
 	" \x01(\tR\x03mac\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname\"\xc0\b\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\"\xc5\b\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -3913,11 +3983,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bworkload\x18\x02 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x19\n" +
 	"\bleft_out\x18\x03 \x01(\x04R\aleftOut\x12\x12\n" +
 	"\x04rate\x18\x04 \x01(\x04R\x04rate\x120\n" +
-	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"/\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"4\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
-	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02\"\xd8\x03\n" +
+	"\x04LIVE\x10\x01\x12\x10\n" +
+	"\fDISCONNECTED\x10\x02\"\xdd\x03\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Cluster.StateR\x05state\x129\n" +
@@ -3928,11 +3998,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12B\n" +
 	"\x0freaches_back_to\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\x122\n" +
 	"\bcoverage\x18\b \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12\x1a\n" +
-	"\bproblems\x18\t \x03(\tR\bproblems\"<\n" +
+	"\bproblems\x18\t \x03(\tR\bproblems\"A\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
-	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02\x12\v\n" +
+	"\x04LIVE\x10\x01\x12\x10\n" +
+	"\fDISCONNECTED\x10\x02\x12\v\n" +
 	"\aWAITING\x10\x03\"R\n" +
 	"\bElection\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
@@ -3977,7 +4047,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -4016,39 +4086,40 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Election)(nil),              // 34: ipwitness.v1.Election
 	(*Coverage)(nil),              // 35: ipwitness.v1.Coverage
 	nil,                           // 36: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 37: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 38: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 40: google.protobuf.Duration
+	(*Pool_Sample)(nil),           // 37: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 38: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 39: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 41: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
 	36, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	13, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	39, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	40, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	39, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	39, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	40, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	40, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	16, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	12, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	15, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	39, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	39, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	40, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	40, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	39, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	40, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	14, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
 	18, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
 	12, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	39, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	39, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	40, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	40, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	40, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	41, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
 	16, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	17, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	39, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	39, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	39, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	40, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	40, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	40, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
 	27, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
 	25, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
 	23, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
@@ -4058,14 +4129,14 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	21, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
 	22, // 34: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
 	21, // 35: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	39, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	39, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	40, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	40, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 38: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	39, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	39, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	39, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	39, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	39, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	40, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	40, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	40, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	40, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	40, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 44: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
 	17, // 45: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
 	31, // 46: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
@@ -4074,28 +4145,30 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	21, // 49: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
 	18, // 50: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
 	8,  // 51: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	40, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	39, // 53: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	9,  // 54: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	39, // 55: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	39, // 56: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	40, // 57: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	40, // 58: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	38, // 59: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	10, // 60: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	39, // 61: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	40, // 62: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	39, // 63: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	39, // 64: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	35, // 65: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	11, // 66: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	12, // 67: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	39, // 68: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	69, // [69:69] is the sub-list for method output_type
-	69, // [69:69] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	41, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	37, // 53: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	40, // 54: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	9,  // 55: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	40, // 56: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	40, // 57: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	41, // 58: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	41, // 59: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	39, // 60: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	10, // 61: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	40, // 62: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	41, // 63: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	40, // 64: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	40, // 65: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	35, // 66: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	11, // 67: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	40, // 68: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	12, // 69: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	40, // 70: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	71, // [71:71] is the sub-list for method output_type
+	71, // [71:71] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -4109,7 +4182,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,9 +1,10 @@
 // The present state, as the server's watches send it.
 import { computed, signal } from '@preact/signals'
 import { Failure, get, lines, open, pages, reason, token } from './api'
+import { crowded, meet } from './crowd'
 import { ms } from './time'
 import { advance, type Message, type State } from './watch'
-import type { Conflict, Coverage, Finding, ListConflictsResponse, ListNodesResponse } from './types'
+import type { Conflict, Coverage, Finding, ListConflictsResponse, ListNodesResponse, Node } from './types'
 
 /** Connection says how current a part of the shown state is. */
 export interface Connection {
@@ -27,7 +28,11 @@ export const findings = signal<Map<string, Finding>>(new Map())
 export const conflictsKnown = signal(false)
 export const findingsKnown = signal(false)
 export const coverage = signal<Coverage | undefined>(undefined)
-export const nodes = signal<ListNodesResponse | undefined>(undefined)
+const nodeItems = signal<Map<string, Node>>(new Map())
+/** What is known besides the nodes; undefined until all nodes have been read once. */
+const situation = signal<Situation | undefined>(undefined)
+type Situation = Pick<ListNodesResponse, 'kubernetes' | 'problems'>
+export const nodes = computed(() => situation.value && { ...situation.value, nodes: [...nodeItems.value.values()] })
 /** Conflicts that had been resolved when the server was asked for them. */
 const resolvedBefore = signal<Conflict[]>([])
 const recentlyResolved = 20
@@ -49,17 +54,22 @@ export const owners = signal<number | undefined>(undefined)
 export const active = computed(() => [...conflicts.value.values()].filter((c) => c.state !== 'RESOLVED'))
 
 /** A Feed is one watch, and the items that it has sent. */
-interface Feed<T extends { id: string }> {
+interface Feed<T> {
   path: string
   /** The field of a message that has the item. */
   field: string
+  /** What identifies an item. */
+  key: (item: T) => string
   items: { value: Map<string, T> }
   connection: { value: Connection }
   /** Called with the whole state, before it is shown. */
-  complete: (before: Map<string, T>, now: Map<string, T>) => void
-  /** Called with the coverage of each bookmark. */
-  covered?: (c: Coverage) => void
+  complete?: (before: Map<string, T>, now: Map<string, T>) => void
+  /** Called with each bookmark, after the items before it are shown. */
+  marked?: (m: Bookmark) => void
 }
+
+/** What a bookmark says besides the position of the watch. The watch of nodes has all fields. */
+type Bookmark = { coverage?: Coverage } & Situation
 
 // The server sends a bookmark every 15 s, so a connection that is silent for longer is dead.
 const silentFor = 35_000
@@ -68,7 +78,7 @@ const lastPause = 5_000
 
 /** Follows a watch until stop is aborted. After a gap it reads the whole state again, because items that
  * a resumed watch sends have no steps to take. */
-async function follow<T extends { id: string }>(feed: Feed<T>, stop: AbortSignal) {
+async function follow<T>(feed: Feed<T>, stop: AbortSignal) {
   if (feed.connection.value.state === 'live') report(feed.connection, 'connecting') // the tab was hidden
   let pause = firstPause
   while (!stop.aborted) {
@@ -84,15 +94,15 @@ async function follow<T extends { id: string }>(feed: Feed<T>, stop: AbortSignal
       for await (const batch of lines(response)) {
         clearTimeout(silence)
         silence = setTimeout(abort, silentFor)
-        const messages = batch.map((line) => parse<T>(line, feed.field))
+        const messages = batch.map((line) => parse(line, feed))
         const next = advance(state, messages)
         state = next
         if (next.completed) {
-          feed.complete(feed.items.value, next.current)
+          feed.complete?.(feed.items.value, next.current)
           pause = firstPause
         }
         feed.items.value = next.current
-        for (const m of messages) if (m.coverage) feed.covered?.(m.coverage)
+        for (const m of messages) if (m.type === 'BOOKMARK') feed.marked?.(m.bookmark)
         if (!next.fresh) report(feed.connection, 'live')
       }
       throw new Error('the server closed the connection')
@@ -116,10 +126,11 @@ function report(c: { value: Connection }, state: Connection['state'], why = '') 
   if (c.value.state !== state || c.value.why !== why) c.value = { state, since: c.value.state === state ? c.value.since : Date.now(), why }
 }
 
-function parse<T>(line: string, field: string): Message<T> {
+function parse<T>(line: string, feed: Feed<T>): Message<T> & { bookmark: Bookmark } {
   const { result, error } = JSON.parse(line)
   if (error) throw new Failure(503, error.message)
-  return { type: result.type, item: result[field], coverage: result.coverage }
+  const item = result[feed.field]
+  return { type: result.type, item, key: item ? feed.key(item) : '', bookmark: result }
 }
 
 /** Waits, but not longer than until the browser is online again or the page is shown. */
@@ -178,14 +189,33 @@ export async function poll(every: number, ask: () => Promise<unknown>, stop: Abo
   }
 }
 
-async function readNodes() {
-  try {
-    nodes.value = await get<ListNodesResponse>('v1/nodes')
-    coverage.value = nodes.value.coverage ?? coverage.value
-    report(nodesConnection, 'live')
-  } catch (error) {
-    report(nodesConnection, 'lost', reason(error))
+/** Follows the nodes. If connections are scarce, it asks for them instead. */
+function followNodes(stop: AbortSignal) {
+  const mark = ({ coverage: c, kubernetes, problems }: Bookmark) => {
+    situation.value = kubernetes ? { kubernetes, problems } : { problems }
+    coverage.value = c ?? coverage.value
   }
+  const read = async () => {
+    try {
+      const list = await get<ListNodesResponse>('v1/nodes')
+      nodeItems.value = new Map(list.nodes.map((n) => [n.name, n]))
+      mark(list)
+      report(nodesConnection, 'live')
+    } catch (error) {
+      report(nodesConnection, 'lost', reason(error))
+    }
+  }
+  let attempt: AbortController | undefined
+  const end = crowded.subscribe((many) => {
+    attempt?.abort()
+    attempt = new AbortController()
+    void (many ? poll(3_000, read, attempt.signal)
+      : follow<Node>({ path: 'v1/nodes:watch', field: 'node', key: (n) => n.name, items: nodeItems, connection: nodesConnection, marked: mark }, attempt.signal))
+  })
+  stop.addEventListener('abort', () => {
+    end()
+    attempt?.abort()
+  })
 }
 
 /** Reads the number of owners, which only the metrics have. */
@@ -207,21 +237,26 @@ let running: AbortController | undefined
 
 /** Follows the state from now on, and starts again when the token changes. */
 export function start() {
+  meet()
   token.subscribe(() => {
     running?.abort()
     running = new AbortController()
     for (const c of [connection, findingsConnection, nodesConnection]) c.value = connecting()
     const stop = running.signal
-    void follow<Conflict>({ path: 'v1/conflicts:watch', field: 'conflict', items: conflicts, connection, complete: noteGap, covered: (c) => (coverage.value = c) }, stop)
-    void whileShown((shown) => follow<Finding>({ path: 'v1/findings:watch', field: 'finding', items: findings, connection: findingsConnection, complete: () => (findingsKnown.value = true) }, shown), stop)
-    void poll(3_000, readNodes, stop)
+    const byId = (item: { id: string }) => item.id
+    const covered = ({ coverage: c }: Bookmark) => (coverage.value = c ?? coverage.value)
+    void follow<Conflict>({ path: 'v1/conflicts:watch', field: 'conflict', key: byId, items: conflicts, connection, complete: noteGap, marked: covered }, stop)
+    whileShown((shown) => {
+      void follow<Finding>({ path: 'v1/findings:watch', field: 'finding', key: byId, items: findings, connection: findingsConnection, complete: () => (findingsKnown.value = true) }, shown)
+      followNodes(shown)
+    }, stop)
     void poll(15_000, readOwners, stop)
   })
 }
 
-/** Runs a watch only while the page is shown: with HTTP/1.1, a browser opens six connections to a
+/** Runs watches only while the page is shown: with HTTP/1.1, a browser opens six connections to a
  * server, and hidden tabs must not use them up. The conflicts are watched always, for the title. */
-async function whileShown(run: (stop: AbortSignal) => Promise<void>, stop: AbortSignal) {
+function whileShown(run: (stop: AbortSignal) => void, stop: AbortSignal) {
   let shown: AbortController | undefined
   const change = () => {
     if (document.hidden) {
@@ -229,7 +264,7 @@ async function whileShown(run: (stop: AbortSignal) => Promise<void>, stop: Abort
       shown = undefined
     } else if (!shown && !stop.aborted) {
       shown = new AbortController()
-      void run(shown.signal)
+      run(shown.signal)
     }
   }
   document.addEventListener('visibilitychange', change)

@@ -61,7 +61,8 @@ const shortcuts: Record<string, () => void> = {
 addEventListener('keydown', (event) => {
   const field = event.target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)
   if (event.key === 'Escape' && field) (event.target as HTMLElement).blur()
-  if (field || event.ctrlKey || event.metaKey || event.altKey || helpOpen.value) return
+  // The dialog itself, because it tells helpOpen only after the next keys that it is closed.
+  if (field || event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return
   const run = shortcuts[event.key]
   if (run) {
     event.preventDefault()

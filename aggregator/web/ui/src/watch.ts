@@ -4,6 +4,8 @@ import type { Coverage } from './types'
 export interface Message<T> {
   type: string
   item?: T
+  /** What identifies the item; empty without one. */
+  key: string
   coverage?: Coverage
 }
 
@@ -17,7 +19,7 @@ export interface State<T> {
 
 /** Returns the state after a batch of messages. It does not change the current items, which are shown,
  * but it adds to the fresh ones, because copying them for each batch would be slow. */
-export function advance<T extends { id: string }>(state: State<T>, batch: Message<T>[]): State<T> & { completed: boolean } {
+export function advance<T>(state: State<T>, batch: Message<T>[]): State<T> & { completed: boolean } {
   let { current, fresh } = state
   let completed = false
   for (const m of batch) {
@@ -25,8 +27,8 @@ export function advance<T extends { id: string }>(state: State<T>, batch: Messag
     if (m.item) {
       if (!fresh && current === state.current) current = new Map(current)
       const into = fresh ?? current
-      if (m.type === 'REMOVED') into.delete(m.item.id)
-      else into.set(m.item.id, m.item)
+      if (m.type === 'REMOVED') into.delete(m.key)
+      else into.set(m.key, m.item)
     }
     if (m.type === 'BOOKMARK' && fresh) {
       current = fresh

@@ -77,7 +77,7 @@ export interface Unseen {
 }
 
 /** Lists everything that is not observed, the worst first. */
-export function unseen(c: Coverage | undefined, n: ListNodesResponse | undefined): Unseen[] {
+export function unseen(c: Coverage | undefined, n: Pick<ListNodesResponse, 'kubernetes' | 'problems'> | undefined): Unseen[] {
   const out: Unseen[] = []
   if (c) {
     if (c.unknown === 'STARTING') out.push({ what: 'The aggregator has just started', meaning: 'agents may not have reconnected yet', decisive: true })

@@ -16,7 +16,7 @@ const marks: Record<string, { shape: string; tone: string; word: string }> = {
   WARNING: { shape: '◆', tone: 'warn', word: 'warning' },
   INFO: { shape: '●', tone: 'quiet', word: 'info' },
   LIVE: { shape: '✔', tone: 'good', word: 'live' },
-  UNHEARD: { shape: '✖', tone: 'bad', word: 'disconnected' },
+  DISCONNECTED: { shape: '✖', tone: 'bad', word: 'disconnected' },
   STALE: { shape: '◐', tone: 'warn', word: 'stale' },
   GONE: { shape: '○', tone: 'quiet', word: 'gone' },
   KNOWN: { shape: '✔', tone: 'good', word: 'known' },

@@ -3,30 +3,32 @@ import { useEffect, useState } from 'preact/hooks'
 import { get, reason } from '../api'
 import { Badge, Command, Empty } from '../parts/basics'
 import { FindingGroups } from '../parts/finding'
+import { Chart, Trend, useOf, type Use } from '../parts/trend'
 import { findings, findingsKnown, poll } from '../live'
-import { duration, fromDuration } from '../time'
+import { duration, now } from '../time'
 import { compareAddresses, count, ipamKinds } from '../words'
-import { route, to } from '../route'
+import { refine, route, to } from '../route'
 import type { Finding, ListPoolsResponse, Pool } from '../types'
 
-const pollEvery = 5000
-/** Measurements that the trend of a pool is drawn from, while the page is open. */
-const mostSamples = 60
+/** How often the pools are read, and how often their use over time, which is much more to read. */
+const pollEvery = 5_000, historyEvery = 60_000
+const mostRows = 500
 
 interface Pools {
   /** Undefined if they could not be read yet. */
   pools: Pool[] | undefined
+  /** The time at which the pools were read. */
+  at: number
   error: string
-  samples: Map<string, number[]>
 }
 
 const keyOf = (p: Pool) => [p.ipam, p.node, p.name].join('|')
 
-async function readPools(signal: AbortSignal): Promise<Pool[]> {
+async function readPools(signal: AbortSignal, history = false): Promise<Pool[]> {
   const pools: Pool[] = []
   let token = ''
   do {
-    const page = await get<ListPoolsResponse>('v1/pools', { page_token: token, page_size: 10000 }, signal)
+    const page = await get<ListPoolsResponse>('v1/pools', { page_token: token, page_size: 10000, history: history ? 'true' : undefined }, signal)
     pools.push(...page.pools)
     token = page.nextPageToken
   } while (token)
@@ -40,16 +42,15 @@ const badness = (p: Pool) => (p.state === 'MISSING' || p.state === 'UNREADABLE' 
 
 export function Ipam() {
   const [data, setData] = useState<Pools>()
+  const [histories, setHistories] = useState<Map<string, Pool['history']>>(new Map())
   useEffect(() => {
     const stop = new AbortController()
     const ask = () => readPools(stop.signal).then(
-      (pools) => setData((before) => {
-        const samples = new Map<string, number[]>()
-        for (const p of pools) samples.set(keyOf(p), [...(before?.samples.get(keyOf(p)) ?? []), Number(p.allocated)].slice(-mostSamples))
-        return { pools, samples, error: '' }
-      }),
-      (e) => stop.signal.aborted || setData((before) => ({ pools: before?.pools, samples: before?.samples ?? new Map(), error: reason(e) })))
+      (pools) => setData({ pools, at: now.value, error: '' }),
+      (e) => stop.signal.aborted || setData((before) => ({ pools: before?.pools, at: before?.at ?? 0, error: reason(e) })))
+    const askHistory = async () => setHistories(new Map((await readPools(stop.signal, true)).map((p) => [keyOf(p), p.history])))
     void poll(pollEvery, ask, stop.signal)
+    void poll(historyEvery, askHistory, stop.signal)
     return () => stop.abort()
   }, [])
   const about = [...findings.value.values()].filter((f) => ipamKinds.has(f.kind))
@@ -57,6 +58,9 @@ export function Ipam() {
   const atRisk = new Set(about.filter((f) => f.severity === 'CRITICAL').flatMap((f) => (f.addresses.length ? f.addresses : f.address && !f.address.includes('/') ? [f.address] : [])))
   const fixes = about.flatMap((f) => f.fixes)
   const pools = data?.pools?.toSorted((a, b) => badness(b) - badness(a) || compareAddresses(a.node, b.node)) ?? []
+  const rows = pools.slice(0, mostRows).map((p) => ({ pool: p, use: useOf(p, histories.get(keyOf(p)) ?? [], data!.at) }))
+  const from = Math.min(...rows.map((r) => r.use.points[0]!.at))
+  const minutes = Math.round(((data?.at ?? 0) - from) / 60_000)
   const allocated = pools.reduce((n, p) => n + Number(p.allocated), 0)
   return (
     <>
@@ -73,11 +77,11 @@ export function Ipam() {
       <section aria-label="Pools">
         <h2>Pools</h2>
         {data && !pools.length && !data.error && <Empty>No IPAM with records that ipwitness reads is known. <code>ipwitness doctor</code> says what this host has.</Empty>}
-        {pools.length > 0 && <div class="scroll"><table>
-          <thead><tr><th>State</th><th>IPAM</th><th>Pool</th><th>Node</th><th>Use</th><th class="num">Allocated</th><th class="num">Leaked</th><th>Trend</th></tr></thead>
-          <tbody>{pools.slice(0, 500).map((p) => <Row key={keyOf(p)} pool={p} samples={data!.samples.get(keyOf(p)) ?? []} />)}</tbody>
+        {pools.length > 0 && <div class="scroll"><table class="pools">
+          <thead><tr><th>State</th><th>IPAM</th><th>Pool</th><th>Node</th><th>Use</th><th class="num">Allocated</th><th class="num">Leaked</th><th>Trend{minutes > 0 && ` of ${duration(minutes * 60_000)}`}</th></tr></thead>
+          <tbody>{rows.map(({ pool, use }) => <Row key={keyOf(pool)} pool={pool} use={use} from={from} />)}</tbody>
         </table></div>}
-        {pools.length > 500 && <p class="small muted">The 500 fullest of {pools.length.toLocaleString('en-US')} pools are shown.</p>}
+        {pools.length > mostRows && <p class="small muted">The {mostRows} fullest of {pools.length.toLocaleString('en-US')} pools are shown.</p>}
       </section>
     </>
   )
@@ -101,20 +105,24 @@ function Plan({ findings: about, manual, all }: { findings: Finding[]; manual: n
   )
 }
 
-function Row({ pool: p, samples }: { pool: Pool; samples: number[] }) {
+/** The row of a pool. The link of the view says whose chart is shown. */
+function Row({ pool: p, use, from }: { pool: Pool; use: Use; from: number }) {
   const used = share(p)
   const tone = used === undefined ? '' : used >= 0.9 ? 'bad' : used >= 0.75 ? 'warn' : ''
-  const grown = samples.length > 1 ? samples.at(-1)! - samples[0]! : 0
+  const open = route.value.query.get('pool') === keyOf(p)
   return (
-    <tr>
-      <td><Badge state={p.state} /></td>
-      <td>{p.ipam}</td>
-      <td class="mono wrap">{p.name}{p.ranges.length > 0 && <div class="small muted">{p.ranges.slice(0, 3).map((r) => <a href={to('address', '', { q: r.includes('/') ? r : r.split('-')[0]! })}>{r}</a>)}</div>}</td>
-      <td>{p.node ? <a href={to('map', p.node)}>{p.node}</a> : 'cluster'}</td>
-      <td class="use">{used === undefined ? <span class="muted">size unknown</span> : <><meter class={tone} min={0} max={1} value={used} aria-label={`${Math.round(used * 100)} % of ${p.name} allocated`} /> <span>{used < 0.01 && used > 0 ? '<1' : Math.round(used * 100)} %</span></>}</td>
-      <td class="num">{Number(p.allocated).toLocaleString('en-US')}{Number(p.size) > 0 && <span class="muted"> / {Number(p.size).toLocaleString('en-US')}</span>}</td>
-      <td class="num">{Number(p.leaked) || '–'}</td>
-      <td class="trend">{p.exhaustedIn ? <b class="bad-text">full in {duration(fromDuration(p.exhaustedIn))}</b> : 'not growing'}{grown !== 0 && <span class="muted"> · {grown > 0 ? '+' : '−'}{Math.abs(grown)} since you opened this page</span>}</td>
-    </tr>
+    <>
+      <tr>
+        <td><Badge state={p.state} /></td>
+        <td>{p.ipam}</td>
+        <td class="mono wrap name">{p.name}{p.ranges.length > 0 && <div class="small muted">{p.ranges.slice(0, 3).map((r) => <a href={to('address', '', { q: r.includes('/') ? r : r.split('-')[0]! })}>{r}</a>)}</div>}</td>
+        <td>{p.node ? <a href={to('map', p.node)}>{p.node}</a> : 'cluster'}</td>
+        <td class="use">{used === undefined ? <span class="muted">size unknown</span> : <><meter class={tone} min={0} max={1} value={used} aria-label={`${Math.round(used * 100)} % of ${p.name} allocated`} /> <span>{used < 0.01 && used > 0 ? '<1' : Math.round(used * 100)} %</span></>}</td>
+        <td class="num" data-label="allocated">{Number(p.allocated).toLocaleString('en-US')}{Number(p.size) > 0 && <span class="muted"> / {Number(p.size).toLocaleString('en-US')}</span>}</td>
+        <td class="num" data-label="leaked">{Number(p.leaked) || '–'}</td>
+        <td><Trend use={use} name={p.name} from={from} open={open} onOpen={() => refine({ pool: open ? '' : keyOf(p) })} /></td>
+      </tr>
+      {open && <tr class="of"><td colSpan={8}><Chart use={use} name={p.name} /></td></tr>}
+    </>
   )
 }

@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { get, reason } from '../api'
 import { Ago, Badge, Empty } from '../parts/basics'
 import { OwnerList } from '../parts/ownerlist'
-import { active, nodes } from '../live'
+import { active, nodes, poll } from '../live'
 import { ms } from '../time'
 import { compareAddresses, count } from '../words'
 import { refine, route, to } from '../route'
@@ -112,7 +112,7 @@ export function Map_() {
           <h2>Nodes{segment && <span class="muted"> — in {segmentTitle(segment)} <button type="button" class="link" onClick={() => refine({ in: '' })}>show all</button></span>}</h2>
           {nodes.value && !list.length && <Empty>No agent has reported.</Empty>}
           <Grid list={list} segments={all} segment={segment} chosen={subject} />
-          <p class="legend small muted"><span><Badge state="LIVE" /></span> <span><Badge state="PROBLEM" word="has a problem" /></span> <span><Badge state="UNHEARD" /></span> <span><b class="bad-text">✖ n</b> addresses held twice; a line joins the nodes that hold the same address</span></p>
+          <p class="legend small muted"><span><Badge state="LIVE" /></span> <span><Badge state="PROBLEM" word="has a problem" /></span> <span><Badge state="DISCONNECTED" /></span> <span><b class="bad-text">✖ n</b> addresses held twice; a line joins the nodes that hold the same address</span></p>
         </section>
       </div>
       {chosen && <Detail node={chosen} />}
@@ -159,15 +159,15 @@ function Grid({ list, segments, segment, chosen }: { list: Node[]; segments: Seg
 }
 
 function Tile({ node: n, size, conflicts, segments, dim, chosen }: { node: Node; size: string; conflicts: Conflict[]; segments: Segment[]; dim: boolean; chosen: boolean }) {
-  const state = n.state !== 'LIVE' ? 'UNHEARD' : n.problems.length || n.incomplete || n.flooding.length ? 'PROBLEM' : 'LIVE'
+  const state = n.state !== 'LIVE' ? 'DISCONNECTED' : n.problems.length || n.incomplete || n.flooding.length ? 'PROBLEM' : 'LIVE'
   const held = new Set(conflicts.map((c) => c.address)).size
-  const words = { UNHEARD: 'disconnected', PROBLEM: 'has a problem', LIVE: 'live' }[state]
+  const words = { DISCONNECTED: 'disconnected', PROBLEM: 'has a problem', LIVE: 'live' }[state]
   const text = `${n.name}: ${words}, ${n.namespaces} namespaces${held ? `, ${held} addresses held twice` : ''}`
   const query = route.value.query.get('in') ?? ''
   return (
     <a href={to('map', chosen ? '' : n.name, { in: query })} class={`tile ${state.toLowerCase()} ${held ? 'held' : ''} ${dim ? 'dim' : ''} ${chosen ? 'chosen' : ''}`} data-node={n.name} title={text} aria-label={size === 'small' ? text : undefined} aria-current={chosen}>
       {size === 'small'
-        ? <span aria-hidden="true">{held ? '✖' : state === 'UNHEARD' ? '○' : state === 'PROBLEM' ? '◆' : ''}</span>
+        ? <span aria-hidden="true">{held ? '✖' : state === 'DISCONNECTED' ? '○' : state === 'PROBLEM' ? '◆' : ''}</span>
         : <>
           <span class="name">{n.name}</span>
           {size === 'large' && segments.slice(0, 4).map((s) => <span class="small muted chip">{s.nodes.get(n.name)} · {s.name || shortNames[s.kind]}</span>)}
@@ -215,8 +215,16 @@ function Lines({ box, size, nodes: total }: { box: { current: HTMLDivElement | n
   )
 }
 
-function Detail({ node: n }: { node: Node }) {
+/** The watch does not send the values that change all the time, so the node that is shown is read again. */
+function Detail({ node }: { node: Node }) {
   const panel = useRef<HTMLElement>(null)
+  const [latest, setLatest] = useState<Node>()
+  const n = latest?.name === node.name && latest.state === node.state ? latest : node
+  useEffect(() => {
+    const stop = new AbortController()
+    void poll(readEvery, async () => setLatest(await get<Node>(`v1/nodes/${encodeURIComponent(node.name)}`, {}, stop.signal)), stop.signal)
+    return () => stop.abort()
+  }, [node])
   useEffect(() => panel.current?.scrollIntoView({ block: 'nearest' }), [n.name])
   return (
     <section class="card" aria-label={`Node ${n.name}`} ref={panel}>
@@ -238,4 +246,5 @@ function Detail({ node: n }: { node: Node }) {
   )
 }
 
+const readEvery = 5000
 const milliseconds = (d: string | undefined) => (d === undefined ? '–' : `${(parseFloat(d) * 1000).toFixed(1)} ms`)

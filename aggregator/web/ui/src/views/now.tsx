@@ -115,9 +115,9 @@ function Agents() {
       <ul class="plain">
         <More items={bad} most={10}>{(n) => (
           <li class="row" key={n.name}>
-            <Badge state={n.state === 'LIVE' ? 'PROBLEM' : 'UNHEARD'} /> <a href={to('map', n.name)}>{n.name}</a>
+            <Badge state={n.state === 'LIVE' ? 'PROBLEM' : 'DISCONNECTED'} /> <a href={to('map', n.name)}>{n.name}</a>
             <span class="wrap grow">{[...n.problems, ...n.flooding.map((f) => `flood on ${f.interface}: ${f.rate}/s left out`), n.wire === 'off' ? 'frames are not observed' : ''].filter(Boolean).join(' · ')}</span>
-            <span class="end muted">heard <Ago at={ms(n.lastHeard)} /></span>
+            {n.state !== 'LIVE' && <span class="end muted">heard <Ago at={ms(n.lastHeard)} /></span>}
           </li>
         )}</More>
       </ul>

@@ -1,0 +1,8 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// local returns the commands that need Linux: those that watch or judge, and those that check a node.
+func local(sys system) (serving, checks []*cobra.Command) {
+	return []*cobra.Command{newRun(sys), newAgent(sys), newAggregator(sys)}, []*cobra.Command{newDoctor(sys)}
+}
