@@ -126,9 +126,10 @@ func (s *Share) keepOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
 	defer func() { cancel(); reading.Wait() }()
+	at := k.note // the keeper may still record what was read
 	reading.Go(func() {
 		for ctx.Err() == nil {
-			if err := s.read(ctx, k.note.sequence, k.note.created); err != nil && ctx.Err() == nil {
+			if err := s.read(ctx, &at); err != nil && ctx.Err() == nil {
 				s.Log.Debug("cannot read the log of the replicas: trying again", "error", err)
 				_ = sleep(ctx, againAfter)
 			}

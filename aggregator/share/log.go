@@ -202,14 +202,15 @@ func (s *Share) alive(ctx context.Context) (names []string, err error) {
 	return names, nil
 }
 
-// read passes the messages of the log after a number to the keeper, until ctx ends or the log cannot be read.
-func (s *Share) read(ctx context.Context, after uint64, created int64) error {
+// read passes the messages of the log after a position to the keeper, until ctx ends or the log cannot be read.
+// It moves the position to the last message that was passed.
+func (s *Share) read(ctx context.Context, at *note) error {
 	st, err := s.openLog(ctx)
 	if err != nil {
 		return err
 	}
-	info := st.CachedInfo()
-	if info.Created.UnixNano() != created || after > info.State.LastSeq { // another stream
+	info, after := st.CachedInfo(), at.sequence
+	if info.Created.UnixNano() != at.created || after > info.State.LastSeq { // another stream
 		after = 0
 	}
 	missed := after == 0 && info.State.LastSeq > 0 || after > 0 && info.State.FirstSeq > after+1
@@ -240,6 +241,7 @@ func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 	if !s.keep(ctx, begin) {
 		return ctx.Err()
 	}
+	*at = note{begin.created, begin.sequence}
 	switch {
 	case len(begin.expected) > 0:
 		if err := s.link.Conn().Publish(s.subject("state"), nil); err != nil {
@@ -274,6 +276,7 @@ func (s *Share) read(ctx context.Context, after uint64, created int64) error {
 		if !s.keep(ctx, arrival{batch: b, created: info.Created.UnixNano(), sequence: meta.Sequence.Stream}) {
 			return ctx.Err()
 		}
+		at.sequence = meta.Sequence.Stream
 		if meta.NumPending == 0 && len(begin.expected) == 0 {
 			s.caughtUp()
 		}
