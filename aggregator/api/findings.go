@@ -30,7 +30,7 @@ func parseFindingPlace(token string) (p findings.Place, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	parts := strings.Split(string(raw), " ")
 	if err != nil || len(parts) != 3 {
-		return p, errPageToken
+		return p, ErrPageToken
 	}
 	return findings.Place{Kind: parts[0], Address: parts[1], ID: parts[2]}, nil
 }
@@ -72,9 +72,9 @@ func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (
 		return nil, err
 	}
 	coverage := s.Coverage.Current()
-	page := newPage[*pb.Finding](q.GetPageSize())
+	page := NewPage[*pb.Finding](q.GetPageSize())
 	next := fill(page, s.walkFindings(&f, from))
-	return &pb.ListFindingsResponse{Findings: page.items, NextPageToken: next, Coverage: coverage}, nil
+	return &pb.ListFindingsResponse{Findings: page.Items, NextPageToken: next, Coverage: coverage}, nil
 }
 
 // GetFinding returns a finding by its ID.

@@ -26,10 +26,10 @@ const (
 	maxPage     = 10_000
 )
 
-// A page holds the items of one page of a list: at most size items, and fewer if they reach
+// A Page holds the items of one page of a list: at most size items, and fewer if they reach
 // maxPageBytes. The client requests the rest with the next page.
-type page[T proto.Message] struct {
-	items []T
+type Page[T proto.Message] struct {
+	Items []T
 	size  int
 	bytes int
 }
@@ -37,18 +37,21 @@ type page[T proto.Message] struct {
 // maxPageBytes limits the encoded size of the items of a page. The last item may exceed it.
 const maxPageBytes = 1 << 20
 
-func newPage[T proto.Message](asked uint32) *page[T] {
-	p := &page[T]{items: []T{}, size: defaultPage}
+// NewPage returns an empty page of the size that was asked for; 0 means the default.
+func NewPage[T proto.Message](asked uint32) *Page[T] {
+	p := &Page[T]{Items: []T{}, size: defaultPage}
 	if asked != 0 {
 		p.size = int(min(asked, maxPage))
 	}
 	return p
 }
 
-func (p *page[T]) full() bool { return len(p.items) >= p.size || p.bytes >= maxPageBytes }
+// Full reports whether there is no room for another item.
+func (p *Page[T]) Full() bool { return len(p.Items) >= p.size || p.bytes >= maxPageBytes }
 
-func (p *page[T]) add(item T) {
-	p.items = append(p.items, item)
+// Add adds an item.
+func (p *Page[T]) Add(item T) {
+	p.Items = append(p.Items, item)
 	p.bytes += proto.Size(item)
 }
 
@@ -73,12 +76,13 @@ func parsePlace(token string) (p place, err error) {
 		p.id = id
 	}
 	if err != nil || !ok {
-		return p, errPageToken
+		return p, ErrPageToken
 	}
 	return p, nil
 }
 
-var errPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
+// ErrPageToken is the error of a page token that no page has returned.
+var ErrPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
 
 // ListOwners lists the owners of addresses, now or at a time.
 func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
@@ -97,12 +101,12 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 		return nil, err
 	}
 	coverage := s.Coverage.Current()
-	owners := newPage[*pb.Owner](q.GetPageSize())
+	owners := NewPage[*pb.Owner](q.GetPageSize())
 	next := fill(owners, s.walkOwners(&f, from))
 	if q.GetAddress() != "" {
-		s.addPrevious(owners.items)
+		s.addPrevious(owners.Items)
 	}
-	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
+	return &pb.ListOwnersResponse{Owners: owners.Items, NextPageToken: next, Coverage: coverage}, nil
 }
 
 // walkOwners returns a walk of the matching owners from a place on. Its keys are addresses, because
@@ -183,9 +187,9 @@ func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest)
 		return nil, err
 	}
 	coverage := s.Coverage.Current()
-	conflicts := newPage[*pb.Conflict](q.GetPageSize())
+	conflicts := NewPage[*pb.Conflict](q.GetPageSize())
 	next := fill(conflicts, s.walkConflicts(&f, from))
-	return &pb.ListConflictsResponse{Conflicts: conflicts.items, NextPageToken: next, Coverage: coverage}, nil
+	return &pb.ListConflictsResponse{Conflicts: conflicts.Items, NextPageToken: next, Coverage: coverage}, nil
 }
 
 // walkConflicts returns a walk of the matching conflicts after a place.

@@ -34,7 +34,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	if query.Until, err = optionalTime("until", q.GetUntil()); err != nil {
+	if query.Until, err = OptionalTime("until", q.GetUntil()); err != nil {
 		return nil, err
 	}
 	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
@@ -56,18 +56,18 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 			return nil, errJournal(err)
 		}
 	}
-	p := newPage[*pb.Event](q.GetPageSize())
+	p := NewPage[*pb.Event](q.GetPageSize())
 	if err := s.Journal.Events(ctx, &query, func(e *pb.Event) bool {
-		if p.full() {
-			out.NextPageToken = momentToken(p.items[len(p.items)-1].GetTime().AsTime())
+		if p.Full() {
+			out.NextPageToken = momentToken(p.Items[len(p.Items)-1].GetTime().AsTime())
 			return false
 		}
-		p.add(e)
+		p.Add(e)
 		return true
 	}); err != nil {
 		return nil, errJournal(err)
 	}
-	out.Events = p.items
+	out.Events = p.Items
 	return out, nil
 }
 
@@ -88,7 +88,7 @@ func eventQuery(q interface {
 	}
 	query = f.query(kind)
 	query.Match = f.recorded
-	query.Since, err = optionalTime("since", q.GetSince())
+	query.Since, err = OptionalTime("since", q.GetSince())
 	return query, err
 }
 
@@ -105,16 +105,17 @@ func parseMoment(token string) (time.Time, error) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
-		return time.Time{}, errPageToken
+		return time.Time{}, ErrPageToken
 	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
-		return time.Time{}, errPageToken
+		return time.Time{}, ErrPageToken
 	}
 	return time.UnixMicro(n), nil
 }
 
-func optionalTime(name string, t *timestamppb.Timestamp) (time.Time, error) {
+// OptionalTime returns the time of a parameter; zero if it is unset.
+func OptionalTime(name string, t *timestamppb.Timestamp) (time.Time, error) {
 	if t == nil {
 		return time.Time{}, nil
 	}
@@ -215,25 +216,25 @@ type atRequest interface {
 	GetPageToken() string
 }
 
-// clockError is how far the clock of a client may be ahead.
-const clockError = 5 * time.Second
+// ClockError is how far the clock of a client may be ahead.
+const ClockError = 5 * time.Second
 
 // listAt fills a page with the items of a kind at a time. item returns the item of an event, and
 // whether it matches.
-func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, kind pb.Event_Kind, span ipam.Range, item func(*pb.Event) (T, bool)) (p *page[T], next string, gap *pb.Gap, err error) {
+func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, kind pb.Event_Kind, span ipam.Range, item func(*pb.Event) (T, bool)) (p *Page[T], next string, gap *pb.Gap, err error) {
 	if s.Journal == nil {
 		return nil, "", nil, errNoJournal
 	}
-	at, err := optionalTime("at", q.GetAt())
+	at, err := OptionalTime("at", q.GetAt())
 	if err != nil {
 		return nil, "", nil, err
 	}
 	begin, err := journal.ParsePosition(q.GetPageToken())
 	if err != nil {
-		return nil, "", nil, errPageToken
+		return nil, "", nil, ErrPageToken
 	}
 	oldest := s.Journal.Oldest()
-	if at.After(s.now()) && at.Before(s.now().Add(clockError)) {
+	if at.After(s.now()) && at.Before(s.now().Add(ClockError)) {
 		at = s.now()
 	}
 	if at.Before(oldest) && oldest.Sub(at) <= journal.PresentBefore { // the time of an item that was present when the journal began
@@ -252,18 +253,18 @@ func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, kind 
 	if gap, err = s.Journal.GapAt(at); err != nil {
 		return nil, "", nil, errJournal(err)
 	}
-	p = newPage[T](q.GetPageSize())
+	p = NewPage[T](q.GetPageSize())
 	last := begin
 	err = s.Journal.At(ctx, kind, at, span, begin, func(e *pb.Event, position journal.Position) bool {
 		one, matches := item(e)
 		if !matches {
 			return true
 		}
-		if p.full() {
+		if p.Full() {
 			next = last.Token()
 			return false
 		}
-		p.add(one)
+		p.Add(one)
 		last = position
 		return true
 	})
@@ -281,7 +282,7 @@ func (s *Service) ownersAt(ctx context.Context, q *pb.ListOwnersRequest, f *filt
 		return nil, err
 	}
 	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
-	return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
+	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
 }
 
 func (s *Service) conflictsAt(ctx context.Context, q *pb.ListConflictsRequest, f *conflictFilter) (*pb.ListConflictsResponse, error) {
@@ -292,7 +293,7 @@ func (s *Service) conflictsAt(ctx context.Context, q *pb.ListConflictsRequest, f
 		return nil, err
 	}
 	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
-	return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
+	return &pb.ListConflictsResponse{Conflicts: p.Items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
 }
 
 func (s *Service) findingsAt(ctx context.Context, q *pb.ListFindingsRequest, f *findingFilter) (*pb.ListFindingsResponse, error) {
@@ -303,7 +304,7 @@ func (s *Service) findingsAt(ctx context.Context, q *pb.ListFindingsRequest, f *
 		return nil, err
 	}
 	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
-	return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
+	return &pb.ListFindingsResponse{Findings: p.Items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
 }
 
 // coverageAt returns the coverage at a time: the nodes that were known, and those that were connected.

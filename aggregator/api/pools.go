@@ -25,7 +25,7 @@ func parsePoolPlace(token string) (p findings.PoolPlace, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	parts := strings.Split(string(raw), "\n")
 	if err != nil || len(parts) != 3 {
-		return p, errPageToken
+		return p, ErrPageToken
 	}
 	return findings.PoolPlace{IPAM: parts[0], Node: parts[1], Name: parts[2]}, nil
 }
@@ -57,7 +57,7 @@ func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.List
 		return nil, err
 	}
 	coverage := s.Coverage.Current()
-	pools := newPage[*pb.Pool](q.GetPageSize())
+	pools := NewPage[*pb.Pool](q.GetPageSize())
 	next := fill(pools, s.walkPools(from, q.GetHistory()))
-	return &pb.ListPoolsResponse{Pools: pools.items, NextPageToken: next, Coverage: coverage}, nil
+	return &pb.ListPoolsResponse{Pools: pools.Items, NextPageToken: next, Coverage: coverage}, nil
 }

@@ -131,16 +131,16 @@ func (w *walk[K, T]) list() bool {
 func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bound, key) }
 
 // fill fills a page with the items of a walk and returns the token of the next page.
-func fill[K any, T proto.Message](p *page[T], w *walk[K, T]) (next string) {
+func fill[K any, T proto.Message](p *Page[T], w *walk[K, T]) (next string) {
 	var last interface{ token() string }
 	w.first = p.size + 1 // nearly every address has only one owner
 	for {
-		part := w.step(min(pageStep, p.size-len(p.items)+1))
+		part := w.step(min(pageStep, p.size-len(p.Items)+1))
 		for _, one := range part.items {
-			if p.full() {
+			if p.Full() {
 				return last.token()
 			}
-			p.add(one.it)
+			p.Add(one.it)
 			last = one.at
 		}
 		if part.done {

@@ -40,7 +40,7 @@ func parseMoment(token string) (m moment, err error) {
 	at, cluster, ok := strings.Cut(string(raw), " ")
 	n, failed := strconv.ParseInt(at, 10, 64)
 	if err != nil || !ok || failed != nil {
-		return m, errPageToken
+		return m, api.ErrPageToken
 	}
 	return moment{time.UnixMicro(n), cluster}, nil
 }
@@ -87,11 +87,8 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	if t := q.GetUntil(); t != nil {
-		if !t.IsValid() {
-			return nil, status.Error(codes.InvalidArgument, "until is not a time: give one like 2026-01-02T15:04:05Z")
-		}
-		query.Until = t.AsTime()
+	if query.Until, err = api.OptionalTime("until", q.GetUntil()); err != nil {
+		return nil, err
 	}
 	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
 		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
@@ -135,7 +132,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 		readings = append(readings, one)
 	}
 	slices.SortStableFunc(out.Gaps, func(a, b *pb.Gap) int { return a.GetFrom().AsTime().Compare(b.GetFrom().AsTime()) })
-	p := newPage[*pb.Event](q.GetPageSize())
+	p := api.NewPage[*pb.Event](q.GetPageSize())
 	for {
 		first, err := earliest(ctx, readings)
 		if err != nil {
@@ -144,14 +141,14 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 		if first == nil {
 			break
 		}
-		if p.full() {
-			last := p.items[len(p.items)-1]
+		if p.Full() {
+			last := p.Items[len(p.Items)-1]
 			out.NextPageToken = moment{last.GetTime().AsTime(), last.GetCluster()}.token()
 			break
 		}
-		p.add(first.take())
+		p.Add(first.take())
 	}
-	out.Events = p.items
+	out.Events = p.Items
 	return out, nil
 }
 

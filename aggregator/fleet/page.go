@@ -17,40 +17,12 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-const (
-	defaultPage = 1000
-	maxPage     = 10_000
-	// maxPageBytes limits the encoded size of the items of a page. The last item may exceed it.
-	maxPageBytes = 1 << 20
-	// clockError is how far the clock of a client may be ahead.
-	clockError = 5 * time.Second
-)
-
-var errPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
-
-// A page is one page of a list.
+// A page is one page of a list, and what it does not show.
 type page[T proto.Message] struct {
-	items    []T
+	*api.Page[T]
 	next     string
 	coverage *pb.Coverage
 	gap      *pb.Gap
-
-	size, bytes int
-}
-
-func newPage[T proto.Message](asked uint32) page[T] {
-	p := page[T]{items: []T{}, size: defaultPage}
-	if asked != 0 {
-		p.size = int(min(asked, maxPage))
-	}
-	return p
-}
-
-func (p *page[T]) full() bool { return len(p.items) >= p.size || p.bytes >= maxPageBytes }
-
-func (p *page[T]) add(item T) {
-	p.items = append(p.items, item)
-	p.bytes += proto.Size(item)
 }
 
 // A place is where a page ends: after an item of a cluster, or before all of its items.
@@ -74,11 +46,11 @@ func parsePlace(token string) (p place, err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	i := strings.LastIndexByte(string(raw), ' ')
 	if err != nil || i < 0 {
-		return p, errPageToken
+		return p, api.ErrPageToken
 	}
 	p.cluster = string(raw[:i])
 	if p.position, err = journal.ParsePosition(string(raw[i+1:])); err != nil {
-		return p, errPageToken
+		return p, api.ErrPageToken
 	}
 	return p, nil
 }
@@ -93,7 +65,7 @@ type listing interface {
 
 // list returns a page of items, ordered by cluster.
 func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Event_Kind, sel api.Selection, item func(*pb.Event) T) (p page[T], err error) {
-	p = newPage[T](q.GetPageSize())
+	p.Page = api.NewPage[T](q.GetPageSize())
 	all, _, err := f.sources(q.GetCluster(), kind)
 	if err != nil {
 		return p, err
@@ -118,11 +90,11 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Eve
 			last = from
 		}
 		if err := r.itemsAt(ctx, kind, at, sel, last.position, func(e *pb.Event, position journal.Position) bool {
-			if p.full() {
+			if p.Full() {
 				p.next = last.token()
 				return false
 			}
-			p.add(item(e))
+			p.Add(item(e))
 			last.position = position
 			return true
 		}); err != nil || p.next != "" {
@@ -134,17 +106,12 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Eve
 
 // moment returns the time of a request; zero for now.
 func (f *Fleet) moment(t *timestamppb.Timestamp) (time.Time, error) {
-	if t == nil {
-		return time.Time{}, nil
-	}
-	if !t.IsValid() {
-		return time.Time{}, status.Error(codes.InvalidArgument, "at is not a time: give one like 2026-01-02T15:04:05Z")
-	}
-	if at, now := t.AsTime(), f.Clock(); at.After(now.Add(clockError)) {
+	at, err := api.OptionalTime("at", t)
+	if now := f.Clock(); at.After(now.Add(api.ClockError)) {
 		return time.Time{}, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
 			at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
-	return t.AsTime(), nil
+	return at, err
 }
 
 // seen returns the coverage of some clusters at a time, and a gap in their records that contains it. It

@@ -29,7 +29,7 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 		return nil, err
 	}
 	p, err := list(ctx, s.Fleet, q, pb.Event_OWNER, sel, (*pb.Event).GetOwner)
-	return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
@@ -39,7 +39,7 @@ func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest)
 		return nil, err
 	}
 	p, err := list(ctx, s.Fleet, q, pb.Event_CONFLICT, sel, (*pb.Event).GetConflict)
-	return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListConflictsResponse{Conflicts: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // ListFindings lists problems that are not conflicts, now or at a time.
@@ -49,7 +49,7 @@ func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (
 		return nil, err
 	}
 	p, err := list(ctx, s.Fleet, q, pb.Event_FINDING, sel, (*pb.Event).GetFinding)
-	return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListFindingsResponse{Findings: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // ListNodes lists the nodes of the clusters, as they are recorded.
