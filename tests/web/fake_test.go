@@ -28,6 +28,8 @@ type fake struct {
 	refuseFindings, refuseOwners atomic.Bool
 	// watches is the number of open watches of nodes, and reads that of lists of nodes.
 	watches, reads atomic.Int64
+	// histories is closed when the histories of pools may be answered.
+	histories chan struct{}
 }
 
 func encode(m proto.Message) string {
@@ -87,7 +89,7 @@ const fakeFindings, fakeEvents = 30, 1500
 func newFake(t *testing.T) *fake {
 	t.Helper()
 	requireHost(t)
-	f := &fake{ServeMux: http.NewServeMux()}
+	f := &fake{ServeMux: http.NewServeMux(), histories: make(chan struct{})}
 	site, err := page.New()
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +142,14 @@ func newFake(t *testing.T) *fake {
 	(&fake{ServeMux: watched}).watch("/v1/nodes:watch", nil,
 		&pb.WatchNodesResponse{Type: pb.Watch_ADDED, Node: node}, &pb.WatchNodesResponse{Type: pb.Watch_BOOKMARK, Coverage: coverage})
 	f.answer("/v1/pools", nil, func(r *http.Request) proto.Message {
-		return &pb.ListPoolsResponse{Pools: fakePools(r.URL.Query().Get("history") == "true")}
+		history := r.URL.Query().Get("history") == "true"
+		if history {
+			select {
+			case <-f.histories:
+			case <-r.Context().Done():
+			}
+		}
+		return &pb.ListPoolsResponse{Pools: fakePools(history)}
 	})
 	f.answer("/v1/owners", &f.refuseOwners, func(*http.Request) proto.Message { return &pb.ListOwnersResponse{Owners: heldBy("red", "blue")} })
 	f.answer("/v1/explain", nil, func(*http.Request) proto.Message {

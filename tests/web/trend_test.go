@@ -54,6 +54,8 @@ func TestTheTrendOfEachPool(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	b := newTab(t, f.url, "/#/ipam")
+	b.await("the pools without their trend", `[...document.querySelectorAll('.pools tbody tr')].filter(r => r.innerText.endsWith('–')).length === 4 && !document.querySelector('.trend')`)
+	close(f.histories)
 	trend := func(node string) string {
 		return fmt.Sprintf(`[...document.querySelectorAll('tr')].find(r => r.innerText.includes(%q))?.querySelector('button.trend')`, node)
 	}

@@ -42,7 +42,8 @@ const badness = (p: Pool) => (p.state === 'MISSING' || p.state === 'UNREADABLE' 
 
 export function Ipam() {
   const [data, setData] = useState<Pools>()
-  const [histories, setHistories] = useState<Map<string, Pool['history']>>(new Map())
+  /** Undefined until they are read: before that, nothing is said about the use over time. */
+  const [histories, setHistories] = useState<Map<string, Pool['history']>>()
   useEffect(() => {
     const stop = new AbortController()
     const ask = () => readPools(stop.signal).then(
@@ -58,8 +59,8 @@ export function Ipam() {
   const atRisk = new Set(about.filter((f) => f.severity === 'CRITICAL').flatMap((f) => (f.addresses.length ? f.addresses : f.address && !f.address.includes('/') ? [f.address] : [])))
   const fixes = about.flatMap((f) => f.fixes)
   const pools = data?.pools?.toSorted((a, b) => badness(b) - badness(a) || compareAddresses(a.node, b.node)) ?? []
-  const rows = pools.slice(0, mostRows).map((p) => ({ pool: p, use: useOf(p, histories.get(keyOf(p)) ?? [], data!.at) }))
-  const from = Math.min(...rows.map((r) => r.use.points[0]!.at))
+  const rows = pools.slice(0, mostRows).map((p) => ({ pool: p, use: histories && useOf(p, histories.get(keyOf(p)) ?? [], data!.at) }))
+  const from = Math.min(...rows.map((r) => r.use?.points[0]!.at ?? Infinity))
   const minutes = Math.round(((data?.at ?? 0) - from) / 60_000)
   const allocated = pools.reduce((n, p) => n + Number(p.allocated), 0)
   return (
@@ -106,7 +107,7 @@ function Plan({ findings: about, manual, all }: { findings: Finding[]; manual: n
 }
 
 /** The row of a pool. The link of the view says whose chart is shown. */
-function Row({ pool: p, use, from }: { pool: Pool; use: Use; from: number }) {
+function Row({ pool: p, use, from }: { pool: Pool; use: Use | undefined; from: number }) {
   const used = share(p)
   const tone = used === undefined ? '' : used >= 0.9 ? 'bad' : used >= 0.75 ? 'warn' : ''
   const open = route.value.query.get('pool') === keyOf(p)
@@ -120,9 +121,9 @@ function Row({ pool: p, use, from }: { pool: Pool; use: Use; from: number }) {
         <td class="use">{used === undefined ? <span class="muted">size unknown</span> : <><meter class={tone} min={0} max={1} value={used} aria-label={`${Math.round(used * 100)} % of ${p.name} allocated`} /> <span>{used < 0.01 && used > 0 ? '<1' : Math.round(used * 100)} %</span></>}</td>
         <td class="num" data-label="allocated">{Number(p.allocated).toLocaleString('en-US')}{Number(p.size) > 0 && <span class="muted"> / {Number(p.size).toLocaleString('en-US')}</span>}</td>
         <td class="num" data-label="leaked">{Number(p.leaked) || '–'}</td>
-        <td><Trend use={use} name={p.name} from={from} open={open} onOpen={() => refine({ pool: open ? '' : keyOf(p) })} /></td>
+        <td>{use ? <Trend use={use} name={p.name} from={from} open={open} onOpen={() => refine({ pool: open ? '' : keyOf(p) })} /> : '–'}</td>
       </tr>
-      {open && <tr class="of"><td colSpan={8}><Chart use={use} name={p.name} /></td></tr>}
+      {open && use && <tr class="of"><td colSpan={8}><Chart use={use} name={p.name} /></td></tr>}
     </>
   )
 }
