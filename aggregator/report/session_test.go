@@ -155,7 +155,7 @@ func TestAnAgentLearnsWhichPartitionsAreServed(t *testing.T) {
 		synctest.Wait()
 		a.wantSets(t, "after a change", "2: 10", "3: 5", "4: 16")
 		end()
-		<-ended
+		_ = <-ended
 		synctest.Wait()
 	})
 }
