@@ -49,8 +49,12 @@ func sharingOf(cfg *Config) (s sharing, err error) {
 func (c *core) shareWith(s sharing, cluster string, instance int64, log *slog.Logger, clock func() time.Time) (err error) {
 	all := &gather.Service{Service: c.witness}
 	c.share, err = share.New(share.Config{
-		Settings: s.nats, Cluster: cluster, Replica: s.replica, Instance: instance, Facts: c.facts, Drop: c.shards.Drop, Judge: c.judge,
-		Complete: c.allReport, Journal: c.journal, Heard: c.heardElsewhere, Gained: c.recall.Regain, Handle: all.Handle, Log: log, Clock: clock,
+		Settings: s.nats, Cluster: cluster, Replica: s.replica, Instance: instance, Facts: c.facts, Findings: c.findings, Judge: c.judge,
+		Drop: func(lost facts.PartitionSet) {
+			c.findings.Drop(lost, s.replica)
+			c.shards.Drop(lost)
+		},
+		Complete: c.allReport, Journal: c.journal, Heard: c.heardElsewhere, Gained: c.recall.Regain, Untidy: c.tidier.later, Handle: all.Handle, Log: log, Clock: clock,
 	})
 	all.Share = c.share
 	c.answers = all

@@ -91,7 +91,7 @@ func (a *applying) sentAll(revision uint64) {
 	}
 	var complete PartitionSet
 	a.do(func() { complete = a.facts.sentAll(a.node, revision) })
-	a.facts.touchAllocated(a.batch, &complete)
+	a.facts.begin(a.batch, &complete)
 }
 
 func (a *applying) records(namespaces []*pb.NamespaceRecord, links []*pb.LinkRecord, interfaces []*pb.InterfaceRecord) {

@@ -139,7 +139,7 @@ func (f *partitions) Serve(set PartitionSet) (lost PartitionSet, b *Batch) {
 		f.forgetLost(b, n, &lost)
 		f.touchOwn(b, n, &gained)
 	}
-	f.touchAllocated(b, &complete)
+	f.begin(b, &complete)
 	f.close(b)
 	return lost, b
 }
@@ -185,11 +185,26 @@ func (f *partitions) touchOwn(b *Batch, n *Node, gained *PartitionSet) {
 	}
 }
 
-// touchAllocated touches the addresses of some partitions that an IPAM has allocated.
-func (f *partitions) touchAllocated(b *Batch, of *PartitionSet) {
-	if *of == (PartitionSet{}) {
+// begin judges what depends on claims that are missing, in partitions that are complete now.
+func (f *partitions) begin(b *Batch, complete *PartitionSet) {
+	if *complete == (PartitionSet{}) {
 		return
 	}
+	f.touchAllocated(b, complete)
+	f.RLock()
+	nodes := slices.Collect(f.Nodes)
+	f.RUnlock()
+	for _, n := range nodes {
+		f.piece(b, func() {
+			for ns := range n.namespaces.all {
+				f.Listener.MayLack(n, n.namespaces.at(ns).record)
+			}
+		})
+	}
+}
+
+// touchAllocated touches the addresses of some partitions that an IPAM has allocated.
+func (f *partitions) touchAllocated(b *Batch, of *PartitionSet) {
 	f.RLock()
 	addresses := slices.Collect(maps.Keys(f.allocations))
 	f.RUnlock()

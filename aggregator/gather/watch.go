@@ -15,7 +15,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// againAfter is the longest pause before a watch of a replica that failed begins again.
+// againAfter is the pause before a replica that did not answer is asked again.
 const againAfter = 2 * time.Second
 
 // A stream is a stream of the API whose messages go to a function.
@@ -91,7 +91,8 @@ func (w *watch[Q, M, P]) serve(out grpc.ServerStreamingServer[M], stopped <-chan
 	})
 }
 
-// once follows the replicas until they change.
+// once follows the replicas until they change. A replica that does not answer is asked again, and the others
+// are followed meanwhile.
 func (w *watch[Q, M, P]) once(ctx context.Context, tokens map[string]string, send func(*M) error, flush func() error, passed func(token string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -110,27 +111,52 @@ func (w *watch[Q, M, P]) once(ctx context.Context, tokens map[string]string, sen
 	}
 	for i := range r.all {
 		go func() {
-			q := w.with(tokens[r.all[i].name])
-			var err error
-			if name := r.all[i].name; name == "" {
-				err = w.own(q, &stream[M]{ctx: ctx, send: func(m *M) error { return deliver(from[P]{i, proto.CloneOf(P(m)), nil}) }})
-			} else {
-				err = w.service.Share.Ask(ctx, name, w.method, q, func(raw []byte) error {
-					m := P(new(M))
-					if err := proto.Unmarshal(raw, m); err != nil {
-						return err
-					}
-					return deliver(from[P]{i, m, nil})
-				})
+			name := r.all[i].name
+			for token := tokens[name]; ctx.Err() == nil; {
+				var err error
+				if name == "" {
+					err = w.own(w.with(token), &stream[M]{ctx: ctx, send: func(m *M) error { return deliver(from[P]{i, proto.CloneOf(P(m)), nil}) }})
+				} else {
+					err = w.service.Share.Ask(ctx, name, w.method, w.with(token), func(raw []byte) error {
+						m := P(new(M))
+						if err := proto.Unmarshal(raw, m); err != nil {
+							return err
+						}
+						if m.GetType() == pb.Watch_BOOKMARK {
+							token = m.GetResumeToken()
+						}
+						return deliver(from[P]{i, m, nil})
+					})
+				}
+				if err == nil {
+					err = status.Error(codes.Unavailable, "the watch has ended")
+				}
+				if deliver(from[P]{i, nil, err}) != nil {
+					return // the subscriber is gone
+				}
+				select {
+				case <-time.After(againAfter):
+				case <-ctx.Done():
+				}
 			}
-			if err == nil {
-				err = status.Error(codes.Unavailable, "the watch has ended")
-			}
-			_ = deliver(from[P]{i, nil, err}) // or the subscriber is gone
 		}()
 	}
 	reached := make(map[string]string, len(r.all))
+	begun, failing := make(map[string]bool, len(r.all)), make(map[string]bool)
 	var coverage *pb.Coverage
+	bookmark := func() error {
+		var token string
+		for _, one := range r.all {
+			if reached[one.name] == "" && !failing[one.name] {
+				return nil // its state is still arriving
+			}
+		}
+		if len(failing) == 0 {
+			token = format(reached)
+			passed(token)
+		}
+		return send(w.bookmark(token, r.covered(coverage, len(failing))))
+	}
 	for {
 		var m from[P]
 		select {
@@ -155,21 +181,24 @@ func (w *watch[Q, M, P]) once(ctx context.Context, tokens map[string]string, sen
 		}
 		one := &r.all[m.replica]
 		if m.err != nil {
-			if one.name == "" || status.Code(m.err) == codes.InvalidArgument {
+			switch {
+			case one.name == "" || status.Code(m.err) == codes.InvalidArgument:
 				return m.err
+			case begun[one.name] && reached[one.name] == "": // it has sent a part of its state
+				return nil
 			}
-			if coverage != nil {
-				if err := send(w.bookmark("", r.covered(coverage, 1))); err != nil {
+			if !failing[one.name] {
+				if failing[one.name] = true; coverage == nil {
+					continue
+				}
+				if err := bookmark(); err != nil {
 					return err
 				}
 			}
-			select {
-			case <-changed:
-			case <-time.After(againAfter):
-			case <-ctx.Done():
-			}
-			return ctx.Err()
+			continue
 		}
+		delete(failing, one.name)
+		begun[one.name] = true
 		switch m.message.GetType() {
 		case pb.Watch_LOST:
 			return nil
@@ -178,12 +207,10 @@ func (w *watch[Q, M, P]) once(ctx context.Context, tokens map[string]string, sen
 			if one.name == "" {
 				coverage = m.message.GetCoverage()
 			}
-			if len(reached) < len(r.all) {
+			if coverage == nil {
 				continue
 			}
-			token := format(reached)
-			passed(token)
-			if err := send(w.bookmark(token, r.covered(coverage, 0))); err != nil {
+			if err := bookmark(); err != nil {
 				return err
 			}
 		case pb.Watch_NODE: // every replica knows the nodes

@@ -142,8 +142,11 @@ func TestAnAgentLearnsWhichPartitionsAreServed(t *testing.T) {
 		a := &agent{ctx: ctx, says: make(chan *pb.ReportRequest, 1)}
 		a.mute.Store(true)
 		serve(0, 9)
-		ended := make(chan error, 1)
-		go func() { ended <- s.Report(a) }()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = s.Report(a) // it ends with the stream
+		}()
 		synctest.Wait()
 		a.wantSets(t, "at the start", "2: 10")
 		serve(5, 9) // before the agent has said which node it is
@@ -155,7 +158,7 @@ func TestAnAgentLearnsWhichPartitionsAreServed(t *testing.T) {
 		synctest.Wait()
 		a.wantSets(t, "after a change", "2: 10", "3: 5", "4: 16")
 		end()
-		_ = <-ended
+		<-ended
 		synctest.Wait()
 	})
 }

@@ -26,6 +26,8 @@ const (
 	// may be silent.
 	takenWithin = 15 * time.Second
 	asleepFor   = 45 * time.Second
+	// lookConnected is how often a replica that waits for an answer looks whether it is connected.
+	lookConnected = time.Second
 	// reachWithin is how long a replica may take for the first part.
 	reachWithin = 5 * time.Second
 )
@@ -104,9 +106,7 @@ func (s *Share) Ask(ctx context.Context, replica, method string, request proto.M
 	}
 	var whole []byte
 	for within := reachWithin; ; within = asleepFor {
-		waiting, cancel := context.WithTimeout(ctx, within)
-		part, err := sub.NextMsgWithContext(waiting)
-		cancel()
+		part, err := next(ctx, conn, sub, within)
 		switch {
 		case ctx.Err() != nil:
 			return status.FromContextError(ctx.Err()).Err()
@@ -133,6 +133,21 @@ func (s *Share) Ask(ctx context.Context, replica, method string, request proto.M
 		}
 		if err := part.Respond(nil); err != nil {
 			return unreachable(replica, err)
+		}
+	}
+}
+
+// next waits for the next part of an answer, as long as there is a connection.
+func next(ctx context.Context, conn *nats.Conn, sub *nats.Subscription, within time.Duration) (part *nats.Msg, err error) {
+	for end := time.Now().Add(within); ; {
+		waiting, cancel := context.WithTimeout(ctx, min(time.Until(end), lookConnected))
+		part, err = sub.NextMsgWithContext(waiting)
+		cancel()
+		switch {
+		case err == nil || !errors.Is(err, context.DeadlineExceeded) || !time.Now().Before(end):
+			return part, err
+		case !conn.IsConnected():
+			return nil, nats.ErrDisconnected
 		}
 	}
 }

@@ -246,6 +246,7 @@ func (k *keeper) ends(replica string, kind pb.Event_Kind) error {
 		return nil // its beginning was missed
 	}
 	delete(k.states, id)
+	k.Untidy()
 	holders := *k.holders[kind]
 	feed := k.Journal.Feed(kind).From(replica)
 	if err := feed.Complete(func(p int) bool { return set[p] && holders[p] == replica }); err != nil {

@@ -51,6 +51,8 @@ type members struct {
 	// told are the complete partitions that the lease names.
 	told   facts.PartitionSet
 	others map[string]*member
+	// left are others that have given up their leases, and that expire has not returned yet.
+	left []string
 	// known is set when all members have been read since the own lease was taken.
 	known bool
 	// doubtful is set after the own lease had ended: another replica may have taken the partitions.
@@ -153,6 +155,9 @@ func (m *members) hear(entry jetstream.KeyValueEntry) {
 		return
 	}
 	if entry.Operation() != jetstream.KeyValuePut {
+		if m.others[name] != nil {
+			m.left = append(m.left, name)
+		}
 		delete(m.others, name)
 		return
 	}
@@ -164,12 +169,13 @@ func (m *members) hear(entry jetstream.KeyValueEntry) {
 }
 
 // expire removes the replicas whose leases have ended. While this replica cannot renew its own one, it
-// is not known whether others can.
+// is not known whether others can. It returns those that are gone since the last call.
 func (m *members) expire() (gone []string) {
 	now := m.clock()
+	gone, m.left = m.left, nil
 	if m.since.IsZero() || now.Sub(m.renewed) > 2*beatEvery {
 		m.since = time.Time{}
-		return nil
+		return gone
 	}
 	for name, one := range m.others {
 		if now.Sub(one.heard) > leaseFor && now.Sub(m.since) > leaseFor {

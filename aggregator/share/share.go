@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -47,6 +48,7 @@ type Config struct {
 	Replica  string
 	Instance int64
 	Facts    *facts.Facts
+	Findings *findings.Findings
 	// Drop forgets the addresses of partitions that are not served any longer.
 	Drop func(facts.PartitionSet)
 	// Judge waits until everything that a change affects is judged.
@@ -60,6 +62,8 @@ type Config struct {
 	// Gained puts back what was known of partitions that are gained, and returns when complete does and
 	// that was judged.
 	Gained func(ctx context.Context, set facts.PartitionSet, complete func() bool) error
+	// Untidy is called after a large change, so that unused memory is released later.
+	Untidy func()
 	// Handle answers the requests of other replicas.
 	Handle Handler
 	Log    *slog.Logger
@@ -75,6 +79,11 @@ type Share struct {
 	Config
 	link      *stream.Link
 	sightings sightings
+	// departed is when other replicas were gone, and when this one has given up partitions, as long as what
+	// they have told is not forgotten. whole is since when all partitions are served; zero if some are not.
+	// Only follow uses them.
+	departed map[string]time.Time
+	whole    time.Time
 
 	mu sync.Mutex
 	// served are the partitions that this replica serves, complete are those of which it has all claims, and
@@ -110,7 +119,7 @@ func New(cfg Config) (*Share, error) {
 		return nil, err
 	}
 	return &Share{
-		Config: cfg, sightings: sightings{all: make(map[[2]facts.LinkID]facts.Sighting)}, others: make(map[string]facts.PartitionSet), changed: make(chan struct{}), restated: make(chan struct{}),
+		Config: cfg, departed: make(map[string]time.Time), sightings: sightings{all: make(map[[2]facts.LinkID]facts.Sighting)}, others: make(map[string]facts.PartitionSet), changed: make(chan struct{}), restated: make(chan struct{}),
 		mail: mailbox{wake: make(chan struct{}, 1)}, arrivals: make(chan arrival), saying: make(chan said, 8192), caught: make(chan struct{}), ended: make(chan struct{}),
 	}, nil
 }
@@ -198,7 +207,8 @@ func (s *Share) follow(run context.Context, m *members) (err error) {
 	if m.bucket, err = s.openBucket(ctx); err != nil {
 		return err
 	}
-	sub, err := s.link.Conn().Subscribe(s.subject("told"), func(m *nats.Msg) { s.told(m.Data) })
+	tellings := make(map[string]*telling)
+	sub, err := s.link.Conn().Subscribe(s.subject("told"), func(m *nats.Msg) { s.told(m.Data, tellings) })
 	if err != nil {
 		return err
 	}
@@ -240,6 +250,7 @@ func (s *Share) follow(run context.Context, m *members) (err error) {
 				err = s.tell(true)
 			}
 		case <-tell.C:
+			s.forget(m)
 			err = s.tell(false)
 		case <-all.C:
 			err = s.tell(true)
@@ -247,13 +258,17 @@ func (s *Share) follow(run context.Context, m *members) (err error) {
 			err = m.renew(ctx, s.completed())
 		case <-look.C:
 			if now := s.completed(); now != m.told {
-				err = m.renew(ctx, now)
+				// The former holder of a partition needs to hear first what was found there.
+				if err = s.tell(false); err == nil {
+					err = m.renew(ctx, now)
+				}
 			}
 		case <-ctx.Done():
 			return nil
 		}
 		for _, name := range m.expire() {
 			s.Log.Warn("a replica is gone: others take over its partitions", "replica", name)
+			s.departed[name] = s.Clock()
 			go s.Judge(s.Facts.Answered(name, nil, true))
 		}
 		s.divide(run, m)
@@ -285,11 +300,13 @@ func (s *Share) divide(ctx context.Context, m *members) {
 		lost, b := s.Facts.Serve(now)
 		if lost != (facts.PartitionSet{}) {
 			s.Drop(lost)
+			s.departed[s.Replica] = s.Clock()
 		}
 		go s.Judge(b)
 		if gained != (facts.PartitionSet{}) {
 			go s.regain(ctx, gained)
 		}
+		s.Untidy()
 		s.Log.Info("serving other partitions", "partitions", now.Count(), "before", before.Count(), "replicas", len(m.others)+1)
 	}
 	complete := s.completed()

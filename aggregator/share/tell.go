@@ -1,6 +1,7 @@
 package share
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -50,45 +53,61 @@ func (s *sightings) take() map[[2]facts.LinkID]facts.Sighting {
 // tell tells the other replicas what is new, or everything.
 func (s *Share) tell(all bool) error {
 	now := s.Facts.Clock()
-	m := &pb.ReplicaHint{Replica: s.Replica, All: all}
+	m, items := &pb.ReplicaHint{Replica: s.Replica, All: all}, 0
 	send := func() error {
 		raw, err := proto.Marshal(m)
 		if err == nil {
 			err = s.link.Conn().Publish(s.subject("told"), raw)
 		}
-		m = &pb.ReplicaHint{Replica: s.Replica}
+		m, items = &pb.ReplicaHint{Replica: s.Replica, All: all, Part: m.GetPart() + 1}, 0
 		return err
+	}
+	// more counts an item, and sends the message if it is full.
+	more := func() error {
+		if items++; items == mostTold {
+			return send()
+		}
+		return nil
 	}
 	for _, one := range s.sightings.take() {
 		m.Sightings = append(m.Sightings, &pb.LinkSighting{
 			Entered: linkRef(one.Entered), Home: linkRef(one.Home), Mac: []byte(one.MAC), Age: durationpb.New(max(0, now.Sub(one.Seen))),
 		})
-		if len(m.Sightings) == mostTold {
-			if err := send(); err != nil {
-				return err
-			}
+		if err := more(); err != nil {
+			return err
 		}
 	}
-	answers := s.Facts.TakeAnswers()
+	answers, hints := s.Facts.TakeAnswers(), s.Findings.TakeHints()
 	if all {
-		answers = s.Facts.AllAnswers()
+		answers, hints = s.Facts.AllAnswers(), s.Findings.AllHints()
 	}
 	for h, a := range answers {
 		m.Answers = append(m.Answers, &pb.HostAnswers{Link: linkRef(h.Link), Mac: []byte(h.MAC), Addresses: uint32(a.Addresses), Owners: a.Owners}) //nolint:gosec // few
-		if len(m.Answers) == mostTold && !m.All {
-			if err := send(); err != nil {
-				return err
-			}
+		if err := more(); err != nil {
+			return err
 		}
 	}
-	if !m.All && len(m.Sightings)+len(m.Answers) == 0 {
+	for a, h := range hints {
+		m.Addresses = append(m.Addresses, hintOf(a, &h))
+		if err := more(); err != nil {
+			return err
+		}
+	}
+	if m.Last = all; !all && items == 0 {
 		return nil
 	}
 	return send()
 }
 
-// told takes what another replica tells.
-func (s *Share) told(raw []byte) {
+// A telling is what a replica has told so far of everything.
+type telling struct {
+	next    uint32
+	answers map[facts.Host]facts.Answers
+	hints   map[index.Address]findings.Hint
+}
+
+// told takes what another replica tells. tellings are those that have begun.
+func (s *Share) told(raw []byte, tellings map[string]*telling) {
 	m := new(pb.ReplicaHint)
 	if proto.Unmarshal(raw, m) != nil || m.GetReplica() == "" || m.GetReplica() == s.Replica {
 		return
@@ -103,19 +122,61 @@ func (s *Share) told(raw []byte) {
 		}
 		s.Judge(s.Facts.Sighted(all))
 	}
-	answers := make(map[facts.Host]facts.Answers, len(m.GetAnswers()))
+	answers, hints := make(map[facts.Host]facts.Answers, len(m.GetAnswers())), hintsFrom(m.GetAddresses())
 	for _, one := range m.GetAnswers() {
 		answers[facts.Host{Link: linkID(one.GetLink()), MAC: verdict.MAC(one.GetMac())}] = facts.Answers{Addresses: int(one.GetAddresses()), Owners: one.GetOwners()}
+	}
+	if m.GetAll() {
+		t := tellings[m.GetReplica()]
+		if m.GetPart() == 0 {
+			t = &telling{answers: make(map[facts.Host]facts.Answers), hints: make(map[index.Address]findings.Hint)}
+			tellings[m.GetReplica()] = t
+		}
+		if t == nil || m.GetPart() != t.next { // a message was lost
+			delete(tellings, m.GetReplica())
+			return
+		}
+		t.next++
+		maps.Copy(t.answers, answers)
+		maps.Copy(t.hints, hints)
+		if !m.GetLast() {
+			return
+		}
+		delete(tellings, m.GetReplica())
+		answers, hints = t.answers, t.hints
 	}
 	if m.GetAll() || len(answers) > 0 {
 		s.Judge(s.Facts.Answered(m.GetReplica(), answers, m.GetAll()))
 	}
+	if m.GetAll() || len(hints) > 0 {
+		s.Findings.Told(m.GetReplica(), hints, m.GetAll())
+	}
 }
 
-func linkRef(l facts.LinkID) *pb.LinkRef {
-	return &pb.LinkRef{BootId: l.Node.Boot, Netns: l.Node.Netns, Vouched: l.Node.Vouched, Name: l.Name}
-}
+// What a replica has told of its addresses counts after it is gone, and what this replica has found counts
+// after it has given up a partition, until others can have told it: for keepAfter after all partitions are
+// served again, and at most for forgetAfter.
+const (
+	keepAfter   = 2 * time.Second
+	forgetAfter = 30 * time.Second
+)
 
-func linkID(l *pb.LinkRef) facts.LinkID {
-	return facts.LinkID{Node: facts.NodeID{Boot: l.GetBootId(), Netns: l.GetNetns(), Vouched: l.GetVouched()}, Name: l.GetName()}
+// forget forgets what replicas have told that are gone.
+func (s *Share) forget(m *members) {
+	now := s.Clock()
+	if state, _ := s.State(); state.Missing() > 0 {
+		s.whole = time.Time{}
+	} else if s.whole.IsZero() {
+		s.whole = now
+	}
+	for name, gone := range s.departed {
+		whole := !s.whole.IsZero() && now.Sub(s.whole) > keepAfter && now.Sub(gone) > keepAfter
+		switch {
+		case m.others[name] != nil:
+			delete(s.departed, name)
+		case whole || now.Sub(gone) > forgetAfter:
+			delete(s.departed, name)
+			s.Findings.Told(name, nil, true)
+		}
+	}
 }

@@ -22,7 +22,7 @@ const (
 	mostReplicas = 3
 	// replicaNodes is the number of nodes that report to each replica, and movers that of those whose pods
 	// take and release movedTogether addresses at a time, for replicaTime.
-	replicaNodes, movers, movedTogether = 100, 8, 100
+	replicaNodes, movers, movedTogether = 1000, 8, 100
 	replicaTime                         = 10 * time.Second
 )
 

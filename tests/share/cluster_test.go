@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -31,29 +33,32 @@ import (
 // and invented content.
 type world struct {
 	*lab
-	mu       sync.Mutex
-	replicas []*aggregated
-	nodes    []*node
+	// leakedAfter is how long an allocation may be unused; 0 for the default.
+	leakedAfter time.Duration
+	mu          sync.Mutex
+	replicas    []*aggregated
+	nodes       []*node
 }
 
 // aggregated is a real aggregator, in this process or in another one.
 type aggregated struct {
 	*aggregator.Aggregator
 	name, address, dir string
+	metrics            *prometheus.Registry
 	client             pb.WitnessServiceClient
 	stop               func()
 }
 
 func (w *world) start(name, dir string) *aggregated {
 	w.Helper()
-	a := &aggregated{name: name, dir: dir}
+	a := &aggregated{name: name, dir: dir, metrics: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(w.Output(), nil)).With("replica", name)
 	var err error
 	a.Aggregator, err = aggregator.New(aggregator.Config{
-		Cluster: "c", Settle: 200 * time.Millisecond, NodeTimeout: time.Minute, DataDir: dir, Kubeconfig: "off",
+		Cluster: "c", Settle: 200 * time.Millisecond, LeakedAfter: w.leakedAfter, NodeTimeout: time.Minute, DataDir: dir, Kubeconfig: "off",
 		NATS: stream.Settings{Servers: []string{w.url}}, Share: true, Replica: name,
 		Networks: []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}},
-	}, log, prometheus.NewRegistry())
+	}, log, a.metrics)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -160,6 +165,38 @@ func (n *node) key(record uint32, addr string) table.ClaimKey {
 
 func (n *node) lose(record uint32, addr string) {
 	n.Update(func() { n.RemoveClaim(n.key(record, addr), time.Now()) })
+}
+
+// wantDivided waits until each partition is served by one replica, and each replica serves some.
+func (w *world) wantDivided(why string, of ...*aggregated) {
+	w.Helper()
+	wait.Until(w, why+": the partitions are divided", func() bool {
+		served, complete := 0, 0
+		for _, a := range of {
+			all, err := a.metrics.Gather()
+			if err != nil {
+				w.Fatal(err)
+			}
+			some := 0
+			for _, f := range all {
+				for _, m := range f.GetMetric() {
+					if f.GetName() != "ipwitness_share_partitions" {
+						continue
+					}
+					switch m.GetLabel()[0].GetValue() {
+					case "served":
+						some = int(m.GetGauge().GetValue())
+					case "complete":
+						complete += int(m.GetGauge().GetValue())
+					}
+				}
+			}
+			if served += some; some == 0 {
+				return false
+			}
+		}
+		return served == pb.Partitions && complete == served
+	})
 }
 
 // owners returns the addresses with owners, in pages.
@@ -310,6 +347,9 @@ func TestReplicasShareTheAddressesOfACluster(t *testing.T) {
 type events struct {
 	mu     sync.Mutex
 	marked bool
+	// silent is set while the coverage says that a replica does not answer. lost is the number of LOST.
+	silent bool
+	lost   int
 	all    []string
 }
 
@@ -323,7 +363,9 @@ func (e *events) watch(ctx context.Context, r *aggregated) {
 		e.mu.Lock()
 		switch m.GetType() {
 		case pb.Watch_BOOKMARK:
-			e.marked = true
+			e.marked, e.silent = true, m.GetCoverage().GetSilentReplicas() > 0
+		case pb.Watch_LOST:
+			e.lost++
 		case pb.Watch_ADDED, pb.Watch_UPDATED:
 			e.all = append(e.all, m.GetConflict().GetAddress()+" "+m.GetConflict().GetState().String())
 		}
@@ -346,6 +388,62 @@ func (e *events) confirmed() (n int) {
 		}
 	}
 	return n
+}
+
+// conflicts returns the number of conflicts, each counted once.
+func (e *events) conflicts() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make(map[string]bool)
+	for _, one := range e.all {
+		all[one] = strings.HasSuffix(one, "CONFIRMED")
+	}
+	maps.DeleteFunc(all, func(_ string, confirmed bool) bool { return !confirmed })
+	return len(all)
+}
+
+// While NATS is away, a watch goes on with what the asked replica serves, and says that others do not answer.
+func TestAWatchWithoutNATS(t *testing.T) {
+	w := &world{lab: newLab(t)}
+	a, b := w.start("a", t.TempDir()), w.start("b", t.TempDir())
+	w.wantDivided("two replicas", a, b)
+	first, second := w.join("n0"), w.join("n1")
+	const pods = 16
+	for i := range uint32(pods) {
+		first.pod(i+2, fmt.Sprintf("10.244.0.%d", i+1))
+	}
+	w.wantOwners("at the start", pods, a, b)
+	var seen events
+	go seen.watch(t.Context(), a)
+	wait.Until(t, "the watch", seen.ready)
+	state := func(get func() bool) func() bool {
+		return func() bool {
+			seen.mu.Lock()
+			defer seen.mu.Unlock()
+			return get()
+		}
+	}
+	w.server.Kill()
+	wait.Until(t, "the watch to say that a replica does not answer", state(func() bool { return seen.silent }))
+	for i := range uint32(pods) { // some are of either replica
+		second.pod(i+2, fmt.Sprintf("10.244.0.%d", i+1))
+	}
+	var own []string
+	wait.Until(t, "a to detect its duplicates", func() bool {
+		own = a.conflicts(t.Context())
+		return len(own) > 0 && seen.conflicts() == len(own)
+	})
+	if state(func() bool { return seen.lost > 0 })() {
+		t.Errorf("got %d times LOST while NATS was away, want the state to stay", seen.lost)
+	}
+	if len(own) == pods {
+		t.Error("a detected all duplicates, want only its own")
+	}
+	if err := w.server.Restart(w.url); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "all duplicates in the watch", func() bool { return seen.conflicts() == pods })
+	wait.Until(t, "a watch of all replicas", state(func() bool { return !seen.silent }))
 }
 
 func addressOf(text string) netip.Addr { return netip.MustParseAddr(text) }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/share"
@@ -53,6 +54,7 @@ func newLab(t *testing.T) *lab {
 type replica struct {
 	*share.Share
 	facts    *facts.Facts
+	findings *findings.Findings
 	journal  *journal.Journal
 	name     string
 	complete atomic.Bool
@@ -80,11 +82,12 @@ func (l *lab) joinIn(name, dir string) *replica {
 	r.facts = facts.New(facts.Config{
 		Policy: &policy, Log: log, Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Listener: ignoring{}, Queues: 1, Sharing: true, Stopped: ctx.Done(),
 	})
+	r.findings = findings.New(findings.Config{Facts: r.facts, Waiting: func() int { return 0 }})
 	instance := time.Now().UnixNano()
 	r.journal = journal.New(journal.Config{Dir: dir, Retention: time.Hour, Size: 1 << 30, Instance: instance, Clock: time.Now, Log: log})
 	var err error
 	r.Share, err = share.New(share.Config{
-		Settings: stream.Settings{Servers: []string{l.url}, NKey: l.nkey}, Cluster: "a.b", Replica: name, Instance: instance, Facts: r.facts, Journal: r.journal, Heard: func(*pb.Event) {},
+		Settings: stream.Settings{Servers: []string{l.url}, NKey: l.nkey}, Cluster: "a.b", Replica: name, Instance: instance, Facts: r.facts, Findings: r.findings, Journal: r.journal, Heard: func(*pb.Event) {},
 		Gained: func(ctx context.Context, _ facts.PartitionSet, complete func() bool) error {
 			for tick := time.NewTicker(10 * time.Millisecond); !complete(); {
 				select {
@@ -97,7 +100,7 @@ func (l *lab) joinIn(name, dir string) *replica {
 		},
 		Handle: func(context.Context, string, []byte, func(proto.Message) error) error { return nil },
 
-		Drop: func(facts.PartitionSet) {}, Judge: func(*facts.Batch) {}, Complete: r.complete.Load, Log: log, Clock: time.Now,
+		Drop: func(facts.PartitionSet) {}, Untidy: func() {}, Judge: func(*facts.Batch) {}, Complete: r.complete.Load, Log: log, Clock: time.Now,
 	})
 	if err != nil {
 		l.Fatal(err)

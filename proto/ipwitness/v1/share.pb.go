@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -76,7 +77,7 @@ func (x ShareBatch_Part) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShareBatch_Part.Descriptor instead.
 func (ShareBatch_Part) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{5, 0}
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // ReplicaRecord is what a replica says of itself in the key-value bucket of its cluster.
@@ -139,12 +140,18 @@ type ReplicaHint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the replica.
 	Replica string `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	// True if answers are all that the replica has, and not only those that have changed.
+	// True if this message is one of several that have everything, and not only what has changed.
 	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
 	// Frames that joined links.
 	Sightings []*LinkSighting `protobuf:"bytes,3,rep,name=sightings,proto3" json:"sightings,omitempty"`
 	// Hosts that answer for addresses that are not their own.
-	Answers       []*HostAnswers `protobuf:"bytes,4,rep,name=answers,proto3" json:"answers,omitempty"`
+	Answers []*HostAnswers `protobuf:"bytes,4,rep,name=answers,proto3" json:"answers,omitempty"`
+	// Addresses that add to findings about several addresses.
+	Addresses []*AddressHint `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// Number of the message among those that have everything, from 0.
+	Part uint32 `protobuf:"varint,6,opt,name=part,proto3" json:"part,omitempty"`
+	// True if it is the last one of them.
+	Last          bool `protobuf:"varint,7,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -207,24 +214,471 @@ func (x *ReplicaHint) GetAnswers() []*HostAnswers {
 	return nil
 }
 
-// LinkRef identifies a link of a node.
-type LinkRef struct {
+func (x *ReplicaHint) GetAddresses() []*AddressHint {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *ReplicaHint) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *ReplicaHint) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// AddressHint is what an address that a replica serves adds to findings that concern several addresses.
+// An address without anything adds nothing any longer.
+type AddressHint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Address: 4 or 16 bytes.
+	Address []byte `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Pools in which it is leaked, or which consider it free although it is in use.
+	Pools []*PoolHint `protobuf:"bytes,2,rep,name=pools,proto3" json:"pools,omitempty"`
+	// Cloned hardware addresses in frames that claim it.
+	Clones        []*CloneHint `protobuf:"bytes,3,rep,name=clones,proto3" json:"clones,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddressHint) Reset() {
+	*x = AddressHint{}
+	mi := &file_ipwitness_v1_share_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddressHint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddressHint) ProtoMessage() {}
+
+func (x *AddressHint) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_share_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddressHint.ProtoReflect.Descriptor instead.
+func (*AddressHint) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AddressHint) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *AddressHint) GetPools() []*PoolHint {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+func (x *AddressHint) GetClones() []*CloneHint {
+	if x != nil {
+		return x.Clones
+	}
+	return nil
+}
+
+// NodeRef identifies a node.
+type NodeRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Boot ID of the node.
 	BootId string `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	// Network namespace of the agent.
 	Netns string `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
 	// Name under which the agent authenticated; empty if it did not.
-	Vouched string `protobuf:"bytes,3,opt,name=vouched,proto3" json:"vouched,omitempty"`
+	Vouched       string `protobuf:"bytes,3,opt,name=vouched,proto3" json:"vouched,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRef) Reset() {
+	*x = NodeRef{}
+	mi := &file_ipwitness_v1_share_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRef) ProtoMessage() {}
+
+func (x *NodeRef) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_share_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRef.ProtoReflect.Descriptor instead.
+func (*NodeRef) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NodeRef) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *NodeRef) GetNetns() string {
+	if x != nil {
+		return x.Netns
+	}
+	return ""
+}
+
+func (x *NodeRef) GetVouched() string {
+	if x != nil {
+		return x.Vouched
+	}
+	return ""
+}
+
+// InterfaceRef identifies an interface of a namespace.
+type InterfaceRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node of the namespace.
+	Node *NodeRef `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Record number of the namespace.
+	Namespace uint32 `protobuf:"varint,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Index of the interface in the namespace.
+	Index         uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InterfaceRef) Reset() {
+	*x = InterfaceRef{}
+	mi := &file_ipwitness_v1_share_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InterfaceRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InterfaceRef) ProtoMessage() {}
+
+func (x *InterfaceRef) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_share_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InterfaceRef.ProtoReflect.Descriptor instead.
+func (*InterfaceRef) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *InterfaceRef) GetNode() *NodeRef {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *InterfaceRef) GetNamespace() uint32 {
+	if x != nil {
+		return x.Namespace
+	}
+	return 0
+}
+
+func (x *InterfaceRef) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// PoolHint says that an address is leaked or at risk.
+type PoolHint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node of the pool; unset for a pool of the whole cluster.
+	Node *NodeRef `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// IPAM of the pool.
+	Ipam string `protobuf:"bytes,2,opt,name=ipam,proto3" json:"ipam,omitempty"`
+	// Name of the pool.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// True if the address is leaked; otherwise, it is in use although the pool considers it free.
+	Leaked bool `protobuf:"varint,4,opt,name=leaked,proto3" json:"leaked,omitempty"`
+	// Interfaces whose kernel has the address.
+	Holders       []*HolderHint `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolHint) Reset() {
+	*x = PoolHint{}
+	mi := &file_ipwitness_v1_share_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolHint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolHint) ProtoMessage() {}
+
+func (x *PoolHint) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_share_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolHint.ProtoReflect.Descriptor instead.
+func (*PoolHint) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PoolHint) GetNode() *NodeRef {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *PoolHint) GetIpam() string {
+	if x != nil {
+		return x.Ipam
+	}
+	return ""
+}
+
+func (x *PoolHint) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PoolHint) GetLeaked() bool {
+	if x != nil {
+		return x.Leaked
+	}
+	return false
+}
+
+func (x *PoolHint) GetHolders() []*HolderHint {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+// HolderHint is an interface whose kernel has an address.
+type HolderHint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The interface.
+	Interface *InterfaceRef `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
+	// When it got the address, by the clock of its node.
+	AssignedAt    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=assigned_at,json=assignedAt,proto3" json:"assigned_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HolderHint) Reset() {
+	*x = HolderHint{}
+	mi := &file_ipwitness_v1_share_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HolderHint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HolderHint) ProtoMessage() {}
+
+func (x *HolderHint) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_share_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HolderHint.ProtoReflect.Descriptor instead.
+func (*HolderHint) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HolderHint) GetInterface() *InterfaceRef {
+	if x != nil {
+		return x.Interface
+	}
+	return nil
+}
+
+func (x *HolderHint) GetAssignedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AssignedAt
+	}
+	return nil
+}
+
+// CloneHint is a cloned hardware address in frames.
+type CloneHint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Port through which the frames enter.
+	Port *InterfaceRef `protobuf:"bytes,1,opt,name=port,proto3" json:"port,omitempty"`
+	// Record number of the namespace behind the port.
+	Sender uint32 `protobuf:"varint,2,opt,name=sender,proto3" json:"sender,omitempty"`
+	// Interface that has the hardware address.
+	Victim *InterfaceRef `protobuf:"bytes,3,opt,name=victim,proto3" json:"victim,omitempty"`
+	// Hardware address.
+	Mac []byte `protobuf:"bytes,4,opt,name=mac,proto3" json:"mac,omitempty"`
+	// When the first frame was seen.
+	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
+	// When the last frame was seen.
+	LastSeen *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	// Number of frames.
+	Count         uint32 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloneHint) Reset() {
+	*x = CloneHint{}
+	mi := &file_ipwitness_v1_share_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloneHint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloneHint) ProtoMessage() {}
+
+func (x *CloneHint) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_share_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloneHint.ProtoReflect.Descriptor instead.
+func (*CloneHint) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CloneHint) GetPort() *InterfaceRef {
+	if x != nil {
+		return x.Port
+	}
+	return nil
+}
+
+func (x *CloneHint) GetSender() uint32 {
+	if x != nil {
+		return x.Sender
+	}
+	return 0
+}
+
+func (x *CloneHint) GetVictim() *InterfaceRef {
+	if x != nil {
+		return x.Victim
+	}
+	return nil
+}
+
+func (x *CloneHint) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+func (x *CloneHint) GetFirstSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstSeen
+	}
+	return nil
+}
+
+func (x *CloneHint) GetLastSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSeen
+	}
+	return nil
+}
+
+func (x *CloneHint) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// LinkRef identifies a link of a node.
+type LinkRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node of the link.
+	Node *NodeRef `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Name of the link.
-	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LinkRef) Reset() {
 	*x = LinkRef{}
-	mi := &file_ipwitness_v1_share_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +690,7 @@ func (x *LinkRef) String() string {
 func (*LinkRef) ProtoMessage() {}
 
 func (x *LinkRef) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_share_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,28 +703,14 @@ func (x *LinkRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRef.ProtoReflect.Descriptor instead.
 func (*LinkRef) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{2}
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *LinkRef) GetBootId() string {
+func (x *LinkRef) GetNode() *NodeRef {
 	if x != nil {
-		return x.BootId
+		return x.Node
 	}
-	return ""
-}
-
-func (x *LinkRef) GetNetns() string {
-	if x != nil {
-		return x.Netns
-	}
-	return ""
-}
-
-func (x *LinkRef) GetVouched() string {
-	if x != nil {
-		return x.Vouched
-	}
-	return ""
+	return nil
 }
 
 func (x *LinkRef) GetName() string {
@@ -297,7 +737,7 @@ type LinkSighting struct {
 
 func (x *LinkSighting) Reset() {
 	*x = LinkSighting{}
-	mi := &file_ipwitness_v1_share_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +749,7 @@ func (x *LinkSighting) String() string {
 func (*LinkSighting) ProtoMessage() {}
 
 func (x *LinkSighting) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_share_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +762,7 @@ func (x *LinkSighting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkSighting.ProtoReflect.Descriptor instead.
 func (*LinkSighting) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{3}
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LinkSighting) GetEntered() *LinkRef {
@@ -370,7 +810,7 @@ type HostAnswers struct {
 
 func (x *HostAnswers) Reset() {
 	*x = HostAnswers{}
-	mi := &file_ipwitness_v1_share_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +822,7 @@ func (x *HostAnswers) String() string {
 func (*HostAnswers) ProtoMessage() {}
 
 func (x *HostAnswers) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_share_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +835,7 @@ func (x *HostAnswers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostAnswers.ProtoReflect.Descriptor instead.
 func (*HostAnswers) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{4}
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HostAnswers) GetLink() *LinkRef {
@@ -449,7 +889,7 @@ type ShareBatch struct {
 
 func (x *ShareBatch) Reset() {
 	*x = ShareBatch{}
-	mi := &file_ipwitness_v1_share_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +901,7 @@ func (x *ShareBatch) String() string {
 func (*ShareBatch) ProtoMessage() {}
 
 func (x *ShareBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_share_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_share_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +914,7 @@ func (x *ShareBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareBatch.ProtoReflect.Descriptor instead.
 func (*ShareBatch) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_share_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ShareBatch) GetReplica() string {
@@ -530,20 +970,53 @@ var File_ipwitness_v1_share_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_share_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/share.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16ipwitness/v1/api.proto\x1a\x19ipwitness/v1/stream.proto\"G\n" +
+	"\x18ipwitness/v1/share.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16ipwitness/v1/api.proto\x1a\x19ipwitness/v1/stream.proto\"G\n" +
 	"\rReplicaRecord\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\x03R\binstance\x12\x1a\n" +
-	"\bcomplete\x18\x02 \x01(\fR\bcomplete\"\xa8\x01\n" +
+	"\bcomplete\x18\x02 \x01(\fR\bcomplete\"\x89\x02\n" +
 	"\vReplicaHint\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\x128\n" +
 	"\tsightings\x18\x03 \x03(\v2\x1a.ipwitness.v1.LinkSightingR\tsightings\x123\n" +
-	"\aanswers\x18\x04 \x03(\v2\x19.ipwitness.v1.HostAnswersR\aanswers\"f\n" +
-	"\aLinkRef\x12\x17\n" +
+	"\aanswers\x18\x04 \x03(\v2\x19.ipwitness.v1.HostAnswersR\aanswers\x127\n" +
+	"\taddresses\x18\x05 \x03(\v2\x19.ipwitness.v1.AddressHintR\taddresses\x12\x12\n" +
+	"\x04part\x18\x06 \x01(\rR\x04part\x12\x12\n" +
+	"\x04last\x18\a \x01(\bR\x04last\"\x86\x01\n" +
+	"\vAddressHint\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\fR\aaddress\x12,\n" +
+	"\x05pools\x18\x02 \x03(\v2\x16.ipwitness.v1.PoolHintR\x05pools\x12/\n" +
+	"\x06clones\x18\x03 \x03(\v2\x17.ipwitness.v1.CloneHintR\x06clones\"R\n" +
+	"\aNodeRef\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x18\n" +
-	"\avouched\x18\x03 \x01(\tR\avouched\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\xa9\x01\n" +
+	"\avouched\x18\x03 \x01(\tR\avouched\"m\n" +
+	"\fInterfaceRef\x12)\n" +
+	"\x04node\x18\x01 \x01(\v2\x15.ipwitness.v1.NodeRefR\x04node\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\rR\tnamespace\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\"\xa9\x01\n" +
+	"\bPoolHint\x12)\n" +
+	"\x04node\x18\x01 \x01(\v2\x15.ipwitness.v1.NodeRefR\x04node\x12\x12\n" +
+	"\x04ipam\x18\x02 \x01(\tR\x04ipam\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06leaked\x18\x04 \x01(\bR\x06leaked\x122\n" +
+	"\aholders\x18\x05 \x03(\v2\x18.ipwitness.v1.HolderHintR\aholders\"\x83\x01\n" +
+	"\n" +
+	"HolderHint\x128\n" +
+	"\tinterface\x18\x01 \x01(\v2\x1a.ipwitness.v1.InterfaceRefR\tinterface\x12;\n" +
+	"\vassigned_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"assignedAt\"\xa3\x02\n" +
+	"\tCloneHint\x12.\n" +
+	"\x04port\x18\x01 \x01(\v2\x1a.ipwitness.v1.InterfaceRefR\x04port\x12\x16\n" +
+	"\x06sender\x18\x02 \x01(\rR\x06sender\x122\n" +
+	"\x06victim\x18\x03 \x01(\v2\x1a.ipwitness.v1.InterfaceRefR\x06victim\x12\x10\n" +
+	"\x03mac\x18\x04 \x01(\fR\x03mac\x129\n" +
+	"\n" +
+	"first_seen\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x127\n" +
+	"\tlast_seen\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12\x14\n" +
+	"\x05count\x18\a \x01(\rR\x05count\"H\n" +
+	"\aLinkRef\x12)\n" +
+	"\x04node\x18\x01 \x01(\v2\x15.ipwitness.v1.NodeRefR\x04node\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xa9\x01\n" +
 	"\fLinkSighting\x12/\n" +
 	"\aentered\x18\x01 \x01(\v2\x15.ipwitness.v1.LinkRefR\aentered\x12)\n" +
 	"\x04home\x18\x02 \x01(\v2\x15.ipwitness.v1.LinkRefR\x04home\x12\x10\n" +
@@ -585,34 +1058,54 @@ func file_ipwitness_v1_share_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_share_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ipwitness_v1_share_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_ipwitness_v1_share_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_ipwitness_v1_share_proto_goTypes = []any{
-	(ShareBatch_Part)(0),        // 0: ipwitness.v1.ShareBatch.Part
-	(*ReplicaRecord)(nil),       // 1: ipwitness.v1.ReplicaRecord
-	(*ReplicaHint)(nil),         // 2: ipwitness.v1.ReplicaHint
-	(*LinkRef)(nil),             // 3: ipwitness.v1.LinkRef
-	(*LinkSighting)(nil),        // 4: ipwitness.v1.LinkSighting
-	(*HostAnswers)(nil),         // 5: ipwitness.v1.HostAnswers
-	(*ShareBatch)(nil),          // 6: ipwitness.v1.ShareBatch
-	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
-	(Event_Kind)(0),             // 8: ipwitness.v1.Event.Kind
-	(*Transition)(nil),          // 9: ipwitness.v1.Transition
+	(ShareBatch_Part)(0),          // 0: ipwitness.v1.ShareBatch.Part
+	(*ReplicaRecord)(nil),         // 1: ipwitness.v1.ReplicaRecord
+	(*ReplicaHint)(nil),           // 2: ipwitness.v1.ReplicaHint
+	(*AddressHint)(nil),           // 3: ipwitness.v1.AddressHint
+	(*NodeRef)(nil),               // 4: ipwitness.v1.NodeRef
+	(*InterfaceRef)(nil),          // 5: ipwitness.v1.InterfaceRef
+	(*PoolHint)(nil),              // 6: ipwitness.v1.PoolHint
+	(*HolderHint)(nil),            // 7: ipwitness.v1.HolderHint
+	(*CloneHint)(nil),             // 8: ipwitness.v1.CloneHint
+	(*LinkRef)(nil),               // 9: ipwitness.v1.LinkRef
+	(*LinkSighting)(nil),          // 10: ipwitness.v1.LinkSighting
+	(*HostAnswers)(nil),           // 11: ipwitness.v1.HostAnswers
+	(*ShareBatch)(nil),            // 12: ipwitness.v1.ShareBatch
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(Event_Kind)(0),               // 15: ipwitness.v1.Event.Kind
+	(*Transition)(nil),            // 16: ipwitness.v1.Transition
 }
 var file_ipwitness_v1_share_proto_depIdxs = []int32{
-	4, // 0: ipwitness.v1.ReplicaHint.sightings:type_name -> ipwitness.v1.LinkSighting
-	5, // 1: ipwitness.v1.ReplicaHint.answers:type_name -> ipwitness.v1.HostAnswers
-	3, // 2: ipwitness.v1.LinkSighting.entered:type_name -> ipwitness.v1.LinkRef
-	3, // 3: ipwitness.v1.LinkSighting.home:type_name -> ipwitness.v1.LinkRef
-	7, // 4: ipwitness.v1.LinkSighting.age:type_name -> google.protobuf.Duration
-	3, // 5: ipwitness.v1.HostAnswers.link:type_name -> ipwitness.v1.LinkRef
-	0, // 6: ipwitness.v1.ShareBatch.part:type_name -> ipwitness.v1.ShareBatch.Part
-	8, // 7: ipwitness.v1.ShareBatch.kind:type_name -> ipwitness.v1.Event.Kind
-	9, // 8: ipwitness.v1.ShareBatch.transitions:type_name -> ipwitness.v1.Transition
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	10, // 0: ipwitness.v1.ReplicaHint.sightings:type_name -> ipwitness.v1.LinkSighting
+	11, // 1: ipwitness.v1.ReplicaHint.answers:type_name -> ipwitness.v1.HostAnswers
+	3,  // 2: ipwitness.v1.ReplicaHint.addresses:type_name -> ipwitness.v1.AddressHint
+	6,  // 3: ipwitness.v1.AddressHint.pools:type_name -> ipwitness.v1.PoolHint
+	8,  // 4: ipwitness.v1.AddressHint.clones:type_name -> ipwitness.v1.CloneHint
+	4,  // 5: ipwitness.v1.InterfaceRef.node:type_name -> ipwitness.v1.NodeRef
+	4,  // 6: ipwitness.v1.PoolHint.node:type_name -> ipwitness.v1.NodeRef
+	7,  // 7: ipwitness.v1.PoolHint.holders:type_name -> ipwitness.v1.HolderHint
+	5,  // 8: ipwitness.v1.HolderHint.interface:type_name -> ipwitness.v1.InterfaceRef
+	13, // 9: ipwitness.v1.HolderHint.assigned_at:type_name -> google.protobuf.Timestamp
+	5,  // 10: ipwitness.v1.CloneHint.port:type_name -> ipwitness.v1.InterfaceRef
+	5,  // 11: ipwitness.v1.CloneHint.victim:type_name -> ipwitness.v1.InterfaceRef
+	13, // 12: ipwitness.v1.CloneHint.first_seen:type_name -> google.protobuf.Timestamp
+	13, // 13: ipwitness.v1.CloneHint.last_seen:type_name -> google.protobuf.Timestamp
+	4,  // 14: ipwitness.v1.LinkRef.node:type_name -> ipwitness.v1.NodeRef
+	9,  // 15: ipwitness.v1.LinkSighting.entered:type_name -> ipwitness.v1.LinkRef
+	9,  // 16: ipwitness.v1.LinkSighting.home:type_name -> ipwitness.v1.LinkRef
+	14, // 17: ipwitness.v1.LinkSighting.age:type_name -> google.protobuf.Duration
+	9,  // 18: ipwitness.v1.HostAnswers.link:type_name -> ipwitness.v1.LinkRef
+	0,  // 19: ipwitness.v1.ShareBatch.part:type_name -> ipwitness.v1.ShareBatch.Part
+	15, // 20: ipwitness.v1.ShareBatch.kind:type_name -> ipwitness.v1.Event.Kind
+	16, // 21: ipwitness.v1.ShareBatch.transitions:type_name -> ipwitness.v1.Transition
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_share_proto_init() }
@@ -628,7 +1121,7 @@ func file_ipwitness_v1_share_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_share_proto_rawDesc), len(file_ipwitness_v1_share_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
