@@ -210,7 +210,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	var reviewer access.Reviewer
 	switch {
 	case cluster != nil && cfg.Share && cfg.Lease == "":
-		return nil, errors.New("use share: with the Kubernetes API, the replicas elect the one that writes Events by a Lease: set --lease, or --kubeconfig=off")
+		return nil, errors.New("use share: replicas that use the Kubernetes API elect the one that writes Events by a Lease: set --lease")
 	case cluster != nil:
 		reviewer = cluster
 	case cfg.Lease != "":

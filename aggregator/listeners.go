@@ -113,6 +113,9 @@ func (c judged) Audited(_ index.Address, owners []verdict.Owner, found, before [
 // Forgot drops the findings about an address.
 func (c judged) Forgot(found []verdict.Finding) { c.findings.Forget(found) }
 
+// Reported reports whether a finding was reported by the replica that has served its address until now.
+func (c judged) Reported(id string) bool { return c.findings.Reported(id) }
+
 // Cloned publishes cloned hardware addresses.
 func (c judged) Cloned(a index.Address, clones []verdict.Spoof) { c.findings.Clones.Note(a, clones) }
 

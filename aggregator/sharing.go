@@ -45,13 +45,13 @@ func sharingOf(cfg *Config) (s sharing, err error) {
 	return s, err
 }
 
-// share makes the room that shares the addresses with other replicas, and the service that answers for all.
+// shareWith makes the room that shares the addresses with other replicas, and the service that answers for all.
 func (c *core) shareWith(s sharing, cluster string, instance int64, log *slog.Logger, clock func() time.Time) (err error) {
 	all := &gather.Service{Service: c.witness}
 	c.share, err = share.New(share.Config{
 		Settings: s.nats, Cluster: cluster, Replica: s.replica, Instance: instance, Facts: c.facts, Findings: c.findings, Judge: c.judge,
 		Drop: func(lost facts.PartitionSet) {
-			c.findings.Drop(lost, s.replica)
+			c.findings.Drop(lost)
 			c.shards.Drop(lost)
 		},
 		Complete: c.allReport, Journal: c.journal, Heard: c.heardElsewhere, Gained: c.recall.Regain, Untidy: c.tidier.later, Handle: all.Handle, Log: log, Clock: clock,

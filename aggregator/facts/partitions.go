@@ -12,7 +12,7 @@ import (
 // Replicas may share the addresses: each serves some partitions, and gets the claims to their addresses
 // only. Everything else goes to all of them.
 
-// A PartitionSet has a bit for each partition.
+// A PartitionSet says for each partition whether it is in the set.
 type PartitionSet [index.Partitions]bool
 
 // Count returns the number of partitions in the set.

@@ -27,6 +27,9 @@ type PoolHint struct {
 	Holders []Holder
 }
 
+// mostHolders is the number of holders and of clones that a hint has at most.
+const mostHolders = 100
+
 // A Holder is an interface whose kernel has an address, since a time by the clock of its node.
 type Holder struct {
 	Interface  facts.InterfaceID
@@ -45,19 +48,27 @@ type CloneHint struct {
 
 func (h *Hint) empty() bool { return len(h.Pools)+len(h.Clones) == 0 }
 
+func (h *Hint) equal(other *Hint) bool {
+	return slices.Equal(h.Clones, other.Clones) && slices.EqualFunc(h.Pools, other.Pools, func(a, b PoolHint) bool {
+		return a.Pool == b.Pool && a.Leaked == b.Leaked && slices.Equal(a.Holders, b.Holders)
+	})
+}
+
 // hints are what the addresses of this replica add; nil if replicas do not share the addresses.
 type hints struct {
 	mu sync.Mutex
-	// own are the hints that are not empty; changed has the addresses that others have not been told of.
+	// own are the hints that are not empty. changed has the addresses that others have not been told of.
 	own     map[index.Address]Hint
 	changed map[index.Address]struct{}
+	// leaving are the hints of partitions that this replica has given up, as long as they count.
+	leaving map[index.Address]Hint
 }
 
 func newHints(sharing bool) *hints {
 	if !sharing {
 		return nil
 	}
-	return &hints{own: make(map[index.Address]Hint), changed: make(map[index.Address]struct{})}
+	return &hints{own: make(map[index.Address]Hint), changed: make(map[index.Address]struct{}), leaving: make(map[index.Address]Hint)}
 }
 
 // set changes the hint of an address.
@@ -93,7 +104,7 @@ func (h *hints) pool(a index.Address, p *facts.Pool, leaked, there bool, owners 
 
 func holders(owners []verdict.Owner) (all []Holder) {
 	for i := range owners {
-		if o := &owners[i]; o.Assigned && o.Interface != nil && o.Interface.Namespace != nil {
+		if o := &owners[i]; o.Assigned && o.Interface != nil && o.Interface.Namespace != nil && len(all) < mostHolders {
 			all = append(all, Holder{facts.InterfaceIDOf(o.Interface), o.AssignedAt()})
 		}
 	}
@@ -104,7 +115,7 @@ func holders(owners []verdict.Owner) (all []Holder) {
 func (h *hints) clones(a index.Address, found []verdict.Spoof) {
 	h.set(a, func(one *Hint) {
 		one.Clones = nil
-		for i := range found {
+		for i := range found[:min(len(found), mostHolders)] {
 			s := &found[i]
 			one.Clones = append(one.Clones, CloneHint{
 				facts.InterfaceIDOf(s.Port), facts.InterfaceIDOf(s.Victims[0].Interface), s.Sender.Record, s.MACs[0], s.First, s.Last, s.Count,
@@ -113,13 +124,43 @@ func (h *hints) clones(a index.Address, found []verdict.Spoof) {
 	})
 }
 
-// TakeHints returns the hints that have changed since the last call. An empty one is no longer there.
+// ended forgets what addresses add to the findings about a pool that has ended.
+func (h *hints) ended(p *facts.Pool) {
+	if h == nil {
+		return
+	}
+	id := p.ID()
+	of := func(one PoolHint) bool { return one.Pool == id }
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for a, one := range h.own {
+		if !slices.ContainsFunc(one.Pools, of) {
+			continue
+		}
+		one.Pools = slices.DeleteFunc(slices.Clone(one.Pools), of)
+		if h.own[a] = one; one.empty() {
+			delete(h.own, a)
+		}
+		h.changed[a] = struct{}{}
+	}
+}
+
+// get returns the hint of an address. The caller holds h.mu.
+func (h *hints) get(a index.Address) Hint {
+	if one, own := h.own[a]; own {
+		return one
+	}
+	return h.leaving[a]
+}
+
+// TakeHints returns the hints that have changed since the last call. An empty one means that the address adds
+// nothing any longer.
 func (f *Findings) TakeHints() map[index.Address]Hint {
 	f.hints.mu.Lock()
 	defer f.hints.mu.Unlock()
 	out := make(map[index.Address]Hint, len(f.hints.changed))
 	for a := range f.hints.changed {
-		out[a] = f.hints.own[a]
+		out[a] = f.hints.get(a)
 	}
 	clear(f.hints.changed)
 	return out
@@ -129,7 +170,9 @@ func (f *Findings) TakeHints() map[index.Address]Hint {
 func (f *Findings) AllHints() map[index.Address]Hint {
 	f.hints.mu.Lock()
 	defer f.hints.mu.Unlock()
-	return maps.Clone(f.hints.own)
+	out := maps.Clone(f.hints.leaving)
+	maps.Copy(out, f.hints.own)
+	return out
 }
 
 // Told takes the hints of another replica. If all is set, it has no others.
@@ -148,12 +191,15 @@ func (f *Findings) Told(replica string, now map[index.Address]Hint, all bool) {
 	for a, h := range now {
 		f.tell(a, replica, h)
 	}
-	f.Rested() // nothing is queued for that
+	f.Rested() // no address is queued because of that, so nothing else wakes the checks
 }
 
 // tell takes the hint of a replica about an address.
 func (f *Findings) tell(a index.Address, replica string, now Hint) {
 	by := f.told[a]
+	if last, had := by[replica]; had == !now.empty() && last.equal(&now) && !f.unknown[a] {
+		return
+	}
 	before := merged(by)
 	switch {
 	case !now.empty() && by == nil:
@@ -168,9 +214,12 @@ func (f *Findings) tell(a index.Address, replica string, now Hint) {
 	after := merged(f.told[a])
 	f.Pools.tell(a, before.Pools, after.Pools)
 	var clones []verdict.Spoof
+	delete(f.unknown, a)
 	for i := range after.Clones {
 		if s, known := after.Clones[i].spoof(f.facts, a); known {
 			clones = append(clones, s)
+		} else {
+			f.unknown[a] = true
 		}
 	}
 	if len(before.Clones)+len(clones) > 0 {
@@ -199,7 +248,7 @@ func merged(by map[string]Hint) (all Hint) {
 func (c *CloneHint) spoof(f *facts.Facts, a index.Address) (s verdict.Spoof, known bool) {
 	port, victim := f.InterfaceAt(c.Port), f.InterfaceAt(c.Victim)
 	if port == nil || victim == nil {
-		return s, false // it is told again
+		return s, false // the sender repeats it
 	}
 	sender := f.Node(port.Namespace.Node).NamespaceOf(c.Sender)
 	if sender == nil {
@@ -233,11 +282,33 @@ func (p *PoolHint) owners(f *facts.Facts) (all []verdict.Owner) {
 }
 
 // Drop forgets what was found about the addresses of partitions that another replica serves now. What they
-// add to findings about several addresses is kept as if this replica, whose own name is given, had been
-// told: the other one may not have told it yet.
-func (f *Findings) Drop(lost facts.PartitionSet, own string) {
-	leaving := f.AllHints()
-	maps.DeleteFunc(leaving, func(a index.Address, _ Hint) bool { return !lost[a.Partition()] })
-	f.Told(own, leaving, false)
+// add to findings about several addresses counts until Dropped, in all replicas, because the new holder may
+// not have told it yet.
+func (f *Findings) Drop(lost facts.PartitionSet) {
+	h := f.hints
+	h.mu.Lock()
+	for a, one := range h.own {
+		if lost[a.Partition()] {
+			h.leaving[a] = one
+		}
+	}
+	leaving := maps.Clone(h.leaving)
+	h.mu.Unlock()
+	f.Told(self, leaving, true)
 	f.Intended.drop(lost)
 }
+
+// Dropped forgets what Drop has kept.
+func (f *Findings) Dropped() {
+	h := f.hints
+	h.mu.Lock()
+	for a := range h.leaving {
+		h.changed[a] = struct{}{}
+	}
+	clear(h.leaving)
+	h.mu.Unlock()
+	f.Told(self, nil, true)
+}
+
+// self stands for the name of this replica.
+const self = ""

@@ -36,8 +36,10 @@ type Findings struct {
 	Names    *Names
 
 	hints *hints
-	// told is what other replicas tell of their addresses, by their names. telling is held while it changes.
+	// told is what other replicas tell of their addresses, by their names. unknown has the addresses with clones
+	// whose interfaces are not known yet. telling is held while they change.
 	told    map[index.Address]map[string]Hint
+	unknown map[index.Address]bool
 	telling sync.Mutex
 }
 
@@ -49,7 +51,7 @@ func New(cfg Config) *Findings {
 	return &Findings{
 		Publisher: publisher, Pools: &Pools{tally: counts, publisher: publisher, waiting: cfg.Waiting}, Clones: newClones(cfg.Facts, hints, publisher, cfg.Waiting),
 		Overlaps: newOverlaps(cfg.Facts, cfg.Kubernetes, publisher), Intended: newIntended(cfg.Facts, publisher), Names: newNames(cfg.Facts, publisher),
-		hints: hints, told: make(map[index.Address]map[string]Hint),
+		hints: hints, told: make(map[index.Address]map[string]Hint), unknown: make(map[index.Address]bool),
 	}
 }
 

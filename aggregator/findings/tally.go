@@ -76,7 +76,10 @@ func (a *tally) markChanged(p *facts.Pool) *poolAudit {
 }
 
 // ended removes the place of a pool that was removed or is about to be renamed.
-func (a *tally) ended(p *facts.Pool) { a.inOrder.Delete(PoolPlaceOf(p)) }
+func (a *tally) ended(p *facts.Pool) {
+	a.inOrder.Delete(PoolPlaceOf(p))
+	a.hints.ended(p)
+}
 
 // AtRisk returns the addresses in use that a pool considers free.
 func (a *tally) AtRisk(p *facts.Pool) []netip.Addr {
@@ -180,9 +183,9 @@ func (a *tally) updateOwners(p *facts.Pool, f *verdict.Finding, owners []verdict
 	}
 	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameAtRisk) {
 		a.markChanged(p)
+		a.hints.pool(index.AddressOf(f.Address), p, false, true, owners)
 	}
 	one.atRisk[f.Address] = owners
-	a.hints.pool(index.AddressOf(f.Address), p, false, true, owners)
 }
 
 // sameAtRisk reports whether two versions of an owner are equal in everything that matters for an

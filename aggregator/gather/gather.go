@@ -158,9 +158,24 @@ func (s *Service) GetFinding(ctx context.Context, q *pb.GetFindingRequest) (*pb.
 	return first(ctx, s, pb.WitnessService_GetFinding_FullMethodName, q, func() *pb.GetFindingResponse { return new(pb.GetFindingResponse) }, s.Service.GetFinding)
 }
 
-// AcknowledgeConflict acknowledges a conflict at the replica that has it.
-func (s *Service) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
-	return first(ctx, s, pb.WitnessService_AcknowledgeConflict_FullMethodName, q, func() *pb.AcknowledgeConflictResponse { return new(pb.AcknowledgeConflictResponse) }, s.Service.AcknowledgeConflict)
+// AcknowledgeConflict acknowledges a conflict at all replicas that have it: while a partition is handed over,
+// two of them do.
+func (s *Service) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest) (answer *pb.AcknowledgeConflictResponse, err error) {
+	r, _ := s.replicas()
+	missing := error(nil)
+	for i := range r.all {
+		one, failed := ask(ctx, s, &r.all[i], pb.WitnessService_AcknowledgeConflict_FullMethodName, q, new(pb.AcknowledgeConflictResponse), s.Service.AcknowledgeConflict)
+		switch {
+		case failed == nil:
+			answer = one
+		case missing == nil || status.Code(failed) != codes.NotFound:
+			missing = failed
+		}
+	}
+	if answer != nil {
+		return answer, nil
+	}
+	return nil, missing
 }
 
 // Explain explains why an address is, or is not, in conflict. The replica that serves the address knows.

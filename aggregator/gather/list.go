@@ -59,7 +59,7 @@ func merge[T any](r *replicas, parts []part[T], by order[T]) (items []T, next st
 	return items, next
 }
 
-// share returns the size of the page of each replica, so that all together are one page.
+// pageOf returns the size of the page of each replica, so that all together are one page.
 func pageOf(asked uint32, replicas int) uint32 {
 	if asked == 0 {
 		asked = 1000

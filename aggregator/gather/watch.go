@@ -160,6 +160,17 @@ func (w *watch[Q, M, P]) once(ctx context.Context, tokens map[string]string, sen
 	for {
 		var m from[P]
 		select {
+		case <-changed: // first, so that the messages that follow are taken from the right replica
+			var now replicas
+			now, changed = w.service.replicas()
+			if !now.are(&r) {
+				return nil
+			}
+			r = now
+			continue
+		default:
+		}
+		select {
 		case m = <-messages:
 		default:
 			if err := flush(); err != nil {

@@ -1,8 +1,8 @@
 package recall
 
 import (
+	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -32,24 +32,20 @@ func (r *Recall) Regain(ctx context.Context, set facts.PartitionSet, complete fu
 	}); err != nil {
 		return err
 	}
-	slices.SortFunc(all, func(a, b *verdict.Conflict) int { return int(a.ResolvedAt - b.ResolvedAt) })
+	slices.SortFunc(all, func(a, b *verdict.Conflict) int { return cmp.Compare(a.ResolvedAt, b.ResolvedAt) })
 	r.Shards.Recall(all)
 	since := make(map[string]verdict.Stamp)
 	if err := r.Journal.At(ctx, pb.Event_FINDING, r.Facts.Clock().Time(), ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-		since[e.GetFinding().GetId()] = verdict.At(e.GetFinding().GetDetectedAt().AsTime())
+		if p, err := journal.Partition(&journal.Change{Finding: e.GetFinding()}); err == nil && set[p] {
+			since[e.GetFinding().GetId()] = verdict.At(e.GetFinding().GetDetectedAt().AsTime())
+		}
 		return true
 	}); err != nil {
 		return err
 	}
-	r.Findings.Recall(maps.Clone(since))
-	look := time.NewTicker(lookAgainAfter)
-	defer look.Stop()
-	for !complete() || r.Shards.Waiting() > 0 {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	defer r.Findings.Regain(since)()
+	if err := r.judged(ctx, complete); err != nil {
+		return err
 	}
 	for _, c := range all {
 		if c.Active() {
@@ -58,4 +54,31 @@ func (r *Recall) Regain(ctx context.Context, set facts.PartitionSet, complete fu
 	}
 	again.release(true)
 	return nil
+}
+
+// judgedWithin is how long it may take until the queue of addresses is empty.
+const judgedWithin = 10 * time.Second
+
+// judged waits until all claims have arrived, and what follows from them is judged. Some of that waits for the
+// settle time.
+func (r *Recall) judged(ctx context.Context, complete func() bool) error {
+	look := time.NewTicker(lookAgainAfter)
+	defer look.Stop()
+	var since verdict.Stamp
+	for {
+		now := r.Facts.Clock()
+		switch settled := since.Add(r.Facts.Policy.Settle + lookAgainAfter); {
+		case !complete():
+			since = 0
+		case since == 0:
+			since = now
+		case now >= settled && (r.Shards.Waiting() == 0 || now >= settled.Add(judgedWithin)):
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }

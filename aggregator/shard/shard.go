@@ -51,6 +51,8 @@ type Listener interface {
 	Audited(a index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool)
 	// Forgot is called with the findings of an address that another replica judges now.
 	Forgot(found []verdict.Finding)
+	// Reported reports whether a finding was reported by the replica that has served its address until now.
+	Reported(id string) bool
 	// Cloned is called with the cloned hardware addresses in claims to an address.
 	Cloned(a index.Address, clones []verdict.Spoof)
 	// Spoke is called with an owner that is, or was, only seen on the wire.

@@ -507,6 +507,8 @@ func (w *world) Audited(a index.Address, owners []verdict.Owner, found, before [
 
 func (w *world) Forgot(found []verdict.Finding) { w.hear("forgot %d findings", len(found)) }
 
+func (w *world) Reported(string) bool { return false }
+
 func (w *world) Cloned(a index.Address, clones []verdict.Spoof) {
 	w.hear("cloned %s %d", a.Addr(), len(clones))
 }

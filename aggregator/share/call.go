@@ -24,7 +24,7 @@ const (
 	partSize = 256 << 10
 	// takenWithin is how long the asker may take for a part, and asleepFor is how long an answer that lasts
 	// may be silent.
-	takenWithin = 15 * time.Second
+	takenWithin = 45 * time.Second
 	asleepFor   = 45 * time.Second
 	// lookConnected is how often a replica that waits for an answer looks whether it is connected.
 	lookConnected = time.Second
@@ -52,7 +52,8 @@ func (s *Share) answer(ctx context.Context) (*nats.Subscription, error) {
 }
 
 func (s *Share) answerOne(ctx context.Context, m *nats.Msg) {
-	ctx, cancel := context.WithCancel(ctx)
+	all := ctx
+	ctx, cancel := context.WithCancel(all)
 	defer cancel()
 	var mu sync.Mutex // a watch may send from several goroutines
 	part := func(kind string, data []byte) error {
@@ -61,7 +62,7 @@ func (s *Share) answerOne(ctx context.Context, m *nats.Msg) {
 		out := nats.NewMsg(m.Reply)
 		out.Header.Set(headerKind, kind)
 		out.Data = data
-		within, over := context.WithTimeout(ctx, takenWithin)
+		within, over := context.WithTimeout(all, takenWithin) // the end is sent even if a part was not taken
 		defer over()
 		_, err := s.link.Conn().RequestMsgWithContext(within, out)
 		if err != nil {
@@ -144,7 +145,7 @@ func next(ctx context.Context, conn *nats.Conn, sub *nats.Subscription, within t
 		part, err = sub.NextMsgWithContext(waiting)
 		cancel()
 		switch {
-		case err == nil || !errors.Is(err, context.DeadlineExceeded) || !time.Now().Before(end):
+		case err == nil || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || !time.Now().Before(end):
 			return part, err
 		case !conn.IsConnected():
 			return nil, nats.ErrDisconnected

@@ -19,12 +19,19 @@ import (
 // the replica whose state of it began last. What another one says of it later is ignored, so a replica that
 // was paused for too long changes nothing.
 
+// A letter is an encoded message with its ID, by which JetStream recognizes it.
+type letter struct {
+	id  string
+	raw []byte
+}
+
 // mailbox has the messages that wait to be published.
 type mailbox struct {
-	mu        sync.Mutex
-	all       []*pb.ShareBatch
-	bytes     int
-	overflown bool
+	mu  sync.Mutex
+	all []letter
+	// bytes is their size, and peak the largest one since there were none.
+	bytes, peak int
+	overflown   bool
 	// cut are the kinds of states of which a part was dropped. What follows of such a state is dropped,
 	// too: its end would say that the items of that part are gone.
 	cut  map[pb.Event_Kind]bool
@@ -328,6 +335,7 @@ func (s *Share) say(ctx context.Context) {
 				s.post(o.take())
 				s.post(o.begin(s, one.part, one.kind))
 			case pb.ShareBatch_STATE:
+				s.room(ctx)
 				s.post(o.add(s, one.part, one.kind, transitionOf(one.kind, one.change)))
 			default:
 				s.post(o.add(s, one.part, pb.Event_UNSPECIFIED, transitionOf(one.kind, one.change)))

@@ -25,6 +25,8 @@ const (
 	// mostWaiting is the number of bytes that may wait to be published while NATS is away. Beyond it, the
 	// state is published instead when NATS is back.
 	mostWaiting = 64 << 20
+	// untidyAbove is the number of waiting bytes above which their memory is released afterwards.
+	untidyAbove = 4 << 20
 	// stateWithin is how long a replica that has missed messages waits for the state of the others.
 	stateWithin = 15 * time.Second
 	// largest is the size of the largest transition that is published.
@@ -103,10 +105,14 @@ func (s *Share) post(m *pb.ShareBatch) {
 	if m == nil {
 		return
 	}
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		s.Log.Error("cannot encode changes for the other replicas: their history lacks them", "error", err)
+		return
+	}
 	s.mail.mu.Lock()
 	defer s.mail.mu.Unlock()
-	size := proto.Size(m)
-	if s.mail.bytes+size > mostWaiting {
+	if s.mail.bytes+len(raw) > mostWaiting {
 		if !s.mail.overflown {
 			s.Log.Warn("too many changes wait for NATS: the state is published instead when it is back")
 		}
@@ -121,11 +127,24 @@ func (s *Share) post(m *pb.ShareBatch) {
 	case s.mail.cut[m.GetKind()]:
 		return
 	}
-	s.mail.all = append(s.mail.all, m)
-	s.mail.bytes += size
+	s.mail.all = append(s.mail.all, letter{fmt.Sprintf("%d-%d", m.GetInstance(), m.GetNumber()), raw})
+	s.mail.bytes += len(raw)
+	s.mail.peak = max(s.mail.peak, s.mail.bytes)
 	select {
 	case s.mail.wake <- struct{}{}:
 	default:
+	}
+}
+
+// room waits until there is room for a part of a state, as long as messages are published.
+func (s *Share) room(ctx context.Context) {
+	for s.link.Conn().IsConnected() {
+		s.mail.mu.Lock()
+		waiting := s.mail.bytes
+		s.mail.mu.Unlock()
+		if waiting < mostWaiting/2 || sleep(ctx, lookEvery) != nil {
+			return
+		}
 	}
 }
 
@@ -133,20 +152,20 @@ func (s *Share) post(m *pb.ShareBatch) {
 func (s *Share) publish(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.mail.mu.Lock()
-		var m *pb.ShareBatch
+		var m letter
 		if len(s.mail.all) > 0 {
 			m = s.mail.all[0]
 		}
 		overflown := s.mail.overflown
 		s.mail.mu.Unlock()
 		switch {
-		case m == nil && overflown && s.link.Conn().IsConnected():
+		case m.raw == nil && overflown && s.link.Conn().IsConnected():
 			s.mail.mu.Lock()
 			s.mail.overflown = false
 			s.mail.mu.Unlock()
 			s.Restate()
 			continue
-		case m == nil:
+		case m.raw == nil:
 			select {
 			case <-s.mail.wake:
 			case <-time.After(againAfter):
@@ -160,24 +179,26 @@ func (s *Share) publish(ctx context.Context) {
 			continue
 		}
 		s.mail.mu.Lock()
-		if len(s.mail.all) > 0 && s.mail.all[0] == m {
-			s.mail.all[0] = nil
+		if len(s.mail.all) > 0 && s.mail.all[0].id == m.id {
+			s.mail.all[0] = letter{}
 			s.mail.all = s.mail.all[1:]
-			s.mail.bytes -= proto.Size(m)
+			s.mail.bytes -= len(m.raw)
+		}
+		if s.mail.bytes == 0 {
+			if s.mail.peak > untidyAbove {
+				s.Untidy()
+			}
+			s.mail.all, s.mail.peak = nil, 0
 		}
 		s.mail.mu.Unlock()
 	}
 }
 
 // publishOne publishes a message. JetStream recognizes one that is published again.
-func (s *Share) publishOne(ctx context.Context, m *pb.ShareBatch) error {
-	raw, err := proto.Marshal(m)
-	if err != nil {
-		return err
-	}
+func (s *Share) publishOne(ctx context.Context, m letter) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	_, err = s.link.JetStream().Publish(ctx, logSubject(s.Cluster), raw, jetstream.WithMsgID(fmt.Sprintf("%d-%d", m.GetInstance(), m.GetNumber())))
+	_, err := s.link.JetStream().Publish(ctx, logSubject(s.Cluster), m.raw, jetstream.WithMsgID(m.id))
 	return err
 }
 
@@ -202,6 +223,9 @@ func (s *Share) alive(ctx context.Context) (names []string, err error) {
 	return names, nil
 }
 
+// errGap is the error for messages of the log that were dropped before they were read.
+var errGap = errors.New("messages of the log of the replicas are missing")
+
 // read passes the messages of the log after a position to the keeper, until ctx ends or the log cannot be read.
 // It moves the position to the last message that was passed.
 func (s *Share) read(ctx context.Context, at *note) error {
@@ -213,7 +237,8 @@ func (s *Share) read(ctx context.Context, at *note) error {
 	if info.Created.UnixNano() != at.created || after > info.State.LastSeq { // another stream
 		after = 0
 	}
-	missed := after == 0 && info.State.LastSeq > 0 || after > 0 && info.State.FirstSeq > after+1
+	// If reading broke off after the others were asked for their state, it may not have been read.
+	missed := after == 0 && info.State.LastSeq > 0 || after > 0 && info.State.FirstSeq > after+1 || s.Clock().Sub(s.asked) < stateWithin
 	if missed {
 		after = info.State.LastSeq // the others publish their state, because what is before may be incomplete
 	}
@@ -228,10 +253,7 @@ func (s *Share) read(ctx context.Context, at *note) error {
 		return err
 	}
 	defer messages.Stop()
-	go func() {
-		<-ctx.Done()
-		messages.Stop()
-	}()
+	defer context.AfterFunc(ctx, messages.Stop)()
 	begin := arrival{created: info.Created.UnixNano(), sequence: after, missed: missed}
 	if missed {
 		if begin.expected, err = s.alive(ctx); err != nil {
@@ -241,12 +263,12 @@ func (s *Share) read(ctx context.Context, at *note) error {
 	if !s.keep(ctx, begin) {
 		return ctx.Err()
 	}
-	*at = note{begin.created, begin.sequence}
 	switch {
 	case len(begin.expected) > 0:
 		if err := s.link.Conn().Publish(s.subject("state"), nil); err != nil {
 			return err
 		}
+		s.asked = s.Clock()
 		late := time.AfterFunc(stateWithin, func() {
 			select {
 			case <-s.caught:
@@ -260,6 +282,7 @@ func (s *Share) read(ctx context.Context, at *note) error {
 	case after >= info.State.LastSeq:
 		s.caughtUp()
 	}
+	*at = note{begin.created, begin.sequence}
 	for {
 		m, err := messages.Next()
 		if err != nil {
@@ -268,6 +291,10 @@ func (s *Share) read(ctx context.Context, at *note) error {
 		meta, err := m.Metadata()
 		if err != nil {
 			return err
+		}
+		if meta.Sequence.Stream != at.sequence+1 {
+			*at = note{} // the others are asked for their state
+			return errGap
 		}
 		b := new(pb.ShareBatch)
 		if proto.Unmarshal(m.Data(), b) != nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -16,7 +18,11 @@ func TestAStateOfWhichAPartWasDroppedIsNotEnded(t *testing.T) {
 	s := &Share{Config: Config{Log: slog.New(slog.DiscardHandler)}, mail: mailbox{wake: make(chan struct{}, 1)}}
 	post := func(part pb.ShareBatch_Part, kind pb.Event_Kind) { s.post(&pb.ShareBatch{Part: part, Kind: kind}) }
 	waiting := func() (all []string) {
-		for _, m := range s.mail.all {
+		for _, one := range s.mail.all {
+			m := new(pb.ShareBatch)
+			if err := proto.Unmarshal(one.raw, m); err != nil {
+				t.Fatal(err)
+			}
 			all = append(all, fmt.Sprint(m.GetPart(), " ", m.GetKind()))
 		}
 		return all

@@ -23,6 +23,9 @@ const (
 	// replica renews its lease.
 	leaseFor  = 5 * time.Second
 	beatEvery = time.Second
+	// letGoAfter is how long a partition is still served after its new holder serves it completely, so that
+	// all replicas know of that before.
+	letGoAfter = time.Second
 	// lookEvery is how often it is looked which partitions are complete, and which leases have ended.
 	lookEvery = 100 * time.Millisecond
 )
@@ -31,8 +34,20 @@ const (
 type member struct {
 	// complete are the partitions that it serves and has all claims of.
 	complete facts.PartitionSet
+	// grown is when the last one of them was added.
+	grown time.Time
 	// heard is when it was heard last.
 	heard time.Time
+}
+
+// grew reports whether partitions are complete that were not before.
+func (one *member) grew(before *member) bool {
+	for p := range one.complete {
+		if one.complete[p] && !before.complete[p] {
+			return true
+		}
+	}
+	return false
 }
 
 // members are the replicas of a cluster, and their leases in a bucket of NATS.
@@ -165,7 +180,11 @@ func (m *members) hear(entry jetstream.KeyValueEntry) {
 	if proto.Unmarshal(entry.Value(), record) != nil {
 		return
 	}
-	m.others[name] = &member{complete: setOf(record.GetComplete()), heard: m.clock()}
+	one := &member{complete: setOf(record.GetComplete()), grown: m.clock(), heard: m.clock()}
+	if before := m.others[name]; before != nil && !one.grew(before) {
+		one.grown = before.grown
+	}
+	m.others[name] = one
 }
 
 // expire removes the replicas whose leases have ended. While this replica cannot renew its own one, it
@@ -198,8 +217,9 @@ func (m *members) serve(served facts.PartitionSet) facts.PartitionSet {
 			served[p] = holder == m.name && m.revision != 0
 		case m.doubtful:
 			served[p] = !m.elsewhere(p)
-		case holder != m.name:
-			served[p] = !m.others[holder].complete[p] // until the other one has all claims
+		case holder != m.name: // until the other one has all claims
+			other := m.others[holder]
+			served[p] = !other.complete[p] || m.clock().Sub(other.grown) < letGoAfter
 		}
 	}
 	m.doubtful = false

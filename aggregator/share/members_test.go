@@ -163,8 +163,12 @@ func TestAPartitionIsServedUntilItsNewHolderIsComplete(t *testing.T) {
 	}
 	g.hears("b", some)
 	g.look()
+	g.want("others may not know yet that b is complete but for some partitions", all())
+	g.now = g.now.Add(letGoAfter)
+	g.look()
 	g.want("b is complete but for some partitions", without(all(), some))
 	g.hears("b", of)
+	g.now = g.now.Add(letGoAfter)
 	g.look()
 	g.want("b is complete", g.share("a"))
 
@@ -174,6 +178,7 @@ func TestAPartitionIsServedUntilItsNewHolderIsComplete(t *testing.T) {
 	g.look()
 	g.want("c has joined, and is not complete", before)
 	g.hears("c", ofC)
+	g.now = g.now.Add(letGoAfter)
 	g.look()
 	g.want("c is complete", without(before, ofC))
 

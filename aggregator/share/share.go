@@ -104,6 +104,9 @@ type Share struct {
 	// recorded again.
 	changed, restated chan struct{}
 
+	// asked is when the others were asked for their state last. Only read uses it.
+	asked time.Time
+
 	mail     mailbox
 	arrivals chan arrival
 	saying   chan said
@@ -183,6 +186,7 @@ func (s *Share) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.follow(ctx, m); err != nil && ctx.Err() == nil {
 			s.failed(err)
+			s.skip()
 			_ = sleep(ctx, againAfter)
 		}
 	}
@@ -246,7 +250,7 @@ func (s *Share) follow(run context.Context, m *members) (err error) {
 				return errWatch
 			}
 			some := len(m.others)
-			if m.hear(entry); len(m.others) > some {
+			if m.hear(entry); entry == nil || len(m.others) > some {
 				err = s.tell(true)
 			}
 		case <-tell.C:
@@ -255,7 +259,11 @@ func (s *Share) follow(run context.Context, m *members) (err error) {
 		case <-all.C:
 			err = s.tell(true)
 		case <-beat.C:
-			err = m.renew(ctx, s.completed())
+			now := s.completed()
+			for p := range now {
+				now[p] = now[p] && m.told[p] // the others are told of more by look
+			}
+			err = m.renew(ctx, now)
 		case <-look.C:
 			if now := s.completed(); now != m.told {
 				// The former holder of a partition needs to hear first what was found there.
@@ -283,20 +291,11 @@ func (s *Share) follow(run context.Context, m *members) (err error) {
 // divide serves the partitions that are to be served.
 func (s *Share) divide(ctx context.Context, m *members) {
 	s.mu.Lock()
-	before := s.served
+	before, others := s.served, len(s.others)
 	s.mu.Unlock()
 	now := m.serve(before)
+	gained := s.hold(m, now)
 	if now != before {
-		var gained facts.PartitionSet
-		s.mu.Lock()
-		for p := range now {
-			if gained[p] = now[p] && !before[p]; gained[p] {
-				s.gained = s.Clock()
-			}
-			s.ready[p] = s.ready[p] && now[p]
-		}
-		s.served = now
-		s.mu.Unlock()
 		lost, b := s.Facts.Serve(now)
 		if lost != (facts.PartitionSet{}) {
 			s.Drop(lost)
@@ -312,8 +311,10 @@ func (s *Share) divide(ctx context.Context, m *members) {
 	complete := s.completed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := before != now || s.complete != complete || len(s.others) != len(m.others)
-	s.complete = complete
+	if s.complete != complete || others != len(s.others) {
+		s.complete = complete
+		s.announce()
+	}
 	for p := range complete {
 		complete[p] = complete[p] && m.told[p]
 	}
@@ -322,6 +323,22 @@ func (s *Share) divide(ctx context.Context, m *members) {
 		close(s.restated)
 		s.restated = make(chan struct{})
 	}
+}
+
+// hold notes what the other replicas serve, and the partitions that this one is to serve. Answers follow that
+// before anything is forgotten. It returns the partitions that are gained.
+func (s *Share) hold(m *members, now facts.PartitionSet) (gained facts.PartitionSet) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.served != now
+	for p := range now {
+		if gained[p] = now[p] && !s.served[p]; gained[p] {
+			s.gained = s.Clock()
+		}
+		s.ready[p] = s.ready[p] && now[p]
+		s.complete[p] = s.complete[p] && now[p]
+	}
+	s.served = now
 	for name, one := range m.others {
 		if s.others[name] != one.complete {
 			s.others[name], changed = one.complete, true
@@ -330,12 +347,19 @@ func (s *Share) divide(ctx context.Context, m *members) {
 	for name := range s.others {
 		if m.others[name] == nil {
 			delete(s.others, name)
+			changed = true
 		}
 	}
 	if changed {
-		close(s.changed)
-		s.changed = make(chan struct{})
+		s.announce()
 	}
+	return gained
+}
+
+// announce tells those that wait for it that the state has changed. The caller holds s.mu.
+func (s *Share) announce() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 // regain puts back what was known of partitions that are gained.
@@ -411,7 +435,7 @@ func (s *Share) Problems() (problems []string) {
 	}
 	state, _ := s.State()
 	if state.Failing != nil && s.Clock().Sub(state.Since) > complainAfter {
-		problems = append(problems, fmt.Sprintf("NATS at %s cannot be used since %s: each replica goes on with the partitions that it serves, and answers only for these: %s",
+		problems = append(problems, fmt.Sprintf("NATS at %s has been unavailable since %s: each replica continues with the partitions that it serves, and answers only for those: %s",
 			s.Hosts(), state.Since.UTC().Format(time.RFC3339), state.Failing))
 	}
 	select {

@@ -20,8 +20,8 @@ const (
 	// repeat everything, because NATS may lose a message.
 	tellEvery    = 250 * time.Millisecond
 	tellAllEvery = 30 * time.Second
-	// mostTold is the number of items of a message.
-	mostTold = 1000
+	// mostTold is the number of bytes of the items of a message.
+	mostTold = 256 << 10
 	// mostSightings limits the sightings that wait. Links are seen to be one again and again.
 	mostSightings = 65536
 )
@@ -53,27 +53,28 @@ func (s *sightings) take() map[[2]facts.LinkID]facts.Sighting {
 // tell tells the other replicas what is new, or everything.
 func (s *Share) tell(all bool) error {
 	now := s.Facts.Clock()
-	m, items := &pb.ReplicaHint{Replica: s.Replica, All: all}, 0
+	m, size := &pb.ReplicaHint{Replica: s.Replica, All: all}, 0
 	send := func() error {
 		raw, err := proto.Marshal(m)
 		if err == nil {
 			err = s.link.Conn().Publish(s.subject("told"), raw)
 		}
-		m, items = &pb.ReplicaHint{Replica: s.Replica, All: all, Part: m.GetPart() + 1}, 0
+		m, size = &pb.ReplicaHint{Replica: s.Replica, All: all, Part: m.GetPart() + 1}, 0
 		return err
 	}
 	// more counts an item, and sends the message if it is full.
-	more := func() error {
-		if items++; items == mostTold {
+	more := func(item proto.Message) error {
+		if size += proto.Size(item); size >= mostTold {
 			return send()
 		}
 		return nil
 	}
 	for _, one := range s.sightings.take() {
-		m.Sightings = append(m.Sightings, &pb.LinkSighting{
+		item := &pb.LinkSighting{
 			Entered: linkRef(one.Entered), Home: linkRef(one.Home), Mac: []byte(one.MAC), Age: durationpb.New(max(0, now.Sub(one.Seen))),
-		})
-		if err := more(); err != nil {
+		}
+		m.Sightings = append(m.Sightings, item)
+		if err := more(item); err != nil {
 			return err
 		}
 	}
@@ -82,21 +83,30 @@ func (s *Share) tell(all bool) error {
 		answers, hints = s.Facts.AllAnswers(), s.Findings.AllHints()
 	}
 	for h, a := range answers {
-		m.Answers = append(m.Answers, &pb.HostAnswers{Link: linkRef(h.Link), Mac: []byte(h.MAC), Addresses: uint32(a.Addresses), Owners: a.Owners}) //nolint:gosec // few
-		if err := more(); err != nil {
+		item := &pb.HostAnswers{Link: linkRef(h.Link), Mac: []byte(h.MAC), Addresses: uint32(a.Addresses), Owners: a.Owners} //nolint:gosec // few
+		m.Answers = append(m.Answers, item)
+		if err := more(item); err != nil {
 			return err
 		}
 	}
 	for a, h := range hints {
-		m.Addresses = append(m.Addresses, hintOf(a, &h))
-		if err := more(); err != nil {
+		item := hintOf(a, &h)
+		m.Addresses = append(m.Addresses, item)
+		if err := more(item); err != nil {
 			return err
 		}
 	}
-	if m.Last = all; !all && items == 0 {
+	if m.Last = all; !all && size == 0 {
 		return nil
 	}
 	return send()
+}
+
+// skip forgets what is new while nobody can be told: everything is told when NATS is back.
+func (s *Share) skip() {
+	s.sightings.take()
+	s.Facts.TakeAnswers()
+	s.Findings.TakeHints()
 }
 
 // A telling is what a replica has told so far of everything.
@@ -176,7 +186,11 @@ func (s *Share) forget(m *members) {
 			delete(s.departed, name)
 		case whole || now.Sub(gone) > forgetAfter:
 			delete(s.departed, name)
-			s.Findings.Told(name, nil, true)
+			if name == s.Replica {
+				s.Findings.Dropped()
+			} else {
+				s.Findings.Told(name, nil, true)
+			}
 		}
 	}
 }

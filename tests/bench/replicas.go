@@ -105,7 +105,7 @@ func (t *team) known(ctx context.Context, owners int) error {
 		return nil
 	}
 	for deadline := time.Now().Add(allWithin); ; {
-		var nodes, served, complete, have int
+		var nodes, served, complete, have, waiting int
 		for _, c := range t.all {
 			text, err := c.program.Text(ctx, "/metrics")
 			if err != nil {
@@ -115,12 +115,13 @@ func (t *team) known(ctx context.Context, owners int) error {
 			served += sum(text, `ipwitness_share_partitions{state="served"}`)
 			complete += sum(text, `ipwitness_share_partitions{state="complete"}`)
 			have += sum(text, "ipwitness_owners{")
+			waiting += sum(text, "ipwitness_share_waiting_bytes ")
 		}
 		switch {
-		case nodes == len(t.all)*replicaNodes && served == pb.Partitions && complete == served && have >= owners:
+		case nodes == len(t.all)*replicaNodes && served == pb.Partitions && complete == served && have >= owners && waiting == 0:
 			return nil
 		case time.Now().After(deadline):
-			return &incompleteError{fmt.Sprintf("%d nodes, %d partitions of which %d are complete, %d of %d owners after %s", nodes, served, complete, have, owners, allWithin), t.all[0].logged()}
+			return &incompleteError{fmt.Sprintf("%d nodes, %d partitions of which %d are complete, %d of %d owners, and %d bytes wait after %s", nodes, served, complete, have, owners, waiting, allWithin), t.all[0].logged()}
 		}
 		select {
 		case <-ctx.Done():
@@ -173,9 +174,15 @@ func replicasOf(ctx context.Context, bin string, number int, sharing bool) (rows
 }
 
 func (t *team) measure(ctx context.Context) ([]row, error) {
-	number, kind := len(t.all), "equal replicas"
-	if t.sharing {
-		kind = "replicas that share the addresses"
+	number := len(t.all)
+	kind := fmt.Sprintf("%d equal replicas", number)
+	switch {
+	case t.sharing && number == 1:
+		kind = "1 replica with --share"
+	case t.sharing:
+		kind = fmt.Sprintf("%d replicas with --share", number)
+	case number == 1:
+		kind = "1 replica"
 	}
 	tables, err := t.settled(ctx)
 	if err != nil {
@@ -202,7 +209,7 @@ func (t *team) measure(ctx context.Context) ([]row, error) {
 	each := float64((after - before).Microseconds()) / float64(changes)
 	return []row{
 		{
-			fmt.Sprintf("%d %s, %d agents report to each: changes that they know, per second", number, kind, replicaNodes),
+			fmt.Sprintf("%s, %d agents report to each: changes that they know, per second", kind, replicaNodes),
 			fmt.Sprintf("%.0f/s", float64(changes)/took.Seconds()), "", true,
 		},
 		{

@@ -274,6 +274,7 @@ func (w *world) wantOwners(why string, n int, of ...*aggregated) {
 func TestReplicasShareTheAddressesOfACluster(t *testing.T) {
 	w := &world{lab: newLab(t)}
 	a, b := w.start("a", t.TempDir()), w.start("b", t.TempDir())
+	w.wantDivided("two replicas", a, b) // before that, both may send a change
 	const nodes, pods = 6, 10
 	for i := range nodes {
 		n := w.join(fmt.Sprint("n", i))
