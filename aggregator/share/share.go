@@ -291,7 +291,7 @@ func (s *Share) follow(run context.Context, m *members) (err error) {
 // divide serves the partitions that are to be served.
 func (s *Share) divide(ctx context.Context, m *members) {
 	s.mu.Lock()
-	before, others := s.served, len(s.others)
+	before := s.served
 	s.mu.Unlock()
 	now := m.serve(before)
 	gained := s.hold(m, now)
@@ -311,7 +311,7 @@ func (s *Share) divide(ctx context.Context, m *members) {
 	complete := s.completed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.complete != complete || others != len(s.others) {
+	if s.complete != complete {
 		s.complete = complete
 		s.announce()
 	}
