@@ -19,22 +19,36 @@ const recordAgainAfter = time.Second
 // Record records everything in the journal until ctx ends: first the present state, then every change,
 // as a watch sends them. It begins when recalled is closed: before the agents that were connected have
 // reported again after a restart, or have timed out, their owners would seem to be gone.
-func (s *Service) Record(ctx context.Context, recalled <-chan struct{}) {
+func (s *Service) Record(ctx context.Context, recalled <-chan struct{}, feeds Feeds) {
 	select {
 	case <-recalled:
 	case <-ctx.Done():
 		return
 	}
 	for ctx.Err() == nil {
-		s.recordOnce(ctx)
+		s.recordOnce(ctx, feeds)
 	}
 }
 
-// recordOnce records until ctx ends or the journal has to start again.
-func (s *Service) recordOnce(ctx context.Context) {
+// A Feed takes what is recorded of one kind, as journal.Feed does.
+type Feed interface {
+	Begin() error
+	Present(c *journal.Change) error
+	Changed(c *journal.Change) error
+	Complete() error
+	Lost(n uint64) error
+	Passed(revision uint64) error
+}
+
+// Feeds returns the feeds of all kinds, and a channel that is closed when the present state has to be recorded
+// again, with other feeds.
+type Feeds func() (feed func(pb.Event_Kind) Feed, again <-chan struct{})
+
+// recordOnce records until ctx ends or the present state has to be recorded again.
+func (s *Service) recordOnce(ctx context.Context, feeds Feeds) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	replaced := s.Journal.Replaced()
+	feed, replaced := feeds()
 	go func() {
 		select {
 		case <-replaced:
@@ -43,10 +57,10 @@ func (s *Service) recordOnce(ctx context.Context) {
 		}
 	}()
 	var group sync.WaitGroup
-	for _, record := range []func(context.Context) error{s.recordOwners, s.recordConflicts, s.recordFindings} {
+	for _, record := range []func(context.Context, func(pb.Event_Kind) Feed) error{s.recordOwners, s.recordConflicts, s.recordFindings} {
 		group.Go(func() {
 			for ctx.Err() == nil {
-				if err := record(ctx); err != nil && ctx.Err() == nil {
+				if err := record(ctx, feed); err != nil && ctx.Err() == nil {
 					s.Journal.Log.Error("cannot record changes: starting again", "error", err)
 					select {
 					case <-time.After(recordAgainAfter):
@@ -64,7 +78,7 @@ type step func() error
 
 // recording is a watch whose subscriber is the journal.
 type recording struct {
-	feed journal.Feed
+	feed Feed
 	// begun is set while the present state is recorded.
 	begun bool
 	// present is called before the present state is complete; nil if there is nothing to do.
@@ -123,9 +137,9 @@ func record[K, T any](ctx context.Context, s *Service, r *recording, x *watch[K,
 	return err
 }
 
-func (s *Service) recordOwners(ctx context.Context) error {
+func (s *Service) recordOwners(ctx context.Context, feed func(pb.Event_Kind) Feed) error {
 	f := filter{}
-	r := &recording{feed: s.Journal.Feed(pb.Event_OWNER)}
+	r := &recording{feed: feed(pb.Event_OWNER)}
 	return record(ctx, s, r, &watch[index.Address, *pb.Owner, step]{
 		events: s.Events.Owners,
 		walk:   func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
@@ -147,10 +161,10 @@ func (s *Service) recordOwners(ctx context.Context) error {
 }
 
 // recordConflicts records the conflicts and the nodes, whose events come together.
-func (s *Service) recordConflicts(ctx context.Context) error {
+func (s *Service) recordConflicts(ctx context.Context, feed func(pb.Event_Kind) Feed) error {
 	f := conflictFilter{}
-	r := &recording{feed: s.Journal.Feed(pb.Event_CONFLICT)}
-	nodes := s.Journal.Feed(pb.Event_NODE)
+	r := &recording{feed: feed(pb.Event_CONFLICT)}
+	nodes := feed(pb.Event_NODE)
 	r.present = func() error { return s.recordNodes(nodes) }
 	return record(ctx, s, r, &watch[place, *pb.Conflict, step]{
 		events: s.Events.Conflicts,
@@ -173,7 +187,7 @@ func (s *Service) recordConflicts(ctx context.Context) error {
 }
 
 // recordNodes records the present state of the nodes.
-func (s *Service) recordNodes(feed journal.Feed) error {
+func (s *Service) recordNodes(feed Feed) error {
 	if err := feed.Begin(); err != nil {
 		return err
 	}
@@ -189,9 +203,9 @@ func (s *Service) recordNodes(feed journal.Feed) error {
 	return feed.Complete()
 }
 
-func (s *Service) recordFindings(ctx context.Context) error {
+func (s *Service) recordFindings(ctx context.Context, feed func(pb.Event_Kind) Feed) error {
 	f := findingFilter{}
-	r := &recording{feed: s.Journal.Feed(pb.Event_FINDING)}
+	r := &recording{feed: feed(pb.Event_FINDING)}
 	return record(ctx, s, r, &watch[*findings.Found, *pb.Finding, step]{
 		events: s.Events.Findings,
 		walk:   func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },

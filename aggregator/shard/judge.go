@@ -15,6 +15,9 @@ func (w *worker) judge(item *facts.Item) {
 	e := w.entries[a]
 	in := w.builder.Case(a, e != nil && e.disputed())
 	in.Vanished, in.Former = item.Vanished, nil
+	if s.Facts.Sharing {
+		in.Reported = s.Listener.Reported
+	}
 	if e != nil {
 		in.Conflicts, in.Past, in.Before = e.remembered(), e.past, e.found
 	}

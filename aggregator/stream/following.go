@@ -169,10 +169,25 @@ func (f *following) run(ctx context.Context) error {
 	}
 }
 
+// mostRead is the number of messages for which transitions are read at once: each reading begins with all
+// that was recorded at about the same time.
+const mostRead = 64
+
 // publishSome publishes some of the transitions up to a time.
 func (f *following) publishSome(ctx context.Context, until time.Time) error {
-	b := f.message()
-	reached, bytes, full := f.at, 0, false
+	var all []*pb.TransitionBatch
+	b, reached, bytes, full := f.message(), f.at, 0, false
+	end := func() {
+		if f.former.over(reached) {
+			f.former = nil
+		}
+		if len(b.Transitions) > 0 { // otherwise, the next message says how far it is complete
+			b.Until, b.Aligning = timestamppb.New(reached), f.former != nil
+			all = append(all, b)
+			b, bytes = f.message(), 0
+		}
+		full = len(all) >= mostRead
+	}
 	item := uint32(0)
 	q := journal.Query{After: f.at, Until: until.Add(time.Microsecond), Item: func(n uint32) { item = n }}
 	err := f.Journal.Follow(ctx, &q, func(at time.Time, e *pb.Event, g *pb.Gap) bool {
@@ -181,8 +196,10 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 			t.Item = item
 		}
 		size := proto.Size(t)
-		if full = bytes+size > mostBytes && bytes > 0; full {
-			return false // it is the first one of the next message
+		if bytes+size > mostBytes && bytes > 0 {
+			if end(); full {
+				return false // it is the first one of the next message
+			}
 		}
 		switch {
 		case f.former.has(t, at):
@@ -192,7 +209,9 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 			b.Transitions = append(b.Transitions, t)
 			bytes += size
 		}
-		reached, full = at, len(b.Transitions) == mostTransitions
+		if reached = at; len(b.Transitions) == mostTransitions {
+			end()
+		}
 		return !full
 	})
 	if err = errors.Join(f.current(), err); err != nil {
@@ -200,16 +219,15 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 	}
 	if !full {
 		reached = until
+		end()
 	}
-	if f.former.over(reached) {
-		f.former = nil
+	for _, b := range all {
+		if err := f.publish(ctx, b); err != nil {
+			return err
+		}
 	}
-	if len(b.Transitions) == 0 { // the next message says how far it is complete
-		f.at = reached
-		return nil
-	}
-	b.Until, b.Aligning = timestamppb.New(reached), f.former != nil
-	return f.publish(ctx, b)
+	f.at = reached
+	return nil
 }
 
 // message returns a message without content.

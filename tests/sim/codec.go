@@ -13,7 +13,13 @@ import (
 // Encoded messages are merged by concatenation.
 type message struct {
 	head    *pb.ReportRequest
-	records []byte
+	records [][]byte
+}
+
+// with returns the message with more records.
+func (m message) with(records ...[]byte) message {
+	m.records = append(m.records, records...)
+	return m
 }
 
 // encoded makes a call accept a message.
@@ -30,8 +36,10 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return c.CodecV2.Marshal(v)
 	}
 	out, err := c.CodecV2.Marshal(m.head)
-	if len(m.records) > 0 {
-		out = append(out, mem.SliceBuffer(m.records))
+	for _, r := range m.records {
+		if len(r) > 0 {
+			out = append(out, mem.SliceBuffer(r))
+		}
 	}
 	return out, err
 }
