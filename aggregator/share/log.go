@@ -79,10 +79,12 @@ func (o *outbox) add(s *Share, part pb.ShareBatch_Part, kind pb.Event_Kind, t *p
 	if o.open == nil {
 		o.open = o.begin(s, part, kind)
 	}
-	if size <= largest {
-		o.open.Transitions = append(o.open.Transitions, t)
-		o.size += size
+	if size > largest {
+		s.Log.Error("a change is too large for the log of the replicas: their history lacks it", "bytes", size)
+		return full
 	}
+	o.open.Transitions = append(o.open.Transitions, t)
+	o.size += size
 	return full
 }
 

@@ -125,6 +125,9 @@ func (m *members) renew(ctx context.Context, complete facts.PartitionSet) error 
 			return err
 		}
 		m.revision, m.doubtful, m.known, m.since = 0, true, false, time.Time{}
+		if m.taken(ctx, key) {
+			return errTaken
+		}
 		return errEnd
 	}
 	revision, err := m.bucket.Create(ctx, key, value)
@@ -141,6 +144,16 @@ func (m *members) renew(ctx context.Context, complete facts.PartitionSet) error 
 	return nil
 }
 
+// taken reports whether another process has the own lease.
+func (m *members) taken(ctx context.Context, key string) bool {
+	entry, err := m.bucket.Get(ctx, key)
+	if err != nil {
+		return false // it has ended
+	}
+	record := new(pb.ReplicaRecord)
+	return proto.Unmarshal(entry.Value(), record) == nil && record.GetInstance() != m.instance
+}
+
 func (m *members) renewedWith(revision uint64, complete facts.PartitionSet) {
 	now := m.clock()
 	if m.since.IsZero() || now.Sub(m.renewed) > 2*beatEvery { // others may not have been heard meanwhile
@@ -151,6 +164,9 @@ func (m *members) renewedWith(revision uint64, complete facts.PartitionSet) {
 
 // errEnd is the error for a lease that has ended, because it was not renewed in time.
 var errEnd = errors.New("the lease has ended: looking which partitions other replicas have taken over")
+
+// errTaken is the error for a lease that another process has taken.
+var errTaken = errors.New("another process has taken the lease: give each replica a name of its own (--replica)")
 
 // conflicting reports whether an update was refused because the key has another revision or none.
 func conflicting(err error) bool {

@@ -287,13 +287,28 @@ func TestTheLeaseOfAFormerProcessIsTaken(t *testing.T) {
 }
 
 func (b *bucket) Get(context.Context, string) (jetstream.KeyValueEntry, error) {
-	return former{revision: b.revision}, b.err
+	if b.revision == 0 {
+		return nil, jetstream.ErrKeyNotFound
+	}
+	value, err := proto.Marshal(&b.record)
+	return former{revision: b.revision, value: value}, errors.Join(b.err, err)
 }
 
 // former is the lease of a former process.
 type former struct {
 	jetstream.KeyValueEntry
 	revision uint64
+	value    []byte
 }
 
 func (f former) Revision() uint64 { return f.revision }
+func (f former) Value() []byte    { return f.value }
+
+// Two processes with one name are a mistake, which both report.
+func TestAnotherProcessWithTheSameNameIsNamed(t *testing.T) {
+	g := newGroup(t)
+	g.bucket.record.Instance, g.bucket.revision = g.instance+1, g.bucket.revision+1
+	if err := g.renew(t.Context(), g.served); !errors.Is(err, errTaken) {
+		t.Errorf("got %v, want that another process has the lease", err)
+	}
+}

@@ -185,6 +185,9 @@ func (s *Share) Run(ctx context.Context) {
 	m := &members{prefix: stream.Token(s.Cluster) + ".", name: s.Replica, instance: s.Instance, clock: s.Clock, others: make(map[string]*member)}
 	for ctx.Err() == nil {
 		if err := s.follow(ctx, m); err != nil && ctx.Err() == nil {
+			if !s.link.Conn().IsConnected() {
+				err = nats.ErrDisconnected // and not what could not be done because of that
+			}
 			s.failed(err)
 			s.skip()
 			_ = sleep(ctx, againAfter)

@@ -51,12 +51,18 @@ type aggregated struct {
 
 func (w *world) start(name, dir string) *aggregated {
 	w.Helper()
+	return w.startAt(w.url, name, dir)
+}
+
+// startAt starts a replica that reaches NATS at a URL.
+func (w *world) startAt(url, name, dir string) *aggregated {
+	w.Helper()
 	a := &aggregated{name: name, dir: dir, metrics: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(w.Output(), nil)).With("replica", name)
 	var err error
 	a.Aggregator, err = aggregator.New(aggregator.Config{
 		Cluster: "c", Settle: 200 * time.Millisecond, LeakedAfter: w.leakedAfter, NodeTimeout: time.Minute, DataDir: dir, Kubeconfig: "off",
-		NATS: stream.Settings{Servers: []string{w.url}}, Share: true, Replica: name,
+		NATS: stream.Settings{Servers: []string{url}}, Share: true, Replica: name,
 		Networks: []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}},
 	}, log, a.metrics)
 	if err != nil {
