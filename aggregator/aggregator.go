@@ -295,12 +295,13 @@ func (a *Aggregator) await(ctx context.Context) bool {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
-		acknowledged, complete := true, a.core.allReport()
+		acknowledged, complete := true, a.core.served()
 		if a.core.kubernetes != nil {
 			_, acknowledged = a.core.kubernetes.Acknowledgements()
-			complete = a.core.coverage.Complete()
+			complete = complete && a.core.coverage.Complete()
+		} else {
+			complete = complete && a.core.allReport()
 		}
-		complete = complete && a.core.served()
 		if acknowledged && complete {
 			return true
 		}

@@ -425,9 +425,6 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 	if a.replaced(f.Kind) {
 		return
 	}
-	if patience > 0 && a.in.Reported != nil && a.in.Reported(f.ID) {
-		patience = 0
-	}
 	due := f.Since.Add(patience)
 	if patience > 0 && len(f.Owners) == 1 {
 		switch o := &f.Owners[0]; {

@@ -50,9 +50,6 @@ type IPAM struct {
 	// audit.
 	Past   []Past
 	Before []Finding
-	// Reported reports whether a finding with an ID was reported by the replica that has served the address
-	// until now; nil if there is none.
-	Reported func(id string) bool
 }
 
 // Sight is how far the cluster that the address belongs to is observed.

@@ -80,7 +80,7 @@ func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
 // shareFlags adds the flags of replicas that share the addresses.
 func shareFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs := cmd.Flags()
-	fs.BoolVar(&cfg.Share, "share", false, "divide the addresses among the replicas with the same --cluster and --nats (default: each judges all of them)")
+	fs.BoolVar(&cfg.Share, "share", false, "divide the addresses among the replicas with the same --cluster and --nats")
 	fs.StringVar(&cfg.Replica, "replica", "", "`NAME` of this replica with --share (default: the name of the host)")
 }
 
