@@ -252,6 +252,12 @@ func (m *members) elsewhere(p int) bool {
 	return false
 }
 
+// passed reports whether another replica is to serve a partition, and serves it completely.
+func (m *members) passed(p int) bool {
+	holder := m.holder(p)
+	return holder != m.name && m.others[holder].complete[p]
+}
+
 // holder returns the name of the replica that is to serve a partition: the one with the highest weight
 // (rendezvous hashing), so that few partitions move when a replica comes or goes.
 func (m *members) holder(p int) string {

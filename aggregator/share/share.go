@@ -92,8 +92,8 @@ type Share struct {
 	gained           time.Time
 	// ready are the partitions whose past was put back.
 	ready facts.PartitionSet
-	// recording are the complete partitions that the lease names: before the others can know of it, the
-	// former holder of a partition records what happens.
+	// recording are the complete partitions that the lease names, apart from those whose new holder is
+	// complete: one replica records what happens.
 	recording facts.PartitionSet
 	// others are the other replicas with their complete partitions.
 	others map[string]facts.PartitionSet
@@ -319,7 +319,7 @@ func (s *Share) divide(ctx context.Context, m *members) {
 		s.announce()
 	}
 	for p := range complete {
-		complete[p] = complete[p] && m.told[p]
+		complete[p] = complete[p] && m.told[p] && !m.passed(p)
 	}
 	if s.recording != complete {
 		s.recording = complete

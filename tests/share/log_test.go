@@ -116,12 +116,11 @@ func TestEveryJournalHasTheWholeHistory(t *testing.T) {
 	wantOwners(t, "one is gone", strings.Join(names, ", "), a, b)
 
 	// A replica that joins, and takes over some, gets everything from the state of the others.
-	c := l.join("c")
+	var present []*journal.Change
 	for _, one := range all[1:] {
-		c.mu.Lock()
-		c.knows["id-"+one.String()] = owner(one, "n1")
-		c.mu.Unlock()
+		present = append(present, owner(one, "n1"))
 	}
+	c := l.join("c", present...)
 	l.wantShared("three", a, b, c)
 	c.Restate()
 	wantOwners(t, "after it joined", strings.Join(names, ", "), a, b, c)

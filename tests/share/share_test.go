@@ -67,15 +67,19 @@ type replica struct {
 
 var policy = verdict.Policy{Cluster: "a.b", Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}
 
-func (l *lab) join(name string) *replica {
+// join starts a replica that knows some owners.
+func (l *lab) join(name string, owners ...*journal.Change) *replica {
 	l.Helper()
-	return l.joinIn(name, l.TempDir())
+	return l.joinIn(name, l.TempDir(), owners...)
 }
 
 // joinIn starts a replica with a data directory.
-func (l *lab) joinIn(name, dir string) *replica {
+func (l *lab) joinIn(name, dir string, owners ...*journal.Change) *replica {
 	l.Helper()
 	r := &replica{name: name, knows: make(map[string]*journal.Change)}
+	for _, o := range owners {
+		r.knows["id-"+o.Owner.GetAddress()] = o
+	}
 	r.complete.Store(true)
 	ctx, cancel := context.WithCancel(l.Context())
 	log := slog.New(slog.NewTextHandler(l.Output(), nil)).With("replica", name)
