@@ -149,6 +149,9 @@ func (h *History) Gaps(gaps []*pb.Gap) {
 
 // Events writes events, which must be in order.
 func (h *History) Events(events []*pb.Event) error {
+	if h.table == nil && h.columns[0].header != clusterHeader { // a gap may begin the table
+		h.columns = clustered(h.columns, events)
+	}
 	for _, e := range events {
 		for len(h.gaps) > 0 && h.gaps[0].GetFrom().AsTime().Before(e.GetTime().AsTime()) {
 			if err := h.gap(); err != nil {
@@ -186,9 +189,6 @@ func (h *History) event(e *pb.Event) error {
 			return err
 		}
 		return writeEvent(h.w, h.format, string(raw))
-	}
-	if h.table == nil && clusterOf(e) != "" {
-		h.columns = withClusters(h.columns)
 	}
 	fields, details := cells(h.columns, e, h.now), eventDetails(e)
 	if !h.news(e, append(fields[1:], details)) {

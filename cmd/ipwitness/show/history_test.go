@@ -6,11 +6,13 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -110,6 +112,23 @@ func TestHistoryIsInUTC(t *testing.T) {
 	}
 	if here.String() != there.String() || bytes.Count(here.Bytes(), []byte("UTC")) != 1 {
 		t.Errorf("got\n%s\nin another time zone, want\n%s\nwith the zone once", &there, &here)
+	}
+}
+
+// The column of the cluster is there even if the first row is a gap.
+func TestHistoryOfAFleetBeginsWithAGap(t *testing.T) {
+	var b bytes.Buffer
+	h := NewHistory(&b, FormatTable, piped, now)
+	page := story()[0]
+	for _, e := range page {
+		e.Cluster = "east"
+	}
+	h.Gaps([]*pb.Gap{{From: timestamppb.New(page[0].GetTime().AsTime().Add(-time.Minute)), Until: page[0].GetTime()}})
+	if err := h.Events(page); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "no records until") || !strings.Contains(b.String(), "CLUSTER") || !strings.Contains(b.String(), "east") {
+		t.Errorf("got\n%s\nwant the gap, and the cluster of each event", &b)
 	}
 }
 
