@@ -158,18 +158,16 @@ func (w *watch[Q, M, P]) once(ctx context.Context, tokens map[string]string, sen
 		return send(w.bookmark(token, r.covered(coverage, len(failing))))
 	}
 	for {
-		var m from[P]
 		select {
-		case <-changed: // first, so that the messages that follow are taken from the right replica
+		case <-changed: // before a message, so that it is taken from the right replica
 			var now replicas
-			now, changed = w.service.replicas()
-			if !now.are(&r) {
+			if now, changed = w.service.replicas(); !now.are(&r) {
 				return nil
 			}
 			r = now
-			continue
 		default:
 		}
+		var m from[P]
 		select {
 		case m = <-messages:
 		default:
@@ -179,12 +177,6 @@ func (w *watch[Q, M, P]) once(ctx context.Context, tokens map[string]string, sen
 			select {
 			case m = <-messages:
 			case <-changed:
-				var now replicas
-				now, changed = w.service.replicas()
-				if !now.are(&r) {
-					return nil
-				}
-				r = now
 				continue
 			case <-ctx.Done():
 				return ctx.Err()

@@ -240,6 +240,12 @@ func (a *aggregated) conflicts(ctx context.Context) (all []string) {
 
 func (w *world) wantConflicts(why string, want []string, of ...*aggregated) {
 	w.Helper()
+	w.wantAll(why, want, (*aggregated).conflicts, of)
+}
+
+// wantAll waits until each replica answers what is wanted.
+func (w *world) wantAll(why string, want []string, ask func(*aggregated, context.Context) []string, of []*aggregated) {
+	w.Helper()
 	for _, a := range of {
 		var got []string
 		defer func() {
@@ -248,7 +254,7 @@ func (w *world) wantConflicts(why string, want []string, of ...*aggregated) {
 			}
 		}()
 		wait.Until(w, why+" at "+a.name, func() bool {
-			got = a.conflicts(w.Context())
+			got = ask(a, w.Context())
 			return slices.Equal(got, want)
 		})
 	}
@@ -290,7 +296,7 @@ func TestReplicasShareTheAddressesOfACluster(t *testing.T) {
 	}
 	w.wantOwners("all owners", nodes*pods, a, b)
 
-	// Watches of both see a duplicate once, whoever serves its address.
+	// Watches of both see a duplicate once, no matter which replica serves its address.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var seen [2]events

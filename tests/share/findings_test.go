@@ -87,18 +87,7 @@ func (a *aggregated) findings(ctx context.Context) (all []string) {
 
 func (w *world) wantFindings(why string, want []string, of ...*aggregated) {
 	w.Helper()
-	for _, a := range of {
-		var got []string
-		defer func() {
-			if w.Failed() {
-				w.Logf("%s at %s: got %q, want %q", why, a.name, got, want)
-			}
-		}()
-		wait.Until(w, why+" at "+a.name, func() bool {
-			got = a.findings(w.Context())
-			return slices.Equal(got, want)
-		})
-	}
+	w.wantAll(why, want, (*aggregated).findings, of)
 }
 
 // wantFindingsOnce checks that each of some findings began once in the history, and ended once if over is set.
@@ -145,7 +134,7 @@ func (w *world) wantLeaked(why string, want uint64, of ...*aggregated) {
 }
 
 // Each replica serves only some of the addresses that a finding is about. All replicas answer with the same
-// findings, which begin and end once, whoever comes and goes.
+// findings, which begin and end once, no matter which replicas join or leave.
 func TestFindingsAboutSeveralAddresses(t *testing.T) {
 	w := &world{lab: newLab(t), leakedAfter: 4 * time.Second}
 	a, b, c := w.start("a", t.TempDir()), w.start("b", t.TempDir()), w.start("c", t.TempDir())
