@@ -20,7 +20,6 @@ type IPAM struct {
 	// its own.
 	NodeName func(host Host, cfg FilesConfig) NameReader
 	Repair
-	Docs Docs
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.

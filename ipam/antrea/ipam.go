@@ -16,5 +16,4 @@ var IPAM = ipam.IPAM{
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Antrea (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
 	Repair:    repair,
-	Docs:      docs,
 }

@@ -28,5 +28,4 @@ var IPAM = ipam.IPAM{
 		return "the AWS VPC CNI on node " + node + " (" + p.Name + ")"
 	},
 	Repair: repair,
-	Docs:   docs,
 }

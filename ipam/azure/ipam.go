@@ -27,5 +27,4 @@ var IPAM = ipam.IPAM{
 		return "Azure CNI on node " + node + " (" + p.Name + ")"
 	},
 	Repair: repair,
-	Docs:   docs,
 }

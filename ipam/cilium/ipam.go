@@ -34,5 +34,4 @@ var IPAM = ipam.IPAM{
 	},
 	Objects: newObjects,
 	Repair:  repair,
-	Docs:    docs,
 }

@@ -21,5 +21,4 @@ var IPAM = ipam.IPAM{
 	Files:     newSource,
 	PoolTitle: func(p *ipam.Pool, node string) string { return lease.PoolTitle("dnsmasq", p, node) },
 	Repair:    repair,
-	Docs:      docs,
 }

@@ -34,7 +34,6 @@ var IPAM = ipam.IPAM{
 			return "Check whether the aggregator may read it: kubectl auth can-i list " + Objects.String() + " --as=system:serviceaccount:NAMESPACE:NAME."
 		},
 	},
-	Docs: docs,
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {

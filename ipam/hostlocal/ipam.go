@@ -18,5 +18,4 @@ var IPAM = ipam.IPAM{
 		return "host-local on node " + node + " (" + p.Name + ")"
 	},
 	Repair: repair,
-	Docs:   docs,
 }

@@ -20,5 +20,4 @@ var IPAM = ipam.IPAM{
 	Files:     newSource,
 	PoolTitle: func(p *ipam.Pool, node string) string { return lease.PoolTitle("Kea", p, node) },
 	Repair:    repair,
-	Docs:      docs,
 }

@@ -18,5 +18,4 @@ var IPAM = ipam.IPAM{
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Kube-OVN (Subnet " + p.Name + ")" },
 	Objects:   newObjects,
 	Repair:    repair,
-	Docs:      docs,
 }

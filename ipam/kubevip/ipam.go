@@ -24,7 +24,6 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "kube-vip",
 	Traits:    ipam.Traits{Assigns: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "kube-vip" },
-	Docs:      docs,
 }
 
 // Assignments publishes the nodes that kube-vip has elected.

@@ -24,7 +24,6 @@ var IPAM = ipam.IPAM{
 	Traits:    ipam.Traits{Assigns: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "KubeVirt" },
 	Objects:   newObjects,
-	Docs:      docs,
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {

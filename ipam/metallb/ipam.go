@@ -37,7 +37,6 @@ var IPAM = ipam.IPAM{
 			return "Check whether the aggregator may read it: kubectl auth can-i list " + Statuses.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME."
 		},
 	},
-	Docs: docs,
 }
 
 // status is the record of a ServiceL2Status.

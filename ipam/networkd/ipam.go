@@ -32,14 +32,6 @@ var IPAM = ipam.IPAM{
 		}
 		return "the DHCP client systemd-networkd of node " + node
 	},
-	Docs: ipam.Docs{
-		Supported: []ipam.Supported{{
-			What:     "DHCP leases of nodes that use systemd-networkd (`/run/systemd/netif/leases`)",
-			State:    "**tested**: the real program 252. They only help to judge conflicts, and make no finding",
-			Evidence: "`TestNodeWithADHCPLeaseKeepsItsAddress`, `TestClientThatDetectsADuplicateItselfIsReported`",
-		}},
-		Mounts: []ipam.Mount{{Files: "`/run/systemd/netif/leases`: what DHCP has leased to the node", Mount: "`/run`", Without: "that a node has its address from DHCP"}},
-	},
 }
 
 // leaseDir has a file for each interface with a lease. Its name is the index of the interface.

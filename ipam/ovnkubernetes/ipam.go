@@ -16,5 +16,4 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "OVN-Kubernetes",
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "OVN-Kubernetes (network " + p.Name + ")" },
 	Objects:   newObjects,
-	Docs:      docs,
 }

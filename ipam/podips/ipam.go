@@ -19,5 +19,4 @@ var IPAM = ipam.IPAM{
 		EndDelay: 30 * time.Second, // a pod that had the address before its node rebooted
 	},
 	PoolTitle: func(*ipam.Pool, string) string { return "the Kubernetes API" },
-	Docs:      docs,
 }

@@ -17,5 +17,4 @@ var IPAM = ipam.IPAM{
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Spiderpool (SpiderIPPool " + p.Name + ")" },
 	Objects:   newObjects,
 	Repair:    repair,
-	Docs:      docs,
 }

@@ -14,5 +14,4 @@ var IPAM = ipam.IPAM{
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "whereabouts (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
 	Repair:    repair,
-	Docs:      docs,
 }

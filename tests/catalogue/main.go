@@ -2,8 +2,7 @@
 // what ipwitness says about it, and the test that proves it. It also writes the table of
 // attacks in docs/security.md, and docs/incidents.md. The texts come from the
 // tests themselves (tests/testdata). It fails if a text or a test is missing, or
-// belongs to no situation or incident. It also writes what the folders of the IPAMs (ipam)
-// say into the pages that ask for it.
+// belongs to no situation or incident.
 package main
 
 import (
@@ -30,7 +29,7 @@ const (
 )
 
 func main() {
-	if err := errors.Join(write(), writeIPAMs()); err != nil {
+	if err := write(); err != nil {
 		fmt.Fprintln(os.Stderr, "catalogue:", err)
 		os.Exit(1)
 	}

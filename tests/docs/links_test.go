@@ -1,4 +1,5 @@
-// Package docs tests that the targets of links and names in the documentation exist.
+// Package docs tests that the targets of links in the documentation and the tests that it names exist, and
+// that tests run its commands.
 package docs
 
 import (
@@ -83,29 +84,34 @@ func (p page) anchor(title string) {
 	p.anchors[slug] = true
 }
 
-// pages returns all pages of the repository by path.
-func pages(t *testing.T) map[string]page {
+// files returns the paths of the files of the repository whose names end with suffix.
+func files(t *testing.T, suffix string) (all []string) {
 	t.Helper()
-	all := map[string]page{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case d.IsDir() && path != root && (d.Name() == "bin" || d.Name() == "testdata" || d.Name() == "node_modules" || strings.HasPrefix(d.Name(), ".")): // .git, or caches
 			return fs.SkipDir
-		case filepath.Ext(path) != ".md" || d.IsDir():
+		case !strings.HasSuffix(path, suffix) || d.IsDir():
 			return nil
 		}
-		raw, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
 		name, err := filepath.Rel(root, path)
-		all[name] = parse(string(raw))
+		all = append(all, name)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return all
+}
+
+// pages returns all pages of the repository by path.
+func pages(t *testing.T) map[string]page {
+	t.Helper()
+	all := map[string]page{}
+	for _, name := range files(t, ".md") {
+		all[name] = parse(read(t, name))
 	}
 	if len(all) < 20 {
 		t.Fatalf("got %d pages, want those of the repository", len(all))
@@ -180,31 +186,6 @@ func TestTheIndexHasEveryPage(t *testing.T) {
 	for _, other := range []string{"runbooks/README.md", "../README.md", "../CONTRIBUTING.md"} {
 		if !slices.Contains(index.links, other) {
 			t.Errorf("docs/README.md has no link to %s", other)
-		}
-	}
-}
-
-func TestLinksAreReadAsGitHubReadsThem(t *testing.T) {
-	p := parse("# Why `-P`, and why not?\n## A_b  c\n## Same\n## Same\n<a id=\"x\"></a>\n" +
-		"[a](b.md#c) ![p](i.png \"title\") `[no](link)`\n```\n[no](link)\n# no heading\n```\n## With a [link](t.md)\n")
-	if want := []string{"b.md#c", "i.png", "t.md"}; !slices.Equal(p.links, want) {
-		t.Errorf("links: got %q, want %q", p.links, want)
-	}
-	var got []string
-	for anchor := range p.anchors {
-		got = append(got, anchor)
-	}
-	slices.Sort(got)
-	if want := []string{"a_b--c", "same", "same-1", "why--p-and-why-not", "with-a-link", "x"}; !slices.Equal(got, want) {
-		t.Errorf("anchors: got %q, want %q", got, want)
-	}
-	all := map[string]page{"README.md": p, "docs/reference.md": p}
-	for target, want := range map[string]string{
-		"#same-1": "", "#none": "docs/reference.md has no heading #none", "../README.md#x": "", "none.md": "there is no docs/none.md",
-		"https://example.net/none.md": "", "mailto:a@example.net": "", ours + "README.md#x": "", ours + "docs/none.md": "there is no docs/none.md",
-	} {
-		if got := broken(all, "docs/reference.md", target); got != want {
-			t.Errorf("%s: got %q, want %q", target, got, want)
 		}
 	}
 }
