@@ -33,8 +33,9 @@ BUILDER := https://github.com/ipwitness/ipwitness/blob/main/docs/release.md\#pro
 ARGS :=
 # More arguments for go test, as in: make test TESTFLAGS='-run Duplicate'
 TESTFLAGS :=
-# The packages to test. ./tests takes longest, so it starts first.
-PKGS := ./tests ./...
+# The packages to test: all but the web page, which needs a browser and npm packages. ./tests
+# takes longest, so it starts first.
+PKGS = ./tests $(filter-out %/tests %/tests/web,$(shell go list ./...))
 # The packages that make test-cluster tests.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
 # For make mutate: the package to change, the number of changes, the random seed

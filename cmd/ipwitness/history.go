@@ -23,6 +23,7 @@ type historyCommand struct {
 	query
 	narrowing
 	since, until time.Time
+	untilText    string // of --until, which depends on --since
 	kind         string
 	exitCode     bool
 	watch        bool
@@ -62,6 +63,11 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 			if err != nil {
 				return err
 			}
+			if c.untilText != "" {
+				if c.until, err = parseTime(c.untilText, sys.now(), c.since); err != nil {
+					return err
+				}
+			}
 			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
 				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
 			}
@@ -86,8 +92,12 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 	c.addClusterFlag(cmd, "changes")
 	c.narrowing.addFlags(cmd, "changes", "node", "namespace", "workload", "cidr", "mac")
 	c.completeFilters(cmd, &c.narrowing)
-	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)", true)
-	timeFlag(cmd, sys, &c.until, "until", "changes before this time (default: now)", false)
+	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)")
+	cmd.Flags().Var(value[string]{&c.untilText, "TIME", func(s string) (string, error) {
+		_, err := parseTime(s, sys.now(), time.Time{})
+		return s, err
+	}}, "until", "changes before this time (default: now); a time of day is the first one after --since, at most now")
+	completeFlagWith(cmd, "until", cobra.NoFileCompletions)
 	var kinds []string
 	for _, name := range pb.Event_Kind_name {
 		if name != pb.Event_UNSPECIFIED.String() {

@@ -24,7 +24,7 @@ var errWatchAt = errors.New("--at and --watch cannot be combined, because the pa
 
 // addFlag adds --at.
 func (m *moment) addFlag(cmd *cobra.Command, sys system) {
-	timeFlag(cmd, sys, &m.at, "at", "state at this time, from the aggregator's journal", true)
+	timeFlag(cmd, sys, &m.at, "at", "state at this time, from the aggregator's journal")
 }
 
 // set reports whether the state is of the past.

@@ -15,13 +15,12 @@ const timesHelp = `Write a TIME like 14:03, 14:03:20, "yesterday 14:03", -2h, 3d
 "2026-11-20 14:03" or in RFC 3339. A time of day without a date is the most recent one.
 Times are in UTC, unless an offset or the word local follows: "14:03 local".`
 
-// timeFlag adds a flag for a time, which is not set by default. The time must not be in the future
-// if past is set.
-func timeFlag(cmd *cobra.Command, sys system, to *time.Time, name, usage string, past bool) {
+// timeFlag adds a flag for a time, which is not set by default and must not be in the future.
+func timeFlag(cmd *cobra.Command, sys system, to *time.Time, name, usage string) {
 	cmd.Flags().Var(value[time.Time]{to, "TIME", func(s string) (time.Time, error) {
 		now := sys.now()
-		t, err := parseTime(s, now)
-		if err == nil && past && t.After(now) {
+		t, err := parseTime(s, now, time.Time{})
+		if err == nil && t.After(now) {
 			return t, fmt.Errorf("%q is in the future: it is %s now", s, utc(now))
 		}
 		return t, err
@@ -46,8 +45,9 @@ var (
 )
 
 // parseTime parses a time as people write it. Without a time zone, it is in UTC, like all times in
-// the output; local is the zone of now.
-func parseTime(s string, now time.Time) (time.Time, error) {
+// the output; local is the zone of now. A time of day without a date is the most recent one or, if
+// since is set, the first one after since, but not later than now.
+func parseTime(s string, now, since time.Time) (time.Time, error) {
 	text := strings.ToLower(strings.Join(strings.Fields(s), " "))
 	if text == "now" {
 		return now, nil
@@ -77,7 +77,11 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 	}
 	date := now.In(loc)
 	switch day {
-	case "", "today":
+	case "":
+		if !since.IsZero() {
+			date = since.In(loc)
+		}
+	case "today":
 	case "yesterday":
 		date = date.AddDate(0, 0, -1)
 	default:
@@ -86,8 +90,17 @@ func parseTime(s string, now time.Time) (time.Time, error) {
 		}
 	}
 	t := wallTime(date, clock, loc)
-	if day == "" && t.After(now) {
+	switch {
+	case day != "":
+	case since.IsZero() && t.After(now):
 		t = wallTime(date.AddDate(0, 0, -1), clock, loc)
+	case !since.IsZero():
+		if !t.After(since) {
+			t = wallTime(date.AddDate(0, 0, 1), clock, loc)
+		}
+		if t.After(now) {
+			t = now
+		}
 	}
 	return t, nil
 }

@@ -90,7 +90,7 @@ func TestTimesAreParsedAsPeopleWriteThem(t *testing.T) {
 		{"2026-03-29 03:00 local", setForward, "2026-03-29T01:00:00Z"},
 		{"today local", setForward, "2026-03-28T23:00:00Z"},
 	} {
-		got, err := parseTime(test.text, test.now)
+		got, err := parseTime(test.text, test.now, time.Time{})
 		if err != nil {
 			t.Errorf("%q: %v", test.text, err)
 		} else if !got.Equal(at(test.want)) {
@@ -105,10 +105,40 @@ func TestOtherTimesAreRefused(t *testing.T) {
 		"tomorrow", "yesterday yesterday", "local", "utc", "-14:03", "+2h", "-2h ago", "--2h", "2h30", "-", "ago", "-2", "2 ago", "0", "1e3s", "-2y",
 		"99999999d ago", "2h-1h", "14:03 CET", "14:03 +99:00", "2026-11-20T", "yesterdayt14:03", "2026-11-20 14:03 2026-11-20", "noon",
 	} {
-		if got, err := parseTime(text, now); err == nil {
+		if got, err := parseTime(text, now, time.Time{}); err == nil {
 			t.Errorf("%q: got %s, want an error", text, got)
 		} else if !strings.Contains(err.Error(), `"yesterday 14:03"`) {
 			t.Errorf("%q: got %v, want it to say what is accepted", text, err)
+		}
+	}
+}
+
+// A time of day in --until is the first one after --since, at most now, at every hour of the day.
+func TestATimeOfDayAfterAnother(t *testing.T) {
+	const day, clock = "2026-11-30 ", "2006-01-02 15:04"
+	for _, test := range []struct{ now, since, text, want string }{
+		{day + "15:00", "yesterday 22:00", "6:00", day + "06:00"},
+		{day + "06:00", "yesterday 22:00", "6:00", day + "06:00"},
+		{day + "00:30", "yesterday 22:00", "6:00", day + "00:30"}, // now
+		{day + "23:59", "yesterday 22:00", "23:00", "2026-11-29 23:00"},
+		{day + "23:59", "yesterday 22:00", "22:00", day + "22:00"}, // not an empty period
+		{day + "15:09", "14:00", "16:00", day + "15:09"},
+		{"2026-12-01 00:30", "23:00", "0:10", "2026-12-01 00:10"},
+		{"2026-12-01 00:30", "2026-11-03", "6:00", "2026-11-03 06:00"},
+		{"2026-12-01 00:30", "-1h", "00:15 +00:00", "2026-12-01 00:15"},
+		{"2026-12-01 00:30", "yesterday 22:00", "today 6:00", "2026-12-01 06:00"}, // as it is written
+	} {
+		now, err := time.Parse(clock, test.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		since, err := parseTime(test.since, now, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := parseTime(test.text, now, since)
+		if err != nil || got.Format(clock) != test.want {
+			t.Errorf("at %s, since %s until %s: got %s, %v, want %s", test.now, test.since, test.text, got.Format(clock), err, test.want)
 		}
 	}
 }
