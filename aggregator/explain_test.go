@@ -31,8 +31,8 @@ func TestACaseIsExplainedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Version != "v1.2.3" || f.Pseudonymous || !reflect.DeepEqual(f.Policy.Settle, l.core.facts.Policy.Settle) {
-		t.Errorf("got version %q, pseudonymous %t, policy %+v, want those of the aggregator", f.Version, f.Pseudonymous, f.Policy)
+	if f.Version != "v1.2.3" || !reflect.DeepEqual(f.Policy.Settle, l.core.facts.Policy.Settle) {
+		t.Errorf("got version %q, policy %+v, want those of the aggregator", f.Version, f.Policy)
 	}
 	got := api.Judge(f)
 	if got.GetCoverage().GetIncomplete() != want.GetCoverage().GetIncomplete() {

@@ -1,8 +1,7 @@
 // Package casefile writes cases to files and reads them. A file contains everything that the
 // judgement of one address needs, so that the case can be judged again anywhere.
 //
-// The package defines the format of the file and the pseudonyms in it. It makes no verdicts and no
-// text for people, apart from errors.
+// The package makes no verdicts and no text for people, apart from errors.
 package casefile
 
 import (
@@ -19,22 +18,17 @@ const MaxSize = 64 << 20
 
 // The keys at the top of a file, besides those of the tables.
 const (
-	keyFormat       = "ipwitnessCase"
-	keyVersion      = "ipwitnessVersion"
-	keyPseudonymous = "pseudonymous"
-	keyPolicy       = "policy"
-	keyCase         = "case"
+	keyFormat  = "ipwitnessCase"
+	keyVersion = "ipwitnessVersion"
+	keyPolicy  = "policy"
+	keyCase    = "case"
 )
 
 // Encode returns the file as JSON. Equal files give equal bytes.
 func Encode(f *File) ([]byte, error) {
 	e := encoder{}
 	policy, c := e.object(f.Policy), e.object(f.Case)
-	entries := []entry{{keyFormat, text{line: fmt.Appendf(nil, "%d", Format)}}, {keyVersion, quoted(f.Version)}}
-	if f.Pseudonymous {
-		entries = append(entries, entry{keyPseudonymous, text{line: []byte("true")}})
-	}
-	entries = append(entries, entry{keyPolicy, policy}, entry{keyCase, c})
+	entries := []entry{{keyFormat, text{line: fmt.Appendf(nil, "%d", Format)}}, {keyVersion, quoted(f.Version)}, {keyPolicy, policy}, {keyCase, c}}
 	for i, t := range tables {
 		if rows := e.tables[i].rows; len(rows) > 0 {
 			entries = append(entries, entry{t.name, object(rows)})
@@ -82,7 +76,7 @@ func (d *decoder) file(data []byte) (*File, error) {
 	for _, part := range []struct {
 		key  string
 		into any
-	}{{keyFormat, &format}, {keyVersion, &f.Version}, {keyPseudonymous, &f.Pseudonymous}} {
+	}{{keyFormat, &format}, {keyVersion, &f.Version}} {
 		if raw, ok := members.take(part.key); ok && json.Unmarshal(raw, part.into) != nil {
 			return nil, faultf("invalid value %s", short(raw)).in(part.key)
 		}

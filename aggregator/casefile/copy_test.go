@@ -35,7 +35,7 @@ func memoryOf(v reflect.Value, all map[unsafe.Pointer]bool) {
 
 func TestACopySharesNoRecordWithItsCase(t *testing.T) {
 	f := &File{Policy: &verdict.Policy{}, Case: &verdict.Case{}}
-	new(filler).fill(reflect.ValueOf(f.Case).Elem(), "")
+	new(filler).fill(reflect.ValueOf(f.Case).Elem())
 	// Two references to one record still refer to one record in the copy.
 	twice := &verdict.Node{Name: "twice"}
 	f.Case.Claims[0].Interface.Namespace.Node, f.Case.Claims[0].Link.Node = twice, twice

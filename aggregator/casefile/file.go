@@ -10,8 +10,6 @@ const Format = 1
 type File struct {
 	// Version is the version of ipwitness that wrote the case.
 	Version string
-	// Pseudonymous is set if pseudonyms replace names, hardware addresses and IDs.
-	Pseudonymous bool
 	// Policy is the policy by which the case was judged.
 	Policy *verdict.Policy
 	Case   *verdict.Case

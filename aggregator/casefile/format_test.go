@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
@@ -30,8 +29,7 @@ func TestFormat(t *testing.T) {
 	golden.Compare(t, "testdata/format.txt", got, "raise Format if programs would misread the files of each other, and run this test with -update")
 }
 
-func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
-	unused := maps.Clone(fieldClasses)
+func TestEachFieldHasItsForm(t *testing.T) {
 	missing := maps.Clone(required)
 	for of := range structs {
 		if of == reflect.TypeFor[File]() {
@@ -46,22 +44,16 @@ func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
 				continue // part of an embedded reference
 			}
 			delete(missing, owner.Name()+"."+nameOf(f.Name))
-			key := owner.Name() + "." + f.Name
 			kind := f.Type
 			if kind.Kind() == reflect.Slice {
 				kind = kind.Elem()
 			}
-			switch text := kind.Kind() == reflect.String && leaves[kind].text == nil && kind != reflect.TypeFor[verdict.Who](); {
-			case text && fieldClasses[key] == nil:
-				t.Errorf("%s has no class: add one to classes, so that pseudonyms leave no name in it", key)
-			case text:
-				delete(unused, key)
-			case kind.Kind() == reflect.Uint8 && kind.PkgPath() != "" && leaves[kind].text == nil:
-				t.Errorf("%s has no words: add them to leaves", key)
+			if kind.Kind() == reflect.Uint8 && kind.PkgPath() != "" && leaves[kind].text == nil {
+				t.Errorf("%s.%s has no words: add them to leaves", owner.Name(), f.Name)
 			}
 		}
 	}
-	if len(unused) > 0 || len(missing) > 0 {
-		t.Errorf("no case has the fields %v of classes, or %v of required", slices.Sorted(maps.Keys(unused)), slices.Sorted(maps.Keys(missing)))
+	if len(missing) > 0 {
+		t.Errorf("no case has the required fields %v", slices.Sorted(maps.Keys(missing)))
 	}
 }

@@ -149,9 +149,6 @@ func sameAgain(t *testing.T, p *verdict.Policy, c *verdict.Case, want verdict.Ju
 		t.Fatalf("got (%v)\n%s\nwant\n%s", err, again, data)
 	}
 	check("from a file", f.Policy.Judge(f.Case))
-	if _, err := casefile.Pseudonymise(f); err != nil {
-		t.Fatalf("%v\n%s", err, data)
-	}
 }
 
 // unshared returns a deep copy of a value in which no two references point to the same record.

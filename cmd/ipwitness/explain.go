@@ -18,8 +18,7 @@ const formatCase show.Format = "case"
 
 type explainCommand struct {
 	query
-	at         moment
-	pseudonyms bool
+	at moment
 }
 
 func newExplain(sys system) *cobra.Command {
@@ -36,16 +35,12 @@ take are not recorded.
 ` + timesHelp + `
 
 With -o case, write all data that the address was judged by, as a file for
-'` + sys.program + ` judge' or a bug report. With --pseudonyms, the file contains
-pseudonyms instead of MAC addresses, UIDs, ids, and the names of nodes, pods,
-namespaces, workloads, processes, interfaces and networks. It still contains the
-inodes of network namespaces, process ids, times, and IP addresses (MAC addresses in
-them are replaced).`,
+'` + sys.program + ` judge' or a bug report.`,
 		Example: `
   ipwitness explain 10.244.0.7
   ipwitness explain fd00:10::7 -o yaml
   ipwitness explain 10.244.0.7 --at "yesterday 14:03"
-  ipwitness explain 10.244.0.7 -o case --pseudonyms > case.json`,
+  ipwitness explain 10.244.0.7 -o case > case.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return fmt.Errorf("explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)
@@ -58,9 +53,6 @@ them are replaced).`,
 		},
 		ValidArgsFunction: c.completeArgument(nil, conflictIDs, conflictAddresses, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if c.pseudonyms && c.format != formatCase {
-				return errors.New("--pseudonyms needs -o case: other formats contain the real names")
-			}
 			if c.at.set() && c.format == formatCase {
 				return errors.New("--at and -o case cannot be combined, because cases are not recorded: remove one of them")
 			}
@@ -70,7 +62,6 @@ them are replaced).`,
 	c.addFlags(cmd, formatCase)
 	c.addClusterFlag(cmd, "what is known")
 	c.at.addFlag(cmd, sys)
-	cmd.Flags().BoolVar(&c.pseudonyms, "pseudonyms", false, "with -o case: replace names, MAC addresses, UIDs and ids with pseudonyms")
 	return cmd
 }
 
@@ -136,11 +127,6 @@ func (c *explainCommand) writeCase(explained *pb.ExplainResponse) error {
 	f, err := casefile.Decode(raw)
 	if err != nil {
 		return err
-	}
-	if c.pseudonyms {
-		if f, err = casefile.Pseudonymise(f); err != nil {
-			return err
-		}
 	}
 	file, err := casefile.Encode(f)
 	if err != nil {

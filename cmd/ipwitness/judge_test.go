@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -51,31 +50,11 @@ func TestACaseIsWrittenAsItWasRecorded(t *testing.T) {
 	}
 }
 
-func TestACaseIsWrittenWithPseudonyms(t *testing.T) {
-	c := serve(t, explaining(t, "T1"))
-	c.run(t, 0, "explain", "10.244.0.2", "-o", "case", "--pseudonyms")
-	f, err := casefile.Decode(c.stdout.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"node1", "old1", "new1", "kindnet", "cnitool"} {
-		if strings.Contains(c.stdout.String(), `"`+name) {
-			t.Errorf("got %q in\n%s", name, &c.stdout)
-		}
-	}
-	if !f.Pseudonymous || len(f.Case.Claims) != 2 {
-		t.Errorf("got pseudonymous %t and %d claims, want the case of two owners with pseudonyms", f.Pseudonymous, len(f.Case.Claims))
-	}
-}
-
 func TestExplainWithoutACase(t *testing.T) {
 	old := handler{"/v1/explain": ok(&pb.ExplainResponse{Summary: "Because."})}
 	c := serve(t, old)
 	c.run(t, 1, "explain", "10.0.0.1", "-o", "case")
 	c.wantStderr(t, "ipwitness: the server does not support cases, because it is older than this program: upgrade the aggregator\n")
-	c = serve(t, old)
-	c.run(t, 1, "explain", "10.0.0.1", "--pseudonyms")
-	c.wantStderr(t, "ipwitness: --pseudonyms needs -o case: other formats contain the real names\n")
 }
 
 func TestJudge(t *testing.T) {

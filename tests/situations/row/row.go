@@ -143,12 +143,6 @@ func Stable(text string) string {
 	return numbered(text, macs, "5e:00:00:00:00:%02x")
 }
 
-// GeneratedVeth reports whether a CNI plugin generated the name of an interface.
-func GeneratedVeth(name string) bool { return cniVeths.FindString(name) == name }
-
-// ChosenMAC reports whether a test chose a MAC.
-func ChosenMAC(mac string) bool { return chosenMACs.MatchString(mac) }
-
 // numbered replaces each distinct match by its number, in order of appearance.
 func numbered(text string, what *regexp.Regexp, format string) string {
 	var seen []string
