@@ -328,14 +328,19 @@ lint-proto: $(BUF)
 .PHONY: generate
 generate: generate-bpf generate-proto generate-web generate-situations generate-observability generate-deploy ## Regenerate all generated files
 
+# Write the hash of the sources and results of a group of generated files into generated.sums.
+sum = go test -count=1 ./tests/house -run '^TestGeneratedFilesAreUpToDate$$' -args -update $(1)
+
 .PHONY: generate-bpf
 generate-bpf: deps-bpf ## Regenerate bpf/*.o and their Go code
 	go generate ./bpf
+	@$(call sum,bpf)
 
 .PHONY: generate-proto
 generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, OpenAPI
 	$(BUF) generate
 	go run ./tests/openapi bin/openapi.swagger.json proto/ipwitness/v1/openapi.json
+	@$(call sum,proto)
 
 # ci installs the versions of the lock file, and runs no scripts of packages.
 WEB := aggregator/web/ui
@@ -343,6 +348,7 @@ WEB_MODULES := $(WEB)/node_modules/.package-lock.json
 .PHONY: generate-web web-modules
 generate-web: $(WEB_MODULES) ## Rebuild the web page, aggregator/web/dist, with the npm packages of its lock file
 	npm --prefix $(WEB) run --silent build
+	@$(call sum,web)
 
 web-modules: $(WEB_MODULES)
 
@@ -352,7 +358,7 @@ $(WEB_MODULES): $(WEB)/package.json $(WEB)/package-lock.json
 	@touch $@
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
+generate-situations: ## Regenerate docs/situations*, docs/incidents.md, the attacks in docs/security.md, and the rooms in CONTRIBUTING.md
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -385,7 +391,7 @@ update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Ma
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find README.md bpf proto docs deploy aggregator/web/dist -type f -regex '.*\(aggregator/web/dist/.*\|README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find CONTRIBUTING.md generated.sums bpf proto docs deploy aggregator/web/dist -type f -regex '.*\(aggregator/web/dist/.*\|CONTRIBUTING\.md\|generated\.sums\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source

@@ -55,7 +55,7 @@ var attacks = []attack{
 	{"open-listeners", "Nothing: the aggregator runs without authentication, and other hosts can reach its listeners"},
 }
 
-// attackTable writes the table of attacks into its page.
+// attackTable adds the page with the table of attacks.
 func (c *catalogue) attackTable() error {
 	var faults []error
 	var b strings.Builder
@@ -95,5 +95,6 @@ func (c *catalogue) attackTable() error {
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	return os.WriteFile(attackPage, []byte(before+attackBegin+b.String()+attackEnd+after), 0o644)
+	c.pages[attackPage] = before + attackBegin + b.String() + attackEnd + after
+	return nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -80,7 +79,7 @@ var ratings = []struct{ value, title, what string }{
 	{"foretold", "d: foretold", "a finding was reported before the duplicate existed"},
 }
 
-// incidentTable writes the page of incidents.
+// incidentTable adds the page of incidents.
 func (c *catalogue) incidentTable() error {
 	shown := make([][]record.Record, len(incidents))
 	files, err := filepath.Glob(incidentTexts + "/*.txt")
@@ -119,7 +118,8 @@ func (c *catalogue) incidentTable() error {
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	return os.WriteFile(incidentPage, []byte(c.incidentPage(shown)), 0o644)
+	c.pages[incidentPage] = c.incidentPage(shown)
+	return nil
 }
 
 // incidentPage returns the text of the page. shown are the records of each incident.

@@ -1,6 +1,6 @@
 // Command catalogue writes docs/situations.md, and a page for each situation in docs/situations:
 // what ipwitness says about it, and the test that proves it. It also writes the table of
-// attacks in docs/security.md, and docs/incidents.md. The texts come from the
+// attacks in docs/security.md, docs/incidents.md, and the table of rooms in CONTRIBUTING.md. The texts come from the
 // tests themselves (tests/testdata). It fails if a text or a test is missing, or
 // belongs to no situation or incident.
 package main
@@ -35,25 +35,55 @@ func main() {
 	}
 }
 
-// write writes the pages in the repository, which is the working directory.
+// write writes the pages in the repository, which is the working directory, and removes the pages of
+// situations that no longer exist.
 func write() error {
-	c := catalogue{texts: map[string]record.Record{}, verdicts: map[string]bool{}, tests: map[string]string{}, plays: map[played]bool{}}
-	dirs, err := filepath.Glob("ipam/*")
+	pages, err := generate()
 	if err != nil {
 		return err
 	}
-	for _, dir := range append(dirs, "tests", "tests/kubernetes", "aggregator/verdict") {
-		if err := c.readTests(dir); err != nil {
+	stale, err := filepath.Glob(filepath.Join(pagesDir, "*.md"))
+	if err != nil {
+		return err
+	}
+	for _, path := range stale {
+		if _, ok := pages[path]; !ok {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+	}
+	for path, text := range pages {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// generate returns the text of each page, by its path in the repository, which is the working directory.
+func generate() (map[string]string, error) {
+	c := catalogue{
+		texts: map[string]record.Record{}, verdicts: map[string]bool{}, tests: map[string]string{}, plays: map[played]bool{},
+		pages: map[string]string{},
+	}
+	dirs, err := filepath.Glob("ipam/*")
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range append(dirs, "tests", "tests/kubernetes", "aggregator/verdict") {
+		if err := c.readTests(dir); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.readTexts(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.check(); err != nil {
-		return err
+		return nil, err
 	}
-	return errors.Join(c.writeSituations(), c.attackTable(), c.incidentTable())
+	c.situations()
+	return c.pages, errors.Join(c.attackTable(), c.incidentTable(), c.roomTable())
 }
 
 // catalogue contains the inputs of the pages.
@@ -62,6 +92,7 @@ type catalogue struct {
 	verdicts map[string]bool          // names of verdicts that tests compare with
 	tests    map[string]string        // the file of each test
 	plays    map[played]bool
+	pages    map[string]string // the text of each page
 }
 
 // played is an incident that a test in a file plays.

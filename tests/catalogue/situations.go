@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,29 +22,12 @@ type part struct {
 
 var parts = []part{{'T', "True conflicts"}, {'L', "Look-alikes: never an alert"}}
 
-// writeSituations writes the index and the pages of the rows, and removes pages that belong to no
-// row.
-func (c *catalogue) writeSituations() error {
-	if err := os.MkdirAll(pagesDir, 0o755); err != nil {
-		return err
-	}
-	stale, err := filepath.Glob(filepath.Join(pagesDir, "*.md"))
-	if err != nil {
-		return err
-	}
+// situations adds the index and the pages of the rows.
+func (c *catalogue) situations() {
 	for i, r := range rows {
-		path := filepath.Join(pagesDir, r.id+".md")
-		stale = slices.DeleteFunc(stale, func(s string) bool { return s == path })
-		if err := os.WriteFile(path, []byte(c.situation(i)), 0o644); err != nil {
-			return err
-		}
+		c.pages[filepath.Join(pagesDir, r.id+".md")] = c.situation(i)
 	}
-	for _, path := range stale {
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(index, []byte(c.index()), 0o644)
+	c.pages[index] = c.index()
 }
 
 // index returns the text of the index.
