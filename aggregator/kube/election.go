@@ -8,15 +8,11 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/klog/v2"
 
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -33,30 +29,38 @@ type leaseTimes struct {
 	every time.Duration
 }
 
-// usualLease replaces a leader that was killed within 10 to 15 seconds: client-go waits up to 2.2 times the
-// time between two attempts. With the times of Kubernetes' own controllers it would be up to 24 seconds.
+// usualLease replaces a leader that was killed within 10 to 15 seconds, because a replica that does not lead
+// waits up to twice as long between two attempts. With the times of Kubernetes' own controllers it would be up
+// to 24 seconds.
 var usualLease = leaseTimes{lasts: 10 * time.Second, within: 7 * time.Second, every: time.Second}
-
-// errUnfit is the error of a replica that leaves the lead to others.
-var errUnfit = errors.New("this replica lacks agents")
 
 // electionProblem is the key of the problem that no leader can be elected.
 const electionProblem = "elect a leader"
 
-// election elects the leader of the replicas by a Lease, with client-go's leaderelection.
+// election elects the leader of the replicas by a Lease, with the semantics of client-go's
+// tools/leaderelection, which would link the clients of all Kubernetes APIs. Clocks of machines are not
+// compared: another replica takes the lease if it has not seen the Lease change for as long as the lease
+// lasts. The leader counts from before it sent the renewal, so it has stopped by then. The resource version
+// makes sure that only one of several replicas takes the lease.
 type election struct {
 	cluster *Cluster
 	// namespace and name are those of the Lease. Without a name there is no election.
 	namespace, name string
 	identity        string
 	times           leaseTimes
-	// elector is nil before Lead.
-	elector atomic.Pointer[leaderelection.LeaderElector]
+
+	mu sync.Mutex
+	// lease is the Lease as it was last read or written, and changed is when this replica saw that it differs
+	// from before. It is empty if there was none. The object never changes.
+	lease   *coordinationv1.Lease
+	changed time.Time
+	// renewed is the time before the last successful request that took or renewed the lease.
+	renewed time.Time
 }
 
 // newElection returns the election by a Lease, NAMESPACE/NAME; empty for none.
 func newElection(c *Cluster, lease string) (*election, error) {
-	e := &election{cluster: c, times: usualLease}
+	e := &election{cluster: c, times: usualLease, lease: new(coordinationv1.Lease)}
 	if lease == "" {
 		return e, nil
 	}
@@ -92,11 +96,8 @@ func (c *Cluster) Election() *pb.Election {
 	if c == nil || c.election.name == "" {
 		return nil
 	}
-	e, leader := c.election, ""
-	leads := e.leads()
-	if elector := e.elector.Load(); elector != nil {
-		leader = elector.GetLeader()
-	}
+	e := c.election
+	leader, leads := e.holder(), e.leads()
 	if leader == e.identity && !leads {
 		leader = "" // its lease has expired
 	}
@@ -108,126 +109,187 @@ func (c *Cluster) Election() *pb.Election {
 }
 
 // leads reports whether this replica leads now. A process that was paused for too long does not.
-func (e *election) leads() bool {
-	if e.name == "" {
-		return true
+func (e *election) leads() bool { return e.name == "" || e.left() > 0 }
+
+// left returns how long this replica leads if it does not renew the lease.
+func (e *election) left() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if holderOf(e.lease) != e.identity {
+		return 0
 	}
-	elector := e.elector.Load()
-	return elector != nil && elector.IsLeader() && elector.Check(e.times.within-e.times.lasts) == nil
+	return e.times.within - time.Since(e.renewed)
+}
+
+// holder returns the last known holder of the lease.
+func (e *election) holder() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return holderOf(e.lease)
+}
+
+// taken reports whether another replica holds the lease.
+func (e *election) taken() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var lasts time.Duration
+	if seconds := e.lease.Spec.LeaseDurationSeconds; seconds != nil {
+		lasts = time.Duration(*seconds) * time.Second
+	}
+	holder := holderOf(e.lease)
+	return holder != "" && holder != e.identity && time.Since(e.changed) < lasts
+}
+
+func holderOf(lease *coordinationv1.Lease) string {
+	if holder := lease.Spec.HolderIdentity; holder != nil {
+		return *holder
+	}
+	return ""
 }
 
 func (e *election) run(ctx context.Context, fit func() bool, do func(context.Context)) error {
-	lock := &reportingLock{election: e, fit: fit, LeaseLock: resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
-		Client:     coordinationclient.New(e.cluster.clients.coordination),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
-	}}
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, Name: e.name, ReleaseOnCancel: true,
-		LeaseDuration: e.times.lasts, RenewDeadline: e.times.within, RetryPeriod: e.times.every,
-		// client-go ends the context of OnStartedLeading only after an attempt to release the lease, which
-		// may take longer than the lease lasts. The loop below follows leads instead.
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
-	})
-	if err != nil {
-		return fmt.Errorf("elect a leader: %w", err)
-	}
-	e.elector.Store(elector)
-
-	// The lease is released after the work of the leader has ended. The lock reports errors.
-	electing, release := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), klog.Logger{}))
-	var group sync.WaitGroup
-	group.Go(func() {
-		for electing.Err() == nil {
-			elector.Run(electing)
+	for ctx.Err() == nil {
+		e.report(ctx, e.attempt(ctx, fit()))
+		if e.leads() {
+			e.term(ctx, fit, do)
+			e.release(context.WithoutCancel(ctx))
+			continue
 		}
-	})
-	for e.await(ctx, true) {
-		e.cluster.log.Info("this replica leads: it writes Events and exports", "lease", lock.Describe())
-		working, stop := context.WithCancel(ctx)
-		group.Go(func() { e.await(working, false); stop() })
-		do(working)
-		<-working.Done()
-		e.cluster.log.Info("this replica does not lead any longer", "lease", lock.Describe())
+		timer := time.NewTimer(e.times.every + rand.N(e.times.every))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
 	}
-	release()
-	group.Wait()
 	return nil
 }
 
-// await waits until this replica leads, or does not lead. It returns false if ctx ends before.
-func (e *election) await(ctx context.Context, leads bool) bool {
-	look := time.NewTicker(e.times.every / 4)
-	defer look.Stop()
-	for e.leads() != leads {
+// term calls do, and renews the lease until do has ended. The context of do ends with ctx, or if the lease
+// could not be renewed in time.
+func (e *election) term(ctx context.Context, fit func() bool, do func(context.Context)) {
+	lease := e.namespace + "/" + e.name
+	e.cluster.log.Info("this replica leads: it writes Events and exports", "lease", lease)
+	working, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		do(working)
+		<-working.Done()
+	}()
+	defer func() {
+		stop()
+		<-ended
+		e.cluster.log.Info("this replica does not lead any longer", "lease", lease)
+	}()
+	renewing := context.WithoutCancel(ctx)
+	for e.leads() {
+		timer := time.NewTimer(min(e.times.every, e.left()))
 		select {
-		case <-ctx.Done():
-			return false
-		case <-look.C:
+		case <-ended:
+			timer.Stop()
+			return
+		case <-timer.C:
+			e.report(renewing, e.attempt(renewing, fit()))
 		}
 	}
-	return ctx.Err() == nil
 }
 
-// reportingLock is a LeaseLock that limits the time of requests, and reports their errors. It neither takes nor
-// renews the lease while this replica should not lead.
-type reportingLock struct {
-	resourcelock.LeaseLock
-	election *election
-	fit      func() bool
-	// holder is the identity that the Lease had when it was last read.
-	holder string
+// attempt takes the lease if it is free, or renews it. A replica that should not lead only reads it.
+func (e *election) attempt(ctx context.Context, fit bool) error {
+	if left := e.left(); left > 0 {
+		if !fit {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, left)
+		defer cancel()
+		err := e.write(ctx, e.identity)
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return err
+		}
+		// The answer to an earlier renewal was lost, or somebody has edited the Lease.
+		if err := e.read(ctx); err != nil || e.holder() != e.identity {
+			return err
+		}
+		return e.write(ctx, e.identity)
+	}
+	if err := e.read(ctx); err != nil || !fit || e.taken() {
+		return err
+	}
+	return e.write(ctx, e.identity)
 }
 
-// Get implements resourcelock.Interface.
-func (l *reportingLock) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
-	ctx, cancel := l.limit(ctx)
+// release gives up the lease if this replica holds it, so that another one need not wait until it expires.
+func (e *election) release(ctx context.Context) {
+	if e.holder() != e.identity {
+		return
+	}
+	err := e.read(ctx)
+	if err == nil && e.holder() == e.identity {
+		err = e.write(ctx, "")
+	}
+	e.report(ctx, err)
+}
+
+// read reads the Lease.
+func (e *election) read(ctx context.Context) error {
+	ctx, cancel := e.limit(ctx)
 	defer cancel()
-	if record, raw, err = l.LeaseLock.Get(ctx); err == nil {
-		l.holder = record.HolderIdentity
-	}
-	if !apierrors.IsNotFound(err) { // it is created next
-		l.election.report(ctx, err)
-	}
-	return record, raw, err
-}
-
-// Create implements resourcelock.Interface.
-func (l *reportingLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if !l.fit() {
-		return errUnfit
-	}
-	ctx, cancel := l.limit(ctx)
-	defer cancel()
-	return l.wrote(ctx, record, l.LeaseLock.Create(ctx, record))
-}
-
-// Update implements resourcelock.Interface.
-func (l *reportingLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	lease := new(coordinationv1.Lease)
+	err := e.cluster.clients.coordination.Get().Namespace(e.namespace).Resource("leases").Name(e.name).MaxRetries(0).Do(ctx).Into(lease)
 	switch {
-	case record.HolderIdentity == "" && l.holder != l.Identity():
-		// client-go reads the Lease before it releases it, but compares what it has read before that.
-		return errNotLeading
-	case record.HolderIdentity != "" && !l.fit():
-		return errUnfit
+	case apierrors.IsNotFound(err):
+		lease = new(coordinationv1.Lease)
+	case err != nil:
+		return err
 	}
-	ctx, cancel := l.limit(ctx)
-	defer cancel()
-	return l.wrote(ctx, record, l.LeaseLock.Update(ctx, record))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if lease.UID != e.lease.UID || lease.ResourceVersion != e.lease.ResourceVersion {
+		e.changed = time.Now()
+	}
+	e.lease = lease
+	return nil
 }
 
-// wrote notes the result of a write.
-func (l *reportingLock) wrote(ctx context.Context, record resourcelock.LeaderElectionRecord, err error) error {
-	if err == nil {
-		l.holder = record.HolderIdentity
+// write makes a replica the holder of the Lease, or none, if the Lease is still as it was last read or written.
+func (e *election) write(ctx context.Context, holder string) error {
+	ctx, cancel := e.limit(ctx)
+	defer cancel()
+	begun, lease := time.Now(), e.lease.DeepCopy() // only run changes it
+	now, lasts, transitions := metav1.NewMicroTime(begun), int32(e.times.lasts/time.Second), int32(0)
+	if lease.Spec.LeaseTransitions != nil {
+		transitions = *lease.Spec.LeaseTransitions
 	}
-	l.election.report(ctx, err)
-	return err
+	acquired := lease.Spec.AcquireTime
+	if holderOf(lease) != holder {
+		acquired = &now
+		if holder != "" && lease.ResourceVersion != "" {
+			transitions++
+		}
+	}
+	lease.Namespace, lease.Name = e.namespace, e.name
+	lease.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity: &holder, LeaseDurationSeconds: &lasts, LeaseTransitions: &transitions, AcquireTime: acquired, RenewTime: &now,
+	}
+	client := e.cluster.clients.coordination
+	request := client.Post()
+	if lease.ResourceVersion != "" {
+		request = client.Put().Name(e.name)
+	}
+	written := new(coordinationv1.Lease)
+	if err := request.Namespace(e.namespace).Resource("leases").Body(lease).MaxRetries(0).Do(ctx).Into(written); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lease, e.changed, e.renewed = written, time.Now(), begun
+	return nil
 }
 
 // limit limits the time of a request, so that there is time for another one before the lease is lost.
-func (l *reportingLock) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, l.election.times.within/2)
+func (e *election) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, e.times.within/2)
 }
 
 // report reports that no leader can be elected, or that it can again.

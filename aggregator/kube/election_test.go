@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -29,8 +30,8 @@ type leaseAPI struct {
 	mu      sync.Mutex
 	version int
 	objects map[string]runtime.Object // by path
-	// down makes all requests fail. refused makes them forbidden.
-	down, refused bool
+	// down makes all requests fail. refused makes them forbidden. lost loses the answers to writes.
+	down, refused, lost bool
 }
 
 func newLeaseAPI(t *testing.T) *leaseAPI {
@@ -99,6 +100,10 @@ func (f *leaseAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.version++
 	meta.SetResourceVersion(strconv.Itoa(f.version))
 	f.objects[path] = o
+	if f.lost {
+		refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError)
+		return
+	}
 	f.send(w, o)
 }
 
@@ -113,6 +118,31 @@ func (f *leaseAPI) send(w http.ResponseWriter, o runtime.Object) {
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	_, _ = w.Write(raw)
+}
+
+// RoundTrip implements http.RoundTripper, for tests with a clock of their own.
+func (f *leaseAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	w := httptest.NewRecorder()
+	f.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// change changes the Lease as another client.
+func (f *leaseAPI) change(change func(*coordinationv1.Lease)) {
+	const path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/witness"
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "witness"}}
+	if f.objects[path] != nil {
+		lease = f.objects[path].(*coordinationv1.Lease).DeepCopy()
+	}
+	change(lease)
+	f.version++
+	lease.ResourceVersion = strconv.Itoa(f.version)
+	f.objects[path] = lease
 }
 
 // holder returns the holder of the Lease.
@@ -141,7 +171,11 @@ type candidate struct {
 
 func (f *leaseAPI) candidate(t *testing.T, times leaseTimes) *candidate {
 	t.Helper()
-	c, err := openAt(&rest.Config{Host: f.URL}, slog.New(slog.NewTextHandler(t.Output(), nil)), Config{Version: "test", Lease: "default/witness"})
+	where := &rest.Config{Host: "http://test", Transport: f}
+	if f.Server != nil {
+		where = &rest.Config{Host: f.URL}
+	}
+	c, err := openAt(where, slog.New(slog.NewTextHandler(t.Output(), nil)), Config{Version: "test", Lease: "default/witness"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,10 +282,10 @@ func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	f := newLeaseAPI(t)
 	// It does not renew its lease, and does not know that its time is over.
 	dead := f.candidate(t, leaseTimes{lasts: time.Hour, within: time.Hour / 2, every: 20 * time.Minute})
-	wait.Until(t, "the first one has taken and renewed the lease", func() bool {
+	wait.Until(t, "the first one has taken the lease", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.version == 2
+		return f.version == 1
 	})
 	wait.Until(t, "the first one leads", dead.election.leads)
 	old := dead.Told()
@@ -290,6 +324,88 @@ func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
 	if !b.isLeading() || f.holder() != b.election.identity {
 		t.Errorf("the former leader released the lease of the new one: %v leads", b.Election())
 	}
+}
+
+// The clocks of two machines may differ: a replica takes the lease if it has not seen it change for as long as
+// it lasts, whatever the time of its last renewal says.
+func TestClocksOfReplicasMayDiffer(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &leaseAPI{objects: make(map[string]runtime.Object)}
+				renew := func(lease *coordinationv1.Lease) {
+					lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = new("other_1"), new(int32(10))
+					lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(ahead)))
+				}
+				f.change(renew)
+				c := f.candidate(t, usualLease)
+				for range 10 {
+					time.Sleep(8 * time.Second)
+					if c.isLeading() {
+						t.Fatal("it leads although the lease of the other one is renewed")
+					}
+					f.change(renew)
+				}
+				time.Sleep(9900 * time.Millisecond)
+				if c.isLeading() || c.Election().GetLeader() != "other" {
+					t.Fatalf("got %v before the lease has expired", c.Election())
+				}
+				time.Sleep(5 * time.Second)
+				if !c.isLeading() {
+					t.Error("it does not lead although the lease has expired")
+				}
+			})
+		})
+	}
+}
+
+// A leader whose renewals are stored but not answered stops: it cannot know when they were stored. It leads
+// again when there are answers.
+func TestRenewalsWithoutAnswersDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &leaseAPI{objects: make(map[string]runtime.Object)}
+		c := f.candidate(t, usualLease)
+		time.Sleep(100 * time.Millisecond)
+		if !c.isLeading() {
+			t.Fatal("it does not lead")
+		}
+		f.set(func() { f.lost = true })
+		time.Sleep(usualLease.within - time.Second)
+		if !c.isLeading() {
+			t.Error("it has stopped early")
+		}
+		time.Sleep(time.Second)
+		if c.isLeading() || c.Leads() {
+			t.Error("it leads on")
+		}
+		f.set(func() { f.lost = false })
+		time.Sleep(2 * usualLease.every)
+		if !c.isLeading() {
+			t.Error("it does not lead again")
+		}
+	})
+}
+
+// A leader whose Lease somebody edits, as with kubectl annotate, leads on. It stops at its next renewal if
+// the Lease has another holder.
+func TestALeaderWhoseLeaseIsEdited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &leaseAPI{objects: make(map[string]runtime.Object)}
+		c := f.candidate(t, usualLease)
+		for range 3 {
+			time.Sleep(1500 * time.Millisecond)
+			f.change(func(lease *coordinationv1.Lease) { lease.Annotations = map[string]string{"note": "edited"} })
+		}
+		time.Sleep(2 * usualLease.within)
+		if !c.isLeading() || c.led != 1 {
+			t.Errorf("its work began %d times, want once", c.led)
+		}
+		f.change(func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("other_1") })
+		time.Sleep(2 * usualLease.every)
+		if c.isLeading() || f.holder() != "other_1" {
+			t.Errorf("it leads although %s holds the lease", f.holder())
+		}
+	})
 }
 
 // A replica that should not lead gives up the lease, and takes it again when it should.
