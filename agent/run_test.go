@@ -31,12 +31,12 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 	"github.com/ipwitness/ipwitness/tests/alone"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -598,18 +598,18 @@ func TestAgentThatSeesNothingDoesNotStart(t *testing.T) {
 }
 
 // broken is a kernel that answers nothing.
-type broken struct{ kerneltest.Fake }
+type broken struct{ agenttest.Fake }
 
 func (broken) Links(int32) ([]rtnetlink.Link, error) { return nil, errors.New("busy") }
 
 func TestLostEventsAreCountedAndEverythingIsListed(t *testing.T) {
 	r := newRunning(t, WireOff)
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	f.Own()
 	incomplete := 0
 	for i, requests := range []kernel.Requests{f, broken{f}} {
 		tab := table.New()
-		k := kernel.New(r.log, tab, requests, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+		k := kernel.New(r.log, tab, requests, agenttest.OwnNSID, 1, time.Unix(0, 0), "node1")
 		k.Incomplete = func() { incomplete++ }
 		ended := errors.New("ended")
 		err := r.follow(t.Context(), k, func(_ context.Context, _ func(*rtnetlink.Message), lost, malformed func()) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // A node was created from a disk image with a CNI configuration that names another node, so that

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam/azure"
-	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/situations"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -21,13 +21,13 @@ import (
 // results, in the order of ADD and DEL.
 type azureNode struct {
 	*lab
-	endpoints map[string]azuretest.Pod // the state of azure-cns, by container
+	endpoints map[string]ipamtest.AzurePod // the state of azure-cns, by container
 }
 
 // newAzureNode returns a node whose network "azure" gets its addresses from an IPAM plugin.
 func newAzureNode(t *testing.T, plugin string, args ...string) *azureNode {
 	t.Helper()
-	n := &azureNode{newLab(t, args...), map[string]azuretest.Pod{}}
+	n := &azureNode{newLab(t, args...), map[string]ipamtest.AzurePod{}}
 	n.write("/etc/cni/net.d/10-azure.conflist", `{"cniVersion":"0.3.0","name":"azure","plugins":[{"type":"azure-vnet","mode":"transparent","ipam":{"type":"`+plugin+`"}}]}`)
 	return n
 }
@@ -46,15 +46,15 @@ func (n *azureNode) write(path, content string) {
 // save replaces a state file.
 func (n *azureNode) save(name string, data []byte) {
 	n.t.Helper()
-	if err := azuretest.Write(n.Path("/run/"+name), data); err != nil {
+	if err := ipamtest.WriteAzure(n.Path("/run/"+name), data); err != nil {
 		n.t.Fatal(err)
 	}
 }
 
 // saveEndpoints replaces the state file of azure-cns.
-func (n *azureNode) saveEndpoints(more ...azuretest.Pod) {
+func (n *azureNode) saveEndpoints(more ...ipamtest.AzurePod) {
 	n.t.Helper()
-	n.save("azure-cns/azure-endpoints.json", azuretest.Endpoints(append(slices.Collect(maps.Values(n.endpoints)), more...)...))
+	n.save("azure-cns/azure-endpoints.json", ipamtest.AzureEndpoints(append(slices.Collect(maps.Values(n.endpoints)), more...)...))
 }
 
 // sandbox returns the container of a pod.
@@ -63,7 +63,7 @@ func sandbox(pod string) string { return fmt.Sprintf("%064x", pod) }
 // record adds the record of a pod to the state of azure-cns.
 func (n *azureNode) record(pod, addr string) {
 	n.t.Helper()
-	n.endpoints[sandbox(pod)] = azuretest.Pod{
+	n.endpoints[sandbox(pod)] = ipamtest.AzurePod{
 		Namespace: "default", Name: pod, Container: sandbox(pod), Addresses: []netip.Addr{netip.MustParseAddr(addr)}, NICType: "InfraNIC",
 	}
 	n.saveEndpoints()
@@ -239,7 +239,7 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	n.wantConfirmed(address(next))
 
 	// A record that the file has twice: azure-cns does not start with it.
-	n.saveEndpoints(azuretest.Pod{Namespace: "default", Name: "ghost", Container: sandbox("ghost"), Addresses: []netip.Addr{netip.MustParseAddr(address(last))}})
+	n.saveEndpoints(ipamtest.AzurePod{Namespace: "default", Name: "ghost", Container: sandbox("ghost"), Addresses: []netip.Addr{netip.MustParseAddr(address(last))}})
 	wait.Until(t, "both records", func() bool {
 		for _, f := range n.findings("?kind=double-allocated") {
 			return f.GetAddress() == address(last) && len(f.GetAllocations()) == 2
@@ -252,8 +252,8 @@ func TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared(t *testing.T) {
 	t.Parallel()
 	n := newAzureNode(t, "azure-vnet-ipam")
 	i := n.incident(11)
-	n.save("azure-vnet-ipam.json", azuretest.IPAM(map[string]string{"10.240.0.5": sandbox("old"), "10.240.0.6": "", "10.240.0.7": sandbox("web")}))
-	n.save("azure-vnet.json", azuretest.Vnet(azuretest.Pod{Namespace: "default", Name: "web", Container: sandbox("web"), Addresses: []netip.Addr{netip.MustParseAddr("10.240.0.7")}}))
+	n.save("azure-vnet-ipam.json", ipamtest.AzureIPAM(map[string]string{"10.240.0.5": sandbox("old"), "10.240.0.6": "", "10.240.0.7": sandbox("web")}))
+	n.save("azure-vnet.json", ipamtest.AzureVnet(ipamtest.AzurePod{Namespace: "default", Name: "web", Container: sandbox("web"), Addresses: []netip.Addr{netip.MustParseAddr("10.240.0.7")}}))
 	n.played("azure", "web", "10.240.0.7")
 	n.awaitPod("10.240.0.7", "web")
 	n.awaitAllocations(3)

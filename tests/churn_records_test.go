@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest/churn"
+	"github.com/ipwitness/ipwitness/tests/churn"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -39,18 +39,18 @@ func (o apiObjects) Remove(k ipam.Kind, at ipam.Key) { o.drop(o.name(k), at.Name
 // test writes in the order of the programs.
 var azureNetworks = map[string]func(n *azureNode, live map[int]churn.Pod, freed bool){
 	"azure-cns": func(n *azureNode, live map[int]churn.Pod, _ bool) {
-		n.save("azure-cns/azure-endpoints.json", azuretest.Endpoints(azurePods(live)...))
+		n.save("azure-cns/azure-endpoints.json", ipamtest.AzureEndpoints(azurePods(live)...))
 	},
 	"azure-vnet-ipam": func(n *azureNode, live map[int]churn.Pod, freed bool) {
 		addresses := make(map[string]string)
 		for i := range 200 { // many more than are used at a time, because a pool that fills up is a finding
 			addresses[fmt.Sprint("10.240.0.", i+1)] = live[i+1].Container
 		}
-		vnet := func() { n.save("azure-vnet.json", azuretest.Vnet(azurePods(live)...)) }
+		vnet := func() { n.save("azure-vnet.json", ipamtest.AzureVnet(azurePods(live)...)) }
 		if freed {
 			vnet()
 		}
-		n.save("azure-vnet-ipam.json", azuretest.IPAM(addresses))
+		n.save("azure-vnet-ipam.json", ipamtest.AzureIPAM(addresses))
 		if !freed {
 			vnet()
 		}
@@ -58,9 +58,9 @@ var azureNetworks = map[string]func(n *azureNode, live map[int]churn.Pod, freed 
 }
 
 // azurePods returns pods in Azure's format.
-func azurePods(live map[int]churn.Pod) (pods []azuretest.Pod) {
+func azurePods(live map[int]churn.Pod) (pods []ipamtest.AzurePod) {
 	for _, i := range slices.Sorted(maps.Keys(live)) {
-		pods = append(pods, azuretest.Pod{
+		pods = append(pods, ipamtest.AzurePod{
 			Namespace: "default", Name: live[i].Name, Container: live[i].Container, Addresses: []netip.Addr{netip.MustParseAddr(fmt.Sprint("10.240.0.", i))}, NICType: "InfraNIC",
 		})
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // stepping is a Client whose steps a test calls.
@@ -91,7 +91,7 @@ func TestSandboxThatWasAskedForInVainIsAskedForAgainWhenItIsListedMuchLater(t *t
 
 func TestAnswersAboutSandboxes(t *testing.T) {
 	s := newStepping(t)
-	tree := proctest.New(t)
+	tree := agenttest.NewTree(t)
 	tree.Put(4711, 1, "pause", 99, 10, "/")
 	s.procDir = proc.Dir(tree.Dir)
 	s.runtime.pods["good"] = sandboxAnswer("good", "web-0", "")

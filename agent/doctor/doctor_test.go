@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestDoctorChecksTheRuntime(t *testing.T) {
@@ -26,7 +26,7 @@ func TestDoctorChecksTheRuntime(t *testing.T) {
 }
 
 func TestDoctorReportsReadableProcesses(t *testing.T) {
-	p := proctest.New(t)
+	p := agenttest.NewTree(t)
 	p.Put(1, 0, "init", 1, 10, "/")
 	p.Put(os.Getpid(), 1, "doctor", 2, 10, "/")
 	p.Put(1<<22+1, 1, "pause", 3, 20, "/")

@@ -21,9 +21,9 @@ import (
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 	"github.com/ipwitness/ipwitness/bpf"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 	"github.com/ipwitness/ipwitness/tests/alone"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -376,7 +376,7 @@ func TestRuntimeAndProcessesThatCannotBeReadAreNamed(t *testing.T) {
 			t.Errorf("any runtime: got %+v", c)
 		}
 
-		p := proctest.New(t)
+		p := agenttest.NewTree(t)
 		for pid := range 5 {
 			p.Put(pid+1, 0, "x", 1, 10, "/")
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 	"github.com/ipwitness/ipwitness/tests/alone"
 )
 
@@ -27,7 +27,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 		"chroot in one":                 {otherPIDs, "systemd", "/proc", true},
 		"node that is one, not allowed": {otherPIDs, "systemd", "", false},
 	} {
-		p := proctest.New(t)
+		p := agenttest.NewTree(t)
 		p.Put(os.Getpid(), 1, "ipwitness", 2, 10, "/")
 		p.Put(1, 0, c.first, 1, 10, "/")
 		for link, to := range map[string]string{"self/ns/pid": c.pidns, "1/root": c.root} {
@@ -46,7 +46,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
-	p := proctest.New(t)
+	p := agenttest.NewTree(t)
 	if got := FindRoot(proc.Dir(p.Dir)); got {
 		t.Errorf("no processes and no PID namespace: got %v, want false", got)
 	}

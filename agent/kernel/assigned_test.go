@@ -11,11 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestChoiceOfTwoNetworksIsTheSameOnAllNodes(t *testing.T) {
@@ -33,12 +32,12 @@ func TestChoiceOfTwoNetworksIsTheSameOnAllNodes(t *testing.T) {
 }
 
 func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
 	k := newTestKernel(t, f)
 	k.Adopt(5, 4000, true)
-	r := tabletest.Follow(k.table)
+	r := agenttest.Follow(k.table)
 	result := map[uint64]Networks{4000: {
 		{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods",
 		{"eth0", netip.MustParseAddr("fd00::2")}:  "pods",
@@ -59,15 +58,15 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	if m := r.Take(time.Now()); m != nil {
 		t.Errorf("after no change: got %v, want nothing", m)
 	}
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.0.0.3/24")}) // before the address
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, "10.0.0.3/24")}) // before the address
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods, 10.0.0.3 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
 
-	failed := kerneltest.Address(2, "10.0.0.3/24")
+	failed := agenttest.Address(2, "10.0.0.3/24")
 	failed.Flags = unix.IFA_F_DADFAILED
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: failed})
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
 
-	renamed := kerneltest.PodVeth(10)
+	renamed := agenttest.PodVeth(10)
 	renamed.Name = "eth1"
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: renamed})
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
@@ -80,9 +79,9 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 }
 
 func TestNamespaceThatIsFoundLateHasItsNetwork(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
 	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}})
@@ -90,7 +89,7 @@ func TestNamespaceThatIsFoundLateHasItsNetwork(t *testing.T) {
 	k.Adopt(5, 4000, true)
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods")
 	// Another namespace may get the inode next.
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
 	delete(f, 5)
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	if len(k.networks)+len(k.names)+len(k.intended) != 0 {
@@ -109,9 +108,9 @@ func intended(k *Mirror, inode uint64) string {
 
 func TestMissingIntendedAddressIsReportedAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := kerneltest.Fake{}
-		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-		f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
+		f := agenttest.Fake{}
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+		f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24")
 		k := newTestKernel(t, f)
 		k.Adopt(5, 4000, true)
 		g := func(ip string) InterfaceAddress { return InterfaceAddress{"eth0", netip.MustParseAddr(ip)} }
@@ -128,10 +127,10 @@ func TestMissingIntendedAddressIsReportedAfterAWhile(t *testing.T) {
 			}
 		}
 		add := func(ip string) {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, ip)})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, ip)})
 		}
 		remove := func(ip string) {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, ip)})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(2, ip)})
 		}
 		say(mean)
 		want("at once", "")
@@ -175,19 +174,19 @@ func TestMissingIntendedAddressIsReportedAfterAWhile(t *testing.T) {
 // wantNetworks compares the networks of all claims.
 func wantNetworks(t *testing.T, tab *table.Table, want string) {
 	t.Helper()
-	if got := tabletest.Networks(tab); got != want {
+	if got := agenttest.Networks(tab); got != want {
 		t.Errorf("networks: got %q, want %q", got, want)
 	}
 }
 
 func TestNamesOfAnEndedNamespaceDoNotApplyToTheNext(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
 	k.Adopt(5, 4000, true)
 	k.BeginNames()
-	other := kerneltest.PodVeth(10)
+	other := agenttest.PodVeth(10)
 	other.MAC = "others"
 	f.Put(5, other, "10.0.0.2/24")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
@@ -200,12 +199,12 @@ func TestNamesOfAnEndedNamespaceDoNotApplyToTheNext(t *testing.T) {
 		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}})
 	}
 	say()
-	if got := tabletest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {
+	if got := agenttest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {
 		t.Errorf("the next namespace: got workload %v, networks %v, intended addresses %v, want none", got, k.networks, k.intended)
 	}
 	k.BeginNames() // from now on, names are about the next namespace
 	say()
-	if got := tabletest.Workload(k.table, 4000).GetName(); got != "web-0" || len(k.networks) != 1 {
+	if got := agenttest.Workload(k.table, 4000).GetName(); got != "web-0" || len(k.networks) != 1 {
 		t.Errorf("the next namespace, in the next search: got name %q and networks %v", got, k.networks)
 	}
 }

@@ -16,16 +16,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // flaky is a Fake whose requests are counted, and fail while an error is set.
 type flaky struct {
-	kerneltest.Fake
+	agenttest.Fake
 	mu        sync.Mutex // held for a request
 	requests  int
 	links     error
@@ -89,11 +88,11 @@ func (f *flaky) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
 // newFlaky returns a mirror of a pod behind veth10, with nsid 5 and inode 4000.
 func newFlaky(t *testing.T) (*flaky, *Mirror) {
 	t.Helper()
-	f := &flaky{Fake: kerneltest.Fake{}}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := &flaky{Fake: agenttest.Fake{}}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	f.Own()
-	k := New(slog.New(slog.DiscardHandler), table.New(), f, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+	k := New(slog.New(slog.DiscardHandler), table.New(), f, agenttest.OwnNSID, 1, time.Unix(0, 0), "node1")
 	if err := k.List(); err != nil {
 		t.Fatal("list: ", err)
 	}
@@ -120,24 +119,24 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 1: {Name: "nobody"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}, 1: {g: "cri"}})
 	}
 	names()
-	r := tabletest.Follow(k.table)
+	r := agenttest.Follow(k.table)
 	ports := 0
 	k.PortsChanged = func() { ports++ }
 	for name, change := range map[string]func(){
 		"listing":                  func() { _ = k.List() },
 		"names":                    names,
 		"adopted again":            func() { k.Adopt(5, 4000, true) },
-		"own namespace is adopted": func() { k.Adopt(kerneltest.OwnNSID, 7000, true) },
+		"own namespace is adopted": func() { k.Adopt(agenttest.OwnNSID, 7000, true) },
 		"link of the host":         func() { k.Handle(own(unix.RTM_NEWLINK, port)) },
-		"link of the pod":          func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: kerneltest.PodVeth(10)}) },
+		"link of the pod":          func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: agenttest.PodVeth(10)}) },
 		"address": func() {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/24")})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/24")})
 		},
 		"end of an unknown address": func() {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, "10.9.9.9/24")})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(2, "10.9.9.9/24")})
 		},
 		"end of an address on nothing": func() {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(9, "10.9.9.9/24")})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(9, "10.9.9.9/24")})
 		},
 		"end of an unknown link": func() { k.Handle(own(unix.RTM_DELLINK, device(99, "gone", "", nil))) },
 		"PVID": func() {
@@ -152,7 +151,7 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 		"nsid that is known":     func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5}) },
 		"end of an unknown nsid": func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 9}) },
 		"our own nsid": func() {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: kerneltest.OwnNSID})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: agenttest.OwnNSID})
 		},
 		"message without an nsid": func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: -1}) },
 		"nsid of a pod's table":   func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: 5, ID: 9}) },
@@ -236,7 +235,7 @@ func TestPortsAreLookedAtWhenOneChanges(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, device(4, "eth2", "", nil))
 	want("listed as new, because its message was lost", list, "eth2 veth10")
 	calls = 0
-	inPod := kerneltest.PodVeth(10)
+	inPod := agenttest.PodVeth(10)
 	inPod.Index, inPod.Lower = inPod.Index+1, 0
 	f.Put(5, inPod)
 	if list(); calls != 0 {
@@ -263,8 +262,8 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 	if k.Anonymous(func(uint64) bool { return false }) {
 		t.Error("named namespace: got anonymous")
 	}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 0))
-	f.Put(0, kerneltest.PodVeth(11))
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 0))
+	f.Put(0, agenttest.PodVeth(11))
 	want("new nsid", true, func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 0}) })
 	if !k.Anonymous(func(uint64) bool { return true }) {
 		t.Error("namespace without a known inode: got not anonymous")
@@ -285,10 +284,10 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 		delete(f.Fake[rtnetlink.NoNSID].Links, 11)
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 0})
 	})
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(12, 0))
-	f.Put(0, kerneltest.PodVeth(12))
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(12, 0))
+	f.Put(0, agenttest.PodVeth(12))
 	want("next namespace with its nsid", true, func() {
-		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 0, Address: kerneltest.Address(2, "10.0.0.9/24")})
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 0, Address: agenttest.Address(2, "10.0.0.9/24")})
 	})
 	k.Adopt(0, 4001, false)
 	if got := k.OurInodes(); got[4001] == ours[4001] {
@@ -296,7 +295,7 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 	}
 
 	// A namespace of another node is not ours, and becomes ours later.
-	stranger := kerneltest.PodVeth(13)
+	stranger := agenttest.PodVeth(13)
 	stranger.LowerNSID = 6
 	f.Put(7, stranger)
 	want("namespace of another node", true, func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 7}) })
@@ -307,10 +306,10 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 		t.Errorf("our namespaces: got %v, want two with a name", got)
 	}
 	want("namespace becomes ours", true, func() {
-		stranger.LowerNSID = kerneltest.OwnNSID
-		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(13, 7))
+		stranger.LowerNSID = agenttest.OwnNSID
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(13, 7))
 		f.Put(7, stranger)
-		k.Handle(own(unix.RTM_NEWLINK, kerneltest.HostVeth(13, 7)))
+		k.Handle(own(unix.RTM_NEWLINK, agenttest.HostVeth(13, 7)))
 		foreign := stranger
 		foreign.LowerNSID = 0
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 7, Link: foreign})
@@ -338,10 +337,10 @@ func TestWhatCannotBeReadIsListedAgain(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	want("known namespace", 1)
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(9, "10.244.0.3/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(9, "10.244.0.3/24")})
 	want("address on an unknown interface", 1)
 	f.links = unix.ENODEV
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(9, "10.244.0.3/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(9, "10.244.0.3/24")})
 	want("address on an interface that is gone", 0)
 	f.links, f.addresses = nil, busy
 	if err := k.List(); !errors.Is(err, busy) {
@@ -382,8 +381,8 @@ func TestWhatCannotBeReadIsListedAgain(t *testing.T) {
 
 func TestNSIDThatWeAssignedIsReportedOnlyOnce(t *testing.T) {
 	f, k := newFlaky(t)
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 6))
-	f.Put(6, kerneltest.PodVeth(11), "10.244.0.3/24")
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 6))
+	f.Put(6, agenttest.PodVeth(11), "10.244.0.3/24")
 	k.Adopt(6, 4001, true)
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.3 ASSIGNED 3/2")
 	for i, want := range []bool{false, true} {
@@ -395,7 +394,7 @@ func TestNSIDThatWeAssignedIsReportedOnlyOnce(t *testing.T) {
 	}
 	f.requests = 0
 	k.Adopt(6, 4001, true)
-	k.Adopt(kerneltest.OwnNSID, 1, true)
+	k.Adopt(agenttest.OwnNSID, 1, true)
 	if f.requests != 0 {
 		t.Errorf("adopted again: got %d requests, want none", f.requests)
 	}
@@ -451,21 +450,21 @@ func TestListingIsRepeated(t *testing.T) {
 
 func TestTimeOfAnAddressIsCalibratedByNewOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := kerneltest.Fake{}
-		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-		old := kerneltest.Address(2, "10.244.0.2/24")
+		f := agenttest.Fake{}
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+		old := agenttest.Address(2, "10.244.0.2/24")
 		old.Created = 100 * time.Second
-		f.Put(5, kerneltest.PodVeth(10))
+		f.Put(5, agenttest.PodVeth(10))
 		f[5].Addresses[2] = []rtnetlink.Address{old}
 		f.Own()
 		boot := time.Now().Add(-time.Hour)
-		k := New(slog.New(slog.DiscardHandler), table.New(), f, kerneltest.OwnNSID, 1, boot, "node1")
+		k := New(slog.New(slog.DiscardHandler), table.New(), f, agenttest.OwnNSID, 1, boot, "node1")
 		if err := k.List(); err != nil {
 			t.Fatal(err)
 		}
 		n := 0
 		add := func(prefix string, late time.Duration) {
-			a := kerneltest.Address(2, prefix)
+			a := agenttest.Address(2, prefix)
 			a.Created = time.Since(boot) - late
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: a})
 		}
@@ -505,13 +504,13 @@ func TestTimeOfAnAddressIsCalibratedByNewOnes(t *testing.T) {
 
 func TestTimeOfAnAddressIsThatOfTheKernelInStepsOf10ms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := kerneltest.Fake{}
-		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-		f.Put(5, kerneltest.PodVeth(10))
+		f := agenttest.Fake{}
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+		f.Put(5, agenttest.PodVeth(10))
 		f[5].Addresses[2] = []rtnetlink.Address{{Index: 2, Addr: netip.MustParseAddr("10.244.0.2"), PrefixLength: 24, Created: 50 * time.Millisecond}}
 		f.Own()
 		boot := time.Unix(1000, 3_000_000)
-		k := New(slog.New(slog.DiscardHandler), table.New(), f, kerneltest.OwnNSID, 1, boot, "node1")
+		k := New(slog.New(slog.DiscardHandler), table.New(), f, agenttest.OwnNSID, 1, boot, "node1")
 		if err := k.List(); err != nil {
 			t.Fatal(err)
 		}
@@ -530,7 +529,7 @@ func TestShortestPrefixOfAnAddressIsReported(t *testing.T) {
 	for _, order := range [][]string{{"10.244.0.3/24", "10.244.0.3/32"}, {"10.244.0.3/32", "10.244.0.3/24"}} {
 		_, k := newFlaky(t)
 		for _, a := range order {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, a)})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, a)})
 		}
 		for c, v := range k.table.Claims() {
 			if v.PrefixLength != 24 {
@@ -544,7 +543,7 @@ func TestEndOfAnAddressEndsTheFramesOfItsHolder(t *testing.T) {
 	const addr = "10.244.0.2"
 	f, k := newFlaky(t)
 	f.Put(rtnetlink.NoNSID, device(3, "eth0", "", nil), addr+"/24")
-	f.Put(6, rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Lower: 3, LowerNSID: kerneltest.OwnNSID}, addr+"/24")
+	f.Put(6, rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Lower: 3, LowerNSID: agenttest.OwnNSID}, addr+"/24")
 	if err := k.List(); err != nil {
 		t.Fatal(err)
 	}
@@ -580,11 +579,11 @@ func TestEndOfAnAddressEndsTheFramesOfItsHolder(t *testing.T) {
 			k.AddFrame(frame, seenNow())
 		}
 		forgotten = 0
-		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: c.nsid, Address: kerneltest.Address(c.at, addr+"/24")})
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: c.nsid, Address: agenttest.Address(c.at, addr+"/24")})
 		if got := remaining(); got != c.want || forgotten != c.ends {
 			t.Errorf("%s loses the address: got frames %q, %d ended, want %q and %d", c.name, got, forgotten, c.want, c.ends)
 		}
-		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: c.nsid, Address: kerneltest.Address(c.at, addr+"/24")})
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: c.nsid, Address: agenttest.Address(c.at, addr+"/24")})
 	}
 }
 
@@ -594,7 +593,7 @@ func TestEndsAreRememberedForAsLongAsFramesMayBeLate(t *testing.T) {
 		sent := seenNow()
 		time.Sleep(time.Millisecond)
 		lose := func(i int) {
-			a := kerneltest.Address(2, fmt.Sprintf("10.%d.%d.1/24", i/250, i%250))
+			a := agenttest.Address(2, fmt.Sprintf("10.%d.%d.1/24", i/250, i%250))
 			for _, typ := range []uint16{unix.RTM_NEWADDR, unix.RTM_DELADDR} {
 				k.Handle(&rtnetlink.Message{Type: typ, NSID: 5, Address: a})
 			}
@@ -666,7 +665,7 @@ func TestInterfaceThatLeavesItsOwnLinkEndsIt(t *testing.T) {
 	frame := wireKey(10, ipwitnessv1.Evidence_USED, "10.244.0.9", "pods10")
 	k.AddFrame(frame, seenNow())
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.9 USED 1/10")
-	l := kerneltest.HostVeth(10, 5)
+	l := agenttest.HostVeth(10, 5)
 	l.Master, l.SlaveKind = 4, "bridge"
 	k.Handle(own(unix.RTM_NEWLINK, l))
 	if got := slices.Sorted(maps.Keys(maps.Collect(k.table.Links.All()))); !slices.Equal(got, []string{"br0"}) {
@@ -735,7 +734,7 @@ func TestEndOfAPodsInterfaceIsTheEndOfItsPair(t *testing.T) {
 		t.Fatalf("namespace behind the pair: got %d, want 2", got)
 	}
 	delete(f.Fake[5].Links, 2)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: 5, Link: kerneltest.PodVeth(10)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: 5, Link: agenttest.PodVeth(10)})
 	if got := k.own.links[10].published.GetPeerNamespace(); got != 0 || len(k.attached) != 0 {
 		t.Errorf("namespace behind the pair after its other end is gone: got %d, and %v attached, want none", got, k.attached)
 	}
@@ -745,7 +744,7 @@ func TestPeerOfAMessageIsResolved(t *testing.T) {
 	f, k := newFlaky(t)
 	f.Put(rtnetlink.NoNSID, device(3, "eth0", "", nil))
 	f.Put(rtnetlink.NoNSID, device(4, "eth1", "", nil))
-	child := rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Lower: 3, LowerNSID: kerneltest.OwnNSID}
+	child := rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Lower: 3, LowerNSID: agenttest.OwnNSID}
 	f.Put(6, child, "10.244.0.3/24")
 	if err := k.List(); err != nil {
 		t.Fatal(err)
@@ -770,21 +769,21 @@ func TestPeerOfAMessageIsResolved(t *testing.T) {
 	}
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 	// An address depends on it, so it is requested.
-	f.Put(6, rtnetlink.Link{Index: 2, Name: "net2", Kind: "macvlan", MAC: "maclan", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Lower: 4, LowerNSID: kerneltest.OwnNSID}, "10.244.0.3/24")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 6, Address: kerneltest.Address(2, "10.244.0.3/24")})
+	f.Put(6, rtnetlink.Link{Index: 2, Name: "net2", Kind: "macvlan", MAC: "maclan", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Lower: 4, LowerNSID: agenttest.OwnNSID}, "10.244.0.3/24")
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 6, Address: agenttest.Address(2, "10.244.0.3/24")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.3 ASSIGNED 4/2")
 	// A veth of a third namespace has the index of our end as its peer.
-	other := kerneltest.PodVeth(10)
+	other := agenttest.PodVeth(10)
 	other.Index, other.LowerNSID = 3, 0
 	tell(5, other)
 	if r := k.table.Interfaces.Get(table.InterfaceKey{Namespace: 2, Index: 3}); r.GetAttachment() != ipwitnessv1.InterfaceRecord_PRIVATE {
 		t.Errorf("veth whose index our end does not have as its peer: got %v, want private", r)
 	}
 	// A new interface comes with its addresses.
-	moved := rtnetlink.Link{Index: 7, Name: "net7", Kind: "macvlan", MAC: "macla7", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Lower: 3, LowerNSID: kerneltest.OwnNSID}
+	moved := rtnetlink.Link{Index: 7, Name: "net7", Kind: "macvlan", MAC: "macla7", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Lower: 3, LowerNSID: agenttest.OwnNSID}
 	f.Put(5, moved, "10.244.0.7/24")
 	tell(5, moved)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(7, "10.244.0.8/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(7, "10.244.0.8/24")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.3 ASSIGNED 4/2, 10.244.0.7 ASSIGNED 2/7, 10.244.0.8 ASSIGNED 2/7")
 }
 
@@ -792,19 +791,19 @@ func TestEndOfAPairThatMovesHereIsRequested(t *testing.T) {
 	f, k := newFlaky(t)
 	// The veth of nsid 5 has its other end in a third namespace, from where it moves here and gets
 	// another index.
-	far := rtnetlink.Link{Index: 3, Name: "net3", Kind: "veth", MAC: "farfar", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Lower: 40, LowerNSID: 8}
+	far := rtnetlink.Link{Index: 3, Name: "net3", Kind: "veth", MAC: "farfar", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Lower: 40, LowerNSID: 8}
 	f.Put(5, far, "10.244.0.3/24")
 	if err := k.List(); err != nil {
 		t.Fatal(err)
 	}
-	near := kerneltest.HostVeth(41, 5)
+	near := agenttest.HostVeth(41, 5)
 	near.Lower = 3
 	for _, fails := range []error{errors.New("busy"), nil} {
 		f.links = fails
 		incomplete := false
 		k.Incomplete = func() { incomplete = true }
 		f.Put(rtnetlink.NoNSID, near)
-		far.Lower, far.LowerNSID = 41, kerneltest.OwnNSID
+		far.Lower, far.LowerNSID = 41, agenttest.OwnNSID
 		f.Put(5, far, "10.244.0.3/24")
 		k.Handle(own(unix.RTM_NEWLINK, near))
 		if incomplete != (fails != nil) {
@@ -820,7 +819,7 @@ func TestEndOfAPairThatMovesHereIsRequested(t *testing.T) {
 }
 
 func TestMACIsReportedOnlyIfItIsOne(t *testing.T) {
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	for _, l := range []rtnetlink.Link{
 		device(1, "lo", "", func(l *rtnetlink.Link) { l.Flags |= unix.IFF_LOOPBACK }),
 		device(2, "eth0", "", nil),

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestClaimSaysWhetherTheNodeRoutesToItsSender(t *testing.T) {
@@ -34,14 +34,14 @@ func TestClaimSaysWhetherTheNodeRoutesToItsSender(t *testing.T) {
 		"its own":                           {"10.244.0.2", []rtnetlink.Hop{{Index: 10}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := kerneltest.Fake{}
+			f := agenttest.Fake{}
 			f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 20, Name: "cni0", Kind: "bridge", MAC: "bridge", ARPHRD: unix.ARPHRD_ETHER, LowerNSID: rtnetlink.NoNSID}, "10.244.0.1/24")
 			f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 30, Name: "eth0", MAC: "uplink", ARPHRD: unix.ARPHRD_ETHER, LowerNSID: rtnetlink.NoNSID}, "192.0.2.1/24")
 			for nsid, addr := range map[int32]string{5: "10.244.0.2/24", 6: "10.244.0.3/24"} {
-				host := kerneltest.HostVeth(nsid+5, nsid)
+				host := agenttest.HostVeth(nsid+5, nsid)
 				host.Master, host.SlaveKind = 20, "bridge"
 				f.Put(rtnetlink.NoNSID, host)
-				f.Put(nsid, kerneltest.PodVeth(nsid+5), addr)
+				f.Put(nsid, agenttest.PodVeth(nsid+5), addr)
 			}
 			addr := netip.MustParseAddr(test.addr)
 			f[rtnetlink.NoNSID].Routes = map[netip.Addr][]rtnetlink.Hop{addr: test.hops}

@@ -12,17 +12,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
-func newTestKernel(t testing.TB, f kerneltest.Fake) *Mirror {
+func newTestKernel(t testing.TB, f agenttest.Fake) *Mirror {
 	t.Helper()
 	f.Own()
-	k := New(slog.New(slog.DiscardHandler), table.New(), f, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+	k := New(slog.New(slog.DiscardHandler), table.New(), f, agenttest.OwnNSID, 1, time.Unix(0, 0), "node1")
 	if err := k.List(); err != nil {
 		t.Fatal("list: ", err)
 	}
@@ -60,47 +59,47 @@ func wantClaims(t *testing.T, k *Mirror, want string) {
 }
 
 func TestAddressInAPodIsClaimedAsItIsAssigned(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10))
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10))
 	k := newTestKernel(t, f)
 	wantClaims(t, k, "")
 
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "")
 }
 
 func TestEndOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
-	for name, end := range map[string]func(*Mirror, kerneltest.Fake){
-		"by RTM_DELNSID": func(k *Mirror, f kerneltest.Fake) {
+	for name, end := range map[string]func(*Mirror, agenttest.Fake){
+		"by RTM_DELNSID": func(k *Mirror, f agenttest.Fake) {
 			delete(f, 5)
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 		},
-		"by RTM_DELLINK of the host's veth": func(k *Mirror, f kerneltest.Fake) {
+		"by RTM_DELLINK of the host's veth": func(k *Mirror, f agenttest.Fake) {
 			delete(f, 5)
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
 		},
-		"by a listing after lost events": func(k *Mirror, f kerneltest.Fake) {
+		"by a listing after lost events": func(k *Mirror, f agenttest.Fake) {
 			delete(f, 5)
 			if err := k.List(); err != nil {
 				panic(err)
 			}
 		},
-		"by an answer to a request": func(k *Mirror, f kerneltest.Fake) {
+		"by an answer to a request": func(k *Mirror, f agenttest.Fake) {
 			delete(f, 5)
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(9, "10.244.0.3/24")})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(9, "10.244.0.3/24")})
 		},
-		"by reading it again": func(k *Mirror, f kerneltest.Fake) {
+		"by reading it again": func(k *Mirror, f agenttest.Fake) {
 			delete(f, 5)
 			k.Reread([]netip.Addr{netip.MustParseAddr("10.244.0.2")})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := kerneltest.Fake{}
-			f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-			f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+			f := agenttest.Fake{}
+			f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+			f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 			k := newTestKernel(t, f)
 			wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 			end(k, f)
@@ -113,14 +112,14 @@ func TestEndOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 }
 
 func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	k.Adopt(5, 4026532000, true)
 
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 5))
-	f.Put(5, kerneltest.PodVeth(11), "10.244.0.3/24")
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 5))
+	f.Put(5, agenttest.PodVeth(11), "10.244.0.3/24")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2") // already of the new namespace
 	if k.Known(4026532000) {
@@ -135,13 +134,13 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 }
 
 func TestLateEndOfANamespaceDoesNotEndTheNextWithItsID(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 5))
-	f.Put(5, kerneltest.PodVeth(11), "10.244.0.3/24")
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 5))
+	f.Put(5, agenttest.PodVeth(11), "10.244.0.3/24")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
@@ -149,16 +148,16 @@ func TestLateEndOfANamespaceDoesNotEndTheNextWithItsID(t *testing.T) {
 
 	// The file of a third namespace is found before there is a message about that namespace.
 	k.Adopt(5, 4026532000, true)
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(12, 5))
-	f.Put(5, kerneltest.PodVeth(12), "10.244.0.4/24")
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(12, 5))
+	f.Put(5, agenttest.PodVeth(12), "10.244.0.4/24")
 	k.Adopt(5, 4026532001, true)
 	wantClaims(t, k, "10.244.0.4 ASSIGNED 4/2")
 }
 
 func TestNamespaceIDsOfOtherTablesAreIgnored(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	// The pod's own table lost its id 5, which is not our id 5.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: 5, ID: 5})
@@ -166,40 +165,40 @@ func TestNamespaceIDsOfOtherTablesAreIgnored(t *testing.T) {
 }
 
 func TestMessagesWithOurOwnIDAreAboutUs(t *testing.T) {
-	f := kerneltest.Fake{}
-	eth0 := rtnetlink.Link{Index: 2, Name: "eth0", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
+	f := agenttest.Fake{}
+	eth0 := rtnetlink.Link{Index: 2, Name: "eth0", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}
 	f.Put(rtnetlink.NoNSID, eth0)
 	k := newTestKernel(t, f)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: kerneltest.OwnNSID, Address: kerneltest.Address(2, "192.0.2.1/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: agenttest.OwnNSID, Address: agenttest.Address(2, "192.0.2.1/24")})
 	wantClaims(t, k, "192.0.2.1 ASSIGNED 1/2")
 }
 
 func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
-	f := kerneltest.Fake{}
-	external := kerneltest.PodVeth(10)
+	f := agenttest.Fake{}
+	external := agenttest.PodVeth(10)
 	external.LowerNSID = 6 // its peer belongs to another node on this machine
 	f.Put(5, external, "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	wantClaims(t, k, "")
 
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
-	numbered := kerneltest.PodVeth(10)
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
+	numbered := agenttest.PodVeth(10)
 	numbered.LowerNSID = 1 // as numbered in the pod's own table
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: numbered})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 
 	f.Put(5, external, "10.244.0.2/24")
 	delete(f[rtnetlink.NoNSID].Links, 10)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
 	wantClaims(t, k, "")
 }
 
 func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 
 	for _, step := range []struct {
@@ -208,21 +207,21 @@ func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
 		want      string
 	}{
 		{0, false, ""},
-		{kerneltest.Up, false, "10.244.0.2 ASSIGNED 2/2"},
-		{kerneltest.Up, true, ""}, // a backup router of FRR
-		{kerneltest.Up | unix.IFF_LOWER_UP, true, "10.244.0.2 ASSIGNED 2/2"},
+		{agenttest.Up, false, "10.244.0.2 ASSIGNED 2/2"},
+		{agenttest.Up, true, ""}, // a backup router of FRR
+		{agenttest.Up | unix.IFF_LOWER_UP, true, "10.244.0.2 ASSIGNED 2/2"},
 		{unix.IFF_LOWER_UP, true, ""},
-		{kerneltest.Up | unix.IFF_LOWER_UP, false, "10.244.0.2 ASSIGNED 2/2"},
-		{kerneltest.Up, false, "10.244.0.2 ASSIGNED 2/2"}, // a cable was pulled
+		{agenttest.Up | unix.IFF_LOWER_UP, false, "10.244.0.2 ASSIGNED 2/2"},
+		{agenttest.Up, false, "10.244.0.2 ASSIGNED 2/2"}, // a cable was pulled
 	} {
-		eth0 := kerneltest.PodVeth(10)
+		eth0 := agenttest.PodVeth(10)
 		eth0.Flags, eth0.ProtoDown = step.flags, step.protoDown
 		f[5].Links[2] = eth0
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: eth0})
 		wantClaims(t, k, step.want)
 	}
 
-	v6 := kerneltest.Address(2, "2001:db8::2/64")
+	v6 := agenttest.Address(2, "2001:db8::2/64")
 	for _, step := range []struct {
 		flags uint32
 		want  string
@@ -236,31 +235,31 @@ func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: v6})
 		wantClaims(t, k, step.want)
 	}
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "127.0.0.2/8")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, "127.0.0.2/8")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 DAD_FAILED 2/2")
 }
 
 func TestAddressWithTwoPrefixLengthsIsOneClaim(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/32")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/32")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/32")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/32")})
 	wantClaims(t, k, "")
 }
 
 func TestHolderWithTwoPeersIsOneClaimUntilBothAreGone(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10))
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10))
 	k := newTestKernel(t, f)
 	for _, typ := range []uint16{unix.RTM_NEWADDR, unix.RTM_DELADDR} {
 		for i, peer := range []string{"10.244.0.3", "10.244.0.4"} {
-			a := kerneltest.Address(2, "10.244.0.2/32")
+			a := agenttest.Address(2, "10.244.0.2/32")
 			a.Peer = netip.MustParseAddr(peer)
 			k.Handle(&rtnetlink.Message{Type: typ, NSID: 5, Address: a})
 			if typ == unix.RTM_NEWADDR || i == 0 {
@@ -272,19 +271,19 @@ func TestHolderWithTwoPeersIsOneClaimUntilBothAreGone(t *testing.T) {
 }
 
 func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	r := tabletest.Follow(k.table)
+	r := agenttest.Follow(k.table)
 	// CNI DEL and ADD in one sandbox, before the reporter takes any change.
 	delete(f[rtnetlink.NoNSID].Links, 10)
 	delete(f[5].Links, 2)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 5))
-	f.Put(5, kerneltest.PodVeth(11), "10.244.0.3/24")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(11, 5)})
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.3/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 5))
+	f.Put(5, agenttest.PodVeth(11), "10.244.0.3/24")
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(11, 5)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.3/24")})
 	m := r.Take(time.Now())
 	ended := false
 	for _, n := range m.GetNamespaces() {
@@ -297,13 +296,13 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 }
 
 func TestAddressThatIsGoneOnRereadIsNoLongerClaimed(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24", "10.244.0.3/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24", "10.244.0.3/24")
 	k := newTestKernel(t, f)
-	r := tabletest.Follow(k.table)
+	r := agenttest.Follow(k.table)
 
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.3/24") // its RTM_DELADDR is still in the queue
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.3/24") // its RTM_DELADDR is still in the queue
 	k.Reread([]netip.Addr{netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.3")})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 2/2")
 	m := r.Take(time.Now())
@@ -318,14 +317,14 @@ func TestAddressThatIsGoneOnRereadIsNoLongerClaimed(t *testing.T) {
 }
 
 func TestListingRecoversLostEvents(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.9/24")
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 6))
-	f.Put(6, kerneltest.PodVeth(11), "10.244.0.3/24")
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.9/24")
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 6))
+	f.Put(6, agenttest.PodVeth(11), "10.244.0.3/24")
 	if err := k.List(); err != nil {
 		t.Fatal(err)
 	}
@@ -333,9 +332,9 @@ func TestListingRecoversLostEvents(t *testing.T) {
 }
 
 func TestFrameFromBeforeTheEndOfItsHolderIsDropped(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	var forgotten []table.ClaimKey
 	k.ClaimEnded = func(keys []table.ClaimKey) { forgotten = append(forgotten, keys...) }
@@ -343,7 +342,7 @@ func TestFrameFromBeforeTheEndOfItsHolderIsDropped(t *testing.T) {
 
 	k.AddFrame(frame, sent)
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.2 USED 1/10")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "")
 	if len(forgotten) != 1 || forgotten[0] != frame {
 		t.Errorf("bindings that the observer must forget: got %v", forgotten)
@@ -369,41 +368,41 @@ func TestFrameFromBeforeTheEndOfItsHolderIsDropped(t *testing.T) {
 }
 
 func TestFrameOfAPortThatEndedIsDropped(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10))
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10))
 	k := newTestKernel(t, f)
 	frame, sent := wireKey(10, ipwitnessv1.Evidence_ANNOUNCED, "10.244.0.7", "pods10"), seenNow()
 	k.AddFrame(frame, sent)
 	wantClaims(t, k, "10.244.0.7 ANNOUNCED 1/10")
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
 	wantClaims(t, k, "")
 	k.AddFrame(frame, sent)
 	wantClaims(t, k, "")
 }
 
 func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testing.T) {
-	foreign := kerneltest.PodVeth(10)
+	foreign := agenttest.PodVeth(10)
 	foreign.LowerNSID = 0 // our own namespace, as numbered in the pod's table
 	for name, resolve := range map[string]func(*Mirror){
 		"our end tells": func(k *Mirror) {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
 		},
 		"an address depends on it": func(k *Mirror) {
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/24")})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: agenttest.Address(2, "10.244.0.2/24")})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := kerneltest.Fake{}
-			f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 1, Name: "lo", Flags: kerneltest.Up | unix.IFF_LOOPBACK})
-			f.Put(5, rtnetlink.Link{Index: 1, Name: "lo", Flags: kerneltest.Up | unix.IFF_LOOPBACK, LowerNSID: rtnetlink.NoNSID})
+			f := agenttest.Fake{}
+			f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 1, Name: "lo", Flags: agenttest.Up | unix.IFF_LOOPBACK})
+			f.Put(5, rtnetlink.Link{Index: 1, Name: "lo", Flags: agenttest.Up | unix.IFF_LOOPBACK, LowerNSID: rtnetlink.NoNSID})
 			k := newTestKernel(t, f)
 
-			alone := kerneltest.HostVeth(10, rtnetlink.NoNSID)
+			alone := agenttest.HostVeth(10, rtnetlink.NoNSID)
 			alone.Lower = 0 // as reported before the pair is complete
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: alone})
-			f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-			f.Put(5, kerneltest.PodVeth(10))
+			f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+			f.Put(5, agenttest.PodVeth(10))
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: foreign})
 			if n := len(maps.Collect(k.table.Namespaces.All())); n != 1 {
 				t.Fatalf("namespaces before the peer is known: got %d, want only our own", n)
@@ -417,9 +416,9 @@ func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testi
 }
 
 func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	k.Adopt(5, 4000, true)
 	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}}, nil, nil)

@@ -5,17 +5,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // The userspace datapath of Open vSwitch makes its ports promiscuous, and creates a TAP device.
 func TestPortsOfTheUserspaceDatapathOfOpenVSwitch(t *testing.T) {
-	f := kerneltest.Fake{}
-	port := rtnetlink.Link{Index: 20, Name: "veth20", Kind: "veth", MAC: "veth20", Flags: kerneltest.Up, Lower: 2, LowerNSID: 5}
+	f := agenttest.Fake{}
+	port := rtnetlink.Link{Index: 20, Name: "veth20", Kind: "veth", MAC: "veth20", Flags: agenttest.Up, Lower: 2, LowerNSID: 5}
 	f.Put(rtnetlink.NoNSID, port)
-	f.Put(5, kerneltest.PodVeth(20))
+	f.Put(5, agenttest.PodVeth(20))
 	k := newTestKernel(t, f)
 	tap := rtnetlink.Link{Index: 30, Name: "ovs-netdev", Kind: "tun", MAC: "netdev", LowerNSID: rtnetlink.NoNSID}
 	set := func(l rtnetlink.Link) {

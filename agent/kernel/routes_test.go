@@ -9,16 +9,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestRoutesOfContestedAddressesAreLookedUpAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		addr := netip.MustParseAddr("10.244.0.2")
-		f := kerneltest.Fake{}
-		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-		f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/32")
+		f := agenttest.Fake{}
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+		f.Put(5, agenttest.PodVeth(10), "10.244.0.2/32")
 		k := newTestKernel(t, f)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -48,11 +48,11 @@ func TestRoutesOfContestedAddressesAreLookedUpAgain(t *testing.T) {
 
 func TestClaimsToAContestedAddressSayWhereItsRouteLeads(t *testing.T) {
 	addr, other := netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.9")
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 30, Name: "tunl0", Kind: "ipip", Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}, "10.244.0.2/32")
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 30, Name: "tunl0", Kind: "ipip", Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}, "10.244.0.2/32")
 	for _, nsid := range []int32{5, 6} {
-		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(nsid+5, nsid))
-		f.Put(nsid, kerneltest.PodVeth(nsid+5), "10.244.0.2/32")
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(nsid+5, nsid))
+		f.Put(nsid, agenttest.PodVeth(nsid+5), "10.244.0.2/32")
 	}
 	routes := map[netip.Addr][]rtnetlink.Hop{}
 	f[rtnetlink.NoNSID].Routes = routes

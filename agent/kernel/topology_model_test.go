@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // TestLinksEqualThoseOfAFreshListing changes the wiring of a host at random. After each step, it
@@ -43,7 +43,7 @@ func TestLinksEqualThoseOfAFreshListing(t *testing.T) {
 type wirings struct {
 	t      *testing.T
 	r      *rand.Rand
-	f      kerneltest.Fake
+	f      agenttest.Fake
 	k      *Mirror
 	next   int32
 	frames uint16
@@ -53,7 +53,7 @@ type wirings struct {
 
 func newWirings(t *testing.T, seed uint64) *wirings {
 	t.Helper()
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	bridge := func(l *rtnetlink.Link) { l.DefaultPVID = 1 }
 	for _, l := range []rtnetlink.Link{
 		device(101, "eth0", "", nil), device(102, "eth1", "", nil), device(103, "bond0", "bond", nil),
@@ -212,10 +212,10 @@ func (w *wirings) step() {
 		w.set(device(i+1, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i }))
 		w.set(w.own()[i])
 	case 9:
-		w.f.Put(1000+i, kerneltest.PodVeth(i), fmt.Sprintf("10.0.%d.%d/16", i/250, i%250+1))
-		w.f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(i, 1000+i))
+		w.f.Put(1000+i, agenttest.PodVeth(i), fmt.Sprintf("10.0.%d.%d/16", i/250, i%250+1))
+		w.f.Put(rtnetlink.NoNSID, agenttest.HostVeth(i, 1000+i))
 		w.k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1000 + i})
-		w.set(kerneltest.HostVeth(i, 1000+i))
+		w.set(agenttest.HostVeth(i, 1000+i))
 		w.k.Adopt(1000+i, inodeOf(1000+i), false)
 	case 10:
 		switch l := w.pick("vlan", "veth", "bridge", "macvlan", "bond", ""); {
@@ -253,7 +253,7 @@ func inodeOf(nsid int32) uint64 { return uint64(10000 + nsid) }
 func (w *wirings) other() int32 {
 	var all []int32
 	for nsid := range w.f {
-		if nsid != rtnetlink.NoNSID && nsid != kerneltest.OwnNSID {
+		if nsid != rtnetlink.NoNSID && nsid != agenttest.OwnNSID {
 			all = append(all, nsid)
 		}
 	}
@@ -273,7 +273,7 @@ func (w *wirings) inside(nsid, i int32) {
 	l := ns.Links[ports[w.r.IntN(len(ports))]]
 	switch {
 	case w.r.IntN(3) == 0 && len(ports) < 4:
-		l = rtnetlink.Link{Index: i, Name: fmt.Sprintf("port%d", i), MAC: "port", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: bridge, LowerNSID: rtnetlink.NoNSID}
+		l = rtnetlink.Link{Index: i, Name: fmt.Sprintf("port%d", i), MAC: "port", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Master: bridge, LowerNSID: rtnetlink.NoNSID}
 		if w.r.IntN(3) == 0 {
 			l.Kind = "tun"
 		}
@@ -302,7 +302,7 @@ func (w *wirings) address(l rtnetlink.Link, prefix string) {
 		return
 	}
 	w.log = append(w.log, fmt.Sprintf("address %s of %d is added or removed", prefix, l.Index))
-	typ, a := uint16(unix.RTM_NEWADDR), kerneltest.Address(l.Index, prefix)
+	typ, a := uint16(unix.RTM_NEWADDR), agenttest.Address(l.Index, prefix)
 	if on := w.f[rtnetlink.NoNSID].Addresses[l.Index]; slices.Contains(on, a) {
 		typ, w.f[rtnetlink.NoNSID].Addresses[l.Index] = unix.RTM_DELADDR, slices.DeleteFunc(on, func(have rtnetlink.Address) bool { return have == a })
 	} else {
@@ -325,7 +325,7 @@ func (w *wirings) compare() {
 	w.t.Helper()
 	fresh := newTestKernel(w.t, w.f)
 	for nsid := range w.f {
-		if nsid != rtnetlink.NoNSID && nsid != kerneltest.OwnNSID {
+		if nsid != rtnetlink.NoNSID && nsid != agenttest.OwnNSID {
 			fresh.Adopt(nsid, inodeOf(nsid), false)
 		}
 	}

@@ -7,15 +7,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	own := func(index int32, name, kind string, more func(*rtnetlink.Link), addrs ...string) {
-		l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
+		l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}
 		if more != nil {
 			more(&l)
 		}
@@ -40,14 +40,14 @@ func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	own(24, "uplink", "veth", func(l *rtnetlink.Link) { l.Lower, l.LowerNSID = 2, 9 }, "198.51.100.2/24")
 	pod := func(nsid int32, l rtnetlink.Link) { f.Put(nsid, l) }
 	for nsid, host := range map[int32]int32{5: 20, 6: 21, 7: 22, 8: 23} {
-		pod(nsid, kerneltest.PodVeth(host))
+		pod(nsid, agenttest.PodVeth(host))
 	}
-	switchPort := kerneltest.PodVeth(24)
+	switchPort := agenttest.PodVeth(24)
 	switchPort.Master = 3 // a bridge in the other namespace
 	pod(9, switchPort)
-	pod(10, rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", Flags: kerneltest.Up, Lower: 2, LowerNSID: kerneltest.OwnNSID})
-	pod(10, rtnetlink.Link{Index: 3, Name: "net2", Kind: "vlan", VLAN: 30, MAC: "vlan30", Flags: kerneltest.Up, Lower: 2, LowerNSID: kerneltest.OwnNSID})
-	pod(5, rtnetlink.Link{Index: 3, Name: "k6t-eth0", Kind: "bridge", MAC: "inside", Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID})
+	pod(10, rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", Flags: agenttest.Up, Lower: 2, LowerNSID: agenttest.OwnNSID})
+	pod(10, rtnetlink.Link{Index: 3, Name: "net2", Kind: "vlan", VLAN: 30, MAC: "vlan30", Flags: agenttest.Up, Lower: 2, LowerNSID: agenttest.OwnNSID})
+	pod(5, rtnetlink.Link{Index: 3, Name: "k6t-eth0", Kind: "bridge", MAC: "inside", Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID})
 	k := newTestKernel(t, f)
 
 	got := map[string]string{}
@@ -116,7 +116,7 @@ func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	}
 
 	// The bridge gets an address, so the node routes for its ports from now on.
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(5, "10.9.0.1/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: agenttest.Address(5, "10.9.0.1/24")})
 	if !k.table.Links.Get("br-iso").GetRouted() {
 		t.Error("bridge with a unicast address: got a link that is not routed")
 	}
@@ -133,7 +133,7 @@ func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 
 // device returns an interface of our own namespace with usual properties.
 func device(index int32, name, kind string, more func(*rtnetlink.Link)) rtnetlink.Link {
-	l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
+	l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}
 	if more != nil {
 		more(&l)
 	}
@@ -169,7 +169,7 @@ func TestPeersAreTheTwoEndsOfAPair(t *testing.T) {
 		"our end has another peer":  {func(host *link, _ *namespace, _ *rtnetlink.Link) { host.Lower = 3 }, false},
 		"the other end has another": {func(_ *link, _ *namespace, m *rtnetlink.Link) { m.Lower = 11 }, false},
 	} {
-		host, ns, m := &link{Link: kerneltest.HostVeth(10, 5)}, &namespace{nsid: 5}, kerneltest.PodVeth(10)
+		host, ns, m := &link{Link: agenttest.HostVeth(10, 5)}, &namespace{nsid: 5}, agenttest.PodVeth(10)
 		if c.change(host, ns, &m); isPeer(host, ns, m) != c.want {
 			t.Errorf("%s: got peers %v, want %v", name, !c.want, c.want)
 		}
@@ -181,7 +181,7 @@ func TestPrefixOfALANIsShorterThanAnAddress(t *testing.T) {
 		"192.0.2.1/24": true, "192.0.2.1/31": true, "192.0.2.1/32": false, "2001:db8::1/64": true, "2001:db8::1/128": false, "fe80::1/64": false, "169.254.0.1/16": false, "127.0.0.1/8": false,
 	} {
 		l := &link{addrs: addresses{}}
-		l.addrs.set(kerneltest.Address(1, prefix))
+		l.addrs.set(agenttest.Address(1, prefix))
 		if got := hasPrefix(l); got != want {
 			t.Errorf("%s: got a LAN prefix %v, want %v", prefix, got, want)
 		}
@@ -215,7 +215,7 @@ func TestBridgesThatPairsConnectAreOneLink(t *testing.T) {
 	// Two pairs connect two bridges each, and a third connects all four. The order in which they are
 	// looked at is random.
 	for range 20 {
-		f := kerneltest.Fake{}
+		f := agenttest.Fake{}
 		for index, name := range map[int32]string{2: "br-d", 3: "br-c", 4: "br-b", 5: "br-a"} {
 			f.Put(rtnetlink.NoNSID, device(index, name, "bridge", nil))
 		}
@@ -236,7 +236,7 @@ func wantFrame(t *testing.T, k *Mirror, index int32, want string, tags ...uint16
 }
 
 func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	filtering := func(l *rtnetlink.Link) { l.Filtering, l.DefaultPVID = true, 1 }
 	for _, l := range []rtnetlink.Link{
 		device(1, "lo", "", func(l *rtnetlink.Link) { l.Flags |= unix.IFF_LOOPBACK }),
@@ -247,10 +247,10 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		f.Put(rtnetlink.NoNSID, l)
 	}
 	for host, nsid := range map[int32]int32{20: 5, 21: 6, 22: 7} {
-		l := kerneltest.HostVeth(host, nsid)
+		l := agenttest.HostVeth(host, nsid)
 		l.Master, l.SlaveKind = 4, "bridge"
 		f.Put(rtnetlink.NoNSID, l)
-		f.Put(nsid, kerneltest.PodVeth(host), "10.0.0.5/24")
+		f.Put(nsid, agenttest.PodVeth(host), "10.0.0.5/24")
 	}
 	f[rtnetlink.NoNSID].PVIDs = map[int32]uint16{4: 1, 5: 1, 20: 10, 21: 20}
 	k := newTestKernel(t, f)
@@ -276,7 +276,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	}
 
 	// The node has an address on VLAN 10, and routes for that VLAN only.
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(6, "10.0.0.1/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: agenttest.Address(6, "10.0.0.1/24")})
 	for name, want := range map[string]bool{"br0.10": true, "br0.20": false, "br0.1": false} {
 		if got := k.table.Links.Get(name); got == nil || got.GetRouted() != want {
 			t.Errorf("link %s: got %v, want routed %v", name, got, want)
@@ -301,7 +301,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: l})
 	}
 	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 32}, PVID: 1})
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(31, "10.9.0.1/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: agenttest.Address(31, "10.9.0.1/24")})
 	for _, vid := range []uint16{1, 20} {
 		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 32}, PVID: vid})
 		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 22}, PVID: 20}) // another port is on that VLAN
@@ -329,7 +329,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 }
 
 func TestVLANDeviceInABridgeTakesItsVLANThere(t *testing.T) {
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	for _, l := range []rtnetlink.Link{
 		device(2, "eth0", "", nil),
 		device(3, "eth0.30", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN, l.Master, l.SlaveKind = 2, 30, 4, "bridge" }),
@@ -366,7 +366,7 @@ func TestVLANDeviceInABridgeTakesItsVLANThere(t *testing.T) {
 }
 
 func TestVethPairsInsideTheHost(t *testing.T) {
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	pair := func(a, b, masterA, masterB int32) {
 		for index, l := range map[int32][2]int32{a: {b, masterA}, b: {a, masterB}} {
 			f.Put(rtnetlink.NoNSID, device(index, fmt.Sprintf("in%d", index), "veth", func(m *rtnetlink.Link) {
@@ -388,7 +388,7 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 		"in10": "in10", "in11": "in10", "in12": "br-a", "in13": "br-a", "br-a": "br-a",
 		"in14": "br-b", "in15": "br-b", "br-b": "br-b", "br-c": "br-b", "br-d": "br-d",
 	})
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(13, "10.1.0.1/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: agenttest.Address(13, "10.1.0.1/24")})
 	if !k.table.Links.Get("br-a").GetRouted() {
 		t.Error("bridge with the node's address behind a veth: got a link that is not routed")
 	}
@@ -411,20 +411,20 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 }
 
 func TestUplinkThatIsAPortOfABridge(t *testing.T) {
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	f.Put(rtnetlink.NoNSID, device(4, "br-ext", "bridge", nil))
 	for host, nsid := range map[int32]int32{20: 5, 21: 6} {
-		l := kerneltest.HostVeth(host, nsid)
+		l := agenttest.HostVeth(host, nsid)
 		l.Master, l.SlaveKind = 4, "bridge"
 		f.Put(rtnetlink.NoNSID, l)
-		inside := kerneltest.PodVeth(host)
+		inside := agenttest.PodVeth(host)
 		inside.Master = 9 // a bridge in the other namespace
 		f.Put(nsid, inside)
 	}
 	// In one namespace the bridge is a switch. In the other it belongs to a virtual machine,
 	// as KubeVirt sets it up.
-	f.Put(5, rtnetlink.Link{Index: 3, Name: "port2", Kind: "veth", MAC: "switch", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: 9, Lower: 2, LowerNSID: 8})
-	f.Put(6, rtnetlink.Link{Index: 3, Name: "tap0", Kind: "tun", MAC: "taptap", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: 9, LowerNSID: rtnetlink.NoNSID})
+	f.Put(5, rtnetlink.Link{Index: 3, Name: "port2", Kind: "veth", MAC: "switch", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Master: 9, Lower: 2, LowerNSID: 8})
+	f.Put(6, rtnetlink.Link{Index: 3, Name: "tap0", Kind: "tun", MAC: "taptap", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Master: 9, LowerNSID: rtnetlink.NoNSID})
 	k := newTestKernel(t, f)
 	want := func(when string, first, second bool) {
 		t.Helper()
@@ -435,11 +435,11 @@ func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 		}
 	}
 	want("without an address", false, false)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(4, "192.0.2.1/24")})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: agenttest.Address(4, "192.0.2.1/24")})
 	want("with an address on the bridge", true, false)
 
 	// The virtual machine's bridge becomes a switch: another of its ports leads out.
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 6, Link: rtnetlink.Link{Index: 4, Name: "eth1", MAC: "nicnic", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: 9, LowerNSID: rtnetlink.NoNSID}})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 6, Link: rtnetlink.Link{Index: 4, Name: "eth1", MAC: "nicnic", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, Master: 9, LowerNSID: rtnetlink.NoNSID}})
 	want("with hardware on the other bridge", true, true)
 
 	// The namespace is named as a pod.

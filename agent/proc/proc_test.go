@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestStatusOfAProcessWithAnyName(t *testing.T) {
@@ -40,8 +40,8 @@ func TestStatusOfAProcessWithAnyName(t *testing.T) {
 }
 
 func TestProcessesAreReadFromTheirDirectories(t *testing.T) {
-	p := proctest.New(t)
-	p.Put(7, 1, "nginx", 99, 4026531840, "/docker/"+proctest.InnerID)
+	p := agenttest.NewTree(t)
+	p.Put(7, 1, "nginx", 99, 4026531840, "/docker/"+agenttest.InnerID)
 	d := Dir(p.Dir)
 	if got, err := d.Process(7); err != nil || got != (Process{PID: 7, Parent: 1, Name: "nginx", Start: 99}) {
 		t.Errorf("process: got %+v and error %v", got, err)
@@ -49,7 +49,7 @@ func TestProcessesAreReadFromTheirDirectories(t *testing.T) {
 	if got, err := d.Netns(7); err != nil || got != 4026531840 {
 		t.Errorf("network namespace: got %d and error %v", got, err)
 	}
-	if got := d.Container(7); got.ID != proctest.InnerID {
+	if got := d.Container(7); got.ID != agenttest.InnerID {
 		t.Errorf("container: got %+v", got)
 	}
 	p.End(7)

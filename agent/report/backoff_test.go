@@ -23,9 +23,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // fakeClient creates streams without gRPC, so that tests can control their time.
@@ -262,7 +262,7 @@ func TestPongFollowsEarlierChanges(t *testing.T) {
 			t.Fatalf("first message: got %v, want a snapshot", m)
 		}
 		// The aggregator does not read, so the sender is blocked by the first change.
-		change := func(i int) { tab.Update(func() { tab.Add(tabletest.Claim(i), table.Claim{Count: 1}, time.Now()) }) }
+		change := func(i int) { tab.Update(func() { tab.Add(agenttest.Claim(i), table.Claim{Count: 1}, time.Now()) }) }
 		change(1)
 		synctest.Wait()
 		for i := range 10 {
@@ -300,7 +300,7 @@ func TestBlockedAggregatorDoesNotDelayOthers(t *testing.T) {
 		good, stopGood := call()
 		<-good.sent
 		for i := range 10_000 {
-			tab.Update(func() { tab.Add(tabletest.Claim(i%10), table.Claim{Count: 1}, time.Now()) })
+			tab.Update(func() { tab.Add(agenttest.Claim(i%10), table.Claim{Count: 1}, time.Now()) })
 			if m := <-good.sent; len(m.GetClaims()) != 1 {
 				t.Fatalf("change %d: got %d claims, want one", i, len(m.GetClaims()))
 			}
@@ -373,7 +373,7 @@ func TestReasonOfTheAggregatorIsLoggedIfNothingCanBeSent(t *testing.T) {
 		close(c.broken)
 		synctest.Wait()
 		tries := c.tries.Load()
-		tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
+		tab.Update(func() { tab.Add(agenttest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 		synctest.Wait()
 		if got := c.tries.Load(); got != tries {
 			t.Errorf("messages sent on a broken stream: got %d more, want none", got-tries)
@@ -423,7 +423,7 @@ func TestUnreachableAggregatorIsLoggedOnceAndReconnected(t *testing.T) {
 	for range 10 {
 		<-tried
 	}
-	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
+	tab.Update(func() { tab.Add(agenttest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 	close(there)
 	s := <-agg.streams
 	s.t = t

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestAddressIsContestedWhileAnyAggregatorWantsIt(t *testing.T) {
@@ -60,17 +60,17 @@ func TestContestsAreLimited(t *testing.T) {
 	}
 	one := all.of()
 	for i := range maxContests + 10 {
-		one.set(tabletest.Claim(i).Address, true)
+		one.set(agenttest.Claim(i).Address, true)
 	}
 	wantLines("after ten refusals", 1)
 	if looked != maxContests || len(one.held) != maxContests {
 		t.Errorf("contests: got %d, %d held, want %d", looked, len(one.held), maxContests)
 	}
-	one.set(tabletest.Claim(0).Address, false)
-	one.set(tabletest.Claim(maxContests).Address, true)
-	if _, held := one.held[tabletest.Claim(maxContests).Address]; !held {
+	one.set(agenttest.Claim(0).Address, false)
+	one.set(agenttest.Claim(maxContests).Address, true)
+	if _, held := one.held[agenttest.Claim(maxContests).Address]; !held {
 		t.Error("an address was refused when there was room again")
 	}
-	one.set(tabletest.Claim(maxContests+1).Address, true)
+	one.set(agenttest.Claim(maxContests+1).Address, true)
 	wantLines("after there was room meanwhile", 2)
 }

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // fakeAggregator passes its streams to a test.
@@ -101,7 +101,7 @@ func startSharing(t *testing.T, r *Reporter, served *ipwitnessv1.PartitionSet) f
 
 func TestStreamBeginsWithASnapshotAndContinuesWithChanges(t *testing.T) {
 	tab := table.New()
-	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
+	tab.Update(func() { tab.Add(agenttest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
 	s := startReporter(t, r)()
 
@@ -109,7 +109,7 @@ func TestStreamBeginsWithASnapshotAndContinuesWithChanges(t *testing.T) {
 	if m.GetSequence() != 1 || m.GetHello().GetNode() != "node1" || !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 1 {
 		t.Fatalf("first message: got %v, want hello and a complete snapshot", m)
 	}
-	tab.Update(func() { tab.Add(tabletest.Claim(2), table.Claim{Count: 1}, time.Now()) })
+	tab.Update(func() { tab.Add(agenttest.Claim(2), table.Claim{Count: 1}, time.Now()) })
 	if m = s.next(); m.GetSequence() != 2 || m.GetHello() != nil || m.GetSnapshotBegin() || len(m.GetClaims()) != 1 {
 		t.Fatalf("second message: got %v, want one change", m)
 	}
@@ -131,7 +131,7 @@ func TestReporterReconnectsAndSendsMissedChanges(t *testing.T) {
 		t.Fatalf("snapshot of an empty table: got %v", m)
 	}
 	first.end <- context.Canceled
-	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
+	tab.Update(func() { tab.Add(agenttest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 	second := next()
 	if m := second.next(); m.GetSequence() != 1 || m.GetHello() == nil || len(m.GetClaims()) != 1 {
 		t.Fatalf("first message of the second stream: got %v, want hello and the claim", m)
@@ -148,7 +148,7 @@ func TestCheckIsAnsweredAfterItsChanges(t *testing.T) {
 			readable = true
 			return false
 		}
-		tab.Update(func() { tab.Add(tabletest.Claim(9), table.Claim{Count: 1}, time.Now()) })
+		tab.Update(func() { tab.Add(agenttest.Claim(9), table.Claim{Count: 1}, time.Now()) })
 		asked <- addrs
 		return true
 	}
@@ -200,7 +200,7 @@ func TestAnAggregatorGetsTheClaimsOfItsPartitions(t *testing.T) {
 	of := make(map[int]int) // number of claims by partition
 	tab.Update(func() {
 		for i := range claims {
-			k := tabletest.Claim(i)
+			k := agenttest.Claim(i)
 			of[ipwitnessv1.Partition(k.Address)]++
 			tab.Add(k, table.Claim{Count: 1}, time.Now())
 		}

@@ -16,11 +16,11 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 	"github.com/ipwitness/ipwitness/tests/alone"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -62,7 +62,7 @@ func TestFramesOfAllPortsBecomeClaims(t *testing.T) {
 		w.send("b", macB, target)
 		w.awaitCount(b, macB, target, 1)
 
-		w.tell(unix.RTM_NEWLINK, rtnetlink.Link{Index: 9999, Name: "gone", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID})
+		w.tell(unix.RTM_NEWLINK, rtnetlink.Link{Index: 9999, Name: "gone", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID})
 		d := w.add("d")
 		w.awaitPorts("a c d")
 		if _, problems := w.Ports(); len(problems) != 0 {

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -57,7 +57,7 @@ func newWatched(t *testing.T, mode bpf.Mode, include, exclude []string) *watched
 	}
 	t.Cleanup(func() { _ = obs.Close() })
 	w := &watched{t: t, table: table.New()}
-	w.kernel = testKernel(t, kerneltest.Fake{}, w.table)
+	w.kernel = testKernel(t, agenttest.Fake{}, w.table)
 	w.Wire = New(slog.New(slog.NewTextHandler(&w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), w.kernel, w.table, obs, mode, include, exclude)
 	w.StatusChanged = func() { w.status.Add(1) }
 	return w
@@ -83,7 +83,7 @@ func (w *watched) add(name string) rtnetlink.Link {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	link := rtnetlink.Link{Index: int32(l.Attrs().Index), Name: name, MAC: "hosts1", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
+	link := rtnetlink.Link{Index: int32(l.Attrs().Index), Name: name, MAC: "hosts1", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}
 	w.tell(unix.RTM_NEWLINK, link)
 	return link
 }

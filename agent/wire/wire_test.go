@@ -8,11 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	"github.com/ipwitness/ipwitness/bpf"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
@@ -38,14 +37,14 @@ func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
 }
 
 func TestAgeOfAFrameBeginsInTheKernel(t *testing.T) {
-	f := kerneltest.Fake{}
-	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-	f.Put(5, kerneltest.PodVeth(10))
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+	f.Put(5, agenttest.PodVeth(10))
 	tab := table.New()
 	k := testKernel(t, f, tab)
 	const ago = 10 * time.Second
 	begin := time.Now()
-	ev := bpf.Event{Ktime: monotonic(t) - ago, Ifindex: 10, Kind: bpf.Used, Frames: 1, Addr: tabletest.Claim(1).Address}
+	ev := bpf.Event{Ktime: monotonic(t) - ago, Ifindex: 10, Kind: bpf.Used, Frames: 1, Addr: agenttest.Claim(1).Address}
 	(&Wire{kernel: k}).frame(&ev)
 	c := tab.Attach().Take(time.Now()).GetClaims()[0]
 	// Allow twice the time, because the two clocks may be read far apart on a busy machine.
@@ -63,16 +62,16 @@ func BenchmarkFrame(b *testing.B) {
 		begin, most int // bindings at the start, and at most
 	}{{"new", 0, full}, {"known", 1000, 1000}, {"no room", full, 1 << 24}} {
 		b.Run(c.name, func(b *testing.B) {
-			f := kerneltest.Fake{}
-			f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
-			f.Put(5, kerneltest.PodVeth(10))
+			f := agenttest.Fake{}
+			f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+			f.Put(5, agenttest.PodVeth(10))
 			tab := table.New()
 			k := testKernel(b, f, tab)
-			tabletest.Follow(tab)
+			agenttest.Follow(tab)
 			w := &Wire{kernel: k}
 			ev := bpf.Event{Ktime: monotonic(b), Ifindex: 10, Kind: bpf.Used, Frames: 1}
 			processFrame := func(i int) {
-				ev.Addr = tabletest.Claim(i).Address
+				ev.Addr = agenttest.Claim(i).Address
 				ev.SHA = bpf.MAC{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}
 				ev.Source = ev.SHA
 				ev.Ktime += time.Microsecond
@@ -109,10 +108,10 @@ func monotonic(t testing.TB) time.Duration {
 }
 
 // testKernel returns a Mirror of a fake.
-func testKernel(t testing.TB, f kerneltest.Fake, tab *table.Table) *kernel.Mirror {
+func testKernel(t testing.TB, f agenttest.Fake, tab *table.Table) *kernel.Mirror {
 	t.Helper()
 	f.Own()
-	k := kernel.New(slog.New(slog.DiscardHandler), tab, f, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+	k := kernel.New(slog.New(slog.DiscardHandler), tab, f, agenttest.OwnNSID, 1, time.Unix(0, 0), "node1")
 	if err := k.List(); err != nil {
 		t.Fatal("list: ", err)
 	}

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/form"
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
@@ -184,7 +184,7 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	}
 	n, _ := newTestNames(t, inode)
 	n.netnsDirs = []string{dir}
-	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.240.0.2/24")})
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: agenttest.Address(2, "10.240.0.2/24")})
 	if err := os.Mkdir(n.cni.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

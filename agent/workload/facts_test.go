@@ -16,12 +16,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
@@ -34,7 +32,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
 	resultWithout := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Source: "cni-result"}
 	person := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Name: "blue", Source: "netns"}
-	generatedName := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + proctest.PodUID, Source: "netns"}
+	generatedName := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + agenttest.PodUID, Source: "netns"}
 	cgroup := proc.Container{ID: "c-cgroup", Pod: "u-cgroup"}
 	pause := proc.Process{PID: 7, Name: "pause"}
 	for name, c := range map[string]struct {
@@ -50,7 +48,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 		"result without ids":      {facts{result: resultWithout, container: cgroup}, "POD net/by-cni u-cgroup c-cgroup   by cni-result, containerId:cgroup uid:cgroup"},
 		"person":                  {facts{file: person, container: proc.Container{ID: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
 		"made up, and a cgroup":   {facts{file: generatedName, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
-		"made up, and no cgroup":  {facts{file: generatedName, process: pause}, "CONTAINER /cni-" + proctest.PodUID + "    pause (7) by netns, process:process"},
+		"made up, and no cgroup":  {facts{file: generatedName, process: pause}, "CONTAINER /cni-" + agenttest.PodUID + "    pause (7) by netns, process:process"},
 		"cgroup":                  {facts{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
 		"process that has ended":  {facts{file: person, process: proc.Process{PID: 7, Name: "sh", Ended: true}}, "UNKNOWN /blue    sh (7, ended) by netns, process:process"},
 		"process":                 {facts{process: pause}, "UNKNOWN /    pause (7) by process"},
@@ -94,7 +92,7 @@ func sandboxNamed(name string, p proc.Process, ips ...string) *cri.Sandbox {
 
 // name returns the name of a namespace and its source.
 func (n *testNames) name(inode uint64) string {
-	w := tabletest.Workload(n.table, inode)
+	w := agenttest.Workload(n.table, inode)
 	return fmt.Sprint(w.GetName(), " by ", w.GetSource())
 }
 
@@ -115,9 +113,9 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	n, p := newTestNames(t, inode, 100, 200, 300)
 	n.netnsDirs = []string{dir}
 	p.Put(40, 2, "pause", 600, 100, "/")
-	p.Put(50, 2, "pause", 700, 200, "/docker/"+proctest.InnerID)
+	p.Put(50, 2, "pause", 700, 200, "/docker/"+agenttest.InnerID)
 	byPath, byProcess, byCgroup := sandboxNamed("by-path", proc.Process{}), sandboxNamed("by-process", proc.Process{PID: 40, Start: 600}), sandboxNamed("by-cgroup", proc.Process{})
-	byPath.Path, byCgroup.ID = path, proctest.InnerID
+	byPath.Path, byCgroup.ID = path, agenttest.InnerID
 	say(n.Names, byPath, byProcess, byCgroup)
 	n.Look(true)
 	for inode, want := range map[uint64]string{inode: "by-path by cri", 100: "by-process by cri", 200: "by-cgroup by cri", 300: " by "} {
@@ -172,8 +170,8 @@ func TestRuntimeIsAskedForNamespacesWithoutASandbox(t *testing.T) {
 func TestRuntimeNamesTheNetworkOfPods(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	p.Put(40, 2, "pause", 600, 100, "/")
-	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.2/24")})
-	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.9/24")})
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: agenttest.Address(2, "10.0.0.2/24")})
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: agenttest.Address(2, "10.0.0.9/24")})
 	say(n.Names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
 	n.Look(true)
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")

@@ -15,39 +15,37 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // testNames is a search for names on a node with a fake rtnetlink.
 type testNames struct {
 	*Names
 	table *table.Table
-	fake  kerneltest.Fake
+	fake  agenttest.Fake
 }
 
 // newTestNames returns the search of a node that has namespaces with the given inodes. The
 // first one has nsid 1.
-func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
+func newTestNames(t *testing.T, inodes ...uint64) (*testNames, agenttest.Tree) {
 	t.Helper()
-	f := kerneltest.Fake{}
+	f := agenttest.Fake{}
 	f.Own()
 	for i := range inodes {
 		nsid := int32(i + 1)
-		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10+nsid, nsid))
-		f.Put(nsid, kerneltest.PodVeth(10+nsid))
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10+nsid, nsid))
+		f.Put(nsid, agenttest.PodVeth(10+nsid))
 	}
 	tab := table.New()
-	k := kernel.New(slog.New(slog.DiscardHandler), tab, f, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+	k := kernel.New(slog.New(slog.DiscardHandler), tab, f, agenttest.OwnNSID, 1, time.Unix(0, 0), "node1")
 	if err := k.List(); err != nil {
 		t.Fatal("list: ", err)
 	}
-	p := proctest.New(t)
+	p := agenttest.NewTree(t)
 	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)), noContainers)
 	for i, inode := range inodes {
 		k.Adopt(int32(i+1), inode, false)
@@ -57,7 +55,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
 
 // reuse ends the namespace with nsid 1. Another namespace gets its nsid and inode at once.
 func (n *testNames) reuse(inode uint64) {
-	other := kerneltest.PodVeth(11)
+	other := agenttest.PodVeth(11)
 	other.MAC = "others"
 	n.fake.Put(1, other)
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1})
@@ -67,7 +65,7 @@ func (n *testNames) reuse(inode uint64) {
 // wantNetworks compares the networks of all claims.
 func wantNetworks(t *testing.T, tab *table.Table, want string) {
 	t.Helper()
-	if got := tabletest.Networks(tab); got != want {
+	if got := agenttest.Networks(tab); got != want {
 		t.Errorf("networks: got %q, want %q", got, want)
 	}
 }
@@ -82,7 +80,7 @@ func (n *testNames) named(inode uint64, by map[uint64]facts) string {
 	n.processes()
 	names, _ := n.moveTenants(found, nil)
 	n.kernel.SetNames(names, nil, nil)
-	w := tabletest.Workload(n.table, inode)
+	w := agenttest.Workload(n.table, inode)
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
 }
@@ -103,29 +101,29 @@ func wantNamed(t *testing.T, got, want string) {
 }
 
 func TestOldestProcessAndItsContainerNameANamespace(t *testing.T) {
-	const pod = "/kubepods/burstable/pod" + proctest.PodUID + "/"
+	const pod = "/kubepods/burstable/pod" + agenttest.PodUID + "/"
 	n, p := newTestNames(t, 100, 200)
-	p.Put(30, 2, "nginx", 700, 100, pod+proctest.OuterID)
-	p.Put(40, 2, "pause", 600, 100, pod+proctest.InnerID) // PIDs have wrapped around
+	p.Put(30, 2, "nginx", 700, 100, pod+agenttest.OuterID)
+	p.Put(40, 2, "pause", 600, 100, pod+agenttest.InnerID) // PIDs have wrapped around
 	p.Put(41, 1, "sshd", 5, 1, "/system.slice/sshd.service")
 	p.Put(50, 1, "my (odd) name", 800, 200, "/user.slice/session-3.scope")
-	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=pause (40) by cgroup")
+	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=ee4b process=pause (40) by cgroup")
 	wantNamed(t, n.named(200, nil), "UNKNOWN / uid= id= process=my (odd) name (50) by process")
 
 	// If the oldest process ends, the next oldest replaces it. If there is none, the last one
 	// known stays, as one that has ended.
 	p.End(40)
-	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30) by cgroup")
+	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=8195 process=nginx (30) by cgroup")
 	p.End(30)
-	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
+	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
 
 	// The PID is used again elsewhere. Changes by exec and a late cgroup are noticed.
 	p.Put(30, 1, "other", 900, 1, "/")
-	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
-	p.Put(50, 1, "sleep", 800, 200, "/docker/"+proctest.InnerID)
+	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
+	p.Put(50, 1, "sleep", 800, 200, "/docker/"+agenttest.InnerID)
 	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
 	// A process that moves to another namespace has not ended.
-	p.Put(50, 1, "sleep", 800, 1, "/docker/"+proctest.InnerID)
+	p.Put(50, 1, "sleep", 800, 1, "/docker/"+agenttest.InnerID)
 	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
 	// Then its PID is used again in the same namespace.
 	p.Put(50, 1, "late", 950, 200, "/lxc/web")
@@ -133,15 +131,15 @@ func TestOldestProcessAndItsContainerNameANamespace(t *testing.T) {
 }
 
 func TestShortLivedProcessDoesNotNameANamespace(t *testing.T) {
-	const pod = "/kubepods/burstable/pod" + proctest.PodUID + "/"
+	const pod = "/kubepods/burstable/pod" + agenttest.PodUID + "/"
 	n, p := newTestNames(t, 100)
 	var now uint64 = 100_000
 	n.ticks = func() uint64 { return now }
 	moment := func(pid int, name string) {
-		p.Put(pid, 2, name, int(now)-proc.TicksPerSecond, 100, pod+proctest.InnerID)
+		p.Put(pid, 2, name, int(now)-proc.TicksPerSecond, 100, pod+agenttest.InnerID)
 	}
 	moment(30, "sh")
-	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sh (30) by cgroup")
+	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=ee4b process=sh (30) by cgroup")
 	p.End(30)
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process= by ")
 
@@ -151,17 +149,17 @@ func TestShortLivedProcessDoesNotNameANamespace(t *testing.T) {
 	now += settledAfter
 	n.named(100, nil)
 	p.End(31)
-	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
+	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
 
 	// A process that exists only briefly does not replace the ended one, but a process that
 	// stays does.
-	p.Put(32, 2, "ip", int(now)-1, 100, "/docker/"+proctest.OuterID)
+	p.Put(32, 2, "ip", int(now)-1, 100, "/docker/"+agenttest.OuterID)
 	for range 2 {
-		wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
+		wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
 	}
 	p.End(32)
-	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
-	p.Put(33, 2, "nginx", int(now)-1, 100, "/docker/"+proctest.OuterID)
+	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
+	p.Put(33, 2, "nginx", int(now)-1, 100, "/docker/"+agenttest.OuterID)
 	now += settledAfter
 	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33) by cgroup")
 
@@ -172,7 +170,7 @@ func TestShortLivedProcessDoesNotNameANamespace(t *testing.T) {
 }
 
 func TestBetterNamesAreFilledInAndStay(t *testing.T) {
-	pod := "/kubepods/pod" + proctest.PodUID + "/" + proctest.InnerID
+	pod := "/kubepods/pod" + agenttest.PodUID + "/" + agenttest.InnerID
 	file := func(source, name string) *ipwitnessv1.Workload {
 		kind := ipwitnessv1.Workload_CONTAINER
 		if source == "netns" && name == "blue" {
@@ -180,22 +178,22 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 		}
 		return &ipwitnessv1.Workload{Kind: kind, Name: name, Source: source}
 	}
-	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "web-0", ContainerId: proctest.OuterID, Source: "cni-result"}
+	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "web-0", ContainerId: agenttest.OuterID, Source: "cni-result"}
 	for name, c := range map[string]struct {
 		cgroup string
 		named  *ipwitnessv1.Workload
 		want   string
 	}{
-		"CNI result":                          {pod, result, "POD shop/web-0 uid=" + proctest.PodUID + " id=8195 process=pause (40) by cni-result"},
-		"named by a person":                   {"/docker/" + proctest.InnerID, file("netns", "blue"), "CONTAINER /blue uid= id=ee4b process=pause (40) by netns"},
+		"CNI result":                          {pod, result, "POD shop/web-0 uid=" + agenttest.PodUID + " id=8195 process=pause (40) by cni-result"},
+		"named by a person":                   {"/docker/" + agenttest.InnerID, file("netns", "blue"), "CONTAINER /blue uid= id=ee4b process=pause (40) by netns"},
 		"named by a person, outside":          {"/", file("netns", "blue"), "UNKNOWN /blue uid= id= process=pause (40) by netns"},
-		"named by docker":                     {"/docker/" + proctest.InnerID, file("docker-netns", "3f2a91c04b5d"), "CONTAINER / uid= id=ee4b process=pause (40) by cgroup"},
+		"named by docker":                     {"/docker/" + agenttest.InnerID, file("docker-netns", "3f2a91c04b5d"), "CONTAINER / uid= id=ee4b process=pause (40) by cgroup"},
 		"named by docker, outside":            {"/", file("docker-netns", "3f2a91c04b5d"), "CONTAINER /3f2a91c04b5d uid= id= process=pause (40) by docker-netns"},
-		"docker's own":                        {"/docker/" + proctest.InnerID, file("docker-netns", "lb_3f2a91c04"), "CONTAINER /lb_3f2a91c04 uid= id=ee4b process=pause (40) by docker-netns"},
-		"named by containerd":                 {pod, file("netns", "cni-"+proctest.PodUID), "POD / uid=" + proctest.PodUID + " id=ee4b process=pause (40) by cgroup"},
-		"named by CRI-O":                      {pod, file("netns", proctest.PodUID), "POD / uid=" + proctest.PodUID + " id=ee4b process=pause (40) by cgroup"},
-		"named by podman":                     {"/machine.slice/libpod-" + proctest.InnerID + ".scope", file("netns", "netns-"+proctest.PodUID), "CONTAINER / uid= id=ee4b process=pause (40) by cgroup"},
-		"named by podman, known to the world": {"/", file("netns", "netns-"+proctest.PodUID), "CONTAINER /netns-" + proctest.PodUID + " uid= id= process=pause (40) by netns"},
+		"docker's own":                        {"/docker/" + agenttest.InnerID, file("docker-netns", "lb_3f2a91c04"), "CONTAINER /lb_3f2a91c04 uid= id=ee4b process=pause (40) by docker-netns"},
+		"named by containerd":                 {pod, file("netns", "cni-"+agenttest.PodUID), "POD / uid=" + agenttest.PodUID + " id=ee4b process=pause (40) by cgroup"},
+		"named by CRI-O":                      {pod, file("netns", agenttest.PodUID), "POD / uid=" + agenttest.PodUID + " id=ee4b process=pause (40) by cgroup"},
+		"named by podman":                     {"/machine.slice/libpod-" + agenttest.InnerID + ".scope", file("netns", "netns-"+agenttest.PodUID), "CONTAINER / uid= id=ee4b process=pause (40) by cgroup"},
+		"named by podman, known to the world": {"/", file("netns", "netns-"+agenttest.PodUID), "CONTAINER /netns-" + agenttest.PodUID + " uid= id= process=pause (40) by netns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, p := newTestNames(t, 100)
@@ -215,18 +213,18 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 
 func TestNamespaceCreatedByAContainerIsNotThatContainers(t *testing.T) {
 	n, p := newTestNames(t, 100, 200)
-	p.Put(20, 2, "neutron-agent", 500, 1, "/docker/"+proctest.InnerID) // in our own namespace
-	p.Put(30, 20, "dnsmasq", 600, 100, "/docker/"+proctest.InnerID)
+	p.Put(20, 2, "neutron-agent", 500, 1, "/docker/"+agenttest.InnerID) // in our own namespace
+	p.Put(30, 20, "dnsmasq", 600, 100, "/docker/"+agenttest.InnerID)
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=dnsmasq (30) by process")
 	// The process that started a container is in another cgroup.
-	p.Put(40, 2, "containerd-shim", 500, 1, "/docker/"+proctest.OuterID+"/system.slice/containerd.service")
-	p.Put(50, 40, "pause", 700, 200, "/docker/"+proctest.OuterID+"/kubelet/kubepods/pod"+proctest.PodUID+"/"+proctest.InnerID)
-	wantNamed(t, n.named(200, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=pause (50) by cgroup")
+	p.Put(40, 2, "containerd-shim", 500, 1, "/docker/"+agenttest.OuterID+"/system.slice/containerd.service")
+	p.Put(50, 40, "pause", 700, 200, "/docker/"+agenttest.OuterID+"/kubelet/kubepods/pod"+agenttest.PodUID+"/"+agenttest.InnerID)
+	wantNamed(t, n.named(200, nil), "POD / uid="+agenttest.PodUID+" id=ee4b process=pause (50) by cgroup")
 }
 
 func TestNamespaceWithAReusedInodeHasNoOldNames(t *testing.T) {
 	n, p := newTestNames(t, 100)
-	p.Put(40, 2, "pause", 600, 100, "/docker/"+proctest.InnerID)
+	p.Put(40, 2, "pause", 600, 100, "/docker/"+agenttest.InnerID)
 	n.named(100, nil)
 	p.End(40)
 	n.reuse(100)
@@ -244,7 +242,7 @@ func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			n, _ := newTestNames(t, 100)
 			k := n.kernel
-			published := func() string { return tabletest.Workload(n.table, 100).GetName() }
+			published := func() string { return agenttest.Workload(n.table, 100).GetName() }
 
 			k.BeginNames()
 			found := map[uint64]facts{100: {sandbox: web}}
@@ -276,8 +274,8 @@ func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 
 func TestContainerOfAParentInAnUnknownNamespaceIsKept(t *testing.T) {
 	n, p := newTestNames(t, 100)
-	p.Put(30, 2, "pause", 600, 100, "/docker/"+proctest.InnerID)
-	p.Put(40, 30, "nginx", 500, 100, "/docker/"+proctest.InnerID)
+	p.Put(30, 2, "pause", 600, 100, "/docker/"+agenttest.InnerID)
+	p.Put(40, 30, "nginx", 500, 100, "/docker/"+agenttest.InnerID)
 	if err := os.Remove(filepath.Join(p.Dir, "30/ns/net")); err != nil { // may not be read
 		t.Fatal(err)
 	}
@@ -397,7 +395,7 @@ func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
 func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	n, p := newTestNames(t)
 	k, unknown := n.kernel, func(uint64) bool { return false }
-	n.fake.Put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: kerneltest.Up | unix.IFF_LOOPBACK})
+	n.fake.Put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: agenttest.Up | unix.IFF_LOOPBACK})
 	k.Adopt(1, 100, false)
 	p.Put(40, 1, "sleep", 600, 100, "/")
 	n.Look(true)
@@ -407,8 +405,8 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	for len(n.changed) > 0 {
 		<-n.changed
 	}
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(11, 1)})
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: kerneltest.PodVeth(11)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(11, 1)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: agenttest.PodVeth(11)})
 	if len(n.changed) == 0 {
 		t.Error("one of our namespaces without a name: got no search")
 	}
@@ -418,7 +416,7 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	n.Look(false) // too soon after the last walk, which is postponed
 	n.walked = time.Time{}
 	n.Look(false)
-	if got := tabletest.Workload(n.table, 100).GetProcess(); got != "sleep (40)" {
+	if got := agenttest.Workload(n.table, 100).GetProcess(); got != "sleep (40)" {
 		t.Errorf("process: got %q, want sleep (40)", got)
 	}
 	if k.Anonymous(unknown) {

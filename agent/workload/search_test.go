@@ -24,12 +24,11 @@ import (
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
 	"github.com/ipwitness/ipwitness/tests/alone"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -120,7 +119,7 @@ func (m *machine) name(file string) {
 
 // workload returns the workload of a namespace: its kind, name, process and source.
 func (m *machine) workload(inode uint64) string {
-	w := tabletest.Workload(m.table, inode)
+	w := agenttest.Workload(m.table, inode)
 	process, _, _ := strings.Cut(w.GetProcess(), " ")
 	return fmt.Sprintf("%s %s %s %s", w.GetKind(), w.GetName(), process, w.GetSource())
 }
@@ -163,8 +162,8 @@ func TestNamespacesOfTheMachineAreFoundAndNamed(t *testing.T) {
 		})
 		docker := m.namespace("veth2", func() { m.name("docker/netns/3f2a") })
 		m.await(docker, "CONTAINER 3f2a  docker-netns")
-		madeUp := m.namespace("veth3", func() { m.name("netns/cni-" + proctest.PodUID) })
-		m.await(madeUp, "CONTAINER cni-"+proctest.PodUID+"  netns")
+		madeUp := m.namespace("veth3", func() { m.name("netns/cni-" + agenttest.PodUID) })
+		m.await(madeUp, "CONTAINER cni-"+agenttest.PodUID+"  netns")
 		if got := m.workload(blue); got != "UNKNOWN blue  netns" {
 			t.Errorf("name of the first namespace: got %q", got)
 		}
@@ -186,7 +185,7 @@ func TestNamespacesOfTheMachineAreFoundAndNamed(t *testing.T) {
 		}
 		wait.Until(t, "the process names its namespace", func() bool {
 			m.wake()
-			return tabletest.Workload(m.table, process).GetProcessId() == uint32(cmd.Process.Pid)
+			return agenttest.Workload(m.table, process).GetProcessId() == uint32(cmd.Process.Pid)
 		})
 		cancel()
 		if err := <-ended; err != nil {
@@ -482,7 +481,7 @@ func TestContainersOfEnginesAreNamedByTheirNamespaces(t *testing.T) {
 		named("CONTAINER 0123456789ab  docker-netns")
 		running = []*ipam.Container{container("web", key), container("other", later)}
 		named("CONTAINER web  docker")
-		if w := tabletest.Workload(m.table, inode); w.GetContainerId() != "id-web" {
+		if w := agenttest.Workload(m.table, inode); w.GetContainerId() != "id-web" {
 			t.Errorf("got %v, want the container's id", w)
 		}
 		running = []*ipam.Container{container("shop", key)} // a new name

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/egressip"
 	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/metallb"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 const heldElsewhere = verdict.FindingVIPHeldElsewhere

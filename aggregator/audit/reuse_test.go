@@ -7,9 +7,9 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/kubevip"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 const within = 30 * time.Second

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
@@ -17,6 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // auditAll judges and audits the address with all pools.

@@ -7,11 +7,11 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 func TestPatienceWithFreeAddressesInUse(t *testing.T) {

@@ -3,7 +3,7 @@ package audit_test
 import (
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 const start = verdicttest.Start

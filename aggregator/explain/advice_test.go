@@ -12,10 +12,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/tests/canary"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // remedyOf returns the remedy of a conflict as lines of text, including those of alternatives.

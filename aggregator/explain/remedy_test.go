@@ -10,7 +10,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/awsvpc"
@@ -25,6 +24,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 const (

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/kubevip"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // twoPods puts two pods with the address on links of a node.

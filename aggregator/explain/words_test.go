@@ -16,10 +16,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/tests/golden"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // compare compares a text with its file in testdata.

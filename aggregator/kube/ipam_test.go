@@ -12,8 +12,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 

@@ -16,13 +16,13 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/egressip"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/kubevirt"
 	"github.com/ipwitness/ipwitness/ipam/metallb"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 

@@ -5,11 +5,11 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam/antrea"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // The IPAMs whose allocations are in one object for each, or in the status of a pool, are read from a

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 

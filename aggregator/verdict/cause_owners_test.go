@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 func TestAllocationsAreInOneOrder(t *testing.T) {

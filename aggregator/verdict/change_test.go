@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // A subscriber is sent a conflict if its contents change, and not otherwise.

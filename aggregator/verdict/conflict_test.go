@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // lanOfPods adds nodes with uplinks on one LAN, and a pod with the address on each. If proven is

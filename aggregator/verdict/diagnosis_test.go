@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // The cause is determined again whenever new facts become known.

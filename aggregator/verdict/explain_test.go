@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // stepText returns a step with the operands that are set.

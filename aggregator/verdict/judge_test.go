@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 func TestJudgeReusesItsMemory(t *testing.T) {

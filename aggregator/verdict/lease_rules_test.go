@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 func TestLeasesMatchOwnersByHardwareAddress(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // These tests cover rows of situations.md that need devices which not every kernel supports. The

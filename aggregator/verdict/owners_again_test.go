@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 func TestWireOnlyOwnersEnd(t *testing.T) {

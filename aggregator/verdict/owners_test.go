@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // described returns an owner as WHO NODE/INTERFACE STATE [assigned] [RULE] [SCOPE] CLAIMS.

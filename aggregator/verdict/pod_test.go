@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 func TestT10SandboxWhosePodWasDeleted(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 func TestWhichOwnersAreOneWorkload(t *testing.T) {

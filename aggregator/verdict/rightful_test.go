@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // blue returns a network namespace that was created by hand.

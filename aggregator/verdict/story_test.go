@@ -6,10 +6,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // audited audits the address after a judgement, as an aggregator does, and remembers past states.

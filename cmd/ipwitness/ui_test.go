@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward/forwardtest"
+	"github.com/ipwitness/ipwitness/tests/forwardtest"
 )
 
 func TestTheProxyOfThePageNeedsItsKeyAndItsHost(t *testing.T) {

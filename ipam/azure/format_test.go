@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // web and db are pods with an interface of the pod network.
@@ -19,8 +19,8 @@ var (
 	db  = pod("db", strings.Repeat("b", 64), "10.241.0.66")
 )
 
-func pod(name, container string, addresses ...string) azuretest.Pod {
-	p := azuretest.Pod{Namespace: "default", Name: name, Container: container, NICType: "InfraNIC"}
+func pod(name, container string, addresses ...string) ipamtest.AzurePod {
+	p := ipamtest.AzurePod{Namespace: "default", Name: name, Container: container, NICType: "InfraNIC"}
 	for _, a := range addresses {
 		p.Addresses = append(p.Addresses, netip.MustParseAddr(a))
 	}
@@ -40,10 +40,10 @@ func TestEndpointsAreParsed(t *testing.T) {
 	old.NICType = ""
 	want := []string{"10.241.0.65 aaaa eth0 default/web", "10.241.0.66 bbbb eth0 default/db", "fd00:10::65 aaaa eth0 default/web"}
 	for name, parse := range map[string]func() (content, error){
-		"azure-vnet.json":                 func() (content, error) { return parseVnet(azuretest.Vnet(web, old)) },
-		"azure-endpoints.json":            func() (content, error) { return parseEndpoints(azuretest.Endpoints(old, web)) },
-		"azure-vnet.json, compact":        func() (content, error) { return parseVnet(compact(azuretest.Vnet(old, web))) },
-		"azure-endpoints.json, lowercase": func() (content, error) { return parseEndpoints(lowercase(azuretest.Endpoints(web, old))) },
+		"azure-vnet.json":                 func() (content, error) { return parseVnet(ipamtest.AzureVnet(web, old)) },
+		"azure-endpoints.json":            func() (content, error) { return parseEndpoints(ipamtest.AzureEndpoints(old, web)) },
+		"azure-vnet.json, compact":        func() (content, error) { return parseVnet(compact(ipamtest.AzureVnet(old, web))) },
+		"azure-endpoints.json, lowercase": func() (content, error) { return parseEndpoints(lowercase(ipamtest.AzureEndpoints(web, old))) },
 	} {
 		c, err := parse()
 		if got := texts(c); err != nil || !slices.Equal(got, want) || c.ranges != nil || c.invalid != "" {
@@ -53,21 +53,21 @@ func TestEndpointsAreParsed(t *testing.T) {
 }
 
 func TestDelegatedNetworkCardsAreInNetworksOfTheirOwn(t *testing.T) {
-	card := func(container string) azuretest.Pod {
+	card := func(container string) ipamtest.AzurePod {
 		p := pod("web-"+container, container, "172.25.0.7")
 		p.NICType = "DelegatedVMNIC"
 		return p
 	}
-	second := func(container string) azuretest.Pod {
+	second := func(container string) ipamtest.AzurePod {
 		p := pod("web-"+container, container)
 		p.Second = netip.MustParseAddr("172.25.0.7")
 		return p
 	}
 	a := netip.MustParseAddr("172.25.0.7")
 	for name, state := range map[string]func(containers ...string) (content, error){
-		"azure-vnet.json":           func(c ...string) (content, error) { return parseVnet(azuretest.Vnet(each(c, card)...)) },
-		"azure-vnet.json, older":    func(c ...string) (content, error) { return parseVnet(azuretest.Vnet(each(c, second)...)) },
-		"azure-cns/azure-endpoints": func(c ...string) (content, error) { return parseEndpoints(azuretest.Endpoints(each(c, card)...)) },
+		"azure-vnet.json":           func(c ...string) (content, error) { return parseVnet(ipamtest.AzureVnet(each(c, card)...)) },
+		"azure-vnet.json, older":    func(c ...string) (content, error) { return parseVnet(ipamtest.AzureVnet(each(c, second)...)) },
+		"azure-cns/azure-endpoints": func(c ...string) (content, error) { return parseEndpoints(ipamtest.AzureEndpoints(each(c, card)...)) },
 	} {
 		c, err := state("c1")
 		if first, rest := c.split(); err != nil || first[a].ContainerID != "c1" || first[a].Pod != "web-c1" || len(rest) != 0 {
@@ -78,7 +78,7 @@ func TestDelegatedNetworkCardsAreInNetworksOfTheirOwn(t *testing.T) {
 			t.Errorf("%s with several: got %v and %v, error %v, want no container", name, first, rest, err)
 		}
 	}
-	c, err := parseVnet(azuretest.Vnet(second("c1")))
+	c, err := parseVnet(ipamtest.AzureVnet(second("c1")))
 	if want := []string{"172.25.0.7 c1 eth1 default/web-c1"}; err != nil || !slices.Equal(texts(c), want) {
 		t.Errorf("interface: got %q, error %v, want %q", texts(c), err, want)
 	}
@@ -88,7 +88,7 @@ func TestDelegatedNetworkCardsAreInNetworksOfTheirOwn(t *testing.T) {
 	}
 }
 
-func each(containers []string, of func(string) azuretest.Pod) (pods []azuretest.Pod) {
+func each(containers []string, of func(string) ipamtest.AzurePod) (pods []ipamtest.AzurePod) {
 	for _, c := range containers {
 		pods = append(pods, of(c))
 	}
@@ -106,7 +106,7 @@ func lowercase(data []byte) []byte {
 }
 
 func TestAddressesOfAzureVnetIPAMAreParsed(t *testing.T) {
-	data := azuretest.IPAM(map[string]string{"10.240.0.5": "c1", "10.240.0.6": "", "10.240.0.9": "c2", "fd00::5": "c3"})
+	data := ipamtest.AzureIPAM(map[string]string{"10.240.0.5": "c1", "10.240.0.6": "", "10.240.0.9": "c2", "fd00::5": "c3"})
 	// Old versions record no container, and a release by address leaves the container.
 	data = []byte(strings.NewReplacer(`"ID": "c1"`, `"ID": ""`).Replace(string(data)))
 	c, err := parseIPAM(data)
@@ -133,11 +133,11 @@ func TestInvalidStateIsAnError(t *testing.T) {
 	for i := range maxRanges + 1 {
 		many[fmt.Sprintf("10.%d.%d.1", i/256, i%256)] = ""
 	}
-	if _, err := parseIPAM(azuretest.IPAM(many)); err == nil {
+	if _, err := parseIPAM(ipamtest.AzureIPAM(many)); err == nil {
 		t.Error("too many ranges: got no error")
 	}
 	delete(many, "10.0.0.1")
-	if c, err := parseIPAM(azuretest.IPAM(many)); err != nil || len(c.ranges) != maxRanges {
+	if c, err := parseIPAM(ipamtest.AzureIPAM(many)); err != nil || len(c.ranges) != maxRanges {
 		t.Errorf("%d ranges: got %d, error %v", maxRanges, len(c.ranges), err)
 	}
 	for _, parse := range []func([]byte) (content, error){parseIPAM, parseVnet, parseEndpoints} {
@@ -163,9 +163,9 @@ func TestRecordsWithoutAValidAddressAreNamed(t *testing.T) {
 		data  []byte
 		want  string
 	}{
-		"azure-vnet-ipam.json": {parseIPAM, azuretest.IPAM(map[string]string{"10.240.0.5": "c1", "10.240.0.6": "c2", "10.240.0.7": "c3"}), "record 10.240.0.5"},
-		"azure-vnet.json":      {parseVnet, azuretest.Vnet(pod("x", "c1c1c1c1", "10.240.0.5"), pod("y", "c2c2c2c2", "10.240.0.6"), pod("z", "c3c3c3c3", "10.240.0.7")), "endpoint c1c1c1c1-eth0"},
-		"azure-endpoints.json": {parseEndpoints, azuretest.Endpoints(pod("x", "c1", "10.240.0.5"), pod("y", "c2", "10.240.0.6"), pod("z", "c3", "10.240.0.7")), "endpoint c1"},
+		"azure-vnet-ipam.json": {parseIPAM, ipamtest.AzureIPAM(map[string]string{"10.240.0.5": "c1", "10.240.0.6": "c2", "10.240.0.7": "c3"}), "record 10.240.0.5"},
+		"azure-vnet.json":      {parseVnet, ipamtest.AzureVnet(pod("x", "c1c1c1c1", "10.240.0.5"), pod("y", "c2c2c2c2", "10.240.0.6"), pod("z", "c3c3c3c3", "10.240.0.7")), "endpoint c1c1c1c1-eth0"},
+		"azure-endpoints.json": {parseEndpoints, ipamtest.AzureEndpoints(pod("x", "c1", "10.240.0.5"), pod("y", "c2", "10.240.0.6"), pod("z", "c3", "10.240.0.7")), "endpoint c1"},
 	} {
 		for _, bad := range []string{"", "fe80::1%eth0", "::ffff:10.0.0.1"} {
 			data := strings.NewReplacer(`: "10.240.0.5"`, `: "`+bad+`"`, `: "10.240.0.6"`, `: "`+bad+`"`).Replace(string(test.data))
@@ -194,7 +194,7 @@ func TestRecordsWithoutAValidAddressAreNamed(t *testing.T) {
 }
 
 func TestAddressWithTwoContainersIsSplit(t *testing.T) {
-	c, err := parseEndpoints(azuretest.Endpoints(web, db, pod("old", "c3", "10.241.0.65"), pod("older", "c4", "10.241.0.65")))
+	c, err := parseEndpoints(ipamtest.AzureEndpoints(web, db, pod("old", "c3", "10.241.0.65"), pod("older", "c4", "10.241.0.65")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,9 +234,9 @@ func TestNetworksOfCNIConfigurations(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(azuretest.IPAM(map[string]string{"10.240.0.5": "c1"}))
-	f.Add(azuretest.Vnet(web))
-	f.Add(azuretest.Endpoints(web, db))
+	f.Add(ipamtest.AzureIPAM(map[string]string{"10.240.0.5": "c1"}))
+	f.Add(ipamtest.AzureVnet(web))
+	f.Add(ipamtest.AzureEndpoints(web, db))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, parse := range []func([]byte) (content, error){parseIPAM, parseVnet, parseEndpoints} {
 			c, err := parse(data)

@@ -13,9 +13,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
-	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // lab is a source with directories of its own, a clock, and the allocations that were published.
@@ -104,7 +102,7 @@ func (l *lab) write(name string, data []byte) {
 	l.Helper()
 	path := filepath.Join(l.run, name)
 	at := l.now.Add(-l.age)
-	l.must(azuretest.Write(path, data), os.Chtimes(path, at, at))
+	l.must(ipamtest.WriteAzure(path, data), os.Chtimes(path, at, at))
 	if !l.source.Event(path, false) {
 		l.Errorf("event of %s: got not handled, want handled", name)
 	}
@@ -195,9 +193,9 @@ func TestEachFileIsAPool(t *testing.T) {
 	l := newLab(t)
 	l.configure("10-azure.conflist", "azure", vnetIPAM)
 	l.look()
-	l.write(l.ipam, azuretest.IPAM(map[string]string{"10.240.0.5": "c1", "10.240.0.6": ""}))
-	l.write("azure-vnet-ipamv6.json", azuretest.IPAM(map[string]string{"fd00::5": "c1"}))
-	l.write(l.vnet, azuretest.Vnet(pod("web", "c1", "10.240.0.5", "fd00::5")))
+	l.write(l.ipam, ipamtest.AzureIPAM(map[string]string{"10.240.0.5": "c1", "10.240.0.6": ""}))
+	l.write("azure-vnet-ipamv6.json", ipamtest.AzureIPAM(map[string]string{"fd00::5": "c1"}))
+	l.write(l.vnet, ipamtest.AzureVnet(pod("web", "c1", "10.240.0.5", "fd00::5")))
 	l.want("three files", "azure-vnet-ipam.json"+known+"1", "azure-vnet-ipamv6.json"+known+"1", "azure-vnet.json"+known+"2")
 	if p := l.pool(l.ipam); p.Network != "azure" || len(p.Ranges) != 1 || p.Size() != 2 || !p.Contains(netip.MustParseAddr("10.240.0.6")) {
 		t.Errorf("pool of azure-vnet-ipam: got %+v, want the network and two addresses", p)
@@ -215,14 +213,14 @@ func TestNetworkIsThatOfTheCNIConfiguration(t *testing.T) {
 		plugin, file, want string
 		data               []byte
 	}{
-		{cns, "azure-vnet.json", "net", azuretest.Vnet(web)},
-		{cns, "azure-cns/azure-endpoints.json", "net", azuretest.Endpoints(web)},
-		{delegated, "azure-cns/azure-endpoints.json", "net", azuretest.Endpoints(web)},
-		{delegated, "azure-vnet.json", "", azuretest.Vnet(web)},
-		{vnetIPAM, "azure-cns/azure-endpoints.json", "", azuretest.Endpoints(web)},
-		{vnetIPAMv6, "azure-vnet-ipamv6.json", "net", azuretest.IPAM(map[string]string{"fd00::1": "c"})},
-		{vnetIPAMv6, "azure-vnet-ipam.json", "", azuretest.IPAM(map[string]string{"10.0.0.1": "c"})},
-		{"host-local", "azure-vnet-ipam.json", "", azuretest.IPAM(map[string]string{"10.0.0.1": "c"})},
+		{cns, "azure-vnet.json", "net", ipamtest.AzureVnet(web)},
+		{cns, "azure-cns/azure-endpoints.json", "net", ipamtest.AzureEndpoints(web)},
+		{delegated, "azure-cns/azure-endpoints.json", "net", ipamtest.AzureEndpoints(web)},
+		{delegated, "azure-vnet.json", "", ipamtest.AzureVnet(web)},
+		{vnetIPAM, "azure-cns/azure-endpoints.json", "", ipamtest.AzureEndpoints(web)},
+		{vnetIPAMv6, "azure-vnet-ipamv6.json", "net", ipamtest.AzureIPAM(map[string]string{"fd00::1": "c"})},
+		{vnetIPAMv6, "azure-vnet-ipam.json", "", ipamtest.AzureIPAM(map[string]string{"10.0.0.1": "c"})},
+		{"host-local", "azure-vnet-ipam.json", "", ipamtest.AzureIPAM(map[string]string{"10.0.0.1": "c"})},
 	} {
 		l := newLab(t)
 		l.configure("20-last.conflist", "last", test.plugin)
@@ -246,13 +244,13 @@ func TestRecordsOfAzureVnetDoNotCountBesideThoseOfCNS(t *testing.T) {
 	l := newLab(t)
 	l.configure("10-azure.conflist", "azure", cns)
 	l.look()
-	l.write(l.vnet, azuretest.Vnet(web, db))
+	l.write(l.vnet, ipamtest.AzureVnet(web, db))
 	l.want("azure-vnet only", "azure-vnet.json"+known+"3")
-	l.write(l.cns, azuretest.Endpoints(web))
+	l.write(l.cns, ipamtest.AzureEndpoints(web))
 	l.want("both", "azure-cns/azure-endpoints.json"+known+"2")
-	l.write(l.vnet, azuretest.Vnet(db))
+	l.write(l.vnet, ipamtest.AzureVnet(db))
 	l.want("both", "azure-cns/azure-endpoints.json"+known+"2")
-	l.write(l.cns, azuretest.Endpoints())
+	l.write(l.cns, ipamtest.AzureEndpoints())
 	if l.want("both", "azure-cns/azure-endpoints.json"+known+"0"); l.pool(l.cns).Lost != 2 {
 		t.Errorf("pool: got %+v, want 2 records lost", l.pool(l.cns))
 	}
@@ -261,7 +259,7 @@ func TestRecordsOfAzureVnetDoNotCountBesideThoseOfCNS(t *testing.T) {
 func TestChangesAreFollowed(t *testing.T) {
 	l := newLab(t)
 	l.look()
-	l.write(l.cns, azuretest.Endpoints(web, db))
+	l.write(l.cns, ipamtest.AzureEndpoints(web, db))
 	if a := l.allocations[l.cns]["10.241.0.66"]; l.changes != 3 || a.Pod != "db" || !a.AllocatedAt.IsZero() {
 		t.Errorf("first version: got %d changes, %+v, want 3 and no time", l.changes, a)
 	}
@@ -269,14 +267,14 @@ func TestChangesAreFollowed(t *testing.T) {
 	if l.changes != 0 {
 		t.Errorf("the same version: got %d changes", l.changes)
 	}
-	l.write(l.cns, azuretest.Endpoints(web, pod("next", "c3", "10.241.0.66"), pod("new", "c4", "10.241.0.67")))
+	l.write(l.cns, ipamtest.AzureEndpoints(web, pod("next", "c3", "10.241.0.66"), pod("new", "c4", "10.241.0.67")))
 	next, web, added := l.allocations[l.cns]["10.241.0.66"], l.allocations[l.cns]["10.241.0.65"], l.allocations[l.cns]["10.241.0.67"]
 	if l.changes != 2 || next.Pod != "next" || next.AllocatedAt.IsZero() || added.AllocatedAt.IsZero() || !web.AllocatedAt.IsZero() {
 		t.Errorf("next version: got %d changes, %+v, %+v and %+v, want 2 and the times of the new ones", l.changes, next, added, web)
 	}
 	since := next.AllocatedAt
 	renamed := pod("next", "c3", "10.241.0.66")
-	data := strings.ReplaceAll(string(azuretest.Endpoints(renamed)), `"eth0"`, `"net1"`)
+	data := strings.ReplaceAll(string(ipamtest.AzureEndpoints(renamed)), `"eth0"`, `"net1"`)
 	l.write(l.cns, []byte(data))
 	if a := l.allocations[l.cns]["10.241.0.66"]; a.Interface != "net1" || a.AllocatedAt != since || l.changes != 4 || l.pool(l.cns).Lost != 0 {
 		t.Errorf("another interface: got %d changes, %+v, want the time %v", l.changes, a, since)
@@ -293,7 +291,7 @@ func TestChangesAreFollowed(t *testing.T) {
 		t.Errorf("other files: got %d changes", l.changes)
 	}
 	// Files that changed without an event.
-	l.must(azuretest.Write(filepath.Join(l.run, l.cns), azuretest.Endpoints()), azuretest.Write(filepath.Join(l.run, l.ipam), azuretest.IPAM(map[string]string{"10.0.0.1": "c"})))
+	l.must(ipamtest.WriteAzure(filepath.Join(l.run, l.cns), ipamtest.AzureEndpoints()), ipamtest.WriteAzure(filepath.Join(l.run, l.ipam), ipamtest.AzureIPAM(map[string]string{"10.0.0.1": "c"})))
 	l.read(ipam.FileRead{})
 	l.want("no event", "azure-cns/azure-endpoints.json"+known+"1")
 	l.read(ipam.FileRead{Lost: true})
@@ -301,7 +299,7 @@ func TestChangesAreFollowed(t *testing.T) {
 }
 
 func TestLossOfAllRecordsIsNoticedUntilTheyAreRestored(t *testing.T) {
-	two := azuretest.Endpoints(pod("web", "c1", "10.241.0.65"), pod("db", "c2", "10.241.0.66"))
+	two := ipamtest.AzureEndpoints(pod("web", "c1", "10.241.0.65"), pod("db", "c2", "10.241.0.66"))
 	for name, lose := range map[string]struct {
 		do   func(l *lab)
 		want string
@@ -310,7 +308,7 @@ func TestLossOfAllRecordsIsNoticedUntilTheyAreRestored(t *testing.T) {
 		"its directory":          {func(l *lab) { l.must(os.RemoveAll(filepath.Join(l.run, "azure-cns"))); l.look() }, missing},
 		"empty":                  {func(l *lab) { l.write(l.cns, nil) }, missing},
 		"without keys":           {func(l *lab) { l.write(l.cns, []byte("{}")) }, missing},
-		"without records":        {func(l *lab) { l.write(l.cns, azuretest.Endpoints()) }, known},
+		"without records":        {func(l *lab) { l.write(l.cns, ipamtest.AzureEndpoints()) }, known},
 		"restarted with nothing": {func(l *lab) { l.write(l.cns, []byte(`{"Endpoints":null}`)) }, known},
 	} {
 		l := newLab(t)
@@ -324,7 +322,7 @@ func TestLossOfAllRecordsIsNoticedUntilTheyAreRestored(t *testing.T) {
 		}
 		l.look()
 		l.want(name+", again", l.cns+lose.want+"0")
-		l.write(l.cns, azuretest.Endpoints(pod("web", "c1", "10.241.0.65"), pod("other", "c3", "10.241.0.66")))
+		l.write(l.cns, ipamtest.AzureEndpoints(pod("web", "c1", "10.241.0.65"), pod("other", "c3", "10.241.0.66")))
 		if p := l.pool(l.cns); p.State != ipam.Known || p.Problem != "" || p.Lost != 2 {
 			t.Errorf("%s, half restored: got %+v, want two records lost", name, p)
 		}
@@ -338,8 +336,8 @@ func TestLossOfAllRecordsIsNoticedUntilTheyAreRestored(t *testing.T) {
 	}
 	l := newLab(t)
 	l.look()
-	l.write(l.cns, azuretest.Endpoints(pod("web", "c1", "10.241.0.65")))
-	l.write(l.cns, azuretest.Endpoints())
+	l.write(l.cns, ipamtest.AzureEndpoints(pod("web", "c1", "10.241.0.65")))
+	l.write(l.cns, ipamtest.AzureEndpoints())
 	if p := l.pool(l.cns); p.Lost != 0 {
 		t.Errorf("DEL of the last pod: got %+v, want no loss", p)
 	}
@@ -352,7 +350,7 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 		spoil func(l *lab, path string)
 		want  string
 	}{
-		"half written":  {func(l *lab, path string) { l.must(os.WriteFile(path, azuretest.Endpoints(web)[:200], 0o600)) }, "parse JSON"},
+		"half written":  {func(l *lab, path string) { l.must(os.WriteFile(path, ipamtest.AzureEndpoints(web)[:200], 0o600)) }, "parse JSON"},
 		"other version": {func(l *lab, path string) { l.must(os.WriteFile(path, []byte(`{"schema":7}`), 0o600)) }, `no key "Endpoints"`},
 		"other type":    {func(l *lab, path string) { l.must(os.WriteFile(path, []byte(`{"Endpoints":[]}`), 0o600)) }, "may not be known"},
 		"a link":        {func(l *lab, path string) { l.must(os.Remove(path), os.Symlink("/etc/passwd", path)) }, "not a regular file"},
@@ -365,8 +363,8 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 		l := newLab(t)
 		l.look()
 		path := filepath.Join(l.run, l.cns)
-		l.write(l.ipam, azuretest.IPAM(map[string]string{"10.0.0.1": "c"}))
-		l.write(l.cns, azuretest.Endpoints(web))
+		l.write(l.ipam, ipamtest.AzureIPAM(map[string]string{"10.0.0.1": "c"}))
+		l.write(l.cns, ipamtest.AzureEndpoints(web))
 		test.spoil(l, path)
 		l.look()
 		l.want(name, "azure-cns/azure-endpoints.json"+unreadable+"0", "azure-vnet-ipam.json"+known+"1")
@@ -376,7 +374,7 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 		}
 		clear(l.host.Broken)
 		l.must(os.RemoveAll(path))
-		l.write(l.cns, azuretest.Endpoints(web))
+		l.write(l.cns, ipamtest.AzureEndpoints(web))
 		l.want(name+", repaired", "azure-cns/azure-endpoints.json"+known+"2", "azure-vnet-ipam.json"+known+"1")
 		if got := l.source.Problems(); len(got) != 0 {
 			t.Errorf("%s, repaired: got problems %q", name, got)
@@ -385,9 +383,9 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 }
 
 // store writes the database, and lets the source handle the event.
-func (l *lab) store(root bolttest.Bucket) {
+func (l *lab) store(root ipamtest.Bucket) {
 	l.Helper()
-	l.must(bolttest.Write(l.source.state.path, root, l.now.Add(-l.age)))
+	l.must(ipamtest.WriteBolt(l.source.state.path, root, l.now.Add(-l.age)))
 	if !l.source.Event(l.source.state.path, false) {
 		l.Error("event of the database: got not handled, want handled")
 	}
@@ -396,10 +394,10 @@ func (l *lab) store(root bolttest.Bucket) {
 
 func TestDatabaseMattersOnlyWhereCNSIsUsed(t *testing.T) {
 	l := newLab(t)
-	l.store(azuretest.Database("bolt", web))
+	l.store(ipamtest.AzureDatabase("bolt", web))
 	l.look()
 	l.want("a left-over database")
-	l.write(l.vnet, azuretest.Vnet(web))
+	l.write(l.vnet, ipamtest.AzureVnet(web))
 	l.want("azure-vnet", "azure-vnet.json"+known+"2")
 	l.configure("10-azure.conflist", "azure", cns)
 	l.look()
@@ -413,42 +411,42 @@ func TestStateOfCNSInADatabase(t *testing.T) {
 	l := newLab(t)
 	l.configure("10-azure.conflist", "azure", cns)
 	l.look()
-	l.write(l.cns, azuretest.Endpoints(db))
+	l.write(l.cns, ipamtest.AzureEndpoints(db))
 	l.want("files", l.cns+known+"1")
-	l.store(azuretest.Database("bolt", web))
+	l.store(ipamtest.AzureDatabase("bolt", web))
 	l.want("moved to the database, and files left over", l.database+known+"2")
 	if a := l.allocations[l.database]["10.241.0.65"]; a.Pod != "web" || a.Namespace != "default" || a.ContainerID != web.Container || a.Interface != "eth0" {
 		t.Errorf("allocation: got %+v, want that of web", a)
 	}
-	l.store(azuretest.Database("bolt", web, db))
+	l.store(ipamtest.AzureDatabase("bolt", web, db))
 	l.want("another pod", l.database+known+"3")
 	if a := l.allocations[l.database]["10.241.0.66"]; !a.AllocatedAt.Equal(l.now.Add(-2*time.Second - l.age)) {
 		t.Errorf("new allocation: got %s, want the time of the database", a.AllocatedAt)
 	}
-	l.store(azuretest.Database("bolt"))
+	l.store(ipamtest.AzureDatabase("bolt"))
 	if l.want("all are lost", l.database+known+"0"); l.pool(l.database).Lost != 3 {
 		t.Errorf("got %+v, want three lost records", l.pool(l.database))
 	}
-	l.store(azuretest.Database("bolt", web, db))
+	l.store(ipamtest.AzureDatabase("bolt", web, db))
 	if l.want("restored", l.database+known+"3"); l.pool(l.database).Lost != 0 {
 		t.Errorf("got %+v, want no lost record", l.pool(l.database))
 	}
 
-	newer := azuretest.Database("bolt", web)
-	newer["metadata"].(bolttest.Bucket)["schema_version"] = []byte{2, 0, 0, 0}
-	without := azuretest.Database("bolt", web)
+	newer := ipamtest.AzureDatabase("bolt", web)
+	newer["metadata"].(ipamtest.Bucket)["schema_version"] = []byte{2, 0, 0, 0}
+	without := ipamtest.AzureDatabase("bolt", web)
 	delete(without, "endpoints")
-	other := azuretest.Database("bolt", web)
-	other["endpoints"].(bolttest.Bucket)["c"] = "[]"
+	other := ipamtest.AzureDatabase("bolt", web)
+	other["endpoints"].(ipamtest.Bucket)["c"] = "[]"
 	for name, test := range map[string]struct {
-		root bolttest.Bucket
+		root ipamtest.Bucket
 		want string
 	}{
 		"a newer version":  {newer, "version 2"},
-		"another use":      {azuretest.Database("etcd", web), "etcd"},
+		"another use":      {ipamtest.AzureDatabase("etcd", web), "etcd"},
 		"no endpoints":     {without, `no bucket "endpoints"`},
 		"other endpoints":  {other, `endpoint "c"`},
-		"another database": {bolttest.Bucket{"x": bolttest.Bucket{}}, `no bucket "metadata"`},
+		"another database": {ipamtest.Bucket{"x": ipamtest.Bucket{}}, `no bucket "metadata"`},
 	} {
 		l.store(test.root)
 		l.want(name, l.database+unreadable+"0")
@@ -460,13 +458,13 @@ func TestStateOfCNSInADatabase(t *testing.T) {
 	l.source.Event(l.source.state.path, false)
 	l.read(ipam.FileRead{})
 	l.want("damaged", l.database+unreadable+"0")
-	l.store(azuretest.Database("bolt", web))
+	l.store(ipamtest.AzureDatabase("bolt", web))
 	l.want("repaired", l.database+known+"2")
 
-	l.store(azuretest.Database("json", web))
-	l.write(l.cns, azuretest.Endpoints(db))
+	l.store(ipamtest.AzureDatabase("json", web))
+	l.write(l.cns, ipamtest.AzureEndpoints(db))
 	l.want("gone back to files", l.cns+known+"1")
-	l.store(azuretest.Database("bolt", web))
+	l.store(ipamtest.AzureDatabase("bolt", web))
 	l.want("in the database again", l.database+known+"2")
 	l.must(os.Remove(l.source.state.path))
 	l.source.Event(l.source.state.path, true)
@@ -480,12 +478,12 @@ func TestStateOfCNSInADatabase(t *testing.T) {
 func TestDatabaseWithoutEndpointsLeavesThemToAzureVnet(t *testing.T) {
 	l := newLab(t)
 	l.configure("10-azure.conflist", "azure", cns)
-	l.store(azuretest.Database("bolt"))
+	l.store(ipamtest.AzureDatabase("bolt"))
 	l.look()
 	l.want("no pods", l.database+known+"0")
-	l.write(l.vnet, azuretest.Vnet(web))
+	l.write(l.vnet, ipamtest.AzureVnet(web))
 	l.want("azure-vnet", l.vnet+known+"2")
-	l.store(azuretest.Database("bolt"))
+	l.store(ipamtest.AzureDatabase("bolt"))
 	l.want("azure-vnet, and a change of the database", l.vnet+known+"2")
 }
 
@@ -493,7 +491,7 @@ func TestFileThatIsBeingWrittenIsReadAgainSoon(t *testing.T) {
 	for _, content := range []string{"", `{"Endpoints":{`} {
 		l := newLab(t)
 		l.look()
-		l.write(l.cns, azuretest.Endpoints(web))
+		l.write(l.cns, ipamtest.AzureEndpoints(web))
 		l.age = 0
 		l.write(l.cns, []byte(content))
 		if l.want("half a file", l.cns+known+"2"); !l.again || len(l.source.Problems()) != 0 {
@@ -509,7 +507,7 @@ func TestAddressOfTwoContainersIsInASecondPool(t *testing.T) {
 	l := newLab(t)
 	l.configure("10-azure.conflist", "azure", cns)
 	l.look()
-	both := azuretest.Endpoints(web, db, pod("ghost", "c9", "10.241.0.66"))
+	both := ipamtest.AzureEndpoints(web, db, pod("ghost", "c9", "10.241.0.66"))
 	l.write(l.cns, both)
 	l.want("two containers", l.cns+known+"3", l.extra+known+"1")
 	if p := l.pool(l.extra); p.Network != "" || len(p.Ranges) != 0 || l.pool(l.cns).Network != "azure" {
@@ -518,7 +516,7 @@ func TestAddressOfTwoContainersIsInASecondPool(t *testing.T) {
 	if a := l.allocations[l.extra]["10.241.0.66"]; a.Pod != "ghost" {
 		t.Errorf("second allocation: got %+v, want that of ghost", a)
 	}
-	l.write(l.cns, azuretest.Endpoints(web, pod("ghost", "c9", "10.241.0.66")))
+	l.write(l.cns, ipamtest.AzureEndpoints(web, pod("ghost", "c9", "10.241.0.66")))
 	l.want("one container", l.cns+known+"3")
 	l.write(l.cns, both)
 	l.want("two containers", l.cns+known+"3", l.extra+known+"1")
@@ -532,12 +530,12 @@ func TestAddressOfTwoContainersIsInASecondPool(t *testing.T) {
 func TestRecordWithoutAddressIsAProblemAndTheOthersCount(t *testing.T) {
 	l := newLab(t)
 	l.look()
-	l.write(l.cns, []byte(strings.ReplaceAll(string(azuretest.Endpoints(web, db)), `"10.241.0.66"`, `""`)))
+	l.write(l.cns, []byte(strings.ReplaceAll(string(ipamtest.AzureEndpoints(web, db)), `"10.241.0.66"`, `""`)))
 	l.want("one record without address", l.cns+known+"2")
 	if got := l.source.Problems(); len(got) != 1 || !strings.Contains(got[0], "endpoint "+db.Container+" has no valid address") {
 		t.Errorf("got problems %q, want the endpoint", got)
 	}
-	l.write(l.cns, azuretest.Endpoints(web))
+	l.write(l.cns, ipamtest.AzureEndpoints(web))
 	if got := l.source.Problems(); len(got) != 0 || l.pool(l.cns).Problem != "" {
 		t.Errorf("repaired: got problems %q", got)
 	}
@@ -546,7 +544,7 @@ func TestRecordWithoutAddressIsAProblemAndTheOthersCount(t *testing.T) {
 func TestHiddenDirectoryIsAProblemWhereAzureCNIIsConfigured(t *testing.T) {
 	l := newLab(t)
 	l.host.Hidden[l.run] = errors.New("mount it")
-	l.must(azuretest.Write(filepath.Join(l.run, l.cns), azuretest.Endpoints(web)))
+	l.must(ipamtest.WriteAzure(filepath.Join(l.run, l.cns), ipamtest.AzureEndpoints(web)))
 	l.look()
 	if got := l.source.Problems(); len(got) != 0 {
 		t.Errorf("no Azure CNI: got problems %q", got)
@@ -570,7 +568,7 @@ func TestUnwatchedDirectoryIsStale(t *testing.T) {
 	l.watches[dir] = ipam.Watch{Err: errors.New("no space left")}
 	l.look()
 	l.want("no file")
-	l.write(l.cns, azuretest.Endpoints(web))
+	l.write(l.cns, ipamtest.AzureEndpoints(web))
 	l.want("unwatched", l.cns+stale+"2")
 	if p := l.pool(l.cns); !strings.Contains(p.Problem, "no space left") || !strings.Contains(p.Problem, dir) {
 		t.Errorf("got %+v, want a problem with the reason", p)

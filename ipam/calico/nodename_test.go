@@ -10,7 +10,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // written is when all files were last written.

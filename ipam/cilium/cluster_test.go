@@ -9,7 +9,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 func TestCilium(t *testing.T) {

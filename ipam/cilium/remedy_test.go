@@ -7,8 +7,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/golden"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/lease"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // start is the time at the start of a test, and later is after it.

@@ -13,8 +13,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // node is the data root of a dockerd.
@@ -23,7 +22,7 @@ type node struct {
 	host ipamtest.Host
 	root string
 	*source
-	keys bolttest.Bucket
+	keys ipamtest.Bucket
 }
 
 // The IDs of a network, and the records that dockerd 20.10.24 has written for it.
@@ -35,7 +34,7 @@ const (
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, host: ipamtest.NewHost(), root: filepath.Join(t.TempDir(), "docker"), keys: bolttest.Bucket{}}
+	n := &node{t: t, host: ipamtest.NewHost(), root: filepath.Join(t.TempDir(), "docker"), keys: ipamtest.Bucket{}}
 	n.source = newSource(n.host, ipam.FilesConfig{Dirs: []string{n.root, filepath.Join(n.root, "netns")}}).(*source)
 	n.put("network/"+appnet, appnetRecord)
 	n.put("bridge/"+appnet, `{"AddressIPv4":"172.30.5.128/24","BridgeName":"apps","ID":"`+appnet+`"}`)
@@ -59,7 +58,7 @@ func (n *node) give(network, id, addr, v6 string) {
 // save writes the database.
 func (n *node) save() {
 	n.t.Helper()
-	if err := bolttest.Write(n.Path, bolttest.Bucket{bucket: n.keys}, written); err != nil {
+	if err := ipamtest.WriteBolt(n.Path, ipamtest.Bucket{bucket: n.keys}, written); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/lease"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // lookAt is the time of all looks.

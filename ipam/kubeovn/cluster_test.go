@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 func subnet(name, cidr, more string) string {

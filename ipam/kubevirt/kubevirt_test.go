@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 func TestMachines(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/metallb"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // statusOf returns a ServiceL2Status as a speaker of MetalLB 0.15 writes it.

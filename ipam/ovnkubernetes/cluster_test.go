@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 func TestIPAMClaims(t *testing.T) {

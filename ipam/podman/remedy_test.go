@@ -3,7 +3,7 @@ package podman
 import (
 	"testing"
 
-	"github.com/ipwitness/ipwitness/ipam/engine/enginetest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
-func TestRemediesAndTextsAboutPools(t *testing.T) { enginetest.Check(t, &IPAM) }
+func TestRemediesAndTextsAboutPools(t *testing.T) { ipamtest.CheckEngine(t, &IPAM) }

@@ -13,8 +13,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // node has the directories of podman.
@@ -24,7 +23,7 @@ type node struct {
 	root    string
 	storage string
 	*source
-	db bolttest.Bucket
+	db ipamtest.Bucket
 }
 
 // lanConfig is what podman 4.3.1 has written for a network with macvlan.
@@ -32,7 +31,7 @@ const lanConfig = `{"name":"lan","id":"5aa51665899d0eb9cc6ad6d6af9950d8185b3ca8c
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, host: ipamtest.NewHost(), root: t.TempDir(), db: bolttest.Bucket{}}
+	n := &node{t: t, host: ipamtest.NewHost(), root: t.TempDir(), db: ipamtest.Bucket{}}
 	n.storage = filepath.Join(n.root, "storage", "overlay-containers")
 	n.source = newSource(n.host, ipam.FilesConfig{Dirs: []string{filepath.Join(n.root, "run"), filepath.Join(n.root, "etc"), filepath.Dir(n.storage)}}).(*source)
 	return n
@@ -41,18 +40,18 @@ func newNode(t *testing.T) *node {
 // give gives a container an address of a network.
 func (n *node) give(network, subnet, addr, id string) {
 	if n.db[network] == nil {
-		n.db[network] = bolttest.Bucket{"ids": bolttest.Bucket{}, subnet: bolttest.Bucket{}}
+		n.db[network] = ipamtest.Bucket{"ids": ipamtest.Bucket{}, subnet: ipamtest.Bucket{}}
 	}
-	b := n.db[network].(bolttest.Bucket)
-	b["ids"].(bolttest.Bucket)[id] = `["` + addr + `"]`
+	b := n.db[network].(ipamtest.Bucket)
+	b["ids"].(ipamtest.Bucket)[id] = `["` + addr + `"]`
 	a := netip.MustParseAddr(addr).AsSlice()
-	b[subnet].(bolttest.Bucket)[string(a)] = id
-	b[subnet].(bolttest.Bucket)["lastIP"] = a
+	b[subnet].(ipamtest.Bucket)[string(a)] = id
+	b[subnet].(ipamtest.Bucket)["lastIP"] = a
 }
 
 func (n *node) save() {
 	n.t.Helper()
-	if err := bolttest.Write(n.Path, n.db, written); err != nil {
+	if err := ipamtest.WriteBolt(n.Path, n.db, written); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -179,7 +178,7 @@ func TestALostDatabaseIsALossAndABadOneIsNot(t *testing.T) {
 	if p := n.Pools()[0]; p.State != ipam.Missing || p.Lost != 1 {
 		t.Errorf("got %+v, want its record lost", p)
 	}
-	n.db = bolttest.Bucket{}
+	n.db = ipamtest.Bucket{}
 	n.give("lan", "192.168.50.0/24", "192.168.50.65", "c2")
 	n.save()
 	n.host.Hidden[filepath.Join(n.root, "etc")] = errors.New("mount it")

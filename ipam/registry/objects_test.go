@@ -9,7 +9,6 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/egressip"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/kubevirt"
 	"github.com/ipwitness/ipwitness/ipam/metallb"
@@ -17,6 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // unreadable has objects of each kind.

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 func TestSpiderpool(t *testing.T) {

@@ -14,8 +14,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam/awsvpc"
 	"github.com/ipwitness/ipwitness/ipam/azure"
-	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
-	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
 	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
 	"github.com/ipwitness/ipwitness/ipam/docker"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
@@ -23,6 +21,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/networkd"
 	"github.com/ipwitness/ipwitness/ipam/podman"
 	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
@@ -62,21 +61,21 @@ var writers = map[string]func(h *netlab.Host, n int) error{
 		if err != nil {
 			return err
 		}
-		return azuretest.Write(h.Path("/run/aws-node/ipam.json"), state)
+		return ipamtest.WriteAzure(h.Path("/run/aws-node/ipam.json"), state)
 	},
 	azure.Name: func(h *netlab.Host, n int) error {
-		pods := make([]azuretest.Pod, n)
+		pods := make([]ipamtest.AzurePod, n)
 		for i := range n {
-			pods[i] = azuretest.Pod{Namespace: "default", Name: podOf(i), Container: containerOf(i), Addresses: []netip.Addr{allocated(i)}, NICType: "InfraNIC"}
+			pods[i] = ipamtest.AzurePod{Namespace: "default", Name: podOf(i), Container: containerOf(i), Addresses: []netip.Addr{allocated(i)}, NICType: "InfraNIC"}
 		}
-		return azuretest.Write(h.Path("/run/azure-cns/azure-endpoints.json"), azuretest.Endpoints(pods...))
+		return ipamtest.WriteAzure(h.Path("/run/azure-cns/azure-endpoints.json"), ipamtest.AzureEndpoints(pods...))
 	},
 	dnsmasq.Name: func(h *netlab.Host, n int) error {
 		var b strings.Builder
 		for i := range n {
 			fmt.Fprintf(&b, "%d %s %s %s *\n", time.Now().Add(time.Hour).Unix(), clientOf(i), allocated(i), podOf(i))
 		}
-		return errors.Join(bridge(h), azuretest.Write(h.Path("/var/lib/misc/dnsmasq.leases"), []byte(b.String())))
+		return errors.Join(bridge(h), ipamtest.WriteAzure(h.Path("/var/lib/misc/dnsmasq.leases"), []byte(b.String())))
 	},
 	kea.Name: func(h *netlab.Host, n int) error {
 		var b strings.Builder
@@ -84,10 +83,10 @@ var writers = map[string]func(h *netlab.Host, n int) error{
 		for i := range n {
 			fmt.Fprintf(&b, "%s,%s,,3600,%d,1,0,0,%s,0,\n", allocated(i), clientOf(i), time.Now().Add(time.Hour).Unix(), podOf(i))
 		}
-		return errors.Join(bridge(h), azuretest.Write(h.Path("/var/lib/kea/kea-leases4.csv"), []byte(b.String())))
+		return errors.Join(bridge(h), ipamtest.WriteAzure(h.Path("/var/lib/kea/kea-leases4.csv"), []byte(b.String())))
 	},
 	docker.Name: func(h *netlab.Host, n int) error {
-		keys := bolttest.Bucket{}
+		keys := ipamtest.Bucket{}
 		put := func(key, record string) {
 			keys["docker/network/v1.0/"+key+"/"] = "\x07\x00\x00\x00\x00\x00\x00\x00" + record
 		}
@@ -98,15 +97,15 @@ var writers = map[string]func(h *netlab.Host, n int) error{
 			put("sandbox/s"+id, fmt.Sprintf(`{"ID":"s%s","Cid":"%[1]s","Eps":[]}`, id))
 			put("endpoint/apps/e"+id, fmt.Sprintf(`{"ep_iface":{"addr":"%s/16","dstPrefix":"eth"},"id":"e%s","sandbox":"s%[2]s"}`, allocated(i), id))
 		}
-		return bolttest.Write(h.Path("/var/lib/docker/network/files/local-kv.db"), bolttest.Bucket{"libnetwork": keys}, time.Now())
+		return ipamtest.WriteBolt(h.Path("/var/lib/docker/network/files/local-kv.db"), ipamtest.Bucket{"libnetwork": keys}, time.Now())
 	},
 	podman.Name: func(h *netlab.Host, n int) error {
-		ids, subnet := bolttest.Bucket{}, bolttest.Bucket{}
+		ids, subnet := ipamtest.Bucket{}, ipamtest.Bucket{}
 		for i := range n {
 			ids[containerOf(i)] = `["` + allocated(i).String() + `"]`
 			subnet[string(allocated(i).AsSlice())] = containerOf(i)
 		}
-		return bolttest.Write(h.Path("/run/containers/networks/ipam.db"), bolttest.Bucket{"podman": bolttest.Bucket{"ids": ids, "10.8.0.0/16": subnet}}, time.Now())
+		return ipamtest.WriteBolt(h.Path("/run/containers/networks/ipam.db"), ipamtest.Bucket{"podman": ipamtest.Bucket{"ids": ids, "10.8.0.0/16": subnet}}, time.Now())
 	},
 }
 

@@ -75,11 +75,6 @@ var pure = map[string]string{
 	"aggregator/explain": "cmp fmt maps net/netip slices strconv strings time",
 }
 
-// forTests reports whether a package only helps tests: a directory named …test, or one below it.
-func forTests(name string) bool {
-	return slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool { return strings.HasSuffix(part, "test") })
-}
-
 // imports returns what each package of the product imports, without its tests. It reads the files itself,
 // and does not ask go list, so that go test knows when its cached result is out of date.
 func imports(t *testing.T) map[string][]string {
@@ -128,23 +123,23 @@ func TestImportsPointDown(t *testing.T) {
 	}
 	for name := range all {
 		for pattern, i := range patterns {
-			if _, ok := floor[name]; !ok && !forTests(name) {
+			if _, ok := floor[name]; !ok {
 				if match, _ := path.Match(pattern, name); match {
 					floor[name] = i
 				}
 			}
 		}
-		if _, ok := floor[name]; !ok && !forTests(name) {
+		if _, ok := floor[name]; !ok {
 			t.Errorf("the package %s is on no floor: add it to floors", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		for _, imported := range all[name] {
 			to, ours := strings.CutPrefix(imported, module)
-			if !ours || forTests(name) {
+			if !ours {
 				continue
 			}
-			if forTests(to) || strings.HasPrefix(to, "tests/") {
+			if strings.HasPrefix(to, "tests/") {
 				t.Errorf("%s imports %s, which is for tests", name, to)
 			} else if floor[to] <= floor[name] {
 				t.Errorf("%s imports %s, which is not on a lower floor", name, to)
@@ -157,11 +152,11 @@ func TestWalls(t *testing.T) {
 	all := imports(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		for _, imported := range all[name] {
-			if (imported == "log" || imported == "os/exec") && !forTests(name) {
+			if imported == "log" || imported == "os/exec" {
 				t.Errorf("%s imports %s: log with log/slog, and ask the kernel instead of running commands", name, imported)
 			}
 			for _, w := range walls {
-				if below(imported, w.packages) && !below(name, w.only) && !forTests(name) {
+				if below(imported, w.packages) && !below(name, w.only) {
 					t.Errorf("%s imports %s, which only these may: %s", name, imported, w.only)
 				}
 			}

@@ -18,8 +18,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward/forwardtest"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/tests/forwardtest"
 )
 
 // get requests a path and returns the response.

@@ -1,5 +1,4 @@
-// Package tabletest has helpers for tests of other packages that use a table.
-package tabletest
+package agenttest
 
 import (
 	"fmt"

@@ -1,5 +1,4 @@
-// Package proctest creates /proc directories for tests.
-package proctest
+package agenttest
 
 import (
 	"fmt"
@@ -23,8 +22,8 @@ type Tree struct {
 	Dir string
 }
 
-// New returns an empty Tree, which lives as long as the test.
-func New(t testing.TB) Tree {
+// NewTree returns an empty Tree, which lives as long as the test.
+func NewTree(t testing.TB) Tree {
 	t.Helper()
 	return Tree{t, t.TempDir()}
 }

@@ -1,5 +1,4 @@
-// Package enginetest has the test of the folders of container engines.
-package enginetest
+package ipamtest
 
 import (
 	"net/netip"
@@ -7,15 +6,13 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/engine"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-// Check compares the texts about a container engine with testdata/remedies.txt and
+// CheckEngine compares the texts about a container engine with testdata/remedies.txt and
 // testdata/pools.txt of its package, which -update writes. It also checks that names in commands are
 // quoted.
-func Check(t *testing.T, m *ipam.IPAM) {
+func CheckEngine(t *testing.T, m *ipam.IPAM) {
 	t.Helper()
 	review := "run `go test ./ipam/" + m.Name + " -update` and review it"
 	lan := &ipam.Pool{IPAM: m.Name, Name: "/db#lan", Served: ipam.Served{Network: ipam.EngineNetwork(m.Name, "lan")}}
@@ -23,20 +20,17 @@ func Check(t *testing.T, m *ipam.IPAM) {
 	of := func(container string, h *ipam.Holder) ipam.Case {
 		return ipam.Case{Address: addr, Pool: lan, Node: "host-a", Holder: h, Allocation: ipam.Allocation{ContainerID: container}}
 	}
-	holder := ipamtest.Holder(func(h *ipam.Holder) { h.IsPod, h.Name = false, "container web" })
+	holder := Holder(func(h *ipam.Holder) { h.IsPod, h.Name = false, "container web" })
 	const other = "0d1e2f3a4b5c6d7e"
-	r := ipamtest.Remedies{IPAM: m}
+	r := Remedies{IPAM: m}
 	r.Reserve("in use, not allocated", of("", holder))
 	r.Reserve("the holder is not known", of("", nil))
 	r.Reassign("allocated to another container", of(other, holder))
 	r.Release("leaked by a container", of(other, nil))
 	r.Release("leaked by a container that is not known", of("", nil))
 	golden.Compare(t, "testdata/remedies.txt", r.String(), review)
-	text := ipamtest.DescribePools(m, "host-a", addr, lan, &ipam.Pool{Name: "/db"}) + "\n" + ipamtest.DescribePools(m, "", addr, lan)
+	text := DescribePools(m, "host-a", addr, lan, &ipam.Pool{Name: "/db"}) + "\n" + DescribePools(m, "", addr, lan)
 	golden.Compare(t, "testdata/pools.txt", text, review)
-	if got := engine.NetworkName(lan); got != "lan" {
-		t.Errorf("got network %q, want lan", got)
-	}
 	for _, a := range m.RestartContainer("host-a", "$(rm)") {
 		if a.Node != "host-a" || strings.Count(a.Command, "$(rm)") != strings.Count(a.Command, "'$(rm)'") {
 			t.Errorf("got %+v, want a command on the node, with a quoted id", a)

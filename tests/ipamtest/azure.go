@@ -1,7 +1,8 @@
-// Package azuretest writes the state files of Azure CNI as its programs do. Its structs have the
-// fields of the originals in Azure/azure-container-networking that are written to the files, in
-// their order and with their types. It is only for tests.
-package azuretest
+package ipamtest
+
+// The state files of Azure CNI, as its programs write them. The structs have the fields of the
+// originals in Azure/azure-container-networking that are written to the files, in their order and with
+// their types.
 
 import (
 	"encoding/binary"
@@ -11,15 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
 )
 
 // written is the time in the files.
 var written = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// A Pod is a pod with an interface eth0.
-type Pod struct {
+// An AzurePod is a pod with an interface eth0.
+type AzurePod struct {
 	Namespace, Name, Container string
 	Addresses                  []netip.Addr
 	// NICType is the type of the interface; InfraNIC for that of the pod network.
@@ -59,8 +58,8 @@ type addressRecord struct {
 	InUse bool
 }
 
-// IPAM returns azure-vnet-ipam.json with the addresses of a node. Those with a container are in use.
-func IPAM(addresses map[string]string) []byte {
+// AzureIPAM returns azure-vnet-ipam.json with the addresses of a node. Those with a container are in use.
+func AzureIPAM(addresses map[string]string) []byte {
 	space := &addressSpace{Id: "local", Pools: map[string]*addressPool{}}
 	for text, container := range addresses {
 		a := netip.MustParseAddr(text)
@@ -183,8 +182,8 @@ type ipConfig struct {
 	Gateway net.IP
 }
 
-// Vnet returns azure-vnet.json with the endpoints of pods.
-func Vnet(pods ...Pod) []byte {
+// AzureVnet returns azure-vnet.json with the endpoints of pods.
+func AzureVnet(pods ...AzurePod) []byte {
 	n := &network{Id: "azure", Mode: "transparent", Endpoints: map[string]*endpoint{}}
 	for _, p := range pods {
 		id := p.Container[:min(len(p.Container), 8)] + "-eth0"
@@ -230,8 +229,8 @@ type ipInfo struct {
 	NICType            string
 }
 
-// Endpoints returns azure-endpoints.json with the endpoints of pods.
-func Endpoints(pods ...Pod) []byte {
+// AzureEndpoints returns azure-endpoints.json with the endpoints of pods.
+func AzureEndpoints(pods ...AzurePod) []byte {
 	state := map[string]*endpointInfo{}
 	for _, p := range pods {
 		info := &ipInfo{HostVethName: "azv0123456789", MacAddress: "02:00:00:00:00:01", NICType: p.NICType}
@@ -259,19 +258,19 @@ type ipInfoRecord struct {
 	NICType            string      `json:"nicType,omitempty"`
 }
 
-// Database returns the buckets of azure-cns.db with the endpoints of pods (cns/state/db.go at
+// AzureDatabase returns the buckets of azure-cns.db with the endpoints of pods (cns/state/db.go at
 // 12532d3). authority is bolt while azure-cns uses it.
-func Database(authority string, pods ...Pod) bolttest.Bucket {
-	root := bolttest.Bucket{}
+func AzureDatabase(authority string, pods ...AzurePod) Bucket {
+	root := Bucket{}
 	for _, name := range []string{
 		"network_containers", "ips", "networks", "orchestrator_contexts", "pnp_id_by_mac", "assignments", "ip_owners", "delete_intents",
 	} {
-		root[name] = bolttest.Bucket{}
+		root[name] = Bucket{}
 	}
-	root["metadata"] = bolttest.Bucket{
+	root["metadata"] = Bucket{
 		"schema_version": binary.LittleEndian.AppendUint32(nil, 1), "authority": authority, "generation": binary.LittleEndian.AppendUint64(nil, 7), "boot_id": "boot",
 	}
-	endpoints := bolttest.Bucket{}
+	endpoints := Bucket{}
 	for _, p := range pods {
 		info := &ipInfoRecord{HostVethName: "azv0123456789", MACAddress: "02:00:00:00:00:01", NICType: p.NICType}
 		info.IPv4, info.IPv6 = ipNets(p.Addresses)
@@ -313,9 +312,9 @@ func store(key string, value any) []byte {
 	return raw
 }
 
-// Write replaces a state file as its program does: it writes a temporary file beside it, and renames
+// WriteAzure replaces a state file as its program does: it writes a temporary file beside it, and renames
 // that.
-func Write(path string, data []byte) error {
+func WriteAzure(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

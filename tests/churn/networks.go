@@ -9,10 +9,10 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // Objects are the custom resources of a cluster.

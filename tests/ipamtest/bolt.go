@@ -1,5 +1,4 @@
-// Package bolttest writes databases with bbolt itself. It is only for tests.
-package bolttest
+package ipamtest
 
 import (
 	"fmt"
@@ -13,8 +12,8 @@ import (
 // A Bucket has values by key, which are strings, byte slices or further buckets.
 type Bucket map[string]any
 
-// Write replaces the database at path by one with the given buckets, which was written at the given time.
-func Write(path string, root Bucket, written time.Time) error {
+// WriteBolt replaces the bbolt database at path by one with the given buckets, which was written at the given time.
+func WriteBolt(path string, root Bucket, written time.Time) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -27,7 +26,7 @@ func Write(path string, root Bucket, written time.Time) error {
 		for name, b := range root {
 			created, err := tx.CreateBucketIfNotExists([]byte(name))
 			if err == nil {
-				err = fill(created, b.(Bucket))
+				err = fillBucket(created, b.(Bucket))
 			}
 			if err != nil {
 				return err
@@ -47,7 +46,7 @@ func Write(path string, root Bucket, written time.Time) error {
 	return os.Rename(next, path)
 }
 
-func fill(b *bbolt.Bucket, values Bucket) (err error) {
+func fillBucket(b *bbolt.Bucket, values Bucket) (err error) {
 	for key, value := range values {
 		switch v := value.(type) {
 		case string:
@@ -57,7 +56,7 @@ func fill(b *bbolt.Bucket, values Bucket) (err error) {
 		case Bucket:
 			var sub *bbolt.Bucket
 			if sub, err = b.CreateBucket([]byte(key)); err == nil {
-				err = fill(sub, v)
+				err = fillBucket(sub, v)
 			}
 		default:
 			err = fmt.Errorf("value of key %q: got a %T", key, value)

@@ -1,5 +1,6 @@
-// Package kerneltest has a fake of rtnetlink for tests.
-package kerneltest
+// Package agenttest has what the tests of several packages of the agent need: a fake of rtnetlink, a /proc
+// directory, and what a table has.
+package agenttest
 
 import (
 	"fmt"
