@@ -1,5 +1,4 @@
-# The targets for developers and CI. .ci/run runs `make lint check-generate test-all`,
-# `make model` and `make demo`.
+# The targets for developers and CI. .ci/run runs some of them, and prints how long each took.
 #
 # build, run and clean need only Go. The other targets build their tools once from
 # pinned Go modules (tools/*/go.mod) into bin/. If they run as root and apt is
@@ -33,9 +32,11 @@ BUILDER := https://github.com/ipwitness/ipwitness/blob/main/docs/release.md\#pro
 ARGS :=
 # More arguments for go test, as in: make test TESTFLAGS='-run Duplicate'
 TESTFLAGS :=
-# The packages to test: all but the web page, which needs a browser and npm packages. ./tests
-# takes longest, so it starts first.
-PKGS = ./tests $(filter-out %/tests %/tests/web,$(shell go list ./...))
+# The packages that make test always tests again, as root: what their tests touch is unknown to go test
+# (the kernel, files that other programs read).
+UNCACHED := ./tests ./bpf ./agent/... ./tests/chart ./tests/containerd ./tests/netlab ./tests/prometheus
+# The packages that only make test-all tests: they need a browser, a cluster, or servers that are built.
+SLOW := ./tests/kubernetes ./tests/share ./tests/stream ./tests/web
 # The packages that make test-cluster tests.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
 # For make mutate: the package to change, the number of changes, the random seed
@@ -89,13 +90,14 @@ space := $(subst ,, )
 
 # Required commands or files, each with the Debian package that contains it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
-	containerd:containerd ctr:containerd runc:runc \
-	dockerd:docker.io podman:podman /usr/lib/podman/netavark:netavark runsc:runsc buildah:buildah \
+	containerd:containerd ctr:containerd runc:runc dockerd:docker.io podman:podman /usr/lib/podman/netavark:netavark \
 	/bin/busybox:busybox-static dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
-	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
-	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
-	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3 \
+	/lib/systemd/systemd:systemd openssl:openssl promtool:prometheus curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
+	/usr/sbin/keepalived:keepalived setsid:util-linux python3:python3 \
 	/usr/share/bash-completion/bash_completion:bash-completion fish:fish tmux:tmux
+# For slow tests, in addition.
+SLOW_NEEDS := prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager runsc:runsc buildah:buildah \
+	ovn-northd:ovn-central ovn-controller:ovn-host /usr/lib/frr/vrrpd:frr
 DEMO_NEEDS := ip:iproute2 unshare:util-linux nsenter:util-linux awk:mawk
 PICTURES_NEEDS := chromium:chromium
 WEB_NEEDS := node:nodejs npm:npm
@@ -221,28 +223,44 @@ playground: as-root deps-demo build cni-plugins ## Open a shell on a host of its
 ##@ Check
 
 .PHONY: check
-check: lint check-generate build test ## Run the checks that must pass at every commit; .ci/run runs the rest
+check: lint build test ## Run the checks that must pass at every commit; .ci/run runs more
 
 # Most tests of a host wait for timers of the program, so more tests run in parallel than
 # there are processors.
-PARALLEL := -parallel 8
+GO_TEST = go test -timeout 40m -parallel 8 $(TESTFLAGS)
+GO_TEST_AS_ROOT = IPWITNESS_ROOT_TESTS=1 $(GO_TEST) -count=1 $(EXEC_AS_ROOT)
+# The packages that make test need not test again if nothing changed.
+CACHED = $(filter-out $(shell go list $(UNCACHED) $(SLOW)),$(shell go list ./...))
 
 .PHONY: test
-test: deps-test build cni-plugins aws-vpc-cni otelcol nats containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
-	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+test: deps-test build cni-plugins helm ## Test all packages and a host, as root, without slow tests (five minutes)
+	$(GO_TEST) -short $(CACHED)
+	$(GO_TEST_AS_ROOT) -short $(UNCACHED)
 
-# ./tests runs the program, which is built without the race detector: there the detector
-# would check only the code of the tests. Tests of ./aggregator that measure the heap need a run
-# without it. make test-cluster runs ./aggregator/kube.
-RACE_PKGS = $(filter-out %/tests %/tests/web %/aggregator/kube,$(shell go list ./...))
+# The packages that start goroutines. ./tests runs the program, which is built without the detector.
+RACE = $(addprefix ./,$(sort $(shell grep -rlE -e '^\s*go [a-zA-Z]' -e '\.Go\b' --include='*.go' --exclude='*_test.go' \
+	agent aggregator bpf cmd | xargs -n 1 dirname)))
+.PHONY: test-race
+test-race: deps-test ## Test the packages that start goroutines with the race detector, as root, without slow tests
+	CGO_ENABLED=1 $(GO_TEST_AS_ROOT) -race -short $(RACE)
+
+.PHONY: test-page
+test-page: deps-test deps-pictures web-modules build cni-plugins ## Test the web page in a browser, as root
+	$(GO_TEST_AS_ROOT) -run '^(TestADuplicateAppearsWithoutReloadAndResolves|TestEveryViewIsAccessibleAndKeepsThePolicy)$$' ./tests/web
+
+.PHONY: test-install
+test-install: ARCHES := $(shell go env GOARCH)
+test-install: deps-test build image cni-plugins kubernetes ## Install the chart in a real Kubernetes with two nodes, as root: a duplicate, its Event, an upgrade
+	IPWITNESS_CLUSTER_TESTS=1 $(GO_TEST_AS_ROOT) -run '^TestHelmUpgradeWithVolume$$' ./tests/kubernetes
+
 .PHONY: test-all
-test-all: deps-test deps-pictures web-modules build cni-plugins aws-vpc-cni otelcol nats containerd release ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
+test-all: check-generate lint-tools deps-test deps-slow deps-pictures web-modules build cni-plugins aws-vpc-cni otelcol nats containerd release ## Run all tests, as root, including slow ones, the race detector, clusters and other kernels (an hour)
 	go -C tools/image test ./...
 	go -C tools/release test ./...
-	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./aggregator
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests/web
-	@$(MAKE) --no-print-directory test-cluster test-kernels
+	$(GO_TEST) $(CACHED)
+	$(GO_TEST_AS_ROOT) $(UNCACHED) $(filter-out ./tests/kubernetes,$(SLOW))
+	CGO_ENABLED=1 $(GO_TEST_AS_ROOT) -race $(RACE)
+	@$(MAKE) --no-print-directory test-cluster test-kernels model
 
 .PHONY: model
 model: ## Run a minute of random histories in the aggregator and in the reference model; ARGS='-seed 7 -steps 1000000'
@@ -291,18 +309,19 @@ fmt: $(GOLANGCI) $(BUF) deps-format ## Format all sources
 
 .PHONY: lint-go
 lint-go: $(GOLANGCI)
-	go mod tidy -diff
 	$(GOLANGCI) config verify
 	$(GOLANGCI) fmt --diff
-	$(GOLANGCI) run --allow-serial-runners ./...
-	go -C tools/image mod tidy -diff
-	cd tools/image && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
-	go -C tools/release mod tidy -diff
-	cd tools/release && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
-	go -C tools/awsvpc mod tidy -diff
-	cd tools/awsvpc && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
-	go -C tools/otelcol mod tidy -diff
-	cd tools/otelcol && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
+	@$(call lint,. tools/image tools/release)
+
+# The modules of tools with Go code of their own that need many other modules.
+.PHONY: lint-tools
+lint-tools: $(GOLANGCI)
+	@$(call lint,tools/awsvpc tools/otelcol)
+
+lint = for module in $(1); do \
+	go -C $$module mod tidy -diff; \
+	(cd $$module && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...); \
+done
 
 .PHONY: lint-c
 lint-c: deps-format
@@ -367,7 +386,7 @@ generate-observability: ## Regenerate docs/metrics.md and the dashboards from th
 	@go test -count=1 -run '^TestDashboardsAreUpToDate$$' ./tests/prometheus -args -update
 
 .PHONY: update-pictures
-update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in docs/images again, as root (minutes)
+update-pictures: deps-test deps-slow deps-pictures cni-plugins ## Render the dashboards in docs/images again, as root (minutes)
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: update-web-pictures
@@ -385,7 +404,7 @@ generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, i
 # The tests whose texts are in docs/incidents.md, as a part of a regular expression.
 INCIDENT_TESTS = $(subst $(space),|,$(sort $(foreach f,$(notdir $(basename $(wildcard tests/testdata/incidents/*.txt))),$(lastword $(subst -, ,$f)))))
 .PHONY: update-situations
-update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Make the tests write their texts again, and regenerate the pages
+update-situations: deps-test deps-slow cni-plugins aws-vpc-cni containerd kubernetes ## Make the tests write their texts again, and regenerate the pages
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack|AFloodHides|AForgedFrame)|^($(INCIDENT_TESTS))$$' ./tests -args -update
 	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]|^($(INCIDENT_TESTS))$$' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations
@@ -430,7 +449,7 @@ containerd: $(CONTAINERD) ## Build the newest containerd, which tests use in add
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
 
 .PHONY: deps
-deps: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures deps-web ## Install the Debian packages that all targets need
+deps: deps-test deps-slow deps-bench deps-kernels deps-format deps-bpf deps-pictures deps-web ## Install the Debian packages that all targets need
 
 .PHONY: clean
 clean: ## Remove all build results (bin/)
@@ -532,12 +551,15 @@ $(CONTAINERD) &: tools/containerd/go.mod tools/containerd/go.sum
 		-ldflags "-s -w -X $(CONTAINERD_MODULE)/version.Version=$$v" tool
 	@touch $(CONTAINERD)
 
-.PHONY: deps-test deps-demo deps-bench deps-kernels deps-format deps-bpf deps-pictures deps-web
+.PHONY: deps-test deps-slow deps-demo deps-bench deps-kernels deps-format deps-bpf deps-pictures deps-web
 deps-kernels:
 	@$(call need,$(KERNELS_NEEDS))
 
 deps-test:
 	@$(call need,$(TEST_NEEDS))
+
+deps-slow:
+	@$(call need,$(SLOW_NEEDS))
 
 deps-web:
 	@$(call need,$(WEB_NEEDS))

@@ -86,6 +86,7 @@ func (d *ipamd) do(command string) {
 }
 
 func TestAgentReportsAllocationsOfTheAWSVPCCNI(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ flag, cidr, first string }{
 		"secondary addresses": {"-prefixes=false", "198.18.85.5/32", "198.18.85.5"},
@@ -122,6 +123,7 @@ func TestAgentReportsAllocationsOfTheAWSVPCCNI(t *testing.T) {
 // In aws/amazon-vpc-cni-k8s issues 711 and 3824, ipamd forgot the allocations of running pods when it
 // was started again.
 func TestAllocationsThatIPAMDForgetsAreReported(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newLab(t)
 	daemon, cni := l.ipamd("198.18.81.5"), l.cni(awsVPC)
@@ -158,6 +160,7 @@ func TestAllocationsThatIPAMDForgetsAreReported(t *testing.T) {
 }
 
 func TestChurnOfTheAWSVPCCNIIsSilent(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newLab(t)
 	// ipamd does not reuse an address for 30 s.
@@ -193,6 +196,7 @@ func TestChurnOfTheAWSVPCCNIIsSilent(t *testing.T) {
 }
 
 func TestCheckpointThatDisappearsIsReportedUntilIPAMDWritesItAgain(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newLab(t)
 	_, cni := l.ipamd("198.18.83.1", "198.18.83.2", "198.18.83.3"), l.cni(awsVPC)
@@ -339,6 +343,7 @@ func (s *scene) reboots(daemon *ipamd, b block) {
 }
 
 func TestRemediesForTheAWSVPCCNILeaveTheRightOwner(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	for name, build := range awsScenes {
 		t.Run(name, func(t *testing.T) { t.Parallel(); carriedOut(t, build) })
@@ -348,6 +353,7 @@ func TestRemediesForTheAWSVPCCNILeaveTheRightOwner(t *testing.T) {
 // Security groups for pods give a pod the address of a branch ENI, which ipamd does not record. There
 // are no VLAN devices here: the pods and the results of the plugin are made by hand.
 func TestPodWithABranchENIIsNotExpectedInTheCheckpoint(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newLab(t)
 	daemon := l.ipamd("198.18.84.5")

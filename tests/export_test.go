@@ -259,6 +259,7 @@ func webhookSecret(t *testing.T) string {
 // An aggregator tells a real OpenTelemetry collector, a real Alertmanager and a webhook. The webhook
 // fails, hangs and is down while the aggregator is killed; then it has everything, in order.
 func TestTransitionsReachEachReceiver(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	const one, two, three, four = "10.244.0.1", "10.244.0.2", "10.244.0.3", "10.244.0.4"
 	h := newHost(t)

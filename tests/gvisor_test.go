@@ -21,6 +21,7 @@ const sandboxConfig = `{
 
 // gVisor takes the address of the interface and answers for it itself.
 func TestGVisorThatTakesTheAddressFromTheKernelIsSeenByItsFrames(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	possible(t)
 	h, err := netlab.NewMachine("gvisor")

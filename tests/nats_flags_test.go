@@ -19,6 +19,7 @@ import (
 
 // The aggregator uses the files of its flags, and creates the stream as they say.
 func TestTheFlagsOfNATSAreUsed(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, content string) string {

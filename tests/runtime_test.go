@@ -22,9 +22,12 @@ type runtimeLab struct {
 	runtime *containerd.Containerd
 }
 
-// newRuntimeLab creates a host with a containerd, without an agent.
+// newRuntimeLab creates a host with a containerd, without an agent. Only slow tests use the newest one.
 func newRuntimeLab(t *testing.T, v containerd.Version) *runtimeLab {
 	t.Helper()
+	if v.Name != "debian" {
+		slow(t)
+	}
 	if v.Missing != nil && os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
 		t.Fatal("IPWITNESS_ROOT_TESTS is set: ", v.Missing)
 	} else if v.Missing != nil {

@@ -82,6 +82,9 @@ func living(cgroup string) (dirs, processes []string) {
 func TestPodsOutliveContainerdAndNothingOutlivesClose(t *testing.T) {
 	for _, v := range Versions() {
 		t.Run(v.Name, func(t *testing.T) {
+			if testing.Short() && v.Name != "debian" {
+				t.Skip("slow: run make test-all")
+			}
 			possible(t, v.Missing)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()

@@ -893,7 +893,8 @@ spec:
 	i.t.Cleanup(func() { i.kube("delete", "persistentvolume", "--selector", "test=volume", "--wait=false") })
 }
 
-// An acknowledgement survives an upgrade, and changes during the upgrade are reported.
+// A duplicate is found and told of, its acknowledgement survives an upgrade, and changes during the upgrade are
+// reported. .ci/run runs this test of the installation, and no other.
 func TestHelmUpgradeWithVolume(t *testing.T) {
 	i := newInstalled(t, "volume")
 	ctx, cancel := i.context()
@@ -903,8 +904,9 @@ func TestHelmUpgradeWithVolume(t *testing.T) {
 	i.rollout()
 	i.live()
 
-	addr, _ := i.duplicate("web")
+	addr, pods := i.duplicate("web")
 	conflict := i.awaitConflict(addr, confirmed)
+	i.described(conflictEvent, "pod", pods[0].Name, addr)
 	i.operates()
 	i.acknowledge(i.aggregator, conflict.GetId())
 	away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })

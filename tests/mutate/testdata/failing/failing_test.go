@@ -1,5 +1,0 @@
-package failing
-
-import "testing"
-
-func TestFails(t *testing.T) { t.Error("as it should") }
