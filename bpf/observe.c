@@ -4,8 +4,8 @@
 
 /* Observes claims to addresses on the ingress of one interface and reports them to user space. It
  * never changes what happens to a frame. ARP is parsed according to RFC 826 and RFC 5227, and
- * neighbour discovery (NDP) according to RFC 4861 and RFC 4862. decode.go implements the same in
- * Go, and a fuzz test compares both.
+ * neighbour discovery (NDP) according to RFC 4861 and RFC 4862. A fuzz test compares the result
+ * with that of reference_test.go.
  */
 
 #include <asm/errno.h>
