@@ -267,7 +267,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		return nil
 	})
 	for _, run := range []func(context.Context){
-		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run, a.core.runShare,
+		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run, a.core.standby, a.core.runShare,
 	} {
 		group.Go(func() error { run(ctx); return nil })
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // coreConfig is the configuration of a core.
@@ -97,8 +98,8 @@ func newCore(cfg coreConfig) (*core, error) {
 		})
 	}
 	if c.exports, err = export.New(export.Config{
-		Settings: cfg.export, Journal: c.journal, Shared: shared(cfg.kubernetes), Log: cfg.log, Clock: func() time.Time { return clock().Time() },
-		Complete: func() bool { return !c.coverage.Current().GetIncomplete() }, Cluster: cfg.policy.Cluster, Version: cfg.version,
+		Settings: cfg.export, Journal: c.journal, Replicas: cfg.kubernetes.Election() != nil, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+		Cluster: cfg.policy.Cluster, Version: cfg.version,
 	}); err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
@@ -154,14 +155,6 @@ func newCore(cfg coreConfig) (*core, error) {
 	return c, nil
 }
 
-// shared returns where the exporters of the replicas keep what they have told; nil for one replica.
-func shared(kubernetes *kube.Cluster) export.Shared {
-	if told := kubernetes.Told(); told != nil {
-		return told
-	}
-	return nil
-}
-
 // lead does what only one of several replicas does, until ctx ends. Kubernetes Events are not among it,
 // because the mirror of the Kubernetes API writes them.
 func (c *core) lead(ctx context.Context) {
@@ -174,6 +167,32 @@ func (c *core) lead(ctx context.Context) {
 		group.Go(func() { c.stream.Run(ctx) })
 	}
 	group.Wait()
+}
+
+// standbyEvery is how often a replica looks whether another one leads.
+const standbyEvery = 10 * time.Second
+
+// standby tells the exporters while another replica leads, until ctx ends.
+func (c *core) standby(ctx context.Context) {
+	if c.kubernetes.Election() == nil || c.journal == nil {
+		return
+	}
+	tick := time.NewTicker(standbyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		e := c.kubernetes.Election()
+		if e.GetLeads() || e.GetLeader() == "" || c.kubernetes.Status().GetState() != pb.Kubernetes_LIVE {
+			continue // perhaps no replica leads
+		}
+		if err := c.exports.Standby(); err != nil {
+			c.log.Error("cannot note that another replica exports: this one will repeat more when it leads", "error", err)
+		}
+	}
 }
 
 // run judges addresses and runs the work that is due, until ctx ends.

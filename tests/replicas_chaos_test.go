@@ -21,15 +21,14 @@ var (
 const (
 	// mostDescribed is the number of addresses with problems that are described.
 	mostDescribed = 8
-	// settling is the time within which everything is told after the last fault: a leader corrects what a former
-	// one has told after it has known everything for a while.
+	// settling is the time within which everything is told after the last fault.
 	settling = 45 * time.Second
 )
 
 // Replicas are killed, paused and cut off while their agents report up to 20,000 changes per second. Afterwards
 // each replica knows exactly the conflicts that there are, with the same ids and acknowledgements. Its history
 // has what happened while it was in service, once, and nothing that did not happen. The webhook and the Events
-// of Kubernetes were told of each episode once.
+// of Kubernetes were told of each episode, and nothing twice with different ids.
 func TestReplicasUnderFaultsAndLoad(t *testing.T) {
 	slow(t) // and without other tests, because it floods
 	s := newStage(t, *stageReplicas)
@@ -67,7 +66,7 @@ func TestReplicasUnderFaultsAndLoad(t *testing.T) {
 }
 
 // check waits until everything is as it must be, or for too long, and until receivers were told of an episode
-// that begins after that: they get everything in order.
+// that begins after that.
 func (s *stage) check() (result chaos.Result) {
 	s.t.Helper()
 	deadline := time.Now().Add(settling)

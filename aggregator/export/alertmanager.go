@@ -24,6 +24,8 @@ const (
 	evaluateEvery = 15 * time.Second
 	// mostAlerts is the largest number of conflicts, and of findings, that have an alert.
 	mostAlerts = 1000
+	// alertsAtOnce is the largest number of alerts in a request.
+	alertsAtOnce = 256
 )
 
 // An alertmanager gets an alert for each conflict and each finding, through its API v2.
@@ -42,7 +44,7 @@ type alertmanager struct {
 	restoredAt time.Time
 }
 
-func newAlertmanager(cfg *Config, files tlsFiles, base string) (*alertmanager, error) {
+func newAlertmanager(cfg *Config, files tlsFiles, base string) (*receiver, error) {
 	c, err := newClient(base, "/api/v2/alerts", files, cfg.Log, help{url: "alertmanager", credentials: "the token of --alertmanager-token-file"})
 	if err != nil {
 		return nil, err
@@ -52,21 +54,12 @@ func newAlertmanager(cfg *Config, files tlsFiles, base string) (*alertmanager, e
 			return nil, fmt.Errorf("read the token for Alertmanager: %w", err)
 		}
 	}
-	return &alertmanager{
+	a := &alertmanager{
 		client: c, cluster: cfg.Cluster, token: cfg.AlertmanagerToken, clock: cfg.Clock,
 		conflicts: make(map[string]*pb.Conflict), findings: make(map[string]*pb.Finding), known: make(map[string]*alert),
-	}, nil
+	}
+	return &receiver{client: c, kinds: []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}, atOnce: alertsAtOnce, deliver: a.deliver, state: a}, nil
 }
-
-func (a *alertmanager) kinds() []pb.Event_Kind {
-	return []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}
-}
-
-func (a *alertmanager) stateful() bool { return true }
-
-func (a *alertmanager) atOnce() int { return 256 }
-
-func (a *alertmanager) wants(*transition) bool { return true }
 
 func (a *alertmanager) restore(t *transition, at time.Time) {
 	a.apply(t)
@@ -135,7 +128,7 @@ func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
 		}
 	}
 	slices.SortFunc(changed, func(x, y *alert) int { return strings.Compare(x.key(), y.key()) })
-	for some := range slices.Chunk(changed, a.atOnce()) {
+	for some := range slices.Chunk(changed, alertsAtOnce) {
 		if err := a.send(ctx, some); err != nil {
 			return err
 		}

@@ -79,10 +79,11 @@ func TestAlertsAreRepeated(t *testing.T) {
 	cfg := Config{Cluster: "prod"}
 	var now time.Time
 	cfg.Clock = func() time.Time { return now }
-	a, err := newAlertmanager(&cfg, tlsFiles{}, h.URL)
+	to, err := newAlertmanager(&cfg, tlsFiles{}, h.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
+	a := to.state.(*alertmanager)
 	b := &bench{TB: t, now: time.Now()}
 	now = b.now
 	suspected := b.conflict(1)

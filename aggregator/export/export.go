@@ -4,14 +4,15 @@
 // Each receiver has a goroutine of its own and a cursor in the journal, so a receiver that is slow or
 // down delays no other one, and nothing is lost while it is down or the aggregator restarts. There is no
 // other queue. Events are delivered in order, each at least once, with an id that is the same in each
-// attempt.
+// attempt, so that a receiver can drop duplicates.
 //
-// Of several replicas, only the leader exports. Each has a journal of its own, with the same events at
-// slightly different times, so a ledger that they share says which events were told (ledger.go).
+// Of several replicas, only the leader exports. The cursors of the other ones stay a few minutes behind, so a
+// new leader repeats what happened in these minutes.
 package export
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"sync"
@@ -44,11 +45,8 @@ func (s *Settings) Any() bool { return s.OTLP != "" || len(s.Alertmanagers) > 0 
 type Config struct {
 	Settings
 	Journal *journal.Journal
-	// Shared is where the replicas keep what they have told; nil if there are no other replicas.
-	Shared Shared
-	// Complete reports whether this replica knows everything, so that what it does not know is over; nil if
-	// there are no other replicas.
-	Complete func() bool
+	// Replicas is set if there are other replicas.
+	Replicas bool
 	Log      *slog.Logger
 	Clock    func() time.Time
 	// Cluster is the name of the cluster, and Version that of this program.
@@ -75,34 +73,30 @@ func New(cfg Config) (*Exporters, error) {
 		if err != nil {
 			return nil, err
 		}
-		e.add(&cfg, "otlp", "", to.client, to)
+		e.add(&cfg, "otlp", "otlp", to)
 	}
 	for _, base := range cfg.Alertmanagers {
 		to, err := newAlertmanager(&cfg, files, base)
 		if err != nil {
 			return nil, err
 		}
-		e.add(&cfg, "alertmanager", base, to.client, to)
+		e.add(&cfg, "alertmanager", "alertmanager "+base, to)
 	}
 	if cfg.Webhook != "" {
 		to, err := newWebhook(&cfg, files)
 		if err != nil {
 			return nil, err
 		}
-		e.add(&cfg, "webhook", "", to.client, to)
+		e.add(&cfg, "webhook", "webhook", to)
 	}
 	return e, nil
 }
 
-// add adds an exporter. number distinguishes receivers of one kind.
-func (e *Exporters) add(cfg *Config, kind, number string, via *client, to receiver) {
-	name := kind
-	if number != "" {
-		name += " " + number
-	}
+// add adds an exporter of a kind. cursor is its name in the journal.
+func (e *Exporters) add(cfg *Config, kind, cursor string, to *receiver) {
 	e.all = append(e.all, &exporter{
-		Journal: cfg.Journal, Shared: cfg.Shared, Complete: cfg.Complete, Log: cfg.Log.With("exporter", kind, "receiver", via.host), Clock: cfg.Clock,
-		name: name, stats: Stats{Exporter: kind, Receiver: via.host}, to: to,
+		Journal: cfg.Journal, Log: cfg.Log.With("exporter", kind, "receiver", to.host), Clock: cfg.Clock, replicas: cfg.Replicas,
+		name: cursor, stats: Stats{Exporter: kind, Receiver: to.host}, to: to,
 	})
 }
 
@@ -114,6 +108,15 @@ func (e *Exporters) Run(ctx context.Context) {
 		group.Go(func() { x.run(ctx) })
 	}
 	group.Wait()
+}
+
+// Standby notes that another replica leads now. A replica that never calls it continues where it stopped itself.
+func (e *Exporters) Standby() error {
+	var errs []error
+	for _, x := range e.all {
+		errs = append(errs, x.standby())
+	}
+	return errors.Join(errs...)
 }
 
 // Problems describes the receivers that do not accept what they are sent.

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,27 +38,24 @@ type bench struct {
 	mu       sync.Mutex
 	now      time.Time
 	stop     func()
-	// shared is set for a replica, which exports only between lead and follow.
-	shared Shared
-	follow func()
-	// complete is set if the replica knows everything.
-	complete atomic.Bool
+	// replica is set if there is another replica. It exports only between lead and follow.
+	replica bool
+	follow  func()
+	// conflicts are the last ones that were recorded while they lasted, by id.
+	conflicts map[string]*pb.Conflict
 }
 
 func newBench(t testing.TB, settings Settings) *bench {
-	b := newReplica(t, settings, nil)
+	b := newReplica(t, settings)
+	b.replica = false
 	b.start()
 	t.Cleanup(func() { b.stop() })
 	return b
 }
 
-// newReplica returns a bench that has to be started. s is what it shares with other replicas; nil if
-// there are none.
-func newReplica(t testing.TB, settings Settings, s *shelf) *bench {
-	b := &bench{TB: t, settings: settings, dir: t.TempDir(), now: time.Now().Truncate(time.Second), follow: func() {}}
-	if s != nil {
-		b.shared = seat{s, b}
-	}
+// newReplica returns a replica that has to be started.
+func newReplica(t testing.TB, settings Settings) *bench {
+	b := &bench{TB: t, settings: settings, dir: t.TempDir(), now: time.Now().Truncate(time.Second), replica: true, follow: func() {}, conflicts: make(map[string]*pb.Conflict)}
 	if settings.Webhook != "" {
 		b.settings.WebhookSecret = filepath.Join(b.dir, "secret")
 		b.must(os.WriteFile(b.settings.WebhookSecret, []byte(testSecret+"\n"), 0o600))
@@ -92,12 +88,12 @@ func (b *bench) start() {
 	log := slog.New(slog.DiscardHandler)
 	b.Journal = journal.New(journal.Config{Dir: b.dir, Retention: journal.DefaultRetention, Size: journal.DefaultSize, Clock: b.clock, Log: log})
 	var err error
-	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3", Shared: b.shared, Complete: b.complete.Load})
+	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3", Replicas: b.replica})
 	b.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { b.Journal.Run(ctx) })
-	if b.shared == nil {
+	if !b.replica {
 		group.Go(func() { b.Exporters.Run(ctx) })
 	}
 	b.stop = func() { b.follow(); cancel(); group.Wait() }
@@ -136,9 +132,15 @@ func (b *bench) state(conflicts ...*pb.Conflict) {
 	b.must(b.Feed(pb.Event_OWNER).Flush())
 }
 
+// last returns a conflict as it was last recorded while it lasted.
+func (b *bench) last(n int) *pb.Conflict { return proto.CloneOf(b.conflicts[fmt.Sprintf("id%d", n)]) }
+
 // changed records a change of a conflict, a second after the last one.
 func (b *bench) changed(c *pb.Conflict) {
 	b.Helper()
+	if c.GetState() != pb.Conflict_RESOLVED {
+		b.conflicts[c.GetId()] = proto.CloneOf(c)
+	}
 	b.must(b.Feed(pb.Event_CONFLICT).Changed(&journal.Change{At: b.add(time.Second), Type: pb.Watch_UPDATED, Conflict: proto.CloneOf(c)}))
 }
 
@@ -253,6 +255,18 @@ func (b *bench) awaitTypes(h *hook, want ...string) []cloudEvent {
 	return got
 }
 
+// wantDifferent fails if two events have one id.
+func wantDifferent(t testing.TB, all []cloudEvent) {
+	t.Helper()
+	ids := make(map[string]string)
+	for _, e := range all {
+		if other, twice := ids[e.ID]; twice {
+			t.Errorf("%s and %s have the id %s", other, e.Type, e.ID)
+		}
+		ids[e.ID] = e.Type
+	}
+}
+
 // A webhook gets conflicts from their confirmation on, and findings; first those that there are.
 func TestWebhookTransitions(t *testing.T) {
 	h := newHook(t)
@@ -276,9 +290,7 @@ func TestWebhookTransitions(t *testing.T) {
 	b.changed(resolved(one, b.clock()))
 	all := b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed", "10.0.0.2 conflict.updated", "10.0.0.3 finding.detected",
 		"10.0.0.3 finding.ended", "10.0.0.2 conflict.resolved", "10.0.0.1 conflict.resolved")
-	ids := map[string]bool{}
 	for _, e := range all {
-		ids[e.ID] = true
 		var data struct {
 			Conflict struct{ Address string }
 			Kind     string
@@ -292,12 +304,9 @@ func TestWebhookTransitions(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(ids) != len(all) {
-		t.Errorf("got ids %v of %d events", ids, len(all))
-	}
+	wantDifferent(t, all)
 }
 
-// The same event is sent until it is accepted, with the same id and a valid signature, and before the
 // A webhook gets the end of a conflict that was confirmed, even if it was not confirmed any longer when it ended.
 func TestAWebhookGetsTheEndOfWhatWasConfirmed(t *testing.T) {
 	h := newHook(t)
@@ -305,17 +314,25 @@ func TestAWebhookGetsTheEndOfWhatWasConfirmed(t *testing.T) {
 	b.state()
 	c := b.conflict(1)
 	b.changed(c)
-	c.State, c.ConfirmedAt = pb.Conflict_SUSPECTED, nil
+	suspected := proto.CloneOf(c)
+	suspected.State, suspected.ConfirmedAt = pb.Conflict_SUSPECTED, nil
+	b.changed(suspected)
+	b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.suspected")
+	b.restart(suspected)
 	b.changed(c)
-	b.changed(resolved(c, b.clock()))
+	b.changed(suspected)
+	b.changed(resolved(suspected, b.clock()))
 	never := b.conflict(2)
 	never.State, never.ConfirmedAt = pb.Conflict_SUSPECTED, nil
 	b.changed(never)
 	b.changed(resolved(never, b.clock()))
 	b.changed(b.conflict(3))
-	b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.suspected", "10.0.0.1 conflict.resolved", "10.0.0.3 conflict.confirmed")
+	got := b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.suspected", "10.0.0.1 conflict.confirmed",
+		"10.0.0.1 conflict.suspected", "10.0.0.1 conflict.resolved", "10.0.0.3 conflict.confirmed")
+	wantDifferent(t, got)
 }
 
+// The same event is sent until it is accepted, with the same id and a valid signature, and before the
 // next one; also after a restart.
 func TestAWebhookThatFailsGetsEverythingInOrder(t *testing.T) {
 	h := newHook(t)
@@ -442,7 +459,6 @@ func TestRefusalsAreProblems(t *testing.T) {
 
 // refusing is a receiver that gives answers in turn, and then accepts everything.
 type refusing struct {
-	webhook
 	answers []error
 	times   []time.Time
 }
@@ -460,7 +476,7 @@ func (r *refusing) deliver(context.Context, []transition) error {
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &refusing{}
-		x := &exporter{Log: slog.New(slog.DiscardHandler), Clock: time.Now, to: to}
+		x := &exporter{Log: slog.New(slog.DiscardHandler), Clock: time.Now, to: &receiver{deliver: to.deliver}}
 		some := []transition{{id: "a", at: time.Now()}}
 		for range 20 {
 			to.answers = append(to.answers, errors.New("no answer"))

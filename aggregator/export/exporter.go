@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -28,53 +29,56 @@ const (
 	readAgainAfter = time.Second
 	// movedEvery is how often the cursor moves while there is nothing to deliver.
 	movedEvery = 10 * time.Second
-	// claimedAtOnce is the number of transitions that are claimed at a time if there are other replicas.
-	claimedAtOnce = 256
+	// overlap is the time before a change of leader of which the next leader delivers everything: it does not
+	// know what the former one has delivered.
+	overlap = 5 * time.Minute
 )
 
-// A receiver delivers transitions to another system.
-type receiver interface {
-	// kinds are the kinds of transitions that it wants; nil for all. atOnce is the largest number that it
-	// takes at a time.
-	kinds() []pb.Event_Kind
-	atOnce() int
-	// wants reports whether it is to get a transition.
-	wants(t *transition) bool
+// A receiver is another system to which transitions are delivered.
+type receiver struct {
+	*client
+	// kinds are the kinds of transitions that it wants; nil for all. wants reports whether it wants one of
+	// them; nil for all. atOnce is the largest number that it takes at a time.
+	kinds  []pb.Event_Kind
+	wants  func(*transition) bool
+	atOnce int
+	// deliver delivers some transitions in order, all or none. It is called again with the same ones
+	// after an error.
+	deliver func(ctx context.Context, some []transition) error
+	// state is nil if the receiver gets each transition. Otherwise it gets the state that they lead to.
+	state state
+}
+
+// state is what a receiver makes of the transitions.
+type state interface {
 	// begin announces that the whole state follows. restore takes a part of it that was delivered before
 	// the restart, at the latest at a time.
 	begin()
 	restore(t *transition, at time.Time)
-	// deliver delivers some transitions in order, all or none. It is called again with the same ones
-	// after an error.
-	deliver(ctx context.Context, some []transition) error
 	// again returns when deliver has to be called without transitions; zero for never.
 	again() time.Time
-	// stateful is set if the receiver gets a state, which may be repeated, rather than each transition
-	// once.
-	stateful() bool
 }
 
 // An exporter follows the journal for one receiver.
 type exporter struct {
 	Journal *journal.Journal
-	// Shared and Complete are nil if there are no other replicas.
-	Shared   Shared
-	Complete func() bool
-	Log      *slog.Logger
-	Clock    func() time.Time
+	Log     *slog.Logger
+	Clock   func() time.Time
+	// replicas is set if another replica may have led before this one.
+	replicas bool
 	name     string // of the cursor
-	to       receiver
+	to       *receiver
 	phases   phases
-	// handover is what the leaders have told; nil if there are no other replicas.
-	handover *handover
 
 	mu    sync.Mutex
 	stats Stats
+	// running is set while run runs.
+	running bool
 	// waiting is the time of the oldest transition that is being delivered; zero if there is none.
 	waiting time.Time
-	// rejected is why the receiver does not accept transitions. interrupted is why the journal or the
-	// ledger cannot be used.
-	rejected, interrupted trouble
+	// rejected is why the receiver does not accept transitions, since a time; nil if it does.
+	rejected      error
+	rejectedSince time.Time
 }
 
 // run exports until ctx ends.
@@ -84,6 +88,8 @@ func (x *exporter) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	x.runs(true)
+	defer x.runs(false)
 	if x.Journal.Stats().Memory {
 		x.Log.Warn("the journal is in memory: what is not delivered when the aggregator ends is not delivered later")
 	}
@@ -91,16 +97,16 @@ func (x *exporter) run(ctx context.Context) {
 		err := x.follow(ctx)
 		if ctx.Err() == nil && !errors.Is(err, journal.ErrReplaced) {
 			x.Log.Error("cannot export what the journal has: trying again", "error", err)
-			x.interrupt(err)
 			_ = sleep(ctx, readAgainAfter)
 		}
 	}
-	if err := x.handover.close(ctx); err != nil {
-		x.Log.Warn("the next leader may repeat some transitions", "error", err)
-	}
+}
+
+// runs notes whether the exporter runs.
+func (x *exporter) runs(running bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.waiting, x.rejected, x.interrupted = time.Time{}, trouble{}, trouble{}
+	x.running, x.waiting, x.rejected = running, time.Time{}, nil
 }
 
 // follow delivers what is recorded, until ctx ends or the journal cannot be used.
@@ -116,7 +122,7 @@ func (x *exporter) follow(ctx context.Context) error {
 	}
 	moved := x.Clock()
 	for {
-		until, whole, more := x.Journal.Written()
+		until, _, more := x.Journal.Written()
 		lost, from, err := x.Journal.Lost(at, until)
 		if err != nil {
 			return err
@@ -136,13 +142,10 @@ func (x *exporter) follow(ctx context.Context) error {
 			return err
 		}
 		now := x.Clock()
-		if again := x.to.again(); len(some) > 0 || !again.IsZero() && !now.Before(again) {
-			if err := x.tell(ctx, some); err != nil {
+		if again := x.again(); len(some) > 0 || !again.IsZero() && !now.Before(again) {
+			if err := x.deliver(ctx, some); err != nil {
 				return err
 			}
-		}
-		if err := x.told(ctx, reached); err != nil {
-			return err
 		}
 		if len(some) > 0 || now.Sub(moved) >= movedEvery && reached.After(at) {
 			if err := cursor.Move(reached); err != nil {
@@ -150,14 +153,8 @@ func (x *exporter) follow(ctx context.Context) error {
 			}
 			moved = now
 		}
-		x.proceed()
 		if at = reached; at.Before(until) {
 			continue
-		}
-		if whole {
-			if err := x.correct(ctx, at); err != nil {
-				return err
-			}
 		}
 		if err := x.idle(ctx, replaced, more); err != nil {
 			return err
@@ -165,33 +162,33 @@ func (x *exporter) follow(ctx context.Context) error {
 	}
 }
 
-// begin returns the time from which on the receiver gets what is recorded. Before, the receiver gets the
-// present state if it has got nothing yet.
+// begin returns the time from which on the receiver gets what is recorded. The receiver gets the conflicts and
+// findings of that time if it has got nothing yet, or if another replica may not have delivered them.
 func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <-chan struct{}) (at time.Time, err error) {
-	x.handover = nil
-	if at = cursor.At(); x.Shared != nil {
-		if x.handover, err = loadLedger(ctx, x.Shared, x.name); err != nil {
-			return at, err
-		}
-		if !x.handover.from.IsZero() {
-			return x.resume(ctx, replaced)
-		}
-	}
-	if !at.IsZero() {
-		return at, x.state(ctx, at, func(t transition) {
-			x.to.restore(&t, at)
-			if x.handover != nil {
-				x.handover.known(&t)
+	at = cursor.At()
+	switch {
+	case at.IsZero():
+		for whole := false; !whole; { // wait for the complete present state
+			var more <-chan struct{}
+			if at, whole, more = x.Journal.Written(); whole {
+				break
 			}
-		})
-	}
-	if at, err = x.whole(ctx, replaced); err != nil {
-		return at, err
-	}
-	if x.handover != nil { // if this replica ends before it has told anything, the next one continues here
-		if err := x.handover.begin(ctx, at); err != nil {
-			return at, err
+			select {
+			case <-more:
+			case <-replaced:
+				return at, journal.ErrReplaced
+			case <-ctx.Done():
+				return at, ctx.Err()
+			}
 		}
+	case !x.replicas || x.to.state != nil:
+		all, err := x.stateAt(ctx, at)
+		for i := range all {
+			if x.to.state != nil {
+				x.to.state.restore(&all[i], at)
+			}
+		}
+		return at, err
 	}
 	if err := x.present(ctx, at); err != nil {
 		return at, err
@@ -199,85 +196,39 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 	return at, cursor.Move(at)
 }
 
-// resume continues where the former leader has stopped, which may have been this replica. It returns the
-// time from which on the records are compared with what was told.
-func (x *exporter) resume(ctx context.Context, replaced <-chan struct{}) (at time.Time, err error) {
-	if at = x.handover.from; !x.to.stateful() {
-		at = at.Add(-overlap)
-	}
-	if oldest := x.Journal.Oldest(); at.Before(oldest) {
-		at = oldest
-	}
-	gap, err := x.Journal.GapAt(at)
-	switch {
-	case err != nil:
-		return at, err
-	case gap == nil:
-	case gap.GetUntil() != nil:
-		at = gap.GetUntil().AsTime()
-	default: // the state at that time will never be known
-		if at, err = x.whole(ctx, replaced); err != nil {
-			return at, err
-		}
-	}
-	if x.to.stateful() {
-		return at, x.state(ctx, at, func(t transition) { x.to.restore(&t, at) })
-	}
-	return at, x.present(ctx, at)
-}
-
-// addNews adds a transition if the receiver has to get it, given what was told.
-func (x *exporter) addNews(some []transition, t *transition) []transition {
-	if x.handover == nil || x.to.stateful() {
-		return append(some, *t)
-	}
-	if told := x.handover.ended(t); told != nil { // the receiver gets each beginning after the end before
-		some = append(some, x.handover.unseenEnd(t.subject, *told, t.at.Add(-time.Microsecond)))
-	}
-	if x.handover.news(t) {
-		some = append(some, *t)
-	}
-	return some
-}
-
-// batch is the number of transitions that are delivered between two writes of what was told.
-func (x *exporter) batch() int {
-	if x.handover == nil {
-		return x.to.atOnce()
-	}
-	return max(x.to.atOnce(), claimedAtOnce)
-}
-
-// tell delivers transitions, and writes down before which ones. There may be none.
-func (x *exporter) tell(ctx context.Context, some []transition) error {
-	if x.handover != nil && !x.to.stateful() {
-		if err := x.handover.claim(ctx, some); err != nil {
-			return err
-		}
-	}
-	for {
-		n := min(len(some), x.to.atOnce())
-		if err := x.deliver(ctx, some[:n]); err != nil {
-			return err
-		}
-		if some = some[n:]; len(some) == 0 {
-			return nil
-		}
-	}
-}
-
-// told writes down that everything up to a time was told.
-func (x *exporter) told(ctx context.Context, until time.Time) error {
-	if x.handover == nil {
+// standby moves the cursor of a replica that does not lead, so that it stays some time behind.
+func (x *exporter) standby() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	to, whole, _ := x.Journal.Written()
+	if x.running || !whole {
 		return nil
 	}
-	return x.handover.told(ctx, until, x.Clock())
+	cursor, err := x.Journal.Cursor(x.name)
+	if err != nil {
+		return err
+	}
+	if behind := x.Clock().Add(-overlap); !cursor.At().IsZero() && behind.Before(to) {
+		to = behind
+	}
+	if !to.After(cursor.At()) {
+		return nil
+	}
+	return cursor.Move(to)
+}
+
+// again returns when the receiver has to get its state again; zero for never.
+func (x *exporter) again() time.Time {
+	if x.to.state == nil {
+		return time.Time{}
+	}
+	return x.to.state.again()
 }
 
 // idle waits until there is something to do.
 func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) error {
 	var due <-chan time.Time
-	if again := earlier(x.to.again(), x.overdue(x.Clock())); !again.IsZero() {
+	if again := x.again(); !again.IsZero() {
 		timer := time.NewTimer(again.Sub(x.Clock()))
 		defer timer.Stop()
 		due = timer.C
@@ -294,70 +245,69 @@ func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) err
 	}
 }
 
-// earlier returns the earlier of two times; zero means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// whole waits until the journal has the complete present state, and returns its time.
-func (x *exporter) whole(ctx context.Context, replaced <-chan struct{}) (time.Time, error) {
-	for {
-		until, whole, more := x.Journal.Written()
-		if whole {
-			return until, nil
-		}
-		select {
-		case <-more:
-		case <-replaced:
-			return until, journal.ErrReplaced
-		case <-ctx.Done():
-			return until, ctx.Err()
-		}
-	}
-}
-
 // present delivers the conflicts and findings that there were at a time.
 func (x *exporter) present(ctx context.Context, at time.Time) error {
-	var all []transition
-	if err := x.state(ctx, at, func(t transition) { all = x.addNews(all, &t) }); err != nil {
+	all, err := x.stateAt(ctx, at)
+	if err != nil {
 		return err
 	}
-	for some := range slices.Chunk(all, x.batch()) {
-		if err := x.tell(ctx, some); err != nil {
-			return err
-		}
-		if x.handover != nil { // not all up to a time
-			if err := x.told(ctx, x.handover.ledger.Until); err != nil {
-				return err
-			}
-		}
-	}
-	return x.told(ctx, at)
-}
-
-// state calls do with the conflicts and findings that there were at a time.
-func (x *exporter) state(ctx context.Context, at time.Time, do func(transition)) error {
-	x.phases = make(phases)
-	x.to.begin()
-	for _, kind := range []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING} {
-		err := x.Journal.At(ctx, kind, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-			if e.GetConflict().GetState() != pb.Conflict_RESOLVED {
-				e.Type = pb.Watch_ADDED
-				if t := x.phases.transition(e, true); x.to.wants(&t) {
-					do(t)
-				}
-			}
-			return true
-		})
-		if err != nil {
+	for some := range slices.Chunk(all, x.to.atOnce) {
+		if err := x.deliver(ctx, some); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// stateAt returns the conflicts and findings that there were at a time.
+func (x *exporter) stateAt(ctx context.Context, at time.Time) (all []transition, err error) {
+	x.phases = make(phases)
+	if x.to.state != nil {
+		x.to.state.begin()
+	}
+	var active []*pb.Event
+	for _, kind := range []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING} {
+		if err := x.Journal.At(ctx, kind, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			if e.GetConflict().GetState() == pb.Conflict_RESOLVED {
+				x.phases.transition(e, true)
+			} else {
+				active = append(active, e)
+			}
+			return true
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for _, e := range active {
+		if e.GetConflict().GetState() == pb.Conflict_SUSPECTED {
+			if err := x.recall(ctx, e.GetConflict(), at); err != nil {
+				return nil, err
+			}
+		}
+		e.Type = pb.Watch_ADDED
+		if t := x.phases.transition(e, true); x.wants(&t) {
+			all = append(all, t)
+		}
+	}
+	return all, nil
+}
+
+// recall reads whether a suspected conflict was confirmed before.
+func (x *exporter) recall(ctx context.Context, c *pb.Conflict, at time.Time) error {
+	addr, err := netip.ParseAddr(c.GetAddress())
+	if err != nil {
+		return err
+	}
+	q := journal.Query{Since: c.GetDetectedAt().AsTime(), Until: at, Kind: pb.Event_CONFLICT, Span: ipam.Range{First: addr, Last: addr}}
+	return x.Journal.Events(ctx, &q, func(e *pb.Event) bool {
+		if e.GetConflict().GetId() == c.GetId() {
+			x.phases.transition(e, false)
+		}
+		return true
+	})
+}
+
+func (x *exporter) wants(t *transition) bool { return x.to.wants == nil || x.to.wants(t) }
 
 // read returns the transitions between two times, at most as many as the receiver takes at a time, and
 // the time up to which these are all.
@@ -366,13 +316,12 @@ func (x *exporter) read(ctx context.Context, after, until time.Time) (some []tra
 		return nil, after, nil
 	}
 	reached = until
-	q := journal.Query{After: after, Until: until.Add(time.Microsecond), Kinds: x.to.kinds()}
+	q := journal.Query{After: after, Until: until.Add(time.Microsecond), Kinds: x.to.kinds}
 	err = x.Journal.Events(ctx, &q, func(e *pb.Event) bool {
-		t := x.phases.transition(e, false)
-		if !x.to.wants(&t) {
-			return true
+		if t := x.phases.transition(e, false); x.wants(&t) {
+			some = append(some, t)
 		}
-		if some = x.addNews(some, &t); len(some) < x.batch() {
+		if len(some) < x.to.atOnce {
 			return true
 		}
 		reached = e.GetTime().AsTime()

@@ -29,7 +29,7 @@ type otlp struct {
 	clock    func() time.Time
 }
 
-func newOTLP(cfg *Config, files tlsFiles) (*otlp, error) {
+func newOTLP(cfg *Config, files tlsFiles) (*receiver, error) {
 	// A variable for logs takes precedence over the one for all signals.
 	if cfg.Environment == nil {
 		cfg.Environment = func(string) string { return "" }
@@ -58,11 +58,12 @@ func newOTLP(cfg *Config, files tlsFiles) (*otlp, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &otlp{
+	o := &otlp{
 		client: c, header: header, version: cfg.Version, clock: cfg.Clock,
 		resource: &resourcepb.Resource{Attributes: attributes(
 			"service.name", "ipwitness", "service.version", cfg.Version, "k8s.cluster.name", cfg.Cluster)},
-	}, nil
+	}
+	return &receiver{client: c, atOnce: 512, deliver: o.deliver}, nil
 }
 
 // headers parses a list of headers: NAME=VALUE,NAME=VALUE, with values as in URLs.
@@ -81,20 +82,6 @@ func headers(list string) (http.Header, error) {
 	}
 	return h, nil
 }
-
-func (o *otlp) kinds() []pb.Event_Kind { return nil }
-
-func (o *otlp) stateful() bool { return false }
-
-func (o *otlp) atOnce() int { return 512 }
-
-func (o *otlp) wants(*transition) bool { return true }
-
-func (o *otlp) begin() {}
-
-func (o *otlp) restore(*transition, time.Time) {}
-
-func (o *otlp) again() time.Time { return time.Time{} }
 
 func (o *otlp) deliver(ctx context.Context, some []transition) error {
 	now := uint64(o.clock().UnixNano())

@@ -24,21 +24,6 @@ type Stats struct {
 	Lag time.Duration
 }
 
-// trouble is an error that has lasted for some time; zero for none.
-type trouble struct {
-	since time.Time
-	err   error
-}
-
-// note notes an error. It reports whether it is the first one in a row.
-func (t *trouble) note(err error, now time.Time) (first bool) {
-	if first = t.err == nil; first {
-		t.since = now
-	}
-	t.err = err
-	return first
-}
-
 // delivered counts transitions. answer says how many of them were refused; nil for none.
 func (x *exporter) delivered(n int, answer *answerError) {
 	x.mu.Lock()
@@ -50,10 +35,10 @@ func (x *exporter) delivered(n int, answer *answerError) {
 		x.Log.Error("the receiver refused transitions: it does not get them", "transitions", refused, "error", answer)
 	}
 	x.stats.Sent += uint64(n)
-	if x.rejected.err != nil {
-		x.Log.Info("the receiver accepts transitions again", "since", x.rejected.since)
+	if x.rejected != nil {
+		x.Log.Info("the receiver accepts transitions again", "since", x.rejectedSince)
 	}
-	x.waiting, x.rejected = time.Time{}, trouble{}
+	x.waiting, x.rejected = time.Time{}, nil
 }
 
 // failed counts a failed attempt.
@@ -61,23 +46,11 @@ func (x *exporter) failed(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stats.Failures++
-	if x.rejected.note(err, x.Clock()) {
+	if x.rejected == nil {
+		x.rejectedSince = x.Clock()
 		x.Log.Warn("cannot deliver transitions: trying again until the receiver accepts them", "error", err)
 	}
-}
-
-// interrupt notes that the journal or the ledger cannot be used.
-func (x *exporter) interrupt(err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.interrupted.note(err, x.Clock())
-}
-
-// proceed notes that the journal and the ledger can be used.
-func (x *exporter) proceed() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.interrupted = trouble{}
+	x.rejected = err
 }
 
 // refuse counts transitions that the receiver does not accept.
@@ -114,12 +87,9 @@ func (x *exporter) lose(lost []journal.Loss) {
 func (x *exporter) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out, since := x.stats, x.waiting
-	if since.IsZero() {
-		since = x.interrupted.since
-	}
-	if !since.IsZero() {
-		out.Lag = max(0, x.Clock().Sub(since))
+	out := x.stats
+	if !x.waiting.IsZero() {
+		out.Lag = max(0, x.Clock().Sub(x.waiting))
 	}
 	return out
 }
@@ -129,18 +99,13 @@ func (x *exporter) Stats() Stats {
 func (x *exporter) problem() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	now := x.Clock()
-	if i := x.interrupted; i.err != nil && now.Sub(i.since) >= complainAfter {
-		return fmt.Sprintf("exports to %s at %s have failed since %s and are tried again: %s",
-			titles[x.stats.Exporter], x.stats.Receiver, i.since.UTC().Format(time.RFC3339), i.err)
-	}
 	var answer *answerError
-	wrong := errors.As(x.rejected.err, &answer) && answer.remedy() != ""
-	if x.rejected.err == nil || !wrong && now.Sub(x.rejected.since) < complainAfter {
+	wrong := errors.As(x.rejected, &answer) && answer.remedy() != ""
+	if x.rejected == nil || !wrong && x.Clock().Sub(x.rejectedSince) < complainAfter {
 		return ""
 	}
 	text := fmt.Sprintf("%s at %s has not accepted what happened since %s, which is sent as soon as it does: %s",
-		titles[x.stats.Exporter], x.stats.Receiver, x.waiting.UTC().Format(time.RFC3339), x.rejected.err)
+		titles[x.stats.Exporter], x.stats.Receiver, x.waiting.UTC().Format(time.RFC3339), x.rejected)
 	if wrong {
 		text += ": " + answer.remedy()
 	}

@@ -2,6 +2,7 @@ package export
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -9,162 +10,116 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+const (
+	// promptly is the longest time between the beginning of a conflict and its detection for which the
+	// beginning is part of its ids. A conflict that is detected later may be another one with the same owners.
+	promptly = time.Minute
+	// mostPhases is the number of conflicts above which resolved ones are forgotten.
+	mostPhases = 20_000
+)
+
 // A transition is an event of the journal, as it is exported.
 type transition struct {
 	*pb.Event
-	// id is the same each time that the transition is exported, and differs from that of all others.
+	// id is the same each time that the transition is exported, and differs from that of all others. It is
+	// made of a conflict or finding, its beginning and its state.
 	id string
-	// name says what has happened, such as conflict.confirmed. subject identifies what it has happened to.
-	name, subject string
+	// name says what has happened, such as conflict.confirmed.
+	name string
 	// at is the time of the transition. present is set if the item was like this before the exporter
 	// began.
 	at      time.Time
 	present bool
-	// rank is how far the conflict or finding has come, and detected is when this replica detected it. began
-	// is when the episode began, for all replicas (episode.Began); zero if that is not known.
-	rank            rank
-	detected, began time.Time
-	// climbs is set if this replica has not seen before that the episode had come as far. before is the began
-	// of the last transition that it has seen of the same conflict without an end; continues is set if
-	// there is one.
-	climbs, continues bool
-	before            time.Time
-	// confirmed is set if the conflict is confirmed or was, since this replica detected it.
+	// confirmed is set if the conflict is confirmed, or was since this replica detected it.
 	confirmed bool
 }
 
-// The names of updates, which change neither state nor episode, and of the beginning of a finding.
-const (
-	conflictUpdated = "conflict.updated"
-	findingUpdated  = "finding.updated"
-	findingDetected = "finding.detected"
-)
-
-// updates reports whether the transition is an update.
-func (t *transition) updates() bool { return t.name == conflictUpdated || t.name == findingUpdated }
-
-// beginning returns the name of a transition that is the first one of its episode.
-func (t *transition) beginning() string {
-	if c := t.GetConflict(); c != nil {
-		return conflictName(c.GetState())
-	}
-	return findingDetected
-}
-
-// conflictName returns the name of a transition to a state.
-func conflictName(state pb.Conflict_State) string {
-	return "conflict." + strings.ToLower(state.String())
-}
-
-// A rank orders the transitions of one episode of a conflict or finding: a later one means that the earlier
-// ones were told.
-type rank int
-
-const (
-	unranked rank = iota // of an owner or a node
-	begun
-	confirmed
-	over
-)
-
-// phase is the last state of a conflict or finding that was exported.
+// A phase is the last state of a conflict that was exported.
 type phase struct {
 	episode   uint32
+	beginning time.Time
 	state     pb.Conflict_State
-	began     time.Time
-	reached   rank // in the episode that began then
+	// reached is the most advanced state since the beginning.
+	reached   pb.Conflict_State
 	confirmed bool
 }
 
-// phases are the states of the active conflicts and findings, by subject. One without a phase was not active.
+// phases are the last states of conflicts, by id.
 type phases map[string]phase
 
-// The beginnings of subjects, before the id.
-const (
-	conflictSubject = "conflict-"
-	findingSubject  = "finding-"
-)
-
-// subjectOf returns what an event has happened to.
-func subjectOf(e *pb.Event) string {
-	switch {
-	case e.GetConflict() != nil:
-		return conflictSubject + e.GetConflict().GetId()
-	case e.GetFinding() != nil:
-		return findingSubject + e.GetFinding().GetId()
-	case e.GetNode() != nil:
-		return "node-" + e.GetNode().GetName()
-	}
-	return "owner-" + e.GetOwner().GetAddress()
-}
-
-// transition returns the transition of an event, and remembers the state of its conflict or finding.
+// transition returns the transition of an event, and remembers the state of a conflict.
 func (p phases) transition(e *pb.Event, present bool) transition {
-	t := transition{Event: e, present: present, subject: subjectOf(e)}
-	since, number := e.GetTime(), ""
+	t := transition{Event: e, present: present, at: e.GetTime().AsTime()}
+	// The journal has no two records with the same time.
+	record := fmt.Sprintf("-%d", t.at.UnixMicro())
 	switch {
 	case e.GetConflict() != nil:
-		c := e.GetConflict()
-		before, active := p[t.subject]
-		t.name = conflictName(c.GetState())
-		if active && before.episode == c.GetEpisode() && before.state == c.GetState() {
-			t.name = conflictUpdated
-		}
-		t.rank = map[pb.Conflict_State]rank{pb.Conflict_SUSPECTED: begun, pb.Conflict_CONFIRMED: confirmed, pb.Conflict_RESOLVED: over}[c.GetState()]
-		t.detected, t.began = c.GetDetectedAt().AsTime(), episode.Began(c)
-		t.confirmed = c.GetConfirmedAt() != nil
-		p.follow(&t, c.GetEpisode(), c.GetState())
-		number = fmt.Sprintf("-%d", c.GetEpisode())
-		switch {
-		case !present:
-		case c.GetState() == pb.Conflict_CONFIRMED && c.GetConfirmedAt() != nil:
-			since = c.GetConfirmedAt()
-		case c.GetDetectedAt() != nil:
-			since = c.GetDetectedAt()
-		}
+		p.conflict(&t, record)
 	case e.GetFinding() != nil:
 		f := e.GetFinding()
-		t.name = changed(e.GetType(), findingDetected, findingUpdated, "finding.ended")
-		t.rank, t.detected = begun, f.GetDetectedAt().AsTime()
-		if e.GetType() == pb.Watch_REMOVED {
-			t.rank = over
+		began := f.GetDetectedAt().AsTime()
+		if present {
+			t.at = began
 		}
-		p.follow(&t, 0, 0)
-		if present && f.GetDetectedAt() != nil {
-			since = f.GetDetectedAt()
+		change := changed(e.GetType(), "detected", "updated", "ended")
+		t.name, t.id = "finding."+change, fmt.Sprintf("finding-%s-%d-%s", f.GetId(), began.UnixMicro(), change)
+		if e.GetType() == pb.Watch_UPDATED {
+			t.id += record
 		}
 	case e.GetNode() != nil:
-		t.name = "node.disconnected"
+		t.name, t.id = "node.disconnected", "node-"+e.GetNode().GetName()+record
 		if e.GetNode().GetState() == pb.Node_LIVE {
 			t.name = "node.connected"
 		}
 	default:
-		t.name = "owner." + changed(e.GetType(), "added", "updated", "removed")
+		t.name, t.id = "owner."+changed(e.GetType(), "added", "updated", "removed"), "owner-"+e.GetOwner().GetAddress()+record
 	}
-	// The journal has no two records with the same time. The time of a record of the present state may
-	// change, so the time of the item is used instead.
-	t.at = since.AsTime()
-	t.id = fmt.Sprintf("%s%s-%d", t.subject, number, t.at.UnixMicro())
 	return t
 }
 
-// follow compares a transition with the one before, and remembers it.
-func (p phases) follow(t *transition, number uint32, state pb.Conflict_State) {
-	before, active := p[t.subject]
-	now := phase{episode: number, state: state, began: t.began, reached: t.rank}
-	t.climbs = true
-	if t.continues = active && before.episode == number; t.continues {
-		t.before = before.began
-		t.confirmed = t.confirmed || before.confirmed
-		if before.began.Equal(t.began) || episode.Same(before.began, t.began) {
-			t.climbs, now.reached = t.rank > before.reached, max(t.rank, before.reached)
+// conflict completes the transition of a conflict.
+func (p phases) conflict(t *transition, record string) {
+	c := t.GetConflict()
+	before, known := p[c.GetId()]
+	lasts := known && before.state != pb.Conflict_RESOLVED && before.episode == c.GetEpisode()
+	state := strings.ToLower(c.GetState().String())
+	now := phase{episode: c.GetEpisode(), state: c.GetState(), reached: c.GetState()}
+	var sure bool
+	if now.beginning, sure = beginning(c); !sure && lasts {
+		now.beginning = before.beginning
+	}
+	now.confirmed = c.GetConfirmedAt() != nil || lasts && before.confirmed
+	t.confirmed = now.confirmed
+	if t.name = "conflict." + state; lasts && before.state == now.state && !t.present {
+		t.name = "conflict.updated"
+	}
+	t.id = fmt.Sprintf("conflict-%s-%d-%s", c.GetId(), now.beginning.UnixMicro(), state)
+	if known && before.beginning.Equal(now.beginning) {
+		if now.reached = max(now.state, before.reached); now.state < before.reached || now.state == before.reached && !t.present {
+			t.id += record // not the first time since the beginning
 		}
 	}
-	if now.confirmed = t.confirmed; t.rank == over {
-		delete(p, t.subject)
-	} else {
-		p[t.subject] = now
+	switch {
+	case !t.present:
+	case c.GetConfirmedAt() != nil:
+		t.at = c.GetConfirmedAt().AsTime()
+	default:
+		t.at = c.GetDetectedAt().AsTime()
 	}
+	if len(p) >= mostPhases {
+		maps.DeleteFunc(p, func(_ string, of phase) bool { return of.state == pb.Conflict_RESOLVED })
+	}
+	p[c.GetId()] = now
+}
+
+// beginning returns when a conflict began, as all replicas know it. Otherwise it returns when this replica detected
+// the conflict, and false.
+func beginning(c *pb.Conflict) (at time.Time, shared bool) {
+	detected := c.GetDetectedAt().AsTime()
+	if began := episode.Began(c); began.Sub(detected).Abs() <= promptly {
+		return began, true
+	}
+	return detected, false
 }
 
 // changed returns the word for the type of a change.

@@ -37,7 +37,7 @@ type webhook struct {
 	clock           func() time.Time
 }
 
-func newWebhook(cfg *Config, files tlsFiles) (*webhook, error) {
+func newWebhook(cfg *Config, files tlsFiles) (*receiver, error) {
 	if cfg.WebhookSecret == "" {
 		return nil, errors.New("--webhook needs a secret, with which each request is signed: " +
 			`write one with (umask 077; echo "whsec_$(openssl rand -base64 32)" >FILE), and set --webhook-secret-file FILE`)
@@ -48,25 +48,12 @@ func newWebhook(cfg *Config, files tlsFiles) (*webhook, error) {
 	}
 	w := &webhook{client: c, source: "/ipwitness/" + url.PathEscape(cfg.Cluster), secrets: cfg.WebhookSecret, clock: cfg.Clock}
 	_, err = readSecrets(w.secrets)
-	return w, err
+	return &receiver{
+		client: c, kinds: []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}, atOnce: 1, deliver: w.deliver,
+		// Most conflicts that are never confirmed are pods that exchange an address.
+		wants: func(t *transition) bool { return t.GetFinding() != nil || t.confirmed },
+	}, err
 }
-
-func (w *webhook) kinds() []pb.Event_Kind {
-	return []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}
-}
-
-func (w *webhook) stateful() bool { return false }
-
-func (w *webhook) atOnce() int { return 1 }
-
-// wants leaves out conflicts that were never confirmed: most of them are pods that exchange an address.
-func (w *webhook) wants(t *transition) bool { return t.GetFinding() != nil || t.confirmed }
-
-func (w *webhook) begin() {}
-
-func (w *webhook) restore(*transition, time.Time) {}
-
-func (w *webhook) again() time.Time { return time.Time{} }
 
 // cloudEvent is the JSON of a CloudEvent.
 type cloudEvent struct {

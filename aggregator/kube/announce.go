@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -56,6 +57,9 @@ const (
 	// writeWithin is the timeout of writing one event.
 	writeWithin = 10 * time.Second
 )
+
+// errNotLeading is the error of a replica that does not lead.
+var errNotLeading = errors.New("another replica leads")
 
 // target is the object of an event: a pod, or a node if only that is set.
 type target struct{ namespace, name, uid, node string }

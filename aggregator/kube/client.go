@@ -125,7 +125,7 @@ func newCodecs() serializer.CodecFactory {
 	core, coordination := corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion
 	scheme.AddKnownTypes(core,
 		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
-		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{}, &corev1.ConfigMap{})
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
 	scheme.AddKnownTypes(coordination, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
 	scheme.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenReview{})
 	scheme.AddKnownTypes(authorizationv1.SchemeGroupVersion, &authorizationv1.SubjectAccessReview{})

@@ -391,8 +391,7 @@ func TestWhatTheAggregatorMayWrite(t *testing.T) {
 		t.Errorf("in %s: may write %q, want nothing", ofKubeVIP.Namespace, got)
 	}
 	if got, want := writes(ofReplicas.Rules), []string{
-		"create leases", "update leases ipwitness", "create configmaps", "update configmaps ipwitness-told",
-		"create patch delete addressconflictacknowledgements",
+		"create leases", "update leases ipwitness", "create patch delete addressconflictacknowledgements",
 	}; !slices.Equal(got, want) || ofReplicas.Namespace != "net" {
 		t.Errorf("in %s: may write %q, want %q", ofReplicas.Namespace, got, want)
 	}

@@ -743,8 +743,6 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 	shared := missing(canIn(home, "ipwitness-aggregator"), append(want, baseline...))
 	if want := []string{
 		"addressconflictacknowledgements.ipwitness.io [] [] [list watch create patch delete]",
-		"configmaps [] [] [create]",
-		"configmaps [] [ipwitness-told] [get update]",
 		"leases.coordination.k8s.io [] [] [create]",
 		"leases.coordination.k8s.io [] [ipwitness] [get update]",
 	}; !slices.Equal(shared, want) {
