@@ -35,7 +35,7 @@ func (l *lab) row(id, addr, rule string) {
 			}
 			return out
 		}
-		return situations.Output{Explanation: l.explain(addr), Printed: ask(), Case: func() string { return ask("-o", "case") }}
+		return situations.Output{Explanation: l.explain(addr), Printed: ask()}
 	})
 }
 

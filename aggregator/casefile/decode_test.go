@@ -15,10 +15,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 )
 
-// recorded returns the recorded cases of the rows of docs/situations.md.
+// recorded returns cases that were recorded in tests.
 func recorded(t testing.TB) (files [][]byte) {
 	t.Helper()
-	names, err := filepath.Glob("../verdict/testdata/cases/*.json")
+	names, err := filepath.Glob("testdata/cases/*.json")
 	if err != nil || len(names) == 0 {
 		t.Fatalf("got %d recorded cases (%v), want some", len(names), err)
 	}

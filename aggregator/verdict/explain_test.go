@@ -350,3 +350,10 @@ func TestHowConflictsEnd(t *testing.T) {
 		}
 	}
 }
+
+func scopeText(kind verdict.ScopeKind, name string) string {
+	if kind == 0 {
+		return ""
+	}
+	return strings.TrimSpace(kind.String() + " " + name)
+}

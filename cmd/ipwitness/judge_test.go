@@ -13,9 +13,9 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// caseFile returns the path of the recorded case of a row of docs/situations.md.
+// caseFile returns the path of the case that was recorded for a row of docs/situations.md.
 func caseFile(row string) string {
-	return filepath.Join("../../aggregator/verdict/testdata/cases", row+".json")
+	return filepath.Join("../../aggregator/casefile/testdata/cases", row+".json")
 }
 
 // explaining returns a server that explains each address with the case of a row.

@@ -514,7 +514,6 @@ func (l *lab) row(id, addr, rule string) {
 		if err := l.aggregator.Get(l.t.Context(), "/v1/explain?address="+addr, s.Explanation); err != nil {
 			l.t.Fatal(err)
 		}
-		s.Case = func() string { return l.ipwitness("explain", addr, "-o", "case") }
 		return s
 	})
 }

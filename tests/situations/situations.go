@@ -2,8 +2,7 @@
 // For each row, tests/testdata/situations has two files. ROW.json contains the verdict as values,
 // which a test must reach (row.Row). ROW.txt contains the output of `ipwitness explain` for the
 // page, and tests/catalogue reads the names and values at its beginning. Differences in wording,
-// times and processes do not fail a test. aggregator/verdict/testdata/cases contains the case of
-// each row, which the tests of verdict judge again.
+// times and processes do not fail a test.
 package situations
 
 import (
@@ -33,8 +32,6 @@ func Updating() bool { return *update }
 type Output struct {
 	Explanation *ipwitnessv1.ExplainResponse
 	Printed     string // output of `ipwitness explain`
-	// Case returns the case, as written by `ipwitness explain -o case`.
-	Case func() string
 }
 
 // Check fails the test if the verdict on a row of docs/situations.md differs from the one
@@ -100,7 +97,6 @@ func write(t testing.TB, dir, id, addr, rule string, ask func() Output) {
 			t.Fatal(err)
 		}
 	}
-	writeCase(t, filepath.Join(dir, cases, id+".json"), values, ask)
 }
 
 // stable returns what is made of the output of ipwitness, once it is the same for a while.

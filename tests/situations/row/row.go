@@ -60,21 +60,6 @@ func (r Row) Text() string {
 	return Stable(string(data)) + "\n"
 }
 
-// OfCase returns the text of a row without the details that a judgement of its case cannot have: of
-// resolved conflicts, it keeps only those that affect later ones.
-func OfCase(text string) (string, error) {
-	var r Row
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return "", fmt.Errorf("read row: %w", err)
-	}
-	for i := range r.Conflicts {
-		if c := &r.Conflicts[i]; c.State == "RESOLVED" {
-			c.Cause, c.Owners = "", nil
-		}
-	}
-	return r.Text(), nil
-}
-
 // Set returns a sorted list without duplicates.
 func Set(list []string) []string {
 	slices.Sort(list)
