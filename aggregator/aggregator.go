@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -235,9 +234,6 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return a.guard.Outside(a.core.reports.Codec())
 }
-
-// Disconnected counts a connection that was closed because its client exceeded a limit on it.
-func (a *Aggregator) Disconnected(from net.Addr, err error) { a.guard.Disconnected(from, err) }
 
 // Open reports whether callers need not authenticate.
 func (a *Aggregator) Open() bool { return a.guard.Open() }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"time"
 
@@ -72,9 +71,6 @@ func NewFleet(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Fleet, 
 
 // Guarded returns the options of a gRPC server that others can reach.
 func (f *Fleet) Guarded() []grpc.ServerOption { return f.guard.Outside(f.codec) }
-
-// Disconnected counts a connection that was closed because its client exceeded a limit on it.
-func (f *Fleet) Disconnected(from net.Addr, err error) { f.guard.Disconnected(from, err) }
 
 // Open reports whether callers need not authenticate.
 func (f *Fleet) Open() bool { return f.guard.Open() }

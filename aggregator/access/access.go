@@ -126,7 +126,7 @@ type Guard struct {
 	tokens   *tokens
 	reviews  *reviews
 	accounts []string // service accounts of agents, as Kubernetes user names
-	limits   limits
+	limits   *limits
 	hostname string
 	refused  *prometheus.CounterVec
 }
@@ -223,7 +223,7 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 	}
 	// Each new token causes a request to the API server, so limit them.
 	who, err := g.reviews.token(ctx, by.token, audiences,
-		func() error { return g.limits.try(by.remote) }, func() { g.limits.failed(by.remote) })
+		func() error { return g.limits.review(by) }, func() { g.limits.rejected(by) })
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, status.Errorf(codes.Unauthenticated,
@@ -316,15 +316,6 @@ func (c *Caller) Name() string {
 	return c.name
 }
 
-// Account returns the name that the caller's connections are counted under. For an agent this
-// is its node, because agents may share a name. It is empty for unauthenticated callers.
-func (c *Caller) Account() string {
-	if c.agent && c.node != "" {
-		return "node " + c.node
-	}
-	return c.name
-}
-
 // authorize returns an error unless the caller may perform the action.
 func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
@@ -389,20 +380,10 @@ func (g *Guard) refuse(ctx context.Context, err error, by credential, what strin
 		return err
 	}
 	g.refused.WithLabelValues(reason).Inc()
-	g.log.Log(ctx, g.level(), "refused a request", "from", by.remote, "asked_for", what, "reason", status.Convert(err).Message())
-	return err
-}
-
-// Disconnected counts a connection that was closed because its client exceeded a limit on it.
-func (g *Guard) Disconnected(from net.Addr, err error) {
-	g.refused.WithLabelValues(tooMany).Inc()
-	g.log.Log(context.Background(), g.level(), "disconnected a client", "from", from, "reason", err)
-}
-
-// level returns the log level for the next line about a refusal.
-func (g *Guard) level() slog.Level {
+	level := slog.LevelDebug
 	if g.limits.mayLog() {
-		return slog.LevelWarn
+		level = slog.LevelWarn
 	}
-	return slog.LevelDebug
+	g.log.Log(ctx, level, "refused a request", "from", by.remote, "asked_for", what, "reason", status.Convert(err).Message())
+	return err
 }

@@ -134,7 +134,7 @@ func TestAuthorization(t *testing.T) {
 		{"", "/grpc.health.v1.Health/Check", codes.OK, ""},
 		{readerUser, "/ipwitness.v1.WitnessService/Brandnew", codes.PermissionDenied, "cannot be called by anyone"},
 	} {
-		_, end, err := g.enter(from(t.Context(), c.token), c.method, false)
+		_, end, err := g.enter(from(t.Context(), c.token), c.method)
 		if status.Code(err) != c.want || !strings.Contains(status.Convert(err).Message(), c.says) {
 			t.Errorf("%s with %q: got %v, want %s %q", c.method, c.token, err, c.want, c.says)
 		}
@@ -180,7 +180,7 @@ func TestAcknowledgingIsTheOnlyChange(t *testing.T) {
 
 func TestAgentBelongsToTheNodeOfItsToken(t *testing.T) {
 	g, _ := reviewed(t)
-	ctx, end, err := g.enter(from(t.Context(), agentUser+"@node1 ipwitness"), pb.ReportService_Report_FullMethodName, true)
+	ctx, end, err := g.enter(from(t.Context(), agentUser+"@node1 ipwitness"), pb.ReportService_Report_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestAStreamEndsWhenItsTokenDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, api := reviewed(t)
 		token := agentUser + "@node1 ipwitness"
-		ctx, end, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, true)
+		ctx, end, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +226,7 @@ func TestAStreamEndsWhenItsTokenDoes(t *testing.T) {
 		if !ended() {
 			t.Error("the stream goes on with a token that has expired")
 		}
-		if _, _, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, true); status.Code(err) != codes.Unauthenticated {
+		if _, _, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("with an expired token: got %v, want Unauthenticated", err)
 		}
 	})
@@ -236,7 +236,7 @@ func TestKnownTokensStayValidWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, api := reviewed(t)
 		enter := func(token string) codes.Code {
-			_, end, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, false)
+			_, end, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName)
 			if err == nil {
 				end()
 			}
@@ -266,14 +266,14 @@ func TestReviewsOfWrongTokensAreLimited(t *testing.T) {
 		g, api := reviewed(t)
 		good := agentUser + "@node1 ipwitness"
 		enter := func(token string) codes.Code {
-			_, _, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName, false)
+			_, _, err := g.enter(from(t.Context(), token), pb.ReportService_Report_FullMethodName)
 			return status.Code(err)
 		}
 		enter(good)
 		for n := range 1000 {
 			enter(fmt.Sprint("wrong", n))
 		}
-		if api.reviews > failuresAtOnce+2 {
+		if api.reviews > callsAtOnce/wrongToken+2 {
 			t.Errorf("the API server was asked %d times for 1000 wrong tokens", api.reviews)
 		}
 		if got := enter("wrong"); got != codes.ResourceExhausted {
@@ -291,7 +291,7 @@ func TestCallsOfOneCallerAreLimited(t *testing.T) {
 		g, api := reviewed(t)
 		api.may[other+" list owners"] = true
 		call := func(token string) codes.Code {
-			_, end, err := g.enter(from(t.Context(), token), pb.WitnessService_ListOwners_FullMethodName, false)
+			_, end, err := g.enter(from(t.Context(), token), pb.WitnessService_ListOwners_FullMethodName)
 			if err == nil {
 				end()
 			}
@@ -317,101 +317,68 @@ func TestCallsOfOneCallerAreLimited(t *testing.T) {
 	})
 }
 
-func TestWatchesAreLimited(t *testing.T) {
-	g, _ := reviewed(t)
-	var ends []func()
-	var err error
-	for range watchesOfOne + 1 {
-		var end func()
-		if _, end, err = g.enter(from(t.Context(), readerUser), pb.WitnessService_WatchOwners_FullMethodName, true); err != nil {
-			break
-		}
-		ends = append(ends, end)
-	}
-	if status.Code(err) != codes.ResourceExhausted || len(ends) != watchesOfOne {
-		t.Errorf("after %d watches: got %v, want ResourceExhausted after %d", len(ends), err, watchesOfOne)
-	}
-	ends[0]()
-	if _, end, err := g.enter(from(t.Context(), readerUser), pb.WitnessService_WatchOwners_FullMethodName, true); err != nil {
-		t.Errorf("after one has ended: %v", err)
-	} else {
-		end()
-	}
-	for _, end := range ends[1:] {
-		end()
-	}
-
-	// All callers together have a limit, too.
-	of := func(caller int) error {
-		_, err := g.limits.watch(&Caller{name: fmt.Sprint("reader ", caller)})
-		return err
-	}
-	for n := range maxWatches {
-		if err := of(n / watchesOfOne); err != nil {
-			t.Fatalf("watch %d of all: %v", n+1, err)
-		}
-	}
-	if err := of(maxWatches); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one watch more than %d: got %v, want ResourceExhausted", maxWatches, err)
+// Each caller has its own quota of calls in progress. An agent's is that of its node.
+func TestCallsInProgressOfOneCallerAreLimited(t *testing.T) {
+	const other = "system:serviceaccount:shop:dashboard"
+	for method, c := range map[string]struct {
+		caller, other string
+		most          int
+	}{
+		pb.WitnessService_WatchOwners_FullMethodName: {readerUser, other, roomOfOne},
+		pb.WitnessService_ListOwners_FullMethodName:  {readerUser, other, roomOfOne / roomOfAnswer},
+		pb.ReportService_Report_FullMethodName:       {agentUser + "@node1 ipwitness", agentUser + "@node2 ipwitness", roomOfOne / roomOfReport},
+	} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, api := reviewed(t)
+				api.may[other+" list owners"], api.may[other+" watch owners"] = true, true
+				call := func(token string) (func(), codes.Code) {
+					_, end, err := g.enter(from(t.Context(), token), method)
+					return end, status.Code(err)
+				}
+				var ends []func()
+				for n := range c.most {
+					end, code := call(c.caller)
+					if code != codes.OK {
+						t.Fatalf("call %d of %d: got %s, want OK", n+1, c.most, code)
+					}
+					ends = append(ends, end)
+				}
+				if _, code := call(c.caller); code != codes.ResourceExhausted {
+					t.Errorf("one more than %d: got %s, want ResourceExhausted", c.most, code)
+				}
+				end, code := call(c.other)
+				if code != codes.OK {
+					t.Fatalf("another caller: got %s, want OK", code)
+				}
+				ends = append(ends, end)
+				time.AfterFunc(roomWithin/2, ends[0])
+				if end, code = call(c.caller); code != codes.OK {
+					t.Fatalf("when one of them ends: got %s, want OK", code)
+				}
+				for _, end := range append(ends[1:], end) {
+					end()
+				}
+			})
+		})
 	}
 }
 
-// One agent's token cannot open an unlimited number of streams. The streams of another node's
-// agent are counted separately, and those of an agent of any node are not limited.
-func TestReportStreamsAreLimited(t *testing.T) {
-	g, _ := reviewed(t)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(g.refused)
-	report := func(node string) (func(), error) {
-		_, end, err := g.enter(from(t.Context(), agentUser+"@"+node+" ipwitness"), pb.ReportService_Report_FullMethodName, true)
-		return end, err
-	}
-	var ends []func()
-	for range reportsOfOne {
-		end, err := report("node1")
-		if err != nil {
-			t.Fatalf("got error %v after %d streams, want %d streams", err, len(ends), reportsOfOne)
-		}
-		ends = append(ends, end)
-	}
-	if _, err := report("node1"); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "node1") {
-		t.Errorf("one more: got %v, want ResourceExhausted with the name", err)
-	}
-	families, err := registry.Gather()
-	if err != nil {
+// Only callers with calls in progress are remembered for sure.
+func TestManyCallersAreForgotten(t *testing.T) {
+	l := newLimits()
+	busy := l.of("busy")
+	if err := busy.room.Acquire(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range families[0].GetMetric() {
-		if reason, got := m.GetLabel()[0].GetValue(), m.GetCounter().GetValue(); (reason == tooMany) != (got == 1) {
-			t.Errorf("refusals with reason %s: got %v, want one with reason %s", reason, got, tooMany)
-		}
+	for n := range 2 * maxCallers {
+		l.of(fmt.Sprint(n))
 	}
-	end, err := report("node2")
-	if err != nil {
-		t.Errorf("another node: %v", err)
+	if len(l.callers) > maxCallers {
+		t.Errorf("got %d callers, want at most %d", len(l.callers), maxCallers)
 	}
-	for _, end := range append(ends[1:], end) {
-		end()
-	}
-	if end, err = report("node1"); err != nil {
-		t.Errorf("after they have ended: %v", err)
-	}
-	end()
-	ends[0]()
-	if len(g.limits.reports) != 0 {
-		t.Errorf("after all: got %v", g.limits.reports)
-	}
-
-	open, err := New(Config{}, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 * reportsOfOne {
-		_, end, err := open.enter(from(t.Context(), ""), pb.ReportService_Report_FullMethodName, true)
-		if err != nil {
-			t.Fatalf("without access control: %v", err)
-		}
-		defer end()
+	if l.of("busy") != busy {
+		t.Error("a caller with a call in progress was forgotten")
 	}
 }
 
@@ -499,7 +466,7 @@ func TestAStreamEndsWhenItsCertificateDoes(t *testing.T) {
 		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{}, AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
 			PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}},
 		}}})
-		ctx, end, err := g.enter(ctx, pb.ReportService_Report_FullMethodName, true)
+		ctx, end, err := g.enter(ctx, pb.ReportService_Report_FullMethodName)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -543,14 +510,14 @@ func TestConcurrentReviewsOfWrongTokensAreLimited(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range 2000 {
 			all.Go(func() {
-				_, _, err := g.enter(from(t.Context(), fmt.Sprint("wrong", n)), pb.WitnessService_ListOwners_FullMethodName, false)
+				_, _, err := g.enter(from(t.Context(), fmt.Sprint("wrong", n)), pb.WitnessService_ListOwners_FullMethodName)
 				if err == nil {
 					t.Error("a wrong token was accepted")
 				}
 			})
 		}
 		all.Wait()
-		if most := 2 * (failuresAtOnce + atOnce + failuresPerSecond); api.reviews > most {
+		if most := (callsAtOnce+int(reviewWithin.Seconds())*callsPerSecond)/wrongToken + atOnce; api.reviews > most {
 			t.Errorf("the API server was asked %d times for 2000 wrong tokens at once, want %d at most", api.reviews, most)
 		}
 	})
@@ -560,7 +527,7 @@ func TestTokensOfTheAPIServerStayValidWithoutIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, api := reviewed(t)
 		enter := func() codes.Code {
-			_, end, err := g.enter(from(t.Context(), readerUser), pb.WitnessService_ListOwners_FullMethodName, false)
+			_, end, err := g.enter(from(t.Context(), readerUser), pb.WitnessService_ListOwners_FullMethodName)
 			if err == nil {
 				end()
 			}
@@ -602,7 +569,7 @@ func callsThatDoNotCome(t *testing.T, token, method string) {
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	const calls = 2 * incoming
+	const calls = 2 * roomOfOne
 	ended := make(chan codes.Code, calls)
 	for range calls {
 		stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method)
@@ -612,8 +579,8 @@ func callsThatDoNotCome(t *testing.T, token, method string) {
 		go func() { ended <- status.Code(stream.RecvMsg(&healthpb.HealthCheckResponse{})) }()
 	}
 	synctest.Wait()
-	if len(ended) != calls-incoming {
-		t.Errorf("of %d calls, %d were refused, want %d", calls, len(ended), calls-incoming)
+	if len(ended) != calls-roomOfOne {
+		t.Errorf("of %d calls, %d were refused, want %d", calls, len(ended), calls-roomOfOne)
 	}
 	for range len(ended) {
 		if got := <-ended; got != codes.ResourceExhausted {
@@ -622,11 +589,8 @@ func callsThatDoNotCome(t *testing.T, token, method string) {
 	}
 	time.Sleep(callWithin + time.Second)
 	synctest.Wait()
-	if len(ended) != incoming {
-		t.Errorf("of %d calls %d have ended, want all", incoming, len(ended))
-	}
-	if len(g.limits.incoming) != 0 {
-		t.Errorf("%d addresses are still counted", len(g.limits.incoming))
+	if len(ended) != roomOfOne {
+		t.Errorf("of %d calls %d have ended, want all", roomOfOne, len(ended))
 	}
 }
 
@@ -637,7 +601,7 @@ func TestRESTWatchEndsWhenItsTokenExpires(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, end, err := g.EnterREST(context.WithValue(t.Context(), callerKey{}, c), pb.WitnessService_WatchOwners_FullMethodName, true)
+		ctx, end, err := g.EnterREST(context.WithValue(t.Context(), callerKey{}, c), pb.WitnessService_WatchOwners_FullMethodName)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -68,7 +68,7 @@ func (g *Guard) receiveCall(ctx context.Context, info *tap.Info) (context.Contex
 		_, err = g.admit(ctx, by, what)
 	}
 	if err == nil && !what.long {
-		ctx, err = g.limits.come(ctx, by.remote)
+		ctx, err = g.limits.come(ctx, by)
 	}
 	return ctx, g.refuse(ctx, err, by, what.String())
 }
@@ -87,7 +87,7 @@ func aside(call func()) {
 
 // unary is the interceptor of unary calls.
 func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	ctx, end, err := g.enter(ctx, info.FullMethod, false)
+	ctx, end, err := g.enter(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	var entered context.Context
 	var end func()
 	var err error
-	aside(func() { entered, end, err = g.enter(stream.Context(), info.FullMethod, true) })
+	aside(func() { entered, end, err = g.enter(stream.Context(), info.FullMethod) })
 	if err != nil {
 		return err
 	}
@@ -122,14 +122,14 @@ type guarded struct {
 func (s guarded) Context() context.Context { return s.ctx }
 
 // enter admits a gRPC call, or returns why it is refused.
-func (g *Guard) enter(ctx context.Context, method string, stream bool) (context.Context, func(), error) {
+func (g *Guard) enter(ctx context.Context, method string) (context.Context, func(), error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	by := shownBy(ctx, md)
 	what, err := action(method)
 	if err == nil && !what.open {
 		var c *Caller
 		if c, err = g.admit(ctx, by, what); err == nil {
-			ctx, end, err := g.begin(ctx, c, what, stream)
+			ctx, end, err := g.begin(ctx, c, what)
 			return ctx, end, g.refuse(ctx, err, by, what.String())
 		}
 	}
@@ -160,31 +160,16 @@ func (g *Guard) admit(ctx context.Context, by credential, what Action) (*Caller,
 
 // begin applies the limits to a call. For a stream, it also checks the credential again at
 // intervals. The caller calls end when the call is over.
-func (g *Guard) begin(ctx context.Context, c *Caller, what Action, stream bool) (context.Context, func(), error) {
-	if !what.report {
-		if err := g.limits.call(c); err != nil {
-			return ctx, nil, err
+func (g *Guard) begin(ctx context.Context, c *Caller, what Action) (context.Context, func(), error) {
+	end, err := g.limits.begin(ctx, c, what)
+	if err == nil && what.long {
+		c.revoked = make(chan struct{})
+		if !g.Open() {
+			stop, left := g.recheck(ctx, c, what), end
+			end = func() { stop(); left() }
 		}
 	}
-	if !stream {
-		end, err := g.limits.answer(ctx, c)
-		return context.WithValue(ctx, callerKey{}, c), end, err
-	}
-	c.revoked = make(chan struct{})
-	count := g.limits.watch
-	if what.report {
-		count = g.limits.report
-	}
-	left, err := count(c)
-	if err != nil {
-		return ctx, nil, err
-	}
-	end := left
-	if !g.Open() {
-		stop := g.recheck(ctx, c, what)
-		end = func() { stop(); left() }
-	}
-	return context.WithValue(ctx, callerKey{}, c), end, nil
+	return context.WithValue(ctx, callerKey{}, c), end, err
 }
 
 // recheck checks the credential at intervals until stop is called, and closes revoked once the

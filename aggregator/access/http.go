@@ -30,13 +30,15 @@ func (g *Guard) Metrics(next http.Handler, refuse Refusal) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by := shown(r)
 		c, err := g.admit(r.Context(), by, metrics)
+		var end func()
 		if err == nil {
-			err = g.limits.call(c)
+			end, err = g.limits.begin(r.Context(), c, metrics)
 		}
 		if err != nil {
 			refuse(w, r, g.refuse(r.Context(), err, by, metrics.String()))
 			return
 		}
+		defer end()
 		next.ServeHTTP(w, r)
 	})
 }
@@ -68,7 +70,7 @@ func shown(r *http.Request) credential {
 // EnterREST admits the gRPC call that a REST request has become, or returns why it is refused.
 // ctx is the context of the request, which has passed REST. The caller calls end when the call
 // is over.
-func (g *Guard) EnterREST(ctx context.Context, method string, stream bool) (_ context.Context, end func(), err error) {
+func (g *Guard) EnterREST(ctx context.Context, method string) (_ context.Context, end func(), err error) {
 	c := Of(ctx)
 	if c == nil {
 		return nil, nil, status.Errorf(codes.Internal, "the caller of %s was not authenticated", method)
@@ -78,7 +80,7 @@ func (g *Guard) EnterREST(ctx context.Context, method string, stream bool) (_ co
 		err = g.authorize(ctx, c, what)
 	}
 	if err == nil {
-		ctx, end, err = g.begin(ctx, c, what, stream)
+		ctx, end, err = g.begin(ctx, c, what)
 	}
 	if err != nil {
 		return nil, nil, g.refuse(ctx, err, c.from, what.String())

@@ -2,219 +2,161 @@ package access
 
 import (
 	"context"
-	"net/netip"
+	"maps"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
 const (
 	// callsPerSecond limits the average rate of one caller's calls, and callsAtOnce a burst. A
-	// watch counts as one call.
+	// watch counts as one call. Report streams are not counted.
 	callsPerSecond, callsAtOnce = 500, 1000
-	// failuresPerSecond and failuresAtOnce limit the rejected tokens from one address.
-	failuresPerSecond, failuresAtOnce = 5, 50
-	// maxWatches limits the open watches of all callers, watchesOfOne those of one caller. A
-	// watch whose client does not read takes up to half a megabyte until it is disconnected.
-	maxWatches, watchesOfOne = 256, 64
-	// reportsOfOne limits the open report streams of one node's agent. An agent needs one
-	// stream; half-open ones end within seconds. Each stream may hold a message of 4 MiB.
-	reportsOfOne = 20
-	// incoming limits the concurrent gRPC calls from one address, and callWithin limits the
-	// time of each. Streams of authorized callers are not counted.
-	incoming, callWithin = 64, 30 * time.Second
-	// maxAnswers limits the unary calls of all callers that are in progress, answersOfOne those
-	// of one caller. A call is in progress until its answer has been read. Further calls wait
-	// for up to roomWithin. An answer takes up to about 4 MiB: that is the size of a 1 MiB page
-	// once it is JSON.
-	maxAnswers, answersOfOne = 32, 8
-	roomWithin               = 10 * time.Second
+	// wrongToken is the number of calls that a rejected token counts as, for its address.
+	wrongToken = 50
+	// roomOfOne limits the calls of one caller that are in progress. A watch counts as one, a unary
+	// call as roomOfAnswer, because its answer takes up to 4 MiB as JSON, until it has been read,
+	// and a report stream as roomOfReport. Calls wait for up to roomWithin.
+	roomOfOne, roomOfAnswer, roomOfReport = 64, 8, 3
+	roomWithin                            = 10 * time.Second
+	// callWithin limits the time of a gRPC call from its first byte, except of streams of
+	// authorized callers.
+	callWithin = 30 * time.Second
 	// takenWithin is the time that a gRPC client has to read an answer before its connection is
 	// closed. For REST, the HTTP server sets its own limit.
 	takenWithin = time.Minute
-	// maxCallers is the number of callers that are remembered.
+	// maxCallers is the number of callers that are remembered, in addition to those with calls in
+	// progress.
 	maxCallers = 10_000
 )
 
 // limits keeps one caller from using up shared resources.
 type limits struct {
-	mu       *sync.Mutex
-	calls    map[string]*rate.Limiter
-	failures map[netip.Addr]*rate.Limiter
-	watches  map[string]int
-	reports  map[string]int
-	incoming map[netip.Addr]int
-	answers  map[string]*answers
-	answered *semaphore.Weighted // for all callers together
-	open     *int
-	log      *rate.Limiter
+	mu      sync.Mutex
+	callers map[string]*quota
+	log     *rate.Limiter
 }
 
-// answers limits the unary calls of one caller. It exists only while the caller has calls.
-type answers struct {
+// quota is what one caller may use.
+type quota struct {
+	calls *rate.Limiter
 	room  *semaphore.Weighted
-	calls int // including waiting calls
 }
 
-func newLimits() limits {
-	return limits{
-		mu: &sync.Mutex{}, calls: map[string]*rate.Limiter{}, failures: map[netip.Addr]*rate.Limiter{},
-		watches: map[string]int{}, reports: map[string]int{}, incoming: map[netip.Addr]int{},
-		answers: map[string]*answers{}, answered: semaphore.NewWeighted(maxAnswers), open: new(int), log: rate.NewLimiter(rate.Every(10*time.Second), 5),
-	}
+func newLimits() *limits {
+	return &limits{callers: map[string]*quota{}, log: rate.NewLimiter(rate.Every(10*time.Second), 5)}
 }
 
-// limiter returns the limiter of a key. A forgotten key starts again with a full limiter.
-func limiter[K comparable](of map[K]*rate.Limiter, key K, perSecond, burst int) *rate.Limiter {
-	l := of[key]
-	if l == nil {
-		if len(of) >= maxCallers {
-			clear(of)
+// of returns the quota of a caller. A forgotten caller starts again with a full quota.
+func (l *limits) of(key string) *quota {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.callers[key]
+	if q == nil {
+		if len(l.callers) >= maxCallers {
+			maps.DeleteFunc(l.callers, func(_ string, q *quota) bool {
+				idle := q.room.TryAcquire(roomOfOne)
+				if idle {
+					q.room.Release(roomOfOne)
+				}
+				return idle
+			})
 		}
-		l = rate.NewLimiter(rate.Limit(perSecond), burst)
-		of[key] = l
+		q = &quota{rate.NewLimiter(callsPerSecond, callsAtOnce), semaphore.NewWeighted(roomOfOne)}
+		l.callers[key] = q
 	}
-	return l
+	return q
 }
 
-// key returns the name that a caller's calls are counted under.
-func (c *Caller) key() string {
-	if c.name == "" {
+// account returns the name that the caller's calls are counted under. For an agent this is its
+// node, because agents may share a name.
+func (c *Caller) account() string {
+	switch {
+	case c.agent && c.node != "":
+		return "node " + c.node
+	case c.name == "":
 		return c.from.remote.String()
 	}
 	return c.name
 }
 
-// call counts a call.
-func (l *limits) call(c *Caller) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if limiter(l.calls, c.key(), callsPerSecond, callsAtOnce).Allow() {
-		return nil
-	}
-	return status.Errorf(codes.ResourceExhausted, "too many calls: the limit is %d per second for one caller; use a watch, which sends all changes in one call", callsPerSecond)
+// A Connection is a peer's address (net.Addr) whose connection is told about authorized calls.
+type Connection interface {
+	// Begin is called when an authorized call begins, and end when it is over.
+	Begin() (end func())
+	// HangUp closes the connection.
+	HangUp()
 }
 
-// answer waits until a unary call may start, and counts the call until its answer has been
-// read. end may be called more than once.
-func (l *limits) answer(ctx context.Context, c *Caller) (end func(), err error) {
-	key := c.key()
-	l.mu.Lock()
-	of := l.answers[key]
-	if of == nil {
-		of = &answers{room: semaphore.NewWeighted(answersOfOne)}
-		l.answers[key] = of
-	}
-	of.calls++
-	l.mu.Unlock()
-	leave := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if of.calls--; of.calls == 0 {
-			delete(l.answers, key)
-		}
-	}
-
-	waits, cancel := context.WithTimeout(ctx, roomWithin)
-	defer cancel()
-	if err = of.room.Acquire(waits, 1); err == nil {
-		if err = l.answered.Acquire(waits, 1); err == nil {
-			return sync.OnceFunc(func() {
-				l.answered.Release(1)
-				of.room.Release(1)
-				leave()
-			}), nil
-		}
-		of.room.Release(1)
-	}
-	leave()
-	if ctx.Err() != nil {
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
-	return nil, status.Errorf(codes.ResourceExhausted,
-		"too many concurrent calls: the limit is %d for one caller and %d in total, and a call ends when its answer is read; try again", answersOfOne, maxAnswers)
-}
-
-// watch counts a watch until end is called.
-func (l *limits) watch(c *Caller) (end func(), err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := c.key()
-	if *l.open >= maxWatches || l.watches[key] >= watchesOfOne {
-		return nil, status.Errorf(codes.ResourceExhausted, "too many watches: the limit is %d for one caller and %d in total: end one", watchesOfOne, maxWatches)
-	}
-	*l.open++
-	l.watches[key]++
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		*l.open--
-		if l.watches[key]--; l.watches[key] == 0 {
-			delete(l.watches, key)
-		}
-	}, nil
-}
-
-// report counts a report stream until end is called. It does not count callers that may report
-// for any node.
-func (l *limits) report(c *Caller) (end func(), err error) {
-	if c.node == "" {
-		return func() {}, nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.reports[c.node] >= reportsOfOne {
-		return nil, status.Errorf(codes.ResourceExhausted,
-			"too many report streams: the limit is %d for the agent of one node, which needs one: find out who else has the token or certificate of %s", reportsOfOne, c.node)
-	}
-	l.reports[c.node]++
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.reports[c.node]--; l.reports[c.node] == 0 {
-			delete(l.reports, c.node)
-		}
-	}, nil
-}
-
-// come counts a call from an address until its context ends, which callWithin limits.
-func (l *limits) come(ctx context.Context, a netip.Addr) (context.Context, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.incoming[a] >= incoming {
-		return ctx, status.Errorf(codes.ResourceExhausted, "too many concurrent calls: the limit is %d for one address; try again", incoming)
-	}
-	l.incoming[a]++
-	ctx, cancel := context.WithTimeout(ctx, callWithin)
-	context.AfterFunc(ctx, func() {
-		cancel()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.incoming[a]--; l.incoming[a] == 0 {
-			delete(l.incoming, a)
-		}
-	})
-	return ctx, nil
-}
-
-// try returns an error if too many tokens from an address were rejected.
-func (l *limits) try(a netip.Addr) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if of := l.failures[a]; of != nil && of.Tokens() < 1 {
-		return status.Errorf(codes.ResourceExhausted, "too many invalid tokens from %s: wait a few seconds", a)
+// connection returns the connection of a call, or nil.
+func connection(ctx context.Context) Connection {
+	if p, ok := peer.FromContext(ctx); ok {
+		c, _ := p.Addr.(Connection)
+		return c
 	}
 	return nil
 }
 
-func (l *limits) failed(a netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	limiter(l.failures, a, failuresPerSecond, failuresAtOnce).Allow()
+// begin waits until an authorized call may begin, and counts it until end is called. end may be
+// called more than once.
+func (l *limits) begin(ctx context.Context, c *Caller, what Action) (end func(), err error) {
+	release := func() {}
+	if !what.report || c.node != "" { // without access control, agents have no names
+		q, weight := l.of(c.account()), int64(1)
+		switch {
+		case what.report:
+			weight = roomOfReport
+		case !what.long:
+			weight = roomOfAnswer
+		}
+		if !what.report && !q.calls.Allow() {
+			return nil, status.Errorf(codes.ResourceExhausted, "too many calls: the limit is %d per second for one caller; use a watch, which sends all changes in one call", callsPerSecond)
+		}
+		waits, cancel := context.WithTimeout(ctx, roomWithin)
+		defer cancel()
+		if err := q.room.Acquire(waits, weight); err != nil {
+			if ctx.Err() != nil {
+				return nil, status.FromContextError(ctx.Err()).Err()
+			}
+			return nil, status.Errorf(codes.ResourceExhausted,
+				"too many calls of %s in progress: one caller may have %d watches, or %d calls whose answers are not yet read; end one and try again", c.account(), roomOfOne, roomOfOne/roomOfAnswer)
+		}
+		release = func() { q.room.Release(weight) }
+	}
+	idle := func() {}
+	if conn := connection(ctx); conn != nil {
+		idle = conn.Begin()
+	}
+	return sync.OnceFunc(func() { idle(); release() }), nil
+}
+
+// come counts a call from an address before its message was read, until its context ends.
+func (l *limits) come(ctx context.Context, by credential) (context.Context, error) {
+	room := l.of("messages from " + by.remote.String()).room
+	if !room.TryAcquire(1) {
+		return ctx, status.Errorf(codes.ResourceExhausted, "too many concurrent calls: the limit is %d for one address; try again", roomOfOne)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	context.AfterFunc(ctx, func() { cancel(); room.Release(1) })
+	return ctx, nil
+}
+
+// review returns an error if too many tokens from an address were rejected.
+func (l *limits) review(by credential) error {
+	if l.of(by.remote.String()).calls.Tokens() < wrongToken {
+		return status.Errorf(codes.ResourceExhausted, "too many invalid tokens from %s: wait a few seconds", by.remote)
+	}
+	return nil
+}
+
+// rejected counts a rejected token.
+func (l *limits) rejected(by credential) {
+	l.of(by.remote.String()).calls.AllowN(time.Now(), wrongToken)
 }
 
 // mayLog reports whether a refusal may be logged now. This keeps refusals from flooding the

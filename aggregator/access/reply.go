@@ -6,15 +6,11 @@ import (
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/peer"
 )
 
 // gRPC encodes the whole answer of a unary call into memory and ends the call before the
 // client has read the answer. To bound that memory, a call here stays in progress until the
 // buffer of its answer is released. A client that does not read the answer is disconnected.
-
-// A Connection is a peer's address (net.Addr) whose connection can be closed.
-type Connection interface{ HangUp() }
 
 // A reply is the answer of a unary call and the pool that its buffer is returned to.
 type reply struct {
@@ -25,10 +21,8 @@ type reply struct {
 // newReply returns a reply that calls end once it has been read or abandoned.
 func newReply(ctx context.Context, message any, end func()) *reply {
 	late := time.AfterFunc(takenWithin, func() {
-		if p, ok := peer.FromContext(ctx); ok {
-			if c, ok := p.Addr.(Connection); ok {
-				c.HangUp()
-			}
+		if c := connection(ctx); c != nil {
+			c.HangUp()
 		}
 		end()
 	})

@@ -22,7 +22,7 @@ type direct struct {
 
 // call makes a unary call of d.
 func call[Q, R any](ctx context.Context, d direct, method string, q *Q, do func(context.Context, *Q) (*R, error)) (*R, error) {
-	ctx, end, err := d.guard.EnterREST(ctx, method, false)
+	ctx, end, err := d.guard.EnterREST(ctx, method)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func call[Q, R any](ctx context.Context, d direct, method string, q *Q, do func(
 // goroutine has to wake up for each message, and the gateway receives none. Only an error before the
 // first message is left to the gateway.
 func follow[Q, M any](ctx context.Context, d direct, method string, q *Q, do func(*Q, grpc.ServerStreamingServer[M]) error) (grpc.ServerStreamingClient[M], error) {
-	ctx, end, err := d.guard.EnterREST(ctx, method, true)
+	ctx, end, err := d.guard.EnterREST(ctx, method)
 	if err != nil {
 		return nil, err
 	}

@@ -130,7 +130,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 	}
 	s := newProbeServer(secure.Known(a.Handler(p.registry), own, "/metrics"), own, p.log)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serveHTTP(s, newEvicting(l, maxProbes)) })
+	g.Go(func() error { return serveHTTP(s, limit(l)) })
 	g.Go(func() error {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)

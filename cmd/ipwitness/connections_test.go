@@ -3,162 +3,135 @@ package main
 import (
 	"errors"
 	"net"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// callers is a listener of unauthenticated connections, with the clients that connected to it.
-type callers struct {
-	*preauth
-	t        *testing.T
-	calls    *bufconn.Listener
-	accepted chan net.Conn
-}
-
-func newCallers(t *testing.T, most int) *callers {
-	calls := bufconn.Listen(1)
-	c := &callers{newPreauth(calls, most, preauthGrace), t, calls, make(chan net.Conn, 10)}
-	go func() {
-		defer close(c.accepted)
-		for {
-			conn, err := c.Accept()
-			if err != nil {
-				return
-			}
-			c.accepted <- conn
-		}
-	}()
-	return c
-}
-
-// call connects a client. It returns the server's end once the connection is accepted, or nil if it
-// is not.
-func (c *callers) call() (server net.Conn) {
-	c.t.Helper()
-	go func() { _, _ = c.calls.Dial() }()
-	return c.next()
-}
-
-// next returns a connection that was waiting, or nil if none is accepted.
-func (c *callers) next() net.Conn {
-	synctest.Wait()
-	select {
-	case conn := <-c.accepted:
-		return conn
-	default:
-		return nil
-	}
-}
-
 func disconnected(c net.Conn) bool {
-	_ = c.SetReadDeadline(time.Unix(1, 0))
+	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	_, err := c.Read(make([]byte, 1))
-	var late net.Error
-	return !errors.As(err, &late)
+	late, ok := err.(net.Error)
+	return !ok || !late.Timeout()
 }
 
-func TestPreauthConnectionsAreLimited(t *testing.T) {
+// Connections with calls stay open. Of the others, the oldest gives way to a new one.
+func TestIdleConnectionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(t, 2)
-		known := c.call()
-		addr := known.RemoteAddr().(preauthAddr)
-		if !c.leave(addr.of) || c.leave(addr.of) {
-			t.Error("who is authenticated was so before, or is not now")
+		pipes := newPipes()
+		l := limit(pipes)
+		accepted := make(chan net.Conn, 4*maxIdle)
+		go func() {
+			defer close(accepted)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				accepted <- c
+			}
+		}()
+		begin := func(c net.Conn) (end func()) { return c.RemoteAddr().(access.Connection).Begin() }
+		first, second := pipes.dial(), pipes.dial()
+		one, two := <-accepted, <-accepted
+		end, endToo := begin(one), begin(two)
+		oldest := pipes.dial()
+		for range maxIdle - 1 {
+			pipes.dial()
 		}
-		first := c.call()
-		time.Sleep(preauthGrace / 2)
-		second := c.call()
-		if first == nil || second == nil {
-			t.Fatal("there is room for two, and they are not let in")
+		synctest.Wait()
+		if len(accepted) != maxIdle {
+			t.Fatalf("accepted %d connections, want %d", len(accepted), maxIdle)
 		}
-		if c.call() != nil {
-			t.Error("a third one is let in at once")
+		pipes.dial()
+		synctest.Wait()
+		if len(accepted) != maxIdle {
+			t.Error("one more is accepted at once")
 		}
-		time.Sleep(preauthGrace)
-		third := c.next()
-		switch {
-		case third == nil:
-			t.Error("the third one is not let in, though the first had its time")
-		case !disconnected(first):
-			t.Error("the first one, whose time is over, is not closed")
-		case disconnected(known), disconnected(third):
-			t.Error("an authenticated or a new connection is closed")
+		time.Sleep(idleGrace)
+		synctest.Wait()
+		if len(accepted) != maxIdle+1 || !disconnected(oldest) {
+			t.Error("the oldest one without a call did not give way")
 		}
-		time.Sleep(10 * preauthGrace)
-		if disconnected(third) {
-			t.Error("a connection is closed although none waits")
+		if disconnected(first) || disconnected(second) {
+			t.Error("a connection with a call is closed")
 		}
-		_ = third.Close()
-		fourth := c.call()
-		if fourth == nil {
-			t.Error("one is not let in though another one left")
+		end()
+		time.Sleep(2 * idleGrace)
+		for range maxIdle + 1 {
+			pipes.dial()
 		}
-		_ = c.Close()
-		if conn, ok := <-c.accepted; ok {
-			t.Errorf("accepted %v after the end", conn)
+		synctest.Wait()
+		if !disconnected(first) || disconnected(second) {
+			t.Error("want the connection closed whose call is over, and the other one open")
 		}
-		if err := c.Close(); err != nil {
-			t.Errorf("closed twice: %v", err)
+		endToo()
+		_ = two.Close()
+		waits := pipes.dial()
+		_ = l.Close() // also ends connections that wait
+		for c := range accepted {
+			_ = c.Close()
+		}
+		if !disconnected(waits) {
+			t.Error("a connection waits after the end")
+		}
+		if len(l.idle) != 0 {
+			t.Errorf("%d connections are still counted", len(l.idle))
 		}
 	})
 }
 
-// Closing a listener also ends connections that wait for a slot.
-func TestPreauthListenerEndsWhileOneWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(t, 1)
-		c.call()
-		if c.call() != nil {
-			t.Error("a second one is let in")
-		}
-		_ = c.Close()
-		if conn, ok := <-c.accepted; ok {
-			t.Errorf("accepted %v after the end", conn)
-		}
-	})
-}
-
-// A caller with a valid token counts as authenticated. A caller with a wrong token, or one that
-// requests a public page, does not.
-func TestCallersAreAuthenticated(t *testing.T) {
+// Only authorized calls keep a connection open, by gRPC and by REST.
+func TestAuthorizedCallsKeepConnections(t *testing.T) {
 	g := newGuarded(t, false)
-	unauthenticated := func() int {
-		g.preauth.mu.Lock()
-		defer g.preauth.mu.Unlock()
-		return len(g.preauth.open)
+	as := func(token string) pb.WitnessServiceClient {
+		conn := g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})
+		if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		return pb.NewWitnessServiceClient(conn)
 	}
-	as := func(token string) *grpc.ClientConn {
-		return g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})
+	idle := func(l net.Listener) int {
+		of := l.(*limited)
+		of.mu.Lock()
+		defer of.mu.Unlock()
+		return len(of.idle)
 	}
-	withoutRights := as("wrong-token-0123456789")
-	if _, err := healthpb.NewHealthClient(withoutRights).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
-		t.Fatal(err)
+	for token, want := range map[string]error{"wrong-token-0123456789": errors.New("refused"), readerToken: nil} {
+		before := idle(g.listeners.grpc)
+		watch, err := as(token).WatchConflicts(t.Context(), &pb.WatchConflictsRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if (err == nil) != (want == nil) {
+			t.Fatalf("gRPC with %s: got %v, want %v", token, err, want)
+		}
+		if got := idle(g.listeners.grpc) - before; (got == 0) != (want == nil) {
+			t.Errorf("gRPC with %s: got %d more connections without a call", token, got)
+		}
 	}
-	if _, err := pb.NewWitnessServiceClient(withoutRights).ListNodes(t.Context(), &pb.ListNodesRequest{}); err == nil {
-		t.Fatal("a wrong token is good")
-	}
-	if got := unauthenticated(); got != 1 {
-		t.Errorf("got %d unauthenticated connections, want the connection that called the health check with a wrong token", got)
-	}
-	if _, err := pb.NewWitnessServiceClient(as(readerToken)).ListNodes(t.Context(), &pb.ListNodesRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	watch, err := pb.NewWitnessServiceClient(as(readerToken)).WatchConflicts(t.Context(), &pb.WatchConflictsRequest{})
-	if err == nil {
-		_, err = watch.Recv()
-	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+g.listeners.http.Addr().String()+"/v1/conflicts:watch", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := unauthenticated(); got != 1 {
-		t.Errorf("got %d unauthenticated connections, want 1: readers are authenticated", got)
+	request.Header.Set("Authorization", "Bearer "+readerToken)
+	config, err := secure.Files{CA: g.ca.File}.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config}}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if got := idle(g.listeners.http); response.StatusCode != http.StatusOK || got != 0 {
+		t.Errorf("watch by REST: got %s, and %d connections without a call, want 0", response.Status, got)
 	}
 }

@@ -509,63 +509,6 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.body.Write(p)
 }
 
-// A client that opens many idle connections is limited to its share of them.
-func TestSlowlorisIsDisconnected(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, slog.New(slog.DiscardHandler))
-	s.ReadHeaderTimeout = 2 * time.Second // shorter than the default
-	ended := make(chan error, 1)
-	go func() { ended <- serveHTTP(s, newConnectionLimiter(l)) }()
-	defer func() {
-		_ = s.Close()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	var slow []net.Conn
-	defer func() {
-		for _, c := range slow {
-			_ = c.Close()
-		}
-	}()
-	for range connectionsOfOne {
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		slow = append(slow, c)
-		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-	}
-	// One more connection from the same address is closed immediately, with a reset or an end of
-	// file.
-	more, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = more.Close() }()
-	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
-		t.Errorf("one connection more than its share: got an answer, want it closed")
-	}
-	// Another address has its own share.
-	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	client := http.Client{Transport: &http.Transport{DialContext: other.DialContext}}
-	defer client.CloseIdleConnections()
-	res, err := client.Get("http://" + l.Addr().String() + "/")
-	if err != nil {
-		t.Fatalf("another address while one is slow: %v", err)
-	}
-	_ = res.Body.Close()
-	// The slow connections are finally closed, too.
-	for _, c := range slow {
-		if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestCertificatesRotateWithoutARestart(t *testing.T) {
 	g := newGuarded(t, false)
 	serial := func() string {

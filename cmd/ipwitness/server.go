@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/test/bufconn"
 )
@@ -68,7 +68,6 @@ const pipeBuffer = 1 << 20
 // server serves one aggregator, or one fleet, by gRPC, by REST, and by an in-process pipe.
 type server struct {
 	listeners listeners
-	preauth   *preauth // wraps the gRPC listener
 	pipe      *bufconn.Listener
 	conn      *grpc.ClientConn // uses the pipe
 	grpc      *grpc.Server
@@ -81,7 +80,6 @@ type server struct {
 type served interface {
 	Handlers(prometheus.Gatherer) (rest, probes http.Handler, err error)
 	Guarded() []grpc.ServerOption
-	Disconnected(from net.Addr, err error)
 	Register(reflection.GRPCServer)
 }
 
@@ -110,24 +108,24 @@ func newServer(l listeners, agg served, tls *tls.Config, gatherer prometheus.Gat
 		grpc.ReadBufferSize(readBuffer),
 		grpc.HeaderTableSize(headerTable),
 	)
-	options = append(options, authenticated()...)
 	creds := insecure.NewCredentials()
 	if tls != nil {
 		creds = credentials.NewTLS(tls)
 	}
-	options = append(options, grpc.Creds(framed{creds, agg.Disconnected}))
+	options = append(options, grpc.Creds(creds))
+	l.grpc, l.http = limit(l.grpc), limit(l.http)
 	s := &server{
-		listeners: l,
-		preauth:   newPreauth(l.grpc, maxPreauth, preauthGrace),
-		pipe:      pipe,
-		conn:      conn,
-		grpc:      grpc.NewServer(options...),
-		inside:    grpc.NewServer(),
-		http:      newHTTPServer(rest, tls, log),
+		pipe:   pipe,
+		conn:   conn,
+		grpc:   grpc.NewServer(options...),
+		inside: grpc.NewServer(),
+		http:   newHTTPServer(rest, tls, log),
 	}
 	if l.metrics != nil {
+		l.metrics = limit(l.metrics)
 		s.probes = newProbeServer(probes, tls, log)
 	}
+	s.listeners = l
 	agg.Register(s.grpc)
 	agg.Register(s.inside)
 	return s, nil
@@ -143,11 +141,11 @@ func (s *server) run(ctx context.Context) error {
 		}
 		return nil
 	}
-	g.Go(func() error { return serveGRPC(s.grpc, netutil.LimitListener(s.preauth, maxAgents)) })
+	g.Go(func() error { return serveGRPC(s.grpc, s.listeners.grpc) })
 	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
-	g.Go(func() error { return serveHTTP(s.http, newConnectionLimiter(s.listeners.http)) })
+	g.Go(func() error { return serveHTTP(s.http, s.listeners.http) })
 	if s.probes != nil {
-		g.Go(func() error { return serveHTTP(s.probes, newEvicting(s.listeners.metrics, maxProbes)) })
+		g.Go(func() error { return serveHTTP(s.probes, s.listeners.metrics) })
 	}
 	g.Go(func() error {
 		<-ctx.Done()
@@ -175,7 +173,10 @@ func (s *server) stop() {
 // streams, so the handler itself limits how long a client may take to read.
 func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           bodyDeadline(handler),
+		Handler: bodyDeadline(handler),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { // so that access finds the connection of a request
+			return peer.NewContext(ctx, &peer.Peer{Addr: c.RemoteAddr()})
+		},
 		TLSConfig:         tls.Clone(), // the server modifies its own copy
 		MaxHeaderBytes:    maxHeader,
 		ReadHeaderTimeout: headerWithin,
