@@ -287,7 +287,7 @@ test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu 
 
 # The prerequisites of the selected benchmarks, or of all if none is selected.
 BENCH_BUILDS := $(if $(strip $(ARGS)),$(if $(findstring runtime,$(ARGS)),containerd) \
-	$(if $(findstring kubernetes,$(ARGS)),kubernetes) $(if $(findstring replicas,$(ARGS)),nats),containerd kubernetes nats)
+	$(if $(findstring kubernetes,$(ARGS)),kubernetes),containerd kubernetes)
 .PHONY: bench
 bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design; ARGS=storm selects one part
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/bench ./tests/bench

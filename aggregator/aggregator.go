@@ -94,10 +94,6 @@ type Config struct {
 	Export export.Settings
 	// NATS is where transitions are published.
 	NATS stream.Settings
-	// Share is set if replicas share the addresses, which find each other on NATS. Replica is the name of
-	// this one; empty for the name of the host.
-	Share   bool
-	Replica string
 	// Networks are the declared networks. Networks with the same name are combined.
 	Networks []verdict.Network
 	// SharedNetworks are the networks that clusters of a fleet share.
@@ -198,18 +194,12 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		policy.Networks = append(policy.Networks, declared)
 	}
 
-	shares, err := sharingOf(&cfg)
-	if err != nil {
-		return nil, err
-	}
 	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version, AgentAccounts: cfg.Access.AgentAccounts, Lease: cfg.Lease})
 	if err != nil {
 		return nil, err
 	}
 	var reviewer access.Reviewer
 	switch {
-	case cluster != nil && cfg.Share && cfg.Lease == "":
-		return nil, errors.New("use share: replicas that use the Kubernetes API elect the one that writes Events by a Lease: set --lease")
 	case cluster != nil:
 		reviewer = cluster
 	case cfg.Lease != "":
@@ -219,11 +209,11 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Export, cfg.NATS, shares, cfg.Version})
+	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Export, cfg.NATS, cfg.Version})
 	if err != nil {
 		return nil, err
 	}
-	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), waits: cfg.Lease != "" || cfg.Share, complete: make(chan struct{})}
+	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), waits: cfg.Lease != "", complete: make(chan struct{})}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	cluster.Notify(c.kubernetesChanged)
 	return a, nil
@@ -242,7 +232,7 @@ func (a *Aggregator) Open() bool { return a.guard.Open() }
 // gRPC server: a test can call the services that it is given.
 func (a *Aggregator) Register(s reflection.GRPCServer) {
 	pb.RegisterReportServiceServer(s, a.core.reports)
-	pb.RegisterWitnessServiceServer(s, a.core.answers)
+	pb.RegisterWitnessServiceServer(s, a.core.witness)
 	healthpb.RegisterHealthServer(s, a.health)
 	reflection.Register(s)
 }
@@ -254,23 +244,20 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		if a.await(ctx) {
 			close(a.complete)
 			a.healthy(healthpb.HealthCheckResponse_SERVING)
-			if a.core.share != nil && a.core.kubernetes == nil {
-				return a.core.leadByShare(ctx)
-			}
 			fitness := &fitness{coverage: a.core.coverage, clock: a.core.facts.Clock}
 			return a.core.kubernetes.Lead(ctx, fitness.fit, a.core.lead)
 		}
 		return nil
 	})
 	for _, run := range []func(context.Context){
-		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run, a.core.standby, a.core.runShare,
+		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run, a.core.standby,
 	} {
 		group.Go(func() error { run(ctx); return nil })
 	}
 	if a.core.journal != nil {
 		group.Go(func() error { a.core.journal.Run(ctx); return nil })
-		group.Go(func() error { a.core.runRecall(ctx); return nil })
-		group.Go(func() error { a.core.witness.Record(ctx, a.core.recall.Done(), a.core.feeds); return nil })
+		group.Go(func() error { a.core.recall.Run(ctx); return nil })
+		group.Go(func() error { a.core.witness.Record(ctx, a.core.recall.Done()); return nil })
 	}
 	if a.core.kubernetes != nil {
 		group.Go(func() error { return a.core.kubernetes.Run(ctx) })
@@ -291,13 +278,8 @@ func (a *Aggregator) await(ctx context.Context) bool {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
-		acknowledged, complete := true, a.core.served()
-		if a.core.kubernetes != nil {
-			_, acknowledged = a.core.kubernetes.Acknowledgements()
-			complete = complete && a.core.coverage.Complete()
-		} else {
-			complete = complete && a.core.allReport()
-		}
+		_, acknowledged := a.core.kubernetes.Acknowledgements()
+		complete := a.core.coverage.Complete()
 		if acknowledged && complete {
 			return true
 		}
@@ -339,5 +321,5 @@ func (a *Aggregator) ready() bool {
 // Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health,
 // readiness and the metrics of gatherer, for a separate listener.
 func (a *Aggregator) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
-	return api.Handlers(a.core.answers, gatherer, a.guard, a.ready)
+	return api.Handlers(a.core.witness, gatherer, a.guard, a.ready)
 }

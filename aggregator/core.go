@@ -57,8 +57,6 @@ type coreConfig struct {
 	export export.Settings
 	// nats is where transitions are published.
 	nats stream.Settings
-	// sharing is how replicas share the addresses.
-	sharing sharing
 	// version is the version of this program.
 	version string
 }
@@ -73,7 +71,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
 	c.facts = facts.New(facts.Config{
 		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: heard{c}, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
-		Queues: workers, Memory: cfg.memory, Sharing: cfg.sharing.on, Stopped: c.stopped,
+		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,
 	})
 	c.shards = shard.New(shard.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: judged{c}, Workers: workers})
 	c.findings = findings.New(findings.Config{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: found{c}})
@@ -119,22 +117,13 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	if c.journal != nil {
 		c.recall = recall.New(recall.Config{
-			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge, Sharing: cfg.sharing.on,
+			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge,
 		})
 	}
 	c.events = events.New(converter)
 	c.witness = &api.Service{
 		Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
 		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Instance: base.UnixNano(), Problems: c.problems, Version: cfg.version, Stopped: c.ended,
-	}
-	c.answers = c.witness
-	if cfg.sharing.on {
-		if err := c.shareWith(cfg.sharing, cfg.policy.Cluster, base.UnixNano(), cfg.log, func() time.Time { return clock().Time() }); err != nil {
-			return nil, errors.Join(err, c.acknowledgements.Close())
-		}
-		if err := cfg.registry.Register(c.share); err != nil {
-			return nil, errors.Join(fmt.Errorf("register metrics of shared addresses: %w", err), c.acknowledgements.Close())
-		}
 	}
 	c.notifier = &notify.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,

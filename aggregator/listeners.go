@@ -65,13 +65,6 @@ func (c heard) CoverageChanged() { c.coverage.Changed() }
 // OwnersWatched reports whether owners are watched.
 func (c heard) OwnersWatched() bool { return c.events.Owners.Wanted() }
 
-// Sighted tells the other replicas that links are one.
-func (c heard) Sighted(s facts.Sighting) {
-	if c.share != nil {
-		c.share.Sighted(s)
-	}
-}
-
 // Contested yields the addresses that nodes look at more closely.
 func (c heard) Contested(yield func(index.Address) bool) { c.shards.Conflicts.Contested(yield) }
 
@@ -109,12 +102,6 @@ func (c judged) Acknowledged(of *verdict.Conflict) (until verdict.Stamp, lapsed 
 func (c judged) Audited(_ index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
 	c.findings.Audited(owners, found, before, contested)
 }
-
-// Forgot drops the findings about an address.
-func (c judged) Forgot(found []verdict.Finding) { c.findings.Forget(found) }
-
-// Reported reports whether a finding was reported by the replica that has served its address until now.
-func (c judged) Reported(id string) bool { return c.findings.Reported(id) }
 
 // Cloned publishes cloned hardware addresses.
 func (c judged) Cloned(a index.Address, clones []verdict.Spoof) { c.findings.Clones.Note(a, clones) }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/ipwitness/ipwitness/aggregator/stream"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -120,18 +119,6 @@ func (l *lab) awaitAcknowledged(what string, want bool) (c *pb.Conflict) {
 		return (c.GetAcknowledgement() != nil) == want
 	})
 	return c
-}
-
-// Without a Lease, each replica would write the Events of all.
-func TestReplicasThatShareNeedALeaseInKubernetes(t *testing.T) {
-	cfg := Config{Kubeconfig: newAPI(t).kubeconfig(), Share: true, Replica: "a", NATS: stream.Settings{Servers: []string{"nats://127.0.0.1:1"}}, DataDir: t.TempDir()}
-	if err := opened(cfg); err == nil || !strings.Contains(err.Error(), "set --lease") {
-		t.Errorf("without a Lease: got %v, want an error that says how to set it", err)
-	}
-	cfg.Lease = "witness/aggregator"
-	if err := opened(cfg); err != nil {
-		t.Errorf("with a Lease: %s", err)
-	}
 }
 
 // replicaOf returns a replica that knows a conflict, and the stream of its agent.

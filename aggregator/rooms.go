@@ -18,10 +18,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/recall"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
-	"github.com/ipwitness/ipwitness/aggregator/share"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // core joins the rooms. Each has a lock of its own. The facts are locked first, for reading, while
@@ -41,12 +39,9 @@ type core struct {
 	recall           *recall.Recall    // nil if nothing is kept
 	reports          *report.Service
 	witness          *api.Service
-	// share is nil unless replicas share the addresses; answers is then that of all of them.
-	share    *share.Share
-	answers  pb.WitnessServiceServer
-	metrics  *metrics.Metrics
-	notifier *notify.Notifier
-	tidier   *tidier
+	metrics          *metrics.Metrics
+	notifier         *notify.Notifier
+	tidier           *tidier
 	// unsaved describes why the default data directory cannot be used; empty if it can, or is not used.
 	unsaved string
 	// stopped is closed when nothing is judged any more, ended when all streams are to end.
@@ -86,7 +81,6 @@ func (c *core) problems() []string {
 	}
 	problems = append(problems, c.exports.Problems()...)
 	problems = append(problems, c.stream.Problems()...)
-	problems = append(problems, c.share.Problems()...)
 	if n := c.shards.Unjudged(); n > 0 {
 		problems = append(problems, explain.Unjudged(n))
 	}

@@ -153,7 +153,6 @@ func (r *Reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 	defer release()
 	reader := r.table.Attach()
 	defer reader.Detach()
-	reader.Serve(first.GetPartitions())
 	contests := r.contests.of()
 	defer contests.end()
 	defer r.state.Store(streamDisconnected)
@@ -209,7 +208,6 @@ func (r *Reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader
 		if r.state.Swap(streamConnected) != streamConnected {
 			r.log.Info("reporting to the aggregator")
 		}
-		reader.Serve(m.GetPartitions())
 		for _, c := range m.GetContests() {
 			if addr, ok := netip.AddrFromSlice(c.GetAddress()); ok {
 				contests.set(addr.Unmap(), c.GetContested())

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net"
@@ -22,8 +21,6 @@ import (
 type fakeAggregator struct {
 	ipwitnessv1.UnimplementedReportServiceServer
 	streams chan *fakeStream
-	// partitions are those of the first response.
-	partitions *ipwitnessv1.PartitionSet
 }
 
 type fakeStream struct {
@@ -33,7 +30,7 @@ type fakeStream struct {
 }
 
 func (f *fakeAggregator) Report(s ipwitnessv1.ReportService_ReportServer) error {
-	if err := s.Send(&ipwitnessv1.ReportResponse{Instance: "a", Partitions: f.partitions}); err != nil {
+	if err := s.Send(&ipwitnessv1.ReportResponse{Instance: "a"}); err != nil {
 		return err
 	}
 	fs := &fakeStream{ReportService_ReportServer: s, end: make(chan error)}
@@ -58,15 +55,9 @@ func (s *fakeStream) next() *ipwitnessv1.ReportRequest {
 // startReporter runs a reporter against a fake aggregator until the test ends.
 func startReporter(t *testing.T, r *Reporter) func() *fakeStream {
 	t.Helper()
-	return startSharing(t, r, nil)
-}
-
-// startSharing is like startReporter, with an aggregator that serves some partitions.
-func startSharing(t *testing.T, r *Reporter, served *ipwitnessv1.PartitionSet) func() *fakeStream {
-	t.Helper()
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
-	agg := &fakeAggregator{streams: make(chan *fakeStream), partitions: served}
+	agg := &fakeAggregator{streams: make(chan *fakeStream)}
 	ipwitnessv1.RegisterReportServiceServer(server, agg)
 	go func() { _ = server.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///bufconn",
@@ -189,45 +180,5 @@ func TestCheckIsAnsweredAfterItsChanges(t *testing.T) {
 	}
 	if got := <-contested; got != addr {
 		t.Errorf("contested address: got %v, want %v", got, addr)
-	}
-}
-
-// An aggregator that serves some partitions gets the claims of these, from the first message on. When it
-// serves others, too, it gets theirs, and is told when they are complete.
-func TestAnAggregatorGetsTheClaimsOfItsPartitions(t *testing.T) {
-	tab := table.New()
-	const claims = 64
-	of := make(map[int]int) // number of claims by partition
-	tab.Update(func() {
-		for i := range claims {
-			k := agenttest.Claim(i)
-			of[ipwitnessv1.Partition(k.Address)]++
-			tab.Add(k, table.Claim{Count: 1}, time.Now())
-		}
-	})
-	half := &ipwitnessv1.PartitionSet{Revision: 1, Served: make([]byte, ipwitnessv1.Partitions/8)}
-	all := &ipwitnessv1.PartitionSet{Revision: 2, Served: bytes.Repeat([]byte{0xff}, ipwitnessv1.Partitions/8)}
-	first := 0
-	for p := range ipwitnessv1.Partitions / 2 {
-		half.Served[p/8] |= 1 << (p % 8)
-		first += of[p]
-	}
-	if first == 0 || first == claims {
-		t.Fatalf("%d of %d claims are in one half of the partitions: choose other addresses", first, claims)
-	}
-	s := startSharing(t, &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}, half)()
-	m := s.next()
-	if len(m.GetClaims()) != first || m.GetPartitions() != 1 || m.GetComplete() != 1 || !m.GetSnapshotEnd() {
-		t.Fatalf("got %d claims by revision %d, complete %d, want a snapshot of %d", len(m.GetClaims()), m.GetPartitions(), m.GetComplete(), first)
-	}
-	if err := s.Send(&ipwitnessv1.ReportResponse{Partitions: all}); err != nil {
-		t.Fatal(err)
-	}
-	got := 0
-	for m = s.next(); m.GetComplete() != 2; m = s.next() {
-		got += len(m.GetClaims())
-	}
-	if got += len(m.GetClaims()); got != claims-first || m.GetSnapshotBegin() {
-		t.Errorf("got %d more claims, want the other %d, without a snapshot", got, claims-first)
 	}
 }

@@ -37,8 +37,6 @@ type Reader struct {
 	resync     bool              // a snapshot must begin
 	inside     bool              // a snapshot has begun
 
-	partitions *ipwitnessv1.PartitionSet // those whose claims are sent; nil for all
-
 	batch   []claimChange // claims that are being sent; the last one is next
 	answers Questions     // answered at the end of the current batch or snapshot
 	asked   Questions     // answered at the end of the next one
@@ -52,9 +50,8 @@ type claimChange struct {
 
 // Questions are the questions of an aggregator that wait for an answer.
 type Questions struct {
-	Checks     []uint64
-	Ping       uint64 // 0 if none
-	partitions uint64 // revision of the partitions whose claims are to be complete; 0 for none
+	Checks []uint64
+	Ping   uint64 // 0 if none
 }
 
 // maxChecks limits the checks that wait for their answers. Beyond it, the oldest check is
@@ -70,18 +67,14 @@ func (q *Questions) add(later Questions) {
 	if later.Ping != 0 {
 		q.Ping = later.Ping
 	}
-	if later.partitions != 0 {
-		q.partitions = later.partitions
-	}
 }
 
 // changes has the keys of changed records of one kind, each with the time of the oldest change
 // that was not taken yet.
 type changes[K comparable] struct {
 	dirty map[K]time.Time
-	wants func(K) bool // whether a record is sent at all; nil if every record is
-	grown bool         // dirty was large; maps do not shrink, and iterating over a large one stays slow
-	lost  bool         // there were too many changes, so a snapshot must be sent
+	grown bool // dirty was large; maps do not shrink, and iterating over a large one stays slow
+	lost  bool // there were too many changes, so a snapshot must be sent
 }
 
 const (
@@ -94,7 +87,7 @@ const (
 
 // mark records a change. If there are more than most changes, a snapshot must be sent instead.
 func (c *changes[K]) mark(k K, received time.Time, most int) {
-	if _, ok := c.dirty[k]; ok || c.lost || c.wants != nil && !c.wants(k) {
+	if _, ok := c.dirty[k]; ok || c.lost {
 		return
 	}
 	if len(c.dirty) >= most {
@@ -176,43 +169,6 @@ func without[T comparable](list []T, one T) []T {
 	return slices.DeleteFunc(list, func(x T) bool { return x == one })
 }
 
-// Serve limits the claims to those of some partitions. The claims that are added are sent, followed by
-// the revision of the partitions. Claims that are not sent any longer are not withdrawn: the aggregator
-// forgets them itself. nil changes nothing.
-func (r *Reader) Serve(partitions *ipwitnessv1.PartitionSet) {
-	if partitions == nil {
-		return
-	}
-	t := r.table
-	t.mu.Lock()
-	before, now := r.partitions, time.Now()
-	r.partitions, r.asked.partitions = partitions, partitions.GetRevision()
-	r.claims.wants, r.urgent.wants = r.wants, r.wants
-	for _, c := range []*changes[ClaimKey]{&r.claims, &r.urgent} {
-		maps.DeleteFunc(c.dirty, func(k ClaimKey, _ time.Time) bool { return !r.wants(k) })
-	}
-	r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return !r.wants(c.key) })
-	if before != nil && !r.resync { // otherwise a snapshot follows, or everything was sent
-		for k := range t.claims.live {
-			if !before.Serves(ipwitnessv1.Partition(k.Address)) && r.wants(k) {
-				of := &r.claims
-				if t.isImportant(k) {
-					of = &r.urgent
-				}
-				of.mark(k, now, len(t.claims.live)+spareChanges)
-			}
-		}
-	}
-	t.mu.Unlock()
-	wake.Poke(r.wake)
-}
-
-// wants reports whether claims with a key are sent. What the kernel says of the agent's own namespace goes
-// to every aggregator, because it needs the subnets of all nodes.
-func (r *Reader) wants(k ClaimKey) bool {
-	return r.partitions.Serves(ipwitnessv1.Partition(k.Address)) || k.At.Namespace == OwnNamespace && !IsWire(k.Kind)
-}
-
 // Wake returns a channel that holds one token while there may be something to take.
 func (r *Reader) Wake() <-chan struct{} { return r.wake }
 
@@ -245,7 +201,7 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	t := r.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m := &ipwitnessv1.ReportRequest{Partitions: r.partitions.GetRevision()}
+	m := &ipwitnessv1.ReportRequest{}
 	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.claims.lost || r.urgent.lost
 	if lost || r.resync && !r.inside {
 		m.SnapshotBegin = true
@@ -295,7 +251,7 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 		m.Status, r.status = t.status, false
 	}
 	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Claims)+len(m.Checked) == 0 &&
-		m.Status == nil && m.Pong == nil && m.Complete == 0 && !m.SnapshotBegin && !m.SnapshotEnd {
+		m.Status == nil && m.Pong == nil && !m.SnapshotBegin && !m.SnapshotEnd {
 		return nil
 	}
 	return m
@@ -354,7 +310,6 @@ func (r *Reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
 	if r.answers.Ping != 0 {
 		m.Pong = &ipwitnessv1.Pong{Id: r.answers.Ping, SentAt: timestamppb.New(now)}
 	}
-	m.Complete = max(m.Complete, r.answers.partitions)
 	r.answers = Questions{}
 }
 
@@ -387,7 +342,7 @@ func (r *Reader) begin(now time.Time) {
 	r.batch = make([]claimChange, 0, len(t.claims.live))
 	for _, important := range []bool{false, true} { // the last one is sent first
 		for k := range t.claims.live {
-			if r.wants(k) && t.isImportant(k) == important {
+			if t.isImportant(k) == important {
 				r.batch = append(r.batch, claimChange{k, now})
 			}
 		}

@@ -238,9 +238,3 @@ func (s *Service) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.
 
 // allAddresses is the range of all addresses.
 var allAddresses = ipam.Range{First: netip.IPv4Unspecified(), Last: netip.AddrFrom16([16]byte(slices.Repeat([]byte{0xff}, 16)))}
-
-// PartitionOf returns the partition of an address in a request.
-func PartitionOf(address string) (int, error) {
-	a, err := parseAddress(address)
-	return pb.Partition(a), err
-}

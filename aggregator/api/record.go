@@ -19,36 +19,22 @@ const recordAgainAfter = time.Second
 // Record records everything in the journal until ctx ends: first the present state, then every change,
 // as a watch sends them. It begins when recalled is closed: before the agents that were connected have
 // reported again after a restart, or have timed out, their owners would seem to be gone.
-func (s *Service) Record(ctx context.Context, recalled <-chan struct{}, feeds Feeds) {
+func (s *Service) Record(ctx context.Context, recalled <-chan struct{}) {
 	select {
 	case <-recalled:
 	case <-ctx.Done():
 		return
 	}
 	for ctx.Err() == nil {
-		s.recordOnce(ctx, feeds)
+		s.recordOnce(ctx)
 	}
 }
 
-// A Feed takes what is recorded of one kind, as journal.Feed does.
-type Feed interface {
-	Begin() error
-	Present(c *journal.Change) error
-	Changed(c *journal.Change) error
-	Complete() error
-	Lost(n uint64) error
-	Passed(revision uint64) error
-}
-
-// Feeds returns the feeds of all kinds, and a channel that is closed when the present state has to be recorded
-// again, with other feeds.
-type Feeds func() (feed func(pb.Event_Kind) Feed, again <-chan struct{})
-
-// recordOnce records until ctx ends or the present state has to be recorded again.
-func (s *Service) recordOnce(ctx context.Context, feeds Feeds) {
+// recordOnce records until ctx ends or the journal has to start again.
+func (s *Service) recordOnce(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	feed, replaced := feeds()
+	replaced := s.Journal.Replaced()
 	go func() {
 		select {
 		case <-replaced:
@@ -57,10 +43,10 @@ func (s *Service) recordOnce(ctx context.Context, feeds Feeds) {
 		}
 	}()
 	var group sync.WaitGroup
-	for _, record := range []func(context.Context, func(pb.Event_Kind) Feed) error{s.recordOwners, s.recordConflicts, s.recordFindings} {
+	for _, record := range []func(context.Context) error{s.recordOwners, s.recordConflicts, s.recordFindings} {
 		group.Go(func() {
 			for ctx.Err() == nil {
-				if err := record(ctx, feed); err != nil && ctx.Err() == nil {
+				if err := record(ctx); err != nil && ctx.Err() == nil {
 					s.Journal.Log.Error("cannot record changes: starting again", "error", err)
 					select {
 					case <-time.After(recordAgainAfter):
@@ -78,7 +64,7 @@ type step func() error
 
 // recording is a watch whose subscriber is the journal.
 type recording struct {
-	feed Feed
+	feed journal.Feed
 	// begun is set while the present state is recorded.
 	begun bool
 	// present is called before the present state is complete; nil if there is nothing to do.
@@ -137,9 +123,9 @@ func record[K, T any](ctx context.Context, s *Service, r *recording, x *watch[K,
 	return err
 }
 
-func (s *Service) recordOwners(ctx context.Context, feed func(pb.Event_Kind) Feed) error {
+func (s *Service) recordOwners(ctx context.Context) error {
 	f := filter{}
-	r := &recording{feed: feed(pb.Event_OWNER)}
+	r := &recording{feed: s.Journal.Feed(pb.Event_OWNER)}
 	return record(ctx, s, r, &watch[index.Address, *pb.Owner, step]{
 		events: s.Events.Owners,
 		walk:   func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
@@ -161,10 +147,10 @@ func (s *Service) recordOwners(ctx context.Context, feed func(pb.Event_Kind) Fee
 }
 
 // recordConflicts records the conflicts and the nodes, whose events come together.
-func (s *Service) recordConflicts(ctx context.Context, feed func(pb.Event_Kind) Feed) error {
+func (s *Service) recordConflicts(ctx context.Context) error {
 	f := conflictFilter{}
-	r := &recording{feed: feed(pb.Event_CONFLICT)}
-	nodes := feed(pb.Event_NODE)
+	r := &recording{feed: s.Journal.Feed(pb.Event_CONFLICT)}
+	nodes := s.Journal.Feed(pb.Event_NODE)
 	r.present = func() error { return s.recordNodes(nodes) }
 	return record(ctx, s, r, &watch[place, *pb.Conflict, step]{
 		events: s.Events.Conflicts,
@@ -187,7 +173,7 @@ func (s *Service) recordConflicts(ctx context.Context, feed func(pb.Event_Kind) 
 }
 
 // recordNodes records the present state of the nodes.
-func (s *Service) recordNodes(feed Feed) error {
+func (s *Service) recordNodes(feed journal.Feed) error {
 	if err := feed.Begin(); err != nil {
 		return err
 	}
@@ -203,9 +189,9 @@ func (s *Service) recordNodes(feed Feed) error {
 	return feed.Complete()
 }
 
-func (s *Service) recordFindings(ctx context.Context, feed func(pb.Event_Kind) Feed) error {
+func (s *Service) recordFindings(ctx context.Context) error {
 	f := findingFilter{}
-	r := &recording{feed: feed(pb.Event_FINDING)}
+	r := &recording{feed: s.Journal.Feed(pb.Event_FINDING)}
 	return record(ctx, s, r, &watch[*findings.Found, *pb.Finding, step]{
 		events: s.Events.Findings,
 		walk:   func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },

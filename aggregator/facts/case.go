@@ -139,7 +139,6 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		}
 	}
 	several = several || b.several()
-	complete := f.Complete(key)
 	allocations := f.allocations[key]
 	c.Pools = b.covering(a, allocations)
 	b.addStations()
@@ -149,13 +148,13 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
 			Allocation: &al.Allocation, Object: f.podNamed(al.Namespace, al.Pod),
 			Sandbox: al.ContainerID != "" && f.sandbox(al.ContainerID),
-			Covered: complete && al.Node != "" && (several || al.Pool.Assigns()) && f.covered(al.Node),
+			Covered: al.Node != "" && (several || al.Pool.Assigns()) && f.covered(al.Node),
 		})
 	}
 	if several || len(c.Allocations) > 0 {
-		c.Covered = complete && f.coveredAll()
+		c.Covered = f.coveredAll()
 	}
-	b.addNodes(several, complete)
+	b.addNodes(several)
 	return c
 }
 
@@ -380,22 +379,14 @@ func (b *Builder) addAnswers() {
 // link, and the number of owners whose kernels have one of them. It stops once the numbers show a
 // proxy.
 func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
-	addresses, owned, _ := f.answered(n, l, hw)
-	addresses, owned = f.elsewhere.add(n, l, hw, addresses, owned)
-	return addresses, len(owned)
-}
-
-// answered is answers for the addresses that this replica serves. It returns the IDs of the owners, and
-// whether the hardware address answers for addresses that are not its own.
-func (f *reader) answered(n *Node, l, hw uint32) (addresses int, owned []string, others bool) {
 	var answered []index.Address
+	var owned []string
 	for c := range n.by(hw) {
 		one := n.claims.at(c)
 		if n.wires.at(one.wire()).link != l || slices.Contains(answered, one.addr) || !f.onlyAnswered(n, c) {
 			continue
 		}
 		answered = append(answered, one.addr)
-		others = others || !f.has(n.texts.macOf(n.hardware.at(hw).mac), one.addr)
 		if id := f.assignee(one.addr); id != "" && !slices.Contains(owned, id) {
 			owned = append(owned, id)
 		}
@@ -403,20 +394,7 @@ func (f *reader) answered(n *Node, l, hw uint32) (addresses int, owned []string,
 			break
 		}
 	}
-	return len(answered), owned, others
-}
-
-// has reports whether an interface with a hardware address has an address.
-func (f *reader) has(m verdict.MAC, a index.Address) bool {
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			if one := n.claims.at(c); one.kind == verdict.Assigned && n.texts.macOf(n.interfaces.at(one.port).mac) == m {
-				return true
-			}
-		}
-	}
-	return false
+	return len(answered), len(owned)
 }
 
 // weak is like Claim.Weak for a record.
@@ -465,7 +443,7 @@ func (f *reader) assignee(a index.Address) (id string) {
 }
 
 // addNodes adds the facts about the nodes of claims, of stations and of pools.
-func (b *Builder) addNodes(several, complete bool) {
+func (b *Builder) addNodes(several bool) {
 	f, c := b.facts, &b.c
 	add := func(rec *verdict.Node, pool bool) {
 		if slices.ContainsFunc(c.Nodes, func(f verdict.NodeFacts) bool { return f.Node == rec.Key() }) {
@@ -474,7 +452,7 @@ func (b *Builder) addNodes(several, complete bool) {
 		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
 		if pool && len(c.Allocations) > 0 {
 			n := f.Node(rec) // found by its identity, because names may be shared
-			facts.Covered = complete && n != nil && n.Covers()
+			facts.Covered = n != nil && n.Covers()
 		}
 		if several {
 			if n := f.Node(rec); n != nil {

@@ -42,8 +42,6 @@ type Listener interface {
 	Contested(yield func(index.Address) bool)
 	// AtRisk returns the addresses in use that a pool considers free.
 	AtRisk(p *Pool) []netip.Addr
-	// Sighted is called with a frame that joined two links, if replicas share the addresses.
-	Sighted(s Sighting)
 	// Dropped counts records that are invalid or exceed a limit. Refused counts records that did
 	// not fit into memory.
 	Dropped(record string, n int)
@@ -75,8 +73,6 @@ type Config struct {
 	Queues int
 	// Memory is the memory limit of the process in bytes; 0 for no limit.
 	Memory int64
-	// Sharing is set if replicas share the addresses: this one serves none before Serve.
-	Sharing bool
 	// Stopped is closed when no more addresses will be judged.
 	Stopped <-chan struct{}
 }
@@ -111,8 +107,6 @@ type parts struct {
 	*tombstones
 	*ipamRecords
 	*cover
-	*partitions
-	*elsewhere
 }
 
 type (
@@ -127,7 +121,7 @@ func New(cfg Config) *Facts {
 	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node][]netip.Prefix)}
 	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
 	f.parts = parts{
-		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f}, newPartitions(f), newElsewhere(f),
+		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
 	}
 	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
 	f.scratch = f.Builder()

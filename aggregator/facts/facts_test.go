@@ -25,7 +25,6 @@ import (
 type ignoring struct {
 	dropped map[string]int
 	watched bool
-	sighted []Sighting
 }
 
 func (d *ignoring) NodeChanged(*Node)                  {}
@@ -41,14 +40,12 @@ func (d *ignoring) Contested(func(index.Address) bool) {}
 func (d *ignoring) AtRisk(*Pool) []netip.Addr          { return nil }
 func (d *ignoring) Dropped(record string, n int)       { d.dropped[record] += n }
 func (d *ignoring) Refused(string)                     {}
-func (d *ignoring) Sighted(s Sighting)                 { d.sighted = append(d.sighted, s) }
 
 // quiet is a Peer that only counts requests for snapshots.
 type quiet struct {
-	ended  error
-	asked  int // requests for a snapshot
-	served *pb.PartitionSet
-	lag    time.Duration // 0 if it is not known
+	ended error
+	asked int           // requests for a snapshot
+	lag   time.Duration // 0 if it is not known
 }
 
 func (q *quiet) End(err error)                                  { q.ended = err }
@@ -56,7 +53,6 @@ func (q *quiet) Contest(netip.Addr, bool)                       {}
 func (q *quiet) Check(netip.Addr)                               {}
 func (q *quiet) Ping(verdict.Stamp)                             {}
 func (q *quiet) AskResync()                                     { q.asked++ }
-func (q *quiet) Serve(set *pb.PartitionSet)                     { q.served = set }
 func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return q.lag, q.lag != 0 }
 
 var policyForTests = verdict.Policy{Cluster: "c", Settle: 3 * time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}

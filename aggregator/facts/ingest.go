@@ -20,9 +20,6 @@ type applying struct {
 	peer     Peer
 	batch    *Batch
 	snapshot bool
-	// partitions is the revision of the partitions by which the node selected the claims of the current
-	// message.
-	partitions uint64
 	// now is the time of the current piece.
 	now verdict.Stamp
 	err error
@@ -49,7 +46,6 @@ func (a *applying) apply(m *pb.ReportRequest) {
 		records += of
 	}
 	claims := m.GetClaims()
-	a.partitions = m.GetPartitions()
 	if a.snapshot {
 		claims = kernelFirst(claims)
 		a.do(func() { a.node.reserve(m) })
@@ -82,16 +78,6 @@ func (a *applying) apply(m *pb.ReportRequest) {
 		a.do(func() { a.ipam(nil, some) })
 	}
 	a.do(func() { a.status(m.GetStatus()) })
-}
-
-// sentAll notes that the node has sent all claims of the partitions of a revision; 0 for none.
-func (a *applying) sentAll(revision uint64) {
-	if revision == 0 {
-		return
-	}
-	var complete PartitionSet
-	a.do(func() { complete = a.facts.sentAll(a.node, revision) })
-	a.facts.begin(a.batch, &complete)
 }
 
 func (a *applying) records(namespaces []*pb.NamespaceRecord, links []*pb.LinkRecord, interfaces []*pb.InterfaceRecord) {
@@ -285,9 +271,6 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	}
 
 	key128 := index.AddressOf(addr)
-	if !f.accepts(key128, a.partitions) && (!kernel || rec.GetNamespace() != verdict.OwnRecord) {
-		return
-	}
 	first := f.addresses.of(key128, n.number)
 	c := n.find(first, port, key)
 	switch {

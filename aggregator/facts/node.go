@@ -39,8 +39,6 @@ type Peer interface {
 	Check(a netip.Addr)
 	// AskResync asks the agent for a snapshot.
 	AskResync()
-	// Serve tells the agent which partitions are served.
-	Serve(set *pb.PartitionSet)
 	// Ping pings the agent, unless a ping is unanswered.
 	Ping(now verdict.Stamp)
 	// Lag returns how far the aggregator lags behind the agent, if that is known.
@@ -67,8 +65,6 @@ type Node struct {
 	counts
 	charges
 	number uint32
-	// completed is the revision of the partitions of which the agent has sent all claims.
-	completed uint64
 	// due is when the node times out or is forgotten; 0 for never.
 	due verdict.Stamp
 	// joints are the node's links in the topology.

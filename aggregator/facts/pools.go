@@ -44,21 +44,6 @@ type Pool struct {
 	cost    int32
 }
 
-// A PoolID identifies a pool in all replicas. Node is empty for a cluster-wide pool.
-type PoolID struct {
-	Node       NodeID
-	IPAM, Name string
-}
-
-// ID returns the identity of the pool.
-func (p *Pool) ID() PoolID {
-	id := PoolID{IPAM: p.Rec.IPAM, Name: p.Rec.Name}
-	if p.Node != nil {
-		id.Node = p.Node.ID
-	}
-	return id
-}
-
 func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
 
 // ipamRecords has the pools and allocations of IPAMs.
@@ -130,15 +115,6 @@ func (f *ipamRecords) Pools(yield func(*Pool) bool) {
 
 // Pool returns the pool with a record; nil if it no longer exists. The caller holds the lock.
 func (f *ipamRecords) Pool(rec *verdict.Pool) *Pool { return f.ipamRecords.byRec[rec] }
-
-// PoolAt returns the pool with an identity; nil if it is not known. The caller holds the lock.
-func (f *ipamRecords) PoolAt(id PoolID) *Pool {
-	key := poolKey{f.byID[id.Node], id.IPAM, id.Name}
-	if key.node == nil && id.Node != (NodeID{}) {
-		return nil
-	}
-	return f.ipamRecords.byKey[key]
-}
 
 // Allocations returns the number of allocations. The caller holds the lock.
 func (f *ipamRecords) Allocations() int { return f.allocationCount }

@@ -289,7 +289,6 @@ func (f *sharing) joinLinks(n *Node, c uint32) {
 	for _, by := range nodes {
 		if home := f.homeOf(by, n, c); home != 0 {
 			f.topology.Sighted(n.joint(w.link), by.joint(home), verdict.MAC(hw.mac.bytes[:]), w.seen, now)
-			f.sighted(n.joint(w.link), by.joint(home), verdict.MAC(hw.mac.bytes[:]), w.seen)
 		}
 	}
 }

@@ -54,9 +54,6 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	}
 	now := f.now()
 	n.Peer = p
-	if set := f.message(); set != nil {
-		p.Serve(set)
-	}
 	n.Rec.Epoch = hello.GetEpoch()
 	n.Version, n.Kernel = hello.GetVersion(), hello.GetKernel()
 	n.ConnectedAt, n.LastHeard = now, now
@@ -106,7 +103,6 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 	defer n.writer.Unlock()
 	b, over := newBatch(), false
 	var left []*Node // the node, if it has records
-	var complete PartitionSet
 	f.piece(b, func() {
 		if over = n.Peer != p; over {
 			return
@@ -133,7 +129,6 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 		}
 		if !n.Rec.Unheard {
 			n.Rec.Unheard, n.Shared = true, shared(n)
-			complete = f.updateComplete()
 			f.publishPlace(n)
 			f.Listener.NamesChanged(n)
 		}
@@ -143,7 +138,6 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 			rebooted = rebooted || other.Peer != nil && !other.Rec.Unheard && n.rebootedAs(other)
 		}
 	})
-	f.touchAllocated(b, &complete)
 	f.close(b)
 	return []*Batch{b}, rebooted
 }
@@ -272,10 +266,9 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		returned = n.Rec.Unheard && n.hasRecords() // new records are touched in any case
 	})
 	var checked []uint64
-	var revision uint64
 	for m := range in.Messages {
 		a.apply(m)
-		checked, revision = append(checked, m.GetChecked()...), max(revision, m.GetComplete())
+		checked = append(checked, m.GetChecked()...)
 	}
 	a.do(done)
 	a.sweepOut()
@@ -287,12 +280,11 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		n.Corrections = maps.Clone(in.Corrections)
 		f.dropExcess(n, in.Excess)
 		f.completed(n)
-		n.Rec.Listed, n.completed = f.now(), max(n.completed, min(revision, f.revision))
+		n.Rec.Listed = f.now()
 		f.heard(n)
 		f.touchDisputes(n) // the node must be asked to watch them
 		n.trim()
 	})
-	a.sentAll(revision)
 	if a.err == nil {
 		old = f.markOver(b, f.rebooted(n), true)
 	}
@@ -319,7 +311,6 @@ func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, 
 	if len(m.GetChecked()) > 0 {
 		a.do(func() { f.answer(n, m.GetChecked(), checked, a.now) })
 	}
-	a.sentAll(m.GetComplete())
 	return b, a.err
 }
 

@@ -11,9 +11,6 @@ import (
 // touch queues an address to be judged when the change is complete. It must be called before
 // anything changes that the owners of the address depend on.
 func (f *Facts) touch(a index.Address) *Item {
-	if !f.Serves(a) {
-		return &Item{Address: a} // another replica judges it
-	}
 	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
 	if !item.looked {
 		item.looked = true
@@ -101,7 +98,6 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 					continue
 				}
 				hw := other.wires.at(claim.wire()).hardware
-				f.answersChanged(other, other.wires.at(claim.wire()).link, hw)
 				f.notifySenders(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
 				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
 					f.touchBy(other, hw)
@@ -111,7 +107,6 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 		return
 	}
 	hw := n.wires.at(one.wire()).hardware
-	f.answersChanged(n, n.wires.at(one.wire()).link, hw)
 	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // below the limit, the sender may no longer be a proxy
 		f.touchBy(n, hw)
 	}

@@ -103,27 +103,6 @@ func (n *Node) InterfacesOf(record uint32) (all []*verdict.Interface) {
 	return all
 }
 
-// An InterfaceID identifies an interface in the namespace with a record number of a node.
-type InterfaceID struct {
-	Node             NodeID
-	Namespace, Index uint32
-}
-
-// InterfaceIDOf returns the identity of an interface from its record.
-func InterfaceIDOf(i *verdict.Interface) InterfaceID {
-	return InterfaceID{IDOf(i.Namespace.Node), i.Namespace.Record, i.Index}
-}
-
-// InterfaceAt returns the interface with an identity; nil if it is not known. The caller holds the lock.
-func (f *reader) InterfaceAt(id InterfaceID) *verdict.Interface {
-	if n := f.byID[id.Node]; n != nil {
-		if i := n.iface(id.Namespace, id.Index); i != 0 {
-			return n.record(i)
-		}
-	}
-	return nil
-}
-
 // HasInterfaces reports whether the namespace with a record number has interfaces.
 func (n *Node) HasInterfaces(record uint32) bool {
 	ns := n.namespace(record)

@@ -18,15 +18,9 @@ type cloneKey struct {
 	mac           verdict.MAC
 }
 
-// claimed is an address in such frames. told is set if another replica tells of it.
-type claimed struct {
-	index.Address
-	told bool
-}
-
 // clone collects the claims with one cloned hardware address. Together they make one finding.
 type clone struct {
-	shown map[claimed]verdict.Spoof
+	shown map[index.Address]verdict.Spoof
 	// published is the ID of the published finding.
 	published string
 }
@@ -34,7 +28,6 @@ type clone struct {
 // Clones tracks cloned hardware addresses.
 type Clones struct {
 	facts     *facts.Facts
-	hints     *hints
 	publisher *Publisher
 	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
@@ -45,15 +38,15 @@ type Clones struct {
 	mu    sync.Mutex
 	byKey map[cloneKey]*clone
 	// of lists, for each address, the clones in claims to it.
-	of map[claimed][]cloneKey
+	of map[index.Address][]cloneKey
 	// hidden lists the clones that may no longer be in any claim. since is when the first of them
 	// was listed.
 	hidden []cloneKey
 	since  verdict.Stamp
 }
 
-func newClones(f *facts.Facts, hints *hints, publisher *Publisher, waiting func() int) *Clones {
-	return &Clones{facts: f, hints: hints, publisher: publisher, waiting: waiting, wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[claimed][]cloneKey)}
+func newClones(f *facts.Facts, publisher *Publisher, waiting func() int) *Clones {
+	return &Clones{facts: f, publisher: publisher, waiting: waiting, wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
 }
 
 func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
@@ -63,14 +56,6 @@ func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 
 // Note records the cloned hardware addresses in claims to an address. The caller holds the facts.
 func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
-	all.hints.clones(a, found)
-	all.take(claimed{a, false}, found)
-}
-
-// told records the cloned hardware addresses of which other replicas tell. The caller holds the facts.
-func (all *Clones) told(a index.Address, found []verdict.Spoof) { all.take(claimed{a, true}, found) }
-
-func (all *Clones) take(a claimed, found []verdict.Spoof) {
 	all.publishing.Lock()
 	defer all.publishing.Unlock()
 	publisher := all.note(a, found, all.facts.Clock())
@@ -113,7 +98,7 @@ type newClone struct {
 }
 
 // note records the clones in the claims to an address, and returns those to publish.
-func (all *Clones) note(a claimed, found []verdict.Spoof, now verdict.Stamp) (publisher []newClone) {
+func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (publisher []newClone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	before := all.of[a]
@@ -122,7 +107,7 @@ func (all *Clones) note(a claimed, found []verdict.Spoof, now verdict.Stamp) (pu
 		key := cloneKeyOf(&spoof)
 		c := all.byKey[key]
 		if c == nil {
-			c = &clone{shown: make(map[claimed]verdict.Spoof)}
+			c = &clone{shown: make(map[index.Address]verdict.Spoof)}
 			all.byKey[key] = c
 		}
 		c.shown[a] = spoof
@@ -196,10 +181,7 @@ func (all *Clones) sum(spoof *verdict.Spoof) {
 	defer all.mu.Unlock()
 	if c := all.byKey[cloneKeyOf(spoof)]; c != nil {
 		spoof.Count, spoof.Addresses = 0, nil
-		for a, one := range c.shown {
-			if _, own := c.shown[claimed{a.Address, false}]; own == a.told {
-				continue // both, while a partition is handed over
-			}
+		for _, one := range c.shown {
 			spoof.Merge(&one)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
@@ -34,24 +33,15 @@ type Findings struct {
 	Overlaps *Overlaps
 	Intended *Intended
 	Names    *Names
-
-	hints *hints
-	// told is what other replicas tell of their addresses, by their names. unknown has the addresses with clones
-	// whose interfaces are not known yet. telling is held while they change.
-	told    map[index.Address]map[string]Hint
-	unknown map[index.Address]bool
-	telling sync.Mutex
 }
 
 // New returns a Findings without any finding.
 func New(cfg Config) *Findings {
-	hints := newHints(cfg.Facts.Sharing)
-	counts := newTally(cfg.Facts, hints)
+	counts := newTally(cfg.Facts.Clock)
 	publisher := &Publisher{newSet(cfg.Facts.Clock), cfg.Facts, counts, cfg.Listener}
 	return &Findings{
-		Publisher: publisher, Pools: &Pools{tally: counts, publisher: publisher, waiting: cfg.Waiting}, Clones: newClones(cfg.Facts, hints, publisher, cfg.Waiting),
+		Publisher: publisher, Pools: &Pools{tally: counts, facts: cfg.Facts, publisher: publisher, waiting: cfg.Waiting}, Clones: newClones(cfg.Facts, publisher, cfg.Waiting),
 		Overlaps: newOverlaps(cfg.Facts, cfg.Kubernetes, publisher), Intended: newIntended(cfg.Facts, publisher), Names: newNames(cfg.Facts, publisher),
-		hints: hints, told: make(map[index.Address]map[string]Hint), unknown: make(map[index.Address]bool),
 	}
 }
 

@@ -119,15 +119,17 @@ func (x *Intended) take(now verdict.Stamp) (due []intent, next verdict.Stamp) {
 	return due, x.next
 }
 
-// set replaces the findings about a namespace.
-func (x *Intended) set(of intent, now []verdict.Finding) {
+// swap replaces the findings about a namespace and returns the previous ones.
+func (x *Intended) swap(of intent, now []verdict.Finding) (before []verdict.Finding) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	before = x.lacks[of]
 	if len(now) > 0 {
 		x.lacks[of] = now
 	} else {
 		delete(x.lacks, of)
 	}
+	return before
 }
 
 // MayLack schedules a check of the addresses that a namespace was meant to have: at once if its
@@ -180,51 +182,20 @@ func (x *Intended) check(of intent) {
 	}
 	var now []verdict.Finding
 	record := of.node.RecordOf(of.id)
-	ns := of.node.NamespaceOf(record)
-	switch {
+	switch ns := of.node.NamespaceOf(record); {
 	case ns == nil:
 	case of.node.Rec.Unheard && of.node.HasInterfaces(record):
 		return // keep the findings while the node is disconnected
 	default:
 		now = x.lacking(of, ns, of.node.SinceOf(record))
 	}
+	before := x.swap(of, now)
 	for i := range now {
 		x.publisher.Publish(&now[i])
 	}
-	x.mu.Lock()
-	before := x.lacks[of]
-	x.mu.Unlock()
 	for i := range before {
-		switch a := index.AddressOf(before[i].Address); {
-		case slices.ContainsFunc(now, func(f verdict.Finding) bool { return f.ID == before[i].ID }):
-		case !x.facts.Serves(a):
-			x.publisher.Forget(before[i : i+1])
-		case ns != nil && !x.facts.Complete(a):
-			now = append(now, before[i]) // until it is known
-		default:
+		if !slices.ContainsFunc(now, func(f verdict.Finding) bool { return f.ID == before[i].ID }) {
 			x.publisher.End(before[i].ID, false)
-		}
-	}
-	x.set(of, now)
-}
-
-// drop forgets the findings about addresses of partitions that another replica serves now.
-func (x *Intended) drop(lost facts.PartitionSet) {
-	x.checking.Lock()
-	defer x.checking.Unlock()
-	x.facts.RLock()
-	defer x.facts.RUnlock()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for of, all := range x.lacks {
-		gone := func(f verdict.Finding) bool { return lost[index.AddressOf(f.Address).Partition()] }
-		for i := range all {
-			if gone(all[i]) {
-				x.publisher.Forget(all[i : i+1])
-			}
-		}
-		if x.lacks[of] = slices.DeleteFunc(slices.Clone(all), gone); len(x.lacks[of]) == 0 {
-			delete(x.lacks, of)
 		}
 	}
 }
@@ -258,9 +229,6 @@ func (x *Intended) lacking(of intent, ns *verdict.Namespace, since verdict.Stamp
 // the facts.
 func (x *Intended) Lacking(o *verdict.Owner) []audit.Meant {
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
-		if !x.facts.Complete(index.AddressOf(m.Address)) {
-			return true // the replica that serves the address knows
-		}
 		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.usesOnWire(o.ID, m.Address)
 	})
 }

@@ -24,7 +24,7 @@ func TestALateAddressIsNoLongerMissing(t *testing.T) {
 			Owners: w.facts.Policy.Judge(b.Case(index.AddressOf(netip.MustParseAddr("10.244.0.9")), false)).Owners,
 		}}
 		b.Keep()
-		w.Intended.set(intent{n, n.NamespaceOf(2).ID}, lacks)
+		w.Intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
 		w.Publish(&lacks[0])
 		w.facts.RUnlock()
 		if w.Intended.run(); w.Get("x") == nil || len(w.ended) != 0 {

@@ -14,6 +14,7 @@ import (
 // Pools finds problems of whole pools.
 type Pools struct {
 	*tally
+	facts     *facts.Facts
 	publisher *Publisher
 	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
@@ -148,7 +149,6 @@ func (a *Pools) given(p *facts.Pool) audit.Given {
 		for addr, owners := range one.atRisk {
 			g.AtRisk = append(g.AtRisk, audit.Risk{Address: addr, Owners: owners})
 		}
-		g.AtRisk = append(g.AtRisk, a.riskElsewhere(p, one.atRisk)...)
 	}
 	return g
 }

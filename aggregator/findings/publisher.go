@@ -42,15 +42,6 @@ func (t *Publisher) Audited(owners []verdict.Owner, found, before []verdict.Find
 	}
 }
 
-// Forget removes findings and publishes nothing: another replica knows now whether they last.
-func (t *Publisher) Forget(all []verdict.Finding) {
-	for i := range all {
-		if over := t.remove(all[i].ID); over != nil {
-			t.tally.count(t.facts.Pool(over.Pool), over.Finding, false, false)
-		}
-	}
-}
-
 // Publish publishes a finding if it is new or has changed. The caller holds the facts.
 func (t *Publisher) Publish(f *verdict.Finding) {
 	one := *f

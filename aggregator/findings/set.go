@@ -2,7 +2,6 @@ package findings
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
@@ -22,8 +21,6 @@ type Set struct {
 	// recalled has the times at which findings began that were known before the start and have not
 	// been found again yet.
 	recalled map[string]verdict.Stamp
-	// regained has the same of partitions that this replica takes over from another one.
-	regained []*map[string]verdict.Stamp
 }
 
 // Found is a finding with the time at which it began. There may be a hundred thousand of them, so
@@ -56,13 +53,9 @@ func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
 	now = &Found{Finding: one, Place: PlaceOf(one), Since: f.clock()}
 	news = true
 	if was = f.byID[one.ID]; was == nil {
-		since := f.recalled[one.ID]
-		delete(f.recalled, one.ID)
-		for i := range f.regained {
-			since = cmp.Or(since, (*f.regained[i])[one.ID])
-		}
-		if since != 0 {
+		if since := f.recalled[one.ID]; since != 0 {
 			now.Since, now.Recalled = since, true
+			delete(f.recalled, one.ID)
 		}
 	} else {
 		now.Since, now.Recalled = was.Since, was.Recalled
@@ -86,26 +79,6 @@ func (f *Set) Recall(since map[string]verdict.Stamp) {
 			delete(since, id)
 		}
 	}
-}
-
-// Regain is like Recall, for partitions that this replica takes over from another one. The times count until
-// over is called.
-func (f *Set) Regain(since map[string]verdict.Stamp) (over func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.regained = append(f.regained, &since)
-	return func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.regained = slices.DeleteFunc(f.regained, func(other *map[string]verdict.Stamp) bool { return other == &since })
-	}
-}
-
-// Reported reports whether a finding was reported by the replica that has served its address until now.
-func (f *Set) Reported(id string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.ContainsFunc(f.regained, func(since *map[string]verdict.Stamp) bool { return (*since)[id] != 0 })
 }
 
 // store adds a finding and replaces the one with the same ID, if any.

@@ -13,8 +13,6 @@ import (
 
 // tally counts the findings about addresses of pools, and collects the pools to check.
 type tally struct {
-	facts *facts.Facts
-	hints *hints
 	clock func() verdict.Stamp
 	wake  chan struct{}
 	// inOrder has the places of all pools in the order of lists.
@@ -22,8 +20,6 @@ type tally struct {
 
 	mu sync.Mutex
 	of map[*facts.Pool]*poolAudit
-	// told is what other replicas tell of their addresses.
-	told map[facts.PoolID]map[index.Address][]PoolHint
 	// changed has the pools that changed; since is when the first of them changed. due is when
 	// pools are checked again.
 	changed []*facts.Pool
@@ -43,8 +39,8 @@ type poolAudit struct {
 	changed   bool
 }
 
-func newTally(f *facts.Facts, hints *hints) *tally {
-	return &tally{facts: f, hints: hints, clock: f.Clock, told: make(map[facts.PoolID]map[index.Address][]PoolHint), wake: make(chan struct{}, 1), inOrder: index.NewSet(PoolPlace.Less), of: make(map[*facts.Pool]*poolAudit), due: make(map[*facts.Pool]verdict.Stamp)}
+func newTally(clock func() verdict.Stamp) *tally {
+	return &tally{clock: clock, wake: make(chan struct{}, 1), inOrder: index.NewSet(PoolPlace.Less), of: make(map[*facts.Pool]*poolAudit), due: make(map[*facts.Pool]verdict.Stamp)}
 }
 
 // Changed schedules a check of a pool for when the current change has been judged.
@@ -76,10 +72,7 @@ func (a *tally) markChanged(p *facts.Pool) *poolAudit {
 }
 
 // ended removes the place of a pool that was removed or is about to be renamed.
-func (a *tally) ended(p *facts.Pool) {
-	a.inOrder.Delete(PoolPlaceOf(p))
-	a.hints.ended(p)
-}
+func (a *tally) ended(p *facts.Pool) { a.inOrder.Delete(PoolPlaceOf(p)) }
 
 // AtRisk returns the addresses in use that a pool considers free.
 func (a *tally) AtRisk(p *facts.Pool) []netip.Addr {
@@ -107,66 +100,17 @@ func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	switch {
 	case f.Kind == verdict.FindingInUseUnallocated && there:
 		one.atRisk[f.Address] = f.Owners
-		a.hints.pool(index.AddressOf(f.Address), p, false, true, f.Owners)
 	case f.Kind == verdict.FindingInUseUnallocated:
 		delete(one.atRisk, f.Address)
-		a.hints.pool(index.AddressOf(f.Address), p, false, false, nil)
 	case first:
 		one.leaked[audit.FamilyOf(f.Address)]++
-		a.hints.pool(index.AddressOf(f.Address), p, true, true, nil)
 	case !there:
 		one.leaked[audit.FamilyOf(f.Address)]--
-		a.hints.pool(index.AddressOf(f.Address), p, true, false, nil)
 	}
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
-}
-
-// tell takes what other replicas tell of an address. The caller holds the facts.
-func (a *tally) tell(at index.Address, before, now []PoolHint) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, h := range before {
-		if delete(a.told[h.Pool], at); len(a.told[h.Pool]) == 0 {
-			delete(a.told, h.Pool)
-		}
-	}
-	for _, h := range now {
-		of := a.told[h.Pool]
-		if of == nil {
-			of = make(map[index.Address][]PoolHint)
-			a.told[h.Pool] = of
-		}
-		of[at] = append(of[at], h)
-	}
-	for _, h := range slices.Concat(before, now) {
-		if p := a.facts.PoolAt(h.Pool); p != nil && !p.Ended {
-			a.markChanged(p)
-		}
-	}
-}
-
-// leakedElsewhere returns the number of leaked allocations of a pool that other replicas tell.
-func (a *tally) leakedElsewhere(p *facts.Pool) (n audit.Tally) {
-	for at, of := range a.told[p.ID()] {
-		if slices.ContainsFunc(of, func(h PoolHint) bool { return h.Leaked }) && !a.facts.Complete(at) {
-			n[audit.FamilyOf(at.Addr())]++
-		}
-	}
-	return n
-}
-
-// riskElsewhere returns the addresses at risk of a pool that only other replicas know.
-func (a *tally) riskElsewhere(p *facts.Pool, own map[netip.Addr][]verdict.Owner) (all []audit.Risk) {
-	for at, of := range a.told[p.ID()] {
-		i := slices.IndexFunc(of, func(h PoolHint) bool { return !h.Leaked })
-		if _, known := own[at.Addr()]; i >= 0 && !known {
-			all = append(all, audit.Risk{Address: at.Addr(), Owners: of[i].owners(a.facts)})
-		}
-	}
-	return all
 }
 
 // updateOwners records all owners of an address that a pool considers free, including owners that
@@ -183,7 +127,6 @@ func (a *tally) updateOwners(p *facts.Pool, f *verdict.Finding, owners []verdict
 	}
 	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameAtRisk) {
 		a.markChanged(p)
-		a.hints.pool(index.AddressOf(f.Address), p, false, true, owners)
 	}
 	one.atRisk[f.Address] = owners
 }
@@ -202,11 +145,7 @@ func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 	if one == nil {
 		one = &poolAudit{}
 	}
-	leaked, elsewhere := one.leaked, a.leakedElsewhere(p)
-	for i := range leaked {
-		leaked[i] += elsewhere[i]
-	}
-	return audit.Use(&p.Rec, p.Allocated, leaked, &one.growth, a.clock())
+	return audit.Use(&p.Rec, p.Allocated, one.leaked, &one.growth, a.clock())
 }
 
 // History returns how the use of a pool has changed in the last day. The caller holds the facts.

@@ -46,7 +46,6 @@ func (h heard) MayLack(n *facts.Node, record uint32)       { h.Intended.MayLack(
 func (h heard) PoolChanged(p *facts.Pool)                  { h.Pools.Changed(p) }
 func (h heard) PoolEnded(p *facts.Pool)                    { h.Pools.Ended(p) }
 func (h heard) AtRisk(p *facts.Pool) []netip.Addr          { return h.Pools.AtRisk(p) }
-func (heard) Sighted(facts.Sighting)                       {}
 func (heard) CoverageChanged()                             {}
 func (heard) OwnersWatched() bool                          { return false }
 func (heard) Contested(func(index.Address) bool)           {}

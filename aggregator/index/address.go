@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"encoding/binary"
 	"net/netip"
-
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Partitions is the number of partitions of an Index.
-const Partitions = pb.Partitions
+const Partitions = 256
 
 // An Address is an IP address without a zone in 16 bytes without a pointer. Addresses compare as
 // netip.Addr does: IPv4 addresses first, then IPv6 addresses. The zero Address is 0.0.0.0, which
@@ -71,7 +69,12 @@ func (x Address) Less(y Address) bool {
 }
 
 // Partition returns the number of the partition that has the address.
-func (x Address) Partition() int { return pb.PartitionOf(x.hi, x.lo) }
+func (x Address) Partition() int {
+	const multiplier = 0x9e3779b97f4a7c15 // the golden ratio, which spreads neighbouring addresses evenly
+	h := (x.hi ^ x.hi>>32) * multiplier
+	h = (h ^ h>>29 ^ x.lo) * multiplier
+	return int((h ^ h>>32) * multiplier >> 56)
+}
 
 // Bytes returns the address as bytes, which have the same order as addresses.
 func (x Address) Bytes() (b [16]byte) {

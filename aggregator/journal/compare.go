@@ -12,8 +12,6 @@ import (
 type comparison struct {
 	seed  maphash.Seed
 	kinds map[pb.Event_Kind]*compared
-	// parts are the states that sources are sending.
-	parts map[partID]*compared
 }
 
 // Compared is the comparison of one kind.
@@ -34,7 +32,7 @@ type itemID struct {
 }
 
 func newComparison() comparison {
-	c := comparison{seed: maphash.MakeSeed(), kinds: make(map[pb.Event_Kind]*compared), parts: make(map[partID]*compared)}
+	c := comparison{seed: maphash.MakeSeed(), kinds: make(map[pb.Event_Kind]*compared)}
 	for _, kind := range kinds {
 		c.kinds[kind] = &compared{}
 	}
@@ -42,18 +40,10 @@ func newComparison() comparison {
 }
 
 // begin reads the state of a kind before the gap.
-func (c *comparison) begin(s *store, kind pb.Event_Kind) (err error) {
-	c.kinds[kind], err = c.load(s, kind, func(place) bool { return true })
-	return err
-}
-
-// load reads the recorded state of a kind at some places.
-func (c *comparison) load(s *store, kind pb.Event_Kind, at func(place) bool) (*compared, error) {
+func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
 	state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
-	return state, s.fold(s.list(), kind, math.MaxInt64, firstPlace, lastPlace, func(p place, items []stored) error {
-		if !at(p) {
-			return nil
-		}
+	c.kinds[kind] = state
+	return s.fold(s.list(), kind, math.MaxInt64, firstPlace, lastPlace, func(p place, items []stored) error {
 		for i := range items {
 			e, err := s.event(&items[i], subject{kind, p}, items[i].at)
 			if err != nil {
@@ -91,25 +81,19 @@ func (c *comparison) begun(kind pb.Event_Kind) bool { return c.kinds[kind].begun
 func (c *comparison) arriving(r *record) bool {
 	known := c.kinds[r.kind].known
 	_, before := known[itemID{r.place, r.id}]
-	return known != nil && !before || c.anyPart(r.kind)
+	return known != nil && !before
 }
 
 // lost forgets the state of a kind, of which changes were lost.
 func (c *comparison) lost(kind pb.Event_Kind) { c.kinds[kind].begun = false }
 
 // changed notes that an item has changed since the present state began to arrive.
-func (c *comparison) changed(r *record) {
-	delete(c.kinds[r.kind].known, itemID{r.place, r.id})
-	for id, state := range c.parts {
-		if id.kind == r.kind {
-			delete(state.known, itemID{r.place, r.id})
-		}
-	}
-}
+func (c *comparison) changed(r *record) { delete(c.kinds[r.kind].known, itemID{r.place, r.id}) }
 
 // present compares an item of the present state with what is known, and reports whether it is to be
 // recorded.
-func (c *comparison) present(state *compared, r *record) (differs bool, err error) {
+func (c *comparison) present(r *record) (differs bool, err error) {
+	state := c.kinds[r.kind]
 	id := itemID{r.place, r.id}
 	before, known := state.known[id]
 	over, ended := state.over[id]

@@ -94,7 +94,7 @@ func (w *writer) resume(opening uint64) {
 	for _, state := range w.kinds {
 		state.begun, state.known, state.over = true, nil, nil
 	}
-	w.whole, w.fresh = true, false
+	w.whole = true
 	w.setGap(nil)
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -42,10 +43,6 @@ type op struct {
 	gap *pb.Gap
 	// note is written together with the operation; nil for none.
 	note []byte
-	// source is where a part of the state is from; empty if it is the whole. covers reports which
-	// partitions the part has.
-	source string
-	covers func(partition int) bool
 	// opening is the number of the store that the operation is for.
 	opening uint64
 	// reached is closed when the operations before this one are written.
@@ -302,28 +299,16 @@ func (w *writer) apply(o op) error {
 		if err := w.commit(); err != nil {
 			return err
 		}
-		if o.source != "" {
-			return w.beginPart(w.s, partID{o.kind, o.source}, o.covers)
-		}
 		w.j.progress.forget(o.kind)
 		return w.comparison.begin(w.s, o.kind)
 	case present:
-		state := w.kinds[o.kind]
-		if o.source != "" {
-			if state = w.parts[partID{o.kind, o.source}]; state == nil {
-				return nil
-			}
-		}
-		differs, err := w.present(state, &o.record)
+		differs, err := w.present(&o.record)
 		if err != nil || !differs {
 			return err
 		}
 		o.record.notBefore = w.gapFrom()
 		return w.record(&o.record, w.fresh)
 	case complete:
-		if o.source != "" {
-			return w.completePart(partID{o.kind, o.source}, o.covers)
-		}
 		return w.complete(o.kind)
 	case lost:
 		w.lost(o.kind)
@@ -381,7 +366,20 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	}
 	now := w.j.now()
 	for id := range w.gone(kind) {
-		if err := w.endItem(kind, id, now); err != nil {
+		r := record{subject: subject{kind, id.place}, id: id.id, at: now.UnixMicro(), typ: pb.Watch_REMOVED, notBefore: w.gapFrom()}
+		if kind == pb.Event_CONFLICT { // it is resolved instead
+			e, err := w.s.find(r.subject, r.id)
+			if err != nil {
+				return err
+			}
+			c := e.GetConflict()
+			if c == nil {
+				continue
+			}
+			c.State, c.ResolvedAt = pb.Conflict_RESOLVED, timestamppb.New(now)
+			r.typ, r.item = pb.Watch_UPDATED, c
+		}
+		if err := w.record(&r, false); err != nil {
 			return err
 		}
 	}

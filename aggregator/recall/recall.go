@@ -47,9 +47,6 @@ type Config struct {
 	Log      *slog.Logger
 	// Judge waits until everything that a change affects is judged.
 	Judge func(*facts.Batch)
-	// Sharing is set if replicas share the addresses: Run puts back no conflicts then, because Regain does
-	// when a partition is gained.
-	Sharing bool
 }
 
 // A Recall puts back what was known before the start. Use New.
@@ -126,7 +123,7 @@ func (r *Recall) read(ctx context.Context) error {
 	var all []*verdict.Conflict
 	oldest := r.Shards.KeptSince()
 	if err := r.each(ctx, pb.Event_CONFLICT, func(e *pb.Event) {
-		if c := r.conflict(e.GetConflict()); c != nil && !r.Sharing && (c.Active() || c.ResolvedAt > oldest) {
+		if c := r.conflict(e.GetConflict()); c != nil && (c.Active() || c.ResolvedAt > oldest) {
 			r.Recorded.Add(e.GetConflict())
 			all = append(all, c)
 		}

@@ -75,7 +75,7 @@ func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 
 // takeWire moves the wire claims of a message to a new message.
 func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
-	wire := &pb.ReportRequest{Partitions: m.GetPartitions()}
+	wire := new(pb.ReportRequest)
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
 		if facts.FromKernel(c) {
 			return false

@@ -74,9 +74,6 @@ type outbox struct {
 	reread   map[netip.Addr]struct{}
 	checkID  uint64
 	checks   map[uint64][]index.Address
-	// partitions are to be sent; nil if they were. told is the revision of the last ones.
-	partitions *pb.PartitionSet
-	told       uint64
 }
 
 // Report receives an agent's table and its changes. Because thousands of agents are idle at a time,
@@ -85,9 +82,7 @@ type outbox struct {
 // that an agent that does not read delays no other agent.
 func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	r := s.Session(access.Of(stream.Context()))
-	first := &pb.ReportResponse{Instance: s.instance, Partitions: s.Facts.Partitions()}
-	r.told = first.GetPartitions().GetRevision()
-	if err := stream.Send(first); err != nil {
+	if err := stream.Send(&pb.ReportResponse{Instance: s.instance}); err != nil {
 		return err
 	}
 	r.stream = stream
@@ -233,7 +228,6 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 // onlyPong reports whether a message contains nothing but the answer to a ping.
 func onlyPong(m *pb.ReportRequest) bool {
 	return m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
-		m.GetComplete() == 0 &&
 		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0
 }
 
@@ -347,16 +341,6 @@ func (r *Session) AskResync() {
 	r.update(func() { r.resync = true })
 }
 
-// Serve tells the agent which partitions are served. Older ones than it knows are ignored.
-func (r *Session) Serve(set *pb.PartitionSet) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if set.GetRevision() > r.told {
-		r.partitions, r.told = set, set.GetRevision()
-		r.startSending()
-	}
-}
-
 // Contest asks the agent to watch an address more closely, or to stop doing so.
 func (r *Session) Contest(a netip.Addr, contested bool) {
 	r.update(func() {
@@ -402,8 +386,8 @@ func (r *Session) take() *pb.ReportResponse {
 		return nil
 	}
 	const atOnce = 10_000
-	m := &pb.ReportResponse{Acknowledged: r.acknowledged, Resync: r.resync, Ping: r.due, Partitions: r.partitions}
-	r.resync, r.due, r.partitions = false, 0, nil
+	m := &pb.ReportResponse{Acknowledged: r.acknowledged, Resync: r.resync, Ping: r.due}
+	r.resync, r.due = false, 0
 	for a, contested := range r.contests {
 		if len(m.Contests) == atOnce {
 			break

@@ -3,10 +3,7 @@ package report
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/bits"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -126,43 +123,6 @@ func TestASenderEndsWhenThereIsNothingToSend(t *testing.T) {
 	})
 }
 
-// An agent learns at the start of its stream which partitions are served, and when others are. It learns
-// nothing twice, and no older set.
-func TestAnAgentLearnsWhichPartitionsAreServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServiceThat(t, true)
-		serve := func(first, last int) {
-			var set facts.PartitionSet
-			for p := first; p <= last; p++ {
-				set[p] = true
-			}
-			s.Facts.Serve(set)
-		}
-		ctx, end := context.WithCancel(t.Context())
-		a := &agent{ctx: ctx, says: make(chan *pb.ReportRequest, 1)}
-		a.mute.Store(true)
-		serve(0, 9)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_ = s.Report(a) // it ends with the stream
-		}()
-		synctest.Wait()
-		a.wantSets(t, "at the start", "2: 10")
-		serve(5, 9) // before the agent has said which node it is
-		a.says <- &pb.ReportRequest{Sequence: 1, Hello: &pb.Hello{Node: "n1", BootId: "boot", Netns: "4026531840", Epoch: 1}, SnapshotBegin: true, SnapshotEnd: true}
-		synctest.Wait()
-		a.wantSets(t, "after the hello", "2: 10", "3: 5")
-		serve(5, 20)
-		serve(5, 20) // nothing new
-		synctest.Wait()
-		a.wantSets(t, "after a change", "2: 10", "3: 5", "4: 16")
-		end()
-		<-ended
-		synctest.Wait()
-	})
-}
-
 // An agent whose snapshot waits for memory is not silent, however long it waits. If it were
 // disconnected, it would begin again and delay others even more.
 func TestWaitingSnapshotIsNotLate(t *testing.T) {
@@ -199,8 +159,6 @@ type agent struct {
 	says  chan *pb.ReportRequest
 	mute  atomic.Bool
 	pings atomic.Uint64
-	mu    sync.Mutex
-	sets  []string // the sets of partitions that it was sent
 	// waits is how long the first message waits for memory. unread is set if it arrives completely
 	// only after that.
 	waits  time.Duration
@@ -226,26 +184,7 @@ func (a *agent) RecvMsg(m any) error {
 	}
 }
 
-// wantSets checks which sets of partitions the agent was sent: their revisions and sizes.
-func (a *agent) wantSets(t *testing.T, when string, want ...string) {
-	t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !slices.Equal(a.sets, want) {
-		t.Errorf("%s: the agent was sent %q, want %q", when, a.sets, want)
-	}
-}
-
 func (a *agent) Send(m *pb.ReportResponse) error {
-	if set := m.GetPartitions(); set != nil {
-		n := 0
-		for _, b := range set.GetServed() {
-			n += bits.OnesCount8(b)
-		}
-		a.mu.Lock()
-		a.sets = append(a.sets, fmt.Sprintf("%d: %d", set.GetRevision(), n))
-		a.mu.Unlock()
-	}
 	if m.GetPing() != 0 {
 		a.pings.Add(1)
 		if !a.mute.Load() {
@@ -258,15 +197,9 @@ func (a *agent) Send(m *pb.ReportResponse) error {
 // newService returns a service whose facts are not judged.
 func newService(t *testing.T) *Service {
 	t.Helper()
-	return newServiceThat(t, false)
-}
-
-// newServiceThat returns a service that shares the addresses with others or does not.
-func newServiceThat(t *testing.T, shares bool) *Service {
-	t.Helper()
 	f := facts.New(facts.Config{
 		Policy: &verdict.Policy{Cluster: "c"}, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return verdict.At(time.Now()) },
-		Listener: ignoring{}, Queues: 1, Sharing: shares,
+		Listener: ignoring{}, Queues: 1,
 	})
 	s, err := New(Config{Facts: f, Log: f.Log, Listener: ignoring{}, Metrics: prometheus.NewRegistry(), Stopped: make(chan struct{})})
 	if err != nil {

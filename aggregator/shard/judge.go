@@ -96,15 +96,6 @@ func (w *worker) lists(a index.Address) bool {
 	return there
 }
 
-// reported marks findings as reported that the replica has reported which has served the address until now.
-func (w *worker) reported(found []verdict.Finding) {
-	for i := range found {
-		if f := &found[i]; f.Waiting && w.shards.Facts.Sharing {
-			f.Waiting = !w.shards.Listener.Reported(f.ID)
-		}
-	}
-}
-
 // remember stores the outcome of a judgement, and publishes the changes.
 func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) {
 	w.count(e, a, out.Owners, item.New && len(in.Allocations) == 0)
@@ -112,7 +103,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	audited := w.audits(e, in, out)
 	if audited {
 		found = audit.Address(w.shards.Policy, in, out)
-		w.reported(found.Findings)
 	}
 	again := out.Again
 	if found.Again != 0 && (again == 0 || found.Again < again) {

@@ -29,9 +29,6 @@ func (w *worker) takeRecalled() {
 
 func (w *worker) recall(c *verdict.Conflict) {
 	s, a := w.shards, index.AddressOf(c.Address)
-	if !s.Facts.Serves(a) {
-		return // another replica judges it
-	}
 	e := w.entries[a]
 	if e == nil {
 		e = &entry{addr: a, judgedAt: s.Clock()}

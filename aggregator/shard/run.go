@@ -59,7 +59,6 @@ func (w *worker) rest() time.Duration {
 func (w *worker) judgeSome() (more bool) {
 	f := w.shards.Facts
 	w.dropForgotten()
-	w.dropPartitions()
 	f.RLock()
 	w.takeRecalled()
 	for range judgedAtOnce {
@@ -108,9 +107,6 @@ func (w *worker) due() *facts.Item {
 // others are judged as usual.
 func (w *worker) judgeSafely(item *facts.Item) {
 	w.done = append(w.done, item)
-	if !w.shards.Facts.Serves(item.Address) {
-		return // another replica judges it now
-	}
 	defer func() {
 		if r := recover(); r != nil {
 			w.builder, w.verdicts = w.shards.Facts.Builder(), verdict.NewJudge(w.shards.Policy)

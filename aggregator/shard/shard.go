@@ -49,10 +49,6 @@ type Listener interface {
 	Acknowledged(c *verdict.Conflict) (until verdict.Stamp, lapsed bool)
 	// Audited is called with the current and the previous findings of an address.
 	Audited(a index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool)
-	// Forgot is called with the findings of an address that another replica judges now.
-	Forgot(found []verdict.Finding)
-	// Reported reports whether a finding was reported by the replica that has served its address until now.
-	Reported(id string) bool
 	// Cloned is called with the cloned hardware addresses in claims to an address.
 	Cloned(a index.Address, clones []verdict.Spoof)
 	// Spoke is called with an owner that is, or was, only seen on the wire.
@@ -152,13 +148,11 @@ type worker struct {
 	// released.
 	expired []expired
 	done    []*facts.Item
-	// asideMu guards forget, which has the conflicts that need not be kept any longer, recalled, which
-	// has the conflicts from before the start, and drops, which has the partitions that are not served any
-	// longer. aside wakes the goroutine for them.
+	// asideMu guards forget, which has the conflicts that need not be kept any longer, and recalled,
+	// which has the conflicts from before the start. aside wakes the goroutine for them.
 	asideMu  sync.Mutex
 	forget   []conflictPlace
 	recalled []*verdict.Conflict
-	drops    []drop
 	aside    chan struct{}
 }
 

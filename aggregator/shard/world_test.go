@@ -63,17 +63,10 @@ func newWorld(t *testing.T, workers int) *world {
 			HandoverGrace: 10 * time.Second, MigrationGrace: time.Minute, LeakedAfter: time.Minute,
 		},
 	}
-	w.build(workers, false)
-	return w
-}
-
-// build makes the facts and the shards.
-func (w *world) build(workers int, sharing bool) {
 	log := slog.New(slog.NewTextHandler(w, nil))
-	w.facts = facts.New(facts.Config{
-		Policy: &w.policy, Log: log, Clock: clock, Listener: w, Queues: workers, Sharing: sharing, Stopped: w.Context().Done(),
-	})
+	w.facts = facts.New(facts.Config{Policy: &w.policy, Log: log, Clock: clock, Listener: w, Queues: workers, Stopped: t.Context().Done()})
 	w.shards = shard.New(shard.Config{Policy: &w.policy, Log: log, Clock: clock, Facts: w.facts, Listener: w, Workers: workers})
+	return w
 }
 
 // inWorld runs a test in a synctest bubble in which addresses are judged.
@@ -401,7 +394,6 @@ func (s *stream) Contest(a netip.Addr, contested bool) {
 }
 
 func (s *stream) Check(a netip.Addr)                      { s.w.hear("%s: check %s", s.name, a) }
-func (s *stream) Serve(*pb.PartitionSet)                  {}
 func (s *stream) AskResync()                              { s.w.hear("%s: resync", s.name) }
 func (s *stream) Ping(verdict.Stamp)                      {}
 func (s *stream) Lag(verdict.Stamp) (time.Duration, bool) { return 0, false }
@@ -424,8 +416,6 @@ func (w *world) Dropped(record string, n int) {
 		w.hear("dropped %d of %s", n, record)
 	}
 }
-
-func (w *world) Sighted(facts.Sighting) {}
 
 func (w *world) Refused(record string) { w.hear("refused %s", record) }
 
@@ -504,10 +494,6 @@ func (w *world) Audited(a index.Address, owners []verdict.Owner, found, before [
 	}
 	w.hear("audited %s of %d: %q was %q contested %t", a.Addr(), len(owners), kinds(found), kinds(before), contested)
 }
-
-func (w *world) Forgot(found []verdict.Finding) { w.hear("forgot %d findings", len(found)) }
-
-func (w *world) Reported(string) bool { return false }
 
 func (w *world) Cloned(a index.Address, clones []verdict.Spoof) {
 	w.hear("cloned %s %d", a.Addr(), len(clones))

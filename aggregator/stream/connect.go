@@ -232,12 +232,6 @@ func pause(attempts int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
-// Conn returns the connection.
-func (l *Link) Conn() *nats.Conn { return l.conn }
-
-// JetStream returns JetStream on the connection.
-func (l *Link) JetStream() jetstream.JetStream { return l.js }
-
 // Close closes the connection.
 func (l *Link) Close() { l.conn.Close() }
 

@@ -120,7 +120,7 @@ func (st *store) lastState(ctx context.Context) (*pb.TransitionBatch, error) {
 func (st *store) last(ctx context.Context, content string) (*pb.TransitionBatch, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	raw, err := st.stream.GetLastMsgForSubject(ctx, root+Token(st.cluster)+"."+content)
+	raw, err := st.stream.GetLastMsgForSubject(ctx, root+token(st.cluster)+"."+content)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
 	}

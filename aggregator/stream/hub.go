@@ -43,7 +43,7 @@ func ClusterOf(stream string) (cluster string, ok bool) {
 		out.WriteByte(byte(b))
 		i += 2
 	}
-	return out.String(), Token(out.String()) == rest
+	return out.String(), token(out.String()) == rest
 }
 
 // Clusters returns the names of the clusters that have streams, or mirrors of streams, at the servers, in

@@ -65,7 +65,7 @@ func (st *store) extend(ctx context.Context) error {
 	switch _, err := st.js.UpdateStream(ctx, cfg); {
 	case err == nil:
 		st.log.Info("the stream is kept by more servers from now on", "replicas", mostReplicas)
-	case !FewServers(err):
+	case !fewServers(err):
 		return fmt.Errorf("set the replicas of the stream: %w", err)
 	}
 	return nil
@@ -80,7 +80,7 @@ func (st *store) create(ctx context.Context) (s jetstream.Stream, err error) {
 		MaxAge: st.Retention, MaxBytes: st.Size, Duplicates: duplicatesWithin, DenyDelete: true,
 	}
 	for _, cfg.Replicas = range []int{mostReplicas, 1} {
-		if s, err = st.js.CreateStream(ctx, cfg); err == nil || !FewServers(err) {
+		if s, err = st.js.CreateStream(ctx, cfg); err == nil || !fewServers(err) {
 			break
 		}
 	}
@@ -97,8 +97,8 @@ const (
 	codeOfflineReplica = 10009
 )
 
-// FewServers reports whether there are not enough servers for the replicas of a stream.
-func FewServers(err error) bool {
+// fewServers reports whether there are not enough servers for the replicas of a stream.
+func fewServers(err error) bool {
 	api := (*jetstream.APIError)(nil)
 	return errors.As(err, &api) && slices.Contains([]jetstream.ErrorCode{codeNotClustered, codeNoPeers, codeOfflineReplica}, api.ErrorCode)
 }
@@ -158,7 +158,7 @@ func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func
 	if err != nil {
 		return err
 	}
-	id := fmt.Sprintf("%s-%d-%d-%d", Token(b.GetCluster()), b.GetStream(), b.GetInstance(), b.GetSequence())
+	id := fmt.Sprintf("%s-%d-%d-%d", token(b.GetCluster()), b.GetStream(), b.GetInstance(), b.GetSequence())
 	for attempts := 1; ; attempts++ {
 		if err := st.await(ctx); err != nil {
 			return err

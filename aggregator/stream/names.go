@@ -2,7 +2,6 @@ package stream
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -15,10 +14,10 @@ const (
 )
 
 // Name returns the name of the stream of a cluster.
-func Name(cluster string) string { return prefix + Token(cluster) }
+func Name(cluster string) string { return prefix + token(cluster) }
 
 // Subjects returns the subjects of the stream of a cluster.
-func Subjects(cluster string) string { return root + Token(cluster) + ".>" }
+func Subjects(cluster string) string { return root + token(cluster) + ".>" }
 
 // What a message may have besides transitions of one kind, as the last part of its subject.
 const (
@@ -29,9 +28,9 @@ const (
 	contentSeveral  = "several"
 )
 
-// Token returns the name of a cluster as it is written in names of streams and in subjects, which may not
+// token returns the name of a cluster as it is written in names of streams and in subjects, which may not
 // have every character: such a byte is = and two digits.
-func Token(cluster string) string {
+func token(cluster string) string {
 	var out strings.Builder
 	for _, b := range []byte(cluster) {
 		if b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '-' || b == '_' {
@@ -43,23 +42,9 @@ func Token(cluster string) string {
 	return out.String()
 }
 
-// NameOf returns the name that Token wrote.
-func NameOf(token string) string {
-	var out []byte
-	for i := 0; i < len(token); i++ {
-		if b, err := strconv.ParseUint(token[i+1:min(i+3, len(token))], 16, 8); token[i] == '=' && err == nil {
-			out = append(out, byte(b))
-			i += 2
-		} else {
-			out = append(out, token[i])
-		}
-	}
-	return string(out)
-}
-
 // subject returns the subject of a message. Its last part says what the message has: transitions of one
 // kind, of several kinds, a part of the state, or only the coverage.
-func subject(b *pb.TransitionBatch) string { return root + Token(b.GetCluster()) + "." + content(b) }
+func subject(b *pb.TransitionBatch) string { return root + token(b.GetCluster()) + "." + content(b) }
 
 func content(b *pb.TransitionBatch) string {
 	switch b.GetPart() {

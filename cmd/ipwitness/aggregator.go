@@ -65,7 +65,6 @@ conflicts between clusters in the networks that they share (--network, with clus
 	aggregatorFlags(cmd, &a.aggregator)
 	exportFlags(cmd, &a.aggregator.Export)
 	natsFlags(cmd, &a.aggregator.NATS)
-	shareFlags(cmd, &a.aggregator)
 	accessFlags(cmd, &a.files, &a.aggregator.Access)
 	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
 	cmd.Flags().BoolVar(&a.fleet, "fleet", false, "answer for the clusters whose streams are at --nats, instead of for agents")
@@ -113,7 +112,7 @@ func (c *aggregatorCommand) open(ctx context.Context, p process) (answering, *se
 // notForFleet are the flags of an aggregator that mean nothing for a fleet.
 var notForFleet = []string{
 	"cluster", "shared", "router", "lease", "kubeconfig", "settle", "stale-after", "node-timeout", "handover-grace", "leaked-after",
-	"reused-within", "share", "replica", "otlp-endpoint", "alertmanager", "alertmanager-token-file", "webhook", "webhook-secret-file", "export-ca",
+	"reused-within", "otlp-endpoint", "alertmanager", "alertmanager-token-file", "webhook", "webhook-secret-file", "export-ca",
 	"nats-retention", "nats-size", "token-review", "token-audience", "agent-account",
 }
 

@@ -218,16 +218,6 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			nil,
 			"ipwitness: --nats-token-file is not sent to nats://nats:4222 without TLS, because it could be read in transit: use tls:// or wss:// in every --nats URL, or set --nats-ca; or use --nats-nkey or --nats-creds, whose secrets are never sent\n",
 		},
-		"addresses that are shared without NATS": {
-			[]string{"aggregator", "--share", "--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"},
-			nil,
-			"ipwitness: use share: replicas find each other on NATS: set --nats\n",
-		},
-		"name of a replica that shares nothing": {
-			[]string{"aggregator", "--replica", "a", "--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"},
-			nil,
-			"ipwitness: use replica: it is the name of a replica that shares the addresses with others: set --share, too\n",
-		},
 		"bad environment": {
 			[]string{"run"},
 			map[string]string{"IPWITNESS_STALE_AFTER": "soon"},

@@ -77,13 +77,6 @@ func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
 	fs.Var(size{&cfg.Size}, "nats-size", "disk space that a new stream may take on each NATS server")
 }
 
-// shareFlags adds the flags of replicas that share the addresses.
-func shareFlags(cmd *cobra.Command, cfg *aggregator.Config) {
-	fs := cmd.Flags()
-	fs.BoolVar(&cfg.Share, "share", false, "divide the addresses among the replicas with the same --cluster and --nats")
-	fs.StringVar(&cfg.Replica, "replica", "", "`NAME` of this replica with --share (default: the name of the host)")
-}
-
 // accessFlags adds the flags that control access to an aggregator.
 func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
 	fs := cmd.Flags()

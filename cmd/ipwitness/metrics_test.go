@@ -79,7 +79,6 @@ var values = map[string]string{
 	"ipwitness_fleet_clusters/state":           oneOf("live", "disconnected", "waiting"),
 	"ipwitness_fleet_conflicts/state":          oneOf("suspected", "confirmed"),
 	"ipwitness_nodes/state":                    oneOf("live", "disconnected", "absent"),
-	"ipwitness_share_partitions/state":         oneOf("served", "complete", "missing"),
 	"ipwitness_ipam_pools/state":               oneOf("known", "reading", "missing", "unreadable", "stale"),
 }
 
@@ -122,13 +121,6 @@ func allMetrics(t *testing.T) []metric {
 		t.Fatal(err)
 	}
 	r.descs = append(r.descs, fleet.descs...)
-	shared := &registered{Registry: prometheus.NewRegistry()}
-	if _, err := aggregator.New(aggregator.Config{
-		Kubeconfig: "off", DataDir: t.TempDir(), Share: true, NATS: transitions.Settings{Servers: []string{"nats://192.0.2.1"}},
-	}, log, shared); err != nil {
-		t.Fatal(err)
-	}
-	r.descs = append(r.descs, shared.descs...)
 	all := map[string]metric{"ipwitness_build_info": {labels: []string{"version", "revision", "goversion"}}}
 	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`)
 	for _, d := range r.descs {
@@ -174,7 +166,7 @@ func TestMetricsReferenceIsUpToDate(t *testing.T) {
 
 Generated from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
 
-An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both, a [fleet](fleet.md) ` + "`ipwitness_fleet_…`" + `, a replica with ` + "`--share`" + ` also ` + "`ipwitness_share_…`" + `; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
+An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both, a [fleet](fleet.md) ` + "`ipwitness_fleet_…`" + `; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
 		"`ipwitness_kubernetes_…`" + ` exists if a Kubernetes API is used.
 
 | Metric | Type | Labels | Meaning |

@@ -124,7 +124,7 @@ var parts = []part{
 	{"large", fmt.Sprintf("a restart, idle CPU, pages and a watch with %d nodes", largest), largeRows},
 	{"resync", fmt.Sprintf("%d agents that report at once, with duplicates and queries meanwhile", largest), resyncRows},
 	{"cores", "judged changes with one core and with two", coresRows},
-	{"replicas", fmt.Sprintf("1 to %d equal replicas, and as many with --share", mostReplicas), replicaRows},
+	{"replicas", fmt.Sprintf("1 to %d equal replicas", mostReplicas), replicaRows},
 	{"memory", fmt.Sprintf("the aggregator's memory with up to %d flooded nodes", floodedNodes), memoryRows},
 	{"audit", fmt.Sprintf("%d allocations of host-local against as many owners", auditNodes*auditPods), auditRows},
 	{"journal", fmt.Sprintf("%d transitions in the journal, in a day and in a month", journalTransitions), journalRows},

@@ -248,7 +248,6 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.service.nodePorts.grpc=30640":                                                    "which type ClusterIP does not accept",
 		"aggregator.service.loadBalancerSourceRanges={192.0.2.0/24}":                                 "which type ClusterIP does not accept",
 		"aggregator.export.webhookUrl=https://hooks.example.net":                                     "aggregator.export.webhookUrl needs webhookSecret",
-		"aggregator.share=true":                                                                      "aggregator.share needs aggregator.export.natsServers",
 		"aggregator.export.natsCredsSecret=n":                                                        "aggregator.export.natsServers: the other settings",
 		"aggregator.export.natsServers={nats://n:4222},aggregator.export.natsClientCertificate=true": "natsClientCertificate needs natsTLSSecret",
 		"aggregator.export.natsServers={nats://user:secret@n:4222}":                                  "'/aggregator/export/natsServers/0'",
@@ -795,7 +794,6 @@ func TestSettingsAreFlags(t *testing.T) {
 		"aggregator.export.otlpEndpoint=http://otel:4318,aggregator.export.alertmanagers={http://am-0:9093,http://am-1:9093},aggregator.export.alertmanagerTokenSecret=t," +
 			"aggregator.export.webhookUrl=https://hooks.example.net/a,aggregator.export.webhookSecret=w",
 		"aggregator.export.natsServers={nats://n-0:4222,nats://n-1:4222},aggregator.export.natsTLSSecret=t,aggregator.export.natsClientCertificate=true,aggregator.export.natsCredsSecret=n",
-		"aggregator.share=true,aggregator.export.natsServers={nats://n-0:4222}",
 	} {
 		for command, text := range help {
 			var m corev1.ConfigMap

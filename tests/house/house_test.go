@@ -24,10 +24,10 @@ var floors = []string{
 	"cmd/ipwitness/secure",
 
 	"aggregator",
-	"aggregator/fleet aggregator/gather",
+	"aggregator/fleet",
 	"aggregator/api aggregator/notify aggregator/recall",
 	"aggregator/events aggregator/metrics",
-	"aggregator/convert aggregator/share aggregator/export aggregator/casefile aggregator/web",
+	"aggregator/convert aggregator/export aggregator/casefile aggregator/web",
 	"aggregator/acknowledge aggregator/coverage aggregator/report aggregator/stream aggregator/findings",
 	"aggregator/shard aggregator/journal",
 	"aggregator/facts",
@@ -60,7 +60,7 @@ var walls = []wall{
 	{"github.com/ipwitness/ipwitness/agent", "agent cmd"},
 	{"github.com/ipwitness/ipwitness/aggregator", "aggregator cmd"},
 	{"github.com/ipwitness/ipwitness/bpf github.com/cilium/ebpf github.com/vishvananda/netlink github.com/vishvananda/netns", "agent bpf"},
-	{"github.com/nats-io", "aggregator/stream aggregator/share"},
+	{"github.com/nats-io", "aggregator/stream"},
 	{"github.com/cockroachdb/pebble", "aggregator/journal"},
 	// Package show uses JSONPath, which talks to nobody.
 	{"k8s.io/api k8s.io/apimachinery k8s.io/client-go", "aggregator/kube cmd/ipwitness/forward cmd/ipwitness/show"},

@@ -2,7 +2,6 @@
 package nats
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,9 +40,8 @@ type Config struct {
 	Name string
 	// Domain is the JetStream domain; empty for none.
 	Domain string
-	// Port is the port for clients. Listen is the address for them, 127.0.0.1 by default.
-	Port   int
-	Listen string
+	// Port is the port for clients on 127.0.0.1.
+	Port int
 	// Cluster is the name of the cluster, and Routes are the ports of its servers; RoutePort is the own one.
 	Cluster   string
 	Routes    []int
@@ -79,7 +77,7 @@ func Start(host *netlab.Host, bin, dir string, cfg Config) (*Server, error) {
 func (s *Server) write() error {
 	cfg, dir := s.Config, filepath.Dir(s.file)
 	var b strings.Builder
-	fmt.Fprintf(&b, "server_name: %s\nlisten: \"%s:%d\"\nports_file_dir: %q\n", cfg.Name, cmp.Or(cfg.Listen, "127.0.0.1"), cfg.Port, dir)
+	fmt.Fprintf(&b, "server_name: %s\nlisten: \"127.0.0.1:%d\"\nports_file_dir: %q\n", cfg.Name, cfg.Port, dir)
 	// By default, the limit is a part of the free space, which streams of 10 GiB may exceed although they are
 	// nearly empty.
 	fmt.Fprintf(&b, "jetstream {\n  store_dir: %q\n  max_file_store: 1TB\n  sync_interval: always\n", filepath.Join(dir, cfg.Name))

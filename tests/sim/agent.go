@@ -8,8 +8,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -31,62 +29,20 @@ type agent struct {
 	hello *pb.Hello
 	made  time.Time
 	// table is the state that the agent reports. It never changes, and is nil once it has been
-	// encoded: as claims, of which those of partition p begin at parts[p], and everything else as records.
-	table           *pb.ReportRequest
-	records, claims []byte
-	parts           [pb.Partitions + 1]int
-	// served are the partitions of the replica to which the agent reports; nil for all.
-	served atomic.Pointer[pb.PartitionSet]
+	// encoded as snapshot.
+	table    *pb.ReportRequest
+	snapshot []byte
 	// news are changes that are reported once and not kept.
 	news chan message
 }
 
-// encode encodes the table, and releases it.
+// encode encodes the table as a snapshot in one message, as a real agent sends a table of
+// this size, and releases the table.
 func (a *agent) encode() (err error) {
-	for p, claims := range a.byPartition() {
-		if a.claims, err = (proto.MarshalOptions{}).MarshalAppend(a.claims, &pb.ReportRequest{Claims: claims}); err != nil {
-			return err
-		}
-		a.parts[p+1] = len(a.claims)
-	}
-	a.records, err = proto.Marshal(a.table)
+	a.table.SnapshotBegin, a.table.SnapshotEnd = true, true
+	a.snapshot, err = proto.Marshal(a.table)
 	a.table = nil
 	return err
-}
-
-// byPartition takes the claims of the table that are sent only to the replica that serves their address.
-func (a *agent) byPartition() (parts [pb.Partitions][]*pb.ClaimRecord) {
-	all := a.table.GetClaims()
-	a.table.Claims = nil
-	for _, c := range all {
-		if c.GetNamespace() == ownNamespace && c.GetKind() == pb.Evidence_ASSIGNED {
-			a.table.Claims = append(a.table.Claims, c)
-			continue
-		}
-		addr, _ := netip.AddrFromSlice(c.GetAddress())
-		parts[pb.Partition(addr)] = append(parts[pb.Partition(addr)], c)
-	}
-	return parts
-}
-
-// snapshot returns the whole table in one message, as a real agent sends a table of this size.
-func (a *agent) snapshot() message {
-	set := a.served.Load()
-	m := message{&pb.ReportRequest{SnapshotBegin: true, SnapshotEnd: true, Complete: set.GetRevision()}, [][]byte{a.records}}
-	return m.with(a.claimsOf(nil, set)...)
-}
-
-// claimsOf returns the claims of the partitions that are served now, but were not before.
-func (a *agent) claimsOf(before, now *pb.PartitionSet) (claims [][]byte) {
-	from := 0
-	for p := range pb.Partitions {
-		if now.Serves(p) && (before == nil || !before.Serves(p)) {
-			continue
-		}
-		claims = append(claims, a.claims[a.parts[from]:a.parts[p]])
-		from = p + 1
-	}
-	return append(claims, a.claims[a.parts[from]:])
 }
 
 // run reports until ctx ends.
@@ -142,7 +98,7 @@ func (a *agent) stream(ctx context.Context, client pb.ReportServiceClient) error
 				m = answer
 			case m = <-a.news:
 			}
-			m.head.Sequence, m.head.Partitions = sequence, a.served.Load().GetRevision()
+			m.head.Sequence = sequence
 			if err := stream.SendMsg(m); err != nil {
 				return err
 			}
@@ -152,8 +108,7 @@ func (a *agent) stream(ctx context.Context, client pb.ReportServiceClient) error
 	return g.Wait()
 }
 
-// report opens a stream, and sends the snapshot after the first response, which says which partitions are
-// served.
+// report opens a stream and sends the snapshot.
 func (a *agent) report(ctx context.Context, client pb.ReportServiceClient) (pb.ReportService_ReportClient, error) {
 	if err := opens.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -163,14 +118,7 @@ func (a *agent) report(ctx context.Context, client pb.ReportServiceClient) (pb.R
 	if err != nil {
 		return nil, err
 	}
-	first, err := stream.Recv()
-	if err != nil {
-		return nil, err
-	}
-	a.served.Store(first.GetPartitions())
-	m := a.snapshot()
-	m.head.Sequence, m.head.Hello, m.head.Partitions = 1, a.hello, m.head.GetComplete()
-	return stream, stream.SendMsg(m)
+	return stream, stream.SendMsg(message{&pb.ReportRequest{Sequence: 1, Hello: a.hello}, a.snapshot})
 }
 
 // deliver reports the snapshot and ends the stream when the aggregator has acknowledged it.
@@ -198,13 +146,8 @@ func (a *agent) deliver(ctx context.Context, conn grpc.ClientConnInterface) erro
 // answer returns the answer to a request of the aggregator, if one is needed.
 func (a *agent) answer(r *pb.ReportResponse) (m message, ok bool) {
 	m.head = &pb.ReportRequest{}
-	if now := r.GetPartitions(); now != nil {
-		m = m.with(a.claimsOf(a.served.Load(), now)...)
-		m.head.Complete = now.GetRevision()
-		a.served.Store(now)
-	}
 	if r.GetResync() {
-		m = a.snapshot()
+		m.records = a.snapshot
 	}
 	if r.GetCheck() != nil {
 		m.head.Checked = []uint64{r.GetCheck().GetId()}
@@ -212,5 +155,5 @@ func (a *agent) answer(r *pb.ReportResponse) (m message, ok bool) {
 	if r.GetPing() != 0 {
 		m.head.Pong = &pb.Pong{Id: r.GetPing(), SentAt: timestamppb.Now()}
 	}
-	return m, r.GetResync() || r.GetPartitions() != nil || r.GetCheck() != nil || r.GetPing() != 0
+	return m, r.GetResync() || r.GetCheck() != nil || r.GetPing() != 0
 }

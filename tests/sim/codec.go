@@ -13,13 +13,7 @@ import (
 // Encoded messages are merged by concatenation.
 type message struct {
 	head    *pb.ReportRequest
-	records [][]byte
-}
-
-// with returns the message with more records.
-func (m message) with(records ...[]byte) message {
-	m.records = append(m.records, records...)
-	return m
+	records []byte
 }
 
 // encoded makes a call accept a message.
@@ -36,10 +30,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return c.CodecV2.Marshal(v)
 	}
 	out, err := c.CodecV2.Marshal(m.head)
-	for _, r := range m.records {
-		if len(r) > 0 {
-			out = append(out, mem.SliceBuffer(r))
-		}
+	if len(m.records) > 0 {
+		out = append(out, mem.SliceBuffer(m.records))
 	}
 	return out, err
 }

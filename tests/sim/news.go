@@ -22,15 +22,10 @@ func (f *Fleet) Assign(ctx context.Context, node int, gone bool, addrs ...netip.
 	return f.Send(ctx, node, records)
 }
 
-// Assignment returns the encoded records of Assign, as far as the replica that the agent reports to serves
-// the addresses. Send may send them more than once.
+// Assignment returns the encoded records of Assign. Send may send them more than once.
 func (f *Fleet) Assignment(node int, gone bool, addrs ...netip.Addr) ([]byte, error) {
 	a := &agent{made: f.all[node].made, table: &pb.ReportRequest{}}
-	served := f.all[node].served.Load()
 	for _, addr := range addrs {
-		if !served.Serves(pb.Partition(addr)) {
-			continue
-		}
 		a.assigned(ownNamespace+1, inside, addr, uint32(addr.BitLen()))
 	}
 	for _, c := range a.table.Claims {
@@ -42,7 +37,7 @@ func (f *Fleet) Assignment(node int, gone bool, addrs ...netip.Addr) ([]byte, er
 // Send makes the agent of a node report encoded records. It returns when the agent has
 // accepted them: a blocked stream blocks Send.
 func (f *Fleet) Send(ctx context.Context, node int, records []byte) error {
-	return f.news(ctx, node, message{&pb.ReportRequest{}, [][]byte{records}})
+	return f.news(ctx, node, message{&pb.ReportRequest{}, records})
 }
 
 func (f *Fleet) report(ctx context.Context, node int, m *pb.ReportRequest) error {

@@ -48,12 +48,6 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	if silent := c.GetSilentClusters(); len(silent) > 0 {
 		add("%d of %s (%s) cannot be seen now, so what is known of them may be outdated.", len(silent), Count(int(c.GetClusters()), "cluster", "clusters"), counted(silent, len(silent)))
 	}
-	if n := int(c.GetMissingPartitions()); n > 0 {
-		add("No replica of the aggregator serves %d of 256 partitions completely now, so some owners and conflicts are not seen.", n)
-	}
-	if n := int(c.GetSilentReplicas()); n > 0 {
-		add("%s of the aggregator did not answer, so the owners and conflicts that only it serves are missing.", Count(n, "replica", "replicas"))
-	}
 	if n := int(c.GetWithoutFrames()); n > 0 {
 		add("On %d of %s (%s), not all frames are seen, so a duplicate that only frames show is not detected there.",
 			n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutFrames(), n))

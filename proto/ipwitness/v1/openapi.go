@@ -1,7 +1,6 @@
 // Package ipwitnessv1 is the contract: the messages and services of ipwitness,
-// generated from the .proto files beside it, the description of the REST
-// interface, and the partitions of addresses. Only openapi.go and partition.go
-// are written by hand.
+// generated from the .proto files beside it, and the description of the REST
+// interface. Only this file is written by hand.
 package ipwitnessv1
 
 import _ "embed"

@@ -81,7 +81,7 @@ func (x LinkRecord_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LinkRecord_Kind.Descriptor instead.
 func (LinkRecord_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // Attachment is the way in which an interface is connected to the node.
@@ -146,7 +146,7 @@ func (x InterfaceRecord_Attachment) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InterfaceRecord_Attachment.Descriptor instead.
 func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // Source is where the name is from.
@@ -203,7 +203,7 @@ func (x NodeName_Source) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeName_Source.Descriptor instead.
 func (NodeName_Source) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // ReportRequest is one batch of records of the agent's table. The first message of a stream has
@@ -226,7 +226,7 @@ type ReportRequest struct {
 	Links []*LinkRecord `protobuf:"bytes,6,rep,name=links,proto3" json:"links,omitempty"`
 	// Interfaces.
 	Interfaces []*InterfaceRecord `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
-	// Claims. Their addresses have partitions (see PartitionSet).
+	// Claims.
 	Claims []*ClaimRecord `protobuf:"bytes,8,rep,name=claims,proto3" json:"claims,omitempty"`
 	// Health of the agent.
 	Status *StatusRecord `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`
@@ -238,13 +238,7 @@ type ReportRequest struct {
 	// Pools of the IPAMs on this node.
 	Pools []*PoolRecord `protobuf:"bytes,12,rep,name=pools,proto3" json:"pools,omitempty"`
 	// Allocations from those pools.
-	Allocations []*AllocationRecord `protobuf:"bytes,13,rep,name=allocations,proto3" json:"allocations,omitempty"`
-	// Revision of the partitions by which the claims of this message were selected; 0 if the aggregator
-	// has sent none.
-	Partitions uint64 `protobuf:"varint,14,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// Revision of partitions of which all claims are in this message or an earlier one; 0 if the message
-	// ends none.
-	Complete      uint64 `protobuf:"varint,15,opt,name=complete,proto3" json:"complete,omitempty"`
+	Allocations   []*AllocationRecord `protobuf:"bytes,13,rep,name=allocations,proto3" json:"allocations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -370,20 +364,6 @@ func (x *ReportRequest) GetAllocations() []*AllocationRecord {
 	return nil
 }
 
-func (x *ReportRequest) GetPartitions() uint64 {
-	if x != nil {
-		return x.Partitions
-	}
-	return 0
-}
-
-func (x *ReportRequest) GetComplete() uint64 {
-	if x != nil {
-		return x.Complete
-	}
-	return 0
-}
-
 // Pong is the answer to a ping. Every change that the agent knew of when the ping arrived is in the
 // same message or an earlier one.
 type Pong struct {
@@ -456,10 +436,7 @@ type ReportResponse struct {
 	Ping uint64 `protobuf:"varint,5,opt,name=ping,proto3" json:"ping,omitempty"`
 	// Identifies the process of the aggregator, in the first response of a stream only. The agent sends
 	// nothing before it, and ends the stream if another of its streams leads to the same process.
-	Instance string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Partitions that the aggregator serves; unset if it serves all, or if they have not changed. They may
-	// be in the first response.
-	Partitions    *PartitionSet `protobuf:"bytes,7,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Instance      string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -536,71 +513,6 @@ func (x *ReportResponse) GetInstance() string {
 	return ""
 }
 
-func (x *ReportResponse) GetPartitions() *PartitionSet {
-	if x != nil {
-		return x.Partitions
-	}
-	return nil
-}
-
-// PartitionSet is the set of partitions that one replica of an aggregator serves. The agent sends to
-// it the claims to addresses of these partitions, and what the kernel says of the agent's own namespace.
-// Records of other kinds go to every replica.
-type PartitionSet struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the set, from 1. It rises with each change.
-	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// 256 bits: bit p%8 of byte p/8 is set if partition p is served. The partition of an address is a hash
-	// of it, which never changes (proto/ipwitness/v1/partition.go).
-	Served        []byte `protobuf:"bytes,2,opt,name=served,proto3" json:"served,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PartitionSet) Reset() {
-	*x = PartitionSet{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PartitionSet) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PartitionSet) ProtoMessage() {}
-
-func (x *PartitionSet) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PartitionSet.ProtoReflect.Descriptor instead.
-func (*PartitionSet) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *PartitionSet) GetRevision() uint64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
-}
-
-func (x *PartitionSet) GetServed() []byte {
-	if x != nil {
-		return x.Served
-	}
-	return nil
-}
-
 // Contest sets whether an address is contested. For a contested address, the observer reports a
 // known binding again every second instead of every 30 seconds.
 type Contest struct {
@@ -615,7 +527,7 @@ type Contest struct {
 
 func (x *Contest) Reset() {
 	*x = Contest{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +539,7 @@ func (x *Contest) String() string {
 func (*Contest) ProtoMessage() {}
 
 func (x *Contest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +552,7 @@ func (x *Contest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contest.ProtoReflect.Descriptor instead.
 func (*Contest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Contest) GetAddress() []byte {
@@ -670,7 +582,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +594,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +607,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Check) GetId() uint64 {
@@ -733,7 +645,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +657,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +670,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Hello) GetNode() string {
@@ -826,7 +738,7 @@ type NamespaceRecord struct {
 
 func (x *NamespaceRecord) Reset() {
 	*x = NamespaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +750,7 @@ func (x *NamespaceRecord) String() string {
 func (*NamespaceRecord) ProtoMessage() {}
 
 func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +763,7 @@ func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRecord.ProtoReflect.Descriptor instead.
 func (*NamespaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NamespaceRecord) GetId() uint32 {
@@ -914,7 +826,7 @@ type LinkRecord struct {
 
 func (x *LinkRecord) Reset() {
 	*x = LinkRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +838,7 @@ func (x *LinkRecord) String() string {
 func (*LinkRecord) ProtoMessage() {}
 
 func (x *LinkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +851,7 @@ func (x *LinkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRecord.ProtoReflect.Descriptor instead.
 func (*LinkRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LinkRecord) GetName() string {
@@ -1004,7 +916,7 @@ type InterfaceRecord struct {
 
 func (x *InterfaceRecord) Reset() {
 	*x = InterfaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +928,7 @@ func (x *InterfaceRecord) String() string {
 func (*InterfaceRecord) ProtoMessage() {}
 
 func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +941,7 @@ func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterfaceRecord.ProtoReflect.Descriptor instead.
 func (*InterfaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InterfaceRecord) GetNamespace() uint32 {
@@ -1176,7 +1088,7 @@ type ClaimRecord struct {
 
 func (x *ClaimRecord) Reset() {
 	*x = ClaimRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1100,7 @@ func (x *ClaimRecord) String() string {
 func (*ClaimRecord) ProtoMessage() {}
 
 func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1113,7 @@ func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
 func (*ClaimRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClaimRecord) GetAddress() []byte {
@@ -1388,7 +1300,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1312,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1325,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StatusRecord) GetWire() string {
@@ -1515,7 +1427,7 @@ type NodeName struct {
 
 func (x *NodeName) Reset() {
 	*x = NodeName{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1527,7 +1439,7 @@ func (x *NodeName) String() string {
 func (*NodeName) ProtoMessage() {}
 
 func (x *NodeName) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1540,7 +1452,7 @@ func (x *NodeName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
 func (*NodeName) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NodeName) GetName() string {
@@ -1580,7 +1492,7 @@ type Unparsed struct {
 
 func (x *Unparsed) Reset() {
 	*x = Unparsed{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1504,7 @@ func (x *Unparsed) String() string {
 func (*Unparsed) ProtoMessage() {}
 
 func (x *Unparsed) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1517,7 @@ func (x *Unparsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
 func (*Unparsed) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Unparsed) GetTags() uint64 {
@@ -1648,7 +1560,7 @@ type FloodingRecord struct {
 
 func (x *FloodingRecord) Reset() {
 	*x = FloodingRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1572,7 @@ func (x *FloodingRecord) String() string {
 func (*FloodingRecord) ProtoMessage() {}
 
 func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1585,7 @@ func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
 func (*FloodingRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FloodingRecord) GetIndex() uint32 {
@@ -1751,7 +1663,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +1675,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +1688,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -1890,7 +1802,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +1814,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +1827,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -1964,7 +1876,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +1888,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +1901,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -2073,7 +1985,7 @@ var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xa5\x05\n" +
+	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xe9\x04\n" +
 	"\rReportRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12)\n" +
 	"\x05hello\x18\x02 \x01(\v2\x13.ipwitness.v1.HelloR\x05hello\x12%\n" +
@@ -2092,27 +2004,17 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	" \x03(\x04R\achecked\x12&\n" +
 	"\x04pong\x18\v \x01(\v2\x12.ipwitness.v1.PongR\x04pong\x12.\n" +
 	"\x05pools\x18\f \x03(\v2\x18.ipwitness.v1.PoolRecordR\x05pools\x12@\n" +
-	"\vallocations\x18\r \x03(\v2\x1e.ipwitness.v1.AllocationRecordR\vallocations\x12\x1e\n" +
-	"\n" +
-	"partitions\x18\x0e \x01(\x04R\n" +
-	"partitions\x12\x1a\n" +
-	"\bcomplete\x18\x0f \x01(\x04R\bcomplete\"K\n" +
+	"\vallocations\x18\r \x03(\v2\x1e.ipwitness.v1.AllocationRecordR\vallocations\"K\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
-	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\x96\x02\n" +
+	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xda\x01\n" +
 	"\x0eReportResponse\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12\x16\n" +
 	"\x06resync\x18\x02 \x01(\bR\x06resync\x121\n" +
 	"\bcontests\x18\x03 \x03(\v2\x15.ipwitness.v1.ContestR\bcontests\x12)\n" +
 	"\x05check\x18\x04 \x01(\v2\x13.ipwitness.v1.CheckR\x05check\x12\x12\n" +
 	"\x04ping\x18\x05 \x01(\x04R\x04ping\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\tR\binstance\x12:\n" +
-	"\n" +
-	"partitions\x18\a \x01(\v2\x1a.ipwitness.v1.PartitionSetR\n" +
-	"partitions\"B\n" +
-	"\fPartitionSet\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x16\n" +
-	"\x06served\x18\x02 \x01(\fR\x06served\"A\n" +
+	"\binstance\x18\x06 \x01(\tR\binstance\"A\n" +
 	"\aContest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1c\n" +
 	"\tcontested\x18\x02 \x01(\bR\tcontested\"5\n" +
@@ -2285,7 +2187,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
@@ -2293,71 +2195,69 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*ReportRequest)(nil),           // 3: ipwitness.v1.ReportRequest
 	(*Pong)(nil),                    // 4: ipwitness.v1.Pong
 	(*ReportResponse)(nil),          // 5: ipwitness.v1.ReportResponse
-	(*PartitionSet)(nil),            // 6: ipwitness.v1.PartitionSet
-	(*Contest)(nil),                 // 7: ipwitness.v1.Contest
-	(*Check)(nil),                   // 8: ipwitness.v1.Check
-	(*Hello)(nil),                   // 9: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 10: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 11: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 12: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 13: ipwitness.v1.ClaimRecord
-	(*StatusRecord)(nil),            // 14: ipwitness.v1.StatusRecord
-	(*NodeName)(nil),                // 15: ipwitness.v1.NodeName
-	(*Unparsed)(nil),                // 16: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 17: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 18: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 19: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 20: ipwitness.v1.AllocationRecord
-	(*timestamppb.Timestamp)(nil),   // 21: google.protobuf.Timestamp
-	(*Workload)(nil),                // 22: ipwitness.v1.Workload
-	(*Intended)(nil),                // 23: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 24: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 25: google.protobuf.Duration
-	(*Node_Port)(nil),               // 26: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 27: ipwitness.v1.Pool.State
+	(*Contest)(nil),                 // 6: ipwitness.v1.Contest
+	(*Check)(nil),                   // 7: ipwitness.v1.Check
+	(*Hello)(nil),                   // 8: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 9: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 10: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 11: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 12: ipwitness.v1.ClaimRecord
+	(*StatusRecord)(nil),            // 13: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 14: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 15: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 16: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 17: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 18: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 19: ipwitness.v1.AllocationRecord
+	(*timestamppb.Timestamp)(nil),   // 20: google.protobuf.Timestamp
+	(*Workload)(nil),                // 21: ipwitness.v1.Workload
+	(*Intended)(nil),                // 22: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 23: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
+	(*Node_Port)(nil),               // 25: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 26: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	9,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	10, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	11, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	12, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	13, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	14, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	8,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	9,  // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	10, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	11, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	12, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	13, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	4,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	18, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	20, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	21, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	7,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	8,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	6,  // 12: ipwitness.v1.ReportResponse.partitions:type_name -> ipwitness.v1.PartitionSet
-	22, // 13: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	21, // 14: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	23, // 15: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
-	0,  // 16: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 17: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	24, // 18: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	21, // 19: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	21, // 20: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	21, // 21: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	25, // 22: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	25, // 23: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	26, // 24: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	16, // 25: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	17, // 26: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	15, // 27: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
-	2,  // 28: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
-	21, // 29: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	19, // 30: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	27, // 31: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	21, // 32: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	21, // 33: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	3,  // 34: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	5,  // 35: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	35, // [35:36] is the sub-list for method output_type
-	34, // [34:35] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	17, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	19, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	20, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	6,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	7,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	21, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	20, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	22, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	23, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	20, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	20, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	20, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	24, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	24, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	25, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	15, // 24: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	16, // 25: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	14, // 26: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	2,  // 27: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	20, // 28: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	18, // 29: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	26, // 30: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	20, // 31: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	20, // 32: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	3,  // 33: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	5,  // 34: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	34, // [34:35] is the sub-list for method output_type
+	33, // [33:34] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -2372,7 +2272,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   18,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

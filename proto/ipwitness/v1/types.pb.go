@@ -3339,11 +3339,6 @@ type Coverage struct {
 	Clusters uint32 `protobuf:"varint,12,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	// Names of those clusters whose state is not LIVE, at most 100.
 	SilentClusters []string `protobuf:"bytes,13,rep,name=silent_clusters,json=silentClusters,proto3" json:"silent_clusters,omitempty"`
-	// Replicas of the aggregator share the addresses: number of partitions, of 256, that none of them
-	// serves completely.
-	MissingPartitions uint32 `protobuf:"varint,14,opt,name=missing_partitions,json=missingPartitions,proto3" json:"missing_partitions,omitempty"`
-	// Number of those replicas that have not answered.
-	SilentReplicas uint32 `protobuf:"varint,15,opt,name=silent_replicas,json=silentReplicas,proto3" json:"silent_replicas,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3467,20 +3462,6 @@ func (x *Coverage) GetSilentClusters() []string {
 		return x.SilentClusters
 	}
 	return nil
-}
-
-func (x *Coverage) GetMissingPartitions() uint32 {
-	if x != nil {
-		return x.MissingPartitions
-	}
-	return 0
-}
-
-func (x *Coverage) GetSilentReplicas() uint32 {
-	if x != nil {
-		return x.SilentReplicas
-	}
-	return 0
 }
 
 // Sample is the use of a pool from a time until the next sample.
@@ -4007,7 +3988,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bElection\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
-	"\x05leads\x18\x03 \x01(\bR\x05leads\"\x98\x05\n" +
+	"\x05leads\x18\x03 \x01(\bR\x05leads\"\xc0\x04\n" +
 	"\bCoverage\x12\x1a\n" +
 	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
 	"\x05heard\x18\x02 \x01(\rR\x05heard\x12%\n" +
@@ -4024,9 +4005,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	" \x01(\rR\aleftOut\x12$\n" +
 	"\x0enodes_left_out\x18\v \x03(\tR\fnodesLeftOut\x12\x1a\n" +
 	"\bclusters\x18\f \x01(\rR\bclusters\x12'\n" +
-	"\x0fsilent_clusters\x18\r \x03(\tR\x0esilentClusters\x12-\n" +
-	"\x12missing_partitions\x18\x0e \x01(\rR\x11missingPartitions\x12'\n" +
-	"\x0fsilent_replicas\x18\x0f \x01(\rR\x0esilentReplicas\"A\n" +
+	"\x0fsilent_clusters\x18\r \x03(\tR\x0esilentClusters\"A\n" +
 	"\aUnknown\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSTARTING\x10\x01\x12\x0e\n" +
