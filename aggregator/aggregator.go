@@ -3,11 +3,11 @@
 //
 // How a change is processed:
 //
-//	report (one Report stream) -> facts -> shard -> verdict.Judge -> events -> api, notify
+//	report (one Report stream) -> facts -> judge -> verdict.Judge -> live -> api
 //
 // The goroutine that received a message changes the facts. The goroutine that owns the partition of
-// a changed address judges it and publishes the outcome. Package findings finds problems that are
-// not conflicts, convert makes messages of the API, and explain provides their words.
+// a changed address judges it and publishes the outcome. Package live makes messages of the API, and
+// explain provides their words.
 package aggregator
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
@@ -30,8 +31,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/export"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/fleet"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -322,4 +326,215 @@ func (a *Aggregator) ready() bool {
 // readiness and the metrics of gatherer, for a separate listener.
 func (a *Aggregator) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
 	return api.Handlers(a.core.witness, gatherer, a.guard, a.ready)
+}
+
+// taken is the report.Listener.
+type taken struct{ *core }
+
+// Applied resumes the checks that waited for the snapshot of a node.
+func (c taken) Applied(n *facts.Node) { c.findings.Intended.Resume(n) }
+
+// Judge waits until all that a change touched is judged.
+func (c taken) Judge(b *facts.Batch) { c.judge(b) }
+
+// Untidy schedules the release of unused memory.
+func (c taken) Untidy() { c.tidier.later() }
+
+// Shared reports whether a node shares its name.
+func (c taken) Shared(n *facts.Node) bool { return c.findings.Names.Shared(n) }
+
+// heard is the facts.Listener.
+type heard struct{ *core }
+
+// NodeChanged publishes the state of a node in all watches.
+func (c heard) NodeChanged(n *facts.Node) {
+	c.coverage.Changed()
+	c.events.NodeChanged(n)
+}
+
+// NamesChanged checks whether a node shares its name.
+func (c heard) NamesChanged(n *facts.Node) {
+	c.coverage.Changed()
+	c.findings.Names.Check(n)
+}
+
+// Answered checks whether a node that answered shares its name, if that is not known.
+func (c heard) Answered(n *facts.Node) { c.findings.Names.Answered(n) }
+
+// RangesChanged schedules a comparison of ranges.
+func (c heard) RangesChanged(n *facts.Node) { c.findings.Overlaps.Changed(n) }
+
+// MayLack schedules a check whether a namespace lacks an address.
+func (c heard) MayLack(n *facts.Node, record uint32) { c.findings.Intended.MayLack(n, record) }
+
+// PoolChanged schedules a check of a pool.
+func (c heard) PoolChanged(p *facts.Pool) { c.findings.Pools.Changed(p) }
+
+// PoolEnded drops the findings about a pool itself.
+func (c heard) PoolEnded(p *facts.Pool) { c.findings.Pools.Ended(p) }
+
+// AtRisk returns the addresses in use that a pool considers free.
+func (c heard) AtRisk(p *facts.Pool) []netip.Addr { return c.findings.Pools.AtRisk(p) }
+
+// CoverageChanged discards the cached coverage.
+func (c heard) CoverageChanged() { c.coverage.Changed() }
+
+// OwnersWatched reports whether owners are watched.
+func (c heard) OwnersWatched() bool { return c.events.Owners.Wanted() }
+
+// Contested yields the addresses that nodes look at more closely.
+func (c heard) Contested(yield func(index.Address) bool) { c.shards.Conflicts.Contested(yield) }
+
+// Dropped counts records that are invalid or exceed a limit.
+func (c heard) Dropped(record string, n int) { c.metrics.Dropped(record, n) }
+
+// Refused counts a record that did not fit into memory.
+func (c heard) Refused(record string) { c.metrics.Refused(record) }
+
+// judged is the shard.Listener.
+type judged struct{ *core }
+
+// OwnersWatched reports whether owners are watched.
+func (c judged) OwnersWatched() bool { return c.events.Owners.Wanted() }
+
+// OwnerChanged publishes an owner.
+func (c judged) OwnerChanged(what judge.OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner) {
+	c.events.OwnerChanged(what, a, o, before, all)
+}
+
+// ConflictChanged publishes a conflict.
+func (c judged) ConflictChanged(now, before *verdict.Conflict, opened bool) {
+	c.events.ConflictChanged(now, before, opened)
+}
+
+// Detected observes how long it took to suspect a conflict.
+func (c judged) Detected(took time.Duration) { c.metrics.Detected(took) }
+
+// Acknowledged looks at the acknowledgement of a conflict.
+func (c judged) Acknowledged(of *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
+	return c.acknowledgements.Lapse(of)
+}
+
+// Audited publishes the findings about an address.
+func (c judged) Audited(_ index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
+	c.findings.Audited(owners, found, before, contested)
+}
+
+// Cloned publishes cloned hardware addresses.
+func (c judged) Cloned(a index.Address, clones []verdict.Spoof) { c.findings.Clones.Note(a, clones) }
+
+// Spoke schedules a check whether the address was meant for the owner.
+func (c judged) Spoke(o *verdict.Owner) {
+	if n := c.facts.Node(o.Namespace.Node); n != nil {
+		c.findings.Intended.MayLack(n, o.Namespace.Record)
+	}
+}
+
+// Rested wakes the checks that wait until all queued addresses are judged.
+func (c judged) Rested() { c.findings.Rested() }
+
+// Panicked counts an address that could not be judged.
+func (c judged) Panicked() { c.metrics.Panicked() }
+
+// found is the findings.Listener.
+type found struct{ *core }
+
+// FindingChanged publishes a finding.
+func (c found) FindingChanged(now, was *judge.Found) { c.events.FindingChanged(now, was) }
+
+// FindingEnded publishes that a finding is over.
+func (c found) FindingEnded(over *judge.Found, superseded bool) {
+	c.events.FindingEnded(over, superseded)
+}
+
+// A Fleet answers for several clusters, from their streams. It has no agents. Use NewFleet.
+type Fleet struct {
+	fleet   *fleet.Fleet
+	service *fleet.Service
+	guard   *access.Guard
+	health  *health.Server
+	codec   encoding.CodecV2
+	ended   chan struct{}
+}
+
+// NewFleet makes a fleet, which does nothing before Run. It uses the parts of cfg that are about the data
+// directory, NATS and access. Its metrics are registered with reg.
+func NewFleet(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Fleet, error) {
+	if cfg.Access.TokenReview {
+		return nil, errors.New("a fleet does not use the Kubernetes API, so it cannot review tokens: remove --token-review")
+	}
+	switch cfg.DataDir {
+	case DataDirAuto:
+		cfg.DataDir = DefaultDataDir
+	case "":
+		return nil, errors.New("a fleet keeps what it knows in its data directory: set --data-dir to a directory")
+	}
+	for _, n := range cfg.SharedNetworks {
+		for i, p := range n.Prefixes {
+			n.Prefixes[i] = api.Unmap(p).Masked()
+		}
+	}
+	guard, err := access.New(cfg.Access, nil, log, reg)
+	if err != nil {
+		return nil, err
+	}
+	base := time.Now()
+	f := &Fleet{guard: guard, health: health.NewServer(), codec: encoding.GetCodecV2("proto"), ended: make(chan struct{})}
+	if f.fleet, err = fleet.New(fleet.Config{
+		NATS: cfg.NATS, DataDir: cfg.DataDir, Networks: cfg.SharedNetworks, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: log,
+		Clock: func() time.Time { return base.Add(time.Since(base)) }, // which never jumps
+	}); err != nil {
+		return nil, err
+	}
+	if err := reg.Register(f.fleet.Metrics()); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	f.service = &fleet.Service{Fleet: f.fleet, Stopped: f.ended}
+	f.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
+	return f, nil
+}
+
+// Guarded returns the options of a gRPC server that others can reach.
+func (f *Fleet) Guarded() []grpc.ServerOption { return f.guard.Outside(f.codec) }
+
+// Open reports whether callers need not authenticate.
+func (f *Fleet) Open() bool { return f.guard.Open() }
+
+// Register registers the services of a fleet, with health and reflection.
+func (f *Fleet) Register(s reflection.GRPCServer) {
+	pb.RegisterWitnessServiceServer(s, f.service)
+	healthpb.RegisterHealthServer(s, f.health)
+	reflection.Register(s)
+}
+
+// Run follows the clusters until ctx ends, and then ends all streams. It is called once.
+func (f *Fleet) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return f.fleet.Run(ctx) })
+	f.healthy(healthpb.HealthCheckResponse_SERVING)
+	err := group.Wait()
+	f.health.Shutdown()
+	close(f.ended)
+	return err
+}
+
+func (f *Fleet) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
+	for _, name := range []string{"", pb.WitnessService_ServiceDesc.ServiceName} {
+		f.health.SetServingStatus(name, status)
+	}
+}
+
+// ready reports whether the fleet is ready to serve requests.
+func (f *Fleet) ready() bool {
+	select {
+	case <-f.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Handlers returns the HTTP handlers, as those of an Aggregator.
+func (f *Fleet) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
+	return api.Handlers(f.service, gatherer, f.guard, f.ready)
 }

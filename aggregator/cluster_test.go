@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/ipwitness/ipwitness/aggregator/topology"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
@@ -37,7 +37,7 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 			l.core.facts.RLock()
 			defer l.core.facts.RUnlock()
 			macs, links := l.core.facts.SharedMACs()
-			return macs, links.Domains(topology.BySight)
+			return macs, links.Domains(facts.BySight)
 		}
 		if macs, domains := known(); macs < 3 || domains != 1 {
 			t.Errorf("got %d MACs and %d domains before the nodes time out, want those of 3 uplinks on 1 LAN", macs, domains)

@@ -4,31 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
 	"github.com/ipwitness/ipwitness/aggregator/api"
-	"github.com/ipwitness/ipwitness/aggregator/convert"
-	"github.com/ipwitness/ipwitness/aggregator/coverage"
-	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
-	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
-	"github.com/ipwitness/ipwitness/aggregator/metrics"
-	"github.com/ipwitness/ipwitness/aggregator/notify"
-	"github.com/ipwitness/ipwitness/aggregator/recall"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/report"
-	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -73,9 +71,9 @@ func newCore(cfg coreConfig) (*core, error) {
 		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: heard{c}, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
 		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,
 	})
-	c.shards = shard.New(shard.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: judged{c}, Workers: workers})
-	c.findings = findings.New(findings.Config{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: found{c}})
-	c.coverage = coverage.New(coverage.Config{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.alone})
+	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: judged{c}, Workers: workers})
+	c.findings = judge.NewFindings(judge.FindingsConfig{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: found{c}})
+	c.coverage = live.NewCoverage(live.CoverageConfig{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.alone})
 	dir, err := cfg.dataDir, error(nil)
 	if cfg.dataDir == DataDirAuto {
 		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); err != nil {
@@ -84,7 +82,7 @@ func newCore(cfg coreConfig) (*core, error) {
 				"directory", DefaultDataDir, "error", err)
 		}
 	}
-	if c.acknowledgements, err = acknowledge.New(acknowledge.Config{
+	if c.acknowledgements, err = live.NewAcknowledgements(live.AcknowledgementsConfig{
 		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: dir, Shared: cfg.kubernetes,
 	}); err != nil {
 		return nil, err
@@ -112,23 +110,23 @@ func newCore(cfg coreConfig) (*core, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
-	converter := &convert.Converter{
-		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements, Recorded: convert.NewRecorded(),
+	converter := &live.Converter{
+		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements, Recorded: live.NewRecorded(),
 	}
 	if c.journal != nil {
-		c.recall = recall.New(recall.Config{
+		c.recall = live.NewRecall(live.RecallConfig{
 			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge,
 		})
 	}
-	c.events = events.New(converter)
+	c.events = live.NewEvents(converter)
 	c.witness = &api.Service{
 		Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
 		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Instance: base.UnixNano(), Problems: c.problems, Version: cfg.version, Stopped: c.ended,
 	}
-	c.notifier = &notify.Notifier{
+	c.notifier = &live.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,
 	}
-	c.metrics = metrics.New(metrics.Config{
+	c.metrics = live.NewMetrics(live.MetricsConfig{
 		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
 		Journal: c.journal, Exports: c.exports, Stream: c.stream, Watches: c.watches, Problems: c.problems,
 	})
@@ -191,7 +189,304 @@ func (c *core) run(ctx context.Context) {
 		c.shards.Run(ctx)
 		close(c.stopped)
 	})
-	group.Go(func() { findings.Repeat(ctx, c.facts.Clock, c.facts.Woken(), c.ring) })
+	group.Go(func() { judge.Repeat(ctx, c.facts.Clock, c.facts.Woken(), c.ring) })
 	group.Go(func() { c.findings.Run(ctx) })
 	group.Wait()
+}
+
+// core joins the rooms. Each has a lock of its own. The facts are locked first, for reading, while
+// something about them is published; otherwise, no lock is taken while another one is held.
+type core struct {
+	log              *slog.Logger
+	kubernetes       *kube.Cluster
+	facts            *facts.Facts
+	shards           *judge.Shards
+	findings         *judge.Findings
+	acknowledgements *live.Acknowledgements
+	coverage         *live.Coverage
+	events           *live.Events
+	exports          *export.Exporters
+	stream           *stream.Publisher // nil if NATS is not used
+	journal          *journal.Journal  // nil if nothing is kept
+	recall           *live.Recall      // nil if nothing is kept
+	reports          *report.Service
+	witness          *api.Service
+	metrics          *live.Metrics
+	notifier         *live.Notifier
+	tidier           *tidier
+	// unsaved describes why the default data directory cannot be used; empty if it can, or is not used.
+	unsaved string
+	// stopped is closed when nothing is judged any more, ended when all streams are to end.
+	stopped, ended chan struct{}
+}
+
+// ring runs the work that is due on nodes, links and resolved conflicts, and returns when more is due; 0
+// for never.
+func (c *core) ring() verdict.Stamp {
+	next := c.facts.Ring()
+	if at := c.shards.Forget(); at != 0 && (next == 0 || at < next) {
+		next = at
+	}
+	return next
+}
+
+// judge waits until everything that a change touched is judged, and until the resulting findings
+// about pools and missing addresses are published.
+func (c *core) judge(b *facts.Batch) {
+	select {
+	case <-b.Done():
+		c.findings.Judged()
+	case <-c.stopped:
+	}
+}
+
+// problems describes what is wrong with the aggregator itself.
+func (c *core) problems() []string {
+	problems := c.acknowledgements.Problems()
+	if c.unsaved != "" {
+		problems = append(problems, c.unsaved)
+	}
+	if c.journal != nil {
+		for _, p := range c.journal.Problems() {
+			problems = append(problems, journalProblem(p))
+		}
+	}
+	problems = append(problems, c.exports.Problems()...)
+	problems = append(problems, c.stream.Problems()...)
+	if n := c.shards.Unjudged(); n > 0 {
+		problems = append(problems, explain.Unjudged(n))
+	}
+	return problems
+}
+
+// journalProblem describes a problem of the journal.
+func journalProblem(p journal.Problem) string {
+	switch p.Kind {
+	case journal.InMemory:
+		return explain.JournalInMemory(p.Path, p.Err)
+	case journal.Unreadable, journal.Damaged:
+		return explain.JournalSetAside(p.At, p.Path, p.Kind == journal.Damaged, p.Err)
+	case journal.NewerVersion:
+		return explain.JournalOfNewerVersion(p.At, p.Path, p.Err)
+	case journal.NotWritten:
+		return explain.JournalNotWritten(p.Path, p.Err)
+	default:
+		return explain.JournalFailed(p.Err)
+	}
+}
+
+// watches returns the number of watches, by type.
+func (c *core) watches() map[string]int {
+	return map[string]int{
+		"owners": c.events.Owners.Subscribers(), "conflicts": c.events.Conflicts.Subscribers(), "findings": c.events.Findings.Subscribers(),
+		"events": int(c.witness.EventWatches.Load()), "nodes": int(c.witness.NodeWatches.Load()),
+	}
+}
+
+// manyPods is a number of changed pods that only a listing reaches. A listing leaves much more unused
+// memory behind than it takes.
+const manyPods = 1000
+
+// kubernetesChanged passes changes of the Kubernetes API to the rooms that they concern.
+func (c *core) kubernetesChanged(what kube.Changes) {
+	if what.State || len(what.Nodes) > 0 {
+		c.coverage.Changed()
+	}
+	if len(what.Pods) > 0 {
+		keys := make([]string, 0, 2*len(what.Pods))
+		for _, p := range what.Pods {
+			keys = append(keys, p.UID, p.Namespace+"/"+p.Name)
+		}
+		c.judge(c.facts.PodsChanged(keys))
+	}
+	if what.State || len(what.Nodes) > 0 {
+		slices.Sort(what.Nodes)
+		c.judge(c.facts.PodsOnChanged(func(node string) bool {
+			_, moved := slices.BinarySearch(what.Nodes, node)
+			return what.State || moved
+		}))
+	}
+	if len(what.Networks) > 0 {
+		var ranges []ipam.Range
+		for _, p := range what.Networks {
+			ranges = append(ranges, ipam.RangeOf(p))
+		}
+		c.judgeInside(ranges)
+	}
+	if len(what.Pods) >= manyPods {
+		c.tidier.later()
+	}
+	if len(what.IPAM) > 0 {
+		b, reach := c.facts.IPAMChanged(what.IPAM)
+		c.judge(b)
+		c.judgeInside(reach)
+	}
+	if len(what.Networks) > 0 || len(what.Nodes) > 0 {
+		c.findings.Overlaps.Changed(nil)
+	}
+	if len(what.Related) > 0 {
+		c.republish(what.Related)
+	}
+	if what.Acknowledgements {
+		c.acknowledgements.Adopt()
+	}
+}
+
+// judgeInside has the owners of the addresses in some ranges judged again.
+func (c *core) judgeInside(ranges []ipam.Range) {
+	for _, r := range merged(ranges) {
+		var some []index.Address
+		for p := range c.within(r) {
+			if some = append(some, p.Address()); len(some) == judgedTogether {
+				c.judge(c.facts.Touch(some))
+				some = some[:0]
+			}
+		}
+		c.judge(c.facts.Touch(some))
+	}
+}
+
+// judgedTogether is the number of addresses of a range that are judged at a time.
+const judgedTogether = 4096
+
+// within yields the places of a range in order, as they were when it was called.
+func (c *core) within(r ipam.Range) iter.Seq[judge.Place] {
+	last := index.AddressOf(r.Last)
+	return index.Until(c.shards.Places().From(judge.From(index.AddressOf(r.First))), func(p judge.Place) bool { return last.Less(p.Address()) })
+}
+
+// republish publishes again the conflicts that have an owner on one of the nodes.
+func (c *core) republish(nodes []string) {
+	told := make(map[string]bool, len(nodes))
+	for _, n := range nodes {
+		told[n] = true
+	}
+	var addrs []index.Address
+	c.facts.RLock()
+	for _, one := range c.shards.Conflicts.All() {
+		if one.Active() && slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return told[o.Node.Name] }) {
+			addrs = append(addrs, index.AddressOf(one.Address))
+		}
+	}
+	c.facts.RUnlock()
+	c.judge(c.facts.Republish(addrs))
+}
+
+// merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor
+// adjoin, in order. It changes the order of its argument.
+func merged(ranges []ipam.Range) (all []ipam.Range) {
+	slices.SortFunc(ranges, func(a, b ipam.Range) int { return a.First.Compare(b.First) })
+	for _, r := range ranges {
+		if n := len(all); n > 0 {
+			if end := all[n-1].Last; r.First.Compare(end) <= 0 || r.First == end.Next() {
+				if end.Less(r.Last) {
+					all[n-1].Last = r.Last
+				}
+				continue
+			}
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+const (
+	// unfitAfter is how long a replica has to lack its agents before another one should lead: agents that
+	// reconnect are not gone.
+	unfitAfter = 5 * time.Second
+	// unfitFor is how long it leaves the lead to others then. If none takes it, they lack the agents, too.
+	unfitFor = time.Minute
+)
+
+// fitness decides whether a replica should lead: a leader that is cut off from the agents would tell nobody what
+// the other replicas see.
+type fitness struct {
+	coverage *live.Coverage
+	clock    func() verdict.Stamp
+
+	mu sync.Mutex
+	// lacking is since when most agents have been disconnected; 0 if they are not.
+	lacking verdict.Stamp
+}
+
+// fit reports whether the replica should lead.
+func (f *fitness) fit() bool {
+	c := f.coverage.Current()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.GetExpected() == 0 || 2*c.GetHeard() >= c.GetExpected() {
+		f.lacking = 0
+		return true
+	}
+	now := f.clock()
+	if f.lacking == 0 {
+		f.lacking = now
+	}
+	lacks := now.Sub(f.lacking)
+	return lacks < unfitAfter || lacks >= unfitAfter+unfitFor
+}
+
+// tidyAfter is how long after the last large change unused memory is released.
+const tidyAfter = 5 * time.Second
+
+// How much the heap may grow before it is collected, in percent of the live heap (GOGC). When idle,
+// it is a quarter of the default: most of the heap is long-lived tables without pointers, so a
+// collection is cheap and rare. While snapshots arrive, collections would be so frequent that they
+// take a quarter of the processor time.
+const (
+	garbageAtRest = 25
+	garbageBusy   = 100
+)
+
+// tidier releases the memory that snapshots took while they were being applied. The runtime would
+// keep it for minutes, and after a restart of many agents it is more than the facts take.
+type tidier struct {
+	// untidy holds one token after a large change.
+	untidy chan struct{}
+	// collect sets how much the heap may grow before it is collected.
+	collect func(percent int)
+}
+
+// newTidier returns a tidier, which sets GOGC if eager is set.
+func newTidier(eager bool) *tidier {
+	t := &tidier{make(chan struct{}, 1), func(int) {}}
+	if eager {
+		t.collect = func(percent int) { debug.SetGCPercent(percent) }
+	}
+	return t
+}
+
+// later schedules a release of memory for when no large change has come for a while.
+func (t *tidier) later() {
+	select {
+	case t.untidy <- struct{}{}:
+	default:
+	}
+}
+
+// run releases memory until ctx ends.
+func (t *tidier) run(ctx context.Context) {
+	quiet := time.NewTimer(tidyAfter)
+	quiet.Stop()
+	t.collect(garbageAtRest)
+	for busy := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.untidy:
+			if !busy { // each setting stops the world
+				busy = true
+				t.collect(garbageBusy)
+			}
+			quiet.Reset(tidyAfter)
+		case <-quiet.C:
+			busy = false
+			t.collect(garbageAtRest)
+			// Each collection halves stacks that are not used, and sync.Pools are only emptied
+			// by the second one.
+			runtime.GC()
+			runtime.GC()
+			debug.FreeOSMemory()
+		}
+	}
 }

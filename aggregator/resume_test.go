@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -121,7 +121,7 @@ func TestAWatchContinuesFromEventsThatAreNotInMemory(t *testing.T) {
 	l.settled()
 	token := l.token(&pb.WatchOwnersRequest{})
 	want := make(map[string]int)
-	for i := range uint32(bus.Size + 200) {
+	for i := range uint32(live.BusSize + 200) {
 		address := netip.AddrFrom4([4]byte{10, 245, byte(i >> 8), byte(i)}).String()
 		want[address] = 1
 		if a.send(podVeth(3+i, "pod", address)); i%100 == 0 {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ipwitness/ipwitness/aggregator/bus"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -198,7 +198,7 @@ func TestWatchSendsChangesDuringTheWalk(t *testing.T) {
 		if err := <-done; status.Code(err) != codes.Canceled || !complete {
 			t.Fatalf("seed %d: after %d messages: %v", seed, sent, err)
 		}
-		if changes < 2*bus.Size {
+		if changes < 2*live.BusSize {
 			t.Fatalf("seed %d: only %d changes were made: the test has no effect", seed, changes)
 		}
 		want := map[string]*pb.Owner{}

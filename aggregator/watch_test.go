@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/bus"
-	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/live"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -106,7 +106,7 @@ func TestWatchResumes(t *testing.T) {
 		}
 		w.cancel()
 		synctest.Wait()
-		time.Sleep(2 * bus.LingerFor)
+		time.Sleep(2 * live.LingerFor)
 		a.send(podVeth(4, "c", "10.244.0.7")).sync()
 		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
 		if got := w.until(pb.Watch_BOOKMARK); len(got) != 5 || got[0].GetType() != pb.Watch_LOST {
@@ -127,7 +127,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newIdleCore(t, slog.New(slog.DiscardHandler))
 		h := s.events.Conflicts
-		one := events.Event{Type: updated, Node: &pb.Node{}}
+		one := live.Event{Type: updated, Node: &pb.Node{}}
 		gate, sent := make(chan struct{}), 0
 		var got []string
 		ctx, cancel := context.WithCancel(t.Context())
@@ -152,7 +152,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 		synctest.Wait()
 		h.Publish(one)
 		synctest.Wait()
-		for range 3 * bus.Size {
+		for range 3 * live.BusSize {
 			h.Publish(one) // does not wait for the watcher
 		}
 		close(gate)
@@ -188,13 +188,13 @@ func TestWatchesSeeNodesThatTimedOut(t *testing.T) {
 	}
 	before := s.events.Owners.Revision()
 	come("n1")
-	if _, _, lost, _ := s.events.Owners.Since(before, bus.Latest, nil); lost == 0 {
+	if _, _, lost, _ := s.events.Owners.Since(before, live.Latest, nil); lost == 0 {
 		t.Error("nobody watches, and it is kept")
 	}
 	before = s.events.Owners.Revision()
 	s.events.Owners.Join()
 	come("n2")
-	published, _, _, _ := s.events.Owners.Since(before, bus.Latest, nil)
+	published, _, _, _ := s.events.Owners.Since(before, live.Latest, nil)
 	if len(published) != 1 || published[0].Type != nodeChanged || published[0].Node.GetName() != "n2" {
 		t.Errorf("the watch got %v, want node n2", published)
 	}

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
-	"github.com/ipwitness/ipwitness/aggregator/convert"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -63,7 +63,7 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 	if withCase {
 		copied = casefile.Copy(c)
 	}
-	out = convert.Explanation(s.Facts.Policy, s.Facts.Policy.Explain(c), s.Convert.Owner)
+	out = live.Explanation(s.Facts.Policy, s.Facts.Policy.Explain(c), s.Convert.Owner)
 	for _, one := range latestFirst(conflicts) {
 		out.Conflicts = append(out.Conflicts, s.Convert.Conflict(&one))
 	}
@@ -76,13 +76,13 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 // Of conflicts that were resolved before, it has only the course and the owners.
 func Judge(f *casefile.File) *pb.ExplainResponse {
 	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
-		return convert.CaseOwner(f.Policy, a, o, all)
+		return live.CaseOwner(f.Policy, a, o, all)
 	}
-	out := convert.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
+	out := live.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
 	judged := f.Policy.Judge(f.Case)
 	for _, c := range latestFirst(judged.Conflicts) {
 		text := explain.Conflict(f.Policy, &c)
-		out.Conflicts = append(out.Conflicts, convert.Conflict(&c, &text, convert.Owners(c.Address, c.Owners, owner)))
+		out.Conflicts = append(out.Conflicts, live.Conflict(&c, &text, live.Owners(c.Address, c.Owners, owner)))
 	}
 	for _, m := range f.Case.Conflicts {
 		if slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.ID == m.ID }) {
@@ -93,12 +93,12 @@ func Judge(f *casefile.File) *pb.ExplainResponse {
 				m.Phase, m.ResolvedAt = verdict.Resolved, over.At
 			}
 		}
-		c := convert.Course(f.Case.Address, &m.Identity, &m.Course)
+		c := live.Course(f.Case.Address, &m.Identity, &m.Course)
 		for _, member := range m.Owners {
 			if i := slices.IndexFunc(judged.Owners, func(o verdict.Owner) bool { return o.ID == member.ID }); i >= 0 {
 				c.Owners = append(c.Owners, owner(f.Case.Address, &judged.Owners[i], judged.Owners))
 			} else {
-				c.Owners = append(c.Owners, convert.Gone(f.Case.Address, &member))
+				c.Owners = append(c.Owners, live.Gone(f.Case.Address, &member))
 			}
 		}
 		c.Summary = explain.Remembered(f.Case.Address, &m)

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
-	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -150,14 +150,14 @@ func (f *conflictFilter) kind(phase verdict.Phase, cause string) bool {
 	return (f.phase == 0 || f.phase == phase) && (f.cause == "" || f.cause == cause)
 }
 
-func (f *conflictFilter) contest(c *events.Contest) bool {
+func (f *conflictFilter) contest(c *live.Contest) bool {
 	return f.kind(c.Phase, c.Cause) && f.within.has(c.Kind, c.Scope) &&
-		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h events.Holder) bool { return f.owner(&h.Owner, h.Node) }))
+		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h live.Holder) bool { return f.owner(&h.Owner, h.Node) }))
 }
 
 // event returns the type of an event as a subscriber with this filter sees it, and whether the
 // subscriber gets it.
-func (f *conflictFilter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
+func (f *conflictFilter) event(e *live.Event) (typ pb.Watch_Type, ok bool) {
 	if e.Conflict == nil {
 		return e.Type, true
 	}
@@ -259,7 +259,7 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 
 // event returns the type of an event as a subscriber with this filter sees it, and whether the
 // subscriber gets it.
-func (f *filter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
+func (f *filter) event(e *live.Event) (typ pb.Watch_Type, ok bool) {
 	if e.Owner == nil {
 		return e.Type, true
 	}
@@ -293,7 +293,7 @@ func newFindingFilter(q interface {
 }
 
 // finding reports whether a finding matches.
-func (f *findingFilter) finding(one events.Matter) bool {
+func (f *findingFilter) finding(one live.Matter) bool {
 	owned := func(by *filter) bool {
 		return slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return by.owner(&o, "") })
 	}
@@ -311,7 +311,7 @@ func (f *findingFilter) finding(one events.Matter) bool {
 
 // event returns the type of an event as a subscriber with this filter sees it, and whether the
 // subscriber gets it.
-func (f *findingFilter) event(e *events.Event) (typ pb.Watch_Type, ok bool) {
+func (f *findingFilter) event(e *live.Event) (typ pb.Watch_Type, ok bool) {
 	return change(e.Type, e.Found.Finding != nil && f.finding(e.Found), f.finding(e.Matter))
 }
 

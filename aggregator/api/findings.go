@@ -9,21 +9,21 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ipwitness/ipwitness/aggregator/events"
-	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // findingPlace is where a page of findings ends.
-type findingPlace findings.Place
+type findingPlace judge.FindingPlace
 
 func (p findingPlace) token() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(p.Kind + " " + p.Address + " " + p.ID))
 }
 
-func parseFindingPlace(token string) (p findings.Place, err error) {
+func parseFindingPlace(token string) (p judge.FindingPlace, err error) {
 	if token == "" {
 		return p, nil
 	}
@@ -32,21 +32,21 @@ func parseFindingPlace(token string) (p findings.Place, err error) {
 	if err != nil || len(parts) != 3 {
 		return p, ErrPageToken
 	}
-	return findings.Place{Kind: parts[0], Address: parts[1], ID: parts[2]}, nil
+	return judge.FindingPlace{Kind: parts[0], Address: parts[1], ID: parts[2]}, nil
 }
 
 // walkFindings returns a walk of the matching findings after a place.
-func (s *Service) walkFindings(f *findingFilter, from findings.Place) *walk[*findings.Found, *pb.Finding] {
-	if start := (findings.Place{Kind: f.kind}); from.Compare(start) < 0 {
+func (s *Service) walkFindings(f *findingFilter, from judge.FindingPlace) *walk[*judge.Found, *pb.Finding] {
+	if start := (judge.FindingPlace{Kind: f.kind}); from.Compare(start) < 0 {
 		from = start
 	}
-	return &walk[*findings.Found, *pb.Finding]{
-		facts: s.Facts, events: s.Events.Findings, less: (*findings.Found).Less, last: new(&findings.Found{Place: from}),
-		keys: func(last **findings.Found) iter.Seq[*findings.Found] {
-			return index.Until(s.Findings.InOrder().Snapshot().From(*last), func(one *findings.Found) bool { return f.kind != "" && one.Place.Kind != f.kind })
+	return &walk[*judge.Found, *pb.Finding]{
+		facts: s.Facts, events: s.Events.Findings, less: (*judge.Found).Less, last: new(&judge.Found{Place: from}),
+		keys: func(last **judge.Found) iter.Seq[*judge.Found] {
+			return index.Until(s.Findings.InOrder().Snapshot().From(*last), func(one *judge.Found) bool { return f.kind != "" && one.Place.Kind != f.kind })
 		},
-		read: func(one *findings.Found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
-			if now := s.Findings.Get(one.Place.ID); now != nil && now.Place == one.Place && f.finding(events.MatterOf(now.Finding)) {
+		read: func(one *judge.Found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
+			if now := s.Findings.Get(one.Place.ID); now != nil && now.Place == one.Place && f.finding(live.MatterOf(now.Finding)) {
 				into = append(into, item[*pb.Finding]{findingPlace(now.Place), s.Convert.Finding(now, false)})
 			}
 			return into, false
@@ -89,8 +89,8 @@ func (s *Service) GetFinding(_ context.Context, q *pb.GetFindingRequest) (*pb.Ge
 }
 
 // findingKey returns the place of the finding that an event is about.
-func findingKey(e *events.Event) *findings.Found {
-	return &findings.Found{Place: findings.PlaceOf(e.Matter.Finding)}
+func findingKey(e *live.Event) *judge.Found {
+	return &judge.Found{Place: judge.PlaceOf(e.Matter.Finding)}
 }
 
 // WatchFindings sends the current findings, then every change.
@@ -102,7 +102,7 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 	if err != nil {
 		return err
 	}
-	return serveWatch(stream, s, &watch[*findings.Found, *pb.Finding, pb.WatchFindingsResponse]{
+	return serveWatch(stream, s, &watch[*judge.Found, *pb.Finding, pb.WatchFindingsResponse]{
 		events: s.Events.Findings, send: stream.Send,
 		past: recorded[pb.WatchFindingsResponse]{
 			kind: pb.Event_FINDING, query: journal.Query{Kind: pb.Event_FINDING, Compare: seen(func(e *pb.Event) bool { return f.recorded(e.GetFinding()) })},
@@ -110,12 +110,12 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 				return &pb.WatchFindingsResponse{Type: e.GetType(), Finding: e.GetFinding()}
 			},
 		},
-		walk: func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },
+		walk: func() *walk[*judge.Found, *pb.Finding] { return s.walkFindings(&f, judge.FindingPlace{}) },
 		add: func(one item[*pb.Finding]) *pb.WatchFindingsResponse {
 			return &pb.WatchFindingsResponse{Type: pb.Watch_ADDED, Finding: one.it}
 		},
 		key: findingKey,
-		event: func(e *events.Event) *pb.WatchFindingsResponse {
+		event: func(e *live.Event) *pb.WatchFindingsResponse {
 			typ, ok := f.event(e)
 			if !ok {
 				return nil

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/shard"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -161,7 +161,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 // addressesFrom yields the addresses with owners, starting at first.
 func (s *Service) addressesFrom(first index.Address) iter.Seq[index.Address] {
 	return func(yield func(index.Address) bool) {
-		for p := range s.Shards.Places().From(shard.From(first)) {
+		for p := range s.Shards.Places().From(judge.From(first)) {
 			if !yield(p.Address()) {
 				return
 			}
@@ -231,7 +231,7 @@ func (s *Service) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.
 	defer s.Facts.RUnlock()
 	c := s.Shards.Conflicts.Get(q.GetId())
 	if c == nil {
-		return nil, acknowledge.NoConflict(q.GetId())
+		return nil, live.NoConflict(q.GetId())
 	}
 	return &pb.GetConflictResponse{Conflict: s.Convert.Conflict(c)}, nil
 }

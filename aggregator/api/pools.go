@@ -6,19 +6,19 @@ import (
 	"iter"
 	"strings"
 
-	"github.com/ipwitness/ipwitness/aggregator/convert"
-	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // poolPlace is where a page of pools ends.
-type poolPlace findings.PoolPlace
+type poolPlace judge.PoolPlace
 
 func (p poolPlace) token() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(p.IPAM + "\n" + p.Node + "\n" + p.Name))
 }
 
-func parsePoolPlace(token string) (p findings.PoolPlace, err error) {
+func parsePoolPlace(token string) (p judge.PoolPlace, err error) {
 	if token == "" {
 		return p, nil
 	}
@@ -27,21 +27,21 @@ func parsePoolPlace(token string) (p findings.PoolPlace, err error) {
 	if err != nil || len(parts) != 3 {
 		return p, ErrPageToken
 	}
-	return findings.PoolPlace{IPAM: parts[0], Node: parts[1], Name: parts[2]}, nil
+	return judge.PoolPlace{IPAM: parts[0], Node: parts[1], Name: parts[2]}, nil
 }
 
 // walkPools returns a walk of the pools after a place, with their use over time if history is set.
-func (s *Service) walkPools(from findings.PoolPlace, history bool) *walk[findings.PoolPlace, *pb.Pool] {
-	return &walk[findings.PoolPlace, *pb.Pool]{
-		facts: s.Facts, less: findings.PoolPlace.Less, last: &from,
-		keys: func(last *findings.PoolPlace) iter.Seq[findings.PoolPlace] {
+func (s *Service) walkPools(from judge.PoolPlace, history bool) *walk[judge.PoolPlace, *pb.Pool] {
+	return &walk[judge.PoolPlace, *pb.Pool]{
+		facts: s.Facts, less: judge.PoolPlace.Less, last: &from,
+		keys: func(last *judge.PoolPlace) iter.Seq[judge.PoolPlace] {
 			return s.Findings.Pools.InOrder().Snapshot().From(*last)
 		},
-		read: func(at findings.PoolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
+		read: func(at judge.PoolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
 			if !at.Pool.Ended {
-				one := convert.Pool(&at.Pool.Rec, s.Findings.Pools.Use(at.Pool))
+				one := live.Pool(&at.Pool.Rec, s.Findings.Pools.Use(at.Pool))
 				if history {
-					one.History = convert.PoolHistory(s.Findings.Pools.History(at.Pool))
+					one.History = live.PoolHistory(s.Findings.Pools.History(at.Pool))
 				}
 				into = append(into, item[*pb.Pool]{poolPlace(at), one})
 			}

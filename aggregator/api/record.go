@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/events"
-	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -135,7 +135,7 @@ func (s *Service) recordOwners(ctx context.Context) error {
 				return r.feed.Present(&journal.Change{At: s.now(), Type: pb.Watch_ADDED, ID: o.at.(place).id, Owner: o.it})
 			}))
 		},
-		event: func(e *events.Event) *step {
+		event: func(e *live.Event) *step {
 			if e.Owner == nil {
 				return new(step(r.passed))
 			}
@@ -161,7 +161,7 @@ func (s *Service) recordConflicts(ctx context.Context) error {
 				return r.feed.Present(&journal.Change{At: s.now(), Type: pb.Watch_ADDED, Conflict: c.it})
 			}))
 		},
-		event: func(e *events.Event) *step {
+		event: func(e *live.Event) *step {
 			return new(step(func() error {
 				if e.Node != nil {
 					return errors.Join(nodes.Changed(&journal.Change{At: e.At.Time(), Type: pb.Watch_UPDATED, Node: e.Node}), r.passed())
@@ -192,16 +192,16 @@ func (s *Service) recordNodes(feed journal.Feed) error {
 func (s *Service) recordFindings(ctx context.Context) error {
 	f := findingFilter{}
 	r := &recording{feed: s.Journal.Feed(pb.Event_FINDING)}
-	return record(ctx, s, r, &watch[*findings.Found, *pb.Finding, step]{
+	return record(ctx, s, r, &watch[*judge.Found, *pb.Finding, step]{
 		events: s.Events.Findings,
-		walk:   func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },
+		walk:   func() *walk[*judge.Found, *pb.Finding] { return s.walkFindings(&f, judge.FindingPlace{}) },
 		key:    findingKey,
 		add: func(one item[*pb.Finding]) *step {
 			return new(step(func() error {
 				return r.feed.Present(&journal.Change{At: s.now(), Type: pb.Watch_ADDED, Finding: one.it})
 			}))
 		},
-		event: func(e *events.Event) *step {
+		event: func(e *live.Event) *step {
 			return new(step(func() error {
 				return r.feed.Changed(&journal.Change{At: e.At.Time(), Type: e.Type, Finding: e.Finding, Revision: *r.reached})
 			}))

@@ -5,15 +5,13 @@ package api
 import (
 	"sync/atomic"
 
-	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
-	"github.com/ipwitness/ipwitness/aggregator/convert"
-	"github.com/ipwitness/ipwitness/aggregator/coverage"
-	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/live"
+
 	"github.com/ipwitness/ipwitness/aggregator/facts"
-	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
-	"github.com/ipwitness/ipwitness/aggregator/shard"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -22,13 +20,13 @@ import (
 type Service struct {
 	pb.UnimplementedWitnessServiceServer
 	Facts            *facts.Facts
-	Shards           *shard.Shards
+	Shards           *judge.Shards
 	Kubernetes       *kube.Cluster
-	Findings         *findings.Findings
-	Acknowledgements *acknowledge.Acknowledgements
-	Coverage         *coverage.Coverage
-	Convert          *convert.Converter
-	Events           *events.Events
+	Findings         *judge.Findings
+	Acknowledgements *live.Acknowledgements
+	Coverage         *live.Coverage
+	Convert          *live.Converter
+	Events           *live.Events
 	Journal          *journal.Journal
 	// EventWatches and NodeWatches are the numbers of watches of events and of nodes.
 	EventWatches, NodeWatches atomic.Int64

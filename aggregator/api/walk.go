@@ -6,8 +6,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 type walk[K, T any] struct {
 	facts *facts.Facts
 	// events is the bus of the events that change the items, or nil if there is none.
-	events *events.Bus
+	events *live.Bus
 	// keys yields the keys from a key on, or all keys if from is nil. It may yield from again.
 	keys func(from *K) iter.Seq[K]
 	less func(a, b K) bool

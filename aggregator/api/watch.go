@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
-	"github.com/ipwitness/ipwitness/aggregator/bus"
-	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/live"
+
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -25,7 +25,7 @@ const bookmarkEvery = 15 * time.Second
 // watch is one subscriber and its messages. K and T are the types of keys and items of its walk, and
 // M is the type of its messages.
 type watch[K, T, M any] struct {
-	events *events.Bus
+	events *live.Bus
 	send   func(*M) error
 	// flush is called when there is nothing more to send for now.
 	flush func() error
@@ -34,8 +34,8 @@ type watch[K, T, M any] struct {
 	add  func(item[T]) *M
 	// key returns the key of the item that an event is about. event returns its message, or nil to
 	// skip the event.
-	key   func(*events.Event) K
-	event func(*events.Event) *M
+	key   func(*live.Event) K
+	event func(*live.Event) *M
 	// bookmark returns a message with the resume token and the coverage of the state that was sent.
 	// lost returns a message with the number of lost events.
 	bookmark func(token string, coverage *pb.Coverage) *M
@@ -51,7 +51,7 @@ type watch[K, T, M any] struct {
 	// covered is the coverage that was sent last. doubtful is set if a node has changed since.
 	covered  *pb.Coverage
 	doubtful bool
-	some     []events.Event
+	some     []live.Event
 }
 
 // WatchOwners sends the current owners, then every change.
@@ -79,7 +79,7 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 			return &pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o.it}
 		},
 		key: ownerKey,
-		event: func(e *events.Event) *pb.WatchOwnersResponse {
+		event: func(e *live.Event) *pb.WatchOwnersResponse {
 			typ, ok := f.event(e)
 			if !ok {
 				return nil
@@ -96,7 +96,7 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 }
 
 // ownerKey returns the address of the owner that an event is about.
-func ownerKey(e *events.Event) index.Address { return index.AddressOf(e.Address) }
+func ownerKey(e *live.Event) index.Address { return index.AddressOf(e.Address) }
 
 // WatchConflicts sends the active conflicts, then every change.
 func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
@@ -125,7 +125,7 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 			return &pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c.it}
 		},
 		key: conflictKey,
-		event: func(e *events.Event) *pb.WatchConflictsResponse {
+		event: func(e *live.Event) *pb.WatchConflictsResponse {
 			typ, ok := f.event(e)
 			if !ok {
 				return nil
@@ -142,7 +142,7 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 }
 
 // conflictKey returns the place of the conflict that an event is about.
-func conflictKey(e *events.Event) place { return place{e.Address, e.Conflict.GetId()} }
+func conflictKey(e *live.Event) place { return place{e.Address, e.Conflict.GetId()} }
 
 // serveWatch serves a subscriber until it leaves, one Send blocks for too long, or the aggregator
 // stops.
@@ -198,7 +198,7 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 	for err == nil {
 		var lost uint64
 		var changed <-chan struct{}
-		if next, lost, changed, err = w.pass(next, bus.Latest, nil); err != nil {
+		if next, lost, changed, err = w.pass(next, live.Latest, nil); err != nil {
 			break
 		}
 		if lost > 0 {

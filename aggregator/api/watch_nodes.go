@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/bus"
-	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/live"
+
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -35,7 +35,7 @@ type nodeWatch struct {
 
 	// next is the revision after the last published event that was looked at.
 	next uint64
-	some []events.Event
+	some []live.Event
 	// sent has the nodes that were sent, by name.
 	sent map[string]sentNode
 	seed maphash.Seed
@@ -249,12 +249,12 @@ func sameSituation(a, b *pb.WatchNodesResponse) bool {
 
 // await waits until the change of a node is published, or until it is time to look for other changes.
 func (w *nodeWatch) await(ctx context.Context, look <-chan time.Time) error {
-	isNode := func(e events.Event) bool { return e.Node != nil }
+	isNode := func(e live.Event) bool { return e.Node != nil }
 	for {
 		var lost uint64
 		var changed <-chan struct{}
 		clear(w.some)
-		w.some, w.next, lost, changed = w.s.Events.Conflicts.Since(w.next, bus.Latest, w.some[:0])
+		w.some, w.next, lost, changed = w.s.Events.Conflicts.Since(w.next, live.Latest, w.some[:0])
 		if lost > 0 || slices.ContainsFunc(w.some, isNode) {
 			return nil
 		}

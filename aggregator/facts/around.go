@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/topology"
+
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -62,7 +62,7 @@ func (b *Builder) stitches() (all []verdict.Stitch) {
 }
 
 // linkRecord returns the record of a link of the topology.
-func (f *reader) linkRecord(j *topology.Link) *verdict.Link {
+func (f *reader) linkRecord(j *Link) *verdict.Link {
 	n, l := f.linkOf(j)
 	return n.fillLink(l, new(verdict.Link))
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/topology"
+
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -312,7 +312,7 @@ func (b *Builder) addStations() {
 		copy(m.bytes[:], claim.MAC)
 		for n, i := range f.holdersOf(m.bytes) {
 			j := n.joints[n.interfaces.at(i).link]
-			if j.Domain(topology.BySight) != claim.Link.Domain || slices.Contains(found, refOf(n.number, i)) || slices.Contains(looked, station{n, m}) {
+			if j.Domain(BySight) != claim.Link.Domain || slices.Contains(found, refOf(n.number, i)) || slices.Contains(looked, station{n, m}) {
 				continue
 			}
 			found = append(found, refOf(n.number, i))

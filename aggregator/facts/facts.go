@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/topology"
+
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -84,7 +84,7 @@ type Facts struct {
 	mu sync.RWMutex
 	*registry
 	addresses *refs[index.Address] // the first claim of each node
-	topology  *topology.Topology
+	topology  *Topology
 	queues    []*Queue
 	// batch is the batch of the current piece. disputes has the nodes whose disputed addresses must
 	// be judged again after the piece.
@@ -123,7 +123,7 @@ func New(cfg Config) *Facts {
 	f.parts = parts{
 		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
 	}
-	f.topology = topology.New(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
+	f.topology = NewTopology(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
 	f.scratch = f.Builder()
 	for range cfg.Queues {
 		f.queues = append(f.queues, newQueue())

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/topology"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -68,7 +67,7 @@ type Node struct {
 	// due is when the node times out or is forgotten; 0 for never.
 	due verdict.Stamp
 	// joints are the node's links in the topology.
-	joints map[uint32]*topology.Link
+	joints map[uint32]*Link
 	// writer is held during a change of the node that takes several pieces.
 	writer sync.Mutex
 }

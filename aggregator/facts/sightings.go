@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ipwitness/ipwitness/aggregator/topology"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -115,7 +114,7 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 
 // touchOn touches the addresses that are claimed with a hardware address of a node by the nodes of
 // links.
-func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
+func (f *sharing) touchOn(links iter.Seq[*Link], n *Node, m mac) {
 	if m.identifiesOne() { // there may be thousands of links, but few nodes have claims with this MAC
 		for r := range f.sharing.seen.all(m.bytes) {
 			if other := f.nodes[r.node()]; other.isOn(links) {
@@ -138,7 +137,7 @@ func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
 }
 
 // isOn reports whether one of some links is a link of the node.
-func (n *Node) isOn(links iter.Seq[*topology.Link]) bool {
+func (n *Node) isOn(links iter.Seq[*Link]) bool {
 	for _, j := range n.joints {
 		if contains(links, j) {
 			return true
@@ -147,7 +146,7 @@ func (n *Node) isOn(links iter.Seq[*topology.Link]) bool {
 	return false
 }
 
-func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
+func contains(links iter.Seq[*Link], one *Link) bool {
 	for l := range links {
 		if l == one {
 			return true
@@ -183,15 +182,15 @@ func (f *sharing) unlistNamed(n *Node, at uint32) {
 }
 
 // joint returns the link of a node in the topology, and adds it if necessary.
-func (n *Node) joint(l uint32) *topology.Link {
+func (n *Node) joint(l uint32) *Link {
 	if j := n.joints[l]; j != nil {
 		return j
 	}
 	if n.joints == nil {
-		n.joints = make(map[uint32]*topology.Link)
+		n.joints = make(map[uint32]*Link)
 	}
 	n.links.at(l).flags.set(joined, true)
-	j := &topology.Link{Node: n.Rec, Name: n.texts.get(n.links.at(l).name)}
+	j := &Link{Node: n.Rec, Name: n.texts.get(n.links.at(l).name)}
 	n.joints[l] = j
 	return j
 }
@@ -203,13 +202,13 @@ func (f *sharing) leaveDomains(n *Node, l uint32) {
 }
 
 // linkRenaming touches everything on a link before its domain is renamed.
-func (f *sharing) linkRenaming(j *topology.Link) {
+func (f *sharing) linkRenaming(j *Link) {
 	f.touchLink(f.linkOf(j))
 }
 
 // linkOf returns the node and link of a link that is in a domain. Links leave their domains before
 // they end.
-func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
+func (f *sharing) linkOf(j *Link) (*Node, uint32) {
 	n := f.byID[IDOf(j.Node)]
 	return n, n.link(j.Name)
 }
@@ -218,7 +217,7 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 // claimed with its hardware addresses on the links that will be in the same domain. It does not
 // re-examine old frames: a domain does not change what they show, and they would only keep the
 // links joined for longer.
-func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
+func (f *sharing) linkChanging(j *Link, with []*Link) {
 	n, l := f.linkOf(j)
 	f.touchLink(n, l)
 	for i := range n.interfaces.all {
@@ -352,6 +351,6 @@ func (f *sharing) belongs(n *Node, c uint32) bool {
 
 // SharedMACs returns the number of MACs whose frames may be seen by several nodes, and the
 // topology. The caller holds the lock.
-func (f *sharing) SharedMACs() (macs int, t *topology.Topology) {
+func (f *sharing) SharedMACs() (macs int, t *Topology) {
 	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
 }

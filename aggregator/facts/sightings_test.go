@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/topology"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
@@ -156,7 +155,7 @@ func TestFramesThatProveNoLink(t *testing.T) {
 		test.change(s, home, by, frame.Claims[0])
 		by.report(frame)
 		_, t1 := s.SharedMACs()
-		if joins := t1.Domains(topology.BySight) > 0; joins != test.joins {
+		if joins := t1.Domains(BySight) > 0; joins != test.joins {
 			t.Errorf("%s: got joined %t, want %t", test.name, joins, test.joins)
 		} else if got := s.domains("10.0.0.1"); joins && !slices.Contains(got, "n1 n1/eth0 -") {
 			t.Errorf("%s: got domains %q, want the link of the address joined", test.name, got)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/topology"
+
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -51,7 +51,7 @@ func (n *Node) fillLink(l uint32, out *verdict.Link) *verdict.Link {
 	*out = verdict.Link{Node: n.Rec, Name: n.texts.get(one.name), Kind: one.kind, Routed: one.flags.has(routed)}
 	if one.flags.has(joined) {
 		j := n.joints[l]
-		out.Domain, out.Proven = j.Domain(topology.BySight), j.Domain(topology.ByProof)
+		out.Domain, out.Proven = j.Domain(BySight), j.Domain(ByProof)
 	}
 	return out
 }

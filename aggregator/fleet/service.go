@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -113,7 +113,7 @@ func (s *Service) GetConflict(ctx context.Context, q *pb.GetConflictRequest) (*p
 	}
 	e, err := s.find(ctx, pb.Event_CONFLICT, sel, func(e *pb.Event) bool { return e.GetConflict().GetId() == q.GetId() })
 	if err == nil && e == nil {
-		err = acknowledge.NoConflict(q.GetId())
+		err = live.NoConflict(q.GetId())
 	}
 	return &pb.GetConflictResponse{Conflict: e.GetConflict()}, err
 }

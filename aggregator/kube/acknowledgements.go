@@ -29,7 +29,7 @@ const (
 	// maxAcknowledgements is the maximum number of acknowledgements.
 	maxAcknowledgements = 10000
 	// maxReason is the maximum length of a reason in bytes, and longest the longest duration of an
-	// acknowledgement, as in package acknowledge.
+	// acknowledgement, as in package live.
 	maxReason = 1024
 	longest   = 366 * 24 * time.Hour
 	// mostAhead is how far the clock of the replica that wrote an acknowledgement may be ahead.

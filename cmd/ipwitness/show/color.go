@@ -6,15 +6,15 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A Tone is the meaning of a colour. A coloured word says the same without its colour.
-type Tone int
+// tone is the meaning of a colour. A coloured word says the same without its colour.
+type tone int
 
 const (
-	PlainTone Tone = iota
-	BadTone        // somebody has to act
-	WarnTone       // somebody should look
-	GoodTone       // it is over
-	DimTone
+	plainTone tone = iota
+	badTone        // somebody has to act
+	warnTone       // somebody should look
+	goodTone       // it is over
+	dimTone
 )
 
 // painter adds colours if it is true.
@@ -34,84 +34,84 @@ func (p painter) green(s string) string  { return p.with("32", s) }
 func (p painter) yellow(s string) string { return p.with("33", s) }
 
 // tone colours a text. Red is bold, so that it differs from green without colours, too.
-func (p painter) tone(t Tone, s string) string {
+func (p painter) tone(t tone, s string) string {
 	switch t {
-	case BadTone:
+	case badTone:
 		return p.red(s)
-	case WarnTone:
+	case warnTone:
 		return p.yellow(s)
-	case GoodTone:
+	case goodTone:
 		return p.green(s)
-	case DimTone:
+	case dimTone:
 		return p.dim(s)
 	}
 	return s
 }
 
 // conflictTone returns the tone of the state of a conflict. An acknowledged conflict needs no action.
-func conflictTone(c *pb.Conflict) Tone {
+func conflictTone(c *pb.Conflict) tone {
 	switch {
 	case c.GetState() == pb.Conflict_RESOLVED:
-		return GoodTone
+		return goodTone
 	case c.GetAcknowledgement() != nil:
-		return DimTone
+		return dimTone
 	case c.GetState() == pb.Conflict_CONFIRMED:
-		return BadTone
+		return badTone
 	}
-	return WarnTone
+	return warnTone
 }
 
 // ownerTone returns the tone of the state of an owner.
-func ownerTone(o *pb.Owner) Tone {
+func ownerTone(o *pb.Owner) tone {
 	if o.GetState() == pb.Owner_LIVE {
-		return PlainTone
+		return plainTone
 	}
-	return WarnTone
+	return warnTone
 }
 
 // findingTone returns the tone of the severity of a finding.
-func findingTone(f *pb.Finding) Tone {
+func findingTone(f *pb.Finding) tone {
 	switch f.GetSeverity() {
 	case pb.Finding_CRITICAL:
-		return BadTone
+		return badTone
 	case pb.Finding_WARNING:
-		return WarnTone
+		return warnTone
 	}
-	return PlainTone
+	return plainTone
 }
 
 // nodeTone returns the tone of the state of a node.
-func nodeTone(n *pb.Node) Tone {
+func nodeTone(n *pb.Node) tone {
 	if n.GetState() == pb.Node_LIVE {
-		return PlainTone
+		return plainTone
 	}
-	return BadTone
+	return badTone
 }
 
 // clusterTone returns the tone of the state of a cluster.
-func clusterTone(c *pb.Cluster) Tone {
+func clusterTone(c *pb.Cluster) tone {
 	if c.GetState() == pb.Cluster_LIVE {
-		return PlainTone
+		return plainTone
 	}
-	return BadTone
+	return badTone
 }
 
 // poolTone returns the tone of the state of a pool.
-func poolTone(p *pb.Pool) Tone {
+func poolTone(p *pb.Pool) tone {
 	switch p.GetState() {
 	case pb.Pool_KNOWN, pb.Pool_READING:
-		return PlainTone
+		return plainTone
 	case pb.Pool_MISSING, pb.Pool_UNREADABLE:
-		return BadTone
+		return badTone
 	}
-	return WarnTone
+	return warnTone
 }
 
 // eventTone returns the tone of the state of the item of an event.
-func eventTone(e *pb.Event) Tone {
+func eventTone(e *pb.Event) tone {
 	switch {
 	case e.GetType() == pb.Watch_REMOVED:
-		return PlainTone
+		return plainTone
 	case e.GetOwner() != nil:
 		return ownerTone(e.GetOwner())
 	case e.GetConflict() != nil:
@@ -121,11 +121,11 @@ func eventTone(e *pb.Event) Tone {
 	case e.GetNode() != nil:
 		return nodeTone(e.GetNode())
 	}
-	return PlainTone
+	return plainTone
 }
 
 // tint colours the first occurrence of a word in a text.
-func (p painter) tint(t Tone, word, text string) string {
+func (p painter) tint(t tone, word, text string) string {
 	if word == "" {
 		return text
 	}

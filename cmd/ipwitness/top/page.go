@@ -44,12 +44,12 @@ func text(write func(*bytes.Buffer) error) (string, error) {
 	return b.String(), err
 }
 
-func conflictPage(s *Server, r *pb.Conflict) *page {
+func conflictPage(s *Server, r *conflictRow) *page {
 	return &page{
-		title:   "Conflict of " + r.GetAddress(),
-		address: r.GetAddress(),
+		title:   "Conflict of " + r.address,
+		address: r.address,
 		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			c, err := s.Conflict(ctx, r.GetId())
+			c, err := s.Conflict(ctx, r.id)
 			if err != nil {
 				return "", err
 			}
@@ -58,12 +58,12 @@ func conflictPage(s *Server, r *pb.Conflict) *page {
 	}
 }
 
-func findingPage(s *Server, r *pb.Finding) *page {
+func findingPage(s *Server, r *findingRow) *page {
 	return &page{
-		title:   "Finding " + r.GetKind(),
-		address: r.GetAddress(),
+		title:   "Finding " + r.kind,
+		address: r.address,
 		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			f, err := s.Finding(ctx, r.GetId())
+			f, err := s.Finding(ctx, r.id)
 			if err != nil {
 				return "", err
 			}

@@ -6,7 +6,6 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
 // ellipsis stands for the part of a word that does not fit.
@@ -112,12 +111,16 @@ func wrapAll(paragraphs []string, columns int) (lines []string) {
 }
 
 // A tone is the meaning of a text, which decides its colour.
-type tone = show.Tone
+type tone int
 
 const (
-	plain, bad, warn, good, dim = show.PlainTone, show.BadTone, show.WarnTone, show.GoodTone, show.DimTone
-	strong                      = dim + 1
-	chosen                      = dim + 2 // the line under the cursor
+	plain tone = iota
+	bad
+	warn
+	good
+	dim
+	strong
+	chosen // the line under the cursor
 )
 
 // A painter makes text bold or coloured. Without colours, it uses only bold, faint and reverse video.

@@ -1,0 +1,118 @@
+package facts
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// TestDomainsAreWhatFramesOfTwoGenerationsConnect adds frames, ends links and begins generations at
+// random, and compares the domains with those of a simple graph search. It also checks that each
+// change of a link's domain is announced before it happens.
+func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		notified := map[*Link]bool{}
+		s := NewTopology(time.Minute, func(l *Link, _ []*Link) { notified[l] = true }, func(*Link) {})
+		const count = 8
+		var links []*Link
+		for i := range count {
+			links = append(links, &Link{Node: &verdict.Node{Boot: fmt.Sprint("boot", i), Netns: "1", Name: fmt.Sprint("n", i)}, Name: "eth0"})
+		}
+		var frames [2][][2]*Link // of the current and the previous generation
+		for step := range 80 {
+			before := map[*Link][layers]*domain{}
+			for _, l := range links {
+				before[l] = [layers]*domain{l.domain(BySight), l.domain(ByProof)}
+			}
+			clear(notified)
+			switch a, b := r.IntN(count), r.IntN(count); r.IntN(10) {
+			case 0:
+				s.Rotate(1)
+				frames[1], frames[0] = frames[0], nil
+			case 1:
+				s.Leave(links[a])
+				links[a].Ended = true
+				links[a] = &Link{Node: links[a].Node, Name: "eth0"}
+			default:
+				if a != b {
+					s.Sighted(links[a], links[b], "\x02\x00\x00\x00\x00\x01", 1, 1)
+					frames[0] = append(frames[0], [2]*Link{links[a], links[b]})
+				}
+			}
+			for l, was := range before {
+				if now := [layers]*domain{l.domain(BySight), l.domain(ByProof)}; now != was && !notified[l] {
+					t.Fatalf("seed %d, step %d: the domain of %s changed without a notification", seed, step, l.Node.Name)
+				}
+			}
+			edges := [layers][][2]*Link{BySight: slices.Concat(frames[0], frames[1])}
+			for _, generation := range frames {
+				for _, f := range generation {
+					if slices.Contains(generation, [2]*Link{f[1], f[0]}) {
+						edges[ByProof] = append(edges[ByProof], f)
+					}
+				}
+			}
+			for y, edges := range edges {
+				y := Layer(y)
+				for _, a := range links {
+					for _, b := range links {
+						want := a != b && connected(edges, a, b)
+						if got := a != b && a.domain(y) != nil && a.domain(y) == b.domain(y); got != want {
+							t.Fatalf("seed %d, step %d, layer %d: %s and %s are one: got %v, want %v", seed, step, y, a.Node.Name, b.Node.Name, got, want)
+						}
+					}
+					if d := a.domain(y); (d == nil) != (a.Domain(y) == nil) || d != nil && (d.rec != a.Domain(y) || !slices.Contains(d.links, a)) {
+						t.Fatalf("seed %d, step %d, layer %d: %s does not have the record of its domain", seed, step, y, a.Node.Name)
+					}
+				}
+				for d := range s.domains[y] {
+					first := slices.MinFunc(d.links, compare)
+					if len(d.links) < 2 || d.layer != y || d.rec.Node != first.Node || d.rec.Name != first.Name {
+						t.Fatalf("seed %d, step %d, layer %d: domain %v of %d links is not named by its first", seed, step, y, d.rec, len(d.links))
+					}
+				}
+			}
+		}
+	}
+}
+
+func connected(edges [][2]*Link, from, to *Link) bool {
+	reached := []*Link{from}
+	for i := 0; i < len(reached); i++ {
+		for _, e := range edges {
+			for k := range e {
+				if e[k] == reached[i] && !slices.Contains(reached, e[1-k]) {
+					reached = append(reached, e[1-k])
+				}
+			}
+		}
+	}
+	return slices.Contains(reached, to)
+}
+
+func BenchmarkRotate(b *testing.B) {
+	for _, n := range []int{1000, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := NewTopology(time.Minute, func(*Link, []*Link) {}, func(*Link) {})
+			var links []*Link
+			for i := range n {
+				links = append(links, &Link{Node: &verdict.Node{Boot: fmt.Sprint("boot", i), Netns: "1", Name: fmt.Sprint("n", i)}, Name: "eth0"})
+			}
+			for b.Loop() {
+				b.StopTimer()
+				s.present = [layers][]stitch{}
+				for i := 1; i < n; i++ { // the first node and every other node see frames of each other
+					s.Sighted(links[0], links[i], "", 1, 1)
+					s.Sighted(links[i], links[0], "", 1, 1)
+				}
+				b.StartTimer()
+				s.Rotate(1)
+			}
+		})
+	}
+}

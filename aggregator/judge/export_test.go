@@ -1,0 +1,13 @@
+package judge
+
+// Kept returns the number of entries and of conflicts to forget, of timers, and of places in the
+// list of conflicts.
+func (s *Shards) Kept() (entries, timers, conflicts int) {
+	for _, w := range s.workers {
+		w.asideMu.Lock() // the goroutine takes it before it accesses either
+		entries += len(w.entries) + len(w.forget)
+		timers += len(w.timers)
+		w.asideMu.Unlock()
+	}
+	return entries, timers, s.Conflicts.order.Len()
+}

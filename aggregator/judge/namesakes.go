@@ -1,0 +1,117 @@
+package judge
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Names tracks connected nodes by name. It is guarded by the lock of the facts.
+type Names struct {
+	facts     *facts.Facts
+	publisher *Publisher
+	byName    map[string][]*facts.Node
+	// called is the name under which each node is listed in byName.
+	called map[*facts.Node]string
+	// found is true for nodes that are known to share their name, and false for nodes that were
+	// pinged to find out: after a reboot, the previous stream of a node may stay open for a while
+	// and is not a second node.
+	found map[*facts.Node]bool
+}
+
+func newNames(f *facts.Facts, publisher *Publisher) *Names {
+	return &Names{facts: f, publisher: publisher, byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool)}
+}
+
+// Check checks whether a node shares its name with another one. It must be called after the node
+// connected, disconnected or was renamed.
+func (names *Names) Check(n *facts.Node) {
+	live := n.Peer != nil && !n.Rec.Unheard
+	before, was := names.called[n]
+	if was && (!live || before != n.Name) {
+		delete(names.called, n)
+		delete(names.found, n)
+		names.byName[before] = slices.DeleteFunc(names.byName[before], func(other *facts.Node) bool { return other == n })
+		names.check(before)
+		was = false
+	}
+	if !live {
+		return
+	}
+	if !was {
+		names.called[n] = n.Name
+		names.byName[n.Name] = append(names.byName[n.Name], n)
+	}
+	names.check(n.Name)
+}
+
+// Answered records that the agent of a node has just answered.
+func (names *Names) Answered(n *facts.Node) {
+	n.LastHeard = names.facts.Clock()
+	if found, ok := names.found[n]; ok && !found {
+		names.Check(n)
+	}
+}
+
+// check updates the finding about connected nodes that share a name.
+func (names *Names) check(name string) {
+	nodes := names.byName[name]
+	if len(nodes) == 0 {
+		delete(names.byName, name)
+	}
+	var newest verdict.Stamp
+	for _, n := range nodes {
+		newest = max(newest, n.ConnectedAt)
+	}
+	var sure []*facts.Node
+	for _, n := range nodes {
+		if names.found[n] || n.LastHeard >= newest {
+			sure = append(sure, n)
+		} else {
+			names.found[n] = false
+			n.Peer.Ping(names.facts.Clock())
+		}
+	}
+	id := audit.NamesID(names.facts.Policy, name)
+	if len(sure) < 2 {
+		for _, n := range sure {
+			delete(names.found, n)
+		}
+		names.publisher.End(id, false)
+		return
+	}
+	for _, n := range sure {
+		names.found[n] = true
+	}
+	f := audit.Names(names.facts.Policy, name, machines(sure))
+	names.publisher.Publish(&f)
+}
+
+// machines returns nodes in the form in which a finding lists them.
+func machines(nodes []*facts.Node) (list []verdict.Machine) {
+	for _, n := range nodes {
+		list = append(list, verdict.Machine{
+			Name: n.Rec.Name, Boot: n.ID.Boot, Netns: n.ID.Netns, Kernel: n.Kernel, Version: n.Version, Since: n.ConnectedAt,
+		})
+	}
+	return list
+}
+
+// Shared reports whether a node shares its name. The caller holds the facts.
+func (names *Names) Shared(n *facts.Node) bool { return names.found[n] }
+
+// Others returns the names of the other nodes with the same name as a node, and the ID of the
+// finding about them. The caller holds the facts.
+func (names *Names) Others(n *facts.Node) (others []string, id string) {
+	id = audit.NamesID(names.facts.Policy, n.Name)
+	if f := names.publisher.finding(id); f != nil {
+		for _, m := range f.Namesakes.Machines {
+			if m.Name != n.Rec.Name {
+				others = append(others, m.Name)
+			}
+		}
+	}
+	return others, id
+}

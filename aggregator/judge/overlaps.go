@@ -1,0 +1,195 @@
+package judge
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Overlaps finds address ranges that overlap, on one node or across the cluster.
+type Overlaps struct {
+	facts     *facts.Facts
+	kube      *kube.Cluster // nil if the API is not used
+	publisher *Publisher
+	wake      chan struct{}
+
+	mu sync.Mutex
+	// at is when ranges are compared next; 0 for never.
+	at verdict.Stamp
+	// dirty has the nodes that changed. moved is set if the Kubernetes API reported a change that
+	// affects all nodes.
+	dirty map[*facts.Node]struct{}
+	moved bool
+
+	// ranges are the pod ranges of each node; found has the IDs of the current findings. Only the
+	// goroutine that calls run uses them.
+	ranges map[*facts.Node][]verdict.Side
+	found  map[string]struct{}
+}
+
+func newOverlaps(f *facts.Facts, cluster *kube.Cluster, publisher *Publisher) *Overlaps {
+	return &Overlaps{facts: f, kube: cluster, publisher: publisher, wake: make(chan struct{}, 1), dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{})}
+}
+
+// overlapPause is how long changes are collected before ranges are compared.
+const overlapPause = 300 * time.Millisecond
+
+// Changed schedules a comparison of the ranges of a node or, if n is nil, of all nodes.
+func (o *Overlaps) Changed(n *facts.Node) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n != nil {
+		o.dirty[n] = struct{}{}
+	} else {
+		o.moved = true
+	}
+	if o.at == 0 {
+		o.at = o.facts.Clock().Add(overlapPause)
+		select {
+		case o.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take returns the changes if it is time to compare ranges, and otherwise when that will be.
+func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, moved bool, at verdict.Stamp) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.at == 0 || o.at > now {
+		return nil, false, o.at
+	}
+	dirty, moved = o.dirty, o.moved
+	o.dirty, o.moved, o.at = make(map[*facts.Node]struct{}), false, 0
+	return dirty, moved, 0
+}
+
+// sides returns the ranges from which a node assigns addresses to its pods. The caller holds the
+// facts.
+func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
+	var pools []*verdict.Pool
+	for _, p := range n.Pools {
+		pools = append(pools, &p.Rec)
+	}
+	var subnets []audit.Subnet
+	for _, sub := range n.Subnets() {
+		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.Ranges().PodsBehind(sub.Interface)})
+	}
+	return audit.Sides(n.Rec, pools, n.Ranges().PodNetworks(), subnets)
+}
+
+// run updates the findings about overlapping ranges if it is time, and returns when to call it
+// again; 0 for never. The ranges of all nodes are compared only if one of them changed, because
+// pods come and go often but rarely change the ranges of their node.
+func (o *Overlaps) run() verdict.Stamp {
+	dirty, moved, at := o.take(o.facts.Clock())
+	if dirty == nil {
+		return at
+	}
+	for n := range dirty {
+		o.facts.RLock()
+		if ranges := o.sides(n); !slices.EqualFunc(o.ranges[n], ranges, audit.SameSide) {
+			o.ranges[n], moved = ranges, true
+		}
+		o.facts.RUnlock()
+	}
+	o.facts.RLock()
+	nodes := slices.Collect(o.facts.Nodes)
+	maps.DeleteFunc(o.ranges, func(n *facts.Node, _ []verdict.Side) bool { return !slices.Contains(o.facts.At(n.ID.Place()), n) })
+	var all, ofPools []verdict.Side
+	var divided []*verdict.Pool
+	if moved {
+		all, ofPools = o.rangesOfNodes(nodes)
+		for p := range o.facts.Pools {
+			if len(p.Rec.Divided) > 0 {
+				rec := p.Rec
+				divided = append(divided, &rec)
+			}
+		}
+	}
+	o.facts.RUnlock()
+	before := o.found
+	o.found = make(map[string]struct{})
+	if moved {
+		o.publishAll(audit.Ranges(o.facts.Policy, all))
+		o.publishAll(audit.Ranges(o.facts.Policy, ofPools))
+		o.publishAll(audit.Divided(o.facts.Policy, divided))
+	} else {
+		for id := range before {
+			if f := o.publisher.finding(id); f != nil && (f.Kind == verdict.FindingPodCIDROverlap || f.Overlap.Sides[0].Source == verdict.SideDivided) {
+				o.found[id] = struct{}{}
+			}
+		}
+	}
+	for _, n := range nodes {
+		o.publishAll(o.compareNetworks(n))
+	}
+	o.facts.RLock()
+	defer o.facts.RUnlock()
+	for id := range before {
+		if _, still := o.found[id]; !still {
+			o.publisher.End(id, false)
+		}
+	}
+	return 0
+}
+
+// publishAll publishes findings about overlaps.
+func (o *Overlaps) publishAll(found []verdict.Finding) {
+	if len(found) == 0 {
+		return
+	}
+	o.facts.RLock()
+	defer o.facts.RUnlock()
+	for i := range found {
+		o.found[found[i].ID] = struct{}{}
+		o.publisher.Publish(&found[i])
+	}
+}
+
+// rangesOfNodes returns the ranges that are compared across nodes. It omits disconnected nodes that
+// Kubernetes no longer lists, because their ranges may have been assigned to other nodes. Ranges
+// that Cilium allocates are compared only with each other, because Cilium need not use
+// Node.spec.podCIDRs. The caller holds the facts.
+func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Side) {
+	names, known := o.kube.NodeNames()
+	members := make(map[string][]string, len(names))
+	for _, name := range names {
+		members[facts.Label(name)] = append(members[facts.Label(name)], name)
+	}
+	for _, n := range nodes {
+		removed := known && n.Rec.Unheard && !slices.ContainsFunc(members[facts.Label(n.Name)], n.Rec.Called)
+		if !n.Rec.TimedOut && !removed {
+			all = append(all, o.ranges[n]...)
+		}
+	}
+	for _, r := range o.kube.NodeRanges() {
+		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
+	}
+	for p := range o.facts.Pools {
+		if p.Rec.OfNode() && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
+			ofPools = append(ofPools, audit.NodePoolSides(&p.Rec)...)
+		}
+	}
+	return all, ofPools
+}
+
+// compareNetworks returns the findings about networks of one node whose addresses overlap.
+func (o *Overlaps) compareNetworks(n *facts.Node) []verdict.Finding {
+	o.facts.RLock()
+	defer o.facts.RUnlock()
+	if len(n.Pools) < 2 {
+		return nil
+	}
+	var pools []audit.NodePool
+	for _, p := range n.Pools {
+		pools = append(pools, audit.NodePool{Pool: &p.Rec, VRF: n.Ranges().VRF(p.Rec.Device), Used: p.Allocated.Of(audit.Both) > 0})
+	}
+	return audit.Networks(o.facts.Policy, n.Rec, pools)
+}

@@ -1,0 +1,162 @@
+package judge
+
+import (
+	"cmp"
+	"sync"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// Set holds the current findings.
+type Set struct {
+	clock func() verdict.Stamp
+	// inOrder has the findings in the order of lists.
+	inOrder *index.Set[*Found]
+
+	mu    sync.Mutex
+	byID  map[string]*Found
+	kinds map[string]int
+	// recalled has the times at which findings began that were known before the start and have not
+	// been found again yet.
+	recalled map[string]verdict.Stamp
+}
+
+// Found is a finding with the time at which it began. There may be a hundred thousand of them, so
+// their text is made only when they are published. It is immutable.
+type Found struct {
+	*verdict.Finding
+	Place FindingPlace
+	Since verdict.Stamp
+	// Recalled is set if the finding was known before the start.
+	Recalled bool
+}
+
+// Less reports whether a finding comes before another one in lists.
+func (f *Found) Less(o *Found) bool { return f.Place.Compare(o.Place) < 0 }
+
+func newSet(clock func() verdict.Stamp) *Set {
+	return &Set{
+		clock: clock, byID: make(map[string]*Found), kinds: make(map[string]int), inOrder: index.NewSet((*Found).Less),
+	}
+}
+
+// InOrder returns a snapshot of the findings in the order of lists.
+func (f *Set) InOrder() *index.Set[*Found] { return f.inOrder }
+
+// put adds or replaces a finding. It returns the new finding and the previous one, which is nil if
+// there was none, and reports whether subscribers must be notified. The caller holds the facts.
+func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now = &Found{Finding: one, Place: PlaceOf(one), Since: f.clock()}
+	news = true
+	if was = f.byID[one.ID]; was == nil {
+		if since := f.recalled[one.ID]; since != 0 {
+			now.Since, now.Recalled = since, true
+			delete(f.recalled, one.ID)
+		}
+	} else {
+		now.Since, now.Recalled = was.Since, was.Recalled
+		news = !audit.Same(was.Finding, one) // if not, only the stored owners are updated
+	}
+	f.store(now)
+	return now, was, news
+}
+
+// Recall sets the times at which findings began that were known before the start: of those that were
+// found again already, and of those that will be. It replaces the times of the previous call.
+func (f *Set) Recall(since map[string]verdict.Stamp) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.recalled = since
+	for id, at := range since {
+		if one := f.byID[id]; one != nil {
+			now := *one
+			now.Since, now.Recalled = at, true
+			f.store(&now)
+			delete(since, id)
+		}
+	}
+}
+
+// store adds a finding and replaces the one with the same ID, if any.
+func (f *Set) store(one *Found) {
+	if before := f.byID[one.ID]; before == nil {
+		f.kinds[one.Kind]++
+	} else if before.Place != one.Place {
+		f.inOrder.Delete(before)
+	}
+	f.byID[one.ID] = one
+	f.inOrder.Put(one)
+}
+
+// remove removes a finding and returns it; nil if there is none.
+func (f *Set) remove(id string) *Found {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	over := f.byID[id]
+	if over != nil {
+		delete(f.byID, id)
+		f.inOrder.Delete(over)
+		f.kinds[over.Kind]--
+	}
+	return over
+}
+
+// Get returns a finding; nil if there is none.
+func (f *Set) Get(id string) *Found {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byID[id]
+}
+
+// finding returns the finding with an ID; nil if there is none.
+func (f *Set) finding(id string) *verdict.Finding {
+	if one := f.Get(id); one != nil {
+		return one.Finding
+	}
+	return nil
+}
+
+// All returns all findings, in no order.
+func (f *Set) All() (all []*Found) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.byID {
+		all = append(all, one)
+	}
+	return all
+}
+
+// Count returns the number of findings of each kind, including kinds without findings.
+func (f *Set) Count() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count := make(map[string]int)
+	for _, kind := range verdict.FindingKinds() {
+		count[kind] = f.kinds[kind]
+	}
+	return count
+}
+
+// Place is the sort key of a finding in lists.
+type FindingPlace struct{ Kind, Address, ID string }
+
+// PlaceOf returns the place of a finding.
+func PlaceOf(f *verdict.Finding) FindingPlace {
+	at := FindingPlace{Kind: f.Kind, ID: f.ID}
+	switch {
+	case f.Overlap != nil:
+		at.Address = f.Overlap.Range.String()
+	case f.Address.IsValid():
+		at.Address = f.Address.String()
+	}
+	return at
+}
+
+// Compare orders places by kind, address and ID.
+func (p FindingPlace) Compare(other FindingPlace) int {
+	return cmp.Or(cmp.Compare(p.Kind, other.Kind), cmp.Compare(p.Address, other.Address), cmp.Compare(p.ID, other.ID))
+}

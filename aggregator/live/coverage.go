@@ -1,0 +1,187 @@
+package live
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// startGrace is how long after the start agents may still be reconnecting. They try every few
+	// seconds (agent.LastBackoff).
+	startGrace = 10 * time.Second
+	// coverageFor is how long a cached coverage is used if nothing is known to have changed.
+	coverageFor = time.Second
+	// maxCoverageNames is the largest number of nodes that a Coverage lists.
+	maxCoverageNames = 100
+)
+
+// Config is the configuration of Coverage.
+type CoverageConfig struct {
+	Facts  *facts.Facts
+	Shards *judge.Shards
+	// Kubernetes is the Kubernetes API; nil if it is not used.
+	Kubernetes *kube.Cluster
+	// Alone is set if only the agent in this process is expected.
+	Alone bool
+}
+
+// Coverage determines the current coverage. Use New.
+type Coverage struct {
+	CoverageConfig
+	start verdict.Stamp
+
+	// The cached coverage.
+	mu       sync.Mutex
+	at       verdict.Stamp
+	coverage *pb.Coverage
+}
+
+// New returns the coverage of an aggregator that starts now.
+func NewCoverage(cfg CoverageConfig) *Coverage {
+	return &Coverage{CoverageConfig: cfg, start: cfg.Facts.Clock()}
+}
+
+// Attendance lists the nodes that are expected to report, and those that do.
+type Attendance struct {
+	// Heard are the nodes with a connected agent. Silent are the nodes whose agent is disconnected,
+	// without those that were replaced or removed.
+	Heard, Silent []*facts.Node
+	// Absent are the Kubernetes nodes that should have an agent but have never reported.
+	Absent []string
+	// Asked is set if the Kubernetes API tells which nodes should have an agent.
+	Asked bool
+}
+
+// Attend compares the nodes that report with the nodes that Kubernetes expects. The caller holds
+// the facts.
+func (s *Coverage) Attend() Attendance {
+	var a Attendance
+	var members []string
+	members, a.Asked = s.Kubernetes.AgentNodes()
+	member := make(map[string]bool, len(members))
+	for _, name := range members {
+		member[facts.Label(name)] = true
+	}
+	known := make(map[string][]*facts.Node) // by label
+	a.Heard = make([]*facts.Node, 0, s.Facts.NodeCount())
+	for n := range s.Facts.Nodes {
+		expected := true
+		if a.Asked {
+			at := facts.Label(n.Name)
+			known[at] = append(known[at], n)
+			expected = member[at]
+		}
+		switch {
+		case !n.Rec.Unheard:
+			a.Heard = append(a.Heard, n)
+		case expected && !s.replaced(n):
+			a.Silent = append(a.Silent, n)
+		}
+	}
+	for _, name := range members {
+		if !slices.ContainsFunc(known[facts.Label(name)], func(n *facts.Node) bool { return n.Rec.Called(name) }) {
+			a.Absent = append(a.Absent, name)
+		}
+	}
+	return a
+}
+
+// Complete reports whether all nodes that should have an agent have sent all that they know, and it has been
+// judged.
+func (s *Coverage) Complete() bool {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	for n := range s.Facts.Nodes {
+		if n.Applying() {
+			return false
+		}
+	}
+	a := s.Attend()
+	return a.Asked && len(a.Heard) > 0 && len(a.Silent)+len(a.Absent) == 0 && s.Shards.Waiting() == 0
+}
+
+// replaced reports whether another node has replaced a disconnected one: its machine rebooted, or
+// it timed out and another node reports under its name.
+func (s *Coverage) replaced(n *facts.Node) bool {
+	if n.Rec.Rebooted {
+		return true
+	}
+	return n.Rec.TimedOut && slices.ContainsFunc(s.Facts.Called(n.Name), func(other *facts.Node) bool { return !other.Rec.Unheard })
+}
+
+// Changed discards the cached coverage.
+func (s *Coverage) Changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coverage = nil
+}
+
+// Current returns the coverage for an answer. Callers must call it before they compute the answer:
+// a node that reconnects in between may be missing from the answer.
+func (s *Coverage) Current() *pb.Coverage {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	return s.Now()
+}
+
+// Now is like Current for callers that hold the facts. The message is shared and must not be
+// changed.
+func (s *Coverage) Now() *pb.Coverage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.Facts.Clock()
+	if s.coverage == nil || now.Sub(s.at) >= coverageFor {
+		s.at, s.coverage = now, s.make(now)
+	}
+	return s.coverage
+}
+
+func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
+	a := s.Attend()
+	out := &pb.Coverage{
+		Expected: uint32(len(a.Heard) + len(a.Silent) + len(a.Absent)), Heard: uint32(len(a.Heard)),
+		SilentNodes: slices.Clone(a.Absent),
+	}
+	for _, n := range a.Silent {
+		out.SilentNodes = append(out.SilentNodes, n.Rec.Name)
+	}
+	for n := range s.Facts.Nodes { // includes disconnected nodes
+		if n.Incomplete() {
+			out.NodesLeftOut = append(out.NodesLeftOut, n.Rec.Name)
+		}
+		if n.Rec.Unheard {
+			continue
+		}
+		if n.Status.GetBlind() {
+			out.NodesWithoutAddresses = append(out.NodesWithoutAddresses, n.Rec.Name)
+		}
+		if wire := n.Status.GetWire(); wire == "" || wire == wireOff || n.Status.GetUnwatchedPorts() > 0 {
+			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.Rec.Name)
+		}
+	}
+	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
+	out.LeftOut = uint32(len(out.NodesLeftOut))
+	for _, names := range []*[]string{&out.SilentNodes, &out.NodesWithoutFrames, &out.NodesWithoutAddresses, &out.NodesLeftOut} {
+		slices.Sort(*names)
+		*names = (*names)[:min(len(*names), maxCoverageNames)]
+	}
+	switch {
+	case a.Asked:
+	case s.Kubernetes != nil:
+		out.Unknown = pb.Coverage_KUBERNETES
+	case !s.Alone && now.Sub(s.start) < startGrace:
+		out.Unknown = pb.Coverage_STARTING
+	}
+	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || s.Shards.Unjudged() > 0 || out.WithoutAddresses > 0 || out.LeftOut > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
+	return out
+}
+
+// wireOff is the value that an agent reports if it does not observe frames.
+const wireOff = "off"

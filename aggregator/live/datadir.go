@@ -1,0 +1,328 @@
+package live
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Files of a data directory.
+const (
+	acknowledgementsFile = "acknowledgements.json"
+	temporaryFile        = acknowledgementsFile + ".tmp"
+	lockFile             = "lock"
+)
+
+const (
+	// fileVersion is the version of the format of acknowledgementsFile.
+	fileVersion = 1
+	// maxFile is the largest size of acknowledgementsFile in bytes.
+	maxFile = 32 << 20
+)
+
+// A dataDir is the directory where an aggregator keeps data that agents cannot report again.
+// Without a path it keeps nothing. An unusable directory does not prevent the start, because
+// duplicates are found without it; it is reported as a problem.
+type dataDir struct {
+	path string
+	// lock is held for as long as this process may write to the directory; nil until then.
+	lock *os.File
+	// mu is held while something is written. It is locked before the mutex of the acknowledgements.
+	mu     sync.Mutex
+	closed bool
+
+	// unusable is the file to set aside before another one is written; nil if there is none.
+	unusable *unusableFile
+	// current holds the current problems. It is read without mu, which may be locked during slow disk
+	// I/O.
+	current atomic.Pointer[dataProblems]
+}
+
+// dataProblems describes the problems of a data directory; empty strings mean no problem.
+type dataProblems struct {
+	lost          string // about acknowledgements from before the start
+	unsavedReason string // about current acknowledgements
+}
+
+// unusableFile says why a file cannot be used: reason is one word that becomes part of the name
+// of the file that is set aside, and the error has the details.
+type unusableFile struct {
+	reason string
+	err    error
+}
+
+// errInUse is the error if another process uses the data directory.
+var errInUse = errors.New("another ipwitness process uses it: stop that process, or use a different --data-dir")
+
+// openDataDir locks a directory for this process and creates it if necessary. It returns an
+// error only if another process uses the directory.
+func openDataDir(path string) (*dataDir, error) {
+	d := &dataDir{path: path}
+	d.current.Store(&dataProblems{})
+	if path == "" {
+		return d, nil
+	}
+	err := d.take()
+	if errors.Is(err, errInUse) {
+		return nil, err
+	}
+	d.unsavedReason(err)
+	return d, nil
+}
+
+// take creates and locks the directory, unless this process already holds the lock.
+func (d *dataDir) take() error {
+	if d.lock != nil {
+		return nil
+	}
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(d.path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock data directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return errors.Join(fmt.Errorf("lock data directory %s: %w", d.path, errInUse), lock.Close())
+	} else if err != nil {
+		return errors.Join(fmt.Errorf("lock data directory %s: %w: use a directory on a file system that supports locks", d.path, err), lock.Close())
+	}
+	if err := d.writable(); err != nil {
+		return errors.Join(fmt.Errorf("write to data directory: %w", err), lock.Close())
+	}
+	d.lock = lock
+	return nil
+}
+
+// writable checks that a file can be written and renamed.
+func (d *dataDir) writable() error {
+	probe := filepath.Join(d.path, lockFile+".tmp")
+	if err := writeFile(probe, []byte("ipwitness\n")); err != nil {
+		return err
+	}
+	return os.Remove(probe)
+}
+
+// unsavedReason records why acknowledgements cannot be saved now; nil means that saving works.
+func (d *dataDir) unsavedReason(err error) {
+	now := *d.current.Load()
+	if now.unsavedReason = ""; err != nil {
+		now.unsavedReason = fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: make the directory writable, or use another --data-dir", err)
+	}
+	d.current.Store(&now)
+}
+
+// problems returns descriptions of the current problems.
+func (d *dataDir) problems() []string {
+	current := d.current.Load()
+	return slices.DeleteFunc([]string{current.lost, current.unsavedReason}, func(s string) bool { return s == "" })
+}
+
+// close releases the directory; nothing is written afterwards.
+func (d *dataDir) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}
+
+// keptFile is acknowledgementsFile.
+type keptFile struct {
+	Version          int    `json:"version"`
+	Acknowledgements []kept `json:"acknowledgements"`
+}
+
+// kept is one acknowledgement.
+type kept struct {
+	Conflict       string     `json:"conflict"`
+	Address        netip.Addr `json:"address"`
+	Reason         string     `json:"reason"`
+	AcknowledgedAt time.Time  `json:"acknowledgedAt"`
+	AcknowledgedBy string     `json:"acknowledgedBy,omitempty"`
+	ExpiresAt      time.Time  `json:"expiresAt"`
+	// Owners are the owners at the time when it was given.
+	Owners []string `json:"owners"`
+}
+
+// load returns the acknowledgements by the ids of their conflicts. It sets an unusable file
+// aside.
+func (d *dataDir) load() map[string]*acknowledgement {
+	if d.path == "" {
+		return nil
+	}
+	found, unusable := d.read()
+	if d.unusable = unusable; unusable == nil {
+		return found
+	}
+	switch err := d.setAside(); {
+	case d.lock == nil: // the problem of the directory is already recorded
+		d.lost("the file is left unchanged")
+	case err != nil:
+		d.lost("the file cannot be renamed: " + err.Error())
+	}
+	return nil
+}
+
+// lost records why the acknowledgements from before the start are not known, and where the file
+// is.
+func (d *dataDir) lost(where string) {
+	now := *d.current.Load()
+	now.lost = fmt.Sprintf("the acknowledgements from before the start are not known: %s is %s: %s: %s",
+		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)
+	d.current.Store(&now)
+}
+
+// setAside renames the unusable file, if there is one and this process holds the lock.
+func (d *dataDir) setAside() error {
+	if d.unusable == nil || d.lock == nil {
+		return nil
+	}
+	from := filepath.Join(d.path, acknowledgementsFile)
+	to := fmt.Sprintf("%s.%s-%s", from, d.unusable.reason, time.Now().UTC().Format("20060102T150405.000Z"))
+	if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	d.lost(fmt.Sprintf("the file is now %s: repair it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to))
+	d.unusable = nil
+	return nil
+}
+
+// read returns the acknowledgements in the file, or why it cannot be used. It never blocks:
+// opening a FIFO without a writer would block forever.
+func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
+	f, err := os.OpenFile(filepath.Join(d.path, acknowledgementsFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &unusableFile{"unreadable", err}
+	}
+	defer func() { _ = f.Close() }() // opened for reading only, so an error loses nothing
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, &unusableFile{"unreadable", err}
+	case !info.Mode().IsRegular():
+		return nil, &unusableFile{"not-a-file", fmt.Errorf("its type is %s", info.Mode().Type())}
+	case info.Size() > maxFile:
+		return nil, &unusableFile{"too-large", fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile)}
+	case info.Size() == 0:
+		return nil, &unusableFile{"empty", errors.New("it has no version")}
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return nil, &unusableFile{"unreadable", err}
+	}
+	var file keptFile
+	if err := json.Unmarshal(raw, &file); err != nil {
+		return nil, &unusableFile{"damaged", err}
+	}
+	switch {
+	case file.Version < 1:
+		return nil, &unusableFile{"damaged", errors.New("it has no version")}
+	case file.Version > fileVersion:
+		return nil, &unusableFile{"of-a-newer-version", fmt.Errorf("it has version %d, but the newest supported version is %d", file.Version, fileVersion)}
+	}
+	found := make(map[string]*acknowledgement)
+	for _, k := range file.Acknowledgements {
+		if k.Conflict == "" || k.Reason == "" || k.ExpiresAt.IsZero() || !k.Address.IsValid() {
+			return nil, &unusableFile{"damaged", errors.New("an entry is incomplete")}
+		}
+		found[k.Conflict] = &acknowledgement{
+			proto: &pb.Acknowledgement{
+				Reason: k.Reason, AcknowledgedAt: timestamppb.New(k.AcknowledgedAt), AcknowledgedBy: k.AcknowledgedBy, ExpiresAt: timestamppb.New(k.ExpiresAt),
+			},
+			address: k.Address, until: verdict.At(k.ExpiresAt), owners: k.Owners,
+		}
+	}
+	return found, nil
+}
+
+// save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
+// survive a power failure.
+func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
+	if d.path == "" {
+		return nil
+	}
+	if d.closed {
+		return errors.New("the aggregator is stopping")
+	}
+	err := d.write(acknowledged)
+	d.unsavedReason(err)
+	return err
+}
+
+func (d *dataDir) write(acknowledged map[string]*acknowledgement) error {
+	if err := d.take(); err != nil {
+		return err
+	}
+	if err := d.setAside(); err != nil {
+		return fmt.Errorf("rename an unusable file: %w", err)
+	}
+	file := keptFile{Version: fileVersion, Acknowledgements: make([]kept, 0, len(acknowledged))}
+	for id, ack := range acknowledged {
+		file.Acknowledgements = append(file.Acknowledgements, kept{
+			Conflict: id, Address: ack.address, Reason: ack.proto.GetReason(), AcknowledgedAt: ack.proto.GetAcknowledgedAt().AsTime(),
+			AcknowledgedBy: ack.proto.GetAcknowledgedBy(),
+			ExpiresAt:      ack.proto.GetExpiresAt().AsTime(), Owners: ack.owners,
+		})
+	}
+	slices.SortFunc(file.Acknowledgements, func(a, b kept) int { return strings.Compare(a.Conflict, b.Conflict) })
+	raw, err := json.MarshalIndent(file, "", "  ")
+	if err != nil {
+		return err
+	}
+	if len(raw) >= maxFile {
+		return fmt.Errorf("there are too many: the limit is %d bytes", maxFile)
+	}
+	temporary := filepath.Join(d.path, temporaryFile)
+	if err := writeFile(temporary, append(raw, '\n')); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, filepath.Join(d.path, acknowledgementsFile)); err != nil {
+		return err
+	}
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// writeFile writes a file and returns nil once it is on disk. It removes an existing file of
+// that name first, because opening a FIFO would block forever.
+func writeFile(name string, raw []byte) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(raw)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,166 @@
+package live
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Notifier reports events. All fields are required, except that Kubernetes is nil if no Events are
+// to be created.
+type Notifier struct {
+	Log    *slog.Logger
+	Clock  func() verdict.Stamp
+	Events *Events
+	// Kubernetes is the cluster in which Events are created.
+	Kubernetes *kube.Cluster
+	// NodeTimeout is logged when a node disconnects, as the time after which its owners count as
+	// gone.
+	NodeTimeout time.Duration
+}
+
+// Run reports events until ctx ends.
+func (s *Notifier) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() { s.account(ctx) })
+	group.Go(func() { s.accountFindings(ctx) })
+	if s.Kubernetes != nil {
+		group.Go(func() { s.announce(ctx) })
+		group.Go(func() { s.announceFindings(ctx) })
+	}
+	group.Wait()
+}
+
+// account logs changes of conflicts and nodes until ctx ends.
+func (s *Notifier) account(ctx context.Context) {
+	logged := map[string]loggedState{} // the last logged state of each active conflict
+	quota := newLogQuota(s.Log)
+	s.accountOf(ctx, "log", s.Events.Conflicts, func(e *Event) { s.enter(e, logged, quota) })
+}
+
+// accountFindings logs changes of findings until ctx ends.
+func (s *Notifier) accountFindings(ctx context.Context) {
+	quota := newLogQuota(s.Log)
+	s.accountOf(ctx, "log", s.Events.Findings, func(e *Event) {
+		if !e.Recalled && quota.allows(s.Clock().Time(), nodesOfEvent(e)...) {
+			s.enterFinding(e)
+		}
+	})
+}
+
+// accountOf passes events to enter until ctx ends. where names the destination in the log.
+func (s *Notifier) accountOf(ctx context.Context, where string, from *Bus, enter func(*Event)) {
+	next := from.Revision()
+	var some []Event
+	var logged time.Time
+	for {
+		var lost uint64
+		var changed <-chan struct{}
+		some, next, lost, changed = from.Since(next, Latest, some[:0])
+		if now := s.Clock().Time(); lost > 0 && now.Sub(logged) >= complainEvery {
+			logged = now
+			s.Log.Warn("event subscriber is lagging: some events have expired", "subscriber", where, "lost_events", lost)
+		}
+		for i := range some {
+			enter(&some[i])
+		}
+		clear(some)
+		if changed == nil {
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// loggedState is the last logged state of a conflict.
+type loggedState struct {
+	state           pb.Conflict_State
+	acknowledgement *pb.Acknowledgement
+}
+
+// enter logs an event, unless its state has already been logged.
+func (s *Notifier) enter(e *Event, logged map[string]loggedState, quota *logQuota) {
+	now, nodes := s.Clock().Time(), nodesOfEvent(e)
+	if n := e.Node; n != nil {
+		if !quota.allows(now, nodes...) {
+			return
+		}
+		if n.GetState() == pb.Node_LIVE {
+			s.Log.Info("node connected", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
+		} else {
+			s.Log.Warn("node disconnected", "node", n.GetName(), "last_heard", n.GetLastHeard().AsTime(),
+				"node_timeout", s.NodeTimeout)
+		}
+		return
+	}
+	c := e.Conflict
+	before, is := logged[c.GetId()], loggedState{c.GetState(), c.GetAcknowledgement()}
+	if e.Recalled {
+		before = is
+	}
+	if logged[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
+		delete(logged, c.GetId())
+	}
+	if is.state != before.state && quota.allows(now, nodes...) {
+		s.Log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
+			"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
+	}
+	switch ack := is.acknowledgement; {
+	case ack == before.acknowledgement:
+	case ack != nil:
+		s.Log.Info("conflict acknowledged", "address", c.GetAddress(), "id", c.GetId(),
+			"expires_at", ack.GetExpiresAt().AsTime(), "reason", ack.GetReason())
+	default:
+		s.Log.Info("acknowledgement ended", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(), "summary", c.GetSummary())
+	}
+}
+
+// enterFinding logs that a finding began or ended. The API has the details.
+func (s *Notifier) enterFinding(e *Event) {
+	f := e.Finding
+	switch e.Type {
+	case pb.Watch_ADDED:
+		s.Log.Warn("finding", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress(), "summary", f.GetSummary())
+	case pb.Watch_REMOVED:
+		s.Log.Info("finding ended", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
+	default:
+	}
+}
+
+// announce creates Kubernetes Events about conflicts until ctx ends.
+func (s *Notifier) announce(ctx context.Context) {
+	s.accountOf(ctx, "Kubernetes Events", s.Events.Conflicts, func(e *Event) {
+		switch {
+		case e.Conflict == nil:
+		case e.Recalled:
+			s.Kubernetes.Recall(e.Conflict)
+		default:
+			s.Kubernetes.Announce(e.Conflict)
+		}
+	})
+}
+
+// announceFindings creates Kubernetes Events about findings until ctx ends.
+func (s *Notifier) announceFindings(ctx context.Context) {
+	s.accountOf(ctx, "Kubernetes Events", s.Events.Findings, func(e *Event) {
+		switch {
+		case e.Finding == nil:
+		case e.Recalled:
+			s.Kubernetes.RecallFinding(e.Finding)
+		default:
+			s.Kubernetes.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED)
+		}
+	})
+}

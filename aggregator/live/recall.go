@@ -1,0 +1,240 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// lookAgainAfter is how often Run looks whether nodes have reported.
+	lookAgainAfter = 200 * time.Millisecond
+	// linksWithin is the time after the last report within which the links of different nodes are
+	// known to be one again: nodes report known bindings every 30 s.
+	linksWithin = 35 * time.Second
+	// releasedTogether is the number of conflicts that are judged at a time, a part of what a subscriber
+	// of events may be behind.
+	releasedTogether = BusSize / 4
+)
+
+// Config contains the dependencies of a Recall. All fields are required.
+type RecallConfig struct {
+	Facts    *facts.Facts
+	Shards   *judge.Shards
+	Findings *judge.Findings
+	Journal  *journal.Journal
+	// Recorded gets the messages of the conflicts.
+	Recorded *Recorded
+	Log      *slog.Logger
+	// Judge waits until everything that a change affects is judged.
+	Judge func(*facts.Batch)
+}
+
+// A Recall puts back what was known before the start. Use New.
+type Recall struct {
+	RecallConfig
+	done chan struct{}
+	// boots has the boot IDs of the nodes by name. missing are the nodes that are awaited.
+	boots   map[string]string
+	missing map[string]bool
+	// awaited are the conflicts that are not released yet.
+	awaited []*verdict.Conflict
+}
+
+// New returns a Recall that does nothing before Run.
+func NewRecall(cfg RecallConfig) *Recall {
+	return &Recall{RecallConfig: cfg, done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool)}
+}
+
+// Done returns a channel that is closed when no node and no conflict is awaited any longer, so that the
+// present state can be compared with the state before the start.
+func (r *Recall) Done() <-chan struct{} { return r.done }
+
+// Run puts everything back, and waits for the nodes, at most until they would have timed out. It returns
+// earlier if ctx ends.
+func (r *Recall) Run(ctx context.Context) {
+	start := r.Facts.Clock()
+	select {
+	case <-r.Journal.Opened():
+	case <-ctx.Done():
+		return
+	}
+	if err := r.read(ctx); err != nil {
+		r.Log.Error("cannot read from the journal what was known before the start: conflicts that last are detected anew", "error", err)
+	}
+	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
+		close(r.done)
+		r.forget(ctx, start)
+	}
+}
+
+// forget forgets the findings that were not found again, and the messages of conflicts, when they are
+// not needed any longer.
+func (r *Recall) forget(ctx context.Context, start verdict.Stamp) {
+	for _, step := range []struct {
+		at verdict.Stamp
+		do func()
+	}{
+		{start.Add(r.Facts.Policy.NodeTimeout + r.Facts.Policy.LeakedAfter), func() { r.Findings.Recall(nil) }},
+		{start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())), func() {
+			r.Recorded.Keep(func(id string) bool { return r.Shards.Conflicts.Get(id) != nil })
+		}},
+	} {
+		select {
+		case <-time.After(max(0, step.at.Sub(r.Facts.Clock()))):
+			step.do()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// read reads the state before the start, and puts it back.
+func (r *Recall) read(ctx context.Context) error {
+	err := r.each(ctx, pb.Event_NODE, func(e *pb.Event) {
+		n := e.GetNode()
+		r.boots[n.GetName()] = n.GetBootId()
+		if n.GetState() == pb.Node_LIVE {
+			r.missing[n.GetName()] = true
+		}
+	})
+	if err != nil {
+		return err
+	}
+	var all []*verdict.Conflict
+	oldest := r.Shards.KeptSince()
+	if err := r.each(ctx, pb.Event_CONFLICT, func(e *pb.Event) {
+		if c := r.conflict(e.GetConflict()); c != nil && (c.Active() || c.ResolvedAt > oldest) {
+			r.Recorded.Add(e.GetConflict())
+			all = append(all, c)
+		}
+	}); err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b *verdict.Conflict) int { return cmp.Compare(a.ResolvedAt, b.ResolvedAt) })
+	for _, c := range all {
+		if c.Active() {
+			r.awaited = append(r.awaited, c)
+			for i := range c.Owners {
+				r.missing[c.Owners[i].Node.Name] = true
+			}
+		}
+	}
+	r.Shards.Recall(all[max(0, len(all)-len(r.awaited)-judge.KeepResolved):])
+	since := make(map[string]verdict.Stamp)
+	if err := r.each(ctx, pb.Event_FINDING, func(e *pb.Event) {
+		since[e.GetFinding().GetId()] = verdict.At(e.GetFinding().GetDetectedAt().AsTime())
+	}); err != nil {
+		return err
+	}
+	r.Findings.Recall(since)
+	return nil
+}
+
+// each calls do with each item of a kind that existed before the start.
+func (r *Recall) each(ctx context.Context, kind pb.Event_Kind, do func(*pb.Event)) error {
+	return r.Journal.At(ctx, kind, r.Facts.Clock().Time(), ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		do(e)
+		return true
+	})
+}
+
+// wait waits for the nodes and releases the conflicts whose nodes have reported. It returns false if ctx
+// ends before.
+func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
+	look := time.NewTicker(lookAgainAfter)
+	defer look.Stop()
+	var complete verdict.Stamp // when the last node had reported
+	for {
+		now := r.Facts.Clock()
+		r.look()
+		if len(r.missing) == 0 && complete == 0 {
+			complete = now
+		}
+		late := now >= deadline || complete != 0 && now >= complete.Add(linksWithin)
+		r.release(late)
+		if len(r.missing)+len(r.awaited) == 0 && r.Shards.Waiting() == 0 || now >= deadline {
+			return true
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// look looks which nodes have reported.
+func (r *Recall) look() {
+	r.Facts.RLock()
+	defer r.Facts.RUnlock()
+	maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
+		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool { return !n.Rec.Unheard && !n.Applying() })
+	})
+}
+
+// release has the conflicts judged whose nodes have reported or, if late is set, all conflicts.
+func (r *Recall) release(late bool) {
+	var released []*verdict.Conflict
+	r.awaited = slices.DeleteFunc(r.awaited, func(c *verdict.Conflict) bool {
+		waits := c.LinkProof != 0 || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return r.missing[o.Node.Name] })
+		if waits && !late {
+			return false
+		}
+		now := *c
+		now.Awaited, now.Owners = false, slices.Clone(c.Owners)
+		for i := range now.Owners {
+			if o := &now.Owners[i]; r.missing[o.Node.Name] {
+				n := *o.Node
+				n.TimedOut, o.Node, o.State = true, &n, verdict.Gone
+			}
+		}
+		released = append(released, &now)
+		return true
+	})
+	for some := range slices.Chunk(released, releasedTogether) {
+		r.Shards.Recall(some)
+		addrs := make([]index.Address, len(some))
+		for i, c := range some {
+			addrs[i] = index.AddressOf(c.Address)
+		}
+		r.Judge(r.Facts.Republish(addrs))
+	}
+}
+
+// conflict returns a recorded conflict, or nil if it has no address.
+func (r *Recall) conflict(m *pb.Conflict) *verdict.Conflict {
+	a, err := netip.ParseAddr(m.GetAddress())
+	if err != nil {
+		return nil
+	}
+	c := &verdict.Conflict{
+		Address: a, Recalled: true, Why: verdict.Why{Cause: m.GetCause()},
+		Identity: verdict.Identity{
+			ID: m.GetId(), Episode: m.GetEpisode(), Kind: verdict.ScopeKind(m.GetScope().GetKind()), Scope: m.GetScope().GetName(),
+		},
+		Course: verdict.Course{
+			Phase: verdict.Phase(m.GetState()), Rule: m.GetRule(), LinkProof: verdict.LinkProof(m.GetLinkProof()),
+			DetectedAt: stampOf(m.GetDetectedAt()), ConfirmedAt: stampOf(m.GetConfirmedAt()), ResolvedAt: stampOf(m.GetResolvedAt()),
+		},
+		Order: m.GetOrder(),
+	}
+	c.Awaited = c.Active()
+	for _, o := range m.GetOwners() {
+		c.Owners = append(c.Owners, r.owner(o, c.Active()))
+	}
+	return c
+}
