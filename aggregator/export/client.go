@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,11 +23,9 @@ type client struct {
 	url, host string
 	http      *http.Client
 	log       *slog.Logger
-	// files are the files of the TLS configuration in use, and state is what they were when they were
-	// read. failed is the last error that was logged.
-	files  tlsFiles
-	state  []os.FileInfo
-	failed string
+	// files are the files of the TLS configuration, and contents is what they had when they were last read.
+	files    tlsFiles
+	contents string
 	// help says what to correct if the receiver refuses a request.
 	help help
 }
@@ -51,11 +48,21 @@ func newClient(base, path string, files tlsFiles, log *slog.Logger, help help) (
 	c := &client{url: u.String(), host: u.Host, help: help, files: files, log: log, http: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-	return c, c.load(files.stat())
+	return c, c.load()
 }
 
-// load makes the transport from the files, which have a state.
-func (c *client) load(state []os.FileInfo) error {
+// load makes the transport if the files have changed. After an error, the previous transport stays in use until
+// they change again: perhaps only one of them is written yet.
+func (c *client) load() error {
+	contents := ""
+	for _, name := range []string{c.files.ca, c.files.cert, c.files.key} {
+		raw, err := os.ReadFile(name)
+		contents += fmt.Sprintf("%q %v\n", raw, err)
+	}
+	if contents == c.contents {
+		return nil
+	}
+	c.contents = contents
 	config, err := c.files.config()
 	if err != nil {
 		return err
@@ -66,55 +73,13 @@ func (c *client) load(state []os.FileInfo) error {
 	if c.http.Transport != nil {
 		c.http.CloseIdleConnections()
 	}
-	c.http.Transport, c.state = transport, state
+	c.http.Transport = transport
 	return nil
-}
-
-// reload uses files that have changed, unless they cannot be used: perhaps only one of them is written
-// yet. It is then tried again with the next request.
-func (c *client) reload() {
-	now := c.files.stat()
-	if slices.EqualFunc(c.state, now, unchanged) {
-		return
-	}
-	switch err := c.load(now); {
-	case err == nil:
-		c.failed = ""
-		c.log.Info("reloaded changed TLS files", "files", c.files.names())
-	case c.failed != err.Error():
-		c.failed = err.Error()
-		c.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
-	}
 }
 
 // tlsFiles are the files of a TLS configuration: a CA bundle, and a certificate with its key. An empty
 // name stands for the CAs of the system, and for no certificate.
 type tlsFiles struct{ ca, cert, key string }
-
-// names returns the names of the files that are used.
-func (f tlsFiles) names() []string {
-	return slices.DeleteFunc([]string{f.ca, f.cert, f.key}, func(name string) bool { return name == "" })
-}
-
-// stat returns the state of each file; nil for a missing one.
-func (f tlsFiles) stat() (all []os.FileInfo) {
-	for _, name := range f.names() {
-		info, err := os.Stat(name)
-		if err != nil {
-			info = nil // reading it returns the error
-		}
-		all = append(all, info)
-	}
-	return all
-}
-
-// unchanged reports whether two states of a file are the same.
-func unchanged(a, b os.FileInfo) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
-}
 
 // config reads the files.
 func (f tlsFiles) config() (*tls.Config, error) {
@@ -147,7 +112,9 @@ const (
 
 // post sends a body, and returns the answer if it is a success.
 func (c *client) post(ctx context.Context, header http.Header, body []byte) ([]byte, error) {
-	c.reload()
+	if err := c.load(); err != nil {
+		c.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("the URL cannot be used")

@@ -68,36 +68,29 @@ func New(cfg Config) (*Exporters, error) {
 			cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 		}
 	}
+	var errs []error
+	// add adds an exporter of a kind. cursor is its name in the journal.
+	add := func(kind, cursor string, to *receiver, err error) {
+		if errs = append(errs, err); err == nil {
+			e.all = append(e.all, &exporter{
+				Journal: cfg.Journal, Log: cfg.Log.With("exporter", kind, "receiver", to.host), Clock: cfg.Clock, replicas: cfg.Replicas,
+				name: cursor, stats: Stats{Exporter: kind, Receiver: to.host}, to: to,
+			})
+		}
+	}
 	if cfg.OTLP != "" {
 		to, err := newOTLP(&cfg, files)
-		if err != nil {
-			return nil, err
-		}
-		e.add(&cfg, "otlp", "otlp", to)
+		add("otlp", "otlp", to, err)
 	}
 	for _, base := range cfg.Alertmanagers {
 		to, err := newAlertmanager(&cfg, files, base)
-		if err != nil {
-			return nil, err
-		}
-		e.add(&cfg, "alertmanager", "alertmanager "+base, to)
+		add("alertmanager", "alertmanager "+base, to, err)
 	}
 	if cfg.Webhook != "" {
 		to, err := newWebhook(&cfg, files)
-		if err != nil {
-			return nil, err
-		}
-		e.add(&cfg, "webhook", "webhook", to)
+		add("webhook", "webhook", to, err)
 	}
-	return e, nil
-}
-
-// add adds an exporter of a kind. cursor is its name in the journal.
-func (e *Exporters) add(cfg *Config, kind, cursor string, to *receiver) {
-	e.all = append(e.all, &exporter{
-		Journal: cfg.Journal, Log: cfg.Log.With("exporter", kind, "receiver", to.host), Clock: cfg.Clock, replicas: cfg.Replicas,
-		name: cursor, stats: Stats{Exporter: kind, Receiver: to.host}, to: to,
-	})
+	return e, errors.Join(errs...)
 }
 
 // Run exports until ctx ends. It may be called again after that: each time that this replica becomes the
