@@ -10,6 +10,9 @@ import (
 
 var update = flag.Bool("update", false, "update the golden files")
 
+// Updating reports whether the flag -update is set.
+func Updating() bool { return *update }
+
 // Compare fails the test if got differs from the content of the file. With -update it writes the
 // file. differs explains what to do about a difference.
 func Compare(t testing.TB, file, got, differs string) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/golden"
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
@@ -137,7 +138,7 @@ var (
 // print keeps the output of a command for the page.
 func (i *Incident) print(run func(args ...string) string, args ...string) {
 	i.t.Helper()
-	if !*update {
+	if !golden.Updating() {
 		return
 	}
 	text := stable(i.t, func() (printed, text string) {
@@ -167,7 +168,7 @@ func (i *Incident) Check() {
 		}
 	}
 	file := filepath.Join(i.dir, fmt.Sprintf("%02d-%s.txt", i.number, name))
-	if *update {
+	if golden.Updating() {
 		if err := os.WriteFile(file, []byte(head+i.printed), 0o644); err != nil {
 			i.t.Fatal(err)
 		}

@@ -7,7 +7,6 @@ package situations
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,13 +19,12 @@ import (
 	"time"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/golden"
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
-var update = flag.Bool("update", false, "update the texts of docs/situations.md (make update-situations)")
-
 // Updating reports whether the texts should be written.
-func Updating() bool { return *update }
+func Updating() bool { return golden.Updating() }
 
 // Output is the output of ipwitness about an address.
 type Output struct {
@@ -40,7 +38,7 @@ type Output struct {
 // separately, such as names. With -update it writes the files of the row.
 func Check(t testing.TB, dir, id, addr, rule string, ask func() Output) {
 	t.Helper()
-	if *update {
+	if golden.Updating() {
 		write(t, dir, id, addr, rule, ask)
 	} else {
 		compare(t, dir, id, ask)
