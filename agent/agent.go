@@ -1,9 +1,10 @@
 // Package agent observes the owners of the addresses on this node, and reports it.
 //
-// The package has the configuration, the health and the metrics of an agent. It creates the
-// packages below it and connects them: sources (kernel, wire, workload, allocations) fill one
-// table, and report carries the table to the aggregators. It judges nothing: the agent does
-// not know what a conflict is, and shares only proto with the aggregator.
+// The package has the configuration, the health and the metrics of an agent, and the checks of
+// the host that "ipwitness doctor" shows. It creates the packages below it and connects them:
+// sources (kernel, wire, workload, allocations) fill one table, and report carries the table to
+// the aggregators. It judges nothing: the agent does not know what a conflict is, and shares
+// only proto with the aggregator.
 package agent
 
 import (
@@ -26,10 +27,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ipwitness/ipwitness/agent/allocations"
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/doctor"
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
+
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
@@ -47,7 +45,7 @@ type Agent struct {
 	hello    *ipwitnessv1.Hello
 	table    *table.Table
 	inode    uint64
-	runtime  *cri.Client
+	runtime  *workload.Runtime
 	ipam     *allocations.Reader
 	problems []string // found at startup
 	blind    bool     // found at startup: addresses inside pods are not seen
@@ -76,26 +74,26 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	if err != nil {
 		return nil, fmt.Errorf("read boot id: %w", err)
 	}
-	inode, err := files.Inode("/proc/self/ns/net")
-	if err != nil {
+	var netns unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &netns); err != nil {
 		return nil, fmt.Errorf("read own network namespace: %w", err)
 	}
 	a := &Agent{
 		cfg:     cfg,
 		log:     log,
 		table:   table.New(),
-		inode:   inode,
-		runtime: cri.New(log, cfg.CRISocket, "/proc"),
+		inode:   netns.Ino,
+		runtime: workload.NewRuntime(log, cfg.CRISocket, "/proc"),
 		hello: &ipwitnessv1.Hello{
 			Node:    cfg.Node,
 			BootId:  strings.TrimSpace(string(bootID)),
-			Netns:   fmt.Sprint(inode),
+			Netns:   fmt.Sprint(netns.Ino),
 			Epoch:   uint64(time.Now().UnixNano()),
 			Version: cfg.Version,
-			Kernel:  doctor.KernelRelease(),
+			Kernel:  KernelRelease(),
 		},
 	}
-	a.ipam = allocations.New(log, a.table, cfg.allocations(), files.FindRoot("/proc"))
+	a.ipam = allocations.New(log, a.table, cfg.allocations(), allocations.FindRoot("/proc"))
 	a.runtime.StatusChanged, a.ipam.StatusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -148,7 +146,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	case wireErr != nil:
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
-	doctor.DropCapabilities(a.log, obs)
+	DropCapabilities(a.log, obs)
 	sources := map[string]float64{"addresses": 0}
 	if foreignErr == nil {
 		sources["addresses"] = 1
@@ -301,7 +299,7 @@ func (a *Agent) report() {
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
 	problems, name := a.ipam.Health()
 	if name.Name != "" {
-		s.NodeName = &ipwitnessv1.NodeName{Name: name.Name, Source: ipwitnessv1.NodeName_Source(name.Source), File: form.Printable(name.File)}
+		s.NodeName = &ipwitnessv1.NodeName{Name: name.Name, Source: ipwitnessv1.NodeName_Source(name.Source), File: table.Printable(name.File)}
 	}
 	if v := a.vips.Load(); v != nil {
 		s.VipProgram, s.VipProgramEnded = v.State()
@@ -311,7 +309,7 @@ func (a *Agent) report() {
 		w.AddStatus(s, now)
 	}
 	for i, problem := range s.Problems {
-		s.Problems[i] = form.Printable(problem) // errors may contain names of files, which may have any bytes
+		s.Problems[i] = table.Printable(problem) // errors may contain names of files, which may have any bytes
 	}
 	a.table.Update(func() { a.table.SetStatus(s) })
 }

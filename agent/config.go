@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ipwitness/ipwitness/agent/allocations"
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/doctor"
+
+	"github.com/ipwitness/ipwitness/agent/workload"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
@@ -51,8 +51,8 @@ type Config struct {
 	// CalicoDir is the directory of the file that has Calico's name for this node. Empty:
 	// /var/lib/calico.
 	CalicoDir string
-	// CRISocket is the socket of the container runtime: a path, a unix:// URL, cri.Auto or
-	// cri.Off. Empty: auto.
+	// CRISocket is the socket of the container runtime: a path, a unix:// URL, RuntimeAuto
+	// or RuntimeOff of package workload. Empty: auto.
 	CRISocket string
 }
 
@@ -92,7 +92,7 @@ func (c Config) defaults() (Config, error) {
 		c.IPAMDirs = []string{hostlocal.DefaultDir, "/run/cni-ipam-state"}
 	}
 	var err error
-	c.CRISocket, err = cri.ParseSocket(c.CRISocket)
+	c.CRISocket, err = workload.ParseRuntimeSocket(c.CRISocket)
 	return c, err
 }
 
@@ -103,15 +103,4 @@ func (c Config) allocations() allocations.Config {
 		dirs[calico.Name] = []string{c.CalicoDir}
 	}
 	return allocations.Config{Dirs: dirs, CNIConfig: c.CNIConfig}
-}
-
-// Doctor checks what this host allows an agent with the given configuration to do.
-func Doctor(cfg Config) []doctor.Check {
-	cfg, err := cfg.defaults()
-	if err != nil {
-		return []doctor.Check{{Feature: "configuration", Status: doctor.StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}
-	}
-	return doctor.Examine(doctor.Config{
-		NetnsDirs: cfg.NetnsDirs, CNIConfig: cfg.CNIConfig, IPAMDirs: cfg.IPAMDirs, CNIResults: cfg.CNIResults, CRISocket: cfg.CRISocket,
-	})
 }

@@ -4,8 +4,6 @@ import (
 	"os"
 	"slices"
 	"testing"
-
-	"github.com/ipwitness/ipwitness/agent/doctor"
 )
 
 func TestInvalidConfigurationIsRefused(t *testing.T) {
@@ -14,7 +12,7 @@ func TestInvalidConfigurationIsRefused(t *testing.T) {
 			t.Errorf("configuration %+v: got no error", c)
 		}
 		checks := Doctor(c)
-		if len(checks) != 1 || checks[0].Status != doctor.StatusMissing || checks[0].Fix == "" {
+		if len(checks) != 1 || checks[0].Status != StatusMissing || checks[0].Fix == "" {
 			t.Errorf("checks of configuration %+v: got %v, want only that it is wrong", c, checks)
 		}
 	}

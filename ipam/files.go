@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -101,8 +102,6 @@ type Host interface {
 	Visible(dirs ...string) error
 	// Devices returns the network interfaces of the node.
 	Devices() []Device
-	// Clean returns path in the form in which paths are compared.
-	Clean(path string) string
 }
 
 // A Device is a network interface of the node.
@@ -138,4 +137,14 @@ func BeingWritten(written, now time.Time) bool {
 func OneLine(err error) string {
 	text := err.Error()
 	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), MaxText)], "\uFFFD"), "\n", "; ")
+}
+
+// CleanPath returns path in the form in which paths are compared: cleaned, and with /run instead
+// of /var/run, which is a link to it.
+func CleanPath(path string) string {
+	path = filepath.Clean(path)
+	if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {
+		path = "/run/" + rest
+	}
+	return path
 }

@@ -29,3 +29,13 @@ func TestErrorsAreShortSingleLines(t *testing.T) {
 		t.Errorf("got %d bytes, want %d", len(got), ipam.MaxText)
 	}
 }
+
+func TestPathsAreComparedCleanAndWithoutTheLinkToRun(t *testing.T) {
+	for path, want := range map[string]string{
+		"/var/run/netns/a": "/run/netns/a", "/var//run/./x/": "/run/x", "/run/netns/": "/run/netns", "/var/running": "/var/running", "/var/run": "/var/run",
+	} {
+		if got := ipam.CleanPath(path); got != want {
+			t.Errorf("clean %s: got %s, want %s", path, got, want)
+		}
+	}
+}

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/doctor"
+	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/bpf"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/situations"
@@ -251,13 +251,13 @@ func TestEachCapabilityIsMissedAsDoctorPredicts(t *testing.T) {
 }
 
 // doctorWith runs doctor with only these capabilities.
-func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bool, checks []doctor.Check) {
+func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bool, checks []agent.Check) {
 	t.Helper()
 	args := without(only(capabilities...), "doctor", "-o", "json")
 	out, err := h.Command(args[0], args[1:]...).Output()
 	var output struct {
-		Usable bool           `json:"usable"`
-		Checks []doctor.Check `json:"checks"`
+		Usable bool          `json:"usable"`
+		Checks []agent.Check `json:"checks"`
 	}
 	if e := json.Unmarshal(out, &output); e != nil || output.Usable != (err == nil) {
 		t.Fatalf("doctor: %v, %v: %s", err, e, out)
@@ -292,17 +292,17 @@ func missed(t *testing.T, missing, purpose string) string {
 	if usable != (l.agent != nil) {
 		t.Errorf("doctor says usable: %v, but the agent runs: %v", usable, l.agent != nil)
 	}
-	var check doctor.Check
+	var check agent.Check
 	for _, c := range checks {
 		others := strings.HasPrefix(c.Feature, "CAP_") && c.Feature != missing
 		switch {
 		case c.Feature == missing:
 			check = c
-		case others && c.Status != doctor.StatusOK:
+		case others && c.Status != agent.StatusOK:
 			t.Errorf("doctor reports %s: %+v, want ok", c.Feature, c)
 		}
 	}
-	if check.Status == doctor.StatusOK || check.Status == "" || !strings.Contains(check.Fix, missing) || !strings.Contains(check.Fix, "docs/permissions.md") {
+	if check.Status == agent.StatusOK || check.Status == "" || !strings.Contains(check.Fix, missing) || !strings.Contains(check.Fix, "docs/permissions.md") {
 		t.Errorf("doctor: got %+v, want the loss and the remedy", check)
 	}
 	// The promises of doctor agree with the behaviour of the agent.

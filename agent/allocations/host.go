@@ -1,6 +1,8 @@
 package allocations
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -8,13 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // host implements ipam.Host.
-type host struct{ root files.Root }
+type host struct{ root Root }
 
 // ReadFile implements ipam.Host.
 func (host) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
@@ -22,13 +23,13 @@ func (host) ReadFile(path string, follow bool, most int64) (data []byte, written
 	if follow {
 		flags = 0
 	}
-	return files.ReadRegular(path, flags, most)
+	return readRegular(path, flags, most)
 }
 
 // OpenDir implements ipam.Host.
 func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
-	if files.Orphaned(path) {
+	if Orphaned(path) {
 		err = &os.PathError{Op: "read", Path: path, Err: ipam.ErrOrphaned} // it may exist, and is empty
 	}
 	var id ipam.DirID
@@ -66,9 +67,6 @@ func (host) Devices() (devices []ipam.Device) {
 	return devices
 }
 
-// Clean implements ipam.Host.
-func (host) Clean(path string) string { return files.Clean(path) }
-
 // identify returns the ID of the directory at a path, or of the one open as fd if the path is
 // empty.
 func identify(fd int, path string) (ipam.DirID, error) {
@@ -85,4 +83,23 @@ func identify(fd int, path string) (ipam.DirID, error) {
 		id.Born = st.Btime.Sec*int64(time.Second) + int64(st.Btime.Nsec)
 	}
 	return id, nil
+}
+
+// readRegular reads a regular file that has no more than the given number of bytes. It opens
+// the file with additional flags, and returns when it was last written.
+func readRegular(path string, flags int, most int64) (data []byte, written time.Time, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
+	if err != nil {
+		return nil, written, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, written, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, written, fmt.Errorf("%s is not a regular file of at most %d bytes", path, most)
+	}
+	data, err = io.ReadAll(io.LimitReader(f, most))
+	return data, info.ModTime(), err
 }

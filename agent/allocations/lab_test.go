@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
+
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -50,7 +50,7 @@ func newIPAMLab(t *testing.T) *ipamLab {
 	}, false)
 	l.reader = tab.Attach()
 	t.Cleanup(l.reader.Detach)
-	l.ipam.StatusChanged = func() { wake.Poke(l.status) }
+	l.ipam.StatusChanged = func() { table.Poke(l.status) }
 	return l
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,10 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
+
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -95,7 +94,7 @@ const (
 
 // New returns a Reader that puts the allocations into t. root says whether this process sees
 // the node's files.
-func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader {
+func New(log *slog.Logger, t *table.Table, cfg Config, root Root) *Reader {
 	r := &Reader{
 		log:           log,
 		table:         t,
@@ -118,7 +117,7 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader 
 }
 
 // CheckMounts makes the Reader check whether a mount has changed the directories at its paths.
-func (r *Reader) CheckMounts() { wake.Poke(r.mounted) }
+func (r *Reader) CheckMounts() { table.Poke(r.mounted) }
 
 // Await waits until everything has been read once, but for at most a second, because a file
 // system may not answer.
@@ -198,7 +197,7 @@ func (r *Reader) event(e fsnotify.Event) {
 // concerns reports whether a path is one of the places, something in one of them, or one of their
 // parents.
 func concerns(path string, places []string) bool {
-	return slices.ContainsFunc(places, func(place string) bool { return filepath.Dir(path) == place || files.Within(place, path) })
+	return slices.ContainsFunc(places, func(place string) bool { return filepath.Dir(path) == place || within(place, path) })
 }
 
 // LostEvents returns the number of times that events were lost.
@@ -333,7 +332,7 @@ func (r *Reader) publishStatus() {
 	problems := slices.Clone(r.name.problems)
 	if r.unwatched != nil {
 		problems = append(problems, fmt.Sprintf("cannot watch the IPAM directories for changes (%s), reading them every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			form.Short(r.unwatched), ipam.CheckEvery))
+			table.Short(r.unwatched), ipam.CheckEvery))
 	}
 	for _, s := range r.sources {
 		problems = append(problems, s.Problems()...)
@@ -401,4 +400,10 @@ func (r *Reader) Health() (problems []string, name ipam.NodeName) {
 	r.status.mu.Lock()
 	defer r.status.mu.Unlock()
 	return slices.Clone(r.status.problems), r.status.nodeName
+}
+
+// within reports whether path is dir or below it.
+func within(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/')
 }

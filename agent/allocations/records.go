@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -17,8 +16,8 @@ import (
 func poolRecord(p *ipam.FilePool) *ipwitnessv1.PoolRecord {
 	r := &ipwitnessv1.PoolRecord{
 		Name: p.Name, Ipam: p.IPAM, Network: p.Network,
-		State: ipwitnessv1.Pool_State(p.State), Problem: form.Printable(p.Problem), Lost: uint32(p.Lost),
-		Plugin: p.Plugin, Device: p.Device, Routed: p.Routed, Config: form.Printable(p.Config),
+		State: ipwitnessv1.Pool_State(p.State), Problem: table.Printable(p.Problem), Lost: uint32(p.Lost),
+		Plugin: p.Plugin, Device: p.Device, Routed: p.Routed, Config: table.Printable(p.Config),
 	}
 	if !p.LostAt.IsZero() {
 		r.LostAt = timestamppb.New(p.LostAt)
@@ -37,14 +36,14 @@ func poolRecord(p *ipam.FilePool) *ipwitnessv1.PoolRecord {
 func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocation) *ipwitnessv1.AllocationRecord {
 	r := &ipwitnessv1.AllocationRecord{
 		Ipam: pool.IPAM, Pool: pool.Name, Address: addr.AsSlice(),
-		ContainerId: form.Printable(a.ContainerID), Interface: form.Printable(a.Interface), AllocatedAt: timestamppb.New(a.AllocatedAt),
-		Namespace: form.Printable(a.Namespace), Pod: form.Printable(a.Pod), Hostname: form.Printable(a.Hostname),
+		ContainerId: table.Printable(a.ContainerID), Interface: table.Printable(a.Interface), AllocatedAt: timestamppb.New(a.AllocatedAt),
+		Namespace: table.Printable(a.Namespace), Pod: table.Printable(a.Pod), Hostname: table.Printable(a.Hostname),
 	}
 	if mac, err := net.ParseMAC(a.MAC); err == nil {
 		r.Mac = mac
 	}
 	for _, text := range []*string{&r.ContainerId, &r.Namespace, &r.Pod, &r.Hostname} {
-		if len(*text) > form.MaxLength {
+		if len(*text) > table.MaxLength {
 			*text = ""
 		}
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
@@ -194,7 +192,7 @@ func TestProblemsOfSourcesAreLimited(t *testing.T) {
 
 func TestRecordsHaveTheFormThatAnAggregatorAccepts(t *testing.T) {
 	key := table.PoolKey{IPAM: "i", Name: "p"}
-	long := strings.Repeat("x", form.MaxLength)
+	long := strings.Repeat("x", table.MaxLength)
 	for text, want := range map[string]string{"abc": "abc", "\xff": "\uFFFD", long: long, long + "x": "", long[1:] + "\xff": ""} {
 		a := &ipam.FileAllocation{Allocation: ipam.Allocation{ContainerID: text, Namespace: text, Pod: text}}
 		got := allocationRecord(key, netip.MustParseAddr("10.1.0.2"), a)
@@ -246,10 +244,7 @@ func TestDirectoriesHaveAnIdentity(t *testing.T) {
 		}
 		seen[id] = true
 	}
-	if got := (host{}).Clean("/var/run//x"); got != "/run/x" {
-		t.Errorf("clean path: got %s", got)
-	}
-	if err := (host{root: files.Root(false)}).Visible("/missing"); err != nil {
+	if err := (host{root: Root(false)}).Visible("/missing"); err != nil {
 		t.Errorf("visible on a host: got error %v", err)
 	}
 }

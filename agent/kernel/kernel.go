@@ -17,7 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
+
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -168,7 +168,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 				PortsChanged: func() {},
 				Unnamed:      func() {},
 				CompareAgain: func(time.Duration) {},
-				Incomplete:   func() { wake.Poke(again) },
+				Incomplete:   func() { table.Poke(again) },
 				ClaimEnded:   func([]table.ClaimKey) {},
 			},
 			table:    t,

@@ -23,9 +23,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/agenttest"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // fakeClient creates streams without gRPC, so that tests can control their time.
@@ -92,7 +92,7 @@ type logged struct {
 func (l *logged) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer wake.Poke(l.more)
+	defer table.Poke(l.more)
 	return l.lines.Write(b)
 }
 
@@ -398,7 +398,7 @@ func TestUnreachableAggregatorIsLoggedOnceAndReconnected(t *testing.T) {
 				return listener.DialContext(ctx)
 			default:
 			}
-			wake.Poke(tried)
+			table.Poke(tried)
 			return nil, errors.New("connection refused")
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}), // and hardly any backoff

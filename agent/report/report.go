@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
+
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -98,7 +98,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 			backoff, logged = FirstBackoff, ""
 			continue
 		}
-		wake.Poke(r.ended)
+		table.Poke(r.ended)
 		if lasted > LastBackoff {
 			backoff, logged = FirstBackoff, ""
 		}

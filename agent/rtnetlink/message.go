@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ipwitness/ipwitness/agent/form"
 )
 
 // Link has the fields in use of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
@@ -190,7 +189,7 @@ func parseLink(b []byte) (Link, error) {
 	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
 		switch typ {
 		case unix.IFLA_IFNAME:
-			l.Name = form.Printable(unix.ByteSliceToString(val))
+			l.Name = strings.ToValidUTF8(unix.ByteSliceToString(val), "\uFFFD")
 		case unix.IFLA_ADDRESS:
 			l.MAC = string(val)
 		case unix.IFLA_LINK:
@@ -208,9 +207,9 @@ func parseLink(b []byte) (Link, error) {
 			for typ, val := range attributes(val) {
 				switch typ {
 				case unix.IFLA_INFO_KIND:
-					l.Kind = form.Printable(unix.ByteSliceToString(val))
+					l.Kind = strings.ToValidUTF8(unix.ByteSliceToString(val), "\uFFFD")
 				case unix.IFLA_INFO_SLAVE_KIND:
-					l.SlaveKind = form.Printable(unix.ByteSliceToString(val))
+					l.SlaveKind = strings.ToValidUTF8(unix.ByteSliceToString(val), "\uFFFD")
 				case unix.IFLA_INFO_DATA:
 					data = val
 				}

@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -177,7 +176,7 @@ func (r *Reader) Resync() {
 	r.table.mu.Lock()
 	r.resync = true
 	r.table.mu.Unlock()
-	wake.Poke(r.wake)
+	Poke(r.wake)
 }
 
 // Answer requests answers. They are sent after everything that changed before.
@@ -185,7 +184,7 @@ func (r *Reader) Answer(q Questions) {
 	r.table.mu.Lock()
 	r.asked.add(q)
 	r.table.mu.Unlock()
-	wake.Poke(r.wake)
+	Poke(r.wake)
 }
 
 // maxRecords bounds one message, so that it stays far below gRPC's 4 MiB.

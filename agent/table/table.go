@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -171,7 +170,7 @@ func (t *Table) Update(fn func()) {
 	readers := t.readers
 	t.mu.Unlock()
 	for _, r := range readers {
-		wake.Poke(r.wake)
+		Poke(r.wake)
 	}
 }
 

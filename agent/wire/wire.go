@@ -20,7 +20,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
+
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -97,9 +97,9 @@ func New(log *slog.Logger, k *kernel.Mirror, t *table.Table, obs *bpf.Observer, 
 		ended:         endings{wake: make(chan struct{}, 1)},
 		floods:        floods{log: log},
 	}
-	k.PortsChanged = func() { wake.Poke(w.changed) }
+	k.PortsChanged = func() { table.Poke(w.changed) }
 	k.ClaimEnded = w.letGo
-	t.FollowImportance(func() { wake.Poke(w.ended.wake) })
+	t.FollowImportance(func() { table.Poke(w.ended.wake) })
 	return w
 }
 
@@ -124,7 +124,7 @@ func (w *Wire) letGo(keys []table.ClaimKey) {
 	w.ended.mu.Lock()
 	w.ended.keys = append(w.ended.keys, keys...)
 	w.ended.mu.Unlock()
-	wake.Poke(w.ended.wake)
+	table.Poke(w.ended.wake)
 }
 
 // forget deletes ended bindings from the observer and tells it which addresses
@@ -302,7 +302,7 @@ func (w *Wire) check() {
 			delete(w.attached, index)
 		}
 	}
-	wake.Poke(w.changed)
+	table.Poke(w.changed)
 }
 
 func (w *Wire) detachAll() {

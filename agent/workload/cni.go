@@ -17,9 +17,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -41,8 +41,8 @@ func newCNICache(log *slog.Logger, dir string, changed func()) *cniCache {
 
 // cniFile is a parsed file of libcni's result cache.
 type cniFile struct {
-	version  files.Version // of the file that was parsed
-	netns    []string      // paths of the sandbox
+	version  fileVersion // of the file that was parsed
+	netns    []string    // paths of the sandbox
 	workload *ipwitnessv1.Workload
 	networks map[string]kernel.Networks // networks of the pod's addresses, by path of the sandbox
 }
@@ -76,7 +76,7 @@ func (c *cniCache) watch(ctx context.Context) error {
 	dirs := map[string]string{c.dir: "", c.multusDir(): ofMultus}
 	watch := func() {
 		for results := range dirs {
-			files.WatchPath(w, results)
+			watchPath(w, results)
 		}
 	}
 	watch()
@@ -94,7 +94,7 @@ func (c *cniCache) follow(ctx context.Context, events <-chan fsnotify.Event, err
 		case e := <-events:
 			onTheWay := false
 			for results := range dirs {
-				onTheWay = onTheWay || files.Within(results, e.Name)
+				onTheWay = onTheWay || within(results, e.Name)
 			}
 			if onTheWay {
 				watch()
@@ -135,14 +135,14 @@ func (c *cniCache) read() {
 	if all {
 		there := map[string]bool{}
 		for dir, prefix := range map[string]string{c.dir: "", c.multusDir(): ofMultus} {
-			entries, _ := files.ReadDir(dir)
+			entries, _ := readDir(dir)
 			for name := range entries {
 				there[prefix+name] = true
 			}
 		}
 		maps.DeleteFunc(c.results, func(name string, _ cniFile) bool { return !there[name] })
 		for name := range there {
-			if old, ok := c.results[name]; !ok || files.VersionOf(c.path(name)) != old.version {
+			if old, ok := c.results[name]; !ok || versionOf(c.path(name)) != old.version {
 				stale[name] = true
 			}
 		}
@@ -150,8 +150,8 @@ func (c *cniCache) read() {
 	for name := range stale {
 		delete(c.results, name)
 		path := c.path(name)
-		v := files.VersionOf(path) // before the content, which may then be newer but not older
-		data, err := files.ReadSmall(path)
+		v := versionOf(path) // before the content, which may then be newer but not older
+		data, err := readSmall(path)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -220,14 +220,14 @@ func parseResult(data []byte) (cniFile, error) {
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
 		// An aggregator would reject the whole message.
-		if len(text) > form.MaxLength {
-			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, but the limit is %d", len(text), form.MaxLength)
+		if len(text) > table.MaxLength {
+			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, but the limit is %d", len(text), table.MaxLength)
 		}
 	}
 	f := cniFile{workload: w}
 	add := func(path string) {
 		if path != "" {
-			f.netns = append(f.netns, files.Clean(path))
+			f.netns = append(f.netns, ipam.CleanPath(path))
 		}
 	}
 	add(c.NetNS)
@@ -263,7 +263,7 @@ func (c *cniResult) networks() map[string]kernel.Networks {
 		if err != nil || prefix.Addr().IsLoopback() || sandbox == "" || iface == "" || len(iface) >= unix.IFNAMSIZ {
 			return
 		}
-		path := files.Clean(sandbox)
+		path := ipam.CleanPath(sandbox)
 		if all[path] == nil {
 			all[path] = kernel.Networks{}
 		}

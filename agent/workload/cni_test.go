@@ -16,8 +16,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
@@ -75,7 +75,7 @@ func TestInvalidCNIResultIsAnError(t *testing.T) {
 }
 
 func TestCNIResultWithAnOverlongNameIsRejected(t *testing.T) {
-	longest := strings.Repeat("x", form.MaxLength)
+	longest := strings.Repeat("x", table.MaxLength)
 	if f, err := parseResult([]byte(`{"containerId":"` + longest + `"}`)); err != nil || f.workload.GetContainerId() != longest {
 		t.Errorf("longest name: got %.60v and error %v, want it", f.workload, err)
 	}

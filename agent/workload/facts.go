@@ -6,9 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/form"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -51,12 +49,12 @@ func (t *tenant) name() *ipwitnessv1.Workload {
 
 // facts are the information of all sources about the workload of a namespace.
 type facts struct {
-	sandbox   *cri.Sandbox          // of the container runtime
+	sandbox   *Sandbox              // of the container runtime
 	result    *ipwitnessv1.Workload // of a CNI result
 	engine    *ipam.Container       // of docker or podman
 	file      *ipwitnessv1.Workload // from the name of its file
-	process   proc.Process          // the oldest process: pause, or the process that created the namespace
-	container proc.Container        // the container that this process's cgroup belongs to
+	process   Process               // the oldest process: pause, or the process that created the namespace
+	container Container             // the container that this process's cgroup belongs to
 }
 
 // with returns the facts, updated with new ones. Facts that the new ones lack are kept.
@@ -126,7 +124,7 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 		add(engineWorkload(f.engine), true)
 	}
 	add(f.file, f.file != nil && !isGenerated(f.file))
-	add(containerWorkload(f.container), f.container != proc.Container{})
+	add(containerWorkload(f.container), f.container != Container{})
 	add(f.file, isGenerated(f.file))
 	add(processWorkload(f.process), f.process.PID != 0)
 	return all
@@ -135,15 +133,15 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 // engineWorkload returns the workload of a namespace according to the container's engine.
 func engineWorkload(c *ipam.Container) *ipwitnessv1.Workload {
 	return &ipwitnessv1.Workload{
-		Kind: ipwitnessv1.Workload_CONTAINER, Name: form.Printable(c.Name), ContainerId: c.ID, Source: c.Engine,
+		Kind: ipwitnessv1.Workload_CONTAINER, Name: table.Printable(c.Name), ContainerId: c.ID, Source: c.Engine,
 	}
 }
 
 // containerWorkload returns the workload of a namespace according to its cgroup.
-func containerWorkload(c proc.Container) *ipwitnessv1.Workload {
+func containerWorkload(c Container) *ipwitnessv1.Workload {
 	w := &ipwitnessv1.Workload{
 		Kind:        ipwitnessv1.Workload_CONTAINER,
-		Name:        form.Printable(c.Name),
+		Name:        table.Printable(c.Name),
 		Uid:         c.Pod,
 		ContainerId: c.ID,
 		Source:      "cgroup",
@@ -155,7 +153,7 @@ func containerWorkload(c proc.Container) *ipwitnessv1.Workload {
 }
 
 // processWorkload returns the workload of a namespace that is identified by a process only.
-func processWorkload(p proc.Process) *ipwitnessv1.Workload {
+func processWorkload(p Process) *ipwitnessv1.Workload {
 	ended := ""
 	if p.Ended {
 		ended = ", ended"

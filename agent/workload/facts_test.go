@@ -14,27 +14,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
+
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
-	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
-	runtime := &cri.Sandbox{ID: "sandbox", Workload: &ipwitnessv1.Workload{
+	runtime := &Sandbox{ID: "sandbox", Workload: &ipwitnessv1.Workload{
 		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Uid: "u-cri", ContainerId: "c-cri", VirtualMachine: "vm1", Source: "cri",
 	}}
-	runtimeWithout := &cri.Sandbox{ID: "sandbox", Workload: &ipwitnessv1.Workload{
+	runtimeWithout := &Sandbox{ID: "sandbox", Workload: &ipwitnessv1.Workload{
 		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Source: "cri",
 	}}
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
 	resultWithout := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Source: "cni-result"}
 	person := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Name: "blue", Source: "netns"}
 	generatedName := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + agenttest.PodUID, Source: "netns"}
-	cgroup := proc.Container{ID: "c-cgroup", Pod: "u-cgroup"}
-	pause := proc.Process{PID: 7, Name: "pause"}
+	cgroup := Container{ID: "c-cgroup", Pod: "u-cgroup"}
+	pause := Process{PID: 7, Name: "pause"}
 	for name, c := range map[string]struct {
 		facts facts
 		want  string
@@ -46,11 +45,11 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 		"ids of the cgroup":       {facts{sandbox: runtimeWithout, result: resultWithout, container: cgroup, process: pause}, "POD shop/by-cri u-cgroup c-cgroup  pause (7) by cri, containerId:cgroup process:process uid:cgroup"},
 		"no runtime":              {facts{result: result, file: generatedName, container: cgroup, process: pause}, "POD net/by-cni u-cni c-cni  pause (7) by cni-result, process:process"},
 		"result without ids":      {facts{result: resultWithout, container: cgroup}, "POD net/by-cni u-cgroup c-cgroup   by cni-result, containerId:cgroup uid:cgroup"},
-		"person":                  {facts{file: person, container: proc.Container{ID: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
+		"person":                  {facts{file: person, container: Container{ID: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
 		"made up, and a cgroup":   {facts{file: generatedName, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
 		"made up, and no cgroup":  {facts{file: generatedName, process: pause}, "CONTAINER /cni-" + agenttest.PodUID + "    pause (7) by netns, process:process"},
 		"cgroup":                  {facts{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
-		"process that has ended":  {facts{file: person, process: proc.Process{PID: 7, Name: "sh", Ended: true}}, "UNKNOWN /blue    sh (7, ended) by netns, process:process"},
+		"process that has ended":  {facts{file: person, process: Process{PID: 7, Name: "sh", Ended: true}}, "UNKNOWN /blue    sh (7, ended) by netns, process:process"},
 		"process":                 {facts{process: pause}, "UNKNOWN /    pause (7) by process"},
 		"runtime, and its result": {facts{sandbox: runtimeWithout}.with(facts{result: result}), "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
 		"result, and its runtime": {facts{result: result, file: generatedName}.with(facts{sandbox: runtime}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
@@ -79,11 +78,11 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 }
 
 // say sets the sandboxes that the container runtime reports.
-func say(n *Names, all ...*cri.Sandbox) { n.sandboxes = func() []*cri.Sandbox { return all } }
+func say(n *Names, all ...*Sandbox) { n.sandboxes = func() []*Sandbox { return all } }
 
 // sandboxNamed returns a sandbox with the given first process.
-func sandboxNamed(name string, p proc.Process, ips ...string) *cri.Sandbox {
-	s := &cri.Sandbox{ID: "id-" + name, Process: p, Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
+func sandboxNamed(name string, p Process, ips ...string) *Sandbox {
+	s := &Sandbox{ID: "id-" + name, Process: p, Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
 	for _, ip := range ips {
 		s.IPs = append(s.IPs, netip.MustParseAddr(ip))
 	}
@@ -114,7 +113,7 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	n.netnsDirs = []string{dir}
 	p.Put(40, 2, "pause", 600, 100, "/")
 	p.Put(50, 2, "pause", 700, 200, "/docker/"+agenttest.InnerID)
-	byPath, byProcess, byCgroup := sandboxNamed("by-path", proc.Process{}), sandboxNamed("by-process", proc.Process{PID: 40, Start: 600}), sandboxNamed("by-cgroup", proc.Process{})
+	byPath, byProcess, byCgroup := sandboxNamed("by-path", Process{}), sandboxNamed("by-process", Process{PID: 40, Start: 600}), sandboxNamed("by-cgroup", Process{})
 	byPath.Path, byCgroup.ID = path, agenttest.InnerID
 	say(n.Names, byPath, byProcess, byCgroup)
 	n.Look(true)
@@ -125,12 +124,12 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	}
 	// A pod in the namespace of the node.
 	p.Put(60, 2, "pause", 800, n.kernel.OwnInode(), "/")
-	if got := n.sandboxInode(sandboxNamed("host", proc.Process{PID: 60, Start: 800}), nil); got != 0 {
+	if got := n.sandboxInode(sandboxNamed("host", Process{PID: 60, Start: 800}), nil); got != 0 {
 		t.Errorf("sandbox in the namespace of the node: got inode %d, want none", got)
 	}
 	// The PID belongs to another process now.
 	p.Put(40, 2, "other", 900, 300, "/")
-	say(n.Names, byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))
+	say(n.Names, byPath, byProcess, byCgroup, sandboxNamed("stale", Process{PID: 40, Start: 600}))
 	n.Look(true)
 	if got := n.name(300); got != " by process" {
 		t.Errorf("namespace of another process: got %q, want no name", got)
@@ -160,7 +159,7 @@ func TestRuntimeIsAskedForNamespacesWithoutASandbox(t *testing.T) {
 	if !slices.Equal(unnamed, []uint64{100, 200}) {
 		t.Errorf("namespaces without a sandbox: got %v, want both", unnamed)
 	}
-	say(n.Names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}))
+	say(n.Names, sandboxNamed("web-0", Process{PID: 40, Start: 600}))
 	n.Look(false)
 	if !slices.Equal(unnamed, []uint64{200}) {
 		t.Errorf("namespaces without a sandbox: got %v, want 200", unnamed)
@@ -172,7 +171,7 @@ func TestRuntimeNamesTheNetworkOfPods(t *testing.T) {
 	p.Put(40, 2, "pause", 600, 100, "/")
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: agenttest.Address(2, "10.0.0.2/24")})
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: agenttest.Address(2, "10.0.0.9/24")})
-	say(n.Names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
+	say(n.Names, sandboxNamed("web-0", Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
 	n.Look(true)
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
 	say(n.Names) // the addresses of a forgotten sandbox remain
@@ -182,7 +181,7 @@ func TestRuntimeNamesTheNetworkOfPods(t *testing.T) {
 
 func TestNetworkOfTheCNIResultIsPreferredToTheRuntimes(t *testing.T) {
 	n := &Names{cni: newCNICache(nil, "", nil)}
-	s := sandboxNamed("web-0", proc.Process{}, "10.0.0.2", "10.0.0.3")
+	s := sandboxNamed("web-0", Process{}, "10.0.0.2", "10.0.0.3")
 	say(n, s)
 	g := func(iface, ip string) kernel.InterfaceAddress {
 		return kernel.InterfaceAddress{Interface: iface, Addr: netip.MustParseAddr(ip)}

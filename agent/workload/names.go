@@ -1,6 +1,6 @@
 // Package workload finds the network namespaces of the machine and names the workloads in
-// them. Its sources are the container runtime, CNI results, names of namespaces, cgroups and
-// processes.
+// them. Its sources are the container runtime (CRI), CNI results, names of namespaces, cgroups
+// and processes.
 //
 // Links and claims belong in package kernel instead.
 package workload
@@ -21,13 +21,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/proc"
+
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
-	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/agent/table"
+
 	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -39,9 +37,9 @@ type Names struct {
 	log       *slog.Logger
 	kernel    *kernel.Mirror
 	netnsDirs []string
-	procDir   proc.Dir
+	procDir   ProcDir
 	ticks     func() uint64            // clock ticks since boot
-	sandboxes func() []*cri.Sandbox    // of the container runtime
+	sandboxes func() []*Sandbox        // of the container runtime
 	engines   func() []*ipam.Container // running containers of docker and podman
 	unnamed   func([]uint64)           // passes the namespaces without a sandbox to the container runtime's client
 	changed   chan struct{}            // holds one token while a search is needed
@@ -74,13 +72,13 @@ type namedNetns struct {
 // New returns a search for the workloads of the namespaces of k. netnsDirs are directories
 // with files of named namespaces, and cniResults is libcni's result cache. engines returns the running
 // containers of engines.
-func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client, engines func() []*ipam.Container) *Names {
+func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir ProcDir, runtime *Runtime, engines func() []*ipam.Container) *Names {
 	n := &Names{
 		log:       log,
 		kernel:    k,
 		netnsDirs: netnsDirs,
 		procDir:   procDir,
-		ticks:     proc.BootTicks,
+		ticks:     BootTicks,
 		sandboxes: runtime.Sandboxes,
 		engines:   engines,
 		unnamed:   runtime.Unnamed,
@@ -100,7 +98,7 @@ func (n *Names) Wake() { n.wake() }
 
 // wake wakes the search.
 func (n *Names) wake() {
-	wake.Poke(n.changed)
+	table.Poke(n.changed)
 }
 
 // wakeAfter wakes the search after a while, unless its timer is already running.
@@ -205,7 +203,7 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uin
 		if filepath.Base(filepath.Dir(dir)) == "docker" {
 			source = "docker-netns"
 		}
-		entries, err := files.ReadDir(dir)
+		entries, err := readDir(dir)
 		if err != nil {
 			continue // the node does not have this directory
 		}
@@ -218,7 +216,7 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uin
 				}
 			}
 			if !ok {
-				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: form.Printable(name), Source: source}
+				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: table.Printable(name), Source: source}
 				if source == "netns" && !isGenerated(ns.name) {
 					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // a file names the namespace, but does not say what uses it
 				}
@@ -236,7 +234,7 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uin
 }
 
 // sandboxInode returns the network namespace of a sandbox, or 0 if it is not known.
-func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
+func (n *Names) sandboxInode(s *Sandbox, byPath map[string]uint64) uint64 {
 	if inode, ok := byPath[s.Path]; ok {
 		return inode
 	}
@@ -269,7 +267,7 @@ func (n *Names) moveTenants(byInode map[uint64]facts, containers []*ipam.Contain
 			delete(n.tenants, inode)
 		}
 	}
-	byID := map[string]*cri.Sandbox{}
+	byID := map[string]*Sandbox{}
 	for _, s := range n.sandboxes() {
 		byID[s.ID] = s
 	}
@@ -337,7 +335,7 @@ func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) 
 	for inode, addrs := range runtime {
 		assigned[inode] = assigned[inode].Keep(addrs) // only for addresses that Multus does not name
 	}
-	there := map[*cri.Sandbox]bool{}
+	there := map[*Sandbox]bool{}
 	for _, s := range n.sandboxes() {
 		there[s] = true
 	}
@@ -354,9 +352,9 @@ func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) 
 		}
 		addrs := kernel.Networks{}
 		for _, ip := range f.sandbox.IPs {
-			g := kernel.InterfaceAddress{Interface: cri.PodInterface, Addr: ip}
-			addrs[g] = cri.Source
-			mean(inode, g, cri.Source)
+			g := kernel.InterfaceAddress{Interface: PodInterface, Addr: ip}
+			addrs[g] = Source
+			mean(inode, g, Source)
 		}
 		assigned[inode] = assigned[inode].Keep(addrs) // only for addresses that no CNI result names
 	}
@@ -390,7 +388,7 @@ func namespaceInode(path string) (uint64, error) {
 	if fs.Type != unix.NSFS_MAGIC {
 		return 0, errNotNamespace
 	}
-	return files.Inode(path)
+	return inodeOf(path)
 }
 
 // adopt makes sure that the namespace at path has an nsid, unless the namespace is known.

@@ -5,14 +5,12 @@ import (
 	"os"
 	"slices"
 	"strconv"
-
-	"github.com/ipwitness/ipwitness/agent/proc"
 )
 
 // settledAfter is the minimum lifetime of a process, in clock ticks, to be reported as the
 // last process of a namespace after it has ended. A shell or `ip` that ran there briefly does
 // not identify the workload.
-const settledAfter = 10 * proc.TicksPerSecond
+const settledAfter = 10 * TicksPerSecond
 
 // mostRead limits the processes that are read to find the oldest one of a namespace. Those
 // with the lowest PIDs are read.
@@ -62,13 +60,13 @@ func (n *Names) processes() {
 // only briefly is forgotten, together with its cgroup's container.
 func (t *tenant) lastEnded() {
 	if t.process.Ended = t.settled; !t.settled {
-		t.process, t.container, t.forgotten = proc.Process{}, proc.Container{}, true
+		t.process, t.container, t.forgotten = Process{}, Container{}, true
 	}
 }
 
 // ended reports whether a process has ended. A process that may not be read, or that moved to
 // another namespace, has not.
-func (n *Names) ended(p proc.Process) bool {
+func (n *Names) ended(p Process) bool {
 	now, err := n.procDir.Process(p.PID)
 	return errors.Is(err, os.ErrNotExist) || err == nil && (now.Ended || now.Start != p.Start)
 }
@@ -88,7 +86,7 @@ func (n *Names) tenantOf(inode uint64, ns uint64) *tenant {
 func (n *Names) moveIn(t *tenant, inode uint64, pids []int) {
 	p, same := n.oldest(t.process, pids)
 	c := t.container
-	if !same || c == (proc.Container{}) { // a process moves to its cgroup only once, when it starts
+	if !same || c == (Container{}) { // a process moves to its cgroup only once, when it starts
 		c = n.containerIn(p, inode)
 	}
 	// The PID may have belonged to another process in the meantime. It is 0 if none of the processes
@@ -107,7 +105,7 @@ func (n *Names) moveIn(t *tenant, inode uint64, pids []int) {
 
 // oldest returns the oldest of the given processes, and whether it is last, the previous
 // result. If last still exists, it is the oldest, because new processes are younger.
-func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same bool) {
+func (n *Names) oldest(last Process, pids []int) (oldest Process, same bool) {
 	slices.Sort(pids)
 	if _, in := slices.BinarySearch(pids, last.PID); in {
 		if p, err := n.procDir.Process(last.PID); err == nil && p.Start == last.Start {
@@ -126,10 +124,10 @@ func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same
 // If a container created the namespace in addition to its own, the process is in the
 // container's cgroup, too. In that case its parent is in the same cgroup, but in another
 // namespace.
-func (n *Names) containerIn(p proc.Process, inode uint64) proc.Container {
+func (n *Names) containerIn(p Process, inode uint64) Container {
 	c := n.procDir.Container(p.PID)
 	if elsewhere, err := n.procDir.Netns(p.Parent); err == nil && elsewhere != inode && n.procDir.Container(p.Parent) == c {
-		return proc.Container{}
+		return Container{}
 	}
 	return c
 }

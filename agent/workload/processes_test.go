@@ -13,13 +13,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
+
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
-	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // testNames is a search for names on a node with a fake rtnetlink.
@@ -46,7 +45,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*testNames, agenttest.Tree) {
 		t.Fatal("list: ", err)
 	}
 	p := agenttest.NewTree(t)
-	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)), noContainers)
+	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), ProcDir(p.Dir), NewRuntime(slog.New(slog.DiscardHandler), RuntimeOff, ProcDir(p.Dir)), noContainers)
 	for i, inode := range inodes {
 		k.Adopt(int32(i+1), inode, false)
 	}
@@ -136,7 +135,7 @@ func TestShortLivedProcessDoesNotNameANamespace(t *testing.T) {
 	var now uint64 = 100_000
 	n.ticks = func() uint64 { return now }
 	moment := func(pid int, name string) {
-		p.Put(pid, 2, name, int(now)-proc.TicksPerSecond, 100, pod+agenttest.InnerID)
+		p.Put(pid, 2, name, int(now)-TicksPerSecond, 100, pod+agenttest.InnerID)
 	}
 	moment(30, "sh")
 	wantNamed(t, n.named(100, nil), "POD / uid="+agenttest.PodUID+" id=ee4b process=sh (30) by cgroup")
@@ -237,7 +236,7 @@ func TestNamespaceWithAReusedInodeHasNoOldNames(t *testing.T) {
 }
 
 func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
-	web := sandboxNamed("web-0", proc.Process{})
+	web := sandboxNamed("web-0", Process{})
 	for _, when := range []string{"before tenants move", "before names are set"} {
 		t.Run(when, func(t *testing.T) {
 			n, _ := newTestNames(t, 100)
@@ -264,7 +263,7 @@ func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 				t.Error("end of a namespace: got no search")
 			}
 			k.BeginNames()
-			n.named(100, map[uint64]facts{100: {sandbox: sandboxNamed("web-1", proc.Process{})}})
+			n.named(100, map[uint64]facts{100: {sandbox: sandboxNamed("web-1", Process{})}})
 			if got := published(); got != "web-1" {
 				t.Errorf("the next namespace, with a new name: got %q, want web-1", got)
 			}
@@ -300,7 +299,7 @@ func TestEndOfAProcessIsKnownOnlyIfItCanBeRead(t *testing.T) {
 		}
 	}
 	for pid, want := range map[int]bool{30: false, 31: true, 32: false, 33: true, 34: true} {
-		if got := n.ended(proc.Process{PID: pid, Start: 600}); got != want {
+		if got := n.ended(Process{PID: pid, Start: 600}); got != want {
 			t.Errorf("process %d has ended: got %v, want %v", pid, got, want)
 		}
 	}
@@ -388,7 +387,7 @@ func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
 	trap("41/stat") // no other process is read once the oldest is known
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
-	n.procDir = proc.Dir(filepath.Join(p.Dir, "missing"))
+	n.procDir = ProcDir(filepath.Join(p.Dir, "missing"))
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
 }
 
@@ -432,7 +431,7 @@ func TestSearchForTheOldestProcessIsBounded(t *testing.T) {
 		pids = append(pids, 1000+i)
 	}
 	slices.Reverse(pids)
-	got, same := n.oldest(proc.Process{}, pids)
+	got, same := n.oldest(Process{}, pids)
 	if want := 1000 + mostRead - 1; got.PID != want || same {
 		t.Errorf("oldest of the first %d: got %d and %v, want %d", mostRead, got.PID, same, want)
 	}

@@ -20,10 +20,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/proc"
+
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -53,7 +51,7 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inode, err := files.Inode("/proc/self/ns/net")
+	inode, err := inodeOf("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +67,7 @@ func newMachine(t *testing.T) *machine {
 		}
 	}
 	m.Names = New(log, k, []string{filepath.Join(m.dir, "missing"), filepath.Join(m.dir, "netns"), filepath.Join(m.dir, "docker/netns")},
-		filepath.Join(m.dir, "results"), "/proc", cri.New(log, cri.Off, "/proc"), noContainers)
+		filepath.Join(m.dir, "results"), "/proc", NewRuntime(log, RuntimeOff, "/proc"), noContainers)
 	m.Mounted = func() { m.mounted.Add(1) }
 	return m
 }
@@ -90,7 +88,7 @@ func (m *machine) namespace(veth string, start func()) uint64 {
 		m.t.Fatal(err)
 	}
 	defer func() { _ = ns.Close() }()
-	inode, err := files.Inode("/proc/thread-self/ns/net")
+	inode, err := inodeOf("/proc/thread-self/ns/net")
 	if err == nil {
 		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: veth, PeerNamespace: netlink.NsFd(home)})
 	}
@@ -236,7 +234,7 @@ func TestFilesThatNameNamespacesAreReadAgainIfEverythingIs(t *testing.T) {
 		if err := os.WriteFile(plain, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		inode, err := files.Inode(plain)
+		inode, err := inodeOf(plain)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +261,7 @@ func TestFilesThatNameNamespacesAreReadAgainIfEverythingIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = unix.Unmount("/run/ipwitness-test", unix.MNT_DETACH) })
-		sandbox := &cri.Sandbox{ID: "1", Path: "/run/ipwitness-test/a", Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Name: "web-0", Source: "cri"}}
+		sandbox := &Sandbox{ID: "1", Path: "/run/ipwitness-test/a", Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Name: "web-0", Source: "cri"}}
 		if got := m.sandboxInode(sandbox, nil); got != 0 {
 			t.Errorf("sandbox whose path is missing: got inode %d, want none", got)
 		}
@@ -456,7 +454,7 @@ func TestOfProcessesWithOneStartTheFirstIsTheOldest(t *testing.T) {
 	for _, pid := range []int{31, 30, 32} {
 		p.Put(pid, 1, "x", 700, 100, "/")
 	}
-	if got, _ := n.oldest(proc.Process{}, []int{32, 30, 31}); got.PID != 30 {
+	if got, _ := n.oldest(Process{}, []int{32, 30, 31}); got.PID != 30 {
 		t.Errorf("oldest process: got %d, want 30", got.PID)
 	}
 }

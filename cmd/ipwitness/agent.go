@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/ipwitness/ipwitness/agent"
-	"github.com/ipwitness/ipwitness/agent/cri"
 	agentreport "github.com/ipwitness/ipwitness/agent/report"
+	"github.com/ipwitness/ipwitness/agent/workload"
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/ipam/advice"
@@ -208,6 +208,6 @@ func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
 	choiceFlag(cmd, &cfg.Wire, "wire", "", "method to watch frames; auto is tcx if the kernel supports it (Linux 6.6)",
 		agent.WireAuto, agent.WireTCX, agent.WireClsact, agent.WireOff)
 	globsFlag(fs, &cfg.Interfaces, "interfaces", "interfaces to watch frames on, by name (default all)")
-	fs.StringVar(&cfg.CRISocket, "cri-socket", cri.Auto, "CRI socket of the container runtime: auto, off or a `PATH`")
+	fs.StringVar(&cfg.CRISocket, "cri-socket", workload.RuntimeAuto, "CRI socket of the container runtime: auto, off or a `PATH`")
 	globsFlag(fs, &cfg.ExcludeInterfaces, "exclude-interfaces", "interfaces not to watch frames on, by name (default none)")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ipwitness/ipwitness/agent"
-	"github.com/ipwitness/ipwitness/agent/doctor"
+
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
@@ -32,7 +32,7 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := agent.Doctor(cfg)
-			usable := doctor.Usable(checks)
+			usable := agent.Usable(checks)
 			if format.ForPrograms() {
 				if err := show.Value(sys.stdout, format, map[string]any{"usable": usable == nil, "checks": checks}); err != nil {
 					return err
@@ -64,10 +64,10 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 }
 
 // lacks describes the consequences of each check that is not ok.
-func lacks(checks []doctor.Check, layout show.Layout) string {
+func lacks(checks []agent.Check, layout show.Layout) string {
 	var b strings.Builder
 	for _, c := range checks {
-		if c.Status == doctor.StatusOK {
+		if c.Status == agent.StatusOK {
 			continue
 		}
 		fmt.Fprintf(&b, "\n%s\n", show.Hanging("", c.Feature+" is "+c.Status+": "+c.Detail, layout))
@@ -81,12 +81,12 @@ func lacks(checks []doctor.Check, layout show.Layout) string {
 }
 
 // ways summarizes the methods that the agent would use.
-func ways(cfg agent.Config, checks []doctor.Check) string {
-	found := map[string]doctor.Check{}
+func ways(cfg agent.Config, checks []agent.Check) string {
+	found := map[string]agent.Check{}
 	for _, c := range checks {
 		found[c.Feature] = c
 	}
-	ok := func(feature string) bool { return found[feature].Status == doctor.StatusOK }
+	ok := func(feature string) bool { return found[feature].Status == agent.StatusOK }
 
 	wire := "frames with clsact"
 	switch {

@@ -71,7 +71,7 @@ func (n *nameReader) Places() []string {
 func (n *nameReader) Read(now time.Time) (name ipam.NodeName, problem string, again bool) {
 	conf, at, again, err := n.conf(now)
 	if n.named = ""; conf != nil && filepath.IsAbs(conf.NodenameFile) && len(conf.NodenameFile) <= ipam.MaxText {
-		n.named = n.host.Clean(conf.NodenameFile)
+		n.named = ipam.CleanPath(conf.NodenameFile)
 	}
 	file := cmp.Or(n.named, n.file)
 	inFile, missing, fileErr := n.inFile(file, conf != nil)

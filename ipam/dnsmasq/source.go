@@ -50,7 +50,7 @@ func (f files) list() (places []string, at []lease.Location) {
 	o := f.options(config)
 	path := misc + "/" + leaseName
 	if o.leaseFile != "" {
-		path = f.root + f.host.Clean(o.leaseFile)
+		path = f.root + ipam.CleanPath(o.leaseFile)
 		places = append(places, filepath.Dir(path))
 	}
 	at = append(at, lease.Location{Path: path, Config: config, Read: func() (lease.Content, error) { return f.read(path, f.options(config)) }})

@@ -103,7 +103,7 @@ func (c *containers) read() {
 		data, _, err := c.host.ReadFile(path, false, maxConfigSize)
 		var found *ipam.Container
 		if err == nil {
-			found, err = parseContainer(data, c.host.Clean)
+			found, err = parseContainer(data, ipam.CleanPath)
 		}
 		switch {
 		case err == nil:

@@ -282,8 +282,8 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 			}
 			for i := range found {
 				n := &found[i]
-				if n.dir = c.host.Clean(n.dir); n.env != "" {
-					n.env = c.host.Clean(n.env)
+				if n.dir = ipam.CleanPath(n.dir); n.env != "" {
+					n.env = ipam.CleanPath(n.env)
 				}
 			}
 			if err != nil {

@@ -46,7 +46,7 @@ func (f files) list() (places []string, at []lease.Location) {
 	for _, s := range servers {
 		path, configured := f.root+s.config, f.root+s.leases
 		if c, err := f.config(path); err == nil && c.leaseFile != "" {
-			configured = f.root + f.host.Clean(c.leaseFile)
+			configured = f.root + ipam.CleanPath(c.leaseFile)
 			places = append(places, filepath.Dir(configured))
 		}
 		at = append(at, lease.Location{Path: configured, Config: path, Read: func() (lease.Content, error) { return f.read(configured, path) }})

@@ -130,7 +130,7 @@ func (n *container) read(host ipam.Host, path string) {
 	if err == nil && json.Unmarshal(data, &s) == nil {
 		n.info, n.netns = info, ""
 		if p := s.netns(); p != "" {
-			n.netns = host.Clean(p)
+			n.netns = ipam.CleanPath(p)
 		}
 	}
 }

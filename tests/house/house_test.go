@@ -33,11 +33,9 @@ var floors = []string{
 	"aggregator/verdict aggregator/access aggregator/apijson aggregator/episode aggregator/form aggregator/index",
 
 	"agent",
-	"agent/allocations agent/doctor agent/report agent/workload agent/wire",
-	"agent/kernel agent/cri",
-	"agent/files agent/table",
-	"agent/proc agent/rtnetlink",
-	"agent/form agent/wake",
+	"agent/allocations agent/report agent/workload agent/wire",
+	"agent/kernel",
+	"agent/rtnetlink agent/table",
 
 	"ipam/registry",
 	"ipam/*", // the IPAMs, which do not know each other

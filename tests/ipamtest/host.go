@@ -3,7 +3,6 @@ package ipamtest
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -68,9 +67,6 @@ func (h Host) Visible(dirs ...string) error {
 
 // Devices implements ipam.Host.
 func (h Host) Devices() []ipam.Device { return h.Interfaces }
-
-// Clean implements ipam.Host.
-func (Host) Clean(path string) string { return filepath.Clean(path) }
 
 // Identify returns the ID of a directory; zero if it does not exist.
 func Identify(path string) ipam.DirID {

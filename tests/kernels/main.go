@@ -37,7 +37,7 @@ var kernels = []struct{ series, without string }{
 const choice = "^Test(Device|T1PTP|T2Bridge|T9Duplicates|T13|L1Address|L20|AgentOfRoot)"
 
 // packages are the packages of the agent that have tests.
-var packages = strings.Fields("agent allocations cri doctor files kernel proc report rtnetlink table wire workload")
+var packages = strings.Fields("agent allocations kernel report rtnetlink table wire workload")
 
 // units returns the suites of bpf and of the packages of the agent.
 func units() []suite {

@@ -1,4 +1,4 @@
-package doctor
+package agent
 
 import (
 	"io/fs"
@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/allocations"
+	"github.com/ipwitness/ipwitness/agent/workload"
+
 	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
@@ -21,7 +21,7 @@ func TestDoctorChecksTheRuntime(t *testing.T) {
 			t.Errorf("%s: got %+v, want %s and %q", flag, c, wantStatus, want)
 		}
 	}
-	check(cri.Off, StatusOK, "disabled")
+	check(workload.RuntimeOff, StatusOK, "disabled")
 	check(socket, StatusDegraded, "no such file")
 }
 
@@ -42,24 +42,24 @@ func TestDoctorReportsReadableProcesses(t *testing.T) {
 	}
 	check := func(what, status, detail string) {
 		t.Helper()
-		if c := readProcesses(proc.Dir(p.Dir)); c.Status != status || !strings.Contains(c.Detail, detail) || (c.Status == StatusOK) != (c.Fix == "") {
+		if c := readProcesses(workload.ProcDir(p.Dir)); c.Status != status || !strings.Contains(c.Detail, detail) || (c.Status == StatusOK) != (c.Fix == "") {
 			t.Errorf("%s: got %+v, want %s and %q", what, c, status, detail)
 		}
 	}
-	pidNamespace(files.InitialPIDNamespace)
+	pidNamespace(allocations.InitialPIDNamespace)
 	check("host", StatusOK, "3 processes, 1 of them in other network namespaces")
-	if c := readProcesses(proc.Dir(p.Dir)); strings.Contains(c.Detail, "cannot be read") {
+	if c := readProcesses(workload.ProcDir(p.Dir)); strings.Contains(c.Detail, "cannot be read") {
 		t.Errorf("host whose processes can all be read: got %+v", c)
 	}
 	pidNamespace("pid:[7]")
 	check("node in a container", StatusOK, "3 processes, 1 of them in other network namespaces")
 	p.End(1<<22 + 1)
 	check("container without hostPID", StatusDegraded, "only processes of this PID namespace are seen (2)")
-	pidNamespace(files.InitialPIDNamespace)
+	pidNamespace(allocations.InitialPIDNamespace)
 	check("host without namespaces", StatusOK, "2 processes, 0 of them in other")
 	p.End(1)
 	check("hidepid", StatusDegraded, "hidepid")
-	if c := readProcesses(proc.Dir(p.Dir)); !strings.Contains(c.Fix, "without hidepid") {
+	if c := readProcesses(workload.ProcDir(p.Dir)); !strings.Contains(c.Fix, "without hidepid") {
 		t.Errorf("hidepid: got advice %q, want to mount /proc without it", c.Fix)
 	}
 	p.Dir = filepath.Join(p.Dir, "missing")
@@ -69,19 +69,19 @@ func TestDoctorReportsReadableProcesses(t *testing.T) {
 func TestDoctorChecksIPAMDirectories(t *testing.T) {
 	root := t.TempDir()
 	a, b := filepath.Join(root, "a"), filepath.Join(root, "b")
-	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusOK || !strings.Contains(c.Detail, "none of") {
+	if c := sourcesCheck(allocations.Root(false), "x", []string{a, b}, "y"); c.Status != StatusOK || !strings.Contains(c.Detail, "none of") {
 		t.Errorf("no directory: got %+v", c)
 	}
 	if err := os.Mkdir(b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusOK || c.Detail != b {
+	if c := sourcesCheck(allocations.Root(false), "x", []string{a, b}, "y"); c.Status != StatusOK || c.Detail != b {
 		t.Errorf("one directory: got %+v", c)
 	}
 	if err := os.WriteFile(a, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusDegraded || c.Lost != "y" || c.Fix == "" {
+	if c := sourcesCheck(allocations.Root(false), "x", []string{a, b}, "y"); c.Status != StatusDegraded || c.Lost != "y" || c.Fix == "" {
 		t.Errorf("one that cannot be read: got %+v", c)
 	}
 }
@@ -101,6 +101,21 @@ func TestAgentIsUsableWithNetlinkOrTheWire(t *testing.T) {
 	} {
 		if err := Usable(c.checks); (err == nil) != c.usable {
 			t.Errorf("usable with %v: got %v", c.checks, err)
+		}
+	}
+}
+
+func TestDoctorChecksTenantsOfOpenVSwitch(t *testing.T) {
+	for _, test := range []struct {
+		ports          []string
+		status, detail string
+	}{
+		{nil, StatusOK, "no ports"},
+		{[]string{"veth1", "eth1"}, StatusOK, "2 ports"},
+		{[]string{"4f3a0d5b1c2d_h", "eth1"}, StatusDegraded, "2 ports, 1 of them Kube-OVN's"},
+	} {
+		if c := ovsCheck(test.ports); c.Status != test.status || !strings.Contains(c.Detail, test.detail) || (c.Status == StatusOK) != (c.Fix == "") {
+			t.Errorf("%q: got %+v, want %s and %q", test.ports, c, test.status, test.detail)
 		}
 	}
 }

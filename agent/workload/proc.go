@@ -1,8 +1,4 @@
-// Package proc reads the kernel's information about processes: /proc/PID/stat, their network
-// namespaces, and the containers that their cgroups belong to.
-//
-// It knows nothing about workloads or about this node's namespaces.
-package proc
+package workload
 
 import (
 	"errors"
@@ -14,11 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/table"
 )
 
 // Dir is the path of a proc file system.
-type Dir string
+type ProcDir string
 
 // Process is a process, as /proc/PID/stat describes it.
 type Process struct {
@@ -39,12 +35,12 @@ func BootTicks() uint64 {
 }
 
 // Path returns the path of a file of a process.
-func (d Dir) Path(pid int, file string) string {
+func (d ProcDir) Path(pid int, file string) string {
 	return filepath.Join(string(d), strconv.Itoa(pid), file)
 }
 
 // Netns returns the inode of the network namespace that a process is in.
-func (d Dir) Netns(pid int) (uint64, error) {
+func (d ProcDir) Netns(pid int) (uint64, error) {
 	var link [64]byte
 	size, err := unix.Readlink(string(d)+"/"+strconv.Itoa(pid)+"/ns/net", link[:]) // net:[4026531840]
 	if err != nil {
@@ -54,7 +50,7 @@ func (d Dir) Netns(pid int) (uint64, error) {
 }
 
 // Name returns the name of a process, at most 15 bytes long; empty if it cannot be read.
-func (d Dir) Name(pid int) string {
+func (d ProcDir) Name(pid int) string {
 	data, err := os.ReadFile(d.Path(pid, "comm"))
 	if err != nil {
 		return ""
@@ -63,7 +59,7 @@ func (d Dir) Name(pid int) string {
 }
 
 // Process reads the status of a process.
-func (d Dir) Process(pid int) (Process, error) {
+func (d ProcDir) Process(pid int) (Process, error) {
 	data, err := os.ReadFile(d.Path(pid, "stat"))
 	if err != nil {
 		return Process{}, err
@@ -73,7 +69,7 @@ func (d Dir) Process(pid int) (Process, error) {
 
 // Container returns the container that the cgroup of a process belongs to, or the
 // zero value if there is none or it cannot be read.
-func (d Dir) Container(pid int) Container {
+func (d ProcDir) Container(pid int) Container {
 	data, err := os.ReadFile(d.Path(pid, "cgroup"))
 	if err != nil {
 		return Container{}
@@ -101,5 +97,5 @@ func parseStat(data string) (Process, error) {
 	if err := errors.Join(e1, e2, e3); err != nil {
 		return Process{}, fmt.Errorf("%w: %w", errNoStat, err)
 	}
-	return Process{PID: pid, Parent: parent, Name: form.Printable(rest[:end]), Start: start, Ended: fields[0] == "Z" || fields[0] == "X"}, nil
+	return Process{PID: pid, Parent: parent, Name: table.Printable(rest[:end]), Start: start, Ended: fields[0] == "Z" || fields[0] == "X"}, nil
 }

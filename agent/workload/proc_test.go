@@ -1,4 +1,4 @@
-package proc
+package workload
 
 import (
 	"errors"
@@ -42,7 +42,7 @@ func TestStatusOfAProcessWithAnyName(t *testing.T) {
 func TestProcessesAreReadFromTheirDirectories(t *testing.T) {
 	p := agenttest.NewTree(t)
 	p.Put(7, 1, "nginx", 99, 4026531840, "/docker/"+agenttest.InnerID)
-	d := Dir(p.Dir)
+	d := ProcDir(p.Dir)
 	if got, err := d.Process(7); err != nil || got != (Process{PID: 7, Parent: 1, Name: "nginx", Start: 99}) {
 		t.Errorf("process: got %+v and error %v", got, err)
 	}

@@ -1,13 +1,16 @@
-package files
+package allocations
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"golang.org/x/sys/unix"
+
 	"github.com/ipwitness/ipwitness/tests/agenttest"
 	"github.com/ipwitness/ipwitness/tests/alone"
 )
@@ -42,17 +45,17 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := FindRoot(proc.Dir(p.Dir)); got != c.want {
+		if got := FindRoot(p.Dir); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
 	p := agenttest.NewTree(t)
-	if got := FindRoot(proc.Dir(p.Dir)); got {
+	if got := FindRoot(p.Dir); got {
 		t.Errorf("no processes and no PID namespace: got %v, want false", got)
 	}
 	p.Put(os.Getpid(), 1, "ipwitness", 2, 10, "/")
 	p.Put(1, 0, "ipwitness", 1, 10, "/")
-	if got := FindRoot(proc.Dir(p.Dir)); got {
+	if got := FindRoot(p.Dir); got {
 		t.Errorf("unknown PID namespace: got %v, want false", got)
 	}
 	if err := os.MkdirAll(filepath.Join(p.Dir, "self/ns"), 0o755); err != nil {
@@ -66,14 +69,14 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 		}
 	}
 	link(initPIDs)
-	if got := FindRoot(proc.Dir(p.Dir)); got {
+	if got := FindRoot(p.Dir); got {
 		t.Errorf("ipwitness as the first process of a machine: got %v, want false", got)
 	}
 	link(otherPIDs)
 	for _, pid := range []int{1, os.Getpid()} {
 		p.End(pid)
 	}
-	if got := FindRoot(proc.Dir(p.Dir)); got {
+	if got := FindRoot(p.Dir); got {
 		t.Errorf("processes that cannot be read: got %v, want false", got)
 	}
 	// The root directory of the first process is on the same file system as ours.
@@ -81,7 +84,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 	if err := os.Symlink("/usr", filepath.Join(p.Dir, "1/root")); err != nil {
 		t.Fatal(err)
 	}
-	if got := FindRoot(proc.Dir(p.Dir)); !got {
+	if got := FindRoot(p.Dir); !got {
 		t.Errorf("chroot: got %v, want true", got)
 	}
 }
@@ -166,4 +169,36 @@ func TestFilesOnTheContainersRootAreNotTheNodes(t *testing.T) {
 		}
 	}
 	_ = Root(true).Reach(loop) // must return in spite of the loop
+}
+
+// mount binds source to target until the test ends. An empty source is a new file system.
+func mount(t *testing.T, source, target string) {
+	t.Helper()
+	fstype, flags := "tmpfs", uintptr(0)
+	if source != "" {
+		fstype, flags = "", unix.MS_BIND
+	}
+	if err := unix.Mount(source, target, fstype, flags, ""); err != nil {
+		t.Fatal("mount: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
+}
+
+func TestRegularFileIsReadUpToItsLimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	written := time.Unix(1_000_000_000, 0)
+	for _, err := range []error{os.WriteFile(path, []byte("12345"), 0o600), os.Chtimes(path, written, written)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, at, err := readRegular(path, 0, 5); err != nil || string(data) != "12345" || !at.Equal(written) {
+		t.Errorf("file of the largest size: got %q of %s and error %v", data, at, err)
+	}
+	if data, _, err := readRegular(path, 0, 4); err == nil {
+		t.Errorf("file that is larger: got %q and no error", data)
+	}
+	if _, _, err := readRegular(path+".missing", 0, 5); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing file: got error %v, want that it does not exist", err)
+	}
 }

@@ -1,8 +1,4 @@
-// Package doctor checks what this host allows the agent to do, and drops the capabilities that
-// the agent only needs at startup.
-//
-// It has no sources of evidence and keeps no state.
-package doctor
+package agent
 
 import (
 	"context"
@@ -19,12 +15,12 @@ import (
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/allocations"
 	"github.com/ipwitness/ipwitness/agent/kernel"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/workload"
+
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -58,12 +54,6 @@ const (
 	checkNamespaces = "namespaces"
 )
 
-// Config is the part of the agent's configuration that is checked. See agent.Config.
-type Config struct {
-	NetnsDirs, CNIConfig, IPAMDirs []string
-	CNIResults, CRISocket          string
-}
-
 // findings are the checks that were made.
 type findings struct {
 	checks  []Check
@@ -87,10 +77,14 @@ func (f *findings) add(c Check, err error, details string) {
 	f.checks = append(f.checks, c)
 }
 
-// Examine tries everything that the agent needs on this host. It attaches nothing to the
-// host's interfaces, and leaves nothing behind except ids of network namespaces (RTM_NEWNSID),
-// which the agent assigns as well.
-func Examine(cfg Config) []Check {
+// Doctor tries everything that an agent with the given configuration needs on this host. It
+// attaches nothing to the host's interfaces, and leaves nothing behind except ids of network
+// namespaces (RTM_NEWNSID), which the agent assigns as well.
+func Doctor(cfg Config) []Check {
+	cfg, err := cfg.defaults()
+	if err != nil {
+		return []Check{{Feature: "configuration", Status: StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}
+	}
 	var found findings
 	found.add(Check{Feature: "kernel"}, nil, KernelRelease())
 	obs, loadErr := bpf.Load()
@@ -149,7 +143,7 @@ func Examine(cfg Config) []Check {
 		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
 	}, err, "NETLINK_LISTEN_ALL_NSID")
 
-	root := files.FindRoot("/proc")
+	root := allocations.FindRoot("/proc")
 	for _, dir := range cfg.NetnsDirs {
 		found.checks = append(found.checks, sourceCheck(root, "named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
@@ -160,8 +154,44 @@ func Examine(cfg Config) []Check {
 		readRuntime(cfg.CRISocket), readProcesses("/proc"))
 }
 
+// readOVS checks whether the tenants of pods on this host's ports of Open vSwitch can be told apart.
+func readOVS(req *rtnetlink.Conn) Check {
+	links, err := req.Links(rtnetlink.NoNSID)
+	if err != nil {
+		return Check{
+			Feature: checkOVS, Status: StatusDegraded, Detail: err.Error(), Used: "other sources", Lost: "the ports of Open vSwitch",
+			Fix: "look for what denies it: a seccomp profile or an LSM",
+		}
+	}
+	return ovsCheck(kernel.OVSPorts(links))
+}
+
+// checkOVS is the feature of the check of Open vSwitch.
+const checkOVS = "Open vSwitch"
+
+func ovsCheck(ports []string) Check {
+	c := Check{Feature: checkOVS, Status: StatusOK, Detail: "no ports here"}
+	tenants := 0
+	for _, name := range ports {
+		if ipam.SeparatesTenants(name) {
+			tenants++
+		}
+	}
+	switch {
+	case tenants > 0:
+		c.Status = StatusDegraded
+		c.Detail = fmt.Sprintf("%d ports, %d of them Kube-OVN's, whose tenants (VPCs) may use the same addresses: the kernel does not show to which tenant a port belongs", len(ports), tenants)
+		c.Used = "annotations of pods, if the aggregator follows the Kubernetes API"
+		c.Lost = "duplicates among pods of Kube-OVN, if it does not"
+		c.Fix = "let the aggregator follow the Kubernetes API (--kubeconfig)"
+	case len(ports) > 0:
+		c.Detail = fmt.Sprintf("%d ports", len(ports))
+	}
+	return c
+}
+
 // Usable returns nil if the agent can use the wire or netlink, according to the checks of
-// Examine. Otherwise the error says why it can use neither.
+// Doctor. Otherwise the error says why it can use neither.
 func Usable(checks []Check) error {
 	var missing []string
 	for _, c := range checks {
@@ -251,12 +281,12 @@ func clsactCheck(tried bool, err, tcx error) Check {
 const loopbackIndex = 1
 
 // sourceCheck checks a directory that a source reads.
-func sourceCheck(root files.Root, feature, dir, gives string) Check {
+func sourceCheck(root allocations.Root, feature, dir, gives string) Check {
 	const mountParent = "mount its parent read-only with HostToContainer propagation"
 	c := Check{Feature: feature, Status: StatusOK, Detail: dir}
 	_, err := os.ReadDir(dir)
 	unseen := root.Reach(dir)
-	if files.Orphaned(dir) {
+	if allocations.Orphaned(dir) {
 		unseen = ipam.ErrOrphaned
 	}
 	switch {
@@ -274,7 +304,7 @@ func sourceCheck(root files.Root, feature, dir, gives string) Check {
 
 // sourcesCheck checks directories of one kind. One of them may be invisible as long as
 // another one is visible.
-func sourcesCheck(root files.Root, feature string, dirs []string, gives string) Check {
+func sourcesCheck(root allocations.Root, feature string, dirs []string, gives string) Check {
 	var there []string
 	for _, dir := range dirs {
 		c := sourceCheck(root, feature, dir, gives)
@@ -296,7 +326,7 @@ func sourcesCheck(root files.Root, feature string, dirs []string, gives string) 
 // readRuntime asks the container runtime for its name.
 func readRuntime(socket string) Check {
 	c := Check{Feature: "container runtime", Status: StatusOK}
-	runtime := cri.New(slog.New(slog.DiscardHandler), socket, "/proc")
+	runtime := workload.NewRuntime(slog.New(slog.DiscardHandler), socket, "/proc")
 	if runtime.Off() {
 		c.Detail = "disabled (--cri-socket off)"
 		return c
@@ -310,7 +340,7 @@ func readRuntime(socket string) Check {
 		c.Detail = name + " at " + at
 		return c
 	}
-	c.Status, c.Detail = StatusDegraded, form.Short(err)
+	c.Status, c.Detail = StatusDegraded, table.Short(err)
 	c.Used = "CNI results, cgroups and processes"
 	c.Lost = "names of pods that have no CNI result; virtual machines, and the addresses that the runtime records"
 	c.Fix = "correct --cri-socket, or start the runtime"
@@ -321,7 +351,7 @@ func readRuntime(socket string) Check {
 }
 
 // readProcesses checks whether the namespaces of processes can be read.
-func readProcesses(procDir proc.Dir) Check {
+func readProcesses(procDir workload.ProcDir) Check {
 	c := Check{
 		Feature: "processes", Status: StatusDegraded, Used: "veth peers, named namespaces and CNI results",
 		Lost: "namespaces that have neither a veth here nor a name; ids of containers, and processes, in names",
@@ -357,7 +387,7 @@ func readProcesses(procDir proc.Dir) Check {
 	case hidden != nil:
 		c.Detail = "processes of other users are hidden (/proc is mounted with hidepid)"
 		c.Fix = "run it as root, or mount /proc without hidepid, if you want those names"
-	case elsewhere == 0 && err == nil && pidns != files.InitialPIDNamespace:
+	case elsewhere == 0 && err == nil && pidns != allocations.InitialPIDNamespace:
 		c.Detail = fmt.Sprintf("only processes of this PID namespace are seen (%d), and none is in another network namespace", read)
 	default:
 		c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""

@@ -1,4 +1,4 @@
-package cri
+package workload
 
 import (
 	"context"
@@ -19,14 +19,13 @@ import (
 	"google.golang.org/grpc/status"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ipwitness/ipwitness/agent/form"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
 // stepping is a Client whose steps a test calls.
 type stepping struct {
-	*Client
+	*Runtime
 	runtime        *fakeRuntime
 	client         runtimev1.RuntimeServiceClient
 	changed, state int // calls of Changed and StatusChanged
@@ -35,7 +34,7 @@ type stepping struct {
 func newStepping(t *testing.T) *stepping {
 	t.Helper()
 	socket := filepath.Join(socketDir(t), "fake.sock")
-	s := &stepping{Client: New(slog.New(slog.DiscardHandler), socket, proc.Dir(t.TempDir())), runtime: newFakeRuntime()}
+	s := &stepping{Runtime: NewRuntime(slog.New(slog.DiscardHandler), socket, ProcDir(t.TempDir())), runtime: newFakeRuntime()}
 	s.runtime.serve(t, socket)
 	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -64,8 +63,8 @@ func TestSandboxThatWasAskedForInVainIsAskedForAgainWhenItIsListedMuchLater(t *t
 	s.known["kept"], s.known["ended"] = &Sandbox{ID: "kept"}, &Sandbox{ID: "ended"}
 	s.runtime.pods["kept"] = sandboxAnswer("kept", "kept", "/run/netns/kept")
 	s.runtime.pods["new"] = sandboxAnswer("new", "new", "/run/netns/new")
-	s.runtime.pods[strings.Repeat("x", form.MaxLength+1)] = sandboxAnswer(strings.Repeat("x", form.MaxLength+1), "x", "")
-	s.runtime.pods[strings.Repeat("y", form.MaxLength)] = sandboxAnswer(strings.Repeat("y", form.MaxLength), "y", "")
+	s.runtime.pods[strings.Repeat("x", table.MaxLength+1)] = sandboxAnswer(strings.Repeat("x", table.MaxLength+1), "x", "")
+	s.runtime.pods[strings.Repeat("y", table.MaxLength)] = sandboxAnswer(strings.Repeat("y", table.MaxLength), "y", "")
 	before := time.Now()
 	s.Unnamed([]uint64{7})
 	if err := s.list(t.Context(), s.client); err != nil {
@@ -75,7 +74,7 @@ func TestSandboxThatWasAskedForInVainIsAskedForAgainWhenItIsListedMuchLater(t *t
 	for id, a := range s.unanswered {
 		got[id] = a.tries
 	}
-	if want := (map[string]int{"late": mostTries - 1, "soon": mostTries, "few": 2, "new": 0, strings.Repeat("y", form.MaxLength): 0}); !maps.Equal(got, want) {
+	if want := (map[string]int{"late": mostTries - 1, "soon": mostTries, "few": 2, "new": 0, strings.Repeat("y", table.MaxLength): 0}); !maps.Equal(got, want) {
 		t.Errorf("attempts: got %v, want %v", got, want)
 	}
 	if len(s.known) != 1 || s.changed != 1 || s.state != 1 {
@@ -93,7 +92,7 @@ func TestAnswersAboutSandboxes(t *testing.T) {
 	s := newStepping(t)
 	tree := agenttest.NewTree(t)
 	tree.Put(4711, 1, "pause", 99, 10, "/")
-	s.procDir = proc.Dir(tree.Dir)
+	s.procDir = ProcDir(tree.Dir)
 	s.runtime.pods["good"] = sandboxAnswer("good", "web-0", "")
 	s.runtime.pods["odd"] = sandboxAnswer("even", "web-1", "/run/netns/b")
 	for _, id := range []string{"good", "odd", "missing"} {
@@ -190,7 +189,7 @@ func TestEventsDelayTheFirstList(t *testing.T) {
 
 func TestStateOfTheRuntimeIsReportedWhenItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := New(slog.New(slog.DiscardHandler), "/run/x.sock", "")
+		c := NewRuntime(slog.New(slog.DiscardHandler), "/run/x.sock", "")
 		calls := make(chan struct{}, 10)
 		c.StatusChanged = func() { calls <- struct{}{} }
 		want := func(what string, want int) {
@@ -281,7 +280,7 @@ func TestNameOfARuntimeIsShort(t *testing.T) {
 	for _, c := range []struct {
 		length int
 		want   string
-	}{{10, strings.Repeat("n", 10) + " 1.2.3"}, {form.MaxLength - len(" 1.2.3"), strings.Repeat("n", form.MaxLength-len(" 1.2.3")) + " 1.2.3"}, {form.MaxLength, "a runtime with an overlong name"}} {
+	}{{10, strings.Repeat("n", 10) + " 1.2.3"}, {table.MaxLength - len(" 1.2.3"), strings.Repeat("n", table.MaxLength-len(" 1.2.3")) + " 1.2.3"}, {table.MaxLength, "a runtime with an overlong name"}} {
 		s := newStepping(t)
 		s.runtime.name = strings.Repeat("n", c.length)
 		if name, _, err := s.Probe(t.Context()); err != nil || name != c.want {

@@ -1,4 +1,4 @@
-package doctor
+package agent
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
-	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/allocations"
+	"github.com/ipwitness/ipwitness/agent/workload"
+
 	"github.com/ipwitness/ipwitness/bpf"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/tests/agenttest"
@@ -46,7 +46,7 @@ func drop(t *testing.T, values ...cap.Value) {
 // examine examines the host, and returns the checks by name.
 func examine(t *testing.T, cfg Config) ([]Check, map[string]Check) {
 	t.Helper()
-	checks := Examine(cfg)
+	checks := Doctor(cfg)
 	by := map[string]Check{}
 	for _, c := range checks {
 		by[c.Feature] = c
@@ -66,9 +66,9 @@ func TestEverythingIsExaminedAndNothingIsLeft(t *testing.T) {
 			}
 		}
 		at := func(name string) string { return filepath.Join(dir, name) }
-		cfg := Config{NetnsDirs: []string{at("netns"), at("later")}, CNIConfig: []string{at("net.d")}, IPAMDirs: []string{at("networks")}, CNIResults: at("results"), CRISocket: cri.Off}
+		cfg := Config{NetnsDirs: []string{at("netns"), at("later")}, CNIConfig: []string{at("net.d")}, IPAMDirs: []string{at("networks")}, CNIResults: at("results"), CRISocket: workload.RuntimeOff}
 		open := func() int {
-			names, err := files.ReadDir("/proc/self/fd")
+			names, err := os.ReadDir("/proc/self/fd")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,21 +131,21 @@ func TestMissingCapabilitiesAreFound(t *testing.T) {
 	alone.Run(t, func() {
 		all := cap.GetProc()
 		drop(t, cap.NET_ADMIN)
-		if _, by := examine(t, Config{CRISocket: cri.Off}); by["namespaces"].Status != StatusMissing || !strings.Contains(by["namespaces"].Fix, "capabilities that are missing above") {
+		if _, by := examine(t, Config{CRISocket: workload.RuntimeOff}); by["namespaces"].Status != StatusMissing || !strings.Contains(by["namespaces"].Fix, "capabilities that are missing above") {
 			t.Errorf("namespaces without CAP_NET_ADMIN: got %+v, want that a capability is missing", by["namespaces"])
 		}
 		if err := all.SetProc(); err != nil {
 			t.Fatal(err)
 		}
 		drop(t, cap.BPF)
-		if _, by := examine(t, Config{CRISocket: cri.Off}); by["observer"].Status != StatusOK || !strings.Contains(by["CAP_BPF"].Used, "netlink only") {
+		if _, by := examine(t, Config{CRISocket: workload.RuntimeOff}); by["observer"].Status != StatusOK || !strings.Contains(by["CAP_BPF"].Used, "netlink only") {
 			t.Errorf("observer that loads with CAP_SYS_ADMIN: got %+v, CAP_BPF %+v, want what is used without CAP_BPF", by["observer"], by["CAP_BPF"])
 		}
 		if err := all.SetProc(); err != nil {
 			t.Fatal(err)
 		}
 		drop(t, cap.PERFMON, cap.SYS_ADMIN)
-		checks, by := examine(t, Config{CRISocket: cri.Off})
+		checks, by := examine(t, Config{CRISocket: workload.RuntimeOff})
 		if got := by["clsact"]; got.Status != StatusOK || !strings.Contains(got.Detail, "not tried") {
 			t.Errorf("clsact without CAP_SYS_ADMIN: got %+v, want not tried", got)
 		}
@@ -158,7 +158,7 @@ func TestMissingCapabilitiesAreFound(t *testing.T) {
 		}
 
 		drop(t)
-		checks, by = examine(t, Config{CRISocket: cri.Off})
+		checks, by = examine(t, Config{CRISocket: workload.RuntimeOff})
 		for feature, want := range map[string]string{
 			"CAP_NET_ADMIN": StatusMissing, "CAP_NET_BROADCAST": StatusDegraded, "CAP_BPF": StatusDegraded, "CAP_PERFMON": StatusDegraded, "observer": StatusMissing,
 			"namespaces": StatusMissing, "events of all namespaces": StatusDegraded, "TCX": StatusMissing, "rtnetlink strict checking": StatusOK, "kernel": StatusOK,
@@ -333,10 +333,10 @@ func TestDirectoryThatCannotBeSeenIsMissed(t *testing.T) {
 			}
 		}
 		want("mounted", sourceCheck(true, "x", at("mounted"), "y"), StatusOK, at("mounted"), "")
-		want("of the container", sourceCheck(true, "x", at("own"), "y"), StatusDegraded, at("own")+": "+files.ErrNotMounted.Error(), "other sources")
+		want("of the container", sourceCheck(true, "x", at("own"), "y"), StatusDegraded, at("own")+": "+allocations.ErrNotMounted.Error(), "other sources")
 		want("orphaned", sourceCheck(true, "x", at("orphan"), "y"), StatusDegraded, ipam.ErrOrphaned.Error(), "other sources")
 		want("one of two is mounted", sourcesCheck(true, "x", []string{at("own"), at("mounted")}, "y"), StatusOK, at("mounted"), "")
-		want("none is mounted", sourcesCheck(true, "x", []string{at("own"), at("own")}, "y"), StatusDegraded, files.ErrNotMounted.Error(), "nothing")
+		want("none is mounted", sourcesCheck(true, "x", []string{at("own"), at("own")}, "y"), StatusDegraded, allocations.ErrNotMounted.Error(), "nothing")
 		want("one of two is orphaned", sourcesCheck(true, "x", []string{at("orphan"), at("mounted")}, "y"), StatusDegraded, ipam.ErrOrphaned.Error(), "nothing")
 	})
 }
@@ -372,7 +372,7 @@ func TestRuntimeAndProcessesThatCannotBeReadAreNamed(t *testing.T) {
 		if c := readRuntime(socket + "-missing"); c.Status != StatusDegraded || c.Used == "" || !strings.Contains(c.Fix, "correct --cri-socket") {
 			t.Errorf("missing socket: got %+v, want that the flag may be wrong", c)
 		}
-		if c := readRuntime(cri.Auto); c.Status != StatusOK || c.Detail == "" {
+		if c := readRuntime(workload.RuntimeAuto); c.Status != StatusOK || c.Detail == "" {
 			t.Errorf("any runtime: got %+v", c)
 		}
 
@@ -399,7 +399,7 @@ func TestRuntimeAndProcessesThatCannotBeReadAreNamed(t *testing.T) {
 		}
 		check := func(status, detail string) {
 			t.Helper()
-			if c := readProcesses(proc.Dir(p.Dir)); c.Status != status || !strings.Contains(c.Detail, detail) {
+			if c := readProcesses(workload.ProcDir(p.Dir)); c.Status != status || !strings.Contains(c.Detail, detail) {
 				t.Errorf("processes: got %+v, want %s and %q", c, status, detail)
 			}
 		}

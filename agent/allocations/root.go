@@ -1,4 +1,4 @@
-package files
+package allocations
 
 import (
 	"errors"
@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ipwitness/ipwitness/agent/proc"
 )
 
 // Root is true if this process has a root directory of its own, as in a container. Files
@@ -24,17 +22,17 @@ const InitialPIDNamespace = "pid:[4026531836]"
 // FindRoot reports whether this process runs in a container: the first process has another
 // root directory, or is ipwitness itself. If the node is a container (kind, LXC), its first
 // process is neither.
-func FindRoot(procDir proc.Dir) Root {
+func FindRoot(procDir string) Root {
 	var ours, first unix.Stat_t
-	if unix.Stat("/", &ours) == nil && unix.Stat(procDir.Path(1, "root")+"/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino) {
+	if unix.Stat("/", &ours) == nil && unix.Stat(procDir+"/1/root/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino) {
 		return true
 	}
-	if pidns, err := os.Readlink(filepath.Join(string(procDir), "self/ns/pid")); err != nil || pidns == InitialPIDNamespace {
+	if pidns, err := os.Readlink(filepath.Join(procDir, "self/ns/pid")); err != nil || pidns == InitialPIDNamespace {
 		return false
 	}
-	p, err := procDir.Process(os.Getpid())
-	one, err1 := procDir.Process(1)
-	return Root(err == nil && err1 == nil && p.Name == one.Name)
+	own, err := os.ReadFile(filepath.Join(procDir, strconv.Itoa(os.Getpid()), "comm"))
+	one, err1 := os.ReadFile(filepath.Join(procDir, "1/comm"))
+	return Root(err == nil && err1 == nil && string(own) == string(one))
 }
 
 // Reach returns an error if a directory of the node, whether it exists or not, is not visible

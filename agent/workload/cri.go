@@ -1,8 +1,4 @@
-// Package cri asks the container runtime which pods it runs, through Kubernetes' Container
-// Runtime Interface.
-//
-// It knows nothing about this node's namespaces but their numbers.
-package cri
+package workload
 
 import (
 	"context"
@@ -26,16 +22,13 @@ import (
 	"google.golang.org/grpc/status"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
-	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/agent/table"
 )
 
 // Values of --cri-socket besides a path: search for the socket, or ask no runtime.
 const (
-	Auto = "auto"
-	Off  = "off"
+	RuntimeAuto = "auto"
+	RuntimeOff  = "off"
 )
 
 // sockets are the usual CRI sockets of container runtimes, in the order in which they are
@@ -88,12 +81,12 @@ const (
 
 // A Client asks the container runtime which pods it runs, at its own pace: nothing else waits
 // for the runtime.
-type Client struct {
+type Runtime struct {
 	condition
 	log     *slog.Logger
 	sockets []string
 	chosen  bool // the socket was configured: it is a problem if it is missing
-	procDir proc.Dir
+	procDir ProcDir
 
 	Changed func()        // called when the sandboxes have changed; set before run
 	hurry   chan struct{} // holds one token while there may be a new socket
@@ -132,8 +125,8 @@ func (a *attempt) due(first time.Duration) time.Time {
 }
 
 // New returns a client of the runtime at a socket.
-func New(log *slog.Logger, socket string, procDir proc.Dir) *Client {
-	c := &Client{
+func NewRuntime(log *slog.Logger, socket string, procDir ProcDir) *Runtime {
+	c := &Runtime{
 		log:        log,
 		sockets:    sockets,
 		procDir:    procDir,
@@ -145,9 +138,9 @@ func New(log *slog.Logger, socket string, procDir proc.Dir) *Client {
 		condition:  condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
 		wanted:     wanted{unnamed: map[uint64]*attempt{}, inEvents: map[string]bool{}},
 	}
-	if socket == Off {
+	if socket == RuntimeOff {
 		c.sockets = nil
-	} else if socket != Auto {
+	} else if socket != RuntimeAuto {
 		c.sockets, c.chosen = []string{socket}, true
 	}
 	return c
@@ -155,7 +148,7 @@ func New(log *slog.Logger, socket string, procDir proc.Dir) *Client {
 
 // Probe looks for the runtime once. It returns an error if there is a socket but no runtime,
 // and an empty name if there is neither.
-func (c *Client) Probe(ctx context.Context) (name, socket string, err error) {
+func (c *Runtime) Probe(ctx context.Context) (name, socket string, err error) {
 	conn, _ := c.find(ctx)
 	if conn == nil {
 		return "", "", c.fault
@@ -165,10 +158,10 @@ func (c *Client) Probe(ctx context.Context) (name, socket string, err error) {
 }
 
 // Off reports whether the client is turned off.
-func (c *Client) Off() bool { return len(c.sockets) == 0 }
+func (c *Runtime) Off() bool { return len(c.sockets) == 0 }
 
 // Run keeps the list of sandboxes up to date until ctx ends.
-func (c *Client) Run(ctx context.Context) error {
+func (c *Runtime) Run(ctx context.Context) error {
 	if len(c.sockets) == 0 {
 		return nil
 	}
@@ -202,7 +195,7 @@ func (c *Client) Run(ctx context.Context) error {
 }
 
 // watchSockets triggers an attempt to connect whenever one of the sockets is created.
-func (c *Client) watchSockets(ctx context.Context) error {
+func (c *Runtime) watchSockets(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		c.log.Warn("cannot watch for the socket of the container runtime: a new runtime is found late", "error", err)
@@ -210,9 +203,9 @@ func (c *Client) watchSockets(ctx context.Context) error {
 	}
 	defer func() { _ = w.Close() }()
 	for _, s := range c.sockets {
-		files.WatchPath(w, filepath.Dir(s))
+		watchPath(w, filepath.Dir(s))
 	}
-	wake.Poke(c.hurry)
+	table.Poke(c.hurry)
 	for {
 		select {
 		case <-ctx.Done():
@@ -222,14 +215,14 @@ func (c *Client) watchSockets(ctx context.Context) error {
 				return nil
 			}
 			for _, s := range c.sockets {
-				if files.Within(s, e.Name) {
-					files.WatchPath(w, filepath.Dir(s)) // its directory may have been replaced
-					wake.Poke(c.hurry)
+				if within(s, e.Name) {
+					watchPath(w, filepath.Dir(s)) // its directory may have been replaced
+					table.Poke(c.hurry)
 				}
 			}
 		case err := <-w.Errors:
 			c.log.Debug("events about sockets were lost", "error", err)
-			wake.Poke(c.hurry)
+			table.Poke(c.hurry)
 		}
 	}
 }
@@ -238,7 +231,7 @@ func (c *Client) watchSockets(ctx context.Context) error {
 // one that answers. On some distributions docker's containerd also offers CRI, and has no
 // sandboxes. While the last runtime is unavailable, only a runtime with sandboxes replaces it.
 // found reports whether there was a socket at all.
-func (c *Client) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
+func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 	var fault error
 	type candidate struct {
 		conn            *grpc.ClientConn
@@ -284,13 +277,13 @@ func (c *Client) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 }
 
 // hasSandboxes reports whether a runtime lists a sandbox that is ready.
-func (c *Client) hasSandboxes(ctx context.Context, conn *grpc.ClientConn) bool {
+func (c *Runtime) hasSandboxes(ctx context.Context, conn *grpc.ClientConn) bool {
 	r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(conn).ListPodSandbox, readySandboxes())
 	return err == nil && len(r.GetItems()) > 0
 }
 
 // connect connects to a socket, and asks the runtime for its name and version.
-func (c *Client) connect(ctx context.Context, socket string) (conn *grpc.ClientConn, runtime string, err error) {
+func (c *Runtime) connect(ctx context.Context, socket string) (conn *grpc.ClientConn, runtime string, err error) {
 	info, err := os.Stat(socket)
 	if err != nil {
 		return nil, "", err
@@ -326,14 +319,14 @@ func (c *Client) connect(ctx context.Context, socket string) (conn *grpc.ClientC
 		return nil, "", errors.New(status.Convert(err).Message())
 	}
 	name := strings.TrimSpace(v.GetRuntimeName() + " " + strings.TrimPrefix(v.GetRuntimeVersion(), "v"))
-	if len(name) > form.MaxLength {
+	if len(name) > table.MaxLength {
 		name = "a runtime with an overlong name"
 	}
 	return conn, name, nil
 }
 
 // call makes one call, and counts it.
-func call[Q, A any](ctx context.Context, c *Client, method string, to func(context.Context, *Q, ...grpc.CallOption) (*A, error), q *Q) (*A, error) {
+func call[Q, A any](ctx context.Context, c *Runtime, method string, to func(context.Context, *Q, ...grpc.CallOption) (*A, error), q *Q) (*A, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	a, err := to(ctx, q)
@@ -342,12 +335,12 @@ func call[Q, A any](ctx context.Context, c *Client, method string, to func(conte
 }
 
 // ParseSocket parses the flag. A path may be a unix:// URL.
-func ParseSocket(flag string) (string, error) {
+func ParseRuntimeSocket(flag string) (string, error) {
 	path := strings.TrimPrefix(flag, "unix://")
 	switch {
 	case flag == "":
-		return Auto, nil
-	case flag == Auto, flag == Off:
+		return RuntimeAuto, nil
+	case flag == RuntimeAuto, flag == RuntimeOff:
 		return flag, nil
 	case !filepath.IsAbs(path):
 		return "", fmt.Errorf("socket of the container runtime %q is not an absolute path: use auto, off, or a path such as %s", flag, sockets[0])

@@ -1,4 +1,4 @@
-package cri
+package workload
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/table"
 )
 
 // A Call is a method and the result of a call of it.
@@ -117,14 +117,14 @@ func (c *condition) Health(now time.Time) (runtime string, problems []string) {
 	case c.runtime != "":
 		if now.Sub(c.away) >= awayAfter {
 			problems = append(problems, fmt.Sprintf("the container runtime at %s has not answered since %s: %s (%s)",
-				c.socket, c.away.UTC().Format(time.RFC3339), lost, form.Short(c.fault)))
+				c.socket, c.away.UTC().Format(time.RFC3339), lost, table.Short(c.fault)))
 		}
 	case errors.Is(c.fault, os.ErrPermission):
 		problems = append(problems, fmt.Sprintf("no permission to use the socket of the container runtime (%s): %s; "+
-			"give the agent's user write access to it, or set --cri-socket off", form.Short(c.fault), lost))
+			"give the agent's user write access to it, or set --cri-socket off", table.Short(c.fault), lost))
 	default:
 		problems = append(problems, fmt.Sprintf("no container runtime was found (%s): %s; "+
-			"correct --cri-socket, or start the runtime: the agent then finds it by itself", form.Short(c.fault), lost))
+			"correct --cri-socket, or start the runtime: the agent then finds it by itself", table.Short(c.fault), lost))
 	}
 	if c.tooMany > 0 {
 		problems = append(problems, fmt.Sprintf("the container runtime has %d sandboxes above the limit of %d: their names come from CNI results and processes",

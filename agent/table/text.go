@@ -1,6 +1,4 @@
-// Package form converts strings from other programs into a form that an aggregator accepts:
-// valid UTF-8 of limited length.
-package form
+package table
 
 import "strings"
 
@@ -17,3 +15,12 @@ func Short(err error) string {
 
 // MaxLength is longer than any name of Kubernetes or of a container runtime.
 const MaxLength = 512
+
+// Poke wakes the receiver of a channel of capacity one. Several calls count as one until the
+// receiver takes the token.
+func Poke(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

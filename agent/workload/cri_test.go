@@ -1,4 +1,4 @@
-package cri
+package workload
 
 import (
 	"cmp"
@@ -23,9 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ipwitness/ipwitness/agent/form"
-	"github.com/ipwitness/ipwitness/agent/proc"
-	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/agent/table"
 )
 
 // longest is the maximum time to wait for a condition. It is long because machines are shared.
@@ -190,7 +188,7 @@ func (f *fakeRuntime) serve(t *testing.T, socket string) (stop func()) {
 
 // asking is a running Client.
 type asking struct {
-	*Client
+	*Runtime
 	t    *testing.T
 	news chan struct{}
 }
@@ -198,11 +196,11 @@ type asking struct {
 // ask starts a Client with the given sockets.
 func ask(t *testing.T, sockets ...string) *asking {
 	t.Helper()
-	a := &asking{New(slog.New(slog.DiscardHandler), sockets[0], proc.Dir(t.TempDir())), t, make(chan struct{}, 1)}
+	a := &asking{NewRuntime(slog.New(slog.DiscardHandler), sockets[0], ProcDir(t.TempDir())), t, make(chan struct{}, 1)}
 	if len(sockets) > 1 {
 		a.sockets, a.chosen = sockets, false
 	}
-	a.Changed = func() { wake.Poke(a.news) }
+	a.Changed = func() { table.Poke(a.news) }
 	a.StatusChanged = a.Changed
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -353,7 +351,7 @@ func TestMissingConfiguredSocketIsAProblem(t *testing.T) {
 }
 
 func TestMissingPermissionIsAProblem(t *testing.T) {
-	c := New(slog.New(slog.DiscardHandler), "/run/x.sock", "")
+	c := NewRuntime(slog.New(slog.DiscardHandler), "/run/x.sock", "")
 	c.failed(fmt.Errorf("%s: %w", "/run/x.sock", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", os.ErrPermission)}))
 	_, problems := c.Health(time.Now())
 	if len(problems) != 1 || !strings.Contains(problems[0], "no permission to use the socket") || !strings.Contains(problems[0], "give the agent's user write access to it") {
@@ -593,7 +591,7 @@ func TestUnresponsiveRuntimeBlocksNothing(t *testing.T) {
 }
 
 func TestInvalidAnswersOfARuntimeAreRejected(t *testing.T) {
-	long := strings.Repeat("x", form.MaxLength+1)
+	long := strings.Repeat("x", table.MaxLength+1)
 	ready := runtimev1.PodSandboxState_SANDBOX_READY
 	for name, c := range map[string]struct {
 		change func(r *runtimev1.PodSandboxStatusResponse)
@@ -693,7 +691,7 @@ func TestSocketFlagIsParsed(t *testing.T) {
 		"": "auto", "auto": "auto", "off": "off", "/run/x.sock": "/run/x.sock", "unix:///run/x.sock": "/run/x.sock", "/run//y/../x.sock": "/run/x.sock",
 		"x.sock": "", "tcp://1.2.3.4:1": "", "Auto": "", "/" + strings.Repeat("x", 120): "",
 	} {
-		got, err := ParseSocket(flag)
+		got, err := ParseRuntimeSocket(flag)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("--cri-socket %q: got %q and %v, want %q", flag, got, err, want)
 		}
@@ -703,9 +701,9 @@ func TestSocketFlagIsParsed(t *testing.T) {
 func TestProbeFindsTheRuntimeOrReturnsAnError(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	probe := func(flag string) (name, at string, err error) {
-		return New(slog.New(slog.DiscardHandler), flag, "").Probe(t.Context())
+		return NewRuntime(slog.New(slog.DiscardHandler), flag, "").Probe(t.Context())
 	}
-	if !New(slog.New(slog.DiscardHandler), Off, "").Off() || New(slog.New(slog.DiscardHandler), socket, "").Off() {
+	if !NewRuntime(slog.New(slog.DiscardHandler), RuntimeOff, "").Off() || NewRuntime(slog.New(slog.DiscardHandler), socket, "").Off() {
 		t.Error("off: got a client that is not turned off")
 	}
 	if name, _, err := probe(socket); name != "" || !errors.Is(err, os.ErrNotExist) {
@@ -720,7 +718,7 @@ func TestProbeFindsTheRuntimeOrReturnsAnError(t *testing.T) {
 var errSome = errors.New("some")
 
 func TestCallsAreCountedByResult(t *testing.T) {
-	c := New(slog.New(slog.DiscardHandler), Off, "")
+	c := NewRuntime(slog.New(slog.DiscardHandler), RuntimeOff, "")
 	for _, err := range []error{nil, errSome, status.Error(codes.DeadlineExceeded, ""), status.Error(codes.Unimplemented, ""), nil} {
 		c.count("Version", err)
 	}

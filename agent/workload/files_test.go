@@ -1,4 +1,4 @@
-package files
+package workload
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ func TestOnlySmallRegularFilesAreRead(t *testing.T) {
 		}
 	}
 	for path, readable := range map[string]bool{fifo: false, link: false, large: false, fine: true} {
-		if _, err := ReadSmall(path); (err == nil) != readable {
+		if _, err := readSmall(path); (err == nil) != readable {
 			t.Errorf("read %s: got %v", filepath.Base(path), err)
 		}
 	}
@@ -52,18 +52,8 @@ func TestPathIsWithinADirectory(t *testing.T) {
 		{"/x/run/netns", false},
 		{"/var/lib", false},
 	} {
-		if got := Within(c.path, "/run/netns"); got != c.want {
+		if got := within(c.path, "/run/netns"); got != c.want {
 			t.Errorf("%q within /run/netns: got %v, want %v", c.path, got, c.want)
-		}
-	}
-}
-
-func TestPathsAreComparedCleanAndWithoutTheLinkToRun(t *testing.T) {
-	for path, want := range map[string]string{
-		"/var/run/netns/a": "/run/netns/a", "/var//run/./x/": "/run/x", "/run/netns/": "/run/netns", "/var/running": "/var/running", "/var/run": "/var/run",
-	} {
-		if got := Clean(path); got != want {
-			t.Errorf("clean %s: got %s, want %s", path, got, want)
 		}
 	}
 }
@@ -78,14 +68,14 @@ func TestDirectoryThatAppearsAtAnyMomentIsWatched(t *testing.T) {
 		dir := filepath.Join(top, strconv.Itoa(i), "missing/too")
 		created := make(chan error)
 		go func() { created <- os.MkdirAll(dir, 0o755) }()
-		WatchPath(w, dir)
+		watchPath(w, dir)
 		if err := <-created; err != nil {
 			t.Fatal(err)
 		}
 		for !slices.Contains(w.WatchList(), dir) {
 			select {
 			case <-w.Events:
-				WatchPath(w, dir)
+				watchPath(w, dir)
 			case <-time.After(10 * time.Second):
 				t.Fatalf("no event about %s: got watches of %v", dir, w.WatchList())
 			}
@@ -94,45 +84,26 @@ func TestDirectoryThatAppearsAtAnyMomentIsWatched(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	WatchPath(w, top) // nothing can be watched any more: it must return
+	watchPath(w, top) // nothing can be watched any more: it must return
 }
 
 func TestVersionChangesWithTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if got := VersionOf(path); got != (Version{}) {
+	if got := versionOf(path); got != (fileVersion{}) {
 		t.Errorf("version of a missing file: got %+v, want none", got)
 	}
 	if err := os.WriteFile(path, []byte("a"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	before := VersionOf(path)
-	if before == (Version{}) || before != VersionOf(path) {
-		t.Errorf("version of an unchanged file: got %+v and %+v, want the same", before, VersionOf(path))
+	before := versionOf(path)
+	if before == (fileVersion{}) || before != versionOf(path) {
+		t.Errorf("version of an unchanged file: got %+v and %+v, want the same", before, versionOf(path))
 	}
 	if err := os.WriteFile(path, []byte("ab"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := VersionOf(path); got == before {
+	if got := versionOf(path); got == before {
 		t.Errorf("version of a changed file: got %+v as before", got)
-	}
-}
-
-func TestRegularFileIsReadUpToItsLimit(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	written := time.Unix(1_000_000_000, 0)
-	for _, err := range []error{os.WriteFile(path, []byte("12345"), 0o600), os.Chtimes(path, written, written)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if data, at, err := ReadRegular(path, 0, 5); err != nil || string(data) != "12345" || !at.Equal(written) {
-		t.Errorf("file of the largest size: got %q of %s and error %v", data, at, err)
-	}
-	if data, _, err := ReadRegular(path, 0, 4); err == nil {
-		t.Errorf("file that is larger: got %q and no error", data)
-	}
-	if _, _, err := ReadRegular(path+".missing", 0, 5); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("missing file: got error %v, want that it does not exist", err)
 	}
 }
 
@@ -158,7 +129,7 @@ func TestDirectoryIsReadWithTheInodesOfItsEntries(t *testing.T) {
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			inode, err := Inode(path)
+			inode, err := inodeOf(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,22 +137,22 @@ func TestDirectoryIsReadWithTheInodesOfItsEntries(t *testing.T) {
 		}
 		// A file is mounted over one of them, as "ip netns add" does.
 		mount(t, "/proc/self/ns/net", filepath.Join(dir, "netns"))
-		got, err := ReadDir(dir)
+		got, err := readDir(dir)
 		if err != nil || !maps.Equal(got, want) {
 			t.Errorf("directory: got %v and error %v, want %v", got, err, want)
 		}
-		if inode, err := Inode(filepath.Join(dir, "netns")); err != nil || inode == want["netns"] {
+		if inode, err := inodeOf(filepath.Join(dir, "netns")); err != nil || inode == want["netns"] {
 			t.Errorf("inode of what is mounted: got %d and error %v, want another one than that of the entry", inode, err)
 		}
-		if _, err := ReadDir(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := readDir(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("missing directory: got error %v, want that it does not exist", err)
 		}
-		if _, err := Inode(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := inodeOf(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("inode of a missing file: got error %v, want that it does not exist", err)
 		}
 
 		open := func() int {
-			names, err := ReadDir("/proc/self/fd")
+			names, err := readDir("/proc/self/fd")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,9 +160,8 @@ func TestDirectoryIsReadWithTheInodesOfItsEntries(t *testing.T) {
 		}
 		before := open()
 		for range 10 {
-			_, _ = ReadDir(dir)
-			_, _ = ReadSmall(filepath.Join(dir, "a"))
-			_ = Orphaned(dir)
+			_, _ = readDir(dir)
+			_, _ = readSmall(filepath.Join(dir, "a"))
 		}
 		if got := open(); got != before {
 			t.Errorf("open files: got %d after reading, want %d as before", got, before)

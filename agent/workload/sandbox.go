@@ -1,4 +1,4 @@
-package cri
+package workload
 
 import (
 	"encoding/json"
@@ -9,17 +9,16 @@ import (
 
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
-	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // A Sandbox is a pod, as the container runtime describes it. It is never changed.
 type Sandbox struct {
 	ID       string
-	Path     string                // of its network namespace, normalized by files.Clean; empty if unknown
-	Process  proc.Process          // its first process, if the path is unknown
+	Path     string                // of its network namespace, normalized by ipam.CleanPath; empty if unknown
+	Process  Process               // its first process, if the path is unknown
 	Workload *ipwitnessv1.Workload // nil if the sandbox is in the node's own network
 	IPs      []netip.Addr          // its addresses, as far as the runtime knows
 }
@@ -64,8 +63,8 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine()} {
 		// An aggregator would reject the whole message.
-		if len(text) > form.MaxLength {
-			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, but the limit is %d", len(text), form.MaxLength)
+		if len(text) > table.MaxLength {
+			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, but the limit is %d", len(text), table.MaxLength)
 		}
 	}
 	out.Workload = w
@@ -114,8 +113,8 @@ func sandboxNamespace(info string) (path string, pid int) {
 		return "", 0
 	}
 	for _, ns := range in.RuntimeSpec.Linux.Namespaces {
-		if ns.Type == "network" && strings.HasPrefix(ns.Path, "/") && len(ns.Path) <= form.MaxLength {
-			path = files.Clean(ns.Path)
+		if ns.Type == "network" && strings.HasPrefix(ns.Path, "/") && len(ns.Path) <= table.MaxLength {
+			path = ipam.CleanPath(ns.Path)
 		}
 	}
 	return path, max(0, in.PID)

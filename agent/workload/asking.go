@@ -1,4 +1,4 @@
-package cri
+package workload
 
 import (
 	"cmp"
@@ -18,15 +18,14 @@ import (
 	"google.golang.org/grpc/status"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ipwitness/ipwitness/agent/form"
-	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/agent/table"
 )
 
 // The sandboxes are listed when there is a new namespace without one. If the runtime sends
 // events, the client follows them. The status of each sandbox is requested once.
 
 // Unnamed takes the namespaces that no sandbox is known for.
-func (c *Client) Unnamed(unnamed []uint64) {
+func (c *Runtime) Unnamed(unnamed []uint64) {
 	if len(c.sockets) == 0 {
 		return
 	}
@@ -38,14 +37,14 @@ func (c *Client) Unnamed(unnamed []uint64) {
 		a := before[ns]
 		if a == nil {
 			a = &attempt{last: now}
-			defer wake.Poke(c.poked)
+			defer table.Poke(c.poked)
 		}
 		c.wanted.unnamed[ns] = a
 	}
 }
 
 // serve sends requests to the runtime until the connection is lost.
-func (c *Client) serve(ctx context.Context, conn *grpc.ClientConn) {
+func (c *Runtime) serve(ctx context.Context, conn *grpc.ClientConn) {
 	ctx, cancel := context.WithCancel(ctx)
 	var g sync.WaitGroup
 	defer g.Wait()
@@ -79,7 +78,7 @@ func (c *Client) serve(ctx context.Context, conn *grpc.ClientConn) {
 }
 
 // begin schedules a new request for everything that the runtime did not know.
-func (c *Client) begin() {
+func (c *Runtime) begin() {
 	clear(c.unanswered)
 	c.wanted.mu.Lock()
 	defer c.wanted.mu.Unlock()
@@ -128,7 +127,7 @@ func soonest(a, b time.Time) time.Time {
 }
 
 // unnamedDue returns when to list for the next namespace without a sandbox, zero for never.
-func (c *Client) unnamedDue() (next time.Time) {
+func (c *Runtime) unnamedDue() (next time.Time) {
 	c.wanted.mu.Lock()
 	defer c.wanted.mu.Unlock()
 	first := firstTry
@@ -142,7 +141,7 @@ func (c *Client) unnamedDue() (next time.Time) {
 }
 
 // unansweredDue returns when to request the status of a sandbox again, zero for never.
-func (c *Client) unansweredDue() (next time.Time) {
+func (c *Runtime) unansweredDue() (next time.Time) {
 	for _, a := range c.unanswered {
 		next = soonest(next, a.due(firstTry))
 	}
@@ -157,7 +156,7 @@ func readySandboxes() *runtimev1.ListPodSandboxRequest {
 
 // list lists the sandboxes that are ready. It schedules status requests for new ones, and
 // forgets those that are gone.
-func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
+func (c *Runtime) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
 	begun := time.Now()
 	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, readySandboxes())
 	if err != nil {
@@ -180,7 +179,7 @@ func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient
 	tooMany := 0
 	for _, s := range r.GetItems() {
 		switch id := s.GetId(); {
-		case id == "" || len(id) > form.MaxLength || s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY:
+		case id == "" || len(id) > table.MaxLength || s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY:
 		case len(ready) < maxSandboxes:
 			ready[id] = true
 		default:
@@ -207,7 +206,7 @@ func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient
 }
 
 // ask requests the status of the sandboxes that are in lists or events of the runtime.
-func (c *Client) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+func (c *Runtime) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
 	c.wanted.mu.Lock()
 	inEvents := c.wanted.inEvents
 	c.wanted.inEvents = map[string]bool{}
@@ -242,7 +241,7 @@ func (c *Client) ask(ctx context.Context, client runtimev1.RuntimeServiceClient)
 
 // askRound requests the status of some sandboxes and publishes the result. It returns false if
 // the runtime takes too long.
-func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceClient, ids []string) bool {
+func (c *Runtime) askRound(ctx context.Context, client runtimev1.RuntimeServiceClient, ids []string) bool {
 	type answer struct {
 		sandbox *Sandbox
 		err     error
@@ -301,7 +300,7 @@ func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceCl
 }
 
 // publish makes the known sandboxes visible to other goroutines.
-func (c *Client) publish() {
+func (c *Runtime) publish() {
 	out := make([]*Sandbox, 0, len(c.known))
 	for _, s := range c.known {
 		if s.Workload != nil {
@@ -314,7 +313,7 @@ func (c *Client) publish() {
 }
 
 // Sandboxes returns the sandboxes that the runtime has, or had when it last answered.
-func (c *Client) Sandboxes() []*Sandbox {
+func (c *Runtime) Sandboxes() []*Sandbox {
 	if all := c.published.Load(); all != nil {
 		return *all
 	}
@@ -322,7 +321,7 @@ func (c *Client) Sandboxes() []*Sandbox {
 }
 
 // follow follows the events of the runtime about sandboxes, if it sends any.
-func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+func (c *Runtime) follow(ctx context.Context, client runtimev1.RuntimeServiceClient) {
 	defer c.setEvents(false)
 	stream, err := client.GetContainerEvents(ctx, &runtimev1.GetEventsRequest{})
 	for err == nil {
@@ -338,7 +337,7 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 		if s == nil {
 			ready = false // it has been removed, or it is an unknown ID that is not a sandbox's
 		}
-		if id == "" || len(id) > form.MaxLength {
+		if id == "" || len(id) > table.MaxLength {
 			continue
 		}
 		c.wanted.mu.Lock()
@@ -346,7 +345,7 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 			c.wanted.inEvents[id] = ready
 		}
 		c.wanted.mu.Unlock()
-		wake.Poke(c.poked)
+		table.Poke(c.poked)
 	}
 	if ctx.Err() != nil {
 		err = nil
@@ -358,7 +357,7 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 }
 
 // setEvents records whether the runtime sends events.
-func (c *Client) setEvents(on bool) {
+func (c *Runtime) setEvents(on bool) {
 	c.wanted.mu.Lock()
 	defer c.wanted.mu.Unlock()
 	c.wanted.events = on
