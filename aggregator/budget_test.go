@@ -356,6 +356,9 @@ func TestManyBootIDsDoNotMakeAShareLarger(t *testing.T) {
 // TestRecordsCostWhatIsCharged compares the charges with the heap. A charge must not be lower
 // than the heap of its record, and not much higher.
 func TestRecordsCostWhatIsCharged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: run make test-all")
+	}
 	measuresHeap(t)
 	const many = 20_000
 	for name, fill := range map[string]func(m *pb.ReportRequest, i int){

@@ -178,12 +178,14 @@ func (w *watched) awaitCount(port rtnetlink.Link, sha net.HardwareAddr, addr net
 }
 
 // awaitEarly waits for a condition that also becomes true when the observer reports a known
-// binding again, every 30 s. The test fails if it takes that long.
+// binding again, every 30 s. The test fails if it takes that long, unless the machine is so busy that the
+// condition was hardly checked meanwhile.
 func (w *watched) awaitEarly(what string, cond func() bool) {
 	w.t.Helper()
 	begin := time.Now()
-	wait.Until(w.t, what, cond)
-	if took := time.Since(begin); took > 25*time.Second {
+	checks := 0
+	wait.Until(w.t, what, func() bool { checks++; return cond() })
+	if took := time.Since(begin); took > 25*time.Second && checks > 100 {
 		w.t.Errorf("%s: got it after %s, as for a known binding", what, took)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/tests/alone"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 func TestOnlySmallRegularFilesAreRead(t *testing.T) {
@@ -76,7 +77,7 @@ func TestDirectoryThatAppearsAtAnyMomentIsWatched(t *testing.T) {
 			select {
 			case <-w.Events:
 				watchPath(w, dir)
-			case <-time.After(10 * time.Second):
+			case <-time.After(wait.Patience()):
 				t.Fatalf("no event about %s: got watches of %v", dir, w.WatchList())
 			}
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/pki"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // guarded is an aggregator with access control, and the CAs of its certificates.
@@ -603,7 +604,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 	} {
 		var out strings.Builder
 		sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: noDataDir, now: time.Now, transport: newTransport()}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 		if code := execute(ctx, sys, c.args); code != 1 || !strings.Contains(out.String(), c.says) {
 			t.Errorf("%q: got %d: %s, want it to say %q", c.args, code, out.String(), c.says)
 		}

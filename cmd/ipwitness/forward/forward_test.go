@@ -20,12 +20,13 @@ import (
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/tests/forwardtest"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // get requests a path and returns the response.
 func get(t *testing.T, transport *Transport) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+Host+"/v1/nodes", nil)
 	if err != nil {
