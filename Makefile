@@ -19,8 +19,10 @@ EPOCH := $(shell git log -1 --no-show-signature --format=%ct 2>/dev/null || echo
 # Set these variables on the command line: make image IMAGE=registry.example/ipwitness:1.
 # Environment variables with the same names are ignored.
 
-# The name of the image, and the architectures of the image and the packages.
+# The name of the image, and the architectures of the images and the packages. The name of the
+# agent's image ends with -agent before the tag.
 IMAGE := ghcr.io/ipwitness/ipwitness:$(VERSION)
+AGENT_IMAGE = $(shell echo '$(IMAGE)' | sed -E 's/(:[^:/]*)?$$/-agent\1/')
 ARCHES := amd64 arm64
 # The systems other than Linux that have the kubectl plugin, as OS-ARCH.
 PLUGINS := darwin-amd64 darwin-arm64
@@ -123,13 +125,17 @@ help: ## Show this help
 		/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## Build bin/ipwitness, a static binary; needs only Go
-	$(GO_BUILD) -o bin/ipwitness ./cmd/ipwitness
+build: ## Build bin/ipwitness and bin/ipwitness-agent, static binaries; needs only Go
+	$(GO_BUILD) -o bin/ $(PROGRAMS)
 
 # The Dockerfile contains the same command. It links the commit explicitly instead of
 # using Go's VCS stamping, so that the same sources result in the same bytes.
-GO_BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false \
-	-ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(REVISION)"
+# Without grpcnotrace, gRPC links html/template, which keeps the linker from dropping methods
+# that nobody calls.
+CLI := github.com/ipwitness/ipwitness/cmd/cli
+GO_BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -tags grpcnotrace \
+	-ldflags "-s -w -X $(CLI).version=$(VERSION) -X $(CLI).commit=$(REVISION)"
+PROGRAMS := ./cmd/ipwitness ./cmd/ipwitness-agent
 
 # For a release: bin/release/ARCH/build/out has the same contents as /out in the build
 # stage of the Dockerfile.
@@ -137,15 +143,18 @@ GO_BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 release-binaries:
 	@for a in $(ARCHES); do \
 		export GOOS=linux GOARCH=$$a GOAMD64=v1 GOARM64=v8.0; out=bin/release/$$a/build/out; \
-		$(GO_BUILD) -o $$out/ipwitness ./cmd/ipwitness; \
+		mkdir -p $$out; \
+		$(GO_BUILD) -o $$out/ $(PROGRAMS); \
 		deploy/licenses.sh >$$out/THIRD-PARTY-LICENSES; \
 	done
 
 .PHONY: image
-image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar, an OCI archive, without a container engine
-	$(IMAGE_TOOL) -binaries bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
-		-version $(VERSION) -revision $(REVISION) -epoch $(EPOCH) \
-		-name $(IMAGE) -o bin/ipwitness-image.tar
+image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar and bin/ipwitness-agent-image.tar, OCI archives, without a container engine
+	$(BUILD_IMAGE) -program ipwitness -name $(IMAGE) -o bin/ipwitness-image.tar
+	$(BUILD_IMAGE) -program ipwitness-agent -name $(AGENT_IMAGE) -o bin/ipwitness-agent-image.tar
+
+BUILD_IMAGE = $(IMAGE_TOOL) -binaries bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
+	-version $(VERSION) -revision $(REVISION) -epoch $(EPOCH)
 
 .PHONY: package
 package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for Linux without Kubernetes
@@ -153,7 +162,7 @@ package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for 
 	@for a in $(ARCHES); do \
 		name=ipwitness-$(VERSION)-linux-$$a; dir=bin/release/$$a/package; to=$$dir/$$name/usr/local; \
 		rm -rf $$dir; \
-		install -D -m 755 -t $$to/bin bin/release/$$a/build/out/ipwitness; \
+		install -D -m 755 -t $$to/bin bin/release/$$a/build/out/ipwitness bin/release/$$a/build/out/ipwitness-agent; \
 		install -D -m 644 -t $$to/lib/systemd/system deploy/systemd/*.service; \
 		install -D -m 644 deploy/systemd/sysusers.conf $$to/lib/sysusers.d/ipwitness.conf; \
 		install -D -m 644 -t $$to/share/doc/ipwitness LICENSE bpf/LICENSE.* \
@@ -189,9 +198,12 @@ release: image package plugins $(HELM) $(RELEASE_TOOL) $(SBOM_TOOL) ## Build all
 	@rm -rf $(DIST) && mkdir -p $(DIST)
 	@cp bin/ipwitness-$(VERSION)-linux-*.tar.gz $(PLUGINS:%=bin/ipwitness-$(VERSION)-%.tar.gz) $(DIST)/
 	@cp bin/ipwitness-image.tar $(DIST)/ipwitness-$(VERSION)-image.tar
+	@cp bin/ipwitness-agent-image.tar $(DIST)/ipwitness-agent-$(VERSION)-image.tar
 	@for a in $(ARCHES); do \
 		$(SBOM_TOOL) bin -json -std -noserial -notimestamp -version $(VERSION) \
 			-output $(DIST)/ipwitness-$(VERSION)-linux-$$a.cdx.json bin/release/$$a/build/out/ipwitness; \
+		$(SBOM_TOOL) bin -json -std -noserial -notimestamp -version $(VERSION) \
+			-output $(DIST)/ipwitness-agent-$(VERSION)-linux-$$a.cdx.json bin/release/$$a/build/out/ipwitness-agent; \
 	done
 	@for system in $(PLUGINS); do \
 		$(SBOM_TOOL) bin -json -std -noserial -notimestamp -version $(VERSION) \
@@ -199,7 +211,7 @@ release: image package plugins $(HELM) $(RELEASE_TOOL) $(SBOM_TOOL) ## Build all
 	done
 	@$(HELM) package deploy/helm/ipwitness --version $(CHART_VERSION) --app-version $(VERSION) --destination $(DIST) >/dev/null
 	@$(RELEASE_TOOL) -dir $(DIST) -version $(VERSION) -revision $(REVISION) -go $$(go env GOVERSION) \
-		-arch $(subst $(space),$(comma),$(strip $(ARCHES))) -plugins '$(subst $(space),$(comma),$(strip $(PLUGINS)))' -epoch $(EPOCH) -image $(IMAGE) -builder '$(BUILDER)'
+		-arch $(subst $(space),$(comma),$(strip $(ARCHES))) -plugins '$(subst $(space),$(comma),$(strip $(PLUGINS)))' -epoch $(EPOCH) -image $(IMAGE) -agent-image $(AGENT_IMAGE) -builder '$(BUILDER)'
 	@ls -s --human-readable $(DIST)
 
 .PHONY: as-root

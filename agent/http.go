@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-const index = `ipwitness agent: observes the owners of addresses on this node
+const index = `ipwitness-agent: observes the owners of addresses on this node
 
 /metrics   for Prometheus
 /healthz   ok while the agent runs

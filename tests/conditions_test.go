@@ -72,6 +72,13 @@ func without(capabilities string, args ...string) []string {
 	return append([]string{"setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities, "--ambient-caps", "-all", binary}, args...)
 }
 
+// agentWithout is like without, for the agent.
+func agentWithout(capabilities string, args ...string) []string {
+	line := without(capabilities, args...)
+	line[len(line)-len(args)-1] = netlab.AgentOf(binary)
+	return line
+}
+
 func TestAgentWithoutPrivilegesNamesTheMissingCapabilities(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

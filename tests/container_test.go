@@ -48,7 +48,7 @@ func startContained(t *testing.T, v containerd.Version, o contained) *containerL
 	killed(t, "the aggregator", p)
 	l.service = &service{at: l.Host, program: p, watch: watchConflicts(t, p)}
 	const image = "localhost/ipwitness:1"
-	if err := l.runtime.Import(ctx, image, binary); err != nil {
+	if err := l.runtime.Import(ctx, image, netlab.AgentOf(binary)); err != nil {
 		t.Fatal(err)
 	}
 	pod := containerd.Pod{Name: "ipwitness-agent", Namespace: "ipwitness", HostNetwork: true, Logs: "/run/ipwitness-logs"}
@@ -76,7 +76,7 @@ func startContained(t *testing.T, v containerd.Version, o contained) *containerL
 	l.container, err = l.runtime.RunContainerAs(ctx, sandbox, pod, &runtimev1.ContainerConfig{
 		Metadata: &runtimev1.ContainerMetadata{Name: "agent"},
 		Image:    &runtimev1.ImageSpec{Image: image},
-		Args:     []string{"agent", "--node", "node1", "--aggregator", "127.0.0.1:9640"},
+		Args:     []string{"--node", "node1", "--aggregator", "127.0.0.1:9640"},
 		Mounts:   mounts,
 		LogPath:  "agent.log",
 		Linux: &runtimev1.LinuxContainerConfig{SecurityContext: &runtimev1.LinuxContainerSecurityContext{
@@ -128,11 +128,11 @@ func (l *containerLab) configure(name, dataDir string) {
 	}
 }
 
-// doctor runs ipwitness doctor in the agent's container.
+// doctor runs ipwitness-agent doctor in the agent's container.
 func (l *containerLab) doctor() string {
 	l.t.Helper()
 	r, err := l.runtime.Runtime().ExecSync(l.t.Context(), &runtimev1.ExecSyncRequest{
-		ContainerId: l.container, Cmd: []string{"/" + filepath.Base(binary), "doctor"}, Timeout: int64(patience.Seconds()),
+		ContainerId: l.container, Cmd: []string{"/" + filepath.Base(netlab.AgentOf(binary)), "doctor"}, Timeout: int64(patience.Seconds()),
 	})
 	if err != nil {
 		l.t.Fatal(err)

@@ -31,9 +31,9 @@ var (
 	runElsewhere = regexp.MustCompile(`^docs/(install-kubernetes|install-linux|tutorial)\.md$`)
 	// inCluster matches commands that need Kubernetes: TestInstallGuide runs the same ones.
 	inCluster = regexp.MustCompile(` -P\b| exec .*-- /ipwitness|^ipwitness conflicts --server https://ipwitness\.example\.net `)
-	asking    = regexp.MustCompile(`^(ipwitness |source <\(ipwitness )`)
+	asking    = regexp.MustCompile(`^(ipwitness(-agent)? |source <\(ipwitness )`)
 	drawing   = regexp.MustCompile(`^ipwitness top\b`)
-	daemon    = regexp.MustCompile(`^ipwitness (agent|aggregator|run) `)
+	daemon    = regexp.MustCompile(`^ipwitness(?: (aggregator|run)|(-agent) --.*) `)
 	staying   = regexp.MustCompile(`^ipwitness ui\b| (-w|--watch)\b`)
 	comment   = regexp.MustCompile(`\s#.*$`)
 )
@@ -253,7 +253,7 @@ func runDaemons(t *testing.T, commands []string) {
 			continue
 		}
 		port := "9641"
-		if m[1] == "agent" {
+		if m[2] == "-agent" {
 			port = "9642"
 		}
 		if err := h.starts(line, func(string) bool { return h.listens(port) }); err != nil {

@@ -27,8 +27,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// imageArchive is the output of make image.
-const imageArchive = "../bin/ipwitness-image.tar"
+// imageArchive is the archive of a program's image that make image writes.
+func imageArchive(program string) string { return "../bin/" + program + "-image.tar" }
 
 // descriptor is an OCI content descriptor (image-spec, descriptor.md).
 type descriptor struct {
@@ -143,13 +143,13 @@ func untar(r io.Reader, zipped bool) (map[string]imageFile, error) {
 	}
 }
 
-// builtImage reads the archive built by make image.
-func builtImage(t *testing.T) (name string, images map[string]image) {
+// builtImage reads the archive of a program's image that make image built.
+func builtImage(t *testing.T, program string) (name string, images map[string]image) {
 	t.Helper()
-	if _, err := os.Stat(imageArchive); err != nil {
+	if _, err := os.Stat(imageArchive(program)); err != nil {
 		missing(t, err)
 	}
-	return readArchive(t, imageArchive)
+	return readArchive(t, imageArchive(program))
 }
 
 // golang replaces the image of that name in this test: its only userland is busybox, and it uses Go
@@ -161,8 +161,8 @@ ENV PATH=/usr/local/go/bin:/bin GOPATH=/go GOTOOLCHAIN=local
 WORKDIR /go
 `
 
-// TestImageEqualsTheDockerfiles builds both stages of the Dockerfile with buildah and without a
-// network. The result must have the same configuration and, byte for byte, the same files as that
+// TestImageEqualsTheDockerfiles builds the targets of the Dockerfile with buildah and without a
+// network. Each result must have the same configuration and, byte for byte, the same files as that
 // of make image.
 func TestImageEqualsTheDockerfiles(t *testing.T) {
 	slow(t)
@@ -173,7 +173,6 @@ func TestImageEqualsTheDockerfiles(t *testing.T) {
 			missing(t, fmt.Errorf("needs %s (Debian: apt-get install %s): %w", program, debian, err))
 		}
 	}
-	_, images := builtImage(t)
 	if in, of := goVersion(t, "../Dockerfile", "ARG GO_VERSION="), goVersion(t, "../go.mod", "go "); in != of {
 		t.Errorf("Go of the Dockerfile: got %s, want %s, as in go.mod", in, of)
 	}
@@ -206,37 +205,40 @@ func TestImageEqualsTheDockerfiles(t *testing.T) {
 	policy := "--signature-policy=" + dir + "/policy.json"
 	version := strings.TrimPrefix(env[3], "go")
 	buildah("build", policy, "--tag=docker.io/library/golang:"+version, dir+"/base")
-	for arch, want := range images {
-		label := func(name string) string {
-			labels, _ := want.Config["Labels"].(map[string]any)
-			return fmt.Sprint(labels["org.opencontainers.image."+name])
-		}
-		buildah("build", policy, "--network=none", "--pull-never", "--format=oci", "--identity-label=false", "--tag=built",
-			"--platform=linux/"+arch, "--build-arg=BUILDPLATFORM=linux/"+runtime.GOARCH,
-			"--build-arg=GO_VERSION="+version, "--build-arg=VERSION="+label("version"), "--build-arg=REVISION="+label("revision"),
-			"--timestamp="+strconv.FormatInt(want.Created.Unix(), 10),
-			"--volume="+env[0]+":/usr/local/go:ro", "--volume="+env[1]+":/go/pkg/mod", "--volume="+env[2]+":/.cache/go-build", repository)
-		buildah("push", policy, "built", "oci-archive:"+dir+"/"+arch+".tar:built")
-		_, all := readArchive(t, h.Path(dir+"/"+arch+".tar"))
-		got := all[arch]
-		if got.OS != want.OS || !got.Created.Equal(want.Created) || !reflect.DeepEqual(got.Config, want.Config) {
-			t.Errorf("%s: the Dockerfile gives\n%s %v %v, make image\n%s %v %v", arch, got.OS, got.Created, got.Config, want.OS, want.Created, want.Config)
-		}
-		for name, f := range got.Files {
-			// Normalize the mode as make image does: the other bits depend on the umask of the
-			// checkout.
-			if f.Mode&0o100 != 0 {
-				f.Mode = 0o755
-			} else {
-				f.Mode = 0o644
+	for target, program := range map[string]string{"agent": "ipwitness-agent", "ipwitness": "ipwitness"} {
+		_, images := builtImage(t, program)
+		for arch, want := range images {
+			label := func(name string) string {
+				labels, _ := want.Config["Labels"].(map[string]any)
+				return fmt.Sprint(labels["org.opencontainers.image."+name])
 			}
-			if w, ok := want.Files[name]; !ok || f != w {
-				t.Errorf("%s: %s differs between the Dockerfile (%d bytes, mode %o) and make image (%d, %o): is %s older than the sources?",
-					arch, name, len(f.Data), f.Mode, len(w.Data), w.Mode, imageArchive)
+			buildah("build", policy, "--network=none", "--pull-never", "--format=oci", "--identity-label=false", "--tag=built", "--target="+target,
+				"--platform=linux/"+arch, "--build-arg=BUILDPLATFORM=linux/"+runtime.GOARCH,
+				"--build-arg=GO_VERSION="+version, "--build-arg=VERSION="+label("version"), "--build-arg=REVISION="+label("revision"),
+				"--timestamp="+strconv.FormatInt(want.Created.Unix(), 10),
+				"--volume="+env[0]+":/usr/local/go:ro", "--volume="+env[1]+":/go/pkg/mod", "--volume="+env[2]+":/.cache/go-build", repository)
+			buildah("push", policy, "built", "oci-archive:"+dir+"/"+target+arch+".tar:built")
+			_, all := readArchive(t, h.Path(dir+"/"+target+arch+".tar"))
+			got := all[arch]
+			if got.OS != want.OS || !got.Created.Equal(want.Created) || !reflect.DeepEqual(got.Config, want.Config) {
+				t.Errorf("%s: the Dockerfile gives\n%s %v %v, make image\n%s %v %v", arch, got.OS, got.Created, got.Config, want.OS, want.Created, want.Config)
 			}
-		}
-		if len(got.Files) != len(want.Files) || want.Files["ipwitness"].Mode != 0o755 {
-			t.Errorf("%s: got %d files, want %d", arch, len(got.Files), len(want.Files))
+			for name, f := range got.Files {
+				// Normalize the mode as make image does: the other bits depend on the umask of the
+				// checkout.
+				if f.Mode&0o100 != 0 {
+					f.Mode = 0o755
+				} else {
+					f.Mode = 0o644
+				}
+				if w, ok := want.Files[name]; !ok || f != w {
+					t.Errorf("%s: %s differs between the Dockerfile (%d bytes, mode %o) and make image (%d, %o): is %s older than the sources?",
+						arch, name, len(f.Data), f.Mode, len(w.Data), w.Mode, imageArchive(program))
+				}
+			}
+			if len(got.Files) != len(want.Files) || want.Files[program].Mode != 0o755 {
+				t.Errorf("%s: got %d files, want %d", arch, len(got.Files), len(want.Files))
+			}
 		}
 	}
 }
@@ -265,13 +267,14 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// TestImageRunsAgentAndAggregator imports the image unchanged into each containerd. The aggregator
-// runs as the image's user, and the agent as root with four capabilities. Both have a read-only
+// TestImageRunsAgentAndAggregator imports the images unchanged into each containerd. The aggregator
+// runs as its image's user, and the agent as root with four capabilities. Both have a read-only
 // file system.
 func TestImageRunsAgentAndAggregator(t *testing.T) {
 	slow(t)
 	t.Parallel()
-	name, _ := builtImage(t)
+	name, _ := builtImage(t, "ipwitness")
+	agentName, _ := builtImage(t, "ipwitness-agent")
 	for _, v := range containerd.Versions() {
 		t.Run("containerd "+v.Name, func(t *testing.T) {
 			t.Parallel()
@@ -281,13 +284,15 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			archive, err := os.Open(imageArchive)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = archive.Close() }()
-			if err := l.runtime.ImportArchive(ctx, name, archive); err != nil {
-				t.Fatal(err)
+			for program, name := range map[string]string{"ipwitness": name, "ipwitness-agent": agentName} {
+				archive, err := os.Open(imageArchive(program))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = archive.Close() }()
+				if err := l.runtime.ImportArchive(ctx, name, archive); err != nil {
+					t.Fatal(err)
+				}
 			}
 
 			aggregator := containerd.Pod{Name: "aggregator"}
@@ -306,14 +311,14 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 					HostPath: dir, ContainerPath: dir, Readonly: true, Propagation: runtimev1.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
 				})
 			}
-			process = l.container(ctx, id, agent, name, &runtimev1.LinuxContainerSecurityContext{
+			process = l.container(ctx, id, agent, agentName, &runtimev1.LinuxContainerSecurityContext{
 				RunAsUser: &runtimev1.Int64Value{Value: 0},
 				Capabilities: &runtimev1.Capability{
 					DropCapabilities: []string{"ALL"},
 					AddCapabilities:  []string{"NET_ADMIN", "NET_BROADCAST", "BPF", "PERFMON"},
 				},
 				NamespaceOptions: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE},
-			}, mounts, "agent", "--node", "node1", "--aggregator", at+":9640")
+			}, mounts, "--node", "node1", "--aggregator", at+":9640")
 			wantProcess(t, process, "0", fourCapabilities)
 
 			l.run(containerd.Pod{Name: "web"})

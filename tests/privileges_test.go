@@ -49,10 +49,10 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, output string) {
 	}
 	killed(t, "the aggregator", p)
 	l.service = &service{at: l.Host, program: p, watch: watchConflicts(t, p)}
-	args := without(only(capabilities...), "agent", "--node", "node1", "--aggregator", "127.0.0.1:9640")
+	args := agentWithout(only(capabilities...), "--node", "node1", "--aggregator", "127.0.0.1:9640")
 	a, err := l.LaunchAgent(ctx, l.Command(args[0], args[1:]...))
 	if err != nil { // the agent exited before it served metrics
-		_, output, _ = strings.Cut(err.Error(), "ipwitness: ")
+		_, output, _ = strings.Cut(err.Error(), "ipwitness-agent: ")
 		return l, output
 	}
 	killed(t, "the agent", a)
@@ -253,7 +253,7 @@ func TestEachCapabilityIsMissedAsDoctorPredicts(t *testing.T) {
 // doctorWith runs doctor with only these capabilities.
 func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bool, checks []agent.Check) {
 	t.Helper()
-	args := without(only(capabilities...), "doctor", "-o", "json")
+	args := agentWithout(only(capabilities...), "doctor", "-o", "json")
 	out, err := h.Command(args[0], args[1:]...).Output()
 	var output struct {
 		Usable bool          `json:"usable"`

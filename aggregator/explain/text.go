@@ -1,8 +1,8 @@
 package explain
 
 import (
-	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/proto/form"
 )
 
 // FindingText is the text of a finding.

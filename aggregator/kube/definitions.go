@@ -5,10 +5,10 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/proto/form"
 )
 
 // ovnPlugin is the CNI plugin of OVN-Kubernetes. Its networks are one if their names are equal,

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -77,7 +78,7 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 	c.addFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&c.reason, "reason", "", "reason, as `TEXT`, shown with the conflict")
-	fs.Var(value[time.Duration]{&c.period, "TIME", parsePeriod}, "for", "duration, like 30m, 24h or 7d; at most a year")
+	fs.Var(cli.NewValue(&c.period, "TIME", parsePeriod), "for", "duration, like 30m, 24h or 7d; at most a year")
 	fs.Lookup("for").DefValue = "" // no default
 	fs.BoolVar(&c.withdraw, "withdraw", false, "withdraw the acknowledgement")
 	return cmd

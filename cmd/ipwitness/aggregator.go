@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ipwitness/ipwitness/aggregator"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 )
 
 // aggregatorCommand contains the flags of aggregator.
@@ -22,7 +23,7 @@ type aggregatorCommand struct {
 	aggregator aggregator.Config
 	listen     addresses
 	files      secure.Files
-	logging    logging
+	logging    cli.Logging
 	fleet      bool
 }
 
@@ -45,13 +46,13 @@ With --fleet, it has no agents, and answers for several clusters instead: it fol
 streams that their aggregators publish (--nats), which are mirrored into one hub. It finds
 conflicts between clusters in the networks that they share (--network, with clusters=).
 
-` + settingsHelp,
+` + cli.SettingsHelp,
 		Example: `
   ipwitness aggregator
   ipwitness aggregator --cluster prod --network pods=10.244.0.0/16,fd00:244::/48 --network vms=10.50.0.0/16
   ipwitness aggregator --shared 10.9.0.0/24=anycast --log-format json
   ipwitness aggregator --fleet --nats nats://hub:4222`,
-		Args:              noArgs,
+		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.fleet {
@@ -68,13 +69,13 @@ conflicts between clusters in the networks that they share (--network, with clus
 	accessFlags(cmd, &a.files, &a.aggregator.Access)
 	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
 	cmd.Flags().BoolVar(&a.fleet, "fleet", false, "answer for the clusters whose streams are at --nats, instead of for agents")
-	a.logging.addFlags(cmd)
+	a.logging.AddFlags(cmd)
 	return cmd
 }
 
 // run runs until ctx ends.
 func (c *aggregatorCommand) run(ctx context.Context) error {
-	p, err := newProcess(c.sys, c.logging)
+	p, err := cli.NewProcess(c.sys.stderr, c.logging)
 	if err != nil {
 		return err
 	}
@@ -89,17 +90,17 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	if c.fleet {
 		name = []any{"hub", c.aggregator.NATS.Hosts()}
 	}
-	p.log.With(s.listeners.logged()...).Info("starting", append(name, "version", p.build.Version, "memory_bytes", c.aggregator.Memory)...)
+	p.Log.With(s.listeners.logged()...).Info("starting", append(name, "version", p.Build.Version, "memory_bytes", c.aggregator.Memory)...)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return agg.Run(ctx) })
 	g.Go(func() error { return s.run(ctx) })
 	err = g.Wait()
-	p.log.Info("stopped")
+	p.Log.Info("stopped")
 	return err
 }
 
 // open returns the aggregator or the fleet, and its server.
-func (c *aggregatorCommand) open(ctx context.Context, p process) (answering, *server, error) {
+func (c *aggregatorCommand) open(ctx context.Context, p cli.Process) (answering, *server, error) {
 	if c.fleet {
 		if len(c.aggregator.Networks) > 0 {
 			return nil, nil, fmt.Errorf("--network %s: a fleet compares clusters: say which ones share the network, as in %s=10.0.0.0/8,clusters=*", c.aggregator.Networks[0].Name, c.aggregator.Networks[0].Name)
@@ -134,44 +135,44 @@ type answering interface {
 }
 
 // openAggregator returns an aggregator and its server.
-func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p process) (answering, *server, error) {
+func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p cli.Process) (answering, *server, error) {
 	return openServer(ctx, cfg, at, files, p, aggregator.New)
 }
 
 // openServer returns what open makes, and its server, which has opened its listeners. It starts nothing.
-func openServer[T answering](ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p process, open func(aggregator.Config, *slog.Logger, prometheus.Registerer) (T, error)) (answering, *server, error) {
-	tls, err := files.Server(p.log, "h2", "http/1.1")
+func openServer[T answering](ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p cli.Process, open func(aggregator.Config, *slog.Logger, prometheus.Registerer) (T, error)) (answering, *server, error) {
+	tls, err := files.Server(p.Log, "h2", "http/1.1")
 	if err != nil {
 		return nil, nil, err
 	}
 	if (cfg.Access.Tokens != "" || cfg.Access.TokenReview) && tls == nil &&
-		(!onlyHere(at.grpc) || !onlyHere(at.http) || at.metrics != "" && !onlyHere(at.metrics)) {
+		(!cli.OnlyHere(at.grpc) || !cli.OnlyHere(at.http) || at.metrics != "" && !cli.OnlyHere(at.metrics)) {
 		return nil, nil, errors.New("tokens would be sent unencrypted: configure TLS with --tls-cert and --tls-key, or listen only on 127.0.0.1")
 	}
 	l, err := listen(ctx, at)
 	if err != nil {
 		return nil, nil, err
 	}
-	p.registry.MustRegister(files)
-	cfg.Version = p.build.Version
+	p.Registry.MustRegister(files)
+	cfg.Version = p.Build.Version
 	if files.ClientCA != "" {
 		cfg.Access.Certificates = secure.Verifier(tls)
 	}
-	agg, err := open(cfg, p.log, p.registry)
+	agg, err := open(cfg, p.Log, p.Registry)
 	if err != nil {
 		l.close()
 		return nil, nil, err
 	}
-	s, err := newServer(l, agg, tls, p.registry, p.log)
+	s, err := newServer(l, agg, tls, p.Registry, p.Log)
 	if err != nil {
 		l.close()
 		return nil, nil, err
 	}
 	if agg.Open() {
 		const remedy = "authenticate callers with --tokens, --token-review or --tls-client-ca, or listen on 127.0.0.1"
-		warnOpen(p.log, l.grpc, grpcListen, "report and read", tls != nil, remedy)
-		warnOpen(p.log, l.http, httpListen, "read", tls != nil, remedy)
-		warnOpen(p.log, l.metrics, metricsListen, "read metrics", tls != nil, remedy)
+		cli.WarnOpen(p.Log, l.grpc, grpcListen, "report and read", tls != nil, remedy)
+		cli.WarnOpen(p.Log, l.http, cli.HTTPListen, "read", tls != nil, remedy)
+		cli.WarnOpen(p.Log, l.metrics, metricsListen, "read metrics", tls != nil, remedy)
 	}
 	return agg, s, nil
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -86,8 +87,8 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	watchFlag(cmd, &c.watch)
 	c.at.addFlag(cmd, sys)
 	kinds := verdict.FindingKinds()
-	cmd.Flags().Var(value[string]{&c.kind, "KIND", parseKind}, "kind", "findings of this kind, like "+verdict.FindingLeaked)
-	completeFlag(cmd, "kind", kinds)
+	cmd.Flags().Var(cli.NewValue(&c.kind, "KIND", parseKind), "kind", "findings of this kind, like "+verdict.FindingLeaked)
+	cli.CompleteFlag(cmd, "kind", kinds)
 	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that repairs IPAM")
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a finding above INFO"))
 	return cmd

@@ -263,31 +263,6 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			nil,
 			"ipwitness: --http-listen: \"localhost\" is not HOST:PORT: write it like 127.0.0.1:9641, or :9641 for all addresses of this host\nRun 'ipwitness run --help' for usage.\n",
 		},
-		"agent without an aggregator": {
-			[]string{"agent"},
-			nil,
-			"ipwitness: no aggregator is configured: use --aggregator HOST:PORT, or 'ipwitness run' for agent and aggregator in one process\n",
-		},
-		"aggregator as a URL": {
-			[]string{"agent", "--aggregator", "http://agg:9640"},
-			nil,
-			"ipwitness: --aggregator: \"http://agg:9640\" is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640\nRun 'ipwitness agent --help' for usage.\n",
-		},
-		"aggregator without a port": {
-			[]string{"agent"},
-			map[string]string{"IPWITNESS_AGGREGATOR": "a:9640,b"},
-			"ipwitness: IPWITNESS_AGGREGATOR: \"b\" is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640\nRun 'ipwitness agent --help' for usage.\n",
-		},
-		"aggregator on port 0": {
-			[]string{"agent", "--aggregator", "[2001:db8::1]:0"},
-			nil,
-			"ipwitness: --aggregator: \"[2001:db8::1]:0\" has no port from 1 to 65535 after the last colon\nRun 'ipwitness agent --help' for usage.\n",
-		},
-		"aggregator twice": {
-			[]string{"agent", "--aggregator", "agg:9640", "--aggregator", "agg:9640"},
-			nil,
-			"ipwitness: the aggregator agg:9640 is configured twice: remove one\n",
-		},
 		"network without addresses": {
 			[]string{"aggregator", "--network", "pods"},
 			nil,
@@ -297,11 +272,6 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			[]string{"aggregator", "--network", "=10.244.0.0/16"},
 			nil,
 			"ipwitness: --network: the name is empty\nRun 'ipwitness aggregator --help' for usage.\n",
-		},
-		"node with a name without end": {
-			[]string{"agent", "--aggregator", "agg:9640", "--node", strings.Repeat("n", 254)},
-			nil,
-			"ipwitness: --node: the name has 254 bytes, but the limit is 253\nRun 'ipwitness agent --help' for usage.\n",
 		},
 		"network that is none": {
 			[]string{"run", "--network", "pods=10.244.0.0/16,10.245.0.1/16"},
@@ -490,7 +460,7 @@ func TestPluginUsesItsKubectlName(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, name := range []string{"ipwitness", "run", "agent", "aggregator", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "nodes", "top", "doctor", "version"} {
+	for _, name := range []string{"ipwitness", "run", "aggregator", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "nodes", "top", "doctor", "version"} {
 		t.Run(name, func(t *testing.T) {
 			c := newConsole()
 			c.run(t, 0, "help", strings.TrimPrefix(name, "ipwitness"))

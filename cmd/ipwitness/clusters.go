@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -29,7 +30,7 @@ outdated. NODES is how many nodes are connected, of those that should be.`,
 		Example: `
   ipwitness clusters
   ipwitness clusters --cluster prod -o json`,
-		Args:              noArgs,
+		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list pb.ListClustersResponse
@@ -61,9 +62,9 @@ func (q *query) addClusterFlag(cmd *cobra.Command, of string) {
 	if of == "clusters" {
 		what = "the cluster with this name"
 	}
-	cmd.Flags().Var(&list[string]{to: &q.clusters, kind: "NAME", separator: ",", parse: parseName}, "cluster", what+", of a fleet; repeatable")
-	completeFlagWith(cmd, "cluster", q.complete(nil, clusterNames))
-	onlyOnCommandLine(cmd, "cluster")
+	cmd.Flags().Var(cli.NewList(&q.clusters, "NAME", ",", cli.ParseName), "cluster", what+", of a fleet; repeatable")
+	cli.CompleteFlagWith(cmd, "cluster", q.complete(nil, clusterNames))
+	cli.OnlyOnCommandLine(cmd, "cluster")
 }
 
 // within returns the parameters of a request, with the selected clusters.

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -56,7 +56,7 @@ func (c *candidates) add(value, about string) bool {
 // none, and nothing is printed.
 func (q *query) complete(filters *narrowing, sources ...source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if err := placed(cmd, func() error { return applySettings(cmd, q.sys.getenv) }); err != nil {
+		if err := placed(cmd, func() error { return cli.ApplySettings(cmd, q.sys.getenv) }); err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		quiet, timeout := *q, completeTimeout
@@ -89,27 +89,9 @@ func (q *query) completeArgument(filters *narrowing, sources ...source) cobra.Co
 func (q *query) completeFilters(cmd *cobra.Command, n *narrowing) {
 	for name, s := range map[string]source{"node": nodeNames, "namespace": namespaces, "workload": workloads, "scope": scopes} {
 		if cmd.Flags().Lookup(name) != nil {
-			completeFlagWith(cmd, name, q.complete(n, s))
+			cli.CompleteFlagWith(cmd, name, q.complete(n, s))
 		}
 	}
-}
-
-// completeFlagWith completes the value of a flag.
-func completeFlagWith(cmd *cobra.Command, name string, complete cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
-		panic(err) // the flag does not exist, or is completed twice
-	}
-}
-
-// completeNoFiles prevents that values of flags which are not files are completed as such.
-func completeNoFiles(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		kind, _ := pflag.UnquoteUsage(f)
-		if _, has := cmd.GetFlagCompletionFunc(f.Name); has || f.NoOptDefVal != "" || kind == "FILE" || kind == "DIR" {
-			return
-		}
-		completeFlagWith(cmd, f.Name, cobra.NoFileCompletions)
-	})
 }
 
 // owners passes the owners that match to take, until it returns false.

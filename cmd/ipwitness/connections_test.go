@@ -11,7 +11,8 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -26,8 +27,8 @@ func disconnected(c net.Conn) bool {
 func TestIdleConnectionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipes := newPipes()
-		l := limit(pipes)
-		accepted := make(chan net.Conn, 4*maxIdle)
+		l := cli.Limit(pipes)
+		accepted := make(chan net.Conn, 4*cli.MaxIdle)
 		go func() {
 			defer close(accepted)
 			for {
@@ -43,29 +44,29 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 		one, two := <-accepted, <-accepted
 		end, endToo := begin(one), begin(two)
 		oldest := pipes.dial()
-		for range maxIdle - 1 {
+		for range cli.MaxIdle - 1 {
 			pipes.dial()
 		}
 		synctest.Wait()
-		if len(accepted) != maxIdle {
-			t.Fatalf("accepted %d connections, want %d", len(accepted), maxIdle)
+		if len(accepted) != cli.MaxIdle {
+			t.Fatalf("accepted %d connections, want %d", len(accepted), cli.MaxIdle)
 		}
 		pipes.dial()
 		synctest.Wait()
-		if len(accepted) != maxIdle {
+		if len(accepted) != cli.MaxIdle {
 			t.Error("one more is accepted at once")
 		}
-		time.Sleep(idleGrace)
+		time.Sleep(cli.IdleGrace)
 		synctest.Wait()
-		if len(accepted) != maxIdle+1 || !disconnected(oldest) {
+		if len(accepted) != cli.MaxIdle+1 || !disconnected(oldest) {
 			t.Error("the oldest one without a call did not give way")
 		}
 		if disconnected(first) || disconnected(second) {
 			t.Error("a connection with a call is closed")
 		}
 		end()
-		time.Sleep(2 * idleGrace)
-		for range maxIdle + 1 {
+		time.Sleep(2 * cli.IdleGrace)
+		for range cli.MaxIdle + 1 {
 			pipes.dial()
 		}
 		synctest.Wait()
@@ -82,8 +83,8 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 		if !disconnected(waits) {
 			t.Error("a connection waits after the end")
 		}
-		if len(l.idle) != 0 {
-			t.Errorf("%d connections are still counted", len(l.idle))
+		if n := l.Idle(); n != 0 {
+			t.Errorf("%d connections are still counted", n)
 		}
 	})
 }
@@ -98,12 +99,7 @@ func TestAuthorizedCallsKeepConnections(t *testing.T) {
 		}
 		return pb.NewWitnessServiceClient(conn)
 	}
-	idle := func(l net.Listener) int {
-		of := l.(*limited)
-		of.mu.Lock()
-		defer of.mu.Unlock()
-		return len(of.idle)
-	}
+	idle := func(l net.Listener) int { return l.(*cli.Limited).Idle() }
 	for token, want := range map[string]error{"wrong-token-0123456789": errors.New("refused"), readerToken: nil} {
 		before := idle(g.listeners.grpc)
 		watch, err := as(token).WatchConflicts(t.Context(), &pb.WatchConflictsRequest{})

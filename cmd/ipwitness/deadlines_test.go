@@ -18,7 +18,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
@@ -60,26 +61,26 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 var servers = map[string]func(*testing.T, *tls.Config) *http.Server{
 	"rest": func(t *testing.T, tls *tls.Config) *http.Server {
 		rest, _ := handlers(t)
-		return newHTTPServer(rest, tls, slog.New(slog.DiscardHandler))
+		return cli.NewHTTPServer(rest, tls, slog.New(slog.DiscardHandler))
 	},
 	"probes": func(t *testing.T, tls *tls.Config) *http.Server {
 		_, probes := handlers(t)
-		return newProbeServer(probes, tls, slog.New(slog.DiscardHandler))
+		return cli.NewProbeServer(probes, tls, slog.New(slog.DiscardHandler))
 	},
 	"agent": func(t *testing.T, tls *tls.Config) *http.Server {
 		t.Helper()
-		registry := newRegistry(build{})
+		registry := cli.NewRegistry(cli.Build{})
 		a, err := agent.New(agent.Config{Node: "node1"}, slog.New(slog.DiscardHandler), registry)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return newProbeServer(a.Handler(registry), tls, slog.New(slog.DiscardHandler))
+		return cli.NewProbeServer(a.Handler(registry), tls, slog.New(slog.DiscardHandler))
 	},
 }
 
 func handlers(t *testing.T) (rest, probes http.Handler) {
 	t.Helper()
-	registry := newRegistry(build{})
+	registry := cli.NewRegistry(cli.Build{})
 	agg, err := aggregator.New(aggregator.Config{Kubeconfig: "off"}, slog.New(slog.DiscardHandler), registry)
 	if err == nil {
 		rest, probes, err = agg.Handlers(registry)
@@ -93,7 +94,7 @@ func handlers(t *testing.T) (rest, probes http.Handler) {
 // serve runs a server on pipes until the end of the test.
 func (p *pipes) serve(t *testing.T, s *http.Server) {
 	ended := make(chan error, 1)
-	go func() { ended <- serveHTTP(s, p) }()
+	go func() { ended <- cli.ServeHTTP(s, p) }()
 	t.Cleanup(func() {
 		_ = s.Close()
 		if err := <-ended; err != nil {
@@ -137,14 +138,14 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 			return <-read
 		}
 		t.Run(name+" header", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { cutOff(t, headerWithin, "GET / HTTP/1.1\r\nHost: localhost\r\n", "X: y\r\n") })
+			synctest.Test(t, func(t *testing.T) { cutOff(t, cli.HeaderWithin, "GET / HTTP/1.1\r\nHost: localhost\r\n", "X: y\r\n") })
 		})
 		for _, path := range paths {
 			t.Run(name+" "+path, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					within := time.Duration(0) // a request without a body is answered immediately
 					if strings.HasPrefix(path, "POST") {
-						within = bodyWithin
+						within = cli.BodyWithin
 					}
 					answer := cutOff(t, within, path+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n", "x")
 					if !bytes.HasPrefix(answer, []byte("HTTP/1.1 ")) {
@@ -167,8 +168,8 @@ func TestClientsThatDoNotReadAreDisconnected(t *testing.T) {
 					l := newPipes()
 					l.serve(t, servers[name](t, nil))
 					// The server reads one byte past the request, to see whether the client is still there.
-					if took := drip(l.dial(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", "xx"); took > readWithin+2*time.Second {
-						t.Errorf("closed after %s, want %s", took, readWithin)
+					if took := drip(l.dial(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", "xx"); took > cli.ReadWithin+2*time.Second {
+						t.Errorf("closed after %s, want %s", took, cli.ReadWithin)
 					}
 				})
 			})
@@ -204,16 +205,16 @@ func TestConnectionsOfHTTP2EndToo(t *testing.T) {
 		}{
 			"a header without an end": {true, func(f *http2.Framer) error {
 				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("GET", "/healthz")})
-			}, (*http2.Framer).WriteSettingsAck, idleConnection},
+			}, (*http2.Framer).WriteSettingsAck, cli.IdleConnection},
 			"a body of a GET": {true, func(f *http2.Framer) error {
 				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("GET", "/healthz"), EndHeaders: true})
-			}, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("x")) }, idleConnection},
+			}, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("x")) }, cli.IdleConnection},
 			"a body of a POST": {true, func(f *http2.Framer) error {
 				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("POST", "/v1/conflicts/abc:acknowledge"), EndHeaders: true})
-			}, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("x")) }, bodyWithin + idleConnection},
+			}, func(f *http2.Framer) error { return f.WriteData(1, false, []byte("x")) }, cli.BodyWithin + cli.IdleConnection},
 			"an answer that is not read": {false, func(f *http2.Framer) error {
 				return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: request("GET", "/metrics"), EndHeaders: true, EndStream: true})
-			}, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) }, readWithin},
+			}, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) }, cli.ReadWithin},
 		} {
 			t.Run(name+": "+what, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -299,7 +300,7 @@ func TestSlowClientsGiveWay(t *testing.T) {
 		s.http.ReadHeaderTimeout, s.probes.ReadHeaderTimeout = time.Hour, time.Hour
 	})
 	for at, path := range map[net.Addr]string{s.listeners.http.Addr(): "/v1/owners", s.listeners.metrics.Addr(): "/metrics"} {
-		hold(t, at, maxIdle/len(slow)+1, slow...)
+		hold(t, at, cli.MaxIdle/len(slow)+1, slow...)
 		if code, err := askAt(t, at, path); err != nil || code != http.StatusOK {
 			t.Errorf("%s: got %d, %v, want 200", path, code, err)
 		}

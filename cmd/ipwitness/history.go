@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -93,11 +94,11 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 	c.narrowing.addFlags(cmd, "changes", "node", "namespace", "workload", "cidr", "mac")
 	c.completeFilters(cmd, &c.narrowing)
 	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)")
-	cmd.Flags().Var(value[string]{&c.untilText, "TIME", func(s string) (string, error) {
+	cmd.Flags().Var(cli.NewValue(&c.untilText, "TIME", func(s string) (string, error) {
 		_, err := parseTime(s, sys.now(), time.Time{})
 		return s, err
-	}}, "until", "changes before this time (default: now); a time of day is the first one after --since, at most now")
-	completeFlagWith(cmd, "until", cobra.NoFileCompletions)
+	}), "until", "changes before this time (default: now); a time of day is the first one after --since, at most now")
+	cli.CompleteFlagWith(cmd, "until", cobra.NoFileCompletions)
 	var kinds []string
 	for _, name := range pb.Event_Kind_name {
 		if name != pb.Event_UNSPECIFIED.String() {
@@ -105,13 +106,13 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 		}
 	}
 	slices.Sort(kinds)
-	cmd.Flags().Var(value[string]{&c.kind, strings.Join(kinds, "|"), func(s string) (string, error) {
+	cmd.Flags().Var(cli.NewValue(&c.kind, strings.Join(kinds, "|"), func(s string) (string, error) {
 		if !slices.Contains(kinds, s) {
 			return "", fmt.Errorf("%q is not one of %s", s, strings.Join(kinds, ", "))
 		}
 		return s, nil
-	}}, "kind", "changes of this kind of item")
-	completeFlag(cmd, "kind", kinds)
+	}), "kind", "changes of this kind of item")
+	cli.CompleteFlag(cmd, "kind", kinds)
 	watchFlag(cmd, &c.watch)
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 if there is a change, 0 if none, 3 if none and records are missing, 1 on error")
 	return cmd

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"net"
-	"syscall"
+
+	"github.com/ipwitness/ipwitness/cmd/cli"
 )
 
 // addresses are the addresses on which an aggregator listens. metrics may be empty; health and
@@ -23,54 +21,17 @@ func listen(ctx context.Context, at addresses) (listeners, error) {
 	for _, one := range []struct {
 		address, flag string
 		to            *net.Listener
-	}{{at.grpc, grpcListen, &l.grpc}, {at.http, httpListen, &l.http}, {at.metrics, metricsListen, &l.metrics}} {
+	}{{at.grpc, grpcListen, &l.grpc}, {at.http, cli.HTTPListen, &l.http}, {at.metrics, metricsListen, &l.metrics}} {
 		if one.address == "" {
 			continue
 		}
 		var err error
-		if *one.to, err = listenOn(ctx, one.address, one.flag); err != nil {
+		if *one.to, err = cli.Listen(ctx, one.address, one.flag); err != nil {
 			l.close()
 			return listeners{}, err
 		}
 	}
 	return l, nil
-}
-
-// listenOn listens on one address, which was set with flag.
-func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
-	var c net.ListenConfig
-	l, err := c.Listen(ctx, "tcp", address)
-	var op *net.OpError
-	switch {
-	case err == nil:
-		return l, nil
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen on %s: address already in use: is another ipwitness running? Choose another with --%s", address, flag)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("listen on %s: this host does not have that address: choose another with --%s", address, flag)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("listen on %s: permission denied: ports below 1024 need CAP_NET_BIND_SERVICE; choose another with --%s", address, flag)
-	case errors.As(err, &op):
-		return nil, fmt.Errorf("listen on %s: %w: choose another with --%s", address, op.Err, flag)
-	default:
-		return nil, fmt.Errorf("listen on %s: %w: choose another with --%s", address, err, flag)
-	}
-}
-
-// onlyHere reports whether an address can be reached only from this host.
-func onlyHere(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
-}
-
-// warnOpen logs what callers without credentials may do at a listener that is reachable from
-// other hosts. name is the operators' name for the listener.
-func warnOpen(log *slog.Logger, l net.Listener, name, may string, encrypted bool, remedy string) {
-	if l == nil || onlyHere(l.Addr().String()) {
-		return
-	}
-	log.Warn("no authentication is configured: anyone who can reach this listener may use it",
-		"listener", name, "address", l.Addr(), "unauthenticated_access", may, "encrypted", encrypted, "remedy", remedy+": docs/security.md")
 }
 
 // logged returns the addresses as attributes for the log.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -27,7 +28,7 @@ const (
 )
 
 // showLive prints the live output until ctx ends.
-func (r *runCommand) showLive(ctx context.Context, s *server, b build) error {
+func (r *runCommand) showLive(ctx context.Context, s *server, b cli.Build) error {
 	client := pb.NewWitnessServiceClient(s.conn)
 	live := r.account
 	node, err := r.started(ctx, client)

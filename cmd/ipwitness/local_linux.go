@@ -1,8 +1,12 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/cmd/cli"
+)
 
 // local returns the commands that need Linux: those that watch or judge, and those that check a node.
 func local(sys system) (serving, checks []*cobra.Command) {
-	return []*cobra.Command{newRun(sys), newAgent(sys), newAggregator(sys)}, []*cobra.Command{newDoctor(sys)}
+	return []*cobra.Command{newRun(sys), newAggregator(sys)}, []*cobra.Command{cli.NewDoctor(sys.stdout)}
 }

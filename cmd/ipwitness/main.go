@@ -4,23 +4,19 @@
 package main
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	// The fallback roots for --tls-ca system if the system has none, as in the container image.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"golang.org/x/term"
-)
 
-// version and commit are set by the build with -ldflags "-X main.version=… -X main.commit=…".
-var version, commit string
+	"github.com/ipwitness/ipwitness/cmd/cli"
+)
 
 // system is the environment that a command runs in. Tests provide their own.
 type system struct {
@@ -37,13 +33,6 @@ type system struct {
 }
 
 func main() {
-	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // nohup
-		signals = append(signals, syscall.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-
 	sys := system{
 		stdin:     os.Stdin,
 		stdout:    os.Stdout,
@@ -56,7 +45,7 @@ func main() {
 	}
 	sys.program, sys.plugin = programName(os.Args[0])
 	sys.oneTerminal = sys.terminal && term.IsTerminal(int(os.Stderr.Fd()))
-	os.Exit(execute(ctx, sys, os.Args[1:]))
+	os.Exit(execute(cli.Context(), sys, os.Args[1:]))
 }
 
 // programName returns how the user invokes a program with this first argument, and whether it is a

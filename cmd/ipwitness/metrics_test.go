@@ -17,7 +17,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator"
 	transitions "github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
@@ -108,7 +109,7 @@ func allMetrics(t *testing.T) []metric {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	r := &registered{Registry: newRegistry(build{})}
+	r := &registered{Registry: cli.NewRegistry(cli.Build{})}
 	if _, err := agent.New(agent.Config{Node: "node1"}, log, r); err != nil {
 		t.Fatal(err)
 	}

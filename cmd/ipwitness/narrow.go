@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -27,20 +28,20 @@ func (n *narrowing) addFlags(cmd *cobra.Command, of string, names ...string) {
 		case "node":
 			cmd.Flags().StringVar(&n.node, "node", "", of+" on the node with this `NAME`")
 		case "namespace":
-			cmd.Flags().VarP(value[string]{&n.namespace, "NAMESPACE", parseNamespace}, "namespace", "n", of+" of workloads in this Kubernetes namespace (default: all namespaces)")
+			cmd.Flags().VarP(cli.NewValue(&n.namespace, "NAMESPACE", parseNamespace), "namespace", "n", of+" of workloads in this Kubernetes namespace (default: all namespaces)")
 		case "scope":
-			cmd.Flags().Var(value[string]{&n.scope, "KIND[/NAME]", parseScope}, "scope", of+" in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods")
+			cmd.Flags().Var(cli.NewValue(&n.scope, "KIND[/NAME]", parseScope), "scope", of+" in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods")
 		case "cidr":
-			cmd.Flags().Var(value[string]{&n.cidr, "CIDR", parseCIDR}, "cidr", of+" with an address in this prefix")
+			cmd.Flags().Var(cli.NewValue(&n.cidr, "CIDR", parseCIDR), "cidr", of+" with an address in this prefix")
 		case "mac":
-			cmd.Flags().Var(value[string]{&n.mac, "MAC", parseMAC}, "mac", of+" with this MAC")
+			cmd.Flags().Var(cli.NewValue(&n.mac, "MAC", parseMAC), "mac", of+" with this MAC")
 		case "workload":
-			cmd.Flags().Var(value[string]{&n.workload, "NAMESPACE[/NAME]", parseWorkload}, "workload", of+" of a Kubernetes namespace or of one workload in it")
+			cmd.Flags().Var(cli.NewValue(&n.workload, "NAMESPACE[/NAME]", parseWorkload), "workload", of+" of a Kubernetes namespace or of one workload in it")
 		case "cause":
-			cmd.Flags().Var(value[string]{&n.cause, "CAUSE", parseCause}, "cause", of+" with this cause, like "+verdict.CauseSplitBrain)
-			completeFlag(cmd, "cause", verdict.Causes())
+			cmd.Flags().Var(cli.NewValue(&n.cause, "CAUSE", parseCause), "cause", of+" with this cause, like "+verdict.CauseSplitBrain)
+			cli.CompleteFlag(cmd, "cause", verdict.Causes())
 		}
-		onlyOnCommandLine(cmd, name)
+		cli.OnlyOnCommandLine(cmd, name)
 	}
 }
 
@@ -59,9 +60,9 @@ func (n *narrowing) stateFlag(cmd *cobra.Command, of string, states map[string]i
 		}
 		return s, nil
 	}
-	cmd.Flags().Var(value[string]{&n.state, "STATE", parse}, "state", of+" in this state: "+strings.Join(words, ", "))
-	completeFlag(cmd, "state", words)
-	onlyOnCommandLine(cmd, "state")
+	cmd.Flags().Var(cli.NewValue(&n.state, "STATE", parse), "state", of+" in this state: "+strings.Join(words, ", "))
+	cli.CompleteFlag(cmd, "state", words)
+	cli.OnlyOnCommandLine(cmd, "state")
 }
 
 // ask adds the filters to the parameters of a request. It returns an error if a filter contradicts the

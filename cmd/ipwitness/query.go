@@ -12,10 +12,11 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/cmd/secure"
+	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -61,8 +62,8 @@ func (q *query) addListFlags(cmd *cobra.Command) {
 		return f, err
 	}
 	q.format = show.FormatTable
-	cmd.Flags().VarP(value[show.Format]{&q.format, "FORMAT", parse}, "output", "o", "format: "+known)
-	completeFlagWith(cmd, "output", completeFormats(formats))
+	cmd.Flags().VarP(cli.NewValue(&q.format, "FORMAT", parse), "output", "o", "format: "+known)
+	cli.CompleteFlagWith(cmd, "output", completeFormats(formats))
 }
 
 // errCSVWatch is the error for flags that exclude each other.
@@ -72,24 +73,25 @@ var errCSVWatch = errors.New("--output csv and --watch cannot be combined, becau
 func (q *query) addServerFlags(cmd *cobra.Command) {
 	q.server = defaultServer
 	fs := cmd.Flags()
-	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "URL of the server")
+	fs.Var(cli.NewValue(&q.server, "URL", parseServer), "server", "URL of the server")
 	usage := "query the aggregator in Kubernetes through a port-forward, with the kubeconfig of kubectl"
 	if q.sys.plugin {
 		usage += "; off with --server or -P=false"
 	}
 	fs.BoolVarP(&q.portForward, portForward, "P", q.sys.plugin, usage)
+	cli.ReplacedBy(cmd, portForward, "server")
 	fs.StringVar(&q.forward.Context, "context", "", "with -P: `NAME` of the kubeconfig context (default: the current context)")
 	fs.StringVar(&q.forward.Kubeconfig, kubeconfig, "", "with -P: kubeconfig `FILE` (default: $KUBECONFIG or ~/.kube/config, as for kubectl)")
 	fs.StringVar(&q.forward.Namespace, aggregatorNamespace, "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
-	onlyOnCommandLine(cmd, kubeconfig) // elsewhere, it is the kubeconfig of an aggregator
-	completeFlagWith(cmd, "context", q.completeContexts)
-	clientTLSFlags(fs, &q.files)
+	cli.OnlyOnCommandLine(cmd, kubeconfig) // elsewhere, it is the kubeconfig of an aggregator
+	cli.CompleteFlagWith(cmd, "context", q.completeContexts)
+	cli.ClientTLSFlags(fs, &q.files)
 	colorFlag(cmd, &q.color)
 }
 
 // outputFlag adds -o with the usual formats and additional ones.
 func outputFlag(cmd *cobra.Command, to *show.Format, more ...show.Format) {
-	choiceFlag(cmd, to, "output", "o", "output format",
+	cli.ChoiceFlag(cmd, to, "output", "o", "output format",
 		append([]show.Format{show.FormatTable, show.FormatWide, show.FormatJSON, show.FormatYAML}, more...)...)
 }
 
@@ -102,8 +104,8 @@ func (q *query) addTableFlags(cmd *cobra.Command, of string, orders []string) {
 		}
 		return s, nil
 	}
-	cmd.Flags().Var(value[string]{&q.sortBy, "FIELD", parse}, "sort-by", "sort "+of+" by a field: "+strings.Join(orders, ", "))
-	completeFlag(cmd, "sort-by", orders)
+	cmd.Flags().Var(cli.NewValue(&q.sortBy, "FIELD", parse), "sort-by", "sort "+of+" by a field: "+strings.Join(orders, ", "))
+	cli.CompleteFlag(cmd, "sort-by", orders)
 }
 
 // layout returns the layout of output for people.
@@ -212,7 +214,7 @@ func (q *query) transport() http.RoundTripper {
 	case err != nil:
 		return secure.NewProblem(err)
 	case q.portForward:
-		q.forward.UserAgent = "ipwitness/" + readBuild(version).Version
+		q.forward.UserAgent = "ipwitness/" + cli.ReadBuild().Version
 		q.forward.TLS, q.forward.Verified = config, q.files.CA != ""
 		if q.files.Token != "" {
 			q.forward.Token = secure.Token(q.files.Token).RoundTripper

@@ -12,8 +12,9 @@ import (
 	"github.com/ipwitness/ipwitness/agent"
 	agentreport "github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/aggregator"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 )
 
 // runCommand contains the flags of run: the flags of an agent and of an aggregator.
@@ -23,7 +24,7 @@ type runCommand struct {
 	aggregator aggregator.Config
 	listen     addresses
 	files      secure.Files
-	logging    logging
+	logging    cli.Logging
 	live       bool
 	color      colorChoice
 	account    *show.Live // nil unless live is set
@@ -42,36 +43,36 @@ both cases, the API serves the other commands. This command needs root, or
 CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows
 what works without them.
 
-` + settingsHelp,
+` + cli.SettingsHelp,
 		Example: `
   ipwitness run
   ipwitness run --wire off --exclude-interfaces 'docker*,virbr*'
   ipwitness run --shared 10.9.0.0/24=anycast --log-format json --live=false`,
-		Args:              noArgs,
+		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("live") {
 				r.live = sys.terminal
 			}
 			if r.live && !cmd.Flags().Changed("log-level") {
-				r.logging.level = "warn"
+				r.logging.Level = "warn"
 			}
 			if r.live {
 				r.account = show.NewLive(sys.stdout, sys.terminalLayout(r.color))
 			}
-			if sys.oneTerminal && !cmd.Flags().Changed("log-format") {
-				r.logging.live = r.account // otherwise its lines would mix with the log's lines
+			if r.live && sys.oneTerminal && !cmd.Flags().Changed("log-format") {
+				r.logging.Live = r.account.Logger // otherwise its lines would mix with the log's lines
 			}
 			return r.run(cmd.Context())
 		},
 	}
-	agentFlags(cmd, &r.agent)
+	cli.AgentFlags(cmd, &r.agent)
 	aggregatorFlags(cmd, &r.aggregator)
 	exportFlags(cmd, &r.aggregator.Export)
 	natsFlags(cmd, &r.aggregator.NATS)
 	accessFlags(cmd, &r.files, &r.aggregator.Access)
 	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
-	r.logging.addFlags(cmd)
+	r.logging.AddFlags(cmd)
 	colorFlag(cmd, &r.color)
 	cmd.Flags().BoolVar(&r.live, "live", false, "human-readable live output (default: only in a terminal)")
 	return cmd
@@ -79,7 +80,7 @@ what works without them.
 
 // run runs until ctx ends.
 func (r *runCommand) run(ctx context.Context) error {
-	p, err := newProcess(r.sys, r.logging)
+	p, err := cli.NewProcess(r.sys.stderr, r.logging)
 	if err != nil {
 		return err
 	}
@@ -91,13 +92,13 @@ func (r *runCommand) run(ctx context.Context) error {
 		return err
 	}
 	defer s.listeners.close()
-	r.agent.Version = p.build.Version
-	a, err := agent.New(r.agent, p.log, p.registry)
+	r.agent.Version = p.Build.Version
+	a, err := agent.New(r.agent, p.Log, p.Registry)
 	if err != nil {
 		return err
 	}
 
-	p.log.With(s.listeners.logged()...).Info("starting", "version", p.build.Version, "node", r.agent.Node, "wire", r.agent.Wire,
+	p.Log.With(s.listeners.logged()...).Info("starting", "version", p.Build.Version, "node", r.agent.Node, "wire", r.agent.Wire,
 		"cluster", r.aggregator.Cluster)
 	g, ctx := errgroup.WithContext(ctx)
 	// The aggregator stops first, so that it does not report its own agent as disconnected.
@@ -109,12 +110,12 @@ func (r *runCommand) run(ctx context.Context) error {
 	g.Go(func() error { return s.run(serving) })
 	g.Go(func() error { return a.Run(serving, agentreport.Fixed("in process", s.conn)) })
 	if r.live {
-		g.Go(func() error { return r.showLive(ctx, s, p.build) })
+		g.Go(func() error { return r.showLive(ctx, s, p.Build) })
 	}
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
 		err = nil // a normal stop
 	}
-	p.log.Info("stopped")
+	p.Log.Info("stopped")
 	return err
 }

@@ -27,9 +27,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	agentreport "github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/access"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/pki"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -64,7 +66,7 @@ func newGuarded(t *testing.T, certificates bool) *guarded {
 	if certificates {
 		files.ClientCA = g.clients.File
 	}
-	p := process{build: build{Version: "v1"}, log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})), registry: newRegistry(build{})}
+	p := cli.Process{Build: cli.Build{Version: "v1"}, Log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Registry: cli.NewRegistry(cli.Build{})}
 	agg, s, err := openAggregator(t.Context(), aggregator.Config{Kubeconfig: "off", Access: access.Config{Tokens: g.tokens}},
 		addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"}, files, p)
 	if err != nil {
@@ -129,14 +131,14 @@ func (g *guarded) file(token string) string {
 }
 
 // connect opens a gRPC connection like an agent with these files.
-func (g *guarded) connect(files secure.Files) *grpc.ClientConn {
+func (g *guarded) connect(files secure.Files) agentreport.Conn {
 	g.t.Helper()
-	creds, err := (&agentCommand{files: files}).credentials(slog.New(slog.DiscardHandler))
+	creds, err := files.DialOptions(slog.New(slog.DiscardHandler))
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	at := g.listeners.grpc.Addr().String()
-	conn, err := dial(at, at, creds)
+	conn, err := agentreport.Replicas(at, creds).Dial(at)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -598,8 +600,6 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "would refuse all callers"},
 		{[]string{"aggregator", "--tls-cert", "x"}, "--tls-key"},
 		{[]string{"aggregator", "--tls-client-ca", "x"}, "--tls-cert"},
-		{[]string{"agent", "--aggregator", "127.0.0.1:1", "--token-file", tokens}, "not sent without TLS"},
-		{[]string{"agent", "--aggregator", "127.0.0.1:1", "--tls-ca", tokens}, "no certificate in PEM"},
 		{[]string{"nodes", "--server", "http://192.0.2.1", "--token-file", tokens}, "not sent without TLS"},
 	} {
 		var out strings.Builder
@@ -638,9 +638,6 @@ func TestListenersWithoutAuthenticationLogAWarning(t *testing.T) {
 			[]string{"aggregator", "--grpc-listen", ":0", "--http-listen", ":0", "--metrics-listen", ":0", "--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tokens", tokens, "--require-auth"},
 			nil,
 		},
-		"agent":                {[]string{"agent", "--wire", "off", "--aggregator", "127.0.0.1:1", "--http-listen", ":0"}, map[string]string{"http-listen": "read metrics"}},
-		"agent, this host":     {[]string{"agent", "--wire", "off", "--aggregator", "127.0.0.1:1", "--http-listen", "127.0.0.1:0"}, nil},
-		"agent, authenticated": {[]string{"agent", "--wire", "off", "--aggregator", "127.0.0.1:1", "--http-listen", ":0", "--tls-ca", ca.File, "--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tls-client-ca", ca.File}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -740,12 +737,12 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 func TestAConnectionDoesNotOutliveItsAuthority(t *testing.T) {
 	g := newGuarded(t, true)
 	p := issue(t, g.clients, pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
-	creds, err := (&agentCommand{files: secure.Files{CA: g.ca.File, Cert: p.Cert, Key: p.Key}}).credentials(slog.New(slog.DiscardHandler))
+	creds, err := secure.Files{CA: g.ca.File, Cert: p.Cert, Key: p.Key}.DialOptions(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := g.listeners.grpc.Addr().String()
-	conn, err := dial(at, at, creds)
+	conn, err := agentreport.Replicas(at, creds).Dial(at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -780,15 +777,15 @@ func TestLargeHeadersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := g.listeners.grpc.Addr().String()
-	conn, err := dial(at, at, []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config))})
+	conn, err := agentreport.Replicas(at, []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config))}).Dial(at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-large", strings.Repeat("x", maxHeader))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-large", strings.Repeat("x", cli.MaxHeader))
 	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	if err == nil {
-		t.Errorf("a header of more than %d bytes is accepted", maxHeader)
+		t.Errorf("a header of more than %d bytes is accepted", cli.MaxHeader)
 	}
 }
 

@@ -16,20 +16,19 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/test/bufconn"
-)
 
-// stopGrace is the time that open calls have to end when the server stops.
-const stopGrace = time.Second
+	"github.com/ipwitness/ipwitness/cmd/cli"
+)
 
 const (
 	// keepaliveAfter is the time without traffic after which the server sends a keepalive ping,
 	// and keepaliveTimeout is how long the answer may take.
 	keepaliveAfter   = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
-	// keepaliveMin is the shortest interval at which a client may send keepalive pings.
+	// keepaliveMin is the shortest interval at which a client may send keepalive pings. Agents ask as
+	// often.
 	keepaliveMin = 10 * time.Second
 )
 
@@ -38,22 +37,6 @@ const (
 	connectionWithin = 10 * time.Second
 	// idleWithin is how long a connection may be without a call.
 	idleWithin = 5 * time.Minute
-	// maxStreams is the maximum number of concurrent calls of one connection.
-	maxStreams = 128
-	// maxHeader is the maximum size of a request header in bytes.
-	maxHeader = 64 << 10
-)
-
-const (
-	// headerWithin and bodyWithin are how long an HTTP client may take to send the header of a
-	// request, including the TLS handshake, and its body.
-	headerWithin = 10 * time.Second
-	bodyWithin   = 10 * time.Second
-	// readWithin is how long a client may take to read an answer that is not a stream, such as a
-	// probe or a scrape. It is also how long an HTTP/2 connection may be stuck.
-	readWithin = time.Minute
-	// idleConnection is how long an HTTP connection may be idle.
-	idleConnection = 2 * time.Minute
 )
 
 // connWindow is the number of bytes that a client may send before the aggregator has read them. A
@@ -102,8 +85,8 @@ func newServer(l listeners, agg served, tls *tls.Config, gatherer prometheus.Gat
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout, MaxConnectionIdle: idleWithin}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(connectionWithin),
-		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.MaxHeaderListSize(maxHeader),
+		grpc.MaxConcurrentStreams(cli.MaxStreams),
+		grpc.MaxHeaderListSize(cli.MaxHeader),
 		grpc.StaticStreamWindowSize(connWindow), grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.HeaderTableSize(headerTable),
@@ -113,17 +96,17 @@ func newServer(l listeners, agg served, tls *tls.Config, gatherer prometheus.Gat
 		creds = credentials.NewTLS(tls)
 	}
 	options = append(options, grpc.Creds(creds))
-	l.grpc, l.http = limit(l.grpc), limit(l.http)
+	l.grpc, l.http = cli.Limit(l.grpc), cli.Limit(l.http)
 	s := &server{
 		pipe:   pipe,
 		conn:   conn,
 		grpc:   grpc.NewServer(options...),
 		inside: grpc.NewServer(),
-		http:   newHTTPServer(rest, tls, log),
+		http:   cli.NewHTTPServer(rest, tls, log),
 	}
 	if l.metrics != nil {
-		l.metrics = limit(l.metrics)
-		s.probes = newProbeServer(probes, tls, log)
+		l.metrics = cli.Limit(l.metrics)
+		s.probes = cli.NewProbeServer(probes, tls, log)
 	}
 	s.listeners = l
 	agg.Register(s.grpc)
@@ -143,9 +126,9 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return serveGRPC(s.grpc, s.listeners.grpc) })
 	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
-	g.Go(func() error { return serveHTTP(s.http, s.listeners.http) })
+	g.Go(func() error { return cli.ServeHTTP(s.http, s.listeners.http) })
 	if s.probes != nil {
-		g.Go(func() error { return serveHTTP(s.probes, s.listeners.metrics) })
+		g.Go(func() error { return cli.ServeHTTP(s.probes, s.listeners.metrics) })
 	}
 	g.Go(func() error {
 		<-ctx.Done()
@@ -155,75 +138,16 @@ func (s *server) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// stop ends all calls: immediately if possible, and otherwise after stopGrace.
+// stop ends all calls: immediately if possible, and otherwise after cli.StopGrace.
 func (s *server) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), cli.StopGrace)
 	defer cancel()
 	force := context.AfterFunc(ctx, func() { s.grpc.Stop(); s.inside.Stop() })
 	defer force()
-	stopHTTP(ctx, s.http)
+	cli.StopHTTP(ctx, s.http)
 	s.inside.GracefulStop()
 	s.grpc.GracefulStop()
 	if s.probes != nil {
-		stopHTTP(ctx, s.probes)
-	}
-}
-
-// newHTTPServer returns an HTTP server, with TLS if tls is set. The handler may answer with
-// streams, so the handler itself limits how long a client may take to read.
-func newHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler: bodyDeadline(handler),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { // so that access finds the connection of a request
-			return peer.NewContext(ctx, &peer.Peer{Addr: c.RemoteAddr()})
-		},
-		TLSConfig:         tls.Clone(), // the server modifies its own copy
-		MaxHeaderBytes:    maxHeader,
-		ReadHeaderTimeout: headerWithin,
-		IdleTimeout:       idleConnection, // no WriteTimeout: a watch never ends
-		HTTP2:             &http.HTTP2Config{WriteByteTimeout: readWithin, MaxConcurrentStreams: maxStreams},
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-}
-
-// newProbeServer returns a server for health and metrics, which have no streams.
-func newProbeServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
-	s := newHTTPServer(handler, tls, log)
-	s.WriteTimeout = readWithin
-	return s
-}
-
-// bodyDeadline limits how long the body of a request may take. A request other than POST does
-// not wait for its body; an HTTP/1 server would otherwise read the body before it answers.
-func bodyDeadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			deadline := time.Now()
-			if r.Method == http.MethodPost || r.ProtoMajor > 1 {
-				deadline = deadline.Add(bodyWithin)
-			}
-			// Setting the deadline fails only if the request did not come from a network.
-			_ = http.NewResponseController(w).SetReadDeadline(deadline)
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// serveHTTP serves until the server is shut down, and then returns nil.
-func serveHTTP(s *http.Server, l net.Listener) error {
-	serve := s.Serve
-	if s.TLSConfig != nil {
-		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
-	}
-	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve HTTP: %w", err)
-	}
-	return nil
-}
-
-// stopHTTP stops a server: immediately if its requests end, and otherwise when ctx ends.
-func stopHTTP(ctx context.Context, s *http.Server) {
-	if s.Shutdown(ctx) != nil {
-		_ = s.Close() // disconnects the remaining clients
+		cli.StopHTTP(ctx, s.probes)
 	}
 }

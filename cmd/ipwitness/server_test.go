@@ -7,11 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -27,7 +29,7 @@ func testServer(t *testing.T) (s *server, stop func() error) {
 func startServer(t *testing.T, at addresses, change func(*server)) (s *server, stop func() error) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	registry := newRegistry(readBuild("v1.2.3"))
+	registry := cli.NewRegistry(cli.Build{Version: "v1.2.3", Go: runtime.Version()})
 	l, err := listen(t.Context(), at)
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +161,7 @@ func TestLiveBeginsWithTheCurrentState(t *testing.T) {
 	out := &lineWriter{text: "no conflicts", end: cancel}
 	c := newConsole()
 	r := &runCommand{sys: c.system, account: show.NewLive(out, show.Layout{Program: "ipwitness"})}
-	if err := r.showLive(ctx, s, build{Version: "v1.2.3"}); err != nil {
+	if err := r.showLive(ctx, s, cli.Build{Version: "v1.2.3"}); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
 	for _, want := range []string{"ipwitness v1.2.3 watches node n1 (Linux 6.18)\n", "1 address held by 1 owner\n", "no conflicts\n"} {
@@ -174,7 +176,7 @@ func TestLiveEndsWhenTheOutputIsClosed(t *testing.T) {
 	report(t, s)
 	c := newConsole()
 	r := &runCommand{sys: c.system, account: show.NewLive(errWriter{}, show.Layout{})}
-	if err := r.showLive(t.Context(), s, build{}); err == nil || !strings.Contains(err.Error(), "no space left") {
+	if err := r.showLive(t.Context(), s, cli.Build{}); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("got %v, want the error of writing", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 )
 
 // settings runs a command line with flags of run, and returns the resulting configuration.
@@ -20,9 +21,9 @@ func settings(t *testing.T, env map[string]string, file string, args ...string) 
 	var g aggregator.Config
 	var l addresses
 	run := &cobra.Command{Use: "run", RunE: func(cmd *cobra.Command, _ []string) error {
-		return applySettings(cmd, func(name string) string { return env[name] })
+		return cli.ApplySettings(cmd, func(name string) string { return env[name] })
 	}}
-	agentFlags(run, &a)
+	cli.AgentFlags(run, &a)
 	aggregatorFlags(run, &g)
 	listenFlags(run, &l, addresses{grpc: ":1", http: ":2"})
 	root := &cobra.Command{Use: "ipwitness", SilenceErrors: true, SilenceUsage: true}

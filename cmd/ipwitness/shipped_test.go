@@ -8,12 +8,14 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/ipwitness/ipwitness/cmd/cli"
 )
 
 // TestShippedSettingsAreFlags parses the example settings in the package, including those that are
 // commented out.
 func TestShippedSettingsAreFlags(t *testing.T) {
-	for command, file := range map[string]string{"agent": "agent.yaml", "aggregator": "aggregator.yaml", "run": "ipwitness.yaml"} {
+	for command, file := range map[string]string{"aggregator": "aggregator.yaml", "run": "ipwitness.yaml"} {
 		t.Run(command, func(t *testing.T) {
 			text, err := os.ReadFile("../../deploy/systemd/" + file)
 			if err != nil {
@@ -38,7 +40,7 @@ func TestShippedSettingsAreFlags(t *testing.T) {
 			if err := cmd.ParseFlags([]string{"--config", path}); err != nil {
 				t.Fatal(err)
 			}
-			if err := applySettings(cmd, func(string) string { return "" }); err != nil {
+			if err := cli.ApplySettings(cmd, func(string) string { return "" }); err != nil {
 				t.Error(err)
 			}
 			cmd.Flags().VisitAll(func(f *pflag.Flag) {

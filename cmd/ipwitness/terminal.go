@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
@@ -21,7 +22,7 @@ const (
 
 // colorFlag adds --color.
 func colorFlag(cmd *cobra.Command, to *colorChoice) {
-	choiceFlag(cmd, to, "color", "", "colours by state; auto: in a terminal, unless NO_COLOR is set", colorAuto, colorAlways, colorNever)
+	cli.ChoiceFlag(cmd, to, "color", "", "colours by state; auto: in a terminal, unless NO_COLOR is set", colorAuto, colorAlways, colorNever)
 }
 
 // on reports whether stdout has colours. Variables count as they do for other programs:

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/cmd/cli"
 )
 
 // timesHelp describes the times that flags accept.
@@ -17,16 +19,16 @@ Times are in UTC, unless an offset or the word local follows: "14:03 local".`
 
 // timeFlag adds a flag for a time, which is not set by default and must not be in the future.
 func timeFlag(cmd *cobra.Command, sys system, to *time.Time, name, usage string) {
-	cmd.Flags().Var(value[time.Time]{to, "TIME", func(s string) (time.Time, error) {
+	cmd.Flags().Var(cli.NewValue(to, "TIME", func(s string) (time.Time, error) {
 		now := sys.now()
 		t, err := parseTime(s, now, time.Time{})
 		if err == nil && t.After(now) {
 			return t, fmt.Errorf("%q is in the future: it is %s now", s, utc(now))
 		}
 		return t, err
-	}}, name, usage)
+	}), name, usage)
 	cmd.Flags().Lookup(name).DefValue = ""
-	completeFlagWith(cmd, name, cobra.NoFileCompletions)
+	cli.CompleteFlagWith(cmd, name, cobra.NoFileCompletions)
 }
 
 // utc formats a time for people.

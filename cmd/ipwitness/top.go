@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/top"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -38,7 +39,7 @@ top needs a terminal. Scripts use 'conflicts -w', 'audit -w', 'owners -w' and
   ipwitness top
   ipwitness top -P
   ipwitness top -n shop --cidr 10.244.0.0/16`,
-		Args:              noArgs,
+		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !sys.terminal || sys.getenv("TERM") == "dumb" {

@@ -17,7 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -36,7 +37,7 @@ other sites cannot use it. The page is served until you press Ctrl-C.`,
 		Example: `
   ipwitness ui
   ipwitness ui -P`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return q.serveUI(cmd.Context(), port) },
 	}
 	q.addServerFlags(cmd)
@@ -60,13 +61,13 @@ func (q *query) serveUI(ctx context.Context, port uint16) error {
 		return fmt.Errorf("serve the web page: %w", err)
 	}
 	key := strings.ToLower(rand.Text())
-	server := newHTTPServer(newUIProxy(target, c.http.Transport, key, l.Addr().String()), nil, slog.New(slog.DiscardHandler))
+	server := cli.NewHTTPServer(newUIProxy(target, c.http.Transport, key, l.Addr().String()), nil, slog.New(slog.DiscardHandler))
 	if _, err := fmt.Fprintf(q.sys.stdout, "http://%s/%s/\n", l.Addr(), key); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	q.note("Open this address in a browser on this host. Press Ctrl-C to stop.")
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serveHTTP(server, l) })
+	g.Go(func() error { return cli.ServeHTTP(server, l) })
 	g.Go(func() error {
 		<-ctx.Done()
 		_ = server.Close() // watches do not end by themselves

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -220,7 +221,7 @@ func ask1(t *testing.T, client *http.Client) (int, error) {
 // onPipes returns a server without a network, on the synctest clock.
 func onPipes(t *testing.T) (s *server, grpc, http *pipes) {
 	t.Helper()
-	registry := newRegistry(build{})
+	registry := cli.NewRegistry(cli.Build{})
 	log := slog.New(slog.DiscardHandler)
 	agg, err := aggregator.New(aggregator.Config{Kubeconfig: "off"}, log, registry)
 	if err != nil {
@@ -287,8 +288,8 @@ func TestUnreadAnswersTimeOut(t *testing.T) {
 					t.Errorf("while nothing is read: got %d, %v, want 429", code, err)
 				}
 				<-closed
-				if took := time.Since(begun); took > readWithin+2*time.Second {
-					t.Errorf("closed after %s, want %s", took, readWithin)
+				if took := time.Since(begun); took > cli.ReadWithin+2*time.Second {
+					t.Errorf("closed after %s, want %s", took, cli.ReadWithin)
 				}
 				if code, err := ask1(t, client); err != nil || code != http.StatusOK {
 					t.Errorf("after the connections were closed: got %d, %v, want 200", code, err)

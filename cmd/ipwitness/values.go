@@ -7,92 +7,18 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/fleet"
-	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/cmd/cli"
 )
-
-// value is a flag with one value. It rejects an invalid value when it is set, so that the error can
-// name the source: command line, environment or file.
-type value[T any] struct {
-	to    *T
-	kind  string
-	parse func(string) (T, error)
-}
-
-func (v value[T]) Type() string { return v.kind }
-
-func (v value[T]) String() string {
-	if v.to == nil { // pflag calls String on a zero value
-		return ""
-	}
-	return fmt.Sprint(*v.to)
-}
-
-func (v value[T]) Set(s string) error {
-	x, err := v.parse(s)
-	if err != nil {
-		return err
-	}
-	*v.to = x
-	return nil
-}
-
-// list is a flag with several values. It is repeatable, and one string can contain several values
-// with the separator between them.
-type list[T any] struct {
-	to        *[]T
-	kind      string
-	separator string
-	parse     func(string) (T, error)
-	// text contains the values as they were entered.
-	text []string
-}
-
-func (v *list[T]) Type() string       { return v.kind }
-func (v *list[T]) String() string     { return strings.Join(v.text, v.separator) }
-func (v *list[T]) GetSlice() []string { return v.text }
-
-func (v *list[T]) Set(s string) error {
-	for part := range strings.SplitSeq(s, v.separator) {
-		if part = strings.TrimSpace(part); part != "" {
-			if err := v.Append(part); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (v *list[T]) Append(s string) error {
-	x, err := v.parse(s)
-	if err != nil {
-		return err
-	}
-	*v.to = append(*v.to, x)
-	v.text = append(v.text, s)
-	return nil
-}
-
-func (v *list[T]) Replace(all []string) error {
-	*v.to, v.text = nil, nil
-	for _, s := range all {
-		if err := v.Append(s); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 func parseURL(s string) (string, error) {
 	u, err := url.Parse(s)
@@ -113,7 +39,7 @@ func parseNATS(s string) (string, error) {
 // durationFlag adds a flag for a positive duration.
 func durationFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
 	*to = byDefault
-	fs.Var(value[time.Duration]{to, "duration", parseDuration}, name, usage)
+	fs.Var(cli.NewValue(to, "duration", parseDuration), name, usage)
 }
 
 func parseDuration(s string) (time.Duration, error) {
@@ -140,64 +66,6 @@ func parseLimit(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("%w, or off", err)
 	}
 	return d, nil
-}
-
-// choiceFlag adds a flag with a fixed set of values and their completion. The first value is the
-// default.
-func choiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string, choices ...T) {
-	var names []string
-	for _, c := range choices {
-		names = append(names, string(c))
-	}
-	*to = choices[0]
-	cmd.Flags().VarP(value[T]{to, strings.Join(names, "|"), func(s string) (T, error) {
-		if !slices.Contains(choices, T(s)) {
-			return "", fmt.Errorf("%q is not one of %s", s, strings.Join(names, ", "))
-		}
-		return T(s), nil
-	}}, name, short, usage)
-	completeFlag(cmd, name, names)
-}
-
-// completeFlag completes the values of a flag.
-func completeFlag(cmd *cobra.Command, name string, values []string) {
-	completeFlagWith(cmd, name, func(_ *cobra.Command, _ []string, begun string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
-		for _, v := range values {
-			if strings.HasPrefix(v, begun) {
-				found = append(found, v)
-			}
-		}
-		return found, cobra.ShellCompDirectiveNoFileComp
-	})
-}
-
-// listenFlag adds a flag for the address of a listener.
-func listenFlag(fs *pflag.FlagSet, to *string, name, byDefault, usage string) {
-	*to = byDefault
-	fs.Var(value[string]{to, "HOST:PORT", parseListen}, name, usage)
-}
-
-func parseListen(s string) (string, error) {
-	host, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return "", fmt.Errorf("%q is not HOST:PORT: write it like 127.0.0.1:9641, or :9641 for all addresses of this host", s)
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return "", fmt.Errorf("%q has no port from 0 to 65535 after the last colon", s)
-	}
-	return net.JoinHostPort(host, port), nil
-}
-
-// globsFlag adds a flag for patterns of names.
-func globsFlag(fs *pflag.FlagSet, to *[]string, name, usage string) {
-	fs.Var(&list[string]{to: to, kind: "GLOB,...", separator: ",", parse: parseGlob}, name, usage)
-}
-
-func parseGlob(s string) (string, error) {
-	if _, err := path.Match(s, ""); err != nil {
-		return "", fmt.Errorf("%q is not a pattern: * matches any characters, ? matches one, [a-c] matches one of a set", s)
-	}
-	return s, nil
 }
 
 // parseShared parses CIDR=REASON.
@@ -228,7 +96,7 @@ func parseRouter(s string) (verdict.Router, error) {
 	if mac, err := net.ParseMAC(who); err == nil && len(mac) == 6 {
 		return verdict.Router{MAC: verdict.MAC(mac), Reason: reason}, nil
 	}
-	if _, err := parseGlob(who); err != nil {
+	if _, err := cli.ParseGlob(who); err != nil {
 		return verdict.Router{}, err
 	}
 	return verdict.Router{Who: who, Reason: reason}, nil
@@ -249,7 +117,7 @@ const allClusters = "*"
 func parseNetwork(s string) (n declaredNetwork, err error) {
 	declared, clusters, shared := strings.Cut(s, ",clusters=")
 	name, cidrs, _ := strings.Cut(declared, "=")
-	if n.Name, err = parseName(strings.TrimSpace(name)); err != nil {
+	if n.Name, err = cli.ParseName(strings.TrimSpace(name)); err != nil {
 		return n, err
 	}
 	if strings.TrimSpace(cidrs) == "" {
@@ -266,7 +134,7 @@ func parseNetwork(s string) (n declaredNetwork, err error) {
 		return n, nil
 	}
 	for cluster := range strings.SplitSeq(clusters, ",") {
-		name, err := parseName(strings.TrimSpace(cluster))
+		name, err := cli.ParseName(strings.TrimSpace(cluster))
 		if err != nil {
 			return n, fmt.Errorf("clusters=%s: %w", clusters, err)
 		}
@@ -280,20 +148,20 @@ func parseNetwork(s string) (n declaredNetwork, err error) {
 
 // declaredNetworks is a flag with networks.
 type declaredNetworks struct {
-	list[declaredNetwork]
+	*cli.List[declaredNetwork]
 	all []declaredNetwork
 	cfg *aggregator.Config
 }
 
 func newDeclaredNetworks(cfg *aggregator.Config) *declaredNetworks {
 	v := &declaredNetworks{cfg: cfg}
-	v.list = list[declaredNetwork]{to: &v.all, kind: "NAME=CIDR[,CIDR...]", separator: "\n", parse: parseNetwork}
+	v.List = cli.NewList(&v.all, "NAME=CIDR[,CIDR...]", "\n", parseNetwork)
 	return v
 }
 
-func (v *declaredNetworks) Set(s string) error         { return v.apply(v.list.Set(s)) }
-func (v *declaredNetworks) Append(s string) error      { return v.apply(v.list.Append(s)) }
-func (v *declaredNetworks) Replace(all []string) error { return v.apply(v.list.Replace(all)) }
+func (v *declaredNetworks) Set(s string) error         { return v.apply(v.List.Set(s)) }
+func (v *declaredNetworks) Append(s string) error      { return v.apply(v.List.Append(s)) }
+func (v *declaredNetworks) Replace(all []string) error { return v.apply(v.List.Replace(all)) }
 
 // apply writes the networks into the configuration.
 func (v *declaredNetworks) apply(err error) error {
@@ -306,18 +174,6 @@ func (v *declaredNetworks) apply(err error) error {
 		}
 	}
 	return err
-}
-
-// parseAggregator parses the HOST:PORT of an aggregator to connect to.
-func parseAggregator(s string) (string, error) {
-	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {
-		return "", fmt.Errorf("%q is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640", s)
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", fmt.Errorf("%q has no port from 1 to 65535 after the last colon", s)
-	}
-	return net.JoinHostPort(host, port), nil
 }
 
 // parsePrefix parses a CIDR or a single address.
@@ -334,30 +190,6 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its mask: write %s or, for one address, %s", s, prefix.Masked(), one)
 	}
 	return prefix, nil
-}
-
-// parseNode parses the name of a node.
-func parseNode(s string) (string, error) {
-	if s, err := parseName(s); err != nil || form.Node.Has(s) {
-		return s, err
-	}
-	return "", fmt.Errorf("%q is not a valid node name: use letters, digits, -, _ and ., and begin with a letter or digit", s)
-}
-
-// parseName accepts a name that is not empty and fits on a line, such as a host name or a name in
-// Kubernetes.
-func parseName(s string) (string, error) {
-	const most = 253
-	if len(s) > most {
-		return "", fmt.Errorf("the name has %d bytes, but the limit is %d", len(s), most)
-	}
-	if strings.TrimSpace(s) == "" {
-		return "", errors.New("the name is empty")
-	}
-	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r == 0x7f }) {
-		return "", fmt.Errorf("%q contains a space, a slash or a control character", s)
-	}
-	return s, nil
 }
 
 // dataDir is a flag for a data directory, auto or off. It sets the directory to an empty text for off.

@@ -780,8 +780,9 @@ func TestSettingsAreFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	help := map[string]string{}
-	for _, command := range []string{"agent", "aggregator"} {
-		out, err := exec.Command(binary, command, "--help").Output()
+	lines := map[string][]string{"agent": {netlab.AgentOf(binary)}, "aggregator": {binary, "aggregator"}}
+	for command, line := range lines {
+		out, err := exec.Command(line[0], append(slices.Clip(line[1:]), "--help")...).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -795,7 +796,8 @@ func TestSettingsAreFlags(t *testing.T) {
 			"aggregator.export.webhookUrl=https://hooks.example.net/a,aggregator.export.webhookSecret=w",
 		"aggregator.export.natsServers={nats://n-0:4222,nats://n-1:4222},aggregator.export.natsTLSSecret=t,aggregator.export.natsClientCertificate=true,aggregator.export.natsCredsSecret=n",
 	} {
-		for command, text := range help {
+		for command, line := range lines {
+			text := help[command]
 			var m corev1.ConfigMap
 			the(t, template(t, "ipwitness", values), "ConfigMap", "ipwitness-"+command, &m)
 			var settings map[string]any
@@ -812,7 +814,7 @@ func TestSettingsAreFlags(t *testing.T) {
 			if err := os.WriteFile(file, []byte(m.Data["config.yaml"]), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			out, err := exec.Command(binary, command, "--config", file, "--http-listen", "nowhere").CombinedOutput()
+			out, err := exec.Command(line[0], append(slices.Clip(line[1:]), "--config", file, "--http-listen", "nowhere")...).CombinedOutput()
 			if err == nil || strings.Contains(string(out), "config.yaml") || !strings.Contains(string(out), "nowhere") {
 				t.Errorf("%s (%s): got %s, want nothing wrong but --http-listen", command, values, out)
 			}

@@ -23,7 +23,7 @@ const sums = "../../generated.sums"
 // all files below a directory) of the sources and the results.
 var generated = map[string]string{
 	"bpf":   "bpf/*.[ch] bpf/*.o bpf/*_bpfel.go",
-	"proto": "buf.gen.yaml buf.yaml tools/buf/go.mod tools/protoc/go.mod tests/openapi proto",
+	"proto": "buf.gen.yaml buf.yaml tools/buf/go.mod tools/protoc/go.mod tests/openapi proto/ipwitness",
 	"web":   "proto/ipwitness/v1/openapi.json aggregator/web/ui aggregator/web/dist",
 }
 

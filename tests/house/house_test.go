@@ -18,10 +18,11 @@ const module = "github.com/ipwitness/ipwitness/"
 // floors are the packages of the product, from top to bottom. A package imports only packages of lower
 // floors. A name may be a pattern (path.Match) for all packages that have no line of their own.
 var floors = []string{
-	"cmd/ipwitness",
+	"cmd/ipwitness cmd/ipwitness-agent",
 	"cmd/ipwitness/top",
 	"cmd/ipwitness/show cmd/ipwitness/forward",
-	"cmd/ipwitness/secure",
+	"cmd/cli",
+	"cmd/secure",
 
 	"aggregator",
 	"aggregator/fleet",
@@ -30,7 +31,7 @@ var floors = []string{
 	"aggregator/export aggregator/casefile aggregator/web aggregator/report aggregator/stream aggregator/judge",
 	"aggregator/journal aggregator/facts",
 	"aggregator/audit aggregator/explain aggregator/kube",
-	"aggregator/verdict aggregator/access aggregator/apijson aggregator/episode aggregator/form aggregator/index",
+	"aggregator/verdict aggregator/access aggregator/apijson aggregator/episode aggregator/index",
 
 	"agent",
 	"agent/allocations agent/report agent/workload agent/wire",
@@ -40,7 +41,7 @@ var floors = []string{
 	"ipam/registry",
 	"ipam/*", // the IPAMs, which do not know each other
 	"ipam/engine ipam/lease",
-	"ipam ipam/bolt",
+	"ipam ipam/bolt proto/form",
 	"ipam/advice",
 
 	"bpf proto/ipwitness/v1",

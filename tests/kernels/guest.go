@@ -151,7 +151,7 @@ func pack(file string, k *kernel, dir, cni, ipwitness string, suites []suite) er
 	}
 	faults = append(faults, t.add("suites", 0o644, []byte(list.String())))
 
-	programs := map[string]string{"bin/busybox": "busybox", "bin/ipwitness": ipwitness}
+	programs := map[string]string{"bin/busybox": "busybox", "bin/ipwitness": ipwitness, "bin/ipwitness-agent": ipwitness + "-agent"}
 	for _, name := range []string{"ip", "tc", "bridge", "unshare", "nsenter"} {
 		programs["usr/sbin/"+name] = name
 	}

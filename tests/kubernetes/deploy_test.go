@@ -971,7 +971,7 @@ func TestManifests(t *testing.T) {
 	i := newInstalled(t, "plain")
 	i.kube("apply", "--filename", manifests+"/base/namespace.yaml")
 	i.certificates()
-	dir := kustomization(t, fmt.Sprintf("images: [{name: ghcr.io/ipwitness/ipwitness, newName: %q, newTag: %q}]", i.repository, i.tag))
+	dir := kustomization(t, fmt.Sprintf("images: [{name: ghcr.io/ipwitness/ipwitness, newName: %q, newTag: %q}, {name: ghcr.io/ipwitness/ipwitness-agent, newName: %q, newTag: %q}]", i.repository, i.tag, i.repository+"-agent", i.tag))
 	begin := time.Now()
 	i.kube("apply", "--kustomize", dir)
 	i.reach()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Image returns the path of the archive from `make image` and the name of the image. The path is
@@ -42,28 +43,48 @@ func Image() (archive, name string, err error) {
 	}
 }
 
-// ImportImage imports the image of ipwitness into the runtimes of all nodes, also under other
-// names, and returns its name.
+// AgentImage returns the name of the image of the agent, which belongs to an image of ipwitness.
+func AgentImage(name string) string {
+	tag := strings.LastIndex(name, ":")
+	return name[:tag] + "-agent" + name[tag:]
+}
+
+// ImportImage imports the image of ipwitness, and that of its agent from the archive beside it, into the
+// runtimes of all nodes, also under other names, and returns the name of the first.
 func (c *Cluster) ImportImage(ctx context.Context, also ...string) (name string, err error) {
 	archive, name, err := Image()
 	if err != nil {
 		return "", err
 	}
+	agents := filepath.Join(filepath.Dir(archive), strings.Replace(filepath.Base(archive), "ipwitness", "ipwitness-agent", 1))
 	for _, n := range c.Nodes {
-		f, err := os.Open(archive)
-		if err != nil {
-			return "", err
+		err := n.importImage(ctx, archive, name, also...)
+		var agentsAlso []string
+		for _, other := range also {
+			agentsAlso = append(agentsAlso, AgentImage(other))
 		}
-		err = n.Runtime.ImportArchive(ctx, name, f)
-		_ = f.Close()
+		if err == nil {
+			err = n.importImage(ctx, agents, AgentImage(name), agentsAlso...)
+		}
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", n.Name, err)
 		}
-		for _, other := range also {
-			if _, err := n.Output(n.Runtime.Command("ctr", "--namespace", "k8s.io", "images", "tag", "--force", name, other)); err != nil {
-				return "", fmt.Errorf("%s: %w", n.Name, err)
-			}
-		}
 	}
 	return name, nil
+}
+
+// importImage imports the image in an archive, also under other names.
+func (n *Node) importImage(ctx context.Context, archive, name string, also ...string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	err = n.Runtime.ImportArchive(ctx, name, f)
+	_ = f.Close()
+	for _, other := range also {
+		if err == nil {
+			_, err = n.Output(n.Runtime.Command("ctr", "--namespace", "k8s.io", "images", "tag", "--force", name, other))
+		}
+	}
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
@@ -19,15 +20,15 @@ import (
 // objects that these would write.
 func (l *lab) withoutHostLocal() {
 	l.t.Helper()
-	l.agent = filepath.Join(l.t.TempDir(), "agent")
+	l.agent = filepath.Join(l.t.TempDir(), "ipwitness")
 	script := fmt.Sprintf(`#!/bin/sh
 exec unshare --mount --propagation slave sh -ec '
 	mkdir -p /var/lib/cni/networks /etc/cni
 	mount -t tmpfs tmpfs /var/lib/cni/networks
 	mount -t tmpfs tmpfs /etc/cni
 	exec %s "$@"' sh "$@"
-`, binary)
-	if err := os.WriteFile(l.agent, []byte(script), 0o700); err != nil {
+`, netlab.AgentOf(binary))
+	if err := os.WriteFile(netlab.AgentOf(l.agent), []byte(script), 0o700); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -29,10 +29,10 @@ const (
 	AgentServer = "http://127.0.0.1:9642"
 )
 
-// Build builds ipwitness in a directory, and returns its path.
+// Build builds ipwitness and ipwitness-agent in a directory, and returns the path of ipwitness.
 func Build(dir string) (string, error) {
 	bin := filepath.Join(dir, "ipwitness")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "github.com/ipwitness/ipwitness/cmd/ipwitness")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", dir+"/", "github.com/ipwitness/ipwitness/cmd/ipwitness", "github.com/ipwitness/ipwitness/cmd/ipwitness-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build ipwitness: %w\n%s", err, out)
@@ -93,13 +93,16 @@ func (h *Host) Aggregator(ctx context.Context, bin string, args ...string) (*Pro
 	})
 }
 
-// Agent starts `bin agent args…` inside the host and waits until it serves its metrics. It may
-// not be connected to its aggregator yet.
+// AgentOf returns the path of the agent that is beside ipwitness.
+func AgentOf(bin string) string { return bin + "-agent" }
+
+// Agent starts the agent beside bin inside the host and waits until it serves its metrics. It may not
+// be connected to its aggregator yet.
 func (h *Host) Agent(ctx context.Context, bin string, args ...string) (*Program, error) {
-	return h.LaunchAgent(ctx, h.Command(bin, append([]string{"agent"}, args...)...))
+	return h.LaunchAgent(ctx, h.Command(AgentOf(bin), args...))
 }
 
-// LaunchAgent starts a command that finally executes `ipwitness agent`, and waits like Agent.
+// LaunchAgent starts a command that finally executes ipwitness-agent, and waits like Agent.
 func (h *Host) LaunchAgent(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
 	return h.begin(ctx, cmd, AgentServer, func(p *Program) bool {
 		_, err := p.Text(ctx, "/metrics")

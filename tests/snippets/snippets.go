@@ -23,10 +23,10 @@ var patterns = []string{"*.md", "docs/*.md", "docs/*/*.md", "deploy/*/README.md"
 var (
 	fenced = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 	// A single word may be a name, and not a command.
-	inline = regexp.MustCompile("`((?:kubectl )?ipwitness +[^`\n]* [^`\n]*)`")
+	inline = regexp.MustCompile("`((?:kubectl )?ipwitness(?:-agent)? +[^`\n]* [^`\n]*)`")
 	prompt = regexp.MustCompile(`^\s*\$ (.*)$`)
 	// ours matches a command of ipwitness, also one in a container.
-	ours = regexp.MustCompile(`^\s*(?:kubectl )?ipwitness +\S|-- /ipwitness +\S`)
+	ours = regexp.MustCompile(`^\s*(?:kubectl )?ipwitness(?:-agent)? +\S|-- /ipwitness(?:-agent)? +\S`)
 )
 
 // Blocks returns the blocks of all pages of the repository in root.
@@ -84,7 +84,7 @@ func (b Block) Commands() (all []string) {
 func OfIpwitness(command string) bool { return ours.MatchString(command) }
 
 // programs are the programs that commands of the pages begin with.
-var programs = regexp.MustCompile(`^(?:ipwitness|bin/ipwitness|kubectl|helm|git|make|curl|sh|docker|podman|openssl|cp|less|oc|crictl|skopeo|gh|source|timedatectl|chronyc|deploy/\S+\.sh) `)
+var programs = regexp.MustCompile(`^(?:ipwitness|ipwitness-agent|bin/ipwitness|kubectl|helm|git|make|curl|sh|docker|podman|openssl|cp|less|oc|crictl|skopeo|gh|source|timedatectl|chronyc|deploy/\S+\.sh) `)
 
 // Shell reports whether each line of the block is a command.
 func (b Block) Shell() bool {

@@ -1,6 +1,6 @@
-// Command image creates the OCI image archive of ipwitness, for several architectures and without a
+// Command image creates the OCI image archive of a program of ipwitness, for several architectures and without a
 // container engine. The same files result in the same bytes, because the only time in the archive
-// is a flag. The last stage of the Dockerfile describes the same image for container engines;
+// is a flag. The Dockerfile describes the same images for container engines;
 // TestImageEqualsTheDockerfiles compares both.
 package main
 
@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 
 // options are the flags.
 type options struct {
+	program           program
 	context           string // the directory of the licences
 	binaries          string // DIR/ARCH/build/out contains the files of the Dockerfile's build stage
 	arches            []string
@@ -37,8 +39,21 @@ type options struct {
 	out               string
 }
 
+// program is what an image has of its own.
+type program struct {
+	name, description, user string
+	ports                   map[string]struct{}
+}
+
+// programs are the aggregator, which needs no privileges, and the agent, which runs as root.
+var programs = []program{
+	{"ipwitness", "Who really holds this IP address, right now, and does anybody else?", "65532:65532", map[string]struct{}{"9640/tcp": {}, "9641/tcp": {}, "9643/tcp": {}}},
+	{"ipwitness-agent", "The agent of ipwitness: observes the owners of addresses on a node", "0:0", map[string]struct{}{"9642/tcp": {}}},
+}
+
 func main() {
 	var o options
+	called := flag.String("program", "ipwitness", "program of the image: ipwitness or ipwitness-agent")
 	flag.StringVar(&o.context, "context", ".", "directory of the sources")
 	flag.StringVar(&o.binaries, "binaries", "bin/release", "directory with ARCH/build/out for each architecture")
 	arches := flag.String("arch", "amd64,arm64", "architectures, separated by commas")
@@ -48,6 +63,12 @@ func main() {
 	flag.StringVar(&o.reference, "name", "", "name of the image, with its tag")
 	flag.StringVar(&o.out, "o", "image.tar", "archive to write")
 	flag.Parse()
+	at := slices.IndexFunc(programs, func(p program) bool { return p.name == *called })
+	if at < 0 {
+		fmt.Fprintln(os.Stderr, "image: unknown program", *called)
+		os.Exit(1)
+	}
+	o.program = programs[at]
 	o.arches, o.epoch = strings.Split(*arches, ","), time.Unix(*epoch, 0).UTC()
 	digest, err := o.run()
 	if err != nil {
@@ -84,16 +105,14 @@ func (o options) run() (v1.Hash, error) {
 func (o options) image(arch string) (v1.Image, error) {
 	const label = "org.opencontainers.image."
 	config := v1.Config{
-		Entrypoint: []string{"/ipwitness"},
-		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as container engines set it
-		User:       "65532:65532",
-		WorkingDir: "/",
-		// The aggregator's gRPC, REST and metrics ports (9640, 9641, 9643) and the agent's HTTP
-		// port (9642).
-		ExposedPorts: map[string]struct{}{"9640/tcp": {}, "9641/tcp": {}, "9642/tcp": {}, "9643/tcp": {}},
+		Entrypoint:   []string{"/" + o.program.name},
+		Env:          []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as container engines set it
+		User:         o.program.user,
+		WorkingDir:   "/",
+		ExposedPorts: o.program.ports,
 		Labels: map[string]string{
-			label + "title":         "ipwitness",
-			label + "description":   "Who really holds this IP address, right now, and does anybody else?",
+			label + "title":         o.program.name,
+			label + "description":   o.program.description,
 			label + "url":           "https://github.com/ipwitness/ipwitness",
 			label + "source":        "https://github.com/ipwitness/ipwitness",
 			label + "documentation": "https://github.com/ipwitness/ipwitness/blob/main/docs/reference.md",
@@ -107,7 +126,7 @@ func (o options) image(arch string) (v1.Image, error) {
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)
 	err := errors.Join(
-		o.add(w, filepath.Join(built, "ipwitness"), "ipwitness"),
+		o.add(w, filepath.Join(built, o.program.name), o.program.name),
 		w.WriteHeader(o.header("licenses/", 0o755, 0)),
 		o.add(w, filepath.Join(o.context, "LICENSE"), "licenses/LICENSE"),
 		o.add(w, filepath.Join(o.context, "bpf/LICENSE.GPL-2.0"), "licenses/LICENSE.GPL-2.0"),

@@ -28,7 +28,7 @@ func build(t *testing.T, version string, mode os.FileMode, modified time.Time) s
 		}
 	}
 	o := options{
-		context: dir, binaries: dir, arches: []string{"amd64", "arm64"}, version: version, epoch: time.Unix(1e9, 0).UTC(),
+		program: programs[0], context: dir, binaries: dir, arches: []string{"amd64", "arm64"}, version: version, epoch: time.Unix(1e9, 0).UTC(),
 		reference: "example.com/program:v1", out: filepath.Join(dir, "image.tar"),
 	}
 	if _, err := o.run(); err != nil {

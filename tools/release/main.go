@@ -37,7 +37,7 @@ type options struct {
 	arches            []string
 	plugins           []string // other systems than Linux, as OS-ARCH
 	epoch             int64    // time of the files in the chart, in seconds
-	image             string   // name and tag
+	image, agentImage string   // name and tag
 	builder           string
 	template          string
 }
@@ -52,6 +52,7 @@ func main() {
 	plugins := flag.String("plugins", "darwin-amd64,darwin-arm64", "other systems that have the kubectl plugin, as OS-ARCH, separated by commas")
 	flag.Int64Var(&o.epoch, "epoch", 0, "time of the commit, in seconds since 1970")
 	flag.StringVar(&o.image, "image", "", "name of the image, with its tag")
+	flag.StringVar(&o.agentImage, "agent-image", "", "name of the agent's image, with its tag")
 	flag.StringVar(&o.builder, "builder", "", "URI of what runs the build")
 	flag.StringVar(&o.template, "krew", "deploy/krew/ipwitness.yaml.tmpl", "template of the krew manifest")
 	flag.Parse()
@@ -199,7 +200,7 @@ func (o options) writeProvenance() error {
 		Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1",
 		Predicate: predicate{BuildDefinition: buildDefinition{
 			BuildType:          source + "/blob/main/docs/release.md#provenance",
-			ExternalParameters: map[string]any{"version": o.version, "architectures": o.arches, "plugins": o.plugins, "image": o.image},
+			ExternalParameters: map[string]any{"version": o.version, "architectures": o.arches, "plugins": o.plugins, "image": o.image, "agentImage": o.agentImage},
 			ResolvedDependencies: []resource{
 				{URI: "git+" + source + "@" + commit, Digest: map[string]string{"gitCommit": commit}},
 				{URI: "https://go.dev/dl/#" + o.goVersion, Name: o.goVersion},
@@ -223,11 +224,13 @@ func (o options) writeProvenance() error {
 		}
 		s.Subject = append(s.Subject, resource{Name: name, Digest: map[string]string{"sha256": sum}})
 	}
-	digest, err := o.imageDigest()
-	if err != nil {
-		return err
+	for _, of := range []struct{ program, image string }{{"ipwitness", o.image}, {"ipwitness-agent", o.agentImage}} {
+		digest, err := o.imageDigest(of.program)
+		if err != nil {
+			return err
+		}
+		s.Subject = append(s.Subject, resource{Name: of.image, Digest: map[string]string{"sha256": digest}})
 	}
-	s.Subject = append(s.Subject, resource{Name: o.image, Digest: map[string]string{"sha256": digest}})
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
@@ -235,9 +238,9 @@ func (o options) writeProvenance() error {
 	return o.write(provenance, append(text, '\n'))
 }
 
-// imageDigest returns the digest of the image, by which registries know it, from its archive.
-func (o options) imageDigest() (string, error) {
-	name := "ipwitness-" + o.version + "-image.tar"
+// imageDigest returns the digest of a program's image, by which registries know it, from its archive.
+func (o options) imageDigest(program string) (string, error) {
+	name := program + "-" + o.version + "-image.tar"
 	f, err := os.Open(filepath.Join(o.dir, name))
 	if err != nil {
 		return "", err

@@ -18,7 +18,7 @@ func release(t *testing.T, revision string) options {
 	t.Helper()
 	o := options{
 		dir: t.TempDir(), version: "v1.2.3", revision: revision, goVersion: "go1.26.8", arches: []string{"amd64", "arm64"}, plugins: []string{"darwin-arm64"}, epoch: 1700000000,
-		image: "example.com/ipwitness:v1.2.3", builder: "https://example.com/ci", template: "../../deploy/krew/ipwitness.yaml.tmpl",
+		image: "example.com/ipwitness:v1.2.3", agentImage: "example.com/ipwitness-agent:v1.2.3", builder: "https://example.com/ci", template: "../../deploy/krew/ipwitness.yaml.tmpl",
 	}
 	for _, arch := range o.arches {
 		if err := o.write("ipwitness-v1.2.3-linux-"+arch+".tar.gz", []byte(arch)); err != nil {
@@ -31,28 +31,30 @@ func release(t *testing.T, revision string) options {
 	if err := o.write("ipwitness-1.2.3.tgz", chart(t, time.Now())); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Create(filepath.Join(o.dir, "ipwitness-v1.2.3-image.tar"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	index := `{"manifests":[{"digest":"sha256:abc"}]}`
-	w := tar.NewWriter(f)
-	for _, err := range []error{
-		w.WriteHeader(&tar.Header{Name: "blobs/", Typeflag: tar.TypeDir, Mode: 0o755}),
-		w.WriteHeader(&tar.Header{Name: "index.json", Size: int64(len(index)), Mode: 0o644}),
-	} {
+	for _, program := range []string{"ipwitness", "ipwitness-agent"} {
+		f, err := os.Create(filepath.Join(o.dir, program+"-v1.2.3-image.tar"))
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if _, err := w.Write([]byte(index)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
+		index := `{"manifests":[{"digest":"sha256:abc"}]}`
+		w := tar.NewWriter(f)
+		for _, err := range []error{
+			w.WriteHeader(&tar.Header{Name: "blobs/", Typeflag: tar.TypeDir, Mode: 0o755}),
+			w.WriteHeader(&tar.Header{Name: "index.json", Size: int64(len(index)), Mode: 0o644}),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := w.Write([]byte(index)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return o
 }
@@ -124,8 +126,8 @@ func TestAReleaseOfUncommittedChangesNamesNoCommit(t *testing.T) {
 	if d.Digest["gitCommit"] != commit || s.Predicate.BuildDefinition.ExternalParameters["uncommittedChanges"] != nil {
 		t.Errorf("got %v and %v, want the commit %s", d, s.Predicate.BuildDefinition.ExternalParameters, commit)
 	}
-	if last := s.Subject[len(s.Subject)-1]; last.Name != "example.com/ipwitness:v1.2.3" || last.Digest["sha256"] != "abc" {
-		t.Errorf("got %v, want the image with its digest", last)
+	if last := s.Subject[len(s.Subject)-1]; last.Name != "example.com/ipwitness-agent:v1.2.3" || last.Digest["sha256"] != "abc" {
+		t.Errorf("got %v, want the image of the agent with its digest", last)
 	}
 	s, d = dependency(t, release(t, commit+"-dirty"))
 	if d.Digest != nil || s.Predicate.BuildDefinition.ExternalParameters["uncommittedChanges"] != true {
@@ -148,7 +150,7 @@ func TestARepeatedReleaseIsTheSame(t *testing.T) {
 }
 
 func TestWhatIsMissingIsNamed(t *testing.T) {
-	for _, missing := range []string{"ipwitness-v1.2.3-linux-arm64.tar.gz", "ipwitness-v1.2.3-darwin-arm64.tar.gz", "ipwitness-v1.2.3-image.tar"} {
+	for _, missing := range []string{"ipwitness-v1.2.3-linux-arm64.tar.gz", "ipwitness-v1.2.3-darwin-arm64.tar.gz", "ipwitness-v1.2.3-image.tar", "ipwitness-agent-v1.2.3-image.tar"} {
 		o := release(t, "1")
 		if err := os.Remove(filepath.Join(o.dir, missing)); err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 )
 
 // Host is the host in the URLs that a Transport accepts. The first request determines the Service

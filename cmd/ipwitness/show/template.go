@@ -10,7 +10,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/proto/form"
 )
 
 // The formats that contain a template, as in kubectl.

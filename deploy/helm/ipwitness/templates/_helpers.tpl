@@ -65,6 +65,12 @@ limit from its cgroup. */}}
 {{- end }}
 {{- end }}
 
+{{- define "ipwitness.agentImage" -}}
+{{- with .Values.image -}}
+{{ .repository }}-agent{{ if .agentDigest }}@{{ .agentDigest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "ipwitness.account.agent" -}}
 {{ .Values.agent.serviceAccount.name | default (printf "%s-agent" (include "ipwitness.fullname" .)) }}
 {{- end }}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"net"
@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// maxIdle is the maximum number of connections of one listener on which no authorized call is
-	// in progress, and idleGrace is how long such a connection stays open while others wait. A
+	// MaxIdle is the maximum number of connections of one listener on which no authorized call is
+	// in progress, and IdleGrace is how long such a connection stays open while others wait. A
 	// gRPC connection takes about 70 kB of memory.
-	maxIdle   = 1024
-	idleGrace = time.Second
+	MaxIdle   = 1024
+	IdleGrace = time.Second
 	// writeBuffer is how many bytes the kernel buffers per connection for a client that does not
 	// read. By default the buffer may grow to megabytes, which count towards the container's
 	// memory.
 	writeBuffer = 128 << 10
 )
 
-// limited is a listener that limits the connections on which no authorized call is in progress.
-// When there are maxIdle, a new connection takes the place of the oldest one, after its grace
+// Limited is a listener that limits the connections on which no authorized call is in progress.
+// When there are MaxIdle, a new connection takes the place of the oldest one, after its grace
 // period. So clients that only hold connections keep nobody out, and connections with calls stay
 // open. access limits the calls of each caller.
-type limited struct {
+type Limited struct {
 	net.Listener
 	left   chan struct{} // receives when idle becomes shorter
 	closed chan struct{}
@@ -33,8 +33,9 @@ type limited struct {
 	idle []*limitedConn // oldest first
 }
 
-func limit(l net.Listener) *limited {
-	out := &limited{Listener: l, left: make(chan struct{}, 1), closed: make(chan struct{})}
+// Limit returns a listener that limits the idle connections of l.
+func Limit(l net.Listener) *Limited {
+	out := &Limited{Listener: l, left: make(chan struct{}, 1), closed: make(chan struct{})}
 	out.close = sync.OnceValue(func() error {
 		close(out.closed)
 		return l.Close()
@@ -43,7 +44,7 @@ func limit(l net.Listener) *limited {
 }
 
 // Accept implements net.Listener.
-func (l *limited) Accept() (net.Conn, error) {
+func (l *Limited) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -53,14 +54,14 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 	for {
 		l.mu.Lock()
-		if len(l.idle) < maxIdle {
+		if len(l.idle) < MaxIdle {
 			c := &limitedConn{Conn: conn, of: l, since: time.Now()}
 			l.idle = append(l.idle, c)
 			l.mu.Unlock()
 			return c, nil
 		}
 		oldest := l.idle[0]
-		late := time.Until(oldest.since.Add(idleGrace))
+		late := time.Until(oldest.since.Add(IdleGrace))
 		if late <= 0 {
 			l.remove(oldest)
 		}
@@ -80,10 +81,17 @@ func (l *limited) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (l *limited) Close() error { return l.close() }
+func (l *Limited) Close() error { return l.close() }
+
+// Idle returns the number of connections on which no authorized call is in progress.
+func (l *Limited) Idle() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.idle)
+}
 
 // remove removes a connection from the idle ones. l.mu is locked.
-func (l *limited) remove(c *limitedConn) {
+func (l *Limited) remove(c *limitedConn) {
 	if i := slices.Index(l.idle, c); i >= 0 {
 		l.idle = slices.Delete(l.idle, i, i+1)
 		select {
@@ -93,10 +101,10 @@ func (l *limited) remove(c *limitedConn) {
 	}
 }
 
-// limitedConn is a connection of a limited listener.
+// limitedConn is a connection of a Limited listener.
 type limitedConn struct {
 	net.Conn
-	of     *limited
+	of     *Limited
 	since  time.Time // beginning of the connection, or end of its last call
 	calls  int       // authorized calls in progress
 	closed bool

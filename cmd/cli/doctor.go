@@ -1,22 +1,24 @@
 //go:build linux
 
-package main
+package cli
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ipwitness/ipwitness/agent"
-
-	"github.com/ipwitness/ipwitness/aggregator/form"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/proto/form"
 )
 
-func newDoctor(sys system) *cobra.Command {
+// NewDoctor returns the command agent.
+func NewDoctor(stdout io.Writer) *cobra.Command {
 	var cfg agent.Config
-	var format show.Format
+	var format string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Check whether this host can run the agent",
@@ -25,55 +27,57 @@ is missing, show what is used instead, what is lost, and what to do.
 
 Run this command in the same way as the agent: with the same user, container and
 capabilities. It exits with 1 only if the agent cannot work at all.`,
-		Example: `
-  ipwitness doctor
-  ipwitness doctor -o json`,
-		Args:              noArgs,
+		Args:              NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(*cobra.Command, []string) error {
 			checks := agent.Doctor(cfg)
 			usable := agent.Usable(checks)
-			if format.ForPrograms() {
-				if err := show.Value(sys.stdout, format, map[string]any{"usable": usable == nil, "checks": checks}); err != nil {
+			if format == "json" {
+				out := json.NewEncoder(stdout)
+				out.SetIndent("", "  ")
+				if err := out.Encode(map[string]any{"usable": usable == nil, "checks": checks}); err != nil {
 					return err
 				}
 				return usable
 			}
-			layout := sys.terminalLayout(colorNever)
-			layout.Wide = format == show.FormatWide
-			t := show.NewTable(sys.stdout, layout, "FEATURE", "STATUS", "FOUND")
-			for _, c := range checks {
-				t.Row(c.Feature, c.Status, c.Detail)
-			}
-			if err := t.Flush(); err != nil {
-				return err
-			}
-			if _, err := fmt.Fprint(sys.stdout, form.VisibleLines(lacks(checks, layout))); err != nil {
+			if _, err := io.WriteString(stdout, form.VisibleLines(table(checks)+lacks(checks))); err != nil {
 				return err
 			}
 			if usable != nil {
 				return usable
 			}
-			_, err := fmt.Fprintf(sys.stdout, "\n%s\n", show.Hanging("", "This host can run the agent: "+ways(cfg, checks)+".", layout))
+			_, err := fmt.Fprintf(stdout, "\nThis host can run the agent: %s.\n", ways(cfg, checks))
 			return err
 		},
 	}
-	agentFlags(cmd, &cfg)
-	outputFlag(cmd, &format)
+	AgentFlags(cmd, &cfg)
+	ChoiceFlag(cmd, &format, "output", "o", "output format", "table", "json")
 	return cmd
 }
 
+// table lists all checks.
+func table(checks []agent.Check) string {
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "FEATURE\tSTATUS\tFOUND") // a builder returns no errors
+	for _, c := range checks {
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\n", c.Feature, c.Status, strings.Join(strings.Fields(c.Detail), " "))
+	}
+	_ = t.Flush()
+	return b.String()
+}
+
 // lacks describes the consequences of each check that is not ok.
-func lacks(checks []agent.Check, layout show.Layout) string {
+func lacks(checks []agent.Check) string {
 	var b strings.Builder
 	for _, c := range checks {
 		if c.Status == agent.StatusOK {
 			continue
 		}
-		fmt.Fprintf(&b, "\n%s\n", show.Hanging("", c.Feature+" is "+c.Status+": "+c.Detail, layout))
+		fmt.Fprintf(&b, "\n%s is %s: %s\n", c.Feature, c.Status, c.Detail)
 		for _, fact := range [][2]string{{"used instead", c.Used}, {"lost", c.Lost}, {"what to do", c.Fix}} {
 			if fact[1] != "" {
-				b.WriteString(show.Hanging(fmt.Sprintf("  %-13s ", fact[0]+":"), fact[1], layout) + "\n")
+				fmt.Fprintf(&b, "  %-13s %s\n", fact[0]+":", fact[1])
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -13,13 +13,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// settingsHelp describes the other sources of flags.
-const settingsHelp = `Flags can also be set by IPWITNESS_* variables (IPWITNESS_HTTP_LISTEN) and by a
+// SettingsHelp describes the other sources of flags.
+const SettingsHelp = `Flags can also be set by IPWITNESS_* variables (IPWITNESS_HTTP_LISTEN) and by a
 file (--config). The command line takes precedence over variables, and variables over the file.`
 
-// applySettings sets the flags that are not on the command line from the environment
+// ApplySettings sets the flags that are not on the command line from the environment
 // (IPWITNESS_HTTP_LISTEN for --http-listen) or, if there is no variable, from the file of --config.
-func applySettings(cmd *cobra.Command, getenv func(string) string) error {
+func ApplySettings(cmd *cobra.Command, getenv func(string) string) error {
 	// An empty variable counts as not set. Variables without a flag of that name are ignored:
 	// Kubernetes sets variables such as IPWITNESS_SERVICE_HOST for a service named ipwitness.
 	config := cmd.Flags().Lookup("config")
@@ -37,7 +37,7 @@ func applySettings(cmd *cobra.Command, getenv func(string) string) error {
 		if f.Changed || !settable(f) {
 			return
 		}
-		if f.Name == portForward && cmd.Flags().Changed("server") { // the command line takes precedence
+		if by := f.Annotations[replaced]; by != nil && cmd.Flags().Changed(by[0]) { // the command line takes precedence
 			return
 		}
 		name := envName(f.Name)
@@ -68,9 +68,9 @@ func settable(f *pflag.Flag) bool {
 // commandLine annotates flags that are only taken from the command line.
 const commandLine = "command-line"
 
-// onlyOnCommandLine excludes flags from variables and files, which also serve commands for which a flag
+// OnlyOnCommandLine excludes flags from variables and files, which also serve commands for which a flag
 // of this name means something else.
-func onlyOnCommandLine(cmd *cobra.Command, names ...string) {
+func OnlyOnCommandLine(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if err := cmd.Flags().SetAnnotation(name, commandLine, nil); err != nil {
 			panic(err) // the flag does not exist
@@ -78,10 +78,20 @@ func onlyOnCommandLine(cmd *cobra.Command, names ...string) {
 	}
 }
 
+// replaced annotates a flag with the name of another one that, on the command line, takes its place.
+const replaced = "replaced"
+
+// ReplacedBy makes a flag on the command line take the place of another one from a variable or a file.
+func ReplacedBy(cmd *cobra.Command, name, by string) {
+	if err := cmd.Flags().SetAnnotation(name, replaced, []string{by}); err != nil {
+		panic(err) // the flag does not exist
+	}
+}
+
 // knownFlags returns the flags of all commands, so that one file can serve all of them.
 func knownFlags(root *cobra.Command) map[string]bool {
 	known := map[string]bool{}
-	for _, c := range root.Commands() {
+	for _, c := range append(root.Commands(), root) {
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			if settable(f) {
 				known[f.Name] = true

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/proto/form"
 )
 
 func TestForms(t *testing.T) {

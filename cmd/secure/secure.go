@@ -19,7 +19,9 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // System is the value of --tls-ca for the certificate authorities of this host.
@@ -181,6 +183,23 @@ func (f Files) ClientCredentials(log *slog.Logger) (credentials.TransportCredent
 		return nil, err
 	}
 	return rotating{credentials.NewTLS(first), current}, nil
+}
+
+// DialOptions returns the credentials of a gRPC client, and how to verify the server.
+func (f Files) DialOptions(log *slog.Logger) ([]grpc.DialOption, error) {
+	tls, err := f.ClientCredentials(log)
+	switch {
+	case err != nil:
+		return nil, err
+	case tls == nil:
+		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, nil
+	case f.Token == "":
+		return []grpc.DialOption{grpc.WithTransportCredentials(tls)}, nil
+	}
+	if _, err := ReadToken(f.Token); err != nil {
+		return nil, err
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(Token(f.Token))}, nil
 }
 
 // rotating are credentials from files that change.

@@ -1,0 +1,104 @@
+// Package cli contains what the commands of both programs share: values of flags, settings from the
+// environment and from a file, the log, the HTTP server of health and metrics, and the flags and checks
+// of an agent.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ipwitness/ipwitness/proto/form"
+)
+
+// ExitCode is an error that ends the program with a specific code and without a message.
+type ExitCode int
+
+func (e ExitCode) Error() string { return fmt.Sprintf("exit with code %d", int(e)) }
+
+// exitInterrupted is the exit code that shells report for a command ended by Ctrl-C.
+const exitInterrupted = 130
+
+// Context returns a context that ends with the first signal to stop. A second signal ends the process
+// at once.
+func Context() context.Context {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	context.AfterFunc(ctx, stop)
+	return ctx
+}
+
+// Execute runs a command line and returns its exit code. started is set when a command begins to run:
+// earlier errors are about the command line.
+func Execute(ctx context.Context, root *cobra.Command, args []string, started *bool) int {
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	var code ExitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return exitInterrupted
+	}
+	stderr := root.ErrOrStderr()
+	_, _ = fmt.Fprintf(stderr, "%s: %s\n", root.Name(), form.VisibleLines(strings.TrimSpace(err.Error())))
+	if !*started {
+		_, _ = fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
+	}
+	return 1
+}
+
+// NoArgs rejects arguments.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%s takes no arguments, but got %q", cmd.Name(), args[0])
+	}
+	return nil
+}
+
+// FlagError makes pflag's errors readable.
+func FlagError(cmd *cobra.Command, err error) error {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return valueError("--"+invalid.GetFlag().Name, invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap())
+	}
+	if missing, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return fmt.Errorf("--%s needs a value", missing.GetFlag().Name)
+	}
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
+		return fmt.Errorf("unknown flag --%s%s", unknown.GetSpecifiedName(), similarFlags(cmd, unknown.GetSpecifiedName()))
+	}
+	return err
+}
+
+// similarFlags suggests flags with a similar name. It uses cobra's comparison of command names.
+func similarFlags(cmd *cobra.Command, name string) string {
+	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	similar := flags.SuggestionsFor(name)
+	if len(similar) == 0 {
+		return ""
+	}
+	return ": did you mean --" + strings.Join(similar, " or --") + "?"
+}
+
+// valueError returns an error about an invalid value from a source, such as a flag or a variable.
+func valueError(source string, f *pflag.Flag, value string, err error) error {
+	if f.Value.Type() == "bool" {
+		return fmt.Errorf("%s: %q is neither true nor false", source, value)
+	}
+	return fmt.Errorf("%s: %w", source, err)
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+)
+
+// Process contains what the commands that run an agent or an aggregator have in common.
+type Process struct {
+	Build    Build
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+}
+
+// NewProcess creates the log and the metrics of such a command.
+func NewProcess(stderr io.Writer, l Logging) (Process, error) {
+	// If the reader of the output exits, SIGPIPE must not kill this Process, because the agent has to
+	// detach from the interfaces.
+	signal.Ignore(syscall.SIGPIPE)
+
+	log, err := l.logger(stderr)
+	if err != nil {
+		return Process{}, err
+	}
+	b := ReadBuild()
+	return Process{Build: b, Log: log, Registry: NewRegistry(b)}, nil
+}
+
+// NewRegistry returns the registry of all metrics of this process.
+func NewRegistry(b Build) *prometheus.Registry {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "ipwitness_build_info",
+		Help:        "Always 1; the labels describe the build.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": b.Go},
+	})
+	info.Set(1)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}
+
+// Logging contains the log flags.
+type Logging struct {
+	Level  logLevel
+	format logFormat
+	// Live returns the logger of a live output in which log records appear as lines; nil if the log is
+	// written separately.
+	Live func(slog.Leveler) *slog.Logger
+}
+
+type (
+	logLevel  string
+	logFormat string
+)
+
+const (
+	logText logFormat = "text"
+	logJSON logFormat = "json"
+)
+
+// AddFlags adds the log flags.
+func (l *Logging) AddFlags(cmd *cobra.Command) {
+	ChoiceFlag(cmd, &l.Level, "log-level", "", "lowest level to log; the default of run in a terminal is warn", logLevel("info"), "debug", "warn", "error")
+	ChoiceFlag(cmd, &l.format, "log-format", "", "log format", logText, logJSON)
+}
+
+// logger returns the logger that the flags select.
+func (l *Logging) logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	if l.Live != nil {
+		return l.Live(level), nil
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if l.format == logJSON {
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, options)), nil
+}

@@ -1,0 +1,50 @@
+//go:build linux
+
+// Command ipwitness-agent observes the owners of addresses on one node, and reports them to aggregators.
+// It contains the flags and the wiring; package agent does the work.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	// The fallback roots for --tls-ca system if the system has none, as in the container image.
+	_ "golang.org/x/crypto/x509roots/fallback"
+
+	"github.com/ipwitness/ipwitness/cmd/cli"
+)
+
+func main() {
+	os.Exit(execute(cli.Context(), os.Stdout, os.Stderr, os.Getenv, os.Args[1:]))
+}
+
+// execute runs a command line and returns its exit code.
+func execute(ctx context.Context, stdout, stderr io.Writer, getenv func(string) string, args []string) int {
+	started := false
+	return cli.Execute(ctx, newRoot(stdout, stderr, getenv, func() { started = true }), args, &started)
+}
+
+// newRoot returns the command of the agent, with doctor below it. It calls started when one of them
+// begins to run.
+func newRoot(stdout, stderr io.Writer, getenv func(string) string, started func()) *cobra.Command {
+	root, doctor := newAgent(stderr), cli.NewDoctor(stdout)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.AddCommand(doctor)
+	for _, c := range []*cobra.Command{root, doctor} {
+		c.Example = strings.Trim(c.Example, "\n")
+		c.DisableFlagsInUseLine = true
+		c.PreRunE = func(c *cobra.Command, _ []string) error {
+			if err := cli.ApplySettings(c, getenv); err != nil {
+				return err
+			}
+			started()
+			return nil
+		}
+		cli.CompleteNoFiles(c)
+	}
+	return root
+}
