@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/ipwitness/ipwitness/aggregator/episode"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -73,6 +75,9 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 		}
 	default:
 		t.name, t.id = "owner."+changed(e.GetType(), "added", "updated", "removed"), "owner-"+e.GetOwner().GetAddress()+record
+	}
+	if present { // the journal has another time for what there was when it began a segment
+		e.Time = timestamppb.New(t.at)
 	}
 	return t
 }
