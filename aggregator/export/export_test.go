@@ -294,14 +294,15 @@ func TestWebhookTransitions(t *testing.T) {
 		var data struct {
 			Conflict struct{ Address string }
 			Kind     string
+			Time     time.Time
 		}
 		b.must(json.Unmarshal(e.Data, &data))
 		if e.SpecVersion != "1.0" || e.Source != "/ipwitness/prod" || e.ContentType != "application/json" ||
 			data.Kind == "CONFLICT" && data.Conflict.Address != e.Subject {
 			t.Errorf("got %+v with %+v", e, data)
 		}
-		if _, err := time.Parse(time.RFC3339Nano, e.Time); err != nil {
-			t.Error(err)
+		if at, err := time.Parse(time.RFC3339Nano, e.Time); err != nil || !at.Equal(data.Time) {
+			t.Errorf("got the time %s, %v, want %s", at, err, data.Time)
 		}
 	}
 	wantDifferent(t, all)
