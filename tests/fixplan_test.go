@@ -21,6 +21,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -102,7 +103,7 @@ func (p *planned) holder(pod, container string) verdict.Owner {
 		p.t.Fatal(err)
 	}
 	who := verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: pod, UID: "uid-" + pod, ContainerID: container, Source: "cni-result"}
-	ns := &verdict.Namespace{Node: p.node, Netns: inode, Record: 2, ID: verdict.OwnerID(p.node, 2, inode), Who: who.Who()}
+	ns := &verdict.Namespace{Node: p.node, Netns: inode, Record: 2, ID: verdicttest.NamespaceID(p.node, 2, inode), Who: who.Who()}
 	eth0 := &verdict.Interface{Namespace: ns, Name: "eth0", Attachment: verdict.Peer}
 	return verdict.Owner{
 		ID: ns.ID, Node: p.node, Namespace: ns, Interface: eth0, Assigned: true, State: verdict.Live,

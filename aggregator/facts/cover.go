@@ -60,9 +60,7 @@ func (f *cover) Reporting() func(name string) bool {
 	}
 }
 
-// Covered reports whether everything on the node with a name is known. The caller holds the lock.
-func (f *cover) Covered(name string) bool { return f.covered(name) }
-
+// covered reports whether everything on the node with a name is known. The caller holds the lock.
 func (f *cover) covered(name string) bool {
 	if f.reports(name) {
 		return true

@@ -110,9 +110,6 @@ func (n *counts) Excess() int { return n.excess }
 // known.
 func (n *counts) Applying() bool { return n.applying }
 
-// Given returns the number of allocations in the node's own pools.
-func (n *counts) Given() int { return n.allocated }
-
 // Covers reports whether an agent reports for a node and can see into its pods.
 func (n *Node) Covers() bool { return n.Peer != nil && !n.Rec.Unheard && !n.Blind() }
 

@@ -75,11 +75,6 @@ type Snapshot[T any] struct {
 // Len returns the number of items.
 func (s *Snapshot[T]) Len() int { return s.count }
 
-// All yields all items in order.
-func (s *Snapshot[T]) All() iter.Seq[T] {
-	return s.walk(func(p *position[T]) bool { return p.settle() })
-}
-
 // From yields the items that are not before pivot in order. It finds the first one by a seek in
 // each partition.
 func (s *Snapshot[T]) From(pivot T) iter.Seq[T] {

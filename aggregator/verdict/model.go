@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -192,16 +191,6 @@ type Namespace struct {
 
 // OwnRecord is the record number of the agent's own namespace.
 const OwnRecord = 1
-
-// OwnerID returns the identity of the owner that a namespace is. The boot ID and the inode identify
-// a namespace for all agents on one kernel. Without an inode, only the record number of the agent
-// does.
-func OwnerID(n *Node, record uint32, netns string) string {
-	if netns != "" {
-		return n.Boot + "/" + netns
-	}
-	return n.Boot + "/" + n.Netns + "/" + strconv.FormatUint(n.Epoch, 10) + "/" + strconv.FormatUint(uint64(record), 10)
-}
 
 // Link is a broadcast domain as one node sees it. It is immutable.
 type Link struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // The fixed times of the aggregator.
@@ -502,10 +503,10 @@ func (r *reference) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 			Source: w.GetSource(), VirtualMachine: w.GetVirtualMachine(),
 		}.Who(),
 	}
-	next.ID = verdict.OwnerID(n.rec, next.Record, next.Netns)
+	next.ID = verdicttest.NamespaceID(n.rec, next.Record, next.Netns)
 	// A namespace whose inode becomes known keeps its identity. With any other change of its ID it
 	// is a different one.
-	if old != nil && old.rec.ID != next.ID && old.rec.ID != verdict.OwnerID(n.rec, next.Record, "") {
+	if old != nil && old.rec.ID != next.ID && old.rec.ID != verdicttest.NamespaceID(n.rec, next.Record, "") {
 		r.endNamespace(n, old, false)
 		old = nil
 	}

@@ -1,6 +1,10 @@
 package verdicttest
 
-import "github.com/ipwitness/ipwitness/aggregator/verdict"
+import (
+	"strconv"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
 
 // A Network is a few nodes with their namespaces, interfaces and links.
 type Network struct {
@@ -37,9 +41,19 @@ func (n *Network) Host(node string) *verdict.Namespace {
 // Namespace adds a network namespace.
 func (n *Network) Namespace(node string, record uint32, netns string, who verdict.Workload) *verdict.Namespace {
 	ns := &verdict.Namespace{Node: n.Node(node), Record: record, Netns: netns, Who: who.Who()}
-	ns.ID = verdict.OwnerID(ns.Node, record, netns)
+	ns.ID = NamespaceID(ns.Node, record, netns)
 	n.Namespaces = append(n.Namespaces, ns)
 	return ns
+}
+
+// NamespaceID returns the identity of the owner that a namespace is, as package facts makes it. The boot ID and the inode identify
+// a namespace for all agents on one kernel. Without an inode, only the record number of the agent
+// does.
+func NamespaceID(n *verdict.Node, record uint32, netns string) string {
+	if netns != "" {
+		return n.Boot + "/" + netns
+	}
+	return n.Boot + "/" + n.Netns + "/" + strconv.FormatUint(n.Epoch, 10) + "/" + strconv.FormatUint(uint64(record), 10)
 }
 
 // Link returns a link, and adds it if it does not exist.
