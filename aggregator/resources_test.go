@@ -16,8 +16,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
+
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/churn"
@@ -109,15 +109,15 @@ func TestGarbageCollectionOfSpiderpoolIsPredicted(t *testing.T) {
 func TestKubeOVNAllocatesAnAddressTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Settle: time.Second})
-		c := l.resources(&kubeovn.IPAM, kubeovn.Subnets, kubeovn.IPs)
-		c.Apply(kubeovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"))
-		c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("pinger", "default", "10.16.0.6", "n1", ""))
+		c := l.resources(&ovn.KubeOVN, ovn.Subnets, ovn.IPs)
+		c.Apply(ovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"))
+		c.Apply(ovn.IPs, ipamtest.KubeOVNIP("pinger", "default", "10.16.0.6", "n1", ""))
 		l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "pinger", "10.16.0.6", "kube-ovn"))).sync()
 		two := l.dial().send(snapshot(hello("n2", 1))).sync()
 		time.Sleep(time.Hour)
 		l.wantFindings("all is well")
 
-		c.Apply(kubeovn.IPs, strings.Replace(ipamtest.KubeOVNIP("new", "default", "10.16.0.6", "n2", ""), "2023-01-08T03", "2023-01-08T04", 1))
+		c.Apply(ovn.IPs, strings.Replace(ipamtest.KubeOVNIP("new", "default", "10.16.0.6", "n2", ""), "2023-01-08T03", "2023-01-08T04", 1))
 		time.Sleep(time.Minute)
 		f := l.wantFindings("before the second pod is up", "double-allocated 10.16.0.6")[0]
 		if remedy := fmt.Sprint(f.GetRemedy()); f.GetSeverity() != pb.Finding_CRITICAL || !strings.Contains(remedy, "kubectl delete pod -n default new") || strings.Contains(remedy, "kubectl delete pod -n default pinger") {
@@ -133,14 +133,14 @@ func TestKubeOVNAllocatesAnAddressTwice(t *testing.T) {
 func TestDeletedIPObjectOfKubeOVNIsPredicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Settle: time.Second})
-		c := l.resources(&kubeovn.IPAM, kubeovn.Subnets, kubeovn.IPs)
-		c.Apply(kubeovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"))
-		c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("a", "default", "10.16.0.6", "n1", ""))
+		c := l.resources(&ovn.KubeOVN, ovn.Subnets, ovn.IPs)
+		c.Apply(ovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"))
+		c.Apply(ovn.IPs, ipamtest.KubeOVNIP("a", "default", "10.16.0.6", "n1", ""))
 		n := l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "a", "10.16.0.6", "kube-ovn"))).sync()
-		c.Remove(kubeovn.IPs, ipam.Key{Name: "a.default"})
+		c.Remove(ovn.IPs, ipam.Key{Name: "a.default"})
 		time.Sleep(time.Minute)
 		l.wantFindings("the address is free", "in-use-unallocated 10.16.0.6")
-		c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("b", "default", "10.16.0.6", "n1", ""))
+		c.Apply(ovn.IPs, ipamtest.KubeOVNIP("b", "default", "10.16.0.6", "n1", ""))
 		time.Sleep(time.Minute)
 		l.wantFindings("it is allocated to another pod", "booked-elsewhere 10.16.0.6")
 		n.send(ovnPod(3, "b", "10.16.0.6", "kube-ovn")).sync()
@@ -154,22 +154,22 @@ func TestDeletedIPObjectOfKubeOVNIsPredicted(t *testing.T) {
 func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Settle: time.Second, LeakedAfter: time.Minute})
-		c := l.resources(&kubeovn.IPAM, kubeovn.Subnets, kubeovn.IPs, kubeovn.VIPs)
-		c.Apply(kubeovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/24"))
-		c.Apply(kubeovn.Subnets, strings.Replace(ipamtest.KubeOVNSubnet("blue", "10.16.0.0/24"), "vpc: ovn-cluster", "vpc: blue", 1))
-		c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("web", "default", "10.16.0.6", "n1", ""))
-		c.Apply(kubeovn.IPs, strings.ReplaceAll(ipamtest.KubeOVNIP("tenant", "default", "10.16.0.6", "n2", ""), "subnet: ovn-default", "subnet: blue"))
-		c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("stopped", "default", "10.16.0.7", "n1", "VirtualMachine"))
-		c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("vip-user", "default", "10.16.0.8", "n1", ""))
-		c.Apply(kubeovn.VIPs, "metadata: {name: keepalived}\nspec: {subnet: ovn-default}\nstatus: {v4ip: 10.16.0.8}")
+		c := l.resources(&ovn.KubeOVN, ovn.Subnets, ovn.IPs, ovn.VIPs)
+		c.Apply(ovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/24"))
+		c.Apply(ovn.Subnets, strings.Replace(ipamtest.KubeOVNSubnet("blue", "10.16.0.0/24"), "vpc: ovn-cluster", "vpc: blue", 1))
+		c.Apply(ovn.IPs, ipamtest.KubeOVNIP("web", "default", "10.16.0.6", "n1", ""))
+		c.Apply(ovn.IPs, strings.ReplaceAll(ipamtest.KubeOVNIP("tenant", "default", "10.16.0.6", "n2", ""), "subnet: ovn-default", "subnet: blue"))
+		c.Apply(ovn.IPs, ipamtest.KubeOVNIP("stopped", "default", "10.16.0.7", "n1", "VirtualMachine"))
+		c.Apply(ovn.IPs, ipamtest.KubeOVNIP("vip-user", "default", "10.16.0.8", "n1", ""))
+		c.Apply(ovn.VIPs, "metadata: {name: keepalived}\nspec: {subnet: ovn-default}\nstatus: {v4ip: 10.16.0.8}")
 		s := l.resources(&spiderpool.IPAM, spiderpool.Pools, spiderpool.Endpoints)
 		s.Apply(spiderpool.Pools, strings.Replace(ipamtest.SpiderPool, "default/web-7d4f8", "default/under", 1))
 		s.Apply(spiderpool.Endpoints, ipamtest.SpiderEndpoint("default", "db-0", "n2", "10.6.168.102", "StatefulSet"))
 		a := l.resources(&antrea.IPAM, antrea.Pools)
 		a.Apply(antrea.Pools, strings.Replace(ipamtest.AntreaPool, "name: standalone, namespace: shop", "name: standalone, namespace: default", 1))
-		o := l.resources(&ovnkubernetes.IPAM, ovnkubernetes.Claims)
-		o.Apply(ovnkubernetes.Claims, ipamtest.IPAMClaim("default", "a.red", "red", "10.200.0.5/24", ""))
-		o.Apply(ovnkubernetes.Claims, ipamtest.IPAMClaim("default", "a.green", "green", "10.200.0.5/24", ""))
+		o := l.resources(&ovn.OVNKubernetes, ovn.Claims)
+		o.Apply(ovn.Claims, ipamtest.IPAMClaim("default", "a.red", "red", "10.200.0.5/24", ""))
+		o.Apply(ovn.Claims, ipamtest.IPAMClaim("default", "a.green", "green", "10.200.0.5/24", ""))
 		standalone := ovnPod(4, "standalone", "192.168.240.132", "antrea")
 		standalone.Namespaces[0].Workload.ContainerId = "c61f4b067978fbcc5f2197e328f8ed8319d8a4f5d19a16f4e8227c56f8b57373"
 		n := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), ovnPod(2, "web", "10.16.0.6", "kube-ovn"), ovnPod(3, "vip-user", "10.16.0.8", "kube-ovn"),
@@ -187,8 +187,8 @@ func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 			t.Errorf("got %v, want no conflict", all)
 		}
 		// The positive control.
-		o.Apply(ovnkubernetes.Claims, ipamtest.IPAMClaim("default", "b.red", "red", "10.200.0.5/24", ""))
-		c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("gone", "default", "10.16.0.9", "n1", ""))
+		o.Apply(ovn.Claims, ipamtest.IPAMClaim("default", "b.red", "red", "10.200.0.5/24", ""))
+		c.Apply(ovn.IPs, ipamtest.KubeOVNIP("gone", "default", "10.16.0.9", "n1", ""))
 		n.send(records.Merge(ovnPod(6, "thief", "10.16.0.7", "kube-ovn"), ovnPod(7, "free", "192.168.240.133", "antrea"))).sync()
 		time.Sleep(time.Hour)
 		var got []string
@@ -321,7 +321,7 @@ func TestOVNKubernetesAllocatesAnAddressTwice(t *testing.T) {
 	api.set("ADDED", apiNode("n1"))
 	annotated := func(name string) *corev1.Pod {
 		p := apiPod(name, "n1", "10.244.1.3")
-		p.Annotations = map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["10.244.1.3/24"],"gateway_ips":["10.244.1.1"]}}`}
+		p.Annotations = map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["10.244.1.3/24"],"gateway_ips":["10.244.1.1"]}}`}
 		return p
 	}
 	api.set("ADDED", annotated("old"))
@@ -343,7 +343,7 @@ func TestOVNKubernetesAllocatesAnAddressTwice(t *testing.T) {
 	next.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	api.set("ADDED", next)
 	wait.Until(t, "the second allocation to be a finding", func() bool { return len(findings()) == 1 })
-	if f := findings()[0]; f.GetKind() != verdict.FindingDoubleAllocated || f.GetPool().GetIpam() != ovnkubernetes.Name || f.GetSeverity() != pb.Finding_CRITICAL ||
+	if f := findings()[0]; f.GetKind() != verdict.FindingDoubleAllocated || f.GetPool().GetIpam() != ovn.OVNKubernetesName || f.GetSeverity() != pb.Finding_CRITICAL ||
 		!strings.Contains(fmt.Sprint(f.GetRemedy()), "kubectl delete pod -n default new") {
 		t.Errorf("got %v, want that OVN-Kubernetes has it for both, and that the pod that runs keeps it", f)
 	}

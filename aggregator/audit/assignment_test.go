@@ -7,9 +7,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/egressip"
-	"github.com/ipwitness/ipwitness/ipam/kubevip"
-	"github.com/ipwitness/ipwitness/ipam/metallb"
+	"github.com/ipwitness/ipwitness/ipam/vip"
+
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
@@ -45,80 +44,80 @@ func TestVirtualAddressesHeldElsewhere(t *testing.T) {
 		want  string // the owners of the finding; empty for none
 	}{
 		{"the kernel of the assigned node", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n1", "a")
+			w.assigned(vip.KubeVIPName, "n1", "a")
 			w.Assigned(lan[0])
 		}, ""},
 		{"the kernel of another node", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n2", "a")
+			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.Assigned(lan[0])
 		}, "n1"},
 		{"the kernels of both", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n2", "a")
+			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.Assigned(lan[0])
 			w.Assigned(lan[1])
 		}, "n1 n2"},
 		{"frames from before the hand-over", func(w *world, lan []*verdict.Interface) {
 			w.frame(lan, 0, 1, verdict.Announced)
 			w.After(time.Second)
-			w.assigned(metallb.Name, "n2", "a")
+			w.assigned(vip.MetalLBName, "n2", "a")
 		}, ""},
 		{"frames within the grace", func(w *world, lan []*verdict.Interface) {
 			c := w.frame(lan, 0, 1, verdict.Announced)
-			w.assigned(metallb.Name, "n2", "a")
+			w.assigned(vip.MetalLBName, "n2", "a")
 			w.After(9 * time.Second)
 			w.Seen(c)
 		}, ""},
 		{"frames after the grace", func(w *world, lan []*verdict.Interface) {
 			c := w.frame(lan, 0, 1, verdict.Announced)
-			w.assigned(metallb.Name, "n2", "a")
+			w.assigned(vip.MetalLBName, "n2", "a")
 			w.After(10 * time.Second)
 			w.Seen(c)
 		}, "n1"},
 		{"a speaker that only answers", func(w *world, lan []*verdict.Interface) {
-			w.assigned(egressip.Name, "n2", "a")
+			w.assigned(vip.EgressIPName, "n2", "a")
 			w.After(time.Minute)
 			w.frame(lan, 0, 1, verdict.Answered)
 		}, "n1"},
 		{"the assigned speaker only answers", func(w *world, lan []*verdict.Interface) {
-			w.assigned(metallb.Name, "n1", "a")
+			w.assigned(vip.MetalLBName, "n1", "a")
 			w.After(time.Minute)
 			w.frame(lan, 0, 1, verdict.Answered)
 		}, ""},
 		{"two objects while another speaker takes over", func(w *world, lan []*verdict.Interface) {
-			w.assigned(metallb.Name, "n1", "a")
-			w.assigned(metallb.Name, "n2", "b")
+			w.assigned(vip.MetalLBName, "n1", "a")
+			w.assigned(vip.MetalLBName, "n2", "b")
 			w.Assigned(lan[0])
 		}, ""},
 		{"the assigned node has no agent, or another name in Kubernetes", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "control-1.example.org", "a")
+			w.assigned(vip.KubeVIPName, "control-1.example.org", "a")
 			w.Uncovered = []string{"control-1.example.org"}
 			w.Assigned(lan[0])
 		}, ""},
 		{"the long name of the assigned node", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n1.example.org", "a")
+			w.assigned(vip.KubeVIPName, "n1.example.org", "a")
 			w.Assigned(lan[0])
 		}, ""},
 		{"a node that has failed", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n2", "a")
+			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.Assigned(lan[0])
 			w.Assigned(lan[1])
 			w.Node("n1").Unheard = true
 		}, ""},
 		{"a loopback device, as of kube-proxy", func(w *world, _ []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n2", "a")
+			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local}))
 		}, ""},
 		{"a device outside", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n2", "a")
+			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.After(time.Minute)
 			w.Wire(lan[1], "\x02\x00\x00\x00\x00\x99")
 		}, ""},
 		{"a pod", func(w *world, _ []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n2", "a")
+			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.Within("n1", "", "", verdicttest.Who("web"))
 		}, ""},
 		{"an API that does not respond", func(w *world, lan []*verdict.Interface) {
-			w.assigned(kubevip.Name, "n2", "a").Pool.State = ipam.Stale
+			w.assigned(vip.KubeVIPName, "n2", "a").Pool.State = ipam.Stale
 			w.Assigned(lan[0])
 		}, ""},
 	} {
@@ -157,7 +156,7 @@ func trim(s string) string {
 func TestVirtualAddressFindingOverTime(t *testing.T) {
 	w := newWorld("192.0.2.50")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")
-	al := w.assigned(kubevip.Name, "n1", "a")
+	al := w.assigned(vip.KubeVIPName, "n1", "a")
 	one := w.Assigned(lan[0])
 	var before []verdict.Finding
 	step := func(what string, want ...string) {

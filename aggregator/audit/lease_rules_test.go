@@ -9,14 +9,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 )
 
 // lan returns a world with a DHCP server on eth0 of node n1, and its pool.
 func lan() (*world, *verdict.Interface, *verdict.Pool) {
 	w := newWorld("10.9.0.15")
 	i := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", Attachment: verdict.Own, Uplink: true, Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: "node-1"})
-	p := w.Pool(dnsmasq.Name, "n1", "", "10.9.0.10-10.9.0.20")
+	p := w.Pool(dhcp.DnsmasqName, "n1", "", "10.9.0.10-10.9.0.20")
 	p.Name, p.Routed, p.Device = "p", false, "eth0"
 	return w, i, p
 }
@@ -108,7 +108,7 @@ func TestEndOfALeaseIsRemembered(t *testing.T) {
 
 // A server's reservations are outside of its ranges, too.
 func TestFullPoolOfADHCPServerIsNoFinding(t *testing.T) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: dnsmasq.Name, State: ipam.Known, Ranges: []ipam.Range{{First: netip.MustParseAddr("10.9.0.1"), Last: netip.MustParseAddr("10.9.0.1")}}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: dhcp.DnsmasqName, State: ipam.Known, Ranges: []ipam.Range{{First: netip.MustParseAddr("10.9.0.1"), Last: netip.MustParseAddr("10.9.0.1")}}}}
 	if got := audit.Pool(&verdict.Policy{}, audit.Given{Pool: p, Use: verdict.PoolUse{Size: 1, Allocated: 1}}); len(got) != 0 {
 		t.Errorf("got %+v, want none", got)
 	}

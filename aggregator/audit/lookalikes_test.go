@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
@@ -65,25 +65,25 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 		}, nil},
 		{"a pod of a VPC with the range of others", func(w *world) {
 			w.Policy.Networks = []verdict.Network{{Name: "vpc/blue", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}}
-			w.ofCluster(kubeovn.Name, "10.244.0.0/24")
-			blue := w.ofCluster(kubeovn.Name, "10.244.0.0/24")
+			w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			blue := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
 			blue.Realm, blue.Name = "vpc/blue", "blue"
 			w.allocate(blue, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)
 		}, nil},
 		{"a pod whose VPC is not known, with its allocation", func(w *world) {
-			w.ofCluster(kubeovn.Name, "10.244.0.0/24")
-			blue := w.ofCluster(kubeovn.Name, "10.244.0.0/24")
+			w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			blue := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
 			blue.Realm, blue.Name = "vpc/blue", "blue"
 			w.allocate(blue, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)
 		}, nil},
 		{"a stopped virtual machine that keeps its address", func(w *world) {
 			w.Node("n1")
-			w.allocate(w.ofCluster(kubeovn.Name, "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "vm", Kept: true}})
+			w.allocate(w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "vm", Kept: true}})
 		}, nil},
 		{"a virtual address that a pod uses as its own", func(w *world) {
-			p := w.ofCluster(kubeovn.Name, "10.244.0.0/24")
+			p := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a", Location: "1"}})
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Location: "2"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)
@@ -125,14 +125,14 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 		}, []string{verdict.FindingDoubleAllocated}},
 		{"a pod of a VPC without an allocation, in the range of others", func(w *world) {
 			w.Policy.Networks = []verdict.Network{{Name: "vpc/blue", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}}
-			w.ofCluster(kubeovn.Name, "10.244.0.0/24")
-			blue := w.ofCluster(kubeovn.Name, "10.244.0.0/24")
+			w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			blue := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
 			blue.Realm, blue.Name = "vpc/blue", "blue"
 			w.kindPod("n1", "a", "kube-ovn", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
 		{"the address of a stopped virtual machine, which Kube-OVN has given to a pod", func(w *world) {
 			w.Listed = true
-			p := w.ofCluster(kubeovn.Name, "10.244.0.0/24")
+			p := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "vm", Kept: true, Location: "1"}})
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "2"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)

@@ -16,11 +16,10 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/egressip"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
-	"github.com/ipwitness/ipwitness/ipam/kubevip"
-	"github.com/ipwitness/ipwitness/ipam/metallb"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
+	"github.com/ipwitness/ipwitness/ipam/vip"
+
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
@@ -79,7 +78,7 @@ func findings() map[string]verdict.Finding {
 	lans6 := whereaboutsPool("kube-system/blue-fd00---64", "fd00::")
 	lans6.Realm = "blue"
 	slice := whereaboutsPool("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
-	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: kubeovn.Name, Name: "ovn-default", State: ipam.Known}}
+	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: ovn.KubeOVNName, Name: "ovn-default", State: ipam.Known}}
 	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known}}
 	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
 	azureFile := &verdict.Pool{Pool: ipam.Pool{IPAM: azure.Name, Name: "/run/azure-cns/azure-endpoints.json", State: ipam.Known}, Node: w.Node("node-a")}
@@ -171,10 +170,10 @@ func findings() map[string]verdict.Finding {
 		"reused-too-soon":                              reusedAddress(find(verdict.FindingReusedTooSoon, nil, "10.244.0.5", host), holder(w, "node-b", "cart-0", "eth0"), 4*time.Second),
 		"reused-too-soon aws-vpc, at once":             reusedAddress(find(verdict.FindingReusedTooSoon, &verdict.Pool{Pool: ipam.Pool{IPAM: awsvpc.Name, Name: "/var/run/aws-node/ipam.json"}, Node: owner.Node}, "10.244.0.5", host), holder(w, "node-a", "cart-0", "eth0"), -time.Millisecond),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
-		"vip-held-elsewhere kube-vip":                  virtual(w, kubevip.Name, true, true),
-		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, kubevip.Name, true, false),
-		"vip-held-elsewhere metallb":                   virtual(w, metallb.Name, false, true),
-		"vip-held-elsewhere egressip":                  virtual(w, egressip.Name, true, false),
+		"vip-held-elsewhere kube-vip":                  virtual(w, vip.KubeVIPName, true, true),
+		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, vip.KubeVIPName, true, false),
+		"vip-held-elsewhere metallb":                   virtual(w, vip.MetalLBName, false, true),
+		"vip-held-elsewhere egressip":                  virtual(w, vip.EgressIPName, true, false),
 		"in-use-unallocated of an unknown owner":       find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
 }

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 )
 
@@ -34,7 +34,7 @@ func (r annotatedPod) Pod() podips.Pod {
 // allocatedByOVN reports whether OVN-Kubernetes has allocated the addresses in the status of a pod.
 // If the status does not have them yet, it returns them.
 func allocatedByOVN(pod *corev1.Pod, status []netip.Addr) (same bool, allocated [2]netip.Addr) {
-	all := ovnkubernetes.Addresses(pod.Annotations[ovnkubernetes.Annotation])
+	all := ovn.Addresses(pod.Annotations[ovn.Annotation])
 	if len(all) == 0 {
 		return false, allocated
 	}

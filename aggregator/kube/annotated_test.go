@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 )
 
 // ovnPod returns a pod with an address in its annotation, and in its status if it runs.
@@ -15,7 +15,7 @@ func ovnPod(name, node, ip string, runs bool) *corev1.Pod {
 	if !runs {
 		p.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	}
-	p.Annotations = map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["` + ip + `/24"],"mac_address":"0a:58:0a:f4:01:03"}}`}
+	p.Annotations = map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["` + ip + `/24"],"mac_address":"0a:58:0a:f4:01:03"}}`}
 	return p
 }
 

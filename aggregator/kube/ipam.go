@@ -9,10 +9,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/kubevip"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -63,10 +63,10 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 		}
 		all = append(all, p)
 	}
-	p, o, v := newPublisher(c, podips.Name), newPublisher(c, ovnkubernetes.Name), newPublisher(c, kubevip.Name)
+	p, o, v := newPublisher(c, podips.Name), newPublisher(c, ovn.OVNKubernetesName), newPublisher(c, vip.KubeVIPName)
 	c.addresses = podips.NewAddresses[*podRecord](p, podips.Pool, podips.Status)
-	c.annotated = podips.NewAddresses[annotatedPod](o, ovnkubernetes.DefaultNetwork, ovnkubernetes.Annotated)
-	c.kubeVIP = kubevip.NewAssignments(v)
+	c.annotated = podips.NewAddresses[annotatedPod](o, ovn.DefaultNetwork, ovn.Annotated)
+	c.kubeVIP = vip.NewAssignments(v)
 	return append(all, p, o, v)
 }
 

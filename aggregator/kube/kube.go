@@ -25,8 +25,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -121,7 +121,7 @@ type Cluster struct {
 	addresses *podips.Addresses[*podRecord]
 	// annotated has the addresses that OVN-Kubernetes has written into the annotations of pods.
 	annotated *podips.Addresses[annotatedPod]
-	kubeVIP   kubevip.Assignments
+	kubeVIP   vip.Assignments
 
 	acknowledgements acknowledgements
 

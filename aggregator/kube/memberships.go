@@ -10,7 +10,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/proto/form"
 )
 
@@ -57,7 +57,7 @@ func (p *pods) readMemberships(pod *corev1.Pod) (all []membership, unread string
 		switch provider, found := strings.CutSuffix(name, kubeOVNSwitch); {
 		case found && value != "":
 			m.kubeOVN(provider, value, pod.Annotations)
-		case name == ovnkubernetes.Annotation:
+		case name == ovn.Annotation:
 			m.ovn(name, value)
 		case name == multusStatus, name == multusStatusOld && pod.Annotations[multusStatus] == "":
 			m.multus(name, value)
@@ -145,12 +145,12 @@ func (m *memberships) ovn(name, value string) {
 	if value == "" {
 		return
 	}
-	networks, ok := ovnkubernetes.Networks(value)
+	networks, ok := ovn.Networks(value)
 	if !ok {
 		m.fail(name)
 	}
 	for key, addresses := range networks {
-		if key == ovnkubernetes.DefaultNetwork {
+		if key == ovn.DefaultNetwork {
 			if slices.ContainsFunc(addresses, func(text string) bool { _, err := netip.ParsePrefix(text); return err != nil }) {
 				m.fail(name)
 			}

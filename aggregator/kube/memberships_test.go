@@ -13,7 +13,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -78,14 +78,14 @@ func TestNetworksOfPods(t *testing.T) {
 		want        []string
 		unread      string
 	}{
-		"OVN-Kubernetes":                    {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["10.244.1.5/24","fd00:10:244::5/64"],"mac_address":"0a:58:0a:f4:01:05","gateway_ips":["10.244.1.1"],"role":"primary"}}`}},
-		"OVN-Kubernetes before version 1.0": {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/primary":{"ip_address":"10.200.0.5/24"}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}},
-		"a primary user-defined network": {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["10.244.1.5/24"],"role":"infrastructure-locked"},
+		"OVN-Kubernetes":                    {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["10.244.1.5/24","fd00:10:244::5/64"],"mac_address":"0a:58:0a:f4:01:05","gateway_ips":["10.244.1.1"],"role":"primary"}}`}},
+		"OVN-Kubernetes before version 1.0": {annotations: map[string]string{ovn.Annotation: `{"blue/primary":{"ip_address":"10.200.0.5/24"}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}},
+		"a primary user-defined network": {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["10.244.1.5/24"],"role":"infrastructure-locked"},
 			"blue/primary":{"ip_addresses":["10.200.0.5/16"],"tunnel_id":3,"role":"primary"}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}},
-		"a network that is attached twice": {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/primary/1":{"ip_addresses":["10.200.0.6/16"]}}`}, want: []string{"10.200.0.6 udn/cluster_udn_blue ovs"}},
-		"an unknown user-defined network":  {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/other":{"ip_addresses":["10.200.0.5/16"]}}`}, want: []string{"10.200.0.5  ovs"}},
-		"a definition of another plugin":   {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/bare":{"ip_addresses":["10.200.0.5/16"]}}`}, want: []string{"10.200.0.5  ovs"}},
-		"a network without addresses":      {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":null,"mac_address":""}}`}},
+		"a network that is attached twice": {annotations: map[string]string{ovn.Annotation: `{"blue/primary/1":{"ip_addresses":["10.200.0.6/16"]}}`}, want: []string{"10.200.0.6 udn/cluster_udn_blue ovs"}},
+		"an unknown user-defined network":  {annotations: map[string]string{ovn.Annotation: `{"blue/other":{"ip_addresses":["10.200.0.5/16"]}}`}, want: []string{"10.200.0.5  ovs"}},
+		"a definition of another plugin":   {annotations: map[string]string{ovn.Annotation: `{"blue/bare":{"ip_addresses":["10.200.0.5/16"]}}`}, want: []string{"10.200.0.5  ovs"}},
+		"a network without addresses":      {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":null,"mac_address":""}}`}},
 		"Kube-OVN":                         {annotations: map[string]string{"ovn.kubernetes.io/logical_switch": "ovn-default", "ovn.kubernetes.io/logical_router": "ovn-cluster", "ovn.kubernetes.io/ip_address": "10.16.0.7,fd00:10:16::7"}, want: []string{"10.16.0.7 pods ovs", "fd00:10:16::7 pods ovs"}},
 		"Kube-OVN before it has allocated": {annotations: map[string]string{"ovn.kubernetes.io/logical_switch": "ovn-default", "ovn.kubernetes.io/logical_router": "ovn-cluster"}},
 		"Kube-OVN with an address only":    {annotations: map[string]string{"ovn.kubernetes.io/ip_address": "10.16.0.7"}},
@@ -100,15 +100,15 @@ func TestNetworksOfPods(t *testing.T) {
 		"Multus before version 3.7":                {annotations: map[string]string{multusStatusOld: `[{"name":"default/wide","interface":"net1","ips":["192.168.2.1"]}]`}, want: []string{"192.168.2.1%net1 nad/default/wide"}},
 		"Multus, a definition without an IPAM":     {annotations: map[string]string{multusStatus: `[{"name":"blue/bare","interface":"net1","ips":["192.168.2.1"]}]`}, want: []string{"192.168.2.1%net1 "}},
 		"Multus, a definition that cannot be read": {annotations: map[string]string{multusStatus: `[{"name":"default/junk","interface":"net1","ips":["192.168.2.1"]}]`}, want: []string{"192.168.2.1%net1 "}},
-		"no JSON":                 {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":`}, unread: ovnkubernetes.Annotation},
+		"no JSON":                 {annotations: map[string]string{ovn.Annotation: `{"default":`}, unread: ovn.Annotation},
 		"another JSON":            {annotations: map[string]string{multusStatus: `{"name":"default/lan"}`}, unread: multusStatus},
-		"another type":            {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":"10.244.1.5"}}`}, unread: ovnkubernetes.Annotation},
-		"no prefix length":        {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["10.244.1.5"]}}`}, unread: ovnkubernetes.Annotation},
-		"no address":              {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/primary":{"ip_addresses":["\u001b[31m"]}}`}, unread: ovnkubernetes.Annotation},
-		"one address of two":      {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/primary":{"ip_addresses":["10.200.0.5/24","?"]}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}, unread: ovnkubernetes.Annotation},
-		"no name of a definition": {annotations: map[string]string{ovnkubernetes.Annotation: `{"../..":{"ip_addresses":["10.244.1.5/24"]}}`}, unread: ovnkubernetes.Annotation},
-		"too long":                {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["10.244.1.5/24"]}}` + strings.Repeat(" ", longestAnnotation)}, unread: ovnkubernetes.Annotation},
-		"an empty annotation":     {annotations: map[string]string{ovnkubernetes.Annotation: "", multusStatus: ""}},
+		"another type":            {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":"10.244.1.5"}}`}, unread: ovn.Annotation},
+		"no prefix length":        {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["10.244.1.5"]}}`}, unread: ovn.Annotation},
+		"no address":              {annotations: map[string]string{ovn.Annotation: `{"blue/primary":{"ip_addresses":["\u001b[31m"]}}`}, unread: ovn.Annotation},
+		"one address of two":      {annotations: map[string]string{ovn.Annotation: `{"blue/primary":{"ip_addresses":["10.200.0.5/24","?"]}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}, unread: ovn.Annotation},
+		"no name of a definition": {annotations: map[string]string{ovn.Annotation: `{"../..":{"ip_addresses":["10.244.1.5/24"]}}`}, unread: ovn.Annotation},
+		"too long":                {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["10.244.1.5/24"]}}` + strings.Repeat(" ", longestAnnotation)}, unread: ovn.Annotation},
+		"an empty annotation":     {annotations: map[string]string{ovn.Annotation: "", multusStatus: ""}},
 		"other annotations":       {annotations: map[string]string{"example.com/logical_switch": "x", "note": "{"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +183,7 @@ spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "`+kind+`"}}
 }
 
 func FuzzMemberships(f *testing.F) {
-	f.Add(ovnkubernetes.Annotation, `{"default":{"ip_addresses":["10.244.1.5/24"]}}`)
+	f.Add(ovn.Annotation, `{"default":{"ip_addresses":["10.244.1.5/24"]}}`)
 	f.Add(multusStatus, `[{"name":"default/lan","interface":"net1","ips":["192.168.1.202"]}]`)
 	f.Add("ovn.kubernetes.io/ip_address", "10.16.0.7,fd00::1")
 	f.Fuzz(func(t *testing.T, name, value string) {

@@ -15,11 +15,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/egressip"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
-	"github.com/ipwitness/ipwitness/ipam/kubevirt"
-	"github.com/ipwitness/ipwitness/ipam/metallb"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
+	"github.com/ipwitness/ipwitness/ipam/vip"
+
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/ipamtest"
@@ -51,12 +49,12 @@ func BenchmarkResources(b *testing.B) {
 		// service returns a Service; nil if there are none.
 		service func(i int) *corev1.Service
 	}{
-		{"kube-ovn", []ipam.Kind{kubeovn.Subnets, kubeovn.IPs, kubeovn.VIPs}, func(f *fakeAPI, p int) {
+		{"kube-ovn", []ipam.Kind{ovn.Subnets, ovn.IPs, ovn.VIPs}, func(f *fakeAPI, p int) {
 			if p == 0 {
-				f.apply(kubeovn.Subnets, "metadata: {name: ovn-default}\nspec: {cidrBlock: 10.0.0.0/8, vpc: ovn-cluster}")
+				f.apply(ovn.Subnets, "metadata: {name: ovn-default}\nspec: {cidrBlock: 10.0.0.0/8, vpc: ovn-cluster}")
 			}
 		}, func(f *fakeAPI, i int) {
-			f.apply(kubeovn.IPs, ipamtest.KubeOVNIP(pod(i), "shop", address(i), node(i), ""))
+			f.apply(ovn.IPs, ipamtest.KubeOVNIP(pod(i), "shop", address(i), node(i), ""))
 		}, nil},
 		{"spiderpool", []ipam.Kind{spiderpool.Pools, spiderpool.Endpoints}, func(f *fakeAPI, p int) {
 			f.apply(spiderpool.Pools, fmt.Sprintf("metadata: {name: pool-%d}\nspec: {ips: [%s-%s]}\nstatus: {allocatedIPs: '{%s}'}", p, address(p*inPool), address(p*inPool+inPool-1),
@@ -72,8 +70,8 @@ func BenchmarkResources(b *testing.B) {
 					return fmt.Sprintf("{ipAddress: %s, phase: Allocated, owner: {pod: {name: %s, namespace: shop, containerID: '%s'}}}", address(i), pod(i), id(i))
 				})))
 		}, nil, nil},
-		{"ovn-kubernetes", []ipam.Kind{ovnkubernetes.Claims}, nil, func(f *fakeAPI, i int) {
-			f.apply(ovnkubernetes.Claims, ipamtest.IPAMClaim("shop", fmt.Sprintf("vm-%d.blue", i), "blue", address(i)+"/8", "virt-launcher-"+pod(i)))
+		{"ovn-kubernetes", []ipam.Kind{ovn.Claims}, nil, func(f *fakeAPI, i int) {
+			f.apply(ovn.Claims, ipamtest.IPAMClaim("shop", fmt.Sprintf("vm-%d.blue", i), "blue", address(i)+"/8", "virt-launcher-"+pod(i)))
 		}, nil},
 		{"whereabouts", []ipam.Kind{whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks}, func(f *fakeAPI, p int) {
 			f.apply(whereabouts.Pools, fmt.Sprintf("metadata: {name: %s-26, namespace: kube-system}\nspec: {range: %[1]s/26, allocations: {%s}}", address(p*inPool),
@@ -110,14 +108,14 @@ func BenchmarkResources(b *testing.B) {
 			f.apply(cilium.Slices, ipamtest.CiliumEndpointSlice(fmt.Sprintf("ces-%d", p), "shop", pods...))
 		}, nil, nil},
 		{"kube-vip", nil, nil, nil, func(i int) *corev1.Service { return requested(balanced(pod(i), node(i), address(i))) }},
-		{"metallb", []ipam.Kind{metallb.Statuses}, nil, func(f *fakeAPI, i int) {
-			f.apply(metallb.Statuses, fmt.Sprintf("metadata: {namespace: metallb-system, name: l2-%05d}\nstatus: {node: %s, serviceName: %s, serviceNamespace: shop, interfaces: [{name: eth0}]}", i, node(i), pod(i)))
+		{"metallb", []ipam.Kind{vip.ServiceL2Statuses}, nil, func(f *fakeAPI, i int) {
+			f.apply(vip.ServiceL2Statuses, fmt.Sprintf("metadata: {namespace: metallb-system, name: l2-%05d}\nstatus: {node: %s, serviceName: %s, serviceNamespace: shop, interfaces: [{name: eth0}]}", i, node(i), pod(i)))
 		}, func(i int) *corev1.Service { return requested(balanced(pod(i), "", address(i))) }},
-		{"egressip", []ipam.Kind{egressip.Objects}, nil, func(f *fakeAPI, i int) {
-			f.apply(egressip.Objects, fmt.Sprintf("metadata: {name: %s}\nspec: {egressIPs: [%s]}\nstatus: {items: [{node: %s, egressIP: %[2]s}]}", pod(i), address(i), node(i)))
+		{"egressip", []ipam.Kind{vip.EgressIPs}, nil, func(f *fakeAPI, i int) {
+			f.apply(vip.EgressIPs, fmt.Sprintf("metadata: {name: %s}\nspec: {egressIPs: [%s]}\nstatus: {items: [{node: %s, egressIP: %[2]s}]}", pod(i), address(i), node(i)))
 		}, nil},
-		{"kubevirt", []ipam.Kind{kubevirt.Machines}, nil, func(f *fakeAPI, i int) {
-			f.apply(kubevirt.Machines, fmt.Sprintf("metadata: {namespace: shop, name: %s}\nstatus: {phase: Running, nodeName: %s, activePods: {6e3b2f0a-9c1d-4f7e-8a55-%012[3]x: %[2]s}}", pod(i), node(i), i))
+		{"kubevirt", []ipam.Kind{vip.Machines}, nil, func(f *fakeAPI, i int) {
+			f.apply(vip.Machines, fmt.Sprintf("metadata: {namespace: shop, name: %s}\nstatus: {phase: Running, nodeName: %s, activePods: {6e3b2f0a-9c1d-4f7e-8a55-%012[3]x: %[2]s}}", pod(i), node(i), i))
 		}, nil},
 	} {
 		b.Run(test.name, func(b *testing.B) {
@@ -173,6 +171,6 @@ func requested(s *corev1.Service) *corev1.Service {
 func machines(c *Cluster) int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	i := slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == kubevirt.Name })
+	i := slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == vip.KubeVirtName })
 	return len(c.ipams[i].objects.Resources[0].Store.(*ipam.Mirror[*ipam.Object, ipam.Machine]).Records)
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam/antrea"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
+
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/ipamtest"
@@ -20,10 +20,10 @@ func TestResourcesOfARealAPI(t *testing.T) {
 	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	l.crds("whereabouts", "kube-ovn", "spiderpool", "antrea")
-	l.custom(kubeovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"))
+	l.custom(ovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"))
 	web := ipamtest.KubeOVNIP("web", "shop", "10.16.0.5", "n1", "")
-	l.custom(kubeovn.IPs, strings.Replace(web, `  creationTimestamp: "2023-01-08T03:17:22Z"`+"\n", "", 1))
-	l.custom(kubeovn.VIPs, "metadata: {name: keepalived}\nspec: {subnet: ovn-default}\nstatus: {v4ip: 10.16.0.8}")
+	l.custom(ovn.IPs, strings.Replace(web, `  creationTimestamp: "2023-01-08T03:17:22Z"`+"\n", "", 1))
+	l.custom(ovn.VIPs, "metadata: {name: keepalived}\nspec: {subnet: ovn-default}\nstatus: {v4ip: 10.16.0.8}")
 	l.custom(spiderpool.Pools, ipamtest.SpiderPool)
 	l.custom(spiderpool.Endpoints, ipamtest.SpiderEndpoint("default", "db-0", "n2", "10.6.168.102", "StatefulSet"))
 	l.custom(antrea.Pools, ipamtest.AntreaPool)
@@ -42,8 +42,8 @@ kube-ovn ovn-default known 10.16.0.2-10.16.0.8 10.16.0.12-10.16.0.14
 	m.until("Multus without IPAMClaims is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 
 	l.crds("ovn-kubernetes")
-	l.custom(ovnkubernetes.Claims, strings.Replace(ipamtest.IPAMClaim("NAMESPACE", "db.blue", "blue", "10.200.0.5/24", "virt-launcher-db"), "NAMESPACE", l.namespace, 1))
-	l.kube("delete", kubeovn.IPs.String(), "web.shop")
+	l.custom(ovn.Claims, strings.Replace(ipamtest.IPAMClaim("NAMESPACE", "db.blue", "blue", "10.200.0.5/24", "virt-launcher-db"), "NAMESPACE", l.namespace, 1))
+	l.kube("delete", ovn.IPs.String(), "web.shop")
 	claim := "10.200.0.5 " + l.namespace + "/virt-launcher-db pod16367aacb67 at ipamclaims " + l.namespace + "/db.blue\n"
 	m.ipam.await("an address is freed, and another one is claimed", pools+"ovn-kubernetes blue known\n"+spider+keepalived+claim+rest)
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/kubevip"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 )
 
 // serviceRecord is the record of a service with addresses that move between nodes or that
@@ -64,7 +64,7 @@ func newServices(c *Cluster) services {
 // use.
 func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
 	at := ipam.Key{Namespace: service.Namespace, Name: service.Name}
-	r := &serviceRecord{namespace: at.Namespace, name: at.Name, host: ipam.Plain(service.Annotations[kubevip.HostAnnotation])}
+	r := &serviceRecord{namespace: at.Namespace, name: at.Name, host: ipam.Plain(service.Annotations[vip.HostAnnotation])}
 	add := func(text, as string) {
 		a, err := netip.ParseAddr(text)
 		a = a.Unmap()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
@@ -20,7 +20,7 @@ func TestLeasesMatchOwnersByHardwareAddress(t *testing.T) {
 		return &verdict.Claim{Kind: verdict.Announced, Interface: i, Frame: verdict.Frame{MAC: verdict.MAC(mac), Link: i.Link}}
 	}
 	const client, other = "\x02one_1", "\x02two_2"
-	al := &verdict.Allocation{Pool: &verdict.Pool{Node: n1, Pool: ipam.Pool{IPAM: dnsmasq.Name}}, Allocation: ipam.Allocation{MAC: verdict.MAC(client).String()}}
+	al := &verdict.Allocation{Pool: &verdict.Pool{Node: n1, Pool: ipam.Pool{IPAM: dhcp.DnsmasqName}}, Allocation: ipam.Allocation{MAC: verdict.MAC(client).String()}}
 	lan := &verdict.Domain{Node: n1, Name: "eth0"}
 	for _, test := range []struct {
 		name  string
@@ -49,7 +49,7 @@ func TestMachineWithALeaseIsNotTheWrongOne(t *testing.T) {
 	for name, leased := range map[string]bool{verdict.CauseStaticAddress: true, verdict.CauseExternalDevice: false} {
 		w := verdicttest.New("10.9.0.15")
 		i := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", Attachment: verdict.Own, Uplink: true, Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: "node-1"})
-		p := w.Pool(dnsmasq.Name, "n1", "", "10.9.0.10-10.9.0.20")
+		p := w.Pool(dhcp.DnsmasqName, "n1", "", "10.9.0.10-10.9.0.20")
 		p.Routed, p.Device = false, "eth0"
 		const client = "\x02one_1"
 		if leased {
@@ -68,7 +68,7 @@ func TestMachineWithALeaseIsNotTheWrongOne(t *testing.T) {
 		}
 		c := &out.Conflicts[0]
 		keep, right := c.Rightful(c.Parties())
-		if leased && (keep == nil || keep.Namespace != nil || right != verdict.RightAllocation || c.Headline.Pool.IPAM != dnsmasq.Name) {
+		if leased && (keep == nil || keep.Namespace != nil || right != verdict.RightAllocation || c.Headline.Pool.IPAM != dhcp.DnsmasqName) {
 			t.Errorf("got %+v by %v, headline %+v, want the machine by its lease", keep, right, c.Headline)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
-	"github.com/ipwitness/ipwitness/ipam/kubevip"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -46,7 +46,7 @@ func migrated(w *verdicttest.World, node string, migrating bool) {
 
 // assign has a controller assign the address to a node.
 func assign(w *verdicttest.World, node string, state ipam.State) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: kubevip.Name, Name: "addresses", State: state}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Name: "addresses", State: state}}
 	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
 		Address: w.Addr, Node: node, Purpose: "Service shop/web", Location: "services shop/web " + node,
 	}})
@@ -103,13 +103,13 @@ func TestRightfulOwner(t *testing.T) {
 		}, "web", verdict.RightOlderAssignment},
 		{"one that gets the address again after a restart", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
-			p := w.Pool(kubeovn.Name, "", "kindnet")
+			p := w.Pool(ovn.KubeOVNName, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new").Kept = true
 		}, "new", verdict.RightKept},
 		{"two that get the address again after a restart", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
-			p := w.Pool(kubeovn.Name, "", "kindnet")
+			p := w.Pool(ovn.KubeOVNName, "", "kindnet")
 			w.Books(p, "old").Kept = true
 			w.Books(p, "new").Kept = true
 		}, "old", verdict.RightOlderAssignment},

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/bolt"
-	"github.com/ipwitness/ipwitness/ipam/engine"
 )
 
 // A source reads the state files of Azure CNI (platform/os_linux.go at 0be7e3d, cns/service/main.go):
@@ -31,7 +30,7 @@ type source struct {
 	networks  map[string]string // by type of the IPAM plugin
 	ipams     []*stateFile
 	vnet, cns *stateFile
-	database  engine.Database
+	database  bolt.File
 	state     *stateFile // what the database says
 	// inDatabase is set if azure-cns keeps its state in the database.
 	inDatabase bool
@@ -56,7 +55,7 @@ func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	}
 	database := filepath.Join(state, "azure-cns.db")
 	return &source{
-		host: host, run: run, confDirs: cfg.CNIConfig, database: engine.Database{Host: host, Path: database},
+		host: host, run: run, confDirs: cfg.CNIConfig, database: bolt.File{Host: host, Path: database},
 		ipams: []*stateFile{file("azure-vnet-ipam.json", parseIPAM, vnetIPAM), file("azure-vnet-ipamv6.json", parseIPAM, vnetIPAMv6)},
 		vnet:  file("azure-vnet.json", parseVnet, cns),
 		cns:   file("azure-cns/azure-endpoints.json", parseEndpoints, cns, delegated),

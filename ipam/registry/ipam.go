@@ -10,27 +10,23 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
-	"github.com/ipwitness/ipwitness/ipam/docker"
-	"github.com/ipwitness/ipwitness/ipam/egressip"
+	"github.com/ipwitness/ipwitness/ipam/containers"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/kea"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
-	"github.com/ipwitness/ipwitness/ipam/kubevip"
-	"github.com/ipwitness/ipwitness/ipam/kubevirt"
-	"github.com/ipwitness/ipwitness/ipam/metallb"
-	"github.com/ipwitness/ipwitness/ipam/networkd"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+
+	"github.com/ipwitness/ipwitness/ipam/ovn"
+	"github.com/ipwitness/ipwitness/ipam/vip"
+
 	"github.com/ipwitness/ipwitness/ipam/podips"
-	"github.com/ipwitness/ipwitness/ipam/podman"
+
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // All has all supported IPAMs and controllers of virtual addresses, in the order of the documentation.
 var All = []*ipam.IPAM{
-	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &kubeovn.IPAM, &spiderpool.IPAM, &antrea.IPAM, &ovnkubernetes.IPAM,
-	&awsvpc.IPAM, &azure.IPAM, &dnsmasq.IPAM, &kea.IPAM, &networkd.IPAM, &docker.IPAM, &podman.IPAM, &podips.IPAM, &kubevip.IPAM, &metallb.IPAM, &egressip.IPAM, &kubevirt.IPAM,
+	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &ovn.KubeOVN, &spiderpool.IPAM, &antrea.IPAM, &ovn.OVNKubernetes,
+	&awsvpc.IPAM, &azure.IPAM, &dhcp.Dnsmasq, &dhcp.Kea, &dhcp.Networkd, &containers.Docker, &containers.Podman, &podips.IPAM, &vip.KubeVIP, &vip.MetalLB, &vip.EgressIP, &vip.KubeVirt,
 }
 
 // unknown has nothing that distinguishes it.

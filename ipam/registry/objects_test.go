@@ -8,11 +8,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/egressip"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
-	"github.com/ipwitness/ipwitness/ipam/kubevirt"
-	"github.com/ipwitness/ipwitness/ipam/metallb"
-	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
+	"github.com/ipwitness/ipwitness/ipam/vip"
+
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
@@ -41,16 +39,16 @@ var unreadable = map[ipam.Kind]struct {
 	},
 	cilium.Pools: {"metadata: {name: bad}\nspec: {ipv4: {cidrs: %s}}", "[10.9.0.0/16]", "7", "[nowhere]"},
 
-	kubeovn.Subnets: {"metadata: {name: bad}\nspec: {cidrBlock: %s}", "10.9.0.0/24", "[]", "nowhere"},
-	kubeovn.IPs:     {"metadata: {name: bad}\nspec: {podName: p, namespace: n, subnet: ovn-default, v4IpAddress: %s}", "10.16.0.7", "[]", "nowhere"},
-	kubeovn.VIPs:    {"metadata: {name: bad}\nspec: {subnet: ovn-default}\nstatus: {v4ip: %s}", "10.16.0.7", "[]", "nowhere"},
+	ovn.Subnets: {"metadata: {name: bad}\nspec: {cidrBlock: %s}", "10.9.0.0/24", "[]", "nowhere"},
+	ovn.IPs:     {"metadata: {name: bad}\nspec: {podName: p, namespace: n, subnet: ovn-default, v4IpAddress: %s}", "10.16.0.7", "[]", "nowhere"},
+	ovn.VIPs:    {"metadata: {name: bad}\nspec: {subnet: ovn-default}\nstatus: {v4ip: %s}", "10.16.0.7", "[]", "nowhere"},
 
 	spiderpool.Pools:     {"metadata: {name: bad}\nspec: {ips: %s}", "[10.9.0.1]", "7", "[nowhere]"},
 	spiderpool.Endpoints: {"metadata: {name: bad, namespace: n}\nstatus: {current: {node: n1, ips: [{ipv4: %s, ipv4Pool: v4pool}]}}", "10.6.168.101/16", "7", "nowhere"},
 
 	antrea.Pools: {"metadata: {name: bad}\nstatus: {ipAddresses: [{ipAddress: %s}]}\nspec: {ipRanges: [{cidr: 10.9.0.0/24}]}", "10.9.0.1", "7", "nowhere"},
 
-	ovnkubernetes.Claims: {"metadata: {name: bad, namespace: n}\nspec: {network: blue}\nstatus: {ips: [%s]}", "10.9.0.1/24", "7", "nowhere"},
+	ovn.Claims: {"metadata: {name: bad, namespace: n}\nspec: {network: blue}\nstatus: {ips: [%s]}", "10.9.0.1/24", "7", "nowhere"},
 
 	whereabouts.Pools:        {"metadata: {name: bad, namespace: n}\nspec: {range: %s, allocations: {}}", "10.9.0.0/24", "[]", "nowhere"},
 	whereabouts.Reservations: {"metadata: {name: 10.9.0.1, namespace: n}\nspec: {podref: %s}", "n/p", "[]", ""},
@@ -59,9 +57,9 @@ var unreadable = map[ipam.Kind]struct {
 		`'{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "nowhere"}}'`,
 	},
 
-	egressip.Objects:  {"metadata: {name: bad}\nstatus: {items: [{node: n1, egressIP: %s}]}", "10.9.0.1", "7", "nowhere"},
-	metallb.Statuses:  {"metadata: {name: bad, namespace: n}\nstatus: {node: %s, serviceName: s, serviceNamespace: n}", "n1", "[]", ""},
-	kubevirt.Machines: {"metadata: {name: bad, namespace: n}\nstatus: {nodeName: %s}", "n1", "[]", ""},
+	vip.EgressIPs:         {"metadata: {name: bad}\nstatus: {items: [{node: n1, egressIP: %s}]}", "10.9.0.1", "7", "nowhere"},
+	vip.ServiceL2Statuses: {"metadata: {name: bad, namespace: n}\nstatus: {node: %s, serviceName: s, serviceNamespace: n}", "n1", "[]", ""},
+	vip.Machines:          {"metadata: {name: bad, namespace: n}\nstatus: {nodeName: %s}", "n1", "[]", ""},
 }
 
 // An object of any kind in an unexpected format is a problem of its own: one pool has it, and all others
@@ -88,7 +86,7 @@ func TestObjectsInAnUnexpectedFormatAreProblems(t *testing.T) {
 				c := ipamtest.New(t, m, kinds...)
 				for k, text := range map[ipam.Kind]string{
 					calico.Pools: ipamtest.CalicoPool, cilium.Nodes: ipamtest.CiliumNode("n1", "172.18.0.1", "10.0.0.0/24", "10.0.0.1", ""),
-					kubeovn.Subnets: ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"), spiderpool.Pools: ipamtest.SpiderPool, antrea.Pools: ipamtest.AntreaPool,
+					ovn.Subnets: ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"), spiderpool.Pools: ipamtest.SpiderPool, antrea.Pools: ipamtest.AntreaPool,
 					whereabouts.Pools: ipamtest.WhereaboutsPool,
 				} {
 					if k.Group == kinds[0].Group {

@@ -14,12 +14,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam/awsvpc"
 	"github.com/ipwitness/ipwitness/ipam/azure"
-	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
-	"github.com/ipwitness/ipwitness/ipam/docker"
+	"github.com/ipwitness/ipwitness/ipam/containers"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/kea"
-	"github.com/ipwitness/ipwitness/ipam/networkd"
-	"github.com/ipwitness/ipwitness/ipam/podman"
+
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -70,14 +68,14 @@ var writers = map[string]func(h *netlab.Host, n int) error{
 		}
 		return ipamtest.WriteAzure(h.Path("/run/azure-cns/azure-endpoints.json"), ipamtest.AzureEndpoints(pods...))
 	},
-	dnsmasq.Name: func(h *netlab.Host, n int) error {
+	dhcp.DnsmasqName: func(h *netlab.Host, n int) error {
 		var b strings.Builder
 		for i := range n {
 			fmt.Fprintf(&b, "%d %s %s %s *\n", time.Now().Add(time.Hour).Unix(), clientOf(i), allocated(i), podOf(i))
 		}
 		return errors.Join(bridge(h), ipamtest.WriteAzure(h.Path("/var/lib/misc/dnsmasq.leases"), []byte(b.String())))
 	},
-	kea.Name: func(h *netlab.Host, n int) error {
+	dhcp.KeaName: func(h *netlab.Host, n int) error {
 		var b strings.Builder
 		b.WriteString("address,hwaddr,client_id,valid_lifetime,expire,subnet_id,fqdn_fwd,fqdn_rev,hostname,state,user_context\n")
 		for i := range n {
@@ -85,7 +83,7 @@ var writers = map[string]func(h *netlab.Host, n int) error{
 		}
 		return errors.Join(bridge(h), ipamtest.WriteAzure(h.Path("/var/lib/kea/kea-leases4.csv"), []byte(b.String())))
 	},
-	docker.Name: func(h *netlab.Host, n int) error {
+	containers.DockerName: func(h *netlab.Host, n int) error {
 		keys := ipamtest.Bucket{}
 		put := func(key, record string) {
 			keys["docker/network/v1.0/"+key+"/"] = "\x07\x00\x00\x00\x00\x00\x00\x00" + record
@@ -99,7 +97,7 @@ var writers = map[string]func(h *netlab.Host, n int) error{
 		}
 		return ipamtest.WriteBolt(h.Path("/var/lib/docker/network/files/local-kv.db"), ipamtest.Bucket{"libnetwork": keys}, time.Now())
 	},
-	podman.Name: func(h *netlab.Host, n int) error {
+	containers.PodmanName: func(h *netlab.Host, n int) error {
 		ids, subnet := ipamtest.Bucket{}, ipamtest.Bucket{}
 		for i := range n {
 			ids[containerOf(i)] = `["` + allocated(i).String() + `"]`
@@ -130,7 +128,7 @@ func sourceRows(ctx context.Context, bin string) ([]row, error) {
 		return rows, err
 	}
 	for _, m := range registry.All {
-		if m.Files == nil || m.Name == networkd.Name { // a node has one lease for each of its links
+		if m.Files == nil || m.Name == dhcp.NetworkdName { // a node has one lease for each of its links
 			continue
 		}
 		if writers[m.Name] == nil {

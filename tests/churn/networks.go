@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/ipamtest"
@@ -91,13 +91,13 @@ var Networks = []Network{
 		},
 	},
 	{
-		IPAM: &kubeovn.IPAM, Kinds: []ipam.Kind{kubeovn.Subnets, kubeovn.IPs}, Name: "kube-ovn", Prefix: "10.16.0.",
-		Begin: func(o Objects) { o.Apply(kubeovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/24")) },
+		IPAM: &ovn.KubeOVN, Kinds: []ipam.Kind{ovn.Subnets, ovn.IPs}, Name: "kube-ovn", Prefix: "10.16.0.",
+		Begin: func(o Objects) { o.Apply(ovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/24")) },
 		Write: func(o Objects, _ map[int]Pod, n int, pod Pod, freed bool) {
 			if freed {
-				o.Remove(kubeovn.IPs, ipam.Key{Name: pod.Name + ".default"})
+				o.Remove(ovn.IPs, ipam.Key{Name: pod.Name + ".default"})
 			} else {
-				o.Apply(kubeovn.IPs, ipamtest.KubeOVNIP(pod.Name, "default", fmt.Sprint("10.16.0.", n), "node1", ""))
+				o.Apply(ovn.IPs, ipamtest.KubeOVNIP(pod.Name, "default", fmt.Sprint("10.16.0.", n), "node1", ""))
 			}
 		},
 	},

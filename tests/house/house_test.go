@@ -40,8 +40,8 @@ var floors = []string{
 
 	"ipam/registry",
 	"ipam/*", // the IPAMs, which do not know each other
-	"ipam/engine ipam/lease",
-	"ipam ipam/bolt proto/form",
+	"ipam/bolt",
+	"ipam proto/form",
 	"ipam/advice",
 
 	"bpf proto/ipwitness/v1",

@@ -4,14 +4,13 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/docker"
-	"github.com/ipwitness/ipwitness/ipam/podman"
+	"github.com/ipwitness/ipwitness/ipam/containers"
 )
 
 // dockerBridge and podmanLAN are networks of docker and podman.
 const (
-	dockerBridge = docker.Name + ":bridge"
-	podmanLAN    = podman.Name + ":lan"
+	dockerBridge = containers.DockerName + ":bridge"
+	podmanLAN    = containers.PodmanName + ":lan"
 )
 
 // Contained returns the workload of a container of an engine.
@@ -56,9 +55,9 @@ var ofEngines = []Situation{
 	{
 		Name: "docker lost the record of the first container", Cause: lost, Addr: "172.17.0.3",
 		Build: func(w *World) {
-			w.Within("n1", "docker0", dockerBridge, Contained(docker.Name, "db")).AssignedAt = Start
-			w.Within("n1", "docker0", dockerBridge, Contained(docker.Name, "web")).AssignedAt = Start.Add(time.Minute)
-			w.Books(w.Pool(docker.Name, "n1", dockerBridge, "172.17.0.1-172.17.255.254"), "web")
+			w.Within("n1", "docker0", dockerBridge, Contained(containers.DockerName, "db")).AssignedAt = Start
+			w.Within("n1", "docker0", dockerBridge, Contained(containers.DockerName, "web")).AssignedAt = Start.Add(time.Minute)
+			w.Books(w.Pool(containers.DockerName, "n1", dockerBridge, "172.17.0.1-172.17.255.254"), "web")
 		},
 		Facts: []string{
 			"given-by-network owners=db network=docker:bridge",
@@ -73,9 +72,9 @@ var ofEngines = []Situation{
 	{
 		Name: "a container with the address that docker has given another one", Cause: static, Addr: "172.17.0.3",
 		Build: func(w *World) {
-			w.Within("n1", "docker0", dockerBridge, Contained(docker.Name, "db")).AssignedAt = Start
-			w.Within("n1", "docker0", "", Contained(docker.Name, "web")).AssignedAt = Start.Add(time.Minute)
-			w.Books(w.Pool(docker.Name, "n1", dockerBridge, "172.17.0.1-172.17.255.254"), "db")
+			w.Within("n1", "docker0", dockerBridge, Contained(containers.DockerName, "db")).AssignedAt = Start
+			w.Within("n1", "docker0", "", Contained(containers.DockerName, "web")).AssignedAt = Start.Add(time.Minute)
+			w.Books(w.Pool(containers.DockerName, "n1", dockerBridge, "172.17.0.1-172.17.255.254"), "db")
 		},
 		Facts: []string{
 			"given-by-network owners=db network=docker:bridge",
@@ -89,9 +88,9 @@ var ofEngines = []Situation{
 	{
 		Name: "an older container with the address that podman has given another one", Cause: unknown, Addr: "192.168.50.2",
 		Build: func(w *World) {
-			w.Within("n1", "podman1", "", Contained(podman.Name, "old")).AssignedAt = Start
-			w.Within("n1", "podman1", podmanLAN, Contained(podman.Name, "new")).AssignedAt = Start.Add(time.Minute)
-			w.Books(w.Pool(podman.Name, "n1", podmanLAN, "192.168.50.1-192.168.50.254"), "new")
+			w.Within("n1", "podman1", "", Contained(containers.PodmanName, "old")).AssignedAt = Start
+			w.Within("n1", "podman1", podmanLAN, Contained(containers.PodmanName, "new")).AssignedAt = Start.Add(time.Minute)
+			w.Books(w.Pool(containers.PodmanName, "n1", podmanLAN, "192.168.50.1-192.168.50.254"), "new")
 		},
 		RuledOut: []string{
 			"ipam-state-lost: given-once owners=new pool=podman|n1|podman:lan",

@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/kubeovn"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -142,8 +142,8 @@ var ofRecords = []Situation{
 		Name: "IPAM has it for both, but one of the pools is another tenant's", Cause: unknown,
 		Build: func(w *World) {
 			Twins(w)
-			w.Books(w.Pool(kubeovn.Name, "", "kindnet"), "old")
-			other := w.Pool(kubeovn.Name, "", "other")
+			w.Books(w.Pool(ovn.KubeOVNName, "", "kindnet"), "old")
+			other := w.Pool(ovn.KubeOVNName, "", "other")
 			other.Realm = "vpc/blue"
 			w.Books(other, "new")
 		},

@@ -1,0 +1,137 @@
+package containers
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+const (
+	// configName is the file with the configuration and the state of a container.
+	configName = "config.v2.json"
+	// maxDockerConfig limits the size of a file. A usual one has a few kilobytes.
+	maxDockerConfig = 4 << 20
+	// maxDockerContainers limits the containers that are read, running or not.
+	maxDockerContainers = 4096
+)
+
+// dockerContainer is the part of config.v2.json that is used (container.Container in
+// container/container.go of moby v20.10, network.Settings in daemon/network/settings.go).
+type dockerContainer struct {
+	ID, Name        string
+	State           struct{ Running bool }
+	NetworkSettings struct {
+		SandboxKey string
+		Networks   map[string]*struct{ IPAddress, GlobalIPv6Address string }
+	}
+}
+
+// parseContainer parses config.v2.json. It returns nil for a container that does not run.
+func parseContainer(data []byte, clean func(string) string) (*ipam.Container, error) {
+	var c dockerContainer
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, fmt.Errorf("parse JSON: %w", err)
+	}
+	if !c.State.Running || c.ID == "" || len(c.ID) > ipam.MaxText || len(c.Name) > ipam.MaxText {
+		return nil, nil
+	}
+	found := &ipam.Container{Engine: DockerName, ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Given: map[netip.Addr]string{}}
+	if c.NetworkSettings.SandboxKey != "" {
+		found.Netns = clean(c.NetworkSettings.SandboxKey)
+	}
+	for name, e := range c.NetworkSettings.Networks {
+		if e == nil || len(name) > maxDockerName {
+			continue
+		}
+		for _, text := range []string{e.IPAddress, e.GlobalIPv6Address} {
+			if a, err := netip.ParseAddr(text); err == nil {
+				found.Given[a] = ipam.EngineNetwork(DockerName, name)
+			}
+		}
+	}
+	return found, nil
+}
+
+// dockerContainers are the containers of docker.
+type dockerContainers struct {
+	host   ipam.Host
+	dir    string
+	known  map[string]dockerVersion // by directory
+	faults int                      // files that cannot be read
+	fault  error                    // of one of them
+}
+
+// dockerVersion is a version of a file with the container that it describes; nil if it does not run.
+type dockerVersion struct {
+	info os.FileInfo
+	*ipam.Container
+}
+
+// read reads the configurations that have changed. They are not watched, because their directories
+// have the logs of the containers, too, so that each line of a log would be an event.
+func (c *dockerContainers) read() {
+	c.faults, c.fault = 0, nil
+	dir, _, err := c.host.OpenDir(c.dir)
+	if err != nil {
+		c.known = map[string]dockerVersion{}
+		if !os.IsNotExist(err) {
+			c.faults, c.fault = 1, err
+		}
+		return
+	}
+	defer func() { _ = dir.Close() }()
+	names, _ := dir.Readdirnames(maxDockerContainers)
+	next := make(map[string]dockerVersion, len(names))
+	for _, name := range names {
+		path := filepath.Join(c.dir, name, configName)
+		info, err := os.Lstat(path)
+		if err != nil {
+			continue // it is being created or removed
+		}
+		had, ok := c.known[name]
+		if ok && os.SameFile(info, had.info) && info.Size() == had.info.Size() && info.ModTime().Equal(had.info.ModTime()) {
+			next[name] = had
+			continue
+		}
+		data, _, err := c.host.ReadFile(path, false, maxDockerConfig)
+		var found *ipam.Container
+		if err == nil {
+			found, err = parseContainer(data, ipam.CleanPath)
+		}
+		switch {
+		case err == nil:
+			next[name] = dockerVersion{info, keep(had.Container, found)}
+		case !os.IsNotExist(err):
+			c.faults, c.fault = c.faults+1, err
+			if ok {
+				next[name] = dockerVersion{nil, had.Container} // read it again, and keep what is known until then
+			}
+		}
+	}
+	c.known = next
+}
+
+// keep returns the previous record of a container if nothing has changed.
+func keep(had, found *ipam.Container) *ipam.Container {
+	if had != nil && found != nil && had.Name == found.Name && had.Netns == found.Netns && maps.Equal(had.Given, found.Given) {
+		return had
+	}
+	return found
+}
+
+// list returns the containers that run.
+func (c *dockerContainers) list() (all []*ipam.Container) {
+	for _, name := range slices.Sorted(maps.Keys(c.known)) {
+		if v := c.known[name]; v.Container != nil {
+			all = append(all, v.Container)
+		}
+	}
+	return all
+}

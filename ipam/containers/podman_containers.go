@@ -1,0 +1,157 @@
+package containers
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+const (
+	// suffix ends the directory of the containers in the storage: overlay-containers.
+	suffix = "-containers"
+	// listName is the list of the containers in that directory.
+	listName = "containers.json"
+	// maxListSize limits the size of the list. A container has less than a kilobyte in it.
+	maxListSize = 16 << 20
+	// maxPodmanContainers limits the containers that are read, running or not.
+	maxPodmanContainers = 4096
+)
+
+// entry is a container in the list (Container in containers.go of containers/storage v1.43).
+type entry struct {
+	ID    string   `json:"id"`
+	Names []string `json:"names"`
+}
+
+// spec is the part of a container's userdata/config.json that is used (runtime-spec v1.0). CRI-O has
+// containers in the same storage.
+type spec struct {
+	Annotations map[string]string `json:"annotations"`
+	Linux       struct {
+		Namespaces []struct {
+			Type string `json:"type"`
+			Path string `json:"path"`
+		} `json:"namespaces"`
+	} `json:"linux"`
+}
+
+// netns returns the path of the network namespace that podman has created for a container; empty if
+// there is none.
+func (s *spec) netns() string {
+	if s.Annotations["io.container.manager"] != "libpod" {
+		return ""
+	}
+	for _, n := range s.Linux.Namespaces {
+		if n.Type == "network" {
+			return n.Path
+		}
+	}
+	return ""
+}
+
+// podmanContainers are the containers of podman.
+type podmanContainers struct {
+	host    ipam.Host
+	storage string
+	dirs    []string                   // directories of the containers
+	known   map[string]podmanContainer // by ID
+	found   []*ipam.Container
+}
+
+// podmanContainer is a container with the version of the file that has its namespace.
+type podmanContainer struct {
+	name, netns string
+	info        os.FileInfo
+}
+
+// find looks for the directories of the containers.
+func (c *podmanContainers) find() {
+	c.dirs = nil
+	d, _, err := c.host.OpenDir(c.storage)
+	if err != nil {
+		return
+	}
+	defer func() { _ = d.Close() }()
+	names, _ := d.Readdirnames(maxPodmanContainers)
+	for _, name := range names {
+		if strings.HasSuffix(name, suffix) {
+			c.dirs = append(c.dirs, filepath.Join(c.storage, name))
+		}
+	}
+	slices.Sort(c.dirs)
+}
+
+// read reads what has changed.
+func (c *podmanContainers) read() error {
+	next := map[string]podmanContainer{}
+	for _, dir := range c.dirs {
+		data, _, err := c.host.ReadFile(filepath.Join(dir, listName), false, maxListSize)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		var list []entry
+		if err == nil {
+			err = json.Unmarshal(data, &list)
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", filepath.Join(dir, listName), err)
+		}
+		for _, e := range list[:min(len(list), maxPodmanContainers)] {
+			if e.ID == "" || len(e.ID) > ipam.MaxText || len(e.Names) == 0 || len(e.Names[0]) > ipam.MaxText {
+				continue
+			}
+			n := c.known[e.ID]
+			n.name = e.Names[0]
+			n.read(c.host, filepath.Join(dir, e.ID, "userdata", "config.json"))
+			next[e.ID] = n
+		}
+	}
+	c.known = next
+	return nil
+}
+
+// read reads the path of the container's network namespace if the file has changed. Before the first
+// start of a container, there is no file.
+func (n *podmanContainer) read(host ipam.Host, path string) {
+	info, err := os.Lstat(path)
+	if err != nil || n.info != nil && os.SameFile(info, n.info) && info.Size() == n.info.Size() && info.ModTime().Equal(n.info.ModTime()) {
+		return
+	}
+	data, _, err := host.ReadFile(path, false, maxPodmanConfig)
+	var s spec
+	if err == nil && json.Unmarshal(data, &s) == nil {
+		n.info, n.netns = info, ""
+		if p := s.netns(); p != "" {
+			n.netns = ipam.CleanPath(p)
+		}
+	}
+}
+
+// give records the addresses of containers. Of the containers of a pod, which share a namespace, the one
+// with addresses names it.
+func (c *podmanContainers) give(given map[string]map[netip.Addr]string) {
+	byNetns := map[string]*ipam.Container{}
+	for _, id := range slices.Sorted(maps.Keys(c.known)) {
+		n := c.known[id]
+		if had := byNetns[n.netns]; n.netns != "" && (had == nil || len(had.Given) == 0) {
+			byNetns[n.netns] = &ipam.Container{Engine: PodmanName, ID: id, Name: n.name, Netns: n.netns, Given: given[id]}
+		}
+	}
+	for _, had := range c.found {
+		if now := byNetns[had.Netns]; now != nil && now.ID == had.ID && now.Name == had.Name && maps.Equal(now.Given, had.Given) {
+			byNetns[had.Netns] = had
+		}
+	}
+	c.found = nil
+	for _, netns := range slices.Sorted(maps.Keys(byNetns)) {
+		c.found = append(c.found, byNetns[netns])
+	}
+}

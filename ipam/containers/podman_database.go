@@ -1,0 +1,140 @@
+package containers
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/bolt"
+)
+
+// podman keeps the addresses that it has given in ipam.db (libnetwork/netavark/ipam.go of
+// containers/common at 4650944): a bucket for each network, with a bucket for each subnet, which has
+// the ID of the container for each address.
+
+const (
+	// maxPodmanNetworks and maxRecords limit what is kept of a database.
+	maxPodmanNetworks, maxPodmanRecords = 1024, 65536
+	// maxPodmanName limits the name of a network, and is less than ipam.MaxText.
+	maxPodmanName = 200
+	// maxPodmanConfig limits the size of a configuration.
+	maxPodmanConfig = 4 << 20
+	// defaultNetwork is the network that needs no configuration, and defaultBridge is its bridge.
+	defaultNetwork, defaultBridge = "podman", "podman0"
+)
+
+// podmanNetwork is the configuration of a network (Network in libnetwork/types/network.go).
+type podmanNetwork struct {
+	Name      string `json:"name"`
+	Driver    string `json:"driver"`
+	Interface string `json:"network_interface"`
+	Subnets   []struct {
+		Subnet     netip.Prefix `json:"subnet"`
+		Gateway    netip.Addr   `json:"gateway"`
+		LeaseRange *struct {
+			Start netip.Addr `json:"start_ip"`
+			End   netip.Addr `json:"end_ip"`
+		} `json:"lease_range"`
+	} `json:"subnets"`
+	Internal bool              `json:"internal"`
+	IPAM     map[string]string `json:"ipam_options"`
+}
+
+// configs returns the configurations of networks in a directory, by name.
+func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
+	found := map[string]*podmanNetwork{}
+	d, _, err := host.OpenDir(dir)
+	if err != nil {
+		return found
+	}
+	defer func() { _ = d.Close() }()
+	names, _ := d.Readdirnames(maxPodmanNetworks)
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".json") {
+			continue
+		}
+		data, _, err := host.ReadFile(filepath.Join(dir, name), true, maxPodmanConfig)
+		var n podmanNetwork
+		if err == nil && json.Unmarshal(data, &n) == nil && n.Name != "" {
+			found[n.Name] = &n
+		}
+	}
+	return found
+}
+
+// parsePodman parses the database. known are the configurations of networks.
+func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []Network, err error) {
+	records := 0
+	err = db.Root().Each(func(key, _ []byte, b *bolt.Bucket) error {
+		name := string(key)
+		if b == nil || name == "" || len(name) > maxPodmanName {
+			return nil
+		}
+		if len(all) == maxPodmanNetworks {
+			return fmt.Errorf("it has more than %d networks", maxPodmanNetworks)
+		}
+		n := Network{Pool: ipam.Pool{Name: name}, Allocations: map[netip.Addr]ipam.Allocation{}}
+		var subnets []netip.Prefix
+		if err := b.Each(func(key, _ []byte, addrs *bolt.Bucket) error {
+			subnet, err := netip.ParsePrefix(string(key))
+			if addrs == nil || err != nil {
+				return nil // the bucket of the containers
+			}
+			subnets = append(subnets, subnet)
+			return addrs.Each(func(key, id []byte, _ *bolt.Bucket) error {
+				a, ok := netip.AddrFromSlice(key)
+				if !ok {
+					return nil // the last address
+				}
+				if records++; records > maxPodmanRecords {
+					return fmt.Errorf("it has more than %d addresses", maxPodmanRecords)
+				}
+				a = a.Unmap()
+				n.Allocations[a] = ipam.Allocation{Address: a, ContainerID: string(id[:min(len(id), ipam.MaxText)])}
+				return nil
+			})
+		}); err != nil {
+			return err
+		}
+		describe(&n, known[name], subnets)
+		all = append(all, n)
+		return nil
+	})
+	return all, err
+}
+
+// describe adds the ranges of a network, and how its interfaces are connected. c is its configuration,
+// and subnets those in the database.
+func describe(n *Network, c *podmanNetwork, subnets []netip.Prefix) {
+	switch {
+	case c == nil && n.Name == defaultNetwork:
+		n.Wiring = ipam.Wiring{Plugin: "bridge", Device: defaultBridge, Routed: true}
+		for _, s := range subnets {
+			n.Ranges = append(n.Ranges, Subnet(s, s))
+			n.Gateways = append(n.Gateways, s.Masked().Addr().Next())
+		}
+	case c != nil:
+		n.Wiring = ipam.Wiring{Plugin: c.Driver, Device: c.Interface, Routed: c.Driver == "bridge" && !c.Internal}
+		for _, s := range c.Subnets {
+			if !s.Subnet.IsValid() {
+				continue
+			}
+			r := Subnet(s.Subnet, s.Subnet)
+			if l := s.LeaseRange; l != nil && l.Start.IsValid() {
+				r.First = l.Start
+			}
+			if l := s.LeaseRange; l != nil && l.End.IsValid() {
+				r.Last = l.End
+			}
+			n.Ranges = append(n.Ranges, r)
+			if s.Gateway.IsValid() {
+				n.Gateways = append(n.Gateways, s.Gateway)
+			}
+		}
+	}
+	slices.SortFunc(n.Ranges, func(a, b ipam.Range) int { return a.First.Compare(b.First) })
+}

@@ -1,0 +1,249 @@
+package dhcp
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
+)
+
+// start is the time at the start of a test, and later is after it.
+var start = time.Unix(1_700_000_000, 0)
+
+const later = "1700003600"
+
+// lab is a source of a directory of its own, and the allocations that it has published.
+type lab struct {
+	*testing.T
+	root        string
+	host        ipamtest.Host
+	source      ipam.FileSource
+	now         time.Time
+	allocations map[string]map[netip.Addr]string // "MAC HOSTNAME", by pool
+}
+
+func newLab(t *testing.T) *lab {
+	l := &lab{T: t, root: t.TempDir(), host: ipamtest.NewHost(), now: start, allocations: map[string]map[netip.Addr]string{}}
+	l.host.Interfaces = []ipam.Device{
+		{Index: 1, Name: "lo"},
+		{Index: 2, Name: "br0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd00:9::1/64")}},
+		{Index: 3, Name: "virbr0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.168.122.1/24")}},
+	}
+	l.source = newDnsmasq(l.host, ipam.FilesConfig{Dirs: []string{l.root}})
+	return l
+}
+
+func (l *lab) write(path, content string) {
+	l.Helper()
+	path = l.root + path
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		l.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// look lets the source look at everything, after some time.
+func (l *lab) look(after time.Duration) (again bool) {
+	l.Helper()
+	l.now = l.now.Add(after)
+	l.source.Find(l.now)
+	again = l.source.Read(ipam.FileRead{Now: l.now, All: true})
+	live := map[string]bool{}
+	for _, p := range l.source.Pools() {
+		name := strings.TrimPrefix(p.Name, l.root)
+		live[name] = true
+		if l.allocations[name] == nil {
+			l.allocations[name] = map[netip.Addr]string{}
+		}
+		for a, al := range p.Changes {
+			if al == nil {
+				delete(l.allocations[name], a)
+			} else {
+				l.allocations[name][a] = strings.TrimSpace(al.MAC + " " + al.Hostname)
+			}
+		}
+		clear(p.Changes)
+	}
+	maps.DeleteFunc(l.allocations, func(name string, _ map[netip.Addr]string) bool { return !live[name] })
+	return again
+}
+
+// pool returns a pool by its name.
+func (l *lab) pool(name string) *ipam.FilePool {
+	l.Helper()
+	all := l.source.Pools()
+	i := slices.IndexFunc(all, func(p *ipam.FilePool) bool { return p.Name == l.root+name })
+	if i < 0 {
+		l.Fatalf("there is no pool %s", name)
+	}
+	return all[i]
+}
+
+// want compares the allocations of a pool, each given as "ADDRESS MAC HOSTNAME".
+func (l *lab) want(pool string, want ...string) {
+	l.Helper()
+	var got []string
+	for a, text := range l.allocations[pool] {
+		got = append(got, strings.TrimSpace(a.String()+" "+text))
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		l.Errorf("got %q in %s, want %q", got, pool, want)
+	}
+}
+
+const (
+	misc = "/var/lib/misc/dnsmasq.leases"
+	one  = later + " 02:00:00:00:00:01 10.9.0.11 web 01:02:00:00:00:00:01\n"
+	two  = later + " 02:00:00:00:00:02 10.9.0.12 * *\n"
+)
+
+func TestLeasesAreRead(t *testing.T) {
+	l := newLab(t)
+	l.write("/etc/dnsmasq.conf", "# dhcp-range=10.9.0.2,10.9.0.3\ndhcp-range=set:lan,10.9.0.10,10.9.0.99,255.255.255.0,12h\ndhcp-range=::100,::1ff,constructor:br0\n")
+	l.write("/etc/dnsmasq.d/more", "dhcp-host=02:00:00:00:00:0A,set:x,10.9.0.200,printer,12h\ndhcp-host=id:01:02,10.9.0.201\ndhcp-host=02:00:00:00:00:0b,02:00:00:00:00:0c,10.9.0.202\ndhcp-host=02:00:00:00:00:0d,ignore\n")
+	l.write(misc, "0 06-02:00:00:00:00:03 10.9.0.13 forever *\n1699999999 02:00:00:00:00:04 10.9.0.14 late *\n"+one+two+
+		later+" 02:00:00:00:00:05 172.16.0.9 relayed *\nduid 00:01:00:01\n"+later+" 1234 fd00:9::17 six 00:02\n"+later+" 02:00:00:00:00:06 10.9.0.15 half")
+	l.look(0)
+	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web", "10.9.0.12 02:00:00:00:00:02", "10.9.0.13 02:00:00:00:00:03 forever",
+		"10.9.0.200 02:00:00:00:00:0a printer", "10.9.0.201", "10.9.0.202", "fd00:9::17 six")
+	l.want(misc, "172.16.0.9 02:00:00:00:00:05 relayed")
+	p := l.pool(misc + "#br0")
+	if got := fmt.Sprint(p.Ranges); got != "[10.9.0.10-10.9.0.99 10.9.0.200-10.9.0.202]" || p.Device != "br0" || p.State != ipam.Known || p.Problem != "" {
+		t.Errorf("got ranges %s of device %q in state %d (%s)", got, p.Device, p.State, p.Problem)
+	}
+	if got := Path(&p.Pool); got != l.root+misc {
+		t.Errorf("got lease file %s", got)
+	}
+	// They end by the clock, as they do for dnsmasq.
+	l.look(2 * time.Hour)
+	l.want(misc+"#br0", "10.9.0.13 02:00:00:00:00:03 forever", "10.9.0.200 02:00:00:00:00:0a printer", "10.9.0.201", "10.9.0.202")
+}
+
+func TestFileThatIsBeingWrittenLosesNothing(t *testing.T) {
+	l := newLab(t)
+	l.write(misc, one+two)
+	l.look(0)
+	for _, half := range []string{"", one, one + two[:20]} {
+		l.write(misc, half)
+		if !l.look(0) {
+			t.Errorf("got that all is read after %q, want to be called again", half)
+		}
+		l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web", "10.9.0.12 02:00:00:00:00:02")
+		l.write(misc, one+two)
+		if l.look(0) {
+			t.Error("got that something is missing, want nothing")
+		}
+	}
+	l.write(misc, one)
+	l.look(0)
+	if l.look(ipam.Settled) {
+		t.Error("got that something is missing after a second, want it gone")
+	}
+	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
+}
+
+func TestBadFilesAreProblemsOfTheirPools(t *testing.T) {
+	l := newLab(t)
+	l.write(misc, one+"nonsense\n")
+	l.write("/var/lib/libvirt/dnsmasq/virbr0.status", `{"newer": true}`)
+	l.look(0)
+	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
+	if p := l.pool(misc + "#br0"); p.State != ipam.Known || !strings.Contains(p.Problem, "nonsense") {
+		t.Errorf("got state %d (%s), want a problem with the line", p.State, p.Problem)
+	}
+	if p := l.pool("/var/lib/libvirt/dnsmasq/virbr0.status"); p.State != ipam.Unreadable || len(l.source.Problems()) != 1 {
+		t.Errorf("got state %d, problems %q, want it unreadable", p.State, l.source.Problems())
+	}
+	l.write("/var/lib/libvirt/dnsmasq/virbr0.status", "[]")
+	l.write(misc, one)
+	l.look(0)
+	if got := l.source.Problems(); len(got) != 0 {
+		t.Errorf("got problems %q, want none", got)
+	}
+
+	// dnsmasq has the leases of a file that is removed in its memory.
+	if err := os.Remove(l.root + misc); err != nil {
+		t.Fatal(err)
+	}
+	if !l.look(0) {
+		t.Error("got that all is read, want to be called again")
+	}
+	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
+	l.look(ipam.Settled)
+	if p := l.pool(misc + "#br0"); p.State != ipam.Unreadable || !strings.Contains(p.Problem, "removed") {
+		t.Errorf("got state %d (%s), want it unreadable", p.State, p.Problem)
+	}
+	l.host.Broken[l.root+misc] = os.ErrPermission
+	l.look(time.Second)
+	if p := l.pool(misc + "#br0"); p.State != ipam.Unreadable || !strings.Contains(p.Problem, "read access") {
+		t.Errorf("got state %d (%s), want it unreadable", p.State, p.Problem)
+	}
+	l.write(misc, one)
+	delete(l.host.Broken, l.root+misc)
+	l.look(time.Second)
+	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
+}
+
+func TestServersOfLibvirtAndIncusAreFound(t *testing.T) {
+	l := newLab(t)
+	l.look(0)
+	if got := l.source.Pools(); len(got) != 0 {
+		t.Fatalf("got pools %v of a node without dnsmasq", got)
+	}
+	l.write("/var/lib/libvirt/dnsmasq/default.conf", "strict-order\ninterface=virbr0\ndhcp-range=192.168.122.2,192.168.122.254,255.255.255.0\ndhcp-hostsfile=/var/lib/libvirt/dnsmasq/default.hostsfile\n")
+	l.write("/var/lib/libvirt/dnsmasq/default.hostsfile", "02:00:00:00:00:0a,192.168.122.7,vm7\n")
+	l.write("/var/lib/libvirt/dnsmasq/virbr0.status", `[ { "ip-address": "192.168.122.9", "mac-address": "52:54:00:00:00:01", "hostname": "vm9", "client-id": "x", "expiry-time": `+later+` },
+		{ "server-duid": "00:01" } ]`)
+	incus := "/var/lib/incus/networks/br0/"
+	l.write(incus+"dnsmasq.pid", "name: dnsmasq\nargs: [--keep-in-foreground, --interface=br0, --dhcp-range, '10.9.0.2,10.9.0.254,1h', --listen-address=10.9.0.1]\npid: 7\n")
+	l.write(incus+"dnsmasq.hosts/c1.eth0", "02:00:00:00:00:01,10.9.0.11,c1\n")
+	l.write(incus+"dnsmasq.leases", two)
+	l.look(0)
+	l.want("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0", "192.168.122.7 02:00:00:00:00:0a vm7", "192.168.122.9 52:54:00:00:00:01 vm9")
+	l.want(incus+"dnsmasq.leases#br0", "10.9.0.11 02:00:00:00:00:01 c1", "10.9.0.12 02:00:00:00:00:02")
+	if p := l.pool("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0"); fmt.Sprint(p.Ranges) != "[192.168.122.2-192.168.122.254]" || p.Config != l.root+"/var/lib/libvirt/dnsmasq/default.conf" {
+		t.Errorf("got ranges %v, configuration %s", p.Ranges, p.Config)
+	}
+	if p := l.pool(incus + "dnsmasq.leases#br0"); fmt.Sprint(p.Ranges) != "[10.9.0.2-10.9.0.254]" {
+		t.Errorf("got ranges %v", p.Ranges)
+	}
+
+	// A lease of an address that is reserved for another one is left out; a second reservation is not.
+	l.write(incus+"dnsmasq.leases", two+later+" 02:00:00:00:00:09 10.9.0.11 thief *\n")
+	l.write(incus+"dnsmasq.hosts/c2.eth0", "02:00:00:00:00:02,10.9.0.11,c2\n")
+	l.look(0)
+	l.want(incus+"dnsmasq.leases#br0", "10.9.0.11 02:00:00:00:00:01 c1", "10.9.0.12 02:00:00:00:00:02")
+	l.want(incus+"dnsmasq.leases#br0#2", "10.9.0.11 02:00:00:00:00:02 c2")
+}
+
+func TestEventsAreHandled(t *testing.T) {
+	l := newLab(t)
+	l.write(misc, one)
+	l.look(0)
+	l.write(misc, one+two)
+	if l.source.Event("/elsewhere/file", false) || !l.source.Event(l.root+misc, false) {
+		t.Error("got that it handles the wrong event")
+	}
+	l.source.Read(ipam.FileRead{Now: l.now})
+	if p := l.pool(misc + "#br0"); len(p.Changes) != 1 {
+		t.Errorf("got changes %v, want the new lease", p.Changes)
+	}
+	l.host.Hidden[l.root+filepath.Dir(misc)] = os.ErrPermission
+	l.look(0)
+	l.look(ipam.Settled)
+	if p := l.pool(misc + "#br0"); p.State != ipam.Unreadable {
+		t.Errorf("got state %d of a file that is not visible", p.State)
+	}
+}

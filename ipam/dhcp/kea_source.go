@@ -1,0 +1,114 @@
+package dhcp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// The places of files, as Clean returns them.
+const (
+	configDir   = "/etc/kea"
+	keaLeaseDir = "/var/lib/kea"
+)
+
+// servers are the configurations and the usual lease files of the servers.
+var servers = []struct{ config, leases string }{
+	{configDir + "/kea-dhcp4.conf", keaLeaseDir + "/kea-leases4.csv"},
+	{configDir + "/kea-dhcp6.conf", keaLeaseDir + "/kea-leases6.csv"},
+}
+
+// older are the endings of the files with older lines, in the order in which Kea reads them. If the
+// first one exists, it replaces the others: the cleanup has merged them into it.
+var older = []string{".completed", ".2", ".1"}
+
+// keaFiles are the files of Kea on a node.
+type keaFiles struct {
+	host ipam.Host
+	root string // precedes all paths; empty except in tests
+}
+
+func newKea(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
+	f := keaFiles{host: host}
+	if len(cfg.Dirs) > 0 {
+		f.root = cfg.Dirs[0]
+	}
+	return NewSource(host, KeaName, "Kea", f.list)
+}
+
+// list returns the directories with files of Kea, and the servers.
+func (f keaFiles) list() (places []string, at []Location) {
+	places = []string{f.root + configDir, f.root + keaLeaseDir}
+	for _, s := range servers {
+		path, configured := f.root+s.config, f.root+s.leases
+		if c, err := f.config(path); err == nil && c.leaseFile != "" {
+			configured = f.root + ipam.CleanPath(c.leaseFile)
+			places = append(places, filepath.Dir(configured))
+		}
+		at = append(at, Location{Path: configured, Config: path, Read: func() (Content, error) { return f.read(configured, path) }})
+	}
+	return places, at
+}
+
+// file returns the content of a file of the node.
+func (f keaFiles) file(path string) ([]byte, error) {
+	if err := f.host.Visible(filepath.Dir(path)); err != nil {
+		return nil, os.ErrNotExist // the file there is the container's own
+	}
+	data, _, err := f.host.ReadFile(path, true, MaxFile)
+	return data, err
+}
+
+func (f keaFiles) config(path string) (config, error) {
+	data, err := f.file(path)
+	if err != nil {
+		return config{}, err
+	}
+	return parseConfig(data)
+}
+
+// read reads the lease files and the configuration of a server.
+func (f keaFiles) read(path, configPath string) (c Content, err error) {
+	conf, err := f.config(configPath)
+	switch {
+	case conf.database != "":
+		return c, fmt.Errorf("its leases are in a database (%s), which ipwitness does not read", conf.database)
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		c.Problem = "cannot read the ranges in " + configPath + ": " + ipam.OneLine(err)
+	}
+	c.Ranges, c.Reservations = conf.ranges, conf.reservations
+	newest, err := f.file(path)
+	if err != nil {
+		return c, err
+	}
+	leases := journal{}
+	add := func(data []byte) error {
+		invalid, err := leases.read(data)
+		if invalid != "" {
+			c.Problem = invalid
+		}
+		return err
+	}
+	for i, ending := range older {
+		data, err := f.file(path + ending)
+		if err != nil {
+			continue
+		}
+		if err := add(data); err != nil {
+			return c, err
+		}
+		if i == 0 {
+			break
+		}
+	}
+	if err := add(newest); err != nil {
+		return c, err
+	}
+	for _, r := range leases {
+		c.Leases = append(c.Leases, r)
+	}
+	return c, nil
+}

@@ -1,0 +1,151 @@
+package dhcp
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
+)
+
+// lookAt is the time of all looks.
+var lookAt = time.Unix(1_700_000_000, 0)
+
+const header4 = "address,hwaddr,client_id,valid_lifetime,expire,subnet_id,fqdn_fwd,fqdn_rev,hostname,state,user_context\n"
+
+// line returns a line of a lease file.
+func line(address, mac, lifetime, state, hostname string) string {
+	return fmt.Sprintf("%s,%s,,%s,4000000000,1,0,0,%s,%s,\n", address, mac, lifetime, hostname, state)
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func texts(records []Record) (all []string) {
+	for _, r := range records {
+		all = append(all, strings.TrimSpace(r.Address.String()+" "+r.MAC+" "+r.Hostname))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestLastLineOfEachAddressCounts(t *testing.T) {
+	const a, b = "02:00:00:00:00:01", "02:00:00:00:00:02"
+	root := t.TempDir()
+	f := keaFiles{ipamtest.NewHost(), root}
+	leases := root + keaLeaseDir + "/kea-leases4.csv"
+	read := func() []string {
+		t.Helper()
+		c, err := f.read(leases, root+"/none")
+		if err != nil || c.Problem != "" {
+			t.Fatalf("got %v, %q", err, c.Problem)
+		}
+		return texts(c.Leases)
+	}
+	write(t, leases+".1", header4+line("10.0.0.1", a, "3600", "0", "copy"))
+	write(t, leases+".2", header4+line("10.0.0.1", b, "3600", "0", "previous")+line("10.0.0.2", b, "3600", "0", "previous"))
+	write(t, leases, header4+line("10.0.0.3", a, "3600", "0", "x&#x2cy.")+line("10.0.0.4", a, "3600", "0", "")+line("10.0.0.4", a, "0", "0", "")+
+		line("10.0.0.5", a, "3600", "0", "")+line("10.0.0.5", "", "3600", "1", "")+line("10.0.0.6", a, "3600", "0", "")+line("10.0.0.6", a, "3600", "2", "")+
+		line("10.0.0.7", a, "4294967295", "0", "")+"10.0.0.8,"+a)
+	want := []string{"10.0.0.1 " + a + " copy", "10.0.0.2 " + b + " previous", "10.0.0.3 " + a + " x,y", "10.0.0.7 " + a}
+	if got := read(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	write(t, leases+".completed", header4+line("10.0.0.9", a, "3600", "0", "merged"))
+	want = slices.Concat(want[2:], []string{"10.0.0.9 " + a + " merged"})
+	if got := read(); !slices.Equal(got, want) {
+		t.Errorf("with a finished cleanup: got %q, want %q", got, want)
+	}
+	if _, err := f.read(root+"/other.csv", root+"/none"); !os.IsNotExist(err) {
+		t.Errorf("got %v of a missing file, want that it does not exist", err)
+	}
+	write(t, leases, "newer,format\n1,2\n")
+	if _, err := f.read(leases, root+"/none"); err == nil {
+		t.Error("got no error of a file of another format")
+	}
+	write(t, leases, header4+"10.0.0.300,x\n")
+	if c, err := f.read(leases, root+"/none"); err != nil || c.Problem == "" {
+		t.Errorf("got %v, %q, want a problem with the line", err, c.Problem)
+	}
+}
+
+func TestLeasesOfIPv6AreRead(t *testing.T) {
+	j := journal{}
+	invalid, err := j.read([]byte("address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n" +
+		"fd00::5,00:01,3600,4000000000,1,3600,0,7,128,0,0,six,02:00:00:00:00:06,0\n" +
+		"fd00:1::,00:01,3600,4000000000,1,3600,2,8,64,0,0,,,0\n"))
+	if invalid != "" || err != nil || len(j) != 1 {
+		t.Fatalf("got %v, %q, %v, want the address and not the prefix", j, invalid, err)
+	}
+	for _, r := range j {
+		if got := texts([]Record{r}); got[0] != "fd00::5 02:00:00:00:00:06 six" {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
+func TestConfigurationIsParsed(t *testing.T) {
+	c, err := parseConfig([]byte(`# a comment
+		{ "Dhcp4": { // another
+			"lease-database": { "type": "memfile", "name": "/tmp/x.csv" }, /* more
+			of it */ "interfaces-config": { "interfaces": [ "eth0//x", "#1", "\"#" ] },
+			"reservations": [ { "hw-address": "02:00:00:00:00:0A", "ip-address": "10.0.0.9" } ],
+			"shared-networks": [ { "name": "n", "subnet4": [ { "subnet": "10.1.0.0/24", "pools": [ { "pool": "10.1.0.64/26" } ] } ] } ],
+			"subnet4": [ { "subnet": "10.0.0.0/24", "pools": [ { "pool": "10.0.0.10-10.0.0.20" }, { "pool": "x" } ],
+				"reservations": [ { "client-id": "01", "ip-address": "10.0.0.8", "hostname": "h" } ] } ] } }`))
+	if err != nil || c.leaseFile != "/tmp/x.csv" || c.database != "" {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	if got := fmt.Sprint(c.ranges, texts(c.reservations)); got != "[10.1.0.64/26 10.0.0.10-10.0.0.20] [10.0.0.8  h 10.0.0.9 02:00:00:00:00:0a]" {
+		t.Errorf("got %s", got)
+	}
+	c, err = parseConfig([]byte(`{"Dhcp6": {"lease-database": {"type": "mysql", "name": "kea"}, "subnet6": [{"pools": [{"pool": "fd00::/112"}], "reservations": [{"duid": "01", "ip-addresses": ["fd00:1::1"]}]}]}}`))
+	if err != nil || c.database != "mysql" || fmt.Sprint(c.ranges, texts(c.reservations)) != "[fd00::/112] [fd00:1::1]" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	for _, bad := range []string{"", "{", "{}", `{"Dhcp4": []}`} {
+		if _, err := parseConfig([]byte(bad)); err == nil {
+			t.Errorf("got no error of %q", bad)
+		}
+	}
+}
+
+func TestSourceOfANodeWithKea(t *testing.T) {
+	root := t.TempDir()
+	source := newKea(ipamtest.NewHost(), ipam.FilesConfig{Dirs: []string{root}})
+	look := func() []*ipam.FilePool {
+		source.Find(lookAt)
+		source.Read(ipam.FileRead{Now: lookAt, All: true})
+		return source.Pools()
+	}
+	if got := look(); len(got) != 0 {
+		t.Errorf("got %v of a node without Kea", got)
+	}
+	write(t, root+"/etc/kea/kea-dhcp4.conf", `{"Dhcp4": {"lease-database": {"type": "memfile", "name": "/data/4.csv"}}}`)
+	write(t, root+"/etc/kea/kea-dhcp6.conf", `{"Dhcp6": {"lease-database": {"type": "postgresql", "name": "kea"}}}`)
+	write(t, root+"/data/4.csv", header4+line("10.0.0.1", "", "3600", "0", ""))
+	got := look()
+	slices.SortFunc(got, func(a, b *ipam.FilePool) int { return strings.Compare(a.Name, b.Name) })
+	if len(got) != 2 || got[0].State != ipam.Known || len(got[0].Changes) != 1 || got[1].State != ipam.Unreadable || !strings.Contains(got[1].Problem, "postgresql") {
+		t.Errorf("got %+v, want the leases of IPv4, and those of IPv6 unreadable", got)
+	}
+	write(t, root+"/etc/kea/kea-dhcp4.conf", `{"Dhcp4": {"lease-database": {"name": "/data/4.csv"}`)
+	for _, p := range look() {
+		if p.Name == root+"/data/4.csv" && (p.State != ipam.Known || p.Problem == "") {
+			t.Errorf("got %+v, want a problem with the configuration", p)
+		}
+	}
+}

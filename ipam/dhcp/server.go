@@ -1,0 +1,227 @@
+// Package dhcp reads the leases and reservations of the DHCP servers dnsmasq and Kea, and the leases of
+// the DHCP client systemd-networkd, from their files.
+package dhcp
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// A Record is a lease of a server, or a reservation in its configuration.
+type Record struct {
+	Address netip.Addr
+	// MAC is the hardware address of the client; empty if it is not known or there are several.
+	MAC, Hostname string
+	// Expires is when the lease ends; zero for never.
+	Expires time.Time
+
+	missing time.Time // since when the file lacks it; zero if it has it
+}
+
+// Content is what the files of a server say.
+type Content struct {
+	Leases, Reservations []Record
+	// Ranges are the addresses that the server leases to clients without a reservation.
+	Ranges []ipam.Range
+	// Problem says which records cannot be parsed. It is text for people.
+	Problem string
+}
+
+// A server has the records of one DHCP server.
+type server struct {
+	ipam   string
+	at     Location
+	pools  map[string]*pool      // by name
+	leases map[netip.Addr]Record // as last read, with those that are missing for a moment
+	absent time.Time             // since when its lease file is missing; zero if it exists
+}
+
+// A pool has the records for the clients on one interface of the node.
+type pool struct {
+	ipam.FilePool
+	current map[netip.Addr]ipam.Allocation
+}
+
+// separator precedes the interface in the name of a pool, and second follows it in the name of the
+// pool with the addresses that are reserved a second time.
+const (
+	separator = "#"
+	second    = "#2"
+)
+
+// Path returns the path of the lease file that a pool is read from.
+func Path(p *ipam.Pool) string {
+	path, _, _ := strings.Cut(p.Name, separator)
+	return path
+}
+
+// put records the content of the server's files. It returns true if it is to be called again soon.
+func (s *server) put(c Content, devices []ipam.Device, now time.Time) (again bool) {
+	s.absent = time.Time{}
+	again = s.keep(c.Leases, now)
+	all := newAssignment(s, devices)
+	for _, r := range c.Ranges {
+		all.pool(r.First, "").Ranges = append(all.pool(r.First, "").Ranges, r)
+	}
+	reserved := map[netip.Addr][]Record{}
+	for _, r := range c.Reservations {
+		reserved[r.Address] = append(reserved[r.Address], r)
+	}
+	for a, list := range reserved {
+		lease, leased := s.leases[a]
+		r := list[0]
+		if i := slices.IndexFunc(list, func(r Record) bool { return leased && r.MAC == lease.MAC }); i >= 0 {
+			r = list[i]
+		} else if leased && r.MAC == "" {
+			r = lease
+		}
+		all.pool(a, "").Ranges = append(all.pool(a, "").Ranges, ipam.Range{First: a, Last: a})
+		all.add(r, "")
+		if i := slices.IndexFunc(list, func(other Record) bool { return other.MAC != "" && r.MAC != "" && other.MAC != r.MAC }); i >= 0 {
+			all.add(list[i], second)
+		}
+	}
+	for a, r := range s.leases {
+		if len(reserved[a]) == 0 {
+			all.add(r, "")
+		}
+	}
+	all.settle(c.Problem)
+	return again
+}
+
+// keep replaces the leases. A lease that disappears before it expires is kept for a moment, because
+// servers write whole files, which may be read while they are written.
+func (s *server) keep(leases []Record, now time.Time) (again bool) {
+	next := map[netip.Addr]Record{}
+	for _, r := range leases {
+		if r.Expires.IsZero() || now.Before(r.Expires) {
+			next[r.Address] = r
+		}
+	}
+	for a, r := range s.leases {
+		if _, there := next[a]; there || !r.Expires.IsZero() && !now.Before(r.Expires) {
+			continue
+		}
+		if r.missing.IsZero() {
+			r.missing = now
+		}
+		if now.Sub(r.missing) < ipam.Settled {
+			next[a], again = r, true
+		}
+	}
+	s.leases = next
+	return again
+}
+
+// fail records that the server's files cannot be read.
+func (s *server) fail(err error, now time.Time) (again bool) {
+	problem := ipam.OneLine(err)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if s.absent.IsZero() {
+			s.absent = now
+		}
+		if now.Sub(s.absent) < ipam.Settled {
+			return true // it may be about to be replaced
+		}
+		if len(s.leases) == 0 {
+			s.pools = nil
+			return false
+		}
+		problem = "the file was removed: if the server runs, it has its leases in memory only, and leases all addresses again after a restart"
+	case errors.Is(err, os.ErrPermission):
+		problem += ": give the agent's user read access to it"
+	}
+	if len(s.pools) == 0 {
+		s.pools = map[string]*pool{s.at.Path: s.newPool(s.at.Path)}
+	}
+	for _, p := range s.pools {
+		p.publish(nil)
+		p.State, p.Problem = ipam.Unreadable, problem
+	}
+	return false
+}
+
+func (s *server) newPool(name string) *pool {
+	p := &pool{current: map[netip.Addr]ipam.Allocation{}}
+	p.IPAM, p.Name, p.Config = s.ipam, name, s.at.Config
+	p.Changes = map[netip.Addr]*ipam.FileAllocation{}
+	return p
+}
+
+// publish sets the allocations of the pool.
+func (p *pool) publish(next map[netip.Addr]ipam.Allocation) {
+	for a := range p.current {
+		if _, stays := next[a]; !stays {
+			p.Changes[a] = nil
+		}
+	}
+	for a, al := range next {
+		if was, there := p.current[a]; !there || was != al {
+			p.Changes[a] = &ipam.FileAllocation{Allocation: al}
+		}
+	}
+	p.current = next
+}
+
+// An assignment assigns the content of files to pools.
+type assignment struct {
+	server  *server
+	devices []ipam.Device
+	pools   map[string]*pool
+	next    map[*pool]map[netip.Addr]ipam.Allocation
+}
+
+func newAssignment(s *server, devices []ipam.Device) *assignment {
+	return &assignment{s, devices, map[string]*pool{}, map[*pool]map[netip.Addr]ipam.Allocation{}}
+}
+
+// pool returns the pool for an address: that of the interface on whose link it is.
+func (m *assignment) pool(a netip.Addr, suffix string) *pool {
+	var device ipam.Device
+	if i := slices.IndexFunc(m.devices, func(d ipam.Device) bool {
+		return slices.ContainsFunc(d.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	}); i >= 0 {
+		device = m.devices[i]
+	}
+	name := m.server.at.Path
+	if device.Name != "" {
+		name += separator + device.Name
+	}
+	name += suffix
+	p := m.pools[name]
+	if p == nil {
+		if p = m.server.pools[name]; p == nil {
+			p = m.server.newPool(name)
+		}
+		p.Device, p.Ranges, p.Gateways = device.Name, nil, nil
+		for _, own := range device.Prefixes {
+			p.Gateways = append(p.Gateways, own.Addr()) // a server does not lease its own address
+		}
+		m.pools[name], m.next[p] = p, map[netip.Addr]ipam.Allocation{}
+	}
+	return p
+}
+
+func (m *assignment) add(r Record, suffix string) {
+	p := m.pool(r.Address, suffix)
+	m.next[p][r.Address] = ipam.Allocation{Address: r.Address, MAC: r.MAC, Hostname: r.Hostname}
+}
+
+// settle publishes the pools.
+func (m *assignment) settle(problem string) {
+	for p, next := range m.next {
+		p.publish(next)
+		p.State, p.Problem = ipam.Known, problem
+		p.Ranges = ipam.Union(p.Ranges)
+		p.Gateways = slices.DeleteFunc(p.Gateways, func(a netip.Addr) bool { return !ipam.Contain(p.Ranges, a) })
+	}
+	m.server.pools = m.pools
+}

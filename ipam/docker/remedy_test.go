@@ -1,9 +1,0 @@
-package docker
-
-import (
-	"testing"
-
-	"github.com/ipwitness/ipwitness/tests/ipamtest"
-)
-
-func TestRemediesAndTextsAboutPools(t *testing.T) { ipamtest.CheckEngine(t, &IPAM) }

@@ -1,0 +1,138 @@
+package ovn
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// Claims are the IPAMClaims.
+var Claims = ipam.Kind{Group: "k8s.cni.cncf.io", Version: "v1alpha1", Resource: "ipamclaims", Name: "IPAMClaim"}
+
+// claim is the record of an IPAMClaim.
+type claim struct {
+	network, iface, pod string
+	addrs               []netip.Addr
+	at                  int64 // when the object was created, in nanoseconds since the Unix epoch
+	// problem says why the claim or an address of it cannot be read. It is nil for nearly all claims, and a
+	// pointer to save memory.
+	problem *string
+}
+
+// readClaim returns the record of an IPAMClaim. It is nil if the claim has no address. names interns
+// strings that occur often.
+func readClaim(o *ipam.Object, names *ipam.Interned) (ipam.Key, *claim) {
+	at := ipam.Key{Namespace: names.Of(o.Namespace), Name: o.Name}
+	var spec struct {
+		Network   string `json:"network"`
+		Interface string `json:"interface"`
+	}
+	var status struct {
+		IPs      []string `json:"ips"`
+		OwnerPod string   `json:"ownerPod"`
+	}
+	problem := func(what string) *string {
+		return new(fmt.Sprintf("IPAMClaim %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(what)))
+	}
+	err := ipam.Part(o.Spec, "spec", &spec)
+	if err == nil && len(o.Status) > 0 {
+		err = ipam.Part(o.Status, "status", &status)
+	}
+	if err != nil {
+		return at, &claim{problem: problem(err.Error())}
+	}
+	c := &claim{network: names.Of(spec.Network), iface: names.Of(spec.Interface), pod: status.OwnerPod}
+	if !o.Created.IsZero() {
+		c.at = o.Created.UnixNano()
+	}
+	for _, text := range status.IPs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			c.addrs = append(c.addrs, p.Addr().Unmap())
+		} else {
+			c.problem = problem(fmt.Sprintf("%q in its status is not an address with a prefix length", text))
+		}
+	}
+	if len(c.addrs) == 0 && c.problem == nil {
+		return at, nil
+	}
+	c.addrs = slices.Clip(c.addrs)
+	return at, c
+}
+
+// ovnKubernetesReader reads IPAMClaims. The claims of one network are a pool. Its ranges are not known, because
+// most of its addresses are allocated without a claim: only addresses that are claimed twice are
+// found.
+type ovnKubernetesReader struct {
+	ipam.Publisher
+	claims ipam.Mirror[*ipam.Object, claim]
+	// networks counts the claims of each network with addresses.
+	networks map[string]int
+	// bad has the claims that cannot be read.
+	bad ipam.Unread
+	// names interns strings that occur often. Only the feed uses it.
+	names ipam.Interned
+}
+
+func newOVNKubernetes(p ipam.Publisher) *ipam.Objects {
+	r := &ovnKubernetesReader{Publisher: p, networks: make(map[string]int), bad: ipam.Unread{Publisher: p, Kind: Claims}}
+	r.claims = ipam.Mirror[*ipam.Object, claim]{
+		Read:    func(o *ipam.Object) (ipam.Key, *claim) { return readClaim(o, &r.names) },
+		Changed: r.changed,
+	}
+	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Claims, Role: ipam.Needed, Store: &r.claims, Lost: "the addresses of persistent IPAMClaims are unknown"}}}
+}
+
+// changed publishes the change of a claim. One that cannot be read keeps its addresses: they may still be
+// allocated.
+func (r *ovnKubernetesReader) changed(at ipam.Key, before, after *claim) {
+	problem := ""
+	if after != nil && after.problem != nil {
+		if problem = *after.problem; before != nil && len(after.addrs) == 0 {
+			was := after.problem
+			*after = *before
+			after.problem = was
+		}
+	}
+	r.bad.Set(at, problem)
+	if after != nil && len(after.addrs) == 0 {
+		after = nil
+	}
+	if before != nil && len(before.addrs) == 0 {
+		before = nil
+	}
+	if before != nil || after != nil {
+		r.Use()
+	}
+	if after != nil {
+		if r.networks[after.network]++; r.networks[after.network] == 1 {
+			r.Put(ipam.Pool{Name: after.network, Served: ipam.Served{Realm: after.network}}, "", false)
+		}
+		for _, a := range after.addrs {
+			r.Allocate(after.network, after.allocation(at, a), after.at)
+		}
+	}
+	if before == nil {
+		return
+	}
+	for _, a := range before.addrs {
+		if after == nil || after.network != before.network || !slices.Contains(after.addrs, a) {
+			r.Release(before.network, before.allocation(at, a))
+		}
+	}
+	if r.networks[before.network]--; r.networks[before.network] == 0 {
+		delete(r.networks, before.network)
+		r.Drop(before.network)
+	}
+}
+
+// allocation returns the allocation to publish for an address of a claim. A claim without a pod is
+// named after itself.
+func (c *claim) allocation(at ipam.Key, a netip.Addr) ipam.Allocation {
+	pod := c.pod
+	if pod == "" {
+		pod = at.Name
+	}
+	return ipam.Allocation{Address: a, Namespace: at.Namespace, Pod: pod, Interface: c.iface, Kept: true, Location: "ipamclaims " + at.Namespace + "/" + at.Name}
+}

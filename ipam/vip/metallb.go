@@ -1,0 +1,133 @@
+// This file describes the addresses that MetalLB announces in layer 2 mode. For each Service,
+// one of its speakers answers for the addresses of the Service. MetalLB allocates these addresses, but
+// only to Services; which node answers for them is in an object of each speaker.
+//
+// The format is that of metallb.io/v1beta1 in api/v1beta1/servicel2status_types.go of MetalLB 0.15.
+// Objects of versions before 0.14.9 do not name the Service. There is no such object in BGP mode.
+
+package vip
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+)
+
+// MetalLBName is the name of MetalLB in the API.
+const MetalLBName = "metallb"
+
+// ServiceL2Statuses are the objects that say which node announces a Service.
+var ServiceL2Statuses = ipam.Kind{Group: "metallb.io", Version: "v1beta1", Resource: "servicel2statuses", Name: "ServiceL2Status"}
+
+// MetalLB describes MetalLB.
+var MetalLB = ipam.IPAM{
+	Name: MetalLBName, Title: "MetalLB",
+	Traits:    ipam.Traits{Assigns: true},
+	PoolTitle: func(*ipam.Pool, string) string { return "MetalLB" },
+	Objects:   func(p ipam.Publisher) *ipam.Objects { return newMetalLBReader(p).objects() },
+	Repair: ipam.Repair{
+		GiveUp: func(node string) []advice.Action {
+			of := " --field-selector " + advice.Quote("spec.nodeName="+node)
+			return []advice.Action{advice.Say("Restart MetalLB's speaker on node %s: it then answers only for the addresses that it is to announce.", node).
+				By("", advice.Script(
+					"kubectl delete pods -A -l app=metallb,component=speaker"+of,
+					"kubectl delete pods -A -l app.kubernetes.io/name=metallb,app.kubernetes.io/component=speaker"+of))}
+		},
+		Access: func(*ipam.Pool) string {
+			return "Check whether the aggregator may read it: kubectl auth can-i list " + ServiceL2Statuses.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME."
+		},
+	},
+}
+
+// serviceL2Status is the record of a ServiceL2Status.
+type serviceL2Status struct {
+	node    string
+	service ipam.Key
+	problem string
+}
+
+// readServiceL2Status returns the record of a ServiceL2Status; nil if its speaker has not filled it in yet.
+func readServiceL2Status(o *ipam.Object) (ipam.Key, *serviceL2Status) {
+	at := o.Key()
+	var s struct {
+		Node             string `json:"node"`
+		ServiceName      string `json:"serviceName"`
+		ServiceNamespace string `json:"serviceNamespace"`
+	}
+	if len(o.Status) == 0 {
+		return at, nil
+	}
+	problem := func(text string) (ipam.Key, *serviceL2Status) {
+		return at, &serviceL2Status{problem: "ServiceL2Status " + at.Namespace + "/" + at.Name + ": " + ipam.Shorten(text)}
+	}
+	switch err := ipam.Part(o.Status, "status", &s); {
+	case err != nil:
+		return problem(err.Error())
+	case s.Node == "":
+		return at, nil
+	case s.ServiceName == "" || s.ServiceNamespace == "":
+		return problem("its status does not name the Service, as in MetalLB before 0.14.9")
+	}
+	return at, &serviceL2Status{node: s.Node, service: ipam.Key{Namespace: s.ServiceNamespace, Name: s.ServiceName}}
+}
+
+// metalLBReader combines the objects of the speakers with the addresses of Services.
+type metalLBReader struct {
+	*ipam.Assignments
+	statuses ipam.Mirror[*ipam.Object, serviceL2Status]
+	// of has the objects of each Service. There are several while another speaker takes over.
+	of map[ipam.Key][]ipam.Key
+}
+
+func newMetalLBReader(p ipam.Publisher) *metalLBReader {
+	r := &metalLBReader{Assignments: ipam.NewAssignments(p, "services"), of: make(map[ipam.Key][]ipam.Key)}
+	r.statuses = ipam.Mirror[*ipam.Object, serviceL2Status]{Read: readServiceL2Status, Changed: r.changed}
+	return r
+}
+
+func (r *metalLBReader) objects() *ipam.Objects {
+	return &ipam.Objects{
+		Resources: []*ipam.Resource{
+			{Kind: ServiceL2Statuses, Role: ipam.Needed, Store: &r.statuses, Lost: "the nodes on which MetalLB announces addresses are unknown"},
+		},
+		ServiceChanged: func(service ipam.Key) {
+			for _, at := range r.of[service] {
+				r.assign(at)
+			}
+		},
+	}
+}
+
+// changed updates the objects of Services, and publishes an object.
+func (r *metalLBReader) changed(at ipam.Key, before, after *serviceL2Status) {
+	if before != nil {
+		if rest := slices.DeleteFunc(r.of[before.service], func(other ipam.Key) bool { return other == at }); len(rest) > 0 {
+			r.of[before.service] = rest
+		} else {
+			delete(r.of, before.service)
+		}
+	}
+	if after != nil && after.problem == "" {
+		r.of[after.service] = append(r.of[after.service], at)
+	}
+	r.assign(at)
+}
+
+// assign publishes the addresses that an object assigns.
+func (r *metalLBReader) assign(at ipam.Key) {
+	s := r.statuses.Records[at]
+	if s == nil {
+		s = &serviceL2Status{}
+	}
+	var assigned []ipam.Allocation
+	if s.problem == "" {
+		for _, a := range r.ServiceAddresses(s.service) {
+			assigned = append(assigned, ipam.Allocation{
+				Address: a, Node: s.node, Purpose: "Service " + s.service.Namespace + "/" + s.service.Name,
+				Location: ServiceL2Statuses.Resource + " " + at.Namespace + "/" + at.Name + " /status/node",
+			})
+		}
+	}
+	r.Set(at, assigned, s.problem)
+}
