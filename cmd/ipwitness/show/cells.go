@@ -5,25 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// ScopeName formats a scope as KIND NAME.
-func ScopeName(s *pb.Scope) string { return scope(s) }
-
-// OwnerNames returns short names that distinguish the owners of one conflict or finding.
-func OwnerNames(owners []*pb.Owner) []string { return names(owners) }
-
-// PoolName returns the short name of a pool; empty for nil.
-func PoolName(p *pb.Pool) string { return poolName(p) }
-
-// HeldSince returns since when an owner has had its address, as far as that is known.
-func HeldSince(o *pb.Owner) *timestamppb.Timestamp { return heldSince(o) }
-
-// EvidenceKinds lists the kinds of evidence for an owner, strongest first.
-func EvidenceKinds(o *pb.Owner) string { return evidenceKinds(o) }
 
 // Node writes the details of one node as a page.
 func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {

@@ -6,15 +6,15 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// tone is the meaning of a colour. A coloured word says the same without its colour.
-type tone int
+// A Tone is the meaning of a colour. A coloured word says the same without its colour.
+type Tone int
 
 const (
-	plainTone tone = iota
-	badTone        // somebody has to act
-	warnTone       // somebody should look
-	goodTone       // it is over
-	dimTone
+	PlainTone Tone = iota
+	BadTone        // somebody has to act
+	WarnTone       // somebody should look
+	GoodTone       // it is over
+	DimTone
 )
 
 // painter adds colours if it is true.
@@ -34,84 +34,84 @@ func (p painter) green(s string) string  { return p.with("32", s) }
 func (p painter) yellow(s string) string { return p.with("33", s) }
 
 // tone colours a text. Red is bold, so that it differs from green without colours, too.
-func (p painter) tone(t tone, s string) string {
+func (p painter) tone(t Tone, s string) string {
 	switch t {
-	case badTone:
+	case BadTone:
 		return p.red(s)
-	case warnTone:
+	case WarnTone:
 		return p.yellow(s)
-	case goodTone:
+	case GoodTone:
 		return p.green(s)
-	case dimTone:
+	case DimTone:
 		return p.dim(s)
 	}
 	return s
 }
 
 // conflictTone returns the tone of the state of a conflict. An acknowledged conflict needs no action.
-func conflictTone(c *pb.Conflict) tone {
+func conflictTone(c *pb.Conflict) Tone {
 	switch {
 	case c.GetState() == pb.Conflict_RESOLVED:
-		return goodTone
+		return GoodTone
 	case c.GetAcknowledgement() != nil:
-		return dimTone
+		return DimTone
 	case c.GetState() == pb.Conflict_CONFIRMED:
-		return badTone
+		return BadTone
 	}
-	return warnTone
+	return WarnTone
 }
 
 // ownerTone returns the tone of the state of an owner.
-func ownerTone(o *pb.Owner) tone {
+func ownerTone(o *pb.Owner) Tone {
 	if o.GetState() == pb.Owner_LIVE {
-		return plainTone
+		return PlainTone
 	}
-	return warnTone
+	return WarnTone
 }
 
 // findingTone returns the tone of the severity of a finding.
-func findingTone(f *pb.Finding) tone {
+func findingTone(f *pb.Finding) Tone {
 	switch f.GetSeverity() {
 	case pb.Finding_CRITICAL:
-		return badTone
+		return BadTone
 	case pb.Finding_WARNING:
-		return warnTone
+		return WarnTone
 	}
-	return plainTone
+	return PlainTone
 }
 
 // nodeTone returns the tone of the state of a node.
-func nodeTone(n *pb.Node) tone {
+func nodeTone(n *pb.Node) Tone {
 	if n.GetState() == pb.Node_LIVE {
-		return plainTone
+		return PlainTone
 	}
-	return badTone
+	return BadTone
 }
 
 // clusterTone returns the tone of the state of a cluster.
-func clusterTone(c *pb.Cluster) tone {
+func clusterTone(c *pb.Cluster) Tone {
 	if c.GetState() == pb.Cluster_LIVE {
-		return plainTone
+		return PlainTone
 	}
-	return badTone
+	return BadTone
 }
 
 // poolTone returns the tone of the state of a pool.
-func poolTone(p *pb.Pool) tone {
+func poolTone(p *pb.Pool) Tone {
 	switch p.GetState() {
 	case pb.Pool_KNOWN, pb.Pool_READING:
-		return plainTone
+		return PlainTone
 	case pb.Pool_MISSING, pb.Pool_UNREADABLE:
-		return badTone
+		return BadTone
 	}
-	return warnTone
+	return WarnTone
 }
 
 // eventTone returns the tone of the state of the item of an event.
-func eventTone(e *pb.Event) tone {
+func eventTone(e *pb.Event) Tone {
 	switch {
 	case e.GetType() == pb.Watch_REMOVED:
-		return plainTone
+		return PlainTone
 	case e.GetOwner() != nil:
 		return ownerTone(e.GetOwner())
 	case e.GetConflict() != nil:
@@ -121,11 +121,11 @@ func eventTone(e *pb.Event) tone {
 	case e.GetNode() != nil:
 		return nodeTone(e.GetNode())
 	}
-	return plainTone
+	return PlainTone
 }
 
 // tint colours the first occurrence of a word in a text.
-func (p painter) tint(t tone, word, text string) string {
+func (p painter) tint(t Tone, word, text string) string {
 	if word == "" {
 		return text
 	}

@@ -11,13 +11,15 @@ import (
 type column[T any] struct {
 	header string
 	cell   func(item T, now time.Time) string
-	room   int  // initial width in a watch
-	wide   bool // only with -o wide
-	ages   bool // changes with time, so not shown in a watch
+	// lines returns the lines of the cell in top; nil for one line.
+	lines func(item T) []string
+	room  int  // initial width in a watch
+	wide  bool // only with -o wide
+	ages  bool // changes with time, so not shown in a watch
 	// at returns the time from which the cell counts; set if ages is.
 	at func(item T) *timestamppb.Timestamp
 	// tone returns the tone of the cell; may be nil.
-	tone func(item T) tone
+	tone func(item T) Tone
 	trait
 }
 
@@ -40,8 +42,8 @@ func cells[T any](columns []column[T], item T, now time.Time) []string {
 }
 
 // tones returns the tones of the cells of one item.
-func tones[T any](columns []column[T], item T) []tone {
-	out := make([]tone, len(columns))
+func tones[T any](columns []column[T], item T) []Tone {
+	out := make([]Tone, len(columns))
 	for i, c := range columns {
 		if c.tone != nil {
 			out[i] = c.tone(item)

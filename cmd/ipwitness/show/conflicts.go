@@ -19,7 +19,7 @@ func conflictColumns() []column[*pb.Conflict] {
 		{header: "ADDRESS", trait: trait{folds: true}, room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
 		{header: "STATE", tone: conflictTone, room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
 		{header: "SCOPE", trait: trait{rank: 7}, room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
-		{header: "OWNERS", trait: trait{folds: true}, room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }},
+		{header: "OWNERS", trait: trait{folds: true}, room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }, lines: func(c *pb.Conflict) []string { return OwnerNames(c.GetOwners()) }},
 		{header: "CAUSE", trait: trait{rank: 2}, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
 		{header: "SINCE", trait: trait{rank: 1}, ages: true, at: (*pb.Conflict).GetDetectedAt, cell: since},
 		{header: "RULE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetRule() }},
@@ -30,7 +30,7 @@ func conflictColumns() []column[*pb.Conflict] {
 }
 
 // ConflictNames returns the short names of the owners of a conflict.
-func ConflictNames(c *pb.Conflict) string { return strings.Join(names(c.GetOwners()), " | ") }
+func ConflictNames(c *pb.Conflict) string { return strings.Join(OwnerNames(c.GetOwners()), " | ") }
 
 // ConflictState returns the state of a conflict, and whether it is acknowledged.
 func ConflictState(c *pb.Conflict) string {
@@ -108,7 +108,7 @@ func groupConflicts(conflicts []*pb.Conflict) (rows []*pb.Conflict, groups []Gro
 			rows = append(rows, c)
 		case all[0] == c:
 			rows = append(rows, combined(all))
-			groups = append(groups, Group{len(all), clean(strings.Join(names(c.GetOwners()), " and "))})
+			groups = append(groups, Group{len(all), clean(strings.Join(OwnerNames(c.GetOwners()), " and "))})
 		}
 	}
 	return rows, groups
@@ -130,10 +130,10 @@ func combined(all []*pb.Conflict) *pb.Conflict {
 	one := all[0]
 	out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
 	for _, c := range all {
-		if out.GetDetectedAt() == nil || compareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 {
+		if out.GetDetectedAt() == nil || CompareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 {
 			out.DetectedAt = c.GetDetectedAt()
 		}
-		if at := c.GetResolvedAt(); at != nil && (out.GetResolvedAt() == nil || compareTimes(at, out.GetResolvedAt()) > 0) {
+		if at := c.GetResolvedAt(); at != nil && (out.GetResolvedAt() == nil || CompareTimes(at, out.GetResolvedAt()) > 0) {
 			out.ResolvedAt = at
 		}
 	}
@@ -195,7 +195,7 @@ func (p *page) timeline(c *pb.Conflict) {
 		}
 	}
 	owners := c.GetOwners()
-	for i, name := range names(owners) {
+	for i, name := range OwnerNames(owners) {
 		add(owners[i].GetAssignedAt(), name+" got the address")
 		add(owners[i].GetFirstSeen(), name+" was first seen with the address")
 	}

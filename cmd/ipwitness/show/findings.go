@@ -20,10 +20,10 @@ func findingColumns() []column[*pb.Finding] {
 	return []column[*pb.Finding]{
 		{header: "SEVERITY", tone: findingTone, room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
 		{header: "KIND", trait: trait{folds: true}, room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
-		{header: "ADDRESS", trait: trait{folds: true}, room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }},
-		{header: "HOLDER", trait: trait{rank: 2, folds: true}, room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(names(f.GetOwners())) }},
-		{header: "NODE", trait: trait{rank: 5}, room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }},
-		{header: "POOL", trait: trait{rank: 6, folds: true}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return poolName(f.GetPool()) }},
+		{header: "ADDRESS", trait: trait{folds: true}, room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }, lines: func(f *pb.Finding) []string { return findingAddresses(f) }},
+		{header: "HOLDER", trait: trait{rank: 2, folds: true}, room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(OwnerNames(f.GetOwners())) }, lines: func(f *pb.Finding) []string { return OwnerNames(f.GetOwners()) }},
+		{header: "NODE", trait: trait{rank: 5}, room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }, lines: func(f *pb.Finding) []string { return FindingNodes(f) }},
+		{header: "POOL", trait: trait{rank: 6, folds: true}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return PoolName(f.GetPool()) }},
 		{header: "SINCE", trait: trait{rank: 3}, ages: true, at: (*pb.Finding).GetDetectedAt, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
 		{header: "ID", trait: trait{rank: 7}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
 		{header: "ALLOCATED TO", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return allocatedTo(f.GetAllocations()) }},
@@ -46,7 +46,7 @@ func SortFindings(findings []*pb.Finding) {
 		return cmp.Or(
 			cmp.Compare(b.GetSeverity(), a.GetSeverity()),
 			cmp.Compare(rank[a.GetKind()], rank[b.GetKind()]), cmp.Compare(a.GetKind(), b.GetKind()),
-			cmp.Compare(poolName(a.GetPool()), poolName(b.GetPool())),
+			cmp.Compare(PoolName(a.GetPool()), PoolName(b.GetPool())),
 			strings.Compare(a.GetCluster(), b.GetCluster()), slices.Compare(FindingNodes(a), FindingNodes(b)),
 			address(a).Compare(address(b)), cmp.Compare(a.GetId(), b.GetId()))
 	})
@@ -63,7 +63,7 @@ func FindingNodes(f *pb.Finding) []string {
 
 // FindingLine describes a finding in one line.
 func FindingLine(f *pb.Finding) string {
-	about := join(" ", few(findingAddresses(f)), few(names(f.GetOwners())), poolName(f.GetPool()))
+	about := join(" ", few(findingAddresses(f)), few(OwnerNames(f.GetOwners())), PoolName(f.GetPool()))
 	return clean(join(": ", f.GetSeverity().String()+" "+f.GetKind(), about))
 }
 

@@ -77,7 +77,7 @@ func eventOwner(e *pb.Event) string {
 	case e.GetConflict() != nil:
 		return ConflictNames(e.GetConflict())
 	default:
-		return few(names(e.GetFinding().GetOwners()))
+		return few(OwnerNames(e.GetFinding().GetOwners()))
 	}
 }
 
@@ -204,7 +204,7 @@ func (h *History) event(e *pb.Event) error {
 	}
 	h.table.add(row{
 		cells: append(append([]string{h.clock(e.GetTime())}, fields...), join("; ", between, details)),
-		tones: append([]tone{plainTone}, tones(h.columns, e)...),
+		tones: append([]Tone{PlainTone}, tones(h.columns, e)...),
 	})
 	return nil
 }

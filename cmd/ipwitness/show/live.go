@@ -167,7 +167,7 @@ func (l *Live) owner(now time.Time, sign, event string, o *pb.Owner, note string
 	if !l.ownerBurst.take(now, event, l.endOwners) {
 		return
 	}
-	line := row{cells: []string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}, tones: []tone{dimTone}}
+	line := row{cells: []string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}, tones: []Tone{DimTone}}
 	if note != "" {
 		line.cells = append(line.cells, note)
 	}
@@ -186,9 +186,9 @@ func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 		case !had || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
 			l.conflict(now, c)
 		case before.GetAcknowledgement() == nil && c.GetAcknowledgement() != nil:
-			l.about(now, plainTone, "ACK       ", fmt.Sprintf("%s: %s  id %s", c.GetAddress(), until(c.GetAcknowledgement(), time.TimeOnly, now), c.GetId()))
+			l.about(now, PlainTone, "ACK       ", fmt.Sprintf("%s: %s  id %s", c.GetAddress(), until(c.GetAcknowledgement(), time.TimeOnly, now), c.GetId()))
 		case before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil:
-			l.about(now, plainTone, "ACK ENDED ", fmt.Sprintf("%s: %s again  id %s", c.GetAddress(), ConflictState(c), c.GetId()))
+			l.about(now, PlainTone, "ACK ENDED ", fmt.Sprintf("%s: %s again  id %s", c.GetAddress(), ConflictState(c), c.GetId()))
 		}
 	case pb.Watch_REMOVED:
 		l.conflicts.Drop(c)
@@ -210,9 +210,9 @@ func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 	}
 	switch {
 	case c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil:
-		l.about(now, badTone, state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
+		l.about(now, BadTone, state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
 		l.note("", c.GetSummary())
-		for i, name := range names(c.GetOwners()) {
+		for i, name := range OwnerNames(c.GetOwners()) {
 			o := c.GetOwners()[i]
 			l.note("- ", join(", ", name, prefixed("node ", o.GetNode()), place(o), o.GetMac(),
 				evidenceKinds(o), prefixed("since ", clock(heldSince(o), now))))
@@ -222,7 +222,7 @@ func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 		}
 		l.note("more: ", l.layout.Program+" conflicts "+c.GetId())
 	case c.GetState() == pb.Conflict_RESOLVED:
-		l.about(now, goodTone, state, fmt.Sprintf("  %s: after %s  id %s", c.GetAddress(), age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), c.GetId()))
+		l.about(now, GoodTone, state, fmt.Sprintf("  %s: after %s  id %s", c.GetAddress(), age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), c.GetId()))
 	default:
 		l.about(now, conflictTone(c), state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
 	}
@@ -249,19 +249,19 @@ func (l *Live) say(now time.Time, format string, args ...any) {
 }
 
 // about writes a state in its tone and a text about it, after the time.
-func (l *Live) about(now time.Time, t tone, state, text string) {
+func (l *Live) about(now time.Time, t Tone, state, text string) {
 	l.say(now, "%s", l.folded(t, state, len(time.TimeOnly+gap), "", state+" "+text))
 }
 
 // note writes a text that belongs to the previous line.
 func (l *Live) note(lead, text string) {
 	const margin = "            "
-	l.print("%s%s", margin, l.folded(plainTone, "", len(margin), lead, text))
+	l.print("%s%s", margin, l.folded(PlainTone, "", len(margin), lead, text))
 }
 
 // folded folds a text that begins in a column of the terminal. The lines after the first are aligned
 // with the text.
-func (l *Live) folded(t tone, word string, column int, lead, text string) string {
+func (l *Live) folded(t Tone, word string, column int, lead, text string) string {
 	lines := []string{clean(text)}
 	margin := column + len(lead)
 	if width := l.layout.current(l.layout.Width); width > 0 {

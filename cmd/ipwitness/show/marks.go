@@ -22,7 +22,7 @@ func NewMarks(owners []*pb.Owner, conflicts []*pb.Conflict) *Marks {
 	}
 	for _, c := range conflicts {
 		for _, o := range c.GetOwners() {
-			key := ownerKey(o)
+			key := OwnerKey(o)
 			if before := m.conflicts[key]; before == nil || worse(c, before) {
 				m.conflicts[key] = c
 			}
@@ -33,16 +33,13 @@ func NewMarks(owners []*pb.Owner, conflicts []*pb.Conflict) *Marks {
 
 // worse reports whether a conflict matters more than another one of the same owner, in another scope.
 func worse(c, than *pb.Conflict) bool {
-	rank := func(c *pb.Conflict) int {
-		return slices.Index([]tone{goodTone, dimTone, warnTone, badTone}, conflictTone(c))
-	}
-	return rank(c) > rank(than)
+	return slices.Index(urgency, conflictTone(c)) < slices.Index(urgency, conflictTone(than))
 }
 
 // of returns the state of the conflict that an owner takes part in; "shared" if there is none and the
 // address has other owners.
 func (m *Marks) of(o *pb.Owner) string {
-	switch c := m.conflicts[ownerKey(o)]; {
+	switch c := m.conflicts[OwnerKey(o)]; {
 	case c != nil:
 		return ConflictState(c)
 	case m.holders[o.GetAddress()] > 1:
@@ -52,11 +49,11 @@ func (m *Marks) of(o *pb.Owner) string {
 }
 
 // tone returns the tone of a mark.
-func (m *Marks) tone(o *pb.Owner) tone {
-	if c := m.conflicts[ownerKey(o)]; c != nil {
+func (m *Marks) tone(o *pb.Owner) Tone {
+	if c := m.conflicts[OwnerKey(o)]; c != nil {
 		return conflictTone(c)
 	}
-	return plainTone
+	return PlainTone
 }
 
 // marked inserts the column of the marks, if there are any, after the columns of each table.
@@ -75,6 +72,6 @@ func marked(columns []column[*pb.Owner], m *Marks) []column[*pb.Owner] {
 func (m *Marks) WithoutLinkLocal(owners []*pb.Owner) []*pb.Owner {
 	return slices.DeleteFunc(slices.Clone(owners), func(o *pb.Owner) bool {
 		a, err := netip.ParseAddr(o.GetAddress())
-		return err == nil && a.IsLinkLocalUnicast() && (m == nil || m.conflicts[ownerKey(o)] == nil)
+		return err == nil && a.IsLinkLocalUnicast() && (m == nil || m.conflicts[OwnerKey(o)] == nil)
 	})
 }

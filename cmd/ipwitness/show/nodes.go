@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -23,13 +24,19 @@ func nodeColumns() []column[*pb.Node] {
 		{header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
 		{header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
 		{header: "LOST", trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
-		{header: "LAST HEARD", trait: trait{rank: 1}, ages: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
+		{header: "LAST HEARD", trait: trait{rank: 1}, ages: true, at: (*pb.Node).GetLastHeard, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
 		{header: "RUNTIME", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetRuntime() }},
 		{header: "NAMESPACES", wide: true, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
 		{header: "CONNECTED", wide: true, ages: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetConnectedAt(), now) }},
 		{header: "NETNS", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetNetns() }},
 		{header: "BOOT ID", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetBootId() }},
 	}
+}
+
+// nodeProblems is the column of the problems of a node. Lists have them below the table.
+var nodeProblems = column[*pb.Node]{
+	header: "PROBLEMS", trait: trait{folds: true, below: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
+	lines: (*pb.Node).GetProblems,
 }
 
 // lag formats the delay between an agent and the aggregator. It is empty if the delay is not known.

@@ -8,12 +8,13 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-const evidenceHeader = "EVIDENCE"
+// Headers of columns that are looked for.
+const evidenceHeader, addressHeader = "EVIDENCE", "ADDRESS"
 
 // ownerColumns returns the columns of a table of owners.
 func ownerColumns() []column[*pb.Owner] {
 	return []column[*pb.Owner]{
-		{header: "ADDRESS", room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
+		{header: addressHeader, room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
 		{header: "WORKLOAD", room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
 		{header: "NODE", trait: trait{rank: 2}, room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
 		{header: "INTERFACE", trait: trait{rank: 7}, room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
@@ -45,10 +46,10 @@ func Owners(w io.Writer, owners []*pb.Owner, marks *Marks, layout Layout, now ti
 }
 
 // OwnerChanges returns a Changes of owners.
-func OwnerChanges() *Changes[*pb.Owner] { return NewChanges(ownerKey) }
+func OwnerChanges() *Changes[*pb.Owner] { return NewChanges(OwnerKey) }
 
-// ownerKey returns the key of an owner of an address, which is the same in all events of a watch.
-func ownerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
+// OwnerKey returns the key of an owner of an address, which is the same in all events of a watch.
+func OwnerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
 
 // holder returns the key of an owner, which is the same for all of its addresses: its namespace or,
 // for an external device, its MAC address on one port.

@@ -31,10 +31,10 @@ func (p *page) line(format string, args ...any) {
 
 // text adds a text after a lead. In a terminal, it is folded to its width, or to textWidth if that is
 // less; the lines after the first are aligned with the text.
-func (p *page) text(lead, text string) { p.toned(plainTone, "", lead, text) }
+func (p *page) text(lead, text string) { p.toned(PlainTone, "", lead, text) }
 
 // toned is like text, with the first occurrence of a word in a tone.
-func (p *page) toned(t tone, word, lead, text string) {
+func (p *page) toned(t Tone, word, lead, text string) {
 	p.fold(min(p.layout.Width, textWidth), t, word, lead, text)
 }
 
@@ -44,11 +44,11 @@ func (p *page) item(lead, text string) {
 	if p.layout.Width > 0 {
 		width = min(p.layout.Width, textWidth)
 	}
-	p.fold(width, plainTone, "", lead, text)
+	p.fold(width, PlainTone, "", lead, text)
 }
 
 // fold adds a text, folded to a width; 0 is any width.
-func (p *page) fold(width int, t tone, word, lead, text string) {
+func (p *page) fold(width int, t Tone, word, lead, text string) {
 	p.out.WriteString(painter(p.layout.Color).tint(t, clean(word), hanging(clean(lead), clean(text), width)))
 	p.out.WriteByte('\n')
 }
@@ -91,7 +91,7 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 	}
 	p.line("")
 	p.line("%s", title)
-	for i, name := range names(owners) {
+	for i, name := range OwnerNames(owners) {
 		o := owners[i]
 		p.text("  ", name)
 		state := o.GetState().String()

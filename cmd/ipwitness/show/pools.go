@@ -56,8 +56,8 @@ func fullIn(p *pb.Pool) string {
 // poolKey returns the identity of a pool.
 func poolKey(p *pb.Pool) string { return p.GetIpam() + "|" + p.GetName() + "|" + p.GetNode() }
 
-// poolName returns the short name of a pool. A pool that is a directory is named after its network.
-func poolName(p *pb.Pool) string {
+// PoolName returns the short name of a pool. A pool that is a directory is named after its network.
+func PoolName(p *pb.Pool) string {
 	name := p.GetName()
 	if strings.HasPrefix(name, "/") {
 		name = first(p.GetNetwork(), name)

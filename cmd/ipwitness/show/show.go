@@ -48,9 +48,9 @@ func Name(o *pb.Owner) string {
 	}
 }
 
-// names returns short names that distinguish the owners of one conflict. Equal names get the MAC
+// OwnerNames returns short names that distinguish the owners of one conflict. Equal names get the MAC
 // address (external devices), the node, or the network namespace if the node is also the same.
-func names(owners []*pb.Owner) []string {
+func OwnerNames(owners []*pb.Owner) []string {
 	out := make([]string, len(owners))
 	count := map[string]int{}
 	across := slices.ContainsFunc(owners, func(o *pb.Owner) bool { return o.GetCluster() != owners[0].GetCluster() })

@@ -382,7 +382,7 @@ func TestDurationHasTwoUnitsAtMost(t *testing.T) {
 func TestNamesDistinguishOwners(t *testing.T) {
 	elsewhere := pod("default", "web-1", "1")
 	elsewhere.Node = "worker-2"
-	got := strings.Join(names([]*pb.Owner{pod("default", "web-1", "1"), elsewhere, external()}), " | ")
+	got := strings.Join(OwnerNames([]*pb.Owner{pod("default", "web-1", "1"), elsewhere, external()}), " | ")
 	want := "default/web-1@worker-1 | default/web-1@worker-2 | external/de:ad:be:ef:00:05"
 	if got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -19,8 +19,8 @@ type order[T any] struct {
 
 func ownerOrders() []order[*pb.Owner] {
 	return []order[*pb.Owner]{
-		{"address", func(a, b *pb.Owner) int { return compareAddresses(a.GetAddress(), b.GetAddress()) }},
-		{"age", func(a, b *pb.Owner) int { return compareTimes(heldSince(a), heldSince(b)) }},
+		{"address", func(a, b *pb.Owner) int { return CompareAddresses(a.GetAddress(), b.GetAddress()) }},
+		{"age", func(a, b *pb.Owner) int { return CompareTimes(heldSince(a), heldSince(b)) }},
 		{"interface", by((*pb.Owner).GetInterface)},
 		{"node", by((*pb.Owner).GetNode)},
 		{"scope", func(a, b *pb.Owner) int { return compareScopes(a.GetScope(), b.GetScope()) }},
@@ -31,12 +31,12 @@ func ownerOrders() []order[*pb.Owner] {
 
 func conflictOrders() []order[*pb.Conflict] {
 	return []order[*pb.Conflict]{
-		{"address", func(a, b *pb.Conflict) int { return compareAddresses(a.GetAddress(), b.GetAddress()) }},
+		{"address", func(a, b *pb.Conflict) int { return CompareAddresses(a.GetAddress(), b.GetAddress()) }},
 		{"cause", by((*pb.Conflict).GetCause)},
 		{"id", by((*pb.Conflict).GetId)},
 		{"owners", by(ConflictNames)},
 		{"scope", func(a, b *pb.Conflict) int { return compareScopes(a.GetScope(), b.GetScope()) }},
-		{"since", func(a, b *pb.Conflict) int { return compareTimes(a.GetDetectedAt(), b.GetDetectedAt()) }},
+		{"since", func(a, b *pb.Conflict) int { return CompareTimes(a.GetDetectedAt(), b.GetDetectedAt()) }},
 		{"state", by((*pb.Conflict).GetState)},
 	}
 }
@@ -74,15 +74,15 @@ func by[T any, K cmp.Ordered](key func(T) K) func(a, b T) int {
 	return func(a, b T) int { return cmp.Compare(key(a), key(b)) }
 }
 
-// compareAddresses compares addresses as numbers, IPv4 first.
-func compareAddresses(a, b string) int {
+// CompareAddresses compares addresses as numbers, IPv4 first. Other texts are before all addresses.
+func CompareAddresses(a, b string) int {
 	x, _ := netip.ParseAddr(a)
 	y, _ := netip.ParseAddr(b)
 	return cmp.Or(x.Compare(y), strings.Compare(a, b))
 }
 
-// compareTimes compares times. Unknown times are last.
-func compareTimes(a, b *timestamppb.Timestamp) int {
+// CompareTimes compares times. Unknown times are last.
+func CompareTimes(a, b *timestamppb.Timestamp) int {
 	switch {
 	case a == nil && b == nil:
 		return 0

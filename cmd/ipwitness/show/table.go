@@ -58,7 +58,7 @@ type Table struct {
 // row is a row of a table.
 type row struct {
 	cells []string
-	tones []tone // of cells; may be shorter
+	tones []Tone // of cells; may be shorter
 	span  string // text over the remaining columns
 	// loose is set for a row whose cells are written one after the other, and which does not determine
 	// the widths of columns.

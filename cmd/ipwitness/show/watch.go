@@ -43,9 +43,7 @@ func NewFindingWatch(w io.Writer, layout Layout) *Watch[*pb.Finding] {
 
 // NewNodeWatch returns a Watch of nodes and their problems.
 func NewNodeWatch(w io.Writer, layout Layout) *Watch[*pb.Node] {
-	columns := append(narrow(nodeColumns(), layout.Wide), column[*pb.Node]{
-		header: "PROBLEMS", trait: trait{folds: true, below: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
-	})
+	columns := append(narrow(nodeColumns(), layout.Wide), nodeProblems)
 	return newWatch(w, layout, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
 }
 
@@ -132,7 +130,7 @@ func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
 	t.begin()
 	t.table.add(row{
 		cells: append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...),
-		tones: append([]tone{plainTone, plainTone}, tones(t.columns, item)...),
+		tones: append([]Tone{PlainTone, PlainTone}, tones(t.columns, item)...),
 	})
 }
 

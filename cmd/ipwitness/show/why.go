@@ -57,7 +57,7 @@ func (p *page) why(c *pb.Conflict) {
 // available information if the cause is not known.
 func (p *page) arrivals(c *pb.Conflict) {
 	owners := c.GetOwners()
-	called := names(owners)
+	called := OwnerNames(owners)
 	for _, i := range c.GetOrder() {
 		if int(i) >= len(owners) {
 			continue

@@ -51,8 +51,8 @@ type board struct {
 	list chan struct{} // has a token if nodes are to be listed again
 
 	mu        sync.Mutex
-	conflicts rows[*conflictRow]
-	findings  rows[*findingRow]
+	conflicts rows[*pb.Conflict]
+	findings  rows[*pb.Finding]
 	nodes     *show.Changes[*pb.Node]
 	nodesNew  bool
 	health    health
@@ -80,8 +80,8 @@ type health struct {
 // snapshot.
 type snapshot struct {
 	links     [2]link // of the conflicts and the findings
-	conflicts []*conflictRow
-	findings  []*findingRow
+	conflicts []*pb.Conflict
+	findings  []*pb.Finding
 	nodes     []*pb.Node
 	cut       [2]bool // some conflicts, or findings, are not kept
 	health    health
@@ -92,8 +92,8 @@ func newBoard(now func() time.Time) *board {
 		now:       now,
 		wake:      make(chan struct{}, 1),
 		list:      make(chan struct{}, 1),
-		conflicts: rows[*conflictRow]{changes: show.NewChanges(func(r *conflictRow) string { return r.id }), link: link{since: now()}},
-		findings:  rows[*findingRow]{changes: show.NewChanges(func(r *findingRow) string { return r.id }), link: link{since: now()}},
+		conflicts: rows[*pb.Conflict]{changes: show.NewChanges((*pb.Conflict).GetId), link: link{since: now()}},
+		findings:  rows[*pb.Finding]{changes: show.NewChanges((*pb.Finding).GetId), link: link{since: now()}},
 		nodes:     show.NewChanges(show.NodeKey),
 	}
 }
@@ -178,9 +178,9 @@ func (b *board) conflictStream() Stream[*pb.WatchConflictsResponse] {
 			b.change(func() {
 				switch e.GetType() {
 				case pb.Watch_ADDED, pb.Watch_UPDATED:
-					c.put(newConflictRow(e.GetConflict()))
+					c.put(listedConflict(e.GetConflict()))
 				case pb.Watch_REMOVED:
-					c.drop(newConflictRow(e.GetConflict()))
+					c.drop(listedConflict(e.GetConflict()))
 				case pb.Watch_LOST:
 					c.lost(b.now())
 				case pb.Watch_NODE:
@@ -209,9 +209,9 @@ func (b *board) findingStream() Stream[*pb.WatchFindingsResponse] {
 			b.change(func() {
 				switch e.GetType() {
 				case pb.Watch_ADDED, pb.Watch_UPDATED:
-					f.put(newFindingRow(e.GetFinding()))
+					f.put(listedFinding(e.GetFinding()))
 				case pb.Watch_REMOVED:
-					f.drop(newFindingRow(e.GetFinding()))
+					f.drop(listedFinding(e.GetFinding()))
 				case pb.Watch_LOST:
 					f.lost(b.now())
 				case pb.Watch_BOOKMARK:
@@ -245,9 +245,9 @@ func (b *board) snapshot() snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	long := b.now().Add(-resolvedFor)
-	var over []*conflictRow
+	var over []*pb.Conflict
 	for r := range b.conflicts.changes.All() {
-		if !r.active() && r.resolved.Before(long) {
+		if !active(r) && r.GetResolvedAt().AsTime().Before(long) {
 			over = append(over, r)
 		}
 	}

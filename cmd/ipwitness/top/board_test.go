@@ -23,7 +23,7 @@ func bookmark(c *pb.Coverage) *pb.WatchConflictsResponse {
 
 func snapshotIDs(s snapshot) (out []string) {
 	for _, r := range s.conflicts {
-		out = append(out, r.id)
+		out = append(out, r.GetId())
 	}
 	slices.Sort(out)
 	return out

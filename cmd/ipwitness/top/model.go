@@ -33,8 +33,8 @@ type screen struct {
 // lists are the lists of the tabs. The owners are requested page by page, the others are kept by the
 // board.
 type lists struct {
-	conflicts table[*conflictRow]
-	findings  table[*findingRow]
+	conflicts table[*pb.Conflict]
+	findings  table[*pb.Finding]
 	owners    owners
 	nodes     table[*pb.Node]
 }
@@ -61,10 +61,11 @@ type model struct {
 }
 
 func newModel(ctx context.Context, s *Server, c Config) *model {
+	states := map[string]pb.Conflict_State{}
 	return &model{
 		ctx: ctx, server: s, clock: c.Now, now: c.Now(), program: c.Program,
 		screen: screen{columns: 80, lines: 24, paint: painter(c.Color)},
-		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable()}, nodeTable()},
+		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable(states), conflicts: states}, nodeTable()},
 	}
 }
 
@@ -138,8 +139,8 @@ func (m *model) update(s snapshot) tea.Cmd {
 func (m *model) inConflict() map[string]pb.Conflict_State {
 	states := map[string]pb.Conflict_State{}
 	for _, r := range m.lists.conflicts.all {
-		if r.active() {
-			states[r.address] = max(states[r.address], r.state)
+		if active(r) {
+			states[r.GetAddress()] = max(states[r.GetAddress()], r.GetState())
 		}
 	}
 	return states
@@ -339,7 +340,7 @@ func (m *model) openSelected() tea.Cmd {
 		}
 	case ownersTab:
 		if r, ok := m.lists.owners.table.selected(); ok {
-			return m.open(explainPage(m.server, r.address))
+			return m.open(explainPage(m.server, r.GetAddress()))
 		}
 	case nodesTab:
 		if n, ok := m.lists.nodes.selected(); ok {
@@ -354,15 +355,15 @@ func (m *model) selectedAddress() string {
 	switch m.tab {
 	case conflictsTab:
 		if r, ok := m.lists.conflicts.selected(); ok {
-			return r.address
+			return r.GetAddress()
 		}
 	case findingsTab:
 		if r, ok := m.lists.findings.selected(); ok {
-			return r.address
+			return r.GetAddress()
 		}
 	case ownersTab:
 		if r, ok := m.lists.owners.table.selected(); ok {
-			return r.address
+			return r.GetAddress()
 		}
 	}
 	return ""

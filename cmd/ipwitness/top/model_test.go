@@ -160,9 +160,9 @@ func (p *player) checked() []string {
 func (p *player) text() string { return ansi.Strip(strings.Join(p.checked(), "\n")) }
 
 // rowsOf returns the rows of conflicts.
-func rowsOf(conflicts ...*pb.Conflict) (rows []*conflictRow) {
+func rowsOf(conflicts ...*pb.Conflict) (rows []*pb.Conflict) {
 	for _, c := range conflicts {
-		rows = append(rows, newConflictRow(c))
+		rows = append(rows, listedConflict(c))
 	}
 	return rows
 }
@@ -172,7 +172,7 @@ func connected(conflicts ...*pb.Conflict) snapshotMsg {
 	up := link{state: live, since: noon, caughtUp: noon}
 	return snapshotMsg{
 		links: [2]link{up, up}, conflicts: rowsOf(conflicts...), nodes: someNodes(),
-		findings: []*findingRow{newFindingRow(&pb.Finding{Id: "f1", Kind: "leaked", Severity: pb.Finding_WARNING, Address: "10.0.0.3"})},
+		findings: []*pb.Finding{listedFinding(&pb.Finding{Id: "f1", Kind: "leaked", Severity: pb.Finding_WARNING, Address: "10.0.0.3"})},
 		health:   health{coverage: &pb.Coverage{Expected: 3, Heard: 3}},
 	}
 }
@@ -279,14 +279,14 @@ func TestOwnersAreRequestedPageByPage(t *testing.T) {
 	at := func(wantFirst, wantCursor string) {
 		t.Helper()
 		under, _ := o.table.selected()
-		if len(o.table.shown) > 100 || o.table.shown[0].address != wantFirst || under.address != wantCursor {
+		if len(o.table.shown) > 100 || o.table.shown[0].GetAddress() != wantFirst || under.GetAddress() != wantCursor {
 			t.Errorf("got %d owners from %s with the cursor on %s, want at most 100 from %s with the cursor on %s",
-				len(o.table.shown), o.table.shown[0].address, under.address, wantFirst, wantCursor)
+				len(o.table.shown), o.table.shown[0].GetAddress(), under.GetAddress(), wantFirst, wantCursor)
 		}
 	}
 	at("10.0.0.0", "10.0.0.0")
-	if o.table.shown[1].conflict != pb.Conflict_CONFIRMED || o.table.shown[2].conflict != pb.Conflict_UNSPECIFIED {
-		t.Errorf("got conflicts %v and %v, want only 10.0.0.1 in conflict", o.table.shown[1].conflict, o.table.shown[2].conflict)
+	if o.conflicts[o.table.shown[1].GetAddress()] != pb.Conflict_CONFIRMED || o.conflicts[o.table.shown[2].GetAddress()] != pb.Conflict_UNSPECIFIED {
+		t.Errorf("got conflicts %v and %v, want only 10.0.0.1 in conflict", o.conflicts[o.table.shown[1].GetAddress()], o.conflicts[o.table.shown[2].GetAddress()])
 	}
 	p.press("<end>")
 	at("10.0.0.0", "10.0.0.99")

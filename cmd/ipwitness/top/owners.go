@@ -2,6 +2,7 @@ package top
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,15 +13,17 @@ import (
 
 // owners is the list of owners. It has one page at a time, because there may be a million owners.
 type owners struct {
-	table  table[*ownerRow]
-	filter string
-	at     place
-	before []place // the pages before this one
-	next   string  // token of the next page; empty on the last one
-	loaded time.Time
-	reason string // why the page could not be loaded; empty if it could
-	serial int    // of the last request; answers to earlier ones are dropped
-	busy   bool
+	table table[*pb.Owner]
+	// conflicts has the states of the addresses in conflict.
+	conflicts map[string]pb.Conflict_State
+	filter    string
+	at        place
+	before    []place // the pages before this one
+	next      string  // token of the next page; empty on the last one
+	loaded    time.Time
+	reason    string // why the page could not be loaded; empty if it could
+	serial    int    // of the last request; answers to earlier ones are dropped
+	busy      bool
 }
 
 // A place is the beginning of a page.
@@ -89,25 +92,20 @@ func (o *owners) answered(m ownersMsg, conflicts map[string]pb.Conflict_State, n
 	}
 	turned := m.at != o.at
 	o.at, o.before, o.next = m.at, m.before, m.list.GetNextPageToken()
-	rows := make([]*ownerRow, 0, len(m.list.GetOwners()))
-	for _, owner := range m.list.GetOwners() {
-		rows = append(rows, newOwnerRow(owner))
-	}
 	if turned {
 		o.table.cursor, o.table.offset = 0, 0
 	}
-	o.table.set(rows)
 	o.mark(conflicts)
+	o.table.set(m.list.GetOwners())
 	if turned && m.fromEnd {
-		o.table.move(len(rows))
+		o.table.move(len(o.table.all))
 	}
 }
 
 // mark sets which owners hold an address that is in conflict.
 func (o *owners) mark(conflicts map[string]pb.Conflict_State) {
-	for _, r := range o.table.all {
-		r.conflict = conflicts[r.address]
-	}
+	clear(o.conflicts)
+	maps.Copy(o.conflicts, conflicts)
 }
 
 // whole reports whether the page has all owners that match.

@@ -44,12 +44,12 @@ func text(write func(*bytes.Buffer) error) (string, error) {
 	return b.String(), err
 }
 
-func conflictPage(s *Server, r *conflictRow) *page {
+func conflictPage(s *Server, r *pb.Conflict) *page {
 	return &page{
-		title:   "Conflict of " + r.address,
-		address: r.address,
+		title:   "Conflict of " + r.GetAddress(),
+		address: r.GetAddress(),
 		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			c, err := s.Conflict(ctx, r.id)
+			c, err := s.Conflict(ctx, r.GetId())
 			if err != nil {
 				return "", err
 			}
@@ -58,12 +58,12 @@ func conflictPage(s *Server, r *conflictRow) *page {
 	}
 }
 
-func findingPage(s *Server, r *findingRow) *page {
+func findingPage(s *Server, r *pb.Finding) *page {
 	return &page{
-		title:   "Finding " + r.kind,
-		address: r.address,
+		title:   "Finding " + r.GetKind(),
+		address: r.GetAddress(),
 		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			f, err := s.Finding(ctx, r.id)
+			f, err := s.Finding(ctx, r.GetId())
 			if err != nil {
 				return "", err
 			}

@@ -44,7 +44,7 @@ type table[T any] struct {
 	columnsFor int // screen width that the widths are for
 }
 
-func newTable[T any](key func(T) string, order func(a, b T) int, columns ...column[T]) table[T] {
+func newTable[T any](key func(T) string, order func(a, b T) int, columns []column[T]) table[T] {
 	return table[T]{columns: columns, key: key, order: order, sorted: -1}
 }
 

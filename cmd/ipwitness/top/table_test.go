@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -30,24 +31,24 @@ func conflictOf(id, address string, state pb.Conflict_State, age time.Duration, 
 	return c
 }
 
-func filled(rows ...*pb.Conflict) table[*conflictRow] {
+func filled(rows ...*pb.Conflict) table[*pb.Conflict] {
 	t := conflictTable()
-	var items []*conflictRow
+	var items []*pb.Conflict
 	for _, c := range rows {
-		items = append(items, newConflictRow(c))
+		items = append(items, listedConflict(c))
 	}
 	t.set(items)
 	return t
 }
 
-func ids(t *table[*conflictRow]) (out []string) {
+func ids(t *table[*pb.Conflict]) (out []string) {
 	for _, r := range t.shown {
-		out = append(out, r.id)
+		out = append(out, r.GetId())
 	}
 	return out
 }
 
-func three() table[*conflictRow] {
+func three() table[*pb.Conflict] {
 	return filled(
 		conflictOf("old", "10.0.0.9", pb.Conflict_CONFIRMED, time.Hour, "web-1", "web-2"),
 		conflictOf("new", "10.0.0.10", pb.Conflict_CONFIRMED, time.Minute, "api-1", "db-1"),
@@ -57,22 +58,22 @@ func three() table[*conflictRow] {
 
 func TestConflictsAreSortedAndFiltered(t *testing.T) {
 	tests := map[string]struct {
-		do   func(*table[*conflictRow])
+		do   func(*table[*pb.Conflict])
 		want []string
 	}{
-		"urgent ones first, then the newest": {func(*table[*conflictRow]) {}, []string{"new", "old", "doubt"}},
-		"by state":                           {func(t *table[*conflictRow]) { t.sortNext() }, []string{"new", "old", "doubt"}},
-		"by address, as numbers":             {func(t *table[*conflictRow]) { t.sortNext(); t.sortNext() }, []string{"doubt", "old", "new"}},
-		"by address, reversed":               {func(t *table[*conflictRow]) { t.sortNext(); t.sortNext(); t.reverse() }, []string{"new", "old", "doubt"}},
-		"by owners":                          {func(t *table[*conflictRow]) { t.sortNext(); t.sortNext(); t.sortNext() }, []string{"new", "doubt", "old"}},
-		"in the usual order after the last column": {func(t *table[*conflictRow]) {
+		"urgent ones first, then the newest": {func(*table[*pb.Conflict]) {}, []string{"new", "old", "doubt"}},
+		"by state":                           {func(t *table[*pb.Conflict]) { t.sortNext() }, []string{"new", "old", "doubt"}},
+		"by address, as numbers":             {func(t *table[*pb.Conflict]) { t.sortNext(); t.sortNext() }, []string{"doubt", "old", "new"}},
+		"by address, reversed":               {func(t *table[*pb.Conflict]) { t.sortNext(); t.sortNext(); t.reverse() }, []string{"new", "old", "doubt"}},
+		"by owners":                          {func(t *table[*pb.Conflict]) { t.sortNext(); t.sortNext(); t.sortNext() }, []string{"new", "doubt", "old"}},
+		"in the usual order after the last column": {func(t *table[*pb.Conflict]) {
 			for range 7 {
 				t.sortNext()
 			}
 		}, []string{"new", "old", "doubt"}},
-		"with a word":              {func(t *table[*conflictRow]) { t.filter("WEB") }, []string{"old", "doubt"}},
-		"with all words":           {func(t *table[*conflictRow]) { t.filter("web suspected") }, []string{"doubt"}},
-		"with a word of no column": {func(t *table[*conflictRow]) { t.filter("nothing") }, nil},
+		"with a word":              {func(t *table[*pb.Conflict]) { t.filter("WEB") }, []string{"old", "doubt"}},
+		"with all words":           {func(t *table[*pb.Conflict]) { t.filter("web suspected") }, []string{"doubt"}},
+		"with a word of no column": {func(t *table[*pb.Conflict]) { t.filter("nothing") }, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,9 +89,9 @@ func TestConflictsAreSortedAndFiltered(t *testing.T) {
 func TestTheCursorStaysOnItsItem(t *testing.T) {
 	table := three()
 	table.move(1) // old
-	table.set(append(table.all, newConflictRow(conflictOf("newest", "10.0.0.11", pb.Conflict_CONFIRMED, 0, "a", "b"))))
-	if item, _ := table.selected(); item.id != "old" {
-		t.Errorf("got the cursor on %s, want old", item.id)
+	table.set(append(table.all, listedConflict(conflictOf("newest", "10.0.0.11", pb.Conflict_CONFIRMED, 0, "a", "b"))))
+	if item, _ := table.selected(); item.GetId() != "old" {
+		t.Errorf("got the cursor on %s, want old", item.GetId())
 	}
 	table.set(nil)
 	if _, ok := table.selected(); ok {
@@ -98,9 +99,9 @@ func TestTheCursorStaysOnItsItem(t *testing.T) {
 	}
 	table.move(1)
 	table = three()
-	table.set(append(table.all, newConflictRow(conflictOf("newest", "10.0.0.11", pb.Conflict_CONFIRMED, 0, "a", "b"))))
-	if item, _ := table.selected(); item.id != "newest" {
-		t.Errorf("got the cursor on %s, want newest: at the top, it stays there", item.id)
+	table.set(append(table.all, listedConflict(conflictOf("newest", "10.0.0.11", pb.Conflict_CONFIRMED, 0, "a", "b"))))
+	if item, _ := table.selected(); item.GetId() != "newest" {
+		t.Errorf("got the cursor on %s, want newest: at the top, it stays there", item.GetId())
 	}
 }
 
@@ -148,9 +149,9 @@ func TestTheWholeItemUnderTheCursorIsOnTheScreen(t *testing.T) {
 		lines := table.view(false, 120, 12, noon)
 		item, _ := table.selected()
 		screen := strings.Join(lines, "\n")
-		for _, owner := range item.owners {
+		for _, owner := range show.OwnerNames(item.GetOwners()) {
 			if !strings.Contains(screen, owner) {
-				t.Errorf("with the cursor on %s: its owner %s is not on the screen\n%s", item.id, owner, screen)
+				t.Errorf("with the cursor on %s: its owner %s is not on the screen\n%s", item.GetId(), owner, screen)
 			}
 		}
 		if len(lines) > 12 {
@@ -162,8 +163,8 @@ func TestTheWholeItemUnderTheCursorIsOnTheScreen(t *testing.T) {
 		table.move(1)
 		check()
 	}
-	if item, _ := table.selected(); item.id != "id99" {
-		t.Errorf("got the cursor on %s, want id99", item.id)
+	if item, _ := table.selected(); item.GetId() != "id99" {
+		t.Errorf("got the cursor on %s, want id99", item.GetId())
 	}
 	for range 99 {
 		table.move(-1)
@@ -172,9 +173,9 @@ func TestTheWholeItemUnderTheCursorIsOnTheScreen(t *testing.T) {
 }
 
 func BenchmarkArrange50000(b *testing.B) {
-	var items []*conflictRow
+	var items []*pb.Conflict
 	for i := range mostRows {
-		items = append(items, newConflictRow(conflictOf(fmt.Sprint("id", i), fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), pb.Conflict_CONFIRMED, time.Duration(i)*time.Second, "web-1", "web-2")))
+		items = append(items, listedConflict(conflictOf(fmt.Sprint("id", i), fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), pb.Conflict_CONFIRMED, time.Duration(i)*time.Second, "web-1", "web-2")))
 	}
 	table := conflictTable()
 	for b.Loop() {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/proto/form"
 )
 
@@ -111,16 +112,12 @@ func wrapAll(paragraphs []string, columns int) (lines []string) {
 }
 
 // A tone is the meaning of a text, which decides its colour.
-type tone int
+type tone = show.Tone
 
 const (
-	plain tone = iota
-	bad
-	warn
-	good
-	dim
-	strong
-	chosen // the line under the cursor
+	plain, bad, warn, good, dim = show.PlainTone, show.BadTone, show.WarnTone, show.GoodTone, show.DimTone
+	strong                      = dim + 1
+	chosen                      = dim + 2 // the line under the cursor
 )
 
 // A painter makes text bold or coloured. Without colours, it uses only bold, faint and reverse video.

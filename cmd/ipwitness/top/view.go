@@ -8,6 +8,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // The smallest window in which the lists make sense.
@@ -97,15 +98,15 @@ func (m *model) heading() string {
 		}
 		return m.screen.paint.paint(strong, fit(title, m.screen.columns))
 	}
-	active, urgent := 0, false
+	unresolved, urgent := 0, false
 	for _, r := range m.lists.conflicts.all {
-		if r.active() {
-			active++
-			urgent = urgent || r.tone() == bad
+		if active(r) {
+			unresolved++
+			urgent = urgent || r.GetState() == pb.Conflict_CONFIRMED && r.GetAcknowledgement() == nil
 		}
 	}
 	counted := func(name string, n int) string { return fmt.Sprintf("%s %d", name, n) }
-	names := [tabs]string{counted("Conflicts", active), counted("Findings", len(m.lists.findings.all)), "Owners", counted("Nodes", len(m.lists.nodes.all))}
+	names := [tabs]string{counted("Conflicts", unresolved), counted("Findings", len(m.lists.findings.all)), "Owners", counted("Nodes", len(m.lists.nodes.all))}
 	wide := 0
 	for i, name := range names {
 		wide += width(fmt.Sprintf(" %d %s  ", i+1, name))
