@@ -380,35 +380,9 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 	if err := c.ask(ask); err != nil {
 		return err
 	}
-	table, seen, begun := show.NewFindingWatch(c.sys.stdout, c.layout()), coverageWatch{query: &c.query}, false
-	w := &watcher[*pb.WatchFindingsResponse]{
-		client: c.client(),
-		notice: c.sys.stderr,
-		path:   "/v1/findings:watch",
-		query:  c.within(ask),
-		begin:  table.Begin,
-		event: func(e *pb.WatchFindingsResponse) error {
-			if err := seen.follow(e); err != nil {
-				return err
-			}
-			table.Of(e.GetCoverage())
-			if e.GetType() == pb.Watch_BOOKMARK && !begun {
-				begun = true
-				if err := c.checkWatched(ctx, about); err != nil {
-					return err
-				}
-			}
-			if f := e.GetFinding(); f != nil && (!about.keep(f) || c.kind != "" && f.GetKind() != c.kind) {
-				return nil
-			}
-			if c.format.ForPrograms() {
-				return c.encodeEvent(e, "finding", e.GetFinding())
-			}
-			c.noteLost(e)
-			return table.Event(e.GetType(), e.GetFinding(), c.sys.now())
-		},
-	}
-	return w.run(ctx)
+	keep := func(f *pb.Finding) bool { return about.keep(f) && (c.kind == "" || f.GetKind() == c.kind) }
+	return followTable(ctx, &c.query, "/v1/findings:watch", c.within(ask), show.NewFindingWatch(c.sys.stdout, c.layout()), "finding",
+		(*pb.WatchFindingsResponse).GetFinding, keep, func() error { return c.checkWatched(ctx, about) })
 }
 
 // checkWatched warns if a watch will show nothing: it returns an error for an unknown ID

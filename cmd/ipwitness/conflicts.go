@@ -267,27 +267,7 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 	if err := c.ask(ask); err != nil {
 		return err
 	}
-	table, seen := show.NewConflictWatch(c.sys.stdout, c.layout()), coverageWatch{query: &c.query}
-	w := &watcher[*pb.WatchConflictsResponse]{
-		client: c.client(),
-		notice: c.sys.stderr,
-		path:   "/v1/conflicts:watch",
-		query:  c.within(ask),
-		begin:  table.Begin,
-		event: func(e *pb.WatchConflictsResponse) error {
-			if err := seen.follow(e); err != nil {
-				return err
-			}
-			table.Of(e.GetCoverage())
-			if e.GetConflict() != nil && id != "" && e.GetConflict().GetId() != id {
-				return nil
-			}
-			if c.format.ForPrograms() {
-				return c.encodeEvent(e, "conflict", e.GetConflict())
-			}
-			c.noteLost(e)
-			return table.Event(e.GetType(), e.GetConflict(), c.sys.now())
-		},
-	}
-	return w.run(ctx)
+	keep := func(one *pb.Conflict) bool { return id == "" || one.GetId() == id }
+	return followTable(ctx, &c.query, "/v1/conflicts:watch", c.within(ask), show.NewConflictWatch(c.sys.stdout, c.layout()), "conflict",
+		(*pb.WatchConflictsResponse).GetConflict, keep, nil)
 }

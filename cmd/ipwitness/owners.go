@@ -176,27 +176,6 @@ func (q *query) marks(ctx context.Context, owners []*pb.Owner, sel selector, at 
 }
 
 func (q *query) watchOwners(ctx context.Context, sel selector) error {
-	table, seen := show.NewOwnerWatch(q.sys.stdout, q.layout()), coverageWatch{query: q}
-	w := &watcher[*pb.WatchOwnersResponse]{
-		client: q.client(),
-		notice: q.sys.stderr,
-		path:   "/v1/owners:watch",
-		query:  sel.query,
-		begin:  table.Begin,
-		event: func(e *pb.WatchOwnersResponse) error {
-			if err := seen.follow(e); err != nil {
-				return err
-			}
-			table.Of(e.GetCoverage())
-			if e.GetOwner() != nil && !sel.keep(e.GetOwner()) {
-				return nil
-			}
-			if q.format.ForPrograms() {
-				return q.encodeEvent(e, "owner", e.GetOwner())
-			}
-			q.noteLost(e)
-			return table.Event(e.GetType(), e.GetOwner(), q.sys.now())
-		},
-	}
-	return w.run(ctx)
+	return followTable(ctx, q, "/v1/owners:watch", sel.query, show.NewOwnerWatch(q.sys.stdout, q.layout()), "owner",
+		(*pb.WatchOwnersResponse).GetOwner, sel.keep, nil)
 }

@@ -335,3 +335,44 @@ func (q *query) noteLost(e event) {
 		q.note("%d events came too fast and were dropped; the current state follows.", e.GetLost())
 	}
 }
+
+// itemEvent is an event about an item, with the coverage of a bookmark.
+type itemEvent interface {
+	watched
+	event
+	GetCoverage() *pb.Coverage
+}
+
+// followTable shows the items of a watch as they appear, change and end. keep may be nil; begun, if set,
+// is called at the first bookmark.
+func followTable[E itemEvent, T interface {
+	comparable
+	proto.Message
+}](ctx context.Context, q *query, path string, ask url.Values, table *show.Watch[T], name string, item func(E) T, keep func(T) bool, begun func() error) error {
+	seen := coverageWatch{query: q}
+	w := &watcher[E]{
+		client: q.client(), notice: q.sys.stderr, path: path, query: ask, begin: table.Begin,
+		event: func(e E) error {
+			if err := seen.follow(e); err != nil {
+				return err
+			}
+			table.Of(e.GetCoverage())
+			if e.GetType() == pb.Watch_BOOKMARK && begun != nil {
+				if err := begun(); err != nil {
+					return err
+				}
+				begun = nil
+			}
+			var none T
+			if of := item(e); of != none && keep != nil && !keep(of) {
+				return nil
+			}
+			if q.format.ForPrograms() {
+				return q.encodeEvent(e, name, item(e))
+			}
+			q.noteLost(e)
+			return table.Event(e.GetType(), item(e), q.sys.now())
+		},
+	}
+	return w.run(ctx)
+}

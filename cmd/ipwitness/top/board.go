@@ -148,76 +148,64 @@ func (r *rows[T]) complete(now time.Time) {
 	r.link.to(live, now, "")
 }
 
-// connected, lost and disconnected follow the connection.
-func (r *rows[T]) connected(whole bool, now time.Time) {
-	if whole {
-		r.begin()
-	}
-	r.link.to(catchingUp, now, "")
-}
-
-func (r *rows[T]) lost(now time.Time) {
-	r.begin()
-	r.link.to(catchingUp, now, "")
-}
-
-func (r *rows[T]) disconnected(err error, now time.Time) {
-	if r.link.state == live {
-		r.link.caughtUp = now
-	}
-	r.link.to(disconnected, now, visible(err.Error()))
-}
-
 // conflictStream returns the receiver of the watch of conflicts, which also reports nodes.
 func (b *board) conflictStream() Stream[*pb.WatchConflictsResponse] {
-	c := &b.conflicts
-	return Stream[*pb.WatchConflictsResponse]{
-		Connected:    func(whole bool) { b.change(func() { c.connected(whole, b.now()) }) },
-		Disconnected: func(err error) { b.change(func() { c.disconnected(err, b.now()) }) },
-		Event: func(e *pb.WatchConflictsResponse) {
-			b.change(func() {
-				switch e.GetType() {
-				case pb.Watch_ADDED, pb.Watch_UPDATED:
-					c.put(listedConflict(e.GetConflict()))
-				case pb.Watch_REMOVED:
-					c.drop(listedConflict(e.GetConflict()))
-				case pb.Watch_LOST:
-					c.lost(b.now())
-				case pb.Watch_NODE:
-					b.nodes.Put(e.GetNode())
-					b.nodesNew = true
-				case pb.Watch_BOOKMARK:
-					c.complete(b.now())
-					if e.GetCoverage() != nil {
-						b.health.coverage = e.GetCoverage()
-					}
-					raise(b.list)
-				default:
+	return streamInto(b, &b.conflicts, func(e *pb.WatchConflictsResponse) *pb.Conflict { return listedConflict(e.GetConflict()) },
+		func(e *pb.WatchConflictsResponse) {
+			switch e.GetType() {
+			case pb.Watch_NODE:
+				b.nodes.Put(e.GetNode())
+				b.nodesNew = true
+			case pb.Watch_BOOKMARK:
+				if e.GetCoverage() != nil {
+					b.health.coverage = e.GetCoverage()
 				}
-			})
-		},
-	}
+				raise(b.list)
+			default:
+			}
+		})
 }
 
 // findingStream returns the receiver of the watch of findings.
 func (b *board) findingStream() Stream[*pb.WatchFindingsResponse] {
-	f := &b.findings
-	return Stream[*pb.WatchFindingsResponse]{
-		Connected:    func(whole bool) { b.change(func() { f.connected(whole, b.now()) }) },
-		Disconnected: func(err error) { b.change(func() { f.disconnected(err, b.now()) }) },
-		Event: func(e *pb.WatchFindingsResponse) {
+	return streamInto(b, &b.findings, func(e *pb.WatchFindingsResponse) *pb.Finding { return listedFinding(e.GetFinding()) },
+		func(*pb.WatchFindingsResponse) {})
+}
+
+// streamInto returns the receiver of a watch of the rows of a board. also is called for each event.
+func streamInto[E interface{ GetType() pb.Watch_Type }, T any](b *board, r *rows[T], item func(E) T, also func(E)) Stream[E] {
+	return Stream[E]{
+		Connected: func(whole bool) {
+			b.change(func() {
+				if whole {
+					r.begin()
+				}
+				r.link.to(catchingUp, b.now(), "")
+			})
+		},
+		Disconnected: func(err error) {
+			b.change(func() {
+				if r.link.state == live {
+					r.link.caughtUp = b.now()
+				}
+				r.link.to(disconnected, b.now(), visible(err.Error()))
+			})
+		},
+		Event: func(e E) {
 			b.change(func() {
 				switch e.GetType() {
 				case pb.Watch_ADDED, pb.Watch_UPDATED:
-					f.put(listedFinding(e.GetFinding()))
+					r.put(item(e))
 				case pb.Watch_REMOVED:
-					f.drop(listedFinding(e.GetFinding()))
+					r.drop(item(e))
 				case pb.Watch_LOST:
-					f.lost(b.now())
+					r.begin()
+					r.link.to(catchingUp, b.now(), "")
 				case pb.Watch_BOOKMARK:
-					f.complete(b.now())
+					r.complete(b.now())
 				default:
 				}
+				also(e)
 			})
 		},
 	}
