@@ -194,6 +194,7 @@ func (l *lab) signal(s syscall.Signal) {
 }
 
 func TestListingRecoversLostNetlinkEvents(t *testing.T) {
+	slow(t)
 	l := newLab(t, "--wire", "off")
 	l.pod("a")
 	l.pod("b", "10.40.0.1/24")

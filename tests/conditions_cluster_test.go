@@ -148,6 +148,7 @@ func TestInvalidDataOnTheGRPCPortIsHarmless(t *testing.T) {
 }
 
 func TestAnAgentThatClaimsAMillionAddressesIsRefused(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t)
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})

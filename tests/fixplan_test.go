@@ -2,8 +2,6 @@ package tests
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,7 +20,6 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
-	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // planned is a host with the real host-local and pods that the audit can identify. Tests make plans
@@ -294,93 +291,5 @@ func TestPlanSkipsChangedState(t *testing.T) {
 	gone(p.apply(shell, free)) // the directory stays absent
 	if _, err := os.Stat(p.dir); !os.IsNotExist(err) {
 		t.Errorf("got %v, want no directory", err)
-	}
-}
-
-func TestAuditPredictsDuplicatesThatItsPlanPrevents(t *testing.T) {
-	p := newPlanned(t)
-	l := &lab{Host: p.host, t: t}
-	l.start("--node", "node-1", "--leaked-after", "1ms")
-	// start creates a pod, and waits until the aggregator knows it completely.
-	start := func(pod string) (address string) {
-		t.Helper()
-		address = p.start(pod)
-		l.awaitPod(address, pod)
-		l.awaitFindings() // an address is allocated before the pod has it
-		return address
-	}
-	// audit runs the command and returns its output and its exit code.
-	audit := func(args ...string) (string, int) {
-		t.Helper()
-		out, err := p.host.Command(binary, append([]string{"audit"}, args...)...).Output()
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			return string(out), exit.ExitCode()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out), 0
-	}
-	// mend applies the plan and wants no findings afterwards.
-	mend := func() {
-		t.Helper()
-		if out, code := audit("--exit-code"); code != 2 {
-			t.Errorf("got exit code %d, want 2:\n%s", code, out)
-		}
-		plan, _ := audit("--fix-plan")
-		for range 2 {
-			p.apply(shells["dash"], plan)
-		}
-		wait.Until(t, "no finding to be left", func() bool { _, code := audit("--exit-code"); return code == 0 })
-	}
-
-	taken := make(map[string]bool)
-	want := []string{verdict.FindingIPAMStateLost}
-	for i := range 5 {
-		address := start(fmt.Sprintf("web-%d", i))
-		taken[address] = true
-		want = append(want, verdict.FindingInUseUnallocated+" "+address)
-	}
-	l.awaitAllocations(5)
-	if err := p.cni.Forget(); err != nil {
-		t.Fatal(err)
-	}
-	l.awaitFindings(want...)
-	if out, _ := audit(); !strings.Contains(out, "in-use-unallocated (5)") || !strings.Contains(out, "MISSING") {
-		t.Errorf("got\n%s\nwant 5 in one line, and the pool MISSING", out)
-	}
-	mend()
-	for i := range 3 {
-		if address := start(fmt.Sprintf("api-%d", i)); taken[address] {
-			t.Errorf("host-local allocated %s again", address)
-		}
-	}
-
-	leaked := p.address("api-0")
-	p.run("ip netns del api-0") // without CNI DEL
-	l.awaitFindings(verdict.FindingLeaked + " " + leaked)
-	mend()
-
-	address := p.address("web-1")
-	own := p.file(address)
-	if err := os.WriteFile(filepath.Join(p.dir, address), []byte("other\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l.awaitFindings(verdict.FindingBookedElsewhere + " " + address)
-	mend()
-	if got := p.file(address); !slices.Equal(got, own) {
-		t.Errorf("got %q, want %q again", got, own)
-	}
-}
-
-func TestPlanQuotesNames(t *testing.T) {
-	p := newPlanned(t)
-	p.start("web-1")
-	p.pool.Name = "/var/lib/cni/networks/it's; touch $HOME `touch x`"
-	f := p.unallocated("web-1", "id'; exit 3 #")
-	out := p.apply(shells["dash"], p.plan(f))
-	raw, err := os.ReadFile(p.host.Path(fmt.Sprintf("%s/%s", p.pool.Name, f.Address)))
-	if err != nil || string(raw) != "id'; exit 3 #\r\neth0" {
-		t.Errorf("got %q, %v; the plan said %q", raw, err, out)
 	}
 }

@@ -142,6 +142,7 @@ func TestVRRPOfFRRHandsOverAndIsKilled(t *testing.T) {
 
 // An address that BGP announces from the loopback devices of several nodes is shared on purpose.
 func TestAnycastOfFRROnLoopbackIsNoConflict(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2)
 	out := c.shared()

@@ -259,39 +259,6 @@ func (w *watch) leaves(name string) (n int) {
 	return n
 }
 
-func TestAggregatorKilledDuringChurn(t *testing.T) {
-	slow(t)
-	t.Parallel()
-	c := newCluster(t, 3, "--network", pods)
-	id := c.duplicate()
-	u := c.podChurn()
-	u.awaitChanges(100)
-	c.program.Kill()
-	u.awaitChanges(100)
-	c.serve()
-	c.awaitNodes(c.nodes...)
-	u.awaitChanges(100)
-	c.wantExactly(lasting(u.stop()))
-	c.wantSame(id)
-}
-
-func TestNodeDisconnectedDuringChurn(t *testing.T) {
-	slow(t)
-	t.Parallel()
-	c := newCluster(t, 3, "--network", pods)
-	id := c.duplicate()
-	u := c.podChurn()
-	u.awaitChanges(100)
-	c.nodes[0].cut()
-	c.unheard(c.nodes[0])
-	u.awaitChanges(100)
-	c.nodes[0].mend()
-	c.awaitNodes(c.nodes...)
-	u.awaitChanges(100)
-	c.wantExactly(lasting(u.stop()))
-	c.wantSame(id)
-}
-
 func TestNodeDisconnectedUntilItsAgentClosesTheConnection(t *testing.T) {
 	slow(t)
 	t.Parallel()
