@@ -13,14 +13,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-const (
-	// configName is the file with the configuration and the state of a container.
-	configName = "config.v2.json"
-	// maxDockerConfig limits the size of a file. A usual one has a few kilobytes.
-	maxDockerConfig = 4 << 20
-	// maxDockerContainers limits the containers that are read, running or not.
-	maxDockerContainers = 4096
-)
+// configName is the file with the configuration and the state of a container.
+const configName = "config.v2.json"
 
 // dockerContainer is the part of config.v2.json that is used (container.Container in
 // container/container.go of moby v20.10, network.Settings in daemon/network/settings.go).
@@ -34,7 +28,7 @@ type dockerContainer struct {
 }
 
 // parseContainer parses config.v2.json. It returns nil for a container that does not run.
-func parseContainer(data []byte, clean func(string) string) (*ipam.Container, error) {
+func parseContainer(data []byte) (*ipam.Container, error) {
 	var c dockerContainer
 	if err := json.Unmarshal(data, &c); err != nil {
 		return nil, fmt.Errorf("parse JSON: %w", err)
@@ -44,10 +38,10 @@ func parseContainer(data []byte, clean func(string) string) (*ipam.Container, er
 	}
 	found := &ipam.Container{Engine: DockerName, ID: c.ID, Name: strings.TrimPrefix(c.Name, "/"), Given: map[netip.Addr]string{}}
 	if c.NetworkSettings.SandboxKey != "" {
-		found.Netns = clean(c.NetworkSettings.SandboxKey)
+		found.Netns = ipam.CleanPath(c.NetworkSettings.SandboxKey)
 	}
 	for name, e := range c.NetworkSettings.Networks {
-		if e == nil || len(name) > maxDockerName {
+		if e == nil || len(name) > maxName {
 			continue
 		}
 		for _, text := range []string{e.IPAddress, e.GlobalIPv6Address} {
@@ -87,7 +81,7 @@ func (c *dockerContainers) read() {
 		return
 	}
 	defer func() { _ = dir.Close() }()
-	names, _ := dir.Readdirnames(maxDockerContainers)
+	names, _ := dir.Readdirnames(maxContainers)
 	next := make(map[string]dockerVersion, len(names))
 	for _, name := range names {
 		path := filepath.Join(c.dir, name, configName)
@@ -96,14 +90,14 @@ func (c *dockerContainers) read() {
 			continue // it is being created or removed
 		}
 		had, ok := c.known[name]
-		if ok && os.SameFile(info, had.info) && info.Size() == had.info.Size() && info.ModTime().Equal(had.info.ModTime()) {
+		if ok && sameVersion(info, had.info) {
 			next[name] = had
 			continue
 		}
-		data, _, err := c.host.ReadFile(path, false, maxDockerConfig)
+		data, _, err := c.host.ReadFile(path, false, maxConfig)
 		var found *ipam.Container
 		if err == nil {
-			found, err = parseContainer(data, ipam.CleanPath)
+			found, err = parseContainer(data)
 		}
 		switch {
 		case err == nil:
@@ -116,14 +110,6 @@ func (c *dockerContainers) read() {
 		}
 	}
 	c.known = next
-}
-
-// keep returns the previous record of a container if nothing has changed.
-func keep(had, found *ipam.Container) *ipam.Container {
-	if had != nil && found != nil && had.Name == found.Name && had.Netns == found.Netns && maps.Equal(had.Given, found.Given) {
-		return had
-	}
-	return found
 }
 
 // list returns the containers that run.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,10 +23,6 @@ const (
 	bucket, prefix = "libnetwork", "docker/network/v1.0/"
 	// counter is the size of the change counter before each value (libkv's store/boltdb).
 	counter = 8
-	// maxDockerNetworks and maxRecords limit what is kept of a database.
-	maxDockerNetworks, maxDockerRecords = 1024, 65536
-	// maxDockerName limits the name of a network, and is less than ipam.MaxText.
-	maxDockerName = 200
 )
 
 // dockerNetwork is a network in the database.
@@ -70,7 +67,7 @@ type content struct {
 }
 
 // parseDocker parses the database.
-func parseDocker(db *bolt.DB) ([]Network, error) {
+func parseDocker(db *bolt.DB) ([]network, error) {
 	c := content{map[string]dockerNetwork{}, map[string]string{}, map[string][]endpoint{}, map[string]string{}}
 	b, err := db.Root().Sub(bucket)
 	switch {
@@ -85,15 +82,15 @@ func parseDocker(db *bolt.DB) ([]Network, error) {
 		if sub != nil || !ok || len(value) <= counter {
 			return nil
 		}
-		if records++; records > maxDockerRecords {
-			return fmt.Errorf("it has more than %d records", maxDockerRecords)
+		if records++; records > maxRecords {
+			return fmt.Errorf("it has more than %d records", maxRecords)
 		}
 		return c.add(strings.Split(strings.TrimSuffix(rest, "/"), "/"), value[counter:])
 	}); err != nil {
 		return nil, err
 	}
-	if len(c.networks) > maxDockerNetworks {
-		return nil, fmt.Errorf("it has more than %d networks", maxDockerNetworks)
+	if len(c.networks) > maxNetworks {
+		return nil, fmt.Errorf("it has more than %d networks", maxNetworks)
 	}
 	return c.list(), nil
 }
@@ -125,12 +122,12 @@ func (c *content) add(key []string, value []byte) (err error) {
 }
 
 // list returns the networks with addresses, in the order of their names.
-func (c *content) list() (all []Network) {
+func (c *content) list() (all []network) {
 	for id, n := range c.networks {
-		if n.Name == "" || len(n.Name) > maxDockerName || n.Driver == "host" || n.Driver == "null" {
+		if n.Name == "" || len(n.Name) > maxName || n.Driver == "host" || n.Driver == "null" {
 			continue
 		}
-		net := Network{Pool: ipam.Pool{Name: n.Name, Wiring: c.wiring(id, &n)}, Allocations: map[netip.Addr]ipam.Allocation{}}
+		net := network{Pool: ipam.Pool{Name: n.Name, Wiring: c.wiring(id, &n)}, allocations: map[netip.Addr]ipam.Allocation{}}
 		for _, family := range [][2]string{{n.V4Info, n.V4Config}, {n.V6Info, n.V6Config}} {
 			ranges, reserved := subnets(family[0], family[1])
 			net.Ranges, net.Gateways = append(net.Ranges, ranges...), append(net.Gateways, reserved...)
@@ -138,15 +135,15 @@ func (c *content) list() (all []Network) {
 		for _, e := range c.endpoints[id] {
 			for _, text := range []string{e.Interface.Addr, e.Interface.AddrV6} {
 				if p, err := netip.ParsePrefix(text); err == nil {
-					net.Allocations[p.Addr().Unmap()] = ipam.Allocation{Address: p.Addr().Unmap(), ContainerID: c.sandboxes[e.Sandbox]}
+					net.allocations[p.Addr().Unmap()] = ipam.Allocation{Address: p.Addr().Unmap(), ContainerID: c.sandboxes[e.Sandbox]}
 				}
 			}
 		}
 		all = append(all, net)
 	}
-	slices.SortFunc(all, func(a, b Network) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b network) int { return cmp.Compare(a.Name, b.Name) })
 	// Older versions of docker allow several networks of one name. The first of them counts.
-	return slices.CompactFunc(all, func(a, b Network) bool { return a.Name == b.Name })
+	return slices.CompactFunc(all, func(a, b network) bool { return a.Name == b.Name })
 }
 
 // wiring returns how the interfaces of a network are connected. dockerd is the router of networks with
@@ -171,31 +168,22 @@ func subnets(info, config string) (ranges []ipam.Range, reserved []netip.Addr) {
 	for i, n := range infos {
 		var d ipamData
 		_ = json.Unmarshal([]byte(n.IPAMData), &d)
-		subnet, err := netip.ParsePrefix(d.Pool)
+		whole, err := netip.ParsePrefix(d.Pool)
 		if err != nil {
 			continue
 		}
-		part := subnet
+		part := whole
 		if i < len(configs) && configs[i].SubPool != "" {
 			if p, err := netip.ParsePrefix(configs[i].SubPool); err == nil {
 				part = p
 			}
 		}
-		ranges = append(ranges, Subnet(subnet, part))
-		for _, text := range append([]string{d.Gateway}, sorted(d.AuxAddresses)...) {
+		ranges = append(ranges, subnet(whole, part))
+		for _, text := range append([]string{d.Gateway}, slices.Sorted(maps.Values(d.AuxAddresses))...) {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				reserved = append(reserved, p.Addr())
 			}
 		}
 	}
 	return ranges, reserved
-}
-
-// sorted returns the values of a map in order.
-func sorted(m map[string]string) (values []string) {
-	for _, v := range m {
-		values = append(values, v)
-	}
-	slices.Sort(values)
-	return values
 }

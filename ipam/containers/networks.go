@@ -13,16 +13,16 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// A Network is a network of an engine as its database describes it.
-type Network struct {
+// A network is a network of an engine as its database describes it.
+type network struct {
 	ipam.Pool
-	Allocations map[netip.Addr]ipam.Allocation
+	allocations map[netip.Addr]ipam.Allocation
 }
 
-// Networks are the pools of all networks of an engine.
-type Networks struct {
-	// Engine is the name of the engine's IPAM, and Title its name in sentences. Path is the database.
-	Engine, Title, Path string
+// networks are the pools of all networks of an engine.
+type networks struct {
+	// engine is the name of the engine, and path that of its database.
+	engine, path string
 
 	pools map[string]*pool
 	read  bool // the database was read before
@@ -39,26 +39,26 @@ type pool struct {
 // a container removes those of that container.
 const emptiedAtOnce = 2
 
-// Put sets the networks that were read from the database, which was last written at the given time.
-func (n *Networks) Put(networks []Network, written, now time.Time, watch ipam.Watch) {
+// put sets the networks that were read from the database, which was last written at the given time.
+func (n *networks) put(found []network, written, now time.Time, watch ipam.Watch) {
 	var since time.Time
 	if n.read {
 		since = written // when allocations of the first version were made is not known
 	}
 	n.read = true
 	seen := map[string]bool{}
-	for i := range networks {
-		net := &networks[i]
+	for i := range found {
+		net := &found[i]
 		seen[net.Name] = true
 		p := n.pool(net.Name)
 		p.Pool = net.Pool
-		p.IPAM, p.Name, p.Network, p.State = n.Engine, n.Path+"#"+net.Name, ipam.EngineNetwork(n.Engine, net.Name), ipam.Known
+		p.IPAM, p.Name, p.Network, p.State = n.engine, n.path+"#"+net.Name, ipam.EngineNetwork(n.engine, net.Name), ipam.Known
 		if watch.Err != nil {
 			p.State = ipam.Stale
 			p.Problem = fmt.Sprintf("cannot watch %s for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-				filepath.Dir(n.Path), ipam.OneLine(watch.Err), ipam.CheckEvery)
+				filepath.Dir(n.path), ipam.OneLine(watch.Err), ipam.CheckEvery)
 		}
-		p.put(net.Allocations, since, now)
+		p.put(net.allocations, since, now)
 	}
 	for name, p := range n.pools {
 		if seen[name] {
@@ -68,25 +68,25 @@ func (n *Networks) Put(networks []Network, written, now time.Time, watch ipam.Wa
 			delete(n.pools, name)
 			continue
 		}
-		p.State, p.Problem = ipam.Missing, n.Path+" has no network "+name
+		p.State, p.Problem = ipam.Missing, n.path+" has no network "+name
 	}
 }
 
-// Vanish records that the database is missing. Its records are lost; if it had none, it is as if it
+// vanish records that the database is missing. Its records are lost; if it had none, it is as if it
 // had never existed.
-func (n *Networks) Vanish(now time.Time) {
+func (n *networks) vanish(now time.Time) {
 	n.read = false
 	for name, p := range n.pools {
 		if p.lose(now); p.Lost == 0 {
 			delete(n.pools, name)
 			continue
 		}
-		p.State, p.Problem = ipam.Missing, "the file "+n.Path+" was removed"
+		p.State, p.Problem = ipam.Missing, "the file "+n.path+" was removed"
 	}
 }
 
-// Fail records that the database cannot be read. Its allocations are not known, and not lost.
-func (n *Networks) Fail(err error) {
+// fail records that the database cannot be read. Its allocations are not known, and not lost.
+func (n *networks) fail(err error) {
 	n.read = false
 	if len(n.pools) == 0 {
 		n.pool("")
@@ -98,51 +98,33 @@ func (n *Networks) Fail(err error) {
 	}
 }
 
-// poolTitle returns the name of a pool in a sentence. title is that of the engine.
-func poolTitle(title string, p *ipam.Pool, node string) string {
-	of := "network " + NetworkName(p)
-	if p.Network == "" {
-		of = p.Name // the database cannot be read
-	}
-	if node != "" {
-		title += " on node " + node
-	}
-	return title + " (" + of + ")"
-}
-
-// NetworkName returns the engine's name of the network that a pool serves.
-func NetworkName(p *ipam.Pool) string {
-	_, name, _ := ipam.CutEngine(p.Network)
-	return name
-}
-
-// Pools returns all pools.
-func (n *Networks) Pools() (pools []*ipam.FilePool) {
+// list returns all pools.
+func (n *networks) list() (pools []*ipam.FilePool) {
 	for _, name := range slices.Sorted(maps.Keys(n.pools)) {
 		pools = append(pools, &n.pools[name].FilePool)
 	}
 	return pools
 }
 
-// Problems says why the database cannot be read.
-func (n *Networks) Problems() (problems []string) {
-	for _, p := range n.Pools() {
+// problems says why the database cannot be read.
+func (n *networks) problems() (problems []string) {
+	for _, p := range n.list() {
 		if p.State == ipam.Unreadable {
-			return []string{fmt.Sprintf("cannot read the networks of %s in %s: %s", n.Title, n.Path, p.Problem)}
+			return []string{fmt.Sprintf("cannot read the networks of %s in %s: %s", n.engine, n.path, p.Problem)}
 		}
 	}
 	return nil
 }
 
 // pool returns the pool with a name.
-func (n *Networks) pool(name string) *pool {
+func (n *networks) pool(name string) *pool {
 	if n.pools == nil {
 		n.pools = map[string]*pool{}
 	}
 	p := n.pools[name]
 	if p == nil {
 		p = &pool{
-			FilePool: ipam.FilePool{Pool: ipam.Pool{IPAM: n.Engine, Name: n.Path}, Changes: map[netip.Addr]*ipam.FileAllocation{}},
+			FilePool: ipam.FilePool{Pool: ipam.Pool{IPAM: n.engine, Name: n.path}, Changes: map[netip.Addr]*ipam.FileAllocation{}},
 			current:  map[netip.Addr]*ipam.FileAllocation{}, missing: map[netip.Addr]string{},
 		}
 		n.pools[name] = p
@@ -193,14 +175,14 @@ func (p *pool) replace(next map[netip.Addr]ipam.Allocation, since time.Time) {
 	}
 }
 
-// Subnet returns the addresses that a network of an engine allocates from a prefix: all but the
+// subnet returns the addresses that a network of an engine allocates from a prefix: all but the
 // network's own address and, for IPv4, the broadcast address of the whole subnet.
-func Subnet(subnet, part netip.Prefix) ipam.Range {
-	whole, r := ipam.RangeOf(subnet), ipam.RangeOf(part)
-	if r.First == whole.First && r.First != r.Last {
+func subnet(whole, part netip.Prefix) ipam.Range {
+	all, r := ipam.RangeOf(whole), ipam.RangeOf(part)
+	if r.First == all.First && r.First != r.Last {
 		r.First = r.First.Next()
 	}
-	if r.Last == whole.Last && r.Last.Is4() && r.First != r.Last {
+	if r.Last == all.Last && r.Last.Is4() && r.First != r.Last {
 		r.Last = r.Last.Prev()
 	}
 	return r

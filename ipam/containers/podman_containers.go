@@ -21,8 +21,6 @@ const (
 	listName = "containers.json"
 	// maxListSize limits the size of the list. A container has less than a kilobyte in it.
 	maxListSize = 16 << 20
-	// maxPodmanContainers limits the containers that are read, running or not.
-	maxPodmanContainers = 4096
 )
 
 // entry is a container in the list (Container in containers.go of containers/storage v1.43).
@@ -80,7 +78,7 @@ func (c *podmanContainers) find() {
 		return
 	}
 	defer func() { _ = d.Close() }()
-	names, _ := d.Readdirnames(maxPodmanContainers)
+	names, _ := d.Readdirnames(maxContainers)
 	for _, name := range names {
 		if strings.HasSuffix(name, suffix) {
 			c.dirs = append(c.dirs, filepath.Join(c.storage, name))
@@ -104,7 +102,7 @@ func (c *podmanContainers) read() error {
 		if err != nil {
 			return fmt.Errorf("read %s: %w", filepath.Join(dir, listName), err)
 		}
-		for _, e := range list[:min(len(list), maxPodmanContainers)] {
+		for _, e := range list[:min(len(list), maxContainers)] {
 			if e.ID == "" || len(e.ID) > ipam.MaxText || len(e.Names) == 0 || len(e.Names[0]) > ipam.MaxText {
 				continue
 			}
@@ -122,10 +120,10 @@ func (c *podmanContainers) read() error {
 // start of a container, there is no file.
 func (n *podmanContainer) read(host ipam.Host, path string) {
 	info, err := os.Lstat(path)
-	if err != nil || n.info != nil && os.SameFile(info, n.info) && info.Size() == n.info.Size() && info.ModTime().Equal(n.info.ModTime()) {
+	if err != nil || sameVersion(info, n.info) {
 		return
 	}
-	data, _, err := host.ReadFile(path, false, maxPodmanConfig)
+	data, _, err := host.ReadFile(path, false, maxConfig)
 	var s spec
 	if err == nil && json.Unmarshal(data, &s) == nil {
 		n.info, n.netns = info, ""
@@ -146,8 +144,8 @@ func (c *podmanContainers) give(given map[string]map[netip.Addr]string) {
 		}
 	}
 	for _, had := range c.found {
-		if now := byNetns[had.Netns]; now != nil && now.ID == had.ID && now.Name == had.Name && maps.Equal(now.Given, had.Given) {
-			byNetns[had.Netns] = had
+		if now := byNetns[had.Netns]; now != nil {
+			byNetns[had.Netns] = keep(had, now)
 		}
 	}
 	c.found = nil

@@ -16,16 +16,8 @@ import (
 // containers/common at 4650944): a bucket for each network, with a bucket for each subnet, which has
 // the ID of the container for each address.
 
-const (
-	// maxPodmanNetworks and maxRecords limit what is kept of a database.
-	maxPodmanNetworks, maxPodmanRecords = 1024, 65536
-	// maxPodmanName limits the name of a network, and is less than ipam.MaxText.
-	maxPodmanName = 200
-	// maxPodmanConfig limits the size of a configuration.
-	maxPodmanConfig = 4 << 20
-	// defaultNetwork is the network that needs no configuration, and defaultBridge is its bridge.
-	defaultNetwork, defaultBridge = "podman", "podman0"
-)
+// defaultNetwork is the network that needs no configuration, and defaultBridge is its bridge.
+const defaultNetwork, defaultBridge = "podman", "podman0"
 
 // podmanNetwork is the configuration of a network (Network in libnetwork/types/network.go).
 type podmanNetwork struct {
@@ -52,12 +44,12 @@ func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
 		return found
 	}
 	defer func() { _ = d.Close() }()
-	names, _ := d.Readdirnames(maxPodmanNetworks)
+	names, _ := d.Readdirnames(maxNetworks)
 	for _, name := range names {
 		if !strings.HasSuffix(name, ".json") {
 			continue
 		}
-		data, _, err := host.ReadFile(filepath.Join(dir, name), true, maxPodmanConfig)
+		data, _, err := host.ReadFile(filepath.Join(dir, name), true, maxConfig)
 		var n podmanNetwork
 		if err == nil && json.Unmarshal(data, &n) == nil && n.Name != "" {
 			found[n.Name] = &n
@@ -67,34 +59,34 @@ func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
 }
 
 // parsePodman parses the database. known are the configurations of networks.
-func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []Network, err error) {
+func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []network, err error) {
 	records := 0
 	err = db.Root().Each(func(key, _ []byte, b *bolt.Bucket) error {
 		name := string(key)
-		if b == nil || name == "" || len(name) > maxPodmanName {
+		if b == nil || name == "" || len(name) > maxName {
 			return nil
 		}
-		if len(all) == maxPodmanNetworks {
-			return fmt.Errorf("it has more than %d networks", maxPodmanNetworks)
+		if len(all) == maxNetworks {
+			return fmt.Errorf("it has more than %d networks", maxNetworks)
 		}
-		n := Network{Pool: ipam.Pool{Name: name}, Allocations: map[netip.Addr]ipam.Allocation{}}
+		n := network{Pool: ipam.Pool{Name: name}, allocations: map[netip.Addr]ipam.Allocation{}}
 		var subnets []netip.Prefix
 		if err := b.Each(func(key, _ []byte, addrs *bolt.Bucket) error {
-			subnet, err := netip.ParsePrefix(string(key))
+			prefix, err := netip.ParsePrefix(string(key))
 			if addrs == nil || err != nil {
 				return nil // the bucket of the containers
 			}
-			subnets = append(subnets, subnet)
+			subnets = append(subnets, prefix)
 			return addrs.Each(func(key, id []byte, _ *bolt.Bucket) error {
 				a, ok := netip.AddrFromSlice(key)
 				if !ok {
 					return nil // the last address
 				}
-				if records++; records > maxPodmanRecords {
-					return fmt.Errorf("it has more than %d addresses", maxPodmanRecords)
+				if records++; records > maxRecords {
+					return fmt.Errorf("it has more than %d addresses", maxRecords)
 				}
 				a = a.Unmap()
-				n.Allocations[a] = ipam.Allocation{Address: a, ContainerID: string(id[:min(len(id), ipam.MaxText)])}
+				n.allocations[a] = ipam.Allocation{Address: a, ContainerID: string(id[:min(len(id), ipam.MaxText)])}
 				return nil
 			})
 		}); err != nil {
@@ -109,12 +101,12 @@ func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []Network, e
 
 // describe adds the ranges of a network, and how its interfaces are connected. c is its configuration,
 // and subnets those in the database.
-func describe(n *Network, c *podmanNetwork, subnets []netip.Prefix) {
+func describe(n *network, c *podmanNetwork, subnets []netip.Prefix) {
 	switch {
 	case c == nil && n.Name == defaultNetwork:
 		n.Wiring = ipam.Wiring{Plugin: "bridge", Device: defaultBridge, Routed: true}
 		for _, s := range subnets {
-			n.Ranges = append(n.Ranges, Subnet(s, s))
+			n.Ranges = append(n.Ranges, subnet(s, s))
 			n.Gateways = append(n.Gateways, s.Masked().Addr().Next())
 		}
 	case c != nil:
@@ -123,7 +115,7 @@ func describe(n *Network, c *podmanNetwork, subnets []netip.Prefix) {
 			if !s.Subnet.IsValid() {
 				continue
 			}
-			r := Subnet(s.Subnet, s.Subnet)
+			r := subnet(s.Subnet, s.Subnet)
 			if l := s.LeaseRange; l != nil && l.Start.IsValid() {
 				r.First = l.Start
 			}
