@@ -15,7 +15,7 @@ import (
 // in seconds since 1970, 0 for never, and with "*" for a missing name. After a line "duid DUID", the
 // lines are those of IPv6, which have an IAID instead of the MAC. dnsmasq writes the file in place, so
 // that the last line may be incomplete.
-func parseLeases(data []byte) (leases []Record, invalid string) {
+func parseLeases(data []byte) (leases []record, invalid string) {
 	text, _, _ := cutLast(string(data), "\n")
 	for line := range strings.Lines(text) {
 		w := strings.Fields(line)
@@ -41,7 +41,7 @@ func cutLast(s, separator string) (before, after string, found bool) {
 	return s[:i+len(separator)], s[i+len(separator):], true
 }
 
-func parseLease(w []string) (r Record, ok bool) {
+func parseLease(w []string) (r record, ok bool) {
 	if len(w) < 4 {
 		return r, false
 	}
@@ -74,7 +74,7 @@ func macOf(text string) string {
 }
 
 // parseStatus parses a file BRIDGE.status of libvirt's leaseshelper.
-func parseStatus(data []byte) (leases []Record, err error) {
+func parseStatus(data []byte) (leases []record, err error) {
 	var all []struct {
 		Address  netip.Addr `json:"ip-address"`
 		MAC      string     `json:"mac-address"`
@@ -91,7 +91,7 @@ func parseStatus(data []byte) (leases []Record, err error) {
 		if !l.Address.IsValid() {
 			continue // the entry of the server's own DUID
 		}
-		r := Record{Address: l.Address, Hostname: l.Hostname}
+		r := record{Address: l.Address, Hostname: l.Hostname}
 		if l.Address.Is4() {
 			r.MAC = macOf(l.MAC)
 		}
@@ -106,7 +106,7 @@ func parseStatus(data []byte) (leases []Record, err error) {
 // options are the options of a configuration that say what a server leases.
 type options struct {
 	ranges       []ipam.Range
-	reservations []Record
+	reservations []record
 	leaseFile    string
 	hosts        []string // files and directories with more reservations
 }
@@ -167,7 +167,7 @@ func parseRange(value string) (r ipam.Range, ok bool) {
 
 // parseHost parses a value of dhcp-host, or a line of a hosts file: a hardware address or other
 // identities of the client, addresses, a name and a lease time, in any order.
-func parseHost(value string) (reserved []Record) {
+func parseHost(value string) (reserved []record) {
 	var macs []string
 	hostname := ""
 	for word := range strings.SplitSeq(value, ",") {
@@ -178,7 +178,7 @@ func parseHost(value string) (reserved []Record) {
 			return nil
 		case strings.HasPrefix(word, "set:"), strings.HasPrefix(word, "tag:"), strings.HasPrefix(word, "net:"):
 		case err == nil:
-			reserved = append(reserved, Record{Address: a})
+			reserved = append(reserved, record{Address: a})
 		case mac != "":
 			macs = append(macs, mac)
 		case strings.Contains(word, ":"), strings.Contains(word, "*"), word == "":

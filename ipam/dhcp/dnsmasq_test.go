@@ -123,7 +123,7 @@ func TestLeasesAreRead(t *testing.T) {
 	if got := fmt.Sprint(p.Ranges); got != "[10.9.0.10-10.9.0.99 10.9.0.200-10.9.0.202]" || p.Device != "br0" || p.State != ipam.Known || p.Problem != "" {
 		t.Errorf("got ranges %s of device %q in state %d (%s)", got, p.Device, p.State, p.Problem)
 	}
-	if got := Path(&p.Pool); got != l.root+misc {
+	if got := leasePath(&p.Pool); got != l.root+misc {
 		t.Errorf("got lease file %s", got)
 	}
 	// They end by the clock, as they do for dnsmasq.

@@ -7,7 +7,14 @@
 package dhcp
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // KeaName is the name of Kea in the API.
@@ -16,8 +23,107 @@ const KeaName = "kea"
 // Kea describes Kea.
 var Kea = ipam.IPAM{
 	Name: KeaName, Title: "Kea",
-	Traits:    Traits,
+	Traits:    traits,
 	Files:     newKea,
-	PoolTitle: func(p *ipam.Pool, node string) string { return PoolTitle("Kea", p, node) },
-	Repair:    keaRepair,
+	PoolTitle: func(p *ipam.Pool, node string) string { return poolTitle("Kea", p, node) },
+	Repair: repair("Kea", "Enlarge its pools, or shorten valid-lifetime",
+		", whose directory only Kea's user can read on Debian (give the agent CAP_DAC_READ_SEARCH, or allow root by setfacl)", excludeFromKea),
+}
+
+// excludeFromKea returns how to keep Kea from leasing an address.
+func excludeFromKea(p *ipam.Pool, node string, a netip.Addr) ipam.Exclusion {
+	return ipam.Exclusion{
+		How: "reserve it in " + p.Config + " for the hardware address that has it, or leave it out of the pools",
+		Step: advice.Say("In %s of node %s, add a reservation of %s for the hardware address that must have it (hw-address, ip-address), or split the pool so that it leaves the address out. Then have Kea read it (systemctl reload): it keeps its leases.",
+			p.Config, node, a),
+	}
+}
+
+// The places of files, as ipam.CleanPath returns them.
+const (
+	configDir   = "/etc/kea"
+	keaLeaseDir = "/var/lib/kea"
+)
+
+// servers are the configurations and the usual lease files of the servers.
+var servers = []struct{ config, leases string }{
+	{configDir + "/kea-dhcp4.conf", keaLeaseDir + "/kea-leases4.csv"},
+	{configDir + "/kea-dhcp6.conf", keaLeaseDir + "/kea-leases6.csv"},
+}
+
+// older are the endings of the files with older lines, in the order in which Kea reads them. If the
+// first one exists, it replaces the others: the cleanup has merged them into it.
+var older = []string{".completed", ".2", ".1"}
+
+// keaFiles are the files of Kea on a node.
+type keaFiles struct{ nodeFiles }
+
+func newKea(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
+	f := keaFiles{newNodeFiles(host, cfg)}
+	return newSource(host, KeaName, "Kea", f.list)
+}
+
+// list returns the directories with files of Kea, and the servers.
+func (f keaFiles) list() (places []string, at []location) {
+	places = []string{f.root + configDir, f.root + keaLeaseDir}
+	for _, s := range servers {
+		path, configured := f.root+s.config, f.root+s.leases
+		if c, err := f.config(path); err == nil && c.leaseFile != "" {
+			configured = f.root + ipam.CleanPath(c.leaseFile)
+			places = append(places, filepath.Dir(configured))
+		}
+		at = append(at, location{Path: configured, Config: path, Read: func() (content, error) { return f.read(configured, path) }})
+	}
+	return places, at
+}
+
+func (f keaFiles) config(path string) (config, error) {
+	data, err := f.file(path)
+	if err != nil {
+		return config{}, err
+	}
+	return parseConfig(data)
+}
+
+// read reads the lease files and the configuration of a server.
+func (f keaFiles) read(path, configPath string) (c content, err error) {
+	conf, err := f.config(configPath)
+	switch {
+	case conf.database != "":
+		return c, fmt.Errorf("its leases are in a database (%s), which ipwitness does not read", conf.database)
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		c.Problem = "cannot read the ranges in " + configPath + ": " + ipam.OneLine(err)
+	}
+	c.Ranges, c.Reservations = conf.ranges, conf.reservations
+	newest, err := f.file(path)
+	if err != nil {
+		return c, err
+	}
+	leases := journal{}
+	add := func(data []byte) error {
+		invalid, err := leases.read(data)
+		if invalid != "" {
+			c.Problem = invalid
+		}
+		return err
+	}
+	for i, ending := range older {
+		data, err := f.file(path + ending)
+		if err != nil {
+			continue
+		}
+		if err := add(data); err != nil {
+			return c, err
+		}
+		if i == 0 {
+			break
+		}
+	}
+	if err := add(newest); err != nil {
+		return c, err
+	}
+	for _, r := range leases {
+		c.Leases = append(c.Leases, r)
+	}
+	return c, nil
 }

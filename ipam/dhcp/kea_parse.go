@@ -23,7 +23,7 @@ const (
 
 // A journal is the content of the lease files of one server. Kea appends a line for each change of a
 // lease, so that the last line of an address counts.
-type journal map[netip.Addr]Record
+type journal map[netip.Addr]record
 
 // read reads a lease file. The last line may be incomplete.
 func (j journal) read(data []byte) (invalid string, err error) {
@@ -60,7 +60,7 @@ func (j journal) read(data []byte) (invalid string, err error) {
 			delete(j, a) // released, declined, reclaimed, or not an address
 			continue
 		}
-		r := Record{Address: a, Hostname: strings.TrimSuffix(column("hostname"), "."), Expires: time.Unix(expire, 0)}
+		r := record{Address: a, Hostname: strings.TrimSuffix(column("hostname"), "."), Expires: time.Unix(expire, 0)}
 		if column("valid_lifetime") == forever {
 			r.Expires = time.Time{}
 		}
@@ -77,7 +77,7 @@ type config struct {
 	leaseFile    string
 	database     string // the type of the database; empty for files
 	ranges       []ipam.Range
-	reservations []Record
+	reservations []record
 }
 
 // The format of a configuration.
@@ -138,7 +138,7 @@ func parseConfig(data []byte) (c config, err error) {
 
 func (c *config) reserve(all []reservation) {
 	for _, r := range all {
-		record := Record{Hostname: r.Hostname}
+		record := record{Hostname: r.Hostname}
 		if mac, err := net.ParseMAC(r.MAC); err == nil {
 			record.MAC = mac.String()
 		}

@@ -34,7 +34,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-func texts(records []Record) (all []string) {
+func texts(records []record) (all []string) {
 	for _, r := range records {
 		all = append(all, strings.TrimSpace(r.Address.String()+" "+r.MAC+" "+r.Hostname))
 	}
@@ -45,7 +45,7 @@ func texts(records []Record) (all []string) {
 func TestLastLineOfEachAddressCounts(t *testing.T) {
 	const a, b = "02:00:00:00:00:01", "02:00:00:00:00:02"
 	root := t.TempDir()
-	f := keaFiles{ipamtest.NewHost(), root}
+	f := keaFiles{nodeFiles{ipamtest.NewHost(), root}}
 	leases := root + keaLeaseDir + "/kea-leases4.csv"
 	read := func() []string {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestLeasesOfIPv6AreRead(t *testing.T) {
 		t.Fatalf("got %v, %q, %v, want the address and not the prefix", j, invalid, err)
 	}
 	for _, r := range j {
-		if got := texts([]Record{r}); got[0] != "fd00::5 02:00:00:00:00:06 six" {
+		if got := texts([]record{r}); got[0] != "fd00::5 02:00:00:00:00:06 six" {
 			t.Errorf("got %q", got)
 		}
 	}

@@ -42,14 +42,14 @@ func newNetworkd(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	if len(cfg.Dirs) > 0 {
 		dir = cfg.Dirs[0]
 	}
-	at := Location{Path: dir, Read: func() (Content, error) { return read(host, dir) }}
-	return NewSource(host, NetworkdName, "systemd-networkd", func() ([]string, []Location) {
-		return []string{dir}, []Location{at}
+	at := location{Path: dir, Read: func() (content, error) { return read(host, dir) }}
+	return newSource(host, NetworkdName, "systemd-networkd", func() ([]string, []location) {
+		return []string{dir}, []location{at}
 	})
 }
 
 // read reads the leases of all interfaces. networkd removes the file of a lease that has ended.
-func read(host ipam.Host, dir string) (c Content, err error) {
+func read(host ipam.Host, dir string) (c content, err error) {
 	if host.Visible(dir) != nil {
 		return c, nil // the directory there is the container's own
 	}
@@ -60,7 +60,7 @@ func read(host ipam.Host, dir string) (c Content, err error) {
 	_ = d.Close()
 	for _, device := range host.Devices() {
 		path := filepath.Join(dir, strconv.Itoa(device.Index))
-		data, _, err := host.ReadFile(path, false, MaxFile)
+		data, _, err := host.ReadFile(path, false, maxFile)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			continue
@@ -72,7 +72,7 @@ func read(host ipam.Host, dir string) (c Content, err error) {
 			c.Problem = path + " has another format than that of systemd 252"
 			continue
 		}
-		c.Leases = append(c.Leases, Record{Address: a, MAC: device.MAC})
+		c.Leases = append(c.Leases, record{Address: a, MAC: device.MAC})
 	}
 	return c, nil
 }

@@ -8,35 +8,35 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// PoolTitle returns the title of a pool of a kind of servers.
-func PoolTitle(title string, p *ipam.Pool, node string) string {
+// poolTitle returns the title of a pool of a kind of servers.
+func poolTitle(title string, p *ipam.Pool, node string) string {
 	if node == "" {
 		return title + " (" + p.Name + ")"
 	}
 	return title + " on node " + node + " (" + p.Name + ")"
 }
 
-// Traits are the traits of all kinds of servers.
-var Traits = ipam.Traits{
+// traits are the traits of all kinds of servers.
+var traits = ipam.Traits{
 	Leases: true,
 	// A client that releases its lease, or whose lease ends, removes the address a moment later.
 	EndDelay: 10 * time.Second,
 }
 
-// Repair returns the repair of a kind of servers. enlarge says how to enlarge a range. reading follows
+// repair returns the repair of a kind of servers. enlarge says how to enlarge a range. reading follows
 // the path of the lease file in a sentence; it says what else the agent needs to read it.
-func Repair(title, enlarge, reading string, exclude func(*ipam.Pool, string, netip.Addr) ipam.Exclusion) ipam.Repair {
+func repair(title, enlarge, reading string, exclude func(*ipam.Pool, string, netip.Addr) ipam.Exclusion) ipam.Repair {
 	return ipam.Repair{
 		Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies {
 			return remedies{c, a, exclude(c.Pool, c.Node, c.Address).Step}
 		},
 		Exclude:  exclude,
-		Location: func(p *ipam.Pool, _ netip.Addr) string { return Path(p) },
+		Location: func(p *ipam.Pool, _ netip.Addr) string { return leasePath(p) },
 		Enlarge: func(*ipam.Pool) string {
 			return enlarge + ", so that leases of clients that are gone end sooner."
 		},
 		Access: func(p *ipam.Pool) string {
-			return "Check whether the agent may read it: the agent needs " + Path(p) + " of the node" + reading + ". In a container, mount /var/lib read-only with HostToContainer propagation."
+			return "Check whether the agent may read it: the agent needs " + leasePath(p) + " of the node" + reading + ". In a container, mount /var/lib read-only with HostToContainer propagation."
 		},
 		Effects: ipam.Effects{
 			Free:      title + " has no lease and no reservation for it, and it is in a range that " + title + " leases to any client.",

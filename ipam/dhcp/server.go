@@ -13,8 +13,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// A Record is a lease of a server, or a reservation in its configuration.
-type Record struct {
+// A record is a lease of a server, or a reservation in its configuration.
+type record struct {
 	Address netip.Addr
 	// MAC is the hardware address of the client; empty if it is not known or there are several.
 	MAC, Hostname string
@@ -24,9 +24,9 @@ type Record struct {
 	missing time.Time // since when the file lacks it; zero if it has it
 }
 
-// Content is what the files of a server say.
-type Content struct {
-	Leases, Reservations []Record
+// content is what the files of a server say.
+type content struct {
+	Leases, Reservations []record
 	// Ranges are the addresses that the server leases to clients without a reservation.
 	Ranges []ipam.Range
 	// Problem says which records cannot be parsed. It is text for people.
@@ -36,9 +36,9 @@ type Content struct {
 // A server has the records of one DHCP server.
 type server struct {
 	ipam   string
-	at     Location
+	at     location
 	pools  map[string]*pool      // by name
-	leases map[netip.Addr]Record // as last read, with those that are missing for a moment
+	leases map[netip.Addr]record // as last read, with those that are missing for a moment
 	absent time.Time             // since when its lease file is missing; zero if it exists
 }
 
@@ -55,35 +55,35 @@ const (
 	second    = "#2"
 )
 
-// Path returns the path of the lease file that a pool is read from.
-func Path(p *ipam.Pool) string {
+// leasePath returns the path of the lease file that a pool is read from.
+func leasePath(p *ipam.Pool) string {
 	path, _, _ := strings.Cut(p.Name, separator)
 	return path
 }
 
 // put records the content of the server's files. It returns true if it is to be called again soon.
-func (s *server) put(c Content, devices []ipam.Device, now time.Time) (again bool) {
+func (s *server) put(c content, devices []ipam.Device, now time.Time) (again bool) {
 	s.absent = time.Time{}
 	again = s.keep(c.Leases, now)
 	all := newAssignment(s, devices)
 	for _, r := range c.Ranges {
 		all.pool(r.First, "").Ranges = append(all.pool(r.First, "").Ranges, r)
 	}
-	reserved := map[netip.Addr][]Record{}
+	reserved := map[netip.Addr][]record{}
 	for _, r := range c.Reservations {
 		reserved[r.Address] = append(reserved[r.Address], r)
 	}
 	for a, list := range reserved {
 		lease, leased := s.leases[a]
 		r := list[0]
-		if i := slices.IndexFunc(list, func(r Record) bool { return leased && r.MAC == lease.MAC }); i >= 0 {
+		if i := slices.IndexFunc(list, func(r record) bool { return leased && r.MAC == lease.MAC }); i >= 0 {
 			r = list[i]
 		} else if leased && r.MAC == "" {
 			r = lease
 		}
 		all.pool(a, "").Ranges = append(all.pool(a, "").Ranges, ipam.Range{First: a, Last: a})
 		all.add(r, "")
-		if i := slices.IndexFunc(list, func(other Record) bool { return other.MAC != "" && r.MAC != "" && other.MAC != r.MAC }); i >= 0 {
+		if i := slices.IndexFunc(list, func(other record) bool { return other.MAC != "" && r.MAC != "" && other.MAC != r.MAC }); i >= 0 {
 			all.add(list[i], second)
 		}
 	}
@@ -98,8 +98,8 @@ func (s *server) put(c Content, devices []ipam.Device, now time.Time) (again boo
 
 // keep replaces the leases. A lease that disappears before it expires is kept for a moment, because
 // servers write whole files, which may be read while they are written.
-func (s *server) keep(leases []Record, now time.Time) (again bool) {
-	next := map[netip.Addr]Record{}
+func (s *server) keep(leases []record, now time.Time) (again bool) {
+	next := map[netip.Addr]record{}
 	for _, r := range leases {
 		if r.Expires.IsZero() || now.Before(r.Expires) {
 			next[r.Address] = r
@@ -210,7 +210,7 @@ func (m *assignment) pool(a netip.Addr, suffix string) *pool {
 	return p
 }
 
-func (m *assignment) add(r Record, suffix string) {
+func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
 	m.next[p][r.Address] = ipam.Allocation{Address: r.Address, MAC: r.MAC, Hostname: r.Hostname}
 }

@@ -3,6 +3,7 @@ package dhcp
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -10,26 +11,26 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// MaxFile limits the size of a file. A lease takes about 100 bytes.
-const MaxFile = 16 << 20
+// maxFile limits the size of a file. A lease takes about 100 bytes.
+const maxFile = 16 << 20
 
-// A Location is where one DHCP server keeps its records.
-type Location struct {
+// A location is where one DHCP server keeps its records.
+type location struct {
 	// Path identifies the server: its lease file, or the directory with its lease files.
 	Path string
 	// Config is the file with the ranges; empty if there is none.
 	Config string
 	// Read reads the server's files. The error is os.ErrNotExist if there is no lease file.
-	Read func() (Content, error)
+	Read func() (content, error)
 }
 
-// Source reads the files of all servers of one kind. It implements ipam.FileSource.
-type Source struct {
+// source reads the files of all servers of one kind. It implements ipam.FileSource.
+type source struct {
 	host  ipam.Host
 	ipam  string
 	title string
 	// list returns the directories to watch, and the servers.
-	list func() ([]string, []Location)
+	list func() ([]string, []location)
 
 	places   []string
 	devices  []ipam.Device      // nil until they are needed
@@ -38,24 +39,24 @@ type Source struct {
 	stale    bool               // files may have changed
 }
 
-// NewSource returns a source that has read nothing yet. title is the name of the kind of servers in
+// newSource returns a source that has read nothing yet. title is the name of the kind of servers in
 // sentences.
-func NewSource(host ipam.Host, name, title string, list func() ([]string, []Location)) *Source {
-	return &Source{host: host, ipam: name, title: title, list: list}
+func newSource(host ipam.Host, name, title string, list func() ([]string, []location)) *source {
+	return &source{host: host, ipam: name, title: title, list: list}
 }
 
 // Places implements ipam.FileSource.
-func (s *Source) Places() []string { return s.places }
+func (s *source) Places() []string { return s.places }
 
 // Find implements ipam.FileSource.
-func (s *Source) Find(time.Time) (again bool) {
+func (s *source) Find(time.Time) (again bool) {
 	s.devices = nil
 	s.find()
 	return false
 }
 
-func (s *Source) find() {
-	var at []Location
+func (s *source) find() {
+	var at []location
 	s.places, at = s.list()
 	before := s.servers
 	s.servers, s.unlisted = map[string]*server{}, false
@@ -68,7 +69,7 @@ func (s *Source) find() {
 }
 
 // Event implements ipam.FileSource.
-func (s *Source) Event(path string, _ bool) (handled bool) {
+func (s *source) Event(path string, _ bool) (handled bool) {
 	if !slices.Contains(s.places, filepath.Dir(path)) {
 		return false
 	}
@@ -77,7 +78,7 @@ func (s *Source) Event(path string, _ bool) (handled bool) {
 }
 
 // Read implements ipam.FileSource. It reads all files of all servers, because they are few and small.
-func (s *Source) Read(r ipam.FileRead) (again bool) {
+func (s *source) Read(r ipam.FileRead) (again bool) {
 	if !r.All && !r.Lost && !s.stale {
 		return false
 	}
@@ -98,7 +99,7 @@ func (s *Source) Read(r ipam.FileRead) (again bool) {
 }
 
 // Pools implements ipam.FileSource.
-func (s *Source) Pools() (pools []*ipam.FilePool) {
+func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, one := range s.servers {
 		for _, p := range one.pools {
 			pools = append(pools, &p.FilePool)
@@ -108,7 +109,7 @@ func (s *Source) Pools() (pools []*ipam.FilePool) {
 }
 
 // Problems implements ipam.FileSource.
-func (s *Source) Problems() (problems []string) {
+func (s *source) Problems() (problems []string) {
 	for _, path := range slices.Sorted(maps.Keys(s.servers)) {
 		for _, p := range s.servers[path].pools {
 			if p.State == ipam.Unreadable {
@@ -118,4 +119,45 @@ func (s *Source) Problems() (problems []string) {
 		}
 	}
 	return problems
+}
+
+// nodeFiles are files of a node.
+type nodeFiles struct {
+	host ipam.Host
+	root string // precedes all paths; empty except in tests
+}
+
+func newNodeFiles(host ipam.Host, cfg ipam.FilesConfig) nodeFiles {
+	f := nodeFiles{host: host}
+	if len(cfg.Dirs) > 0 {
+		f.root = cfg.Dirs[0]
+	}
+	return f
+}
+
+// maxEntries limits the number of entries of a directory that are read.
+const maxEntries = 1024
+
+// names returns the names of the entries of a directory of the node, sorted.
+func (f nodeFiles) names(dir string) []string {
+	if f.host.Visible(dir) != nil {
+		return nil
+	}
+	d, _, err := f.host.OpenDir(dir)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = d.Close() }()
+	names, _ := d.Readdirnames(maxEntries)
+	slices.Sort(names)
+	return names
+}
+
+// file returns the content of a file of the node.
+func (f nodeFiles) file(path string) ([]byte, error) {
+	if err := f.host.Visible(filepath.Dir(path)); err != nil {
+		return nil, os.ErrNotExist // the file there is the container's own
+	}
+	data, _, err := f.host.ReadFile(path, true, maxFile)
+	return data, err
 }
