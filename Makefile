@@ -38,7 +38,7 @@ TESTFLAGS :=
 # (the kernel, files that other programs read).
 UNCACHED := ./tests ./bpf ./agent/... ./tests/chart ./tests/containerd ./tests/netlab ./tests/prometheus
 # The packages that only make test-all tests: they need a browser, a cluster, or servers that are built.
-SLOW := ./tests/kubernetes ./tests/share ./tests/stream ./tests/web
+SLOW := ./tests/kubernetes ./tests/stream ./tests/web
 # The packages that make test-cluster tests.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
 # For make mutate: the package to change, the number of changes, the random seed
