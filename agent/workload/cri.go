@@ -79,7 +79,7 @@ const (
 	listShare = 20
 )
 
-// A Client asks the container runtime which pods it runs, at its own pace: nothing else waits
+// A Runtime asks the container runtime which pods it runs, at its own pace: nothing else waits
 // for the runtime.
 type Runtime struct {
 	condition
@@ -124,7 +124,7 @@ func (a *attempt) due(first time.Duration) time.Time {
 	return a.last.Add(max(first, firstTry<<max(0, a.tries-quickTries+1)))
 }
 
-// New returns a client of the runtime at a socket.
+// NewRuntime returns a client of the runtime at a socket.
 func NewRuntime(log *slog.Logger, socket string, procDir ProcDir) *Runtime {
 	c := &Runtime{
 		log:        log,
@@ -334,7 +334,7 @@ func call[Q, A any](ctx context.Context, c *Runtime, method string, to func(cont
 	return a, err
 }
 
-// ParseSocket parses the flag. A path may be a unix:// URL.
+// ParseRuntimeSocket parses the flag. A path may be a unix:// URL.
 func ParseRuntimeSocket(flag string) (string, error) {
 	path := strings.TrimPrefix(flag, "unix://")
 	switch {

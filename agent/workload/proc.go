@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/table"
 )
 
-// Dir is the path of a proc file system.
+// ProcDir is the path of a proc file system.
 type ProcDir string
 
 // Process is a process, as /proc/PID/stat describes it.

@@ -54,11 +54,12 @@ func newClient(base, path string, files tlsFiles, log *slog.Logger, help help) (
 // load makes the transport if the files have changed. After an error, the previous transport stays in use until
 // they change again: perhaps only one of them is written yet.
 func (c *client) load() error {
-	contents := ""
+	var read strings.Builder
 	for _, name := range []string{c.files.ca, c.files.cert, c.files.key} {
 		raw, err := os.ReadFile(name)
-		contents += fmt.Sprintf("%q %v\n", raw, err)
+		fmt.Fprintf(&read, "%q %v\n", raw, err)
 	}
+	contents := read.String()
 	if contents == c.contents {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Config is the configuration of Findings.
+// FindingsConfig is the configuration of Findings.
 type FindingsConfig struct {
 	Facts *facts.Facts
 	// Kubernetes is the Kubernetes API; nil if it is not used.
@@ -31,7 +31,7 @@ type Findings struct {
 	Names    *Names
 }
 
-// New returns a Findings without any finding.
+// NewFindings returns a Findings without any finding.
 func NewFindings(cfg FindingsConfig) *Findings {
 	counts := newTally(cfg.Facts.Clock)
 	publisher := &Publisher{newSet(cfg.Facts.Clock), cfg.Facts, counts, cfg.Listener}

@@ -7,7 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Listener is notified of findings. Its methods are called while the facts are held.
+// A FindingsListener is notified of findings. Its methods are called while the facts are held.
 type FindingsListener interface {
 	// FindingChanged is called with a new or changed finding and with its previous version, which
 	// is nil for a new finding.

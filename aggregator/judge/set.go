@@ -141,7 +141,7 @@ func (f *Set) Count() map[string]int {
 	return count
 }
 
-// Place is the sort key of a finding in lists.
+// FindingPlace is the sort key of a finding in lists.
 type FindingPlace struct{ Kind, Address, ID string }
 
 // PlaceOf returns the place of a finding.

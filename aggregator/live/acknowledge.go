@@ -62,7 +62,7 @@ func acknowledgedAs(o *verdict.Owner) string {
 	return o.ID
 }
 
-// Config contains the dependencies of acknowledgements. All fields are required.
+// AcknowledgementsConfig contains the dependencies of acknowledgements. All fields are required.
 type AcknowledgementsConfig struct {
 	Facts     *facts.Facts
 	Conflicts *judge.Conflicts
@@ -96,7 +96,7 @@ type Acknowledgements struct {
 	objects objects
 }
 
-// New locks the data directory, and loads the acknowledgements that are kept there.
+// NewAcknowledgements locks the data directory, and loads the acknowledgements that are kept there.
 func NewAcknowledgements(cfg AcknowledgementsConfig) (*Acknowledgements, error) {
 	dir, err := openDataDir(cfg.DataDir)
 	if err != nil {

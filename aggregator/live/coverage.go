@@ -22,7 +22,7 @@ const (
 	maxCoverageNames = 100
 )
 
-// Config is the configuration of Coverage.
+// CoverageConfig is the configuration of Coverage.
 type CoverageConfig struct {
 	Facts  *facts.Facts
 	Shards *judge.Shards
@@ -43,7 +43,7 @@ type Coverage struct {
 	coverage *pb.Coverage
 }
 
-// New returns the coverage of an aggregator that starts now.
+// NewCoverage returns the coverage of an aggregator that starts now.
 func NewCoverage(cfg CoverageConfig) *Coverage {
 	return &Coverage{CoverageConfig: cfg, start: cfg.Facts.Clock()}
 }

@@ -15,7 +15,7 @@ type Events struct {
 	convert                     *Converter
 }
 
-// New returns an Events without subscribers.
+// NewEvents returns an Events without subscribers.
 func NewEvents(c *Converter) *Events {
 	of := func() *Bus { return NewBus((*Event).weight) }
 	return &Events{of(), of(), of(), c}

@@ -31,7 +31,7 @@ const (
 	maxNamedMetrics = 4
 )
 
-// Config contains the sources of the metrics. All fields but Journal are required.
+// MetricsConfig contains the sources of the metrics. All fields but Journal are required.
 type MetricsConfig struct {
 	Facts            *facts.Facts
 	Shards           *judge.Shards
@@ -66,7 +66,7 @@ type descriptions struct {
 	journaled, gaps, lost, size, oldest *prometheus.Desc
 }
 
-// New returns unregistered metrics.
+// NewMetrics returns unregistered metrics.
 func NewMetrics(cfg MetricsConfig) *Metrics {
 	return &Metrics{MetricsConfig: cfg, counters: newCounters(), ipam: newIPAMMetrics(), exports: newExportMetrics(), descriptions: descriptions{
 		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Open watches of clients.", []string{"of"}, nil),

@@ -30,7 +30,7 @@ const (
 	releasedTogether = BusSize / 4
 )
 
-// Config contains the dependencies of a Recall. All fields are required.
+// RecallConfig contains the dependencies of a Recall. All fields are required.
 type RecallConfig struct {
 	Facts    *facts.Facts
 	Shards   *judge.Shards
@@ -54,7 +54,7 @@ type Recall struct {
 	awaited []*verdict.Conflict
 }
 
-// New returns a Recall that does nothing before Run.
+// NewRecall returns a Recall that does nothing before Run.
 func NewRecall(cfg RecallConfig) *Recall {
 	return &Recall{RecallConfig: cfg, done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool)}
 }

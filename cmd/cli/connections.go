@@ -9,9 +9,9 @@ import (
 
 const (
 	// MaxIdle is the maximum number of connections of one listener on which no authorized call is
-	// in progress, and IdleGrace is how long such a connection stays open while others wait. A
-	// gRPC connection takes about 70 kB of memory.
-	MaxIdle   = 1024
+	// in progress. A gRPC connection takes about 70 kB of memory.
+	MaxIdle = 1024
+	// IdleGrace is how long such a connection stays open while others wait.
 	IdleGrace = time.Second
 	// writeBuffer is how many bytes the kernel buffers per connection for a client that does not
 	// read. By default the buffer may grow to megabytes, which count towards the container's

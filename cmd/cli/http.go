@@ -21,10 +21,11 @@ const StopGrace = time.Second
 const HTTPListen = "http-listen"
 
 const (
-	// HeaderWithin and BodyWithin are how long an HTTP client may take to send the header of a
-	// request, including the TLS handshake, and its body.
+	// HeaderWithin is how long an HTTP client may take to send the header of a request, including
+	// the TLS handshake.
 	HeaderWithin = 10 * time.Second
-	BodyWithin   = 10 * time.Second
+	// BodyWithin is how long it may take to send the body.
+	BodyWithin = 10 * time.Second
 	// ReadWithin is how long a client may take to read an answer that is not a stream, such as a
 	// probe or a scrape. It is also how long an HTTP/2 connection may be stuck.
 	ReadWithin = time.Minute

@@ -208,11 +208,13 @@ func ClientTLSFlags(fs *pflag.FlagSet, files *secure.Files) {
 	fs.StringVar(&files.Token, "token-file", "", "bearer token `FILE`; the token is sent only over TLS")
 }
 
+// OwnCertFlags adds the flags for a certificate and its key. usage describes the certificate.
 func OwnCertFlags(fs *pflag.FlagSet, files *secure.Files, usage string) {
 	fs.StringVar(&files.Cert, "tls-cert", "", usage)
 	fs.StringVar(&files.Key, "tls-key", "", "private key `FILE` of --tls-cert, in PEM")
 }
 
+// ClientCAFlag adds the flag for the CA that signs the certificates of clients.
 func ClientCAFlag(fs *pflag.FlagSet, files *secure.Files, usage string) {
 	fs.StringVar(&files.ClientCA, "tls-client-ca", "", usage)
 }

@@ -73,11 +73,13 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}{
 		"without an aggregator": {nil, nil, "no aggregator is configured: use --aggregator HOST:PORT, or 'ipwitness run' for agent and aggregator in one process\n"},
 		"a URL": {
-			[]string{"--aggregator", "http://agg:9640"}, nil,
+			[]string{"--aggregator", "http://agg:9640"},
+			nil,
 			"--aggregator: \"http://agg:9640\" is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640\n" + help,
 		},
 		"without a port": {
-			nil, map[string]string{"IPWITNESS_AGGREGATOR": "a:9640,b"},
+			nil,
+			map[string]string{"IPWITNESS_AGGREGATOR": "a:9640,b"},
 			"IPWITNESS_AGGREGATOR: \"b\" is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640\n" + help,
 		},
 		"port 0":          {[]string{"--aggregator", "[2001:db8::1]:0"}, nil, "--aggregator: \"[2001:db8::1]:0\" has no port from 1 to 65535 after the last colon\n" + help},

@@ -19,7 +19,7 @@ import (
 func disconnected(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	_, err := c.Read(make([]byte, 1))
-	late, ok := err.(net.Error)
+	late, ok := errors.AsType[net.Error](err)
 	return !ok || !late.Timeout()
 }
 

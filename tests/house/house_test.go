@@ -107,7 +107,7 @@ func TestImportsPointDown(t *testing.T) {
 	all := imports(t)
 	floor, patterns := map[string]int{}, map[string]int{}
 	for i, names := range floors {
-		for _, name := range strings.Fields(names) {
+		for name := range strings.FieldsSeq(names) {
 			if strings.Contains(name, "*") {
 				patterns[name] = i
 				continue
