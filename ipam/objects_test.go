@@ -48,11 +48,17 @@ func TestPart(t *testing.T) {
 	}
 	for raw, want := range map[string]string{
 		`{"List":[{"N":1}],"other":{}}`: "<nil>", `null`: "<nil>", "": "it has no spec",
-		`{"List":{}}`: "its spec has an unexpected format: /List is a JSON object", `{"List":[{"N":"x"}]}`: "its spec has an unexpected format: /List/N is a JSON string",
-		`[]`: "its spec has an unexpected format: / is a JSON array", `{`: "its spec has an unexpected format: unexpected end of JSON input",
+		`{"List":{}}`: "its spec has an unexpected format: /List is a JSON object",
+		`[]`:          "its spec has an unexpected format: / is a JSON array",
 	} {
 		if got := fmt.Sprint(ipam.Part([]byte(raw), "spec", &into)); got != want {
 			t.Errorf("%s: got %s, want %s", raw, got, want)
+		}
+	}
+	// The rest of these texts is of encoding/json, and differs between versions of Go.
+	for _, raw := range []string{"{", `{"List":[{"N":"x"}]}`} {
+		if err := ipam.Part([]byte(raw), "spec", &into); err == nil || !strings.HasPrefix(err.Error(), "its spec has an unexpected format: ") {
+			t.Errorf("%s: got %v", raw, err)
 		}
 	}
 }

@@ -48,10 +48,10 @@ func TestFilesThatAreNotCases(t *testing.T) {
 	}
 	const newer = "; use ipwitness v9.9.9, which wrote the file"
 	for _, test := range []struct{ old, new, want string }{
-		{good, "", "line 1: invalid JSON: unexpected end of JSON input"},
+		{good, "", "line 1: invalid JSON: "},
 		{good, "[]", "got [], expected an object"},
 		{good, "{}", "no \"ipwitnessCase\": this is not a case file; write one with `ipwitness explain ADDRESS -o case`"},
-		{`"claims": [`, `claims: [`, "line 5: invalid JSON: invalid character 'c' looking for beginning of object key string"},
+		{`"claims": [`, `claims: [`, "line 5: invalid JSON: "},
 		{`"ipwitnessCase": 1`, `"ipwitnessCase": 2`, "format 2 is not supported, only format 1 is: use ipwitness v9.9.9, which wrote the file"},
 		{`"ipwitnessCase": 1`, `"ipwitnessCase": "1"`, `ipwitnessCase: invalid value "1"`},
 		{`"policy"`, `"politics": {}, "policy"`, "politics: unknown key" + newer},
@@ -82,7 +82,9 @@ func TestFilesThatAreNotCases(t *testing.T) {
 			t.Fatalf("%q is not in the file", test.old)
 		}
 		_, err := Decode([]byte(text))
-		if want := "read case: " + test.want; err == nil || err.Error() != want {
+		want := "read case: " + test.want
+		syntax := strings.HasSuffix(want, "JSON: ") // what follows is the text of encoding/json
+		if err == nil || !strings.HasPrefix(err.Error(), want) || !syntax && err.Error() != want {
 			t.Errorf("%q: got %v, want %s", test.new, err, want)
 		}
 	}

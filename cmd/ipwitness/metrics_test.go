@@ -1,17 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
@@ -26,14 +27,14 @@ import (
 // registered is a registry that records the collectors that were registered.
 type registered struct {
 	*prometheus.Registry
-	descs []string
+	descs []*prometheus.Desc
 }
 
 func (r *registered) Register(c prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc)
 	go func() { c.Describe(descs); close(descs) }()
 	for d := range descs {
-		r.descs = append(r.descs, d.String())
+		r.descs = append(r.descs, d)
 	}
 	return r.Registry.Register(c)
 }
@@ -100,6 +101,44 @@ type metric struct {
 
 const reference = "../../docs/metrics.md"
 
+// describe returns what a Desc says, by collecting a metric of it. The values of its labels are a, b and so on.
+func describe(t *testing.T, d *prometheus.Desc) metric {
+	t.Helper()
+	var made prometheus.Metric
+	var letters []string
+	for err := error(errors.ErrUnsupported); err != nil; {
+		if made, err = prometheus.NewConstMetric(d, prometheus.GaugeValue, 1, letters...); err != nil {
+			letters = append(letters, string(rune('a'+len(letters))))
+		}
+		if len(letters) > 20 {
+			t.Fatalf("make a metric of %s: %v", d, err)
+		}
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(constant{d, made})
+	families, err := r.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("got %d families, %v", len(families), err)
+	}
+	one := metric{name: families[0].GetName(), help: families[0].GetHelp()}
+	pairs := families[0].GetMetric()[0].GetLabel()
+	slices.SortFunc(pairs, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetValue(), b.GetValue()) })
+	for _, p := range pairs {
+		one.labels = append(one.labels, p.GetName())
+	}
+	return one
+}
+
+// constant collects one metric.
+type constant struct {
+	desc   *prometheus.Desc
+	metric prometheus.Metric
+}
+
+func (c constant) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
+
+func (c constant) Collect(to chan<- prometheus.Metric) { to <- c.metric }
+
 // allMetrics returns the metrics that agent and aggregator register, by name.
 func allMetrics(t *testing.T) []metric {
 	t.Helper()
@@ -123,17 +162,9 @@ func allMetrics(t *testing.T) []metric {
 	}
 	r.descs = append(r.descs, fleet.descs...)
 	all := map[string]metric{"ipwitness_build_info": {labels: []string{"version", "revision", "goversion"}}}
-	desc := regexp.MustCompile(`^Desc\{fqName: "(\w+)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}$`)
 	for _, d := range r.descs {
-		m := desc.FindStringSubmatch(d)
-		if m == nil {
-			t.Fatalf("cannot read %s", d)
-		}
-		one := metric{help: m[2]}
-		if m[3] != "" {
-			one.labels = strings.Split(m[3], ",")
-		}
-		all[m[1]] = one
+		one := describe(t, d)
+		all[one.name] = one
 	}
 	families, err := r.Gather()
 	if err != nil {

@@ -126,9 +126,9 @@ func TestTimeOfAnAllocationIsThatOfTheEntryOrOfTheFile(t *testing.T) {
 func TestCheckpointThatCannotBeParsedIsAnError(t *testing.T) {
 	whole := string(real(t, "secondary"))
 	for data, want := range map[string]string{
-		"":                         "parse JSON: unexpected end of JSON input",
-		whole[:len(whole)/2]:       "parse JSON: unexpected end of JSON input",
-		whole + whole:              "parse JSON: invalid character",
+		"":                         "parse JSON: ",
+		whole[:len(whole)/2]:       "parse JSON: ",
+		whole + whole:              "parse JSON: ",
 		"null":                     "it has no version",
 		"{}":                       "it has no version",
 		`{"allocations":[]}`:       "it has no version",

@@ -203,11 +203,11 @@ func TestCheckpointThatIsBeingWrittenIsReadAgainSoon(t *testing.T) {
 	l.want(checkpointName, webShown)
 	l.now = l.now.Add(2 * ipam.Settled)
 	l.read()
-	if p := l.pool(checkpointName); l.again || p.State != ipam.Unreadable || p.Problem != "parse JSON: unexpected end of JSON input" {
+	if p := l.pool(checkpointName); l.again || p.State != ipam.Unreadable || !strings.HasPrefix(p.Problem, "parse JSON: ") {
 		t.Errorf("after that: got again %v, %+v", l.again, p)
 	}
 	l.want(checkpointName)
-	if problems := l.source.Problems(); len(problems) != 1 || problems[0] != "cannot read the allocations of the AWS VPC CNI in "+l.path(checkpointName)+": parse JSON: unexpected end of JSON input" {
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.HasPrefix(problems[0], "cannot read the allocations of the AWS VPC CNI in "+l.path(checkpointName)+": parse JSON: ") {
 		t.Errorf("got problems %q", problems)
 	}
 	l.write(checkpointName, checkpointOf(db))

@@ -70,7 +70,7 @@ func TestBlockObjects(t *testing.T) {
 		"attributes that are missing":         {spec: `{"cidr":"10.0.0.0/30","allocations":[-1,0]}`, want: []allocation{{}, {ordinal: 1}}, problem: "/spec/allocations/0 refers to attributes -1 of 0"},
 		"more allocations than addresses":     {spec: `{"cidr":"10.0.0.0/31","allocations":[0,null,0],"attributes":[{}]}`, want: []allocation{{}}, problem: "it has 2 addresses, and /spec/allocations has 3"},
 		"no cidr":                             {spec: `{"allocations":[]}`, problem: `its cidr "" is not a CIDR`, bad: true, wantPrefix: "10.0.0.0/30"},
-		"allocations that are no numbers":     {spec: `{"cidr":"10.0.0.0/30","allocations":["x"]}`, problem: "/allocations is a JSON string", bad: true, wantPrefix: "10.0.0.0/30"},
+		"allocations that are no numbers":     {spec: `{"cidr":"10.0.0.0/30","allocations":["x"]}`, problem: "is a JSON string", bad: true, wantPrefix: "10.0.0.0/30"},
 		"no spec":                             {problem: "it has no spec", bad: true, wantPrefix: "10.0.0.0/30"},
 		"attributes of a newer form of owner": {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":{"name":"p"}}}]}`, problem: "is a JSON object", bad: true, wantPrefix: "10.0.0.0/30"},
 	} {

@@ -76,7 +76,6 @@ func TestInvalidPoolsOfSpiderpool(t *testing.T) {
 	for _, test := range []struct{ spec, allocated, want string }{
 		{"[]", allocated, invalid + "its spec has an unexpected format: / is a JSON array"},
 		{spec, "[]", invalid + "its status.allocatedIPs has an unexpected format: / is a JSON array"},
-		{spec, `{"10.0.0.`, invalid + "its status.allocatedIPs has an unexpected format: unexpected end of JSON input"},
 		{"{ips: [x]}", allocated, invalid + `its ips: "x" is neither an address nor a range`},
 		{"{ips: [10.0.0.1-10.0.0.6], excludeIPs: [x]}", allocated, `known 10.0.0.1-10.0.0.6: SpiderIPPool a is invalid: its excludeIPs: "x" is neither an address nor a range`},
 		{spec, strings.Replace(allocated, "{", `{"x":{},`, 1), `known 10.0.0.1-10.0.0.6: SpiderIPPool a is invalid: "x" in its status.allocatedIPs is not an address`},

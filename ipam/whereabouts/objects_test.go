@@ -36,7 +36,7 @@ func TestPoolObjects(t *testing.T) {
 		"an address without length":  {spec: `{"range":"10.0.0.0"}`, problem: `its range "10.0.0.0" is not a CIDR`, bad: true},
 		"a range that is none":       {spec: `{"range":"here","allocations":{"1":{}}}`, problem: `its range "here" is not a CIDR`, bad: true},
 		"a list of allocations":      {spec: `{"range":"10.0.0.0/24","allocations":[]}`, problem: "/allocations is a JSON array", bad: true},
-		"a pod reference of numbers": {spec: `{"range":"10.0.0.0/24","allocations":{"1":{"podref":7}}}`, problem: "/allocations/podref is a JSON number", bad: true},
+		"a pod reference of numbers": {spec: `{"range":"10.0.0.0/24","allocations":{"1":{"podref":7}}}`, problem: "/podref is a JSON number", bad: true},
 		"no spec":                    {problem: "it has no spec", bad: true},
 		"a spec that is a list":      {spec: `[]`, problem: "is a JSON array", bad: true},
 		"a long range of junk":       {spec: `{"range":"` + strings.Repeat("x", 10000) + `"}`, problem: "its range", bad: true},
