@@ -62,7 +62,7 @@ type lab struct {
 	*netlab.Host
 	*service
 	t     *testing.T
-	agent *netlab.Program // `ipwitness run`, or `ipwitness agent`
+	agent *netlab.Program // `ipwitness run`, or `ipwitness-agent`
 
 	// With several nodes: the name and the number of the node, from 1.
 	name   string

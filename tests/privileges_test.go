@@ -227,7 +227,7 @@ func TestEachCapabilityIsMissedAsDoctorPredicts(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	const head, begin, end = "| Capability | For | Used | Without it: frames, addresses in pods | `ipwitness doctor` says | The agent says |\n|---|---|---|---|---|---|\n",
+	const head, begin, end = "| Capability | For | Used | Without it: frames, addresses in pods | `ipwitness-agent doctor` says | The agent says |\n|---|---|---|---|---|---|\n",
 		"<!-- The test TestEachCapabilityIsMissedAsDoctorPredicts makes this table: make update-situations -->\n", "<!-- end -->\n"
 	page, err := os.ReadFile(permissionsPage)
 	if err != nil {

@@ -97,7 +97,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 	cmd.Flags().Var(cli.NewValue(&c.untilText, "TIME", func(s string) (string, error) {
 		_, err := parseTime(s, sys.now(), time.Time{})
 		return s, err
-	}), "until", "changes before this time (default: now); a time of day is the first one after --since, at most now")
+	}), "until", "changes before this time (default: now); a time of day is the first one after --since")
 	cli.CompleteFlagWith(cmd, "until", cobra.NoFileCompletions)
 	var kinds []string
 	for _, name := range pb.Event_Kind_name {

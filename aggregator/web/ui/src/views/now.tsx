@@ -110,7 +110,7 @@ function Agents() {
   return (
     <section aria-label="Agents">
       <h2>Agents <span class="muted">— {live} of {list.length} live{nodes.value?.kubernetes && nodes.value.kubernetes.state !== 'OFF' && `, Kubernetes API ${nodes.value.kubernetes.state.toLowerCase()}`}</span></h2>
-      {!list.length && <Empty>No agent has reported. Start one with <code>ipwitness agent</code>.</Empty>}
+      {!list.length && <Empty>No agent has reported. Start one with <code>ipwitness-agent</code>.</Empty>}
       {list.length > 0 && !bad.length && <Empty>All agents report, and none has a problem. <a href={to('map')}>Show all</a></Empty>}
       <ul class="plain">
         <More items={bad} most={10}>{(n) => (
