@@ -150,7 +150,7 @@ func (s *source) Pools() []*ipam.FilePool { return s.networks.list() }
 // read reads the database if it may have changed. It returns true for again if the database or the files
 // of its containers, which are written later, are to be read again soon.
 func (s *source) read(r ipam.FileRead, parse func(db *bolt.DB) ([]network, error)) (again bool, err error) {
-	changed, again, err := s.File.Read(r, func(db *bolt.DB, written time.Time) error {
+	changed, again, err := s.Read(r, func(db *bolt.DB, written time.Time) error {
 		found, err := parse(db)
 		if err == nil {
 			s.networks.put(found, written, r.Now, r.Watches[filepath.Dir(s.Path)])

@@ -9,6 +9,7 @@ import (
 // A Tone is the meaning of a colour. A coloured word says the same without its colour.
 type Tone int
 
+// The tones.
 const (
 	PlainTone Tone = iota
 	BadTone        // somebody has to act
