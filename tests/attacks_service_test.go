@@ -38,7 +38,8 @@ import (
 const (
 	wellBehavedToken = "honest-token-0123456789"
 	stolenToken      = "stolen-token-0123456789"
-	agentTokens      = aliceToken + " operator alice\n" + wellBehavedToken + " agent node1\n" + stolenToken + " agent node2\n"
+	greedyToken      = "greedy-token-0123456789"
+	agentTokens      = aliceToken + " operator alice\n" + wellBehavedToken + " agent node1\n" + stolenToken + " agent node2\n" + greedyToken + " reader greedy\n"
 )
 
 // newTokens starts an aggregator that authenticates agents by tokens.
@@ -501,7 +502,7 @@ func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 	var refused error
 	opened := 0
 	for ; refused == nil && opened < 1000; opened++ {
-		stream, err := ipwitnessv1.NewWitnessServiceClient(s.dial(aliceToken)).WatchOwners(t.Context(), &ipwitnessv1.WatchOwnersRequest{})
+		stream, err := ipwitnessv1.NewWitnessServiceClient(s.dial(greedyToken)).WatchOwners(t.Context(), &ipwitnessv1.WatchOwnersRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

