@@ -44,6 +44,7 @@ func TestAllocationsOfHostLocalAreReported(t *testing.T) {
 }
 
 func TestLossOfAllAllocationsIsReported(t *testing.T) {
+	const many = 20 // few enough to be deleted at once on a busy machine
 	away := func(l *ipamLab) { l.must(os.Rename(l.path("pods"), filepath.Join(l.root, "away"))) }
 	for name, c := range map[string]struct {
 		lose  func(l *ipamLab)
@@ -66,24 +67,24 @@ func TestLossOfAllAllocationsIsReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := startIPAM(t)
-			l.giveMany("pods", 250)
-			l.awaitGiven("pods", 250, known)
+			l.giveMany("pods", many)
+			l.awaitGiven("pods", many, known)
 			before := time.Now()
 			c.lose(l)
 			l.await("the loss", func() bool { return l.pools[l.path("pods")].GetLost() != 0 })
 			p := l.awaitGiven("pods", 0, c.state)
-			if p.GetLost() != 250 || p.GetLostAt().AsTime().Before(before) || (p.GetProblem() == "") != (c.state == known) {
-				t.Errorf("pool: got %v, want 250 lost", p)
+			if p.GetLost() != many || p.GetLostAt().AsTime().Before(before) || (p.GetProblem() == "") != (c.state == known) {
+				t.Errorf("pool: got %v, want %d lost", p, many)
 			}
 			// The next pod takes an address that other pods still use: the loss remains.
 			l.give("pods", "10.1.0.1", "next")
-			if p := l.awaitGiven("pods", 1, known); p.GetLost() != 250 {
-				t.Errorf("pool after the next pod: got %v, want 250 lost", p)
+			if p := l.awaitGiven("pods", 1, known); p.GetLost() != many {
+				t.Errorf("pool after the next pod: got %v, want %d lost", p, many)
 			}
 			// Once all lost files are restored, there is no loss.
 			l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.1")))
-			l.giveMany("pods", 250)
-			l.awaitGiven("pods", 250, known)
+			l.giveMany("pods", many)
+			l.awaitGiven("pods", many, known)
 			l.await("no loss, with the content of the last file", func() bool {
 				p := l.pools[l.path("pods")]
 				return p.GetLost() == 0 && p.GetLostAt() == nil

@@ -163,12 +163,13 @@ func node() (host *netlab.Host, cni *netlab.CNI, bin string, err error) {
 // predicted prints the findings about addresses that are in use without an allocation as they
 // arrive, until there are n of them.
 func predicted(ctx context.Context, p *netlab.Program, n int) error {
+	found := map[string]bool{}
 	return p.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
-		if f := e.GetFinding(); f.GetKind() == "in-use-unallocated" {
+		if f := e.GetFinding(); f.GetKind() == "in-use-unallocated" && !found[f.GetAddress()] {
 			event(e.Read, f.GetSeverity().String(), f.GetAddress(), f.GetKind())
-			n--
+			found[f.GetAddress()] = true
 		}
-		return n > 0
+		return len(found) < n
 	})
 }
 
