@@ -181,6 +181,9 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 				return at, ctx.Err()
 			}
 		}
+		if x.replicas { // another replica may have led
+			at = x.recent(at)
+		}
 	case !x.replicas || x.to.state != nil:
 		all, err := x.stateAt(ctx, at)
 		for i := range all {
@@ -208,13 +211,23 @@ func (x *exporter) standby() error {
 	if err != nil {
 		return err
 	}
-	if behind := x.Clock().Add(-overlap); !cursor.At().IsZero() && behind.Before(to) {
-		to = behind
-	}
-	if !to.After(cursor.At()) {
+	if to = x.recent(to); !to.After(cursor.At()) {
 		return nil
 	}
 	return cursor.Move(to)
+}
+
+// recent returns the time before which everything was delivered by the former leader, if this replica becomes the
+// leader now. The journal has been written until a time.
+func (x *exporter) recent(until time.Time) time.Time {
+	at := x.Clock().Add(-overlap)
+	if oldest := x.Journal.Oldest(); at.Before(oldest) {
+		at = oldest
+	}
+	if at.After(until) {
+		return until
+	}
+	return at
 }
 
 // again returns when the receiver has to get its state again; zero for never.

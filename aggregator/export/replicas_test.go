@@ -134,6 +134,27 @@ func TestANewLeaderSendsWhatLasts(t *testing.T) {
 	awaitDistinct(t, h, "10.0.0.1 conflict.confirmed", "10.0.0.2 conflict.confirmed")
 }
 
+// A replica that leads for the first time repeats what its journal has, even if it began only a moment before.
+func TestALeaderThatBeganAMomentBefore(t *testing.T) {
+	h := newHook(t)
+	h.answers(func(http.ResponseWriter, int) int { return http.StatusServiceUnavailable })
+	a, b := newReplica(t, Settings{Webhook: h.URL}), newReplica(t, Settings{Webhook: h.URL})
+	for _, r := range []*bench{a, b} {
+		r.start()
+		t.Cleanup(func() { r.stop() })
+		r.state()
+	}
+	a.lead()
+	detect(1, a, b)
+	end(1, a, b)
+	wait.Until(t, "an attempt", func() bool { return len(h.all()) > 0 })
+	a.follow()
+	b.must(b.Feed(pb.Event_OWNER).Flush())
+	h.answers(nil)
+	b.lead()
+	b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved")
+}
+
 // A leader that restarts goes on where it stopped, even if the receiver was away for long. It repeats what
 // lasted then.
 func TestALeaderContinuesAfterItsRestart(t *testing.T) {
