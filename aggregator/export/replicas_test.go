@@ -190,3 +190,26 @@ func TestAConflictThatComesAgainHasAnotherID(t *testing.T) {
 	}
 	wantDifferent(t, a.awaitTypes(h, slices.Repeat([]string{"10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved"}, 3)...))
 }
+
+// A replica that missed an end and the next beginning takes both for one conflict with other owners. It has the id
+// and the type that other replicas have for the next one.
+func TestOtherOwnersAreAnotherBeginning(t *testing.T) {
+	h := newHook(t)
+	a, b := replicas(t, h, 0)
+	detect(1, a, b)
+	first := b.last(1)
+	end(1, a)
+	detect(1, a)
+	a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved", "10.0.0.1 conflict.confirmed")
+	next := a.last(1)
+	next.DetectedAt, next.ConfirmedAt = first.DetectedAt, first.ConfirmedAt
+	next.Owners[1].Workload.Name = "another"
+	b.changed(next)
+	a.follow()
+	b.lead()
+	all := a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved", "10.0.0.1 conflict.confirmed",
+		"10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.confirmed")
+	if all[3].ID != all[0].ID || all[4].ID != all[2].ID {
+		t.Errorf("got the ids %s and %s again, want %s and %s", all[3].ID, all[4].ID, all[0].ID, all[2].ID)
+	}
+}

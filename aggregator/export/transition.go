@@ -95,13 +95,15 @@ func (p phases) conflict(t *transition, record string) {
 	}
 	now.confirmed = c.GetConfirmedAt() != nil || lasts && before.confirmed
 	t.confirmed = now.confirmed
-	if t.name = "conflict." + state; lasts && before.state == now.state && !t.present {
-		t.name = "conflict.updated"
-	}
+	t.name = "conflict." + state
 	t.id = fmt.Sprintf("conflict-%s-%d-%s", c.GetId(), now.beginning.UnixMicro(), state)
 	if known && before.beginning.Equal(now.beginning) {
-		if now.reached = max(now.state, before.reached); now.state < before.reached || now.state == before.reached && !t.present {
+		now.reached = max(now.state, before.reached)
+		if now.state < before.reached || now.state == before.reached && !t.present {
 			t.id += record // not the first time since the beginning
+		}
+		if lasts && now.state == before.state && !t.present {
+			t.name = "conflict.updated"
 		}
 	}
 	switch {
