@@ -30,15 +30,13 @@ func (g *Guard) Metrics(next http.Handler, refuse Refusal) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by := shown(r)
 		c, err := g.admit(r.Context(), by, metrics)
-		var end func()
 		if err == nil {
-			end, err = g.limits.begin(r.Context(), c, metrics)
+			err = g.limits.call(c) // not its calls in progress, so watches of the same address do not stop scrapes
 		}
 		if err != nil {
 			refuse(w, r, g.refuse(r.Context(), err, by, metrics.String()))
 			return
 		}
-		defer end()
 		next.ServeHTTP(w, r)
 	})
 }

@@ -102,6 +102,14 @@ func connection(ctx context.Context) Connection {
 	return nil
 }
 
+// call counts a call for the rate of a caller.
+func (l *limits) call(c *Caller) error {
+	if l.of(c.account()).calls.Allow() {
+		return nil
+	}
+	return status.Errorf(codes.ResourceExhausted, "too many calls: the limit is %d per second for one caller; use a watch, which sends all changes in one call", callsPerSecond)
+}
+
 // begin waits until an authorized call may begin, and counts it until end is called. end may be
 // called more than once.
 func (l *limits) begin(ctx context.Context, c *Caller, what Action) (end func(), err error) {
@@ -114,8 +122,10 @@ func (l *limits) begin(ctx context.Context, c *Caller, what Action) (end func(),
 		case !what.long:
 			weight = roomOfAnswer
 		}
-		if !what.report && !q.calls.Allow() {
-			return nil, status.Errorf(codes.ResourceExhausted, "too many calls: the limit is %d per second for one caller; use a watch, which sends all changes in one call", callsPerSecond)
+		if !what.report {
+			if err := l.call(c); err != nil {
+				return nil, err
+			}
 		}
 		waits, cancel := context.WithTimeout(ctx, roomWithin)
 		defer cancel()
