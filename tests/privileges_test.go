@@ -67,7 +67,7 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, output string) {
 		return ended || err == nil && len(nodes) == 1
 	})
 	if ended {
-		_, output, _ = strings.Cut(a.Log.String(), "ipwitness: ")
+		_, output, _ = strings.Cut(a.Log.String(), "ipwitness-agent: ")
 		return l, output
 	}
 	l.agent = a
