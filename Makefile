@@ -37,8 +37,9 @@ TESTFLAGS :=
 # The packages that make test always tests again, as root: what their tests touch is unknown to go test
 # (the kernel, files that other programs read).
 UNCACHED := ./tests ./bpf ./agent/... ./tests/chart ./tests/containerd ./tests/netlab ./tests/prometheus
-# The packages that only make test-all tests: they need a browser, a cluster, or servers that are built.
-SLOW := ./tests/kubernetes ./tests/stream ./tests/web
+# The packages that only make test-all tests: they need a cluster, or servers that are built. It also tests
+# tests/web, which needs a browser, and is a module of its own because only it needs a client of one.
+SLOW := ./tests/kubernetes ./tests/stream
 # The packages that make test-cluster tests.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
 # For make mutate: the package to change, the number of changes, the random seed
@@ -259,7 +260,7 @@ test-race: deps-test ## Test the packages that start goroutines with the race de
 
 .PHONY: test-page
 test-page: deps-test deps-pictures web-modules build cni-plugins ## Test the web page in a browser, as root
-	$(GO_TEST_AS_ROOT) -run '^(TestADuplicateAppearsWithoutReloadAndResolves|TestEveryViewIsAccessibleAndKeepsThePolicy)$$' ./tests/web
+	cd tests/web && $(GO_TEST_AS_ROOT) -run '^(TestADuplicateAppearsWithoutReloadAndResolves|TestEveryViewIsAccessibleAndKeepsThePolicy)$$' .
 
 .PHONY: test-install
 test-install: ARCHES := $(shell go env GOARCH)
@@ -272,6 +273,7 @@ test-all: check-generate lint-tools deps-test deps-slow deps-pictures web-module
 	go -C tools/release test ./...
 	$(GO_TEST) $(CACHED)
 	$(GO_TEST_AS_ROOT) $(UNCACHED) $(filter-out ./tests/kubernetes,$(SLOW))
+	cd tests/web && $(GO_TEST_AS_ROOT) .
 	CGO_ENABLED=1 $(GO_TEST_AS_ROOT) -race $(RACE)
 	@$(MAKE) --no-print-directory test-cluster test-kernels model
 
@@ -324,7 +326,7 @@ fmt: $(GOLANGCI) $(BUF) deps-format ## Format all sources
 lint-go: $(GOLANGCI)
 	$(GOLANGCI) config verify
 	$(GOLANGCI) fmt --diff
-	@$(call lint,. tools/image tools/release)
+	@$(call lint,. tests/web tools/image tools/release)
 
 # The modules of tools with Go code of their own that need many other modules.
 .PHONY: lint-tools
@@ -404,7 +406,7 @@ update-pictures: deps-test deps-slow deps-pictures cni-plugins ## Render the das
 
 .PHONY: update-web-pictures
 update-web-pictures: deps-test deps-pictures web-modules cni-plugins ## Take the pictures of the web page in docs/images again, as root (a minute)
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^(TestPicturesOfTheDocs|TestTheTrendOfEachPool|TestFiftyThousandOwners.*)$$' ./tests/web -args -pictures '$(CURDIR)/docs/images'
+	cd tests/web && IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 10m $(EXEC_AS_ROOT) -run '^(TestPicturesOfTheDocs|TestTheTrendOfEachPool|TestFiftyThousandOwners.*)$$' . -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: update-recording
 update-recording: deps-demo cni-plugins ## Record the demo again for the README, as root (half a minute)
