@@ -303,7 +303,7 @@ func completeFormats(formats []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		directive := cobra.ShellCompDirectiveNoFileComp
 		var found []cobra.Completion
-		for _, f := range slices.Concat(formats, []string{show.JSONPath, show.GoTemplate}) {
+		for _, f := range append(slices.Clone(formats), show.JSONPath) {
 			if strings.HasPrefix(f, begun) {
 				found = append(found, f)
 			}

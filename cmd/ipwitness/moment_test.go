@@ -78,7 +78,7 @@ func TestAtIsATimeOfThePast(t *testing.T) {
 		for args, want := range map[string]string{
 			"--at -2h --watch":      "--at and --watch cannot be combined, because the past does not change: remove one of them\n",
 			"--at 2026-03-15":       "--at: \"2026-03-15\" is in the future: it is 2026-03-14 15:09:26 UTC now\nRun 'ipwitness " + command + " --help' for usage.\n",
-			"--at -2h --watch -o x": "--output: \"x\" is not one of table, wide, json, yaml, name, csv, jsonpath=TEMPLATE, go-template=TEMPLATE\nRun 'ipwitness " + command + " --help' for usage.\n",
+			"--at -2h --watch -o x": "--output: \"x\" is not one of table, wide, json, yaml, name, csv, jsonpath=TEMPLATE\nRun 'ipwitness " + command + " --help' for usage.\n",
 		} {
 			if command == "explain" {
 				if strings.Contains(args, "--watch") {

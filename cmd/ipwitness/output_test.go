@@ -41,8 +41,6 @@ func TestOutputFormats(t *testing.T) {
 		{[]string{"conflicts", "-o", "jsonpath={.conflicts[0].episode} {.coverage.heard}"}, "1000000 1"},
 		{[]string{"conflicts", "abc", "-o", "jsonpath={.state}"}, "CONFIRMED"},
 		{[]string{"owners", "-o", "jsonpath={.nothing}"}, ""},
-		{[]string{"owners", "-o", `go-template={{range .owners}}{{.node}}={{.address}}{{"\n"}}{{end}}`}, "n1=10.0.0.7\nn2=10.0.0.7\nn1=10.0.0.8\n"},
-		{[]string{"audit", "-o", "go-template={{len .findings}}"}, "1"},
 	} {
 		c := serve(t, withItems(everything))
 		c.run(t, 0, test.args...)
@@ -75,7 +73,7 @@ func TestCSVHasAllColumnsAndTimes(t *testing.T) {
 }
 
 func TestFormatsWithoutTheCoverageWarnOnStderr(t *testing.T) {
-	for _, format := range []string{"name", "csv", "jsonpath={.owners[*].node}", "go-template={{.owners}}", "json"} {
+	for _, format := range []string{"name", "csv", "jsonpath={.owners[*].node}", "json"} {
 		c := serve(t, withItems(oneSilent))
 		c.run(t, 0, "owners", "-o", format)
 		if got, want := strings.Contains(c.stderr.String(), "node-3"), format != "json"; got != want {
@@ -86,12 +84,11 @@ func TestFormatsWithoutTheCoverageWarnOnStderr(t *testing.T) {
 
 func TestOutputFormatsThatAreRefused(t *testing.T) {
 	for args, want := range map[string]string{
-		"owners -o jsonpath={.owners":     `--output: "{.owners" is not a JSONPath template: `,
-		"owners -o go-template={{.owners": `--output: "{{.owners" is not a Go template: `,
-		"conflicts -o names":              `--output: "names" is not one of table, wide, json, yaml, name, csv, jsonpath=TEMPLATE, go-template=TEMPLATE`,
-		"owners -w -o csv":                errCSVWatch.Error(),
-		"conflicts -w -o csv":             errCSVWatch.Error(),
-		"audit -w -o csv":                 errCSVWatch.Error(),
+		"owners -o jsonpath={.owners": `--output: "{.owners" is not a JSONPath template: `,
+		"conflicts -o names":          `--output: "names" is not one of table, wide, json, yaml, name, csv, jsonpath=TEMPLATE`,
+		"owners -w -o csv":            errCSVWatch.Error(),
+		"conflicts -w -o csv":         errCSVWatch.Error(),
+		"audit -w -o csv":             errCSVWatch.Error(),
 	} {
 		c := newConsole()
 		c.run(t, 1, strings.Fields(args)...)

@@ -53,7 +53,7 @@ func (q *query) addFlags(cmd *cobra.Command, formats ...show.Format) {
 func (q *query) addListFlags(cmd *cobra.Command) {
 	q.addServerFlags(cmd)
 	formats := []string{string(show.FormatTable), string(show.FormatWide), string(show.FormatJSON), string(show.FormatYAML), string(show.FormatName), string(show.FormatCSV)}
-	known := strings.Join(formats, ", ") + ", jsonpath=TEMPLATE, go-template=TEMPLATE"
+	known := strings.Join(formats, ", ") + ", jsonpath=TEMPLATE"
 	parse := func(s string) (show.Format, error) {
 		f, is, err := show.ParseTemplate(s)
 		if err == nil && !is && !slices.Contains(formats, s) {
