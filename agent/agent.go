@@ -146,6 +146,10 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	case wireErr != nil:
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
+	clock, err := bpf.AddressClock()
+	if err != nil {
+		a.log.Info("the times at which addresses were assigned are up to half a second off", "reason", err)
+	}
 	DropCapabilities(a.log, obs)
 	sources := map[string]float64{"addresses": 0}
 	if foreignErr == nil {
@@ -158,7 +162,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	}
 	a.sources.Store(&sources)
 
-	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
+	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, clock, a.cfg.Node)
 	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime, a.ipam.Containers)
 	n.Mounted, n.VIPs.Changed, a.ipam.Renamed = a.ipam.CheckMounts, a.report, n.Wake
 	a.vips.Store(&n.VIPs)

@@ -1,9 +1,9 @@
 // Package bpf observes claims to addresses on the ingress of interfaces in the kernel, and returns
 // them as events.
 //
-// The package has the C program, its loader, the ways to attach it, and Decode, which parses a
-// frame in Go as the program does. The program never changes what happens to a frame. The package
-// knows frames and not owners: it does not decide what a claim means.
+// The package has the C program, its loader, and the ways to attach it. The program never changes
+// what happens to a frame. The package knows frames and not owners: it does not decide what a
+// claim means. It also reads the clock of the stamps of addresses, which only a program can.
 package bpf
 
 import (

@@ -448,60 +448,6 @@ func TestListingIsRepeated(t *testing.T) {
 	})
 }
 
-func TestTimeOfAnAddressIsCalibratedByNewOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := agenttest.Fake{}
-		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
-		old := agenttest.Address(2, "10.244.0.2/24")
-		old.Created = 100 * time.Second
-		f.Put(5, agenttest.PodVeth(10))
-		f[5].Addresses[2] = []rtnetlink.Address{old}
-		f.Own()
-		boot := time.Now().Add(-time.Hour)
-		k := New(slog.New(slog.DiscardHandler), table.New(), f, agenttest.OwnNSID, 1, boot, "node1")
-		if err := k.List(); err != nil {
-			t.Fatal(err)
-		}
-		n := 0
-		add := func(prefix string, late time.Duration) {
-			a := agenttest.Address(2, prefix)
-			a.Created = time.Since(boot) - late
-			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: a})
-		}
-		want := func(what string, off time.Duration) {
-			t.Helper()
-			for c, v := range k.table.Claims() {
-				if got := v.Assigned.Sub(boot.Add(100 * time.Second)); c.Address == old.Addr && got != off {
-					t.Errorf("%s: got the first address assigned %s off, want %s", what, got, off)
-				}
-			}
-		}
-		next := func(late time.Duration) {
-			n++
-			add(fmt.Sprintf("10.244.1.%d/24", n), late)
-		}
-		want("listed", 0)
-		add("2001:db8::1/64", time.Second)
-		want("after an IPv6 address, whose message waits for duplicate address detection", 0)
-		next(3 * time.Second)
-		want("after an address that is not new", 0)
-		next(-3 * time.Second)
-		want("after an address from the future", 0)
-		next(10 * time.Millisecond)
-		want("after a difference that does not matter", 0)
-		next(500 * time.Millisecond)
-		want("after a larger delay than the one known", 0)
-		next(-300 * time.Millisecond)
-		want("after a smaller delay", -310*time.Millisecond) // by the clock that was 10 ms late
-		next(-200 * time.Millisecond)
-		want("after a larger delay than that", -310*time.Millisecond)
-		next(-2300 * time.Millisecond)
-		want("after a delay that is smaller by as much as one can be", -2310*time.Millisecond)
-		add("10.244.1.1/24", -2500*time.Millisecond)
-		want("after a message about an address that is known", -2310*time.Millisecond)
-	})
-}
-
 func TestTimeOfAnAddressIsThatOfTheKernelInStepsOf10ms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := agenttest.Fake{}
@@ -509,20 +455,41 @@ func TestTimeOfAnAddressIsThatOfTheKernelInStepsOf10ms(t *testing.T) {
 		f.Put(5, agenttest.PodVeth(10))
 		f[5].Addresses[2] = []rtnetlink.Address{{Index: 2, Addr: netip.MustParseAddr("10.244.0.2"), PrefixLength: 24, Created: 50 * time.Millisecond}}
 		f.Own()
-		boot := time.Unix(1000, 3_000_000)
+		boot := time.Now().Truncate(time.Second).Add(3*time.Millisecond - time.Hour)
 		k := New(slog.New(slog.DiscardHandler), table.New(), f, agenttest.OwnNSID, 1, boot, "node1")
 		if err := k.List(); err != nil {
 			t.Fatal(err)
 		}
 		for _, v := range k.table.Claims() {
-			if want := time.Unix(1000, 50_000_000); !v.Assigned.Equal(want) {
+			if want := boot.Add(47 * time.Millisecond); !v.Assigned.Equal(want) {
 				t.Errorf("time of the address: got %s, want %s", v.Assigned, want)
 			}
 		}
-		if got := time.Since(BootTime()); got <= 0 {
-			t.Errorf("boot: got %s ago", got)
-		}
 	})
+}
+
+func TestTimeOfAnAddressOnAMachineThatRunsForLongerThanStampsLast(t *testing.T) {
+	const span = (1 << 32) * 10 * time.Millisecond // 497 days
+	start := time.Date(2026, 3, 14, 13, 9, 26, 0, time.UTC)
+	for _, test := range []struct {
+		name          string
+		up, created   time.Duration
+		now, assigned time.Duration // after the start of the agent
+		unknown       bool
+	}{
+		{"before the first end of the stamps", span - time.Hour, span - 2*time.Hour, 0, -time.Hour, false},
+		{"new", span + time.Hour, time.Hour + time.Second, time.Second, time.Second, false},
+		{"new, after the second end", 2*span + time.Hour, time.Hour + time.Second, time.Second, time.Second, false},
+		{"old, or very old", span + time.Hour, 30 * time.Minute, 0, 0, true},
+		{"old, and certainly so", span + time.Hour, 2 * time.Hour, 0, time.Hour - span, false},
+		{"from the future: the clock of stamps is known to 10 ms", time.Hour, time.Hour + 10*time.Millisecond, 0, 0, false},
+	} {
+		p := publisher{topology: topology{own: &namespace{first: start}}, boot: start.Add(-test.up)}
+		got := p.assigned(test.created, start.Add(test.now))
+		if want := start.Add(test.assigned); got.IsZero() != test.unknown || !test.unknown && !got.Equal(want) {
+			t.Errorf("%s: got %s, want %s (unknown: %v)", test.name, got, want, test.unknown)
+		}
+	}
 }
 
 func TestShortestPrefixOfAnAddressIsReported(t *testing.T) {

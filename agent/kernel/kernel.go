@@ -62,14 +62,13 @@ type publisher struct {
 	table *table.Table
 	host  *ipwitnessv1.Workload
 
-	boot       time.Time // the wall time at which the clock of IFA_CACHEINFO was 0
-	calibrated bool      // boot was derived from an address that was observed to appear
-	networks   map[uint64]Networks
-	intended   map[uint64]Intended
-	domains    map[string]domain              // those with a LinkRecord in the table, by name
-	contested  map[netip.Addr][]rtnetlink.Hop // contested addresses with the node's own route
-	ended      map[holding]time.Time
-	swept      time.Time // when ended was last cleaned up
+	boot      time.Time // the wall time at which the clock of IFA_CACHEINFO was 0
+	networks  map[uint64]Networks
+	intended  map[uint64]Intended
+	domains   map[string]domain              // those with a LinkRecord in the table, by name
+	contested map[netip.Addr][]rtnetlink.Hop // contested addresses with the node's own route
+	ended     map[holding]time.Time
+	swept     time.Time // when ended was last cleaned up
 }
 
 // A topology has the namespaces and the connections between their interfaces. It changes
@@ -145,7 +144,8 @@ func (a addresses) remove(m rtnetlink.Address) {
 }
 
 // New returns an empty mirror of the namespaces that req can read. ownNSID and ownInode
-// identify our own namespace, boot is when the machine booted, and node is its name.
+// identify our own namespace, boot is the wall time at which the
+// clock of the kernel's stamps of addresses was 0, and node is its name.
 func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *Mirror {
 	again := make(chan struct{}, 1)
 	own := &namespace{id: table.OwnNamespace, nsid: rtnetlink.NoNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
@@ -184,30 +184,21 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 	}
 }
 
-// BootTime returns when the machine booted, by the wall clock.
-func BootTime() time.Time {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return time.Time{}
+// assigned returns the wall time of a stamp of the kernel, in the stamp's steps of 10 ms, at most
+// now. Stamps begin again after 497 days: on a machine that runs for longer, it returns the last
+// time that the stamp can mean if that is after the start of the agent, and otherwise zero, unknown.
+func (p *publisher) assigned(created time.Duration, now time.Time) time.Time {
+	const span = (1 << 32) * 10 * time.Millisecond
+	at := p.boot.Add(created).Round(10 * time.Millisecond)
+	if again := now.Sub(at) / span; again > 0 {
+		if at = at.Add(again * span); at.Before(p.own.first) {
+			return time.Time{}
+		}
 	}
-	return time.Now().Add(-time.Duration(ts.Nano()))
-}
-
-// calibrate uses a new address to find the offset of IFA_CACHEINFO. Its clock counts jiffies,
-// which start some tenths of a second before or after the monotonic clock. The smallest
-// observed delay between the two is the best estimate.
-func (p *publisher) calibrate(created time.Duration, now time.Time) {
-	const atMost = 2 * time.Second // the address is not new if it is off by more
-	boot := now.Add(-created)
-	off := boot.Sub(p.boot)
-	if p.calibrated && off >= 0 || off.Abs() > atMost {
-		return
+	if at.After(now) {
+		return now
 	}
-	p.boot, p.calibrated = boot, true
-	if off.Abs() < 20*time.Millisecond {
-		return
-	}
-	p.table.ShiftAssigned(off, now)
+	return at
 }
 
 // List reads everything again: at startup, and after messages were lost.
@@ -309,9 +300,6 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 			}
 			k.setLink(ns, info, now)
 			l = ns.links[m.Address.Index]
-		}
-		if _, known := l.addrs[m.Address.Addr]; !known && m.Address.Addr.Is4() {
-			k.calibrate(m.Address.Created, now)
 		}
 		l.addrs.set(m.Address)
 		k.addressChanged(ns, l, m.Address.Addr, now)

@@ -191,7 +191,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 				Routed:       routed,
 				PrefixLength: a.PrefixLength,
 				Flags:        a.Flags,
-				Assigned:     p.boot.Add(a.Created).Round(10 * time.Millisecond),
+				Assigned:     p.assigned(a.Created, now),
 				First:        now,
 				Last:         now,
 				Count:        1,

@@ -152,20 +152,6 @@ func TestProblemsAreCounted(t *testing.T) {
 	}
 }
 
-func TestTimesOfAssignmentAreShiftedWhereTheyAreKnown(t *testing.T) {
-	tab := New()
-	now := time.Now()
-	tab.Add(testClaim(1), Claim{Assigned: now}, now)
-	tab.Add(testClaim(2), Claim{}, now)
-	r := tab.Attach()
-	r.Take(now)
-	tab.ShiftAssigned(time.Second, now)
-	m := r.Take(now)
-	if len(m.GetClaims()) != 1 || !m.GetClaims()[0].GetAssignedAt().AsTime().Equal(now.Add(time.Second)) {
-		t.Errorf("shifted: got %v, want one claim a second later", m.GetClaims())
-	}
-}
-
 func TestImportanceThatChangesIsReportedOnce(t *testing.T) {
 	tab := New()
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")

@@ -229,16 +229,6 @@ func (t *Table) Claims() iter.Seq2[ClaimKey, *Claim] {
 	}
 }
 
-// ShiftAssigned moves the times at which addresses were assigned. The caller holds the lock.
-func (t *Table) ShiftAssigned(by time.Duration, received time.Time) {
-	for k, c := range t.claims.live {
-		if !c.Assigned.IsZero() {
-			c.Assigned = c.Assigned.Add(by)
-			t.claims.mark(k, received)
-		}
-	}
-}
-
 // RemoveWire removes matching wire claims to an address, and returns their keys. The caller
 // holds the lock.
 func (t *Table) RemoveWire(addr netip.Addr, match func(ClaimKey) bool, received time.Time) (dropped []ClaimKey) {

@@ -57,7 +57,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	m := &machine{t: t, table: table.New(), dir: t.TempDir()}
 	log := slog.New(slog.DiscardHandler)
-	k := kernel.New(log, m.table, req, own, inode, kernel.BootTime(), "node1")
+	k := kernel.New(log, m.table, req, own, inode, time.Now(), "node1")
 	if err := k.List(); err != nil {
 		t.Fatal(err)
 	}
