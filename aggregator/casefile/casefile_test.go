@@ -30,6 +30,9 @@ func (f *filler) fill(v reflect.Value) {
 		f.fill(reflect.ValueOf(&w).Elem())
 		*into = w.Who()
 		return
+	case *verdict.Stamp:
+		*into = verdict.Stamp(f.n)
+		return
 	case *time.Duration:
 		*into = time.Duration(f.n)
 		return
@@ -45,19 +48,27 @@ func (f *filler) fill(v reflect.Value) {
 		v.SetUint(uint64(f.n))
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(f.n))
+	case reflect.Float64:
+		v.SetFloat(float64(f.n))
+	case reflect.Array:
+		for i := range v.Len() {
+			f.fill(v.Index(i))
+		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		f.fill(v.Elem())
 	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		for i := range 2 {
+		n := 2
+		if v.Type().Elem() == reflect.TypeFor[verdict.Owner]() {
+			n = 1 // each has all records
+		}
+		v.Set(reflect.MakeSlice(v.Type(), n, n))
+		for i := range n {
 			f.fill(v.Index(i))
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if !leftOut[v.Type().Name()+"."+nameOf(v.Type().Field(i).Name)] {
-				f.fill(v.Field(i))
-			}
+			f.fill(v.Field(i))
 		}
 	default:
 		panic(v.Type())

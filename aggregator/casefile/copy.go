@@ -10,52 +10,39 @@ import (
 // Copy returns a deep copy of a case, which Encode can write while the records of the original
 // change. Copying takes much less time than encoding.
 func Copy(c *verdict.Case) *verdict.Case {
-	out := *c
-	copier{}.structure(reflect.ValueOf(&out).Elem())
-	return &out
+	return copier{}.value(reflect.ValueOf(c)).Interface().(*verdict.Case)
 }
 
-// copier maps records to their copies.
+// copier maps records to their copies. The type is part of the key, because a struct and its first
+// field have the same address.
 type copier map[original]reflect.Value
 
-// original identifies a record. The type is part of it, because a struct and its first field have
-// the same address.
 type original struct {
 	at unsafe.Pointer
 	of reflect.Type
 }
 
-// structure replaces everything that the fields of a struct refer to by copies.
-func (k copier) structure(v reflect.Value) {
-	for _, f := range structs[v.Type()] {
-		k.value(v.FieldByIndex(f.index))
-	}
-}
-
-func (k copier) value(v reflect.Value) {
-	if leaves[v.Type()].text != nil || absent(v) {
-		return
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		k.structure(v)
-	case reflect.Slice:
+func (k copier) value(v reflect.Value) reflect.Value {
+	switch {
+	case v.Kind() == reflect.Pointer && !v.IsNil():
+		key := original{v.UnsafePointer(), v.Type()}
+		if _, ok := k[key]; !ok {
+			k[key] = reflect.New(v.Type().Elem())
+			k[key].Elem().Set(k.value(v.Elem()))
+		}
+		return k[key]
+	case v.Kind() == reflect.Slice && !v.IsNil():
 		all := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
-		reflect.Copy(all, v)
-		for i := range all.Len() {
-			k.value(all.Index(i))
+		for i := range v.Len() {
+			all.Index(i).Set(k.value(v.Index(i)))
 		}
-		v.Set(all)
-	case reflect.Pointer:
-		of := original{v.UnsafePointer(), v.Type()}
-		made, ok := k[of]
-		if !ok {
-			made = reflect.New(v.Type().Elem())
-			made.Elem().Set(v.Elem())
-			k[of] = made
-			k.value(made.Elem())
+		return all
+	case v.Kind() == reflect.Struct && v.Type().PkgPath() != "net/netip":
+		out := reflect.New(v.Type()).Elem()
+		for i := range v.NumField() {
+			out.Field(i).Set(k.value(v.Field(i)))
 		}
-		v.Set(made)
-	default: // plain values
+		return out
 	}
+	return v
 }

@@ -11,21 +11,21 @@ import (
 
 // memoryOf collects the addresses of all records and lists that a value refers to.
 func memoryOf(v reflect.Value, all map[unsafe.Pointer]bool) {
-	if leaves[v.Type()].text != nil || absent(v) {
-		return
-	}
 	switch v.Kind() {
 	case reflect.Struct:
-		for _, f := range structs[v.Type()] {
-			memoryOf(v.FieldByIndex(f.index), all)
+		for i := 0; i < v.NumField() && v.Type().PkgPath() != "net/netip"; i++ {
+			memoryOf(v.Field(i), all)
 		}
 	case reflect.Slice:
+		if v.IsNil() {
+			return
+		}
 		all[v.UnsafePointer()] = true
 		for i := range v.Len() {
 			memoryOf(v.Index(i), all)
 		}
 	case reflect.Pointer:
-		if !all[v.UnsafePointer()] {
+		if !v.IsNil() && !all[v.UnsafePointer()] {
 			all[v.UnsafePointer()] = true
 			memoryOf(v.Elem(), all)
 		}

@@ -1,6 +1,10 @@
 package verdict
 
-import "strings"
+import (
+	"encoding/hex"
+	"errors"
+	"strings"
+)
 
 // MAC is a hardware address. It is a string of its bytes so that it is comparable.
 type MAC string
@@ -19,6 +23,18 @@ func (m MAC) String() string {
 		text = append(text, digits[m[i]>>4], digits[m[i]&15])
 	}
 	return string(text)
+}
+
+// MarshalText returns the usual notation.
+func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (m *MAC) UnmarshalText(text []byte) error {
+	raw, err := hex.DecodeString(strings.ReplaceAll(string(text), ":", ""))
+	if *m = MAC(raw); err != nil || m.String() != string(text) {
+		return errors.New("invalid hardware address " + string(text))
+	}
+	return nil
 }
 
 // Virtual reports whether the hardware address belongs to a virtual router (RFC 5798, section 7.3;

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -24,6 +25,28 @@ func (s Stamp) Time() time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, int64(s)).UTC()
+}
+
+// MarshalText returns the stamp in RFC 3339 format; the empty text if it is not known.
+func (s Stamp) MarshalText() ([]byte, error) {
+	if s == 0 {
+		return nil, nil
+	}
+	return s.Time().MarshalText()
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (s *Stamp) UnmarshalText(text []byte) error {
+	var at time.Time
+	if len(text) > 0 {
+		if err := at.UnmarshalText(text); err != nil {
+			return err
+		}
+	}
+	if *s = At(at); !s.Time().Equal(at) {
+		return errors.New("time " + string(text) + " is out of range")
+	}
+	return nil
 }
 
 // Add returns the stamp plus a duration.
@@ -148,7 +171,7 @@ type Node struct {
 	// the identity because an agent cannot prove its boot ID and network namespace: another agent
 	// must not take over a node by reporting them first.
 	Vouched string
-	Epoch   uint64
+	Epoch   uint64 `json:",string"` // many JSON parsers read numbers as floating-point
 	// Unheard is set while no agent is connected for the node.
 	Unheard bool
 	// Listed is when the node's last snapshot was complete. Claims that the aggregator received by then

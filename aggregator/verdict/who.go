@@ -3,6 +3,7 @@ package verdict
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"strings"
 )
 
@@ -176,6 +177,17 @@ func (w Who) Workload() (out Workload) {
 		out.PID, out.Ended = uint32(process>>1), process&1 != 0
 	}
 	return out
+}
+
+// MarshalJSON returns the JSON of the workload.
+func (w Who) MarshalJSON() ([]byte, error) { return json.Marshal(w.Workload()) }
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (w *Who) UnmarshalJSON(data []byte) error {
+	var of Workload
+	err := json.Unmarshal(data, &of)
+	*w = of.Who()
+	return err
 }
 
 // WorkloadKind is the kind of an owner. The numbers are those of the API.

@@ -73,7 +73,7 @@ func TestJudge(t *testing.T) {
 		}
 		return file
 	}
-	incomplete := edited("L1", `"now":`, `"incomplete": true, "now":`)
+	incomplete := edited("L1", `"Now":`, `"Incomplete": true, "Now":`)
 	for _, test := range []struct {
 		args           string
 		code           int
@@ -87,8 +87,8 @@ func TestJudge(t *testing.T) {
 		{incomplete + " --exit-code", 3, "No conflict", "Warning: not all nodes were seen when the case was written."},
 		{incomplete + " --exit-code -o json", 3, `"incomplete": true`, ""},
 		{caseFile("T7-externals") + " --exit-code", 0, "Suspected conflict", ""},
-		{edited("T1", `"ipwitnessCase": 1`, `"ipwitnessCase": 7`), 1, "", "read case: format 7 is not supported, only format 1 is"},
-		{edited("T1", `"claims": ["c1"`, `"claims": ["c9"`), 1, "", `read case: case.claims[0]: claims has no "c9": the file may have been edited or truncated`},
+		{edited("T1", `"ipwitnessCase": 2`, `"ipwitnessCase": 7`), 1, "", "read case: format 7 is not supported, only format 2 is"},
+		{edited("T1", `"Claims": [`, `"Claims": [null, `), 1, "", "read case: Case.Claims[0]: missing"},
 		{"nowhere.json", 1, "", "open nowhere.json: no such file or directory"},
 		{"", 1, "", "judge needs a FILE that 'ipwitness explain ADDRESS -o case' wrote, or - for standard input"},
 		{"a b", 1, "", "judge takes one argument, a FILE or -, not 2: a b"},

@@ -67,7 +67,7 @@ var walls = []wall{
 // pure are the packages that only compute, with all that each may import besides lower floors. They make
 // no text (package explain excepted), do no I/O, and take the time as an argument (forbidigo in .golangci.yml).
 var pure = map[string]string{
-	"aggregator/verdict": "cmp crypto/sha256 encoding/base32 encoding/binary encoding/hex iter maps math math/bits net/netip path slices strconv strings time",
+	"aggregator/verdict": "cmp errors crypto/sha256 encoding/base32 encoding/binary encoding/hex encoding/json iter maps math math/bits net/netip path slices strconv strings time",
 	"aggregator/audit":   "cmp maps net/netip slices strings time",
 	"aggregator/explain": "cmp fmt maps net/netip slices strconv strings time",
 }
