@@ -30,12 +30,18 @@ func execute(ctx context.Context, stdout, stderr io.Writer, getenv func(string) 
 // newRoot returns the command of the agent, with doctor below it. It calls started when one of them
 // begins to run.
 func newRoot(stdout, stderr io.Writer, getenv func(string) string, started func()) *cobra.Command {
-	root, doctor := newAgent(stderr), cli.NewDoctor(stdout)
+	root, doctor := cli.NewAgent(stderr), cli.NewDoctor(stdout)
+	root.Use = strings.Replace(root.Use, "agent", "ipwitness-agent", 1)
+	root.Long = strings.ReplaceAll(root.Long, "'ipwitness doctor'", "'ipwitness-agent doctor'")
+	root.Version = cli.ReadBuild().Version
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(cli.FlagError)
+	root.PersistentFlags().String("config", "", "YAML `FILE` of flag names and values")
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.AddCommand(doctor)
 	for _, c := range []*cobra.Command{root, doctor} {
-		c.Example = strings.Trim(c.Example, "\n")
+		c.Example = strings.ReplaceAll(strings.Trim(c.Example, "\n"), "ipwitness agent", "ipwitness-agent")
 		c.DisableFlagsInUseLine = true
 		c.PreRunE = func(c *cobra.Command, _ []string) error {
 			if err := cli.ApplySettings(c, getenv); err != nil {

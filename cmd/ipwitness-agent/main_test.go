@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/tests/pki"
 	"github.com/ipwitness/ipwitness/tests/snippets"
 )
@@ -137,7 +138,7 @@ func TestShippedSettingsAreFlags(t *testing.T) {
 	if err := yaml.Unmarshal(text, &keys); err != nil || len(keys) < 3 {
 		t.Fatalf("got the keys %v and %v, want some", keys, err)
 	}
-	known := newAgent(os.Stderr).Flags()
+	known := cli.NewAgent(os.Stderr).Flags()
 	for key := range keys {
 		if known.Lookup(key) == nil {
 			t.Errorf("%s is no flag of the agent", key)

@@ -8,5 +8,5 @@ import (
 
 // local returns the commands that need Linux: those that watch or judge, and those that check a node.
 func local(sys system) (serving, checks []*cobra.Command) {
-	return []*cobra.Command{newRun(sys), newAggregator(sys)}, []*cobra.Command{cli.NewDoctor(sys.stdout)}
+	return []*cobra.Command{newRun(sys), newAggregator(sys), cli.NewAgent(sys.stderr)}, []*cobra.Command{cli.NewDoctor(sys.stdout)}
 }

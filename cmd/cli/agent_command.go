@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package cli
 
 import (
 	"context"
@@ -18,7 +18,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent"
 	agentreport "github.com/ipwitness/ipwitness/agent/report"
-	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/secure"
 )
 
@@ -29,13 +28,14 @@ type agentCommand struct {
 	aggregators []string
 	listen      string
 	files       secure.Files
-	logging     cli.Logging
+	logging     Logging
 }
 
-func newAgent(stderr io.Writer) *cobra.Command {
+// NewAgent returns the command agent. Its Use is a command below ipwitness.
+func NewAgent(stderr io.Writer) *cobra.Command {
 	a := &agentCommand{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "ipwitness-agent --aggregator HOST:PORT [flags]",
+		Use:   "agent --aggregator HOST:PORT [flags]",
 		Short: "Watch this node and report to aggregators",
 		Long: `Watch this node and report to one or more aggregators. Each of them gets everything.
 If HOST has several addresses, there is an aggregator at each of them; the name is
@@ -44,28 +44,23 @@ aggregator cannot be reached, the agent keeps its state and retries; after it ha
 reconnected, it sends its complete state.
 
 Only one agent can run in a network namespace. It needs root, or CAP_NET_ADMIN,
-CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness-agent doctor' shows what
-works without them.
+CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows what works
+without them.
 
-` + cli.SettingsHelp,
+` + SettingsHelp,
 		Example: `
-  ipwitness-agent --aggregator ipwitness.example.net:9640
-  ipwitness-agent --aggregator 192.0.2.1:9640 --aggregator 192.0.2.2:9640 --node worker-1`,
-		Args:              cli.NoArgs,
+  ipwitness agent --aggregator ipwitness.example.net:9640
+  ipwitness agent --aggregator 192.0.2.1:9640 --aggregator 192.0.2.2:9640 --node worker-1`,
+		Args:              NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		Version:           cli.ReadBuild().Version,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
 	}
-	cmd.SetFlagErrorFunc(cli.FlagError)
-	cmd.PersistentFlags().String("config", "", "YAML `FILE` of flag names and values")
-	cmd.Flags().Var(cli.NewList(&a.aggregators, "HOST:PORT", ",", parseAggregator), "aggregator",
+	cmd.Flags().Var(NewList(&a.aggregators, "HOST:PORT", ",", parseAggregator), "aggregator",
 		"gRPC address of an aggregator, or of several replicas; repeatable")
-	cli.AgentFlags(cmd, &a.agent)
-	cli.ListenFlag(cmd.Flags(), &a.listen, cli.HTTPListen, ":9642", "listen address of health and metrics")
-	cli.ClientTLSFlags(cmd.Flags(), &a.files)
-	cli.ClientCAFlag(cmd.Flags(), &a.files, "CA bundle `FILE` used to verify readers of metrics, in PEM; enables TLS on --http-listen")
+	AgentFlags(cmd, &a.agent)
+	ListenFlag(cmd.Flags(), &a.listen, HTTPListen, ":9642", "listen address of health and metrics")
+	ClientTLSFlags(cmd.Flags(), &a.files)
+	ClientCAFlag(cmd.Flags(), &a.files, "CA bundle `FILE` used to verify readers of metrics, in PEM; enables TLS on --http-listen")
 	a.logging.AddFlags(cmd)
 	return cmd
 }
@@ -80,7 +75,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 			return fmt.Errorf("the aggregator %s is configured twice: remove one", at)
 		}
 	}
-	p, err := cli.NewProcess(c.stderr, c.logging)
+	p, err := NewProcess(c.stderr, c.logging)
 	if err != nil {
 		return err
 	}
@@ -95,7 +90,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := cli.Listen(ctx, c.listen, cli.HTTPListen)
+	l, err := Listen(ctx, c.listen, HTTPListen)
 	if err != nil {
 		return err
 	}
@@ -114,16 +109,16 @@ func (c *agentCommand) run(ctx context.Context) error {
 	p.Log.Info("starting", "version", p.Build.Version, "node", c.agent.Node, "wire", c.agent.Wire,
 		"aggregators", c.aggregators, "http", l.Addr())
 	if own == nil {
-		cli.WarnOpen(p.Log, l, cli.HTTPListen, "read metrics", false, "authenticate callers with --tls-client-ca, or listen on 127.0.0.1")
+		WarnOpen(p.Log, l, HTTPListen, "read metrics", false, "authenticate callers with --tls-client-ca, or listen on 127.0.0.1")
 	}
-	s := cli.NewProbeServer(secure.Known(a.Handler(p.Registry), own, "/metrics"), own, p.Log)
+	s := NewProbeServer(secure.Known(a.Handler(p.Registry), own, "/metrics"), own, p.Log)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return cli.ServeHTTP(s, cli.Limit(l)) })
+	g.Go(func() error { return ServeHTTP(s, Limit(l)) })
 	g.Go(func() error {
 		<-ctx.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.StopGrace)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), StopGrace)
 		defer cancel()
-		cli.StopHTTP(grace, s)
+		StopHTTP(grace, s)
 		return nil
 	})
 	g.Go(func() error { return a.Run(ctx, to...) })
