@@ -160,6 +160,8 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 			continue
 		case a.Addr.IsLoopback() || a.Addr.IsMulticast():
 			continue
+		case a.Addr.Is4In6(): // not the IPv4 address, and never a source on a wire: Linux drops such packets
+			continue
 		case a.Flags&unix.IFA_F_DADFAILED != 0:
 			kind = ipwitnessv1.Evidence_DAD_FAILED
 		case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:

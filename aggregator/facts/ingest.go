@@ -241,7 +241,6 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 func (a *applying) claim(rec *pb.ClaimRecord) {
 	f, n := a.facts, a.node
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
-	addr = addr.Unmap()
 	port := n.iface(rec.GetNamespace(), rec.GetIndex())
 	kind := Known(rec.GetKind(), verdict.Believed)
 	if port == 0 {
@@ -251,7 +250,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		return
 	}
 	kernel := FromKernel(rec)
-	if kind == 0 || addr.IsUnspecified() || addr.IsMulticast() || !kernel && len(rec.GetMac()) == 0 {
+	if kind == 0 || addr.IsUnspecified() || addr.IsMulticast() || addr.Is4In6() || !kernel && len(rec.GetMac()) == 0 {
 		f.Listener.Dropped("claim", 1)
 		return
 	}

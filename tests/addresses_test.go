@@ -39,3 +39,20 @@ func TestAnAddressHasOneTimeAtEachStart(t *testing.T) {
 		}
 	}
 }
+
+// An address like ::ffff:10.244.0.7 is not the IPv4 address, and Linux drops packets from it.
+func TestAMappedAddressIsNotTheIPv4Address(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add 10.244.0.1/24 dev cni0")
+	for _, pod := range []string{"a", "b"} {
+		l.pod(pod)
+		l.sh("ip link set v" + pod + " master cni0")
+	}
+	l.assign("a", "10.244.0.7/24")
+	l.sh("ip -n b addr add ::ffff:10.244.0.7/128 dev eth0 nodad")
+	l.assign("b", "10.244.0.8/24")
+	l.awaitOwners("10.244.0.8", 1)
+	l.awaitOwners("10.244.0.7", 1)
+	l.wantNone("10.244.0.7")
+}
