@@ -233,7 +233,7 @@ func (l *lab) reported() reported {
 	_, err = show.Conflicts(&b, conflicts.GetConflicts(), show.Layout{Wide: true}, now)
 	check(err)
 	check(show.Findings(&b, findings.GetFindings(), show.Layout{Wide: true}, now))
-	check(show.Nodes(&b, nodes.GetNodes(), nil, show.Layout{Wide: true}, now))
+	check(show.Nodes(&b, nodes, show.Layout{Wide: true}, now))
 	check(show.Pools(&b, pools.GetPools(), show.Layout{Wide: true}))
 	for _, n := range nodes.GetNodes() {
 		out.nodes[n.GetName()] = n

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -40,17 +39,9 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 		Example: `
   ipwitness acknowledge 10.244.0.7 --reason "NET-42: moves on Friday" --for 3d
   ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return fmt.Errorf("acknowledge needs the ID or the ADDRESS of a conflict: '%s conflicts' lists them", sys.program)
-			}
-			if err := atMostOne("the ID or the ADDRESS of a conflict")(cmd, args); err != nil {
-				return err
-			}
-			_, _, err := idOrAddress(args[0])
-			return err
-		},
-		ValidArgsFunction: c.completeArgument(nil, conflictIDs, conflictAddresses),
+		Args: cobra.MatchAll(oneArgument("the ID or the ADDRESS of a conflict",
+			"acknowledge needs the ID or the ADDRESS of a conflict: '"+sys.program+" conflicts' lists them"), checkIDOrAddress),
+		ValidArgsFunction: c.completeArgument(conflictIDs, conflictAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ask, err := c.request()
 			if err != nil {
@@ -101,9 +92,7 @@ func (c *acknowledgeCommand) request() (*pb.AcknowledgeConflictRequest, error) {
 
 // onlyConflict returns the id of the active conflict of an address, if there is exactly one.
 func (q *query) onlyConflict(ctx context.Context, address string) (id string, err error) {
-	var conflicts []*pb.Conflict
-	_, err = pages(ctx, q.client(), "/v1/conflicts", url.Values{"address": {address}}, (*pb.ListConflictsResponse)(nil),
-		func(page *pb.ListConflictsResponse) { conflicts = append(conflicts, page.GetConflicts()...) })
+	conflicts, _, err := q.conflicts(ctx, url.Values{"address": {address}})
 	switch {
 	case err != nil:
 		return "", err
@@ -122,12 +111,7 @@ func (q *query) onlyConflict(ctx context.Context, address string) (id string, er
 // parsePeriod parses a duration that can be in days.
 func parsePeriod(s string) (time.Duration, error) {
 	const year = 366 * 24 * time.Hour
-	d, err := time.ParseDuration(s)
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		var n uint64
-		n, err = strconv.ParseUint(days, 10, 16)
-		d = time.Duration(n) * 24 * time.Hour
-	}
+	d, err := parseDays(s)
 	switch {
 	case err != nil || d <= 0:
 		return 0, fmt.Errorf("%q is not a duration: write it like 30m, 24h or 7d", s)

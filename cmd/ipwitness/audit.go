@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -21,11 +21,12 @@ import (
 // auditCommand contains the flags of audit.
 type auditCommand struct {
 	query
-	narrowing
-	at                       moment
-	kind                     string
-	exitCode, fixPlan, watch bool
+	kind    string
+	fixPlan bool
 }
+
+// errPlanOfFleet is the error for a plan that a fleet cannot make.
+var errPlanOfFleet = errors.New("a fleet knows no steps to repair IPAM: run --fix-plan with the aggregator of the cluster (--server)")
 
 func newAudit(sys system) *cobra.Command {
 	c := &auditCommand{query: query{sys: sys}}
@@ -34,7 +35,7 @@ func newAudit(sys system) *cobra.Command {
 		Short: "Compare IPAM records with the real owners of addresses",
 		Long: `Compare IPAM records with the real owners of addresses, to find future duplicates.
 
-` + fold("Supported IPAMs are "+registry.Titles("and", registry.Any)+".") + `
+` + show.Hanging("", "Supported IPAMs are "+registry.Titles("and", registry.Any)+".", show.Layout{Width: 88}) + `
 
 A CRITICAL finding is an address in use that IPAM will allocate again. A WARNING is a
 problem that grows, such as leaked addresses or a pool that runs out. With an ID or an
@@ -56,56 +57,107 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
   ipwitness audit --fix-plan > plan.sh
   ipwitness audit --exit-code || echo "IPAM is wrong, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a finding, or the name of a NODE"),
-		ValidArgsFunction: c.completeArgument(&c.narrowing, findingIDs, nodeNames),
+		ValidArgsFunction: c.completeArgument(findingIDs, nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			about, err := parseAbout(slices.Concat(args, []string{""})[0])
-			switch {
-			case err != nil:
+			about, err := parseAbout(strings.Join(args, ""))
+			if err := cmp.Or(err, c.checkWatch(),
+				exclusive(c.fixPlan && !c.at.IsZero(), "--fix-plan", "--at", "a plan repairs the current state")); err != nil {
 				return err
-			case c.watch && c.exitCode:
-				return errExitCodeWatch
-			case c.watch && c.format == show.FormatCSV:
-				return errCSVWatch
+			}
+			switch {
 			case c.fixPlan && (c.watch || c.format != show.FormatTable):
 				return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
-			case c.watch && c.at.set():
-				return errWatchAt
-			case c.fixPlan && c.at.set():
-				return errors.New("--fix-plan and --at cannot be combined, because a plan repairs the current state: remove one of them")
 			case c.watch:
 				return c.follow(cmd.Context(), about)
-			case c.at.set():
-				return c.past(cmd.Context(), about)
 			}
 			return c.list(cmd.Context(), about)
 		},
 	}
 	c.addListFlags(cmd)
-	c.addClusterFlag(cmd, "findings")
-	c.narrowing.addFlags(cmd, "findings", "node", "namespace", "workload", "cidr", "mac")
-	c.completeFilters(cmd, &c.narrowing)
-	watchFlag(cmd, &c.watch)
-	c.at.addFlag(cmd, sys)
-	kinds := verdict.FindingKinds()
-	cmd.Flags().Var(cli.NewValue(&c.kind, "KIND", parseKind), "kind", "findings of this kind, like "+verdict.FindingLeaked)
-	cli.CompleteFlag(cmd, "kind", kinds)
+	c.addClusterFlag(cmd, "findings in the cluster")
+	c.addFilters(cmd, "findings", nil, "node", "namespace", "workload", "cidr", "mac")
+	c.addWatchFlag(cmd)
+	c.addAtFlag(cmd)
+	wordFlag(cmd, &c.kind, "kind", "KIND", "findings of this kind, like "+verdict.FindingLeaked, "a kind of finding", verdict.FindingKinds())
 	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that repairs IPAM")
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a finding above INFO"))
+	c.addExitCodeFlag(cmd, "a finding above INFO")
 	return cmd
 }
 
-// parseKind accepts a kind of finding.
-func parseKind(s string) (string, error) {
-	if kinds := verdict.FindingKinds(); !slices.Contains(kinds, s) {
-		return "", fmt.Errorf("%q is not a kind of finding: use one of %s", s, strings.Join(kinds, ", "))
+// about selects findings by address, or by a name that is an id or a node.
+type about struct{ address, name string }
+
+// parseAbout parses the argument of audit.
+func parseAbout(arg string) (about, error) {
+	if addr, err := parseAddress(arg); err == nil {
+		return about{address: addr.String()}, nil
 	}
-	return s, nil
+	if arg != "" && !nodeName.MatchString(arg) {
+		return about{}, fmt.Errorf("%q is not the id of a finding, an address (10.244.0.7) or the name of a node", arg)
+	}
+	return about{name: arg}, nil
+}
+
+// keep reports whether a finding is selected.
+func (a about) keep(f *pb.Finding) bool {
+	return a == about{} || a.address != "" && (f.GetAddress() == a.address || slices.Contains(f.GetAddresses(), a.address)) ||
+		a.name != "" && (f.GetId() == a.name || slices.Contains(show.FindingNodes(f), a.name))
+}
+
+// ask returns the parameters of a request for findings.
+func (c *auditCommand) ask(about about, kind string) (url.Values, error) {
+	ask := url.Values{}
+	if about.address != "" {
+		ask.Set("address", about.address)
+	}
+	if kind != "" {
+		ask.Set("kind", kind)
+	}
+	return ask, c.filters.ask(ask)
+}
+
+// findings returns the findings that the command asks for. known reports whether any
+// finding has the requested ID or node, even if it is of another kind.
+func (c *auditCommand) findings(ctx context.Context, about about) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
+	if about.name != "" && c.at.IsZero() && !c.filtered() {
+		f, err := c.finding(ctx, about.name)
+		if err == nil {
+			findings, known = []*pb.Finding{f}, true
+			coverage, err = c.coverage(ctx)
+		}
+		if err != nil && !unknown(err) {
+			return nil, false, nil, err
+		}
+	}
+	if !known {
+		kind := c.kind
+		if about.name != "" {
+			kind = ""
+		}
+		ask, err := c.ask(about, kind)
+		if err != nil {
+			return nil, false, nil, err
+		}
+		if findings, coverage, err = list(ctx, &c.query, "/v1/findings", ask, (*pb.ListFindingsResponse).GetFindings); err != nil {
+			return nil, false, nil, err
+		}
+	}
+	findings = slices.DeleteFunc(findings, func(f *pb.Finding) bool { return !about.keep(f) })
+	known = len(findings) > 0
+	findings = slices.DeleteFunc(findings, func(f *pb.Finding) bool { return c.kind != "" && f.GetKind() != c.kind })
+	show.SortFindings(findings)
+	return findings, known, coverage, nil
+}
+
+// finding requests the finding with an id. The error of a finding that does not exist is unknown.
+func (q *query) finding(ctx context.Context, id string) (*pb.Finding, error) {
+	f := &pb.Finding{}
+	return f, q.client().get(ctx, "/v1/findings/"+url.PathEscape(id), nil, f)
 }
 
 // A basis is the data that findings were derived from.
 type basis struct {
-	coverage *pb.Coverage
-	pools    []*pb.Pool
+	pools []*pb.Pool
 	// unknown is set if the server does not list its pools.
 	unknown bool
 	// silent is the requested node, if it is disconnected.
@@ -115,90 +167,71 @@ type basis struct {
 // nothing reports whether no pool is audited.
 func (a *basis) nothing() bool { return len(a.pools) == 0 && !a.unknown }
 
-// basis requests the data that findings are derived from.
-func (c *auditCommand) basis(ctx context.Context, about about, coverage *pb.Coverage) (*basis, error) {
-	a := &basis{coverage: coverage}
-	_, err := pages(ctx, c.client(), "/v1/pools", nil, (*pb.ListPoolsResponse)(nil), func(page *pb.ListPoolsResponse) {
-		for _, p := range page.GetPools() {
-			if about.name == "" || p.GetNode() == "" || p.GetNode() == about.name {
-				a.pools = append(a.pools, p)
-			}
-		}
+// audited requests the pools.
+func (c *auditCommand) audited(ctx context.Context, about about) (*basis, error) {
+	var pools []*pb.Pool
+	_, err := pages(ctx, c.client(), "/v1/pools", nil, func(page *pb.ListPoolsResponse) bool {
+		pools = append(pools, page.GetPools()...)
+		return true
 	})
 	if old, ok := errors.AsType[*serverError](err); ok && old.code == codes.Unimplemented {
-		a.unknown, err = true, nil
+		return &basis{unknown: true}, nil
 	}
-	return a, err
+	return &basis{pools: slices.DeleteFunc(pools, func(p *pb.Pool) bool {
+		return about.name != "" && p.GetNode() != "" && p.GetNode() != about.name
+	})}, err
 }
 
-// list shows findings as tables, or the details of the findings of one address or id.
+// list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
+// the past are not known.
 func (c *auditCommand) list(ctx context.Context, about about) error {
 	findings, known, coverage, err := c.findings(ctx, about)
 	if err != nil {
-		return err
+		return c.unknownAt(err)
 	}
 	if c.fixPlan && coverage.GetClusters() > 0 {
 		return errPlanOfFleet
 	}
 	if len(findings) == 0 {
-		if err := c.checkNode(ctx, c.node); err != nil {
+		if err := c.checkNode(ctx, c.filters.get("node")); err != nil {
 			return err
 		}
 	}
-	show.SortFindings(findings)
-	a, err := c.basis(ctx, about, coverage)
-	if err != nil {
-		return err
+	var a *basis
+	if c.at.IsZero() {
+		if a, err = c.audited(ctx, about); err != nil {
+			return err
+		}
 	}
 	c.warn(coverage)
-	if about.name != "" && !known {
+	if a != nil && about.name != "" && !known {
 		if a.silent, err = c.silent(ctx, about.name, coverage); err != nil {
 			return err
 		}
 	}
 	switch {
 	case c.fixPlan:
-		err = c.plan(ctx, findings, a)
+		err = c.plan(ctx, findings, coverage)
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "findings", findings, c.at.basis(coverage))
-	case len(findings) > 0 && (about.address != "" || about.id(findings[0])):
-		err = c.inFull(findings)
+		err = show.List(c.sys.stdout, c.format, "findings", findings, c.basis(coverage))
+	case len(findings) > 0 && (about.address != "" || about.name != "" && findings[0].GetId() == about.name):
+		err = inFull(&c.query, findings, func(f *pb.Finding) error {
+			if a == nil {
+				f.Remedy, f.Fixes = nil, nil // steps of the past are not safe to follow now
+			}
+			return show.Finding(c.sys.stdout, f, c.layout(), c.now())
+		})
 	default:
 		err = c.tables(ctx, findings, about, a)
 	}
-	return errors.Join(err, c.found(findings, a))
-}
-
-// past shows the findings at a time in the past. The pools and nodes of that time are not known.
-func (c *auditCommand) past(ctx context.Context, about about) error {
-	findings, _, coverage, err := c.findings(ctx, about)
-	if err != nil {
-		return c.unknownAt(&c.at, c.exitCode, err)
-	}
-	show.SortFindings(findings)
-	c.warn(coverage)
-	c.noteMoment(&c.at)
-	switch {
-	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "findings", findings, c.at.basis(coverage))
-	case len(findings) == 0:
-		c.note("No finding%s.", c.selected(about))
-	case about.address != "" || about.id(findings[0]):
-		err = c.inFull(findings)
-	default:
-		err = show.Findings(c.sys.stdout, findings, c.layout(), c.at.now(c.sys))
-	}
-	if err != nil || !c.exitCode {
-		return err
-	}
-	return c.concludeAt(&c.at, slices.ContainsFunc(findings, counts), coverage)
+	return errors.Join(err, c.found(findings, coverage, a))
 }
 
 // silent looks up a node by name. It returns the name if the node is disconnected, and an error if
 // there is no such node.
 func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Coverage) (string, error) {
-	var nodes pb.ListNodesResponse
-	if err := c.client().get(ctx, "/v1/nodes", c.within(nil), &nodes); err != nil {
+	nodes, err := c.nodes(ctx)
+	if err != nil {
 		return "", err
 	}
 	known := slices.Contains(coverage.GetSilentNodes(), name)
@@ -219,41 +252,23 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 		return "", exitCannotTell // an unseen node or finding may have this name
 	}
 	matching := ""
-	if c.narrowing != (narrowing{}) || len(c.clusters) > 0 {
+	if c.filtered() {
 		matching = " that matches the filters"
 	}
 	return "", fmt.Errorf("there is no finding with the id %[1]q%[3]s and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes",
 		name, c.sys.program, matching)
 }
 
-// inFull shows the details of findings, one after the other.
-func (c *auditCommand) inFull(findings []*pb.Finding) error {
-	for i, f := range findings {
-		if i > 0 {
-			if _, err := fmt.Fprint(c.sys.stdout, "\n\n"); err != nil {
-				return err
-			}
-		}
-		if c.at.set() {
-			f.Remedy, f.Fixes = nil, nil // steps of the past are not safe to follow now
-		}
-		if err := show.Finding(c.sys.stdout, f, c.layout(), c.at.now(c.sys)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // tables shows findings and the audited pools, or prints that there are no findings.
 func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about, a *basis) error {
-	if len(findings) == 0 {
-		if err := c.noteNone(ctx, about, a); err != nil {
+	if len(findings) > 0 {
+		if err := show.Findings(c.sys.stdout, findings, c.layout(), c.now()); err != nil {
 			return err
 		}
-	} else if err := show.Findings(c.sys.stdout, findings, c.layout(), c.sys.now()); err != nil {
+	} else if err := c.noteNone(ctx, about, a); err != nil {
 		return err
 	}
-	if about.address != "" || len(a.pools) == 0 {
+	if a == nil || about.address != "" || len(a.pools) == 0 {
 		return nil
 	}
 	if len(findings) > 0 {
@@ -264,8 +279,19 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 
 // noteNone prints that nothing was found, and what was audited.
 func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) error {
-	what := c.selected(about)
+	what := ""
+	if c.kind != "" {
+		what = " of kind " + c.kind
+	}
+	if c.filtered() {
+		what += " that matches the filters"
+	}
+	if name := about.address + about.name; name != "" {
+		what += " about " + name
+	}
 	switch {
+	case a == nil:
+		c.note("No finding%s.", what)
 	case a.silent != "":
 		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, a.silent)
 	case a.unknown:
@@ -275,40 +301,13 @@ func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) erro
 	case about.name != "":
 		c.note("No finding%s. Nothing is audited there, because no address pool is known.", what)
 	default:
-		why, err := c.notAudited(ctx)
+		nodes, err := c.nodes(ctx)
 		if err != nil {
 			return err
 		}
-		c.note("No finding%s, because nothing is audited: %s.", what, why)
+		c.note("No finding%s, because nothing is audited: %s.", what, notAudited(nodes, c.sys.program))
 	}
 	return nil
-}
-
-// selected describes the findings that the command asks for, to follow "No finding".
-func (c *auditCommand) selected(about about) string {
-	what := ""
-	if c.kind != "" {
-		what = " of kind " + c.kind
-	}
-	if c.narrowing != (narrowing{}) || len(c.clusters) > 0 {
-		what += " that matches the filters"
-	}
-	switch {
-	case about.address != "":
-		what += " about " + about.address
-	case about.name != "":
-		what += " about " + about.name
-	}
-	return what
-}
-
-// notAudited asks the server for the reason why nothing is audited.
-func (c *auditCommand) notAudited(ctx context.Context) (string, error) {
-	var nodes pb.ListNodesResponse
-	if err := c.client().get(ctx, "/v1/nodes", c.within(nil), &nodes); err != nil {
-		return "", err
-	}
-	return notAudited(&nodes, c.sys.program), nil
 }
 
 // notAudited returns the reason why nothing is audited.
@@ -327,62 +326,61 @@ func notAudited(nodes *pb.ListNodesResponse, program string) string {
 	}
 }
 
-// counts reports whether a finding counts for the exit code.
-func counts(f *pb.Finding) bool { return f.GetSeverity() != pb.Finding_INFO }
-
 // found returns the exit code for findings. Informational findings do not count. Finding nothing is
 // a result only if something is audited and everything is seen.
-func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
+func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage, a *basis) error {
 	if !c.exitCode && !c.fixPlan {
 		return nil
 	}
-	found := c.exitCode && slices.ContainsFunc(findings, counts)
-	if err := c.conclude(found, a.coverage); err != nil {
+	counts := func(f *pb.Finding) bool { return f.GetSeverity() != pb.Finding_INFO }
+	if err := c.conclude(c.exitCode && slices.ContainsFunc(findings, counts), coverage); err != nil || a == nil {
 		return err
 	}
-	if a.silent != "" || len(findings) == 0 && c.kind == "" && a.nothing() {
-		if c.fixPlan || c.format.ForPrograms() {
-			c.note("Cannot tell: %s.", a.why())
-		}
-		return exitCannotTell
+	why := ""
+	switch {
+	case a.silent != "":
+		why = "node " + a.silent + " is disconnected"
+	case len(findings) == 0 && c.kind == "" && a.nothing():
+		why = "nothing is audited, because no address pool is known"
+	default:
+		return nil
 	}
-	return nil
-}
-
-// why returns why the result is inconclusive, although every expected node is seen.
-func (a *basis) why() string {
-	if a.silent != "" {
-		return "node " + a.silent + " is disconnected"
+	if c.fixPlan || c.format.ForPrograms() {
+		c.note("Cannot tell: %s.", why)
 	}
-	return "nothing is audited, because no address pool is known"
+	return exitCannotTell
 }
 
 // plan prints the script that repairs IPAM.
-func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding, a *basis) error {
-	var nodes pb.ListNodesResponse
-	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
+func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding, coverage *pb.Coverage) error {
+	nodes, err := c.nodes(ctx)
+	if err != nil {
 		return err
 	}
 	return show.FixPlan(c.sys.stdout, findings, show.Origin{
-		Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Coverage: a.coverage, Now: c.sys.now(),
+		Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Coverage: coverage, Now: c.sys.now(),
 	})
 }
 
 // follow shows findings as they appear, change and end.
 func (c *auditCommand) follow(ctx context.Context, about about) error {
-	ask := url.Values{}
-	if c.kind != "" {
-		ask.Set("kind", c.kind)
-	}
-	if about.address != "" {
-		ask.Set("address", about.address)
-	}
-	if err := c.ask(ask); err != nil {
+	ask, err := c.ask(about, c.kind)
+	if err != nil {
 		return err
 	}
-	keep := func(f *pb.Finding) bool { return about.keep(f) && (c.kind == "" || f.GetKind() == c.kind) }
-	return followTable(ctx, &c.query, "/v1/findings:watch", c.within(ask), show.NewFindingWatch(c.sys.stdout, c.layout()), "finding",
-		(*pb.WatchFindingsResponse).GetFinding, keep, func() error { return c.checkWatched(ctx, about) })
+	checked := false
+	return tableWatch[*pb.WatchFindingsResponse, *pb.Finding]{
+		path: "/v1/findings:watch", ask: ask, name: "finding", item: (*pb.WatchFindingsResponse).GetFinding,
+		keep:  func(f *pb.Finding) bool { return about.keep(f) && (c.kind == "" || f.GetKind() == c.kind) },
+		table: show.NewFindingWatch(c.sys.stdout, c.layout()),
+		mark: func(*pb.WatchFindingsResponse) error {
+			if checked {
+				return nil
+			}
+			checked = true
+			return c.checkWatched(ctx, about)
+		},
+	}.run(ctx, &c.query)
 }
 
 // checkWatched warns if a watch will show nothing: it returns an error for an unknown ID
@@ -393,12 +391,12 @@ func (c *auditCommand) checkWatched(ctx context.Context, about about) error {
 	if err != nil {
 		return nil
 	}
-	var refused *serverError
-	var unreachable *unreachableError
 	if about.name != "" && !known {
 		silent, err := c.silent(ctx, about.name, coverage)
+		_, refused := errors.AsType[*serverError](err)
+		_, unreachable := errors.AsType[*unreachableError](err)
 		switch {
-		case errors.As(err, &refused), errors.As(err, &unreachable):
+		case refused, unreachable:
 			return nil
 		case err != nil:
 			return err
@@ -406,9 +404,9 @@ func (c *auditCommand) checkWatched(ctx context.Context, about about) error {
 			c.note("Node %s is disconnected: ipwitness does not see what happens there.", silent)
 		}
 	}
-	if a, err := c.basis(ctx, about, coverage); err == nil && a.nothing() {
-		if why, err := c.notAudited(ctx); err == nil {
-			c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", why)
+	if a, err := c.audited(ctx, about); err == nil && a.nothing() {
+		if nodes, err := c.nodes(ctx); err == nil {
+			c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
 		}
 	}
 	return nil

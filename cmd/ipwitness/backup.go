@@ -30,12 +30,7 @@ gets this name when the copy is complete.
 To restore it, stop the aggregator, and start it with a copy of DIR as --data-dir.`,
 		Example: `
   ipwitness backup /backup/ipwitness-$(date +%F)`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("backup needs the DIR to write to, which must be empty or not exist")
-			}
-			return atMostOne("the DIR to write to")(cmd, args)
-		},
+		Args: oneArgument("the DIR to write to", "backup needs the DIR to write to, which must be empty or not exist"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, bytes, err := q.backUp(cmd.Context(), args[0])
 			if err != nil {

@@ -32,7 +32,7 @@ type console struct {
 // noDataDir is the environment of commands that must not use the data directory of this machine.
 func noDataDir(name string) string {
 	if name == "IPWITNESS_DATA_DIR" {
-		return dataDirOff
+		return "off"
 	}
 	return ""
 }

@@ -119,24 +119,24 @@ type paged interface {
 	GetCoverage() *pb.Coverage
 }
 
-// pages requests a list page by page and passes each page to take. It returns the
+// pages requests a list page by page until take, which gets each page, returns false. It returns the
 // coverage of the first page.
-func pages[P paged](ctx context.Context, c *client, path string, query url.Values, page P, take func(P)) (coverage *pb.Coverage, err error) {
+func pages[P paged](ctx context.Context, c *client, path string, query url.Values, take func(P) bool) (coverage *pb.Coverage, err error) {
 	q := url.Values{}
 	maps.Copy(q, query)
-	for first := true; ; first = false {
-		next := page.ProtoReflect().New().Interface().(P)
-		if err := c.get(ctx, path, q, next); err != nil {
+	for {
+		var page P
+		page = page.ProtoReflect().New().Interface().(P)
+		if err := c.get(ctx, path, q, page); err != nil {
 			return nil, err
 		}
-		if first {
-			coverage = next.GetCoverage()
+		if coverage == nil {
+			coverage = page.GetCoverage()
 		}
-		take(next)
-		if next.GetNextPageToken() == "" {
+		if !take(page) || page.GetNextPageToken() == "" {
 			return coverage, nil
 		}
-		q.Set("page_token", next.GetNextPageToken())
+		q.Set("page_token", page.GetNextPageToken())
 	}
 }
 

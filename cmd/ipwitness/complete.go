@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
-	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -34,10 +32,9 @@ const (
 // candidates gathers completions of a text.
 type candidates struct {
 	*query
-	filters *narrowing // nil if the command has none
-	begun   string     // what the user has typed
-	found   []cobra.Completion
-	seen    map[string]bool
+	begun string // what the user has typed
+	found []cobra.Completion
+	seen  map[string]bool
 }
 
 // source adds the values of one kind to candidates. Errors end it, and are not shown.
@@ -54,7 +51,7 @@ func (c *candidates) add(value, about string) bool {
 
 // complete returns a completion with the values that the server knows. Without a server, there are
 // none, and nothing is printed.
-func (q *query) complete(filters *narrowing, sources ...source) cobra.CompletionFunc {
+func (q *query) complete(sources ...source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if err := placed(cmd, func() error { return cli.ApplySettings(cmd, q.sys.getenv) }); err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -66,7 +63,7 @@ func (q *query) complete(filters *narrowing, sources ...source) cobra.Completion
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
-		c := &candidates{query: &quiet, filters: filters, begun: begun, seen: map[string]bool{}}
+		c := &candidates{query: &quiet, begun: begun, seen: map[string]bool{}}
 		for _, s := range sources {
 			s(ctx, c)
 		}
@@ -75,8 +72,8 @@ func (q *query) complete(filters *narrowing, sources ...source) cobra.Completion
 }
 
 // completeArgument is like complete, for the only argument of a command.
-func (q *query) completeArgument(filters *narrowing, sources ...source) cobra.CompletionFunc {
-	complete := q.complete(filters, sources...)
+func (q *query) completeArgument(sources ...source) cobra.CompletionFunc {
+	complete := q.complete(sources...)
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -85,62 +82,32 @@ func (q *query) completeArgument(filters *narrowing, sources ...source) cobra.Co
 	}
 }
 
-// completeFilters completes the values of filters that the server knows.
-func (q *query) completeFilters(cmd *cobra.Command, n *narrowing) {
-	for name, s := range map[string]source{"node": nodeNames, "namespace": namespaces, "workload": workloads, "scope": scopes} {
-		if cmd.Flags().Lookup(name) != nil {
-			cli.CompleteFlagWith(cmd, name, q.complete(n, s))
-		}
-	}
+// scan passes the items of a list to take, until it returns false.
+func scan[P paged, T any](ctx context.Context, c *candidates, path string, ask url.Values, items func(P) []T, take func(T) bool) {
+	_, _ = pages(ctx, c.client(), path, ask, func(page P) bool {
+		return !slices.ContainsFunc(items(page), func(item T) bool { return !take(item) })
+	})
 }
 
-// owners passes the owners that match to take, until it returns false.
 func (c *candidates) owners(ctx context.Context, ask url.Values, take func(*pb.Owner) bool) {
 	ask.Set("page_size", scanPage)
-	for {
-		page := &pb.ListOwnersResponse{}
-		if err := c.client().get(ctx, "/v1/owners", ask, page); err != nil {
-			return
-		}
-		for _, o := range page.GetOwners() {
-			if !take(o) {
-				return
-			}
-		}
-		if page.GetNextPageToken() == "" {
-			return
-		}
-		ask.Set("page_token", page.GetNextPageToken())
-	}
+	scan(ctx, c, "/v1/owners", ask, (*pb.ListOwnersResponse).GetOwners, take)
+}
+
+func (c *candidates) conflicts(ctx context.Context, take func(*pb.Conflict) bool) {
+	scan(ctx, c, "/v1/conflicts", nil, (*pb.ListConflictsResponse).GetConflicts, take)
 }
 
 // narrowed returns the parameters of the filters that are set, except some.
 func (c *candidates) narrowed(except ...string) url.Values {
 	ask := url.Values{}
-	if c.filters == nil || c.filters.ask(ask) != nil {
+	if c.filters.ask(ask) != nil {
 		return url.Values{}
 	}
-	maps.DeleteFunc(ask, func(name string, _ []string) bool { return slices.Contains(except, name) })
+	for _, name := range except {
+		ask.Del(name)
+	}
 	return ask
-}
-
-// conflicts passes the conflicts to take, until it returns false.
-func (c *candidates) conflicts(ctx context.Context, take func(*pb.Conflict) bool) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	_, _ = pages(ctx, c.client(), "/v1/conflicts", nil, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
-		for _, one := range page.GetConflicts() {
-			if !take(one) {
-				cancel() // there are enough
-				return
-			}
-		}
-	})
-}
-
-// aboutConflict describes a conflict beside its id or address.
-func aboutConflict(of *pb.Conflict) string {
-	return fmt.Sprintf("%s: %s", show.ConflictState(of), show.ConflictNames(of))
 }
 
 // conflictIDs adds the ids of active conflicts.
@@ -152,48 +119,31 @@ func conflictIDs(ctx context.Context, c *candidates) {
 
 // conflictAddresses adds the addresses of active conflicts, once an address is begun.
 func conflictAddresses(ctx context.Context, c *candidates) {
-	if c.begun == "" { // the ids have the addresses beside them
-		return
+	if c.begun != "" { // otherwise, the ids have the addresses beside them
+		c.conflicts(ctx, func(one *pb.Conflict) bool {
+			return c.add(one.GetAddress(), fmt.Sprintf("%s: %s", show.ConflictState(one), show.ConflictNames(one)))
+		})
 	}
-	c.conflicts(ctx, func(one *pb.Conflict) bool { return c.add(one.GetAddress(), aboutConflict(one)) })
 }
 
-// ownerAddresses adds the addresses of owners, once an address is begun.
+// ownerAddresses adds the addresses of owners, once an address is begun. The server selects those whose
+// whole octets or groups are the same.
 func ownerAddresses(ctx context.Context, c *candidates) {
 	if c.begun == "" || strings.Trim(c.begun, "0123456789abcdefABCDEF.:") != "" {
 		return
 	}
 	ask := c.narrowed()
-	if ask.Get("cidr") == "" {
-		if prefix := begunPrefix(c.begun); prefix.IsValid() {
-			ask.Set("cidr", prefix.String())
-		}
+	whole, bits, rest := c.begun[:strings.LastIndexAny(c.begun, ".:")+1], 8, "0.0.0.0"
+	parts := strings.Count(whole, ".")
+	if strings.Contains(whole, ":") {
+		parts, bits, rest = strings.Count(whole, ":"), 16, ":"
+	} else if parts < 4 {
+		rest = rest[2*parts:]
+	}
+	if prefix, err := netip.ParsePrefix(fmt.Sprintf("%s%s/%d", whole, rest, parts*bits)); err == nil && parts > 0 && ask.Get("cidr") == "" {
+		ask.Set("cidr", prefix.String())
 	}
 	c.owners(ctx, ask, func(o *pb.Owner) bool { return c.add(o.GetAddress(), show.Name(o)) })
-}
-
-// begunPrefix returns the prefix of all addresses that begin with a text, as far as its whole octets or
-// groups say.
-func begunPrefix(begun string) netip.Prefix {
-	if at := strings.LastIndexByte(begun, '.'); at > 0 && !strings.Contains(begun, ":") {
-		octets := strings.Split(begun[:at], ".")
-		for len(octets) < 4 {
-			octets = append(octets, "0")
-		}
-		return prefixOf(strings.Join(octets, "."), 8*(strings.Count(begun[:at], ".")+1))
-	}
-	if at := strings.LastIndexByte(begun, ':'); at > 0 && !strings.Contains(begun, "::") {
-		return prefixOf(begun[:at]+"::", 16*(strings.Count(begun[:at], ":")+1))
-	}
-	return netip.Prefix{}
-}
-
-func prefixOf(address string, bits int) netip.Prefix {
-	a, err := netip.ParseAddr(address)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return netip.PrefixFrom(a, bits)
 }
 
 // pods adds pods as NAMESPACE/POD, or by their names if a namespace is selected.
@@ -219,10 +169,10 @@ func pods(ctx context.Context, c *candidates) {
 
 // longPods adds pods as NAMESPACE/POD.
 func longPods(ctx context.Context, c *candidates) {
-	without := *c
-	without.filters = nil
-	pods(ctx, &without)
-	c.found = without.found
+	filters := c.filters
+	c.filters = nil
+	pods(ctx, c)
+	c.filters = filters
 }
 
 // namespaces adds the Kubernetes namespaces of owners.
@@ -242,7 +192,7 @@ func workloads(ctx context.Context, c *candidates) {
 // nodeNames adds the names of nodes.
 func nodeNames(ctx context.Context, c *candidates) {
 	var list pb.ListNodesResponse
-	if err := c.client().get(ctx, "/v1/nodes", nil, &list); err != nil {
+	if c.client().get(ctx, "/v1/nodes", nil, &list) != nil {
 		return
 	}
 	for _, n := range list.GetNodes() {
@@ -250,6 +200,17 @@ func nodeNames(ctx context.Context, c *candidates) {
 	}
 	for _, name := range list.GetCoverage().GetSilentNodes() {
 		c.add(name, "disconnected")
+	}
+}
+
+// clusterNames adds the names of the clusters.
+func clusterNames(ctx context.Context, c *candidates) {
+	var list pb.ListClustersResponse
+	if c.client().get(ctx, "/v1/clusters", nil, &list) != nil {
+		return
+	}
+	for _, one := range list.GetClusters() {
+		c.add(one.GetName(), one.GetState().String())
 	}
 }
 
@@ -271,31 +232,19 @@ func scopes(ctx context.Context, c *candidates) {
 	})
 }
 
-// findingIDs adds the ids of findings, the most severe first.
+// findingIDs adds the ids of findings and, once something is begun, their addresses, the most severe first.
 func findingIDs(ctx context.Context, c *candidates) {
-	var findings []*pb.Finding
-	_, _ = pages(ctx, c.client(), "/v1/findings", c.narrowed(), (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
-		findings = append(findings, page.GetFindings()...)
-	})
+	findings, _, _ := list(ctx, c.query, "/v1/findings", c.narrowed(), (*pb.ListFindingsResponse).GetFindings)
 	show.SortFindings(findings)
 	for _, f := range findings {
-		if !c.add(f.GetId(), show.FindingLine(f)) {
+		c.add(f.GetId(), show.FindingLine(f))
+		if c.begun != "" {
+			c.add(f.GetAddress(), show.FindingLine(f))
+		}
+		if len(c.found) >= mostCandidates {
 			return
 		}
 	}
-	if c.begun == "" {
-		return
-	}
-	for _, f := range findings {
-		if !c.add(f.GetAddress(), show.FindingLine(f)) {
-			return
-		}
-	}
-}
-
-// completeContexts completes the contexts of the kubeconfig.
-func (q *query) completeContexts(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return forward.Contexts(q.forward.Kubeconfig), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeFormats completes formats. A template follows those that have one.

@@ -17,10 +17,7 @@ import (
 // conflictsCommand has the flags of conflicts.
 type conflictsCommand struct {
 	query
-	narrowing
-	at                   moment
-	all, exitCode, watch bool
-	ungrouped            bool
+	all, ungrouped bool
 }
 
 func newConflicts(sys system) *cobra.Command {
@@ -54,19 +51,10 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
   ipwitness conflicts --at -2h
   ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a conflict"),
-		ValidArgsFunction: c.completeArgument(nil, conflictIDs, conflictAddresses),
+		ValidArgsFunction: c.completeArgument(conflictIDs, conflictAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if c.watch && c.exitCode {
-				return errExitCodeWatch
-			}
-			if c.watch && c.format == show.FormatCSV {
-				return errCSVWatch
-			}
-			if c.watch && c.sortBy != "" {
-				return errSortWatch
-			}
-			if c.watch && c.at.set() {
-				return errWatchAt
+			if err := c.checkWatch(); err != nil {
+				return err
 			}
 			var id, address string
 			if len(args) > 0 {
@@ -75,7 +63,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 					return err
 				}
 			}
-			if filters := c.given(cmd); id != "" && len(filters) > 0 {
+			if filters := c.filters.given(); id != "" && len(filters) > 0 {
 				return fmt.Errorf("an ID selects one conflict and cannot be combined with %s: remove one of them", strings.Join(filters, " or "))
 			}
 			switch {
@@ -90,74 +78,55 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	}
 	c.addListFlags(cmd)
 	c.addTableFlags(cmd, "conflicts", show.ConflictOrders())
-	c.addClusterFlag(cmd, "conflicts")
-	c.narrowing.addFlags(cmd, "conflicts", "node", "namespace", "workload", "cidr", "mac", "scope", "cause")
-	c.conflictState(cmd)
-	c.completeFilters(cmd, &c.narrowing)
-	watchFlag(cmd, &c.watch)
-	c.at.addFlag(cmd, sys)
+	c.addClusterFlag(cmd, "conflicts in the cluster")
+	c.addFilters(cmd, "conflicts", pb.Conflict_State_value, "node", "namespace", "workload", "cidr", "mac", "scope", "cause", "state")
+	c.addWatchFlag(cmd)
+	c.addAtFlag(cmd)
 	cmd.Flags().BoolVar(&c.ungrouped, "ungrouped", false, "a line for each conflict, also if many have the same owners")
 	cmd.Flags().BoolVar(&c.all, "all", false, "include resolved conflicts")
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed, unacknowledged conflict"))
+	c.addExitCodeFlag(cmd, "a confirmed, unacknowledged conflict")
 	return cmd
 }
-
-var errExitCodeWatch = errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
 
 // one shows the details of one conflict.
 func (c *conflictsCommand) one(ctx context.Context, id string) error {
 	conflict, coverage, err := c.conflict(ctx, id)
+	if err == nil && coverage == nil {
+		coverage, err = c.coverage(ctx)
+	}
 	if err != nil {
-		return c.unknownAt(&c.at, c.exitCode, err)
+		return c.unknownAt(err)
 	}
 	c.warn(coverage)
-	c.noteMoment(&c.at)
 	if c.format.ForPrograms() {
 		if c.format.Whole() {
-			c.noteGap(&c.at) // which the conflict does not contain
+			c.noteGap() // which the conflict does not contain
 		}
 		err = show.Message(c.sys.stdout, c.format, conflict)
 	} else {
-		err = c.inFull([]*pb.Conflict{conflict})
+		err = c.page(conflict)
 	}
 	return errors.Join(err, c.found(coverage, conflict))
 }
 
-// conflict requests one conflict and the coverage.
-func (c *conflictsCommand) conflict(ctx context.Context, id string) (conflict *pb.Conflict, coverage *pb.Coverage, err error) {
-	if !c.at.set() {
-		if conflict, err = c.get(ctx, id); err == nil {
-			coverage, err = c.coverage(ctx)
-		}
-		return conflict, coverage, err
+// conflict requests one conflict. The coverage is nil if the answer has none.
+func (q *query) conflict(ctx context.Context, id string) (*pb.Conflict, *pb.Coverage, error) {
+	if q.at.IsZero() {
+		conflict := &pb.Conflict{}
+		return conflict, nil, q.client().get(ctx, "/v1/conflicts/"+url.PathEscape(id), nil, conflict)
 	}
-	all, coverage, err := c.conflicts(ctx, url.Values{"all": {"true"}})
+	all, coverage, err := q.conflicts(ctx, url.Values{"all": {"true"}})
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, conflict := range all {
 		if conflict.GetId() == id {
-			return conflict, coverage, err
+			return conflict, coverage, nil
 		}
 	}
-	if err == nil {
-		c.noteGap(&c.at)
-		err = fmt.Errorf("there was no conflict %[1]s at %[2]s: '%[3]s history --kind conflict' lists the conflicts of the past", id, utc(c.at.at), c.sys.program)
-	}
-	return nil, nil, err
-}
-
-// conflicts requests the conflicts that the parameters select.
-func (c *conflictsCommand) conflicts(ctx context.Context, ask url.Values) (conflicts []*pb.Conflict, coverage *pb.Coverage, err error) {
-	c.at.ask(c.within(ask))
-	coverage, err = pages(ctx, c.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
-		c.at.read(page)
-		conflicts = append(conflicts, page.GetConflicts()...)
-	})
-	return conflicts, coverage, err
-}
-
-// get requests one conflict.
-func (q *query) get(ctx context.Context, id string) (*pb.Conflict, error) {
-	conflict := &pb.Conflict{}
-	return conflict, q.client().get(ctx, "/v1/conflicts/"+url.PathEscape(id), nil, conflict)
+	q.noteGap()
+	return nil, nil, fmt.Errorf("there was no conflict %[1]s at %[2]s: '%[3]s history --kind conflict' lists the conflicts of the past",
+		id, utc(q.at), q.sys.program)
 }
 
 // list shows a table of all conflicts, or the details of the conflicts of one address.
@@ -169,75 +138,59 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	if c.all || address != "" {
 		ask.Set("all", "true")
 	}
-	if err := c.ask(ask); err != nil {
+	if err := c.filters.ask(ask); err != nil {
 		return err
 	}
 	conflicts, coverage, err := c.conflicts(ctx, ask)
 	if err != nil {
-		return c.unknownAt(&c.at, c.exitCode, err)
+		return c.unknownAt(err)
 	}
 	if !c.all && slices.ContainsFunc(conflicts, active) {
 		conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !active(c) })
 	}
-	if len(conflicts) == 0 && !c.at.set() {
-		if err := c.checkNode(ctx, c.node); err != nil {
+	if len(conflicts) == 0 {
+		if err := c.checkNode(ctx, c.filters.get("node")); err != nil {
 			return err
 		}
 	}
 	show.SortConflicts(conflicts, c.sortBy)
 	c.warn(coverage)
-	c.noteMoment(&c.at)
 	switch {
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, c.at.basis(coverage))
-	case len(conflicts) == 0 && c.at.set() && address != "":
+		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, c.basis(coverage))
+	case len(conflicts) == 0 && !c.at.IsZero() && address != "":
 		c.note("No conflict of %s.", address)
 	case len(conflicts) == 0 && address != "":
 		c.note("No conflict of %s. '%s explain %s' shows why.", address, c.sys.program, address)
-	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.at.gap != nil):
+	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil):
 		c.note("No conflicts are known.")
-	case len(conflicts) == 0 && (c.narrowing != (narrowing{}) || len(c.clusters) > 0):
+	case len(conflicts) == 0 && c.filtered():
 		c.note("No conflict matches.")
 	case len(conflicts) == 0:
 		c.note("No conflicts.")
 	case address != "":
-		err = c.inFull(conflicts)
+		err = inFull(&c.query, conflicts, c.page)
 	default:
-		err = c.table(conflicts)
+		layout := c.layout()
+		layout.Ungrouped = c.ungrouped
+		var groups []show.Group
+		groups, err = show.Conflicts(c.sys.stdout, conflicts, layout, c.now())
+		for _, g := range groups {
+			c.note("%s of %s share a line: --ungrouped lists each.", show.Count(g.Addresses, "address", "addresses"), g.Owners)
+		}
 	}
 	return errors.Join(err, c.found(coverage, conflicts...))
-}
-
-// table shows a table of conflicts.
-func (c *conflictsCommand) table(conflicts []*pb.Conflict) error {
-	layout := c.layout()
-	layout.Ungrouped = c.ungrouped
-	groups, err := show.Conflicts(c.sys.stdout, conflicts, layout, c.at.now(c.sys))
-	for _, g := range groups {
-		c.note("%s of %s share a line: --ungrouped lists each.", show.Count(g.Addresses, "address", "addresses"), g.Owners)
-	}
-	return err
 }
 
 // active reports whether a conflict is not resolved.
 func active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
 
-// inFull shows the details of conflicts, one after the other.
-func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
-	for i, conflict := range conflicts {
-		if i > 0 {
-			if _, err := fmt.Fprint(c.sys.stdout, "\n\n"); err != nil {
-				return err
-			}
-		}
-		if c.at.set() {
-			conflict.Remedy = nil // steps of the past are not safe to follow now
-		}
-		if err := show.Conflict(c.sys.stdout, conflict, c.layout(), c.at.now(c.sys)); err != nil {
-			return err
-		}
+// page shows the details of a conflict.
+func (c *conflictsCommand) page(conflict *pb.Conflict) error {
+	if !c.at.IsZero() {
+		conflict.Remedy = nil // steps of the past are not safe to follow now
 	}
-	return nil
+	return show.Conflict(c.sys.stdout, conflict, c.layout(), c.now())
 }
 
 // found returns the exit code for conflicts. A conflict counts if it is confirmed and not
@@ -246,7 +199,7 @@ func (c *conflictsCommand) found(coverage *pb.Coverage, conflicts ...*pb.Conflic
 	if !c.exitCode {
 		return nil
 	}
-	return c.concludeAt(&c.at, slices.ContainsFunc(conflicts, func(c *pb.Conflict) bool {
+	return c.conclude(slices.ContainsFunc(conflicts, func(c *pb.Conflict) bool {
 		return c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil
 	}), coverage)
 }
@@ -255,7 +208,7 @@ func (c *conflictsCommand) found(coverage *pb.Coverage, conflicts ...*pb.Conflic
 func (c *conflictsCommand) follow(ctx context.Context, id, address string) error {
 	ask := url.Values{}
 	if id != "" {
-		conflict, err := c.get(ctx, id)
+		conflict, _, err := c.conflict(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -264,10 +217,12 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 	if address != "" {
 		ask.Set("address", address)
 	}
-	if err := c.ask(ask); err != nil {
+	if err := c.filters.ask(ask); err != nil {
 		return err
 	}
-	keep := func(one *pb.Conflict) bool { return id == "" || one.GetId() == id }
-	return followTable(ctx, &c.query, "/v1/conflicts:watch", c.within(ask), show.NewConflictWatch(c.sys.stdout, c.layout()), "conflict",
-		(*pb.WatchConflictsResponse).GetConflict, keep, nil)
+	return tableWatch[*pb.WatchConflictsResponse, *pb.Conflict]{
+		path: "/v1/conflicts:watch", ask: ask, name: "conflict", item: (*pb.WatchConflictsResponse).GetConflict,
+		keep:  func(one *pb.Conflict) bool { return id == "" || one.GetId() == id },
+		table: show.NewConflictWatch(c.sys.stdout, c.layout()),
+	}.run(ctx, &c.query)
 }

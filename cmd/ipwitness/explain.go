@@ -18,7 +18,6 @@ const formatCase show.Format = "case"
 
 type explainCommand struct {
 	query
-	at moment
 }
 
 func newExplain(sys system) *cobra.Command {
@@ -41,27 +40,19 @@ With -o case, write all data that the address was judged by, as a file for
   ipwitness explain fd00:10::7 -o yaml
   ipwitness explain 10.244.0.7 --at "yesterday 14:03"
   ipwitness explain 10.244.0.7 -o case > case.json`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return fmt.Errorf("explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)
-			}
-			if err := atMostOne("an ADDRESS or the ID of a conflict")(cmd, args); err != nil {
-				return err
-			}
-			_, _, err := idOrAddress(args[0])
-			return err
-		},
-		ValidArgsFunction: c.completeArgument(nil, conflictIDs, conflictAddresses, ownerAddresses),
+		Args: cobra.MatchAll(oneArgument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
+			"explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)), checkIDOrAddress),
+		ValidArgsFunction: c.completeArgument(conflictIDs, conflictAddresses, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if c.at.set() && c.format == formatCase {
-				return errors.New("--at and -o case cannot be combined, because cases are not recorded: remove one of them")
+			if err := exclusive(!c.at.IsZero() && c.format == formatCase, "--at", "-o case", "cases are not recorded"); err != nil {
+				return err
 			}
 			return c.explain(cmd.Context(), args[0])
 		},
 	}
 	c.addFlags(cmd, formatCase)
-	c.addClusterFlag(cmd, "what is known")
-	c.at.addFlag(cmd, sys)
+	c.addClusterFlag(cmd, "what is known in the cluster")
+	c.addAtFlag(cmd)
 	return cmd
 }
 
@@ -72,7 +63,7 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 		return err
 	}
 	if id != "" {
-		conflict, err := c.named(ctx, id)
+		conflict, _, err := c.conflict(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -82,9 +73,8 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	if c.format == formatCase {
 		ask.Set("case", "true")
 	}
-	c.at.ask(c.within(ask))
 	explained := &pb.ExplainResponse{}
-	if err := c.client().get(ctx, "/v1/explain", ask, explained); err != nil {
+	if err := c.client().get(ctx, "/v1/explain", c.within(ask), explained); err != nil {
 		return err
 	}
 	switch {
@@ -93,26 +83,15 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	case c.format.ForPrograms():
 		return show.Message(c.sys.stdout, c.format, explained)
 	}
+	c.gap = explained.GetGap()
 	c.warn(explained.GetCoverage())
-	if c.at.set() {
-		c.at.read(explained)
-		c.noteMoment(&c.at)
-		return show.ExplainPast(c.sys.stdout, explained, c.layout(), c.at.at)
-	}
-	if explained.GetCoverage().GetClusters() > 0 {
+	switch {
+	case !c.at.IsZero():
+		return show.ExplainPast(c.sys.stdout, explained, c.layout(), c.at)
+	case explained.GetCoverage().GetClusters() > 0:
 		return show.ExplainRecorded(c.sys.stdout, explained, c.layout(), c.sys.now())
 	}
 	return show.Explain(c.sys.stdout, explained, c.layout(), c.sys.now())
-}
-
-// named returns the conflict with an id.
-func (c *explainCommand) named(ctx context.Context, id string) (*pb.Conflict, error) {
-	if !c.at.set() {
-		return c.get(ctx, id)
-	}
-	past := conflictsCommand{query: c.query, at: c.at}
-	conflict, _, err := past.conflict(ctx, id)
-	return conflict, err
 }
 
 // writeCase writes the case of an explanation as a file.

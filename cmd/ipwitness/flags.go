@@ -21,11 +21,10 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(cli.NewList(&cfg.Routers, "WHO=REASON", "\n", parseRouter), "router",
 		"workload that may answer for others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
 	cfg.DataDir = aggregator.DataDirAuto
-	fs.Var(dataDir{&cfg.DataDir}, "data-dir",
-		"data `DIR`, off to record no history, or auto for "+aggregator.DefaultDataDir+" if writable")
-	cfg.Retention, cfg.JournalSize = aggregator.DefaultRetention, aggregator.DefaultJournalSize
-	fs.Var(retention{&cfg.Retention}, "retention", "time for which the history is kept, in whole days if possible")
-	fs.Var(size{&cfg.JournalSize}, "journal-size", "disk space that the history may take")
+	fs.Var(cli.NewValue(&cfg.DataDir, "DIR", parseDataDir), "data-dir",
+		"data directory, off for no history, or auto for "+aggregator.DefaultDataDir+" if writable")
+	retentionFlag(fs, &cfg.Retention, "retention", aggregator.DefaultRetention, "time for which the history is kept, in whole days if possible")
+	sizeFlag(fs, &cfg.JournalSize, "journal-size", aggregator.DefaultJournalSize, "disk space that the history may take")
 	fs.Var(newDeclaredNetworks(cfg), "network",
 		"addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
@@ -65,9 +64,8 @@ func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
 	fs.StringVar(&cfg.Creds, "nats-creds", "", "credentials `FILE` for NATS, with a JWT and its seed")
 	fs.StringVar(&cfg.NKey, "nats-nkey", "", "`FILE` with the NKey seed for NATS")
 	fs.StringVar(&cfg.Token, "nats-token-file", "", "token `FILE` for NATS; sent only with TLS, or to this host")
-	cfg.Retention, cfg.Size = transitions.DefaultRetention, transitions.DefaultSize
-	fs.Var(retention{&cfg.Retention}, "nats-retention", "time for which a new stream keeps transitions")
-	fs.Var(size{&cfg.Size}, "nats-size", "disk space that a new stream may take on each NATS server")
+	retentionFlag(fs, &cfg.Retention, "nats-retention", transitions.DefaultRetention, "time for which a new stream keeps transitions")
+	sizeFlag(fs, &cfg.Size, "nats-size", transitions.DefaultSize, "disk space that a new stream may take on each NATS server")
 }
 
 // accessFlags adds the flags that control access to an aggregator.
@@ -92,12 +90,6 @@ func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
 	cli.ListenFlag(cmd.Flags(), &to.grpc, grpcListen, byDefault.grpc, "listen address of gRPC")
 	cli.ListenFlag(cmd.Flags(), &to.http, cli.HTTPListen, byDefault.http, "listen address of the REST API and the metrics")
 	cli.ListenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "additional listen address of health, readiness and metrics (default none)")
-}
-
-// exitCodeHelp returns the help text of --exit-code. found names the results that make
-// the command exit with 2.
-func exitCodeHelp(found string) string {
-	return "exit 2 on " + found + ", 0 if none, 3 if not everything is seen, 1 on error"
 }
 
 // The names of the listen flags, which errors about listeners contain.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -22,12 +21,9 @@ import (
 // historyCommand has the flags of history.
 type historyCommand struct {
 	query
-	narrowing
 	since, until time.Time
 	untilText    string // of --until, which depends on --since
 	kind         string
-	exitCode     bool
-	watch        bool
 }
 
 func newHistory(sys system) *cobra.Command {
@@ -58,9 +54,9 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
   ipwitness history --kind conflict --since -12h -o wide
   ipwitness history 10.244.0.7 --since -1h --watch`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE"),
-		ValidArgsFunction: c.completeArgument(&c.narrowing, longPods, nodeNames, ownerAddresses),
+		ValidArgsFunction: c.completeArgument(longPods, nodeNames, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sel, err := parseSubject(slices.Concat(args, []string{""})[0])
+			sel, err := parseSubject(strings.Join(args, ""))
 			if err != nil {
 				return err
 			}
@@ -72,48 +68,28 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
 				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
 			}
-			if sel.query == nil {
-				sel.query = url.Values{}
-			}
-			if err := c.ask(sel.query); err != nil {
+			if err := cmp.Or(c.filters.ask(sel.query), exclusive(c.watch && !c.until.IsZero(), "--until", "--watch", "a watch does not end"),
+				c.checkWatch()); err != nil {
 				return err
 			}
-			switch {
-			case c.watch && !c.until.IsZero():
-				return errors.New("--until and --watch cannot be combined, because a watch does not end: remove one of them")
-			case c.watch && c.exitCode:
-				return errExitCodeWatch
-			case c.watch:
+			if c.watch {
 				return c.follow(cmd.Context(), sel)
 			}
 			return c.list(cmd.Context(), sel)
 		},
 	}
 	c.query.addFlags(cmd)
-	c.addClusterFlag(cmd, "changes")
-	c.narrowing.addFlags(cmd, "changes", "node", "namespace", "workload", "cidr", "mac")
-	c.completeFilters(cmd, &c.narrowing)
+	c.addClusterFlag(cmd, "changes in the cluster")
+	c.addFilters(cmd, "changes", nil, "node", "namespace", "workload", "cidr", "mac")
 	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)")
 	cmd.Flags().Var(cli.NewValue(&c.untilText, "TIME", func(s string) (string, error) {
 		_, err := parseTime(s, sys.now(), time.Time{})
 		return s, err
 	}), "until", "changes before this time (default: now); a time of day is the first one after --since")
 	cli.CompleteFlagWith(cmd, "until", cobra.NoFileCompletions)
-	var kinds []string
-	for _, name := range pb.Event_Kind_name {
-		if name != pb.Event_UNSPECIFIED.String() {
-			kinds = append(kinds, strings.ToLower(name))
-		}
-	}
-	slices.Sort(kinds)
-	cmd.Flags().Var(cli.NewValue(&c.kind, strings.Join(kinds, "|"), func(s string) (string, error) {
-		if !slices.Contains(kinds, s) {
-			return "", fmt.Errorf("%q is not one of %s", s, strings.Join(kinds, ", "))
-		}
-		return s, nil
-	}), "kind", "changes of this kind of item")
-	cli.CompleteFlag(cmd, "kind", kinds)
-	watchFlag(cmd, &c.watch)
+	kinds := lowerWords(pb.Event_Kind_value, pb.Event_UNSPECIFIED.String())
+	wordFlag(cmd, &c.kind, "kind", strings.Join(kinds, "|"), "changes of this kind of item", "a kind of item", kinds)
+	c.addWatchFlag(cmd)
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 if there is a change, 0 if none, 3 if none and records are missing, 1 on error")
 	return cmd
 }
@@ -134,17 +110,15 @@ func parseSubject(arg string) (selector, error) {
 
 // request returns the parameters of the request.
 func (c *historyCommand) request(sel selector) url.Values {
-	ask := url.Values{}
-	maps.Copy(ask, sel.query)
 	if c.kind != "" {
-		ask.Set("kind", strings.ToUpper(c.kind))
+		sel.query.Set("kind", strings.ToUpper(c.kind))
 	}
 	for name, t := range map[string]time.Time{"since": c.since, "until": c.until} {
 		if !t.IsZero() {
-			ask.Set(name, t.UTC().Format(time.RFC3339Nano))
+			sel.query.Set(name, t.UTC().Format(time.RFC3339Nano))
 		}
 	}
-	return c.within(ask)
+	return c.within(sel.query)
 }
 
 // list shows the recorded events, page by page.
@@ -153,23 +127,17 @@ func (c *historyCommand) list(ctx context.Context, sel selector) error {
 	var reach *timestamppb.Timestamp
 	var failed error
 	first, found, gaps := true, 0, 0
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	coverage, err := pages(ctx, c.client(), "/v1/events", c.request(sel), (*pb.ListEventsResponse)(nil), func(page *pb.ListEventsResponse) {
+	coverage, err := pages(ctx, c.client(), "/v1/events", c.request(sel), func(page *pb.ListEventsResponse) bool {
 		if first {
 			first, reach, gaps = false, page.GetReachesBackTo(), len(page.GetGaps())
 			out.Gaps(page.GetGaps())
 		}
 		events := slices.DeleteFunc(page.GetEvents(), func(e *pb.Event) bool { return !sel.about(e) })
 		found += len(events)
-		if failed = out.Events(events); failed != nil {
-			cancel() // the output is closed
-		}
+		failed = out.Events(events)
+		return failed == nil // otherwise, the output is closed
 	})
-	if failed != nil {
-		return failed
-	}
-	if err != nil {
+	if err := cmp.Or(failed, err); err != nil {
 		return err
 	}
 	if err := out.End(); err != nil {
@@ -183,7 +151,19 @@ func (c *historyCommand) list(ctx context.Context, sel selector) error {
 	} else if err := out.Bookmark(reach, coverage); err != nil {
 		return err
 	}
-	return c.found(found > 0, gaps > 0 || reach == nil || c.beyond(reach), coverage)
+	missing := gaps > 0 || reach == nil || c.beyond(reach)
+	switch {
+	case !c.exitCode:
+		return nil
+	case found == 0 && missing: // finding no change is a result only if no records are missing
+		if c.format.ForPrograms() {
+			c.note("Cannot tell: the journal does not have all records of this period.")
+		}
+		return exitCannotTell
+	case found == 0 && !c.until.IsZero():
+		return nil // the coverage is not that of this period
+	}
+	return c.conclude(found > 0, coverage)
 }
 
 // about reports whether an event is about the selected workload; true if none is selected by its name.
@@ -237,7 +217,7 @@ func (c *historyCommand) follow(ctx context.Context, sel selector) error {
 					c.note("The journal reaches back only to %s.", utc(reach.AsTime()))
 				}
 				live = true
-				return seen.follow(m)
+				return seen.follow(m.GetCoverage())
 			}
 			return nil
 		},
@@ -275,7 +255,7 @@ func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.
 	if sel.what != "" {
 		words = append(words, "about", sel.what)
 	}
-	if c.narrowing != (narrowing{}) {
+	if len(c.filters.given()) > 0 {
 		words = append(words, "that matches the filters")
 	}
 	words = append(words, "was recorded")
@@ -288,22 +268,4 @@ func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.
 		words = append(words, "before", utc(c.until))
 	}
 	c.note("%s. %s", strings.Join(words, " "), reaches)
-}
-
-// found returns the exit code. Finding no change is a result only if no records are missing.
-func (c *historyCommand) found(found, missing bool, coverage *pb.Coverage) error {
-	switch {
-	case !c.exitCode:
-		return nil
-	case found:
-		return exitFound
-	case missing:
-		if c.format.ForPrograms() {
-			c.note("Cannot tell: the journal does not have all records of this period.")
-		}
-		return exitCannotTell
-	case !c.until.IsZero():
-		return nil // the coverage is not that of this period
-	}
-	return c.conclude(false, coverage)
 }

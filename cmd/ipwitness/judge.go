@@ -15,13 +15,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-type judgeCommand struct {
-	query
-	exitCode bool
-}
-
 func newJudge(sys system) *cobra.Command {
-	c := &judgeCommand{query: query{sys: sys}}
+	c := &query{sys: sys}
 	cmd := &cobra.Command{
 		Use:   "judge FILE|- [flags]",
 		Short: "Judge a case file again",
@@ -35,12 +30,7 @@ aggregator has: acknowledgements, and Kubernetes objects that are not in the cas
 		Example: `
   ipwitness judge case.json
   ipwitness explain 10.244.0.7 -o case | ipwitness judge -`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return fmt.Errorf("judge needs a FILE that '%s explain ADDRESS -o case' wrote, or - for standard input", sys.program)
-			}
-			return atMostOne("a FILE or -")(cmd, args)
-		},
+		Args: oneArgument("a FILE or -", "judge needs a FILE that '"+sys.program+" explain ADDRESS -o case' wrote, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := readCase(args[0], cmd.InOrStdin())
 			if err != nil {
@@ -73,7 +63,7 @@ func readCase(name string, stdin io.Reader) (*casefile.File, error) {
 }
 
 // judge judges a case and shows the result.
-func (c *judgeCommand) judge(f *casefile.File) error {
+func (c *query) judge(f *casefile.File) error {
 	explained := api.Judge(f)
 	incomplete := explained.GetCoverage().GetIncomplete()
 	var err error

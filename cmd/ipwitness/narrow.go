@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,104 +14,123 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/cli"
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// narrowing contains the flags that filter what a server lists or sends, in addition to the argument.
-type narrowing struct {
-	node, namespace, cidr, mac, workload, scope, state, cause string
-}
+// narrowing contains the filters of what a server lists or sends, by the names of their flags. They are only taken from
+// the command line: a variable or a file that names the node of an agent must not hide the owners of the others.
+type narrowing map[string]*string
 
-// addFlags adds the named ones of the flags. They are only taken from the command line: a variable or
-// a file that names the node of an agent must not hide the owners of the others.
-func (n *narrowing) addFlags(cmd *cobra.Command, of string, names ...string) {
+// addFilters adds the named filters of a list of items. states are the values of the filter state.
+func (q *query) addFilters(cmd *cobra.Command, of string, states map[string]int32, names ...string) {
+	q.filters = narrowing{}
 	for _, name := range names {
+		to := new(string)
+		q.filters[name] = to
+		add := func(short, kind, usage string, parse func(string) (string, error)) {
+			cmd.Flags().VarP(cli.NewValue(to, kind, parse), name, short, of+" "+usage)
+		}
 		switch name {
 		case "node":
-			cmd.Flags().StringVar(&n.node, "node", "", of+" on the node with this `NAME`")
+			add("", "NAME", "on the node with this name", parseText)
 		case "namespace":
-			cmd.Flags().VarP(cli.NewValue(&n.namespace, "NAMESPACE", parseNamespace), "namespace", "n", of+" of workloads in this Kubernetes namespace (default: all namespaces)")
+			add("n", "NAMESPACE", "of workloads in this Kubernetes namespace (default: all namespaces)", parseNamespace)
 		case "scope":
-			cmd.Flags().Var(cli.NewValue(&n.scope, "KIND[/NAME]", parseScope), "scope", of+" in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods")
+			add("", "KIND[/NAME]", "in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods", parseScope)
 		case "cidr":
-			cmd.Flags().Var(cli.NewValue(&n.cidr, "CIDR", parseCIDR), "cidr", of+" with an address in this prefix")
+			add("", "CIDR", "with an address in this prefix", parseCIDR)
 		case "mac":
-			cmd.Flags().Var(cli.NewValue(&n.mac, "MAC", parseMAC), "mac", of+" with this MAC")
+			add("", "MAC", "with this MAC", parseMAC)
 		case "workload":
-			cmd.Flags().Var(cli.NewValue(&n.workload, "NAMESPACE[/NAME]", parseWorkload), "workload", of+" of a Kubernetes namespace or of one workload in it")
+			add("", "NAMESPACE[/NAME]", "of a Kubernetes namespace or of one workload in it", parseWorkload)
 		case "cause":
-			cmd.Flags().Var(cli.NewValue(&n.cause, "CAUSE", parseCause), "cause", of+" with this cause, like "+verdict.CauseSplitBrain)
-			cli.CompleteFlag(cmd, "cause", verdict.Causes())
+			wordFlag(cmd, to, name, "CAUSE", of+" with this cause, like "+verdict.CauseSplitBrain, "a cause", verdict.Causes())
+		case "state":
+			words := lowerWords(states, pb.Owner_UNSPECIFIED.String(), pb.Owner_GONE.String())
+			wordFlag(cmd, to, name, "STATE", of+" in this state: "+strings.Join(words, ", "), "a state", words)
 		}
 		cli.OnlyOnCommandLine(cmd, name)
+		if known, ok := map[string]source{"node": nodeNames, "namespace": namespaces, "workload": workloads, "scope": scopes}[name]; ok {
+			cli.CompleteFlagWith(cmd, name, q.complete(known))
+		}
 	}
 }
 
-// stateFlag adds --state with the states of an enum.
-func (n *narrowing) stateFlag(cmd *cobra.Command, of string, states map[string]int32, without ...string) {
-	var words []string
-	for word := range states {
+// wordFlag adds a flag for one of several words, and completes it. what is the kind of the words.
+func wordFlag(cmd *cobra.Command, to *string, name, kind, usage, what string, words []string) {
+	cmd.Flags().Var(cli.NewValue(to, kind, func(s string) (string, error) {
+		if s = strings.ToLower(s); !slices.Contains(words, s) {
+			return "", fmt.Errorf("%q is not %s: use one of %s", s, what, strings.Join(words, ", "))
+		}
+		return s, nil
+	}), name, usage)
+	cli.CompleteFlag(cmd, name, words)
+}
+
+// lowerWords returns the values of an enum as words, in order.
+func lowerWords(values map[string]int32, without ...string) (words []string) {
+	for word := range values {
 		if !slices.Contains(without, word) {
 			words = append(words, strings.ToLower(word))
 		}
 	}
-	slices.Sort(words)
-	parse := func(s string) (string, error) {
-		if s = strings.ToLower(s); !slices.Contains(words, s) {
-			return "", fmt.Errorf("%q is not a state: use one of %s", s, strings.Join(words, ", "))
-		}
-		return s, nil
-	}
-	cmd.Flags().Var(cli.NewValue(&n.state, "STATE", parse), "state", of+" in this state: "+strings.Join(words, ", "))
-	cli.CompleteFlag(cmd, "state", words)
-	cli.OnlyOnCommandLine(cmd, "state")
+	return slices.Sorted(slices.Values(words))
 }
 
-// ask adds the filters to the parameters of a request. It returns an error if a filter contradicts the
-// argument of the command, or another filter.
-func (n *narrowing) ask(to url.Values) error {
-	namespace, name, _ := strings.Cut(n.workload, "/")
-	for _, filter := range []struct{ flag, parameter, text string }{
-		{"node", "node", n.node},
-		{"cidr", "cidr", n.cidr},
-		{"mac", "mac", n.mac},
-		{"workload", "namespace", namespace},
-		{"workload", "pod", name},
-		{"namespace", "namespace", n.namespace},
-		{"scope", "scope", n.scope},
-		{"state", "state", strings.ToUpper(n.state)},
-		{"cause", "cause", n.cause},
-	} {
-		if filter.text == "" {
-			continue
-		}
-		if other := to.Get(filter.parameter); other != "" && other != filter.text {
-			return fmt.Errorf("--%s selects the %s %s, but %s is also selected: remove one of them", filter.flag, filter.parameter, filter.text, other)
-		}
-		to.Set(filter.parameter, filter.text)
+func (n narrowing) get(name string) string {
+	if value := n[name]; value != nil {
+		return *value
 	}
-	return nil
+	return ""
 }
 
-// selector parses the argument of a command: as parseSelector does or, if a namespace is selected, as
-// the name of a pod in it.
-func (n *narrowing) selector(arg string) (selector, error) {
-	sel, err := parseSelector(arg)
-	if err != nil && n.namespace != "" && podName.MatchString(arg) {
-		return parseSelector(n.namespace + "/" + arg)
-	}
-	return sel, err
-}
-
-// given returns the filters on the command line, in the form --NAME.
-func (n *narrowing) given(cmd *cobra.Command) (flags []string) {
-	for _, name := range []string{"node", "namespace", "workload", "cidr", "mac", "scope", "state", "cause"} {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+// given returns the filters that are set, in the form --NAME.
+func (n narrowing) given() (flags []string) {
+	for _, name := range slices.Sorted(maps.Keys(n)) {
+		if n.get(name) != "" {
 			flags = append(flags, "--"+name)
 		}
 	}
 	return flags
 }
+
+// ask adds the filters to the parameters of a request. It returns an error if a filter contradicts the
+// argument of the command, or another filter.
+func (n narrowing) ask(to url.Values) error {
+	namespace, name, _ := strings.Cut(n.get("workload"), "/")
+	for _, filter := range [][3]string{
+		{"node", "node", n.get("node")},
+		{"cidr", "cidr", n.get("cidr")},
+		{"mac", "mac", n.get("mac")},
+		{"workload", "namespace", namespace},
+		{"workload", "pod", name},
+		{"namespace", "namespace", n.get("namespace")},
+		{"scope", "scope", n.get("scope")},
+		{"state", "state", strings.ToUpper(n.get("state"))},
+		{"cause", "cause", n.get("cause")},
+	} {
+		flag, parameter, text := filter[0], filter[1], filter[2]
+		if text == "" {
+			continue
+		}
+		if other := to.Get(parameter); other != "" && other != text {
+			return fmt.Errorf("--%s selects the %s %s, but %s is also selected: remove one of them", flag, parameter, text, other)
+		}
+		to.Set(parameter, text)
+	}
+	return nil
+}
+
+// Names that Kubernetes allows: a label for namespaces, labels with dots for pods.
+var (
+	namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	podName       = regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`)
+	// nodeName matches names of nodes and ids of findings.
+	nodeName = regexp.MustCompile(`^[A-Za-z0-9][-_.@A-Za-z0-9]*$`)
+	// conflictID matches the id of a conflict. It has no dot or colon, so it is never an address.
+	conflictID = regexp.MustCompile(`^[a-z0-9]+$`)
+)
 
 func parseNamespace(s string) (string, error) {
 	if !namespaceName.MatchString(s) {
@@ -138,13 +159,6 @@ func parseScope(s string) (string, error) {
 	return kind, nil
 }
 
-func parseCause(s string) (string, error) {
-	if causes := verdict.Causes(); !slices.Contains(causes, s) {
-		return "", fmt.Errorf("%q is not a cause: use one of %s", s, strings.Join(causes, ", "))
-	}
-	return s, nil
-}
-
 func parseCIDR(s string) (string, error) {
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -169,11 +183,66 @@ func parseWorkload(s string) (string, error) {
 	return s, nil
 }
 
-// ownerState adds --state for owners; conflictState adds it for conflicts.
-func (n *narrowing) ownerState(cmd *cobra.Command) {
-	n.stateFlag(cmd, "owners", pb.Owner_State_value, pb.Owner_UNSPECIFIED.String(), pb.Owner_GONE.String())
+// selector selects owners.
+type selector struct {
+	// query contains the parameters of the request.
+	query url.Values
+	// name, if set, is the short name that owners must have in addition.
+	name string
+	// what describes the selection, to follow "No owner "; empty for all owners.
+	what string
 }
 
-func (n *narrowing) conflictState(cmd *cobra.Command) {
-	n.stateFlag(cmd, "conflicts", pb.Conflict_State_value, pb.Conflict_UNSPECIFIED.String())
+// parseSelector recognises ADDRESS, CIDR, NAMESPACE/POD and MAC, and the short names of the WORKLOAD
+// column. Eight groups of two digits are an IPv6 address, six are a MAC.
+func parseSelector(arg string) (selector, error) {
+	if arg == "" {
+		return selector{query: url.Values{}}, nil
+	}
+	if addr, err := parseAddress(arg); err == nil {
+		return selector{query: url.Values{"address": {addr.String()}}, what: "of address " + addr.String()}, nil
+	}
+	if mac, err := net.ParseMAC(arg); err == nil && len(mac) == 6 {
+		return selector{query: url.Values{"mac": {mac.String()}}, what: "with MAC " + mac.String()}, nil
+	}
+	before, after, _ := strings.Cut(arg, "/")
+	if _, err := netip.ParseAddr(before); err == nil {
+		prefix, err := netip.ParsePrefix(arg)
+		if err != nil {
+			return selector{}, fmt.Errorf("%q is not a CIDR: write the prefix length after the slash, like 10.244.0.0/16", arg)
+		}
+		return selector{query: url.Values{"cidr": {prefix.Masked().String()}}, what: "inside " + prefix.Masked().String()}, nil
+	}
+	if slices.Contains([]string{"container", "vm", "host", "netns"}, before) && after != "" && !strings.Contains(after, "/") {
+		return selector{query: url.Values{}, name: arg, what: "is " + arg}, nil
+	}
+	if !namespaceName.MatchString(before) || !podName.MatchString(after) {
+		return selector{}, notSelector(arg)
+	}
+	query := url.Values{"namespace": {before}, "pod": {after}}
+	return selector{query: query, what: fmt.Sprintf("is pod %s of namespace %s", after, before)}, nil
+}
+
+// keep reports whether an owner that the server sent is selected.
+func (s selector) keep(o *pb.Owner) bool { return s.name == "" || show.Name(o) == s.name }
+
+// parseAddress parses an address. It drops a zone, which has a meaning only on one host.
+func parseAddress(s string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(s)
+	return addr.Unmap().WithZone(""), err
+}
+
+func notSelector(arg string) error {
+	return fmt.Errorf("%q is neither an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD) nor a MAC (0a:58:0a:f4:00:07)", arg)
+}
+
+// idOrAddress parses the argument of conflicts and explain. One of id and address is empty.
+func idOrAddress(arg string) (id, address string, err error) {
+	if addr, err := parseAddress(arg); err == nil {
+		return "", addr.String(), nil
+	}
+	if conflictID.MatchString(arg) {
+		return arg, "", nil
+	}
+	return "", "", fmt.Errorf("%q is neither the id of a conflict (lower-case letters and digits) nor an address (10.244.0.7)", arg)
 }

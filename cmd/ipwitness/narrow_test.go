@@ -56,7 +56,7 @@ func TestFiltersThatCannotMatchAreRefused(t *testing.T) {
 		"owners --state lively":               `--state: "lively" is not a state: use one of disconnected, live, stale`,
 		"owners -n Shop":                      `--namespace: "Shop" is not the name of a namespace: write it like kube-system`,
 		"owners --sort-by name":               `--sort-by: "name" is not an order of owners: use one of address, age, interface, node, scope, state, workload`,
-		"owners --sort-by age -w":             errSortWatch.Error(),
+		"owners --sort-by age -w":             "--sort-by and --watch cannot be combined, because a watch shows changes in the order of their time: remove one of them",
 		"owners shop/web -n red":              "--namespace selects the namespace red, but shop is also selected: remove one of them",
 		"owners 10.0.0.0/8 --cidr 10.0.0.0/9": "--cidr selects the cidr 10.0.0.0/9, but 10.0.0.0/8 is also selected: remove one of them",
 		"owners --workload shop -n red":       "--namespace selects the namespace red, but shop is also selected: remove one of them",

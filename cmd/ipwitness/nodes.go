@@ -10,16 +10,17 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 func newNodes(sys system) *cobra.Command {
 	q := &query{sys: sys}
-	var watch bool
 	cmd := &cobra.Command{
 		Use:   "nodes [NODE] [flags]",
 		Short: "List the nodes and the health of their agents",
@@ -40,34 +41,32 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
   ipwitness nodes --watch
   ipwitness nodes -o json`,
 		Args:              atMostOne("the name of a node"),
-		ValidArgsFunction: q.completeArgument(&narrowing{}, nodeNames),
+		ValidArgsFunction: q.completeArgument(nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := strings.Join(args, "")
 			switch {
-			case watch:
+			case q.watch:
 				return q.watchNodes(cmd.Context(), name)
 			case name != "":
 				return q.showNode(cmd.Context(), name)
 			}
-			var list pb.ListNodesResponse
-			if err := q.client().get(cmd.Context(), "/v1/nodes", q.within(nil), &list); err != nil {
+			list, err := q.nodes(cmd.Context())
+			if err != nil {
 				return err
 			}
 			if q.format.ForPrograms() {
-				return show.Message(sys.stdout, q.format, &list)
+				return show.Message(sys.stdout, q.format, list)
 			}
 			q.warn(list.GetCoverage())
 			if len(list.GetNodes()) == 0 {
 				q.note("No nodes: no agent has connected yet.")
-				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), q.layout(), sys.now()), show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems(), q.layout()))
 			}
-			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.layout(), sys.now()),
-				show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems(), q.layout()))
+			return show.Nodes(sys.stdout, list, q.layout(), sys.now())
 		},
 	}
 	q.addFlags(cmd)
-	q.addClusterFlag(cmd, "nodes")
-	watchFlag(cmd, &watch)
+	q.addClusterFlag(cmd, "nodes in the cluster")
+	q.addWatchFlag(cmd)
 	return cmd
 }
 
@@ -95,88 +94,85 @@ func (q *query) watchNodes(ctx context.Context, name string) error {
 		}
 		ask.Set("name", name)
 	}
-	known, table := show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.layout())
-	seen := coverageWatch{query: q}
-	var problems []string // problems of the aggregator
-	showEvent := func(kind pb.Watch_Type, n *pb.Node) error {
-		if q.format.ForPrograms() {
-			return show.Event(q.sys.stdout, q.format, kind.String(), "node", n)
-		}
-		return table.Event(kind, n, q.sys.now())
-	}
-	put := func(n *pb.Node) error {
-		before, had := known.Put(n)
-		switch {
-		case !had:
-			return showEvent(pb.Watch_ADDED, n)
-		case !proto.Equal(steady(before), steady(n)):
-			return showEvent(pb.Watch_UPDATED, n)
-		default:
-			return nil
-		}
-	}
-	mark := func(e *pb.WatchNodesResponse) error {
-		for _, gone := range known.Complete() {
-			if err := showEvent(pb.Watch_REMOVED, gone); err != nil {
-				return err
+	known := map[string]*pb.Node{} // as shown
+	var problems []string          // of the aggregator
+	return tableWatch[*pb.WatchNodesResponse, *pb.Node]{
+		path: "/v1/nodes:watch", ask: ask, name: "node", item: (*pb.WatchNodesResponse).GetNode,
+		table: show.NewNodeWatch(q.sys.stdout, q.layout()),
+		changed: func(kind pb.Watch_Type, n *pb.Node) bool {
+			key := show.NodeKey(n)
+			if kind == pb.Watch_REMOVED {
+				delete(known, key)
+				return true
 			}
-		}
-		changed := !slices.Equal(problems, e.GetProblems())
-		problems = e.GetProblems()
-		if q.format.ForPrograms() {
-			if !changed {
+			n = proto.CloneOf(n)
+			n.LastHeard, n.Lag, n.Skew = nil, nil, nil // they change all the time
+			same := proto.Equal(known[key], n)
+			known[key] = n
+			return !same
+		},
+		mark: func(e *pb.WatchNodesResponse) error {
+			if slices.Equal(problems, e.GetProblems()) {
 				return nil
 			}
-			list := &structpb.ListValue{}
-			for _, problem := range problems {
-				list.Values = append(list.Values, structpb.NewStringValue(problem))
-			}
-			return show.Event(q.sys.stdout, q.format, pb.Watch_BOOKMARK.String(), "problems", list)
-		}
-		if err := table.Event(pb.Watch_BOOKMARK, nil, q.sys.now()); err != nil || !changed {
-			return err
-		}
-		for _, problem := range problems {
-			q.note("Problem of the aggregator: %s", problem)
-		}
-		if len(problems) == 0 {
-			q.note("The aggregator no longer has problems.")
-		}
-		return nil
-	}
-	w := &watcher[*pb.WatchNodesResponse]{
-		client: q.client(),
-		notice: q.sys.stderr,
-		path:   "/v1/nodes:watch",
-		query:  q.within(ask),
-		begin:  known.Begin,
-		event: func(e *pb.WatchNodesResponse) error {
-			if err := seen.follow(e); err != nil {
-				return err
-			}
-			table.Of(e.GetCoverage())
-			switch e.GetType() {
-			case pb.Watch_ADDED, pb.Watch_UPDATED:
-				return put(e.GetNode())
-			case pb.Watch_REMOVED:
-				if before, had := known.Drop(e.GetNode()); had {
-					return showEvent(pb.Watch_REMOVED, before)
+			problems = e.GetProblems()
+			if q.format.ForPrograms() {
+				list := &structpb.ListValue{}
+				for _, problem := range problems {
+					list.Values = append(list.Values, structpb.NewStringValue(problem))
 				}
-			case pb.Watch_LOST:
-				known.Begin()
-			case pb.Watch_BOOKMARK:
-				return mark(e)
-			default:
+				return show.Event(q.sys.stdout, q.format, pb.Watch_BOOKMARK.String(), "problems", list)
+			}
+			for _, problem := range problems {
+				q.note("Problem of the aggregator: %s", problem)
+			}
+			if len(problems) == 0 {
+				q.note("The aggregator no longer has problems.")
 			}
 			return nil
 		},
-	}
-	return w.run(ctx)
+	}.run(ctx, q)
 }
 
-// steady returns a node without the fields that change all the time.
-func steady(n *pb.Node) *pb.Node {
-	n = proto.CloneOf(n)
-	n.LastHeard, n.Lag, n.Skew = nil, nil, nil
-	return n
+// unknown reports whether the server answered that what the request names does not exist.
+func unknown(err error) bool {
+	refused, ok := errors.AsType[*serverError](err)
+	return ok && refused.code == codes.NotFound
+}
+
+func newClusters(sys system) *cobra.Command {
+	q := &query{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "clusters [flags]",
+		Short: "List the clusters of a fleet, and how current they are",
+		Long: `List the clusters that a fleet ('ipwitness aggregator --fleet') follows. Other aggregators
+have one cluster.
+
+A cluster is LIVE if the fleet knows its complete state and messages arrive. It is DISCONNECTED
+if no message has arrived for 30 s, and WAITING if messages are missing, so that the fleet
+waits for the next complete state. What is known of a cluster that is not LIVE may be
+outdated. NODES is how many nodes are connected, of those that should be.`,
+		Example: `
+  ipwitness clusters
+  ipwitness clusters --cluster prod -o json`,
+		Args:              cli.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var list pb.ListClustersResponse
+			if err := q.client().get(cmd.Context(), "/v1/clusters", q.within(nil), &list); err != nil {
+				return err
+			}
+			if q.format.ForPrograms() {
+				return show.Message(sys.stdout, q.format, &list)
+			}
+			q.warn(list.GetCoverage())
+			if len(list.GetClusters()) == 0 {
+				q.note("No clusters.")
+			}
+			return show.Clusters(sys.stdout, &list, q.layout(), sys.now())
+		},
+	}
+	q.addFlags(cmd)
+	q.addClusterFlag(cmd, "the cluster")
+	return cmd
 }

@@ -86,9 +86,9 @@ func TestOutputFormatsThatAreRefused(t *testing.T) {
 	for args, want := range map[string]string{
 		"owners -o jsonpath={.owners": `--output: "{.owners" is not a JSONPath template: `,
 		"conflicts -o names":          `--output: "names" is not one of table, wide, json, yaml, name, csv, jsonpath=TEMPLATE`,
-		"owners -w -o csv":            errCSVWatch.Error(),
-		"conflicts -w -o csv":         errCSVWatch.Error(),
-		"audit -w -o csv":             errCSVWatch.Error(),
+		"owners -w -o csv":            "--output csv and --watch cannot be combined, because CSV has no events: remove one of them",
+		"conflicts -w -o csv":         "--output csv and --watch cannot be combined, because CSV has no events: remove one of them",
+		"audit -w -o csv":             "--output csv and --watch cannot be combined, because CSV has no events: remove one of them",
 	} {
 		c := newConsole()
 		c.run(t, 1, strings.Fields(args)...)

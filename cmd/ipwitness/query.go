@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
@@ -23,7 +26,7 @@ import (
 // defaultServer is the default address of ipwitness run.
 const defaultServer = "http://127.0.0.1:9641"
 
-// query contains the flags and state that all commands that query a server share.
+// query contains the flags and state of the commands that query a server.
 type query struct {
 	sys    system
 	server string
@@ -40,6 +43,11 @@ type query struct {
 	color     colorChoice
 	// clusters are the selected clusters of a fleet; all if there are none.
 	clusters []string
+	filters  narrowing
+
+	watch, exitCode bool
+	at              time.Time // of the state that is shown; zero for the current state
+	gap             *pb.Gap   // gap in the journal that contains this time
 }
 
 // addFlags adds the flags that select the server and the output format. The additional formats are
@@ -66,9 +74,6 @@ func (q *query) addListFlags(cmd *cobra.Command) {
 	cli.CompleteFlagWith(cmd, "output", completeFormats(formats))
 }
 
-// errCSVWatch is the error for flags that exclude each other.
-var errCSVWatch = errors.New("--output csv and --watch cannot be combined, because CSV has no events: use -o json, or remove one of them")
-
 // addServerFlags adds the flags that select the server.
 func (q *query) addServerFlags(cmd *cobra.Command) {
 	q.server = defaultServer
@@ -81,12 +86,37 @@ func (q *query) addServerFlags(cmd *cobra.Command) {
 	fs.BoolVarP(&q.portForward, portForward, "P", q.sys.plugin, usage)
 	cli.ReplacedBy(cmd, portForward, "server")
 	fs.StringVar(&q.forward.Context, "context", "", "with -P: `NAME` of the kubeconfig context (default: the current context)")
-	fs.StringVar(&q.forward.Kubeconfig, kubeconfig, "", "with -P: kubeconfig `FILE` (default: $KUBECONFIG or ~/.kube/config, as for kubectl)")
-	fs.StringVar(&q.forward.Namespace, aggregatorNamespace, "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
-	cli.OnlyOnCommandLine(cmd, kubeconfig) // elsewhere, it is the kubeconfig of an aggregator
-	cli.CompleteFlagWith(cmd, "context", q.completeContexts)
+	fs.StringVar(&q.forward.Kubeconfig, "kubeconfig", "", "with -P: kubeconfig `FILE` (default: $KUBECONFIG or ~/.kube/config, as for kubectl)")
+	fs.StringVar(&q.forward.Namespace, "aggregator-namespace", "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
+	cli.OnlyOnCommandLine(cmd, "kubeconfig") // elsewhere, it is the kubeconfig of an aggregator
+	cli.CompleteFlagWith(cmd, "context", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return forward.Contexts(q.forward.Kubeconfig), cobra.ShellCompDirectiveNoFileComp
+	})
 	cli.ClientTLSFlags(fs, &q.files)
 	colorFlag(cmd, &q.color)
+}
+
+// addClusterFlag adds --cluster. It is only taken from the command line, because variables and files name the
+// cluster of an aggregator.
+func (q *query) addClusterFlag(cmd *cobra.Command, what string) {
+	cmd.Flags().Var(cli.NewList(&q.clusters, "NAME", ",", cli.ParseName), "cluster", what+" with this name, of a fleet; repeatable")
+	cli.CompleteFlagWith(cmd, "cluster", q.complete(clusterNames))
+	cli.OnlyOnCommandLine(cmd, "cluster")
+}
+
+// addWatchFlag adds -w.
+func (q *query) addWatchFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&q.watch, "watch", "w", false, "continue with every change until Ctrl-C")
+}
+
+// addAtFlag adds --at.
+func (q *query) addAtFlag(cmd *cobra.Command) {
+	timeFlag(cmd, q.sys, &q.at, "at", "state at this time, from the aggregator's journal")
+}
+
+// addExitCodeFlag adds --exit-code. found names the results with which the command exits with 2.
+func (q *query) addExitCodeFlag(cmd *cobra.Command, found string) {
+	cmd.Flags().BoolVar(&q.exitCode, "exit-code", false, "exit 2 on "+found+", 0 if none, 3 if not everything is seen, 1 on error")
 }
 
 // outputFlag adds -o with the usual formats and additional ones.
@@ -98,14 +128,28 @@ func outputFlag(cmd *cobra.Command, to *show.Format, more ...show.Format) {
 // addTableFlags adds the flags of a list that is shown as a table and can be sorted in several orders.
 func (q *query) addTableFlags(cmd *cobra.Command, of string, orders []string) {
 	cmd.Flags().BoolVar(&q.noHeaders, "no-headers", false, "print tables without their header")
-	parse := func(s string) (string, error) {
-		if !slices.Contains(orders, s) {
-			return "", fmt.Errorf("%q is not an order of %s: use one of %s", s, of, strings.Join(orders, ", "))
-		}
-		return s, nil
+	wordFlag(cmd, &q.sortBy, "sort-by", "FIELD", "sort "+of+" by a field: "+strings.Join(orders, ", "), "an order of "+of, orders)
+}
+
+// exclusive returns an error about two flags if both are set.
+func exclusive(both bool, one, other, because string) error {
+	if !both {
+		return nil
 	}
-	cmd.Flags().Var(cli.NewValue(&q.sortBy, "FIELD", parse), "sort-by", "sort "+of+" by a field: "+strings.Join(orders, ", "))
-	cli.CompleteFlag(cmd, "sort-by", orders)
+	return fmt.Errorf("%s and %s cannot be combined, because %s: remove one of them", one, other, because)
+}
+
+// checkWatch returns an error if a flag is set that means nothing for a watch.
+func (q *query) checkWatch() error {
+	if !q.watch {
+		return nil
+	}
+	return cmp.Or(
+		exclusive(q.exitCode, "--exit-code", "--watch", "a watch does not end"),
+		exclusive(q.format == show.FormatCSV, "--output csv", "--watch", "CSV has no events"),
+		exclusive(q.sortBy != "", "--sort-by", "--watch", "a watch shows changes in the order of their time"),
+		exclusive(!q.at.IsZero(), "--at", "--watch", "the past does not change"),
+	)
 }
 
 // layout returns the layout of output for people.
@@ -115,44 +159,8 @@ func (q *query) layout() show.Layout {
 	return layout
 }
 
-// errSortWatch is the error for flags that exclude each other.
-var errSortWatch = errors.New("--sort-by and --watch cannot be combined, because a watch shows changes in the order of their time: remove one of them")
-
-// checkNode returns an error that names the known nodes if no node has the name. If not all nodes are
-// known, it prints that instead.
-func (q *query) checkNode(ctx context.Context, name string) error {
-	if name == "" {
-		return nil
-	}
-	var list pb.ListNodesResponse
-	if err := q.client().get(ctx, "/v1/nodes", q.within(nil), &list); err != nil {
-		return err
-	}
-	known := list.GetCoverage().GetSilentNodes()
-	for _, n := range list.GetNodes() {
-		known = append(known, n.GetName())
-	}
-	slices.Sort(known)
-	known = slices.Compact(known)
-	switch {
-	case slices.Contains(known, name):
-		return nil
-	case list.GetCoverage().GetIncomplete():
-		q.note("No node %q is known so far: %s.", name, show.KnownNodes(known))
-		return nil
-	}
-	return fmt.Errorf("there is no node %q: %s", name, show.KnownNodes(known))
-}
-
-const (
-	// portForward is the name of the flag that cannot be combined with --server.
-	portForward = "port-forward"
-	// aggregatorNamespace is the name of the flag that says where the aggregator is. --namespace selects
-	// pods.
-	aggregatorNamespace = "aggregator-namespace"
-	// kubeconfig is the name of the flag with the user's kubeconfig.
-	kubeconfig = "kubeconfig"
-)
+// portForward is the name of the flag that cannot be combined with --server.
+const portForward = "port-forward"
 
 // placed calls settle, which reads the flags from all sources, and rejects invalid combinations of
 // the flags that select the server.
@@ -162,7 +170,7 @@ func placed(cmd *cobra.Command, settle func() error) error {
 		return errors.New("--server and --port-forward cannot be combined: remove one of them")
 	}
 	var without error
-	for _, name := range []string{"context", kubeconfig, aggregatorNamespace} {
+	for _, name := range []string{"context", "kubeconfig", "aggregator-namespace"} {
 		if fs.Changed(name) {
 			without = fmt.Errorf("--%s selects the aggregator in Kubernetes and needs -P", name)
 		}
@@ -171,16 +179,12 @@ func placed(cmd *cobra.Command, settle func() error) error {
 		return err
 	}
 	on, err := fs.GetBool(portForward)
-	if err != nil {
-		return nil // a command that queries no server has no such flag
-	}
-	if on && fs.Changed("server") && !fs.Changed(portForward) { // a server replaces the default of a plugin
-		on = false
-		if err := fs.Lookup(portForward).Value.Set("false"); err != nil {
-			return err
-		}
-	}
-	if on {
+	switch {
+	case err != nil: // a command that queries no server has no such flag
+		return nil
+	case on && fs.Changed("server") && !fs.Changed(portForward): // a server replaces the default of a plugin
+		return errors.Join(fs.Lookup(portForward).Value.Set("false"), without)
+	case on:
 		return nil
 	}
 	return without
@@ -191,16 +195,17 @@ func (q *query) client() *client {
 	if q.by == nil {
 		q.by = q.transport()
 	}
-	c := &client{base: q.server, program: q.sys.program, http: http.Client{Transport: q.by, CheckRedirect: stay}}
+	c := &client{base: q.server, program: q.sys.program, http: http.Client{
+		Transport: q.by,
+		// The token must only be sent to the selected server.
+		CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+			return secure.NewProblem(fmt.Errorf("the server redirects to %s: if that is an ipwitness server, use it with --server", r.URL))
+		},
+	}}
 	if q.portForward {
 		c.base = "http://" + forward.Host
 	}
 	return c
-}
-
-// stay rejects redirects, because the token must only be sent to the selected server.
-func stay(r *http.Request, _ []*http.Request) error {
-	return secure.NewProblem(fmt.Errorf("the server redirects to %s: if that is an ipwitness server, use it with --server", r.URL))
 }
 
 // transport returns the transport to the server that the flags select.
@@ -231,6 +236,95 @@ func (q *query) transport() http.RoundTripper {
 	return t
 }
 
+// within returns the parameters of a request with the selected clusters and time.
+func (q *query) within(ask url.Values) url.Values {
+	if ask == nil {
+		ask = url.Values{}
+	}
+	if len(q.clusters) > 0 {
+		ask["cluster"] = q.clusters
+	}
+	if !q.at.IsZero() {
+		ask.Set("at", q.at.UTC().Format(time.RFC3339Nano))
+	}
+	return ask
+}
+
+// list requests all pages of a list. It returns the coverage of the first page, and keeps the gap.
+func list[P paged, T any](ctx context.Context, q *query, path string, ask url.Values, items func(P) []T) (all []T, coverage *pb.Coverage, err error) {
+	coverage, err = pages(ctx, q.client(), path, q.within(ask), func(page P) bool {
+		if at, ok := any(page).(interface{ GetGap() *pb.Gap }); ok && at.GetGap() != nil {
+			q.gap = at.GetGap()
+		}
+		all = append(all, items(page)...)
+		return true
+	})
+	return all, coverage, err
+}
+
+func (q *query) conflicts(ctx context.Context, ask url.Values) ([]*pb.Conflict, *pb.Coverage, error) {
+	return list(ctx, q, "/v1/conflicts", ask, (*pb.ListConflictsResponse).GetConflicts)
+}
+
+// nodes requests the nodes.
+func (q *query) nodes(ctx context.Context) (*pb.ListNodesResponse, error) {
+	nodes := &pb.ListNodesResponse{}
+	return nodes, q.client().get(ctx, "/v1/nodes", q.within(nil), nodes)
+}
+
+// coverage requests the coverage of the server.
+func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
+	var list pb.ListConflictsResponse
+	err := q.client().get(ctx, "/v1/conflicts", q.within(url.Values{"page_size": {"1"}}), &list)
+	return list.GetCoverage(), err
+}
+
+// checkNode returns an error that names the known nodes if no node has the name. If not all nodes are
+// known, it prints that instead.
+func (q *query) checkNode(ctx context.Context, name string) error {
+	if name == "" || !q.at.IsZero() {
+		return nil
+	}
+	nodes, err := q.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	known := slices.Clone(nodes.GetCoverage().GetSilentNodes())
+	for _, n := range nodes.GetNodes() {
+		known = append(known, n.GetName())
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
+	switch {
+	case slices.Contains(known, name):
+		return nil
+	case nodes.GetCoverage().GetIncomplete():
+		q.note("No node %q is known so far: %s.", name, show.KnownNodes(known))
+		return nil
+	}
+	return fmt.Errorf("there is no node %q: %s", name, show.KnownNodes(known))
+}
+
+// filtered reports whether the flags select some of the items.
+func (q *query) filtered() bool { return len(q.filters.given()) > 0 || len(q.clusters) > 0 }
+
+// now returns the time from which tables and pages count.
+func (q *query) now() time.Time {
+	if !q.at.IsZero() {
+		return q.at
+	}
+	return q.sys.now()
+}
+
+// basis returns the basis of a list.
+func (q *query) basis(coverage *pb.Coverage) show.Basis {
+	b := show.Basis{Gap: q.gap, Coverage: coverage}
+	if !q.at.IsZero() {
+		b.At = timestamppb.New(q.at)
+	}
+	return b
+}
+
 // note writes a sentence that is not part of the output.
 func (q *query) note(format string, args ...any) {
 	var layout show.Layout
@@ -240,17 +334,29 @@ func (q *query) note(format string, args ...any) {
 	fmt.Fprintln(q.sys.stderr, show.Hanging("", form.VisibleLines(fmt.Sprintf(format, args...)), layout))
 }
 
-// warn prints what an answer does not cover, unless the output is for programs, which find it in
-// the answer itself.
+// warn prints what an answer does not cover and the time of the state, unless the output is for programs, which
+// find both in the answer itself.
 func (q *query) warn(c *pb.Coverage) {
-	if !q.format.Whole() {
-		q.noteUnseen(c)
+	if q.format.Whole() {
+		return
+	}
+	q.noteUnseen(c)
+	if !q.at.IsZero() {
+		q.note("The state at %s, %s ago:", utc(q.at), show.Duration(q.sys.now().Sub(q.at)))
+		q.noteGap()
 	}
 }
 
 func (q *query) noteUnseen(c *pb.Coverage) {
 	for _, s := range show.Unseen(c) {
 		q.note("Warning: %s", s)
+	}
+}
+
+// noteGap prints that the state may be incomplete.
+func (q *query) noteGap() {
+	if q.gap != nil {
+		q.note("Warning: nothing was recorded %s: changes in this period may be missing.", show.GapPeriod(q.gap))
 	}
 }
 
@@ -262,117 +368,41 @@ func (q *query) conclude(found bool, c *pb.Coverage) error {
 		return exitFound
 	case c == nil:
 		q.note("Cannot tell whether the result is complete: this server does not report which nodes are connected.")
-		return exitCannotTell
 	case c.GetIncomplete():
 		if q.format.Whole() {
 			q.noteUnseen(c) // otherwise warn has printed it already
 		}
+	case q.gap != nil:
+		if q.format.Whole() {
+			q.noteGap() // otherwise warn has printed it already
+		}
+	default:
+		return nil
+	}
+	return exitCannotTell
+}
+
+// unknownAt returns the exit code for a state that the journal does not have, or else the error of
+// the request.
+func (q *query) unknownAt(err error) error {
+	if refused, ok := errors.AsType[*serverError](err); ok && refused.code == codes.OutOfRange && !q.at.IsZero() && q.exitCode {
+		q.note("Cannot tell: %s", refused.message)
 		return exitCannotTell
 	}
-	return nil
+	return err
 }
 
-// coverage requests the coverage of the server.
-func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
-	var list pb.ListConflictsResponse
-	err := q.client().get(ctx, "/v1/conflicts", q.within(url.Values{"page_size": {"1"}}), &list)
-	return list.GetCoverage(), err
-}
-
-// event contains the methods that the events of all watches have.
-type event interface {
-	GetType() pb.Watch_Type
-	GetLost() uint32
-}
-
-// coverageWatch prints during a watch what the server does not see, each time that it changes.
-type coverageWatch struct {
-	*query
-	last *pb.Coverage
-}
-
-// follow handles one event.
-func (w *coverageWatch) follow(e interface{ GetCoverage() *pb.Coverage }) error {
-	c := e.GetCoverage()
-	if c == nil || proto.Equal(c, w.last) || w.last == nil && !c.GetIncomplete() && c.GetWithoutFrames() == 0 {
-		return nil
-	}
-	first := w.last == nil
-	w.last = c
-	if w.format.Whole() {
-		return show.Event(w.sys.stdout, w.format, pb.Watch_BOOKMARK.String(), "coverage", c)
-	}
-	w.noteUnseen(c)
-	if !first && len(show.Unseen(c)) == 0 {
-		w.note("Everything is seen now: %s.", show.Count(int(c.GetHeard()), "node", "nodes"))
-	}
-	return nil
-}
-
-// encodeEvent writes an event about an item, or an event that reports lost events.
-func (q *query) encodeEvent(e event, name string, item proto.Message) error {
-	switch e.GetType() {
-	case pb.Watch_ADDED, pb.Watch_UPDATED, pb.Watch_REMOVED:
-		return show.Event(q.sys.stdout, q.format, e.GetType().String(), name, item)
-	case pb.Watch_LOST:
-		if !q.format.Whole() {
-			q.noteLost(e)
-			return nil
-		}
-		return show.Lost(q.sys.stdout, q.format, e.GetType().String(), e.GetLost())
-	default:
-		return nil
-	}
-}
-
-// noteLost prints that a watch lost events.
-func (q *query) noteLost(e event) {
-	switch {
-	case e.GetType() != pb.Watch_LOST:
-	case e.GetLost() == 0:
-		q.note("Some events have expired; the current state follows.")
-	default:
-		q.note("%d events came too fast and were dropped; the current state follows.", e.GetLost())
-	}
-}
-
-// itemEvent is an event about an item, with the coverage of a bookmark.
-type itemEvent interface {
-	watched
-	event
-	GetCoverage() *pb.Coverage
-}
-
-// followTable shows the items of a watch as they appear, change and end. keep may be nil; begun, if set,
-// is called at the first bookmark.
-func followTable[E itemEvent, T interface {
-	comparable
-	proto.Message
-}](ctx context.Context, q *query, path string, ask url.Values, table *show.Watch[T], name string, item func(E) T, keep func(T) bool, begun func() error) error {
-	seen := coverageWatch{query: q}
-	w := &watcher[E]{
-		client: q.client(), notice: q.sys.stderr, path: path, query: ask, begin: table.Begin,
-		event: func(e E) error {
-			if err := seen.follow(e); err != nil {
+// inFull shows the details of items, one after the other.
+func inFull[T any](q *query, items []T, page func(T) error) error {
+	for i, item := range items {
+		if i > 0 {
+			if _, err := fmt.Fprint(q.sys.stdout, "\n\n"); err != nil {
 				return err
 			}
-			table.Of(e.GetCoverage())
-			if e.GetType() == pb.Watch_BOOKMARK && begun != nil {
-				if err := begun(); err != nil {
-					return err
-				}
-				begun = nil
-			}
-			var none T
-			if of := item(e); of != none && keep != nil && !keep(of) {
-				return nil
-			}
-			if q.format.ForPrograms() {
-				return q.encodeEvent(e, name, item(e))
-			}
-			q.noteLost(e)
-			return table.Event(e.GetType(), item(e), q.sys.now())
-		},
+		}
+		if err := page(item); err != nil {
+			return err
+		}
 	}
-	return w.run(ctx)
+	return nil
 }

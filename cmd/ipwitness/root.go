@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -93,25 +94,18 @@ func atMostOne(what string) cobra.PositionalArgs {
 	}
 }
 
-// fold breaks a text into lines of at most helpWidth bytes.
-func fold(text string) string {
-	var b strings.Builder
-	width := 0
-	for word := range strings.FieldsSeq(text) {
-		switch {
-		case width == 0:
-		case width+1+len(word) > helpWidth:
-			b.WriteByte('\n')
-			width = 0
-		default:
-			b.WriteByte(' ')
-			width++
+// oneArgument returns a check for exactly one argument; what describes it, and missing is the error without it.
+func oneArgument(what, missing string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return errors.New(missing)
 		}
-		b.WriteString(word)
-		width += len(word)
+		return atMostOne(what)(cmd, args)
 	}
-	return b.String()
 }
 
-// helpWidth is the width of the texts of help.
-const helpWidth = 88
+// checkIDOrAddress checks an argument that is an address or the id of a conflict.
+func checkIDOrAddress(_ *cobra.Command, args []string) error {
+	_, _, err := idOrAddress(args[0])
+	return err
+}

@@ -147,7 +147,7 @@ func TestGroupsAreAnnounced(t *testing.T) {
 func TestAnIDTakesNoFilters(t *testing.T) {
 	c := serve(t, withItems(everything))
 	c.run(t, 1, "conflicts", "abc", "-n", "shop", "--cause", "unknown")
-	c.wantStderr(t, "ipwitness: an ID selects one conflict and cannot be combined with --namespace or --cause: remove one of them\n")
+	c.wantStderr(t, "ipwitness: an ID selects one conflict and cannot be combined with --cause or --namespace: remove one of them\n")
 }
 
 func TestAnUnknownFindingMayBeFilteredOut(t *testing.T) {

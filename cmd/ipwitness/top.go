@@ -19,7 +19,6 @@ import (
 // topCommand has the flags of top.
 type topCommand struct {
 	query
-	narrowing
 }
 
 func newTop(sys system) *cobra.Command {
@@ -49,7 +48,7 @@ top needs a terminal. Scripts use 'conflicts -w', 'audit -w', 'owners -w' and
 		},
 	}
 	c.addServerFlags(cmd)
-	c.narrowing.addFlags(cmd, "conflicts, findings and owners", "node", "namespace", "cidr")
+	c.addFilters(cmd, "conflicts, findings and owners", nil, "node", "namespace", "cidr")
 	return cmd
 }
 
@@ -61,11 +60,11 @@ func terminalVariables() []string {
 // top shows the server until the user quits.
 func (c *topCommand) top(ctx context.Context) error {
 	ask := url.Values{}
-	if err := c.ask(ask); err != nil {
+	if err := c.filters.ask(ask); err != nil {
 		return err
 	}
 	// Before the screen is cleared, because this is likely to fail if the flags are wrong.
-	if err := c.client().get(ctx, "/v1/nodes", nil, &pb.ListNodesResponse{}); err != nil {
+	if _, err := c.nodes(ctx); err != nil {
 		return err
 	}
 	var environment []string
@@ -97,10 +96,7 @@ func (c *topCommand) shown(ask url.Values) *top.Server {
 		WatchFindings: func(ctx context.Context, to top.Stream[*pb.WatchFindingsResponse]) error {
 			return stream(ctx, client, "/v1/findings:watch", ask, to)
 		},
-		Nodes: func(ctx context.Context) (*pb.ListNodesResponse, error) {
-			list := &pb.ListNodesResponse{}
-			return list, client.get(ctx, "/v1/nodes", nil, list)
-		},
+		Nodes: c.nodes,
 		CheckFilter: func(filter string) error {
 			_, err := parseOwnerFilter(filter, ask)
 			return err
@@ -108,7 +104,10 @@ func (c *topCommand) shown(ask url.Values) *top.Server {
 		Owners: func(ctx context.Context, filter, token string) (*pb.ListOwnersResponse, error) {
 			return ownersPage(ctx, client, ask, filter, token)
 		},
-		Conflict: c.get,
+		Conflict: func(ctx context.Context, id string) (*pb.Conflict, error) {
+			conflict, _, err := c.conflict(ctx, id)
+			return conflict, err
+		},
 		Finding: func(ctx context.Context, id string) (*pb.Finding, error) {
 			f, err := c.finding(ctx, id)
 			if unknown(err) {

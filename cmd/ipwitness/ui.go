@@ -19,7 +19,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/secure"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 func newUI(sys system) *cobra.Command {
@@ -49,7 +48,7 @@ other sites cannot use it. The page is served until you press Ctrl-C.`,
 func (q *query) serveUI(ctx context.Context, port uint16) error {
 	c := q.client()
 	// Errors of the connection are better shown here than in the browser.
-	if err := c.get(ctx, "/v1/nodes", nil, &pb.ListNodesResponse{}); err != nil {
+	if _, err := q.nodes(ctx); err != nil {
 		return err
 	}
 	target, err := url.Parse(c.base)

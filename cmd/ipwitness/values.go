@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -192,93 +191,55 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// dataDir is a flag for a data directory, auto or off. It sets the directory to an empty text for off.
-type dataDir struct{ to *string }
-
-const dataDirOff = "off"
-
-func (d dataDir) Type() string { return "string" }
-
-func (d dataDir) String() string {
-	if d.to == nil { // pflag calls String on a zero value
-		return ""
-	}
-	return cmp.Or(*d.to, dataDirOff)
-}
-
-func (d dataDir) Set(s string) error {
+// parseDataDir parses a data directory, or auto. The directory is empty for off.
+func parseDataDir(s string) (string, error) {
 	switch s {
 	case "":
-		return errors.New("it is empty: give a directory, auto or off")
-	case dataDirOff:
-		s = ""
+		return "", errors.New("it is empty: give a directory, auto or off")
+	case "off":
+		return "", nil
 	}
-	*d.to = s
-	return nil
+	return s, nil
 }
 
-// retention is a flag for a number of days, or for a duration.
-type retention struct{ to *time.Duration }
-
-func (r retention) Type() string { return "duration" }
-
-func (r retention) String() string {
-	if r.to == nil { // pflag calls String on a zero value
-		return ""
-	}
-	if days := *r.to / (24 * time.Hour); days > 0 && *r.to == days*24*time.Hour {
-		return strconv.Itoa(int(days)) + "d"
-	}
-	return r.to.String()
+// retentionFlag adds a flag for a number of days, or for a duration.
+func retentionFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
+	*to = byDefault
+	fs.Var(cli.NewValue(to, "duration", parseRetention), name, usage)
+	fs.Lookup(name).DefValue = fmt.Sprintf("%.fd", byDefault.Hours()/24)
 }
 
-func (r retention) Set(s string) error {
-	if days, isDays := strings.CutSuffix(s, "d"); isDays {
-		n, err := strconv.ParseUint(days, 10, 16)
-		if err != nil || n == 0 {
-			return fmt.Errorf("%q is not a number of days: write it like 30d", s)
-		}
-		*r.to = time.Duration(n) * 24 * time.Hour
-		return nil
-	}
-	d, err := time.ParseDuration(s)
+func parseRetention(s string) (time.Duration, error) {
+	d, err := parseDays(s)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q is not a duration: write it like 30d or 12h", s)
+		return 0, fmt.Errorf("%q is not a duration: write it like 30d or 12h", s)
 	}
-	*r.to = d
-	return nil
+	return d, nil
 }
 
-// size is a flag for a number of bytes.
-type size struct{ to *int64 }
-
-func (v size) Type() string { return "SIZE" }
-
-func (v size) String() string {
-	if v.to == nil { // pflag calls String on a zero value
-		return ""
+// parseDays parses a duration that may be in days.
+func parseDays(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err
 	}
-	unit := 0
-	n := *v.to
-	for ; n%1024 == 0 && unit < len(sizeUnits)-1; unit++ {
-		n /= 1024
-	}
-	return strconv.FormatInt(n, 10) + sizeUnits[unit]
+	return time.ParseDuration(s)
 }
 
-// sizeUnits are the units of sizes, each 1024 times the one before.
-var sizeUnits = []string{"B", "KiB", "MiB", "GiB", "TiB"}
+// sizeFlag adds a flag for a number of bytes.
+func sizeFlag(fs *pflag.FlagSet, to *int64, name string, byDefault int64, usage string) {
+	*to = byDefault
+	fs.Var(cli.NewValue(to, "SIZE", parseSize), name, usage)
+	fs.Lookup(name).DefValue = strconv.FormatInt(byDefault>>30, 10) + "GiB"
+}
 
-func (v size) Set(s string) error {
-	for i, unit := range sizeUnits[1:] {
+func parseSize(s string) (int64, error) {
+	const least = 16 << 20 // of a journal
+	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
 		number, is := strings.CutSuffix(s, unit)
-		if n, err := strconv.ParseUint(number, 10, 20); is && err == nil && int64(n)<<(10*(i+1)) >= minSize {
-			*v.to = int64(n) << (10 * (i + 1))
-			return nil
+		if n, err := strconv.ParseInt(number, 10, 20); is && err == nil && n<<(10*(i+1)) >= least {
+			return n << (10 * (i + 1)), nil
 		}
 	}
-	return fmt.Errorf("%q is not a size of at least 16MiB: write it like 500MiB or 10GiB", s)
+	return 0, fmt.Errorf("%q is not a size of at least 16MiB: write it like 500MiB or 10GiB", s)
 }
-
-// minSize is the smallest size of a journal.
-const minSize = 16 << 20

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -31,6 +32,7 @@ type watched interface {
 	proto.Message
 	GetType() pb.Watch_Type
 	GetResumeToken() string
+	GetCoverage() *pb.Coverage
 }
 
 // watcher follows a watch. It reconnects when it is disconnected, and resumes with the last token.
@@ -175,4 +177,89 @@ func (w *watcher[T]) decode(line []byte) (T, error) {
 		return event, fmt.Errorf("%s sent an event that is not from an ipwitness server: check --server (%w)", w.client.base, err)
 	}
 	return event, nil
+}
+
+// coverageWatch prints during a watch what the server does not see, each time that it changes.
+type coverageWatch struct {
+	*query
+	last *pb.Coverage
+}
+
+// follow handles one event.
+func (w *coverageWatch) follow(c *pb.Coverage) error {
+	if c == nil || proto.Equal(c, w.last) || w.last == nil && !c.GetIncomplete() && c.GetWithoutFrames() == 0 {
+		return nil
+	}
+	first := w.last == nil
+	w.last = c
+	if w.format.Whole() {
+		return show.Event(w.sys.stdout, w.format, pb.Watch_BOOKMARK.String(), "coverage", c)
+	}
+	w.noteUnseen(c)
+	if !first && len(show.Unseen(c)) == 0 {
+		w.note("Everything is seen now: %s.", show.Count(int(c.GetHeard()), "node", "nodes"))
+	}
+	return nil
+}
+
+// A tableWatch shows the items of a watch as they appear, change and end.
+type tableWatch[E watched, T proto.Message] struct {
+	path  string
+	ask   url.Values
+	name  string // of an item in JSON
+	item  func(E) T
+	table *show.Watch[T]
+	keep  func(T) bool // whether an item is selected; nil for all
+	// changed reports whether an event is news for programs; nil if all are.
+	changed func(pb.Watch_Type, T) bool
+	mark    func(E) error // called at each bookmark; may be nil
+}
+
+func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
+	seen := coverageWatch{query: q}
+	event := func(e E) error {
+		if err := seen.follow(e.GetCoverage()); err != nil {
+			return err
+		}
+		t.table.Of(e.GetCoverage())
+		kind, item := e.GetType(), t.item(e)
+		switch kind {
+		case pb.Watch_ADDED, pb.Watch_UPDATED, pb.Watch_REMOVED:
+			if t.keep != nil && !t.keep(item) {
+				return nil
+			}
+			if q.format.ForPrograms() {
+				if t.changed != nil && !t.changed(kind, item) {
+					return nil
+				}
+				return show.Event(q.sys.stdout, q.format, kind.String(), t.name, item)
+			}
+		case pb.Watch_LOST:
+			counted, ok := any(e).(interface{ GetLost() uint32 })
+			if !ok { // a node whose changes are lost is sent again
+				break
+			}
+			switch lost := counted.GetLost(); {
+			case q.format.Whole():
+				return show.Lost(q.sys.stdout, q.format, kind.String(), lost)
+			case lost == 0:
+				q.note("Some events have expired; the current state follows.")
+			default:
+				q.note("%d events came too fast and were dropped; the current state follows.", lost)
+			}
+		case pb.Watch_BOOKMARK:
+			if t.mark != nil {
+				if err := t.mark(e); err != nil {
+					return err
+				}
+			}
+		default:
+		}
+		if q.format.ForPrograms() {
+			return nil
+		}
+		return t.table.Event(kind, item, q.sys.now())
+	}
+	w := &watcher[E]{client: q.client(), notice: q.sys.stderr, path: t.path, query: q.within(t.ask), begin: t.table.Begin, event: event}
+	return w.run(ctx)
 }

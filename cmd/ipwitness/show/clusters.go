@@ -60,20 +60,19 @@ func connected(c *pb.Coverage) string {
 	return fmt.Sprintf("%d of %d", c.GetHeard(), c.GetExpected())
 }
 
-// Clusters writes clusters as a table, followed by their problems.
-func Clusters(w io.Writer, clusters []*pb.Cluster, layout Layout, now time.Time) error {
-	if err := list(w, layout, narrow(clusterColumns(), layout.Wide), clusters, now); err != nil {
-		return err
-	}
+// Clusters writes clusters as a table, followed by their problems and those of the fleet.
+func Clusters(w io.Writer, answer *pb.ListClustersResponse, layout Layout, now time.Time) error {
 	p := &page{layout: layout, now: now}
-	for _, c := range clusters {
-		for _, problem := range c.GetProblems() {
-			if p.out.Len() == 0 {
-				p.line("")
-				p.line("Problems:")
+	var problems [][2]string
+	if clusters := answer.GetClusters(); len(clusters) > 0 {
+		_ = list(p, layout, narrow(clusterColumns(), layout.Wide), clusters, now) // writing to a page cannot fail
+		for _, c := range clusters {
+			for _, problem := range c.GetProblems() {
+				problems = append(problems, [2]string{c.GetName() + ": ", problem})
 			}
-			p.text("  "+c.GetName()+": ", problem)
 		}
 	}
+	p.problems("Problems:", problems)
+	p.aggregator(answer.GetProblems())
 	return p.write(w)
 }

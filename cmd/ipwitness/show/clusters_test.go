@@ -56,11 +56,11 @@ func TestTablesOfAFleetHaveTheCluster(t *testing.T) {
 			return Findings(b, []*pb.Finding{{Kind: "leaked", Cluster: "east"}}, piped, now)
 		}, 0, "east"},
 		"nodes": {func(b *bytes.Buffer) error {
-			return Nodes(b, []*pb.Node{{Name: "n1", Cluster: "east"}}, nil, piped, now)
+			return Nodes(b, &pb.ListNodesResponse{Nodes: []*pb.Node{{Name: "n1", Cluster: "east"}}}, piped, now)
 		}, 0, "east"},
 		"conflicts": {func(b *bytes.Buffer) error { _, err := Conflicts(b, []*pb.Conflict{conflict}, piped, now); return err }, 0, "east, west"},
 		"clusters have names only": {func(b *bytes.Buffer) error {
-			return Clusters(b, []*pb.Cluster{{Name: "east", State: pb.Cluster_DISCONNECTED, LastHeard: timestamppb.New(now.Add(-time.Minute)), Problems: []string{"it is away"}}}, piped, now)
+			return Clusters(b, &pb.ListClustersResponse{Clusters: []*pb.Cluster{{Name: "east", State: pb.Cluster_DISCONNECTED, LastHeard: timestamppb.New(now.Add(-time.Minute)), Problems: []string{"it is away"}}}}, piped, now)
 		}, -1, "east: it is away"},
 	} {
 		header, rest := table(test.write)

@@ -69,7 +69,7 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		"conflict":        func() error { return Conflict(&b, c, piped, now) },
 		"findings":        func() error { return Findings(&b, []*pb.Finding{f}, wide, now) },
 		"finding":         func() error { return Finding(&b, f, piped, now) },
-		"nodes":           func() error { return Nodes(&b, []*pb.Node{n}, k, wide, now) },
+		"nodes":           func() error { return Nodes(&b, &pb.ListNodesResponse{Nodes: []*pb.Node{n}, Kubernetes: k}, wide, now) },
 		"pools":           func() error { return Pools(&b, []*pb.Pool{p}, wide) },
 		"explain":         func() error { return Explain(&b, e, piped, now) },
 		"ack":             func() error { return Acknowledged(&b, c, piped, now) },

@@ -81,71 +81,57 @@ func KnownNodes(names []string) string {
 	return "the known nodes are " + counted(names, len(names))
 }
 
-// Nodes writes nodes as a table, followed by their problems and the state of the Kubernetes API.
-func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, layout Layout, now time.Time) error {
-	if err := list(w, layout, clustered(narrow(nodeColumns(), layout.Wide), nodes), nodes, now); err != nil {
-		return err
-	}
+// Nodes writes nodes as a table, followed by their problems, the state of the Kubernetes API if one is configured,
+// and that of the aggregator.
+func Nodes(w io.Writer, answer *pb.ListNodesResponse, layout Layout, now time.Time) error {
+	nodes, k, e := answer.GetNodes(), answer.GetKubernetes(), answer.GetElection()
 	p := &page{layout: layout, now: now}
+	if len(nodes) > 0 {
+		_ = list(p, layout, clustered(narrow(nodeColumns(), layout.Wide), nodes), nodes, now) // writing to a page cannot fail
+	}
+	var problems [][2]string
 	for _, n := range nodes {
 		for _, problem := range n.GetProblems() {
-			if p.out.Len() == 0 {
-				p.line("")
-				p.line("Problems:")
-			}
-			p.text("  "+join("/", n.GetCluster(), n.GetName())+": ", problem)
+			problems = append(problems, [2]string{join("/", n.GetCluster(), n.GetName()) + ": ", problem})
 		}
 	}
-	if err := p.write(w); err != nil {
-		return err
+	p.problems("Problems:", problems)
+	if k.GetState() > pb.Kubernetes_OFF {
+		p.line("")
+		p.text("Kubernetes API: ", kubernetes(k, now))
+		for _, problem := range k.GetProblems() {
+			p.text("  ", problem)
+		}
 	}
-	return Kubernetes(w, k, layout, now)
-}
-
-// Kubernetes writes the state and the problems of the Kubernetes API. It writes nothing if no API is
-// configured.
-func Kubernetes(w io.Writer, k *pb.Kubernetes, layout Layout, now time.Time) error {
-	if k.GetState() <= pb.Kubernetes_OFF {
-		return nil
+	if e != nil {
+		state := "; " + first(e.GetLeader(), "no replica") + " leads"
+		if e.GetLeads() {
+			state = ", which leads"
+		}
+		p.line("")
+		p.line("Replica of the aggregator: %s%s", e.GetReplica(), state)
 	}
-	p := &page{layout: layout, now: now}
-	p.line("")
-	p.text("Kubernetes API: ", kubernetes(k, now))
-	for _, problem := range k.GetProblems() {
-		p.text("  ", problem)
-	}
+	p.aggregator(answer.GetProblems())
 	return p.write(w)
 }
 
-// Election writes which replica of the aggregator answers, and which one leads, if there are several.
-func Election(w io.Writer, e *pb.Election) error {
-	if e == nil {
-		return nil
-	}
-	p := &page{}
-	p.line("")
-	switch {
-	case e.GetLeads():
-		p.line("Replica of the aggregator: %s, which leads", e.GetReplica())
-	case e.GetLeader() == "":
-		p.line("Replica of the aggregator: %s; no replica leads", e.GetReplica())
-	default:
-		p.line("Replica of the aggregator: %s; %s leads", e.GetReplica(), e.GetLeader())
-	}
-	return p.write(w)
-}
-
-// Aggregator writes the problems of the aggregator itself, if there are any.
-func Aggregator(w io.Writer, problems []string, layout Layout) error {
-	p := &page{layout: layout}
+// problems adds problems, each after the name of what has it.
+func (p *page) problems(title string, problems [][2]string) {
 	for i, problem := range problems {
 		if i == 0 {
-			p.line("")
-			p.line("Problems of the aggregator:")
+			p.heading(title)
 		}
-		p.text("  ", problem)
+		p.text("  "+problem[0], problem[1])
 	}
-	return p.write(w)
+}
+
+// aggregator adds the problems of the aggregator itself.
+func (p *page) aggregator(problems []string) {
+	var named [][2]string
+	for _, problem := range problems {
+		named = append(named, [2]string{"", problem})
+	}
+	p.problems("Problems of the aggregator:", named)
 }
 
 // kubernetes describes the state of the Kubernetes API.
@@ -160,4 +146,38 @@ func kubernetes(k *pb.Kubernetes, now time.Time) string {
 	default:
 		return join(", ", k.GetState().String(), k.GetServer())
 	}
+}
+
+// Node writes the details of one node as a page.
+func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
+	p := &page{layout: layout, now: now}
+	switch n.GetState() {
+	case pb.Node_LIVE:
+		p.line("The agent of node %s is connected.", n.GetName())
+	default:
+		p.line("The agent of node %s is disconnected, so ipwitness does not see what happens there.", n.GetName())
+	}
+	p.line("")
+	p.fields(
+		"Version", n.GetVersion(),
+		"Kernel", n.GetKernel(),
+		"Wire", wire(n),
+		"Runtime", n.GetRuntime(),
+		"Claims", Count(int(n.GetClaims()), "claim", "claims")+" in "+Count(int(n.GetNamespaces()), "network namespace", "network namespaces"),
+		"Lag", lag(n.GetLag()),
+		"Skew", skew(n.GetSkew()),
+		"Lost", Count(int(n.GetLostEvents()), "event", "events"),
+		"Connected", ago(n.GetConnectedAt(), now),
+		"Heard", ago(n.GetLastHeard(), now),
+		"Netns", n.GetNetns(),
+		"Boot ID", n.GetBootId(),
+	)
+	p.bullets("Problems:", n.GetProblems())
+	var floods []string
+	for _, f := range n.GetFlooding() {
+		holder := Name(&pb.Owner{Node: n.GetName(), Workload: f.GetWorkload()})
+		floods = append(floods, strings.TrimSpace(f.GetInterface()+" ("+holder+")"))
+	}
+	p.bullets("Floods of frames:", floods)
+	return p.write(w)
 }

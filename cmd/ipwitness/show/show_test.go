@@ -256,8 +256,12 @@ func TestTablesAndPages(t *testing.T) {
 			}
 			return nil
 		},
-		"nodes":          func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, piped, now) },
-		"nodes-wide":     func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, wide, now) },
+		"nodes": func(b *bytes.Buffer) error {
+			return Nodes(b, &pb.ListNodesResponse{Nodes: nodes, Kubernetes: stale}, piped, now)
+		},
+		"nodes-wide": func(b *bytes.Buffer) error {
+			return Nodes(b, &pb.ListNodesResponse{Nodes: nodes[:1], Kubernetes: live}, wide, now)
+		},
 		"owner-json":     func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
 		"owner-yaml":     func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
 		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },

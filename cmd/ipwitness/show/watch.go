@@ -104,7 +104,7 @@ func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
 		t.row(kind, item, now)
 	case pb.Watch_REMOVED:
 		if before, had := t.changes.Drop(item); had && !t.over(before) {
-			t.row(kind, item, now)
+			t.row(kind, before, now) // the event of a node has only its key
 		}
 	case pb.Watch_LOST:
 		t.Begin()

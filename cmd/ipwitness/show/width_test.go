@@ -55,10 +55,10 @@ func outputs(layout Layout) map[string]func(w io.Writer) error {
 		},
 		"findings": func(w io.Writer) error { return Findings(w, findings(), layout, now) },
 		"nodes": func(w io.Writer) error {
-			return Nodes(w, []*pb.Node{{
+			return Nodes(w, &pb.ListNodesResponse{Nodes: []*pb.Node{{
 				Name: "ip-10-244-17-231.eu-central-1.compute.internal", State: pb.Node_DISCONNECTED, Version: "v0.1.0", Kernel: "6.8.0-1021-azure", Wire: "clsact", Ports: 254,
 				Claims: 1204, LostEvents: 10, LastHeard: at(time.Minute), Problems: []string{strings.Repeat("frames are not seen: ", 8)},
-			}}, &pb.Kubernetes{State: pb.Kubernetes_LIVE, Server: "https://10.96.0.1:443", Pods: 12, Nodes: 3, LastHeard: at(0), Problems: []string{strings.Repeat("no permission ", 9)}}, layout, now)
+			}}, Kubernetes: &pb.Kubernetes{State: pb.Kubernetes_LIVE, Server: "https://10.96.0.1:443", Pods: 12, Nodes: 3, LastHeard: at(0), Problems: []string{strings.Repeat("no permission ", 9)}}}, layout, now)
 		},
 		"pools": func(w io.Writer) error { return Pools(w, pools(), layout) },
 		"history": func(w io.Writer) error {
