@@ -21,8 +21,8 @@ type allocation struct {
 }
 
 // applyAllocation applies an allocation that an IPAM on a node added or removed.
-func (f *ipamRecords) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
-	p := f.ipamRecords.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
+func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
+	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	switch {
@@ -48,11 +48,11 @@ func (f *ipamRecords) applyAllocation(n *Node, rec *pb.AllocationRecord, now ver
 }
 
 // putAllocation adds or updates an allocation.
-func (f *ipamRecords) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
+func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
 	al.Pool, al.Heard = &p.Rec, now
 	cost := allocationCostOf(&al)
 	a := index.AddressOf(al.Address)
-	all := f.ipamRecords.allocations[a]
+	all := f.allocations[a]
 	for i, have := range all {
 		if have.Pool != al.Pool || have.Location != al.Location {
 			continue
@@ -84,11 +84,11 @@ func (f *ipamRecords) putAllocation(p *Pool, al verdict.Allocation, now verdict.
 		return nil
 	}
 	f.touch(a)
-	f.ipamRecords.allocations[a] = append(f.ipamRecords.allocations[a], next)
+	f.allocations[a] = append(f.allocations[a], next)
 	f.enterSandbox(al.ContainerID, a)
 	if p.entries[a]++; p.entries[a] == 1 {
 		p.Allocated[audit.FamilyOf(al.Address)]++
-		f.used(p)
+		f.poolUsed(p)
 	}
 	f.count(p, 1)
 	f.Listener.PoolChanged(p)
@@ -103,16 +103,16 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 }
 
 // withdraw removes the allocation of an address from a pool.
-func (f *ipamRecords) withdraw(p *Pool, addr netip.Addr, location string) {
+func (f *Facts) withdraw(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
-	all := f.ipamRecords.allocations[a]
+	all := f.allocations[a]
 	if i := slices.IndexFunc(all, func(al *allocation) bool { return al.Pool == &p.Rec && al.Location == location }); i >= 0 {
 		f.removeAllocation(p, a, all[i])
 	}
 }
 
 // count changes the number of allocations of a pool.
-func (f *ipamRecords) count(p *Pool, n int) {
+func (f *Facts) count(p *Pool, n int) {
 	f.allocationCount += n
 	if p.Node != nil {
 		p.Node.allocated += n
@@ -120,17 +120,17 @@ func (f *ipamRecords) count(p *Pool, n int) {
 }
 
 // removeAllocation removes an allocation.
-func (f *ipamRecords) removeAllocation(p *Pool, a index.Address, al *allocation) {
+func (f *Facts) removeAllocation(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
-	left := slices.DeleteFunc(slices.Clone(f.ipamRecords.allocations[a]), func(other *allocation) bool { return other == al })
-	if f.ipamRecords.allocations[a] = left; len(left) == 0 {
-		delete(f.ipamRecords.allocations, a)
+	left := slices.DeleteFunc(slices.Clone(f.allocations[a]), func(other *allocation) bool { return other == al })
+	if f.allocations[a] = left; len(left) == 0 {
+		delete(f.allocations, a)
 	}
 	if p.entries[a]--; p.entries[a] == 0 {
 		delete(p.entries, a)
 		p.Allocated[audit.FamilyOf(al.Address)]--
-		f.used(p)
+		f.poolUsed(p)
 	}
 	f.leaveSandbox(al.ContainerID, a)
 	f.setCharge(p.Node, &al.cost, 0)
@@ -140,7 +140,7 @@ func (f *ipamRecords) removeAllocation(p *Pool, a index.Address, al *allocation)
 
 // IPAMChanged applies changes of cluster-wide IPAMs. It also returns the ranges of the pools that
 // changed: all owners in them must be judged again.
-func (f *ipamRecords) IPAMChanged(changes []kube.IPAMChange) (*Batch, []ipam.Range) {
+func (f *Facts) IPAMChanged(changes []kube.IPAMChange) (*Batch, []ipam.Range) {
 	b := newBatch()
 	var reach []ipam.Range
 	for some := range slices.Chunk(changes, piece) {
@@ -155,15 +155,15 @@ func (f *ipamRecords) IPAMChanged(changes []kube.IPAMChange) (*Batch, []ipam.Ran
 	return b, reach
 }
 
-func (f *ipamRecords) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []ipam.Range) {
+func (f *Facts) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []ipam.Range) {
 	if rec := c.Pool; rec != nil {
-		p := f.ipamRecords.byKey[poolKey{nil, rec.IPAM, rec.Name}]
+		p := f.byKey[poolKey{nil, rec.IPAM, rec.Name}]
 		switch {
 		case c.Gone && p != nil:
 			reach = slices.Clone(p.Rec.Ranges) // other pools may have allocated the same addresses
 			f.endPool(p)
 		case c.Gone:
-		case p == nil && len(f.ipamRecords.byKey) >= maxPools:
+		case p == nil && len(f.byKey) >= maxPools:
 			f.Listener.Dropped("pool", 1)
 		default:
 			_, reach = f.setPool(nil, p, rec)
@@ -171,7 +171,7 @@ func (f *ipamRecords) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []
 		return reach
 	}
 	al := c.Allocation
-	p := f.ipamRecords.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
+	p := f.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
 	if p == nil {
 		f.Listener.Dropped("allocation", 1)
 		return nil

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -62,13 +61,13 @@ func (b *Builder) stitches() (all []verdict.Stitch) {
 }
 
 // linkRecord returns the record of a link of the topology.
-func (f *reader) linkRecord(j *Link) *verdict.Link {
+func (f *Facts) linkRecord(j *Link) *verdict.Link {
 	n, l := f.linkOf(j)
 	return n.fillLink(l, new(verdict.Link))
 }
 
 // Before returns the owners of an address before the changes that have not been judged, if these
 // owners were derived. The caller holds the lock.
-func (f *reader) Before(a index.Address) (owners []verdict.Owner, derived bool) {
+func (f *Facts) Before(a index.Address) (owners []verdict.Owner, derived bool) {
 	return f.queue(a).before(a)
 }

@@ -36,12 +36,6 @@ type budget struct {
 	accounts int64
 }
 
-// ledger charges records to the budget.
-type ledger struct {
-	*Facts
-	budget
-}
-
 // An account is the charge of one node, or of all nodes whose agents use one credential. An agent
 // thus cannot enlarge its share by reporting more boot IDs.
 type account struct{ used int64 }
@@ -82,7 +76,7 @@ func newBudget(memory int64) budget {
 
 // Budget returns the bytes charged for records, and the limit; 0 for no limit. The caller holds the
 // lock, as for the methods below.
-func (f *ledger) Budget() (used, limit int64) { return f.used, f.limit }
+func (f *Facts) Budget() (used, limit int64) { return f.used, f.limit }
 
 // LeftOut returns the number of records that did not fit into memory.
 func (n *charges) LeftOut() LeftOut { return n.leftOut }
@@ -109,7 +103,7 @@ func (b *budget) evictBatch() int64 { return b.limit / 128 }
 // high returns the total charge in bytes up to which an account may exceed its share.
 func (b *budget) high() int64 { return b.limit - b.limit/16 }
 
-func (b *budget) add(a *account, bytes int64) {
+func (b *budget) spend(a *account, bytes int64) {
 	b.used += bytes
 	if a == nil {
 		b.common += bytes
@@ -128,7 +122,7 @@ func (b *budget) add(a *account, bytes int64) {
 // charge sets the charge of one record of a node to cost; n is nil for records of no node. has
 // holds the previous charge. If there is not enough memory, charge changes nothing and returns
 // false. If first is set, wire claims of the same node may be evicted for the record.
-func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
+func (f *Facts) charge(n *Node, has *int32, cost int, first bool) bool {
 	more := int64(cost) - int64(*has)
 	if n != nil && more > 0 && f.limit > 0 && !f.makeRoom(n, more, first) {
 		return false
@@ -139,20 +133,20 @@ func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 
 // setCharge is like charge, but does not check whether there is enough memory. A cost of 0 releases
 // the charge.
-func (f *ledger) setCharge(n *Node, has *int32, cost int) {
+func (f *Facts) setCharge(n *Node, has *int32, cost int) {
 	more := int64(cost) - int64(*has)
 	*has = int32(cost) //nolint:gosec // a few kilobytes
 	if n == nil {
-		f.add(nil, more)
+		f.spend(nil, more)
 		return
 	}
 	n.used += more
-	f.add(n.account, more)
+	f.spend(n.account, more)
 }
 
 // chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a
 // kernel claim replaces wire claims only, and a wire claim replaces records of other accounts only.
-func (f *ledger) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
+func (f *Facts) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
 	has := int32(n.claims.at(c).cost)
 	if !f.charge(n, &has, cost, first) {
 		return false
@@ -163,7 +157,7 @@ func (f *ledger) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
 
 // makeRoom reports whether a node may use more bytes. For a node within its share, it evicts
 // records of nodes that exceed theirs.
-func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
+func (f *Facts) makeRoom(n *Node, bytes int64, first bool) bool {
 	b := &f.budget
 	within := func() bool { return n.account.used+bytes <= b.share(n.account) }
 	if b.used+bytes <= b.high() {
@@ -185,7 +179,7 @@ func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 }
 
 // mostOverShare returns the node whose account exceeds the share the most; nil if no account does.
-func (f *ledger) mostOverShare(share int64) (most *Node) {
+func (f *Facts) mostOverShare(share int64) (most *Node) {
 	for n := range f.Nodes {
 		if n.account.used <= share {
 			continue
@@ -199,7 +193,7 @@ func (f *ledger) mostOverShare(share int64) (most *Node) {
 
 // mostWire returns n if it has wire claims. Otherwise it returns the node of the same account
 // with the most wire claims.
-func (f *ledger) mostWire(n *Node) *Node {
+func (f *Facts) mostWire(n *Node) *Node {
 	if n.wireClaims > 0 {
 		return n
 	}
@@ -215,7 +209,7 @@ func (f *ledger) mostWire(n *Node) *Node {
 // evict removes records of a node until the given number of bytes is free. It removes wire claims
 // to addresses that nothing else reports first, then other wire claims, and then, unless wireOnly
 // is set, records of the kernel and IPAM. It reports whether it freed anything.
-func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
+func (f *Facts) evict(n *Node, bytes int64, wireOnly bool) bool {
 	before := n.used
 	enough := func() bool { return before-n.used >= bytes }
 	claims := func(which func(uint32) bool) {
@@ -269,7 +263,7 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 
 // seenOnlyOnWire reports whether a wire claim is to an undisputed address that only frames of its
 // sender show.
-func (f *ledger) seenOnlyOnWire(n *Node, c uint32) bool {
+func (f *Facts) seenOnlyOnWire(n *Node, c uint32) bool {
 	one := n.claims.at(c)
 	if one.wire() == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
@@ -277,7 +271,7 @@ func (f *ledger) seenOnlyOnWire(n *Node, c uint32) bool {
 	return !f.kernelHas(one.addr)
 }
 
-func (f *ledger) kernelHas(a index.Address) bool {
+func (f *Facts) kernelHas(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
@@ -300,7 +294,7 @@ func (t *tables) macAt(c uint32) verdict.MAC {
 
 // accountOfName returns the account of all nodes whose agents authenticate with a name; nil if
 // there is none yet.
-func (f *ledger) accountOfName(vouched string) *account {
+func (f *Facts) accountOfName(vouched string) *account {
 	if i := slices.IndexFunc(f.called[vouched], func(n *Node) bool { return n.ID.Vouched == vouched }); i >= 0 {
 		return f.called[vouched][i].account
 	}
@@ -309,13 +303,13 @@ func (f *ledger) accountOfName(vouched string) *account {
 
 // chargeConnection charges a node for its connection, or returns an error. A node that was charged
 // before a reboot is always accepted, because its old records are dropped once it reports.
-func (f *ledger) chargeConnection(n *Node) error {
+func (f *Facts) chargeConnection(n *Node) error {
 	if f.charge(n, &n.cost, nodeCost, true) {
 		return nil
 	}
 	if n.account.used > 0 {
 		n.cost, n.used = nodeCost, n.used+nodeCost
-		f.add(n.account, nodeCost)
+		f.spend(n.account, nodeCost)
 		return nil
 	}
 	return status.Errorf(codes.ResourceExhausted,
@@ -323,13 +317,13 @@ func (f *ledger) chargeConnection(n *Node) error {
 }
 
 // releaseAll releases all charges of a node whose tables are dropped.
-func (f *ledger) releaseAll(n *Node) {
-	f.add(n.account, -n.used)
+func (f *Facts) releaseAll(n *Node) {
+	f.spend(n.account, -n.used)
 	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, LeftOut{}
 }
 
 // countRefused counts a record that did not fit into memory. Only the first one is logged.
-func (f *ledger) countRefused(n *Node, record string, wire bool) {
+func (f *Facts) countRefused(n *Node, record string, wire bool) {
 	f.Listener.Refused(record)
 	if wire {
 		n.leftOut.Wire++
@@ -348,7 +342,7 @@ func (f *ledger) countRefused(n *Node, record string, wire bool) {
 
 // completed updates the state of a node after a snapshot, of which some records may have been
 // dropped.
-func (f *ledger) completed(n *Node) {
+func (f *Facts) completed(n *Node) {
 	if n.leftOut != (LeftOut{}) {
 		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
 		n.refill.at = f.now().Add(n.refill.backoff)
@@ -364,7 +358,7 @@ func (f *ledger) completed(n *Node) {
 
 // Refill asks one incomplete node for a snapshot: of the nodes for which there is enough memory,
 // the one that uses the least.
-func (f *ledger) Refill() {
+func (f *Facts) Refill() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b, now := &f.budget, f.now()
@@ -387,11 +381,11 @@ func (f *ledger) Refill() {
 }
 
 // Hold charges a node for a message that is kept, and reports whether there is enough memory.
-func (f *ledger) Hold(n *Node, bytes int) (held bool) {
+func (f *Facts) Hold(n *Node, bytes int) (held bool) {
 	b := newBatch() // collects the addresses of evicted records
 	f.piece(b, func() {
 		if held = f.limit == 0 || f.makeRoom(n, int64(bytes), true); held {
-			f.add(n.account, int64(bytes))
+			f.spend(n.account, int64(bytes))
 		}
 	})
 	f.close(b)
@@ -399,4 +393,4 @@ func (f *ledger) Hold(n *Node, bytes int) (held bool) {
 }
 
 // Release releases bytes charged by Hold. The caller holds the lock for writing.
-func (f *ledger) Release(n *Node, bytes int64) { f.add(n.account, -bytes) }
+func (f *Facts) Release(n *Node, bytes int64) { f.spend(n.account, -bytes) }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -70,7 +69,7 @@ func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
 }
 
 // Builder returns a new builder of cases.
-func (f *reader) Builder() *Builder { return &Builder{facts: f.Facts} }
+func (f *Facts) Builder() *Builder { return &Builder{facts: f} }
 
 // Keep makes the records of the last case valid beyond the next one. It copies their texts, which
 // would otherwise retain all texts of their nodes. It must be called before the records are shared.
@@ -158,7 +157,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	return c
 }
 
-func (f *reader) podNamed(namespace, name string) *verdict.PodObject {
+func (f *Facts) podNamed(namespace, name string) *verdict.PodObject {
 	if !f.Followed {
 		return nil
 	}
@@ -378,7 +377,7 @@ func (b *Builder) addAnswers() {
 // answers returns the number of addresses for which a hardware address only ever answered on a
 // link, and the number of owners whose kernels have one of them. It stops once the numbers show a
 // proxy.
-func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
+func (f *Facts) answers(n *Node, l, hw uint32) (addresses, owners int) {
 	var answered []index.Address
 	var owned []string
 	for c := range n.by(hw) {
@@ -405,7 +404,7 @@ func (t *tables) weak(c uint32) bool {
 
 // onlyAnswered reports whether a claim is an answer whose sender never sent an unsolicited claim to
 // the address on that link.
-func (f *reader) onlyAnswered(n *Node, c uint32) bool {
+func (f *Facts) onlyAnswered(n *Node, c uint32) bool {
 	one := n.claims.at(c)
 	if one.kind != verdict.Answered || n.weak(c) {
 		return false
@@ -425,7 +424,7 @@ func (f *reader) onlyAnswered(n *Node, c uint32) bool {
 
 // assignee returns the ID of the owner whose kernel has an address, the smallest one if there are
 // several; empty if there is none.
-func (f *reader) assignee(a index.Address) (id string) {
+func (f *Facts) assignee(a index.Address) (id string) {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {

@@ -20,7 +20,7 @@ type ending struct {
 }
 
 // setNamespace adds or updates a namespace, and returns its index.
-func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.Who, intended string) uint32 {
+func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.Who, intended string) uint32 {
 	next := namespace{record: record}
 	n.setNetns(&next, netns, n.Rec.Epoch)
 	next.who, next.intended = n.texts.put(string(who)), n.texts.put(intended)
@@ -64,12 +64,12 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 	return ns
 }
 
-func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
+func (f *Facts) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
 
 // endNamespaceOf removes a namespace with its interfaces and claims. It also removes the claims
 // that entered through its port, which would otherwise look like those of an external device for a
 // moment.
-func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
+func (f *Facts) endNamespaceOf(n *Node, ns uint32, how ending) {
 	record := n.namespaces.at(ns).record
 	for i := range n.inside(ns) { // first, while the owners of its MACs are known
 		f.endClaims(n, i, how)
@@ -104,7 +104,7 @@ func (n *Node) namedLink(name string) uint32 {
 }
 
 // dropLink removes a link that nothing uses and that the agent has not reported.
-func (f *editor) dropLink(n *Node, l uint32) {
+func (f *Facts) dropLink(n *Node, l uint32) {
 	one := n.links.at(l)
 	if one.flags.has(known) || one.users > 0 {
 		return
@@ -119,7 +119,7 @@ func (f *editor) dropLink(n *Node, l uint32) {
 }
 
 // setLink adds or updates a link, and returns its index.
-func (f *editor) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
+func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
 	l := n.namedLink(name)
 	one := n.links.at(l)
 	one.flags.set(known, true)
@@ -133,7 +133,7 @@ func (f *editor) setLink(n *Node, name string, kind verdict.LinkKind, isRouted b
 	return l
 }
 
-func (f *editor) endLink(n *Node, l uint32) {
+func (f *Facts) endLink(n *Node, l uint32) {
 	one := n.links.at(l)
 	one.flags.set(known, false)
 	f.setCharge(n, &one.cost, 0)
@@ -147,7 +147,7 @@ func (f *editor) endLink(n *Node, l uint32) {
 
 // changeLink changes the record of a link. It walks the node's tables: links seldom change once
 // they are in use.
-func (f *editor) changeLink(n *Node, l uint32, change func()) {
+func (f *Facts) changeLink(n *Node, l uint32, change func()) {
 	if n.links.at(l).users == 0 {
 		change()
 		return
@@ -170,7 +170,7 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 }
 
 // setInterface adds or updates an interface; old is 0 for a new one.
-func (f *editor) setInterface(n *Node, old uint32, next iface, others rare, linkName string) uint32 {
+func (f *Facts) setInterface(n *Node, old uint32, next iface, others rare, linkName string) uint32 {
 	if linkName != "" {
 		next.link = n.namedLink(linkName)
 	}
@@ -220,7 +220,7 @@ func (n *Node) leadsOut(i uint32) bool {
 }
 
 // replaceInterface replaces the record of an interface.
-func (f *editor) replaceInterface(n *Node, i uint32, next *iface, others rare) {
+func (f *Facts) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	f.touchInterface(n, i)
 	f.interfaceChanged(n, i)
 	if next.mac.form != noMAC {
@@ -253,7 +253,7 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 }
 
 // interfaceChanged notifies the listener and touches disputes, before an interface changes.
-func (f *editor) interfaceChanged(n *Node, i uint32) {
+func (f *Facts) interfaceChanged(n *Node, i uint32) {
 	f.Listener.RangesChanged(n)
 	record := n.namespaces.at(n.interfaces.at(i).namespace).record
 	if record == verdict.OwnRecord {
@@ -264,7 +264,7 @@ func (f *editor) interfaceChanged(n *Node, i uint32) {
 }
 
 // unlistHardware removes an interface from the indexes by MAC.
-func (f *editor) unlistHardware(n *Node, i uint32) {
+func (f *Facts) unlistHardware(n *Node, i uint32) {
 	one := n.interfaces.at(i)
 	if one.mac.form == noMAC {
 		return
@@ -275,10 +275,10 @@ func (f *editor) unlistHardware(n *Node, i uint32) {
 	n.leaveHolder(i)
 }
 
-func (f *editor) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
+func (f *Facts) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
 
 // endInterfaceOf removes an interface and the claims on it.
-func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
+func (f *Facts) endInterfaceOf(n *Node, i uint32, how ending) {
 	f.endClaims(n, i, how)
 	f.interfaceChanged(n, i)
 	f.unlistHardware(n, i)
@@ -296,7 +296,7 @@ func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 }
 
 // endClaims removes the claims on an interface.
-func (f *editor) endClaims(n *Node, i uint32, how ending) {
+func (f *Facts) endClaims(n *Node, i uint32, how ending) {
 	for n.interfaces.at(i).claims != 0 {
 		f.end(n, n.interfaces.at(i).claims, how)
 	}
@@ -304,7 +304,7 @@ func (f *editor) endClaims(n *Node, i uint32, how ending) {
 
 // end removes a claim. When the last kernel claim of an owner to an address ends, end also removes
 // the wire claims of that owner, because no agent would withdraw them.
-func (f *editor) end(n *Node, c uint32, how ending) {
+func (f *Facts) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
 	item := f.touch(one.addr)
 	if one.wire() != 0 {
@@ -358,7 +358,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 
 // attributed returns the wire claims by which the owners of an address are known, if a kernel has
 // the address, too. It omits claims that are newer than the last judgement.
-func (f *editor) attributed(a index.Address) (sightings []sighting) {
+func (f *Facts) attributed(a index.Address) (sightings []sighting) {
 	kernel, seen := false, false
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]

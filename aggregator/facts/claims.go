@@ -68,7 +68,7 @@ func (t *tables) setHistory(c *claim, h history) {
 }
 
 // addToIndexes adds a new claim to all indexes. linkName and prefix come from its record.
-func (f *editor) addToIndexes(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
+func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
 	f.touch(a)
 	next := claim{addr: a, port: port, kind: key.kind, prefix: prefix, begun: now}
 	if key.mac.form != noMAC {
@@ -118,7 +118,7 @@ func (f *editor) addToIndexes(n *Node, a index.Address, port uint32, key claimKe
 }
 
 // removeFromIndexes removes a claim.
-func (f *editor) removeFromIndexes(n *Node, c uint32) {
+func (f *Facts) removeFromIndexes(n *Node, c uint32) {
 	one := n.claims.at(c)
 	f.touch(one.addr)
 	f.addressed(n, c)
@@ -163,7 +163,7 @@ func (f *editor) removeFromIndexes(n *Node, c uint32) {
 
 // unlistWire removes a wire claim from the indexes by MAC. It returns the claim's link, which still
 // counts the claim as a user; 0 if it has none.
-func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
+func (f *Facts) unlistWire(n *Node, c uint32) (link uint32) {
 	at := n.claims.at(c).wire()
 	w := *n.wires.at(at)
 	hw := n.hardware.at(w.hardware)
@@ -188,7 +188,7 @@ func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 }
 
 // setPrefix sets the prefix length of a claim.
-func (f *editor) setPrefix(n *Node, c uint32, prefix uint8) {
+func (f *Facts) setPrefix(n *Node, c uint32, prefix uint8) {
 	one := n.claims.at(c)
 	if one.prefix == prefix {
 		return
@@ -199,7 +199,7 @@ func (f *editor) setPrefix(n *Node, c uint32, prefix uint8) {
 }
 
 // addressed notifies that a node, or one of its pods, has gained or lost an address.
-func (f *editor) addressed(n *Node, c uint32) {
+func (f *Facts) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
 	at := n.interfaces.at(one.port)
 	if one.wire() != 0 {
@@ -222,7 +222,7 @@ func (f *editor) addressed(n *Node, c uint32) {
 // notifySenders notifies that the namespaces that may have sent a frame may have gained or lost an
 // intended address: the one behind the port through which the frame entered, and those with its
 // MAC, on any node.
-func (f *editor) notifySenders(n *Node, behind uint32, m mac) {
+func (f *Facts) notifySenders(n *Node, behind uint32, m mac) {
 	if behind != 0 {
 		f.Listener.MayLack(n, behind)
 	}
@@ -237,7 +237,7 @@ func (f *editor) notifySenders(n *Node, behind uint32, m mac) {
 }
 
 // moveClaimLink moves a wire claim to another link after its port has moved there.
-func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
+func (f *Facts) moveClaimLink(n *Node, c uint32, linkName string) {
 	one := n.claims.at(c)
 	if one.wire() == 0 || linkName == "" {
 		return
@@ -270,7 +270,7 @@ func (w *wire) isNew() bool     { return atomic.LoadUint32(&w.judged) == never }
 // Settle records that an address was judged. plain is set if it has one undisputed owner, in which
 // case another sighting does not trigger a judgement. The caller holds the lock for reading, and no
 // other goroutine judges the address.
-func (f *editor) Settle(a index.Address, plain bool) {
+func (f *Facts) Settle(a index.Address, plain bool) {
 	is := otherwise
 	if plain {
 		is = plainly
@@ -287,7 +287,7 @@ func (f *editor) Settle(a index.Address, plain bool) {
 
 // Expire deletes expired wire claims of an address that was judged only to find them. The item's
 // batches then wait for the next judgement.
-func (f *editor) Expire(item *Item, claims []Ref) {
+func (f *Facts) Expire(item *Item, claims []Ref) {
 	b := newBatch()
 	f.piece(b, func() {
 		again := f.touch(item.Address)

@@ -27,7 +27,7 @@ const (
 
 // rivals reports whether the claims to an address have several hardware addresses or several
 // namespaces.
-func (f *ledger) rivals(a index.Address) bool {
+func (f *Facts) rivals(a index.Address) bool {
 	var first verdict.MAC
 	var home ref
 	some := false
@@ -54,7 +54,7 @@ func (f *ledger) rivals(a index.Address) bool {
 
 // rival reports whether a claim may conflict with another claim to its address, and thus takes more
 // memory.
-func (f *ledger) rival(n *Node, a index.Address, port uint32, key claimKey) bool {
+func (f *Facts) rival(n *Node, a index.Address, port uint32, key claimKey) bool {
 	m := n.texts.macOf(key.mac)
 	if m == "" {
 		m = n.texts.macOf(n.interfaces.at(port).mac)
@@ -72,7 +72,7 @@ func (f *ledger) rival(n *Node, a index.Address, port uint32, key claimKey) bool
 }
 
 // claimCost returns the charge of a new claim.
-func (f *ledger) claimCost(n *Node, a index.Address, port uint32, key claimKey, rec *pb.ClaimRecord) int {
+func (f *Facts) claimCost(n *Node, a index.Address, port uint32, key claimKey, rec *pb.ClaimRecord) int {
 	cost := KernelCost
 	if key.mac.form != noMAC {
 		cost = WireCost

@@ -3,24 +3,11 @@ package facts
 import (
 	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
 // coverFor is how long a cached result is used if nothing is known to have changed.
 const coverFor = time.Second
-
-// cover caches whether all nodes are covered. It has its own lock because readers of the facts
-// update it.
-type cover struct {
-	*Facts
-
-	mu  sync.Mutex
-	at  verdict.Stamp
-	all bool
-}
 
 // Label returns the part that all spellings of a node's name share: in lower case and without the
 // domain.
@@ -30,21 +17,21 @@ func Label(name string) string {
 }
 
 // coverageChanged discards the cached result.
-func (f *cover) coverageChanged() {
-	f.mu.Lock()
-	f.at = 0
-	f.mu.Unlock()
+func (f *Facts) coverageChanged() {
+	f.coverage.mu.Lock()
+	f.coverage.at = 0
+	f.coverage.mu.Unlock()
 	f.Listener.CoverageChanged()
 }
 
 // reports reports whether an agent reports for the node with a name and can see into its pods.
-func (f *cover) reports(name string) bool {
+func (f *Facts) reports(name string) bool {
 	return slices.ContainsFunc(f.called[name], func(n *Node) bool { return n.Covers() })
 }
 
 // Reporting returns a function that reports whether an agent reports for a node, given by any
 // spelling of its name. The caller holds the lock.
-func (f *cover) Reporting() func(name string) bool {
+func (f *Facts) Reporting() func(name string) bool {
 	var called map[string][]*Node
 	return func(name string) bool {
 		if f.reports(name) {
@@ -61,7 +48,7 @@ func (f *cover) Reporting() func(name string) bool {
 }
 
 // covered reports whether everything on the node with a name is known. The caller holds the lock.
-func (f *cover) covered(name string) bool {
+func (f *Facts) covered(name string) bool {
 	if f.reports(name) {
 		return true
 	}
@@ -77,12 +64,12 @@ func (f *cover) covered(name string) bool {
 }
 
 // coveredAll reports whether everything on all nodes is known.
-func (f *cover) coveredAll() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *Facts) coveredAll() bool {
+	f.coverage.mu.Lock()
+	defer f.coverage.mu.Unlock()
 	now := f.now()
-	if f.at != 0 && now.Sub(f.at) < coverFor {
-		return f.all
+	if f.coverage.at != 0 && now.Sub(f.coverage.at) < coverFor {
+		return f.coverage.all
 	}
 	all, asked := false, false
 	if f.Followed {
@@ -96,6 +83,6 @@ func (f *cover) coveredAll() bool {
 			all = false
 		}
 	}
-	f.at, f.all = now, all
+	f.coverage.at, f.coverage.all = now, all
 	return all
 }

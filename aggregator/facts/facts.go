@@ -7,13 +7,13 @@
 package facts
 
 import (
+	"hash/maphash"
 	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -82,47 +82,50 @@ type Facts struct {
 	Config
 
 	mu sync.RWMutex
-	*registry
+	registry
+	budget
+	ipamRecords
 	addresses *refs[index.Address] // the first claim of each node
+	// pods has the namespaces of each pod, and sandboxes those with a container ID.
+	pods, sandboxes *refs[verdict.Packed]
+	// holders has, for each MAC and node, an interface with the MAC whose frames may enter another
+	// node. seen has the hardware addresses named by claims, for MACs that identify one interface.
+	holders, seen *refs[[6]byte]
+	// sightings are claims that may show that links are one and have not been looked at yet.
+	sightings []ref
 	topology  *Topology
-	queues    []*Queue
+	// tombstones has the holders that recently gave up addresses. burials are the tombstones in order
+	// of time; a renewed tombstone occurs twice.
+	tombstones map[tombstone]death
+	burials    []burial
+	queues     []*Queue
 	// batch is the batch of the current piece. disputes has the nodes whose disputed addresses must
 	// be judged again after the piece.
 	batch    *Batch
 	disputes map[*Node][]netip.Prefix
 	// scratch makes cases during a change.
 	scratch *Builder
-	parts
+	// coverage caches whether all nodes are covered. It has its own lock because readers update it.
+	coverage struct {
+		mu  sync.Mutex
+		at  verdict.Stamp
+		all bool
+	}
 }
-
-// parts are the components of Facts. Each has its own methods and uses the others.
-type parts struct {
-	*streams  // connections of nodes
-	*editor   // changes of records
-	*touching // addresses affected by a change
-	*reader   // views for others
-	*ledger   // accounting of memory
-	*sharing  // MACs whose frames several nodes may see
-	*podIndex
-	*tombstones
-	*ipamRecords
-	*cover
-}
-
-type (
-	streams  struct{ *Facts }
-	editor   struct{ *Facts }
-	touching struct{ *Facts }
-	reader   struct{ *Facts }
-)
 
 // New returns empty facts.
 func New(cfg Config) *Facts {
-	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node][]netip.Prefix)}
-	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
-	f.parts = parts{
-		&streams{f}, &editor{f}, &touching{f}, &reader{f}, &ledger{f, newBudget(cfg.Memory)}, newSharing(f), newPodIndex(f), newTombstones(f), newIPAM(f), &cover{Facts: f},
+	f := &Facts{
+		Config: cfg, registry: newRegistry(), budget: newBudget(cfg.Memory), ipamRecords: newIPAM(),
+		tombstones: make(map[tombstone]death), disputes: make(map[*Node][]netip.Prefix),
 	}
+	hashMAC := func(m [6]byte) uint64 { return maphash.Bytes(seed, m[:]) }
+	hashPacked := func(p verdict.Packed) uint64 { return hashText(string(p)) }
+	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
+	f.pods = newRefs(hashPacked, func(r ref) verdict.Packed { return podKey(f.nodes[r.node()].whoOf(r.index())) })
+	f.sandboxes = newRefs(hashPacked, func(r ref) verdict.Packed { return f.nodes[r.node()].whoOf(r.index()).ContainerID() })
+	f.holders = newRefs(hashMAC, func(r ref) [6]byte { return f.nodes[r.node()].interfaces.at(r.index()).mac.bytes })
+	f.seen = newRefs(hashMAC, func(r ref) [6]byte { return f.nodes[r.node()].hardware.at(r.index()).mac.bytes })
 	f.topology = NewTopology(cfg.Policy.StaleAfter, f.linkChanging, f.linkRenaming)
 	f.scratch = f.Builder()
 	for range cfg.Queues {
@@ -131,9 +134,7 @@ func New(cfg Config) *Facts {
 	return f
 }
 
-func hashAddress(a index.Address) uint64 { return maphashComparable(a) }
-
-func hashPacked(p verdict.Packed) uint64 { return hashText(string(p)) }
+func hashAddress(a index.Address) uint64 { return maphash.Comparable(seed, a) }
 
 func (f *Facts) now() verdict.Stamp { return f.Clock() }
 

@@ -10,7 +10,7 @@ import (
 
 // timeOut times out nodes that were disconnected for too long, and forgets nodes that timed out a
 // day ago.
-func (f *streams) timeOut(nodes []*Node) {
+func (f *Facts) timeOut(nodes []*Node) {
 	var over []*Node
 	f.Update(func() {
 		for _, n := range nodes {
@@ -29,7 +29,7 @@ func (f *streams) timeOut(nodes []*Node) {
 
 // giveUp removes everything that nodes reported. The addresses are judged twice: with the reason,
 // and then without the claims.
-func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
+func (f *Facts) giveUp(nodes []*Node, rebooted bool) *Batch {
 	b := newBatch()
 	defer lockWriters(nodes)()
 	nodes = f.markOver(b, nodes, rebooted)
@@ -53,7 +53,7 @@ func lockWriters(nodes []*Node) (unlock func()) {
 
 // markOver marks disconnected nodes as timed out or rebooted, so that their addresses are judged
 // with that reason. It returns the nodes that it marked. Others may have reconnected.
-func (f *streams) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
+func (f *Facts) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
 	for _, n := range nodes {
 		f.touchPieces(b, n)
 	}
@@ -69,7 +69,7 @@ func (f *streams) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
 // forget removes the records of nodes once their addresses have been judged with the reason. It
 // removes the claims of all nodes before other records, so that the order of the nodes does not
 // matter.
-func (f *streams) forget(b *Batch, nodes []*Node) *Batch {
+func (f *Facts) forget(b *Batch, nodes []*Node) *Batch {
 	if len(nodes) == 0 {
 		return b
 	}
@@ -92,7 +92,7 @@ func (f *streams) forget(b *Batch, nodes []*Node) *Batch {
 
 // forgetRebooted removes the records that nodes reported before a reboot. It skips nodes that have
 // reconnected in the meantime.
-func (f *streams) forgetRebooted(b *Batch, nodes []*Node) *Batch {
+func (f *Facts) forgetRebooted(b *Batch, nodes []*Node) *Batch {
 	defer lockWriters(nodes)()
 	f.RLock()
 	nodes = slices.DeleteFunc(nodes, func(n *Node) bool { return !n.Rec.Rebooted })
@@ -101,7 +101,7 @@ func (f *streams) forgetRebooted(b *Batch, nodes []*Node) *Batch {
 }
 
 // empty removes all records of a node except its claims, which must have been removed before.
-func (f *streams) empty(b *Batch, n *Node) {
+func (f *Facts) empty(b *Batch, n *Node) {
 	f.piece(b, func() {
 		for l := range n.links.all { // first, because the rest of a domain may be on this node
 			f.leaveDomains(n, l)
@@ -130,7 +130,7 @@ func (f *streams) empty(b *Batch, n *Node) {
 }
 
 // dropClaims removes some claims of a node that is given up, and reports whether there are more.
-func (f *streams) dropClaims(n *Node) (more bool) {
+func (f *Facts) dropClaims(n *Node) (more bool) {
 	left := piece
 	for c := range n.claims.all {
 		if left--; left < 0 {

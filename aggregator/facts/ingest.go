@@ -410,7 +410,7 @@ func (a *applying) sweepOut() {
 }
 
 // dropExcess counts wire claims of a node above the limit.
-func (f *editor) dropExcess(n *Node, claims int) {
+func (f *Facts) dropExcess(n *Node, claims int) {
 	n.excess += claims
 	f.Listener.Dropped("claim", claims)
 }

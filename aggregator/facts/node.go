@@ -132,8 +132,8 @@ type registry struct {
 	ringing bool
 }
 
-func newRegistry() *registry {
-	return &registry{
+func newRegistry() registry {
+	return registry{
 		nodes: make([]*Node, 1), byID: make(map[NodeID]*Node), places: make(map[NodeID][]*Node),
 		called: make(map[string][]*Node), shown: make(map[string][]*Node), wake: make(chan struct{}, 1),
 	}
@@ -205,7 +205,7 @@ func (n *Node) hasRecords() bool { return n.namespaces.count+n.links.count+len(n
 func (n *Node) reset() { n.tables = tables{} }
 
 // arm schedules work on a node, unless earlier work is scheduled.
-func (f *streams) arm(n *Node, at verdict.Stamp) {
+func (f *Facts) arm(n *Node, at verdict.Stamp) {
 	n.due = soonest(n.due, at)
 	if next := soonest(f.next, at); next != f.next {
 		f.next = next
@@ -222,7 +222,7 @@ func soonest(a, b verdict.Stamp) verdict.Stamp {
 }
 
 // Wake requests a call of Ring.
-func (f *streams) Wake() {
+func (f *Facts) Wake() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -230,13 +230,13 @@ func (f *streams) Wake() {
 }
 
 // Woken returns a channel that is signalled when Ring must be called earlier than it returned.
-func (f *streams) Woken() <-chan struct{} { return f.wake }
+func (f *Facts) Woken() <-chan struct{} { return f.wake }
 
 // label sets the name under which a node is displayed to the name that its agent reports. If two
 // nodes share a name, one of them gets a longer one. This is the disconnected node (after a reboot,
 // a machine is a new node with the same name) or otherwise the one with the greater identity, so
 // that names are the same after every restart.
-func (f *streams) label(n *Node) {
+func (f *Facts) label(n *Node) {
 	before, name := n.Rec.Name, n.Name
 	// No two nodes may have the same name at any time, because it is part of the IDs of findings.
 	for _, other := range slices.Clone(f.shown[n.Name]) {
@@ -258,7 +258,7 @@ func (f *streams) label(n *Node) {
 
 // rename renames a node. It touches everything on the node and on the links that are ordered by the
 // names of their nodes.
-func (f *streams) rename(n *Node, name string) {
+func (f *Facts) rename(n *Node, name string) {
 	if n.Rec.Name == name {
 		return
 	}
@@ -283,7 +283,7 @@ func (f *streams) rename(n *Node, name string) {
 }
 
 // unlabel gives the name of a removed node to a connected node that had to take a longer one.
-func (f *streams) unlabel(n *Node) {
+func (f *Facts) unlabel(n *Node) {
 	if n.Rec.Name != n.Name {
 		return
 	}
@@ -298,7 +298,7 @@ func (f *streams) unlabel(n *Node) {
 }
 
 // longName returns a node's name with enough of its identity to make it unique.
-func (f *streams) longName(n *Node) string {
+func (f *Facts) longName(n *Node) string {
 	name := n.Name + "@" + n.ID.Boot[:min(len(n.ID.Boot), 8)]
 	if slices.ContainsFunc(f.shown[name], func(other *Node) bool { return other != n }) {
 		return name + "." + n.ID.Netns

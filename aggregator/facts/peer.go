@@ -7,7 +7,7 @@ import (
 
 // Skewed records how far the clock of a node is ahead, if that is known. A call for a stream that
 // was replaced has no effect.
-func (f *streams) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
+func (f *Facts) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n.Peer == p {
@@ -18,7 +18,7 @@ func (f *streams) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
 
 // Heard records that the agent of a node has sent a message, even if the message is applied later
 // or not at all.
-func (f *streams) Heard(p Peer, n *Node) {
+func (f *Facts) Heard(p Peer, n *Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n.Peer == p {
@@ -28,7 +28,7 @@ func (f *streams) Heard(p Peer, n *Node) {
 
 // InOnePlace returns the names of the other nodes that report the same boot ID and network
 // namespace as a node, sorted; nil if there are none. The caller holds the lock.
-func (f *reader) InOnePlace(n *Node) (others []string) {
+func (f *Facts) InOnePlace(n *Node) (others []string) {
 	for _, other := range f.At(n.ID.Place()) {
 		if other != n && !other.Rec.Unheard && !n.Rec.Unheard {
 			others = append(others, other.Rec.Name)

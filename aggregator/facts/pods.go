@@ -27,21 +27,6 @@ func podKey(who verdict.Who) verdict.Packed {
 	return ""
 }
 
-// podIndex finds namespaces by the identifiers that the Kubernetes API and IPAMs use.
-type podIndex struct {
-	*Facts
-	pods      *refs[verdict.Packed] // namespaces of one pod
-	sandboxes *refs[verdict.Packed] // namespaces with one container ID
-}
-
-func newPodIndex(f *Facts) *podIndex {
-	return &podIndex{
-		Facts:     f,
-		pods:      newRefs(hashPacked, func(r ref) verdict.Packed { return podKey(f.nodes[r.node()].whoOf(r.index())) }),
-		sandboxes: newRefs(hashPacked, func(r ref) verdict.Packed { return f.nodes[r.node()].whoOf(r.index()).ContainerID() }),
-	}
-}
-
 // A chain is a list of the namespaces of a node with the same key, linked by one of their fields.
 type chain struct {
 	refs *refs[verdict.Packed]
@@ -49,11 +34,11 @@ type chain struct {
 	next func(*namespace) *uint32
 }
 
-func (f *podIndex) podChain() chain {
+func (f *Facts) podChain() chain {
 	return chain{f.pods, podKey, func(ns *namespace) *uint32 { return &ns.alike }}
 }
 
-func (f *podIndex) sandboxChain() chain {
+func (f *Facts) sandboxChain() chain {
 	return chain{f.sandboxes, verdict.Who.ContainerID, func(ns *namespace) *uint32 { return &ns.together }}
 }
 
@@ -87,7 +72,7 @@ func (x chain) leave(n *Node, ns uint32) {
 
 // listPod indexes a namespace by its sandbox and, if Kubernetes is used, by its pod. unlistPod
 // removes it from these indexes before its record changes.
-func (f *podIndex) listPod(n *Node, ns uint32) {
+func (f *Facts) listPod(n *Node, ns uint32) {
 	f.touchSandbox(n.whoOf(ns))
 	f.sandboxChain().enter(n, ns)
 	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
@@ -95,7 +80,7 @@ func (f *podIndex) listPod(n *Node, ns uint32) {
 	}
 }
 
-func (f *podIndex) unlistPod(n *Node, ns uint32) {
+func (f *Facts) unlistPod(n *Node, ns uint32) {
 	f.touchSandbox(n.whoOf(ns))
 	f.sandboxChain().leave(n, ns)
 	if f.Followed && n.namespaces.at(ns).record != verdict.OwnRecord {
@@ -104,14 +89,14 @@ func (f *podIndex) unlistPod(n *Node, ns uint32) {
 }
 
 // sandbox reports whether there is a namespace with a container ID.
-func (f *podIndex) sandbox(containerID string) bool {
+func (f *Facts) sandbox(containerID string) bool {
 	r, _ := f.sandboxes.first(verdict.Pack(containerID))
 	return r != 0
 }
 
 // PodObject returns what the Kubernetes API says about the pod in a namespace. The caller holds
 // the lock.
-func (f *podIndex) PodObject(ns *verdict.Namespace) *verdict.PodObject {
+func (f *Facts) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	if !f.Followed || ns == nil || ns.Who.Kind() != verdict.Pod {
 		return nil
 	}
@@ -121,7 +106,7 @@ func (f *podIndex) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 
 // WithoutTenant returns the number of pods of a node that are on a port of a plugin with tenants, and
 // whose tenant is not known, although there may be several. The caller holds the lock.
-func (f *podIndex) WithoutTenant(n *Node) (pods int) {
+func (f *Facts) WithoutTenant(n *Node) (pods int) {
 	if f.Followed && f.Kubernetes.OneTenant() {
 		return 0
 	}
@@ -143,7 +128,7 @@ func (f *podIndex) WithoutTenant(n *Node) (pods int) {
 }
 
 // touchPod touches all addresses of a pod.
-func (f *podIndex) touchPod(key string) {
+func (f *Facts) touchPod(key string) {
 	for r := range f.pods.all(verdict.Pack(key)) {
 		n := f.nodes[r.node()]
 		for ns := r.index(); ns != 0; ns = n.namespaces.at(ns).alike {
@@ -152,7 +137,7 @@ func (f *podIndex) touchPod(key string) {
 	}
 }
 
-func (f *podIndex) touchNamespace(n *Node, ns uint32) {
+func (f *Facts) touchNamespace(n *Node, ns uint32) {
 	record := n.namespaces.at(ns).record
 	f.Listener.MayLack(n, record)
 	for i := range n.inside(ns) {
@@ -163,7 +148,7 @@ func (f *podIndex) touchNamespace(n *Node, ns uint32) {
 
 // PodsChanged queues all addresses of pods for judgement. A key is the UID of a pod, or its
 // namespace and name.
-func (f *podIndex) PodsChanged(keys []string) *Batch {
+func (f *Facts) PodsChanged(keys []string) *Batch {
 	b := newBatch()
 	b.pods = true
 	for some := range slices.Chunk(keys, piece) {
@@ -178,7 +163,7 @@ func (f *podIndex) PodsChanged(keys []string) *Batch {
 }
 
 // PodsOnChanged queues all addresses of the pods on some nodes for judgement.
-func (f *podIndex) PodsOnChanged(on func(name string) bool) *Batch {
+func (f *Facts) PodsOnChanged(on func(name string) bool) *Batch {
 	b := newBatch()
 	b.pods = true
 	for _, n := range f.allNodes() {
@@ -200,24 +185,24 @@ func (f *podIndex) PodsOnChanged(on func(name string) bool) *Batch {
 }
 
 // allNodes returns the current nodes.
-func (f *podIndex) allNodes() []*Node {
+func (f *Facts) allNodes() []*Node {
 	f.RLock()
 	defer f.RUnlock()
 	return slices.Collect(f.Nodes)
 }
 
 // Touch queues addresses for judgement.
-func (f *podIndex) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
+func (f *Facts) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
 
 // Republish queues addresses for judgement, and has their active conflicts published even if they do
 // not change.
-func (f *podIndex) Republish(addrs []index.Address) *Batch {
+func (f *Facts) Republish(addrs []index.Address) *Batch {
 	b := newBatch()
 	b.republish = true
 	return f.touchList(b, addrs)
 }
 
-func (f *podIndex) touchList(b *Batch, addrs []index.Address) *Batch {
+func (f *Facts) touchList(b *Batch, addrs []index.Address) *Batch {
 	for some := range slices.Chunk(addrs, piece) {
 		f.piece(b, func() {
 			for _, a := range some {

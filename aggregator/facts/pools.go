@@ -46,9 +46,8 @@ type Pool struct {
 
 func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
 
-// ipamRecords has the pools and allocations of IPAMs.
+// ipamRecords are the pools and allocations of IPAMs.
 type ipamRecords struct {
-	*Facts
 	byKey map[poolKey]*Pool
 	// byRec maps records in verdicts to their pools.
 	byRec map[*verdict.Pool]*Pool
@@ -61,21 +60,20 @@ type ipamRecords struct {
 	bySandbox map[string][]index.Address
 }
 
-func newIPAM(f *Facts) *ipamRecords {
-	return &ipamRecords{
-		Facts: f,
+func newIPAM() ipamRecords {
+	return ipamRecords{
 		byKey: make(map[poolKey]*Pool), byRec: make(map[*verdict.Pool]*Pool), cluster: newPrefixes(),
 		allocations: make(map[index.Address][]*allocation), bySandbox: make(map[string][]index.Address),
 	}
 }
 
-func (f *ipamRecords) enterSandbox(id string, a index.Address) {
+func (f *Facts) enterSandbox(id string, a index.Address) {
 	if id != "" {
 		f.bySandbox[id] = append(f.bySandbox[id], a)
 	}
 }
 
-func (f *ipamRecords) leaveSandbox(id string, a index.Address) {
+func (f *Facts) leaveSandbox(id string, a index.Address) {
 	list := f.bySandbox[id]
 	if i := slices.Index(list, a); i >= 0 {
 		list = slices.Delete(list, i, i+1)
@@ -87,7 +85,7 @@ func (f *ipamRecords) leaveSandbox(id string, a index.Address) {
 
 // touchSandbox touches the addresses that are allocated for a sandbox, before the sandbox appears
 // or ends.
-func (f *ipamRecords) touchSandbox(who verdict.Who) {
+func (f *Facts) touchSandbox(who verdict.Who) {
 	if len(f.bySandbox) == 0 {
 		return
 	}
@@ -96,16 +94,16 @@ func (f *ipamRecords) touchSandbox(who verdict.Who) {
 	}
 }
 
-// used schedules a comparison of the networks of a node if a pool may have come into use or gone
+// poolUsed schedules a comparison of the networks of a node if a pool may have come into use or gone
 // out of use, because the severity of an overlap depends on it.
-func (f *ipamRecords) used(p *Pool) {
+func (f *Facts) poolUsed(p *Pool) {
 	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
 		f.Listener.RangesChanged(p.Node)
 	}
 }
 
 // Pools yields all pools. The caller holds the lock.
-func (f *ipamRecords) Pools(yield func(*Pool) bool) {
+func (f *Facts) Pools(yield func(*Pool) bool) {
 	for _, p := range f.byKey {
 		if !yield(p) {
 			return
@@ -114,10 +112,10 @@ func (f *ipamRecords) Pools(yield func(*Pool) bool) {
 }
 
 // Pool returns the pool with a record; nil if it no longer exists. The caller holds the lock.
-func (f *ipamRecords) Pool(rec *verdict.Pool) *Pool { return f.ipamRecords.byRec[rec] }
+func (f *Facts) Pool(rec *verdict.Pool) *Pool { return f.byRec[rec] }
 
 // Allocations returns the number of allocations. The caller holds the lock.
-func (f *ipamRecords) Allocations() int { return f.allocationCount }
+func (f *Facts) Allocations() int { return f.allocationCount }
 
 // prefixes finds pools by address. Each range is indexed under the smallest prefix that contains
 // it, so a pool that is found need not contain the address.
@@ -197,7 +195,7 @@ func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*ver
 }
 
 // applyPool applies the record of a pool that a node sent.
-func (f *ipamRecords) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
+func (f *Facts) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
 	if rec.GetGone() {
 		if p != nil {
@@ -241,11 +239,11 @@ func (f *ipamRecords) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) 
 
 // setPool adds or updates a pool. For a change of a cluster-wide pool, it returns the affected
 // ranges.
-func (f *ipamRecords) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []ipam.Range) {
+func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []ipam.Range) {
 	if p == nil {
 		p = &Pool{Node: n, entries: make(map[index.Address]int)}
 		p.Rec.IPAM, p.Rec.Name, p.Rec.Node = next.IPAM, next.Name, next.Node
-		f.byKey[p.key()], f.ipamRecords.byRec[&p.Rec] = p, p
+		f.byKey[p.key()], f.byRec[&p.Rec] = p, p
 		if n != nil {
 			n.Pools = append(n.Pools, p)
 		}
@@ -276,12 +274,12 @@ func (f *ipamRecords) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, 
 }
 
 // endPool removes a pool with all of its allocations.
-func (f *ipamRecords) endPool(p *Pool) {
+func (f *Facts) endPool(p *Pool) {
 	p.Ended = true
 	f.touchPool(p)
 	p.Rec.State = ipam.Stale // its allocations are not known to have ended
 	for a := range p.entries {
-		for _, al := range slices.Clone(f.ipamRecords.allocations[a]) {
+		for _, al := range slices.Clone(f.allocations[a]) {
 			if al.Pool == &p.Rec {
 				f.removeAllocation(p, a, al)
 			}
@@ -289,7 +287,7 @@ func (f *ipamRecords) endPool(p *Pool) {
 	}
 	f.setCharge(p.Node, &p.cost, 0)
 	delete(f.byKey, p.key())
-	delete(f.ipamRecords.byRec, &p.Rec)
+	delete(f.byRec, &p.Rec)
 	if p.Node != nil {
 		p.Node.Pools = slices.DeleteFunc(p.Node.Pools, func(other *Pool) bool { return other == p })
 	} else {
@@ -300,7 +298,7 @@ func (f *ipamRecords) endPool(p *Pool) {
 }
 
 // touchPool touches the addresses with findings about the pool.
-func (f *ipamRecords) touchPool(p *Pool) {
+func (f *Facts) touchPool(p *Pool) {
 	for a := range p.entries {
 		f.touch(a)
 	}
@@ -314,20 +312,20 @@ func (f *ipamRecords) touchPool(p *Pool) {
 }
 
 // endPools removes all pools of a node.
-func (f *ipamRecords) endPools(n *Node) {
+func (f *Facts) endPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		f.endPool(p)
 	}
 }
 
 // sweepPools removes the pools and allocations that the snapshot of a node did not contain.
-func (f *ipamRecords) sweepPools(n *Node) {
+func (f *Facts) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		if p.sweep != n.sweep {
 			f.endPool(p)
 		}
 		for a := range p.entries {
-			for _, al := range slices.Clone(f.ipamRecords.allocations[a]) {
+			for _, al := range slices.Clone(f.allocations[a]) {
 				if al.Pool == &p.Rec && al.sweep != n.sweep {
 					f.removeAllocation(p, a, al)
 				}

@@ -225,7 +225,3 @@ func (p *refPart) clear(free int) {
 		p.slots = nil
 	}
 }
-
-func maphashBytes(b []byte) uint64 { return maphash.Bytes(seed, b) }
-
-func maphashComparable[K comparable](k K) uint64 { return maphash.Comparable(seed, k) }

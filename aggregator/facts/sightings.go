@@ -11,42 +11,21 @@ import (
 // A frame from one node may enter another one. This file finds the node that has the MAC of such a
 // frame, and reports the sighting to the topology.
 
-// sharing has the MACs whose frames may be seen by several nodes.
-type sharing struct {
-	*Facts
-	// holders has, for each MAC and node, an interface with the MAC whose frames may enter another
-	// node.
-	holders *refs[[6]byte]
-	// seen has the hardware addresses named by claims, for MACs that identify one interface.
-	seen *refs[[6]byte]
-	// sightings are claims that may show that links are one and have not been looked at yet.
-	sightings []ref
-}
-
-func newSharing(f *Facts) *sharing {
-	hash := func(m [6]byte) uint64 { return maphashBytes(m[:]) }
-	return &sharing{
-		Facts:   f,
-		holders: newRefs(hash, func(r ref) [6]byte { return f.nodes[r.node()].interfaces.at(r.index()).mac.bytes }),
-		seen:    newRefs(hash, func(r ref) [6]byte { return f.nodes[r.node()].hardware.at(r.index()).mac.bytes }),
-	}
-}
-
 // identifiesOne reports whether a MAC can identify one interface.
 func (m mac) identifiesOne() bool {
 	return m.form == sixBytes && !verdict.MAC(m.bytes[:]).Shared()
 }
 
 // reachesOthers reports whether a frame of an interface may enter another node.
-func (f *sharing) reachesOthers(n *Node, i uint32) bool {
+func (f *Facts) reachesOthers(n *Node, i uint32) bool {
 	one := n.interfaces.at(i)
 	return one.link != 0 && n.links.at(one.link).kind != verdict.PointToPoint && one.mac.identifiesOne()
 }
 
 // holdersOf yields all interfaces with a MAC whose frames may enter another node.
-func (f *sharing) holdersOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+func (f *Facts) holdersOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
-		for r := range f.sharing.holders.all(m) {
+		for r := range f.holders.all(m) {
 			n := f.nodes[r.node()]
 			for i := n.holder(mac{m, sixBytes}); i != 0; i = n.interfaces.at(i).alike {
 				if f.reachesOthers(n, i) && !yield(n, i) {
@@ -58,9 +37,9 @@ func (f *sharing) holdersOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 }
 
 // seenOf yields the claims with a MAC that entered through an uplink.
-func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+func (f *Facts) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
-		for r := range f.sharing.seen.all(m) {
+		for r := range f.seen.all(m) {
 			n := f.nodes[r.node()]
 			for c := range n.by(r.index()) {
 				if n.interfaces.at(n.claims.at(c).port).flags.has(uplink) && !yield(n, c) {
@@ -72,17 +51,17 @@ func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 }
 
 // addHolder adds an interface, and re-examines the claims of other nodes with its MAC.
-func (f *sharing) addHolder(n *Node, i uint32) {
+func (f *Facts) addHolder(n *Node, i uint32) {
 	if !f.reachesOthers(n, i) {
 		return
 	}
 	m := n.interfaces.at(i).mac.bytes
 	f.reexamine(m)
-	f.sharing.holders.set(m, refOf(n.number, i))
+	f.holders.set(m, refOf(n.number, i))
 }
 
 // removeHolder removes an interface, before its record changes.
-func (f *sharing) removeHolder(n *Node, i uint32) {
+func (f *Facts) removeHolder(n *Node, i uint32) {
 	if !f.reachesOthers(n, i) {
 		return
 	}
@@ -92,20 +71,20 @@ func (f *sharing) removeHolder(n *Node, i uint32) {
 }
 
 // replaceHolder replaces an interface in the index by another one with its MAC, or removes it.
-func (f *sharing) replaceHolder(n *Node, i uint32) {
+func (f *Facts) replaceHolder(n *Node, i uint32) {
 	m := n.interfaces.at(i).mac
 	for k := n.holder(m); k != 0; k = n.interfaces.at(k).alike {
 		if k != i && f.reachesOthers(n, k) {
-			f.sharing.holders.set(m.bytes, refOf(n.number, k))
+			f.holders.set(m.bytes, refOf(n.number, k))
 			return
 		}
 	}
-	f.sharing.holders.remove(m.bytes, n.number)
+	f.holders.remove(m.bytes, n.number)
 }
 
 // touchNeighbours touches the addresses that are claimed on the interface's domain with its
 // hardware address.
-func (f *sharing) touchNeighbours(n *Node, i uint32) {
+func (f *Facts) touchNeighbours(n *Node, i uint32) {
 	one := n.interfaces.at(i)
 	if j := n.joints[one.link]; j != nil {
 		f.touchOn(j.Links, n, one.mac)
@@ -114,9 +93,9 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 
 // touchOn touches the addresses that are claimed with a hardware address of a node by the nodes of
 // links.
-func (f *sharing) touchOn(links iter.Seq[*Link], n *Node, m mac) {
+func (f *Facts) touchOn(links iter.Seq[*Link], n *Node, m mac) {
 	if m.identifiesOne() { // there may be thousands of links, but few nodes have claims with this MAC
-		for r := range f.sharing.seen.all(m.bytes) {
+		for r := range f.seen.all(m.bytes) {
 			if other := f.nodes[r.node()]; other.isOn(links) {
 				f.touchBy(other, r.index())
 			}
@@ -156,7 +135,7 @@ func contains(links iter.Seq[*Link], one *Link) bool {
 }
 
 // reexamine re-examines the claims with a MAC that entered through an uplink.
-func (f *sharing) reexamine(m [6]byte) {
+func (f *Facts) reexamine(m [6]byte) {
 	for by, c := range f.seenOf(m) {
 		f.touch(by.claims.at(c).addr)
 		f.queueSighting(refOf(by.number, c))
@@ -164,20 +143,20 @@ func (f *sharing) reexamine(m [6]byte) {
 }
 
 // queueSighting queues a claim that may show that links are one.
-func (f *sharing) queueSighting(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
+func (f *Facts) queueSighting(r ref) { f.sightings = append(f.sightings, r) }
 
 // listNamed and unlistNamed add and remove a claim with a MAC from the index of seen MACs.
-func (f *sharing) listNamed(n *Node, at uint32) {
+func (f *Facts) listNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
 	if hw.count++; hw.count == 1 && hw.mac.identifiesOne() {
-		f.sharing.seen.set(hw.mac.bytes, refOf(n.number, at))
+		f.seen.set(hw.mac.bytes, refOf(n.number, at))
 	}
 }
 
-func (f *sharing) unlistNamed(n *Node, at uint32) {
+func (f *Facts) unlistNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
 	if hw.count--; hw.count == 0 && hw.mac.identifiesOne() {
-		f.sharing.seen.remove(hw.mac.bytes, n.number)
+		f.seen.remove(hw.mac.bytes, n.number)
 	}
 }
 
@@ -195,20 +174,20 @@ func (n *Node) joint(l uint32) *Link {
 	return j
 }
 
-func (f *sharing) leaveDomains(n *Node, l uint32) {
+func (f *Facts) leaveDomains(n *Node, l uint32) {
 	if j := n.joints[l]; j != nil {
 		f.topology.Leave(j)
 	}
 }
 
 // linkRenaming touches everything on a link before its domain is renamed.
-func (f *sharing) linkRenaming(j *Link) {
+func (f *Facts) linkRenaming(j *Link) {
 	f.touchLink(f.linkOf(j))
 }
 
 // linkOf returns the node and link of a link that is in a domain. Links leave their domains before
 // they end.
-func (f *sharing) linkOf(j *Link) (*Node, uint32) {
+func (f *Facts) linkOf(j *Link) (*Node, uint32) {
 	n := f.byID[IDOf(j.Node)]
 	return n, n.link(j.Name)
 }
@@ -217,7 +196,7 @@ func (f *sharing) linkOf(j *Link) (*Node, uint32) {
 // claimed with its hardware addresses on the links that will be in the same domain. It does not
 // re-examine old frames: a domain does not change what they show, and they would only keep the
 // links joined for longer.
-func (f *sharing) linkChanging(j *Link, with []*Link) {
+func (f *Facts) linkChanging(j *Link, with []*Link) {
 	n, l := f.linkOf(j)
 	f.touchLink(n, l)
 	for i := range n.interfaces.all {
@@ -231,7 +210,7 @@ func (f *sharing) linkChanging(j *Link, with []*Link) {
 
 // mergeLinks looks at up to some claims that may show that links are one, and reports whether there
 // are more.
-func (f *sharing) mergeLinks(some int) (more bool) {
+func (f *Facts) mergeLinks(some int) (more bool) {
 	if f.topology.Due() == 0 {
 		defer func() {
 			if f.topology.Due() != 0 {
@@ -239,24 +218,24 @@ func (f *sharing) mergeLinks(some int) (more bool) {
 			}
 		}()
 	}
-	for ; len(f.sharing.sightings) > 0; some-- {
+	for ; len(f.sightings) > 0; some-- {
 		if some == 0 {
 			return true
 		}
-		last := len(f.sharing.sightings) - 1
-		r := f.sharing.sightings[last]
-		f.sharing.sightings = f.sharing.sightings[:last]
+		last := len(f.sightings) - 1
+		r := f.sightings[last]
+		f.sightings = f.sightings[:last]
 		if n := f.nodes[r.node()]; n != nil && n.claims.has(r.index()) {
 			f.joinLinks(n, r.index())
 		}
 	}
-	f.sharing.sightings = nil
+	f.sightings = nil
 	return false
 }
 
 // joinLinks joins the link that a claim was seen on with the link of its sender, if the MAC
 // identifies the sender.
-func (f *sharing) joinLinks(n *Node, c uint32) {
+func (f *Facts) joinLinks(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.wire() == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
 		return
@@ -294,7 +273,7 @@ func (f *sharing) joinLinks(n *Node, c uint32) {
 
 // homeOf returns the link of a node with the MAC of a sighting. If there are several, it returns
 // the only one where the interface with the MAC has the address, too; 0 if that is ambiguous.
-func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
+func (f *Facts) homeOf(by, n *Node, c uint32) uint32 {
 	seen := n.claims.at(c)
 	m := n.hardware.at(n.wires.at(seen.wire()).hardware).mac
 	var all, exact []uint32
@@ -329,7 +308,7 @@ func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 // arp_announce are 0), and VLANs have the MAC of their device, so the address may be that of
 // another VLAN. This is ruled out if the address was announced there, or if the node that saw it
 // has an address of that subnet on the link.
-func (f *sharing) belongs(n *Node, c uint32) bool {
+func (f *Facts) belongs(n *Node, c uint32) bool {
 	seen := n.claims.at(c)
 	if seen.kind == verdict.Announced {
 		return true
@@ -351,6 +330,6 @@ func (f *sharing) belongs(n *Node, c uint32) bool {
 
 // SharedMACs returns the number of MACs whose frames may be seen by several nodes, and the
 // topology. The caller holds the lock.
-func (f *sharing) SharedMACs() (macs int, t *Topology) {
-	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
+func (f *Facts) SharedMACs() (macs int, t *Topology) {
+	return f.holders.len() + f.seen.len(), f.topology
 }

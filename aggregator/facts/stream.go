@@ -19,14 +19,14 @@ const ForgetNodeAfter = 24 * time.Hour
 
 // Connect attaches a stream to its node. It ends an older stream of the same agent that is half
 // open, and refuses an agent that is older than the current one.
-func (f *streams) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
+func (f *Facts) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
 	b = newBatch()
 	f.piece(b, func() { n, err = f.connect(p, hello, NodeID{hello.GetBootId(), hello.GetNetns(), vouched}) })
 	f.close(b)
 	return n, b, err
 }
 
-func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
+func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	n := f.byID[id]
 	if n == nil {
 		if err := f.mayBeOneMore(id); err != nil {
@@ -71,7 +71,7 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 
 // mayBeOneMore returns an error for an agent that has reported too many nodes, which would use up
 // the memory of all.
-func (f *streams) mayBeOneMore(id NodeID) error {
+func (f *Facts) mayBeOneMore(id NodeID) error {
 	if len(f.byID) >= maxNodes {
 		return status.Errorf(codes.ResourceExhausted, "the limit of %d nodes is reached", maxNodes)
 	}
@@ -89,7 +89,7 @@ func (f *streams) mayBeOneMore(id NodeID) error {
 
 // Disconnect detaches a stream that has ended from its node. shared reports whether another node
 // had the same name while both were connected.
-func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
+func (f *Facts) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
 	batches, rebooted := f.disconnect(p, n, shared)
 	if rebooted {
 		batches = append(batches, f.giveUp([]*Node{n}, true))
@@ -98,7 +98,7 @@ func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch 
 }
 
 // disconnect detaches a stream. It also reports whether the machine of the node rebooted.
-func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []*Batch, rebooted bool) {
+func (f *Facts) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []*Batch, rebooted bool) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b, over := newBatch(), false
@@ -144,7 +144,7 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 
 // Ring runs the work on nodes and links that is due, and returns when to call it again; 0 for
 // never.
-func (f *streams) Ring() verdict.Stamp {
+func (f *Facts) Ring() verdict.Stamp {
 	var due []*Node
 	b := newBatch()
 	f.piece(b, func() {
@@ -177,14 +177,14 @@ func (f *streams) Ring() verdict.Stamp {
 
 // Overdue reports whether work on nodes or links is due or running. Judgements that are due must
 // wait for it. The caller holds the lock.
-func (f *streams) Overdue(now verdict.Stamp) bool {
+func (f *Facts) Overdue(now verdict.Stamp) bool {
 	at := f.topology.Due()
 	return f.ringing || f.next != 0 && f.next <= now || at != 0 && at <= now
 }
 
 // heard marks a node as connected once its snapshot is complete. All of its addresses must have
 // been touched.
-func (f *streams) heard(n *Node) {
+func (f *Facts) heard(n *Node) {
 	n.due = 0
 	if !n.Rec.Unheard {
 		return
@@ -199,7 +199,7 @@ func (f *streams) heard(n *Node) {
 
 // publishPlace publishes whether a node is connected. It does so for disconnected nodes with the
 // same boot ID and network namespace, too, because their state depends on it.
-func (f *streams) publishPlace(n *Node) {
+func (f *Facts) publishPlace(n *Node) {
 	for _, other := range f.places[n.ID.Place()] {
 		if other == n || !other.Rec.Unheard {
 			f.Listener.NodeChanged(other)
@@ -224,7 +224,7 @@ type Snapshot struct {
 
 // Snapshot replaces all records of a node at once by those of the snapshot. done is called with the
 // lock held as soon as the messages have been applied.
-func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
+func (f *Facts) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
 	b, old, err := f.snapshot(p, n, in, done)
 	batches := []*Batch{b}
 	if len(old) > 0 {
@@ -235,7 +235,7 @@ func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch
 
 // rebooted returns the nodes that may be the same machine as a node before a reboot; markOver skips
 // those that are connected.
-func (f *streams) rebooted(n *Node) (old []*Node) {
+func (f *Facts) rebooted(n *Node) (old []*Node) {
 	f.RLock()
 	defer f.RUnlock()
 	for _, other := range f.called[n.Name] {
@@ -248,14 +248,14 @@ func (f *streams) rebooted(n *Node) (old []*Node) {
 
 // snapshot also returns the nodes that are the same machine before a reboot. Their records end in
 // the same step; otherwise they would be duplicates of the new ones.
-func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, old []*Node, err error) {
+func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, old []*Node, err error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b = newBatch()
 	b.listed = true
 	defer f.close(b)
 	defer f.piece(b, func() { n.applying = false })
-	a := applying{facts: f.Facts, node: n, peer: p, batch: b, snapshot: true}
+	a := applying{facts: f, node: n, peer: p, batch: b, snapshot: true}
 	returned := false
 	a.do(func() {
 		n.LastHeard = a.now
@@ -292,12 +292,12 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 }
 
 // Delta applies a message of changes that was received at a time.
-func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, checked func(id uint64) []index.Address) (*Batch, error) {
+func (f *Facts) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, checked func(id uint64) []index.Address) (*Batch, error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b := received(at, residence(m))
 	defer f.close(b)
-	a := applying{facts: f.Facts, node: n, peer: p, batch: b}
+	a := applying{facts: f, node: n, peer: p, batch: b}
 	tooMany := false
 	a.do(func() {
 		n.LastHeard = a.now
@@ -315,7 +315,7 @@ func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, 
 }
 
 // answer handles answers to checks.
-func (f *streams) answer(n *Node, ids []uint64, checked func(id uint64) []index.Address, now verdict.Stamp) {
+func (f *Facts) answer(n *Node, ids []uint64, checked func(id uint64) []index.Address, now verdict.Stamp) {
 	for _, id := range ids {
 		for _, a := range checked(id) {
 			f.readAgain(n, a, now)
@@ -324,7 +324,7 @@ func (f *streams) answer(n *Node, ids []uint64, checked func(id uint64) []index.
 }
 
 // readAgain records that a node has read an address again from its kernel.
-func (f *streams) readAgain(n *Node, a index.Address, now verdict.Stamp) {
+func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 	for c := range n.same(f.addresses.of(a, n.number)) {
 		if one := n.claims.at(c); one.kind == verdict.Assigned {
 			f.touch(a)

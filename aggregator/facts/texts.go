@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"hash/maphash"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -126,7 +127,7 @@ func (t *texts) macOf(m mac) verdict.MAC {
 
 func (t *texts) hashMAC(m mac) uint64 {
 	if m.form == sixBytes {
-		return maphashBytes(m.bytes[:])
+		return maphash.Bytes(seed, m.bytes[:])
 	}
 	return hashText(string(t.macOf(m)))
 }

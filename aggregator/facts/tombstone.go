@@ -34,45 +34,35 @@ type death struct {
 	node *Node
 }
 
-// tombstones has the holders that recently gave up addresses.
-type tombstones struct {
-	*Facts
-	by map[tombstone]death
-	// burials are the tombstones in order of time. A renewed tombstone occurs twice.
-	burials []burial
-}
-
 type burial struct {
 	tombstone tombstone
 	at        verdict.Stamp
 }
 
-func newTombstones(f *Facts) *tombstones { return &tombstones{Facts: f, by: make(map[tombstone]death)} }
-
 // bury records that a holder with a MAC gave up an address. late is how long ago its agent noticed.
-func (f *tombstones) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
-	now, t := f.now(), f
+func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
+	now := f.now()
 	one, at := tombstone{addr, mac}, now.Add(-late)
-	t.by[one] = death{at, n}
-	t.burials = append(t.burials, burial{one, at})
-	for len(t.burials) > maxTombstones || t.burials[0].at.Add(f.Policy.StaleAfter) <= now {
-		if old := t.burials[0]; t.by[old.tombstone].at == old.at {
-			delete(t.by, old.tombstone)
+	f.tombstones[one] = death{at, n}
+	f.burials = append(f.burials, burial{one, at})
+	for len(f.burials) > maxTombstones || f.burials[0].at.Add(f.Policy.StaleAfter) <= now {
+		if old := f.burials[0]; f.tombstones[old.tombstone].at == old.at {
+			delete(f.tombstones, old.tombstone)
 		}
-		t.burials = t.burials[1:]
-		if len(t.burials) == 0 {
-			t.burials = nil
+		f.burials = f.burials[1:]
+		if len(f.burials) == 0 {
+			f.burials = nil
 			break
 		}
 	}
 }
 
 // isBuried reports whether a node's claim was seen before its sender gave the address up.
-func (f *tombstones) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
-	if len(f.by) == 0 {
+func (f *Facts) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
+	if len(f.tombstones) == 0 {
 		return false
 	}
-	d, ok := f.by[tombstone{addr, mac}]
+	d, ok := f.tombstones[tombstone{addr, mac}]
 	if !ok || d.node == by || d.at.Add(f.Policy.StaleAfter) <= f.now() {
 		return false
 	}

@@ -33,14 +33,14 @@ func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived b
 }
 
 // touchPorts touches the addresses of all claims that entered through a namespace's own ports.
-func (f *touching) touchPorts(n *Node, record uint32) {
+func (f *Facts) touchPorts(n *Node, record uint32) {
 	for _, i := range n.ports(record) {
 		f.touchClaims(n, i)
 	}
 }
 
 // touchClaims touches the addresses claimed on an interface.
-func (f *touching) touchClaims(n *Node, i uint32) {
+func (f *Facts) touchClaims(n *Node, i uint32) {
 	for c := range n.on(i) {
 		f.touch(n.claims.at(c).addr)
 	}
@@ -48,7 +48,7 @@ func (f *touching) touchClaims(n *Node, i uint32) {
 
 // touchInterface touches the addresses on a node whose judgement depends on an interface of the
 // node.
-func (f *touching) touchInterface(n *Node, i uint32) {
+func (f *Facts) touchInterface(n *Node, i uint32) {
 	f.touchClaims(n, i)
 	if one := n.interfaces.at(i); one.mac.form != noMAC {
 		f.touchNamed(n, one.mac)
@@ -57,7 +57,7 @@ func (f *touching) touchInterface(n *Node, i uint32) {
 
 // touchNamed touches the addresses of all claims that name a MAC or were sent by it. They may now
 // belong to other namespaces with the MAC.
-func (f *touching) touchNamed(n *Node, m mac) {
+func (f *Facts) touchNamed(n *Node, m mac) {
 	for _, c := range n.sources[n.texts.macOf(m)] {
 		f.touch(n.claims.at(c).addr)
 	}
@@ -68,7 +68,7 @@ func (f *touching) touchNamed(n *Node, m mac) {
 }
 
 // touchLink touches all addresses on a link.
-func (f *touching) touchLink(n *Node, l uint32) {
+func (f *Facts) touchLink(n *Node, l uint32) {
 	if n.links.at(l).users == 0 {
 		return
 	}
@@ -87,7 +87,7 @@ func (f *touching) touchLink(n *Node, l uint32) {
 // touchAnswers touches the other addresses for which a host answers, when their number changes or
 // when a kernel gains or loses one of them. Both may decide whether the host is a proxy. leaving is
 // 1 for a claim that ends, and 0 otherwise.
-func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
+func (f *Facts) touchAnswers(n *Node, c, leaving uint32) {
 	one := n.claims.at(c)
 	if one.wire() == 0 {
 		for r := range f.addresses.all(one.addr) {
@@ -114,7 +114,7 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 
 // touchBy touches the addresses of the claims with a MAC. They may now belong to owners other than
 // the namespaces behind their ports.
-func (f *touching) touchBy(n *Node, hw uint32) {
+func (f *Facts) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
 		one := n.claims.at(c)
 		f.touch(one.addr)
@@ -129,7 +129,7 @@ func (f *touching) touchBy(n *Node, hw uint32) {
 const fewAnswers = 4 * verdict.ManyAnswers
 
 // touchNode touches all addresses of a node.
-func (f *touching) touchNode(n *Node) {
+func (f *Facts) touchNode(n *Node) {
 	for c := range n.claims.all {
 		f.touch(n.claims.at(c).addr)
 	}
@@ -137,7 +137,7 @@ func (f *touching) touchNode(n *Node) {
 }
 
 // touchPieces is like touchNode, but works in pieces.
-func (f *touching) touchPieces(b *Batch, n *Node) {
+func (f *Facts) touchPieces(b *Batch, n *Node) {
 	for from, more := uint32(1), true; more; {
 		f.piece(b, func() {
 			from, more = n.claims.some(from, func(c uint32) { f.touch(n.claims.at(c).addr) })
@@ -147,7 +147,7 @@ func (f *touching) touchPieces(b *Batch, n *Node) {
 }
 
 // touchAllocations touches the addresses that the node's own pools have allocated.
-func (f *touching) touchAllocations(n *Node) {
+func (f *Facts) touchAllocations(n *Node) {
 	for _, p := range n.Pools {
 		for a := range p.entries {
 			f.touch(a)
@@ -158,14 +158,14 @@ func (f *touching) touchAllocations(n *Node) {
 // touchDisputes schedules a judgement of the disputed addresses for which a node has claims, or
 // about which it may have sent frames. It is called after a change that only affects the causes of
 // conflicts: a change of the node's pools or of its own addresses.
-func (f *touching) touchDisputes(n *Node) { f.touchDisputesWithin(n, everywhere) }
+func (f *Facts) touchDisputes(n *Node) { f.touchDisputesWithin(n, everywhere) }
 
 // everywhere are prefixes that contain all addresses.
 var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
 // touchDisputesWithin is like touchDisputes for a change that only affects addresses in some
 // prefixes.
-func (f *touching) touchDisputesWithin(n *Node, within []netip.Prefix) {
+func (f *Facts) touchDisputesWithin(n *Node, within []netip.Prefix) {
 	for _, p := range within {
 		if !slices.Contains(f.disputes[n], p) {
 			f.disputes[n] = append(f.disputes[n], p)
@@ -174,12 +174,12 @@ func (f *touching) touchDisputesWithin(n *Node, within []netip.Prefix) {
 }
 
 // disputed reports whether a change of a node may affect the cause of a conflict about an address.
-func (f *touching) disputed(n *Node, a netip.Addr) bool {
+func (f *Facts) disputed(n *Node, a netip.Addr) bool {
 	return slices.ContainsFunc(f.disputes[n], func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // touchDisputed touches the addresses scheduled by touchDisputes, once for all changes of a piece.
-func (f *touching) touchDisputed() {
+func (f *Facts) touchDisputed() {
 	if len(f.disputes) == 0 {
 		return
 	}
@@ -193,7 +193,7 @@ func (f *touching) touchDisputed() {
 
 // concerned reports whether a node with changed pools or addresses has claims to an address, or may
 // have sent frames that others saw.
-func (f *touching) concerned(a index.Address) bool {
+func (f *Facts) concerned(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		if f.disputed(n, a.Addr()) {

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/tests/records"
-
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // The cause of a conflict depends on the subnets of a node that contain the address: those that the

@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -129,7 +128,7 @@ func (n *Node) Behind(index uint32) *verdict.Namespace {
 }
 
 // OnLink returns the namespaces that have an interface on a link, except for one, in order.
-func (f *reader) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
+func (f *Facts) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
 	if l == nil || f.Node(l.Node) == nil {
 		return nil
 	}
@@ -151,7 +150,7 @@ func (f *reader) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ve
 }
 
 // Holds reports whether the kernel of an owner has an address.
-func (f *reader) Holds(id string, a index.Address) bool {
+func (f *Facts) Holds(id string, a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
@@ -164,7 +163,7 @@ func (f *reader) Holds(id string, a index.Address) bool {
 }
 
 // Wired reports whether there is a wire claim to an address.
-func (f *reader) Wired(a index.Address) bool {
+func (f *Facts) Wired(a index.Address) bool {
 	for r := range f.addresses.all(a) {
 		n := f.nodes[r.node()]
 		for c := range n.same(r.index()) {
@@ -177,13 +176,13 @@ func (f *reader) Wired(a index.Address) bool {
 }
 
 // Claimed reports whether there is a claim to an address.
-func (f *reader) Claimed(a index.Address) bool {
+func (f *Facts) Claimed(a index.Address) bool {
 	r, _ := f.addresses.first(a)
 	return r != 0
 }
 
 // NodesOf returns the nodes that have a claim to an address.
-func (f *reader) NodesOf(a index.Address) (nodes []*Node) {
+func (f *Facts) NodesOf(a index.Address) (nodes []*Node) {
 	for r := range f.addresses.all(a) {
 		nodes = append(nodes, f.nodes[r.node()])
 	}

@@ -211,8 +211,8 @@ func TestTombstonesAreForgotten(t *testing.T) {
 	for i := range maxTombstones + 10 {
 		s.bury(a.n, addr(i), mac, 0)
 	}
-	if len(s.by) != maxTombstones || len(s.burials) != maxTombstones {
-		t.Errorf("got %d tombstones, want %d", len(s.by), maxTombstones)
+	if len(s.tombstones) != maxTombstones || len(s.burials) != maxTombstones {
+		t.Errorf("got %d tombstones, want %d", len(s.tombstones), maxTombstones)
 	}
 	for i, want := range map[int]bool{0: false, 9: false, 10: true, maxTombstones + 9: true} {
 		if got := s.isBuried(b.n, addr(i), mac, s.now); got != want {
@@ -232,13 +232,13 @@ func TestTombstonesAreForgotten(t *testing.T) {
 		t.Error("got a tombstone from a minute ago, or none for a later one")
 	}
 	s.bury(a.n, addr(1), mac, 0)
-	if len(s.by) != 2 || len(s.burials) != 2 {
-		t.Errorf("got %d tombstones in %d burials, want the ones of the last minute", len(s.by), len(s.burials))
+	if len(s.tombstones) != 2 || len(s.burials) != 2 {
+		t.Errorf("got %d tombstones in %d burials, want the ones of the last minute", len(s.tombstones), len(s.burials))
 	}
 	s.after(time.Hour)
 	s.bury(a.n, addr(1), mac, time.Minute)
-	if len(s.by) != 0 || len(s.burials) != 0 {
-		t.Errorf("got %d tombstones in %d burials, want none from a minute ago", len(s.by), len(s.burials))
+	if len(s.tombstones) != 0 || len(s.burials) != 0 {
+		t.Errorf("got %d tombstones in %d burials, want none from a minute ago", len(s.tombstones), len(s.burials))
 	}
 }
 

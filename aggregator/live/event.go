@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )

@@ -4,7 +4,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )

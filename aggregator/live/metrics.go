@@ -10,13 +10,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
-
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
-
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"

@@ -13,7 +13,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
