@@ -3,7 +3,6 @@ package aggregator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"runtime"
@@ -126,18 +125,17 @@ func newCore(cfg coreConfig) (*core, error) {
 	c.notifier = &live.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,
 	}
-	c.metrics = live.NewMetrics(live.MetricsConfig{
+	if c.metrics, err = live.NewMetrics(live.MetricsConfig{
 		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
 		Journal: c.journal, Exports: c.exports, Stream: c.stream, Watches: c.watches, Problems: c.problems,
-	})
+	}, cfg.registry); err != nil {
+		return nil, errors.Join(err, c.acknowledgements.Close())
+	}
 	c.reports, err = report.New(report.Config{
 		Facts: c.facts, Log: cfg.log, Listener: taken{c}, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,
 	})
 	if err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
-	}
-	if err := cfg.registry.Register(c.metrics); err != nil {
-		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), c.acknowledgements.Close())
 	}
 	return c, nil
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,15 +18,17 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The maximum numbers of conflicts, findings and nodes with their own series.
+// The maximum numbers of conflicts, findings, nodes and pools with their own series.
 const (
 	maxConflictInfo  = 1000
 	maxFindingSeries = 1000
 	maxNodeSeries    = 5000
-	// maxNamed is the maximum number of owners or nodes in one label.
+	maxPoolSeries    = 1000
+	// maxNamedMetrics is the maximum number of owners or nodes in one label.
 	maxNamedMetrics = 4
 )
 
@@ -49,85 +52,198 @@ type MetricsConfig struct {
 }
 
 // Metrics are the Prometheus metrics of the aggregator. Values that follow from the current state
-// are computed when they are scraped. Use New.
+// are computed when they are scraped. Use NewMetrics.
 type Metrics struct {
 	MetricsConfig
-	counters
-	descriptions
-	ipam    ipamMetrics
-	exports exportMetrics
+	Counters
+	byName map[string]*metric
 }
 
-// descriptions describe the series that are created at each scrape.
-type descriptions struct {
-	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget,
-	journaled, gaps, lost, size, oldest *prometheus.Desc
+// Counters count events that the facts and the shards report.
+type Counters struct {
+	detection          prometheus.Histogram
+	dropped, refused   *prometheus.CounterVec
+	judgementsPanicked prometheus.Counter
 }
 
-// NewMetrics returns unregistered metrics.
-func NewMetrics(cfg MetricsConfig) *Metrics {
-	return &Metrics{MetricsConfig: cfg, counters: newCounters(), ipam: newIPAMMetrics(), exports: newExportMetrics(), descriptions: descriptions{
-		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Open watches of clients.", []string{"of"}, nil),
-		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
-			"Problems of the aggregator itself, such as an unusable data directory. `ipwitness nodes` describes them.", nil, nil),
-		leftOut: prometheus.NewDesc("ipwitness_node_left_out_records",
-			fmt.Sprintf("Records of a node that the aggregator dropped for lack of memory. Duplicates of their addresses go undetected. Only for incomplete nodes, at most %d.", maxNodeSeries),
-			[]string{"node"}, nil),
-		charged:   prometheus.NewDesc("ipwitness_aggregator_budget_used_bytes", "Memory used for the reports of agents.", nil, nil),
-		journaled: prometheus.NewDesc("ipwitness_journal_records_total", "Changes that the journal has recorded.", nil, nil),
-		gaps:      prometheus.NewDesc("ipwitness_journal_gaps_total", "Periods of which the journal has no records, for example because the disk was full.", nil, nil),
-		lost:      prometheus.NewDesc("ipwitness_journal_lost_changes_total", "Changes that are known to be missing in gaps of the journal.", nil, nil),
-		size:      prometheus.NewDesc("ipwitness_journal_bytes", "Size of the journal.", nil, nil),
-		oldest:    prometheus.NewDesc("ipwitness_journal_oldest_timestamp_seconds", "Time that the journal reaches back to; 0 if it is empty.", nil, nil),
-		budget:    prometheus.NewDesc("ipwitness_aggregator_budget_bytes", "Memory limit for the reports of agents; 0 for no limit.", nil, nil),
-		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, including acknowledged ones.", []string{"state", "cause"}, nil),
-		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
-			"Active conflicts that are acknowledged. The labels are the same as for ipwitness_conflicts, so that this can be subtracted from it.",
-			[]string{"state", "cause"}, nil),
-		info: prometheus.NewDesc("ipwitness_conflict_info",
-			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d, confirmed ones first.", maxConflictInfo),
-			[]string{"address", "scope", "cause", "id", "state", "owners"}, nil),
-		since: prometheus.NewDesc("ipwitness_conflict_detected_timestamp_seconds",
-			"Time of detection of each conflict in ipwitness_conflict_info.", []string{"address", "id"}, nil),
-		findings: prometheus.NewDesc("ipwitness_findings", "Problems that are not yet conflicts.", []string{"kind"}, nil),
-		finding: prometheus.NewDesc("ipwitness_finding_detected_timestamp_seconds",
+// metric describes a metric that is computed when it is scraped, without its prefix.
+type metric struct {
+	name, help string
+	labels     []string
+	typ        prometheus.ValueType
+	desc       *prometheus.Desc
+}
+
+func metrics() []*metric {
+	counter := func(name, help string, labels ...string) *metric {
+		return &metric{name, help, labels, prometheus.CounterValue, prometheus.NewDesc("ipwitness_"+name, help, labels, nil)}
+	}
+	gauge := func(name, help string, labels ...string) *metric {
+		m := counter(name, help, labels...)
+		m.typ = prometheus.GaugeValue
+		return m
+	}
+	pool := func(name, help string) *metric {
+		return gauge("ipam_pool_"+name, help+fmt.Sprintf(" One series for each pool, at most %d.", maxPoolSeries), "ipam", "node", "pool", "network")
+	}
+	return []*metric{
+		gauge("conflicts", "Active conflicts, including acknowledged ones.", "state", "cause"),
+		gauge("conflicts_acknowledged", "Active conflicts that are acknowledged. The labels are the same as for ipwitness_conflicts, "+
+			"so that this can be subtracted from it.", "state", "cause"),
+		gauge("conflict_info", fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d, confirmed ones first.", maxConflictInfo),
+			"address", "scope", "cause", "id", "state", "owners"),
+		gauge("conflict_detected_timestamp_seconds", "Time of detection of each conflict in ipwitness_conflict_info.", "address", "id"),
+		gauge("findings", "Problems that are not yet conflicts.", "kind"),
+		gauge("finding_detected_timestamp_seconds",
 			fmt.Sprintf("Time of detection of a finding. One series for each, at most %d, critical ones first.", maxFindingSeries),
-			[]string{"kind", "severity", "address", "node", "holder", "pool", "id"}, nil),
-		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
-			[]string{"scope_kind"}, nil),
-		nodes: prometheus.NewDesc("ipwitness_nodes",
-			"Nodes by the state of their agent: live, disconnected, or absent (nodes of Kubernetes that should have an agent but none has connected).", []string{"state"}, nil),
-		nodeUp: prometheus.NewDesc("ipwitness_node_up",
-			fmt.Sprintf("1 for a node whose agent is connected; 0 for a node whose agent is disconnected, or that should have an agent in Kubernetes but none has connected. A disconnected node has no series if its machine was rebooted or replaced, if it was removed from Kubernetes, or if it should have no agent. At most %d, nodes with 0 first.", maxNodeSeries),
-			[]string{"node"}, nil),
-		skew: prometheus.NewDesc("ipwitness_node_clock_skew_seconds",
-			fmt.Sprintf("How far a node's wall clock is ahead of the aggregator's, negative if it is behind; for at most %d nodes. Verdicts do not depend on it.", maxNodeSeries),
-			[]string{"node"}, nil),
-	}}
+			"kind", "severity", "address", "node", "holder", "pool", "id"),
+		gauge("owners", "Owners of addresses, by the widest scope in which they are compared.", "scope_kind"),
+		gauge("nodes", "Nodes by the state of their agent: live, disconnected, or absent "+
+			"(nodes of Kubernetes that should have an agent but none has connected).", "state"),
+		gauge("node_up", fmt.Sprintf("1 for a node whose agent is connected; 0 for a node whose agent is disconnected, or that should have an agent in "+
+			"Kubernetes but none has connected. A disconnected node has no series if its machine was rebooted or replaced, if it was removed from Kubernetes, "+
+			"or if it should have no agent. At most %d, nodes with 0 first.", maxNodeSeries), "node"),
+		gauge("node_clock_skew_seconds", fmt.Sprintf("How far a node's wall clock is ahead of the aggregator's, negative if it is behind; "+
+			"for at most %d nodes. Verdicts do not depend on it.", maxNodeSeries), "node"),
+		gauge("node_left_out_records", fmt.Sprintf("Records of a node that the aggregator dropped for lack of memory. "+
+			"Duplicates of their addresses go undetected. Only for incomplete nodes, at most %d.", maxNodeSeries), "node"),
+		gauge("aggregator_watches", "Open watches of clients.", "of"),
+		gauge("aggregator_problems", "Problems of the aggregator itself, such as an unusable data directory. `ipwitness nodes` describes them."),
+		gauge("aggregator_budget_used_bytes", "Memory used for the reports of agents."),
+		gauge("aggregator_budget_bytes", "Memory limit for the reports of agents; 0 for no limit."),
+		counter("journal_records_total", "Changes that the journal has recorded."),
+		counter("journal_gaps_total", "Periods of which the journal has no records, for example because the disk was full."),
+		counter("journal_lost_changes_total", "Changes that are known to be missing in gaps of the journal."),
+		gauge("journal_bytes", "Size of the journal."),
+		gauge("journal_oldest_timestamp_seconds", "Time that the journal reaches back to; 0 if it is empty."),
+		gauge("ipam_pools", "Audited address pools, by the state of their records.", "ipam", "state"),
+		gauge("ipam_allocations", "Addresses that IPAM has allocated.", "ipam"),
+		pool("size", "Number of addresses in a pool."),
+		pool("allocated", "Number of allocated addresses of a pool."),
+		pool("leaked", "Number of leaked addresses of a pool, which are allocated but have no holder."),
+		counter("export_transitions_total", "Transitions that a receiver has accepted.", "exporter", "receiver"),
+		counter("export_refused_transitions_total", "Transitions of which a receiver does not accept the content, and which it does not get.",
+			"exporter", "receiver"),
+		counter("export_failures_total", "Attempts to deliver transitions that failed. Each is repeated.", "exporter", "receiver"),
+		counter("export_lost_periods_total", "Periods of which a receiver does not get all transitions, because the journal lost or dropped them "+
+			"before they were delivered.", "exporter", "receiver"),
+		gauge("export_lag_seconds", "Age of the oldest transition that is to be delivered, or of an outage of NATS; 0 if there is none.", "exporter", "receiver"),
+	}
 }
+
+// NewMetrics returns metrics that are registered with reg.
+func NewMetrics(cfg MetricsConfig, reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{MetricsConfig: cfg, byName: make(map[string]*metric)}
+	for _, one := range metrics() {
+		m.byName[one.name] = one
+	}
+	m.detection = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "ipwitness_detection_seconds",
+		Help:    "Time from the agent's receipt of a change to the verdict that suspects a conflict.",
+		Buckets: []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10},
+	})
+	m.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ipwitness_aggregator_dropped_records_total",
+		Help: "Invalid records of agents: of an unknown kind, or on an interface or namespace that was not reported.",
+	}, []string{"record"})
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ipwitness_aggregator_refused_records_total",
+		Help: "Records of agents that were dropped for lack of memory. Their nodes are incomplete until there is enough memory.",
+	}, []string{"record"})
+	m.judgementsPanicked = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "ipwitness_aggregator_judgement_failures_total",
+		Help: "Addresses that could not be judged because of a bug. They are not judged until something about them changes; the log has details.",
+	})
+	for _, record := range facts.RecordKinds {
+		m.dropped.WithLabelValues(record)
+		m.refused.WithLabelValues(record)
+	}
+	m.refused.WithLabelValues("status")
+	for _, c := range []prometheus.Collector{m.detection, m.dropped, m.refused, m.judgementsPanicked, m} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// Detected observes how long it took to suspect a conflict.
+func (c *Counters) Detected(took time.Duration) { c.detection.Observe(took.Seconds()) }
+
+// Dropped counts records that are invalid or exceed a limit.
+func (c *Counters) Dropped(record string, n int) { c.dropped.WithLabelValues(record).Add(float64(n)) }
+
+// Refused counts a record that did not fit into memory.
+func (c *Counters) Refused(record string) { c.refused.WithLabelValues(record).Inc() }
+
+// Panicked counts an address whose judgement panicked.
+func (c *Counters) Panicked() { c.judgementsPanicked.Inc() }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	m.describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget, m.journaled, m.gaps, m.lost, m.size, m.oldest} {
-		out <- d
+	for _, one := range m.byName {
+		out <- one.desc
 	}
-	m.ipam.describe(out)
-	m.exports.describe(out)
 }
+
+// scrape receives the values of one scrape.
+type scrape func(name string, value float64, labels ...string)
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
-	m.collect(out)
-	gauge := func(d *prometheus.Desc, value int, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	set := func(name string, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(m.byName[name].desc, m.byName[name].typ, value, labels...)
 	}
-
+	m.collectConflicts(set)
+	m.collectFindings(set)
+	m.collectNodes(set)
+	m.collectPools(set)
+	for kind, n := range m.Findings.Count() {
+		set("findings", float64(n), kind)
+	}
+	owners := m.Shards.Counts()
+	for kind, name := range []string{"none", "link", "node", "network"} {
+		set("owners", float64(owners[kind]), name)
+	}
+	for of, n := range m.Watches() {
+		set("aggregator_watches", float64(n), of)
+	}
+	set("aggregator_problems", float64(len(m.Problems())))
+	m.Facts.RLock()
+	charged, limit := m.Facts.Budget()
+	m.Facts.RUnlock()
+	set("aggregator_budget_used_bytes", float64(charged))
+	set("aggregator_budget_bytes", float64(limit))
 	if m.Journal != nil {
-		m.collectJournal(out)
+		j := m.Journal.Stats()
+		set("journal_records_total", float64(j.Records))
+		set("journal_gaps_total", float64(j.Gaps))
+		set("journal_lost_changes_total", float64(j.Lost))
+		set("journal_bytes", float64(j.Bytes))
+		oldest := 0.0
+		if !j.Oldest.IsZero() {
+			oldest = float64(j.Oldest.UnixMicro()) / 1e6
+		}
+		set("journal_oldest_timestamp_seconds", oldest)
 	}
-	m.exports.collect(out, m.exported())
+	exporters := m.Exports.Stats()
+	if s := m.Stream.Stats(); s != nil {
+		exporters = append(exporters, export.Stats{
+			Exporter: "nats", Receiver: s.Hosts, Sent: s.Sent, Refused: s.Refused, Failures: s.Failures, Lost: s.Lost, Lag: s.Lag,
+		})
+	}
+	for _, s := range exporters {
+		set("export_transitions_total", float64(s.Sent), s.Exporter, s.Receiver)
+		set("export_refused_transitions_total", float64(s.Refused), s.Exporter, s.Receiver)
+		set("export_failures_total", float64(s.Failures), s.Exporter, s.Receiver)
+		set("export_lost_periods_total", float64(s.Lost), s.Exporter, s.Receiver)
+		set("export_lag_seconds", s.Lag.Seconds(), s.Exporter, s.Receiver)
+	}
+}
 
+// collectConflicts counts the conflicts, and sends the series of individual ones: the same ones at
+// each scrape, and confirmed ones first.
+func (m *Metrics) collectConflicts(set scrape) {
 	type class struct{ state, cause string }
 	type count struct{ all, acknowledged int }
 	// The two series that alerts use exist even without conflicts.
@@ -135,8 +251,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: {},
 		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: {},
 	}
-	var shown []conflictPlace
-
+	var shown []*verdict.Conflict
 	for _, c := range m.Shards.Conflicts.All() {
 		if !c.Active() {
 			continue
@@ -147,118 +262,59 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		if m.Acknowledgements.Of(c.ID) != nil {
 			n.acknowledged++
 		} else {
-			shown = append(shown, conflictPlace{c.Phase, c.ID})
+			shown = append(shown, c)
 		}
 		conflicts[of] = n
 	}
-	kinds, owners := m.Findings.Count(), m.Shards.Counts()
-	m.Facts.RLock()
-	charged, limit := m.Facts.Budget()
-	m.Facts.RUnlock()
-
 	for c, n := range conflicts {
-		gauge(m.conflicts, n.all, c.state, c.cause)
-		gauge(m.acknowledged, n.acknowledged, c.state, c.cause)
+		set("conflicts", float64(n.all), c.state, c.cause)
+		set("conflicts_acknowledged", float64(n.acknowledged), c.state, c.cause)
 	}
-	gauge(m.charged, int(charged))
-	gauge(m.budget, int(limit))
-	m.collectConflicts(shown, out)
-	m.collectFindings(out)
-	m.collectNodes(out)
-	for kind, n := range kinds {
-		gauge(m.findings, n, kind)
-	}
-	for kind, name := range []string{"none", "link", "node", "network"} {
-		gauge(m.owners, owners[kind], name)
-	}
-	for of, n := range m.Watches() {
-		gauge(m.watches, n, of)
-	}
-	gauge(m.problems, len(m.Problems()))
-	m.ipam.collect(m.Facts, m.Findings.Pools, out)
-}
-
-// conflictPlace is the position of a conflict among the conflicts with series.
-type conflictPlace struct {
-	phase verdict.Phase
-	id    string
-}
-
-// collectConflicts sends the series of individual conflicts: the same ones at each scrape, and
-// confirmed ones first.
-func (m *Metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.Metric) {
-	slices.SortFunc(shown, func(a, b conflictPlace) int {
-		return cmp.Or(-cmp.Compare(a.phase, b.phase), cmp.Compare(a.id, b.id))
+	slices.SortFunc(shown, func(a, b *verdict.Conflict) int {
+		return cmp.Or(-cmp.Compare(a.Phase, b.Phase), cmp.Compare(a.ID, b.ID))
 	})
-	for _, at := range shown[:min(len(shown), maxConflictInfo)] {
-		c := m.Shards.Conflicts.Get(at.id)
-		if c == nil || !c.Active() {
-			continue
-		}
+	for _, c := range shown[:min(len(shown), maxConflictInfo)] {
 		var owners []string
+		m.Facts.RLock()
 		for i := range c.Owners {
-			o := &c.Owners[i]
-			owners = append(owners, m.callWithNode(o))
+			owners = append(owners, fmt.Sprintf("%s (%s)", explain.OwnerName(&c.Owners[i]), c.Owners[i].Node.Name))
 		}
-		out <- prometheus.MustNewConstMetric(m.info, prometheus.GaugeValue, 1,
-			c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase], several(owners, " | "))
-		out <- prometheus.MustNewConstMetric(m.since, prometheus.GaugeValue, seconds(c.DetectedAt), c.Address.String(), c.ID)
+		m.Facts.RUnlock()
+		set("conflict_info", 1, c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase], several(owners, " | "))
+		set("conflict_detected_timestamp_seconds", seconds(c.DetectedAt), c.Address.String(), c.ID)
 	}
-}
-
-// callWithNode returns the name of an owner with its node.
-func (m *Metrics) callWithNode(o *verdict.Owner) string {
-	m.Facts.RLock()
-	defer m.Facts.RUnlock()
-	return fmt.Sprintf("%s (%s)", explain.OwnerName(o), o.Node.Name)
 }
 
 // collectFindings sends the series of individual findings: the same ones at each scrape, and the
 // more severe ones first.
-func (m *Metrics) collectFindings(out chan<- prometheus.Metric) {
-	type ranked struct {
-		severity verdict.Severity
-		judge.FindingPlace
-	}
-	var shown []ranked
-	for _, f := range m.Findings.All() {
-		shown = append(shown, ranked{f.Severity, f.Place})
-	}
-	slices.SortFunc(shown, func(a, b ranked) int {
-		return cmp.Or(-cmp.Compare(a.severity, b.severity), a.Compare(b.FindingPlace))
+func (m *Metrics) collectFindings(set scrape) {
+	shown := m.Findings.All()
+	slices.SortFunc(shown, func(a, b *judge.Found) int {
+		return cmp.Or(-cmp.Compare(a.Severity, b.Severity), a.Place.Compare(b.Place))
 	})
 	m.Facts.RLock()
 	defer m.Facts.RUnlock()
-	for _, at := range shown[:min(len(shown), maxFindingSeries)] {
-		f := m.Findings.Get(at.ID)
-		if f == nil {
-			continue
+	for _, f := range shown[:min(len(shown), maxFindingSeries)] {
+		address, pool := f.Place.Address, ""
+		if f.Pool != nil {
+			pool = f.Pool.Name
 		}
-		nodes, holders, pool := who(f)
-		address := at.Address
+		var holders []string
+		for i := range f.Owners {
+			holders = append(holders, explain.OwnerName(&f.Owners[i]))
+		}
 		if f.Stock != nil && len(f.Stock.AtRisk) > 0 {
 			address = f.Stock.AtRisk[0].Address.String()
 			if more := len(f.Stock.AtRisk) - 1; more > 0 {
 				address += fmt.Sprintf(" and %d more", more)
 			}
 		}
-		out <- prometheus.MustNewConstMetric(m.finding, prometheus.GaugeValue, seconds(f.Since), at.Kind,
-			strings.ToLower(pb.Finding_Severity(at.severity).String()), address, several(nodes, ", "), several(holders, " | "), pool, at.ID)
+		set("finding_detected_timestamp_seconds", seconds(f.Since), f.Kind, strings.ToLower(pb.Finding_Severity(f.Severity).String()),
+			address, several(audit.Nodes(f.Finding), ", "), several(holders, " | "), pool, f.ID)
 	}
 }
 
-// who returns the nodes, the holders and the pool that a finding is about.
-func who(f *judge.Found) (nodes, holders []string, pool string) {
-	for i := range f.Owners {
-		holders = append(holders, explain.OwnerName(&f.Owners[i]))
-	}
-	if f.Pool != nil {
-		pool = f.Pool.Name
-	}
-	return audit.Nodes(f.Finding), holders, pool
-}
-
-// several joins the first maxNamed names, and adds the number of the remaining ones.
+// several joins the first maxNamedMetrics names, and adds the number of the remaining ones.
 func several(names []string, between string) string {
 	if more := len(names) - maxNamedMetrics; more > 0 {
 		return strings.Join(names[:maxNamedMetrics], between) + fmt.Sprintf(" and %d more", more)
@@ -270,7 +326,7 @@ func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) /
 
 // collectNodes sends the state of nodes. If several nodes have the same name, it counts as
 // connected when one of them is.
-func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
+func (m *Metrics) collectNodes(set scrape) {
 	m.Facts.RLock()
 	a := m.Coverage.Attend()
 	disconnected := m.Facts.NodeCount() - len(a.Heard)
@@ -289,29 +345,80 @@ func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
 	}
 	for n := range m.Facts.Nodes {
 		if left := n.LeftOut().Records + n.LeftOut().Wire + n.Excess(); left > 0 {
-			leftOut[n.Rec.Name] = float64(left)
+			leftOut[n.Rec.Name] = -float64(left)
 		}
 	}
 	m.Facts.RUnlock()
 
-	incomplete := slices.SortedFunc(maps.Keys(leftOut), func(a, b string) int { return cmp.Or(-cmp.Compare(leftOut[a], leftOut[b]), cmp.Compare(a, b)) })
-	for _, name := range incomplete[:min(len(incomplete), maxNodeSeries)] {
-		out <- prometheus.MustNewConstMetric(m.leftOut, prometheus.GaugeValue, leftOut[name], name)
+	first := func(of map[string]float64) []string { // the ones with the smallest values
+		names := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[a], of[b]), cmp.Compare(a, b)) })
+		return names[:min(len(names), maxNodeSeries)]
 	}
-
-	for state, n := range map[string]int{"live": len(a.Heard), "disconnected": disconnected, "absent": len(a.Absent)} {
-		out <- prometheus.MustNewConstMetric(m.nodes, prometheus.GaugeValue, float64(n), state)
+	for _, name := range first(leftOut) {
+		set("node_left_out_records", -leftOut[name], name)
 	}
-	names := slices.SortedFunc(maps.Keys(up), func(a, b string) int { return cmp.Or(cmp.Compare(up[a], up[b]), cmp.Compare(a, b)) })
-	for _, name := range names[:min(len(names), maxNodeSeries)] {
-		out <- prometheus.MustNewConstMetric(m.nodeUp, prometheus.GaugeValue, up[name], name)
+	set("nodes", float64(len(a.Heard)), "live")
+	set("nodes", float64(disconnected), "disconnected")
+	set("nodes", float64(len(a.Absent)), "absent")
+	for _, name := range first(up) {
+		set("node_up", up[name], name)
 		if ahead, known := skew[name]; known {
-			out <- prometheus.MustNewConstMetric(m.skew, prometheus.GaugeValue, ahead, name)
+			set("node_clock_skew_seconds", ahead, name)
 		}
 	}
 }
 
-// phaseWords are the states of a conflict in metrics.
-var phaseWords = map[verdict.Phase]string{
-	verdict.Suspected: "suspected", verdict.Confirmed: "confirmed", verdict.Resolved: "resolved",
+// collectPools sends the state of pools. The fullest pools have series of their own: the same ones at each
+// scrape, and those that alerts need.
+func (m *Metrics) collectPools(set scrape) {
+	type kind struct{ ipam, state string }
+	type one struct {
+		judge.PoolPlace
+		network string
+		verdict.PoolUse
+	}
+	kinds, allocations := make(map[kind]int), make(map[string]int)
+	var pools []one
+	m.Facts.RLock()
+	for p := range m.Facts.Pools {
+		kinds[kind{p.Rec.IPAM, poolStates[p.Rec.State]}]++
+		allocations[p.Rec.IPAM] += p.Allocated.Of(audit.Both)
+		pools = append(pools, one{judge.PoolPlaceOf(p), p.Rec.Network, m.Findings.Pools.Use(p)})
+	}
+	m.Facts.RUnlock()
+	slices.SortFunc(pools, func(a, b one) int {
+		return cmp.Or(cmp.Compare(filled(b.PoolUse), filled(a.PoolUse)), a.Compare(b.PoolPlace))
+	})
+	for k, n := range kinds {
+		set("ipam_pools", float64(n), k.ipam, k.state)
+	}
+	for ipam, n := range allocations {
+		set("ipam_allocations", float64(n), ipam)
+	}
+	for _, p := range pools[:min(len(pools), maxPoolSeries)] {
+		if p.Size > 0 {
+			set("ipam_pool_size", float64(p.Size), p.IPAM, p.Node, p.Name, p.network)
+		}
+		set("ipam_pool_allocated", float64(p.Allocated), p.IPAM, p.Node, p.Name, p.network)
+		set("ipam_pool_leaked", float64(p.Leaked), p.IPAM, p.Node, p.Name, p.network)
+	}
 }
+
+// filled returns the usage of a pool as one of a few steps that rarely change: less than half,
+// half, nearly full (90 %), and full.
+func filled(use verdict.PoolUse) (step int) {
+	for _, part := range []float64{0.5, 0.9, 1} {
+		if use.Size > 0 && float64(use.Allocated) >= part*float64(use.Size) {
+			step++
+		}
+	}
+	return step
+}
+
+// phaseWords and poolStates are the states of conflicts and pools in metrics.
+var (
+	phaseWords = map[verdict.Phase]string{verdict.Suspected: "suspected", verdict.Confirmed: "confirmed", verdict.Resolved: "resolved"}
+	poolStates = map[ipam.State]string{
+		ipam.Known: "known", ipam.Reading: "reading", ipam.Missing: "missing", ipam.Unreadable: "unreadable", ipam.Stale: "stale",
+	}
+)
