@@ -36,19 +36,22 @@ const (
 	mostAhead = time.Hour
 )
 
-// An Acknowledgement is an AddressConflictAcknowledgement, which all replicas read.
+// An Acknowledgement is an AddressConflictAcknowledgement, which all replicas read. An aggregator without
+// replicas keeps it in a file, in JSON.
 type Acknowledgement struct {
 	// Conflict is the id of the conflict, and the name of the object.
-	Conflict string
-	Address  netip.Addr
+	Conflict string     `json:"conflict"`
+	Address  netip.Addr `json:"address"`
 	// Reason and By are why and by whom the conflict was acknowledged, At is when, and Expires until when.
-	Reason, By  string
-	At, Expires time.Time
+	Reason  string    `json:"reason"`
+	By      string    `json:"acknowledgedBy,omitempty"`
+	At      time.Time `json:"acknowledgedAt"`
+	Expires time.Time `json:"expiresAt"`
 	// Owners are the owners of the conflict when it was acknowledged; nil if the object was written by
 	// hand.
-	Owners []string
+	Owners []string `json:"owners"`
 	// Version is the resource version of the object.
-	Version string
+	Version string `json:"-"`
 }
 
 // acknowledgementSpec is the spec of the object.

@@ -1,9 +1,10 @@
 package live
 
 import (
+	"cmp"
+	"context"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -24,32 +25,48 @@ import (
 const (
 	// maxReason is the maximum length of a reason in bytes.
 	maxReason = 1024
+	// saveAgainAfter is the time after which a failed write is retried.
+	saveAgainAfter = 10 * time.Second
+	// unseenFor is how long an object that this replica wrote may be missing in its mirror.
+	unseenFor = 30 * time.Second
 	// longestAcknowledgement is one year, even if it is a leap year.
 	longestAcknowledgement = 366 * 24 * time.Hour
 )
 
 // acknowledgement records that a user accepts a conflict with its current owners, in this episode,
-// for a limited time. It silences alerts and has no effect on verdicts. It never changes.
+// for a limited time. It silences alerts and has no effect on verdicts. Only since changes.
 type acknowledgement struct {
-	proto   *pb.Acknowledgement
-	address netip.Addr
-	until   verdict.Stamp
-	owners  []string
-	// version is the version of its object; empty in the data directory.
-	version string
+	kube.Acknowledgement
+	proto *pb.Acknowledgement
+	// since is when it was last known that its conflict may be detected again, while it is recalled.
+	since verdict.Stamp
+}
+
+func newAcknowledgement(k *kube.Acknowledgement, since verdict.Stamp) *acknowledgement {
+	return &acknowledgement{*k, &pb.Acknowledgement{
+		Reason: k.Reason, AcknowledgedAt: timestamppb.New(k.At), AcknowledgedBy: k.By, ExpiresAt: timestamppb.New(k.Expires),
+	}, since}
 }
 
 // covers returns the time until which the acknowledgement holds. A new owner of the conflict ends it, but
 // only after the settle time, because the owner may leave again immediately. An owner that left and
 // came back is not new.
 func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
-	until := a.until
+	until := verdict.At(a.Expires)
 	for i := range c.Owners {
-		if o := &c.Owners[i]; !slices.Contains(a.owners, acknowledgedAs(o)) {
+		if o := &c.Owners[i]; !slices.Contains(a.Owners, acknowledgedAs(o)) {
 			until = min(until, o.Begun().Add(settle))
 		}
 	}
 	return until
+}
+
+// acknowledgedOwners returns the owners of a conflict in the form that an acknowledgement has.
+func acknowledgedOwners(c *verdict.Conflict) (all []string) {
+	for i := range c.Owners {
+		all = append(all, acknowledgedAs(&c.Owners[i]))
+	}
+	return all
 }
 
 // acknowledgedAs returns the string by which an acknowledgement recognises an owner. A device
@@ -76,7 +93,7 @@ type AcknowledgementsConfig struct {
 	Shared *kube.Cluster
 }
 
-// Acknowledgements holds the acknowledgements of active conflicts. Use New.
+// Acknowledgements holds the acknowledgements of active conflicts. Use NewAcknowledgements.
 type Acknowledgements struct {
 	AcknowledgementsConfig
 	dir *dataDir
@@ -89,11 +106,19 @@ type Acknowledgements struct {
 
 	mu   sync.Mutex
 	byID map[string]*acknowledgement
-	// recalled contains the acknowledgements from before the start whose conflicts have not been
-	// detected again yet.
+	// recalled contains the acknowledgements whose conflicts are not active and may be detected again:
+	// those from before the start, and in a replica those of conflicts that only the leader may see.
 	recalled map[string]*acknowledgement
-	// objects is empty if acknowledgements are not shared.
-	objects objects
+	// written has the versions of the objects that this replica wrote and that are not in the mirror yet.
+	// ended has the versions of acknowledgements that have ended, by conflict; the leader deletes the
+	// objects. Both are empty if acknowledgements are not shared.
+	written map[string]writtenObject
+	ended   map[string]string
+}
+
+type writtenObject struct {
+	version string
+	at      verdict.Stamp
 }
 
 // NewAcknowledgements locks the data directory, and loads the acknowledgements that are kept there.
@@ -103,15 +128,17 @@ func NewAcknowledgements(cfg AcknowledgementsConfig) (*Acknowledgements, error) 
 		return nil, err
 	}
 	a := &Acknowledgements{
-		AcknowledgementsConfig: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement), objects: newObjects(),
+		AcknowledgementsConfig: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement),
+		recalled: make(map[string]*acknowledgement), written: make(map[string]writtenObject), ended: make(map[string]string),
 	}
-	a.recalled = dir.load()
-	if cfg.Shared.SharesAcknowledgements() {
-		if n := len(a.recalled); n > 0 {
-			cfg.Log.Warn("acknowledgements in the data directory are not used, because replicas share theirs in the Kubernetes API: "+
-				"acknowledge these conflicts again, and delete the file", "file", acknowledgementsFile, "acknowledgements", n)
-		}
-		a.recalled = make(map[string]*acknowledgement)
+	kept := dir.load()
+	if n := len(kept); n > 0 && cfg.Shared.SharesAcknowledgements() {
+		cfg.Log.Warn("acknowledgements in the data directory are not used, because replicas share theirs in the Kubernetes API: "+
+			"acknowledge these conflicts again, and delete the file", "file", acknowledgementsFile, "acknowledgements", n)
+		kept = nil
+	}
+	for i := range kept {
+		a.recalled[kept[i].Conflict] = newAcknowledgement(&kept[i], cfg.Facts.Clock())
 	}
 	for _, problem := range a.Problems() {
 		cfg.Log.Error("data directory is unusable: starting without it", "problem", problem)
@@ -142,14 +169,17 @@ func (a *Acknowledgements) Len() int {
 	return len(a.byID)
 }
 
-// all returns the acknowledgements of current conflicts and of those that may come back.
-func (a *Acknowledgements) all() map[string]*acknowledgement {
+// save writes all acknowledgements to the data directory, except one of a conflict that is replaced by
+// another one, or by none. The caller holds the mutex of the directory.
+func (a *Acknowledgements) save(replaced string, by *acknowledgement) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := make(map[string]*acknowledgement, len(a.recalled)+len(a.byID))
-	maps.Copy(all, a.recalled)
+	all := maps.Clone(a.recalled)
 	maps.Copy(all, a.byID)
-	return all
+	a.mu.Unlock()
+	if delete(all, replaced); by != nil {
+		all[replaced] = by
+	}
+	return a.dir.save(all)
 }
 
 // Acknowledge silences a conflict until the acknowledgement expires, or withdraws the
@@ -158,15 +188,21 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 	// A change is on disk before the response is sent. Only requests to acknowledge wait for the disk.
 	a.dir.mu.Lock()
 	defer a.dir.mu.Unlock()
-	c, ack, err := a.acknowledging(q, by)
+	c, ack, err := a.requested(q, by)
 	for err == nil && (ack != nil || a.Of(c.ID) != nil) {
 		id, episode := c.ID, c.Episode
 		if err := a.keep(id, ack); err != nil {
 			return nil, err
 		}
 		var next *acknowledgement
-		if c, next, err = a.acknowledging(q, by); err != nil {
-			a.revoke(id, ack)
+		if c, next, err = a.requested(q, by); err != nil { // the conflict has ended in the meantime
+			a.mu.Lock()
+			if ack != nil && ack.Version != "" {
+				delete(a.written, id)
+				a.ended[id] = ack.Version
+			}
+			a.mu.Unlock()
+			a.changed() // what is kept no longer matches
 			break
 		}
 		if c.Episode != episode || !a.acknowledge(c.ID, episode, ack) { // it ended and started again in the meantime
@@ -182,35 +218,37 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 	return c, nil
 }
 
-// keep saves an acknowledgement, or that there is none, where it survives this process.
+// keep saves the acknowledgement of a conflict, or that there is none, where it survives this process: as an
+// object or in the data directory.
 func (a *Acknowledgements) keep(id string, ack *acknowledgement) error {
-	if a.Shared.SharesAcknowledgements() {
-		if err := a.share(id, ack); err != nil {
-			return status.Errorf(codes.Unavailable, "cannot save the acknowledgement: %s: nothing was changed; "+
-				"make sure that the Kubernetes API answers and that the chart's custom resource definition and Role exist, and try again", err)
+	if !a.Shared.SharesAcknowledgements() {
+		if err := a.save(id, ack); err != nil {
+			return status.Errorf(codes.Unavailable,
+				"cannot save the acknowledgement: %s: nothing was changed; repair the data directory of the aggregator and try again", err)
 		}
 		return nil
 	}
-	all := a.all()
-	if delete(all, id); ack != nil {
-		all[id] = ack
+	var err error
+	if ack == nil {
+		err = a.Shared.Withdraw(context.Background(), id, "")
+	} else {
+		ack.Version, err = a.Shared.Acknowledge(context.Background(), &ack.Acknowledgement)
 	}
-	if err := a.dir.save(all); err != nil {
-		return status.Errorf(codes.Unavailable,
-			"cannot save the acknowledgement: %s: nothing was changed; repair the data directory of the aggregator and try again", err)
+	if err != nil {
+		return status.Errorf(codes.Unavailable, "cannot save the acknowledgement: %s: nothing was changed; "+
+			"make sure that the Kubernetes API answers and that the chart's custom resource definition and Role exist, and try again", err)
 	}
-	return nil
-}
-
-// revoke undoes keep for a conflict that has ended in the meantime.
-func (a *Acknowledgements) revoke(id string, ack *acknowledgement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ack != nil && ack.version != "" {
-		delete(a.objects.written, id)
-		a.objects.ended[id] = ack.version
+	if ack != nil {
+		a.written[id] = writtenObject{ack.Version, a.Facts.Clock()}
+		return nil
 	}
-	a.changed() // what is kept no longer matches
+	delete(a.written, id)
+	if before := a.byID[id]; before != nil {
+		a.ended[id] = before.Version // the mirror may still have it
+	}
+	return nil
 }
 
 // acknowledge sets the acknowledgement of an episode of a conflict, or removes it if ack is nil. It
@@ -228,29 +266,28 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 	return true
 }
 
-// acknowledging returns the conflict that a request is about, and the acknowledgement that it asks
-// for; nil if it withdraws one.
-func (a *Acknowledgements) acknowledging(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, *acknowledgement, error) {
-	ack, err := newAcknowledgement(q, a.Facts.Clock())
-	if err != nil {
+// requested returns the conflict that a request is about, and the acknowledgement that it asks for; nil if it
+// withdraws one.
+func (a *Acknowledgements) requested(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, *acknowledgement, error) {
+	now := a.Facts.Clock()
+	if err := checkRequest(q, now); err != nil {
 		return nil, nil, err
 	}
 	c := a.Conflicts.Get(q.GetId())
-	if c == nil {
+	switch {
+	case c == nil:
 		return nil, nil, NoConflict(q.GetId())
-	}
-	if !c.Active() {
+	case !c.Active():
 		return nil, nil, status.Errorf(codes.FailedPrecondition,
 			"the conflict %s of %s was resolved at %s: if it occurs again, acknowledge it then",
 			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
+	case q.GetWithdraw():
+		return c, nil, nil
 	}
-	if ack != nil {
-		ack.address, ack.proto.AcknowledgedBy = c.Address, by
-		for i := range c.Owners {
-			ack.owners = append(ack.owners, acknowledgedAs(&c.Owners[i]))
-		}
-	}
-	return c, ack, nil
+	return c, newAcknowledgement(&kube.Acknowledgement{
+		Conflict: c.ID, Address: c.Address, Reason: strings.TrimSpace(q.GetReason()), By: by, At: now.Time(), Expires: q.GetExpiresAt().AsTime(),
+		Owners: acknowledgedOwners(c),
+	}, 0), nil
 }
 
 // NoConflict is the error of a request for a conflict that is not known.
@@ -259,20 +296,15 @@ func NoConflict(id string) error {
 		"no conflict has the id %q: `ipwitness conflicts --all` lists all conflicts; resolved ones are kept for a day", id)
 }
 
-// newAcknowledgement returns the acknowledgement that a request asks for; nil if it withdraws one.
-func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*acknowledgement, error) {
-	bad := func(format string, args ...any) (*acknowledgement, error) {
-		return nil, status.Errorf(codes.InvalidArgument, format, args...)
-	}
-	if q.GetWithdraw() {
-		if q.GetReason() != "" || q.GetExpiresAt() != nil {
-			return bad("withdraw cannot be combined with reason and expires_at: remove withdraw, or both of the others")
-		}
-		return nil, nil
-	}
-	reason := strings.TrimSpace(q.GetReason())
-	expires := q.GetExpiresAt().AsTime()
+// checkRequest returns an error for an invalid request.
+func checkRequest(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) error {
+	bad := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
+	reason, expires := strings.TrimSpace(q.GetReason()), q.GetExpiresAt().AsTime()
 	switch {
+	case q.GetWithdraw() && (q.GetReason() != "" || q.GetExpiresAt() != nil):
+		return bad("withdraw cannot be combined with reason and expires_at: remove withdraw, or both of the others")
+	case q.GetWithdraw():
+		return nil
 	case reason == "":
 		return bad("reason is missing: give the reason why the conflict is acknowledged")
 	case len(reason) > maxReason:
@@ -287,10 +319,7 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 	case expires.After(now.Add(longestAcknowledgement).Time()):
 		return bad("expires_at is %s: an acknowledgement lasts at most a year; acknowledge the conflict again when it ends", expires.Format(time.RFC3339))
 	}
-	return &acknowledgement{
-		proto: &pb.Acknowledgement{Reason: reason, AcknowledgedAt: timestamppb.New(now.Time()), ExpiresAt: q.GetExpiresAt()},
-		until: verdict.At(expires),
-	}, nil
+	return nil
 }
 
 // Lapse removes the acknowledgement of a conflict if the conflict is over, has had an additional
@@ -313,12 +342,175 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 	}
 	delete(a.byID, c.ID)
 	switch {
-	case ack.version == "":
+	case ack.Version == "":
 	case !c.Active() && !a.Shared.Leads(): // the leader may have agents that this replica does not have
-		a.recalled[c.ID], a.objects.since[c.ID] = ack, a.Facts.Clock()
+		ack.since, a.recalled[c.ID] = a.Facts.Clock(), ack
 	default:
-		a.objects.ended[c.ID] = ack.version
+		a.ended[c.ID] = ack.Version
 	}
 	a.changed()
 	return 0, true
+}
+
+// activate uses an acknowledgement for a conflict. An object that was written by hand covers the owners that
+// the conflict has when it is first used. The caller holds mu.
+func (a *Acknowledgements) activate(c *verdict.Conflict, ack *acknowledgement) {
+	delete(a.recalled, c.ID)
+	if ack.Owners == nil && a.Shared.SharesAcknowledgements() {
+		ack.Owners = acknowledgedOwners(c)
+	}
+	a.byID[c.ID] = ack
+}
+
+// Adopt takes over the acknowledgements that the replicas share.
+func (a *Acknowledgements) Adopt() {
+	a.adopting.Lock()
+	all, known := a.Shared.Acknowledgements()
+	var changed []index.Address
+	if known {
+		changed = a.adopt(all)
+	}
+	a.adopting.Unlock()
+	if len(changed) > 0 {
+		a.Judge(a.Facts.Republish(changed))
+	}
+}
+
+// adopt returns the addresses whose conflicts have changed.
+func (a *Acknowledgements) adopt(all []kube.Acknowledgement) (changed []index.Address) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.Facts.Clock()
+	present := make(map[string]bool, len(all))
+	for i := range all {
+		k := &all[i]
+		id := k.Conflict
+		present[id] = true
+		if own, is := a.written[id]; is {
+			if kube.Older(k.Version, own.version) {
+				continue
+			}
+			delete(a.written, id)
+		}
+		if a.ended[id] == k.Version {
+			continue
+		}
+		delete(a.ended, id)
+		if before := cmp.Or(a.byID[id], a.recalled[id]); before != nil && before.Version == k.Version {
+			continue
+		}
+		ack := newAcknowledgement(k, now)
+		if c := a.Conflicts.Get(id); c != nil && c.Active() {
+			a.activate(c, ack)
+			changed = append(changed, index.AddressOf(c.Address))
+			continue
+		}
+		delete(a.byID, id)
+		a.recalled[id] = ack
+	}
+	maps.DeleteFunc(a.written, func(_ string, own writtenObject) bool { return now.Sub(own.at) >= unseenFor })
+	gone := func(id string) bool {
+		_, own := a.written[id]
+		return !present[id] && !own
+	}
+	for id := range a.byID {
+		if gone(id) {
+			delete(a.byID, id)
+			if c := a.Conflicts.Get(id); c != nil {
+				changed = append(changed, index.AddressOf(c.Address))
+			}
+		}
+	}
+	maps.DeleteFunc(a.recalled, func(id string, _ *acknowledgement) bool { return gone(id) })
+	maps.DeleteFunc(a.ended, func(id, _ string) bool { return !present[id] })
+	return changed
+}
+
+// changed requests that the acknowledgements are written soon.
+func (a *Acknowledgements) changed() {
+	select {
+	case a.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+// Run saves the acknowledgements when some have ended, and drops the ones whose conflict was not
+// detected again, until ctx ends. Then it releases the data directory. If the acknowledgements are shared, it
+// deletes the objects of those that have ended if this replica leads.
+func (a *Acknowledgements) Run(ctx context.Context) {
+	defer func() {
+		if err := a.dir.close(); err != nil {
+			a.Log.Warn("close data directory", "error", err)
+		}
+	}()
+	again := time.NewTicker(saveAgainAfter)
+	defer again.Stop()
+	shared, logged := a.Shared.SharesAcknowledgements(), ""
+	save := func() (failed bool) {
+		a.dir.mu.Lock()
+		defer a.dir.mu.Unlock()
+		err := a.save("", nil)
+		if err == nil {
+			logged = ""
+		} else if err.Error() != logged { // logged once although saving is retried
+			logged = err.Error()
+			a.Log.Error("cannot save acknowledgements: ended ones will be active again after a restart; free space in the data directory",
+				"error", err, "again_every", saveAgainAfter)
+		}
+		return err != nil
+	}
+	for unsaved := len(a.dir.problems()) > 0; ; { // a directory that could not be used at the start may become usable
+		select {
+		case <-ctx.Done():
+			if !shared && (unsaved || len(a.unsaved) > 0) {
+				save()
+			}
+			return
+		case <-again.C:
+			if shared {
+				a.Adopt() // an object may have been deleted while it was not expected in the mirror yet
+			}
+		case <-a.unsaved:
+			unsaved = true
+		}
+		dropped, ended := a.sweep()
+		if !shared {
+			if unsaved = unsaved || dropped; unsaved {
+				unsaved = save()
+			}
+			continue
+		}
+		for id, version := range ended {
+			if !a.Shared.Leads() || ctx.Err() != nil {
+				break
+			}
+			if err := a.Shared.Withdraw(ctx, id, version); err != nil {
+				a.Log.Warn("cannot delete an acknowledgement that has ended: trying again", "id", id, "error", err)
+				break
+			}
+		}
+	}
+}
+
+// sweep drops the acknowledgements whose conflict was not detected again, and reports whether there were any.
+// It returns the versions of the objects to delete, by conflict.
+func (a *Acknowledgements) sweep() (dropped bool, ended map[string]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, shared := a.Facts.Clock(), a.Shared.SharesAcknowledgements()
+	for id, ack := range a.recalled {
+		if shared && !a.Shared.Leads() {
+			ack.since = now // only the leader decides that a conflict is not detected
+		}
+		if (!shared || now < verdict.At(ack.Expires)) && now.Sub(ack.since) < a.Facts.Policy.NodeTimeout {
+			continue
+		}
+		a.Log.Info("acknowledgement dropped: its conflict was not detected again", "id", id, "address", ack.Address, "reason", ack.Reason)
+		if shared {
+			a.ended[id] = ack.Version
+		}
+		delete(a.recalled, id)
+		dropped = true
+	}
+	return dropped, maps.Clone(a.ended)
 }

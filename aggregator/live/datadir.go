@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,10 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 )
 
 // Files of a data directory.
@@ -45,21 +43,14 @@ type dataDir struct {
 	// mu is held while something is written. It is locked before the mutex of the acknowledgements.
 	mu     sync.Mutex
 	closed bool
-
 	// unusable is the file to set aside before another one is written; nil if there is none.
 	unusable *unusableFile
-	// current holds the current problems. It is read without mu, which may be locked during slow disk
-	// I/O.
-	current atomic.Pointer[dataProblems]
+	// lost and unsaved are the problems about acknowledgements from before the start, and about current
+	// ones; nil if there is none. They are read without mu, which may be locked during slow disk I/O.
+	lost, unsaved atomic.Pointer[string]
 }
 
-// dataProblems describes the problems of a data directory; empty strings mean no problem.
-type dataProblems struct {
-	lost          string // about acknowledgements from before the start
-	unsavedReason string // about current acknowledgements
-}
-
-// unusableFile says why a file cannot be used: reason is one word that becomes part of the name
+// unusableFile is why a file cannot be used: reason is one word that becomes part of the name
 // of the file that is set aside, and the error has the details.
 type unusableFile struct {
 	reason string
@@ -73,7 +64,6 @@ var errInUse = errors.New("another ipwitness process uses it: stop that process,
 // error only if another process uses the directory.
 func openDataDir(path string) (*dataDir, error) {
 	d := &dataDir{path: path}
-	d.current.Store(&dataProblems{})
 	if path == "" {
 		return d, nil
 	}
@@ -81,7 +71,7 @@ func openDataDir(path string) (*dataDir, error) {
 	if errors.Is(err, errInUse) {
 		return nil, err
 	}
-	d.unsavedReason(err)
+	d.setUnsaved(err)
 	return d, nil
 }
 
@@ -102,35 +92,36 @@ func (d *dataDir) take() error {
 	} else if err != nil {
 		return errors.Join(fmt.Errorf("lock data directory %s: %w: use a directory on a file system that supports locks", d.path, err), lock.Close())
 	}
-	if err := d.writable(); err != nil {
+	probe := filepath.Join(d.path, lockFile+".tmp")
+	err = writeFile(probe, []byte("ipwitness\n"))
+	if err == nil {
+		err = os.Remove(probe)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("write to data directory: %w", err), lock.Close())
 	}
 	d.lock = lock
 	return nil
 }
 
-// writable checks that a file can be written and renamed.
-func (d *dataDir) writable() error {
-	probe := filepath.Join(d.path, lockFile+".tmp")
-	if err := writeFile(probe, []byte("ipwitness\n")); err != nil {
-		return err
+// setUnsaved records why acknowledgements cannot be saved now; nil means that saving works.
+func (d *dataDir) setUnsaved(err error) {
+	if err == nil {
+		d.unsaved.Store(nil)
+		return
 	}
-	return os.Remove(probe)
-}
-
-// unsavedReason records why acknowledgements cannot be saved now; nil means that saving works.
-func (d *dataDir) unsavedReason(err error) {
-	now := *d.current.Load()
-	if now.unsavedReason = ""; err != nil {
-		now.unsavedReason = fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: make the directory writable, or use another --data-dir", err)
-	}
-	d.current.Store(&now)
+	d.unsaved.Store(new(fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: "+
+		"make the directory writable, or use another --data-dir", err)))
 }
 
 // problems returns descriptions of the current problems.
-func (d *dataDir) problems() []string {
-	current := d.current.Load()
-	return slices.DeleteFunc([]string{current.lost, current.unsavedReason}, func(s string) bool { return s == "" })
+func (d *dataDir) problems() (all []string) {
+	for _, p := range []*string{d.lost.Load(), d.unsaved.Load()} {
+		if p != nil {
+			all = append(all, *p)
+		}
+	}
+	return all
 }
 
 // close releases the directory; nothing is written afterwards.
@@ -149,25 +140,12 @@ func (d *dataDir) close() error {
 
 // keptFile is acknowledgementsFile.
 type keptFile struct {
-	Version          int    `json:"version"`
-	Acknowledgements []kept `json:"acknowledgements"`
+	Version          int                    `json:"version"`
+	Acknowledgements []kube.Acknowledgement `json:"acknowledgements"`
 }
 
-// kept is one acknowledgement.
-type kept struct {
-	Conflict       string     `json:"conflict"`
-	Address        netip.Addr `json:"address"`
-	Reason         string     `json:"reason"`
-	AcknowledgedAt time.Time  `json:"acknowledgedAt"`
-	AcknowledgedBy string     `json:"acknowledgedBy,omitempty"`
-	ExpiresAt      time.Time  `json:"expiresAt"`
-	// Owners are the owners at the time when it was given.
-	Owners []string `json:"owners"`
-}
-
-// load returns the acknowledgements by the ids of their conflicts. It sets an unusable file
-// aside.
-func (d *dataDir) load() map[string]*acknowledgement {
+// load returns the kept acknowledgements. It sets an unusable file aside.
+func (d *dataDir) load() []kube.Acknowledgement {
 	if d.path == "" {
 		return nil
 	}
@@ -177,20 +155,18 @@ func (d *dataDir) load() map[string]*acknowledgement {
 	}
 	switch err := d.setAside(); {
 	case d.lock == nil: // the problem of the directory is already recorded
-		d.lost("the file is left unchanged")
+		d.setLost("the file is left unchanged")
 	case err != nil:
-		d.lost("the file cannot be renamed: " + err.Error())
+		d.setLost("the file cannot be renamed: " + err.Error())
 	}
 	return nil
 }
 
-// lost records why the acknowledgements from before the start are not known, and where the file
+// setLost records why the acknowledgements from before the start are not known, and where the file
 // is.
-func (d *dataDir) lost(where string) {
-	now := *d.current.Load()
-	now.lost = fmt.Sprintf("the acknowledgements from before the start are not known: %s is %s: %s: %s",
-		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)
-	d.current.Store(&now)
+func (d *dataDir) setLost(where string) {
+	d.lost.Store(new(fmt.Sprintf("the acknowledgements from before the start are not known: %s is %s: %s: %s",
+		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)))
 }
 
 // setAside renames the unusable file, if there is one and this process holds the lock.
@@ -203,14 +179,14 @@ func (d *dataDir) setAside() error {
 	if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	d.lost(fmt.Sprintf("the file is now %s: repair it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to))
+	d.setLost(fmt.Sprintf("the file is now %s: repair it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to))
 	d.unusable = nil
 	return nil
 }
 
 // read returns the acknowledgements in the file, or why it cannot be used. It never blocks:
 // opening a FIFO without a writer would block forever.
-func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
+func (d *dataDir) read() ([]kube.Acknowledgement, *unusableFile) {
 	f, err := os.OpenFile(filepath.Join(d.path, acknowledgementsFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -244,19 +220,12 @@ func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
 	case file.Version > fileVersion:
 		return nil, &unusableFile{"of-a-newer-version", fmt.Errorf("it has version %d, but the newest supported version is %d", file.Version, fileVersion)}
 	}
-	found := make(map[string]*acknowledgement)
 	for _, k := range file.Acknowledgements {
-		if k.Conflict == "" || k.Reason == "" || k.ExpiresAt.IsZero() || !k.Address.IsValid() {
+		if k.Conflict == "" || k.Reason == "" || k.Expires.IsZero() || !k.Address.IsValid() {
 			return nil, &unusableFile{"damaged", errors.New("an entry is incomplete")}
 		}
-		found[k.Conflict] = &acknowledgement{
-			proto: &pb.Acknowledgement{
-				Reason: k.Reason, AcknowledgedAt: timestamppb.New(k.AcknowledgedAt), AcknowledgedBy: k.AcknowledgedBy, ExpiresAt: timestamppb.New(k.ExpiresAt),
-			},
-			address: k.Address, until: verdict.At(k.ExpiresAt), owners: k.Owners,
-		}
 	}
-	return found, nil
+	return file.Acknowledgements, nil
 }
 
 // save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
@@ -269,7 +238,7 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
 		return errors.New("the aggregator is stopping")
 	}
 	err := d.write(acknowledged)
-	d.unsavedReason(err)
+	d.setUnsaved(err)
 	return err
 }
 
@@ -280,15 +249,10 @@ func (d *dataDir) write(acknowledged map[string]*acknowledgement) error {
 	if err := d.setAside(); err != nil {
 		return fmt.Errorf("rename an unusable file: %w", err)
 	}
-	file := keptFile{Version: fileVersion, Acknowledgements: make([]kept, 0, len(acknowledged))}
-	for id, ack := range acknowledged {
-		file.Acknowledgements = append(file.Acknowledgements, kept{
-			Conflict: id, Address: ack.address, Reason: ack.proto.GetReason(), AcknowledgedAt: ack.proto.GetAcknowledgedAt().AsTime(),
-			AcknowledgedBy: ack.proto.GetAcknowledgedBy(),
-			ExpiresAt:      ack.proto.GetExpiresAt().AsTime(), Owners: ack.owners,
-		})
+	file := keptFile{Version: fileVersion, Acknowledgements: make([]kube.Acknowledgement, 0, len(acknowledged))}
+	for _, id := range slices.Sorted(maps.Keys(acknowledged)) {
+		file.Acknowledgements = append(file.Acknowledgements, acknowledged[id].Acknowledgement)
 	}
-	slices.SortFunc(file.Acknowledgements, func(a, b kept) int { return strings.Compare(a.Conflict, b.Conflict) })
 	raw, err := json.MarshalIndent(file, "", "  ")
 	if err != nil {
 		return err

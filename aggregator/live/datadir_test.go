@@ -8,11 +8,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 )
 
 // asUnprivileged calls do with the rights of a user who owns no files here.
@@ -46,7 +46,7 @@ func TestFilesWithoutPermission(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			one := &acknowledgement{proto: &pb.Acknowledgement{Reason: "NET-1", ExpiresAt: timestamppb.Now()}, address: netip.MustParseAddr("10.0.0.5")}
+			one := newAcknowledgement(&kube.Acknowledgement{Conflict: "c1", Reason: "NET-1", Expires: time.Now(), Address: netip.MustParseAddr("10.0.0.5")}, 0)
 			if err := errors.Join(kept.save(map[string]*acknowledgement{"c1": one}), kept.close(), os.Remove(filepath.Join(dir, lockFile)), os.Chmod(filepath.Dir(dir), 0o755),
 				os.Chmod(filepath.Join(dir, acknowledgementsFile), test.file), os.Chmod(dir, test.dir)); err != nil {
 				t.Fatal(err)
