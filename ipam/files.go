@@ -65,24 +65,6 @@ type DirID struct {
 	Born int64
 }
 
-// A FilePool is a pool with the allocations that have changed.
-type FilePool struct {
-	Pool
-	// LostAt is when Lost allocations disappeared at once without being released; zero if none are
-	// missing.
-	LostAt time.Time
-	Lost   int
-	// Changes are the allocations that have changed since they were published; nil for addresses
-	// that were released.
-	Changes map[netip.Addr]*FileAllocation
-}
-
-// A FileAllocation is an allocation that is recorded in a file.
-type FileAllocation struct {
-	Allocation
-	AllocatedAt time.Time // by the clock of the node
-}
-
 // FilesConfig says where a FileSource has to look.
 type FilesConfig struct {
 	// Dirs are the directories of the IPAM. CNIConfig are the directories of CNI configurations.

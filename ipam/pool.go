@@ -187,3 +187,8 @@ type Allocation struct {
 	// the object, such as /spec/allocations/3.
 	Location string
 }
+
+// SameHolder reports whether two allocations are for the same container.
+func (al *Allocation) SameHolder(other *Allocation) bool {
+	return al.ContainerID == other.ContainerID && al.Namespace == other.Namespace && al.Pod == other.Pod
+}

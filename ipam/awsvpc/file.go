@@ -2,7 +2,6 @@ package awsvpc
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -19,9 +18,8 @@ type file struct {
 	stale bool // it has to be read
 	seen  bool // it existed
 
-	recorded  map[netip.Addr]ipam.FileAllocation // as last read
-	published map[netip.Addr]ipam.FileAllocation
-	changed   bool // published may differ from recorded
+	recorded map[netip.Addr]ipam.FileAllocation // as last read
+	changed  bool                               // they may not be published
 	// lost has the containers of the allocations that disappeared with the file, by address.
 	lost map[netip.Addr]string
 }
@@ -30,12 +28,11 @@ type file struct {
 const maxFileSize = 8 << 20
 
 func newFile(path string, host ipam.Host) *file {
-	f := &file{host: host, stale: true, changed: true, published: map[netip.Addr]ipam.FileAllocation{}}
-	f.IPAM, f.Name, f.Network = Name, path, networkName
+	f := &file{FilePool: *ipam.NewFilePool(Name, path), host: host, stale: true, changed: true}
+	f.Network = networkName
 	// Each pod has a veth of its own, and the node routes to it.
 	f.Plugin, f.Routed = pluginType, true
 	f.State = ipam.Reading
-	f.Changes = map[netip.Addr]*ipam.FileAllocation{}
 	return f
 }
 
@@ -61,12 +58,7 @@ func (f *file) read(dir error, watch ipam.Watch, now time.Time) (again bool) {
 		f.fail(err, now)
 		return false
 	}
-	f.State, f.Problem = ipam.Known, c.invalid
-	if watch.Err != nil {
-		f.State = ipam.Stale
-		f.Problem = fmt.Sprintf("cannot watch %s for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			filepath.Dir(f.Name), ipam.OneLine(watch.Err), ipam.CheckEvery)
-	}
+	f.Succeed(c.invalid, filepath.Dir(f.Name), watch)
 	f.recorded = c.allocations
 	if c.network != "" {
 		f.Network = c.network
@@ -91,10 +83,7 @@ func (f *file) fail(err error, now time.Time) {
 		f.State, f.Problem = ipam.Missing, "the file does not exist: it was removed, or its directory was"
 		return
 	}
-	f.State, f.Problem = ipam.Unreadable, ipam.OneLine(err)
-	if errors.Is(err, os.ErrPermission) {
-		f.Problem += ": give the agent's user read access to it"
-	}
+	f.State, f.Problem = ipam.Unreadable, ipam.Unreadably(err)
 }
 
 // lose records that the file was removed with all of its allocations. ipamd itself never removes it.
@@ -108,7 +97,7 @@ func (f *file) lose(now time.Time) {
 	}
 }
 
-// publish puts into Changes what differs from the allocations that were published. The addresses of
+// publish sets the allocations of the pool. The addresses of
 // branch ENIs are reserved, so that they are not missed in the checkpoint, and have no holder in it,
 // so that they are not leaked.
 func (f *file) publish(branches map[string][]netip.Addr) {
@@ -120,15 +109,5 @@ func (f *file) publish(branches map[string][]netip.Addr) {
 		}
 	}
 	maps.Copy(next, f.recorded)
-	for a := range f.published {
-		if _, stays := next[a]; !stays {
-			f.Changes[a] = nil
-		}
-	}
-	for a, al := range next {
-		if was, there := f.published[a]; !there || was != al {
-			f.Changes[a] = &al
-		}
-	}
-	f.published = next
+	f.Set(next)
 }

@@ -3,8 +3,6 @@ package azure
 import (
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -24,30 +22,14 @@ type stateFile struct {
 	version [sha256.Size]byte
 	read    bool   // its current version was read
 	invalid string // a record without a valid address; empty if there is none
-	pools   []*pool
-	losses
-}
-
-// A pool has allocations of a file. The second pool of a file has those of addresses that are
-// allocated twice: an address has one allocation in a pool.
-type pool struct {
-	ipam.FilePool
-	current map[netip.Addr]*ipam.FileAllocation
-}
-
-// losses are the records that were lost.
-type losses struct {
-	lostAt  time.Time
-	lost    int
-	missing map[netip.Addr]string // those that are not restored yet: containers by address
+	// The second pool has the allocations of addresses that are allocated twice: an address has one
+	// allocation in a pool.
+	pools []*ipam.FilePool
 }
 
 const (
 	// maxFileSize limits the size of a file. A file with 250 pods has less than 1 MiB.
 	maxFileSize = 16 << 20
-	// emptiedAtOnce is the number of records from which their disappearance in one version of a file is
-	// a loss: each DEL removes one.
-	emptiedAtOnce = 2
 	// second is appended to the path of a file in the name of its second pool.
 	second = "#2"
 )
@@ -80,141 +62,77 @@ func (f *stateFile) update(now time.Time, network string, watch ipam.Watch) (aga
 // describe sets what the content of the file does not say.
 func (f *stateFile) describe(network string, watch ipam.Watch) {
 	for i, p := range f.pools {
+		problem := ""
 		if i == 0 { // the second pool only shows what is allocated twice
-			p.Network, p.LostAt, p.Lost = network, f.lostAt, f.lost
-		}
-		switch {
-		case f.read && watch.Err != nil:
-			p.State = ipam.Stale
-			p.Problem = fmt.Sprintf("cannot watch %s for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-				filepath.Dir(f.path), ipam.OneLine(watch.Err), ipam.CheckEvery)
-		case f.read:
-			p.State, p.Problem = ipam.Known, ""
-			if i == 0 && f.invalid != "" {
-				p.Problem = f.invalid + " has no valid address"
+			if p.Network = network; f.invalid != "" {
+				problem = f.invalid + " has no valid address"
 			}
+		}
+		if f.read {
+			p.Succeed(problem, filepath.Dir(f.path), watch)
 		}
 	}
 }
 
 // put records the content of the file.
 func (f *stateFile) put(c *content, written, now time.Time) {
+	since := written
+	if !f.read {
+		since = time.Time{} // when allocations of the first version were made is not known
+	}
 	first, rest := c.split()
-	if had := f.allocations(); len(first) == 0 && len(had) >= emptiedAtOnce {
-		f.lose(had, now)
-	}
-	if len(f.pools) == 0 {
-		f.pools = []*pool{newPool(f.path)}
-	}
-	p := f.pools[0]
-	p.put(first, f.since(written))
-	p.Ranges, f.invalid = c.ranges, c.invalid
+	f.open()
+	f.pools[0].Update(first, since, now)
+	f.pools[0].Ranges, f.invalid = c.ranges, c.invalid
 	switch {
 	case len(rest) == 0:
 		f.pools = f.pools[:1]
+		return
 	case len(f.pools) == 1:
 		f.pools = append(f.pools, newPool(f.path+second))
 	}
-	if len(rest) > 0 {
-		f.pools[1].put(rest, f.since(written))
-	}
-	f.restore(first)
+	f.pools[1].Update(rest, since, now)
 }
 
-// since returns when allocations that are new in the file were made. It is not known for the first
-// version that is read.
-func (f *stateFile) since(written time.Time) time.Time {
-	if !f.read {
-		return time.Time{}
-	}
-	return written
-}
-
-// allocations returns the allocations of the first pool.
-func (f *stateFile) allocations() map[netip.Addr]*ipam.FileAllocation {
+// open makes sure that the file has a pool.
+func (f *stateFile) open() {
 	if len(f.pools) == 0 {
-		return nil
+		f.pools = []*ipam.FilePool{newPool(f.path)}
 	}
-	return f.pools[0].current
+}
+
+// allocations returns the number of allocations of the first pool.
+func (f *stateFile) allocations() int {
+	if len(f.pools) == 0 {
+		return 0
+	}
+	return f.pools[0].Allocated()
 }
 
 // vanish records that the file is missing or empty. Its records are lost; if it had none, it is as if
 // it had never existed.
 func (f *stateFile) vanish(now time.Time) {
-	if had := f.allocations(); len(had) > 0 {
-		f.lose(had, now)
-	}
-	f.read = false
-	if f.lost == 0 {
-		f.pools = nil
-		return
-	}
-	f.pools = f.pools[:1]
+	f.open()
+	f.read, f.pools = false, f.pools[:1]
 	p := f.pools[0]
-	p.put(nil, time.Time{})
-	p.State, p.Problem = ipam.Missing, "the file "+f.path+" was removed or emptied"
+	p.Lose(now)
+	if p.State, p.Problem = ipam.Missing, "the file "+f.path+" was removed or emptied"; p.Lost == 0 {
+		f.pools = nil
+	}
 }
 
 // fail records that the file cannot be read. Its allocations are not known, and not lost.
 func (f *stateFile) fail(err error) {
-	f.read = false
-	if len(f.pools) == 0 {
-		f.pools = []*pool{newPool(f.path)}
-	}
-	f.pools = f.pools[:1]
-	p := f.pools[0]
-	p.put(nil, time.Time{})
-	p.State, p.Problem = ipam.Unreadable, ipam.OneLine(err)
-	if errors.Is(err, os.ErrPermission) {
-		p.Problem += ": give the agent's user read access to it"
-	}
+	f.open()
+	f.read, f.pools = false, f.pools[:1]
+	f.pools[0].Fail(err)
 }
 
 // drop forgets the file.
-func (f *stateFile) drop() { f.pools, f.read, f.losses = nil, false, losses{} }
+func (f *stateFile) drop() { f.pools, f.read = nil, false }
 
-// lose records that all allocations were lost at once.
-func (f *stateFile) lose(had map[netip.Addr]*ipam.FileAllocation, now time.Time) {
-	f.losses = losses{lostAt: now, lost: len(had), missing: map[netip.Addr]string{}}
-	for a, al := range had {
-		f.missing[a] = al.ContainerID
-	}
-}
-
-// restore ends a loss once the file has all lost records again.
-func (f *stateFile) restore(now map[netip.Addr]ipam.Allocation) {
-	for a, al := range now {
-		if was, lost := f.missing[a]; lost && was == al.ContainerID {
-			delete(f.missing, a)
-		}
-	}
-	if len(f.missing) == 0 {
-		f.losses = losses{}
-	}
-}
-
-func newPool(name string) *pool {
-	return &pool{
-		FilePool: ipam.FilePool{Pool: ipam.Pool{IPAM: Name, Name: name, Wiring: ipam.Wiring{Routed: true}}, Changes: map[netip.Addr]*ipam.FileAllocation{}},
-		current:  map[netip.Addr]*ipam.FileAllocation{},
-	}
-}
-
-// put sets the allocations of the pool. Those that are new were made at the given time.
-func (p *pool) put(next map[netip.Addr]ipam.Allocation, since time.Time) {
-	for a := range p.current {
-		if _, still := next[a]; !still {
-			delete(p.current, a)
-			p.Changes[a] = nil
-		}
-	}
-	for a, al := range next {
-		made := &ipam.FileAllocation{Allocation: al, AllocatedAt: since}
-		if had := p.current[a]; had != nil && sameHolder(&had.Allocation, &al) {
-			if made.AllocatedAt = had.AllocatedAt; *made == *had {
-				continue
-			}
-		}
-		p.current[a], p.Changes[a] = made, made
-	}
+func newPool(name string) *ipam.FilePool {
+	p := ipam.NewFilePool(Name, name)
+	p.Routed = true
+	return p
 }

@@ -269,7 +269,7 @@ func (c *content) split() (first, rest map[netip.Addr]ipam.Allocation) {
 		switch {
 		case !there:
 			first[al.Address] = al
-		case sameHolder(&had, &al):
+		case had.SameHolder(&al):
 		case c.delegated[al.Address]:
 			first[al.Address] = ipam.Allocation{Address: al.Address}
 		case !more:
@@ -277,11 +277,6 @@ func (c *content) split() (first, rest map[netip.Addr]ipam.Allocation) {
 		}
 	}
 	return first, rest
-}
-
-// sameHolder reports whether two allocations are for the same container.
-func sameHolder(a, b *ipam.Allocation) bool {
-	return a.ContainerID == b.ContainerID && a.Namespace == b.Namespace && a.Pod == b.Pod
 }
 
 // netConf has the fields in use of the configuration of a CNI plugin, or of a list of plugins.

@@ -209,7 +209,7 @@ func TestAddressWithTwoContainersIsSplit(t *testing.T) {
 	}
 	base := ipam.Allocation{ContainerID: "c", Namespace: "n", Pod: "p"}
 	for _, other := range []ipam.Allocation{{ContainerID: "d", Namespace: "n", Pod: "p"}, {ContainerID: "c", Namespace: "m", Pod: "p"}, {ContainerID: "c", Namespace: "n", Pod: "q"}} {
-		if sameHolder(&base, &other) {
+		if base.SameHolder(&other) {
 			t.Errorf("%v and %v: got the same holder", base, other)
 		}
 	}

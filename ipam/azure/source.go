@@ -126,7 +126,7 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	again = s.readDatabase(r) || again
 	if s.inDatabase {
 		s.cns.drop()
-		if len(s.state.allocations()) > 0 || !s.state.read {
+		if s.state.allocations() > 0 || !s.state.read {
 			s.vnet.drop()
 			return again
 		}
@@ -208,9 +208,7 @@ func (s *source) mayUseDatabase() bool {
 // Pools implements ipam.FileSource.
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, f := range s.files() {
-		for _, p := range f.pools {
-			pools = append(pools, &p.FilePool)
-		}
+		pools = append(pools, f.pools...)
 	}
 	return pools
 }

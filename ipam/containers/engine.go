@@ -2,7 +2,6 @@ package containers
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -160,8 +159,6 @@ func (s *source) read(r ipam.FileRead, parse func(db *bolt.DB) ([]network, error
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		s.networks.vanish(r.Now)
-	case errors.Is(err, os.ErrPermission):
-		s.networks.fail(fmt.Errorf("%w: give the agent's user read access to it", err))
 	case err != nil:
 		s.networks.fail(err)
 	}

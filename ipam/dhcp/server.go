@@ -37,15 +37,9 @@ type content struct {
 type server struct {
 	ipam   string
 	at     location
-	pools  map[string]*pool      // by name
-	leases map[netip.Addr]record // as last read, with those that are missing for a moment
-	absent time.Time             // since when its lease file is missing; zero if it exists
-}
-
-// A pool has the records for the clients on one interface of the node.
-type pool struct {
-	ipam.FilePool
-	current map[netip.Addr]ipam.Allocation
+	pools  map[string]*ipam.FilePool // by name
+	leases map[netip.Addr]record     // as last read, with those that are missing for a moment
+	absent time.Time                 // since when its lease file is missing; zero if it exists
 }
 
 // separator precedes the interface in the name of a pool, and second follows it in the name of the
@@ -122,9 +116,7 @@ func (s *server) keep(leases []record, now time.Time) (again bool) {
 
 // fail records that the server's files cannot be read.
 func (s *server) fail(err error, now time.Time) (again bool) {
-	problem := ipam.OneLine(err)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
+	if errors.Is(err, os.ErrNotExist) {
 		if s.absent.IsZero() {
 			s.absent = now
 		}
@@ -135,56 +127,37 @@ func (s *server) fail(err error, now time.Time) (again bool) {
 			s.pools = nil
 			return false
 		}
-		problem = "the file was removed: if the server runs, it has its leases in memory only, and leases all addresses again after a restart"
-	case errors.Is(err, os.ErrPermission):
-		problem += ": give the agent's user read access to it"
+		err = errors.New("the file was removed: if the server runs, it has its leases in memory only, and leases all addresses again after a restart")
 	}
 	if len(s.pools) == 0 {
-		s.pools = map[string]*pool{s.at.Path: s.newPool(s.at.Path)}
+		s.pools = map[string]*ipam.FilePool{s.at.Path: s.newPool(s.at.Path)}
 	}
 	for _, p := range s.pools {
-		p.publish(nil)
-		p.State, p.Problem = ipam.Unreadable, problem
+		p.Fail(err)
 	}
 	return false
 }
 
-func (s *server) newPool(name string) *pool {
-	p := &pool{current: map[netip.Addr]ipam.Allocation{}}
-	p.IPAM, p.Name, p.Config = s.ipam, name, s.at.Config
-	p.Changes = map[netip.Addr]*ipam.FileAllocation{}
+func (s *server) newPool(name string) *ipam.FilePool {
+	p := ipam.NewFilePool(s.ipam, name)
+	p.Config = s.at.Config
 	return p
-}
-
-// publish sets the allocations of the pool.
-func (p *pool) publish(next map[netip.Addr]ipam.Allocation) {
-	for a := range p.current {
-		if _, stays := next[a]; !stays {
-			p.Changes[a] = nil
-		}
-	}
-	for a, al := range next {
-		if was, there := p.current[a]; !there || was != al {
-			p.Changes[a] = &ipam.FileAllocation{Allocation: al}
-		}
-	}
-	p.current = next
 }
 
 // An assignment assigns the content of files to pools.
 type assignment struct {
 	server  *server
 	devices []ipam.Device
-	pools   map[string]*pool
-	next    map[*pool]map[netip.Addr]ipam.Allocation
+	pools   map[string]*ipam.FilePool
+	next    map[*ipam.FilePool]map[netip.Addr]ipam.FileAllocation
 }
 
 func newAssignment(s *server, devices []ipam.Device) *assignment {
-	return &assignment{s, devices, map[string]*pool{}, map[*pool]map[netip.Addr]ipam.Allocation{}}
+	return &assignment{s, devices, map[string]*ipam.FilePool{}, map[*ipam.FilePool]map[netip.Addr]ipam.FileAllocation{}}
 }
 
 // pool returns the pool for an address: that of the interface on whose link it is.
-func (m *assignment) pool(a netip.Addr, suffix string) *pool {
+func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 	var device ipam.Device
 	if i := slices.IndexFunc(m.devices, func(d ipam.Device) bool {
 		return slices.ContainsFunc(d.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -205,20 +178,20 @@ func (m *assignment) pool(a netip.Addr, suffix string) *pool {
 		for _, own := range device.Prefixes {
 			p.Gateways = append(p.Gateways, own.Addr()) // a server does not lease its own address
 		}
-		m.pools[name], m.next[p] = p, map[netip.Addr]ipam.Allocation{}
+		m.pools[name], m.next[p] = p, map[netip.Addr]ipam.FileAllocation{}
 	}
 	return p
 }
 
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
-	m.next[p][r.Address] = ipam.Allocation{Address: r.Address, MAC: r.MAC, Hostname: r.Hostname}
+	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, Hostname: r.Hostname}}
 }
 
 // settle publishes the pools.
 func (m *assignment) settle(problem string) {
 	for p, next := range m.next {
-		p.publish(next)
+		p.Set(next)
 		p.State, p.Problem = ipam.Known, problem
 		p.Ranges = ipam.Union(p.Ranges)
 		p.Gateways = slices.DeleteFunc(p.Gateways, func(a netip.Addr) bool { return !ipam.Contain(p.Ranges, a) })

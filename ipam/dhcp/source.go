@@ -102,7 +102,7 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, one := range s.servers {
 		for _, p := range one.pools {
-			pools = append(pools, &p.FilePool)
+			pools = append(pools, p)
 		}
 	}
 	return pools

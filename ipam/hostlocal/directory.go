@@ -70,9 +70,8 @@ const (
 )
 
 func newDirectory(path string, host ipam.Host) *directory {
-	d := &directory{host: host, allocated: map[netip.Addr]*allocation{}, touched: map[string]bool{}}
-	d.IPAM, d.Name, d.Network = Name, path, filepath.Base(path)
-	d.Changes = map[netip.Addr]*ipam.FileAllocation{}
+	d := &directory{FilePool: *ipam.NewFilePool(Name, path), host: host, allocated: map[netip.Addr]*allocation{}, touched: map[string]bool{}}
+	d.Network = filepath.Base(path)
 	return d
 }
 
@@ -175,16 +174,10 @@ func (d *directory) read(room int, now time.Time) {
 	}
 	d.id, d.marked = id, marked
 	d.stale = id != d.watch.ID // the directory was created since then: changes before it was watched had no events
-	d.State, d.Problem = ipam.Known, ""
-	switch {
-	case full:
+	if d.Succeed("", "it", d.watch); full {
 		d.State = ipam.Unreadable
 		d.Problem = fmt.Sprintf("it exceeds the limit of %d addresses (%d in all directories): remove the files of addresses that no pod has",
 			maxAllocations, maxAllAllocations)
-	case d.watch.Err != nil:
-		d.State = ipam.Stale
-		d.Problem = fmt.Sprintf("cannot watch it for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			ipam.OneLine(d.watch.Err), ipam.CheckEvery)
 	}
 }
 
@@ -212,10 +205,7 @@ func (d *directory) fail(err error, now time.Time) {
 	default:
 		d.forget()
 	}
-	d.State = ipam.Unreadable
-	if d.Problem = ipam.OneLine(err); errors.Is(err, os.ErrPermission) {
-		d.Problem += ": give the agent's user read access to it"
-	}
+	d.State, d.Problem = ipam.Unreadable, ipam.Unreadably(err)
 }
 
 // vanish records that the directory was removed with everything in it.

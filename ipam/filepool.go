@@ -1,0 +1,118 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// A FilePool is a pool with the allocations that have changed.
+type FilePool struct {
+	Pool
+	// LostAt is when Lost allocations disappeared at once without being released; zero if none are
+	// missing.
+	LostAt time.Time
+	Lost   int
+	// Changes are the allocations that have changed since they were published; nil for addresses
+	// that were released.
+	Changes map[netip.Addr]*FileAllocation
+
+	current map[netip.Addr]FileAllocation
+	missing map[netip.Addr]string // lost allocations that are not restored yet: containers by address
+}
+
+// A FileAllocation is an allocation that is recorded in a file.
+type FileAllocation struct {
+	Allocation
+	AllocatedAt time.Time // by the clock of the node
+}
+
+// NewFilePool returns a pool without allocations.
+func NewFilePool(ipam, name string) *FilePool {
+	return &FilePool{Pool: Pool{IPAM: ipam, Name: name}, Changes: map[netip.Addr]*FileAllocation{}}
+}
+
+// Allocated returns the number of allocations that were set last.
+func (p *FilePool) Allocated() int { return len(p.current) }
+
+// Set replaces the allocations.
+func (p *FilePool) Set(next map[netip.Addr]FileAllocation) {
+	for a := range p.current {
+		if _, stays := next[a]; !stays {
+			p.Changes[a] = nil
+		}
+	}
+	for a, al := range next {
+		if was, there := p.current[a]; !there || was != al {
+			p.Changes[a] = &al
+		}
+	}
+	p.current = next
+}
+
+// emptiedAtOnce is the number of records from which their disappearance in one version of a file is a
+// loss, for a file in which each release removes the records of one container.
+const emptiedAtOnce = 2
+
+// Update replaces the allocations by those of a file that has no times. Those that are new were made at
+// the time since, which is zero if it is not known. If the file has no allocation any more, they were
+// lost at once. The loss ends when all lost allocations are back.
+func (p *FilePool) Update(next map[netip.Addr]Allocation, since, now time.Time) {
+	if len(next) == 0 && len(p.current) >= emptiedAtOnce {
+		p.Lose(now)
+	}
+	dated := make(map[netip.Addr]FileAllocation, len(next))
+	for a, al := range next {
+		had, there := p.current[a]
+		if dated[a] = (FileAllocation{al, since}); there && had.SameHolder(&al) {
+			dated[a] = FileAllocation{al, had.AllocatedAt}
+		}
+		if id, lost := p.missing[a]; lost && id == al.ContainerID {
+			delete(p.missing, a)
+		}
+	}
+	if p.Set(dated); len(p.missing) == 0 {
+		p.EndLoss()
+	}
+}
+
+// Lose records that all allocations were lost at once.
+func (p *FilePool) Lose(now time.Time) {
+	if len(p.current) == 0 {
+		return
+	}
+	p.LostAt, p.Lost, p.missing = now, len(p.current), make(map[netip.Addr]string, len(p.current))
+	for a, al := range p.current {
+		p.missing[a] = al.ContainerID
+	}
+	p.Set(nil)
+}
+
+// EndLoss records that no allocation is missing any more, or that it is not known.
+func (p *FilePool) EndLoss() { p.LostAt, p.Lost, p.missing = time.Time{}, 0, nil }
+
+// Fail records that the allocations cannot be read. They are not known, and not lost.
+func (p *FilePool) Fail(err error) {
+	p.Set(nil)
+	p.State, p.Problem = Unreadable, Unreadably(err)
+}
+
+// Unreadably returns the problem of a pool whose file cannot be read.
+func Unreadably(err error) string {
+	if errors.Is(err, os.ErrPermission) {
+		return OneLine(err) + ": give the agent's user read access to it"
+	}
+	return OneLine(err)
+}
+
+// Succeed records that the allocations were read. problem describes an inconsistency; empty for none. dir
+// is the directory of the file, and watch is its state.
+func (p *FilePool) Succeed(problem, dir string, watch Watch) {
+	if p.State, p.Problem = Known, problem; watch.Err != nil {
+		p.State = Stale
+		p.Problem = fmt.Sprintf("cannot watch %s for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
+			dir, OneLine(watch.Err), CheckEvery)
+	}
+}
