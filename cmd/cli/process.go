@@ -50,9 +50,6 @@ func NewRegistry(b Build) *prometheus.Registry {
 type Logging struct {
 	Level  logLevel
 	format logFormat
-	// Live returns the logger of a live output in which log records appear as lines; nil if the log is
-	// written separately.
-	Live func(slog.Leveler) *slog.Logger
 }
 
 type (
@@ -76,9 +73,6 @@ func (l *Logging) logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
 		return nil, fmt.Errorf("--log-level: %w", err)
-	}
-	if l.Live != nil {
-		return l.Live(level), nil
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if l.format == logJSON {

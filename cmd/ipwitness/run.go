@@ -60,9 +60,6 @@ what works without them.
 			if r.live {
 				r.account = show.NewLive(sys.stdout, sys.terminalLayout(r.color))
 			}
-			if r.live && sys.oneTerminal && !cmd.Flags().Changed("log-format") {
-				r.logging.Live = r.account.Logger // otherwise its lines would mix with the log's lines
-			}
 			return r.run(cmd.Context())
 		},
 	}
@@ -80,7 +77,11 @@ what works without them.
 
 // run runs until ctx ends.
 func (r *runCommand) run(ctx context.Context) error {
-	p, err := cli.NewProcess(r.sys.stderr, r.logging)
+	log := r.sys.stderr
+	if r.live && r.sys.oneTerminal {
+		log = r.account // otherwise its lines would mix with the log's lines
+	}
+	p, err := cli.NewProcess(log, r.logging)
 	if err != nil {
 		return err
 	}

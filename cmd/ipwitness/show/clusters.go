@@ -17,6 +17,8 @@ const clusterHeader = "CLUSTER"
 // answer is not that of a fleet.
 func clusterOf(item any) string {
 	switch one := item.(type) {
+	case *record:
+		return clusterOf(one.event)
 	case *pb.Event:
 		return first(one.GetCluster(), strings.Join(one.GetConflict().GetClusters(), ", "))
 	case interface{ GetClusters() []string }:
@@ -44,7 +46,7 @@ func clustered[T any](columns []column[T], items []T) []column[T] {
 func clusterColumns() []column[*pb.Cluster] {
 	return []column[*pb.Cluster]{
 		{header: "NAME", cell: func(c *pb.Cluster, _ time.Time) string { return c.GetName() }},
-		{header: "STATE", tone: clusterTone, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
+		{header: "STATE", tone: func(c *pb.Cluster) Tone { return unless(c.GetState() == pb.Cluster_LIVE, BadTone) }, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
 		{header: "NODES", cell: func(c *pb.Cluster, _ time.Time) string { return connected(c.GetCoverage()) }},
 		{header: "LAST HEARD", trait: trait{rank: 1}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetLastHeard(), now) }},
 		{header: "LAST CHANGE", trait: trait{rank: 2}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetUntil(), now) }},

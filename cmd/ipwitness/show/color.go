@@ -11,42 +11,34 @@ type Tone int
 
 // The tones.
 const (
-	PlainTone Tone = iota
-	BadTone        // somebody has to act
-	WarnTone       // somebody should look
-	GoodTone       // it is over
-	DimTone
+	PlainTone  Tone = iota
+	BadTone         // somebody has to act
+	WarnTone        // somebody should look
+	GoodTone        // it is over
+	DimTone         // of less importance
+	StrongTone      // a title
 )
+
+// codes are the escape codes of the tones. Red is bold, so that it differs from green without colours, too.
+var codes = [...]string{BadTone: "1;31", WarnTone: "33", GoodTone: "32", DimTone: "2", StrongTone: "1"}
 
 // painter adds colours if it is true.
 type painter bool
 
-func (p painter) with(code, s string) string {
-	if !p {
+// tone colours a text.
+func (p painter) tone(t Tone, s string) string {
+	if !p || t == PlainTone {
 		return s
 	}
-	return "\x1b[" + code + "m" + s + "\x1b[0m"
+	return "\x1b[" + codes[t] + "m" + s + "\x1b[0m"
 }
 
-func (p painter) bold(s string) string   { return p.with("1", s) }
-func (p painter) dim(s string) string    { return p.with("2", s) }
-func (p painter) red(s string) string    { return p.with("1;31", s) }
-func (p painter) green(s string) string  { return p.with("32", s) }
-func (p painter) yellow(s string) string { return p.with("33", s) }
-
-// tone colours a text. Red is bold, so that it differs from green without colours, too.
-func (p painter) tone(t Tone, s string) string {
-	switch t {
-	case BadTone:
-		return p.red(s)
-	case WarnTone:
-		return p.yellow(s)
-	case GoodTone:
-		return p.green(s)
-	case DimTone:
-		return p.dim(s)
+// unless returns the plain tone if a state is as it should be, and otherwise another one.
+func unless(good bool, t Tone) Tone {
+	if good {
+		return PlainTone
 	}
-	return s
+	return t
 }
 
 // conflictTone returns the tone of the state of a conflict. An acknowledged conflict needs no action.
@@ -62,13 +54,9 @@ func conflictTone(c *pb.Conflict) Tone {
 	return WarnTone
 }
 
-// ownerTone returns the tone of the state of an owner.
-func ownerTone(o *pb.Owner) Tone {
-	if o.GetState() == pb.Owner_LIVE {
-		return PlainTone
-	}
-	return WarnTone
-}
+func ownerTone(o *pb.Owner) Tone { return unless(o.GetState() == pb.Owner_LIVE, WarnTone) }
+
+func nodeTone(n *pb.Node) Tone { return unless(n.GetState() == pb.Node_LIVE, BadTone) }
 
 // findingTone returns the tone of the severity of a finding.
 func findingTone(f *pb.Finding) Tone {
@@ -81,22 +69,6 @@ func findingTone(f *pb.Finding) Tone {
 	return PlainTone
 }
 
-// nodeTone returns the tone of the state of a node.
-func nodeTone(n *pb.Node) Tone {
-	if n.GetState() == pb.Node_LIVE {
-		return PlainTone
-	}
-	return BadTone
-}
-
-// clusterTone returns the tone of the state of a cluster.
-func clusterTone(c *pb.Cluster) Tone {
-	if c.GetState() == pb.Cluster_LIVE {
-		return PlainTone
-	}
-	return BadTone
-}
-
 // poolTone returns the tone of the state of a pool.
 func poolTone(p *pb.Pool) Tone {
 	switch p.GetState() {
@@ -106,23 +78,6 @@ func poolTone(p *pb.Pool) Tone {
 		return BadTone
 	}
 	return WarnTone
-}
-
-// eventTone returns the tone of the state of the item of an event.
-func eventTone(e *pb.Event) Tone {
-	switch {
-	case e.GetType() == pb.Watch_REMOVED:
-		return PlainTone
-	case e.GetOwner() != nil:
-		return ownerTone(e.GetOwner())
-	case e.GetConflict() != nil:
-		return conflictTone(e.GetConflict())
-	case e.GetFinding() != nil:
-		return findingTone(e.GetFinding())
-	case e.GetNode() != nil:
-		return nodeTone(e.GetNode())
-	}
-	return PlainTone
 }
 
 // tint colours the first occurrence of a word in a text.

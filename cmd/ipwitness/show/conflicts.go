@@ -206,8 +206,7 @@ func (p *page) timeline(c *pb.Conflict) {
 	slices.SortStableFunc(events, func(a, b event) int {
 		return a.at.AsTime().Compare(b.at.AsTime())
 	})
-	p.line("")
-	p.line("Timeline:")
+	p.heading("Timeline:")
 	t := p.table(2)
 	for _, e := range events {
 		t.Row("  "+clock(e.at, p.now), e.what)

@@ -30,8 +30,7 @@ func recorded(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time, l
 	}
 	p := &page{layout: layout, now: at}
 	if len(e.GetFindings()) > 0 {
-		p.line("")
-		p.line("Findings:")
+		p.heading("Findings:")
 		for _, f := range e.GetFindings() {
 			p.toned(findingTone(f), f.GetSeverity().String(), "  ", fmt.Sprintf("%s %s: %s", f.GetSeverity(), f.GetKind(), f.GetSummary()))
 		}
@@ -75,8 +74,7 @@ func explained(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time,
 	p.steps("Rules that did not:", e.GetSteps(), false)
 
 	if len(e.GetConflicts()) > 0 {
-		p.line("")
-		p.line("Conflicts:")
+		p.heading("Conflicts:")
 		t := p.table(5)
 		t.traits[3], t.traits[4] = trait{folds: true}, trait{}
 		for _, c := range e.GetConflicts() {
@@ -105,8 +103,7 @@ func (p *page) steps(title string, steps []*pb.ExplainResponse_Step, applied boo
 		}
 	}
 	if len(t.rows) > 0 {
-		p.line("")
-		p.line("%s", title)
+		p.heading(title)
 	}
 	_ = t.Flush() // writing to a page cannot fail
 }

@@ -188,8 +188,7 @@ func (p *page) bullets(title string, facts []string) {
 	if len(facts) == 0 {
 		return
 	}
-	p.line("")
-	p.line("%s", title)
+	p.heading(title)
 	for _, f := range facts {
 		p.text("  - ", f)
 	}

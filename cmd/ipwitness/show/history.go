@@ -13,53 +13,87 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// A record is what the table says of an event.
+type record struct {
+	event *pb.Event
+	// key identifies the item.
+	key, address, state, owners, id string
+	tone                            Tone
+	nodes                           []string
+	scope                           *pb.Scope
+	details                         string // as far as the columns do not have them
+}
+
+// tell returns the record of an event. An item that is gone has no state, and what its summary says is over.
+func tell(e *pb.Event) *record {
+	gone := e.GetType() == pb.Watch_REMOVED
+	s := &record{event: e}
+	for _, o := range EventOwners(e) {
+		if o.GetNode() != "" && !slices.Contains(s.nodes, o.GetNode()) {
+			s.nodes = append(s.nodes, o.GetNode())
+		}
+	}
+	switch o, c, f, n := e.GetOwner(), e.GetConflict(), e.GetFinding(), e.GetNode(); {
+	case o != nil:
+		s.key = join(" ", "owner "+e.GetCluster(), o.GetAddress(), o.GetNode(), o.GetNetns())
+		if o.GetNetns() == "" { // a device outside of all nodes
+			s.key = join(" ", "owner "+e.GetCluster(), o.GetAddress(), o.GetMac())
+		}
+		s.address, s.owners, s.scope = o.GetAddress(), Name(o), o.GetScope()
+		s.state, s.tone = o.GetState().String(), ownerTone(o)
+		s.details = prefixed("not compared: ", o.GetExcluded())
+		if o.GetRouted() && !gone {
+			s.details = join("; ", s.details, "the node sends packets for the address to this owner")
+		}
+	case c != nil:
+		s.key, s.id = "conflict "+c.GetId(), c.GetId()
+		s.address, s.owners, s.scope = c.GetAddress(), ConflictNames(c), c.GetScope()
+		s.state, s.tone = ConflictState(c), conflictTone(c)
+		s.details = c.GetSummary()
+		if c.GetCause() != verdict.CauseUnknown {
+			s.details = join(": ", c.GetCause(), s.details)
+		}
+	case f != nil:
+		s.key, s.id = "finding "+f.GetId(), f.GetId()
+		s.address, s.owners, s.nodes = few(findingAddresses(f)), few(OwnerNames(f.GetOwners())), FindingNodes(f)
+		s.state, s.tone = f.GetSeverity().String(), findingTone(f)
+		s.details = join(": ", f.GetKind(), f.GetSummary())
+		if gone {
+			s.details = f.GetKind()
+		}
+	case n != nil:
+		s.key = "node " + e.GetCluster() + "/" + n.GetName()
+		s.nodes, s.state, s.tone = []string{n.GetName()}, n.GetState().String(), nodeTone(n)
+		s.details = strings.Join(n.GetProblems(), "; ")
+	}
+	if gone {
+		s.state, s.tone = "", PlainTone
+	}
+	s.details = strings.Join(strings.Fields(s.details), " ")
+	return s
+}
+
 // eventColumns returns the columns of a table of recorded events, without the time.
-func eventColumns() []column[*pb.Event] {
-	return []column[*pb.Event]{
-		{header: "EVENT", cell: func(e *pb.Event, _ time.Time) string { return e.GetType().String() }},
-		{header: "KIND", trait: trait{rank: 5}, cell: func(e *pb.Event, _ time.Time) string { return strings.ToLower(e.GetKind().String()) }},
-		{header: "ADDRESS", cell: func(e *pb.Event, _ time.Time) string { return eventAddress(e) }},
-		{header: "STATE", tone: eventTone, trait: trait{rank: 3}, cell: func(e *pb.Event, _ time.Time) string { return eventState(e) }},
-		{header: "OWNER", trait: trait{rank: 1, folds: true}, cell: func(e *pb.Event, _ time.Time) string { return eventOwner(e) }},
-		{header: "NODE", trait: trait{rank: 6}, cell: func(e *pb.Event, _ time.Time) string { return few(eventNodes(e)) }},
-		{header: "INTERFACE", trait: trait{rank: 7}, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetInterface() }},
-		{header: "MAC", trait: trait{rank: 8}, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetMac() }},
-		{header: "HOST-INTERFACE", wide: true, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetHostInterface() }},
-		{header: "NETNS", wide: true, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetNetns() }},
-		{header: "CONTAINER", wide: true, cell: func(e *pb.Event, _ time.Time) string { return shortID(e.GetOwner().GetWorkload().GetContainerId()) }},
-		{header: "PROCESS", wide: true, cell: func(e *pb.Event, _ time.Time) string { return e.GetOwner().GetWorkload().GetProcess() }},
-		{header: "SCOPE", wide: true, cell: func(e *pb.Event, _ time.Time) string { return scope(eventScope(e)) }},
-		{header: "ID", wide: true, cell: func(e *pb.Event, _ time.Time) string { return first(e.GetConflict().GetId(), e.GetFinding().GetId()) }},
+func eventColumns() []column[*record] {
+	owner := func(get func(*pb.Owner) string) func(*record, time.Time) string {
+		return func(s *record, _ time.Time) string { return get(s.event.GetOwner()) }
 	}
-}
-
-func eventAddress(e *pb.Event) string {
-	return first(e.GetOwner().GetAddress(), e.GetConflict().GetAddress(), few(findingAddresses(e.GetFinding())))
-}
-
-func eventScope(e *pb.Event) *pb.Scope {
-	if e.GetConflict() != nil {
-		return e.GetConflict().GetScope()
+	return []column[*record]{
+		{header: "EVENT", cell: func(s *record, _ time.Time) string { return s.event.GetType().String() }},
+		{header: "KIND", trait: trait{rank: 5}, cell: func(s *record, _ time.Time) string { return strings.ToLower(s.event.GetKind().String()) }},
+		{header: "ADDRESS", cell: func(s *record, _ time.Time) string { return s.address }},
+		{header: "STATE", tone: func(s *record) Tone { return s.tone }, trait: trait{rank: 3}, cell: func(s *record, _ time.Time) string { return s.state }},
+		{header: "OWNER", trait: trait{rank: 1, folds: true}, cell: func(s *record, _ time.Time) string { return s.owners }},
+		{header: "NODE", trait: trait{rank: 6}, cell: func(s *record, _ time.Time) string { return few(s.nodes) }},
+		{header: "INTERFACE", trait: trait{rank: 7}, cell: owner((*pb.Owner).GetInterface)},
+		{header: "MAC", trait: trait{rank: 8}, cell: owner((*pb.Owner).GetMac)},
+		{header: "HOST-INTERFACE", wide: true, cell: owner((*pb.Owner).GetHostInterface)},
+		{header: "NETNS", wide: true, cell: owner((*pb.Owner).GetNetns)},
+		{header: "CONTAINER", wide: true, cell: owner(func(o *pb.Owner) string { return shortID(o.GetWorkload().GetContainerId()) })},
+		{header: "PROCESS", wide: true, cell: owner(func(o *pb.Owner) string { return o.GetWorkload().GetProcess() })},
+		{header: "SCOPE", wide: true, cell: func(s *record, _ time.Time) string { return scope(s.scope) }},
+		{header: "ID", wide: true, cell: func(s *record, _ time.Time) string { return s.id }},
 	}
-	return e.GetOwner().GetScope()
-}
-
-// eventState returns the state of the item of an event, or the severity of a finding. An item that is
-// gone has none.
-func eventState(e *pb.Event) string {
-	switch {
-	case e.GetType() == pb.Watch_REMOVED:
-		return ""
-	case e.GetOwner() != nil:
-		return e.GetOwner().GetState().String()
-	case e.GetConflict() != nil:
-		return ConflictState(e.GetConflict())
-	case e.GetFinding() != nil:
-		return e.GetFinding().GetSeverity().String()
-	case e.GetNode() != nil:
-		return e.GetNode().GetState().String()
-	}
-	return ""
 }
 
 // EventOwners returns the owners that an event is about.
@@ -70,64 +104,13 @@ func EventOwners(e *pb.Event) []*pb.Owner {
 	return slices.Concat(e.GetConflict().GetOwners(), e.GetFinding().GetOwners())
 }
 
-func eventOwner(e *pb.Event) string {
-	switch {
-	case e.GetOwner() != nil:
-		return Name(e.GetOwner())
-	case e.GetConflict() != nil:
-		return ConflictNames(e.GetConflict())
-	default:
-		return few(OwnerNames(e.GetFinding().GetOwners()))
-	}
-}
-
-func eventNodes(e *pb.Event) []string {
-	switch {
-	case e.GetNode() != nil:
-		return []string{e.GetNode().GetName()}
-	case e.GetFinding() != nil:
-		return FindingNodes(e.GetFinding())
-	}
-	var nodes []string
-	for _, o := range EventOwners(e) {
-		if o.GetNode() != "" && !slices.Contains(nodes, o.GetNode()) {
-			nodes = append(nodes, o.GetNode())
-		}
-	}
-	return nodes
-}
-
-// eventDetails describes the item of an event in one line, as far as the columns do not.
-func eventDetails(e *pb.Event) string {
-	text := ""
-	switch {
-	case e.GetOwner() != nil:
-		text = prefixed("not compared: ", e.GetOwner().GetExcluded())
-		if e.GetOwner().GetRouted() && e.GetType() != pb.Watch_REMOVED {
-			text = join("; ", text, "the node sends packets for the address to this owner")
-		}
-	case e.GetFinding() != nil && e.GetType() == pb.Watch_REMOVED:
-		text = e.GetFinding().GetKind() // what its summary says is over
-	case e.GetConflict() != nil:
-		text = e.GetConflict().GetSummary()
-		if cause := e.GetConflict().GetCause(); cause != verdict.CauseUnknown {
-			text = join(": ", cause, text)
-		}
-	case e.GetFinding() != nil:
-		text = join(": ", e.GetFinding().GetKind(), e.GetFinding().GetSummary())
-	case e.GetNode() != nil:
-		text = strings.Join(e.GetNode().GetProblems(), "; ")
-	}
-	return strings.Join(strings.Fields(text), " ")
-}
-
 // History writes recorded events and the gaps between them: as a growing table, or one event a line.
 type History struct {
 	w       io.Writer
 	format  Format
 	form    Layout
 	now     time.Time
-	columns []column[*pb.Event]
+	columns []column[*record]
 	table   *Table
 	gaps    []*pb.Gap // gaps that were not written yet, by their start
 	// shown has the last row of each item, by the item.
@@ -150,7 +133,9 @@ func (h *History) Gaps(gaps []*pb.Gap) {
 // Events writes events, which must be in order.
 func (h *History) Events(events []*pb.Event) error {
 	if h.table == nil && h.columns[0].header != clusterHeader { // a gap may begin the table
-		h.columns = clustered(h.columns, events)
+		if slices.ContainsFunc(events, func(e *pb.Event) bool { return clusterOf(e) != "" }) {
+			h.columns = withClusters(h.columns)
+		}
 	}
 	for _, e := range events {
 		for len(h.gaps) > 0 && h.gaps[0].GetFrom().AsTime().Before(e.GetTime().AsTime()) {
@@ -190,8 +175,9 @@ func (h *History) event(e *pb.Event) error {
 		}
 		return writeEvent(h.w, h.format, string(raw))
 	}
-	fields, details := cells(h.columns, e, h.now), eventDetails(e)
-	if !h.news(e, append(fields[1:], details)) {
+	s := tell(e)
+	fields := cells(h.columns, s, h.now)
+	if !h.news(s, append(fields[1:], s.details)) {
 		return nil
 	}
 	h.begin(e.GetTime())
@@ -203,8 +189,8 @@ func (h *History) event(e *pb.Event) error {
 		between = fmt.Sprintf("happened between %s and %s", h.clock(e.GetNotBefore()), h.clock(e.GetTime()))
 	}
 	h.table.add(row{
-		cells: append(append([]string{h.clock(e.GetTime())}, fields...), join("; ", between, details)),
-		tones: append([]Tone{PlainTone}, tones(h.columns, e)...),
+		cells: append(append([]string{h.clock(e.GetTime())}, fields...), join("; ", between, s.details)),
+		tones: append([]Tone{PlainTone}, tones(h.columns, s)...),
 	})
 	return nil
 }
@@ -214,34 +200,17 @@ const maxShown = 1 << 16
 
 // news reports whether the row of an event differs from the last row of the same item. An update may
 // change something that the table does not show; the formats for programs have it.
-func (h *History) news(e *pb.Event, row []string) bool {
-	key := eventItem(e)
-	before := h.shown[key]
-	if e.GetType() == pb.Watch_REMOVED {
-		delete(h.shown, key)
+func (h *History) news(s *record, row []string) bool {
+	before := h.shown[s.key]
+	if s.event.GetType() == pb.Watch_REMOVED {
+		delete(h.shown, s.key)
 		return true
 	}
 	if len(h.shown) >= maxShown {
 		clear(h.shown)
 	}
-	h.shown[key] = slices.Clone(row)
-	return e.GetType() != pb.Watch_UPDATED || !slices.Equal(before, row)
-}
-
-// eventItem identifies the item of an event.
-func eventItem(e *pb.Event) string {
-	o := e.GetOwner()
-	switch {
-	case e.GetConflict() != nil:
-		return "conflict " + e.GetConflict().GetId()
-	case e.GetFinding() != nil:
-		return "finding " + e.GetFinding().GetId()
-	case e.GetNode() != nil:
-		return "node " + e.GetCluster() + "/" + e.GetNode().GetName()
-	case o.GetNetns() == "": // a device outside of all nodes
-		return "owner " + e.GetCluster() + " " + o.GetAddress() + " " + o.GetMac()
-	}
-	return "owner " + e.GetCluster() + " " + o.GetAddress() + " " + o.GetNode() + " " + o.GetNetns()
+	h.shown[s.key] = slices.Clone(row)
+	return s.event.GetType() != pb.Watch_UPDATED || !slices.Equal(before, row)
 }
 
 // gap writes the first gap.
@@ -269,8 +238,8 @@ func (h *History) begin(at *timestamppb.Timestamp) {
 	if at.AsTime().Format(time.DateOnly) != h.now.UTC().Format(time.DateOnly) {
 		h.layout = time.DateOnly + " " + h.layout
 	}
-	columns := append([]column[*pb.Event]{{header: zone}}, h.columns...)
-	h.table = tableOf(h.w, h.form, append(columns, column[*pb.Event]{header: "DETAILS", trait: trait{folds: true, below: true}}))
+	columns := append([]column[*record]{{header: zone}}, h.columns...)
+	h.table = tableOf(h.w, h.form, append(columns, column[*record]{header: "DETAILS", trait: trait{folds: true, below: true}}))
 }
 
 func (h *History) clock(ts *timestamppb.Timestamp) string { return ts.AsTime().Format(h.layout) }

@@ -2,15 +2,14 @@ package show
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -80,13 +79,13 @@ type Watching struct {
 func (l *Live) Start(version string, w Watching) {
 	defer l.block()()
 	n := w.Node
-	l.print("%s %s watches node %s (Linux %s)\n", l.paint.bold("ipwitness"), version, clean(n.GetName()), clean(n.GetKernel()))
+	l.print("%s %s watches node %s (Linux %s)\n", l.paint.tone(StrongTone, "ipwitness"), version, clean(n.GetName()), clean(n.GetKernel()))
 	l.print("  addresses   with netlink, in %s\n", Count(int(n.GetNamespaces()), "network namespace", "network namespaces"))
 	l.print("  wire        %s\n", wire(n))
 	l.print("  API         http://%s (REST, metrics), %s (gRPC)\n", w.HTTP, w.GRPC)
 	l.print("  times       %s\n", zone)
 	for _, p := range n.GetProblems() {
-		l.print("  %s     %s\n", l.paint.yellow("problem"), clean(p))
+		l.print("  %s     %s\n", l.paint.tone(WarnTone, "problem"), clean(p))
 	}
 	server := ""
 	if w.HTTP != "127.0.0.1:9641" {
@@ -100,13 +99,6 @@ func wire(n *pb.Node) string {
 		return clean(first(n.GetWire(), "off")) + ", no ports yet"
 	}
 	return clean(n.GetWire()) + " on " + Count(int(n.GetPorts()), "port", "ports")
-}
-
-// Begin announces that the whole state follows, after the start or after lost events.
-func (l *Live) Begin() {
-	defer l.block()()
-	l.owners.Begin()
-	l.conflicts.Begin()
 }
 
 // Owner handles one event of the watch of owners.
@@ -236,16 +228,16 @@ func (l *Live) Tick(now time.Time) {
 }
 
 func (l *Live) endOwners(now time.Time, count string) {
-	l.say(now, "%s\n", l.paint.dim("…  "+count+": "+l.summary()+" now"))
+	l.say(now, "%s\n", l.paint.tone(DimTone, "…  "+count+": "+l.summary()+" now"))
 }
 
 func (l *Live) endConflicts(now time.Time, count string) {
-	l.say(now, "%s\n", l.paint.bold("…  conflicts: "+count+" ("+l.layout.Program+" conflicts lists them)"))
+	l.say(now, "%s\n", l.paint.tone(StrongTone, "…  conflicts: "+count+" ("+l.layout.Program+" conflicts lists them)"))
 }
 
 // say writes a line that begins with the time.
 func (l *Live) say(now time.Time, format string, args ...any) {
-	l.print("%s  "+format, append([]any{l.paint.dim(now.UTC().Format(time.TimeOnly))}, args...)...)
+	l.print("%s  "+format, append([]any{l.paint.tone(DimTone, now.UTC().Format(time.TimeOnly))}, args...)...)
 }
 
 // about writes a state in its tone and a text about it, after the time.
@@ -272,63 +264,8 @@ func (l *Live) folded(t Tone, word string, column int, lead, text string) string
 
 func (l *Live) print(format string, args ...any) { fmt.Fprintf(&l.text, format, args...) }
 
-// Logger returns a logger that writes records of a level or above as lines of the live output.
-func (l *Live) Logger(level slog.Leveler) *slog.Logger {
-	return slog.New(&liveHandler{live: l, level: level})
-}
-
-// liveHandler writes log records into the live output.
-type liveHandler struct {
-	live   *Live
-	level  slog.Leveler
-	prefix string // prefix of attribute names
-	attrs  string // attributes of all records
-}
-
-// Enabled implements slog.Handler.
-func (h *liveHandler) Enabled(_ context.Context, level slog.Level) bool {
-	return level >= h.level.Level()
-}
-
-// Handle implements slog.Handler.
-func (h *liveHandler) Handle(_ context.Context, r slog.Record) error {
-	attrs := h.attrs
-	r.Attrs(func(a slog.Attr) bool {
-		attrs = h.add(attrs, a)
-		return true
-	})
-	name := r.Level.String()
-	switch {
-	case r.Level >= slog.LevelError:
-		name = h.live.paint.red(name)
-	case r.Level >= slog.LevelWarn:
-		name = h.live.paint.yellow(name)
-	}
-	defer h.live.block()()
-	h.live.say(r.Time, "%s  %s%s\n", name, clean(r.Message), clean(prefixed(": ", attrs)))
-	return nil
-}
-
-// add appends an attribute as text.
-func (h *liveHandler) add(attrs string, a slog.Attr) string {
-	if a.Equal(slog.Attr{}) {
-		return attrs
-	}
-	return join(", ", attrs, h.prefix+strings.ReplaceAll(a.Key, "_", " ")+" "+a.Value.Resolve().String())
-}
-
-// WithAttrs implements slog.Handler.
-func (h *liveHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	with := *h
-	for _, a := range attrs {
-		with.attrs = with.add(with.attrs, a)
-	}
-	return &with
-}
-
-// WithGroup implements slog.Handler.
-func (h *liveHandler) WithGroup(name string) slog.Handler {
-	with := *h
-	with.prefix += name + " "
-	return &with
+// Write adds lines of the log.
+func (l *Live) Write(lines []byte) (int, error) {
+	defer l.block()()
+	return l.text.WriteString(form.VisibleLines(string(lines)))
 }

@@ -89,8 +89,7 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 	if len(owners) == 0 {
 		return
 	}
-	p.line("")
-	p.line("%s", title)
+	p.heading(title)
 	for i, name := range OwnerNames(owners) {
 		o := owners[i]
 		p.text("  ", name)
@@ -201,8 +200,7 @@ func (p *page) related(title string, list []*pb.Related) {
 	if len(list) == 0 {
 		return
 	}
-	p.line("")
-	p.line("%s", title)
+	p.heading(title)
 	t := p.table(5)
 	for _, r := range list {
 		name := r.GetName()

@@ -14,8 +14,7 @@ func (p *page) remedy(actions []*pb.Action) {
 	if len(actions) == 0 {
 		return
 	}
-	p.line("")
-	p.line("What to do:")
+	p.heading("What to do:")
 	p.actions("  ", actions)
 }
 

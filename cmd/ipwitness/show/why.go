@@ -94,10 +94,7 @@ func (p *page) allocations(all []*pb.Allocation) {
 	_ = t.Flush() // writing to a page cannot fail
 }
 
-func (p *page) heading(title string) {
-	p.line("")
-	p.line("%s", title)
-}
+func (p *page) heading(title string) { p.out.WriteString("\n" + title + "\n") }
 
 // items adds names, each with a text.
 func (p *page) items(title string, rows [][2]string) {
