@@ -19,8 +19,8 @@ const (
 	StrongTone      // a title
 )
 
-// codes are the escape codes of the tones. Red is bold, so that it differs from green without colours, too.
-var codes = [...]string{BadTone: "1;31", WarnTone: "33", GoodTone: "32", DimTone: "2", StrongTone: "1"}
+// Codes are the escape codes of the tones. Red is bold, so that it differs from green without colours, too.
+var Codes = [...]string{BadTone: "1;31", WarnTone: "33", GoodTone: "32", DimTone: "2", StrongTone: "1"}
 
 // painter adds colours if it is true.
 type painter bool
@@ -30,7 +30,7 @@ func (p painter) tone(t Tone, s string) string {
 	if !p || t == PlainTone {
 		return s
 	}
-	return "\x1b[" + codes[t] + "m" + s + "\x1b[0m"
+	return "\x1b[" + Codes[t] + "m" + s + "\x1b[0m"
 }
 
 // unless returns the plain tone if a state is as it should be, and otherwise another one.

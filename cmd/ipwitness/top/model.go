@@ -225,19 +225,13 @@ func (m *model) typeFilter(key, text string) tea.Cmd {
 // filter filters the list on the screen.
 func (m *model) filter(text string) tea.Cmd {
 	m.filters[m.tab] = text
-	switch m.tab {
-	case conflictsTab:
-		m.lists.conflicts.filter(text)
-	case findingsTab:
-		m.lists.findings.filter(text)
-	case nodesTab:
-		m.lists.nodes.filter(text)
-	case ownersTab:
-		m.lists.owners.filter = text
-		m.lists.owners.table.widths = nil
-		return m.lists.owners.first(m.ctx, m.server)
+	if m.tab != ownersTab {
+		m.list().filter(text)
+		return nil
 	}
-	return nil
+	m.lists.owners.filter = text
+	m.lists.owners.table.widths = nil
+	return m.lists.owners.first(m.ctx, m.server)
 }
 
 func (m *model) pressInPage(p *page, key string) tea.Cmd {
@@ -246,13 +240,7 @@ func (m *model) pressInPage(p *page, key string) tea.Cmd {
 		m.pages = m.pages[:len(m.pages)-1]
 		return m.refresh(time.Second)
 	case keyExplain.is(key), keyOpen.is(key):
-		if p.address == "" {
-			if keyExplain.is(key) {
-				m.flash = "There is no address to explain."
-			}
-			return nil
-		}
-		return m.open(explainPage(m.server, p.address))
+		return m.explain(p.address, keyExplain.is(key))
 	case keyUp.is(key):
 		p.move(-1)
 	case keyDown.is(key):
@@ -286,14 +274,11 @@ func (m *model) pressInList(key string) tea.Cmd {
 	case keySort.is(key), keyReverse.is(key):
 		m.sort(keyReverse.is(key))
 	case keyOpen.is(key):
-		return m.openSelected()
-	case keyExplain.is(key):
-		address := m.selectedAddress()
-		if address == "" {
-			m.flash = "There is no address to explain."
-			return nil
+		if p := m.list().open(m.server); p != nil {
+			return m.open(p)
 		}
-		return m.open(explainPage(m.server, address))
+	case keyExplain.is(key):
+		return m.explain(m.list().address(), true)
 	case keyUp.is(key):
 		return m.move(-1)
 	case keyDown.is(key):
@@ -327,56 +312,15 @@ func (m *model) layout() show.Layout {
 	return show.Layout{Width: m.screen.columns, Color: bool(m.screen.paint), Program: m.program}
 }
 
-// openSelected shows the page of the item under the cursor.
-func (m *model) openSelected() tea.Cmd {
-	switch m.tab {
-	case conflictsTab:
-		if r, ok := m.lists.conflicts.selected(); ok {
-			return m.open(conflictPage(m.server, r))
-		}
-	case findingsTab:
-		if r, ok := m.lists.findings.selected(); ok {
-			return m.open(findingPage(m.server, r))
-		}
-	case ownersTab:
-		if r, ok := m.lists.owners.table.selected(); ok {
-			return m.open(explainPage(m.server, r.GetAddress()))
-		}
-	case nodesTab:
-		if n, ok := m.lists.nodes.selected(); ok {
-			return m.open(nodePage(m.server, n))
-		}
+// explain shows the explanation of an address. If there is none, it says so.
+func (m *model) explain(address string, say bool) tea.Cmd {
+	if address != "" {
+		return m.open(explainPage(m.server, address))
+	}
+	if say {
+		m.flash = "There is no address to explain."
 	}
 	return nil
-}
-
-// selectedAddress returns the address of the item under the cursor, or nothing.
-func (m *model) selectedAddress() string {
-	switch m.tab {
-	case conflictsTab:
-		if r, ok := m.lists.conflicts.selected(); ok {
-			return r.GetAddress()
-		}
-	case findingsTab:
-		if r, ok := m.lists.findings.selected(); ok {
-			return r.GetAddress()
-		}
-	case ownersTab:
-		if r, ok := m.lists.owners.table.selected(); ok {
-			return r.GetAddress()
-		}
-	}
-	return ""
-}
-
-// A list is what the tables of all tabs can do.
-type list interface {
-	move(by int)
-	sortNext()
-	reverse()
-	len() int
-	screenful() int
-	view(paint painter, columns, height int, now time.Time) []string
 }
 
 // list returns the table on the screen.

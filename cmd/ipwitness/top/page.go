@@ -1,9 +1,9 @@
 package top
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -37,71 +37,47 @@ type pageMsg struct {
 	err  error
 }
 
-// text returns what write writes.
-func text(write func(*bytes.Buffer) error) (string, error) {
-	var b bytes.Buffer
-	err := write(&b)
-	return b.String(), err
+// pageOf returns a page of what ask requests and write writes.
+func pageOf[T any](title, address string, ask func(context.Context) (T, error), write func(io.Writer, T, show.Layout, time.Time) error) *page {
+	return &page{title: title, address: address, render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
+		item, err := ask(ctx)
+		if err != nil {
+			return "", err
+		}
+		var b strings.Builder
+		err = write(&b, item, layout, now)
+		return b.String(), err
+	}}
 }
 
-func conflictPage(s *Server, r *pb.Conflict) *page {
-	return &page{
-		title:   "Conflict of " + r.GetAddress(),
-		address: r.GetAddress(),
-		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			c, err := s.Conflict(ctx, r.GetId())
-			if err != nil {
-				return "", err
-			}
-			return text(func(b *bytes.Buffer) error { return show.Conflict(b, c, layout, now) })
-		},
-	}
+func conflictPage(s *Server, c *pb.Conflict) *page {
+	ask := func(ctx context.Context) (*pb.Conflict, error) { return s.Conflict(ctx, c.GetId()) }
+	return pageOf("Conflict of "+c.GetAddress(), c.GetAddress(), ask, show.Conflict)
 }
 
-func findingPage(s *Server, r *pb.Finding) *page {
-	return &page{
-		title:   "Finding " + r.GetKind(),
-		address: r.GetAddress(),
-		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			f, err := s.Finding(ctx, r.GetId())
-			if err != nil {
-				return "", err
-			}
-			return text(func(b *bytes.Buffer) error { return show.Finding(b, f, layout, now) })
-		},
-	}
+func findingPage(s *Server, f *pb.Finding) *page {
+	ask := func(ctx context.Context) (*pb.Finding, error) { return s.Finding(ctx, f.GetId()) }
+	return pageOf("Finding "+f.GetKind(), f.GetAddress(), ask, show.Finding)
 }
 
 func explainPage(s *Server, address string) *page {
-	return &page{
-		title: "Explanation of " + address,
-		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			e, err := s.Explain(ctx, address)
-			if err != nil {
-				return "", err
-			}
-			return text(func(b *bytes.Buffer) error { return show.Explain(b, e, layout, now) })
-		},
-	}
+	ask := func(ctx context.Context) (*pb.ExplainResponse, error) { return s.Explain(ctx, address) }
+	return pageOf("Explanation of "+address, "", ask, show.Explain)
 }
 
 func nodePage(s *Server, n *pb.Node) *page {
-	key := show.NodeKey(n)
-	return &page{
-		title: "Node " + visible(n.GetName()),
-		render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-			list, err := s.Nodes(ctx)
-			if err != nil {
-				return "", err
+	return pageOf("Node "+visible(n.GetName()), "", func(ctx context.Context) (*pb.Node, error) {
+		list, err := s.Nodes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, listed := range list.GetNodes() {
+			if show.NodeKey(listed) == show.NodeKey(n) {
+				return listed, nil
 			}
-			for _, n := range list.GetNodes() {
-				if show.NodeKey(n) == key {
-					return text(func(b *bytes.Buffer) error { return show.Node(b, n, layout, now) })
-				}
-			}
-			return "", fmt.Errorf("the server no longer lists node %s", n.GetName())
-		},
-	}
+		}
+		return nil, fmt.Errorf("the server no longer lists node %s", n.GetName())
+	}, show.Node)
 }
 
 // helpPage explains the keys and the lists. It needs no server.

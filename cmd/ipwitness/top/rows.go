@@ -3,43 +3,27 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// pick selects a column of package show for a list.
-type pick[T any] struct {
-	header      string
-	drop, least int
-	fixed       bool             // items are not sorted by it
-	tone        func(T) tone     // nil for that of the column
-	compare     func(a, b T) int // nil for that of the column
-}
-
 // picked returns the columns of a list. A cell has at most a few lines.
-func picked[T any](columns []show.Column[T], picks ...pick[T]) (out []column[T]) {
-	for _, p := range picks {
-		for _, c := range columns {
-			if c.Header != p.header {
-				continue
-			}
-			add := column[T]{header: p.header, drop: p.drop, least: p.least, tone: c.Tone, compare: c.Compare}
-			add.cell = func(item T, now time.Time) []string { return some(c.Lines(item, now)) }
-			if p.tone != nil {
-				add.tone = p.tone
-			}
-			if p.compare != nil {
-				add.compare = p.compare
-			}
-			if p.fixed {
-				add.compare = nil
-			}
-			out = append(out, add)
+func picked[T any](columns []show.Column[T], picks ...column[T]) []column[T] {
+	for i := range picks {
+		p := &picks[i]
+		c := columns[slices.IndexFunc(columns, func(c show.Column[T]) bool { return c.Header == p.header })]
+		p.cell = func(item T, now time.Time) []string { return some(c.Lines(item, now)) }
+		if p.tone == nil {
+			p.tone = c.Tone
+		}
+		if p.compare == nil && !p.fixed {
+			p.compare = c.Compare
 		}
 	}
-	return out
+	return picks
 }
 
 // most is the maximum number of lines of a cell.
@@ -91,14 +75,14 @@ func conflictTable() table[*pb.Conflict] {
 	order := func(a, b *pb.Conflict) int {
 		return cmp.Or(show.CompareUrgency(a, b), show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	}
-	return newTable((*pb.Conflict).GetId, order, picked(show.ConflictColumns(),
-		pick[*pb.Conflict]{header: "STATE", compare: show.CompareUrgency},
-		pick[*pb.Conflict]{header: "ADDRESS"},
-		pick[*pb.Conflict]{header: "OWNERS", least: 32},
-		pick[*pb.Conflict]{header: "SINCE", drop: 1},
-		pick[*pb.Conflict]{header: "CAUSE", drop: 2},
-		pick[*pb.Conflict]{header: "SCOPE", drop: 3},
-		pick[*pb.Conflict]{header: "ID", drop: 4, fixed: true},
+	return newTable((*pb.Conflict).GetId, order, conflictPage, picked(show.ConflictColumns(),
+		column[*pb.Conflict]{header: "STATE", compare: show.CompareUrgency},
+		column[*pb.Conflict]{header: "ADDRESS"},
+		column[*pb.Conflict]{header: "OWNERS", least: 32},
+		column[*pb.Conflict]{header: "SINCE", drop: 1},
+		column[*pb.Conflict]{header: "CAUSE", drop: 2},
+		column[*pb.Conflict]{header: "SCOPE", drop: 3},
+		column[*pb.Conflict]{header: "ID", drop: 4, fixed: true},
 	))
 }
 
@@ -108,15 +92,15 @@ func findingTable() table[*pb.Finding] {
 		return cmp.Or(bySeverity(a, b), cmp.Compare(a.GetKind(), b.GetKind()), cmp.Compare(show.PoolName(a.GetPool()), show.PoolName(b.GetPool())),
 			show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	}
-	return newTable((*pb.Finding).GetId, order, picked(show.FindingColumns(),
-		pick[*pb.Finding]{header: "SEVERITY", compare: bySeverity},
-		pick[*pb.Finding]{header: "KIND"},
-		pick[*pb.Finding]{header: "ADDRESS", least: 15},
-		pick[*pb.Finding]{header: "HOLDER", drop: 2, least: 20},
-		pick[*pb.Finding]{header: "NODE", drop: 3, least: 12},
-		pick[*pb.Finding]{header: "POOL", drop: 4},
-		pick[*pb.Finding]{header: "SINCE", drop: 1},
-		pick[*pb.Finding]{header: "SUMMARY", drop: 5, least: 60, fixed: true},
+	return newTable((*pb.Finding).GetId, order, findingPage, picked(show.FindingColumns(),
+		column[*pb.Finding]{header: "SEVERITY", compare: bySeverity},
+		column[*pb.Finding]{header: "KIND"},
+		column[*pb.Finding]{header: "ADDRESS", least: 15},
+		column[*pb.Finding]{header: "HOLDER", drop: 2, least: 20},
+		column[*pb.Finding]{header: "NODE", drop: 3, least: 12},
+		column[*pb.Finding]{header: "POOL", drop: 4},
+		column[*pb.Finding]{header: "SINCE", drop: 1},
+		column[*pb.Finding]{header: "SUMMARY", drop: 5, least: 60, fixed: true},
 	))
 }
 
@@ -150,17 +134,18 @@ func ownerTable(conflicts map[string]pb.Conflict_State) table[*pb.Owner] {
 		return cmp.Or(show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(show.OwnerKey(a), show.OwnerKey(b)))
 	}
 	untoned := func(*pb.Owner) tone { return plain }
-	return newTable(show.OwnerKey, order, picked(columns,
-		pick[*pb.Owner]{header: "ADDRESS", tone: toned},
-		pick[*pb.Owner]{header: "WORKLOAD", least: 24, tone: toned},
-		pick[*pb.Owner]{header: "CONFLICT", drop: 1},
-		pick[*pb.Owner]{header: "NODE", drop: 2, least: 12},
-		pick[*pb.Owner]{header: "INTERFACE", drop: 5},
-		pick[*pb.Owner]{header: "STATE", drop: 3, tone: untoned},
-		pick[*pb.Owner]{header: "AGE", drop: 4},
-		pick[*pb.Owner]{header: "EVIDENCE", drop: 6, fixed: true},
-		pick[*pb.Owner]{header: "MAC", drop: 7, fixed: true},
-		pick[*pb.Owner]{header: "SCOPE", drop: 8, fixed: true},
+	details := func(s *Server, o *pb.Owner) *page { return explainPage(s, o.GetAddress()) }
+	return newTable(show.OwnerKey, order, details, picked(columns,
+		column[*pb.Owner]{header: "ADDRESS", tone: toned},
+		column[*pb.Owner]{header: "WORKLOAD", least: 24, tone: toned},
+		column[*pb.Owner]{header: "CONFLICT", drop: 1},
+		column[*pb.Owner]{header: "NODE", drop: 2, least: 12},
+		column[*pb.Owner]{header: "INTERFACE", drop: 5},
+		column[*pb.Owner]{header: "STATE", drop: 3, tone: untoned},
+		column[*pb.Owner]{header: "AGE", drop: 4},
+		column[*pb.Owner]{header: "EVIDENCE", drop: 6, fixed: true},
+		column[*pb.Owner]{header: "MAC", drop: 7, fixed: true},
+		column[*pb.Owner]{header: "SCOPE", drop: 8, fixed: true},
 	))
 }
 
@@ -181,16 +166,16 @@ func nodeTable() table[*pb.Node] {
 	order := func(a, b *pb.Node) int {
 		return cmp.Or(urgent(a, b), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(show.NodeKey(a), show.NodeKey(b)))
 	}
-	return newTable(show.NodeKey, order, picked(show.NodeColumns(),
-		pick[*pb.Node]{header: "STATE", tone: toned, compare: urgent},
-		pick[*pb.Node]{header: "NAME", least: 16},
-		pick[*pb.Node]{header: "LAST HEARD", compare: func(a, b *pb.Node) int { return show.CompareTimes(b.GetLastHeard(), a.GetLastHeard()) }},
-		pick[*pb.Node]{header: "WIRE", drop: 1, least: 6},
-		pick[*pb.Node]{header: "PORTS", drop: 4, compare: most((*pb.Node).GetPorts)},
-		pick[*pb.Node]{header: "CLAIMS", drop: 3, compare: most((*pb.Node).GetClaims)},
-		pick[*pb.Node]{header: "LOST", drop: 5, compare: most((*pb.Node).GetLostEvents)},
-		pick[*pb.Node]{header: "VERSION", drop: 6},
-		pick[*pb.Node]{header: "KERNEL", drop: 7},
-		pick[*pb.Node]{header: "PROBLEMS", drop: 2, least: 20, compare: most(func(n *pb.Node) uint32 { return uint32(len(n.GetProblems())) })},
+	return newTable(show.NodeKey, order, nodePage, picked(show.NodeColumns(),
+		column[*pb.Node]{header: "STATE", tone: toned, compare: urgent},
+		column[*pb.Node]{header: "NAME", least: 16},
+		column[*pb.Node]{header: "LAST HEARD", compare: func(a, b *pb.Node) int { return show.CompareTimes(b.GetLastHeard(), a.GetLastHeard()) }},
+		column[*pb.Node]{header: "WIRE", drop: 1, least: 6},
+		column[*pb.Node]{header: "PORTS", drop: 4, compare: most((*pb.Node).GetPorts)},
+		column[*pb.Node]{header: "CLAIMS", drop: 3, compare: most((*pb.Node).GetClaims)},
+		column[*pb.Node]{header: "LOST", drop: 5, compare: most((*pb.Node).GetLostEvents)},
+		column[*pb.Node]{header: "VERSION", drop: 6},
+		column[*pb.Node]{header: "KERNEL", drop: 7},
+		column[*pb.Node]{header: "PROBLEMS", drop: 2, least: 20, compare: most(func(n *pb.Node) uint32 { return uint32(len(n.GetProblems())) })},
 	))
 }

@@ -24,6 +24,7 @@ type column[T any] struct {
 	cell    func(item T, now time.Time) []string
 	tone    func(item T) tone // nil for plain text
 	compare func(a, b T) int  // nil if items are not sorted by the column
+	fixed   bool              // items are not sorted by it, although they could be
 }
 
 // A table shows items with a cursor. It keeps the item under the cursor when items change.
@@ -32,6 +33,8 @@ type table[T any] struct {
 	key     func(T) string
 	// order is the order of the items unless a column is selected.
 	order func(a, b T) int
+	// details returns the page of an item.
+	details func(*Server, T) *page
 
 	all, shown []T
 	words      []string // of the filter, in lower case
@@ -44,8 +47,21 @@ type table[T any] struct {
 	columnsFor int // screen width that the widths are for
 }
 
-func newTable[T any](key func(T) string, order func(a, b T) int, columns []column[T]) table[T] {
-	return table[T]{columns: columns, key: key, order: order, sorted: -1}
+// A list is what the tables of all tabs can do.
+type list interface {
+	move(by int)
+	filter(text string)
+	sortNext()
+	reverse()
+	len() int
+	screenful() int
+	address() string
+	open(*Server) *page
+	view(paint painter, columns, height int, now time.Time) []string
+}
+
+func newTable[T any](key func(T) string, order func(a, b T) int, details func(*Server, T) *page, columns []column[T]) table[T] {
+	return table[T]{columns: columns, key: key, order: order, details: details, sorted: -1}
 }
 
 // set replaces the items.
@@ -65,13 +81,11 @@ func (t *table[T]) filter(text string) {
 // order.
 func (t *table[T]) sortNext() {
 	t.reversed = false
-	for t.sorted++; t.sorted < len(t.columns); t.sorted++ {
-		if t.columns[t.sorted].compare != nil {
-			t.arrange()
-			return
-		}
+	next := slices.IndexFunc(t.columns[t.sorted+1:], func(c column[T]) bool { return c.compare != nil })
+	if next >= 0 {
+		next += t.sorted + 1
 	}
-	t.sorted = -1
+	t.sorted = next
 	t.arrange()
 }
 
@@ -132,6 +146,23 @@ func (t *table[T]) selected() (item T, ok bool) {
 	return t.shown[t.cursor], true
 }
 
+// open returns the page of the item under the cursor, or nil.
+func (t *table[T]) open(s *Server) *page {
+	if item, ok := t.selected(); ok {
+		return t.details(s, item)
+	}
+	return nil
+}
+
+// address returns the address of the item under the cursor, or nothing.
+func (t *table[T]) address() string {
+	item, _ := t.selected()
+	if of, ok := any(item).(interface{ GetAddress() string }); ok {
+		return of.GetAddress()
+	}
+	return ""
+}
+
 // move moves the cursor.
 func (t *table[T]) move(by int) {
 	t.cursor = max(0, min(t.cursor+by, len(t.shown)-1))
@@ -150,20 +181,26 @@ func (t *table[T]) view(paint painter, columns, height int, now time.Time) (line
 	for i, c := range t.columns {
 		header[i] = []string{c.header + t.arrow(i)}
 	}
-	lines = append(lines, paint.paint(dim, t.line(header, 0, shown, widths, columns)))
+	unpainted := func(_ int, s string) string { return s }
+	lines = append(lines, paint.paint(dim, line(header, 0, shown, widths, columns, unpainted)))
 	for i, row := range rows {
 		item := t.shown[t.offset+i]
 		tall := tallest(row, shown)
 		for l := 0; l < tall && len(lines) < height; l++ {
-			line := t.line(row, l, shown, widths, columns)
 			if t.offset+i == t.cursor {
+				line := line(row, l, shown, widths, columns, unpainted)
 				if l == 0 {
 					line = "> " + line[margin:]
 				}
 				lines = append(lines, paint.paint(chosen, pad(line, columns)))
 				continue
 			}
-			lines = append(lines, t.painted(paint, item, row, l, shown, widths, columns))
+			lines = append(lines, line(row, l, shown, widths, columns, func(i int, s string) string {
+				if t.columns[i].tone == nil {
+					return s
+				}
+				return paint.paint(t.columns[i].tone(item), s)
+			}))
 		}
 	}
 	return lines
@@ -284,22 +321,8 @@ func (t *table[T]) layout(rows [][][]string, columns int) (shown, widths []int) 
 	return shown, widths
 }
 
-// line returns one line of a row, without styles.
-func (t *table[T]) line(row [][]string, n int, shown, widths []int, columns int) string {
-	return t.styled(row, n, shown, widths, columns, func(_ int, s string) string { return s })
-}
-
-// painted returns one line of a row in the tones of its columns.
-func (t *table[T]) painted(paint painter, item T, row [][]string, n int, shown, widths []int, columns int) string {
-	return t.styled(row, n, shown, widths, columns, func(i int, s string) string {
-		if t.columns[i].tone == nil {
-			return s
-		}
-		return paint.paint(t.columns[i].tone(item), s)
-	})
-}
-
-func (t *table[T]) styled(row [][]string, n int, shown, widths []int, columns int, style func(column int, s string) string) string {
+// line returns one line of a row in a style.
+func line(row [][]string, n int, shown, widths []int, columns int, style func(column int, s string) string) string {
 	var b strings.Builder
 	b.WriteString(strings.Repeat(" ", margin))
 	room := columns - margin

@@ -115,9 +115,8 @@ func wrapAll(paragraphs []string, columns int) (lines []string) {
 type tone = show.Tone
 
 const (
-	plain, bad, warn, good, dim = show.PlainTone, show.BadTone, show.WarnTone, show.GoodTone, show.DimTone
-	strong                      = dim + 1
-	chosen                      = dim + 2 // the line under the cursor
+	plain, bad, warn, good, dim, strong = show.PlainTone, show.BadTone, show.WarnTone, show.GoodTone, show.DimTone, show.StrongTone
+	chosen                              = strong + 1 // the line under the cursor
 )
 
 // A painter makes text bold or coloured. Without colours, it uses only bold, faint and reverse video.
@@ -125,33 +124,12 @@ type painter bool
 
 // paint styles a text that contains no escape sequences.
 func (p painter) paint(t tone, s string) string {
-	if s == "" {
-		return ""
+	code := map[tone]string{bad: "1", dim: "2", strong: "1", chosen: "7"}[t]
+	if p && t < chosen {
+		code = show.Codes[t]
 	}
-	style := ansi.NewStyle()
-	switch t {
-	case plain:
+	if s == "" || code == "" {
 		return s
-	case bad:
-		style = style.Bold()
-	case dim:
-		style = style.Faint()
-	case strong:
-		style = style.Bold()
-	case chosen:
-		style = style.Reverse(true)
-	case warn, good:
 	}
-	if p {
-		switch t {
-		case bad:
-			style = style.ForegroundColor(ansi.Red)
-		case warn:
-			style = style.ForegroundColor(ansi.Yellow)
-		case good:
-			style = style.ForegroundColor(ansi.Green)
-		case plain, dim, strong, chosen:
-		}
-	}
-	return style.Styled(s)
+	return "\x1b[" + code + "m" + s + "\x1b[m"
 }
