@@ -14,35 +14,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// vocabulary is words in memory.
-type vocabulary struct {
-	texts [][]byte
-	full  bool
-}
-
-func (v *vocabulary) number(text []byte) (uint32, bool, error) {
-	if v.full {
-		return 0, false, nil
-	}
-	v.texts = append(v.texts, text)
-	return uint32(len(v.texts)), true, nil
-}
-
-func (v *vocabulary) word(number uint32) (string, error) {
-	if int(number) > len(v.texts) || number == 0 {
-		return "", errDamagedRecord
-	}
-	return string(v.texts[number-1]), nil
-}
-
-func (v *vocabulary) shape(number uint32) (*shape, error) {
-	text, err := v.word(number)
-	if err != nil {
-		return nil, err
-	}
-	return parseShape([]byte(text))
-}
-
 // fill sets every field of a message, and of the messages in it.
 func fill(random *rand.Rand, m protoreflect.Message) {
 	if t, ok := m.Interface().(*timestamppb.Timestamp); ok {
@@ -108,47 +79,22 @@ func TestAnOwnerIsReadAsItWasRecorded(t *testing.T) {
 		"no workload":  pod(func(o *pb.Owner) { o.Workload = nil }),
 		"an end":       pod(func(o *pb.Owner) { o.Workload.DeletionTimestamp = timestamppb.New(time.UnixMicro(1767355200123456)) }),
 	} {
-		for _, many := range []bool{false, true} {
-			want := trimOwner(o, true)
-			words := &vocabulary{full: many}
-			at := stamp(1767355200999999)
-			p := placeOf(netip.MustParseAddr("10.1.2.3"))
-			v, err := appendOwner(nil, proto.CloneOf(want), p, at, words.number)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := parseOwner(v, p, at, words)
-			if err != nil || !proto.Equal(got, want) {
-				t.Errorf("%s: got %v and %v, want %v", name, got, err, want)
-			}
-			for n := range v { // a part of the record is damaged, or says less
-				if o, err := parseOwner(v[:n], p, at, words); err == nil && proto.Equal(o, want) {
-					t.Errorf("%s: %d of %d bytes are enough", name, n, len(v))
-				}
-			}
+		want, at := trimOwner(o, true), stamp(1767355200999999)
+		v, err := appendOwner(nil, proto.CloneOf(want), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := parseOwner(v, at)
+		if err != nil || !proto.Equal(got, want) {
+			t.Errorf("%s: got %v and %v, want %v", name, got, err, want)
 		}
 	}
 }
 
-func TestARecordOfAPodIsShort(t *testing.T) {
-	words := &vocabulary{}
-	now := time.UnixMilli(1767355200123)
-	_, o := benchPod(0x10203, 1, now, false)
-	p := placeOf(netip.MustParseAddr("10.1.2.3"))
-	v, err := appendOwner(nil, trimOwner(o, true), p, now.UnixMicro(), func(text []byte) (uint32, bool, error) {
-		n, ok, err := words.number(text)
-		return n + 300, ok, err // a number of two bytes
-	})
-	if err != nil || len(v) > 52 {
-		t.Errorf("got %d bytes and %v, want at most 52", len(v), err)
-	}
-}
-
 func FuzzParse(f *testing.F) {
-	words := &vocabulary{}
 	p := placeOf(netip.MustParseAddr("10.1.2.3"))
 	_, o := benchPod(0x10203, 1, time.UnixMilli(1767355200123), true)
-	v, err := appendOwner(nil, trimOwner(o, true), p, 1767355200999999, words.number)
+	v, err := appendOwner(nil, trimOwner(o, true), 1767355200999999)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -157,12 +103,12 @@ func FuzzParse(f *testing.F) {
 	f.Add(itemKey(segment{number: 1, start: 5}, pb.Event_NODE, placeOfName("n1"), 7))
 	f.Add(timeKey(1, 1<<50, subject{pb.Event_FINDING, placeOf(netip.MustParseAddr("fe80::1"))}))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if o, err := parseOwner(raw, p, 1767355200999999, words); err == nil {
-			again, err := appendOwner(nil, proto.CloneOf(o), p, 1767355200999999, (&vocabulary{full: true}).number)
+		if o, err := parseOwner(raw, 1767355200999999); err == nil {
+			again, err := appendOwner(nil, proto.CloneOf(o), 1767355200999999)
 			if err != nil {
 				return // not UTF-8
 			}
-			if back, err := parseOwner(again, p, 1767355200999999, words); err != nil || !proto.Equal(o, back) {
+			if back, err := parseOwner(again, 1767355200999999); err != nil || !proto.Equal(o, back) {
 				t.Errorf("got %v and %v, want %v", back, err, o)
 			}
 		}

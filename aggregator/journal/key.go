@@ -18,7 +18,6 @@ import (
 //	SEGMENT KIND PLACE OFFSET                 -> RECORD, if it is long
 //	SEGMENT byTime BUCKET SUBJECT             -> nothing
 //	SEGMENT byTerm TERM SUBJECT               -> nothing
-//	SEGMENT words NUMBER                      -> word (see words)
 //	0 metaSegment SEGMENT                     -> segment
 //	0 metaGap STAMP                           -> gap that ended at STAMP
 //	0 metaAlive                               -> STAMP at which the journal was last complete
@@ -33,9 +32,8 @@ import (
 // take less space than neighbouring times. A SUBJECT is a kind and a place. A RECORD is a part of its
 // key because a key without a value takes less space.
 const (
-	byTime    = 't'
-	byTerm    = 'x'
-	wordTable = 'd'
+	byTime = 't'
+	byTerm = 'x'
 
 	metaSegment = 's'
 	metaGap     = 'g'
@@ -140,8 +138,7 @@ func parseSubject(key []byte) (s subject, err error) {
 	return subject{pb.Event_Kind(key[0] >> 4), place(p)}, nil
 }
 
-// tablePrefix returns the prefix of the keys of one table in a segment: a kind of item, byTime, byTerm
-// or wordTable.
+// tablePrefix returns the prefix of the keys of one table in a segment: a kind of item, byTime or byTerm.
 func tablePrefix(segment uint32, table byte) []byte {
 	key := make([]byte, prefixSize, 32)
 	binary.BigEndian.PutUint32(key, segment)
@@ -210,7 +207,6 @@ func podTerm(namespace, name string) term { return namespaceTerm(namespace) + te
 // namespaceTerm is the beginning of the terms of the pods in a namespace.
 func namespaceTerm(namespace string) term { return term("p" + hashed(namespace)) }
 
-// macTerm is not used for a MAC that is made of the address that the subject is about.
 func macTerm(mac string) term { return term("m" + hashed(mac)) }
 
 func nodeTerm(node string) term { return term("n" + hashed(node)) }
@@ -244,10 +240,6 @@ func parseTermKey(t term, key []byte) (s subject, err error) {
 		return s, errDamagedRecord
 	}
 	return parseSubject(key[prefixSize+t.size():])
-}
-
-func wordKey(segment, number uint32) []byte {
-	return binary.BigEndian.AppendUint32(tablePrefix(segment, wordTable), number)
 }
 
 func metaKey(what byte, number uint64) []byte {

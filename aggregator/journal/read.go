@@ -342,11 +342,6 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 		t = podTerm(q.Namespace, q.Pod)
 	case q.MAC != "":
 		t = macTerm(q.MAC)
-		if a, ok := derivedFrom(q.MAC); ok {
-			if all, err = r.all(a); err != nil {
-				return nil, false, err
-			}
-		}
 	case q.Node != "":
 		t = nodeTerm(q.Node)
 	case q.Namespace != "":
@@ -504,7 +499,7 @@ func (r *reading) restore(about subject, all []found) error {
 				return err
 			}
 		}
-		one.item, one.at, one.segment = state.item, state.at, state.segment
+		one.item, one.at = state.item, state.at
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func (t *termSet) owner(o *pb.Owner) {
 	if w := o.GetWorkload(); w.GetName() != "" {
 		t.add(podTerm(w.GetNamespace(), w.GetName()))
 	}
-	if a, err := netip.ParseAddr(o.GetAddress()); o.GetMac() != "" && (err != nil || o.GetMac() != derivedMAC(placeOf(a))) {
+	if o.GetMac() != "" {
 		t.add(macTerm(o.GetMac()))
 	}
 	t.add(nodeTerm(o.GetNode()))
@@ -232,7 +232,7 @@ func trimNode(n *pb.Node) *pb.Node {
 var marshal = proto.MarshalOptions{Deterministic: true}
 
 // value returns what is stored of a record besides its key. It changes the item.
-func (r *record) value(number func([]byte) (uint32, bool, error)) ([]byte, error) {
+func (r *record) value() ([]byte, error) {
 	v := make([]byte, 0, 128)
 	if r.notBefore != 0 {
 		v = append(binary.BigEndian.AppendUint64(v, uint64(r.notBefore)), byte(r.typ))
@@ -242,7 +242,7 @@ func (r *record) value(number func([]byte) (uint32, bool, error)) ([]byte, error
 	case nil:
 		return v, nil
 	case *pb.Owner:
-		return appendOwner(v, m, r.place, r.at, number)
+		return appendOwner(v, m, r.at)
 	default:
 		return marshal.MarshalAppend(v, m)
 	}
@@ -253,10 +253,9 @@ type stored struct {
 	typ       pb.Watch_Type
 	id        uint32
 	notBefore stamp
-	// item is the item; empty if it is REMOVED. at and segment are those of the record with the item.
-	item    []byte
-	at      stamp
-	segment uint32
+	// item is the item; empty if it is REMOVED. at is that of the record with the item.
+	item []byte
+	at   stamp
 }
 
 // parseItem parses the record at an iterator, and returns the place that it is about.
@@ -269,7 +268,7 @@ func parseItem(seg segment, it *pebble.Iterator) (p []byte, s stored, err error)
 		return nil, s, err
 	}
 	s, err = parseRecord(typ, v)
-	s.at, s.segment = at, seg.number
+	s.at = at
 	return p, s, err
 }
 
@@ -294,13 +293,11 @@ func (s *store) event(one *stored, about subject, at stamp) (*pb.Event, error) {
 	var m proto.Message
 	switch about.kind {
 	case pb.Event_OWNER:
-		if len(one.item) == 0 {
-			e.Owner = &pb.Owner{}
-		} else if o, err := parseOwner(one.item, about.place, one.at, segmentWords{s, one.segment}); err != nil {
+		o, err := parseOwner(one.item, one.at)
+		if err != nil {
 			return nil, err
-		} else {
-			e.Owner = o
 		}
+		e.Owner = o
 		e.Owner.Address = about.place.address().String()
 		if one.typ == pb.Watch_REMOVED {
 			e.Owner.State = pb.Owner_GONE

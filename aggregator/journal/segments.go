@@ -30,7 +30,6 @@ type segments struct {
 	copied  stamp // number of copies in the current segment
 	batch   *pebble.Batch
 	copying *folder // copies the previous segment; nil if there is nothing to copy
-	words   words
 }
 
 // open continues the last segment of a store, and returns the stamp at which the journal was last
@@ -38,9 +37,6 @@ type segments struct {
 func (g *segments) open(s *store) (alive stamp, err error) {
 	*g = segments{s: s}
 	if g.last, alive, err = s.last(); err != nil {
-		return 0, err
-	}
-	if err := g.words.open(s); err != nil {
 		return 0, err
 	}
 	if list := s.list(); len(list) > 0 {
@@ -108,7 +104,7 @@ func (g *segments) addCopy(r *record) error {
 
 func (g *segments) put(r *record) error {
 	b := g.pending()
-	v, err := r.value(func(text []byte) (uint32, bool, error) { return g.words.number(b, text) })
+	v, err := r.value()
 	if err != nil {
 		return err
 	}
@@ -148,7 +144,6 @@ func (g *segments) roll(at stamp) error {
 	g.last = next.start
 	g.s.setList(append(slices.Clip(list), next))
 	g.current, g.records, g.copied = next, 0, 0
-	g.words.roll(next.number)
 	if !next.complete {
 		g.copy()
 	}

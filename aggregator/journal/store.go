@@ -43,9 +43,7 @@ var compression = func() *sstable.CompressionProfile {
 type store struct {
 	db       *pebble.DB
 	fs       *patience
-	segments []segment // in order; changed by the writer only, with mu locked
-	words    map[uint32]string
-	shapes   map[uint32]*shape
+	segments []segment          // in order; changed by the writer only, with mu locked
 	few      map[string][]place // see fewPlaces
 	mu       sync.RWMutex
 	// compacting is the number of goroutines that compact. They are those of background, and end with
@@ -69,7 +67,7 @@ var errNewerVersion = errors.New("it was written by a newer version of ipwitness
 func openStore(dir string, base vfs.FS, cached int64, log *slog.Logger) (*store, error) {
 	s := &store{
 		fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}),
-		words: make(map[uint32]string), shapes: make(map[uint32]*shape), few: make(map[string][]place),
+		few: make(map[string][]place),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	cache := pebble.NewCache(cmp.Or(cached, cacheSize))
