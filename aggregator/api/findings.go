@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -86,47 +85,4 @@ func (s *Service) GetFinding(_ context.Context, q *pb.GetFindingRequest) (*pb.Ge
 		return nil, status.Errorf(codes.NotFound, "no finding has the id %q: it may be over, and /v1/events?kind=FINDING lists what was recorded", q.GetId())
 	}
 	return &pb.GetFindingResponse{Finding: s.Convert.Finding(now, false)}, nil
-}
-
-// findingKey returns the place of the finding that an event is about.
-func findingKey(e *live.Event) *judge.Found {
-	return &judge.Found{Place: judge.PlaceOf(e.Matter.Finding)}
-}
-
-// WatchFindings sends the current findings, then every change.
-func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
-	if err := s.own(q); err != nil {
-		return err
-	}
-	f, err := newFindingFilter(q)
-	if err != nil {
-		return err
-	}
-	return serveWatch(stream, s, &watch[*judge.Found, *pb.Finding, pb.WatchFindingsResponse]{
-		events: s.Events.Findings, send: stream.Send,
-		past: recorded[pb.WatchFindingsResponse]{
-			kind: pb.Event_FINDING, query: journal.Query{Kind: pb.Event_FINDING, Compare: seen(func(e *pb.Event) bool { return f.recorded(e.GetFinding()) })},
-			event: func(e *pb.Event) *pb.WatchFindingsResponse {
-				return &pb.WatchFindingsResponse{Type: e.GetType(), Finding: e.GetFinding()}
-			},
-		},
-		walk: func() *walk[*judge.Found, *pb.Finding] { return s.walkFindings(&f, judge.FindingPlace{}) },
-		add: func(one item[*pb.Finding]) *pb.WatchFindingsResponse {
-			return &pb.WatchFindingsResponse{Type: pb.Watch_ADDED, Finding: one.it}
-		},
-		key: findingKey,
-		event: func(e *live.Event) *pb.WatchFindingsResponse {
-			typ, ok := f.event(e)
-			if !ok {
-				return nil
-			}
-			return &pb.WatchFindingsResponse{Type: typ, Finding: e.Finding}
-		},
-		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchFindingsResponse {
-			return &pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
-		},
-		lost: func(n uint32) *pb.WatchFindingsResponse {
-			return &pb.WatchFindingsResponse{Type: pb.Watch_LOST, Lost: n}
-		},
-	}, q.GetResumeToken())
 }

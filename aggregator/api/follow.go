@@ -2,9 +2,9 @@ package api
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -18,16 +18,15 @@ const readEvery = 100 * time.Millisecond
 // An eventWatch is one subscriber to recorded events. It has no queue: it reads the journal from its
 // position on when more is written, so that nothing waits for it.
 type eventWatch struct {
-	s *Service
-	// send and flush are those of the stream, with the limit of patience.
-	send     func(*pb.WatchEventsResponse) error
-	flush    func() error
-	patience *patience
-	query    journal.Query
-	past     recorded[pb.WatchEventsResponse]
+	s     *Service
+	send  func(*pb.WatchEventsResponse) error
+	flush func() error
+	query journal.Query
+	past  recorded
 
-	// at is the position: everything up to this time was sent.
-	at time.Time
+	// at is the position: everything up to this time was sent. received is the same in microseconds.
+	at       time.Time
+	received atomic.Int64
 	// oldest is the start of the journal that the subscriber knows: what was before is not lost.
 	oldest time.Time
 	// covered is the coverage that was sent last, and open is the gap that was sent before its end.
@@ -56,37 +55,26 @@ func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService
 	}
 	s.EventWatches.Add(1)
 	defer s.EventWatches.Add(-1)
-	w := &eventWatch{
-		s: s, query: query, patience: newPatience(),
-		past: recorded[pb.WatchEventsResponse]{instance: instanceText(s.Instance), journal: s.Journal},
-	}
-	w.send = func(m *pb.WatchEventsResponse) error { return w.patience.limit(func() error { return stream.Send(m) }) }
-	w.flush = func() error { return nil }
-	if f, ok := stream.(flusher); ok {
-		w.flush = func() error { return w.patience.limit(f.Flush) }
-	}
-	return attend(stream.Context(), s.Stopped, w.patience, w.cutOff, func(ctx context.Context) error {
-		err := w.follow(ctx, q, token)
-		if ctx.Err() != nil {
-			return status.FromContextError(ctx.Err()).Err()
-		}
-		return err
+	w := &eventWatch{s: s, query: query, past: recorded{instance: instanceText(s.Instance), journal: s.Journal}}
+	return Attend(stream, s.Stopped, w.cutOff, func(ctx context.Context, send func(*pb.WatchEventsResponse) error, flush func() error) error {
+		w.send, w.flush = send, flush
+		return w.follow(ctx, q, token)
 	})
 }
 
 // cutOff returns the token of the last message that the subscriber has received.
-func (w *eventWatch) cutOff() resumeToken {
-	t, err := w.past.within(time.UnixMicro(w.patience.at.Load()))
+func (w *eventWatch) cutOff() string {
+	t, err := w.past.within(time.UnixMicro(w.received.Load()))
 	if err != nil {
-		return resumeToken{instance: w.past.instance} // leads to LOST
+		t = resumeToken{instance: w.past.instance} // leads to LOST
 	}
-	return t
+	return t.String()
 }
 
 // move moves the position.
 func (w *eventWatch) move(to time.Time) {
 	w.at = to
-	w.patience.at.Store(to.UnixMicro())
+	w.received.Store(to.UnixMicro())
 }
 
 // follow sends the events since the start, then the events that are recorded. One of its Sends may

@@ -1,12 +1,15 @@
 package api
 
 import (
-	"sync/atomic"
+	"context"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
 )
 
 // sendWithin is how long one Send may block before the watcher is disconnected.
@@ -17,16 +20,7 @@ const sendWithin = 30 * time.Second
 type patience struct {
 	// late fires if one Send takes too long.
 	late *time.Timer
-	// from is the revision to resume from: the watcher has received all earlier events.
-	from atomic.Uint64
-	// at is the same in the journal, in microseconds since 1970, while from is fromStart; 0 if it is not
-	// known.
-	at atomic.Int64
 }
-
-// fromStart is a revision before the first one: a watcher that resumes from it receives LOST with 0, and
-// the current state.
-const fromStart = 0
 
 func newPatience() *patience {
 	p := &patience{late: time.NewTimer(sendWithin)}
@@ -39,6 +33,41 @@ func (p *patience) limit(do func() error) error {
 	p.late.Reset(sendWithin)
 	defer p.late.Stop()
 	return do()
+}
+
+// A flusher is a stream that may buffer messages until Flush is called.
+type flusher interface{ Flush() error }
+
+// Attend runs follow, which serves a subscriber with the functions that it is given: send sends a
+// message, and flush is called when there is nothing more to send for now. It returns before follow does if
+// one of these blocks for too long, if the caller's access is revoked, or when stopped is closed. token
+// returns the token of the last message that the subscriber has received.
+func Attend[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}, token func() string, follow func(ctx context.Context, send func(*M) error, flush func() error) error) error {
+	p := newPatience()
+	send := func(m *M) error { return p.limit(func() error { return stream.Send(m) }) }
+	flush := func() error { return nil }
+	if f, ok := stream.(flusher); ok {
+		flush = func() error { return p.limit(f.Flush) }
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- follow(ctx, send, flush) }()
+	select {
+	case err := <-done:
+		if ctx.Err() != nil {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		return err
+	case <-p.late.C:
+		return errCutOff(token())
+	case <-access.Revoked(ctx):
+		return access.ErrRevoked
+	case <-stopped:
+		return errStopping
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 const (

@@ -65,8 +65,8 @@ func parseResumeToken(text string) (t resumeToken, err error) {
 // instanceText returns an instance as tokens have it.
 func instanceText(instance int64) string { return strconv.FormatInt(instance, 36) }
 
-// recorded is what the journal has of a watch. M is the type of the messages of the watch.
-type recorded[M any] struct {
+// recorded is what the journal has of a watch.
+type recorded struct {
 	// instance is this process in tokens.
 	instance string
 	// journal is nil if there is none, or if the watch is that of the journal itself.
@@ -74,9 +74,8 @@ type recorded[M any] struct {
 	kind    pb.Event_Kind
 	// query selects the events, and sets their types as a subscriber sees them.
 	query journal.Query
-	// event returns the message of an event. node returns that of a node; it is nil if the watch has none.
-	event func(*pb.Event) *M
-	node  func(*pb.Node) *M
+	// nodes is set if the watch sends the states of nodes, too.
+	nodes bool
 	// hasty is set if the journal did not have the events before a bookmark in time.
 	hasty bool
 }
@@ -103,7 +102,7 @@ func seen(matches func(*pb.Event) bool) func(e, before *pb.Event) bool {
 }
 
 // token returns the token of a revision.
-func (r *recorded[M]) token(revision uint64) resumeToken {
+func (r *recorded) token(revision uint64) resumeToken {
 	t := resumeToken{instance: r.instance, revision: revision}
 	if r.journal != nil {
 		if m, known := r.journal.MarkOf(r.kind, revision); known {
@@ -115,7 +114,7 @@ func (r *recorded[M]) token(revision uint64) resumeToken {
 
 // settled returns the token of a revision. It waits for a moment until the journal has the events
 // before it: such a token outlives this process.
-func (r *recorded[M]) settled(ctx context.Context, revision uint64) resumeToken {
+func (r *recorded) settled(ctx context.Context, revision uint64) resumeToken {
 	if r.journal == nil {
 		return r.token(revision)
 	}
@@ -147,13 +146,13 @@ func (r *recorded[M]) settled(ctx context.Context, revision uint64) resumeToken 
 }
 
 // within returns the token of a time in the journal.
-func (r *recorded[M]) within(at time.Time) (resumeToken, error) {
+func (r *recorded) within(at time.Time) (resumeToken, error) {
 	instance, _, err := r.journal.Writer(at)
 	return resumeToken{instance: instanceText(instance), at: at}, err
 }
 
 // valid reports whether the journal has the position of a token: the process of the token wrote it.
-func (r *recorded[M]) valid(ctx context.Context, t resumeToken) bool {
+func (r *recorded) valid(ctx context.Context, t resumeToken) bool {
 	if r.journal == nil || t.at.IsZero() {
 		return false
 	}
@@ -168,7 +167,7 @@ func (r *recorded[M]) valid(ctx context.Context, t resumeToken) bool {
 
 // catchUp sends what the journal has recorded since a token, and returns the revision of the events
 // that follow. ok is not set if the journal does not have everything since then, or not in time.
-func (w *watch[K, T, M]) catchUp(ctx context.Context, t resumeToken) (next uint64, ok bool, err error) {
+func (w *watch[K, T]) catchUp(ctx context.Context, t resumeToken) (next uint64, ok bool, err error) {
 	if !w.past.valid(ctx, t) {
 		return 0, false, nil
 	}
@@ -220,14 +219,14 @@ func (w *watch[K, T, M]) catchUp(ctx context.Context, t resumeToken) (next uint6
 }
 
 // lost reports whether the journal lacks events after a time.
-func (r *recorded[M]) lost(since time.Time) bool {
+func (r *recorded) lost(since time.Time) bool {
 	lost, _, err := r.journal.Lost(since, r.journal.Clock())
 	return err != nil || len(lost) > 0
 }
 
 // replay sends some of the recorded events between two times, and returns the time up to which these
 // are all. ok is not set if the journal does not have all of them.
-func (w *watch[K, T, M]) replay(ctx context.Context, after, until time.Time) (reached time.Time, ok bool, err error) {
+func (w *watch[K, T]) replay(ctx context.Context, after, until time.Time) (reached time.Time, ok bool, err error) {
 	if w.past.lost(after) {
 		return after, false, nil
 	}
@@ -248,17 +247,18 @@ func (w *watch[K, T, M]) replay(ctx context.Context, after, until time.Time) (re
 		return after, false, ctx.Err()
 	}
 	for _, e := range some {
-		if err := w.send(w.past.event(e)); err != nil {
+		m := &message{typ: e.GetType(), owner: e.GetOwner(), conflict: e.GetConflict(), finding: e.GetFinding()}
+		if err := w.send(m); err != nil {
 			return after, false, err
 		}
-		w.patience.at.Store(e.GetTime().AsTime().UnixMicro())
+		w.at.Store(e.GetTime().AsTime().UnixMicro())
 	}
 	return reached, true, nil
 }
 
 // nodesSince sends the last state of each node that has changed since a time.
-func (w *watch[K, T, M]) nodesSince(ctx context.Context, since time.Time) error {
-	if w.past.node == nil {
+func (w *watch[K, T]) nodesSince(ctx context.Context, since time.Time) error {
+	if !w.past.nodes {
 		return nil
 	}
 	changed := make(map[string]*pb.Node)
@@ -270,7 +270,7 @@ func (w *watch[K, T, M]) nodesSince(ctx context.Context, since time.Time) error 
 		return ctx.Err() // otherwise, the journal is damaged, and the watch continues without it
 	}
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
-		if err := w.send(w.past.node(changed[name])); err != nil {
+		if err := w.send(&message{typ: pb.Watch_NODE, node: changed[name]}); err != nil {
 			return err
 		}
 	}
@@ -278,18 +278,18 @@ func (w *watch[K, T, M]) nodesSince(ctx context.Context, since time.Time) error 
 }
 
 // markAt sends a bookmark with a time in the journal up to which all events were sent.
-func (w *watch[K, T, M]) markAt(at time.Time) error {
+func (w *watch[K, T]) markAt(at time.Time) error {
 	t, err := w.past.within(at)
 	if err != nil {
 		return nil // the journal cannot be read, which ends the replay
 	}
-	w.patience.at.Store(at.UnixMicro())
-	return w.send(w.bookmark(t.String(), w.coverage()))
+	w.at.Store(at.UnixMicro())
+	return w.send(&message{typ: pb.Watch_BOOKMARK, token: t.String(), coverage: w.coverage()})
 }
 
 // cutOff returns the token of the last event that the subscriber has received.
-func (w *watch[K, T, M]) cutOff() resumeToken {
-	from, at := w.patience.from.Load(), w.patience.at.Load()
+func (w *watch[K, T]) cutOff() resumeToken {
+	from, at := w.from.Load(), w.at.Load()
 	if from == fromStart && at != 0 {
 		if t, err := w.past.within(time.UnixMicro(at)); err == nil {
 			return t

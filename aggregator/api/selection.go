@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -95,30 +94,6 @@ type EventsRequest interface {
 
 // SelectEvents returns what a request selects, but not its end.
 func SelectEvents(q EventsRequest) (journal.Query, error) { return eventQuery(q) }
-
-// Attend runs follow, which serves a subscriber with the functions that it is given: send sends a
-// message, and flush is called when there is nothing more to send for now. The watch ends if the
-// subscriber does not read; token returns the token to resume with. It also ends when stopped is closed.
-func Attend[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}, token func() string, follow func(ctx context.Context, send func(*M) error, flush func() error) error) error {
-	p := newPatience()
-	send := func(m *M) error { return p.limit(func() error { return stream.Send(m) }) }
-	flush := func() error { return nil }
-	if f, ok := stream.(flusher); ok {
-		flush = func() error { return p.limit(f.Flush) }
-	}
-	return attend(stream.Context(), stopped, p, func() resumeText { return resumeText(token()) }, func(ctx context.Context) error {
-		err := follow(ctx, send, flush)
-		if ctx.Err() != nil {
-			return status.FromContextError(ctx.Err()).Err()
-		}
-		return err
-	})
-}
-
-// resumeText is a token of another service.
-type resumeText string
-
-func (t resumeText) String() string { return string(t) }
 
 // own returns an error if a request is about other clusters than that of the aggregator.
 func (s *Service) own(q interface{ GetCluster() []string }) error {

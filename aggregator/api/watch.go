@@ -3,8 +3,8 @@ package api
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,186 +12,154 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ipwitness/ipwitness/aggregator/access"
-	"github.com/ipwitness/ipwitness/aggregator/live"
-
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // bookmarkEvery is the interval at which a watcher gets bookmarks while nothing happens.
 const bookmarkEvery = 15 * time.Second
 
-// watch is one subscriber and its messages. K and T are the types of keys and items of its walk, and
-// M is the type of its messages.
-type watch[K, T, M any] struct {
+// A message is what a watch sends, whatever its kind: an item, a node, or where the watch is.
+type message struct {
+	typ      pb.Watch_Type
+	owner    *pb.Owner
+	conflict *pb.Conflict
+	finding  *pb.Finding
+	node     *pb.Node
+	// event is the event that the message is about; nil if it is about an item of the present state, or
+	// about the watch. id identifies an owner of the present state.
+	event *live.Event
+	id    string
+	// token and coverage belong to a bookmark, and lost is the number of lost events.
+	token    string
+	coverage *pb.Coverage
+	lost     uint32
+}
+
+// watch is one subscriber. K and T are the types of keys and items of its walk.
+type watch[K, T any] struct {
 	events *live.Bus
-	send   func(*M) error
+	send   func(*message) error
 	// flush is called when there is nothing more to send for now.
 	flush func() error
 	// walk returns a walk of the current state. add returns the message for one of its items.
 	walk func() *walk[K, T]
-	add  func(item[T]) *M
-	// key returns the key of the item that an event is about. event returns its message, or nil to
-	// skip the event.
-	key   func(*live.Event) K
-	event func(*live.Event) *M
-	// bookmark returns a message with the resume token and the coverage of the state that was sent.
-	// lost returns a message with the number of lost events.
-	bookmark func(token string, coverage *pb.Coverage) *M
-	lost     func(n uint32) *M
+	add  func(item[T]) *message
+	// key returns the key of the item that an event is about. filter returns the type of an event as the
+	// subscriber sees it, and whether the subscriber gets it.
+	key    func(*live.Event) K
+	filter func(*live.Event) (pb.Watch_Type, bool)
 	// coverage returns the coverage of the current state.
 	coverage func() *pb.Coverage
 	// past is what the journal has of the watch.
-	past     recorded[M]
-	patience *patience
+	past recorded
 
 	// reached is the revision after the last event that was passed on.
 	reached uint64
+	// from is the revision to resume from: the watcher has received all earlier events. While it is
+	// fromStart, at is the same in the journal, in microseconds since 1970; 0 if it is not known.
+	from atomic.Uint64
+	at   atomic.Int64
 	// covered is the coverage that was sent last. doubtful is set if a node has changed since.
 	covered  *pb.Coverage
 	doubtful bool
 	some     []live.Event
 }
 
+// fromStart is a revision before the first one: a watcher that resumes from it receives LOST with 0, and
+// the current state.
+const fromStart = 0
+
 // WatchOwners sends the current owners, then every change.
 func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
-	if err := s.own(q); err != nil {
-		return err
-	}
 	f, err := newOwnerFilter(q)
-	if err != nil {
-		return err
-	}
-	return serveWatch(stream, s, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
-		events: s.Events.Owners, send: stream.Send,
-		past: recorded[pb.WatchOwnersResponse]{
-			kind: pb.Event_OWNER, query: f.changes(pb.Event_OWNER, f.recorded),
-			event: func(e *pb.Event) *pb.WatchOwnersResponse {
-				return &pb.WatchOwnersResponse{Type: e.GetType(), Owner: e.GetOwner()}
-			},
-			node: func(n *pb.Node) *pb.WatchOwnersResponse {
-				return &pb.WatchOwnersResponse{Type: pb.Watch_NODE, Node: n}
-			},
-		},
-		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
-		add: func(o item[*pb.Owner]) *pb.WatchOwnersResponse {
-			return &pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o.it}
-		},
-		key: ownerKey,
-		event: func(e *live.Event) *pb.WatchOwnersResponse {
-			typ, ok := f.event(e)
-			if !ok {
-				return nil
-			}
-			return &pb.WatchOwnersResponse{Type: typ, Owner: e.Owner, Node: e.Node}
-		},
-		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchOwnersResponse {
-			return &pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
-		},
-		lost: func(n uint32) *pb.WatchOwnersResponse {
-			return &pb.WatchOwnersResponse{Type: pb.Watch_LOST, Lost: n}
-		},
-	}, q.GetResumeToken())
+	return serveWatch(stream, s, q, err, s.watchOwners(&f), func(m *message) *pb.WatchOwnersResponse {
+		return &pb.WatchOwnersResponse{Type: m.typ, Owner: m.owner, Node: m.node, ResumeToken: m.token, Coverage: m.coverage, Lost: m.lost}
+	})
 }
 
-// ownerKey returns the address of the owner that an event is about.
-func ownerKey(e *live.Event) index.Address { return index.AddressOf(e.Address) }
+func (s *Service) watchOwners(f *filter) *watch[index.Address, *pb.Owner] {
+	return &watch[index.Address, *pb.Owner]{
+		events: s.Events.Owners,
+		past:   recorded{kind: pb.Event_OWNER, query: f.changes(pb.Event_OWNER, f.recorded), nodes: true},
+		walk:   func() *walk[index.Address, *pb.Owner] { return s.walkOwners(f, place{}) },
+		add:    func(o item[*pb.Owner]) *message { return &message{owner: o.it, id: o.at.(place).id} },
+		key:    func(e *live.Event) index.Address { return index.AddressOf(e.Address) },
+		filter: f.event,
+	}
+}
 
 // WatchConflicts sends the active conflicts, then every change.
 func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
-	if err := s.own(q); err != nil {
-		return err
-	}
 	f, err := newConflictFilter(q)
-	if err != nil {
-		return err
-	}
 	present := f
 	present.active = f.phase == 0
-	return serveWatch(stream, s, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
-		events: s.Events.Conflicts, send: stream.Send,
-		past: recorded[pb.WatchConflictsResponse]{
-			kind: pb.Event_CONFLICT, query: f.changes(pb.Event_CONFLICT, func(e *pb.Event) bool { return f.recorded(e.GetConflict()) }),
-			event: func(e *pb.Event) *pb.WatchConflictsResponse {
-				return &pb.WatchConflictsResponse{Type: e.GetType(), Conflict: e.GetConflict()}
-			},
-			node: func(n *pb.Node) *pb.WatchConflictsResponse {
-				return &pb.WatchConflictsResponse{Type: pb.Watch_NODE, Node: n}
-			},
-		},
-		walk: func() *walk[place, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
-		add: func(c item[*pb.Conflict]) *pb.WatchConflictsResponse {
-			return &pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c.it}
-		},
-		key: conflictKey,
-		event: func(e *live.Event) *pb.WatchConflictsResponse {
-			typ, ok := f.event(e)
-			if !ok {
-				return nil
-			}
-			return &pb.WatchConflictsResponse{Type: typ, Conflict: e.Conflict, Node: e.Node}
-		},
-		bookmark: func(token string, coverage *pb.Coverage) *pb.WatchConflictsResponse {
-			return &pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
-		},
-		lost: func(n uint32) *pb.WatchConflictsResponse {
-			return &pb.WatchConflictsResponse{Type: pb.Watch_LOST, Lost: n}
-		},
-	}, q.GetResumeToken())
+	return serveWatch(stream, s, q, err, s.watchConflicts(&present, &f), func(m *message) *pb.WatchConflictsResponse {
+		return &pb.WatchConflictsResponse{Type: m.typ, Conflict: m.conflict, Node: m.node, ResumeToken: m.token, Coverage: m.coverage, Lost: m.lost}
+	})
 }
 
-// conflictKey returns the place of the conflict that an event is about.
-func conflictKey(e *live.Event) place { return place{e.Address, e.Conflict.GetId()} }
-
-// serveWatch serves a subscriber until it leaves, one Send blocks for too long, or the aggregator
-// stops.
-func serveWatch[K, T, M any](stream grpc.ServerStream, s *Service, x *watch[K, T, M], token string) error {
-	x.coverage, x.flush = s.Coverage.Current, func() error { return nil }
-	x.past.instance, x.past.journal = instanceText(s.Instance), s.Journal
-	if f, ok := stream.(flusher); ok {
-		x.flush = f.Flush
+func (s *Service) watchConflicts(present, f *conflictFilter) *watch[place, *pb.Conflict] {
+	return &watch[place, *pb.Conflict]{
+		events: s.Events.Conflicts,
+		past: recorded{
+			kind: pb.Event_CONFLICT, query: f.changes(pb.Event_CONFLICT, func(e *pb.Event) bool { return f.recorded(e.GetConflict()) }), nodes: true,
+		},
+		walk:   func() *walk[place, *pb.Conflict] { return s.walkConflicts(present, place{}) },
+		add:    func(c item[*pb.Conflict]) *message { return &message{conflict: c.it} },
+		key:    func(e *live.Event) place { return place{e.Address, e.Conflict.GetId()} },
+		filter: f.event,
 	}
-	return x.serve(stream.Context(), s.Stopped, token)
 }
 
-// A flusher is a stream that may buffer messages until Flush is called.
-type flusher interface{ Flush() error }
+// WatchFindings sends the current findings, then every change.
+func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
+	f, err := newFindingFilter(q)
+	return serveWatch(stream, s, q, err, s.watchFindings(&f), func(m *message) *pb.WatchFindingsResponse {
+		return &pb.WatchFindingsResponse{Type: m.typ, Finding: m.finding, ResumeToken: m.token, Coverage: m.coverage, Lost: m.lost}
+	})
+}
 
-func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
+func (s *Service) watchFindings(f *findingFilter) *watch[*judge.Found, *pb.Finding] {
+	matches := func(e *pb.Event) bool { return f.recorded(e.GetFinding()) }
+	return &watch[*judge.Found, *pb.Finding]{
+		events: s.Events.Findings,
+		past:   recorded{kind: pb.Event_FINDING, query: journal.Query{Kind: pb.Event_FINDING, Compare: seen(matches)}},
+		walk:   func() *walk[*judge.Found, *pb.Finding] { return s.walkFindings(f, judge.FindingPlace{}) },
+		add:    func(one item[*pb.Finding]) *message { return &message{finding: one.it} },
+		key:    func(e *live.Event) *judge.Found { return &judge.Found{Place: judge.PlaceOf(e.Matter.Finding)} },
+		filter: f.event,
+	}
+}
+
+// watching is a request for a watch.
+type watching interface {
+	GetCluster() []string
+	GetResumeToken() string
+}
+
+// serveWatch serves a subscriber, unless its request has an error. as returns a message as its kind of
+// watch sends it.
+func serveWatch[K, T, M any](stream grpc.ServerStreamingServer[M], s *Service, q watching, err error, w *watch[K, T], as func(*message) *M) error {
+	if err := cmp.Or(s.own(q), err); err != nil {
+		return err
+	}
+	w.coverage = s.Coverage.Current
+	w.past.instance, w.past.journal = instanceText(s.Instance), s.Journal
 	w.events.Join()
 	defer w.events.Leave()
-	w.patience = newPatience()
-	send, flush := w.send, w.flush
-	w.send = func(m *M) error { return w.patience.limit(func() error { return send(m) }) }
-	w.flush = func() error { return w.patience.limit(flush) }
-	return attend(ctx, stopped, w.patience, w.cutOff, func(ctx context.Context) error { return w.follow(ctx, token) })
-}
-
-// attend runs follow, which serves a subscriber. It returns before follow does if one Send blocks for
-// too long, if the caller's access is revoked, or if the aggregator stops. cutOff returns the token of
-// the last message that the subscriber has received.
-func attend[T fmt.Stringer](ctx context.Context, stopped <-chan struct{}, p *patience, cutOff func() T, follow func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- follow(ctx) }()
-	select {
-	case err := <-done:
-		return err
-	case <-p.late.C:
-		return errCutOff(cutOff().String())
-	case <-access.Revoked(ctx):
-		return access.ErrRevoked
-	case <-stopped:
-		return errStopping
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
+	token := func() string { return w.cutOff().String() }
+	return Attend(stream, s.Stopped, token, func(ctx context.Context, send func(*M) error, flush func() error) error {
+		w.send, w.flush = func(m *message) error { return send(as(m)) }, flush
+		return w.follow(ctx, q.GetResumeToken())
+	})
 }
 
 // follow sends the current state, then changes. One of its Sends may block forever.
-func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
+func (w *watch[K, T]) follow(ctx context.Context, token string) error {
 	next, err := w.start(ctx, token)
 	quiet := time.NewTicker(bookmarkEvery)
 	defer quiet.Stop()
@@ -220,15 +188,12 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 			err = ctx.Err()
 		}
 	}
-	if ctx.Err() != nil {
-		return status.FromContextError(ctx.Err()).Err()
-	}
 	return err
 }
 
 // start sends the current state, or, for a token, what has changed since. It returns the revision of the
 // events that follow.
-func (w *watch[K, T, M]) start(ctx context.Context, token string) (next uint64, err error) {
+func (w *watch[K, T]) start(ctx context.Context, token string) (next uint64, err error) {
 	if token == "" {
 		return w.present(ctx)
 	}
@@ -250,18 +215,18 @@ var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: r
 var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start a new watch")
 
 // mark sends a bookmark: the subscriber has received all events before the revision.
-func (w *watch[K, T, M]) mark(ctx context.Context, next uint64) error {
+func (w *watch[K, T]) mark(ctx context.Context, next uint64) error {
 	return w.markWith(ctx, next, w.coverage())
 }
 
-func (w *watch[K, T, M]) markWith(ctx context.Context, next uint64, coverage *pb.Coverage) error {
+func (w *watch[K, T]) markWith(ctx context.Context, next uint64, coverage *pb.Coverage) error {
 	w.covered, w.doubtful, w.reached = coverage, false, next
-	w.patience.from.Store(next)
-	return w.send(w.bookmark(w.past.settled(ctx, next).String(), coverage))
+	w.from.Store(next)
+	return w.send(&message{typ: pb.Watch_BOOKMARK, token: w.past.settled(ctx, next).String(), coverage: coverage})
 }
 
 // reassure sends a bookmark if the change of a node has changed the coverage.
-func (w *watch[K, T, M]) reassure(ctx context.Context, next uint64) error {
+func (w *watch[K, T]) reassure(ctx context.Context, next uint64) error {
 	if !w.doubtful {
 		return nil
 	}
@@ -273,10 +238,10 @@ func (w *watch[K, T, M]) reassure(ctx context.Context, next uint64) error {
 }
 
 // again sends the current state to a subscriber that has lost events.
-func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, err error) {
-	w.patience.from.Store(fromStart)
-	w.patience.at.Store(0)
-	if err := w.send(w.lost(uint32(min(lost, math.MaxUint32)))); err != nil {
+func (w *watch[K, T]) again(ctx context.Context, lost uint64) (next uint64, err error) {
+	w.from.Store(fromStart)
+	w.at.Store(0)
+	if err := w.send(&message{typ: pb.Watch_LOST, lost: uint32(min(lost, math.MaxUint32))}); err != nil {
 		return 0, err
 	}
 	return w.present(ctx)
@@ -285,7 +250,7 @@ func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, e
 // present sends the current state and a bookmark, and returns the revision of that state. It reads
 // the state in parts. Before each further part, it sends the changes of the parts that it has
 // already sent.
-func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
+func (w *watch[K, T]) present(ctx context.Context) (next uint64, err error) {
 	coverage := w.coverage()
 	next = w.events.Revision()
 	for walk := w.walk(); ; {
@@ -300,7 +265,9 @@ func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 			}
 		}
 		for _, one := range part.items {
-			if err := w.send(w.add(one)); err != nil {
+			m := w.add(one)
+			m.typ = pb.Watch_ADDED
+			if err := w.send(m); err != nil {
 				return next, err
 			}
 		}
@@ -327,21 +294,22 @@ func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 // pass sends some of the events from a revision on and before another one, and returns the revision
 // after them. If walk is not nil, it sends only events about nodes and about items that the walk
 // has passed. The other results are those of bus.Since.
-func (w *watch[K, T, M]) pass(from, before uint64, walk *walk[K, T]) (next, lost uint64, changed <-chan struct{}, err error) {
+func (w *watch[K, T]) pass(from, before uint64, walk *walk[K, T]) (next, lost uint64, changed <-chan struct{}, err error) {
 	w.some, next, lost, changed = w.events.Since(from, before, w.some[:0])
 	for i := range w.some {
 		e := &w.some[i]
 		w.reached = from + uint64(i) + 1
 		w.doubtful = w.doubtful || e.Node != nil
 		if walk == nil || e.Node != nil || walk.passed(w.key(e)) {
-			if m := w.event(e); m != nil {
+			if typ, ok := w.filter(e); ok {
+				m := &message{typ: typ, owner: e.Owner, conflict: e.Conflict, finding: e.Finding, node: e.Node, event: e}
 				if err := w.send(m); err != nil {
 					return next, 0, nil, err
 				}
 			}
 		}
 		if walk == nil {
-			w.patience.from.Store(w.reached)
+			w.from.Store(w.reached)
 		}
 	}
 	clear(w.some)

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/live"
@@ -25,13 +24,11 @@ const lookEvery = 5 * time.Second
 // A nodeWatch is one subscriber to the nodes. It has no queue: it compares the nodes with what it has
 // sent, so that nothing waits for it, and a slow subscriber gets the latest state.
 type nodeWatch struct {
-	s *Service
-	// send and flush are those of the stream, with the limit of patience.
-	send     func(*pb.WatchNodesResponse) error
-	flush    func() error
-	patience *patience
-	name     string // of the only node; empty for all
-	past     recorded[pb.WatchNodesResponse]
+	s     *Service
+	send  func(*pb.WatchNodesResponse) error
+	flush func() error
+	name  string // of the only node; empty for all
+	past  recorded
 
 	// next is the revision after the last published event that was looked at.
 	next uint64
@@ -71,23 +68,15 @@ func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_W
 	s.NodeWatches.Add(1)
 	defer s.NodeWatches.Add(-1)
 	w := &nodeWatch{
-		s: s, name: q.GetName(), patience: newPatience(), seed: maphash.MakeSeed(), sent: make(map[string]sentNode),
+		s: s, name: q.GetName(), seed: maphash.MakeSeed(), sent: make(map[string]sentNode),
 		// The journal gets nodes in the order of the events of conflicts.
-		past: recorded[pb.WatchNodesResponse]{instance: instanceText(s.Instance), journal: s.Journal, kind: pb.Event_CONFLICT},
+		past: recorded{instance: instanceText(s.Instance), journal: s.Journal, kind: pb.Event_CONFLICT},
 	}
 	w.token.Store(&resumeToken{instance: w.past.instance}) // leads to LOST
-	w.send = func(m *pb.WatchNodesResponse) error { return w.patience.limit(func() error { return stream.Send(m) }) }
-	w.flush = func() error { return nil }
-	if f, ok := stream.(flusher); ok {
-		w.flush = func() error { return w.patience.limit(f.Flush) }
-	}
-	cutOff := func() resumeToken { return *w.token.Load() }
-	return attend(stream.Context(), s.Stopped, w.patience, cutOff, func(ctx context.Context) error {
-		err := w.follow(ctx, token)
-		if ctx.Err() != nil {
-			return status.FromContextError(ctx.Err()).Err()
-		}
-		return err
+	cutOff := func() string { return w.token.Load().String() }
+	return Attend(stream, s.Stopped, cutOff, func(ctx context.Context, send func(*pb.WatchNodesResponse) error, flush func() error) error {
+		w.send, w.flush = send, flush
+		return w.follow(ctx, token)
 	})
 }
 
