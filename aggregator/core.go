@@ -76,7 +76,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	dir, err := cfg.dataDir, error(nil)
 	if cfg.dataDir == DataDirAuto {
 		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); err != nil {
-			dir, c.unsaved = "", explain.NothingSaved(DefaultDataDir, err)
+			dir, c.unsaved = "", explain.Text("nothing-saved", "path", DefaultDataDir, "error", err)
 			cfg.log.Warn("history and acknowledgements are in memory only: make the directory writable, or set --data-dir",
 				"directory", DefaultDataDir, "error", err)
 		}
@@ -252,25 +252,27 @@ func (c *core) problems() []string {
 	problems = append(problems, c.exports.Problems()...)
 	problems = append(problems, c.stream.Problems()...)
 	if n := c.shards.Unjudged(); n > 0 {
-		problems = append(problems, explain.Unjudged(n))
+		problems = append(problems, explain.Text("unjudged", "n", n))
 	}
 	return problems
 }
 
 // journalProblem describes a problem of the journal.
 func journalProblem(p journal.Problem) string {
+	key := "journal/failed"
 	switch p.Kind {
 	case journal.InMemory:
-		return explain.JournalInMemory(p.Path, p.Err)
-	case journal.Unreadable, journal.Damaged:
-		return explain.JournalSetAside(p.At, p.Path, p.Kind == journal.Damaged, p.Err)
+		key = "journal/in-memory"
+	case journal.Unreadable:
+		key = "journal/unreadable"
+	case journal.Damaged:
+		key = "journal/damaged"
 	case journal.NewerVersion:
-		return explain.JournalOfNewerVersion(p.At, p.Path, p.Err)
+		key = "journal/newer"
 	case journal.NotWritten:
-		return explain.JournalNotWritten(p.Path, p.Err)
-	default:
-		return explain.JournalFailed(p.Err)
+		key = "journal/not-written"
 	}
+	return explain.Text(key, "path", p.Path, "error", p.Err, "at", p.At.UTC().Format(time.RFC3339))
 }
 
 // watches returns the number of watches, by type.

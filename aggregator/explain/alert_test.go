@@ -18,11 +18,11 @@ func TestAlertTexts(t *testing.T) {
 		b.WriteString("summary: " + a.Summary + "\ndescription: " + a.Description + "\nrunbook: " + a.Runbook + "\n\n")
 	}
 	for _, line := range []string{
-		explain.OwnerChanged("10.244.0.2", "shop", "web", "node1", true, false),
-		explain.OwnerChanged("10.244.0.2", "shop", "web", "node1", false, true),
-		explain.OwnerChanged("10.244.0.2", "", "lab", "node1", false, false),
-		explain.OwnerChanged("10.244.0.2", "", "", "", true, false),
-		explain.NodeChanged("node1", true), explain.NodeChanged("node1", false),
+		explain.OwnerChanged("added", "10.244.0.2", "shop", "web", "node1"),
+		explain.OwnerChanged("removed", "10.244.0.2", "shop", "web", "node1"),
+		explain.OwnerChanged("changed", "10.244.0.2", "", "lab", "node1"),
+		explain.OwnerChanged("added", "10.244.0.2", "", "", ""),
+		explain.Text("node/connected", "node", "node1"), explain.Text("node/disconnected", "node", "node1"),
 	} {
 		b.WriteString(line + "\n")
 	}

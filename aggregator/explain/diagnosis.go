@@ -24,59 +24,50 @@ type Related struct {
 	Count uint32
 }
 
-// diagnosisSteps lists the steps of a manual diagnosis, in order.
-var diagnosisSteps = []string{
-	verdict.StepEvents, verdict.StepPods, verdict.StepRoutes, verdict.StepCNIPlugin, verdict.StepIPAM, verdict.StepPodCIDRs, verdict.StepNewNodes,
-}
-
 // Diagnose adds the information from Kubernetes to the diagnosis of a conflict. If the API can be
 // read, the absence of objects is an answer, too.
 func Diagnose(steps []DiagnosisStep, says Kubernetes) (out []DiagnosisStep) {
-	answers := make(map[string]string, len(diagnosisSteps))
+	answers := map[string]string{}
 	for _, s := range steps {
 		answers[s.Step] = s.Answer
 	}
-	var events, plugins, added []string
+	found := map[string][]string{}
 	for _, r := range says.Related {
 		switch {
 		case r.Kind == "Event":
-			events = append(events, eventText(r))
+			about, times := r.Name, ""
+			if r.Namespace != "" {
+				about = r.Namespace + "/" + about
+			}
+			if r.Count > 1 {
+				times = fmt.Sprintf(", %d times", r.Count)
+			}
+			found[verdict.StepEvents] = append(found[verdict.StepEvents], fmt.Sprintf("%s of %s%s: %s", r.Reason, about, times, r.Message))
 		case r.Kind == "Pod", r.Reason == "NoCNIPod":
-			plugins = append(plugins, r.Message)
+			found[verdict.StepCNIPlugin] = append(found[verdict.StepCNIPlugin], r.Message)
 		case r.Kind == "Node" && r.Reason == "Added":
-			added = append(added, r.Message)
+			found[verdict.StepNewNodes] = append(found[verdict.StepNewNodes], r.Message)
 		}
 	}
-	answer := func(step string, found []string, nothing string, known bool) {
+	for _, step := range []string{
+		verdict.StepEvents, verdict.StepPods, verdict.StepRoutes, verdict.StepCNIPlugin, verdict.StepIPAM, verdict.StepPodCIDRs, verdict.StepNewNodes,
+	} {
+		answer := answers[step]
+		known := says.Whole
+		if step == verdict.StepEvents {
+			known = says.Events
+		}
 		switch {
-		case len(found) > 0:
-			answers[step] = sentences(found)
-		case says.Live && known:
-			answers[step] = nothing
+		case len(found[step]) > 0:
+			answer = sentences(found[step])
+		case says.Live && known && has("diagnosis/"+step):
+			answer = Text("diagnosis/" + step)
 		}
-	}
-	answer(verdict.StepEvents, events, "The Kubernetes API has no event of the owners or their nodes that would explain it.", says.Events)
-	answer(verdict.StepCNIPlugin, plugins, "No pod of a known CNI plugin runs on the owners' nodes.", says.Whole)
-	answer(verdict.StepNewNodes, added, "None of the owners' nodes is new: according to the Kubernetes API, none was added in the last hour.", says.Whole)
-	for _, step := range diagnosisSteps {
-		if answers[step] != "" {
-			out = append(out, DiagnosisStep{Step: step, Answer: answers[step]})
+		if answer != "" {
+			out = append(out, DiagnosisStep{step, answer})
 		}
 	}
 	return out
-}
-
-// eventText describes an event.
-func eventText(r Related) string {
-	about := r.Name
-	if r.Namespace != "" {
-		about = r.Namespace + "/" + about
-	}
-	times := ""
-	if r.Count > 1 {
-		times = fmt.Sprintf(", %d times", r.Count)
-	}
-	return fmt.Sprintf("%s of %s%s: %s", r.Reason, about, times, r.Message)
 }
 
 // sentences joins texts as sentences.

@@ -1,45 +1,600 @@
 package explain
 
-import "github.com/ipwitness/ipwitness/aggregator/verdict"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/proto/form"
+)
+
+// FindingText is the text of a finding.
+type FindingText struct {
+	// Summary is one or two sentences.
+	Summary string
+	advice.Advice
+}
+
+// Superseded returns the text of a finding that ended because it became a conflict.
+func (t FindingText) Superseded() FindingText {
+	t.Summary = "This finding has become a conflict. Its summary was: " + t.Summary
+	return t
+}
 
 // Finding returns the text of a finding. For a finding about one address, use is the current usage
 // of its pool, or the zero value if it is not known.
 func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
+	t := &findingBuilder{f: f, pool: f.Pool, use: use, allocation: &verdict.Allocation{}}
+	if t.pool == nil {
+		t.pool = &verdict.Pool{}
+	}
+	if len(f.Owners) > 0 {
+		t.owner = &f.Owners[0]
+	}
+	if len(f.Allocations) > 0 {
+		t.allocation = f.Allocations[0]
+	}
 	switch f.Kind {
 	case verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion:
-		return poolFinding(f).readable()
+		t.use = f.Stock.Use
+		t.ofPool()
 	case verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap:
-		return overlapFinding(f).readable()
+		t.overlap()
 	case verdict.FindingDuplicateNodeName:
-		return namesakesFinding(f.Namesakes).readable()
+		t.namesakes()
+	case verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere, verdict.FindingLeaked:
+		t.mismatch()
+	case verdict.FindingDoubleAllocated:
+		t.double()
+	case verdict.FindingIntendedNotObserved:
+		t.intended()
+	case verdict.FindingAddressSpoofed, verdict.FindingMACCloned:
+		t.spoofed()
+	case verdict.FindingSharedAddressAnswered:
+		t.shared()
+	case verdict.FindingReusedTooSoon:
+		t.reused()
+	case verdict.FindingVIPHeldElsewhere:
+		t.heldElsewhere()
 	}
-	return addressFinding(f, use).readable()
+	return t.FindingText.readable()
 }
 
-// addressFinding returns the text of a finding about one address.
-func addressFinding(f *verdict.Finding, use verdict.PoolUse) FindingText {
-	t := newFindingBuilder(f, use)
-	switch f.Kind {
-	case verdict.FindingInUseUnallocated:
-		mismatch{t}.unallocated()
-	case verdict.FindingBookedElsewhere:
-		mismatch{t}.elsewhere()
-	case verdict.FindingLeaked:
-		mismatch{t}.leaked()
-	case verdict.FindingDoubleAllocated:
-		double{t}.build()
-	case verdict.FindingIntendedNotObserved:
-		buildIntended(t)
-	case verdict.FindingAddressSpoofed:
-		spoof{t}.address()
-	case verdict.FindingMACCloned:
-		spoof{t}.mac()
-	case verdict.FindingSharedAddressAnswered:
-		buildShared(t)
-	case verdict.FindingReusedTooSoon:
-		buildReused(t)
-	case verdict.FindingVIPHeldElsewhere:
-		buildHeldElsewhere(t)
+// withheld replaces a command that contains invisible characters.
+const withheld = "The command is withheld because a name in it has unprintable characters, is too long or looks like an option. Handle this step by hand."
+
+// readable returns t without commands that contain unreadable names.
+func (t FindingText) readable() FindingText {
+	readable(t.Remedy)
+	for i, f := range t.Fixes {
+		if advice.Withheld(f.Command) {
+			t.Fixes[i] = advice.Fix{Node: f.Node, What: f.What + " " + withheld, Manual: true}
+		}
 	}
-	return t.FindingText
+	return t
+}
+
+// readable returns actions with withheld in place of each command that contains an unreadable name.
+func readable(actions []advice.Action) []advice.Action {
+	for i := range actions {
+		a := &actions[i]
+		switch {
+		case advice.Withheld(a.Text):
+			a.Text, a.Command = "There is one more step. "+withheld, ""
+		case advice.Withheld(a.Command):
+			a.Text, a.Command = a.Text+" "+withheld, ""
+		}
+		a.Node = form.Visible(a.Node)
+		for n := range a.Choice {
+			a.Choice[n].When = form.Visible(a.Choice[n].When)
+			readable(a.Choice[n].Actions)
+		}
+	}
+	return actions
+}
+
+// findingBuilder builds the text of one finding.
+type findingBuilder struct {
+	f    *verdict.Finding
+	pool *verdict.Pool
+	use  verdict.PoolUse
+	// owner holds the address; it is nil if there is no holder. allocation is IPAM's record of
+	// the address; it is empty if there is none.
+	owner      *verdict.Owner
+	allocation *verdict.Allocation
+	FindingText
+}
+
+// word returns a value that the texts of several findings name.
+func (t *findingBuilder) word(name string) any {
+	switch name {
+	case "address":
+		if !t.f.Address.IsValid() {
+			return ""
+		}
+		return t.f.Address
+	case "holder":
+		if t.owner == nil {
+			return "an unknown owner"
+		}
+		return placed(t.owner)
+	case "pool":
+		return poolName(t.pool)
+	case "poolbegin":
+		return poolBegin(t.pool)
+	case "poolnode":
+		return nodeOf(t.pool)
+	case "config":
+		return t.pool.Config
+	case "title":
+		return ipamOf(t.pool).Title
+	case "allocation":
+		return allocationName(t.allocation)
+	case "place":
+		return allocationPlace(t.allocation)
+	case "pod":
+		return t.allocation.Namespace + "/" + t.allocation.Pod
+	case "podnamespace":
+		return t.allocation.Namespace
+	case "podname":
+		return t.allocation.Pod
+	case "fullness":
+		if t.use.Size == 0 {
+			return ""
+		}
+		return fullness(t.use, t.pool)
+	case "holding":
+		return t.holding
+	case "allocations":
+		return t.allocations
+	case "history":
+		return t.history
+	case "closing":
+		return scope{source(t.word)}.steps("closing-finding")
+	}
+	return nil
+}
+
+// scope returns values for texts of the finding.
+func (t *findingBuilder) scope(values ...any) scope {
+	if t.owner != nil {
+		values = append(values, t.owner)
+	}
+	return append(scope(values), source(t.word))
+}
+
+// add adds the text of a key.
+func (t *findingBuilder) add(key string, values ...any) {
+	t.scope(values...).write(&t.FindingText, texts[key].below)
+}
+
+// when returns the value if the condition holds, and the empty text otherwise.
+func when(holds bool, value string) string {
+	if holds {
+		return value
+	}
+	return ""
+}
+
+// holding adds the owners of the address that kernels report.
+func (t *findingBuilder) holding() {
+	for i := range t.f.Owners {
+		o := &t.f.Owners[i]
+		if shown(o) {
+			t.State("Frames with MAC %s claim %s; they are seen on %s.", o.MAC, t.f.Address, witness(o.Claims[0]))
+			continue
+		}
+		var details []string
+		if o.Namespace != nil && o.Namespace.Netns != "" {
+			details = append(details, "network namespace "+o.Namespace.Netns)
+		}
+		if at := o.AssignedAt(); at != 0 {
+			details = append(details, "since "+stampText(at)+" by the node's clock")
+		}
+		var read verdict.Stamp
+		for _, c := range o.Claims {
+			if c.Kind == verdict.Assigned {
+				read = max(read, c.Last)
+			}
+		}
+		if read != 0 {
+			details = append(details, "last read at "+stampText(read))
+		}
+		t.State("The kernel of node %s reports that %s has %s%s.", o.Node.Name, placed(o), t.f.Address, after("; ", strings.Join(details, ", ")))
+	}
+}
+
+// allocations adds the records that IPAM has of the address.
+func (t *findingBuilder) allocations() {
+	for _, al := range t.f.Allocations {
+		since := ""
+		if al.AllocatedAt != 0 {
+			since = ", since " + stampText(al.AllocatedAt)
+		}
+		t.State("According to %s, the address is allocated to %s%s.", allocationPlace(al), allocationName(al), since)
+	}
+}
+
+// history adds the records that IPAM had before.
+func (t *findingBuilder) history() {
+	for _, past := range t.f.Past {
+		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.Is) {
+			continue
+		}
+		t.State("Until %s, the address was allocated to %s (%s).", stampText(past.Since), allocationName(past.Allocation), allocationPlace(past.Allocation))
+	}
+}
+
+// ownerName returns the owner as NAMESPACE/POD; it is empty if the owner is not a pod.
+func (t *findingBuilder) ownerName() string {
+	if t.owner == nil || t.owner.Kind() != verdict.Pod {
+		return ""
+	}
+	namespace, name := t.owner.Named()
+	return when(namespace != "" && name != "", namespace+"/"+name)
+}
+
+// ofNode reports whether the holder is a node itself and the address belongs to an IPAM.
+func (t *findingBuilder) ofNode() bool {
+	return t.owner != nil && t.owner.Kind() == verdict.Host && t.pool.IPAM != ""
+}
+
+// mismatch describes an address about which an IPAM and the kernels disagree.
+func (t *findingBuilder) mismatch() {
+	p, m := t.pool, ipamOf(t.pool)
+	lost, lostAt := "", ""
+	if p.LostAt != 0 {
+		lost, lostAt = plural(p.Lost, "record", "records"), stampText(p.LostAt)
+	}
+	missing := p.State == ipam.Missing
+	exhausted := ""
+	switch {
+	case t.use.Size > 0 && t.use.Allocated >= t.use.Size:
+		exhausted = " " + Text("exhaustion/full")
+	case t.use.ExhaustedIn > 0:
+		exhausted = " " + Text("exhaustion/soon", "soon", secondsText(t.use.ExhaustedIn))
+	}
+	noHolder := "no live owner holds it"
+	if t.f.Since != 0 {
+		noHolder = "no live owner has held it since " + stampText(t.f.Since)
+	}
+	t.add(t.f.Kind,
+		"free", cmp.Or(m.Free, fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p))),
+		"missing", when(missing, "yes"), "since", after(" since ", lostAt),
+		"lost", when(!missing, lost), "lostat", after(" at ", lostAt), "norecord", when(!missing && lost == "", "yes"),
+		"effect", t.effect(), "noholder", noHolder, "exhaustion", exhausted,
+		"reserve", func() { t.remedies().Reserve() }, "reassign", func() { t.remedies().Reassign() }, "release", func() { t.remedies().Release() })
+}
+
+// effect describes the consequence of a wrong allocation.
+func (t *findingBuilder) effect() string {
+	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
+	switch effects := ipamOf(t.pool).Effects; {
+	case t.ofNode():
+		return "As soon as that owner configures the address, it is a duplicate."
+	case effects.WrongNode != "" && own:
+		return effects.WrongNode
+	case effects.Elsewhere != "":
+		return effects.Elsewhere
+	}
+	return "When that owner ends, the address is freed and allocated to another pod while it is in use."
+}
+
+// intended describes an owner that lacks an address intended for it.
+func (t *findingBuilder) intended() {
+	from := t.f.Source
+	if has("source/" + from) {
+		from = Text("source/" + from)
+	}
+	t.add(t.f.Kind, "source", from, "whom", cmp.Or(t.ownerName(), t.f.Address.String()),
+		"restart", func() { t.Restart("its sandbox is set up again with all of its addresses") })
+}
+
+// reused describes an owner that has an address that another owner had a moment before.
+func (t *findingBuilder) reused() {
+	f := t.f.Former
+	gap := "just before"
+	switch d := f.Gap(); {
+	case d >= time.Second:
+		gap = secondsText(d.Seconds()) + " after"
+	case d > 0:
+		gap = "less than a second after"
+	}
+	cooldown := []advice.Action{ipamOf(t.pool).Cooldown}
+	if cooldown[0].Text == "" {
+		cooldown = scope{}.steps("cooldown")
+	}
+	t.add(t.f.Kind, "was", &f.Owner, "gap", gap, "until", f.Until, "stalemac", when(f.Owner.MAC != t.owner.MAC, "yes"),
+		"cooldown", cooldown, "minutes", int(verdict.ReusedFor/time.Minute))
+}
+
+// shared describes several owners that have the address on a loopback or dummy device and answer for it
+// on a link.
+func (t *findingBuilder) shared() {
+	owners := t.f.Owners
+	var nodes []string
+	var silent []advice.Action
+	for i := range owners {
+		if node := owners[i].Node.Name; !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+			silent = append(silent, scope{&owners[i]}.steps("shared/silent")...)
+		}
+	}
+	var choice []advice.Alternative
+	for i, node := range nodes[:min(len(nodes), mostKept)] {
+		choice = append(choice, advice.Either("only node "+node+" should answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
+	}
+	t.add(t.f.Kind, "owners", each(owners, placed), "silent", silent, "choice", choice, "seen", func() {
+		for i := range owners {
+			if k := slices.IndexFunc(owners[i].Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }); k >= 0 {
+				c := owners[i].Claims[k]
+				t.State("%s", scope{&owners[i], "on", witness(c), "last", c.Last}.text("shared/seen"))
+			}
+		}
+	})
+}
+
+// heldElsewhere describes a node that holds a virtual address that its controller assigns to another node.
+func (t *findingBuilder) heldElsewhere() {
+	al := t.allocation
+	var wrong []*verdict.Owner
+	var steps []advice.Action
+	right, hold := "", "hold"
+	for i := range t.f.Owners {
+		if o := &t.f.Owners[i]; o.OnNode(al.Node) {
+			right = placed(o)
+		} else {
+			wrong = append(wrong, o)
+			steps = append(steps, giveUp(o, t.f.Address, t.pool)...)
+		}
+	}
+	if len(wrong) == 1 {
+		hold = "holds"
+	}
+	t.add(t.f.Kind, "purpose", al.Purpose, "to", al.Node, "names", each(wrong, func(o **verdict.Owner) string { return placed(*o) }), "hold", hold,
+		"right", right, "steps", steps, "holds", func() {
+			for i := range t.f.Owners {
+				o := &t.f.Owners[i]
+				key, last := "holds/kernel", &verdict.Claim{}
+				for _, c := range o.Claims {
+					if !o.Assigned && c.Wire() && !c.Weak() && (last.Interface == nil || c.Seen > last.Seen) {
+						key, last = "holds/wire", c
+					}
+				}
+				s := scope{o, "address", t.f.Address, "last", last.Last}
+				if last.Interface != nil {
+					s = append(s, "on", witness(last))
+				}
+				t.State("%s", s.text(key))
+			}
+		})
+}
+
+// spoofed describes frames from the port of one namespace with the address or the hardware address of
+// another one.
+func (t *findingBuilder) spoofed() {
+	s := t.f.Spoof
+	t.owner = &s.Owner
+	node, port := s.Port.Namespace.Node.Name, advice.Quote(s.Port.Name)
+	down := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
+	why := "it claims an address of another workload"
+	if t.f.Kind == verdict.FindingMACCloned {
+		why = "it sends frames with the MAC of another workload"
+	}
+	var cut FindingText
+	t.scope("portnode", node, "down", down, "why", why).write(&cut, texts["cut-off"].below)
+	// The --router value that names the sender.
+	namespace, name := s.Owner.Named()
+	declaration := cmp.Or(name, s.MACs[0].String())
+	if namespace != "" {
+		declaration = namespace + "/" + name
+	}
+	link := ""
+	if s.Link != nil {
+		link = s.Link.Name
+	}
+	exposed := each(s.Exposed, func(ns **verdict.Namespace) string { return NamespaceName(*ns) })
+	t.add(t.f.Kind, "port", s.Port.Name, "portnode", node, "victims", each(s.Victims, placed), "victim", &s.Victims[0],
+		"macs", each(s.MACs, func(m *verdict.MAC) string { return m.String() }), "addresses", s.Addresses,
+		"times", fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last)),
+		"link", link, "exposed", when(len(exposed) > 0, list(exposed)), "declaration", declaration+"=REASON",
+		"cutoff", cut.Remedy, "byhand", func() { t.Fixes = append(t.Fixes, cut.Fixes...) },
+		"victimsays", func() {
+			for i := range s.Victims {
+				v := &s.Victims[i]
+				t.State("The kernel of node %s reports that %s has %s.", v.Node.Name, placed(v), t.f.Address)
+			}
+		})
+}
+
+// namesakes describes several nodes with one name.
+func (t *findingBuilder) namesakes() {
+	n := t.f.Namesakes
+	machines := each(n.Machines, func(m *verdict.Machine) string {
+		return fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
+			m.Name, m.Boot, m.Netns, m.Kernel, m.Version, m.Since.Time().Format("2006-01-02 15:04:05"))
+	})
+	boots := each(n.Machines, func(m *verdict.Machine) string { return fmt.Sprintf("%s (boot id %s)", m.Name, m.Boot) })
+	several := n.Machines[0].Boot != n.Machines[len(n.Machines)-1].Boot
+	t.add(t.f.Kind, "n", len(n.Machines), "name", n.Name, "boots", all(boots), "machines", strings.Join(machines, "; "), "several", when(several, "yes"))
+}
+
+// double describes an address that an IPAM has allocated twice.
+func (t *findingBuilder) double() {
+	m := ipamOf(t.pool)
+	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
+	t.add(t.f.Kind, "names", names, "usual", when(!m.Mirrored && !m.Status, "yes"), "mirrored", when(m.Mirrored, "yes"), "status", when(m.Status && !m.Mirrored, "yes"),
+		"keepone", func() { t.keepOne(names) })
+}
+
+// keepOne adds the steps that keep one of several allocations and release the others. It keeps
+// the allocation that a restart does not change, otherwise that of the holder that a kernel reports,
+// otherwise the oldest one.
+func (t *findingBuilder) keepOne(names []string) {
+	all := t.f.Allocations
+	only := func(match func(*verdict.Allocation) bool) int {
+		first := slices.IndexFunc(all, match)
+		if first >= 0 && slices.ContainsFunc(all[first+1:], match) {
+			return -1
+		}
+		return first
+	}
+	kept, why := only(func(al *verdict.Allocation) bool { return al.Kept }), "gets the same address after a restart, and the other does not"
+	if kept < 0 {
+		kept, why = only(func(al *verdict.Allocation) bool { return t.owner != nil && al.For(t.owner) }), "has the address, according to its kernel"
+	}
+	if kept < 0 && t.owner == nil {
+		oldest := slices.MinFunc(all, func(a, b *verdict.Allocation) int { return cmp.Compare(a.AllocatedAt, b.AllocatedAt) }).AllocatedAt
+		if oldest != 0 {
+			kept, why = only(func(al *verdict.Allocation) bool { return al.AllocatedAt == oldest }), "was the first to get the address"
+		}
+	}
+	if kept < 0 {
+		var choice []advice.Alternative
+		for i := range all {
+			var undo []advice.Action
+			for k, al := range all {
+				if k != i {
+					undo = append(undo, t.undo(al)...)
+				}
+			}
+			choice = append(choice, advice.Either(names[i]+" keeps the address", undo...))
+		}
+		t.add("double/choose", "choice", choice, "either", strings.Join(names, " or "))
+		return
+	}
+	t.add("double/leave", "kept", names[kept], "why", why)
+	for i, al := range all {
+		if i != kept {
+			t.Act(t.undo(al)...)
+			end := t.end(al)
+			t.ByHand(when(al.Pod == "" && !al.Kept, nodeOf(t.pool)), end.Command, "%s", end.Text)
+		}
+	}
+}
+
+// end returns the action that ends an allocation together with its workload.
+func (t *findingBuilder) end(al *verdict.Allocation) advice.Action {
+	key := "double/end/other"
+	switch {
+	case al.Kept:
+		key = "double/end/kept"
+	case al.Pod != "":
+		key = "double/end/pod"
+	case al.MAC != "":
+		key = "double/end/mac"
+	}
+	return t.ofAllocation(al, key)[0]
+}
+
+// undo returns the steps that end an allocation, together with its workload if that exists.
+func (t *findingBuilder) undo(al *verdict.Allocation) []advice.Action {
+	if al.Kept || al.Pod == "" || ipamOf(t.pool).Status { // a status is that of a pod that exists
+		return []advice.Action{t.end(al)}
+	}
+	left := t.ofAllocation(al, "double/left")
+	if of := ipamOf(t.pool).LeftOver; of != nil {
+		left = of(t.remedyCase())
+	}
+	return t.ofAllocation(al, "double/undo", "end", t.end(al), "left", left)
+}
+
+// ofAllocation returns the steps of a key about an allocation.
+func (t *findingBuilder) ofAllocation(al *verdict.Allocation, key string, values ...any) []advice.Action {
+	values = append(values, "allocation", allocationName(al), "place", allocationPlace(al), "namespace", al.Namespace, "pod", al.Pod)
+	return t.scope(values...).steps(key)
+}
+
+// remedies returns the remedies for the address.
+func (t *findingBuilder) remedies() ipam.Remedies {
+	switch of := ipamOf(t.pool).Remedies; {
+	case t.ofNode():
+		return ownAddress{t}
+	case t.owner != nil && t.owner.InGuest() && !ipamOf(t.pool).Leases:
+		return guest{t}
+	case of != nil:
+		return of(t.remedyCase(), t)
+	}
+	return otherIPAM{t}
+}
+
+// remedyCase describes the address to the remedies of an IPAM.
+func (t *findingBuilder) remedyCase() ipam.Case {
+	c := ipam.Case{Address: t.f.Address, Pool: &t.pool.Pool, Node: nodeOf(t.pool), Allocation: t.allocation.Allocation}
+	o := t.owner
+	if o == nil {
+		return c
+	}
+	w := o.Workload()
+	c.Holder = &ipam.Holder{
+		Name: OwnerName(o), IsPod: o.Kind() == verdict.Pod, UID: w.UID, Sandbox: w.Sandbox(),
+		Place: ipam.Place{Node: o.Node.Name, OfAllocation: o.OnNode(t.allocation.Node)},
+	}
+	if namespace, name := o.Named(); c.Holder.IsPod && namespace != "" && name != "" {
+		c.Holder.Namespace, c.Holder.Pod = namespace, name
+	}
+	if i := o.Interface; i != nil && i.Namespace.ID == o.ID {
+		c.Holder.Interface = i.Name
+	}
+	if o.Namespace != nil {
+		c.Holder.Netns = o.Namespace.Netns
+	}
+	if o.Pod != nil {
+		c.Holder.KubernetesNode = o.Pod.Node
+	}
+	if name := o.Node.IPAMName; !o.OnNode(name.Name) {
+		c.Holder.WrongName = name
+	}
+	return c
+}
+
+// otherIPAM builds the remedies of an IPAM without specific remedies.
+type otherIPAM struct{ *findingBuilder }
+
+func (t otherIPAM) Reserve()  { t.Restart("it requests a free address") }
+func (t otherIPAM) Reassign() { t.Restart("it requests a free address") }
+func (t otherIPAM) Release()  {}
+
+// ownAddress builds the remedies for an address of a node itself, for every IPAM.
+type ownAddress struct{ *findingBuilder }
+
+func (t ownAddress) Reassign() { t.Reserve() }
+func (t ownAddress) Release()  {}
+
+// Reserve advises to exclude the address from the pool, or to have the IPAM allocate it to its tunnel.
+func (t ownAddress) Reserve() {
+	m := ipamOf(t.pool)
+	if m.Daemon.Name != "" && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "" {
+		t.add("own/tunnel", "restart", m.Daemon.Restart(kubernetesName(t.owner)), "daemon", m.Daemon.Name)
+		return
+	}
+	t.add("own/exclude", "how", exclusion(t.pool, t.f.Address).How)
+}
+
+// guest builds the remedies for an address that the guest of a virtual machine has.
+type guest struct{ *findingBuilder }
+
+func (t guest) Reserve() { t.add("guest", "steps", t.choice()) }
+func (t guest) Reassign() {
+	if t.allocation.Pod == "" {
+		t.Reserve()
+		return
+	}
+	t.add("guest", "steps", t.scope("restart", t.restart(), "choice", t.choice()).steps("guest/other"))
+}
+
+// Release is never for an address that a guest has.
+func (t guest) Release() {}
+
+func (t guest) restart() []advice.Action {
+	return t.scope("delete", scope{t.owner}.steps("delete-pod")).steps("guest/restart")
+}
+
+func (t guest) choice() []advice.Action {
+	return t.scope("restart", t.restart(), "exclude", exclusion(t.pool, t.f.Address).Step).steps("guest/choice")
 }

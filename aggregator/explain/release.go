@@ -4,60 +4,53 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
-// The steps by which an owner gives the address up.
-
-// listPods is the command that lists pods with their UIDs. For a static pod, the container runtime
-// has the hash of its configuration as the UID.
-const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,HASH:.metadata.annotations.kubernetes\.io/config\.hash'`
+// The steps by which an owner gives the address up, and those that restart it.
 
 // release returns the steps by which an owner gives an address up.
 func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 	w := o.Workload()
-	if o.Orphaned {
-		return removal(o)
-	}
+	key := ""
 	switch {
+	case o.Orphaned:
+		return removal(o)
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
-		return []advice.Action{advice.Say("Give the device behind %s of node %s a different address. It is most likely a virtual machine (`virsh domiflist` lists the interfaces of each).",
-			o.Claims[0].Interface.Name, o.Node.Name)}
+		key = "tap"
 	case o.Namespace == nil:
-		return []advice.Action{advice.Say("Find the device with MAC %s, which is seen on %s, and give it a different address. The MAC address table of the switch shows its port.",
-			o.MAC, witness(o.Claims[0]))}
+		key = "device"
+	case shown(o) && o.Kind() == verdict.Host:
+		key = "process"
 	case shown(o):
-		if o.Kind() == verdict.Host {
-			return []advice.Action{advice.Say("Find and stop the process that answers for the address on node %s (MAC %s, seen on %s): the kernel there does not have the address.", o.Node.Name, o.MAC, witness(o.Claims[0]))}
-		}
-		return []advice.Action{advice.Say("Find the process or machine that uses the address behind %s, the port of %s on node %s (MAC %s), and give it a different address: the kernel there does not have the address.",
-			o.Interface.Name, OwnerName(o), o.Node.Name, o.MAC)}
+		key = "behind"
 	case w.Kind == verdict.Pod && w.Name == "":
-		return []advice.Action{
-			advice.Say("Find out the name of %s on node %s.", OwnerName(o), o.Node.Name).By("", listPods+" | grep "+advice.Argument(w.UID)),
-			advice.Say("Delete that pod; its controller, if it has one, creates a new one, which requests a new address."),
-		}
+		key = "unnamed"
 	case w.Kind == verdict.Pod && static(o):
-		return []advice.Action{advice.Say("%s; it then requests a new address.", again(o))}
+		key = "static"
 	case w.Kind == verdict.Pod:
-		return deletion(o)
+		return scope{o}.steps("delete-pod")
 	case restartsByEngine(w):
 		return registry.Of(w.Source).RestartContainer(o.Node.Name, w.ContainerID)
 	case w.Kind == verdict.Container && !w.OnlyNetns():
-		return []advice.Action{advice.Say("Stop %s on node %s and start it again with its container runtime, so that it gets a different address.", OwnerName(o), o.Node.Name)}
+		key = "container"
 	case w.Kind == verdict.VM:
-		return []advice.Action{advice.Say("Give %s a different address, or stop it.", OwnerName(o))}
-	}
-	var steps []advice.Action
-	for _, c := range o.Claims {
-		if c.Counts() || c.Kind == verdict.DADFailed {
-			steps = append(steps, unassign(o, c, a))
+		key = "vm"
+	default:
+		var steps []advice.Action
+		for _, c := range o.Claims {
+			if c.Counts() || c.Kind == verdict.DADFailed {
+				steps = append(steps, unassign(o, c, a)...)
+			}
 		}
+		return steps
 	}
-	return steps
+	return scope{o}.steps("release/" + key)
 }
 
 // shown reports whether an owner is known only from frames, and its kernel does not report the
@@ -66,40 +59,153 @@ func shown(o *verdict.Owner) bool {
 	return !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() || c.Kind == verdict.DADFailed })
 }
 
+// deletionOf returns the arguments of ip that remove an address from an interface.
+func deletionOf(c *verdict.Claim, a netip.Addr) string {
+	return fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, advice.Quote(c.Interface.Name))
+}
+
 // unassign returns the action that removes an address from one interface of an owner.
-func unassign(o *verdict.Owner, c *verdict.Claim, a netip.Addr) advice.Action {
-	w, i := o.Workload(), c.Interface
-	del := fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, advice.Quote(i.Name))
+func unassign(o *verdict.Owner, c *verdict.Claim, a netip.Addr) []advice.Action {
+	w, key := o.Workload(), "namespace"
 	switch {
 	case w.Kind == verdict.Host:
-		return advice.Say("Remove the address from %s of node %s itself, and from the configuration that sets it there.", i.Name, o.Node.Name).By(o.Node.Name, "ip "+del)
+		key = "host"
 	case w.OnlyNetns():
-		return advice.Say("Remove the address from network namespace %s on node %s, and make sure that the software that set it does not set it again.", w.Name, o.Node.Name).
-			By(o.Node.Name, "ip -n "+advice.Quote(w.Name)+" "+del)
+		key = "netns"
 	case w.Name == "" && w.Ended:
-		// The PID may belong to another process by now.
-		return advice.Say("No process runs any more in the network namespace of %s on node %s: find the mount or file descriptor that keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and release it.",
-			OwnerName(o), o.Node.Name)
+		key = "ended"
 	case w.Name == "" && w.PID != 0:
-		return advice.Say("Remove the address from the network namespace of %s on node %s, and make sure that the software that set it does not set it again.", OwnerName(o), o.Node.Name).
-			By(o.Node.Name, fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip %s", w.PID, del))
+		key = "process"
 	}
-	return advice.Say("Remove the address from %s of %s on node %s: `lsns -t net` lists the processes in that namespace.", i.Name, OwnerName(o), o.Node.Name)
+	return scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a)}.steps("unassign/" + key)
 }
 
 // removal returns the steps that remove a sandbox that was left behind.
 func removal(o *verdict.Owner) []advice.Action {
-	const kubelet = "a running kubelet does so by itself: if it does not, find out why"
 	w := o.Workload()
-	remove := advice.Say("On node %s, remove the sandbox of %s; %s.", o.Node.Name, OwnerName(o), kubelet)
 	if w.ContainerID != "" {
-		id := advice.Argument(advice.ShortID(w.ContainerID))
-		return []advice.Action{remove.By(o.Node.Name, "crictl stopp "+id+" && crictl rmp "+id)}
+		return scope{o}.steps("remove-sandbox")
 	}
-	of := "--label " + advice.Quote("io.kubernetes.pod.uid="+w.UID)
+	filter := "--label " + advice.Quote("io.kubernetes.pod.uid="+w.UID)
 	if w.UID == "" {
-		of = "--namespace " + advice.Quote(w.Namespace) + " --name " + advice.Quote(w.Name)
+		filter = "--namespace " + advice.Quote(w.Namespace) + " --name " + advice.Quote(w.Name)
 	}
-	remove.Text = fmt.Sprintf("Remove that sandbox of %s (`crictl stopp ID && crictl rmp ID`); %s.", OwnerName(o), kubelet)
-	return []advice.Action{advice.Say("On node %s, find the id of the sandbox of %s in network namespace %s.", o.Node.Name, OwnerName(o), o.Namespace.Netns).By(o.Node.Name, "crictl pods "+of), remove}
+	return scope{o, "filter", filter}.steps("remove-sandbox/unknown")
+}
+
+// deletePod returns the command that deletes a pod.
+func deletePod(namespace, name string) string {
+	return "kubectl delete pod -n " + advice.Quote(namespace) + " " + advice.Argument(name)
+}
+
+// successor describes what replaces a pod that is deleted.
+func successor(o *verdict.Owner) string {
+	const recreates = "creates a new one, which requests a new address"
+	switch p := o.Pod; {
+	case p == nil || p.Absent:
+		return "its controller, if it has one, " + recreates
+	case p.Controller == "":
+		return "it has no controller: create it again from its manifest"
+	case p.ControllerKind == "VirtualMachineInstance":
+		return "this stops virtual machine " + p.Controller + "; its VirtualMachine, if it has one, starts it again"
+	default:
+		return p.ControllerKind + " " + p.Controller + " " + recreates
+	}
+}
+
+// static reports whether an owner is a static pod. The kubelet runs static pods from files,
+// whatever happens to the pod object in the API.
+func static(o *verdict.Owner) bool { return o.Pod != nil && o.Pod.ControllerKind == "Node" }
+
+// restartsByEngine reports whether a workload is a container that its engine restarts.
+func restartsByEngine(w verdict.Workload) bool {
+	return w.ContainerID != "" && registry.Of(w.Source).RestartContainer != nil
+}
+
+// Restart adds the advice to restart the holder. then is the effect of the restart, as a
+// clause. The command must be run by hand.
+func (t *findingBuilder) Restart(then string) {
+	actions, fix := t.Restarting(then)
+	t.Act(actions...)
+	if fix.What != "" {
+		t.Fix(fix)
+	}
+}
+
+// Restarting returns the steps that restart the holder. There are none if the holder is not known.
+func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
+	o := t.owner
+	if o == nil {
+		return nil, advice.Fix{}
+	}
+	w, key := o.Workload(), "restart/pod"
+	s := scope{o, "then", then, source(t.word)}
+	switch {
+	case static(o):
+		key = "restart/static"
+	case w.OnlyNetns():
+		bits := o.Claims[0].PrefixLength
+		if i := slices.IndexFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() && c.Interface.Is(o.Interface) }); i >= 0 {
+			bits = o.Claims[i].PrefixLength
+		}
+		key, s = "restart/netns", append(s, "bits", bits, "exclude", outOfRange([]*verdict.Pool{t.pool}, t.f.Address))
+	case restartsByEngine(w):
+		steps := registry.Of(w.Source).RestartContainer(o.Node.Name, w.ContainerID)
+		last := steps[len(steps)-1]
+		key, s = "restart/engine", append(s, "steps", steps, "last", last.Node, "command", last.Command)
+	case w.Kind != verdict.Pod || w.Name == "" || w.Namespace == "":
+		key = "restart/other"
+	default:
+		s = append(s, "delete", scope{o}.steps("delete-pod"))
+	}
+	var text FindingText
+	s.write(&text, texts[key].below)
+	return text.Remedy, text.Fixes[0]
+}
+
+// RestartNow adds the advice to restart the holder. If a controller replaces the pod, the command
+// is safe to run as it is. A person must decide when to end the pod of a Job or of a virtual machine.
+func (t *findingBuilder) RestartNow(then string) {
+	t.Restart(then)
+	if t.owner == nil || t.owner.Pod == nil || t.owner.Workload().UID == "" {
+		return
+	}
+	w, rollout := t.owner.Workload(), ""
+	switch p := t.owner.Pod; p.ControllerKind {
+	case "Deployment", "StatefulSet", "DaemonSet":
+		rollout = strings.ToLower(p.ControllerKind) + "/" + p.Controller
+	case "ReplicaSet":
+	default:
+		return
+	}
+	var text FindingText
+	scope{t.owner, "then", then, "rollout", rollout, "gone", "the original pod " + w.Namespace + "/" + w.Name + " is gone: nothing to do", source(t.word)}.
+		write(&text, texts["restart-now"].below)
+	text.Fixes[0].Manual = false
+	t.Fixes[len(t.Fixes)-1] = text.Fixes[0]
+}
+
+// outOfRange returns the steps that exclude an address from the ranges of pools.
+func outOfRange(pools []*verdict.Pool, a netip.Addr) (steps []advice.Action) {
+	for _, p := range pools {
+		steps = append(steps, exclusion(p, a).Step)
+	}
+	if len(pools) == 0 {
+		steps = []advice.Action{advice.Say("%s", Text("exclude/address", "address", a))}
+	}
+	return steps
+}
+
+// exclusion returns how to exclude an address from a pool.
+func exclusion(p *verdict.Pool, a netip.Addr) (e ipam.Exclusion) {
+	if of := ipamOf(p).Exclude; of != nil {
+		e = of(&p.Pool, nodeOf(p), a)
+	}
+	if e.How == "" {
+		e.How = "configure a range without addresses of nodes"
+	}
+	if e.Step.Text == "" {
+		e.Step = advice.Say("%s", Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "config", after(" in ", p.Config)))
+	}
+	return e
 }

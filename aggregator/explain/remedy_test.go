@@ -320,14 +320,14 @@ func TestTextsOfNodesWithTheSameName(t *testing.T) {
 func TestProblemsOfNodes(t *testing.T) {
 	ns := verdicttest.NewNetwork().Namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
 	text := explain.FindingText{Summary: "The problems of nodes.", Advice: advice.Advice{Evidence: []string{
-		explain.SharedName("node-a", []string{"node-a@b2", "node-a@b3"}, "abc"),
-		explain.SharedPlace([]string{"node-b"}),
+		explain.Text("shared-name", "name", "node-a", "others", explain.Names([]string{"node-a@b2", "node-a@b3"}), "finding", "abc"),
+		explain.Text("shared-place", "others", "node-b"),
 		explain.Flood("veth7", ns, 5, start, 3),
 		explain.Flood("veth7", nil, 5, start, 3),
 		explain.Unparsed(1, 2, 3),
-		explain.NoMemory(1, 2, 3<<20, 4<<20),
-		explain.TooManyClaims(1, 250_000),
-		explain.Corrected(map[string]int{"Workload.name": 1}),
+		explain.Text("no-memory", "records", 1, "sightings", 2, "used", 3, "limit", 4),
+		explain.Text("too-many-claims", "dropped", 1, "limit", 250_000),
+		explain.Text("corrected", "fields", explain.Fields(map[string]int{"Workload.name": 1})),
 		explain.Unparsed(0, 0, 0),
 	}}}
 	wantText(t, "problems of nodes", text)

@@ -1,19 +1,129 @@
 // Package explain turns judgements and findings into text: names, summaries, reasons, evidence,
-// diagnoses, advice and repair commands. The text of each kind of fact, rule, exclusion and ending
-// is in one place here, and testdata contains all of it.
+// diagnoses, advice and repair commands. The texts are in folder text, by the kind of the fact, rule,
+// exclusion, ending or finding. The functions here choose a text and give it its values; testdata contains all
+// results.
 //
 // The package makes no decisions, runs nothing, reads no clock and accesses no store. Its input is
 // typed values, and every sentence is derived from them alone.
 package explain
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
+
+// wording is the context for sentences about one address: the operator's policy, and the owners
+// that typed reasons refer to by id.
+type wording struct {
+	policy  *verdict.Policy
+	address netip.Addr
+	owners  []verdict.Owner
+	// named are other owners that reasons refer to.
+	named []verdict.Owner
+}
+
+// word returns a value that does not depend on what a text is about.
+func (w *wording) word(name string) any {
+	switch name {
+	case "address":
+		return w.address
+	case "all":
+		return each(w.owners, OwnerName)
+	case "handover":
+		return w.policy.HandoverGrace
+	case "migration":
+		return w.policy.MigrationGrace
+	case "stale":
+		return w.policy.StaleAfter
+	case "timeout":
+		return w.policy.NodeTimeout
+	}
+	return nil
+}
+
+// text returns the text of a key.
+func (w *wording) text(key string, values ...any) string {
+	return append(scope(values), source(w.word)).text(key)
+}
+
+// owner returns the owner with an id; nil if there is none.
+func (w *wording) owner(id string) *verdict.Owner {
+	for _, owners := range [][]verdict.Owner{w.owners, w.named} {
+		if i := slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == id }); i >= 0 {
+			return &owners[i]
+		}
+	}
+	return nil
+}
+
+// unknownOwner stands for an owner that a reason refers to and that no longer exists.
+const unknownOwner = "an owner that is gone"
+
+// ofOwner returns a word of the owner with an id; gone if there is none.
+func (w *wording) ofOwner(id string, word func(*verdict.Owner) string, gone string) string {
+	if o := w.owner(id); o != nil {
+		return word(o)
+	}
+	return gone
+}
+
+func (w *wording) name(id string) string   { return w.ofOwner(id, OwnerName, unknownOwner) }
+func (w *wording) placed(id string) string { return w.ofOwner(id, placed, unknownOwner) }
+func (w *wording) netns(id string) string  { return w.ofOwner(id, netnsName, unknownOwner) }
+
+func (w *wording) node(id string) string {
+	return w.ofOwner(id, func(o *verdict.Owner) string { return o.Node.Name }, "(gone)")
+}
+
+func (w *wording) mac(id string) string {
+	return w.ofOwner(id, func(o *verdict.Owner) string { return o.MAC.String() }, "of "+unknownOwner)
+}
+
+func (w *wording) names(ids []string) []string {
+	return each(ids, func(id *string) string { return w.name(*id) })
+}
+
+// ownerWords are the values that texts name of an owner.
+var ownerWords = map[string]func(*verdict.Owner) string{
+	"owner":       OwnerName,
+	"placed":      placed,
+	"node":        func(o *verdict.Owner) string { return o.Node.Name },
+	"knode":       kubernetesName,
+	"plainnode":   func(o *verdict.Owner) string { return plainName(o.Node.Name) },
+	"mac":         func(o *verdict.Owner) string { return o.MAC.String() },
+	"witness":     func(o *verdict.Owner) string { return witness(o.Claims[0]) },
+	"tap":         func(o *verdict.Owner) string { return o.Claims[0].Interface.Name },
+	"iface":       func(o *verdict.Owner) string { return o.Interface.Name },
+	"hostiface":   func(o *verdict.Owner) string { return o.Interface.HostInterface },
+	"inode":       func(o *verdict.Owner) string { return o.Namespace.Netns },
+	"netns":       netnsName,
+	"placednetns": placedNetns,
+	"namespace":   func(o *verdict.Owner) string { return o.Workload().Namespace },
+	"name":        func(o *verdict.Owner) string { return o.Workload().Name },
+	"uid":         func(o *verdict.Owner) string { return o.Workload().UID },
+	"sandbox":     func(o *verdict.Owner) string { return advice.ShortID(o.Workload().ContainerID) },
+	"machine":     (*verdict.Owner).VirtualMachine,
+	"vm":          func(o *verdict.Owner) string { return o.Workload().VirtualMachine },
+	"program":     func(o *verdict.Owner) string { return o.Node.VIPProgram },
+	"assigned":    func(o *verdict.Owner) string { return stampExact(o.AssignedAt()) },
+	"successor":   successor,
+	"manifest":    func(o *verdict.Owner) string { return o.Workload().Name + ".yaml" },
+	"bare": func(o *verdict.Owner) string { // a pod that no controller would create again
+		if p := o.Pod; p != nil && !p.Absent && p.Controller == "" {
+			return o.Workload().Name
+		}
+		return ""
+	},
+}
 
 // NamespaceName returns a readable name of a network namespace.
 func NamespaceName(ns *verdict.Namespace) string { return workloadName(ns, ns.Who.Workload()) }
@@ -28,29 +138,22 @@ func OwnerName(o *verdict.Owner) string {
 
 // workloadName returns the name of a workload in a namespace.
 func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
-	if w.OnlyNetns() {
-		return "network namespace " + w.Name
-	}
-	switch w.Kind {
-	case verdict.Pod:
-		if w.Name == "" {
-			return "pod with uid " + w.UID
-		}
-		return "pod " + w.Namespace + "/" + w.Name
-	case verdict.Container:
-		if w.Name != "" {
-			return "container " + w.Name
-		}
-		return "container " + advice.ShortID(w.ContainerID)
-	case verdict.VM:
-		return "virtual machine " + w.Name
-	case verdict.Host:
-		return "node " + ns.Node.Name + " itself"
-	}
 	switch {
-	case w.Name != "":
+	case w.OnlyNetns():
 		return "network namespace " + w.Name
-	case w.ContainerID != "":
+	case w.Kind == verdict.Pod && w.Name == "":
+		return "pod with uid " + w.UID
+	case w.Kind == verdict.Pod:
+		return "pod " + w.Namespace + "/" + w.Name
+	case w.Kind == verdict.Container && w.Name != "":
+		return "container " + w.Name
+	case w.Kind == verdict.VM:
+		return "virtual machine " + w.Name
+	case w.Kind == verdict.Host:
+		return "node " + ns.Node.Name + " itself"
+	case w.Kind != verdict.Container && w.Name != "":
+		return "network namespace " + w.Name
+	case w.Kind == verdict.Container || w.ContainerID != "":
 		return "container " + advice.ShortID(w.ContainerID)
 	case w.Process != "":
 		return "process " + w.Process
@@ -58,6 +161,15 @@ func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
 		return "network namespace " + ns.Netns
 	}
 	return fmt.Sprintf("network namespace #%d of node %s", ns.Record, ns.Node.Name)
+}
+
+// exactly returns the name of a pod and its uid, if known, because another pod may have the same
+// name.
+func exactly(o *verdict.Owner) string {
+	if w := o.Workload(); w.UID != "" && w.Name != "" {
+		return OwnerName(o) + " with uid " + w.UID
+	}
+	return OwnerName(o)
 }
 
 // placed returns the name of an owner and its location.
@@ -94,22 +206,123 @@ func placedNetns(o *verdict.Owner) string {
 // witness returns the interface that a claim was seen on, as NODE/INTERFACE.
 func witness(c *verdict.Claim) string { return c.Node().Name + "/" + c.Interface.Name }
 
+// kubernetesName returns the name of an owner's node in Kubernetes, as far as it is known.
+func kubernetesName(o *verdict.Owner) string {
+	if o.Pod != nil && o.Pod.Node != "" {
+		return o.Pod.Node
+	}
+	return plainName(o.Node.Name)
+}
+
+// plainName returns the name of a node without the suffix that distinguishes it from other nodes
+// of the same name.
+func plainName(node string) string {
+	name, _, _ := strings.Cut(node, "@")
+	return name
+}
+
+// scopesText lists the scopes in which an owner is compared.
+func scopesText(scopes []verdict.Scope) string {
+	if len(scopes) == 0 {
+		return "on a link that is not yet known"
+	}
+	return list(each(scopes, scopeText))
+}
+
+func scopeText(s *verdict.Scope) string { return phrase(s.Kind, s.Text()) }
+
+// phrase describes a scope for use in a sentence.
+func phrase(kind verdict.ScopeKind, name string) string {
+	switch kind {
+	case verdict.LinkScope:
+		return "on link " + name
+	case verdict.NodeScope:
+		return "on node " + name
+	case verdict.NetworkScope:
+		return "in network " + name
+	}
+	return "anywhere"
+}
+
+// poolTitle returns the name of a pool with its network and node.
+func poolTitle(p verdict.PoolName) string {
+	return "IPAM " + p.IPAM + " (" + p.Name + after(", network ", p.Network) + after(", node ", p.Node) + ")"
+}
+
+// poolShort returns a short name of a pool.
+func poolShort(p verdict.PoolName) string {
+	return cmp.Or(registry.Of(p.IPAM).Title, p.IPAM) + after(" on node ", p.Node)
+}
+
+// holderName returns the name of the workload or purpose that an allocation is for.
+func holderName(h verdict.Holder) string {
+	var who string
+	switch {
+	case h.Purpose != "":
+		who = "the " + h.Purpose
+	case h.Pod != "":
+		who = "pod " + h.Namespace + "/" + h.Pod
+	case h.ContainerID != "":
+		who = "container " + advice.ShortID(h.ContainerID)
+	case h.MAC != "":
+		who = clientName(h.MAC, h.Hostname)
+	default:
+		who = "an unknown owner"
+	}
+	return who + after(" on node ", h.Node)
+}
+
+// rangesText lists ranges; it is empty if no range is known.
+func rangesText(r verdict.Ranges) string {
+	switch {
+	case len(r.List) == 0:
+		return ""
+	case r.Bridge:
+		return r.List[0].String()
+	}
+	return list(each(r.List, func(r *ipam.Range) string { return r.First.String() + " to " + r.Last.String() }))
+}
+
+// sideName names the network or bridge that an owner has the address from.
+func sideName(s verdict.Origin) string { return networkName(s.Network, s.Device) }
+
+// networkName returns the name of a CNI network, or of the bridge if there is no network.
+func networkName(network, device string) string {
+	if network != "" {
+		return "network " + network
+	}
+	return "bridge " + device
+}
+
+// nodesText lists nodes.
+func nodesText(names []string) string {
+	if len(names) == 1 {
+		return "node " + names[0]
+	}
+	return "nodes " + list(names)
+}
+
 // mostListed is the number of names that a list contains at most; it counts the others.
 const mostListed = 6
 
 // list joins names for use in a sentence.
 func list(names []string) string {
-	switch n := len(names); n {
-	case 0:
+	switch n := len(names); {
+	case n == 0:
 		return "none"
-	case 1:
-		return names[0]
-	default:
-		if n > mostListed {
-			return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed-1], ", "), n-mostListed+1)
-		}
-		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	case n > mostListed:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed-1], ", "), n-mostListed+1)
 	}
+	return all(names)
+}
+
+// all joins all words: "a, b and c". Unlike list, it does not shorten the list.
+func all(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 // each applies word to each item.
@@ -137,16 +350,19 @@ func after(words, text string) string {
 	return words + text
 }
 
-// linkName returns the name of a link; it is empty for nil.
-func linkName(l *verdict.Link) string {
-	if l == nil {
-		return ""
-	}
-	return l.Name
-}
+// addrText formats an address.
+func addrText(a *netip.Addr) string { return a.String() }
 
 // stampText formats a time for use in a sentence.
 func stampText(s verdict.Stamp) string { return s.Time().Format("2006-01-02 15:04:05 MST") }
+
+// stampExact formats a time with milliseconds; it is empty for an unknown time.
+func stampExact(s verdict.Stamp) string {
+	if s == 0 {
+		return ""
+	}
+	return s.Time().Format("2006-01-02 15:04:05.000")
+}
 
 // secondsText formats a number of seconds for use in a sentence.
 func secondsText(seconds float64) string {

@@ -156,15 +156,22 @@ func logRecord(t *transition) *logspb.LogRecord {
 	case t.GetNode() != nil:
 		n := t.GetNode()
 		live := n.GetState() == pb.Node_LIVE
-		text = explain.NodeChanged(n.GetName(), live)
+		text = explain.Text("node/connected", "node", n.GetName())
 		if !live {
+			text = explain.Text("node/disconnected", "node", n.GetName())
 			r.SeverityNumber = logspb.SeverityNumber_SEVERITY_NUMBER_WARN
 		}
 		add("host.name", n.GetName(), "ipwitness.node.state", strings.ToLower(n.GetState().String()))
 	default:
 		o := t.GetOwner()
-		text = explain.OwnerChanged(o.GetAddress(), o.GetWorkload().GetNamespace(), o.GetWorkload().GetName(), o.GetNode(),
-			t.GetType() == pb.Watch_ADDED, t.GetType() == pb.Watch_REMOVED)
+		how := "changed"
+		switch t.GetType() {
+		case pb.Watch_ADDED:
+			how = "added"
+		case pb.Watch_REMOVED:
+			how = "removed"
+		}
+		text = explain.OwnerChanged(how, o.GetAddress(), o.GetWorkload().GetNamespace(), o.GetWorkload().GetName(), o.GetNode())
 		r.Attributes = append(r.Attributes, ownerAttributes(o)...)
 	}
 	r.SeverityText = strings.TrimPrefix(r.GetSeverityNumber().String(), "SEVERITY_NUMBER_")

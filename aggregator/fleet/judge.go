@@ -105,7 +105,7 @@ func judge(before *contest, n *Network, a netip.Addr, owners []*pb.Owner, heard 
 		}
 		c := proto.CloneOf(before.conflict)
 		c.State, c.ResolvedAt = pb.Conflict_RESOLVED, timestamppb.New(now)
-		c.Summary = explain.BetweenClusters(a, n.Name, c.GetClusters(), true)
+		c.Summary = explain.Text("fleet/resolved", "address", a, "clusters", explain.Names(c.GetClusters()), "network", n.Name)
 		return &contest{before.network, c, before.since}
 	}
 	c, since := &pb.Conflict{}, now
@@ -135,7 +135,7 @@ func judge(before *contest, n *Network, a netip.Addr, owners []*pb.Owner, heard 
 	if confirmed && c.GetState() == pb.Conflict_SUSPECTED {
 		c.State, c.ConfirmedAt = pb.Conflict_CONFIRMED, timestamppb.New(now)
 	}
-	c.Summary = explain.BetweenClusters(a, n.Name, c.GetClusters(), false)
+	c.Summary = explain.Text("fleet/conflict", "address", a, "clusters", explain.Names(c.GetClusters()), "network", n.Name)
 	if before.active() && proto.Equal(c, before.conflict) {
 		return before
 	}

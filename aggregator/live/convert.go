@@ -95,10 +95,10 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 	}
 	problems = append(problems, s.memoryProblem(n)...)
 	if n.Excess() > 0 {
-		problems = append(problems, explain.TooManyClaims(n.Excess(), facts.MaxClaims))
+		problems = append(problems, explain.Text("too-many-claims", "dropped", n.Excess(), "limit", facts.MaxClaims))
 	}
 	if len(n.Corrections) > 0 {
-		problems = append(problems, explain.Corrected(n.Corrections))
+		problems = append(problems, explain.Text("corrected", "fields", explain.Fields(n.Corrections)))
 	}
 	out := &pb.Node{
 		Name: n.Rec.Name, State: state, Version: n.Version, Kernel: n.Kernel, BootId: n.ID.Boot, Netns: n.ID.Netns,

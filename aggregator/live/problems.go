@@ -11,14 +11,14 @@ func (s *Converter) nameProblem(n *facts.Node) []string {
 		return nil
 	}
 	others, id := s.Findings.Names.Others(n)
-	return []string{explain.SharedName(n.Name, others, id)}
+	return []string{explain.Text("shared-name", "name", n.Name, "others", explain.Names(others), "finding", id)}
 }
 
 // placeProblem returns the problem that another node reports the same boot ID and network namespace. It
 // returns nil for other nodes.
 func (s *Converter) placeProblem(n *facts.Node) []string {
 	if others := s.Facts.InOnePlace(n); others != nil {
-		return []string{explain.SharedPlace(others)}
+		return []string{explain.Text("shared-place", "others", explain.Names(others))}
 	}
 	return nil
 }
@@ -30,13 +30,17 @@ func (s *Converter) memoryProblem(n *facts.Node) []string {
 		return nil
 	}
 	_, limit := s.Facts.Budget()
-	return []string{explain.NoMemory(left.Records, left.Wire, n.Charged(), limit)}
+	return []string{explain.Text("no-memory", "records", left.Records, "sightings", left.Wire, "used", n.Charged()>>20, "limit", limit>>20)}
 }
 
 // tenantProblem returns the problem that the tenants of a node's pods are not known.
 func (s *Converter) tenantProblem(n *facts.Node) []string {
 	if pods := s.Facts.WithoutTenant(n); pods > 0 {
-		return []string{explain.TenantsUnknown(pods, s.Facts.Followed)}
+		key := "tenants-unknown"
+		if s.Facts.Followed {
+			key += "/followed"
+		}
+		return []string{explain.Text(key, "pods", pods)}
 	}
 	return nil
 }

@@ -207,7 +207,7 @@ func (s *Service) warnOfSharedPlace(n *facts.Node) {
 	name, others, now := n.Rec.Name, s.Facts.InOnePlace(n), s.Facts.Clock()
 	s.Facts.RUnlock()
 	if others != nil && s.complaints.shouldLog(name, "place "+strings.Join(others, " "), now) {
-		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.SharedPlace(others))
+		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.Text("shared-place", "others", explain.Names(others)))
 	}
 }
 

@@ -69,7 +69,7 @@ var walls = []wall{
 var pure = map[string]string{
 	"aggregator/verdict": "cmp errors crypto/sha256 encoding/base32 encoding/binary encoding/hex encoding/json iter maps math math/bits net/netip path slices strconv strings time",
 	"aggregator/audit":   "cmp maps net/netip slices strings time",
-	"aggregator/explain": "cmp fmt maps net/netip slices strconv strings time",
+	"aggregator/explain": "cmp embed fmt maps net/netip slices strconv strings time",
 }
 
 // imports returns what each package of the product imports, without its tests. It reads the files itself,

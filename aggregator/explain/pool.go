@@ -1,0 +1,377 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
+)
+
+// ipamOf returns the IPAM of a pool.
+func ipamOf(p *verdict.Pool) *ipam.IPAM { return registry.Of(p.IPAM) }
+
+// nodeOf returns the name of the node that a pool belongs to; it is empty for a pool of the whole
+// cluster.
+func nodeOf(p *verdict.Pool) string { return p.Node.Key().Name }
+
+// poolName returns the name of a pool for use in a sentence.
+func poolName(p *verdict.Pool) string {
+	switch m := ipamOf(p); {
+	case p.IPAM == "":
+		return "IPAM"
+	case p.Unread != "":
+		return m.Title + " (" + p.Unread + ")"
+	case m.PoolTitle != nil:
+		return m.PoolTitle(&p.Pool, nodeOf(p))
+	}
+	return p.IPAM + " (" + p.Name + ")"
+}
+
+// poolBegin returns the name of a pool for the beginning of a sentence. Names of plugins stay in
+// lower case.
+func poolBegin(p *verdict.Pool) string {
+	if m := ipamOf(p); m.Title == m.Name {
+		return poolName(p)
+	}
+	return capital(poolName(p))
+}
+
+// poolNext says which workload will get a free address of the pool.
+func poolNext(p *verdict.Pool) string {
+	switch {
+	case p.Node != nil:
+		return "one of the next pods that start on that node"
+	case ipamOf(p).Secondary:
+		return "one of the next pods of that network, on any node"
+	}
+	return "one of the next pods, most likely on the same node"
+}
+
+// fullness describes the usage of a pool.
+func fullness(u verdict.PoolUse, p *verdict.Pool) string {
+	if u.Size == 0 {
+		return fmt.Sprintf("%s has allocated %s.", poolBegin(p), plural(u.Allocated, "address", "addresses"))
+	}
+	share := fmt.Sprintf("%d %%", int(float64(u.Allocated)/float64(u.Size)*100))
+	if u.Allocated > 0 && share == "0 %" {
+		share = "less than 1 %"
+	}
+	s := fmt.Sprintf("%s has allocated %d of %s (%s)", poolBegin(p), u.Allocated, addressCount(u, u.Size), share)
+	if u.Leaked > 0 {
+		s += fmt.Sprintf(", %d of which no owner holds", u.Leaked)
+	}
+	if u.ExhaustedIn > 0 {
+		s += fmt.Sprintf("; at the rate of the last hour, it will have none left in %s", secondsText(u.ExhaustedIn))
+	}
+	return s + "."
+}
+
+// addressCount formats a number of addresses of a pool.
+func addressCount(u verdict.PoolUse, n uint64) string {
+	of := ""
+	if u.Family != "" {
+		of = u.Family + " "
+	}
+	return plural(n, of+"address", of+"addresses")
+}
+
+// allocationName returns the name of the workload or purpose that an allocation is for.
+func allocationName(al *verdict.Allocation) string {
+	who := "an unknown owner"
+	switch {
+	case al.Purpose != "" && al.Node == "":
+		who = "the " + al.Purpose
+	case al.Purpose != "":
+		who = "the node itself (" + al.Purpose + ")"
+	case al.Pod != "":
+		who = "pod " + al.Namespace + "/" + al.Pod
+	case al.MAC != "":
+		who = clientName(al.MAC, al.Hostname)
+	case al.ContainerID != "":
+		who = "container " + advice.ShortID(al.ContainerID)
+		if al.Interface != "" {
+			who += " (" + al.Interface + ")"
+		}
+	}
+	return who + after(" on node ", al.Node)
+}
+
+// clientName returns the name of a DHCP client in a sentence.
+func clientName(mac, hostname string) string {
+	if hostname == "" {
+		return "the DHCP client with MAC " + mac
+	}
+	return "the DHCP client with MAC " + mac + " (" + hostname + ")"
+}
+
+// allocationPlace says where an allocation is recorded.
+func allocationPlace(al *verdict.Allocation) string {
+	switch {
+	case al.Location != "":
+		return al.Location
+	case al.Pool == nil:
+		return "IPAM"
+	}
+	if location := ipamOf(al.Pool).Location; location != nil {
+		return location(&al.Pool.Pool, al.Address)
+	}
+	return poolName(al.Pool)
+}
+
+// ofPool describes a finding about a whole pool.
+func (t *findingBuilder) ofPool() {
+	p, u, m := t.pool, t.use, ipamOf(t.pool)
+	problem := strings.TrimSuffix(p.Problem, ".")
+	switch {
+	case t.f.Kind == verdict.FindingIPAMStateLost:
+		t.stateLost()
+	case t.f.Kind == verdict.FindingPoolExhaustion:
+		left := ""
+		if u.Size >= u.Allocated {
+			left = addressCount(u, u.Size-u.Allocated) + " " + isAre(u.Size-u.Allocated)
+		}
+		enlarge := ""
+		if m.Enlarge != nil {
+			enlarge = m.Enlarge(&p.Pool)
+		}
+		t.add(t.f.Kind, "fullness", fullness(u, p), "full", when(u.Size > 0 && u.Allocated >= u.Size, "yes"), "left", left, "enlarge", enlarge,
+			"ranges", when(len(p.Ranges) > 0, list(each(p.Ranges, rangeText))), "leaked", when(u.Leaked > 0, plural(u.Leaked, "address", "addresses")))
+	case p.State == ipam.Known: // the records can be read but contain something invalid
+		check := []advice.Action{m.Check}
+		if m.Check.Text == "" {
+			check = nil
+		}
+		t.add("ipam-unreadable/partly", "problem", problem, "partial", when(p.Partial, "yes"), "check", check)
+	default:
+		access := ""
+		if m.Access != nil {
+			access = m.Access(&p.Pool)
+		}
+		t.add(t.f.Kind, "unread", cmp.Or(p.Problem, "their format is unknown"), "stale", when(p.State == ipam.Stale, "yes"), "access", access)
+	}
+}
+
+func rangeText(r *ipam.Range) string { return r.String() }
+
+// mostNamed is the number of addresses that one sentence of the evidence names at most.
+const mostNamed = 50
+
+// stateLost describes a pool that has lost all of its records while its addresses are in use.
+func (t *findingBuilder) stateLost() {
+	p, node, loss, atRisk := t.pool, nodeOf(t.pool), ipamOf(t.pool).Loss, t.f.Stock.AtRisk
+	lost, at := "has no records", ""
+	if p.Lost > 0 {
+		lost = fmt.Sprintf("has lost all of its records (%d)", p.Lost)
+	}
+	if p.LostAt != 0 {
+		at = stampText(p.LostAt)
+	}
+	kubernetes := plainName(node)
+	for _, h := range atRisk {
+		if h.Owner != nil && h.Owner.Pod != nil && h.Owner.Pod.Node != "" {
+			kubernetes = h.Owner.Pod.Node
+			break
+		}
+	}
+	var repair, uncordon []advice.Action
+	rebuild, backup := loss.Rebuild, ""
+	switch {
+	case rebuild:
+		repair = advice.Plan(node)
+	case loss.Empty != nil && node != "":
+		repair = loss.Empty(node, kubernetes)
+	default:
+		backup = loss.Backup
+	}
+	if node != "" {
+		uncordon = []advice.Action{advice.Uncordon(kubernetes)}
+	}
+	search := ""
+	if loss.Search != nil {
+		search = loss.Search(&p.Pool)
+	}
+	t.add(t.f.Kind, "lost", lost, "count", plural(len(atRisk), "address", "addresses"), "are", isAre(len(atRisk)),
+		"addresses", each(atRisk, func(h *verdict.Held) string { return h.Address.String() }), "next", strings.Replace(poolNext(p), "one of the next", "the next", 1),
+		"at", at, "problem", strings.TrimSuffix(p.Problem, "."), "node", node,
+		"inuse", func() {
+			for some := range slices.Chunk(atRisk, mostNamed) {
+				t.State("In use: %s.", strings.Join(each(some, func(h *verdict.Held) string {
+					if h.Owner == nil {
+						return h.Address.String() + " by an unknown owner"
+					}
+					return h.Address.String() + " by " + OwnerName(h.Owner)
+				}), ", "))
+			}
+		},
+		"cordon", func() {
+			if node != "" {
+				t.add("state-lost/cordon", "knode", kubernetes, "cordon", advice.Cordon(kubernetes))
+			}
+		},
+		"recreate", func() {
+			if loss.Recreate != nil && p.State == ipam.Missing {
+				if fix, ok := loss.Recreate(&p.Pool); ok {
+					t.Fix(fix)
+				}
+			}
+		},
+		"rebuild", when(rebuild, "yes"), "repair", repair, "backup", backup, "restart", when(repair == nil && backup == "", "yes"), "uncordon", uncordon, "search", search)
+}
+
+// side is one of two nodes or networks that assign addresses from the same range.
+type side verdict.Side
+
+// overlap describes an overlap: of the ranges of two nodes, of two CNI networks of one node, or of two pools that
+// give parts of their ranges to nodes.
+func (t *findingBuilder) overlap() {
+	f := t.f
+	a, b := side(f.Overlap.Sides[0]), side(f.Overlap.Sides[1])
+	m := registry.Of(a.IPAM)
+	common := cmp.Or(a.common(b), "addresses")
+	t.Evidence = []string{a.evidence(f.Kind), b.evidence(f.Kind)}
+	values := []any{
+		"a", a.Node, "b", b.Node, "anet", a.Network, "bnet", b.Network, "apool", a.Pool, "bpool", b.Pool, "title", m.Title, "common", common, "within", a.within(b),
+		"aconfig", cmp.Or(a.Config, a.from(f.Kind)), "bconfig", cmp.Or(b.Config, b.from(f.Kind)), "afile", cmp.Or(a.Config, a.Network), "bfile", cmp.Or(b.Config, b.Network),
+		"anetd", cmp.Or(a.Config, "/etc/cni/net.d"), "bnetd", cmp.Or(b.Config, "/etc/cni/net.d"), "bplain", plainName(b.Node),
+	}
+	switch {
+	case a.Source == verdict.SideDivided:
+		var ofA, ofB []advice.Action
+		if m.DivideOthers != nil {
+			ofA, ofB = m.DivideOthers(a.Config, common), m.DivideOthers(b.Config, common)
+		}
+		t.add("overlap/divided", append(values, "divides", when(ofA != nil, "yes"), "dividea", ofA, "divideb", ofB)...)
+	case f.Kind == verdict.FindingRangesOverlap:
+		t.add("overlap/networks", values...)
+	default:
+		many, ranges, gets := "", b.nodeRanges(), "It gets a free range."
+		if n := len(f.Overlap.Nodes); n > 2 {
+			many = fmt.Sprint(n)
+		}
+		objects := a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject
+		var reassigned, check []advice.Action
+		switch {
+		case objects && len(ranges.Reassign) > 0:
+			reassigned = a.reassigned(b)
+		case objects:
+			check, gets = []advice.Action{ranges.Check}, ranges.Renewed
+		}
+		t.add("overlap/nodes", append(values, "many", many, "usual", when(!objects, "yes"), "reassigns", when(reassigned != nil, "yes"), "reassigned", reassigned,
+			"objects", when(check != nil, "yes"), "check", check, "reregistered", b.reregistered(gets),
+			"cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
+	}
+}
+
+// reregistered returns the steps that delete a node and register it again; gets says which range
+// the node then gets.
+func (s side) reregistered(gets string) []advice.Action {
+	return scope{"node", s.Node, "plain", plainName(s.Node), "gets", gets}.steps("overlap/reregister")
+}
+
+// reassigned returns the steps after which the IPAM has assigned another range to one of two nodes. It
+// is not known in advance to which of them.
+func (s side) reassigned(other side) []advice.Action {
+	a, b := plainName(s.Node), plainName(other.Node)
+	return scope{
+		"a", s.Node, "b", other.Node, "common", cmp.Or(s.common(other), "the old range"), "within", s.within(other), "bwithin", other.within(s),
+		"before", []advice.Action{s.nodeRanges().Check, advice.Cordon(a), advice.Cordon(b)}, "reassign", s.nodeRanges().Reassign,
+		"after", []advice.Action{advice.Uncordon(a), advice.Uncordon(b)},
+	}.steps("overlap/reassign")
+}
+
+// evidence describes the addresses that one side assigns, and the source of that information.
+func (s side) evidence(kind string) string {
+	names := each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })
+	if len(names) == 0 {
+		names = each(s.Ranges, rangeText)
+	}
+	ranges := when(len(names) > 0, list(names))
+	if s.Source == verdict.SideDivided {
+		return Text("overlap/evidence/divided", "pool", s.Pool, "ranges", ranges, "config", s.Config)
+	}
+	who := "Node " + s.Node
+	if kind == verdict.FindingRangesOverlap {
+		who = "Network " + s.Network
+	}
+	return Text("overlap/evidence", "who", who, "ranges", cmp.Or(ranges, "addresses"), "from", s.from(kind), "device", after(", on ", s.Device), "config", after(", configured in ", s.Config))
+}
+
+// nodeRanges returns how the IPAM of the side assigns ranges to nodes.
+func (s side) nodeRanges() ipam.NodeRanges {
+	if s.Grows {
+		return registry.Of(s.IPAM).GrowingRanges
+	}
+	return registry.Of(s.IPAM).NodeRanges
+}
+
+// from names the source of the range.
+func (s side) from(kind string) string {
+	switch s.Source {
+	case verdict.SideNodeSpec:
+		return "Node.spec.podCIDRs"
+	case verdict.SideNodeObject:
+		return s.nodeRanges().Field
+	case verdict.SideAddress:
+		return "the address of " + s.Device
+	}
+	if kind == verdict.FindingPodCIDROverlap {
+		return "the range configured for " + s.IPAM + " on that node"
+	}
+	return "the range configured for " + s.IPAM
+}
+
+// common lists the addresses that both sides assign; empty if none are known.
+func (s side) common(other side) string {
+	var names []string
+	for _, p := range s.Prefixes {
+		for _, q := range other.Prefixes {
+			if p.Overlaps(q) {
+				if p.Bits() < q.Bits() {
+					p = q
+				}
+				names = append(names, p.Masked().String())
+			}
+		}
+	}
+	if len(names) == 0 {
+		for _, r := range s.shared(other) {
+			names = append(names, r.String())
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return when(len(names) > 0, list(names))
+}
+
+// shared returns the ranges that both sides assign from, including prefixes.
+func (s side) shared(other side) (both []ipam.Range) {
+	ranges := func(s side) []ipam.Range {
+		all := slices.Clone(s.Ranges)
+		for _, p := range s.Prefixes {
+			all = append(all, ipam.RangeOf(p))
+		}
+		return all
+	}
+	for _, r := range ranges(s) {
+		for _, q := range ranges(other) {
+			if r.Overlaps(q) {
+				both = append(both, r.Common(q))
+			}
+		}
+	}
+	return both
+}
+
+// within returns a prefix that contains the first range that both sides assign from.
+func (s side) within(other side) string {
+	if both := s.shared(other); len(both) > 0 {
+		return both[0].Prefix().String()
+	}
+	return "-o wide"
+}

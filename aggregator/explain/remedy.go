@@ -1,0 +1,563 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
+)
+
+// remedyBuilder builds the remedy of a conflict. The steps leave the address with one owner, the rightful
+// one.
+type remedyBuilder struct {
+	wording
+	c       *verdict.Conflict
+	parties []*verdict.Owner
+}
+
+// steps returns the actions of a key.
+func (a *remedyBuilder) steps(key string, values ...any) []advice.Action {
+	return append(scope(values), source(a.word)).steps(key)
+}
+
+// remedy returns the steps to resolve the conflict, given its cause.
+func (a *remedyBuilder) remedy() []advice.Action {
+	c := a.c
+	orphaned := func(o *verdict.Owner) bool { return o.Orphaned }
+	gone, left := those(a.parties, orphaned), except(a.parties, orphaned)
+	// All owners count, and not only the first ones.
+	abandoned := slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Orphaned })
+	if c.Expected() && (c.Rule != verdict.RuleSplitBrain || !abandoned) {
+		return a.steps(variant("wait/", c))
+	}
+	var steps []advice.Action
+	for _, o := range gone {
+		steps = append(steps, removal(o)...)
+	}
+	if len(left) > 1 || len(a.parties) == 1 {
+		steps = append(steps, a.settled(left)...)
+	}
+	return append(steps, a.steps("closing")...)
+}
+
+// settled returns the steps after which one of the owners keeps the address, as the cause
+// requires.
+func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
+	switch c := a.c; {
+	case c.Rule == verdict.RuleSamePod && !c.OfPod():
+		return a.oneNamespace(owners)
+	case c.Rule == verdict.RuleSamePod:
+		return a.oneSandbox(owners)
+	case c.Rule == verdict.RuleSameVM:
+		return a.oneMachine(owners)
+	case c.Rule == verdict.RuleDADFailed && len(owners) == 1:
+		return a.steps("somebody-else", owners[0], "release", release(owners[0], a.address))
+	}
+	switch a.c.Cause {
+	case verdict.CauseIPAMStateLost:
+		p := a.c.From[0]
+		if ipamOf(p).Leases {
+			return a.decide(owners)
+		}
+		return a.steps("records-first", "pool", poolTitle(p.Label()), "makeplan", advice.MakePlan, "runplan", advice.RunPlan(nodeOf(p)), "decide", a.decide(owners))
+	case verdict.CauseIPAMAllocatedTwice:
+		return a.steps("allocated-twice", "decide", a.decide(owners))
+	case verdict.CauseIPAMBookedElsewhere:
+		return a.rightNode(owners)
+	case verdict.CausePodCIDROverlap:
+		return a.rangesApart(owners)
+	case verdict.CauseOverlappingNetworks:
+		return a.renumber(owners)
+	case verdict.CauseStaticAddress:
+		return a.setByHand(owners)
+	case verdict.CauseTunnelAddress:
+		return a.leaveDevice(owners)
+	case verdict.CauseExternalDevice:
+		return a.goOutside(owners)
+	}
+	if a.c.Rule == verdict.RuleSplitBrain {
+		return a.oneActive(owners)
+	}
+	pooled := slices.ContainsFunc(a.c.Owners, func(o verdict.Owner) bool {
+		w := o.Workload()
+		return w.Kind == verdict.Pod || w.Kind == verdict.Container && !w.OnlyNetns()
+	})
+	if pooled {
+		return append(a.steps("check-records"), a.decide(owners)...)
+	}
+	return a.decide(owners)
+}
+
+// decide returns the steps by which the rightful owner keeps the address and the other owners
+// give it up. If the rightful owner is not known, it returns a choice.
+func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
+	if keep, right := a.c.Rightful(owners); keep != nil {
+		return a.keep(keep, right, owners)
+	}
+	more := ""
+	if len(owners) > mostKept {
+		more = fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
+	}
+	return a.steps("decide", "more", more, "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+		return placed(o) + " keeps the address", a.releaseAllBut(o, owners)
+	}))
+}
+
+// mostKept limits the alternatives of a choice between owners.
+const mostKept = 4
+
+// choices returns one alternative for each of the first owners.
+func choices(owners []*verdict.Owner, of func(*verdict.Owner) (string, []advice.Action)) (all []advice.Alternative) {
+	for _, o := range owners[:min(len(owners), mostKept)] {
+		when, actions := of(o)
+		all = append(all, advice.Either(when, actions...))
+	}
+	return all
+}
+
+// leave returns the steps by which an owner keeps the address, after which others follow.
+func (a *remedyBuilder) leave(keep *verdict.Owner, right verdict.Right, others []advice.Action) []advice.Action {
+	return a.steps("leave", keep, "because", a.because(keep, right), "others", others)
+}
+
+// keep returns the steps by which one owner keeps the address and the others give it up.
+func (a *remedyBuilder) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []advice.Action {
+	return a.leave(keep, right, a.releaseAllBut(keep, owners))
+}
+
+// releaseAllBut returns the steps by which all owners but one give the address up. If that owner
+// has no allocation, the first step writes it, because restarted workloads ask IPAM for an
+// address. Without another step, the successor of a pod may get the same address, if an IPAM keeps it.
+func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Owner) (steps []advice.Action) {
+	for _, p := range a.c.Title(keep).Missing {
+		text := Finding(&verdict.Finding{
+			Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: a.c.Address, Owners: []verdict.Owner{*keep}, Pool: p,
+		}, verdict.PoolUse{})
+		for _, f := range text.Fixes {
+			if !f.Manual {
+				steps = append(steps, advice.Say("%s", f.What).By(f.Node, f.Command))
+			}
+		}
+	}
+	others := except(owners, func(o *verdict.Owner) bool { return o == keep })
+	for _, o := range others {
+		w := o.Workload()
+		if p := a.c.Title(o).Kept; p != nil && w.Kind == verdict.Pod && w.Name != "" && !o.Orphaned && ipamOf(p).Forget != nil {
+			steps = append(steps, ipamOf(p).Forget(w.Namespace, cmp.Or(w.VirtualMachine, w.Name)))
+		}
+		steps = append(steps, a.giveUp(o)...)
+	}
+	// Plugins set the route of a pod when the pod starts, and fail to do so while another pod has one for the
+	// same address.
+	elsewhere := slices.ContainsFunc(others, func(o *verdict.Owner) bool { return o.Node.Is(keep.Node) && o.Routed() })
+	if i := keep.Interface; elsewhere && keep.Kind() != verdict.Host && !keep.Routed() && i != nil && i.HostInterface != "" {
+		steps = append(steps, a.steps("reroute", keep, "prefix", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))...)
+	}
+	return steps
+}
+
+// giveUp returns the steps by which an owner gives the address up. A DHCP client must request another
+// one, because it would otherwise use the lease that it has.
+func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
+	if !a.leased(o) || o.Kind() == verdict.Pod {
+		return release(o, a.address)
+	}
+	return a.steps("release/lease", o)
+}
+
+// leased reports whether an owner has the address from DHCP.
+func (a *remedyBuilder) leased(o *verdict.Owner) bool {
+	p := a.c.Title(o).Pool
+	if p == nil && a.c.Cause == verdict.CauseIPAMStateLost {
+		p = a.c.From[0] // it had a lease
+	}
+	return p != nil && ipamOf(p).Leases
+}
+
+// because says why an owner keeps the address.
+func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string {
+	pool, controller := a.c.Title(keep).Pool.Label(), ""
+	key := ""
+	switch right {
+	case verdict.RightAllocation:
+		if key = "keeps/allocation"; a.c.Title(keep).Pool == nil {
+			key = "keeps/gateway"
+		}
+	case verdict.RightKept:
+		key = "keeps/kept"
+	case verdict.RightAssignment:
+		key, controller = "keeps/assignment", ipamOf(a.c.Title(keep).Controller).Title
+	case verdict.RightCurrent:
+		key = "keeps/current"
+	case verdict.RightMachine:
+		key = "keeps/machine"
+	case verdict.RightProgram:
+		key = "keeps/program"
+	case verdict.RightOlderAssignment:
+		key = "keeps/older"
+	case verdict.RightIntent:
+		if key = "keeps/intended"; slices.ContainsFunc(a.parties, func(o *verdict.Owner) bool { return o.Orphaned }) {
+			key = "keeps/others-gone"
+		}
+	default:
+		return ""
+	}
+	return a.text(key, keep, "pool", poolTitle(pool), "controller", controller)
+}
+
+// oneSandbox returns the steps that leave one of several sandboxes of a pod.
+func (a *remedyBuilder) oneSandbox(owners []*verdict.Owner) []advice.Action {
+	id := func(o *verdict.Owner) string {
+		if id := o.Workload().ContainerID; id != "" {
+			return advice.ShortID(id)
+		}
+		return "with network namespace " + o.Namespace.Netns
+	}
+	if keep, right := a.c.Rightful(owners); keep != nil {
+		return a.steps("one-sandbox", keep, "sandboxid", id(keep), "because", a.because(keep, right), "others", ofAllBut(keep, owners, removal))
+	}
+	return a.steps("which-sandbox", owners[0], "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+		return "the kubelet uses sandbox " + id(o) + " of " + placed(o), ofAllBut(o, owners, removal)
+	}))
+}
+
+// oneMachine returns the steps that leave one of several pods of a virtual machine.
+func (a *remedyBuilder) oneMachine(owners []*verdict.Owner) []advice.Action {
+	if keep, right := a.c.Rightful(owners); right == verdict.RightMachine {
+		return a.steps("one-machine", keep, "keep", a.keep(keep, right, owners))
+	}
+	return a.steps("which-machine", owners[0], "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+		return "it runs on node " + kubernetesName(o) + ", in " + OwnerName(o), ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action { return release(o, a.address) })
+	}))
+}
+
+// oneNamespace returns the steps that leave one of several network namespaces of a container that is no
+// pod.
+func (a *remedyBuilder) oneNamespace(owners []*verdict.Owner) []advice.Action {
+	left := func(keep *verdict.Owner, because string) []advice.Action {
+		return a.steps("one-namespace", keep, "because", because, "others", ofAllBut(keep, owners, func(o *verdict.Owner) []advice.Action {
+			key := "end-namespace"
+			if o.Namespace.Netns == "" {
+				key += "/unnumbered"
+			}
+			return a.steps(key, o, "restart", a.steps("restart-processes"))
+		}))
+	}
+	if keep, right := a.c.Rightful(owners); keep != nil {
+		return left(keep, ": "+a.because(keep, right))
+	}
+	return a.steps("which-namespace", owners[0], "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+		return "it uses " + placedNetns(o), left(o, "")
+	}))
+}
+
+// oneActive returns the steps that leave an address on one of several nodes that have it
+// themselves.
+func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
+	keep, right := a.c.Rightful(owners)
+	if right != verdict.RightAssignment && right != verdict.RightProgram {
+		return a.steps("one-active", "nodes", each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }), "decide", a.decide(owners))
+	}
+	var steps, restart []advice.Action
+	for _, o := range except(owners, func(o *verdict.Owner) bool { return o == keep }) {
+		if right == verdict.RightProgram {
+			if router := routerOfFRR(o); router != "" {
+				steps = append(steps, a.steps("restart-frr", o, "router", router)...)
+				continue
+			}
+			restart = append(restart, a.steps("restart-program", o)...)
+		}
+		steps = append(steps, giveUp(o, a.address, a.c.Title(keep).Controller)...)
+	}
+	return a.leave(keep, right, append(steps, restart...))
+}
+
+// routerOfFRR returns the name of the interface on which a node has a virtual address for the vrrpd of
+// FRR; empty if there is none. FRR moves the address by the carrier of this interface.
+func routerOfFRR(o *verdict.Owner) string {
+	for _, c := range o.Claims {
+		if i := c.Interface; c.Counts() && o.Node.VIPProgram == "vrrpd" && i.Kind == "macvlan" && i.MAC.Virtual() {
+			return i.Name
+		}
+	}
+	return ""
+}
+
+// giveUp returns the steps by which a node gives a virtual address up. p is the pool of the controller
+// that assigns the address to another node; nil if there is none.
+func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Action) {
+	if p != nil && ipamOf(p).GiveUp != nil {
+		steps = ipamOf(p).GiveUp(kubernetesName(o))
+	}
+	if shown(o) && len(steps) > 0 {
+		return steps
+	}
+	for _, c := range o.Claims {
+		if c.Counts() {
+			steps = append(steps, scope{o, "device", c.Interface.Name, "del", deletionOf(c, a)}.steps("remove-vip")...)
+		}
+	}
+	if len(steps) == 0 {
+		return release(o, a)
+	}
+	return steps
+}
+
+// rightNode returns the steps by which an IPAM with its own name for each node allocates addresses
+// for the node that pods run on.
+func (a *remedyBuilder) rightNode(owners []*verdict.Owner) []advice.Action {
+	m := registry.NodeNamed()
+	var rename []advice.Action
+	var done []string
+	for _, o := range a.wrong() {
+		node := kubernetesName(o)
+		if slices.Contains(done, node) {
+			continue
+		}
+		done = append(done, node)
+		at := ipam.Place{Node: o.Node.Name, KubernetesNode: node}
+		if name := o.Node.IPAMName; !o.OnNode(name.Name) {
+			at.WrongName = name
+		}
+		if at.WrongName.Name != "" || len(a.c.From) > 0 && a.c.From[0].IPAM == m.Name {
+			rename = append(rename, m.RightName(at)...)
+		}
+	}
+	keep := a.decide(owners)
+	rivals := except(owners, func(o *verdict.Owner) bool { return slices.Contains(a.c.Wrong, o.ID) })
+	if rightful, _ := a.c.Rightful(owners); rightful == nil && len(rivals) == 1 {
+		keep = a.keep(rivals[0], verdict.RightIntent, owners) // according to the cause, the address was assigned to it
+	}
+	return a.steps("right-node", "rename", rename, "keep", keep)
+}
+
+// rangesApart returns the steps that give one of two nodes a different range.
+func (a *remedyBuilder) rangesApart(owners []*verdict.Owner) []advice.Action {
+	if namespace, name := a.c.Definition(); name != "" {
+		return a.steps("another-ipam", "definition", namespace+"/"+name, "namespace", namespace, "network", name, "decide", a.decide(owners))
+	}
+	if x, y := objectSide(a.c.Networks[0]), objectSide(a.c.Networks[1]); x != nil && y != nil && len(x.nodeRanges().Reassign) > 0 {
+		return x.reassigned(*y)
+	}
+	one, other := a.c.Networks[0].Node, a.c.Networks[1].Node
+	if keep, right := a.c.Rightful(owners); keep != nil && (keep.Node.Key() == one || keep.Node.Key() == other) {
+		if keep.Node.Key() == other {
+			one, other = other, one
+		}
+		return a.steps("leave-node", keep, "one", one.Name, "two", other.Name, "because", a.because(keep, right), "range", a.anotherRange(other))
+	}
+	return a.steps("which-node", "one", one.Name, "two", other.Name, "rangeone", a.anotherRange(one), "rangetwo", a.anotherRange(other))
+}
+
+// anotherRange returns the steps that give a node a different range. They drain the node first.
+func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
+	config, device, kubernetes := "", "", ""
+	for _, s := range a.c.Networks {
+		if s.Node == node {
+			if object := objectSide(s); object != nil {
+				return append([]advice.Action{object.nodeRanges().Check}, object.reregistered(object.nodeRanges().Renewed)...)
+			}
+			device = s.Device
+			if s.Pool != nil {
+				config, device = s.Pool.Config, cmp.Or(device, s.Pool.Device)
+			}
+		}
+	}
+	if a.c.Kubernetes {
+		kubernetes = "yes"
+	}
+	return a.steps("another-range", "node", node.Name, "name", plainName(node.Name), "kubernetes", kubernetes, "device", device,
+		"config", cmp.Or(config, "its configuration in /etc/cni/net.d"))
+}
+
+// objectSide returns the range of a node if an IPAM assigns it in an object of the cluster; nil
+// otherwise.
+func objectSide(s verdict.Origin) *side {
+	if p := s.Pool; p != nil && p.OfNode() {
+		return &side{Node: s.Node.Name, Ranges: p.Ranges, Source: verdict.SideNodeObject, IPAM: p.IPAM, Grows: p.Grows}
+	}
+	return nil
+}
+
+// renumber returns the steps that give one of two networks a different range.
+func (a *remedyBuilder) renumber(owners []*verdict.Owner) []advice.Action {
+	x, y := a.c.Networks[0], a.c.Networks[1]
+	one, other := a.c.Owner(x.Owner), a.c.Owner(y.Owner)
+	switch keep, right := a.c.Rightful(owners); {
+	case keep == one && keep != nil:
+		return a.leave(one, right, a.another(y, x, other))
+	case keep == other && keep != nil:
+		return a.leave(other, right, a.another(x, y, one))
+	}
+	return a.steps("which-network", "one", sideName(x), "two", sideName(y), "rangeone", a.another(x, y, one), "rangetwo", a.another(y, x, other))
+}
+
+// another returns the steps that give a network a different range than a second network. Its
+// workloads then get new addresses, beginning with an owner of the conflict.
+func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owner) []advice.Action {
+	key, config, bridge := "configured/device", "", ""
+	switch {
+	case change.Pool != nil && change.Pool.Config != "":
+		key, config = "configured/pool", change.Pool.Config
+	case change.Network == "" && verdict.MadeByEngine(change.Device):
+		key = "configured/engine"
+	case change.Network != "":
+		key = "configured/network"
+	}
+	if change.Network != "" {
+		bridge = change.Device
+	}
+	named := func(s verdict.Origin) string {
+		if ranges := rangesText(s.Ranges); ranges != "" {
+			return sideName(s) + " (" + ranges + ")"
+		}
+		return sideName(s)
+	}
+	node := change.Node.Name
+	return a.steps("renumber", "change", named(change), "keep", named(keep), "side", sideName(change), "node", node, "bridge", bridge, "first", release(first, a.address),
+		"configuration", Text(key, "config", config, "node", node, "network", change.Network, "device", change.Device))
+}
+
+// setByHand returns the steps for an address that was set by hand: remove it or, if it must stay,
+// exclude it from the range of IPAM.
+func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
+	wrong := a.wrong()
+	byHand := func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }
+	given := except(owners, byHand)
+	var gone []advice.Action
+	for _, o := range wrong {
+		if o.Kind() == verdict.Pod && !shown(o) {
+			gone = append(gone, a.steps("find-script", o)...)
+		}
+		gone = append(gone, release(o, a.address)...)
+	}
+	if len(given) > 1 {
+		gone = append(gone, a.decide(given)...)
+	}
+	if a.c.Gateway {
+		return a.steps("leave-gateway", "given", ownerNames(given), "gone", gone)
+	}
+	keep, right := a.c.Rightful(owners)
+	// External clients may use the address of a node or a machine, which ipwitness cannot see.
+	firm := slices.ContainsFunc(wrong, func(o *verdict.Owner) bool {
+		return o.Kind() == verdict.Host || o.Namespace == nil || o.Guest() != verdict.NoGuest
+	})
+	because := "IPAM allocates it to pods"
+	if slices.ContainsFunc(given, a.leased) {
+		because, firm = "DHCP has leased it", true
+	}
+	if keep != nil && !byHand(keep) && !firm {
+		return a.leave(keep, right, gone)
+	}
+	return a.steps("by-hand", "wrong", ownerNames(wrong), "given", ownerNames(given), "because", because, "gone", gone, "instead", a.insteadOf(given))
+}
+
+// insteadOf returns the steps by which some owners give the address up to an owner without an
+// allocation. They exclude the address first, so that IPAM does not allocate it again.
+func (a *remedyBuilder) insteadOf(owners []*verdict.Owner) []advice.Action {
+	steps := outOfRange(a.c.From, a.c.Address)
+	for _, o := range owners {
+		steps = append(steps, a.giveUp(o)...)
+	}
+	return steps
+}
+
+// leaveDevice returns the steps by which a pod gives the address up to the node's device, or the
+// device gives it up if IPAM has allocated it to the pod.
+func (a *remedyBuilder) leaveDevice(owners []*verdict.Owner) []advice.Action {
+	ofNode := func(o *verdict.Owner) bool { return o.Kind() == verdict.Host }
+	devices, pods := those(owners, ofNode), except(owners, ofNode)
+	keep, right := a.c.Rightful(owners)
+	if keep != nil && ofNode(keep) && a.c.Title(keep).Allocated() {
+		return a.keep(keep, right, owners)
+	}
+	var m *ipam.IPAM // the IPAM that allocates addresses for devices of nodes, too
+	if i := slices.IndexFunc(a.c.Pools, func(p *verdict.Pool) bool { return ipamOf(p).Daemon.Name != "" }); i >= 0 {
+		m = ipamOf(a.c.Pools[i])
+	}
+	var another []advice.Action
+	for _, o := range devices {
+		if o.Interface.Tunnel() != "" && m != nil {
+			another = append(another, a.steps("restart-daemon", o, "title", m.Title, "restart", m.Daemon.Restart(plainName(o.Node.Name)))...)
+			continue
+		}
+		another = append(another, a.steps("readdress-device", o)...)
+		another = append(another, release(o, a.address)...)
+	}
+	if len(pods) > 1 {
+		another = append(another, a.decide(pods)...)
+	}
+	if keep != nil && right == verdict.RightAllocation && m != nil {
+		return a.leave(keep, right, another)
+	}
+	return a.steps("which-device", devices[0], "pods", ownerNames(pods), "another", another, "instead", a.insteadOf(pods))
+}
+
+// goOutside returns the steps that find a device outside all nodes.
+func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
+	wrong := a.wrong()
+	ours := except(owners, func(o *verdict.Owner) bool { return slices.Contains(wrong, o) })
+	var find, giveUp []advice.Action
+	for _, o := range wrong {
+		if a.c.Uncovered {
+			find = append(find, a.steps("first-nodes", o)...)
+		}
+		find = append(find, release(o, a.address)...)
+		find[len(find)-1].Text += " Restarting your pods or nodes changes nothing as long as the device has the address."
+	}
+	if len(ours) > 1 {
+		find = append(find, a.decide(ours)...)
+	}
+	if keep, right := a.c.Rightful(owners); keep != nil && slices.Contains(ours, keep) {
+		return a.leave(keep, right, find)
+	}
+	for _, o := range ours {
+		giveUp = append(giveUp, a.giveUp(o)...)
+	}
+	return a.steps("which-side", "ours", ownerNames(ours), "wrong", ownerNames(wrong), "find", find, "giveup", giveUp)
+}
+
+// wrong returns the owners that must give the address up according to the cause.
+func (a *remedyBuilder) wrong() (found []*verdict.Owner) {
+	for _, id := range a.c.Wrong {
+		if o := a.c.Owner(id); o != nil {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// those returns the owners for which holds returns true.
+func those(owners []*verdict.Owner, holds func(*verdict.Owner) bool) (found []*verdict.Owner) {
+	for _, o := range owners {
+		if holds(o) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// except returns the owners for which holds returns false.
+func except(owners []*verdict.Owner, holds func(*verdict.Owner) bool) []*verdict.Owner {
+	return those(owners, func(o *verdict.Owner) bool { return !holds(o) })
+}
+
+// ofAllBut returns the steps of all owners but one.
+func ofAllBut(keep *verdict.Owner, owners []*verdict.Owner, of func(*verdict.Owner) []advice.Action) (steps []advice.Action) {
+	for _, o := range owners {
+		if o != keep {
+			steps = append(steps, of(o)...)
+		}
+	}
+	return steps
+}
+
+// ownerNames returns the names of owners.
+func ownerNames(owners []*verdict.Owner) []string {
+	return each(owners, func(o **verdict.Owner) string { return OwnerName(*o) })
+}
