@@ -15,6 +15,20 @@ import (
 // ErrGone is returned when the interface disappears while the Observer is being attached to it.
 var ErrGone = errors.New("interface is gone")
 
+// ErrDescriptors is returned by AttachTCX if the process would have too few file descriptors left for anything
+// else. Each TCX attachment needs one, and AttachClsact needs none.
+var ErrDescriptors = errors.New("too few file descriptors are left")
+
+// descriptorsLeft returns whether enough descriptors are left after one that was just opened: the kernel
+// gives the lowest number that is free. A quarter of the limit, at most 1024, is for connections and files.
+func descriptorsLeft(opened int) bool {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return true
+	}
+	return uint64(opened)+min(limit.Cur/4, 1024) < limit.Cur
+}
+
 // Mode is the way in which an Observer is attached to an interface.
 type Mode uint8
 
@@ -78,7 +92,7 @@ func (a *Attachment) Close() error {
 
 // AttachTCX attaches the Observer to the ingress of an interface of the calling thread's network
 // namespace, before all other TCX programs and clsact filters. The error is ErrGone if there is no
-// such interface.
+// such interface, and ErrDescriptors if the process has too few file descriptors left.
 //
 // The attachment follows the interface into another namespace, where its index has another meaning:
 // close the attachment when the interface leaves.
@@ -93,6 +107,11 @@ func (o *Observer) AttachTCX(ifindex int) (*Attachment, error) {
 		Attach:    ebpf.AttachTCXIngress,
 		Anchor:    link.Head(),
 	})
+	if errors.Is(err, unix.EMFILE) {
+		err = ErrDescriptors
+	} else if raw, ok := l.(interface{ FD() int }); err == nil && ok && !descriptorsLeft(raw.FD()) {
+		err = errors.Join(ErrDescriptors, l.Close())
+	}
 	if err != nil {
 		remove()
 		return nil, attachError(TCX, ifindex, err)

@@ -3,13 +3,16 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/bpf"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // refused runs ipwitness inside the host, wants the exit code, and returns the output.
@@ -163,4 +166,26 @@ func TestSIGTERMDetachesAndLeftoversOfSIGKILLAreRemoved(t *testing.T) {
 	}
 	t.Log("stopped in ", took)
 	l.wantNoFilters()
+}
+
+func TestTooFewFilesForAllPorts(t *testing.T) {
+	t.Parallel()
+	if bpf.HaveTCX() != nil {
+		t.Skip("without TCX, no port needs a file")
+	}
+	l := &lab{Host: newHost(t), t: t}
+	l.launch(l.Command("bash", "-c", "ulimit -n 48; exec "+binary+" run --node node1"))
+	for i := range 40 {
+		l.pod(fmt.Sprintf("p%d", i), fmt.Sprintf("10.244.0.%d/24", i+2))
+	}
+	l.ports(40)
+	wait.Until(t, "the problem", func() bool {
+		return strings.Contains(strings.Join(l.node().GetProblems(), "\n"), "interfaces are watched by clsact instead of tcx")
+	})
+	l.plant()
+	for _, f := range l.findings("") {
+		if f.GetKind() == "ipam-unreadable" {
+			t.Errorf("got %v, want nothing about IPAMs that the node does not have", f)
+		}
+	}
 }

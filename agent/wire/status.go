@@ -18,6 +18,16 @@ func (w *Wire) AddStatus(s *ipwitnessv1.StatusRecord, now time.Time) {
 	s.Ports, problems = w.Ports()
 	s.UnwatchedPorts = uint32(len(problems))
 	s.Problems = append(s.Problems, problems...)
+	others := 0
+	for _, p := range s.Ports {
+		if p.GetMode() != s.Wire {
+			others++
+		}
+	}
+	if others > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf(
+			"%d interfaces are watched by clsact instead of tcx, so filters before it may drop frames: raise the number of files that this process may open", others))
+	}
 	s.Unparsed = &ipwitnessv1.Unparsed{
 		Tags:       w.frames(bpf.ResultUnparsedTags),
 		Extensions: w.frames(bpf.ResultUnparsedExtensions),

@@ -272,10 +272,13 @@ func (w *Wire) attach(ctx context.Context) {
 }
 
 func (w *Wire) attachOne(index int) (*bpf.Attachment, error) {
-	if w.mode == bpf.Clsact {
-		return w.obs.AttachClsact(index)
+	if w.mode == bpf.TCX {
+		a, err := w.obs.AttachTCX(index)
+		if !errors.Is(err, bpf.ErrDescriptors) {
+			return a, err
+		}
 	}
-	return w.obs.AttachTCX(index)
+	return w.obs.AttachClsact(index)
 }
 
 func (w *Wire) detach(p *port) {
