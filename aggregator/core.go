@@ -66,12 +66,13 @@ func newCore(cfg coreConfig) (*core, error) {
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
 	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
+	told := &listener{core: c}
 	c.facts = facts.New(facts.Config{
-		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: heard{c}, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
+		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: told, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
 		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,
 	})
-	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: judged{c}, Workers: workers})
-	c.findings = judge.NewFindings(judge.FindingsConfig{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: found{c}})
+	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: told, Workers: workers})
+	c.findings = judge.NewFindings(judge.FindingsConfig{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: told})
 	c.coverage = live.NewCoverage(live.CoverageConfig{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.alone})
 	dir, err := cfg.dataDir, error(nil)
 	if cfg.dataDir == DataDirAuto {
@@ -131,8 +132,10 @@ func newCore(cfg coreConfig) (*core, error) {
 	}, cfg.registry); err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
+	told.Findings, told.Events, told.Metrics = c.findings, c.events, c.metrics
 	c.reports, err = report.New(report.Config{
-		Facts: c.facts, Log: cfg.log, Listener: taken{c}, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,
+		Facts: c.facts, Log: cfg.log, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,
+		Judge: c.judge, Applied: c.findings.Resume, Untidy: c.tidier.later, Shared: c.findings.Shared,
 	})
 	if err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
@@ -322,7 +325,7 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 		c.judgeInside(reach)
 	}
 	if len(what.Networks) > 0 || len(what.Nodes) > 0 {
-		c.findings.Overlaps.Changed(nil)
+		c.findings.RangesChanged(nil)
 	}
 	if len(what.Related) > 0 {
 		c.republish(what.Related)

@@ -35,7 +35,7 @@ func (s *Service) walkPools(from judge.PoolPlace, history bool) *walk[judge.Pool
 	return &walk[judge.PoolPlace, *pb.Pool]{
 		facts: s.Facts, less: judge.PoolPlace.Less, last: &from,
 		keys: func(last *judge.PoolPlace) iter.Seq[judge.PoolPlace] {
-			return s.Findings.Pools.InOrder().Snapshot().From(*last)
+			return s.Findings.Places().Snapshot().From(*last)
 		},
 		read: func(at judge.PoolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
 			if !at.Pool.Ended {

@@ -1,6 +1,8 @@
 package judge
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"sync"
 
@@ -27,11 +29,11 @@ type clone struct {
 
 // Clones tracks cloned hardware addresses.
 type Clones struct {
-	facts     *facts.Facts
-	publisher *Publisher
+	facts *facts.Facts
+	set   *Set
 	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
-	wake    chan struct{}
+	wake    signal
 	// publishing is held while findings about clones are published.
 	publishing sync.Mutex
 
@@ -39,14 +41,8 @@ type Clones struct {
 	byKey map[cloneKey]*clone
 	// of lists, for each address, the clones in claims to it.
 	of map[index.Address][]cloneKey
-	// hidden lists the clones that may no longer be in any claim. since is when the first of them
-	// was listed.
-	hidden []cloneKey
-	since  verdict.Stamp
-}
-
-func newClones(f *facts.Facts, publisher *Publisher, waiting func() int) *Clones {
-	return &Clones{facts: f, publisher: publisher, waiting: waiting, wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
+	// hidden is when the first of the clones vanished that may no longer be in any claim; 0 if there are none.
+	hidden verdict.Stamp
 }
 
 func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
@@ -54,18 +50,42 @@ func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 	return cloneKey{facts.IDOf(port.Namespace.Node), port.Namespace.Record, port.Index, spoof.MACs[0]}
 }
 
-// Note records the cloned hardware addresses in claims to an address. The caller holds the facts.
-func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
+// Cloned publishes the cloned hardware addresses in claims to an address. The caller holds the facts.
+func (all *Clones) Cloned(a index.Address, found []verdict.Spoof) {
 	all.publishing.Lock()
 	defer all.publishing.Unlock()
-	publisher := all.note(a, found, all.facts.Clock())
-	for _, one := range publisher {
-		f := audit.Clone(all.facts.Policy, &one.spoof) // only the newest claim; Whole adds the others
-		if previous := one.clone.published; previous != "" && previous != f.ID {
-			all.publisher.End(previous, false) // its node or port was renamed
+	all.mu.Lock()
+	before := all.of[a]
+	delete(all.of, a)
+	clones := make([]*clone, len(found))
+	for i := range found {
+		key := cloneKeyOf(&found[i])
+		c := all.byKey[key]
+		if c == nil {
+			c = &clone{shown: make(map[index.Address]verdict.Spoof)}
+			all.byKey[key] = c
 		}
-		one.clone.published = f.ID
-		all.publisher.Publish(&f)
+		c.shown[a], clones[i] = found[i], c
+		all.of[a] = append(all.of[a], key)
+	}
+	for _, key := range before {
+		if slices.Contains(all.of[a], key) {
+			continue
+		}
+		c := all.byKey[key]
+		if delete(c.shown, a); len(c.shown) == 0 {
+			all.hidden = cmp.Or(all.hidden, all.facts.Clock())
+			all.wake.set()
+		}
+	}
+	all.mu.Unlock()
+	for i, c := range clones {
+		f := audit.Clone(all.facts.Policy, &found[i]) // only the newest claim; Whole adds the others
+		if c.published != "" && c.published != f.ID {
+			all.set.End(c.published, false) // its node or port was renamed
+		}
+		c.published = f.ID
+		all.set.Publish(&f)
 	}
 }
 
@@ -74,10 +94,10 @@ func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
 // returns when to call it again; 0 if there is nothing to wait for.
 func (all *Clones) end() verdict.Stamp {
 	all.mu.Lock()
-	at, idle := all.since.Add(collectFor), len(all.hidden) == 0
+	since := all.hidden
 	all.mu.Unlock()
-	switch {
-	case idle:
+	switch at := since.Add(collectFor); {
+	case since == 0:
 		return 0
 	case all.facts.Clock() < at && all.waiting() > 0:
 		return at
@@ -86,77 +106,30 @@ func (all *Clones) end() verdict.Stamp {
 	defer all.facts.RUnlock()
 	all.publishing.Lock()
 	defer all.publishing.Unlock()
-	for _, c := range all.takeHidden() {
-		all.publisher.End(c.published, false)
+	all.mu.Lock()
+	all.hidden = 0
+	var over []*clone
+	maps.DeleteFunc(all.byKey, func(_ cloneKey, c *clone) bool {
+		if len(c.shown) > 0 {
+			return false
+		}
+		over = append(over, c)
+		return true
+	})
+	all.mu.Unlock()
+	for _, c := range over {
+		all.set.End(c.published, false)
 	}
 	return 0
 }
 
-type newClone struct {
-	clone *clone
-	spoof verdict.Spoof
-}
-
-// note records the clones in the claims to an address, and returns those to publish.
-func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (publisher []newClone) {
+// wakeIfWaiting wakes the check of clones that may no longer be in any claim.
+func (all *Clones) wakeIfWaiting() {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	before := all.of[a]
-	delete(all.of, a)
-	for _, spoof := range found {
-		key := cloneKeyOf(&spoof)
-		c := all.byKey[key]
-		if c == nil {
-			c = &clone{shown: make(map[index.Address]verdict.Spoof)}
-			all.byKey[key] = c
-		}
-		c.shown[a] = spoof
-		all.of[a] = append(all.of[a], key)
-		publisher = append(publisher, newClone{c, spoof})
+	if all.hidden != 0 {
+		all.wake.set()
 	}
-	for _, key := range before {
-		if slices.Contains(all.of[a], key) {
-			continue
-		}
-		c := all.byKey[key]
-		if delete(c.shown, a); len(c.shown) == 0 {
-			if len(all.hidden) == 0 {
-				all.since = now
-			}
-			all.hidden = append(all.hidden, key)
-			select {
-			case all.wake <- struct{}{}:
-			default:
-			}
-		}
-	}
-	return publisher
-}
-
-// Rested wakes the check of clones that may no longer be in any claim.
-func (all *Clones) Rested() {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if len(all.hidden) > 0 {
-		select {
-		case all.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// takeHidden removes and returns the clones that are in no claim any longer.
-func (all *Clones) takeHidden() (over []*clone) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for _, key := range all.hidden {
-		if c := all.byKey[key]; c != nil && len(c.shown) == 0 {
-			delete(all.byKey, key)
-			over = append(over, c)
-		}
-	}
-	all.hidden = nil
-	return over
 }
 
 // Whole returns a finding about a spoof with all claims of the clone and with the namespaces that
@@ -168,21 +141,16 @@ func (all *Clones) Whole(f *verdict.Finding) *verdict.Finding {
 	spoof := *f.Spoof
 	spoof.Exposed = all.facts.OnLink(spoof.Link, spoof.Sender)
 	if f.Kind == verdict.FindingMACCloned {
-		all.sum(&spoof)
+		all.mu.Lock()
+		if c := all.byKey[cloneKeyOf(&spoof)]; c != nil {
+			spoof.Count, spoof.Addresses = 0, nil
+			for _, one := range c.shown {
+				spoof.Merge(&one)
+			}
+		}
+		all.mu.Unlock()
 	}
 	whole := *f
 	whole.Spoof = &spoof
 	return &whole
-}
-
-// sum adds up all claims with a cloned hardware address.
-func (all *Clones) sum(spoof *verdict.Spoof) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if c := all.byKey[cloneKeyOf(spoof)]; c != nil {
-		spoof.Count, spoof.Addresses = 0, nil
-		for _, one := range c.shown {
-			spoof.Merge(&one)
-		}
-	}
 }

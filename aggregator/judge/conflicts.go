@@ -38,18 +38,15 @@ type Conflicts struct {
 	byID map[string]*verdict.Conflict
 	// contested are the addresses that nodes watch more closely.
 	contested map[index.Address]struct{}
-	// audited has the state that the next audit of an address needs.
-	audited map[index.Address]audited
-	// owners has the owners at the last judgement of addresses that have several owners or are
-	// disputed.
-	owners   map[index.Address][]verdict.Owner
+	// kept has a copy of what the entries of addresses keep.
+	kept     map[index.Address]kept
 	resolved []conflictPlace
 }
 
 func newConflicts() *Conflicts {
 	return &Conflicts{
 		order: index.NewSet(conflictPlace.less), byID: make(map[string]*verdict.Conflict),
-		contested: make(map[index.Address]struct{}), audited: make(map[index.Address]audited), owners: make(map[index.Address][]verdict.Owner),
+		contested: make(map[index.Address]struct{}), kept: make(map[index.Address]kept),
 	}
 }
 
@@ -109,30 +106,19 @@ func (c *Conflicts) After(a index.Address, id string) func(yield func(*verdict.C
 	}
 }
 
-// audited is the state that an audit leaves for the next one.
-type audited struct {
-	past   []verdict.Past
-	found  []verdict.Finding
-	former []verdict.Former
-}
-
-func (c *Conflicts) remember(a index.Address, e *entry) {
+// keep makes what an entry keeps available to other goroutines.
+func (c *Conflicts) keep(e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(e.past)+len(e.found)+len(e.former) > 0 {
-		c.audited[a] = audited{e.past, e.found, e.former}
+	if len(e.owners)+len(e.past)+len(e.found)+len(e.former) > 0 {
+		c.kept[e.addr] = e.kept
 	} else {
-		delete(c.audited, a)
+		delete(c.kept, e.addr)
 	}
-}
-
-func (c *Conflicts) keep(a index.Address, owners []verdict.Owner) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(owners) > 0 {
-		c.owners[a] = owners
+	if e.contesting != nil {
+		c.contested[e.addr] = struct{}{}
 	} else {
-		delete(c.owners, a)
+		delete(c.contested, e.addr)
 	}
 }
 
@@ -141,8 +127,8 @@ func (c *Conflicts) keep(a index.Address, owners []verdict.Owner) {
 func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	owners, kept = c.owners[a]
-	return owners, kept
+	owners = c.kept[a].owners
+	return owners, owners != nil
 }
 
 // Remembered returns the past of an address's allocations, the findings of the last audit, and the
@@ -150,7 +136,7 @@ func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) 
 func (c *Conflicts) Remembered(a index.Address) ([]verdict.Past, []verdict.Finding, []verdict.Former) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	one := c.audited[a]
+	one := c.kept[a]
 	return one.past, one.found, one.former
 }
 
@@ -175,16 +161,6 @@ func (c *Conflicts) Contested(yield func(index.Address) bool) {
 		if !yield(a) {
 			return
 		}
-	}
-}
-
-func (c *Conflicts) contest(a index.Address, contested bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if contested {
-		c.contested[a] = struct{}{}
-	} else {
-		delete(c.contested, a)
 	}
 }
 

@@ -11,9 +11,7 @@ import (
 // An entry is the state of an address that does not just have a single undisputed owner.
 type entry struct {
 	addr index.Address
-	// owners are the owners at the last judgement, in order; nil if there is a single undisputed
-	// owner.
-	owners []verdict.Owner
+	kept
 	// judgedAt is the time of the last judgement. If owners is nil, the owner at that time can be
 	// derived.
 	judgedAt verdict.Stamp
@@ -22,18 +20,25 @@ type entry struct {
 	// contesting has the streams of the nodes that were asked to watch the address more closely; nil if
 	// there are none.
 	contesting map[facts.Peer]struct{}
-	// past has earlier states of the allocations. found has the findings of the last audit,
-	// including waiting ones.
-	past  []verdict.Past
-	found []verdict.Finding
-	// former are the owners that have recently left the address.
-	former []verdict.Former
 	// cloned is set if cloned hardware addresses were found.
 	cloned bool
 	// again is when the address is judged again even if nothing changes, 0 for never. place is the
 	// index in the heap of timers.
 	again verdict.Stamp
 	place int
+}
+
+// kept is the part of an entry that others read.
+type kept struct {
+	// owners are the owners at the last judgement, in order; nil if there is a single undisputed
+	// owner.
+	owners []verdict.Owner
+	// past has earlier states of the allocations. found has the findings of the last audit,
+	// including waiting ones.
+	past  []verdict.Past
+	found []verdict.Finding
+	// former are the owners that have recently left the address.
+	former []verdict.Former
 }
 
 // disputed reports whether a conflict or a contest is remembered.

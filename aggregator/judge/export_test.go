@@ -1,11 +1,11 @@
 package judge
 
-// Kept returns the number of entries and of conflicts to forget, of timers, and of places in the
+// Kept returns the number of entries and of functions to call, of timers, and of places in the
 // list of conflicts.
 func (s *Shards) Kept() (entries, timers, conflicts int) {
 	for _, w := range s.workers {
 		w.asideMu.Lock() // the goroutine takes it before it accesses either
-		entries += len(w.entries) + len(w.forget)
+		entries += len(w.entries) + len(w.aside)
 		timers += len(w.timers)
 		w.asideMu.Unlock()
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
@@ -21,23 +22,46 @@ type FindingsConfig struct {
 }
 
 // Findings holds all findings, and the types that look for problems of more than one address. Use
-// New.
+// NewFindings.
 type Findings struct {
-	*Publisher
-	Pools    *Pools
-	Clones   *Clones
-	Overlaps *Overlaps
-	Intended *Intended
-	Names    *Names
+	*Set
+	*Pools
+	*Clones
+	*Overlaps
+	*Intended
+	*Names
 }
 
 // NewFindings returns a Findings without any finding.
 func NewFindings(cfg FindingsConfig) *Findings {
-	counts := newTally(cfg.Facts.Clock)
-	publisher := &Publisher{newSet(cfg.Facts.Clock), cfg.Facts, counts, cfg.Listener}
+	f := cfg.Facts
+	pools := &Pools{
+		facts: f, waiting: cfg.Waiting, wake: newSignal(), inOrder: index.NewSet(PoolPlace.Less),
+		audits: make(map[*facts.Pool]*poolAudit), due: make(map[*facts.Pool]verdict.Stamp),
+	}
+	set := &Set{
+		facts: f, pools: pools, listener: cfg.Listener, inOrder: index.NewSet((*Found).Less),
+		byID: make(map[string]*Found), kinds: make(map[string]int),
+	}
+	pools.set = set
 	return &Findings{
-		Publisher: publisher, Pools: &Pools{tally: counts, facts: cfg.Facts, publisher: publisher, waiting: cfg.Waiting}, Clones: newClones(cfg.Facts, publisher, cfg.Waiting),
-		Overlaps: newOverlaps(cfg.Facts, cfg.Kubernetes, publisher), Intended: newIntended(cfg.Facts, publisher), Names: newNames(cfg.Facts, publisher),
+		Set: set, Pools: pools,
+		Clones: &Clones{
+			facts: f, set: set, waiting: cfg.Waiting, wake: newSignal(),
+			byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey),
+		},
+		Overlaps: &Overlaps{
+			facts: f, kube: cfg.Kubernetes, set: set, wake: newSignal(),
+			dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{}),
+		},
+		Intended: &Intended{
+			facts: f, set: set, builders: sync.Pool{New: func() any { return f.Builder() }}, wake: newSignal(),
+			due: make(map[intent]verdict.Stamp), waiting: make(map[*facts.Node][]intent), lacks: make(map[intent][]verdict.Finding),
+		},
+		Names: &Names{
+			facts: f, set: set,
+			byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool),
+		},
 	}
 }
 
@@ -45,7 +69,7 @@ func NewFindings(cfg FindingsConfig) *Findings {
 func (f *Findings) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, one := range []struct {
-		wake <-chan struct{}
+		wake signal
 		do   func() verdict.Stamp
 	}{
 		{f.Pools.wake, f.Pools.run},
@@ -53,7 +77,7 @@ func (f *Findings) Run(ctx context.Context) {
 		{f.Overlaps.wake, f.Overlaps.run},
 		{f.Intended.wake, f.Intended.run},
 	} {
-		group.Go(func() { Repeat(ctx, f.facts.Clock, one.wake, one.do) })
+		group.Go(func() { Repeat(ctx, f.Set.facts.Clock, one.wake, one.do) })
 	}
 	group.Wait()
 }
@@ -67,8 +91,20 @@ func (f *Findings) Judged() {
 
 // Rested wakes the checks that wait until the queue of addresses is empty.
 func (f *Findings) Rested() {
-	f.Clones.Rested()
-	f.Pools.Rested()
+	f.Clones.wakeIfWaiting()
+	f.Pools.wakeIfWaiting()
+}
+
+// A signal wakes one goroutine.
+type signal chan struct{}
+
+func newSignal() signal { return make(signal, 1) }
+
+func (s signal) set() {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
 }
 
 // Repeat calls do when wake is signalled, and at the time that do returned, until ctx ends.

@@ -39,13 +39,6 @@ func newWorld(t testing.TB, kubernetes facts.Kubernetes) *world {
 type heard struct{ *world }
 
 func (heard) NodeChanged(*facts.Node)                      {}
-func (h heard) NamesChanged(n *facts.Node)                 { h.Names.Check(n) }
-func (h heard) Answered(n *facts.Node)                     { h.Names.Answered(n) }
-func (h heard) RangesChanged(n *facts.Node)                { h.Overlaps.Changed(n) }
-func (h heard) MayLack(n *facts.Node, record uint32)       { h.Intended.MayLack(n, record) }
-func (h heard) PoolChanged(p *facts.Pool)                  { h.Pools.Changed(p) }
-func (h heard) PoolEnded(p *facts.Pool)                    { h.Pools.Ended(p) }
-func (h heard) AtRisk(p *facts.Pool) []netip.Addr          { return h.Pools.AtRisk(p) }
 func (heard) CoverageChanged()                             {}
 func (heard) OwnersWatched() bool                          { return false }
 func (heard) Contested(func(index.Address) bool)           {}

@@ -14,11 +14,11 @@ import (
 
 // Intended finds namespaces that lack addresses which they were meant to have.
 type Intended struct {
-	facts     *facts.Facts
-	publisher *Publisher
+	facts *facts.Facts
+	set   *Set
 	// builders has case builders for reuse.
 	builders sync.Pool
-	wake     chan struct{}
+	wake     signal
 
 	mu sync.Mutex
 	// due is when each namespace is checked; next is the earliest of these times.
@@ -39,14 +39,6 @@ type intent struct {
 	id   string
 }
 
-func newIntended(f *facts.Facts, publisher *Publisher) *Intended {
-	return &Intended{
-		facts: f, publisher: publisher, builders: sync.Pool{New: func() any { return f.Builder() }},
-		wake: make(chan struct{}, 1), due: make(map[intent]verdict.Stamp), waiting: make(map[*facts.Node][]intent),
-		lacks: make(map[intent][]verdict.Finding),
-	}
-}
-
 // arm schedules a check of a namespace, unless an earlier one is scheduled.
 func (x *Intended) arm(of intent, at verdict.Stamp) {
 	x.mu.Lock()
@@ -57,18 +49,8 @@ func (x *Intended) arm(of intent, at verdict.Stamp) {
 	x.due[of] = at
 	if x.next == 0 || at < x.next {
 		x.next = at
-		select {
-		case x.wake <- struct{}{}:
-		default:
-		}
+		x.wake.set()
 	}
-}
-
-// wait defers the check of a namespace until Resume is called for its node.
-func (x *Intended) wait(of intent) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.waiting[of.node] = append(x.waiting[of.node], of)
 }
 
 // Resume schedules the checks that waited for the snapshot of a node.
@@ -80,22 +62,6 @@ func (x *Intended) Resume(n *facts.Node) {
 	for _, of := range all {
 		x.arm(of, 1)
 	}
-}
-
-// state reports whether a check of a namespace is scheduled, and whether there are findings about
-// it.
-func (x *Intended) state(of intent) (pending, lacks bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	_, pending = x.due[of]
-	return pending, len(x.lacks[of]) > 0
-}
-
-// some reports whether there are findings about any namespace.
-func (x *Intended) some() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return len(x.lacks) > 0
 }
 
 // take removes and returns the namespaces that are due, and returns when the next one is due; 0 for
@@ -137,7 +103,10 @@ func (x *Intended) swap(of intent, now []verdict.Finding) (before []verdict.Find
 // Kubernetes API lists any. The caller holds the facts.
 func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	intends := n.Intends(record)
-	if record == verdict.OwnRecord || !intends && !x.facts.Followed && !x.some() {
+	x.mu.Lock()
+	some := len(x.lacks) > 0
+	x.mu.Unlock()
+	if record == verdict.OwnRecord || !intends && !x.facts.Followed && !some {
 		return // fast path: called several times for each namespace of a snapshot
 	}
 	ns := n.NamespaceOf(record)
@@ -145,7 +114,10 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 		return
 	}
 	of := intent{n, ns.ID}
-	pending, lacks := x.state(of)
+	x.mu.Lock()
+	_, pending := x.due[of]
+	lacks := len(x.lacks[of]) > 0
+	x.mu.Unlock()
 	if lacks || intends {
 		x.arm(of, x.facts.Clock()) // not now, because its interfaces may not be known yet
 		return
@@ -155,6 +127,14 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	}
 	if p := x.facts.PodObject(ns); p != nil && !p.HostNetwork && len(p.IPs) > 0 {
 		x.arm(of, x.facts.Clock().Add(audit.IntendedAfter))
+	}
+}
+
+// Spoke schedules a check whether an address that an owner uses on the wire was meant for it. The caller holds
+// the facts.
+func (x *Intended) Spoke(o *verdict.Owner) {
+	if n := x.facts.Node(o.Namespace.Node); n != nil {
+		x.MayLack(n, o.Namespace.Record)
 	}
 }
 
@@ -177,7 +157,9 @@ func (x *Intended) check(of intent) {
 	x.facts.RLock()
 	defer x.facts.RUnlock()
 	if of.node.Applying() {
-		x.wait(of)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.waiting[of.node] = append(x.waiting[of.node], of) // until Resume
 		return
 	}
 	var now []verdict.Finding
@@ -191,11 +173,11 @@ func (x *Intended) check(of intent) {
 	}
 	before := x.swap(of, now)
 	for i := range now {
-		x.publisher.Publish(&now[i])
+		x.set.Publish(&now[i])
 	}
 	for i := range before {
 		if !slices.ContainsFunc(now, func(f verdict.Finding) bool { return f.ID == before[i].ID }) {
-			x.publisher.End(before[i].ID, false)
+			x.set.End(before[i].ID, false)
 		}
 	}
 }

@@ -135,7 +135,6 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		}
 		w.withFormer += min(1, len(found.Former)) - min(1, len(e.former))
 		e.past, e.found, e.former = found.Past, found.Findings, found.Former
-		w.shards.Conflicts.remember(a, e)
 		w.shards.Listener.Audited(a, out.Owners, e.found, before, e.active())
 	}
 	if len(out.Clones) > 0 || e.cloned {
@@ -286,7 +285,6 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 
 // contest asks the nodes with claims to an address to watch it more closely, or to stop doing so.
 func (w *worker) contest(e *entry, contested bool) {
-	w.shards.Conflicts.contest(e.addr, contested)
 	if !contested {
 		for p := range e.contesting {
 			p.Contest(e.addr.Addr(), false)

@@ -10,9 +10,9 @@ import (
 
 // Names tracks connected nodes by name. It is guarded by the lock of the facts.
 type Names struct {
-	facts     *facts.Facts
-	publisher *Publisher
-	byName    map[string][]*facts.Node
+	facts  *facts.Facts
+	set    *Set
+	byName map[string][]*facts.Node
 	// called is the name under which each node is listed in byName.
 	called map[*facts.Node]string
 	// found is true for nodes that are known to share their name, and false for nodes that were
@@ -21,13 +21,9 @@ type Names struct {
 	found map[*facts.Node]bool
 }
 
-func newNames(f *facts.Facts, publisher *Publisher) *Names {
-	return &Names{facts: f, publisher: publisher, byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool)}
-}
-
-// Check checks whether a node shares its name with another one. It must be called after the node
+// NamesChanged checks whether a node shares its name with another one. It must be called after the node
 // connected, disconnected or was renamed.
-func (names *Names) Check(n *facts.Node) {
+func (names *Names) NamesChanged(n *facts.Node) {
 	live := n.Peer != nil && !n.Rec.Unheard
 	before, was := names.called[n]
 	if was && (!live || before != n.Name) {
@@ -51,7 +47,7 @@ func (names *Names) Check(n *facts.Node) {
 func (names *Names) Answered(n *facts.Node) {
 	n.LastHeard = names.facts.Clock()
 	if found, ok := names.found[n]; ok && !found {
-		names.Check(n)
+		names.NamesChanged(n)
 	}
 }
 
@@ -79,24 +75,17 @@ func (names *Names) check(name string) {
 		for _, n := range sure {
 			delete(names.found, n)
 		}
-		names.publisher.End(id, false)
+		names.set.End(id, false)
 		return
 	}
+	var machines []verdict.Machine
 	for _, n := range sure {
 		names.found[n] = true
-	}
-	f := audit.Names(names.facts.Policy, name, machines(sure))
-	names.publisher.Publish(&f)
-}
-
-// machines returns nodes in the form in which a finding lists them.
-func machines(nodes []*facts.Node) (list []verdict.Machine) {
-	for _, n := range nodes {
-		list = append(list, verdict.Machine{
+		machines = append(machines, verdict.Machine{
 			Name: n.Rec.Name, Boot: n.ID.Boot, Netns: n.ID.Netns, Kernel: n.Kernel, Version: n.Version, Since: n.ConnectedAt,
 		})
 	}
-	return list
+	names.set.Publish(new(audit.Names(names.facts.Policy, name, machines)))
 }
 
 // Shared reports whether a node shares its name. The caller holds the facts.
@@ -106,7 +95,7 @@ func (names *Names) Shared(n *facts.Node) bool { return names.found[n] }
 // finding about them. The caller holds the facts.
 func (names *Names) Others(n *facts.Node) (others []string, id string) {
 	id = audit.NamesID(names.facts.Policy, n.Name)
-	if f := names.publisher.finding(id); f != nil {
+	if f := names.set.finding(id); f != nil {
 		for _, m := range f.Namesakes.Machines {
 			if m.Name != n.Rec.Name {
 				others = append(others, m.Name)

@@ -14,10 +14,10 @@ import (
 
 // Overlaps finds address ranges that overlap, on one node or across the cluster.
 type Overlaps struct {
-	facts     *facts.Facts
-	kube      *kube.Cluster // nil if the API is not used
-	publisher *Publisher
-	wake      chan struct{}
+	facts *facts.Facts
+	kube  *kube.Cluster // nil if the API is not used
+	set   *Set
+	wake  signal
 
 	mu sync.Mutex
 	// at is when ranges are compared next; 0 for never.
@@ -33,15 +33,11 @@ type Overlaps struct {
 	found  map[string]struct{}
 }
 
-func newOverlaps(f *facts.Facts, cluster *kube.Cluster, publisher *Publisher) *Overlaps {
-	return &Overlaps{facts: f, kube: cluster, publisher: publisher, wake: make(chan struct{}, 1), dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{})}
-}
-
 // overlapPause is how long changes are collected before ranges are compared.
 const overlapPause = 300 * time.Millisecond
 
-// Changed schedules a comparison of the ranges of a node or, if n is nil, of all nodes.
-func (o *Overlaps) Changed(n *facts.Node) {
+// RangesChanged schedules a comparison of the ranges of a node or, if n is nil, of all nodes.
+func (o *Overlaps) RangesChanged(n *facts.Node) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n != nil {
@@ -51,23 +47,8 @@ func (o *Overlaps) Changed(n *facts.Node) {
 	}
 	if o.at == 0 {
 		o.at = o.facts.Clock().Add(overlapPause)
-		select {
-		case o.wake <- struct{}{}:
-		default:
-		}
+		o.wake.set()
 	}
-}
-
-// take returns the changes if it is time to compare ranges, and otherwise when that will be.
-func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, moved bool, at verdict.Stamp) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.at == 0 || o.at > now {
-		return nil, false, o.at
-	}
-	dirty, moved = o.dirty, o.moved
-	o.dirty, o.moved, o.at = make(map[*facts.Node]struct{}), false, 0
-	return dirty, moved, 0
 }
 
 // sides returns the ranges from which a node assigns addresses to its pods. The caller holds the
@@ -88,10 +69,14 @@ func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 // again; 0 for never. The ranges of all nodes are compared only if one of them changed, because
 // pods come and go often but rarely change the ranges of their node.
 func (o *Overlaps) run() verdict.Stamp {
-	dirty, moved, at := o.take(o.facts.Clock())
-	if dirty == nil {
-		return at
+	o.mu.Lock()
+	if o.at == 0 || o.at > o.facts.Clock() {
+		defer o.mu.Unlock()
+		return o.at
 	}
+	dirty, moved := o.dirty, o.moved
+	o.dirty, o.moved, o.at = make(map[*facts.Node]struct{}), false, 0
+	o.mu.Unlock()
 	for n := range dirty {
 		o.facts.RLock()
 		if ranges := o.sides(n); !slices.EqualFunc(o.ranges[n], ranges, audit.SameSide) {
@@ -122,7 +107,7 @@ func (o *Overlaps) run() verdict.Stamp {
 		o.publishAll(audit.Divided(o.facts.Policy, divided))
 	} else {
 		for id := range before {
-			if f := o.publisher.finding(id); f != nil && (f.Kind == verdict.FindingPodCIDROverlap || f.Overlap.Sides[0].Source == verdict.SideDivided) {
+			if f := o.set.finding(id); f != nil && (f.Kind == verdict.FindingPodCIDROverlap || f.Overlap.Sides[0].Source == verdict.SideDivided) {
 				o.found[id] = struct{}{}
 			}
 		}
@@ -134,7 +119,7 @@ func (o *Overlaps) run() verdict.Stamp {
 	defer o.facts.RUnlock()
 	for id := range before {
 		if _, still := o.found[id]; !still {
-			o.publisher.End(id, false)
+			o.set.End(id, false)
 		}
 	}
 	return 0
@@ -149,7 +134,7 @@ func (o *Overlaps) publishAll(found []verdict.Finding) {
 	defer o.facts.RUnlock()
 	for i := range found {
 		o.found[found[i].ID] = struct{}{}
-		o.publisher.Publish(&found[i])
+		o.set.Publish(&found[i])
 	}
 }
 

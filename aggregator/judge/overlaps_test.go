@@ -31,7 +31,7 @@ func BenchmarkCompareRanges(b *testing.B) {
 	}
 	for b.Loop() {
 		for _, n := range nodes {
-			w.Overlaps.Changed(n)
+			w.RangesChanged(n)
 		}
 		w.Overlaps.at = 1
 		w.Overlaps.run()

@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -11,149 +12,253 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Pools finds problems of whole pools.
-type Pools struct {
-	*tally
-	facts     *facts.Facts
-	publisher *Publisher
-	// waiting returns the number of addresses that are queued for judgement.
-	waiting func() int
-	// checking is held while pools are checked.
-	checking sync.Mutex
-}
-
-// InOrder returns the places of all pools in the order of lists.
-func (a *Pools) InOrder() *index.Set[PoolPlace] { return a.inOrder }
-
-// Ended ends the findings about a pool that was removed or is about to be renamed.
-func (a *Pools) Ended(p *facts.Pool) {
-	a.ended(p)
-	for _, kind := range audit.PoolKinds() {
-		a.publisher.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
-	}
-}
-
 const (
 	// poolPause is the minimum time between two checks of one pool.
 	poolPause = 200 * time.Millisecond
 	// poolEvery is the interval at which a growing pool is checked again.
 	poolEvery = time.Minute
+	// collectFor is how long a check waits for further changes while addresses are queued for
+	// judgement.
+	collectFor = 20 * time.Millisecond
 )
 
-// collectFor is how long a check waits for further changes while addresses are queued for
-// judgement.
-const collectFor = 20 * time.Millisecond
+// Pools finds problems of whole pools, and counts the findings about their addresses.
+type Pools struct {
+	facts *facts.Facts
+	set   *Set
+	// waiting returns the number of addresses that are queued for judgement.
+	waiting func() int
+	wake    signal
+	// inOrder has the places of all pools in the order of lists.
+	inOrder *index.Set[PoolPlace]
+	// checking is held while pools are checked.
+	checking sync.Mutex
 
-// run checks the pools that changed or are due, and returns when to call it again; 0 for never.
-// Changes from agents are checked by Judged; this covers the others.
-func (a *Pools) run() verdict.Stamp {
+	mu     sync.Mutex
+	audits map[*facts.Pool]*poolAudit
+	// due is when pools are checked: at once if they changed.
+	due map[*facts.Pool]verdict.Stamp
+}
+
+// poolAudit is the result of audits for one pool.
+type poolAudit struct {
+	// leaked is the number of leaked allocations.
+	leaked audit.Tally
+	// atRisk has the addresses in use that the pool considers free, with their owners.
+	atRisk map[netip.Addr][]verdict.Owner
+	growth audit.Growth
+	// checkedAt is when the pool was last checked.
+	checkedAt verdict.Stamp
+}
+
+// Places returns the places of all pools in the order of lists.
+func (a *Pools) Places() *index.Set[PoolPlace] { return a.inOrder }
+
+// PoolChanged schedules a check of a pool for when the current change has been judged.
+func (a *Pools) PoolChanged(p *facts.Pool) {
+	if p.Ended {
+		return
+	}
+	a.inOrder.Put(PoolPlaceOf(p))
 	a.mu.Lock()
-	at := a.since.Add(collectFor)
-	wait := len(a.changed) > 0 && a.clock() < at
-	a.mu.Unlock()
-	if wait && a.waiting() > 0 {
-		return at
+	defer a.mu.Unlock()
+	a.schedule(p, a.facts.Clock())
+}
+
+// PoolEnded ends the findings about a pool that was removed or is about to be renamed.
+func (a *Pools) PoolEnded(p *facts.Pool) {
+	a.inOrder.Delete(PoolPlaceOf(p))
+	for _, kind := range audit.PoolKinds() {
+		a.set.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
+	}
+}
+
+// schedule schedules a check of a pool, unless an earlier one is scheduled. The caller holds mu.
+func (a *Pools) schedule(p *facts.Pool, at verdict.Stamp) *poolAudit {
+	one := a.audits[p]
+	if one == nil {
+		one = &poolAudit{atRisk: make(map[netip.Addr][]verdict.Owner)}
+		a.audits[p] = one
+	}
+	if was, set := a.due[p]; !set || at < was {
+		a.due[p] = at
+	}
+	return one
+}
+
+// AtRisk returns the addresses in use that a pool considers free.
+func (a *Pools) AtRisk(p *facts.Pool) (addrs []netip.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one := a.audits[p]; one != nil {
+		for addr := range one.atRisk {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs
+}
+
+// count records a finding about an address of a pool. there is false if the finding ended; first is
+// set if it is new. The caller holds the facts.
+func (a *Pools) count(f *verdict.Finding, there, first bool) {
+	p := a.facts.Pool(f.Pool)
+	if p == nil || f.Kind != verdict.FindingInUseUnallocated && f.Kind != verdict.FindingLeaked {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.schedule(p, a.facts.Clock())
+	switch {
+	case f.Kind == verdict.FindingInUseUnallocated && there:
+		one.atRisk[f.Address] = f.Owners
+	case f.Kind == verdict.FindingInUseUnallocated:
+		delete(one.atRisk, f.Address)
+	case first:
+		one.leaked[audit.FamilyOf(f.Address)]++
+	case !there:
+		one.leaked[audit.FamilyOf(f.Address)]--
+	}
+	a.wake.set()
+}
+
+// updateOwners records all owners of an address that a pool considers free, including owners that
+// the finding does not name. The caller holds the facts.
+func (a *Pools) updateOwners(f *verdict.Finding, owners []verdict.Owner) {
+	p := a.facts.Pool(f.Pool)
+	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
+		return
+	}
+	same := func(a, b verdict.Owner) bool { // in everything that matters for an address at risk
+		return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one := a.audits[p]; one != nil {
+		if !slices.EqualFunc(one.atRisk[f.Address], owners, same) {
+			a.schedule(p, a.facts.Clock())
+		}
+		one.atRisk[f.Address] = owners
+	}
+}
+
+// Use returns how full a pool is. The caller holds the facts.
+func (a *Pools) Use(p *facts.Pool) verdict.PoolUse {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.audits[p]
+	if one == nil {
+		one = &poolAudit{}
+	}
+	return audit.Use(&p.Rec, p.Allocated, one.leaked, &one.growth, a.facts.Clock())
+}
+
+// History returns how the use of a pool has changed in the last day. The caller holds the facts.
+func (a *Pools) History(p *facts.Pool) []audit.Used {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one := a.audits[p]; one != nil {
+		return one.growth.History(&p.Rec, p.Allocated)
+	}
+	return nil
+}
+
+// next returns when the next pool is due; 0 for never.
+func (a *Pools) next() (at verdict.Stamp) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, due := range a.due {
+		if at == 0 || due < at {
+			at = due
+		}
+	}
+	return at
+}
+
+// wakeIfWaiting wakes the check of pools that are due.
+func (a *Pools) wakeIfWaiting() {
+	if at := a.next(); at != 0 && at <= a.facts.Clock() {
+		a.wake.set()
+	}
+}
+
+// run checks the pools that are due, and returns when to call it again; 0 for never. Changes from agents are
+// checked by Judged; this covers the others.
+func (a *Pools) run() verdict.Stamp {
+	if at := a.next(); at != 0 && a.facts.Clock() < at.Add(collectFor) && a.waiting() > 0 {
+		return at.Add(collectFor)
 	}
 	return a.check()
 }
 
-// check checks the pools that changed or are due, and returns when the next one is due; 0 for
-// never.
-func (a *Pools) check() (next verdict.Stamp) {
-	a.mu.Lock()
-	idle := len(a.changed)+len(a.due) == 0
-	a.mu.Unlock()
-	if idle {
+// check checks the pools that are due, and returns when the next one is due; 0 for never.
+func (a *Pools) check() verdict.Stamp {
+	if a.next() == 0 {
 		return 0
 	}
 	a.checking.Lock()
 	defer a.checking.Unlock()
-	now := a.clock()
+	now := a.facts.Clock()
 	a.mu.Lock()
-	some := a.changed
-	a.changed = nil
+	var some []*facts.Pool
 	for p, at := range a.due {
 		if at <= now {
+			some = append(some, p)
 			delete(a.due, p)
-			if one := a.of[p]; one != nil && !one.changed {
-				some = append(some, p)
-			}
 		}
-	}
-	for _, p := range some {
-		a.of[p].changed = false
 	}
 	a.mu.Unlock()
 	for _, p := range some {
-		a.checkIfDue(p, now)
+		a.checkPool(p, now)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, at := range a.due {
-		if next == 0 || at < next {
-			next = at
-		}
-	}
-	return next
+	return a.next()
 }
 
-// checkIfDue checks a pool, or schedules the check if the last one was less than poolPause ago.
-func (a *Pools) checkIfDue(p *facts.Pool, now verdict.Stamp) {
+// checkPool updates the findings about a pool itself, unless it was just checked.
+func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	a.facts.RLock()
 	defer a.facts.RUnlock()
 	a.mu.Lock()
-	one := a.of[p]
+	one := a.audits[p]
 	if p.Ended {
-		delete(a.of, p)
+		delete(a.audits, p)
 		delete(a.due, p)
 		a.mu.Unlock()
 		return
 	}
 	one.growth.See(now, p.Allocated)
-	checked := one.checkedAt
+	next := one.checkedAt.Add(poolPause)
+	early := one.checkedAt != 0 && now < next
 	a.mu.Unlock()
-	if next := checked.Add(poolPause); checked != 0 && now < next && !a.newlyLost(p) {
-		a.arm(p, next)
+
+	rec := p.Rec
+	given := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
+	a.mu.Lock()
+	for addr, owners := range one.atRisk {
+		given.AtRisk = append(given.AtRisk, audit.Risk{Address: addr, Owners: owners})
+	}
+	// That all records of the pool were lost is reported at once.
+	lost := early && a.set.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(given)
+	if early && !lost {
+		a.schedule(p, next)
+		a.mu.Unlock()
 		return
 	}
-	a.mu.Lock()
 	one.checkedAt = now
 	a.mu.Unlock()
-	a.checkPool(p, now)
-}
 
-// checkPool updates the findings about a pool itself. The caller holds the facts.
-func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
-	given := a.given(p)
 	found := audit.Pool(a.facts.Policy, given)
 	for i := range found {
-		a.publisher.Publish(&found[i])
+		a.set.Publish(&found[i])
 	}
 	for _, kind := range audit.PoolKinds() {
 		if !slices.ContainsFunc(found, func(f verdict.Finding) bool { return f.Kind == kind }) {
-			a.publisher.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
+			a.set.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
 		}
 	}
 	if given.Use.ExhaustedIn > 0 {
-		a.arm(p, now.Add(poolEvery))
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.schedule(p, now.Add(poolEvery))
 	}
-}
-
-// given returns the use of a pool. The caller holds the facts.
-func (a *Pools) given(p *facts.Pool) audit.Given {
-	rec := p.Rec
-	g := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if one := a.of[p]; one != nil {
-		for addr, owners := range one.atRisk {
-			g.AtRisk = append(g.AtRisk, audit.Risk{Address: addr, Owners: owners})
-		}
-	}
-	return g
-}
-
-// newlyLost reports whether all records of a pool were lost and no finding reports it yet.
-func (a *Pools) newlyLost(p *facts.Pool) bool {
-	return a.publisher.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
 }

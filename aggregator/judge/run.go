@@ -41,7 +41,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.queue.Wake():
-		case <-w.aside:
+		case <-w.wake:
 		case <-timer.C:
 		}
 	}
@@ -58,9 +58,14 @@ func (w *worker) rest() time.Duration {
 // judgeSome judges a few addresses and reports whether there may be more.
 func (w *worker) judgeSome() (more bool) {
 	f := w.shards.Facts
-	w.dropForgotten()
+	w.asideMu.Lock()
+	aside := w.aside
+	w.aside = nil
+	w.asideMu.Unlock()
 	f.RLock()
-	w.takeRecalled()
+	for _, do := range aside {
+		do()
+	}
 	for range judgedAtOnce {
 		item := w.queue.Next()
 		if item == nil {

@@ -2,16 +2,29 @@ package judge
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Set holds the current findings.
+// A FindingsListener is notified of findings. Its methods are called while the facts are held.
+type FindingsListener interface {
+	// FindingChanged is called with a new or changed finding and with its previous version, which
+	// is nil for a new finding.
+	FindingChanged(now, was *Found)
+	// FindingEnded is called when a finding has ended. superseded is set if a conflict replaced it.
+	FindingEnded(over *Found, superseded bool)
+}
+
+// Set holds the current findings and publishes their changes.
 type Set struct {
-	clock func() verdict.Stamp
+	facts    *facts.Facts
+	pools    *Pools
+	listener FindingsListener
 	// inOrder has the findings in the order of lists.
 	inOrder *index.Set[*Found]
 
@@ -36,33 +49,63 @@ type Found struct {
 // Less reports whether a finding comes before another one in lists.
 func (f *Found) Less(o *Found) bool { return f.Place.Compare(o.Place) < 0 }
 
-func newSet(clock func() verdict.Stamp) *Set {
-	return &Set{
-		clock: clock, byID: make(map[string]*Found), kinds: make(map[string]int), inOrder: index.NewSet((*Found).Less),
+// InOrder returns the findings in the order of lists.
+func (f *Set) InOrder() *index.Set[*Found] { return f.inOrder }
+
+// Audited publishes the findings of an audit of an address, and ends the previous ones that are
+// gone. The caller holds the facts.
+func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
+	// Old findings end first, because a finding of a renamed node gets another ID.
+	for i := range before {
+		was := &before[i]
+		if !was.Waiting && !slices.ContainsFunc(found, func(now verdict.Finding) bool { return now.ID == was.ID && !now.Waiting }) {
+			f.End(was.ID, contested)
+		}
+	}
+	for i := range found {
+		if now := &found[i]; !now.Waiting {
+			f.Publish(now)
+			f.pools.updateOwners(now, owners)
+		}
 	}
 }
 
-// InOrder returns a snapshot of the findings in the order of lists.
-func (f *Set) InOrder() *index.Set[*Found] { return f.inOrder }
-
-// put adds or replaces a finding. It returns the new finding and the previous one, which is nil if
-// there was none, and reports whether subscribers must be notified. The caller holds the facts.
-func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
+// Publish publishes a finding if it is new or has changed. The caller holds the facts.
+func (f *Set) Publish(one *verdict.Finding) {
+	one = new(*one)
+	now := &Found{Finding: one, Place: PlaceOf(one), Since: f.facts.Clock()}
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	now = &Found{Finding: one, Place: PlaceOf(one), Since: f.clock()}
-	news = true
-	if was = f.byID[one.ID]; was == nil {
-		if since := f.recalled[one.ID]; since != 0 {
-			now.Since, now.Recalled = since, true
-			delete(f.recalled, one.ID)
-		}
-	} else {
+	was := f.byID[one.ID]
+	if since := f.recalled[one.ID]; was != nil {
 		now.Since, now.Recalled = was.Since, was.Recalled
-		news = !audit.Same(was.Finding, one) // if not, only the stored owners are updated
+	} else if since != 0 {
+		now.Since, now.Recalled = since, true
+		delete(f.recalled, one.ID)
 	}
 	f.store(now)
-	return now, was, news
+	f.mu.Unlock()
+	if was != nil && audit.Same(was.Finding, one) {
+		return // only the stored owners are updated
+	}
+	f.pools.count(one, true, was == nil)
+	f.listener.FindingChanged(now, was)
+}
+
+// End removes a finding and publishes its end. superseded is set if a conflict replaced it. The
+// caller holds the facts.
+func (f *Set) End(id string, superseded bool) {
+	f.mu.Lock()
+	over := f.byID[id]
+	if over != nil {
+		delete(f.byID, id)
+		f.inOrder.Delete(over)
+		f.kinds[over.Kind]--
+	}
+	f.mu.Unlock()
+	if over != nil {
+		f.pools.count(over.Finding, false, false)
+		f.listener.FindingEnded(over, superseded)
+	}
 }
 
 // Recall sets the times at which findings began that were known before the start: of those that were
@@ -90,19 +133,6 @@ func (f *Set) store(one *Found) {
 	}
 	f.byID[one.ID] = one
 	f.inOrder.Put(one)
-}
-
-// remove removes a finding and returns it; nil if there is none.
-func (f *Set) remove(id string) *Found {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	over := f.byID[id]
-	if over != nil {
-		delete(f.byID, id)
-		f.inOrder.Delete(over)
-		f.kinds[over.Kind]--
-	}
-	return over
 }
 
 // Get returns a finding; nil if there is none.

@@ -104,7 +104,7 @@ func New(cfg Config) *Shards {
 	for i := range cfg.Workers {
 		s.workers = append(s.workers, &worker{
 			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), verdicts: verdict.NewJudge(cfg.Policy),
-			entries: make(map[index.Address]*entry), aside: make(chan struct{}, 1),
+			entries: make(map[index.Address]*entry), wake: newSignal(),
 		})
 	}
 	return s
@@ -150,12 +150,10 @@ type worker struct {
 	// released.
 	expired []expired
 	done    []*facts.Item
-	// asideMu guards forget, which has the conflicts that need not be kept any longer, and recalled,
-	// which has the conflicts from before the start. aside wakes the goroutine for them.
-	asideMu  sync.Mutex
-	forget   []conflictPlace
-	recalled []*verdict.Conflict
-	aside    chan struct{}
+	// aside has functions that the goroutine calls when wake is set; asideMu guards it.
+	asideMu sync.Mutex
+	aside   []func()
+	wake    signal
 }
 
 type expired struct {

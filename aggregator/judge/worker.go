@@ -33,52 +33,29 @@ func (w *worker) settle(e *entry) {
 	if len(e.owners) == 1 && !e.disputed() {
 		e.owners = nil
 	}
-	w.shards.Conflicts.keep(e.addr, e.owners)
+	w.shards.Conflicts.keep(e)
 	if e.idle() {
 		delete(w.entries, e.addr)
-	}
-}
-
-// dropForgotten drops the conflicts that need not be kept any longer.
-func (w *worker) dropForgotten() {
-	w.asideMu.Lock()
-	all := w.forget
-	w.forget = nil
-	w.asideMu.Unlock()
-	for _, p := range all {
-		e := w.entries[p.addr]
-		if e == nil {
-			continue
-		}
-		at := e.conflict(p.id)
-		if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
-			continue // it has become active again
-		}
-		e.conflicts = slices.Delete(e.conflicts, at, at+1)
-		w.shards.Conflicts.drop(p)
-		w.settle(e)
 	}
 }
 
 // owning returns the worker of an address.
 func (s *Shards) owning(a index.Address) *worker { return s.workers[a.Partition()%len(s.workers)] }
 
-// lay calls add with asideMu locked, and wakes the goroutine of the worker.
-func (w *worker) lay(add func(*worker)) {
+// later has do called by the goroutine of the worker, while it holds the facts.
+func (w *worker) later(do func()) {
 	w.asideMu.Lock()
-	add(w)
+	w.aside = append(w.aside, do)
 	w.asideMu.Unlock()
-	select {
-	case w.aside <- struct{}{}:
-	default:
-	}
+	w.wake.set()
 }
 
 // Forget drops conflicts that were resolved long ago, and returns when to call it again; 0 for
 // never.
 func (s *Shards) Forget() verdict.Stamp {
 	for _, p := range s.Conflicts.takeOld(s.Clock()) {
-		s.owning(p.addr).lay(func(w *worker) { w.forget = append(w.forget, p) })
+		w := s.owning(p.addr)
+		w.later(func() { w.forget(p) })
 	}
 	s.Conflicts.mu.RLock()
 	defer s.Conflicts.mu.RUnlock()
@@ -86,4 +63,66 @@ func (s *Shards) Forget() verdict.Stamp {
 		return 0
 	}
 	return s.Conflicts.resolved[0].at.Add(keepResolvedFor)
+}
+
+// forget drops a conflict that need not be kept any longer, unless it has become active again.
+func (w *worker) forget(p conflictPlace) {
+	e := w.entries[p.addr]
+	if e == nil {
+		return
+	}
+	at := e.conflict(p.id)
+	if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
+		return
+	}
+	e.conflicts = slices.Delete(e.conflicts, at, at+1)
+	w.shards.Conflicts.drop(p)
+	w.settle(e)
+}
+
+// KeptSince returns the time since which resolved conflicts are kept.
+func (s *Shards) KeptSince() verdict.Stamp { return s.Clock().Add(-keepResolvedFor) }
+
+// Recall adds conflicts from before the start, or replaces those that were added and not judged since.
+// A conflict that was detected again meanwhile continues its episode.
+func (s *Shards) Recall(all []*verdict.Conflict) {
+	for _, c := range all {
+		w := s.owning(index.AddressOf(c.Address))
+		w.later(func() { w.recall(c) })
+	}
+}
+
+func (w *worker) recall(c *verdict.Conflict) {
+	s, a := w.shards, index.AddressOf(c.Address)
+	e := w.entries[a]
+	if e == nil {
+		e = &entry{addr: a, judgedAt: s.Clock()}
+		w.entries[a] = e
+	}
+	kept, before, news := c, c, true
+	switch at := e.conflict(c.ID); {
+	case at < 0:
+		e.conflicts = append(e.conflicts, c)
+	case e.conflicts[at].Recalled:
+		e.conflicts[at], news = c, false
+	case !c.Awaited && c.Active():
+		return // it was judged before it was released
+	default:
+		before = e.conflicts[at]
+		kept = new(before.Continue(c))
+		e.conflicts[at] = kept
+	}
+	s.Conflicts.put(a, kept)
+	if !kept.Active() {
+		if kept == c {
+			s.Conflicts.addResolved(conflictPlace{a, c.ID, c.ResolvedAt})
+		}
+		return
+	}
+	if until, _ := s.Listener.Acknowledged(kept); until != 0 {
+		w.arm(e, until)
+	}
+	if news {
+		s.Listener.ConflictChanged(kept, before, false)
+	}
 }

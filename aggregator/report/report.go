@@ -25,25 +25,19 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A Listener is notified when reports have been applied to the facts.
-type Listener interface {
-	// Applied is called when the snapshot of a node has been applied.
-	Applied(n *facts.Node)
-	// Judge waits until every address affected by a change is judged.
-	Judge(b *facts.Batch)
-	// Untidy is called when a snapshot has been applied and judged, which leaves unused memory
-	// behind.
-	Untidy()
-	// Shared reports whether a node shares its name with another one. It is called while the facts
-	// are held for writing.
-	Shared(n *facts.Node) bool
-}
-
 // Config is the configuration of a Service. All fields are required.
 type Config struct {
-	Facts    *facts.Facts
-	Log      *slog.Logger
-	Listener Listener
+	Facts *facts.Facts
+	Log   *slog.Logger
+	// Judge waits until every address affected by a change is judged.
+	Judge func(b *facts.Batch)
+	// Applied is called when the snapshot of a node has been applied, and Untidy when it has been judged, too:
+	// it leaves unused memory behind.
+	Applied func(n *facts.Node)
+	Untidy  func()
+	// Shared reports whether a node shares its name with another one. It is called while the facts
+	// are held for writing.
+	Shared func(n *facts.Node) bool
 	// Metrics is the registry for the counters of reports.
 	Metrics prometheus.Registerer
 	// Memory is the memory limit of the process in bytes; 0 for no limit.
@@ -112,7 +106,7 @@ func (s *Service) Run(ctx context.Context) {
 // open, and refuses an agent that is older than the current one.
 func (s *Service) connect(r *Session, hello *pb.Hello) error {
 	n, b, err := s.Facts.Connect(r, hello, r.caller.Vouched(hello.GetNode()))
-	s.Listener.Judge(b)
+	s.Judge(b)
 	r.node = n
 	return err
 }
@@ -123,8 +117,8 @@ func (s *Service) disconnect(r *Session) {
 	if r.node == nil {
 		return
 	}
-	for _, b := range s.Facts.Disconnect(r, r.node, s.Listener.Shared) {
-		s.Listener.Judge(b)
+	for _, b := range s.Facts.Disconnect(r, r.node, s.Shared) {
+		s.Judge(b)
 	}
 }
 
@@ -149,16 +143,16 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 		Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
 	}
 	batches, err := s.Facts.Snapshot(r, n, in, func() { s.releasePending(r) })
-	s.Listener.Applied(n)
+	s.Applied(n)
 	for _, b := range batches {
-		s.Listener.Judge(b)
+		s.Judge(b)
 	}
 	if err != nil {
 		s.forgetPending(r)
 		return err
 	}
 	s.logCorrected(n, r.corrected)
-	s.Listener.Untidy()
+	s.Untidy()
 	if s.peerOf(n) != r {
 		return facts.ErrTakenOver
 	}
@@ -183,7 +177,7 @@ func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error
 	}
 	s.counters.countRecords(m)
 	b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
-	s.Listener.Judge(b)
+	s.Judge(b)
 	return err
 }
 

@@ -201,7 +201,10 @@ func newService(t *testing.T) *Service {
 		Policy: &verdict.Policy{Cluster: "c"}, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return verdict.At(time.Now()) },
 		Listener: ignoring{}, Queues: 1,
 	})
-	s, err := New(Config{Facts: f, Log: f.Log, Listener: ignoring{}, Metrics: prometheus.NewRegistry(), Stopped: make(chan struct{})})
+	s, err := New(Config{
+		Facts: f, Log: f.Log, Metrics: prometheus.NewRegistry(), Stopped: make(chan struct{}), Untidy: func() {},
+		Judge: func(*facts.Batch) {}, Applied: func(*facts.Node) {}, Shared: func(*facts.Node) bool { return false },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +222,3 @@ func (ignoring) RangesChanged(*facts.Node)          {}
 func (ignoring) Contested(func(index.Address) bool) {}
 func (ignoring) OwnersWatched() bool                { return false }
 func (ignoring) Dropped(string, int)                {}
-func (ignoring) Applied(*facts.Node)                {}
-func (ignoring) Judge(*facts.Batch)                 {}
-func (ignoring) Untidy()                            {}
-func (ignoring) Shared(*facts.Node) bool            { return false }
