@@ -133,7 +133,7 @@ func (f *Facts) removeAllocation(p *Pool, a index.Address, al *allocation) {
 		f.poolUsed(p)
 	}
 	f.leaveSandbox(al.ContainerID, a)
-	f.setCharge(p.Node, &al.cost, 0)
+	setCharge(f, p.Node, &al.cost, 0)
 	f.count(p, -1)
 	f.Listener.PoolChanged(p)
 }

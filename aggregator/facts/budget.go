@@ -1,13 +1,13 @@
 package facts
 
 import (
+	"iter"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -119,23 +119,17 @@ func (b *budget) spend(a *account, bytes int64) {
 	}
 }
 
-// charge sets the charge of one record of a node to cost; n is nil for records of no node. has
-// holds the previous charge. If there is not enough memory, charge changes nothing and returns
-// false. If first is set, wire claims of the same node may be evicted for the record.
-func (f *Facts) charge(n *Node, has *int32, cost int, first bool) bool {
-	more := int64(cost) - int64(*has)
-	if n != nil && more > 0 && f.limit > 0 && !f.makeRoom(n, more, first) {
-		return false
-	}
-	f.setCharge(n, has, cost)
-	return true
+// fits reports whether there is memory for more bytes of a node; n is nil for records of no node. If first is
+// set, wire claims of the same node may be evicted for them. A known claim is never evicted to make room for
+// itself: a kernel claim replaces wire claims only, and a wire claim replaces records of other accounts only.
+func (f *Facts) fits(n *Node, more int, first bool) bool {
+	return n == nil || more <= 0 || f.limit == 0 || f.makeRoom(n, int64(more), first)
 }
 
-// setCharge is like charge, but does not check whether there is enough memory. A cost of 0 releases
-// the charge.
-func (f *Facts) setCharge(n *Node, has *int32, cost int) {
+// setCharge sets the charge of one record of a node to cost, which has holds. A cost of 0 releases the charge.
+func setCharge[C ~int32 | ~uint16](f *Facts, n *Node, has *C, cost int) {
 	more := int64(cost) - int64(*has)
-	*has = int32(cost) //nolint:gosec // a few kilobytes
+	*has = C(cost) //nolint:gosec // a few kilobytes
 	if n == nil {
 		f.spend(nil, more)
 		return
@@ -144,14 +138,13 @@ func (f *Facts) setCharge(n *Node, has *int32, cost int) {
 	f.spend(n.account, more)
 }
 
-// chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a
-// kernel claim replaces wire claims only, and a wire claim replaces records of other accounts only.
-func (f *Facts) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
-	has := int32(n.claims.at(c).cost)
-	if !f.charge(n, &has, cost, first) {
+// charge sets the charge of one record to cost. If there is not enough memory, it changes nothing and returns
+// false.
+func (f *Facts) charge(n *Node, has *int32, cost int, first bool) bool {
+	if !f.fits(n, cost-int(*has), first) {
 		return false
 	}
-	n.claims.at(c).cost = uint16(has) //nolint:gosec // see claimCost
+	setCharge(f, n, has, cost)
 	return true
 }
 
@@ -211,53 +204,36 @@ func (f *Facts) mostWire(n *Node) *Node {
 // is set, records of the kernel and IPAM. It reports whether it freed anything.
 func (f *Facts) evict(n *Node, bytes int64, wireOnly bool) bool {
 	before := n.used
-	enough := func() bool { return before-n.used >= bytes }
-	claims := func(which func(uint32) bool) {
-		for c := range n.claims.all {
-			if enough() {
+	drop := func(all iter.Seq[uint32], record string, which func(uint32) bool, end func(uint32)) {
+		for i := range all {
+			if before-n.used >= bytes {
 				return
 			}
-			if which(c) {
-				wire := n.claims.at(c).wire() != 0
-				f.removeFromIndexes(n, c)
-				f.countRefused(n, "claim", wire)
+			if which(i) {
+				wire := record == "claim" && n.claims.at(i).wire() != 0
+				end(i)
+				f.countRefused(n, record, wire)
 			}
 		}
 	}
+	claims := func(which func(uint32) bool) {
+		drop(n.claims.all, "claim", which, func(c uint32) { f.removeFromIndexes(n, c) })
+	}
+	every := func(uint32) bool { return true }
 	claims(func(c uint32) bool { return f.seenOnlyOnWire(n, c) })
 	claims(func(c uint32) bool { return n.claims.at(c).wire() != 0 })
 	if wireOnly {
 		return n.used < before
 	}
 	claims(func(c uint32) bool { return !f.rivals(n.claims.at(c).addr) })
-	claims(func(uint32) bool { return true })
-	for len(n.Pools) > 0 && !enough() {
+	claims(every)
+	for len(n.Pools) > 0 && before-n.used < bytes {
 		f.endPool(n.Pools[len(n.Pools)-1])
 		f.countRefused(n, "pool", false)
 	}
-	for i := range n.interfaces.all {
-		if enough() {
-			break
-		}
-		f.endInterface(n, i)
-		f.countRefused(n, "interface", false)
-	}
-	for ns := range n.namespaces.all {
-		if enough() {
-			break
-		}
-		f.endNamespace(n, ns)
-		f.countRefused(n, "namespace", false)
-	}
-	for l := range n.links.all {
-		if enough() {
-			break
-		}
-		if n.links.at(l).flags.has(known) {
-			f.endLink(n, l)
-			f.countRefused(n, "link", false)
-		}
-	}
+	drop(n.interfaces.all, "interface", every, func(i uint32) { f.endInterface(n, i, ending{}) })
+	drop(n.namespaces.all, "namespace", every, func(ns uint32) { f.endNamespace(n, ns, ending{}) })
+	drop(n.links.all, "link", func(l uint32) bool { return n.links.at(l).flags.has(known) }, func(l uint32) { f.endLink(n, l) })
 	return n.used < before
 }
 
@@ -268,19 +244,12 @@ func (f *Facts) seenOnlyOnWire(n *Node, c uint32) bool {
 	if one.wire() == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
 	}
-	return !f.kernelHas(one.addr)
-}
-
-func (f *Facts) kernelHas(a index.Address) bool {
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			if n.claims.at(c).wire() == 0 {
-				return true
-			}
+	for other, k := range f.claimsTo(one.addr) {
+		if other.claims.at(k).wire() == 0 {
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // macAt returns the MAC in a claim.

@@ -130,12 +130,9 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	if f.Followed {
 		c.InPodCIDR, c.PodsKnownUntil, c.OneTenant = f.Kubernetes.InPodCIDR(a), f.Kubernetes.KnownUntil(), f.Kubernetes.OneTenant()
 	}
-	for r := range f.addresses.all(key) {
-		n := f.nodes[r.node()]
-		for i := range n.same(r.index()) {
-			c.Claims = append(c.Claims, b.claim(n, i))
-			b.refs = append(b.refs, refOf(n.number, i))
-		}
+	for n, i := range f.claimsTo(key) {
+		c.Claims = append(c.Claims, b.claim(n, i))
+		b.refs = append(b.refs, refOf(n.number, i))
 	}
 	several = several || b.several()
 	allocations := f.allocations[key]
@@ -425,17 +422,14 @@ func (f *Facts) onlyAnswered(n *Node, c uint32) bool {
 // assignee returns the ID of the owner whose kernel has an address, the smallest one if there are
 // several; empty if there is none.
 func (f *Facts) assignee(a index.Address) (id string) {
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			one := n.claims.at(c)
-			at := n.interfaces.at(one.port)
-			if one.kind != verdict.Assigned || at.attachment == verdict.Local || at.attachment == verdict.Private {
-				continue
-			}
-			if other := n.idOf(at.namespace); id == "" || other < id {
-				id = other
-			}
+	for n, c := range f.claimsTo(a) {
+		one := n.claims.at(c)
+		at := n.interfaces.at(one.port)
+		if one.kind != verdict.Assigned || at.attachment == verdict.Local || at.attachment == verdict.Private {
+			continue
+		}
+		if other := n.idOf(at.namespace); id == "" || other < id {
+			id = other
 		}
 	}
 	return id

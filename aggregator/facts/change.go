@@ -32,7 +32,7 @@ func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.W
 		same := old.flags == next.flags && old.number == next.number
 		nameless := old.flags == 0 && old.number == n.Rec.Epoch
 		if !same && !nameless {
-			f.endNamespace(n, ns)
+			f.endNamespace(n, ns, ending{})
 			ns = 0
 		}
 	}
@@ -64,18 +64,16 @@ func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.W
 	return ns
 }
 
-func (f *Facts) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
-
-// endNamespaceOf removes a namespace with its interfaces and claims. It also removes the claims
+// endNamespace removes a namespace with its interfaces and claims. It also removes the claims
 // that entered through its port, which would otherwise look like those of an external device for a
 // moment.
-func (f *Facts) endNamespaceOf(n *Node, ns uint32, how ending) {
+func (f *Facts) endNamespace(n *Node, ns uint32, how ending) {
 	record := n.namespaces.at(ns).record
 	for i := range n.inside(ns) { // first, while the owners of its MACs are known
 		f.endClaims(n, i, how)
 	}
 	for i := range n.inside(ns) {
-		f.endInterfaceOf(n, i, how)
+		f.endInterface(n, i, how)
 	}
 	if record != verdict.OwnRecord {
 		for _, port := range n.ports(record) {
@@ -88,7 +86,7 @@ func (f *Facts) endNamespaceOf(n *Node, ns uint32, how ending) {
 	}
 	f.Listener.MayLack(n, record)
 	f.unlistPod(n, ns)
-	f.setCharge(n, &n.namespaces.at(ns).cost, 0)
+	setCharge(f, n, &n.namespaces.at(ns).cost, 0)
 	n.byRecord.remove(hashRecord(record), ns, n.hashOfNamespace)
 	n.namespaces.remove(ns)
 }
@@ -136,7 +134,7 @@ func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bo
 func (f *Facts) endLink(n *Node, l uint32) {
 	one := n.links.at(l)
 	one.flags.set(known, false)
-	f.setCharge(n, &one.cost, 0)
+	setCharge(f, n, &one.cost, 0)
 	f.leaveDomains(n, l)
 	f.changeLink(n, l, func() {
 		one.kind = 0
@@ -179,7 +177,7 @@ func (f *Facts) setInterface(n *Node, old uint32, next iface, others rare, linkN
 		record := n.namespaces.at(next.namespace).record
 		i = n.interfaces.add(iface{namespace: next.namespace, index: next.index})
 		n.byIndex.put(hashIndex(record, next.index), i, n.hashOfInterface)
-		n.enterInside(i)
+		enter(&n.namespaces.at(next.namespace).ifaces, i, n.interfaceLists)
 	}
 	one := n.interfaces.at(i)
 	before := *one
@@ -189,28 +187,6 @@ func (f *Facts) setInterface(n *Node, old uint32, next iface, others rare, linkN
 	}
 	n.interfaces.at(i).sweep = n.sweep
 	return i
-}
-
-// enterInside and leaveInside add and remove an interface from the list of its namespace.
-func (n *Node) enterInside(i uint32) {
-	one := n.interfaces.at(i)
-	ns := n.namespaces.at(one.namespace)
-	if one.after = ns.ifaces; one.after != 0 {
-		n.interfaces.at(one.after).before = i
-	}
-	ns.ifaces = i
-}
-
-func (n *Node) leaveInside(i uint32) {
-	one := n.interfaces.at(i)
-	if one.before != 0 {
-		n.interfaces.at(one.before).after = one.after
-	} else {
-		n.namespaces.at(one.namespace).ifaces = one.after
-	}
-	if one.after != 0 {
-		n.interfaces.at(one.after).before = one.before
-	}
 }
 
 // leadsOut reports whether a bridge with this port reaches beyond the node.
@@ -275,10 +251,8 @@ func (f *Facts) unlistHardware(n *Node, i uint32) {
 	n.leaveHolder(i)
 }
 
-func (f *Facts) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
-
-// endInterfaceOf removes an interface and the claims on it.
-func (f *Facts) endInterfaceOf(n *Node, i uint32, how ending) {
+// endInterface removes an interface and the claims on it.
+func (f *Facts) endInterface(n *Node, i uint32, how ending) {
 	f.endClaims(n, i, how)
 	f.interfaceChanged(n, i)
 	f.unlistHardware(n, i)
@@ -287,9 +261,8 @@ func (f *Facts) endInterfaceOf(n *Node, i uint32, how ending) {
 		n.links.at(l).users--
 		f.dropLink(n, l)
 	}
-	cost := int32(one.cost)
-	f.setCharge(n, &cost, 0)
-	n.leaveInside(i)
+	setCharge(f, n, &one.cost, 0)
+	leave(&n.namespaces.at(one.namespace).ifaces, i, n.interfaceLists)
 	n.setRare(i, rare{})
 	n.byIndex.remove(n.hashOfInterface(i), i, n.hashOfInterface)
 	n.interfaces.remove(i)
@@ -314,14 +287,11 @@ func (f *Facts) end(n *Node, c uint32, how ending) {
 	id := n.idOf(n.interfaces.at(one.port).namespace)
 	mac := n.texts.macOf(n.interfaces.at(one.port).mac)
 	last, there := true, false // there: the owner still has the address with the same hardware address
-	for r := range f.addresses.all(one.addr) {
-		other := f.nodes[r.node()]
-		for k := range other.same(r.index()) {
-			claim := other.claims.at(k)
-			if claim.wire() == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
-				last = false
-				there = there || f.reachesOthers(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
-			}
+	for other, k := range f.claimsTo(one.addr) {
+		claim := other.claims.at(k)
+		if claim.wire() == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
+			last = false
+			there = there || f.reachesOthers(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 		}
 	}
 	var tomb verdict.MAC
@@ -360,14 +330,11 @@ func (f *Facts) end(n *Node, c uint32, how ending) {
 // the address, too. It omits claims that are newer than the last judgement.
 func (f *Facts) attributed(a index.Address) (sightings []sighting) {
 	kernel, seen := false, false
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			if at := n.claims.at(c).wire(); at == 0 {
-				kernel = true
-			} else {
-				seen = seen || !n.wires.at(at).isNew()
-			}
+	for n, c := range f.claimsTo(a) {
+		if at := n.claims.at(c).wire(); at == 0 {
+			kernel = true
+		} else {
+			seen = seen || !n.wires.at(at).isNew()
 		}
 	}
 	if !kernel || !seen {

@@ -87,12 +87,8 @@ func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey
 	c := n.claims.add(next)
 
 	// The index by port.
-	at := n.interfaces.at(port)
+	enter(&n.interfaces.at(port).claims, c, n.claimLists)
 	one := n.claims.at(c)
-	if one.after = at.claims; one.after != 0 {
-		n.claims.at(one.after).before = c
-	}
-	at.claims = c
 	// The index by address.
 	one.alike = f.addresses.of(a, n.number)
 	f.addresses.set(a, refOf(n.number, c))
@@ -100,10 +96,7 @@ func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey
 	if one.wire() != 0 {
 		w := n.wires.at(one.wire())
 		hw := n.hardware.at(w.hardware)
-		if w.after = hw.claims; w.after != 0 {
-			n.wires.at(n.claims.at(w.after).wire()).before = c
-		}
-		hw.claims = c
+		enter(&hw.claims, c, n.wireLists)
 		f.listNamed(n, w.hardware)
 		if source := n.texts.macOf(w.source); source != "" {
 			if n.sources == nil {
@@ -123,19 +116,9 @@ func (f *Facts) removeFromIndexes(n *Node, c uint32) {
 	f.touch(one.addr)
 	f.addressed(n, c)
 	f.touchAnswers(n, c, 1)
-	cost := int32(one.cost)
-	f.setCharge(n, &cost, 0)
+	setCharge(f, n, &one.cost, 0)
 
-	at := n.interfaces.at(one.port)
-	if one.before != 0 {
-		n.claims.at(one.before).after = one.after
-	} else {
-		at.claims = one.after
-	}
-	if one.after != 0 {
-		n.claims.at(one.after).before = one.before
-	}
-
+	leave(&n.interfaces.at(one.port).claims, c, n.claimLists)
 	if first := f.addresses.of(one.addr, n.number); first != c {
 		before := first
 		for n.claims.at(before).alike != c {
@@ -167,14 +150,7 @@ func (f *Facts) unlistWire(n *Node, c uint32) (link uint32) {
 	at := n.claims.at(c).wire()
 	w := *n.wires.at(at)
 	hw := n.hardware.at(w.hardware)
-	if w.before != 0 {
-		n.wires.at(n.claims.at(w.before).wire()).after = w.after
-	} else {
-		hw.claims = w.after
-	}
-	if w.after != 0 {
-		n.wires.at(n.claims.at(w.after).wire()).before = w.before
-	}
+	leave(&hw.claims, c, n.wireLists)
 	f.unlistNamed(n, w.hardware)
 	if source := n.texts.macOf(w.source); source != "" {
 		if n.sources[source] = slices.DeleteFunc(n.sources[source], func(other uint32) bool { return other == c }); len(n.sources[source]) == 0 {
@@ -275,12 +251,9 @@ func (f *Facts) Settle(a index.Address, plain bool) {
 	if plain {
 		is = plainly
 	}
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			if at := n.claims.at(c).wire(); at != 0 {
-				atomic.StoreUint32(&n.wires.at(at).judged, is)
-			}
+	for n, c := range f.claimsTo(a) {
+		if at := n.claims.at(c).wire(); at != 0 {
+			atomic.StoreUint32(&n.wires.at(at).judged, is)
 		}
 	}
 }

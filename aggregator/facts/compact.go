@@ -71,26 +71,18 @@ func (t *tables) compact() {
 	old := t.texts.arena.String()
 	now := make(map[text]text, t.texts.count)
 	bytes := 0
-	mark := func(id text) {
+	t.eachText(func(id text) text {
 		if _, marked := now[id]; id != 0 && !marked {
 			now[id] = 0
 			bytes += stored(len(textAt(old, id)))
 		}
-	}
-	t.eachText(mark, func(m *mac) {
-		if m.form == unusualMAC {
-			mark(m.text())
-		}
-	}, nil)
+		return id
+	})
 	t.texts.restart(len(now), bytes)
 	for id := range now {
 		now[id] = t.texts.put(textAt(old, id))
 	}
-	t.eachText(nil, func(m *mac) {
-		if m.form == unusualMAC {
-			m.setText(now[m.text()])
-		}
-	}, func(id *text) { *id = now[*id] })
+	t.eachText(func(id text) text { return now[id] })
 }
 
 // restart drops all texts and makes room for new ones.
@@ -102,53 +94,47 @@ func (t *texts) restart(count, bytes int) {
 	t.kept = count
 }
 
-// eachText calls functions for all texts and hardware addresses of records, to read or to change
-// them.
-func (t *tables) eachText(see func(text), macs func(*mac), change func(*text)) {
-	one := func(id *text) {
-		if see != nil {
-			see(*id)
+// eachText replaces each text of a record, also those of unusual hardware addresses, by what replace returns.
+func (t *tables) eachText(replace func(text) text) {
+	texts := func(ids ...*text) {
+		for _, id := range ids {
+			*id = replace(*id)
 		}
-		if change != nil {
-			change(id)
+	}
+	hardware := func(m *mac) {
+		if m.form == unusualMAC {
+			m.setText(replace(m.text()))
 		}
 	}
 	for i := range t.namespaces.all {
 		ns := t.namespaces.at(i)
 		if ns.flags.has(named) {
-			id := text(ns.number) //nolint:gosec // the number is a text
-			one(&id)
-			ns.number = uint64(id)
+			ns.number = uint64(replace(text(ns.number))) //nolint:gosec // the number is a text
 		}
-		one(&ns.who)
-		one(&ns.intended)
+		texts(&ns.who, &ns.intended)
 	}
 	for i := range t.interfaces.all {
 		f := t.interfaces.at(i)
-		one(&f.name)
-		one(&f.kind)
+		texts(&f.name, &f.kind)
 		if f.flags.has(hosted) {
-			id := text(f.far)
-			one(&id)
-			f.far = uint32(id)
+			f.far = uint32(replace(text(f.far)))
 		}
-		macs(&f.mac)
+		hardware(&f.mac)
 	}
 	for i, r := range t.rare {
-		one(&r.host)
-		one(&r.vrf)
+		texts(&r.host, &r.vrf)
 		t.rare[i] = r
 	}
 	for i := range t.links.all {
-		one(&t.links.at(i).name)
+		texts(&t.links.at(i).name)
 	}
 	for i := range t.claims.all {
-		one(&t.claims.at(i).network)
+		texts(&t.claims.at(i).network)
 	}
 	for i := range t.wires.all {
-		macs(&t.wires.at(i).source)
+		hardware(&t.wires.at(i).source)
 	}
 	for i := range t.hardware.all {
-		macs(&t.hardware.at(i).mac)
+		hardware(&t.hardware.at(i).mac)
 	}
 }

@@ -31,22 +31,19 @@ func (f *Facts) rivals(a index.Address) bool {
 	var first verdict.MAC
 	var home ref
 	some := false
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			one := n.claims.at(c)
-			if mac := n.macAt(c); !some {
-				some, first = true, mac
-			} else if mac != first {
+	for n, c := range f.claimsTo(a) {
+		one := n.claims.at(c)
+		if mac := n.macAt(c); !some {
+			some, first = true, mac
+		} else if mac != first {
+			return true
+		}
+		if one.wire() == 0 {
+			at := refOf(n.number, n.interfaces.at(one.port).namespace)
+			if home != 0 && home != at {
 				return true
 			}
-			if one.wire() == 0 {
-				at := refOf(n.number, n.interfaces.at(one.port).namespace)
-				if home != 0 && home != at {
-					return true
-				}
-				home = at
-			}
+			home = at
 		}
 	}
 	return false
@@ -59,13 +56,11 @@ func (f *Facts) rival(n *Node, a index.Address, port uint32, key claimKey) bool 
 	if m == "" {
 		m = n.texts.macOf(n.interfaces.at(port).mac)
 	}
-	for r := range f.addresses.all(a) {
-		other := f.nodes[r.node()]
-		for c := range other.same(r.index()) {
-			one := other.claims.at(c)
-			if other.macAt(c) != m || key.mac.form == noMAC && one.wire() == 0 && (other != n || other.interfaces.at(one.port).namespace != n.interfaces.at(port).namespace) {
-				return true
-			}
+	for other, c := range f.claimsTo(a) {
+		one := other.claims.at(c)
+		if other.macAt(c) != m || key.mac.form == noMAC && one.wire() == 0 &&
+			(other != n || other.interfaces.at(one.port).namespace != n.interfaces.at(port).namespace) {
+			return true
 		}
 	}
 	return false

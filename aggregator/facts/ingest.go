@@ -23,10 +23,18 @@ type applying struct {
 	// now is the time of the current piece.
 	now verdict.Stamp
 	err error
+	// inside is set while a piece runs.
+	inside bool
 }
 
 // do runs one piece.
 func (a *applying) do(what func()) {
+	if a.inside {
+		what()
+		return
+	}
+	a.inside = true
+	defer func() { a.inside = false }()
 	a.facts.piece(a.batch, func() {
 		if a.node.Peer != a.peer {
 			a.err = ErrTakenOver
@@ -41,69 +49,36 @@ func (a *applying) do(what func()) {
 
 // apply applies one message.
 func (a *applying) apply(m *pb.ReportRequest) {
-	records := 0
-	for _, of := range []int{len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(m.GetClaims()), len(m.GetPools()), len(m.GetAllocations())} {
-		records += of
-	}
 	claims := m.GetClaims()
 	if a.snapshot {
 		claims = kernelFirst(claims)
 		a.do(func() { a.node.reserve(m) })
 	}
-	if records <= piece {
+	all := func() {
+		inPieces(a, m.GetNamespaces(), a.namespace)
+		inPieces(a, m.GetLinks(), a.link)
+		inPieces(a, m.GetInterfaces(), a.iface)
+		inPieces(a, claims, a.claim)
+		inPieces(a, m.GetPools(), func(rec *pb.PoolRecord) { a.facts.applyPool(a.node, rec, a.now) })
+		inPieces(a, m.GetAllocations(), func(rec *pb.AllocationRecord) { a.facts.applyAllocation(a.node, rec, a.now) })
+		a.do(func() { a.status(m.GetStatus()) })
+	}
+	counts := [...]int{len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(claims), len(m.GetPools()), len(m.GetAllocations())}
+	if records := 0; slices.ContainsFunc(counts[:], func(n int) bool { records += n; return records > piece }) {
+		all()
+	} else {
+		a.do(all)
+	}
+}
+
+// inPieces applies records, a piece at a time.
+func inPieces[T any](a *applying, records []T, apply func(T)) {
+	for some := range slices.Chunk(records, piece) {
 		a.do(func() {
-			a.records(m.GetNamespaces(), m.GetLinks(), m.GetInterfaces())
-			a.claims(claims)
-			a.ipam(m.GetPools(), m.GetAllocations())
-			a.status(m.GetStatus())
+			for _, rec := range some {
+				apply(rec)
+			}
 		})
-		return
-	}
-	for some := range slices.Chunk(m.GetNamespaces(), piece) {
-		a.do(func() { a.records(some, nil, nil) })
-	}
-	for some := range slices.Chunk(m.GetLinks(), piece) {
-		a.do(func() { a.records(nil, some, nil) })
-	}
-	for some := range slices.Chunk(m.GetInterfaces(), piece) {
-		a.do(func() { a.records(nil, nil, some) })
-	}
-	for some := range slices.Chunk(claims, piece) {
-		a.do(func() { a.claims(some) })
-	}
-	for some := range slices.Chunk(m.GetPools(), piece) {
-		a.do(func() { a.ipam(some, nil) })
-	}
-	for some := range slices.Chunk(m.GetAllocations(), piece) {
-		a.do(func() { a.ipam(nil, some) })
-	}
-	a.do(func() { a.status(m.GetStatus()) })
-}
-
-func (a *applying) records(namespaces []*pb.NamespaceRecord, links []*pb.LinkRecord, interfaces []*pb.InterfaceRecord) {
-	for _, rec := range namespaces {
-		a.namespace(rec)
-	}
-	for _, rec := range links {
-		a.link(rec)
-	}
-	for _, rec := range interfaces {
-		a.iface(rec)
-	}
-}
-
-func (a *applying) claims(claims []*pb.ClaimRecord) {
-	for _, rec := range claims {
-		a.claim(rec)
-	}
-}
-
-func (a *applying) ipam(pools []*pb.PoolRecord, allocations []*pb.AllocationRecord) {
-	for _, rec := range pools {
-		a.facts.applyPool(a.node, rec, a.now)
-	}
-	for _, rec := range allocations {
-		a.facts.applyAllocation(a.node, rec, a.now)
 	}
 }
 
@@ -142,7 +117,7 @@ func (a *applying) namespace(rec *pb.NamespaceRecord) {
 	old := n.namespace(rec.GetId())
 	if rec.GetGone() {
 		if old != 0 {
-			f.endNamespace(n, old)
+			f.endNamespace(n, old, ending{})
 		}
 		return
 	}
@@ -150,29 +125,20 @@ func (a *applying) namespace(rec *pb.NamespaceRecord) {
 		f.Listener.Dropped("namespace", 1)
 		return
 	}
-	var has int32
+	cost, has := namespaceCostOf(rec), 0
 	if old != 0 {
-		has = n.namespaces.at(old).cost
+		has = int(n.namespaces.at(old).cost)
 	}
-	cost := namespaceCostOf(rec)
-	if !f.charge(n, &has, cost, true) {
+	if !f.fits(n, cost-has, true) {
 		f.countRefused(n, "namespace", false)
 		return
-	}
-	if old != 0 {
-		n.namespaces.at(old).cost = has
 	}
 	netns := rec.GetNetns()
 	if rec.GetId() == verdict.OwnRecord && netns == "" {
 		netns = n.ID.Netns
 	}
 	now := f.setNamespace(n, rec.GetId(), netns, who(rec.GetWorkload()), intended(rec.GetIntended()))
-	switch one := n.namespaces.at(now); {
-	case old == 0:
-		one.cost = has
-	case one.cost == 0: // the old one was replaced, and has released its charge
-		f.setCharge(n, &one.cost, cost)
-	}
+	setCharge(f, n, &n.namespaces.at(now).cost, cost)
 }
 
 func (a *applying) link(rec *pb.LinkRecord) {
@@ -188,16 +154,16 @@ func (a *applying) link(rec *pb.LinkRecord) {
 		f.Listener.Dropped("link", 1)
 		return
 	}
-	var cost int32
+	cost, has := linkCost+textCost(rec.GetName()), 0
 	if old != 0 {
-		cost = n.links.at(old).cost
+		has = int(n.links.at(old).cost)
 	}
-	if !f.charge(n, &cost, linkCost+textCost(rec.GetName()), true) {
+	if !f.fits(n, cost-has, true) {
 		f.countRefused(n, "link", false)
 		return
 	}
 	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.OVSPort), rec.GetRouted())
-	n.links.at(l).cost = cost
+	setCharge(f, n, &n.links.at(l).cost, cost)
 }
 
 // tap is the link kind of tap devices, which connect virtual machines.
@@ -208,7 +174,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	old := n.iface(rec.GetNamespace(), rec.GetIndex())
 	if rec.GetGone() {
 		if old != 0 {
-			f.endInterface(n, old)
+			f.endInterface(n, old, ending{})
 		}
 		return
 	}
@@ -218,11 +184,11 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 		f.Listener.Dropped("interface", 1)
 		return
 	}
-	var cost int32
+	cost, has := interfaceCostOf(rec), 0
 	if old != 0 {
-		cost = int32(n.interfaces.at(old).cost)
+		has = int(n.interfaces.at(old).cost)
 	}
-	if !f.charge(n, &cost, interfaceCostOf(rec), true) {
+	if !f.fits(n, cost-has, true) {
 		f.countRefused(n, "interface", false)
 		return
 	}
@@ -235,7 +201,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	next.flags.set(uplink, rec.GetUplink())
 	next.flags.set(tapped, rec.GetKind() == tap)
 	i := f.setInterface(n, old, next, others, rec.GetLink())
-	n.interfaces.at(i).cost = uint16(cost) //nolint:gosec // see interfaceCostOf
+	setCharge(f, n, &n.interfaces.at(i).cost, cost)
 }
 
 func (a *applying) claim(rec *pb.ClaimRecord) {
@@ -286,13 +252,13 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		f.dropExcess(n, 1)
 		return
 	case c == 0:
-		var cost int32
-		if !f.charge(n, &cost, f.claimCost(n, key128, port, key, rec), kernel) {
+		cost := f.claimCost(n, key128, port, key, rec)
+		if !f.fits(n, cost, kernel) {
 			f.countRefused(n, "claim", !kernel)
 			return
 		}
 		c = f.addToIndexes(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
-		n.claims.at(c).cost = uint16(cost) //nolint:gosec // see claimCost
+		setCharge(f, n, &n.claims.at(c).cost, cost)
 		a.saw(c, rec, at)
 	default:
 		one := n.claims.at(c)
@@ -302,10 +268,11 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 			(!kernel || (one.flags&leadsHere != 0) == rec.GetRouted()):
 			// The claim is known and was not seen since.
 			f.moveClaimLink(n, c, rec.GetLink())
-		case !f.chargeClaim(n, c, changedCost(n, c, rec), kernel):
+		case !f.fits(n, changedCost(n, c, rec)-int(one.cost), kernel):
 			f.countRefused(n, "claim", !kernel)
 			return
 		default:
+			setCharge(f, n, &one.cost, changedCost(n, c, rec))
 			f.moveClaimLink(n, c, rec.GetLink())
 			if h.count != rec.GetCount() {
 				a.seenAgain(c)
@@ -373,40 +340,24 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 func (a *applying) sweepOut() {
 	f, n := a.facts, a.node
 	ends := ending{sweeping: true}
-	sweep := func(some func(from uint32) (uint32, bool)) {
-		for from, more := uint32(1), true; more && a.err == nil; {
-			a.do(func() { from, more = some(from) })
-		}
-	}
-	sweep(func(from uint32) (uint32, bool) {
-		return n.claims.some(from, func(c uint32) {
-			if n.claims.at(c).sweep != n.sweep {
-				f.end(n, c, ends)
-			}
-		})
-	})
-	sweep(func(from uint32) (uint32, bool) {
-		return n.namespaces.some(from, func(ns uint32) {
-			if n.namespaces.at(ns).sweep != n.sweep {
-				f.endNamespaceOf(n, ns, ends)
-			}
-		})
-	})
-	sweep(func(from uint32) (uint32, bool) {
-		return n.interfaces.some(from, func(i uint32) {
-			if n.interfaces.at(i).sweep != n.sweep {
-				f.endInterfaceOf(n, i, ends)
-			}
-		})
-	})
-	sweep(func(from uint32) (uint32, bool) {
-		return n.links.some(from, func(l uint32) {
-			if one := n.links.at(l); one.flags.has(known) && one.sweep != n.sweep {
-				f.endLink(n, l)
-			}
-		})
-	})
+	sweep(a, &n.claims, func(one *claim) bool { return one.sweep != n.sweep }, func(c uint32) { f.end(n, c, ends) })
+	sweep(a, &n.namespaces, func(one *namespace) bool { return one.sweep != n.sweep }, func(ns uint32) { f.endNamespace(n, ns, ends) })
+	sweep(a, &n.interfaces, func(one *iface) bool { return one.sweep != n.sweep }, func(i uint32) { f.endInterface(n, i, ends) })
+	sweep(a, &n.links, func(one *link) bool { return one.flags.has(known) && one.sweep != n.sweep }, func(l uint32) { f.endLink(n, l) })
 	a.do(func() { f.sweepPools(n) })
+}
+
+// sweep ends the records for which old returns true, in pieces.
+func sweep[T any](a *applying, records *slab[T], old func(*T) bool, end func(uint32)) {
+	for from, more := uint32(1), true; more && a.err == nil; {
+		a.do(func() {
+			from, more = records.some(from, func(i uint32) {
+				if old(records.at(i)) {
+					end(i)
+				}
+			})
+		})
+	}
 }
 
 // dropExcess counts wire claims of a node above the limit.

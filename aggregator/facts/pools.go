@@ -285,7 +285,7 @@ func (f *Facts) endPool(p *Pool) {
 			}
 		}
 	}
-	f.setCharge(p.Node, &p.cost, 0)
+	setCharge(f, p.Node, &p.cost, 0)
 	delete(f.byKey, p.key())
 	delete(f.byRec, &p.Rec)
 	if p.Node != nil {

@@ -4,15 +4,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Ranges provides the address ranges that a node uses for its pods. Its callers hold the lock.
-type Ranges struct{ *Node }
-
-// Ranges returns the node as a Ranges.
-func (n *Node) Ranges() Ranges { return Ranges{n} }
-
 // PodNetworks returns the CNI networks of the first interfaces of a node's pods. Networks of
 // further interfaces (Multus) are often the same on each node.
-func (n Ranges) PodNetworks() map[string]bool {
+func (n *Node) PodNetworks() map[string]bool {
 	networks := make(map[string]bool)
 	for ns := range n.namespaces.all {
 		if n.namespaces.at(ns).record == verdict.OwnRecord || n.whoOf(ns).Kind() != verdict.Pod {
@@ -34,7 +28,7 @@ func (n Ranges) PodNetworks() map[string]bool {
 
 // PodsBehind reports whether pods with addresses from CNI are behind an interface of the node: on
 // the ports of a bridge, or at the other end of a veth.
-func (n Ranges) PodsBehind(i *verdict.Interface) bool {
+func (n *Node) PodsBehind(i *verdict.Interface) bool {
 	if i.Peer != 0 {
 		return n.isPod(i.Peer)
 	}
@@ -51,7 +45,7 @@ func (n Ranges) PodsBehind(i *verdict.Interface) bool {
 }
 
 // isPod reports whether a namespace is a pod with an address from CNI.
-func (n Ranges) isPod(record uint32) bool {
+func (n *Node) isPod(record uint32) bool {
 	ns := n.namespace(record)
 	if ns == 0 || n.whoOf(ns).Kind() != verdict.Pod {
 		return false
@@ -71,7 +65,7 @@ func (n Ranges) isPod(record uint32) bool {
 }
 
 // VRF returns the VRF of an interface of the node itself; empty if it is in none.
-func (n Ranges) VRF(name string) string {
+func (n *Node) VRF(name string) string {
 	if own := n.own(); own != 0 && name != "" {
 		for i := range n.inside(own) {
 			if n.texts.get(n.interfaces.at(i).name) == name {

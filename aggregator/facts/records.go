@@ -85,9 +85,42 @@ func (f *iface) setFar(peer uint32, host text) (left text) {
 // another namespace, too.
 type rare struct{ host, vrf text }
 
-// lists links records into lists of the node: alike is the next record with the same key, before
-// and after are the neighbours in the list of the record that they belong to.
-type lists struct{ alike, before, after uint32 }
+// lists links records into lists of the node: alike is the next record with the same key.
+type lists struct {
+	alike uint32
+	neighbours
+}
+
+// neighbours are those in the list of the record that a record belongs to.
+type neighbours struct{ before, after uint32 }
+
+// enter adds a record to the beginning of a list.
+func enter(first *uint32, i uint32, of func(uint32) *neighbours) {
+	one := of(i)
+	if one.after = *first; one.after != 0 {
+		of(one.after).before = i
+	}
+	*first = i
+}
+
+// leave removes a record from a list.
+func leave(first *uint32, i uint32, of func(uint32) *neighbours) {
+	one := of(i)
+	if one.before != 0 {
+		of(one.before).after = one.after
+	} else {
+		*first = one.after
+	}
+	if one.after != 0 {
+		of(one.after).before = one.before
+	}
+}
+
+func (t *tables) interfaceLists(i uint32) *neighbours { return &t.interfaces.at(i).neighbours }
+func (t *tables) claimLists(c uint32) *neighbours     { return &t.claims.at(c).neighbours }
+func (t *tables) wireLists(c uint32) *neighbours {
+	return &t.wires.at(t.claims.at(c).wire()).neighbours
+}
 
 const (
 	uplink flags = 1 << iota
@@ -153,12 +186,13 @@ type history struct {
 // wire is the additional part of a wire claim.
 type wire struct {
 	history
-	seen                    verdict.Stamp
-	hardware, before, after uint32 // indexes of the hardware address and of the neighbours in its list
-	link                    uint32
-	vlan, inner             uint16
-	source                  mac
-	flags                   flags
+	seen     verdict.Stamp
+	hardware uint32 // the index of the hardware address
+	neighbours
+	link        uint32
+	vlan, inner uint16
+	source      mac
+	flags       flags
 	// judged tells whether the address has been judged with the claim, and whether it has one
 	// undisputed owner, so that another sighting changes nothing. It is only accessed atomically,
 	// because it is written while others read it.

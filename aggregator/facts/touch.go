@@ -90,18 +90,15 @@ func (f *Facts) touchLink(n *Node, l uint32) {
 func (f *Facts) touchAnswers(n *Node, c, leaving uint32) {
 	one := n.claims.at(c)
 	if one.wire() == 0 {
-		for r := range f.addresses.all(one.addr) {
-			other := f.nodes[r.node()]
-			for k := range other.same(r.index()) {
-				claim := other.claims.at(k)
-				if claim.wire() == 0 {
-					continue
-				}
-				hw := other.wires.at(claim.wire()).hardware
-				f.notifySenders(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
-				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
-					f.touchBy(other, hw)
-				}
+		for other, k := range f.claimsTo(one.addr) {
+			claim := other.claims.at(k)
+			if claim.wire() == 0 {
+				continue
+			}
+			hw := other.wires.at(claim.wire()).hardware
+			f.notifySenders(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
+			if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
+				f.touchBy(other, hw)
 			}
 		}
 		return
@@ -194,24 +191,21 @@ func (f *Facts) touchDisputed() {
 // concerned reports whether a node with changed pools or addresses has claims to an address, or may
 // have sent frames that others saw.
 func (f *Facts) concerned(a index.Address) bool {
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
+	for n, c := range f.claimsTo(a) {
 		if f.disputed(n, a.Addr()) {
 			return true
 		}
-		for c := range n.same(r.index()) {
-			at := n.claims.at(c).wire()
-			if at == 0 {
-				continue
-			}
-			m := n.hardware.at(n.wires.at(at).hardware).mac
-			if !m.identifiesOne() {
-				continue
-			}
-			for by := range f.holdersOf(m.bytes) {
-				if f.disputed(by, a.Addr()) {
-					return true
-				}
+		at := n.claims.at(c).wire()
+		if at == 0 {
+			continue
+		}
+		m := n.hardware.at(n.wires.at(at).hardware).mac
+		if !m.identifiesOne() {
+			continue
+		}
+		for by := range f.holdersOf(m.bytes) {
+			if f.disputed(by, a.Addr()) {
+				return true
 			}
 		}
 	}

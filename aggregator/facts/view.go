@@ -2,6 +2,7 @@ package facts
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strconv"
 
@@ -141,22 +142,33 @@ func (f *Facts) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ver
 			continue
 		}
 		ns := n.fillNamespace(one.namespace, new(verdict.Namespace))
-		if ns.ID != except.ID && !containsNamespace(found, ns) {
+		if ns.ID != except.ID && !slices.ContainsFunc(found, func(other *verdict.Namespace) bool { return other.Record == ns.Record }) {
 			found = append(found, ns)
 		}
 	}
-	sortNamespaces(found)
+	slices.SortFunc(found, func(a, b *verdict.Namespace) int { return cmp.Compare(a.Record, b.Record) })
 	return found
+}
+
+// claimsTo yields the claims to an address, with their nodes.
+func (f *Facts) claimsTo(a index.Address) iter.Seq2[*Node, uint32] {
+	return func(yield func(*Node, uint32) bool) {
+		for r := range f.addresses.all(a) {
+			n := f.nodes[r.node()]
+			for c := range n.same(r.index()) {
+				if !yield(n, c) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Holds reports whether the kernel of an owner has an address.
 func (f *Facts) Holds(id string, a index.Address) bool {
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			if one := n.claims.at(c); one.kind == verdict.Assigned && n.idOf(n.interfaces.at(one.port).namespace) == id {
-				return true
-			}
+	for n, c := range f.claimsTo(a) {
+		if one := n.claims.at(c); one.kind == verdict.Assigned && n.idOf(n.interfaces.at(one.port).namespace) == id {
+			return true
 		}
 	}
 	return false
@@ -164,12 +176,9 @@ func (f *Facts) Holds(id string, a index.Address) bool {
 
 // Wired reports whether there is a wire claim to an address.
 func (f *Facts) Wired(a index.Address) bool {
-	for r := range f.addresses.all(a) {
-		n := f.nodes[r.node()]
-		for c := range n.same(r.index()) {
-			if n.claims.at(c).wire() != 0 {
-				return true
-			}
+	for n, c := range f.claimsTo(a) {
+		if n.claims.at(c).wire() != 0 {
+			return true
 		}
 	}
 	return false
@@ -187,12 +196,4 @@ func (f *Facts) NodesOf(a index.Address) (nodes []*Node) {
 		nodes = append(nodes, f.nodes[r.node()])
 	}
 	return nodes
-}
-
-func containsNamespace(list []*verdict.Namespace, ns *verdict.Namespace) bool {
-	return slices.ContainsFunc(list, func(other *verdict.Namespace) bool { return other.Record == ns.Record })
-}
-
-func sortNamespaces(list []*verdict.Namespace) {
-	slices.SortFunc(list, func(a, b *verdict.Namespace) int { return cmp.Compare(a.Record, b.Record) })
 }

@@ -123,7 +123,7 @@ func TestRecordsOfANode(t *testing.T) {
 func TestRangesOfANode(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
-	r := a.n.Ranges()
+	r := a.n
 	if got := r.PodNetworks(); !maps.Equal(got, map[string]bool{"net0": true, "net1": true}) {
 		t.Errorf("got networks %v", got)
 	}
@@ -476,7 +476,7 @@ func TestWhichPodsAreBehindAPort(t *testing.T) {
 		m := pod(2, "10.0.0.2")
 		m.Interfaces[0].Name, m.Interfaces[0].Attachment, m.Claims[0].Network = test.iface, test.attachment, "net0"
 		a := s.joins("n1", "b1", 1, m)
-		if got := a.n.Ranges().PodsBehind(&verdict.Interface{Peer: 2}); got != test.want {
+		if got := a.n.PodsBehind(&verdict.Interface{Peer: 2}); got != test.want {
 			t.Errorf("%s: got pods behind it %t, want %t", test.name, got, test.want)
 		}
 	}
@@ -498,7 +498,7 @@ func TestNetworksOfPodsOnly(t *testing.T) {
 		m.Interfaces, m.Links = []*pb.InterfaceRecord{{Namespace: test.record, Index: 2, Name: "eth0", Attachment: pb.InterfaceRecord_PEER}}, nil
 		m.Claims[0].Namespace, m.Claims[0].Network = test.record, "net0"
 		a.report(m)
-		if got := a.n.Ranges().PodNetworks()["net0"]; got != test.want {
+		if got := a.n.PodNetworks()["net0"]; got != test.want {
 			t.Errorf("%s: got its network used %t, want %t", test.name, got, test.want)
 		}
 	}
@@ -526,8 +526,8 @@ func TestANodeThatHasNotReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := a.n; n.Subnets() != nil || n.InterfacesOf(1) != nil || n.HasInterfaces(1) || n.Behind(2) != nil || n.NamespaceOf(1) != nil || n.Ranges().VRF("eth0") != "" ||
-		n.Ranges().PodsBehind(&verdict.Interface{Kind: "bridge", Link: &verdict.Link{Name: "cni0"}}) || len(s.AddressesOn("n1")) != 0 {
+	if n := a.n; n.Subnets() != nil || n.InterfacesOf(1) != nil || n.HasInterfaces(1) || n.Behind(2) != nil || n.NamespaceOf(1) != nil || n.VRF("eth0") != "" ||
+		n.PodsBehind(&verdict.Interface{Kind: "bridge", Link: &verdict.Link{Name: "cni0"}}) || len(s.AddressesOn("n1")) != 0 {
 		t.Error("got records of a node that has not reported")
 	}
 }

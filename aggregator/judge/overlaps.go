@@ -60,9 +60,9 @@ func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	}
 	var subnets []audit.Subnet
 	for _, sub := range n.Subnets() {
-		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.Ranges().PodsBehind(sub.Interface)})
+		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.PodsBehind(sub.Interface)})
 	}
-	return audit.Sides(n.Rec, pools, n.Ranges().PodNetworks(), subnets)
+	return audit.Sides(n.Rec, pools, n.PodNetworks(), subnets)
 }
 
 // run updates the findings about overlapping ranges if it is time, and returns when to call it
@@ -174,7 +174,7 @@ func (o *Overlaps) compareNetworks(n *facts.Node) []verdict.Finding {
 	}
 	var pools []audit.NodePool
 	for _, p := range n.Pools {
-		pools = append(pools, audit.NodePool{Pool: &p.Rec, VRF: n.Ranges().VRF(p.Rec.Device), Used: p.Allocated.Of(audit.Both) > 0})
+		pools = append(pools, audit.NodePool{Pool: &p.Rec, VRF: n.VRF(p.Rec.Device), Used: p.Allocated.Of(audit.Both) > 0})
 	}
 	return audit.Networks(o.facts.Policy, n.Rec, pools)
 }
