@@ -12,21 +12,46 @@ import (
 // A lender hands out records and takes all of them back at once. Each record is allocated
 // separately, so that retaining one does not retain others.
 type lender[T any] struct {
-	records []*T
+	records []lent[T]
 	used    int
 }
 
-func (l *lender[T]) next() *T {
-	if l.used == len(l.records) {
-		l.records = append(l.records, new(T))
-	}
-	l.used++
-	return l.records[l.used-1]
+// lent is a record with the node and the index that it was made from.
+type lent[T any] struct {
+	rec   *T
+	node  *Node
+	index uint32
 }
 
-// keep leaves the records to their holders, so that they are not reused. Builder.reset must follow
-// before the next record is handed out.
-func (l *lender[T]) keep() {
+// few is the number of records that find searches, starting with the latest.
+const few = 16
+
+// find returns the record that was made from the one with an index of a node for this case; nil if there is none.
+func (l *lender[T]) find(n *Node, i uint32) *T {
+	for k := l.used - 1; k >= max(0, l.used-few); k-- {
+		if l.records[k].node == n && l.records[k].index == i {
+			return l.records[k].rec
+		}
+	}
+	return nil
+}
+
+func (l *lender[T]) next(n *Node, i uint32) *T {
+	if l.used == len(l.records) {
+		l.records = append(l.records, lent[T]{rec: new(T)})
+	}
+	one := &l.records[l.used]
+	one.node, one.index = n, i
+	l.used++
+	return one.rec
+}
+
+// keep passes the records to change and leaves them to their holders, so that they are not reused.
+// Builder.reset must follow before the next record is handed out.
+func (l *lender[T]) keep(change func(*T)) {
+	for _, one := range l.records[:l.used] {
+		change(one.rec)
+	}
 	l.records = slices.Delete(l.records, 0, l.used)
 }
 
@@ -42,30 +67,6 @@ type Builder struct {
 	interfaces lender[verdict.Interface]
 	namespaces lender[verdict.Namespace]
 	links      lender[verdict.Link]
-
-	// The records that have been made for this case.
-	madeNamespaces []made[*verdict.Namespace]
-	madeInterfaces []made[*verdict.Interface]
-	madeLinks      []made[*verdict.Link]
-}
-
-// made is a record with the node and the index that it was made from.
-type made[T any] struct {
-	node  *Node
-	index uint32
-	rec   T
-}
-
-// few is the number of records that findMade searches, starting with the latest.
-const few = 16
-
-func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
-	for k := len(list) - 1; k >= 0 && k >= len(list)-few; k-- {
-		if list[k].node == n && list[k].index == i {
-			return list[k].rec
-		}
-	}
-	return none
 }
 
 // Builder returns a new builder of cases.
@@ -78,26 +79,18 @@ func (b *Builder) Keep() {
 		return
 	}
 	b.kept = true
-	for _, one := range b.madeNamespaces {
-		ns := one.rec
+	b.namespaces.keep(func(ns *verdict.Namespace) {
 		ns.Who, ns.Intended = verdict.Who(strings.Clone(string(ns.Who))), strings.Clone(ns.Intended)
-	}
-	for _, one := range b.madeInterfaces {
-		i := one.rec
+	})
+	b.interfaces.keep(func(i *verdict.Interface) {
 		i.Name, i.HostInterface, i.VRF, i.Kind = strings.Clone(i.Name), strings.Clone(i.HostInterface), strings.Clone(i.VRF), strings.Clone(i.Kind)
 		i.MAC = verdict.MAC(strings.Clone(string(i.MAC)))
-	}
-	for _, one := range b.madeLinks {
-		one.rec.Name = strings.Clone(one.rec.Name)
-	}
-	for _, c := range b.c.Claims {
+	})
+	b.links.keep(func(l *verdict.Link) { l.Name = strings.Clone(l.Name) })
+	b.claims.keep(func(c *verdict.Claim) {
 		c.Network = strings.Clone(c.Network)
 		c.MAC, c.Source = verdict.MAC(strings.Clone(string(c.MAC))), verdict.MAC(strings.Clone(string(c.Source)))
-	}
-	b.claims.keep()
-	b.interfaces.keep()
-	b.namespaces.keep()
-	b.links.keep()
+	})
 }
 
 // Case returns the case of an address without remembered state, which the caller adds. The caller
@@ -114,7 +107,6 @@ func (b *Builder) Explained(a index.Address) *verdict.Case {
 func (b *Builder) reset() {
 	b.claims.used, b.interfaces.used, b.namespaces.used, b.links.used = 0, 0, 0, 0
 	b.refs, b.kept = b.refs[:0], false
-	b.madeNamespaces, b.madeInterfaces, b.madeLinks = b.madeNamespaces[:0], b.madeInterfaces[:0], b.madeLinks[:0]
 }
 
 func (b *Builder) of(key index.Address, several bool) *verdict.Case {
@@ -175,11 +167,17 @@ func (b *Builder) Refs(claims []*verdict.Claim) []Ref {
 	return refs
 }
 
+// wireOf returns the node and the record of a wire claim of the case.
+func (b *Builder) wireOf(k int) (*Node, *wire) {
+	n := b.facts.nodes[b.refs[k].node()]
+	return n, n.wires.at(n.claims.at(b.refs[k].index()).wire())
+}
+
 // claim makes the record of a claim.
 func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	one := n.claims.at(i)
 	h := n.history(one)
-	out := b.claims.next()
+	out := b.claims.next(n, i)
 	*out = verdict.Claim{
 		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: uint32(one.flags &^ leadsHere), Count: h.count,
 		Network: n.texts.get(one.network),
@@ -203,7 +201,7 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 }
 
 func (b *Builder) iface(n *Node, i uint32) *verdict.Interface {
-	if rec := findMade(b.madeInterfaces, n, i); rec != nil {
+	if rec := b.interfaces.find(n, i); rec != nil {
 		return rec
 	}
 	one := n.interfaces.at(i)
@@ -211,27 +209,21 @@ func (b *Builder) iface(n *Node, i uint32) *verdict.Interface {
 	if one.link != 0 {
 		l = b.link(n, one.link)
 	}
-	rec := n.fillInterface(i, b.namespace(n, one.namespace), l, b.interfaces.next())
-	b.madeInterfaces = append(b.madeInterfaces, made[*verdict.Interface]{n, i, rec})
-	return rec
+	return n.fillInterface(i, b.namespace(n, one.namespace), l, b.interfaces.next(n, i))
 }
 
 func (b *Builder) namespace(n *Node, ns uint32) *verdict.Namespace {
-	if rec := findMade(b.madeNamespaces, n, ns); rec != nil {
+	if rec := b.namespaces.find(n, ns); rec != nil {
 		return rec
 	}
-	rec := n.fillNamespace(ns, b.namespaces.next())
-	b.madeNamespaces = append(b.madeNamespaces, made[*verdict.Namespace]{n, ns, rec})
-	return rec
+	return n.fillNamespace(ns, b.namespaces.next(n, ns))
 }
 
 func (b *Builder) link(n *Node, l uint32) *verdict.Link {
-	if rec := findMade(b.madeLinks, n, l); rec != nil {
+	if rec := b.links.find(n, l); rec != nil {
 		return rec
 	}
-	rec := n.fillLink(l, b.links.next())
-	b.madeLinks = append(b.madeLinks, made[*verdict.Link]{n, l, rec})
-	return rec
+	return n.fillLink(l, b.links.next(n, l))
 }
 
 // wired reports whether a claim is a wire claim and not a claim of a kernel.
@@ -263,8 +255,7 @@ func (b *Builder) several() bool {
 		case c.MAC != mac, c.Interface.Peer != 0 && (wired(first) && !c.Interface.Is(first.Interface) || !wired(first) && c.Interface.Peer != first.Interface.Namespace.Record):
 			return true
 		default:
-			n := b.facts.nodes[b.refs[k].node()]
-			w := n.wires.at(n.claims.at(b.refs[k].index()).wire())
+			n, w := b.wireOf(k)
 			if i := n.holder(n.hardware.at(w.hardware).mac); i != 0 && n.interfaces.at(i).alike != 0 {
 				return true
 			}
@@ -293,8 +284,7 @@ func (b *Builder) addStations() {
 	}
 	for k, claim := range c.Claims {
 		if wired(claim) {
-			n := f.nodes[b.refs[k].node()]
-			w := n.wires.at(n.claims.at(b.refs[k].index()).wire())
+			n, w := b.wireOf(k)
 			add(n, n.hardware.at(w.hardware).mac)
 			add(n, w.source)
 		}
@@ -358,13 +348,15 @@ func (b *Builder) addNamespaces() {
 func (b *Builder) addAnswers() {
 	f, c := b.facts, &b.c
 	for k, claim := range c.Claims {
-		n := f.nodes[b.refs[k].node()]
-		if claim.Link == nil || claim.Kind != verdict.Answered || !f.onlyAnswered(n, b.refs[k].index()) {
+		if claim.Link == nil || claim.Kind != verdict.Answered {
+			continue
+		}
+		n, w := b.wireOf(k)
+		if !f.onlyAnswered(n, b.refs[k].index()) {
 			continue
 		}
 		a := verdict.Answer{Link: claim.Link.Key(), MAC: claim.MAC}
 		if !slices.ContainsFunc(c.Answers, func(other verdict.Answer) bool { return other.Link == a.Link && other.MAC == a.MAC }) {
-			w := n.wires.at(n.claims.at(b.refs[k].index()).wire())
 			a.Addresses, a.Owners = f.answers(n, w.link, w.hardware)
 			c.Answers = append(c.Answers, a)
 		}
