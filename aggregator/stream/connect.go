@@ -3,9 +3,9 @@
 //
 // The leader among the replicas publishes what its journal has recorded. The stream is the only queue,
 // and the only memory of what was published: each message names the position in the journal, and is
-// accepted only as the next one of the stream. So nothing is published twice, a leader that was replaced
-// publishes nothing, and while NATS is away the journal keeps what is to be published. Nothing here
-// delays a verdict.
+// accepted only as the next one of the stream. So a leader that was replaced publishes nothing, a restart repeats
+// nothing, and while NATS is away the journal keeps what is to be published. A new leader may repeat what has just
+// happened. Nothing here delays a verdict.
 package stream
 
 import (

@@ -13,6 +13,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// overlap is the time before the last message of another process whose transitions a new leader publishes again.
+// Replicas learn of a change at slightly different times, and their clocks differ.
+const overlap = 2 * time.Second
+
 // A following is a period in which a publisher is the only one of a stream.
 type following struct {
 	*Publisher
@@ -21,8 +25,6 @@ type following struct {
 	// number is that of the last message, and at is the time up to which everything is published.
 	number uint64
 	at     time.Time
-	// former is what the former leader has published; nil if that is not needed.
-	former *former
 	// stateAt is when the last state was published, and stateFrom the number of its first message.
 	stateAt   time.Time
 	stateFrom uint64
@@ -33,7 +35,8 @@ type following struct {
 	lookedAt time.Time
 }
 
-// begin finds out what the stream has, and publishes the state if it cannot be continued.
+// begin continues what this journal has published. After another leader, it publishes what happened since then, and
+// the state, so that readers know the same as this replica.
 func (f *following) begin(ctx context.Context) error {
 	_, number, last, err := f.st.state(ctx)
 	if err != nil {
@@ -45,67 +48,44 @@ func (f *following) begin(ctx context.Context) error {
 		return err
 	}
 	f.at = last.GetUntil().AsTime()
-	switch continues, err := f.continues(last, number); {
-	case err != nil:
-		return err
-	case !continues:
-		return f.publishState(ctx, now)
-	}
-	if last.GetInstance() != f.Instance {
-		writer, known, err := f.Journal.Writer(f.at)
-		if err != nil {
-			return err
-		}
-		if known && writer == last.GetInstance() && !last.GetAligning() {
-			return f.findState(ctx, now)
-		}
-	} else if !last.GetAligning() {
-		return f.findState(ctx, now)
-	}
-	f.Log.Info("continuing where the former leader has stopped", "until", f.at)
-	if f.former, err = f.st.former(ctx, f.at); err != nil {
-		return err
-	}
-	if f.former == nil { // too much to compare
-		return f.publishState(ctx, now)
-	}
-	if f.at = f.former.from; f.at.Before(f.Journal.Oldest()) {
-		return f.publishState(ctx, now)
-	}
-	switch gap, err := f.Journal.GapAt(f.at); {
-	case err != nil:
-		return err
-	case gap != nil: // this replica has not recorded what the former one has published last
-		return f.publishState(ctx, now)
-	}
-	return f.findState(ctx, now)
-}
-
-// continues reports whether the journal can continue a stream with a last message.
-func (f *following) continues(last *pb.TransitionBatch, number uint64) (bool, error) {
 	if last == nil || last.GetSequence() != number || last.GetStream() != f.st.created ||
 		last.GetPart() == pb.TransitionBatch_STATE_BEGINS || last.GetPart() == pb.TransitionBatch_STATE {
-		return false, nil
+		return f.publishState(ctx, now)
 	}
-	if f.at.Before(f.Journal.Oldest()) {
-		return false, nil
-	}
-	_, from, err := f.Journal.Lost(f.at, f.at)
-	return err == nil && !from.After(f.at), err
-}
-
-// findState notes when the last state in the stream was published. If it has none, it publishes the state
-// at a time.
-func (f *following) findState(ctx context.Context, now time.Time) error {
-	b, err := f.st.lastState(ctx)
+	writer, known, err := f.Journal.Writer(f.at)
 	if err != nil {
 		return err
 	}
-	if b == nil {
+	own := last.GetInstance() == f.Instance || known && writer == last.GetInstance()
+	if !own {
+		f.at = f.at.Add(-overlap)
+	}
+	_, from, err := f.Journal.Lost(f.at, f.at)
+	if err != nil {
+		return err
+	}
+	gap, err := f.Journal.GapAt(f.at)
+	switch {
+	case err != nil:
+		return err
+	case f.at.Before(f.Journal.Oldest()), from.After(f.at), !own && gap != nil:
 		return f.publishState(ctx, now)
 	}
-	f.stateAt, f.stateFrom = b.GetUntil().AsTime(), b.GetSequence()
-	return nil
+	if own {
+		b, err := f.st.lastState(ctx)
+		if err == nil && b != nil {
+			f.stateAt, f.stateFrom = b.GetUntil().AsTime(), b.GetSequence()
+			return nil
+		}
+		return errors.Join(err, f.publishState(ctx, now))
+	}
+	f.Log.Info("continuing where the former leader has stopped", "from", f.at)
+	for f.at.Before(now) {
+		if err := f.publishSome(ctx, now); err != nil {
+			return err
+		}
+	}
+	return f.publishState(ctx, now)
 }
 
 // whole waits until the journal has the complete present state, and returns its time.
@@ -178,11 +158,8 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 	var all []*pb.TransitionBatch
 	b, reached, bytes, full := f.message(), f.at, 0, false
 	end := func() {
-		if f.former.over(reached) {
-			f.former = nil
-		}
 		if len(b.Transitions) > 0 { // otherwise, the next message says how far it is complete
-			b.Until, b.Aligning = timestamppb.New(reached), f.former != nil
+			b.Until = timestamppb.New(reached)
 			all = append(all, b)
 			b, bytes = f.message(), 0
 		}
@@ -202,7 +179,6 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 			}
 		}
 		switch {
-		case f.former.has(t, at):
 		case size > largest:
 			f.refuse(at)
 		default:
@@ -233,7 +209,7 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 // message returns a message without content.
 func (f *following) message() *pb.TransitionBatch {
 	return &pb.TransitionBatch{
-		Cluster: f.Cluster, Stream: f.st.created, Instance: f.Instance, Until: timestamppb.New(f.at), Aligning: f.former != nil,
+		Cluster: f.Cluster, Stream: f.st.created, Instance: f.Instance, Until: timestamppb.New(f.at),
 		Coverage: f.Coverage(),
 	}
 }
@@ -273,7 +249,7 @@ var errPruned = errors.New("the journal has dropped the state before all of it w
 // publishState publishes the complete state at a time, from which on everything is published. While it
 // publishes a message, it does not read the journal: the journal waits for its readers.
 func (f *following) publishState(ctx context.Context, at time.Time) error {
-	f.former, f.at = nil, at
+	f.at = at
 	first := f.number + 1
 	b := f.message()
 	b.Part = pb.TransitionBatch_STATE_BEGINS
@@ -342,7 +318,7 @@ func (f *following) addState(ctx context.Context, b *pb.TransitionBatch, kind pb
 // kept by more servers.
 func (f *following) look(ctx context.Context) error {
 	now := f.Clock()
-	if now.Sub(f.lookedAt) < lookAtStream || f.former != nil || !f.st.conn.IsConnected() {
+	if now.Sub(f.lookedAt) < lookAtStream || !f.st.conn.IsConnected() {
 		return nil
 	}
 	f.lookedAt = now

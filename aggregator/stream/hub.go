@@ -70,8 +70,14 @@ func (l *Link) Clusters(ctx context.Context) (names []string, err error) {
 // ErrNoStream is the error for a cluster without a stream.
 var ErrNoStream = errors.New("the servers have no stream of the cluster")
 
-// fetchWithin is how long a reader waits for a message before it looks whether the stream still exists.
-const fetchWithin = 5 * time.Second
+const (
+	// fetchWithin is how long a reader waits for a message before it looks whether the stream still exists.
+	fetchWithin = 5 * time.Second
+	// readAtOnce is the number of messages that are read at a time.
+	readAtOnce = 64
+	// consumerKept is how long the server keeps a reader that has gone away.
+	consumerKept = time.Minute
+)
 
 // A Position is the last message of a stream that a reader has processed.
 type Position struct {

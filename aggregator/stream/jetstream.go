@@ -132,6 +132,35 @@ func (st *store) state(ctx context.Context) (first, number uint64, last *pb.Tran
 	return first, number, last, nil
 }
 
+// lastState returns the first message of the last state in the stream, without its content; nil if there
+// is none, or if it is not complete.
+func (st *store) lastState(ctx context.Context) (*pb.TransitionBatch, error) {
+	begins, err := st.last(ctx, contentBegins)
+	if begins == nil || err != nil {
+		return nil, err
+	}
+	ends, err := st.last(ctx, contentEnds)
+	if err != nil || ends.GetSequence() < begins.GetSequence() {
+		return nil, err
+	}
+	begins.Transitions = nil
+	return begins, nil
+}
+
+// last returns the last message with a content; nil if there is none.
+func (st *store) last(ctx context.Context, content string) (*pb.TransitionBatch, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	raw, err := st.stream.GetLastMsgForSubject(ctx, root+token(st.cluster)+"."+content)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the last state in the stream: %w", err)
+	}
+	return decode(raw.Data)
+}
+
 // errReplaced is the error for a stream that was removed and created again.
 var errReplaced = errors.New("the stream was removed and created again")
 

@@ -72,55 +72,6 @@ func TestTheSubjectSaysWhatAMessageHas(t *testing.T) {
 	}
 }
 
-func TestWhatTheFormerLeaderHasPublishedIsKnownByItsContent(t *testing.T) {
-	until := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
-	f := &former{from: until.Add(-overlap), until: until, published: make(map[change]int)}
-	for _, one := range []*pb.Transition{
-		ownerEvent(pb.Watch_ADDED, "10.0.0.1"), ownerEvent(pb.Watch_REMOVED, "10.0.0.1"), ownerEvent(pb.Watch_ADDED, "10.0.0.1"),
-		conflictEvent(pb.Conflict_SUSPECTED), conflictEvent(pb.Conflict_CONFIRMED), findingEvent(pb.Watch_ADDED), nodeEvent(pb.Node_DISCONNECTED),
-	} {
-		f.published[changeOf(one)]++
-	}
-	at := until.Add(-time.Second)
-	other := ownerEvent(pb.Watch_ADDED, "10.0.0.1")
-	other.Item = 2
-	for i, step := range []struct {
-		transition *pb.Transition
-		at         time.Time
-		want       bool
-	}{
-		{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), at, true},
-		{ownerEvent(pb.Watch_UPDATED, "10.0.0.1"), at, true}, // as ADDED: it has a name already
-		{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), at, false},  // for the third time
-		{ownerEvent(pb.Watch_REMOVED, "10.0.0.1"), at, true},
-		{ownerEvent(pb.Watch_REMOVED, "10.0.0.1"), at, false},
-		{ownerEvent(pb.Watch_ADDED, "10.0.0.2"), at, false},
-		{other, at, false},
-		{conflictEvent(pb.Conflict_CONFIRMED), at, true},
-		{conflictEvent(pb.Conflict_SUSPECTED), at, true},
-		{conflictEvent(pb.Conflict_RESOLVED), at, false},
-		{findingEvent(pb.Watch_ADDED), at, true},
-		{findingEvent(pb.Watch_REMOVED), at, false},
-		{nodeEvent(pb.Node_DISCONNECTED), at, true},
-		{nodeEvent(pb.Node_LIVE), at, false},
-		// At the start of the overlap, it may have been published before.
-		{ownerEvent(pb.Watch_ADDED, "10.0.0.3"), f.from.Add(skew), true},
-		{ownerEvent(pb.Watch_ADDED, "10.0.0.3"), f.from.Add(skew + time.Microsecond), false},
-		{&pb.Transition{Gap: &pb.Gap{}}, until, true},
-		{&pb.Transition{Gap: &pb.Gap{}}, until.Add(time.Microsecond), false},
-	} {
-		if got := f.has(step.transition, step.at); got != step.want {
-			t.Errorf("step %d, %v: got %t, want %t", i, step.transition, got, step.want)
-		}
-	}
-	if f.over(until.Add(overlap)) || !f.over(until.Add(overlap+time.Microsecond)) {
-		t.Error("got a comparison that does not last for the overlap, want that")
-	}
-	if f = nil; f.has(other, at) || f.over(at) {
-		t.Error("got something of no former leader, want nothing")
-	}
-}
-
 func TestPausesGrowUpToALimit(t *testing.T) {
 	for attempts, most := range map[int]time.Duration{0: firstPause, 1: firstPause, 3: 4 * firstPause, 50: lastPause} {
 		if got := pause(attempts); got < most/2 || got > most {

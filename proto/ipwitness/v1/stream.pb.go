@@ -95,15 +95,12 @@ type TransitionBatch struct {
 	Instance int64 `protobuf:"varint,4,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Time up to which all transitions are in this message and those before it.
 	Until *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
-	// Set for some time after another replica became the leader: transitions shortly before until may
-	// have been published by the former leader.
-	Aligning bool `protobuf:"varint,6,opt,name=aligning,proto3" json:"aligning,omitempty"`
 	// Whether the transitions are changes or a part of the state.
-	Part TransitionBatch_Part `protobuf:"varint,7,opt,name=part,proto3,enum=ipwitness.v1.TransitionBatch_Part" json:"part,omitempty"`
+	Part TransitionBatch_Part `protobuf:"varint,6,opt,name=part,proto3,enum=ipwitness.v1.TransitionBatch_Part" json:"part,omitempty"`
 	// Transitions in the order in which they were recorded.
-	Transitions []*Transition `protobuf:"bytes,8,rep,name=transitions,proto3" json:"transitions,omitempty"`
+	Transitions []*Transition `protobuf:"bytes,7,rep,name=transitions,proto3" json:"transitions,omitempty"`
 	// Coverage of the cluster at the time of the message.
-	Coverage      *Coverage `protobuf:"bytes,9,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage      *Coverage `protobuf:"bytes,8,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -171,13 +168,6 @@ func (x *TransitionBatch) GetUntil() *timestamppb.Timestamp {
 		return x.Until
 	}
 	return nil
-}
-
-func (x *TransitionBatch) GetAligning() bool {
-	if x != nil {
-		return x.Aligning
-	}
-	return false
 }
 
 func (x *TransitionBatch) GetPart() TransitionBatch_Part {
@@ -270,17 +260,16 @@ var File_ipwitness_v1_stream_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_stream_proto_rawDesc = "" +
 	"\n" +
-	"\x19ipwitness/v1/stream.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16ipwitness/v1/api.proto\x1a\x18ipwitness/v1/types.proto\"\xb7\x03\n" +
+	"\x19ipwitness/v1/stream.proto\x12\fipwitness.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16ipwitness/v1/api.proto\x1a\x18ipwitness/v1/types.proto\"\x9b\x03\n" +
 	"\x0fTransitionBatch\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x16\n" +
 	"\x06stream\x18\x03 \x01(\x03R\x06stream\x12\x1a\n" +
 	"\binstance\x18\x04 \x01(\x03R\binstance\x120\n" +
-	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1a\n" +
-	"\baligning\x18\x06 \x01(\bR\baligning\x126\n" +
-	"\x04part\x18\a \x01(\x0e2\".ipwitness.v1.TransitionBatch.PartR\x04part\x12:\n" +
-	"\vtransitions\x18\b \x03(\v2\x18.ipwitness.v1.TransitionR\vtransitions\x122\n" +
-	"\bcoverage\x18\t \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"D\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x126\n" +
+	"\x04part\x18\x06 \x01(\x0e2\".ipwitness.v1.TransitionBatch.PartR\x04part\x12:\n" +
+	"\vtransitions\x18\a \x03(\v2\x18.ipwitness.v1.TransitionR\vtransitions\x122\n" +
+	"\bcoverage\x18\b \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"D\n" +
 	"\x04Part\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fSTATE_BEGINS\x10\x01\x12\t\n" +
