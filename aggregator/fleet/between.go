@@ -113,10 +113,16 @@ func (b *between) watch() *watch {
 	b.reset()
 	return &watch{
 		s: &Service{Fleet: b.fleet}, kind: pb.Event_OWNER, sel: sel, present: true, at: make(positions),
-		change: func(e *pb.Event, _ string) error { b.changed(e); return nil },
-		lost:   func(string) error { b.reset(); return nil },
-		mark:   func(string, *pb.Coverage) error { return nil },
-		flush:  b.judgeDirty,
+		flush: b.judgeDirty,
+		send: func(m message) error {
+			switch {
+			case m.typ == pb.Watch_LOST:
+				b.reset()
+			case m.event != nil:
+				b.changed(m.event)
+			}
+			return nil
+		},
 	}
 }
 
@@ -324,5 +330,5 @@ func (c *cluster) heardAfter(after, now time.Time) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.at.heard.After(after)
+	return c.at.Heard.After(after)
 }

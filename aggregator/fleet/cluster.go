@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,10 +58,10 @@ func (f *Fleet) newCluster(name string) *cluster {
 func (c *cluster) reached() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.at.until.IsZero() {
+	if c.at.Until.IsZero() {
 		return time.UnixMicro(0)
 	}
-	return c.at.until
+	return c.at.Until
 }
 
 // run follows the stream until ctx ends.
@@ -126,21 +127,21 @@ func (c *cluster) resume() error {
 	if err != nil {
 		return err
 	}
-	at := position{waiting: true}
+	at := position{Waiting: true}
 	if from.Note != nil {
-		if at, err = decodePosition(from.Note); err != nil {
-			return err
+		at.Waiting = false
+		if err := json.Unmarshal(from.Note, &at); err != nil {
+			return fmt.Errorf("read the position in the stream: %w", err)
 		}
 	}
+	at.Waiting = at.Waiting || !from.Begun
 	c.from = from
 	c.set(at)
 	switch {
 	case !from.Begun: // the first state follows
-		at.waiting = true
-		c.set(at)
 		return nil
-	case at.waiting:
-		return c.journal.LoseSince(at.since, pb.Gap_NOT_RECEIVED)
+	case at.Waiting:
+		return c.journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED)
 	}
 	return c.journal.Resume(from)
 }
@@ -160,7 +161,7 @@ func (c *cluster) apply(m stream.Message) error {
 		}
 	}
 	c.last = m.GetSequence()
-	at.Stream, at.heard = m.GetStream(), m.Stored
+	at.Stream, at.Heard = m.GetStream(), m.Stored
 	c.note(&at, m)
 	var err error
 	switch m.GetPart() {
@@ -186,7 +187,7 @@ func (c *cluster) apply(m stream.Message) error {
 func (c *cluster) note(at *position, m stream.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at.heard, c.at.Stream, c.coverage = at.heard, at.Stream, m.GetCoverage()
+	c.at.Heard, c.at.Stream, c.coverage = at.Heard, at.Stream, m.GetCoverage()
 	c.messages++
 	if c.failing != nil {
 		c.log.Info("the stream can be read again")
@@ -197,16 +198,16 @@ func (c *cluster) note(at *position, m stream.Message) {
 // lose notes that messages are missing, so that nothing is recorded before the next state.
 func (c *cluster) lose(at *position) error {
 	c.state = false
-	if at.waiting {
+	if at.Waiting {
 		return nil
 	}
 	c.log.Warn("messages are missing in the stream: waiting for the next complete state", "after", at.Sequence)
-	at.waiting, at.since, at.done = true, at.until, 0
+	at.Waiting, at.Since, at.Done = true, at.Until, 0
 	c.mu.Lock()
 	c.gaps++
 	c.mu.Unlock()
 	c.set(*at)
-	return errors.Join(c.journal.LoseSince(at.since, pb.Gap_NOT_RECEIVED), c.journal.Note(c.from, at.encode()))
+	return errors.Join(c.journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED), c.journal.Note(c.from, at.encode()))
 }
 
 // part records a part of the state.
@@ -230,9 +231,9 @@ func (c *cluster) part(m stream.Message) error {
 // complete records that the state is complete.
 func (c *cluster) complete(at *position, m stream.Message) error {
 	c.state = false
-	at.Sequence, at.done, at.waiting, at.since, at.until = m.GetSequence(), 0, false, time.Time{}, later(at.until, m.GetUntil().AsTime())
+	at.Sequence, at.Done, at.Waiting, at.Since, at.Until = m.GetSequence(), 0, false, time.Time{}, later(at.Until, m.GetUntil().AsTime())
 	c.mu.Lock()
-	c.at.until = at.until // what is gone is gone at this time
+	c.at.Until = at.Until // what is gone is gone at this time
 	c.mu.Unlock()
 	for _, kind := range kinds {
 		if err := c.journal.Feed(kind).Complete(); err != nil {
@@ -252,16 +253,16 @@ func (c *cluster) complete(at *position, m stream.Message) error {
 // changes records transitions.
 func (c *cluster) changes(at *position, m stream.Message) error {
 	some := m.GetTransitions()
-	if at.waiting {
+	if at.Waiting {
 		some = nil
 	}
 	for i, t := range some {
-		if i < int(at.done) {
+		if i < int(at.Done) {
 			continue // before a restart
 		}
-		at.done++
+		at.Done++
 		if g := t.GetGap(); g != nil {
-			at.until = later(at.until, g.GetUntil().AsTime())
+			at.Until = later(at.Until, g.GetUntil().AsTime())
 			if err := c.journal.Missing(g, at.encode()); err != nil {
 				return err
 			}
@@ -271,15 +272,15 @@ func (c *cluster) changes(at *position, m stream.Message) error {
 		if change == nil {
 			continue
 		}
-		at.until = later(at.until, change.At)
+		at.Until = later(at.Until, change.At)
 		change.Note = at.encode()
 		if err := c.journal.Feed(t.GetEvent().GetKind()).Changed(change); err != nil {
 			return err
 		}
 	}
-	at.Sequence, at.done = m.GetSequence(), 0
-	if !at.waiting {
-		at.until = later(at.until, m.GetUntil().AsTime())
+	at.Sequence, at.Done = m.GetSequence(), 0
+	if !at.Waiting {
+		at.Until = later(at.Until, m.GetUntil().AsTime())
 	}
 	c.set(*at)
 	return c.journal.Note(c.from, at.encode())
@@ -310,9 +311,9 @@ func (c *cluster) lives(now time.Time) pb.Cluster_State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !c.known, c.at.waiting:
+	case !c.known, c.at.Waiting:
 		return pb.Cluster_WAITING
-	case now.Sub(c.at.heard) > heardWithin:
+	case now.Sub(c.at.Heard) > heardWithin:
 		return pb.Cluster_DISCONNECTED
 	}
 	return pb.Cluster_LIVE
@@ -328,11 +329,11 @@ func (c *cluster) message() *pb.Cluster {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out.Sequence, out.Coverage = c.at.Sequence, c.coverage
-	if !c.at.heard.IsZero() {
-		out.LastHeard, out.Lag = timestamppb.New(c.at.heard), durationpb.New(max(0, now.Sub(c.at.heard)))
+	if !c.at.Heard.IsZero() {
+		out.LastHeard, out.Lag = timestamppb.New(c.at.Heard), durationpb.New(max(0, now.Sub(c.at.Heard)))
 	}
-	if !c.at.until.IsZero() {
-		out.Until = timestamppb.New(c.at.until)
+	if !c.at.Until.IsZero() {
+		out.Until = timestamppb.New(c.at.Until)
 	}
 	return out
 }
@@ -349,12 +350,12 @@ func (c *cluster) problems(now time.Time) (problems []string) {
 		problems = append(problems, fmt.Sprintf("the hub has no mirror %s", stream.Name(c.name)))
 	case c.failing != nil:
 		problems = append(problems, fmt.Sprintf("the stream cannot be read: %s", c.failing))
-	case c.known && !c.at.heard.IsZero() && now.Sub(c.at.heard) > heardWithin:
+	case c.known && !c.at.Heard.IsZero() && now.Sub(c.at.Heard) > heardWithin:
 		problems = append(problems, "the mirror gets nothing from the cluster: its aggregator, its NATS servers or their connection to the hub are down")
 	}
-	if c.at.waiting && !c.at.since.IsZero() {
+	if c.at.Waiting && !c.at.Since.IsZero() {
 		problems = append(problems, fmt.Sprintf("messages in the stream are missing since %s: what has changed since then is known after the next complete state, which the cluster publishes at least once a day",
-			c.at.since.UTC().Format(time.RFC3339)))
+			c.at.Since.UTC().Format(time.RFC3339)))
 	}
 	return problems
 }

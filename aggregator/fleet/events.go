@@ -3,9 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,25 +22,8 @@ const readAtOnce = 128
 // A moment is where a page of events ends: after the event of a cluster at a time. Events are ordered by
 // time, and by cluster if their times are equal.
 type moment struct {
-	at      time.Time
-	cluster string
-}
-
-func (m moment) token() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(m.at.UnixMicro(), 10) + " " + m.cluster))
-}
-
-func parseMoment(token string) (m moment, err error) {
-	if token == "" {
-		return m, nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	at, cluster, ok := strings.Cut(string(raw), " ")
-	n, failed := strconv.ParseInt(at, 10, 64)
-	if err != nil || !ok || failed != nil {
-		return m, api.ErrPageToken
-	}
-	return moment{time.UnixMicro(n), cluster}, nil
+	At      time.Time
+	Cluster string
 }
 
 // A reading reads the events of one cluster in order.
@@ -93,9 +74,9 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
 		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
 	}
-	from, err := parseMoment(q.GetPageToken())
-	if err != nil {
-		return nil, err
+	var from moment
+	if parseToken(q.GetPageToken(), &from) != nil {
+		return nil, api.ErrPageToken
 	}
 	clusters, _, err := s.Fleet.named(q.GetCluster())
 	if err != nil {
@@ -105,16 +86,13 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	out := &pb.ListEventsResponse{Coverage: s.Fleet.coverage(clusters)}
+	out := &pb.ListEventsResponse{Coverage: s.Fleet.coverage(clusters), ReachesBackTo: reachBackTo(all)}
 	var readings []*reading
 	for _, r := range all {
-		if oldest := r.journal.Oldest(); !oldest.IsZero() && (out.ReachesBackTo == nil || oldest.After(out.ReachesBackTo.AsTime())) {
-			out.ReachesBackTo = timestamppb.New(oldest)
-		}
 		one := &reading{records: r, query: query}
-		if !from.at.IsZero() {
-			if one.query.After = from.at; r.name > from.cluster {
-				one.query.After = from.at.Add(-time.Microsecond)
+		if !from.At.IsZero() {
+			if one.query.After = from.At; r.name > from.Cluster {
+				one.query.After = from.At.Add(-time.Microsecond)
 			}
 		} else {
 			until := query.Until
@@ -143,13 +121,23 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 		}
 		if p.Full() {
 			last := p.Items[len(p.Items)-1]
-			out.NextPageToken = moment{last.GetTime().AsTime(), last.GetCluster()}.token()
+			out.NextPageToken = token(moment{last.GetTime().AsTime(), last.GetCluster()})
 			break
 		}
 		p.Add(first.take())
 	}
 	out.Events = p.Items
 	return out, nil
+}
+
+// reachBackTo returns the time from which on all records are complete; nil if there are none.
+func reachBackTo(all []*records) (at *timestamppb.Timestamp) {
+	for _, r := range all {
+		if oldest := r.journal.Oldest(); !oldest.IsZero() && (at == nil || oldest.After(at.AsTime())) {
+			at = timestamppb.New(oldest)
+		}
+	}
+	return at
 }
 
 // earliest returns the reading with the earliest event; nil if there are no more events.

@@ -109,18 +109,6 @@ func TestAConflictBetweenClustersHasStates(t *testing.T) {
 	step(29*time.Second, "SUSPECTED 2 [a b]", a, b)
 }
 
-func TestAPositionIsReadAsItWasWritten(t *testing.T) {
-	want := position{done: 3, waiting: true, since: time.UnixMicro(1), until: time.UnixMicro(2), heard: time.UnixMicro(3)}
-	want.Stream, want.Sequence = 7, 9
-	got, err := decodePosition(want.encode())
-	if err != nil || got != want {
-		t.Errorf("got %v (%v), want %v", got, err, want)
-	}
-	if _, err := decodePosition([]byte{1, 2}); err == nil {
-		t.Error("got a position of two bytes, want an error")
-	}
-}
-
 func TestTokensOfWatchesAreReadAsTheyWereWritten(t *testing.T) {
 	want := positions{"a": time.UnixMicro(5), "b c": time.UnixMicro(1 << 50)}
 	got, err := parsePositions(want.token())

@@ -49,7 +49,7 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 		states[c.lives(now)]++
 		bytes := c.journal.Stats().Bytes
 		c.mu.Lock()
-		heard, messages, gaps := c.at.heard, c.messages, c.gaps
+		heard, messages, gaps := c.at.Heard, c.messages, c.gaps
 		c.mu.Unlock()
 		if !heard.IsZero() {
 			to <- prometheus.MustNewConstMetric(m.lag, prometheus.GaugeValue, max(0, now.Sub(heard).Seconds()), c.name)

@@ -2,8 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/base64"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -25,35 +23,8 @@ type page[T proto.Message] struct {
 	gap      *pb.Gap
 }
 
-// A place is where a page ends: after an item of a cluster, or before all of its items.
-type place struct {
-	cluster  string
-	position journal.Position
-}
-
-func (p place) token() string {
-	position := ""
-	if p.position != (journal.Position{}) {
-		position = p.position.Token()
-	}
-	return base64.RawURLEncoding.EncodeToString([]byte(p.cluster + " " + position))
-}
-
-func parsePlace(token string) (p place, err error) {
-	if token == "" {
-		return p, nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	i := strings.LastIndexByte(string(raw), ' ')
-	if err != nil || i < 0 {
-		return p, api.ErrPageToken
-	}
-	p.cluster = string(raw[:i])
-	if p.position, err = journal.ParsePosition(string(raw[i+1:])); err != nil {
-		return p, api.ErrPageToken
-	}
-	return p, nil
-}
+// A place is where a page ends: after an item of a cluster, or before all of its items if the position is empty.
+type place struct{ Cluster, Position string }
 
 // listing is a request for a list.
 type listing interface {
@@ -70,9 +41,11 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Eve
 	if err != nil {
 		return p, err
 	}
-	from, err := parsePlace(q.GetPageToken())
-	if err != nil {
-		return p, err
+	var from place
+	err = parseToken(q.GetPageToken(), &from)
+	position, invalid := journal.ParsePosition(from.Position)
+	if err != nil || invalid != nil {
+		return p, api.ErrPageToken
 	}
 	at, err := f.moment(q.GetAt())
 	if err != nil {
@@ -82,20 +55,24 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Eve
 		return p, err
 	}
 	for _, r := range all {
-		if r.name < from.cluster {
+		if r.name < from.Cluster {
 			continue
 		}
-		last := place{cluster: r.name}
-		if r.name == from.cluster {
-			last = from
+		last := position
+		if r.name > from.Cluster {
+			last = journal.Position{}
 		}
-		if err := r.itemsAt(ctx, kind, at, sel, last.position, func(e *pb.Event, position journal.Position) bool {
+		if err := r.itemsAt(ctx, kind, at, sel, last, func(e *pb.Event, position journal.Position) bool {
 			if p.Full() {
-				p.next = last.token()
+				next := place{Cluster: r.name}
+				if last != (journal.Position{}) {
+					next.Position = last.Token()
+				}
+				p.next = token(next)
 				return false
 			}
 			p.Add(item(e))
-			last.position = position
+			last = position
 			return true
 		}); err != nil || p.next != "" {
 			return p, err

@@ -2,10 +2,8 @@ package fleet
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
-	"maps"
-	"slices"
+	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -38,13 +35,10 @@ type watch struct {
 	sel     api.Selection
 	present bool
 	since   time.Time
-	// change sends an event, and gap a gap; nil if the watch does not show gaps. lost says that events are
-	// missing, and mark sends a bookmark.
-	change func(e *pb.Event, token string) error
-	gap    func(g *pb.Gap, token string) error
-	lost   func(token string) error
-	mark   func(token string, coverage *pb.Coverage) error
-	flush  func() error
+	// send sends a message. gaps is set if the watch shows gaps.
+	send  func(message) error
+	gaps  bool
+	flush func() error
 
 	mu sync.Mutex
 	// at is the position in each journal: everything up to this time was sent.
@@ -52,40 +46,36 @@ type watch struct {
 	covered *pb.Coverage
 }
 
+// A message is what a watch sends: an event or a gap, that events are missing (LOST), or a bookmark with the coverage.
+// The token resumes the watch after it; it is empty for the events of the present.
+type message struct {
+	typ      pb.Watch_Type
+	event    *pb.Event
+	gap      *pb.Gap
+	token    string
+	coverage *pb.Coverage
+}
+
+// bookmark returns the token of a bookmark: watches of the present can be resumed only there.
+func (m *message) bookmark() string {
+	if m.typ == pb.Watch_BOOKMARK {
+		return m.token
+	}
+	return ""
+}
+
 // positions are the times up to which a subscriber has got the events of each cluster.
 type positions map[string]time.Time
 
-// token returns the text of positions: for each, the length of the name, the name and the time.
-func (p positions) token() string {
-	var b []byte
-	for _, name := range slices.Sorted(maps.Keys(p)) {
-		b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
-		b = binary.BigEndian.AppendUint64(b, uint64(p[name].UnixMicro()))
-	}
-	return "f" + base64.RawURLEncoding.EncodeToString(b)
-}
+// tokenPrefix tells the tokens of a fleet from those of an aggregator.
+const tokenPrefix = "f"
 
-var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start a new watch")
+func (p positions) token() string { return tokenPrefix + token(p) }
 
 // parsePositions parses a token; nil for none.
-func parsePositions(token string) (positions, error) {
-	if token == "" {
-		return nil, nil
-	}
-	b, err := base64.RawURLEncoding.DecodeString(token[1:])
-	if err != nil || token[0] != 'f' {
-		return nil, errResumeToken
-	}
-	p := make(positions)
-	for len(b) > 0 {
-		size, n := binary.Uvarint(b)
-		if n <= 0 || uint64(len(b)-n) < 8 || size > uint64(len(b)-n-8) {
-			return nil, errResumeToken
-		}
-		name := string(b[n : n+int(size)])
-		b = b[n+int(size):]
-		p[name] = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
-		b = b[8:]
+func parsePositions(token string) (p positions, err error) {
+	if text, ours := strings.CutPrefix(token, tokenPrefix); token != "" && (!ours || text == "" || parseToken(text, &p) != nil) {
+		return nil, status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start a new watch")
 	}
 	return p, nil
 }
@@ -115,60 +105,51 @@ func (w *watch) follow(ctx context.Context) error {
 	quiet := time.NewTicker(bookmarkEvery)
 	defer quiet.Stop()
 	for first := true; ; first = false {
-		soon := time.NewTimer(watchEvery)
+		soon := time.After(watchEvery)
 		all, changed, err := w.s.Fleet.sources(w.names, w.kind)
 		if err != nil {
 			return err
 		}
-		more := make(chan struct{}, 1)
-		stop := make(chan struct{})
+		var written []<-chan struct{}
 		again := false
 		for _, r := range all {
-			written, err := w.advance(ctx, r)
+			more, err := w.advance(ctx, r)
 			if err != nil {
-				close(stop)
 				return err
 			}
-			if again = written == nil; again {
+			if again = more == nil; again {
 				break
 			}
+			written = append(written, more)
+		}
+		if again { // before anything else, the present of all clusters is sent
+			continue
+		}
+		if err := errors.Join(w.reassure(first), w.flush()); err != nil {
+			return err
+		}
+		some, stop := context.WithCancel(ctx)
+		for _, more := range written {
 			go func() {
 				select {
-				case <-written:
-					select {
-					case more <- struct{}{}:
-					default:
-					}
-				case <-stop:
+				case <-more:
+					stop()
+				case <-some.Done():
 				}
 			}()
 		}
-		if again { // before anything else, the present of all clusters is sent
-			close(stop)
-			continue
-		}
-		err = w.reassure(first)
-		if err == nil {
-			err = w.flush()
-		}
-		if err != nil {
-			close(stop)
-			return err
-		}
 		select {
-		case <-more:
+		case <-some.Done():
 		case <-changed:
 		case <-quiet.C:
 			err = w.bookmark()
-		case <-ctx.Done():
-			err = ctx.Err()
 		}
-		close(stop)
+		stop()
 		if err != nil {
 			return err
 		}
 		select {
-		case <-soon.C:
+		case <-soon:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -189,7 +170,7 @@ func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{
 	case !known && r.journal.Fresh(): // its first state is arriving
 		return written, nil
 	case expired && w.present:
-		if err := w.lost(w.token()); err != nil {
+		if err := w.send(message{typ: pb.Watch_LOST, token: w.token()}); err != nil {
 			return written, err
 		}
 		w.mu.Lock()
@@ -197,7 +178,7 @@ func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{
 		w.mu.Unlock()
 		return nil, nil
 	case expired:
-		if err := w.lost(w.token()); err != nil {
+		if err := w.send(message{typ: pb.Watch_LOST, token: w.token()}); err != nil {
 			return written, err
 		}
 		if until.Before(at) {
@@ -206,7 +187,7 @@ func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{
 	case !known && w.present:
 		if err := r.itemsAt(ctx, w.kind, until, w.sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 			e.Type = pb.Watch_ADDED
-			err = w.change(e, "")
+			err = w.send(message{typ: e.Type, event: e})
 			return err == nil
 		}); err != nil {
 			return written, err
@@ -252,16 +233,16 @@ func (w *watch) replay(ctx context.Context, r *records, at, until time.Time) (ti
 		return at, failed(err)
 	}
 	for _, one := range some {
-		if one.e == nil && w.gap == nil || one.e != nil && !r.selected(one.e) {
+		if one.e == nil && !w.gaps || one.e != nil && !r.selected(one.e) {
 			continue
 		}
 		w.move(r.name, one.at)
 		var err error
 		if one.e != nil {
 			r.label(one.e)
-			err = w.change(one.e, w.token())
+			err = w.send(message{typ: one.e.GetType(), event: one.e, token: w.token()})
 		} else {
-			err = w.gap(r.gap(one.gap), w.token())
+			err = w.send(message{typ: pb.Watch_GAP, gap: r.gap(one.gap), token: w.token()})
 		}
 		if err != nil {
 			return at, err
@@ -293,11 +274,11 @@ func (w *watch) bookmark() error {
 		return err
 	}
 	w.covered = w.s.Fleet.coverage(clusters)
-	return w.mark(w.token(), w.covered)
+	return w.send(message{typ: pb.Watch_BOOKMARK, token: w.token(), coverage: w.covered})
 }
 
-// serve runs a watch that begins at a token.
-func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, w *watch, token string, bind func(send func(*M) error)) error {
+// serve runs a watch that begins at a token. of makes the messages of the API.
+func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, w *watch, token string, of func(message) *M) error {
 	if _, _, err := s.Fleet.named(w.names); err != nil {
 		return err
 	}
@@ -309,8 +290,7 @@ func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, w *watch, to
 		w.at = make(positions)
 	}
 	return api.Attend(stream, s.Stopped, w.token, func(ctx context.Context, send func(*M) error, flush func() error) error {
-		w.flush = flush
-		bind(send)
+		w.send, w.flush = func(m message) error { return send(of(m)) }, flush
 		return w.follow(ctx)
 	})
 }
@@ -322,14 +302,8 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 		return err
 	}
 	w := &watch{names: q.GetCluster(), kind: pb.Event_OWNER, sel: sel, present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchOwnersResponse) error) {
-		w.change = func(e *pb.Event, _ string) error {
-			return send(&pb.WatchOwnersResponse{Type: e.GetType(), Owner: e.GetOwner()})
-		}
-		w.lost = func(string) error { return send(&pb.WatchOwnersResponse{Type: pb.Watch_LOST}) }
-		w.mark = func(token string, coverage *pb.Coverage) error {
-			return send(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
-		}
+	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchOwnersResponse {
+		return &pb.WatchOwnersResponse{Type: m.typ, Owner: m.event.GetOwner(), ResumeToken: m.bookmark(), Coverage: m.coverage}
 	})
 }
 
@@ -340,14 +314,8 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 		return err
 	}
 	w := &watch{names: q.GetCluster(), kind: pb.Event_CONFLICT, sel: sel, present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchConflictsResponse) error) {
-		w.change = func(e *pb.Event, _ string) error {
-			return send(&pb.WatchConflictsResponse{Type: e.GetType(), Conflict: e.GetConflict()})
-		}
-		w.lost = func(string) error { return send(&pb.WatchConflictsResponse{Type: pb.Watch_LOST}) }
-		w.mark = func(token string, coverage *pb.Coverage) error {
-			return send(&pb.WatchConflictsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
-		}
+	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchConflictsResponse {
+		return &pb.WatchConflictsResponse{Type: m.typ, Conflict: m.event.GetConflict(), ResumeToken: m.bookmark(), Coverage: m.coverage}
 	})
 }
 
@@ -358,28 +326,20 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 		return err
 	}
 	w := &watch{names: q.GetCluster(), kind: pb.Event_FINDING, sel: sel, present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchFindingsResponse) error) {
-		w.change = func(e *pb.Event, _ string) error {
-			return send(&pb.WatchFindingsResponse{Type: e.GetType(), Finding: e.GetFinding()})
-		}
-		w.lost = func(string) error { return send(&pb.WatchFindingsResponse{Type: pb.Watch_LOST}) }
-		w.mark = func(token string, coverage *pb.Coverage) error {
-			return send(&pb.WatchFindingsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage})
-		}
+	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchFindingsResponse {
+		return &pb.WatchFindingsResponse{Type: m.typ, Finding: m.event.GetFinding(), ResumeToken: m.bookmark(), Coverage: m.coverage}
 	})
 }
 
 // WatchNodes sends the nodes, then every change of a node.
 func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_WatchNodesServer) error {
 	w := &watch{names: q.GetCluster(), kind: pb.Event_NODE, sel: api.SelectNode(q.GetName()), present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchNodesResponse) error) {
-		w.change = func(e *pb.Event, _ string) error {
-			return send(&pb.WatchNodesResponse{Type: e.GetType(), Node: e.GetNode()})
+	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchNodesResponse {
+		out := &pb.WatchNodesResponse{Type: m.typ, Node: m.event.GetNode(), ResumeToken: m.bookmark(), Coverage: m.coverage}
+		if m.typ == pb.Watch_BOOKMARK {
+			out.Problems = s.Fleet.Problems()
 		}
-		w.lost = func(string) error { return send(&pb.WatchNodesResponse{Type: pb.Watch_LOST}) }
-		w.mark = func(token string, coverage *pb.Coverage) error {
-			return send(&pb.WatchNodesResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage, Problems: s.Fleet.Problems()})
-		}
+		return out
 	})
 }
 
@@ -390,32 +350,16 @@ func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService
 	if err != nil {
 		return err
 	}
-	w := &watch{names: q.GetCluster(), kind: q.GetKind(), sel: api.Selection{Changes: query}}
+	w := &watch{names: q.GetCluster(), kind: q.GetKind(), sel: api.Selection{Changes: query}, gaps: true}
 	if q.GetSince() != nil {
 		w.since = time.UnixMicro(max(1, query.Since.UnixMicro()))
 	}
-	return serve(stream, s, w, q.GetResumeToken(), func(send func(*pb.WatchEventsResponse) error) {
-		w.change = func(e *pb.Event, token string) error {
-			return send(&pb.WatchEventsResponse{Type: e.GetType(), Event: e, ResumeToken: token})
+	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchEventsResponse {
+		out := &pb.WatchEventsResponse{Type: m.typ, Event: m.event, Gap: m.gap, ResumeToken: m.token, Coverage: m.coverage}
+		if m.typ == pb.Watch_BOOKMARK {
+			all, _, _ := s.Fleet.sources(w.names, w.kind) // an error ends the watch
+			out.ReachesBackTo = reachBackTo(all)
 		}
-		w.gap = func(g *pb.Gap, token string) error {
-			return send(&pb.WatchEventsResponse{Type: pb.Watch_GAP, Gap: g, ResumeToken: token})
-		}
-		w.lost = func(token string) error {
-			return send(&pb.WatchEventsResponse{Type: pb.Watch_LOST, ResumeToken: token})
-		}
-		w.mark = func(token string, coverage *pb.Coverage) error {
-			m := &pb.WatchEventsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: token, Coverage: coverage}
-			all, _, err := s.Fleet.sources(w.names, w.kind)
-			for _, r := range all {
-				if oldest := r.journal.Oldest(); !oldest.IsZero() && (m.ReachesBackTo == nil || oldest.After(m.ReachesBackTo.AsTime())) {
-					m.ReachesBackTo = timestamppb.New(oldest)
-				}
-			}
-			if err != nil {
-				return err
-			}
-			return send(m)
-		}
+		return out
 	})
 }
