@@ -1,6 +1,9 @@
 package ipam
 
-import "reflect"
+import (
+	"reflect"
+	"unique"
+)
 
 // Key identifies an object among those of its kind.
 type Key struct{ Namespace, Name string }
@@ -117,27 +120,8 @@ func (m *Mirror[O, R]) settle() {
 	}
 }
 
-// Interned deduplicates strings that many records have.
-type Interned map[string]string
-
-// maxInterned is the maximum number of strings that Interned remembers. Forgetting a string only
-// means that it is stored twice from then on.
-const maxInterned = 1 << 16
-
-// Of returns the stored copy of a string.
-func (i *Interned) Of(s string) string {
-	if s == "" {
-		return ""
-	}
-	if known, ok := (*i)[s]; ok {
-		return known
-	}
-	if *i == nil || len(*i) >= maxInterned {
-		*i = make(Interned)
-	}
-	(*i)[s] = s
-	return s
-}
+// Interned returns the only copy of a string that many records have.
+func Interned(s string) string { return unique.Make(s).Value() }
 
 // Differences calls put for each element of after that is new or differs from its predecessor in
 // before, and then gone for each element of before that has no successor. Both are sorted by compare,

@@ -52,7 +52,7 @@ type membership struct {
 // readMemberships returns the networks of a pod's addresses according to its annotations, and the
 // name of an annotation that cannot be read.
 func (p *pods) readMemberships(pod *corev1.Pod) (all []membership, unread string) {
-	m := memberships{names: &p.names}
+	var m memberships
 	for name, value := range pod.Annotations {
 		switch provider, found := strings.CutSuffix(name, kubeOVNSwitch); {
 		case found && value != "":
@@ -83,7 +83,6 @@ func compareMemberships(a, b membership) int {
 type memberships struct {
 	all    []membership
 	unread string
-	names  *ipam.Interned
 }
 
 // fail records that an annotation cannot be read.
@@ -116,8 +115,8 @@ func (m *memberships) add(annotation, address string, of membership) {
 	of.Address = a.Unmap()
 	correct(form.Interface, &of.Interface)
 	correct(form.Name, &of.Network)
-	of.Interface, of.Network = m.names.Of(of.Interface), m.names.Of(of.Network)
-	of.definition = ipam.Key{Namespace: m.names.Of(of.definition.Namespace), Name: m.names.Of(of.definition.Name)}
+	of.Interface, of.Network = ipam.Interned(of.Interface), ipam.Interned(of.Network)
+	of.definition = ipam.Key{Namespace: ipam.Interned(of.definition.Namespace), Name: ipam.Interned(of.definition.Name)}
 	m.all = append(m.all, of)
 }
 

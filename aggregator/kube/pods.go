@@ -94,8 +94,6 @@ type pods struct {
 	tenants map[*podRecord]bool
 	// unread has the pods with an annotation about networks that cannot be read.
 	unread map[*podRecord]bool
-	// names interns strings that many pods have. Only the feed uses it.
-	names ipam.Interned
 }
 
 func newPods(c *Cluster) pods {
@@ -128,14 +126,14 @@ func (p *pods) find(namespace, name, uid, node string) *podRecord {
 
 // read returns the record of a pod.
 func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
-	namespace := p.names.Of(pod.Namespace)
+	namespace := ipam.Interned(pod.Namespace)
 	r := &podRecord{PodObject: verdict.PodObject{
-		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: p.names.Of(pod.Spec.NodeName),
-		Phase: p.names.Of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: podIPs(pod),
-		VirtualMachine: p.names.Of(virtualMachine(pod)),
+		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: ipam.Interned(pod.Spec.NodeName),
+		Phase: ipam.Interned(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: podIPs(pod),
+		VirtualMachine: ipam.Interned(virtualMachine(pod)),
 	}}
 	kind, name := controller(pod)
-	r.ControllerKind, r.Controller = p.names.Of(kind), p.names.Of(name)
+	r.ControllerKind, r.Controller = ipam.Interned(kind), ipam.Interned(name)
 	correctPod(&r.PodObject)
 	if pod.DeletionTimestamp != nil {
 		r.DeletionTimestamp = verdict.At(pod.DeletionTimestamp.Time)

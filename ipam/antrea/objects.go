@@ -38,8 +38,8 @@ func compare(a, b *entry) int {
 	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.pod, b.pod), cmp.Compare(a.iface, b.iface))
 }
 
-// readPool returns the record of an IPPool. names interns strings that occur often.
-func readPool(o *ipam.Object, names *ipam.Interned) (ipam.Key, *pool) {
+// readPool returns the record of an IPPool.
+func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	var spec struct {
 		IPRanges []struct {
 			CIDR  string `json:"cidr"`
@@ -109,9 +109,9 @@ func readPool(o *ipam.Object, names *ipam.Interned) (ipam.Key, *pool) {
 			continue
 		}
 		pod, set := s.Owner.Pod, s.Owner.StatefulSet
-		e := entry{addr: a.Unmap(), namespace: names.Of(pod.Namespace), pod: pod.Name, container: pod.ContainerID, iface: names.Of(pod.IFName), kept: set.Name != ""}
+		e := entry{addr: a.Unmap(), namespace: ipam.Interned(pod.Namespace), pod: pod.Name, container: pod.ContainerID, iface: ipam.Interned(pod.IFName), kept: set.Name != ""}
 		if e.kept {
-			e.namespace, e.pod = names.Of(set.Namespace), set.Name+"-"+strconv.Itoa(set.Index)
+			e.namespace, e.pod = ipam.Interned(set.Namespace), set.Name+"-"+strconv.Itoa(set.Index)
 		}
 		p.entries = append(p.entries, e)
 	}

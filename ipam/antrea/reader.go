@@ -10,14 +10,12 @@ import (
 type reader struct {
 	ipam.Publisher
 	pools ipam.Mirror[*ipam.Object, pool]
-	// names interns strings that occur often. Only the feed uses it.
-	names ipam.Interned
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{Publisher: p}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
-		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return readPool(o, &r.names) },
+		Read:    readPool,
 		Changed: r.changed,
 	}
 	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of Antrea are unknown"}}}

@@ -119,9 +119,7 @@ type attribute struct {
 
 // blockReader reads IPAMBlocks. Only the feed of blocks uses it.
 type blockReader struct {
-	// names interns strings that occur often, and hash returns the hash of a handle and a block.
-	names ipam.Interned
-	hash  func(handle, block string) uint64
+	hash func(handle, block string) uint64
 }
 
 // read returns the record of an IPAMBlock.
@@ -209,13 +207,13 @@ func (k *blockReader) own(al *allocation, a *attribute, block netip.Prefix) bool
 	if strings.EqualFold(handle, reserved) {
 		return false
 	}
-	al.node = k.names.Of(a.Owner["node"])
+	al.node = ipam.Interned(a.Owner["node"])
 	if handle != "" {
 		al.handle = k.hash(handle, block.String())
 	}
 	switch kind := a.Owner["type"]; {
 	case a.Owner["pod"] != "":
-		al.namespace = k.names.Of(a.Owner["namespace"])
+		al.namespace = ipam.Interned(a.Owner["namespace"])
 		if al.pod = a.Owner["pod"]; len(a.Alternate) > 0 {
 			al.pod, al.node = "", "" // during a live migration, two pods on two nodes have the address
 		}
@@ -226,9 +224,9 @@ func (k *blockReader) own(al *allocation, a *attribute, block netip.Prefix) bool
 	case purposes[kind] != "":
 		al.purpose = purposes[kind]
 	case a.Owner["service"] != "":
-		al.purpose, al.node = k.names.Of("load balancer of Service "+a.Owner["namespace"]+"/"+a.Owner["service"]), ""
+		al.purpose, al.node = ipam.Interned("load balancer of Service "+a.Owner["namespace"]+"/"+a.Owner["service"]), ""
 	case kind != "":
-		al.purpose = k.names.Of(ipam.Plain(kind))
+		al.purpose = ipam.Interned(ipam.Plain(kind))
 	}
 	al.at = timeOf(a.Owner["timestamp"])
 	return true

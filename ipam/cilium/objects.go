@@ -179,9 +179,9 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 }
 
 // readEndpoint returns the record of a CiliumEndpoint. The record is nil if the endpoint has no
-// address yet. names interns strings that occur often.
-func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
-	at := ipam.Key{Namespace: names.Of(o.Namespace), Name: o.Name}
+// address yet.
+func readEndpoint(o *ipam.Object) (ipam.Key, *endpoint) {
+	at := ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
 	var status struct {
 		External struct {
 			ContainerID string `json:"container-id"`
@@ -259,9 +259,8 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	return o.Key(), r
 }
 
-// readSlice returns the record of a CiliumEndpointSlice. Its fields are not in a spec. names interns
-// strings that occur often.
-func readSlice(o *ipam.Object, names *ipam.Interned) (ipam.Key, *slice) {
+// readSlice returns the record of a CiliumEndpointSlice. Its fields are not in a spec.
+func readSlice(o *ipam.Object) (ipam.Key, *slice) {
 	var endpoints []struct {
 		Name       string     `json:"name"`
 		Networking networking `json:"networking"`
@@ -276,7 +275,7 @@ func readSlice(o *ipam.Object, names *ipam.Interned) (ipam.Key, *slice) {
 		return o.Key(), &slice{problem: problem(err.Error())}
 	}
 	r := &slice{endpoints: make(map[ipam.Key]*endpoint, len(endpoints))}
-	namespace := names.Of(o.EndpointsNamespace)
+	namespace := ipam.Interned(o.EndpointsNamespace)
 	for i := range endpoints {
 		e, invalid := endpoints[i].Networking.endpoint()
 		if invalid != "" {

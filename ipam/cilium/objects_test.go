@@ -59,9 +59,8 @@ func TestEndpointObjects(t *testing.T) {
 		`{"networking":{"addressing":[{"ipv4":"10.0.0.1"}],"node":"x"}}`:                                                                                               "[10.0.0.1] invalid IP  !",
 		`{"networking":{"addressing":[]}}`: "", `{"networking":{"addressing":[{"ipv4":""}]}}`: "", `{"networking":{"addressing":{}}}`: "[] invalid IP  !", `{"networking":{"addressing":[{"ipv4":"10.0.0.1"}],"node":7}}`: "[] invalid IP  !", `{"id":1}`: "", ``: "",
 	} {
-		var names ipam.Interned
 		got := ""
-		at, e := readEndpoint(&ipam.Object{Namespace: "n", Name: "p", Created: created, Status: []byte(status)}, &names)
+		at, e := readEndpoint(&ipam.Object{Namespace: "n", Name: "p", Created: created, Status: []byte(status)})
 		if e != nil {
 			got = fmt.Sprint(e.addrs, " ", e.node, " ", e.container)
 			if e.problem != nil {
@@ -100,8 +99,7 @@ func FuzzObjects(f *testing.F) {
 				t.Errorf("%s: got %+v", spec, n)
 			}
 		}
-		var names ipam.Interned
-		if _, e := readEndpoint(o, &names); e != nil && (len(e.addrs) == 0 && e.problem == nil || slices.ContainsFunc(n.own, func(a netip.Addr) bool { return !a.IsValid() })) {
+		if _, e := readEndpoint(o); e != nil && (len(e.addrs) == 0 && e.problem == nil || slices.ContainsFunc(n.own, func(a netip.Addr) bool { return !a.IsValid() })) {
 			t.Errorf("%s: got %+v", status, e)
 		}
 	})

@@ -33,8 +33,6 @@ type reader struct {
 	dirty map[string]*node
 	// index finds the node of an address, as of the last publication of endpoints.
 	index index
-	// names and copyNames intern strings that occur often. Each is used by one feed only.
-	names, copyNames ipam.Interned
 }
 
 // index finds the node that an address belongs to.
@@ -59,10 +57,10 @@ func newReader(p ipam.Publisher) *reader {
 		Settled: r.settle,
 	}
 	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
-		Read: func(o *ipam.Object) (ipam.Key, *endpoint) { return readEndpoint(o, &r.names) }, Changed: r.endpointChanged,
+		Read: readEndpoint, Changed: r.endpointChanged,
 	}
 	r.slices = ipam.Mirror[*ipam.Object, slice]{
-		Read: func(o *ipam.Object) (ipam.Key, *slice) { return readSlice(o, &r.copyNames) }, Changed: r.sliceChanged,
+		Read: readSlice, Changed: r.sliceChanged,
 	}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{Read: readPool, Changed: r.poolChanged}
 	return r

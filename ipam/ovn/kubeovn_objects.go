@@ -127,9 +127,8 @@ func unreadable(o *ipam.Object, kind, subnet string, err error) (ipam.Key, *reco
 	return o.Key(), &record{subnet: subnet, problem: kind + " " + o.Name + " of Kube-OVN is invalid: " + ipam.Shorten(err.Error()), bad: true}
 }
 
-// readIP returns the record of an IP object. It is nil if the object has no address. names interns
-// strings that occur often.
-func readIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
+// readIP returns the record of an IP object. It is nil if the object has no address.
+func readIP(o *ipam.Object) (ipam.Key, *record) {
 	var spec struct {
 		PodName     string `json:"podName"`
 		Namespace   string `json:"namespace"`
@@ -144,7 +143,7 @@ func readIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
 		return unreadable(o, IPs.Name, o.Labels[subnetLabel], err)
 	}
 	r := &record{
-		subnet: names.Of(spec.Subnet), namespace: names.Of(spec.Namespace), pod: spec.PodName, node: names.Of(spec.NodeName),
+		subnet: ipam.Interned(spec.Subnet), namespace: ipam.Interned(spec.Namespace), pod: spec.PodName, node: ipam.Interned(spec.NodeName),
 		kept: spec.PodType != "" || o.Labels[reservedLabel] == "true",
 	}
 	if spec.Namespace == "" {
@@ -162,7 +161,7 @@ func readIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
 
 // readVIP returns the record of a Vip, which reserves an address for any pod. It is nil if the object
 // has no address yet.
-func readVIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
+func readVIP(o *ipam.Object) (ipam.Key, *record) {
 	var spec struct {
 		Subnet string `json:"subnet"`
 		V4     string `json:"v4ip"`
@@ -179,7 +178,7 @@ func readVIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
 	if err != nil {
 		return unreadable(o, VIPs.Name, "", err)
 	}
-	r := &record{subnet: names.Of(spec.Subnet)}
+	r := &record{subnet: ipam.Interned(spec.Subnet)}
 	return r.withAddresses(o, VIPs, cmp.Or(status.V4, spec.V4)+","+cmp.Or(status.V6, spec.V6))
 }
 

@@ -24,8 +24,6 @@ type ledger struct {
 	ipam.Mirror[*ipam.Object, record]
 	reader *kubeOVNReader
 	kind   ipam.Kind
-	// names interns strings that occur often. Only the feed uses it.
-	names ipam.Interned
 	// invalid has the objects of each subnet that have a problem, and unread those whose subnet is not
 	// known.
 	invalid map[string]map[ipam.Key]string
@@ -47,10 +45,10 @@ func newKubeOVN(p ipam.Publisher) *ipam.Objects {
 	}}
 }
 
-func (l *ledger) init(r *kubeOVNReader, k ipam.Kind, read func(*ipam.Object, *ipam.Interned) (ipam.Key, *record)) {
+func (l *ledger) init(r *kubeOVNReader, k ipam.Kind, read func(*ipam.Object) (ipam.Key, *record)) {
 	l.reader, l.kind, l.invalid, l.unread = r, k, make(map[string]map[ipam.Key]string), ipam.Unread{Publisher: r.Publisher, Kind: k, Allocates: true}
 	l.Mirror = ipam.Mirror[*ipam.Object, record]{
-		Read:    func(o *ipam.Object) (ipam.Key, *record) { return read(o, &l.names) },
+		Read:    read,
 		Changed: l.changed, Settled: r.settle,
 	}
 }

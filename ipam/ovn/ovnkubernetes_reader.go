@@ -21,10 +21,9 @@ type claim struct {
 	problem *string
 }
 
-// readClaim returns the record of an IPAMClaim. It is nil if the claim has no address. names interns
-// strings that occur often.
-func readClaim(o *ipam.Object, names *ipam.Interned) (ipam.Key, *claim) {
-	at := ipam.Key{Namespace: names.Of(o.Namespace), Name: o.Name}
+// readClaim returns the record of an IPAMClaim. It is nil if the claim has no address.
+func readClaim(o *ipam.Object) (ipam.Key, *claim) {
+	at := ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
 	var spec struct {
 		Network   string `json:"network"`
 		Interface string `json:"interface"`
@@ -43,7 +42,7 @@ func readClaim(o *ipam.Object, names *ipam.Interned) (ipam.Key, *claim) {
 	if err != nil {
 		return at, &claim{problem: problem(err.Error())}
 	}
-	c := &claim{network: names.Of(spec.Network), iface: names.Of(spec.Interface), pod: status.OwnerPod}
+	c := &claim{network: ipam.Interned(spec.Network), iface: ipam.Interned(spec.Interface), pod: status.OwnerPod}
 	if !o.Created.IsZero() {
 		c.at = o.Created.UnixNano()
 	}
@@ -71,14 +70,12 @@ type ovnKubernetesReader struct {
 	networks map[string]int
 	// bad has the claims that cannot be read.
 	bad ipam.Unread
-	// names interns strings that occur often. Only the feed uses it.
-	names ipam.Interned
 }
 
 func newOVNKubernetes(p ipam.Publisher) *ipam.Objects {
 	r := &ovnKubernetesReader{Publisher: p, networks: make(map[string]int), bad: ipam.Unread{Publisher: p, Kind: Claims}}
 	r.claims = ipam.Mirror[*ipam.Object, claim]{
-		Read:    func(o *ipam.Object) (ipam.Key, *claim) { return readClaim(o, &r.names) },
+		Read:    readClaim,
 		Changed: r.changed,
 	}
 	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Claims, Role: ipam.Needed, Store: &r.claims, Lost: "the addresses of persistent IPAMClaims are unknown"}}}

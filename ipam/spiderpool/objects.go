@@ -36,8 +36,8 @@ type entry struct {
 
 func compare(a, b *entry) int { return a.addr.Compare(b.addr) }
 
-// readPool returns the record of a SpiderIPPool. names interns strings that occur often.
-func readPool(o *ipam.Object, names *ipam.Interned) (ipam.Key, *pool) {
+// readPool returns the record of a SpiderIPPool.
+func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	var spec struct {
 		Subnet     string   `json:"subnet"`
 		IPs        []string `json:"ips"`
@@ -102,7 +102,7 @@ func readPool(o *ipam.Object, names *ipam.Interned) (ipam.Key, *pool) {
 			invalid(false, fmt.Sprintf("%q in its status.allocatedIPs is not an address", text))
 			continue
 		}
-		p.entries = append(p.entries, entry{addr: a.Unmap(), pod: al.Pod, iface: names.Of(al.Interface)})
+		p.entries = append(p.entries, entry{addr: a.Unmap(), pod: al.Pod, iface: ipam.Interned(al.Interface)})
 	}
 	slices.SortFunc(p.entries, func(a, b entry) int { return compare(&a, &b) })
 	p.entries = slices.Clip(p.entries)
@@ -128,8 +128,8 @@ type place struct {
 // keeping are the kinds of owners whose pods keep their addresses.
 var keeping = []string{"StatefulSet", "VirtualMachineInstance", "VirtualMachine"}
 
-// readEndpoint returns the record of a SpiderEndpoint. names interns strings that occur often.
-func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
+// readEndpoint returns the record of a SpiderEndpoint.
+func readEndpoint(o *ipam.Object) (ipam.Key, *endpoint) {
 	var status struct {
 		Current struct {
 			Node string `json:"node"`
@@ -142,7 +142,7 @@ func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
 		} `json:"current"`
 		OwnerControllerType string `json:"ownerControllerType"`
 	}
-	at := ipam.Key{Namespace: names.Of(o.Namespace), Name: o.Name}
+	at := ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
 	problem := func(what string) *string {
 		return new(fmt.Sprintf("SpiderEndpoint %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(what)))
 	}
@@ -152,12 +152,12 @@ func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
 	if err := ipam.Part(o.Status, "status", &status); err != nil {
 		return at, &endpoint{problem: problem(err.Error())}
 	}
-	e := &endpoint{node: names.Of(status.Current.Node), kept: slices.Contains(keeping, status.OwnerControllerType)}
+	e := &endpoint{node: ipam.Interned(status.Current.Node), kept: slices.Contains(keeping, status.OwnerControllerType)}
 	for _, ip := range status.Current.IPs {
 		for _, p := range [][2]string{{ip.IPv4, ip.IPv4Pool}, {ip.IPv6, ip.IPv6Pool}} {
 			text, _, _ := strings.Cut(p[0], "/")
 			if a, err := netip.ParseAddr(text); err == nil {
-				e.at = append(e.at, place{names.Of(p[1]), a.Unmap()})
+				e.at = append(e.at, place{ipam.Interned(p[1]), a.Unmap()})
 			} else if text != "" {
 				e.problem = problem(fmt.Sprintf("%q in its status is not an address", text))
 			}

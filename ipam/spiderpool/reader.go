@@ -17,18 +17,16 @@ type reader struct {
 	endpoints ipam.Mirror[*ipam.Object, endpoint]
 	// bad has the endpoints that cannot be read.
 	bad ipam.Unread
-	// poolNames and podNames intern strings that occur often. Each is used by one feed only.
-	poolNames, podNames ipam.Interned
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{Publisher: p, bad: ipam.Unread{Publisher: p, Kind: Endpoints}}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
-		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return readPool(o, &r.poolNames) },
+		Read:    readPool,
 		Changed: r.poolChanged,
 	}
 	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
-		Read:    func(o *ipam.Object) (ipam.Key, *endpoint) { return readEndpoint(o, &r.podNames) },
+		Read:    readEndpoint,
 		Changed: r.endpointChanged,
 	}
 	return &ipam.Objects{Resources: []*ipam.Resource{

@@ -33,8 +33,8 @@ type allocation struct {
 	pod, container, iface string // pod is NAMESPACE/NAME
 }
 
-// readPool returns the record of an IPPool. interfaces interns the names of interfaces.
-func readPool(o *ipam.Object, interfaces *ipam.Interned) *pool {
+// readPool returns the record of an IPPool.
+func readPool(o *ipam.Object) *pool {
 	r := &pool{}
 	var spec struct {
 		Range       string `json:"range"`
@@ -64,7 +64,7 @@ func readPool(o *ipam.Object, interfaces *ipam.Interned) *pool {
 			}
 			continue
 		}
-		al := allocation{addr: addr, pod: a.PodRef, container: a.ID, iface: interfaces.Of(a.IfName)}
+		al := allocation{addr: addr, pod: a.PodRef, container: a.ID, iface: ipam.Interned(a.IfName)}
 		if a.Claim != "" {
 			// An IPAMClaim keeps the address after its pod ends, for the next pod.
 			al = allocation{addr: addr}

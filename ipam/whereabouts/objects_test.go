@@ -41,8 +41,7 @@ func TestPoolObjects(t *testing.T) {
 		"a spec that is a list":      {spec: `[]`, problem: "is a JSON array", bad: true},
 		"a long range of junk":       {spec: `{"range":"` + strings.Repeat("x", 10000) + `"}`, problem: "its range", bad: true},
 	} {
-		var interfaces ipam.Interned
-		got := readPool(&ipam.Object{Namespace: "w", Name: "p", Spec: []byte(test.spec)}, &interfaces)
+		got := readPool(&ipam.Object{Namespace: "w", Name: "p", Spec: []byte(test.spec)})
 		if !slices.Equal(got.allocations, test.want) || got.bad != test.bad || (got.problem == "") != (test.problem == "") || !strings.Contains(got.problem, test.problem) ||
 			test.base != "" && got.base.String() != test.base || len(got.problem) > 2*ipam.MaxMessage {
 			t.Errorf("%s: got %+v", name, got)
@@ -71,8 +70,7 @@ func FuzzObjects(f *testing.F) {
 	f.Add(`{"config":"{\"name\":\"n\",\"plugins\":[null,{\"type\":\"macvlan\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.3-10.0.0.5/29\",\"exclude\":[\"10.0.0.4\"]}}]}"}`)
 	f.Fuzz(func(t *testing.T, spec string) {
 		o := &ipam.Object{Name: "p", Spec: []byte(spec)}
-		var interfaces ipam.Interned
-		p := readPool(o, &interfaces)
+		p := readPool(o)
 		for i, al := range p.allocations {
 			if !p.prefix.Contains(al.addr) || i > 0 && al.addr.Less(p.allocations[i-1].addr) {
 				t.Errorf("%s: got %+v", spec, p)

@@ -34,8 +34,6 @@ type reader struct {
 	// again, because the networks changed.
 	dirty   map[ipam.Key]bool
 	regroup bool
-	// interfaces interns interface names. Only the feed of pools uses it.
-	interfaces ipam.Interned
 }
 
 // published is the published state of a pool.
@@ -68,7 +66,7 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	}
 	badReservations, badNetworks := ipam.Unread{Publisher: p, Kind: Reservations}, ipam.Unread{Publisher: p, Kind: Networks}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
-		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o, &r.interfaces) },
+		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o) },
 		Changed: func(at ipam.Key, _, _ *pool) { r.dirty[at] = true }, Settled: r.settle,
 	}
 	r.reservations = ipam.Mirror[*ipam.Object, reservation]{
