@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/ipwitness/ipwitness/agent/allocations"
 	"github.com/ipwitness/ipwitness/agent/kernel"
@@ -92,16 +93,19 @@ func Doctor(cfg Config) []Check {
 		_ = obs.Close()
 	}
 	for _, c := range capabilities {
-		if c.value == unix.CAP_PERFMON && loadErr == nil {
+		name := strings.ToUpper(c.value.String())
+		if c.value == cap.PERFMON && loadErr == nil {
 			c.used, c.lost = "nothing: this kernel does not require it", "nothing here; Linux 6.1 and 6.12 do not load the observer without it"
 		}
 		status := StatusMissing
 		if c.used != "" {
 			status = StatusDegraded
 		}
-		err := haveCapability(c.value)
-		found.lacking = found.lacking || err != nil
-		found.add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
+		var err error
+		if has, _ := cap.GetProc().GetFlag(cap.Effective, c.value); !has {
+			err, found.lacking = errors.New("not in the effective set"), true
+		}
+		found.add(Check{Feature: name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + name + " (or run it as root): " + permissionsPage},
 			err, c.purpose)
 	}
 
@@ -213,29 +217,13 @@ const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/p
 
 // capabilities lists the four capabilities that the agent uses (capabilities(7)).
 var capabilities = []struct {
-	name    string
-	value   int
-	purpose string
-	used    string
-	lost    string
+	value               cap.Value
+	purpose, used, lost string
 }{
-	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
-	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "receives changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "promptness: a change is seen up to two seconds late"},
-	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
-	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
-}
-
-// haveCapability returns nil if a capability is in the effective set of the process.
-func haveCapability(value int) error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&header, &sets[0]); err != nil {
-		return fmt.Errorf("get capabilities: %w", err)
-	}
-	if sets[value/32].Effective&(1<<(value%32)) == 0 {
-		return errors.New("not in the effective set")
-	}
-	return nil
+	{cap.NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
+	{cap.NET_BROADCAST, "receives changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "promptness: a change is seen up to two seconds late"},
+	{cap.BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
+	{cap.PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 }
 
 // tryClsact attaches the observer by clsact in a temporary network namespace, which ends with

@@ -44,13 +44,10 @@ const (
 
 // String returns the name of the mode in metrics and flags.
 func (m Mode) String() string {
-	switch m {
-	case TCX:
+	if m == TCX {
 		return "tcx"
-	case Clsact:
-		return "clsact"
 	}
-	return fmt.Sprintf("Mode(%d)", uint8(m))
+	return "clsact"
 }
 
 // Attachment is the attachment of an Observer to the ingress of one interface.

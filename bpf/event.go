@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -20,13 +19,10 @@ const (
 
 // String returns the name of the protocol in metrics.
 func (p Protocol) String() string {
-	switch p {
-	case ARP:
-		return "arp"
-	case NDP:
+	if p == NDP {
 		return "ndp"
 	}
-	return fmt.Sprintf("Protocol(%d)", uint8(p))
+	return "arp"
 }
 
 // Kind is the way in which a frame claims an address.
@@ -44,19 +40,6 @@ const (
 	// sender's own address.
 	Used = Kind(observeKindKIND_USED)
 )
-
-// String returns the name of the kind in the API, such as ANNOUNCED.
-func (k Kind) String() string {
-	switch k {
-	case Announced:
-		return "ANNOUNCED"
-	case Answered:
-		return "ANSWERED"
-	case Used:
-		return "USED"
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
-}
 
 // MAC is an Ethernet address.
 type MAC [6]byte

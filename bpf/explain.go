@@ -7,18 +7,19 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 )
 
 // The capabilities that loading and attaching need. Attaching with TCX needs none beyond those for
 // loading; clsact needs CAP_NET_ADMIN.
 var (
-	toLoad   = []int{unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN}
-	toAttach = []int{unix.CAP_NET_ADMIN}
+	toLoad   = []cap.Value{cap.BPF, cap.PERFMON, cap.NET_ADMIN}
+	toAttach = []cap.Value{cap.NET_ADMIN}
 )
 
 // explain adds to an error of the kernel what the operator can do about it. needed has the
 // capabilities that the failed step needs.
-func explain(err error, needed []int) error {
+func explain(err error, needed []cap.Value) error {
 	missing := missingCapabilities(needed)
 	switch {
 	case len(missing) > 0:
@@ -47,25 +48,15 @@ func (e *missingError) Error() string {
 // Unwrap returns the kernel's error.
 func (e *missingError) Unwrap() error { return e.err }
 
-// missingCapabilities returns the names of the needed capabilities that the calling thread lacks.
-func missingCapabilities(needed []int) []string {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if err := unix.Capget(&header, &sets[0]); err != nil {
-		return nil
-	}
-	have := func(capability int) bool {
-		return sets[capability/32].Effective&(1<<(capability%32)) != 0
-	}
-	var missing []string
+// missingCapabilities returns the names of the needed capabilities that the process lacks.
+func missingCapabilities(needed []cap.Value) (missing []string) {
+	all := cap.GetProc()
+	// CAP_SYS_ADMIN includes the capabilities that were split from it in Linux 5.8.
+	admin, _ := all.GetFlag(cap.Effective, cap.SYS_ADMIN)
 	for _, c := range needed {
-		// CAP_SYS_ADMIN includes the capabilities that were split from it in Linux 5.8.
-		if c != unix.CAP_NET_ADMIN && have(unix.CAP_SYS_ADMIN) || have(c) {
-			continue
+		if have, _ := all.GetFlag(cap.Effective, c); !have && (c == cap.NET_ADMIN || !admin) {
+			missing = append(missing, strings.ToUpper(c.String()))
 		}
-		missing = append(missing, map[int]string{
-			unix.CAP_BPF: "CAP_BPF", unix.CAP_PERFMON: "CAP_PERFMON", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN",
-		}[c])
 	}
 	return missing
 }

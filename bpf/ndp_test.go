@@ -443,7 +443,7 @@ func TestNDPFramesOfLinuxAreParsed(t *testing.T) {
 					continue // for example its link-local address
 				}
 				if ev.Kind != kind || ev.SHA != mac || ev.Source != mac || ev.NoOverride || ev.Protocol != NDP {
-					t.Errorf("got %+v, want that %s is %s by %s", ev, addr, kind, mac)
+					t.Errorf("got %+v, want that %s is %d by %s", ev, addr, kind, mac)
 				}
 				return
 			}

@@ -86,22 +86,7 @@ func (o *Observer) Read(ev *Event) error {
 // Contest sets whether addr is contested: known claims to it are then reported every second instead
 // of every 30 s. At most 16384 addresses can be contested at a time.
 func (o *Observer) Contest(addr netip.Addr, on bool) error {
-	if !addr.IsValid() {
-		return errors.New("contest address: the address is zero")
-	}
-	key := addr.As16()
-	if !on {
-		if err := o.objects.Contested.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("end contest of address %s: %w", addr, err)
-		}
-		return nil
-	}
-	err := o.objects.Contested.Put(key, uint8(1))
-	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("contest address %s: %d are contested already: end one first",
-			addr, o.objects.Contested.MaxEntries())
-	}
-	if err != nil {
+	if err := setMember(o.objects.Contested, addr, on); err != nil {
 		return fmt.Errorf("contest address %s: %w", addr, err)
 	}
 	return nil
@@ -112,18 +97,22 @@ func (o *Observer) Contest(addr netip.Addr, on bool) error {
 // made-up addresses still reports them. At most 262144 addresses can be important
 // at a time.
 func (o *Observer) SetImportant(addr netip.Addr, on bool) error {
-	if !addr.IsValid() {
-		return errors.New("set important address: the address is zero")
-	}
-	key := addr.As16()
-	var err error
-	if on {
-		err = o.objects.Important.Put(key, uint8(1))
-	} else if err = o.objects.Important.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
-		err = nil
-	}
-	if err != nil {
+	if err := setMember(o.objects.Important, addr, on); err != nil {
 		return fmt.Errorf("set important address %s: %w", addr, err)
+	}
+	return nil
+}
+
+// setMember adds an address to a set in the kernel, or removes it.
+func setMember(set *ebpf.Map, addr netip.Addr, in bool) error {
+	if key := addr.As16(); in {
+		err := set.Put(key, uint8(1))
+		if errors.Is(err, unix.E2BIG) {
+			return fmt.Errorf("the limit is %d addresses: %w", set.MaxEntries(), err)
+		}
+		return err
+	} else if err := set.Delete(key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
 	}
 	return nil
 }
@@ -155,9 +144,6 @@ func (o *Observer) addPort(ifindex int) (remove func(), err error) {
 // Forget removes a binding, so that its next claim is reported at once, as if it were new. It
 // succeeds if there is no such binding.
 func (o *Observer) Forget(ifindex uint32, vlan, innerVLAN uint16, addr netip.Addr, sha, source MAC) error {
-	if !addr.IsValid() {
-		return errors.New("forget binding: the address is zero")
-	}
 	key := observeBinding{
 		Ifindex:   ifindex,
 		Vlan:      vlan,

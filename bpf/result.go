@@ -46,33 +46,17 @@ const (
 	results = Result(observeResultRESULTS)
 )
 
+// resultNames are the names of the results in metrics.
+var resultNames = [results]string{
+	ResultNone: "none", ResultEvent: "event", ResultKnown: "known", ResultProbe: "probe", ResultMalformed: "malformed",
+	ResultInvalid: "invalid", ResultOther: "other", ResultLost: "lost", ResultUnparsedTags: "unparsed_tags",
+	ResultUnparsedExtensions: "unparsed_extensions", ResultUnparsedOptions: "unparsed_options", ResultLimited: "limited",
+}
+
 // String returns the name of the result in metrics, such as malformed.
 func (r Result) String() string {
-	switch r {
-	case ResultNone:
-		return "none"
-	case ResultEvent:
-		return "event"
-	case ResultKnown:
-		return "known"
-	case ResultProbe:
-		return "probe"
-	case ResultMalformed:
-		return "malformed"
-	case ResultInvalid:
-		return "invalid"
-	case ResultOther:
-		return "other"
-	case ResultLost:
-		return "lost"
-	case ResultUnparsedTags:
-		return "unparsed_tags"
-	case ResultUnparsedExtensions:
-		return "unparsed_extensions"
-	case ResultUnparsedOptions:
-		return "unparsed_options"
-	case ResultLimited:
-		return "limited"
+	if r < results {
+		return resultNames[r]
 	}
 	return fmt.Sprintf("Result(%d)", uint8(r))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,129 +28,7 @@ func attribute(typ uint16, val ...byte) []byte {
 
 func u32Bytes(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-func negative(errno unix.Errno) []byte { return u32Bytes(uint32(-int32(errno))) }
-
-func TestAnswerIsCompleteAtItsEnd(t *testing.T) {
-	bad := errors.New("bad")
-	const seq, link = 7, unix.RTM_NEWLINK
-	done := message(unix.NLMSG_DONE, 0, seq, 0, 0, 0, 0)
-	interruptedLink := message(link, unix.NLM_F_DUMP_INTR, seq, 1)
-	for name, c := range map[string]struct {
-		single    bool
-		datagrams [][]byte
-		fails     byte // the payload that fn returns an error for
-		want      string
-		err       error
-		pending   bool
-	}{
-		"one message":                     {single: true, datagrams: [][]byte{message(link, 0, seq, 1)}, want: "1"},
-		"one message, which is bad":       {single: true, datagrams: [][]byte{message(link, 0, seq, 1)}, fails: 1, want: "1", err: bad},
-		"list":                            {datagrams: [][]byte{slices.Concat(message(link, 0, seq, 1), message(link, 0, seq, 2)), message(link, 0, seq, 3), done}, want: "123"},
-		"list without an end":             {datagrams: [][]byte{message(link, 0, seq, 1)}, want: "1", pending: true},
-		"end without a payload":           {datagrams: [][]byte{message(unix.NLMSG_DONE, 0, seq)}},
-		"nothing":                         {datagrams: [][]byte{message(unix.NLMSG_NOOP, 0, seq)}, pending: true},
-		"another request's answer":        {datagrams: [][]byte{message(link, 0, seq-1, 1), message(unix.NLMSG_DONE, 0, seq-1)}, pending: true},
-		"list with a bad message":         {datagrams: [][]byte{message(link, 0, seq, 1), message(link, 0, seq, 2), done}, fails: 1, want: "1", err: bad},
-		"list that changed":               {datagrams: [][]byte{interruptedLink, message(link, 0, seq, 2), done}, want: "12", err: errDumpInterrupted},
-		"bad list that changed":           {datagrams: [][]byte{interruptedLink, done}, fails: 1, want: "1", err: bad},
-		"list that changed at its end":    {datagrams: [][]byte{message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, seq)}, err: errDumpInterrupted},
-		"refused list":                    {datagrams: [][]byte{message(unix.NLMSG_DONE, 0, seq, negative(unix.EINVAL)...)}, err: unix.EINVAL},
-		"refused request":                 {datagrams: [][]byte{message(unix.NLMSG_ERROR, 0, seq, negative(unix.ENODEV)...)}, err: unix.ENODEV},
-		"acknowledged request":            {datagrams: [][]byte{message(unix.NLMSG_ERROR, 0, seq, 0, 0, 0, 0)}},
-		"error that is longer than 4":     {datagrams: [][]byte{message(unix.NLMSG_ERROR, 0, seq, append(negative(unix.EPERM), 1, 2)...)}, err: unix.EPERM},
-		"message that is cut off":         {datagrams: [][]byte{message(link, 0, seq, 1)[:16], done}, pending: false},
-		"message after the end of a list": {datagrams: [][]byte{slices.Concat(done, message(link, 0, seq, 1))}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got strings.Builder
-			a := answer{seq: seq, single: c.single, fn: func(typ uint16, data []byte) error {
-				if typ != link {
-					t.Errorf("type: got %d, want %d", typ, link)
-				}
-				got.WriteByte('0' + data[0])
-				if c.fails == data[0] {
-					return bad
-				}
-				return nil
-			}}
-			complete := false
-			var err error
-			for _, d := range c.datagrams {
-				if complete {
-					t.Fatal("the answer was complete too early")
-				}
-				complete, err = a.read(d)
-			}
-			if complete == c.pending || !errors.Is(err, c.err) || got.String() != c.want {
-				t.Errorf("got complete %v, error %v and messages %q, want %v, %v and %q", complete, err, got.String(), !c.pending, c.err, c.want)
-			}
-		})
-	}
-	a := answer{seq: seq} // no fn: only the acknowledgement counts
-	if complete, err := a.read(slices.Concat(message(link, 0, seq, 1), done)); !complete || err != nil {
-		t.Errorf("without a function: got %v and error %v, want complete", complete, err)
-	}
-}
-
-func TestErrorHasTheKernelsExplanation(t *testing.T) {
-	text := attribute(unix.NLMSGERR_ATTR_MSG, []byte("why\x00")...)
-	offset := attribute(unix.NLMSGERR_ATTR_OFFS, 1, 0, 0, 0)
-	errno := negative(unix.EINVAL)
-	request := message(unix.RTM_GETLINK, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8)
-	for name, c := range map[string]struct {
-		typ, flags uint16
-		data       []byte
-		want       string
-	}{
-		"list":                          {unix.NLMSG_DONE, unix.NLM_F_ACK_TLVS, slices.Concat(errno, offset, text), "invalid argument (why)"},
-		"list without an explanation":   {unix.NLMSG_DONE, unix.NLM_F_ACK_TLVS, slices.Concat(errno, offset), "invalid argument"},
-		"list with nothing":             {unix.NLMSG_DONE, unix.NLM_F_ACK_TLVS, errno, "invalid argument"},
-		"list without the flag":         {unix.NLMSG_DONE, 0, slices.Concat(errno, text), "invalid argument"},
-		"request with its header":       {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED, slices.Concat(errno, request[:unix.SizeofNlMsghdr], text), "invalid argument (why)"},
-		"request with all of it":        {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, request, text), "invalid argument (why)"},
-		"request that is a header":      {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, message(unix.RTM_GETLINK, 0, 1), text), "invalid argument (why)"},
-		"request that is cut off":       {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, request[:unix.SizeofNlMsghdr]), "invalid argument"},
-		"request without its header":    {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, errno, "invalid argument"},
-		"request with a length of zero": {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, make([]byte, unix.SizeofNlMsghdr), text), "invalid argument (why)"},
-	} {
-		err := ackError(header{typ: c.typ, flags: c.flags}, c.data, unix.EINVAL)
-		if !errors.Is(err, unix.EINVAL) || err.Error() != c.want {
-			t.Errorf("%s: got %q, want %q", name, err, c.want)
-		}
-	}
-}
-
-func TestMessagesAndAttributesEndWhereTheyDoNotFit(t *testing.T) {
-	count := func(b []byte, most int) (all []int) {
-		for _, data := range messages(b) {
-			if all = append(all, len(data)); len(all) == most {
-				break
-			}
-		}
-		return all
-	}
-	one, two := message(1, 0, 0), message(1, 0, 0, 1, 2, 3)
-	short := slices.Clone(one)
-	short[0]--
-	for name, c := range map[string]struct {
-		b    []byte
-		want []int
-	}{
-		"header only":             {one, []int{0}},
-		"two":                     {slices.Concat(two, one), []int{3, 0}},
-		"last one not padded":     {slices.Concat(one, two[:19]), []int{0, 3}},
-		"second one cut off":      {slices.Concat(one, two[:18]), []int{0}},
-		"length below the header": {slices.Concat(short, one), nil},
-		"half a header":           {one[:15], nil},
-	} {
-		if got := count(c.b, 9); !slices.Equal(got, c.want) {
-			t.Errorf("messages, %s: got %v, want %v", name, got, c.want)
-		}
-	}
-	if got := count(slices.Concat(one, one), 1); len(got) != 1 {
-		t.Errorf("messages after a break: got %v, want one", got)
-	}
-
+func TestAttributesEndWhereTheyDoNotFit(t *testing.T) {
 	all := func(b []byte, most int) (out []uint16) {
 		for typ, val := range attributes(b) {
 			if out = append(out, typ, uint16(len(val))); len(out) == 2*most {

@@ -111,33 +111,6 @@ func controlNSID(oob []byte) int32 {
 	return NoNSID
 }
 
-// header is struct nlmsghdr without its length.
-type header struct {
-	typ, flags uint16
-	seq        uint32
-}
-
-// messages yields the messages of one datagram, up to the first one that does not fit.
-func messages(b []byte) func(yield func(header, []byte) bool) {
-	return func(yield func(header, []byte) bool) {
-		for len(b) >= unix.SizeofNlMsghdr {
-			n := int(binary.NativeEndian.Uint32(b))
-			if n < unix.SizeofNlMsghdr || n > len(b) {
-				return
-			}
-			h := header{
-				typ:   binary.NativeEndian.Uint16(b[4:]),
-				flags: binary.NativeEndian.Uint16(b[6:]),
-				seq:   binary.NativeEndian.Uint32(b[8:]),
-			}
-			if !yield(h, b[unix.SizeofNlMsghdr:n]) {
-				return
-			}
-			b = b[min(align4(n), len(b)):]
-		}
-	}
-}
-
 // attributes yields the attributes (struct nlattr) in b, up to the first one that does not
 // fit. Flag bits of the type are removed.
 func attributes(b []byte) func(yield func(uint16, []byte) bool) {

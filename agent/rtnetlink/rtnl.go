@@ -5,6 +5,7 @@
 package rtnetlink
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -55,148 +58,56 @@ var ErrNamespaceGone = errors.New("network namespace is gone")
 
 // A Conn sends requests in the network namespace of the thread that created it. It is not safe
 // for concurrent use.
-type Conn struct {
-	fd  int
-	seq uint32
-	buf []byte
-}
+type Conn struct{ socket *nl.SocketHandle }
 
 // Dial opens a socket for requests. It fails if the kernel does not support strict checking.
 // Such a kernel would ignore IFA_TARGET_NETNSID and answer with our own addresses.
 func Dial() (*Conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
-	r := &Conn{fd: fd, buf: make([]byte, 64<<10)}
-	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
-		r.Close()
+	if err := unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		s.Close()
 		return nil, fmt.Errorf("set NETLINK_GET_STRICT_CHK (needs Linux 4.20): %w", err)
 	}
-	// Extended acknowledgements only make errors readable.
-	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
-	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		r.Close()
-		return nil, fmt.Errorf("bind rtnetlink socket: %w", err)
-	}
-	return r, nil
+	_ = s.SetReceiveTimeout(&unix.Timeval{Sec: 10})
+	return &Conn{socket: &nl.SocketHandle{Socket: s}}, nil
 }
 
 // Close closes the socket.
-func (r *Conn) Close() { _ = unix.Close(r.fd) }
+func (r *Conn) Close() { r.socket.Close() }
 
-// do sends one request and calls fn with each message of the answer.
-func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byte) error) error {
-	r.seq++
-	req := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
-	binary.NativeEndian.PutUint32(req[0:], uint32(unix.SizeofNlMsghdr+len(body)))
-	binary.NativeEndian.PutUint16(req[4:], typ)
-	binary.NativeEndian.PutUint16(req[6:], flags|unix.NLM_F_REQUEST)
-	binary.NativeEndian.PutUint32(req[8:], r.seq)
-	if err := unix.Sendto(r.fd, append(req, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-
-	a := answer{seq: r.seq, single: flags&(unix.NLM_F_DUMP|unix.NLM_F_ACK) == 0, fn: fn}
-	for {
-		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return fmt.Errorf("receive: %w", err)
-		}
-		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
-			continue // only the kernel may answer
-		}
-		if complete, err := a.read(r.buf[:n]); complete {
-			return err
-		}
-	}
+// do sends one request, and returns the messages of the answer that have a type, or all if it is 0.
+func (r *Conn) do(typ, flags, answer uint16, body []byte) ([][]byte, error) {
+	req := nl.NewNetlinkRequest(int(typ), int(flags))
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: r.socket}
+	req.AddRawData(body)
+	return req.Execute(unix.NETLINK_ROUTE, answer)
 }
 
-// An answer is the kernel's answer to one request.
-type answer struct {
-	seq         uint32
-	single      bool // it has one message, and no NLMSG_DONE or acknowledgement follows
-	fn          func(typ uint16, data []byte) error
-	fault       error // the first error of fn: the rest of the answer must still be read
-	interrupted bool
-}
-
-// read calls fn with each message of a datagram, and reports whether the answer is complete.
-func (a *answer) read(datagram []byte) (complete bool, err error) {
-	for h, data := range messages(datagram) {
-		if h.seq != a.seq {
-			continue // an answer to a request that was given up
-		}
-		a.interrupted = a.interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
-		switch h.typ {
-		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-			// The error of a dump is in the payload of NLMSG_DONE.
-			if len(data) >= 4 {
-				if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
-					return true, ackError(h, data, unix.Errno(-errno))
-				}
-			}
-			if a.fault == nil && a.interrupted {
-				return true, errDumpInterrupted
-			}
-			return true, a.fault
-		case unix.NLMSG_NOOP:
-		default:
-			if a.fault == nil && a.fn != nil {
-				a.fault = a.fn(h.typ, data)
-			}
-			if a.single {
-				return true, a.fault
-			}
-		}
+// get returns what parse makes of the only message of an answer; the zero value if there is none.
+func get[T any](r *Conn, typ uint16, body []byte, parse func(data []byte) (T, error)) (out T, err error) {
+	messages, err := r.do(typ, 0, 0, body)
+	if err == nil && len(messages) > 0 {
+		return parse(messages[0])
 	}
-	return false, nil
-}
-
-// errDumpInterrupted is returned if the list changed while it was read (NLM_F_DUMP_INTR).
-var errDumpInterrupted = errors.New("dump was interrupted by a change")
-
-// ackError adds the kernel's explanation (NLMSGERR_ATTR_MSG) to its errno.
-func ackError(h header, data []byte, errno unix.Errno) error {
-	off := 4
-	if h.typ == unix.NLMSG_ERROR {
-		off = unix.SizeofNlMsgerr
-		if h.flags&unix.NLM_F_CAPPED == 0 && len(data) >= unix.SizeofNlMsgerr {
-			if inner := int(binary.NativeEndian.Uint32(data[4:])); inner > unix.SizeofNlMsghdr {
-				off += inner - unix.SizeofNlMsghdr
-			}
-		}
-	}
-	if h.flags&unix.NLM_F_ACK_TLVS != 0 && off <= len(data) {
-		for typ, val := range attributes(data[off:]) {
-			if typ == unix.NLMSGERR_ATTR_MSG {
-				return fmt.Errorf("%w (%s)", errno, unix.ByteSliceToString(val))
-			}
-		}
-	}
-	return errno
+	return out, err
 }
 
 // list returns what parse makes of the messages of a dump. It repeats a dump that a change
 // interrupted.
 func list[T any](r *Conn, typ uint16, body []byte, parse func(data []byte) (T, error)) (out []T, err error) {
+	var messages [][]byte
 	for range 16 {
-		out = nil
-		err = r.do(typ, unix.NLM_F_DUMP, body, func(answer uint16, data []byte) error {
-			if answer != typ-requestToNew {
-				return nil // without IPv6, the kernel answers AF_INET6 with messages of other families
-			}
-			one, err := parse(data)
-			out = append(out, one)
-			return err
-		})
-		if !errors.Is(err, errDumpInterrupted) {
+		// Without IPv6, the kernel answers AF_INET6 with messages of other families.
+		if messages, err = r.do(typ, unix.NLM_F_DUMP, typ-requestToNew, body); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
+	}
+	for _, m := range messages {
+		one, invalid := parse(m)
+		out, err = append(out, one), cmp.Or(err, invalid)
 	}
 	return out, err
 }
@@ -219,14 +130,10 @@ func (r *Conn) Links(nsid int32) ([]Link, error) {
 
 // Link returns one interface of a namespace, or unix.ENODEV if there is none.
 func (r *Conn) Link(nsid, index int32) (Link, error) {
-	var out Link
 	body := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
-	err := r.do(unix.RTM_GETLINK, 0, body, func(_ uint16, data []byte) (err error) {
-		out, err = parseLink(data)
-		return err
-	})
+	out, err := get(r, unix.RTM_GETLINK, body, parseLink)
 	return out, namespaceError("get link", nsid, err)
 }
 
@@ -287,10 +194,7 @@ func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
 	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // return the matching route itself, not the result of the lookup
 	body = binary.NativeEndian.AppendUint16(body, uint16(unix.SizeofRtAttr+len(raw)))
 	body = binary.NativeEndian.AppendUint16(body, unix.RTA_DST)
-	err = r.do(unix.RTM_GETROUTE, 0, append(body, raw...), func(_ uint16, data []byte) (err error) {
-		hops, err = parseRoute(data)
-		return err
-	})
+	hops, err = get(r, unix.RTM_GETROUTE, append(body, raw...), parseRoute)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil, nil
 	}
@@ -307,27 +211,18 @@ func (r *Conn) NSIDs() ([]int32, error) {
 // NSIDOf returns the nsid of an open namespace in our table. If it has none, NSIDOf assigns
 // one and returns true.
 func (r *Conn) NSIDOf(fd int) (nsid int32, assigned bool, err error) {
-	get := func() (int32, error) {
-		id := NoNSID
-		err := r.do(unix.RTM_GETNSID, 0, appendAttr(make([]byte, 4), netnsaFD, uint32(fd)), func(_ uint16, data []byte) (err error) {
-			id, err = parseNSID(data)
-			return err
-		})
-		return id, err
-	}
-	if id, err := get(); err != nil || id >= 0 {
+	body := appendAttr(make([]byte, 4), netnsaFD, uint32(fd))
+	if id, err := get(r, unix.RTM_GETNSID, body, parseNSID); err != nil || id >= 0 {
 		return id, false, namespaceError("get namespace id", NoNSID, err)
 	}
-	body := appendAttr(make([]byte, 4), netnsaFD, uint32(fd))
 	auto := NoNSID // any free id
-	body = appendAttr(body, netnsaNSID, uint32(auto))
 	// EEXIST: another process has assigned one in the meantime.
-	err = r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, body, nil)
+	_, err = r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, 0, appendAttr(body, netnsaNSID, uint32(auto)))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return NoNSID, false, namespaceError("assign namespace id", NoNSID, err)
 	}
 	assigned = err == nil
-	nsid, err = get()
+	nsid, err = get(r, unix.RTM_GETNSID, body, parseNSID)
 	return nsid, assigned, namespaceError("get namespace id", NoNSID, err)
 }
 
@@ -434,8 +329,9 @@ func (l *Listener) Run(ctx context.Context, fn func(*Message), lost, malformed f
 			continue
 		}
 		nsid := controlNSID(l.oob[:oobn])
-		for h, data := range messages(l.buf[:n]) {
-			known, err := msg.parse(h.typ, nsid, data)
+		all, _ := syscall.ParseNetlinkMessage(l.buf[:n])
+		for _, m := range all {
+			known, err := msg.parse(m.Header.Type, nsid, m.Data)
 			switch {
 			case err != nil:
 				malformed()
