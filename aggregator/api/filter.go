@@ -84,12 +84,7 @@ func newFilter(q filtering) (f filter, err error) {
 }
 
 // newOwnerFilter returns the filter of a request for owners.
-func newOwnerFilter(q interface {
-	filtering
-	GetState() pb.Owner_State
-	GetScope() string
-},
-) (f filter, err error) {
+func newOwnerFilter(q OwnersRequest) (f filter, err error) {
 	if f, err = newFilter(q); err != nil {
 		return f, err
 	}
@@ -115,13 +110,7 @@ type conflictFilter struct {
 }
 
 // newConflictFilter returns the filter of a request for conflicts.
-func newConflictFilter(q interface {
-	filtering
-	GetState() pb.Conflict_State
-	GetCause() string
-	GetScope() string
-},
-) (f conflictFilter, err error) {
+func newConflictFilter(q ConflictsRequest) (f conflictFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}
@@ -277,11 +266,7 @@ type findingFilter struct {
 }
 
 // newFindingFilter returns the filter of a request for findings.
-func newFindingFilter(q interface {
-	filtering
-	GetKind() string
-},
-) (f findingFilter, err error) {
+func newFindingFilter(q FindingsRequest) (f findingFilter, err error) {
 	if f.filter, err = newFilter(q); err != nil {
 		return f, err
 	}

@@ -64,7 +64,8 @@ func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (
 		return nil, err
 	}
 	if q.GetAt() != nil {
-		return s.findingsAt(ctx, q, &f)
+		p, err := listAt(ctx, s, q, selectFindings(&f), (*pb.Event).GetFinding)
+		return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 	}
 	from, err := parseFindingPlace(q.GetPageToken())
 	if err != nil {

@@ -43,7 +43,7 @@ func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService
 	if s.Journal == nil {
 		return errNoJournal
 	}
-	query, err := eventQuery(q)
+	query, err := SelectEvents(q)
 	if err != nil {
 		return err
 	}
@@ -195,12 +195,12 @@ func (w *eventWatch) read(ctx context.Context, until time.Time) error {
 	if len(some) == replayedAtOnce {
 		reached = at[len(at)-1]
 	}
-	instance, err := w.instances(at)
-	if err != nil {
-		return errJournal(err)
-	}
 	for i, m := range some {
-		m.ResumeToken = resumeToken{instance: instance(i), at: at[i]}.String()
+		token, err := w.past.within(at[i])
+		if err != nil {
+			return errJournal(err)
+		}
+		m.ResumeToken = token.String()
 		if err := w.send(m); err != nil {
 			return err
 		}
@@ -208,24 +208,6 @@ func (w *eventWatch) read(ctx context.Context, until time.Time) error {
 	}
 	w.move(reached)
 	return nil
-}
-
-// instances returns a function that returns the instance that wrote the record at one of some times,
-// which are in order.
-func (w *eventWatch) instances(at []time.Time) (of func(int) string, err error) {
-	if len(at) == 0 {
-		return nil, nil
-	}
-	all := make([]string, len(at))
-	last, err := w.past.within(at[len(at)-1])
-	for i := range at {
-		t := last
-		if all[0] != last.instance && err == nil {
-			t, err = w.past.within(at[i])
-		}
-		all[i] = t.instance
-	}
-	return func(i int) string { return all[i] }, err
 }
 
 // lost tells the subscriber that the journal no longer has some of the events since its position.

@@ -94,7 +94,8 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 		return nil, err
 	}
 	if q.GetAt() != nil {
-		return s.ownersAt(ctx, q, &f)
+		p, err := listAt(ctx, s, q, selectOwners(&f), (*pb.Event).GetOwner)
+		return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 	}
 	from, err := parsePlace(q.GetPageToken())
 	if err != nil {
@@ -180,7 +181,8 @@ func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest)
 	}
 	f.active = f.phase == 0 && !q.GetAll()
 	if q.GetAt() != nil {
-		return s.conflictsAt(ctx, q, &f)
+		p, err := listAt(ctx, s, q, selectConflicts(&f, &f), (*pb.Event).GetConflict)
+		return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 	}
 	from, err := parsePlace(q.GetPageToken())
 	if err != nil {

@@ -30,7 +30,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if s.Journal == nil {
 		return nil, errNoJournal
 	}
-	query, err := eventQuery(q)
+	query, err := SelectEvents(q)
 	if err != nil {
 		return nil, err
 	}
@@ -71,13 +71,8 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	return out, nil
 }
 
-// eventQuery returns the query of a request for events.
-func eventQuery(q interface {
-	filtering
-	GetKind() pb.Event_Kind
-	GetSince() *timestamppb.Timestamp
-},
-) (query journal.Query, err error) {
+// SelectEvents returns the query of a request for events, but not its end.
+func SelectEvents(q EventsRequest) (query journal.Query, err error) {
 	f, err := newFilter(q)
 	if err != nil {
 		return query, err
@@ -219,92 +214,73 @@ type atRequest interface {
 // ClockError is how far the clock of a client may be ahead.
 const ClockError = 5 * time.Second
 
-// listAt fills a page with the items of a kind at a time. item returns the item of an event, and
-// whether it matches.
-func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, kind pb.Event_Kind, span ipam.Range, item func(*pb.Event) (T, bool)) (p *Page[T], next string, gap *pb.Gap, err error) {
+// moment returns the time of a request about the past.
+func (s *Service) moment(t *timestamppb.Timestamp) (at time.Time, err error) {
 	if s.Journal == nil {
-		return nil, "", nil, errNoJournal
+		return at, errNoJournal
 	}
-	at, err := OptionalTime("at", q.GetAt())
-	if err != nil {
-		return nil, "", nil, err
+	if at, err = OptionalTime("at", t); err != nil {
+		return at, err
 	}
-	begin, err := journal.ParsePosition(q.GetPageToken())
-	if err != nil {
-		return nil, "", nil, ErrPageToken
-	}
-	oldest := s.Journal.Oldest()
-	if at.After(s.now()) && at.Before(s.now().Add(ClockError)) {
-		at = s.now()
+	oldest, now := s.Journal.Oldest(), s.now()
+	if at.After(now) && at.Before(now.Add(ClockError)) {
+		at = now
 	}
 	if at.Before(oldest) && oldest.Sub(at) <= journal.PresentBefore { // the time of an item that was present when the journal began
 		at = oldest
 	}
 	switch {
-	case at.After(s.now()):
-		return nil, "", nil, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
-			at.UTC().Format(time.RFC3339), s.now().Format(time.RFC3339))
+	case at.After(now):
+		return at, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
+			at.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
 	case oldest.IsZero():
-		return nil, "", nil, status.Error(codes.OutOfRange, "the journal is empty: nothing was recorded yet")
+		return at, status.Error(codes.OutOfRange, "the journal is empty: nothing was recorded yet")
 	case at.Before(oldest):
-		return nil, "", nil, status.Errorf(codes.OutOfRange, "at is %s, but the journal reaches back to %s only",
+		return at, status.Errorf(codes.OutOfRange, "at is %s, but the journal reaches back to %s only",
 			at.UTC().Format(time.RFC3339), oldest.UTC().Format(time.RFC3339))
 	}
-	if gap, err = s.Journal.GapAt(at); err != nil {
-		return nil, "", nil, errJournal(err)
+	return at, nil
+}
+
+// A pastPage is a page of the items at a time, and what is missing in it.
+type pastPage[T proto.Message] struct {
+	items    []T
+	next     string
+	coverage *pb.Coverage
+	gap      *pb.Gap
+}
+
+// listAt returns a page of the items that are selected at a time. item returns the item of an event.
+func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, sel Selection, item func(*pb.Event) T) (out pastPage[T], err error) {
+	at, err := s.moment(q.GetAt())
+	if err != nil {
+		return out, err
 	}
-	p = NewPage[T](q.GetPageSize())
-	last := begin
-	err = s.Journal.At(ctx, kind, at, span, begin, func(e *pb.Event, position journal.Position) bool {
-		one, matches := item(e)
-		if !matches {
+	last, err := journal.ParsePosition(q.GetPageToken())
+	if err != nil {
+		return out, ErrPageToken
+	}
+	if out.gap, err = s.Journal.GapAt(at); err != nil {
+		return out, errJournal(err)
+	}
+	p := NewPage[T](q.GetPageSize())
+	if err := s.Journal.At(ctx, sel.Changes.Kind, at, sel.Span, last, func(e *pb.Event, position journal.Position) bool {
+		if !sel.Matches(e) {
 			return true
 		}
 		if p.Full() {
-			next = last.Token()
+			out.next = last.Token()
 			return false
 		}
-		p.Add(one)
+		p.Add(item(e))
 		last = position
 		return true
-	})
-	if err != nil {
-		return nil, "", nil, errJournal(err)
+	}); err != nil {
+		return out, errJournal(err)
 	}
-	return p, next, gap, nil
-}
-
-func (s *Service) ownersAt(ctx context.Context, q *pb.ListOwnersRequest, f *filter) (*pb.ListOwnersResponse, error) {
-	p, next, gap, err := listAt(ctx, s, q, pb.Event_OWNER, f.wanted(), func(e *pb.Event) (*pb.Owner, bool) {
-		return e.GetOwner(), f.message(e.GetOwner())
-	})
-	if err != nil {
-		return nil, err
-	}
-	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
-	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
-}
-
-func (s *Service) conflictsAt(ctx context.Context, q *pb.ListConflictsRequest, f *conflictFilter) (*pb.ListConflictsResponse, error) {
-	p, next, gap, err := listAt(ctx, s, q, pb.Event_CONFLICT, f.wanted(), func(e *pb.Event) (*pb.Conflict, bool) {
-		return e.GetConflict(), f.recorded(e.GetConflict())
-	})
-	if err != nil {
-		return nil, err
-	}
-	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
-	return &pb.ListConflictsResponse{Conflicts: p.Items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
-}
-
-func (s *Service) findingsAt(ctx context.Context, q *pb.ListFindingsRequest, f *findingFilter) (*pb.ListFindingsResponse, error) {
-	p, next, gap, err := listAt(ctx, s, q, pb.Event_FINDING, ipam.Range{}, func(e *pb.Event) (*pb.Finding, bool) {
-		return e.GetFinding(), f.recorded(e.GetFinding())
-	})
-	if err != nil {
-		return nil, err
-	}
-	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
-	return &pb.ListFindingsResponse{Findings: p.Items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
+	out.items = p.Items
+	out.coverage, err = s.coverageAt(ctx, q.GetAt().AsTime(), out.gap)
+	return out, err
 }
 
 // coverageAt returns the coverage at a time: the nodes that were known, and those that were connected.
@@ -339,42 +315,36 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 		return nil, status.Error(codes.InvalidArgument, "case and at cannot be combined, because cases are not recorded: omit one of them")
 	}
 	out := &pb.ExplainResponse{Address: addr.String()}
-	of := &pb.ListOwnersRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
-	byOwner, err := newOwnerFilter(of)
+	at, err := s.moment(q.GetAt())
 	if err != nil {
 		return nil, err
 	}
-	if err := allPages(&of.PageToken, func() (string, error) {
-		page, err := s.ownersAt(ctx, of, &byOwner)
-		out.Owners = append(out.Owners, page.GetOwners()...)
-		out.Coverage, out.Gap = page.GetCoverage(), page.GetGap()
-		return page.GetNextPageToken(), err
-	}); err != nil {
+	if out.Gap, err = s.Journal.GapAt(at); err != nil {
+		return nil, errJournal(err)
+	}
+	if out.Coverage, err = s.coverageAt(ctx, q.GetAt().AsTime(), out.Gap); err != nil {
 		return nil, err
 	}
-	about := &pb.ListConflictsRequest{Address: q.GetAddress(), All: true, At: q.GetAt(), PageSize: maxPage}
-	byConflict, err := newConflictFilter(about)
-	if err != nil {
-		return nil, err
-	}
-	if err := allPages(&about.PageToken, func() (string, error) {
-		page, err := s.conflictsAt(ctx, about, &byConflict)
-		out.Conflicts = append(out.Conflicts, page.GetConflicts()...)
-		return page.GetNextPageToken(), err
-	}); err != nil {
-		return nil, err
-	}
-	problems := &pb.ListFindingsRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
-	byFinding, err := newFindingFilter(problems)
-	if err != nil {
-		return nil, err
-	}
-	if err := allPages(&problems.PageToken, func() (string, error) {
-		page, err := s.findingsAt(ctx, problems, &byFinding)
-		out.Findings = append(out.Findings, page.GetFindings()...)
-		return page.GetNextPageToken(), err
-	}); err != nil {
-		return nil, err
+	f := filter{addr: addr}
+	for _, kind := range []pb.Event_Kind{pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING} {
+		span := f.wanted()
+		if kind == pb.Event_FINDING { // which may be about other addresses than its own
+			span = ipam.Range{}
+		}
+		if err := s.Journal.At(ctx, kind, at, span, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			switch {
+			case !f.recorded(e):
+			case kind == pb.Event_OWNER:
+				out.Owners = append(out.Owners, e.GetOwner())
+			case kind == pb.Event_CONFLICT:
+				out.Conflicts = append(out.Conflicts, e.GetConflict())
+			default:
+				out.Findings = append(out.Findings, e.GetFinding())
+			}
+			return true
+		}); err != nil {
+			return nil, errJournal(err)
+		}
 	}
 	compared, inConflict := 0, false
 	for _, o := range out.GetOwners() {
@@ -392,15 +362,6 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	}
 	out.Summary = explain.Past(addr, compared, inConflict)
 	return out, nil
-}
-
-// allPages calls page, which returns the token of the next page, until there is none.
-func allPages(token *string, page func() (next string, err error)) (err error) {
-	for {
-		if *token, err = page(); err != nil || *token == "" {
-			return err
-		}
-	}
 }
 
 // over returns 1 for a conflict that is over, and 0 for an active one.

@@ -80,13 +80,6 @@ type recorded struct {
 	hasty bool
 }
 
-// changes returns the query for the recorded events that a subscriber gets.
-func (f *filter) changes(kind pb.Event_Kind, matches func(*pb.Event) bool) journal.Query {
-	q := f.query(kind)
-	q.Compare = seen(matches)
-	return q
-}
-
 // seen returns a function that reports whether a subscriber gets a recorded event, and sets its type as
 // the subscriber sees it.
 func seen(matches func(*pb.Event) bool) func(e, before *pb.Event) bool {

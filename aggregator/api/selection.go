@@ -15,8 +15,8 @@ import (
 
 // A Selection is what a request selects from a journal.
 type Selection struct {
-	// Changes selects events as a watch sees them: it sets their types. Events selects them as they are.
-	Changes, Events journal.Query
+	// Changes selects events as a watch sees them: it sets their types.
+	Changes journal.Query
 	// Span has the addresses of the items that can match; all if it is not valid.
 	Span ipam.Range
 	// Matches reports whether an item matches.
@@ -24,9 +24,9 @@ type Selection struct {
 }
 
 func (f *filter) selection(kind pb.Event_Kind, present, changed func(*pb.Event) bool) Selection {
-	events := f.query(kind)
-	events.Match = changed
-	return Selection{Changes: f.changes(kind, changed), Events: events, Span: f.wanted(), Matches: present}
+	changes := f.query(kind)
+	changes.Compare = seen(changed)
+	return Selection{Changes: changes, Span: f.wanted(), Matches: present}
 }
 
 // OwnersRequest is a request for owners.
@@ -39,8 +39,12 @@ type OwnersRequest interface {
 // SelectOwners returns what a request selects.
 func SelectOwners(q OwnersRequest) (Selection, error) {
 	f, err := newOwnerFilter(q)
+	return selectOwners(&f), err
+}
+
+func selectOwners(f *filter) Selection {
 	matches := func(e *pb.Event) bool { return f.message(e.GetOwner()) }
-	return f.selection(pb.Event_OWNER, matches, matches), err
+	return f.selection(pb.Event_OWNER, matches, matches)
 }
 
 // ConflictsRequest is a request for conflicts.
@@ -54,13 +58,17 @@ type ConflictsRequest interface {
 // SelectConflicts returns what a request selects. Unless all is set, items that are resolved do not match.
 func SelectConflicts(q ConflictsRequest, all bool) (Selection, error) {
 	f, err := newConflictFilter(q)
-	active := f
-	active.active = f.phase == 0 && !all
-	return f.selection(
+	present := f
+	present.active = f.phase == 0 && !all
+	return selectConflicts(&present, &f), err
+}
+
+func selectConflicts(present, changed *conflictFilter) Selection {
+	return changed.selection(
 		pb.Event_CONFLICT,
-		func(e *pb.Event) bool { return active.recorded(e.GetConflict()) },
-		func(e *pb.Event) bool { return f.recorded(e.GetConflict()) },
-	), err
+		func(e *pb.Event) bool { return present.recorded(e.GetConflict()) },
+		func(e *pb.Event) bool { return changed.recorded(e.GetConflict()) },
+	)
 }
 
 // FindingsRequest is a request for findings.
@@ -69,13 +77,16 @@ type FindingsRequest interface {
 	GetKind() string
 }
 
-// SelectFindings returns what a request selects. A finding may be about other addresses than its own.
+// SelectFindings returns what a request selects.
 func SelectFindings(q FindingsRequest) (Selection, error) {
 	f, err := newFindingFilter(q)
+	return selectFindings(&f), err
+}
+
+// selectFindings selects by all addresses: a finding may be about other addresses than its own.
+func selectFindings(f *findingFilter) Selection {
 	matches := func(e *pb.Event) bool { return f.recorded(e.GetFinding()) }
-	s := f.selection(pb.Event_FINDING, matches, matches)
-	s.Span = ipam.Range{}
-	return s, err
+	return Selection{Changes: journal.Query{Kind: pb.Event_FINDING, Compare: seen(matches)}, Matches: matches}
 }
 
 // SelectNode returns the selection of the node with a name; of all nodes if it is empty.
@@ -91,9 +102,6 @@ type EventsRequest interface {
 	GetKind() pb.Event_Kind
 	GetSince() *timestamppb.Timestamp
 }
-
-// SelectEvents returns what a request selects, but not its end.
-func SelectEvents(q EventsRequest) (journal.Query, error) { return eventQuery(q) }
 
 // own returns an error if a request is about other clusters than that of the aggregator.
 func (s *Service) own(q interface{ GetCluster() []string }) error {

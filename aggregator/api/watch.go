@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -84,7 +83,7 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 func (s *Service) watchOwners(f *filter) *watch[index.Address, *pb.Owner] {
 	return &watch[index.Address, *pb.Owner]{
 		events: s.Events.Owners,
-		past:   recorded{kind: pb.Event_OWNER, query: f.changes(pb.Event_OWNER, f.recorded), nodes: true},
+		past:   recorded{kind: pb.Event_OWNER, query: selectOwners(f).Changes, nodes: true},
 		walk:   func() *walk[index.Address, *pb.Owner] { return s.walkOwners(f, place{}) },
 		add:    func(o item[*pb.Owner]) *message { return &message{owner: o.it, id: o.at.(place).id} },
 		key:    func(e *live.Event) index.Address { return index.AddressOf(e.Address) },
@@ -105,9 +104,7 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 func (s *Service) watchConflicts(present, f *conflictFilter) *watch[place, *pb.Conflict] {
 	return &watch[place, *pb.Conflict]{
 		events: s.Events.Conflicts,
-		past: recorded{
-			kind: pb.Event_CONFLICT, query: f.changes(pb.Event_CONFLICT, func(e *pb.Event) bool { return f.recorded(e.GetConflict()) }), nodes: true,
-		},
+		past:   recorded{kind: pb.Event_CONFLICT, query: selectConflicts(present, f).Changes, nodes: true},
 		walk:   func() *walk[place, *pb.Conflict] { return s.walkConflicts(present, place{}) },
 		add:    func(c item[*pb.Conflict]) *message { return &message{conflict: c.it} },
 		key:    func(e *live.Event) place { return place{e.Address, e.Conflict.GetId()} },
@@ -124,10 +121,9 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 }
 
 func (s *Service) watchFindings(f *findingFilter) *watch[*judge.Found, *pb.Finding] {
-	matches := func(e *pb.Event) bool { return f.recorded(e.GetFinding()) }
 	return &watch[*judge.Found, *pb.Finding]{
 		events: s.Events.Findings,
-		past:   recorded{kind: pb.Event_FINDING, query: journal.Query{Kind: pb.Event_FINDING, Compare: seen(matches)}},
+		past:   recorded{kind: pb.Event_FINDING, query: selectFindings(f).Changes},
 		walk:   func() *walk[*judge.Found, *pb.Finding] { return s.walkFindings(f, judge.FindingPlace{}) },
 		add:    func(one item[*pb.Finding]) *message { return &message{finding: one.it} },
 		key:    func(e *live.Event) *judge.Found { return &judge.Found{Place: judge.PlaceOf(e.Matter.Finding)} },

@@ -142,77 +142,6 @@ func (s *store) fold(list []segment, kind pb.Event_Kind, at stamp, first, last p
 	}
 }
 
-const (
-	// placesAhead is the number of places that foldAhead passes on at once, and partsAhead is how often
-	// it does so before they are used.
-	placesAhead = 64
-	partsAhead  = 4
-)
-
-// A part is some places of a fold, with their items.
-type part struct {
-	places []place
-	ends   []int // of the items of each place
-	items  []stored
-	text   []byte // of the items
-}
-
-// add adds the items of a place, which it copies.
-func (t *part) add(p place, items []stored) {
-	for _, one := range items {
-		start := len(t.text)
-		t.text = append(t.text, one.item...)
-		one.item = t.text[start:]
-		t.items = append(t.items, one)
-	}
-	t.places, t.ends = append(t.places, p), append(t.ends, len(t.items))
-}
-
-// foldAhead is fold, which reads the next places in another goroutine while do handles some.
-func (s *store) foldAhead(list []segment, kind pb.Event_Kind, at stamp, first, last place, do func(place, []stored) error) error {
-	parts, ended, failed := make(chan *part, partsAhead), make(chan struct{}), make(chan error, 1)
-	go func() {
-		err := errStopped // if Pebble ends the goroutine (storeLogger.Fatalf)
-		defer func() {
-			close(parts)
-			failed <- err
-		}()
-		next := &part{}
-		pass := func() error {
-			select {
-			case parts <- next:
-				next = &part{}
-				return nil
-			case <-ended:
-				return errEnough
-			}
-		}
-		err = s.fold(list, kind, at, first, last, func(p place, items []stored) error {
-			if next.add(p, items); len(next.places) < placesAhead {
-				return nil
-			}
-			return pass()
-		})
-		if err == nil {
-			err = pass()
-		}
-	}()
-	for t := range parts {
-		start := 0
-		for i, end := range t.ends {
-			if err := do(t.places[i], t.items[start:end]); err != nil {
-				close(ended)
-				for range parts {
-					continue // until the store is not used any more
-				}
-				return err
-			}
-			start = end
-		}
-	}
-	return <-failed
-}
-
 // find returns the current state of one item.
 func (s *store) find(about subject, id uint32) (e *pb.Event, err error) {
 	err = s.fold(s.list(), about.kind, math.MaxInt64, about.place, about.place, func(p place, items []stored) error {
@@ -237,40 +166,32 @@ type folder struct {
 
 // some calls do with the items of some places, and reports whether there are no more.
 func (f *folder) some(n int, do func(pb.Event_Kind, place, []stored) error) (done bool, err error) {
-	for n > 0 {
-		if f.kind == len(kinds) {
-			return true, nil
-		}
+	for ; n > 0 && f.kind < len(kinds); n-- {
 		if f.fold == nil {
 			if f.fold, err = f.store.newFold(f.list, kinds[f.kind], math.MaxInt64, firstPlace, lastPlace); err != nil {
 				return false, err
 			}
 		}
 		p, items, ok, err := f.fold.next()
+		if err == nil && len(items) > 0 {
+			err = do(kinds[f.kind], p, items)
+			n -= len(items)
+		}
+		if err == nil && !ok {
+			err = f.close()
+			f.kind++
+		}
 		if err != nil {
 			return false, err
 		}
-		if !ok {
-			if err := f.fold.close(); err != nil {
-				return false, err
-			}
-			f.fold = nil
-			f.kind++
-			continue
-		}
-		if len(items) > 0 {
-			if err := do(kinds[f.kind], p, items); err != nil {
-				return false, err
-			}
-		}
-		n -= 1 + len(items)
 	}
-	return false, nil
+	return f.kind == len(kinds), nil
 }
 
-func (f *folder) close() {
+func (f *folder) close() (err error) {
 	if f.fold != nil {
-		_ = f.fold.close() // nothing more is read
+		err = f.fold.close()
 		f.fold = nil
 	}
+	return err
 }

@@ -60,20 +60,19 @@ func (p *patience) try(write func() error) error {
 	}
 }
 
-// backup reports whether a file belongs to a backup, which fails at once.
-func (f patientFS) backup(name string) bool {
-	return strings.Contains(name, string(filepath.Separator)+backupDir)
+// try calls write until it succeeds. A file of a backup fails at once.
+func (f patientFS) try(name string, write func() error) error {
+	if strings.Contains(name, string(filepath.Separator)+backupDir) {
+		return write()
+	}
+	return f.patience.try(write)
 }
 
 // file returns a file that is opened, read and written patiently.
-func (f patientFS) file(name string, open func() (vfs.File, error)) (vfs.File, error) {
-	if f.backup(name) {
-		return open()
-	}
-	var file vfs.File
-	err := f.try(func() (err error) { file, err = open(); return err })
-	if err != nil {
-		return nil, err
+func (f patientFS) file(name string, open func() (vfs.File, error)) (file vfs.File, err error) {
+	err = f.try(name, func() (err error) { file, err = open(); return err })
+	if err != nil || strings.Contains(name, string(filepath.Separator)+backupDir) {
+		return file, err
 	}
 	return &patientFile{file, f.patience, cmp.Or(filepath.Ext(name), filepath.Base(name))}, nil
 }
@@ -106,26 +105,17 @@ func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 
 // Rename implements vfs.FS.
 func (f patientFS) Rename(oldname, newname string) error {
-	if f.backup(newname) {
-		return f.FS.Rename(oldname, newname)
-	}
-	return f.try(func() error { return f.FS.Rename(oldname, newname) })
+	return f.try(newname, func() error { return f.FS.Rename(oldname, newname) })
 }
 
 // Link implements vfs.FS.
 func (f patientFS) Link(oldname, newname string) error {
-	if f.backup(newname) {
-		return f.FS.Link(oldname, newname)
-	}
-	return f.try(func() error { return f.FS.Link(oldname, newname) })
+	return f.try(newname, func() error { return f.FS.Link(oldname, newname) })
 }
 
 // MkdirAll implements vfs.FS.
 func (f patientFS) MkdirAll(dir string, perm os.FileMode) error {
-	if f.backup(dir) {
-		return f.FS.MkdirAll(dir, perm)
-	}
-	return f.try(func() error { return f.FS.MkdirAll(dir, perm) })
+	return f.try(dir, func() error { return f.FS.MkdirAll(dir, perm) })
 }
 
 // Unwrap implements vfs.FS.

@@ -133,7 +133,7 @@ func (j *Journal) At(ctx context.Context, kind pb.Event_Kind, at time.Time, span
 		return nil
 	}
 	err := j.view(func(s *store) error {
-		return s.foldAhead(s.list(), kind, at.UnixMicro(), low, high, func(p place, items []stored) error {
+		return s.fold(s.list(), kind, at.UnixMicro(), low, high, func(p place, items []stored) error {
 			slices.SortFunc(items, func(a, b stored) int { return cmp.Compare(a.id, b.id) })
 			for i := range items {
 				if p == begin.place && items[i].id <= begin.id {

@@ -55,7 +55,7 @@ func (g *segments) open(s *store) (alive stamp, err error) {
 // close releases what the segments hold.
 func (g *segments) close() {
 	if g.copying != nil {
-		g.copying.close()
+		_ = g.copying.close() // nothing more is read
 		g.copying = nil
 	}
 }
