@@ -23,8 +23,6 @@ type alert struct {
 	over bool
 }
 
-func (a *alert) ended() bool { return a.over }
-
 // key returns the labels as a text.
 func (a *alert) key() string {
 	var b strings.Builder

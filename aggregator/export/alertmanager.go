@@ -39,9 +39,6 @@ type alertmanager struct {
 	known map[string]*alert
 	// resentAt is the time at which all of them were sent, and evaluatedAt that of the last evaluation.
 	resentAt, evaluatedAt time.Time
-	// restoredAt is the time of the state that was known before the restart; zero after the first
-	// evaluation.
-	restoredAt time.Time
 }
 
 func newAlertmanager(cfg *Config, files tlsFiles, base string) (*receiver, error) {
@@ -58,19 +55,24 @@ func newAlertmanager(cfg *Config, files tlsFiles, base string) (*receiver, error
 		client: c, cluster: cfg.Cluster, token: cfg.AlertmanagerToken, clock: cfg.Clock,
 		conflicts: make(map[string]*pb.Conflict), findings: make(map[string]*pb.Finding), known: make(map[string]*alert),
 	}
-	return &receiver{client: c, kinds: []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}, atOnce: alertsAtOnce, deliver: a.deliver, state: a}, nil
-}
-
-func (a *alertmanager) restore(t *transition, at time.Time) {
-	a.apply(t)
-	a.restoredAt = at
+	return &receiver{client: c, kinds: []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}, atOnce: alertsAtOnce, deliver: a.deliver, alerts: a}, nil
 }
 
 // begin forgets the state, but not the alerts that were sent: those without a reason in the state that
 // follows will end.
 func (a *alertmanager) begin() {
-	clear(a.conflicts)
-	clear(a.findings)
+	if a != nil {
+		clear(a.conflicts)
+		clear(a.findings)
+	}
+}
+
+// restore takes the state that was delivered before the restart, at the latest at a time.
+func (a *alertmanager) restore(all []transition, at time.Time) {
+	for i := range all {
+		a.apply(&all[i])
+	}
+	a.known = a.alerts(at)
 }
 
 // apply applies a transition to the state.
@@ -87,8 +89,9 @@ func (a *alertmanager) apply(t *transition) {
 	}
 }
 
-func (a *alertmanager) again() time.Time {
-	if len(a.conflicts)+len(a.findings)+len(a.known) == 0 {
+// due returns when the alerts have to be evaluated again; zero for never, as for a receiver without alerts.
+func (a *alertmanager) due() time.Time {
+	if a == nil || len(a.conflicts)+len(a.findings)+len(a.known) == 0 {
 		return time.Time{}
 	}
 	return a.evaluatedAt.Add(evaluateEvery)
@@ -96,9 +99,6 @@ func (a *alertmanager) again() time.Time {
 
 func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
 	now := a.clock()
-	if !a.restoredAt.IsZero() {
-		a.known, a.restoredAt = a.alerts(a.restoredAt), time.Time{}
-	}
 	for i := range some {
 		a.apply(&some[i])
 	}
@@ -109,14 +109,14 @@ func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
 	for key, one := range firing {
 		before := a.known[key]
 		next[key] = one
-		if resend || before == nil || before.ended() || !maps.Equal(before.Annotations, one.Annotations) {
+		if resend || before == nil || before.over || !maps.Equal(before.Annotations, one.Annotations) {
 			changed = append(changed, one)
 		}
 	}
 	for key, before := range a.known {
 		switch {
 		case firing[key] != nil:
-		case !before.ended():
+		case !before.over:
 			over := *before
 			over.EndsAt, over.over = now, true
 			next[key] = &over
@@ -159,21 +159,19 @@ func (a *alertmanager) send(ctx context.Context, some []*alert) error {
 
 // alerts returns the alerts that fire at a time, by their labels.
 func (a *alertmanager) alerts(now time.Time) map[string]*alert {
-	firing := make(map[string]*alert)
-	var all []*alert
+	var conflicts, findings []*alert
 	for _, c := range a.conflicts {
 		if one := conflictAlert(c, now); one != nil {
-			all = append(all, one)
+			conflicts = append(conflicts, one)
 		}
 	}
-	all = most(all)
-	var found []*alert
 	for _, f := range a.findings {
 		if one := findingAlert(f, now); one != nil {
-			found = append(found, one)
+			findings = append(findings, one)
 		}
 	}
-	for _, one := range append(all, most(found)...) {
+	firing := make(map[string]*alert)
+	for _, one := range append(most(conflicts), most(findings)...) {
 		one.Labels["cluster"] = a.cluster
 		one.EndsAt = now.Add(resendEndsAfter)
 		firing[one.key()] = one

@@ -83,7 +83,7 @@ func TestAlertsAreRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := to.state.(*alertmanager)
+	a := to.alerts
 	b := &bench{TB: t, now: time.Now()}
 	now = b.now
 	suspected := b.conflict(1)
@@ -100,7 +100,7 @@ func TestAlertsAreRepeated(t *testing.T) {
 		b.must(a.deliver(t.Context(), all))
 		return len(h.all()) - before
 	}
-	if n := deliver(&pb.Event{Conflict: suspected}); n != 0 || a.again().Before(now) {
+	if n := deliver(&pb.Event{Conflict: suspected}); n != 0 || a.due().Before(now) {
 		t.Errorf("got %d requests about a conflict that is suspected", n)
 	}
 	now = now.Add(suspectedRule.after)
@@ -136,7 +136,7 @@ func TestAlertsAreRepeated(t *testing.T) {
 		now = now.Add(resendEvery)
 		deliver()
 	}
-	if len(a.known) != 0 || !a.again().IsZero() {
+	if len(a.known) != 0 || !a.due().IsZero() {
 		t.Errorf("got %v, want nothing to repeat", a.known)
 	}
 }

@@ -73,8 +73,8 @@ func New(cfg Config) (*Exporters, error) {
 	add := func(kind, cursor string, to *receiver, err error) {
 		if errs = append(errs, err); err == nil {
 			e.all = append(e.all, &exporter{
-				Journal: cfg.Journal, Log: cfg.Log.With("exporter", kind, "receiver", to.host), Clock: cfg.Clock, replicas: cfg.Replicas,
-				name: cursor, stats: Stats{Exporter: kind, Receiver: to.host}, to: to,
+				Delivery: journal.Delivery{Log: cfg.Log.With("exporter", kind, "receiver", to.host), Clock: cfg.Clock},
+				Journal:  cfg.Journal, replicas: cfg.Replicas, kind: kind, name: cursor, to: to,
 			})
 		}
 	}
@@ -122,10 +122,17 @@ func (e *Exporters) Problems() (problems []string) {
 	return problems
 }
 
+// Stats are the counters of one exporter.
+type Stats struct {
+	// Exporter is otlp, alertmanager or webhook, and Receiver is the host of the receiver.
+	Exporter, Receiver string
+	journal.DeliveryStats
+}
+
 // Stats returns the counters of each receiver.
 func (e *Exporters) Stats() (all []Stats) {
 	for _, x := range e.all {
-		all = append(all, x.Stats())
+		all = append(all, Stats{x.kind, x.to.host, x.Stats()})
 	}
 	return all
 }

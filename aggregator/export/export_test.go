@@ -477,7 +477,7 @@ func (r *refusing) deliver(context.Context, []transition) error {
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &refusing{}
-		x := &exporter{Log: slog.New(slog.DiscardHandler), Clock: time.Now, to: &receiver{deliver: to.deliver}}
+		x := &exporter{Delivery: journal.Delivery{Log: slog.New(slog.DiscardHandler), Clock: time.Now}, to: &receiver{deliver: to.deliver}}
 		some := []transition{{id: "a", at: time.Now()}}
 		for range 20 {
 			to.answers = append(to.answers, errors.New("no answer"))

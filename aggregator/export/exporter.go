@@ -3,11 +3,11 @@ package export
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -27,6 +27,8 @@ const (
 	mostRefusals = 10
 	// readAgainAfter is the pause after the journal could not be read.
 	readAgainAfter = time.Second
+	// complainAfter is how long a receiver may fail before that is a problem.
+	complainAfter = time.Minute
 	// movedEvery is how often the cursor moves while there is nothing to deliver.
 	movedEvery = 10 * time.Second
 	// overlap is the time before a change of leader of which the next leader delivers everything: it does not
@@ -45,40 +47,22 @@ type receiver struct {
 	// deliver delivers some transitions in order, all or none. It is called again with the same ones
 	// after an error.
 	deliver func(ctx context.Context, some []transition) error
-	// state is nil if the receiver gets each transition. Otherwise it gets the state that they lead to.
-	state state
-}
-
-// state is what a receiver makes of the transitions.
-type state interface {
-	// begin announces that the whole state follows. restore takes a part of it that was delivered before
-	// the restart, at the latest at a time.
-	begin()
-	restore(t *transition, at time.Time)
-	// again returns when deliver has to be called without transitions; zero for never.
-	again() time.Time
+	// alerts is nil if the receiver gets each transition. Otherwise it gets the state that they lead to.
+	alerts *alertmanager
 }
 
 // An exporter follows the journal for one receiver.
 type exporter struct {
+	journal.Delivery
 	Journal *journal.Journal
-	Log     *slog.Logger
-	Clock   func() time.Time
 	// replicas is set if another replica may have led before this one.
 	replicas bool
-	name     string // of the cursor
-	to       *receiver
-	phases   phases
-
-	mu    sync.Mutex
-	stats Stats
+	// kind is otlp, alertmanager or webhook, and name that of the cursor.
+	kind, name string
+	to         *receiver
+	phases     phases
 	// running is set while run runs.
-	running bool
-	// waiting is the time of the oldest transition that is being delivered; zero if there is none.
-	waiting time.Time
-	// rejected is why the receiver does not accept transitions, since a time; nil if it does.
-	rejected      error
-	rejectedSince time.Time
+	running atomic.Bool
 }
 
 // run exports until ctx ends.
@@ -88,8 +72,10 @@ func (x *exporter) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	x.runs(true)
-	defer x.runs(false)
+	x.running.Store(true)
+	defer x.running.Store(false)
+	x.Reset()
+	defer x.Reset()
 	if x.Journal.Stats().Memory {
 		x.Log.Warn("the journal is in memory: what is not delivered when the aggregator ends is not delivered later")
 	}
@@ -100,13 +86,6 @@ func (x *exporter) run(ctx context.Context) {
 			_ = sleep(ctx, readAgainAfter)
 		}
 	}
-}
-
-// runs notes whether the exporter runs.
-func (x *exporter) runs(running bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.running, x.waiting, x.rejected = running, time.Time{}, nil
 }
 
 // follow delivers what is recorded, until ctx ends or the journal cannot be used.
@@ -127,13 +106,10 @@ func (x *exporter) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		x.lose(lost)
+		x.Lose(lost)
 		if from.After(at) { // the receiver gets the state from which on everything is known
 			at = from
-			if err := x.present(ctx, at); err != nil {
-				return err
-			}
-			if err := cursor.Move(at); err != nil {
+			if err := x.present(ctx, cursor, at); err != nil {
 				return err
 			}
 		}
@@ -142,7 +118,8 @@ func (x *exporter) follow(ctx context.Context) error {
 			return err
 		}
 		now := x.Clock()
-		if again := x.again(); len(some) > 0 || !again.IsZero() && !now.Before(again) {
+		due := x.to.alerts.due()
+		if len(some) > 0 || !due.IsZero() && !now.Before(due) {
 			if err := x.deliver(ctx, some); err != nil {
 				return err
 			}
@@ -156,8 +133,17 @@ func (x *exporter) follow(ctx context.Context) error {
 		if at = reached; at.Before(until) {
 			continue
 		}
-		if err := x.idle(ctx, replaced, more); err != nil {
-			return err
+		var again <-chan time.Time
+		if due := x.to.alerts.due(); !due.IsZero() {
+			again = time.After(due.Sub(x.Clock()))
+		}
+		select {
+		case <-more:
+		case <-again:
+		case <-replaced:
+			return journal.ErrReplaced
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -184,27 +170,20 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 		if x.replicas { // another replica may have led
 			at = x.recent(at)
 		}
-	case !x.replicas || x.to.state != nil:
+	case !x.replicas || x.to.alerts != nil:
 		all, err := x.stateAt(ctx, at)
-		for i := range all {
-			if x.to.state != nil {
-				x.to.state.restore(&all[i], at)
-			}
+		if x.to.alerts != nil {
+			x.to.alerts.restore(all, at)
 		}
 		return at, err
 	}
-	if err := x.present(ctx, at); err != nil {
-		return at, err
-	}
-	return at, cursor.Move(at)
+	return at, x.present(ctx, cursor, at)
 }
 
 // standby moves the cursor of a replica that does not lead, so that it stays some time behind.
 func (x *exporter) standby() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	to, whole, _ := x.Journal.Written()
-	if x.running || !whole {
+	if x.running.Load() || !whole {
 		return nil
 	}
 	cursor, err := x.Journal.Cursor(x.name)
@@ -230,36 +209,8 @@ func (x *exporter) recent(until time.Time) time.Time {
 	return at
 }
 
-// again returns when the receiver has to get its state again; zero for never.
-func (x *exporter) again() time.Time {
-	if x.to.state == nil {
-		return time.Time{}
-	}
-	return x.to.state.again()
-}
-
-// idle waits until there is something to do.
-func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) error {
-	var due <-chan time.Time
-	if again := x.again(); !again.IsZero() {
-		timer := time.NewTimer(again.Sub(x.Clock()))
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-more:
-		return nil
-	case <-due:
-		return nil
-	case <-replaced:
-		return journal.ErrReplaced
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// present delivers the conflicts and findings that there were at a time.
-func (x *exporter) present(ctx context.Context, at time.Time) error {
+// present delivers the conflicts and findings that there were at a time, and moves the cursor to it.
+func (x *exporter) present(ctx context.Context, cursor *journal.Cursor, at time.Time) error {
 	all, err := x.stateAt(ctx, at)
 	if err != nil {
 		return err
@@ -269,15 +220,13 @@ func (x *exporter) present(ctx context.Context, at time.Time) error {
 			return err
 		}
 	}
-	return nil
+	return cursor.Move(at)
 }
 
 // stateAt returns the conflicts and findings that there were at a time.
 func (x *exporter) stateAt(ctx context.Context, at time.Time) (all []transition, err error) {
 	x.phases = make(phases)
-	if x.to.state != nil {
-		x.to.state.begin()
-	}
+	x.to.alerts.begin()
 	var active []*pb.Event
 	for _, kind := range []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING} {
 		if err := x.Journal.At(ctx, kind, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
@@ -346,12 +295,11 @@ func (x *exporter) read(ctx context.Context, after, until time.Time) (some []tra
 // deliver delivers transitions. It tries again until the receiver accepts them, or has refused their
 // content several times.
 func (x *exporter) deliver(ctx context.Context, some []transition) error {
-	x.mu.Lock()
-	x.waiting = x.Clock()
 	if len(some) > 0 && !some[0].present {
-		x.waiting = some[0].at
+		x.Wait(some[0].at)
+	} else {
+		x.Wait(x.Clock())
 	}
-	x.mu.Unlock()
 	refusals := 0
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		limited, cancel := context.WithTimeout(ctx, patience)
@@ -363,16 +311,21 @@ func (x *exporter) deliver(ctx context.Context, some []transition) error {
 		var answer *answerError
 		partial := errors.As(err, &answer) && answer.accepted
 		if err == nil || partial {
-			x.delivered(len(some), answer)
+			refused := 0
+			if partial {
+				refused = min(len(some), answer.refused)
+				x.Refuse(refused, "error", answer)
+			}
+			x.Deliver(len(some) - refused)
 			return nil
 		}
-		x.failed(err)
+		x.Fail(err)
 		wait := pause/2 + rand.N(pause/2)
 		if answer != nil {
 			wait = max(wait, min(answer.retryAfter, longestPause))
 			if answer.content() {
 				if refusals++; refusals == mostRefusals {
-					x.refuse(some, err)
+					x.Refuse(len(some), "first_id", append(some, transition{})[0].id, "error", err)
 					return nil
 				}
 			}
@@ -394,3 +347,25 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// problem describes why the receiver does not get transitions; empty if it does, or if that may be a
+// matter of seconds.
+func (x *exporter) problem() string {
+	err, since, waiting := x.Failing()
+	remedy := ""
+	if answer, ok := errors.AsType[*answerError](err); ok {
+		remedy = answer.remedy()
+	}
+	if err == nil || remedy == "" && x.Clock().Sub(since) < complainAfter {
+		return ""
+	}
+	text := fmt.Sprintf("%s at %s has not accepted what happened since %s, which is sent as soon as it does: %s",
+		titles[x.kind], x.to.host, waiting.UTC().Format(time.RFC3339), err)
+	if remedy != "" {
+		text += ": " + remedy
+	}
+	return text
+}
+
+// titles are the names of the receivers in sentences.
+var titles = map[string]string{"otlp": "the OpenTelemetry receiver", "alertmanager": "Alertmanager", "webhook": "the webhook"}

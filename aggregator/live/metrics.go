@@ -228,9 +228,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	exporters := m.Exports.Stats()
 	if s := m.Stream.Stats(); s != nil {
-		exporters = append(exporters, export.Stats{
-			Exporter: "nats", Receiver: s.Hosts, Sent: s.Sent, Refused: s.Refused, Failures: s.Failures, Lost: s.Lost, Lag: s.Lag,
-		})
+		exporters = append(exporters, export.Stats{Exporter: "nats", Receiver: m.Stream.Hosts(), DeliveryStats: *s})
 	}
 	for _, s := range exporters {
 		set("export_transitions_total", float64(s.Sent), s.Exporter, s.Receiver)

@@ -79,7 +79,7 @@ func (f *following) begin(ctx context.Context) error {
 		}
 		return errors.Join(err, f.publishState(ctx, now))
 	}
-	f.Log.Info("continuing where the former leader has stopped", "from", f.at)
+	f.Delivery.Log.Info("continuing where the former leader has stopped", "from", f.at)
 	for f.at.Before(now) {
 		if err := f.publishSome(ctx, now); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (f *following) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		f.lose(lost)
+		f.Lose(lost)
 		if len(lost) > 0 {
 			f.stateAt = time.Time{} // the state is published again, to be sure
 		}
@@ -134,7 +134,7 @@ func (f *following) run(ctx context.Context) error {
 			}
 			continue
 		}
-		f.idle()
+		f.Wait(time.Time{})
 		if err := f.reassure(ctx); err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 		}
 		switch {
 		case size > largest:
-			f.refuse(at)
+			f.Refuse(1, "time", at, "error", "it is too large for NATS")
 		default:
 			b.Transitions = append(b.Transitions, t)
 			bytes += size
@@ -217,18 +217,16 @@ func (f *following) message() *pb.TransitionBatch {
 // publish publishes the next message.
 func (f *following) publish(ctx context.Context, b *pb.TransitionBatch) error {
 	b.Sequence = f.number + 1
-	f.mu.Lock()
-	f.waiting = f.Clock()
+	f.Wait(f.Delivery.Clock())
 	if some := b.GetTransitions(); len(some) > 0 && b.GetPart() == pb.TransitionBatch_UNSPECIFIED && some[0].GetEvent() != nil {
-		f.waiting = some[0].GetEvent().GetTime().AsTime()
+		f.Wait(some[0].GetEvent().GetTime().AsTime())
 	}
-	f.mu.Unlock()
-	if err := f.st.publish(ctx, b, f.failed); err != nil {
+	if err := f.st.publish(ctx, b, f.fail); err != nil {
 		return err
 	}
 	f.number, f.at = b.GetSequence(), b.GetUntil().AsTime()
-	f.covered, f.coveredAt = b.GetCoverage(), f.Clock()
-	f.published(len(b.GetTransitions()))
+	f.covered, f.coveredAt = b.GetCoverage(), f.Delivery.Clock()
+	f.Deliver(len(b.GetTransitions()))
 	return nil
 }
 
@@ -280,8 +278,8 @@ func (f *following) publishState(ctx context.Context, at time.Time) error {
 	if err := f.publish(ctx, b); err != nil {
 		return err
 	}
-	f.stateAt, f.stateFrom = f.Clock(), first
-	f.Log.Info("published the complete state", "at", at, "messages", f.number-first+1)
+	f.stateAt, f.stateFrom = f.Delivery.Clock(), first
+	f.Delivery.Log.Info("published the complete state", "at", at, "messages", f.number-first+1)
 	return nil
 }
 
@@ -297,7 +295,7 @@ func (f *following) addState(ctx context.Context, b *pb.TransitionBatch, kind pb
 		t := &pb.Transition{Event: e, Item: p.Item()}
 		switch size := proto.Size(t); {
 		case size > largest:
-			f.refuse(at)
+			f.Refuse(1, "time", at, "error", "it is too large for NATS")
 		case bytes > 0 && bytes+size > mostBytes || len(b.GetTransitions()) == mostTransitions:
 			full = true
 			return false // it is the first one of the next message
@@ -317,7 +315,7 @@ func (f *following) addState(ctx context.Context, b *pb.TransitionBatch, kind pb
 // look publishes the state again now and then, and if the stream has lost the last one. It has the stream
 // kept by more servers.
 func (f *following) look(ctx context.Context) error {
-	now := f.Clock()
+	now := f.Delivery.Clock()
 	if now.Sub(f.lookedAt) < lookAtStream || !f.st.conn.IsConnected() {
 		return nil
 	}
@@ -339,7 +337,7 @@ func (f *following) look(ctx context.Context) error {
 
 // reassure publishes the coverage if it has changed, or if nothing was published for some time.
 func (f *following) reassure(ctx context.Context) error {
-	now, coverage := f.Clock(), f.Coverage()
+	now, coverage := f.Delivery.Clock(), f.Coverage()
 	if now.Sub(f.coveredAt) < coveredEvery && (proto.Equal(coverage, f.covered) || now.Sub(f.coveredAt) < coverageEvery) {
 		return nil
 	}

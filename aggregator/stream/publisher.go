@@ -54,13 +54,8 @@ type Config struct {
 // A Publisher publishes what the journal records. Use New.
 type Publisher struct {
 	Config
-	mu    sync.Mutex
-	stats Stats
-	// waiting is the time of the oldest transition that is being published; zero if there is none.
-	waiting time.Time
-	// failing is the last error, and since is when errors began; nil if the last attempt succeeded.
-	failing error
-	since   time.Time
+	journal.Delivery
+	mu sync.Mutex
 	// contests is the number of times that another aggregator published to the same stream, without a
 	// pause of contestedFor, and contestedAt is the last of them.
 	contests    int
@@ -86,7 +81,7 @@ func New(cfg Config) (*Publisher, error) {
 		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 	}
 	cfg.Log = cfg.Log.With("exporter", "nats", "receiver", cfg.Hosts(), "stream", Name(cfg.Cluster))
-	return &Publisher{Config: cfg, stats: Stats{Hosts: cfg.Hosts()}}, nil
+	return &Publisher{Config: cfg, Delivery: journal.Delivery{Log: cfg.Log, Clock: cfg.Clock}}, nil
 }
 
 // Run publishes until ctx ends. It may be called again after that: each time that this replica becomes
@@ -98,24 +93,24 @@ func (p *Publisher) Run(ctx context.Context) {
 		return
 	}
 	defer p.use(nil)
-	link, err := Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Log, p.Clock)
+	link, err := Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Delivery.Log, p.Delivery.Clock)
 	for err != nil { // a file of the settings has changed
-		p.failed(err)
+		p.fail(err)
 		if sleep(ctx, againAfter) != nil {
 			return
 		}
-		link, err = Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Log, p.Clock)
+		link, err = Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Delivery.Log, p.Delivery.Clock)
 	}
 	defer link.Close()
 	p.use(link)
 	for attempts := 1; ctx.Err() == nil; attempts++ {
-		began := p.Clock()
+		began := p.Delivery.Clock()
 		err := p.follow(ctx, link)
 		if ctx.Err() != nil || errors.Is(err, journal.ErrReplaced) {
 			continue
 		}
-		p.failed(err)
-		if p.Clock().Sub(began) > lastPause {
+		p.fail(err)
+		if p.Delivery.Clock().Sub(began) > lastPause {
 			attempts = 1
 		}
 		_ = sleep(ctx, againAfter+pause(attempts))
@@ -126,7 +121,8 @@ func (p *Publisher) Run(ctx context.Context) {
 func (p *Publisher) use(link *Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.link, p.waiting, p.failing = link, time.Time{}, nil
+	p.link = link
+	p.Reset()
 }
 
 // follow publishes until ctx ends, or the journal or the stream cannot be used.
