@@ -6,29 +6,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/reflection"
 
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/secure"
 )
 
-// aggregatorCommand contains the flags of aggregator.
-type aggregatorCommand struct {
+// serving contains the flags of the commands that run an aggregator.
+type serving struct {
 	sys        system
 	aggregator aggregator.Config
 	listen     addresses
 	files      secure.Files
 	logging    cli.Logging
-	fleet      bool
+	fleet      bool // answer for several clusters
+}
+
+// addFlags adds the flags that the commands have in common.
+func (c *serving) addFlags(cmd *cobra.Command, byDefault addresses) {
+	aggregatorFlags(cmd, &c.aggregator)
+	exportFlags(cmd, &c.aggregator.Export)
+	natsFlags(cmd, &c.aggregator.NATS)
+	accessFlags(cmd, &c.files, &c.aggregator.Access)
+	listenFlags(cmd, &c.listen, byDefault)
+	c.logging.AddFlags(cmd)
+	c.aggregator.Export.Environment = c.sys.getenv
 }
 
 func newAggregator(sys system) *cobra.Command {
-	a := &aggregatorCommand{sys: sys}
+	a := &serving{sys: sys}
 	cmd := &cobra.Command{
 		Use:   "aggregator [flags]",
 		Short: "Combine the reports of all agents and detect conflicts",
@@ -63,23 +76,17 @@ conflicts between clusters in the networks that they share (--network, with clus
 			return a.run(cmd.Context())
 		},
 	}
-	aggregatorFlags(cmd, &a.aggregator)
-	exportFlags(cmd, &a.aggregator.Export)
-	natsFlags(cmd, &a.aggregator.NATS)
-	accessFlags(cmd, &a.files, &a.aggregator.Access)
-	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
+	a.addFlags(cmd, addresses{grpc: ":9640", http: ":9641"})
 	cmd.Flags().BoolVar(&a.fleet, "fleet", false, "answer for the clusters whose streams are at --nats, instead of for agents")
-	a.logging.AddFlags(cmd)
 	return cmd
 }
 
 // run runs until ctx ends.
-func (c *aggregatorCommand) run(ctx context.Context) error {
+func (c *serving) run(ctx context.Context) error {
 	p, err := cli.NewProcess(c.sys.stderr, c.logging)
 	if err != nil {
 		return err
 	}
-	c.aggregator.Export.Environment = c.sys.getenv
 	c.aggregator.CollectEagerly = c.sys.getenv("GOGC") == ""
 	c.aggregator.Memory = useMemory()
 	agg, s, err := c.open(ctx, p)
@@ -97,17 +104,6 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	err = g.Wait()
 	p.Log.Info("stopped")
 	return err
-}
-
-// open returns the aggregator or the fleet, and its server.
-func (c *aggregatorCommand) open(ctx context.Context, p cli.Process) (answering, *server, error) {
-	if c.fleet {
-		if len(c.aggregator.Networks) > 0 {
-			return nil, nil, fmt.Errorf("--network %s: a fleet compares clusters: say which ones share the network, as in %s=10.0.0.0/8,clusters=*", c.aggregator.Networks[0].Name, c.aggregator.Networks[0].Name)
-		}
-		return openServer(ctx, c.aggregator, c.listen, c.files, p, aggregator.NewFleet)
-	}
-	return openServer(ctx, c.aggregator, c.listen, c.files, p, aggregator.New)
 }
 
 // notForFleet are the flags of an aggregator that mean nothing for a fleet.
@@ -129,18 +125,19 @@ func onlyForFleet(cmd *cobra.Command) error {
 
 // answering is an aggregator or a fleet.
 type answering interface {
-	served
+	Handlers(prometheus.Gatherer) (rest, probes http.Handler, err error)
+	Guarded() []grpc.ServerOption
+	Register(reflection.GRPCServer)
 	Open() bool
 	Run(ctx context.Context) error
 }
 
-// openAggregator returns an aggregator and its server.
-func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p cli.Process) (answering, *server, error) {
-	return openServer(ctx, cfg, at, files, p, aggregator.New)
-}
-
-// openServer returns what open makes, and its server, which has opened its listeners. It starts nothing.
-func openServer[T answering](ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p cli.Process, open func(aggregator.Config, *slog.Logger, prometheus.Registerer) (T, error)) (answering, *server, error) {
+// open returns the aggregator or the fleet, and its server, which has opened its listeners. It starts nothing.
+func (c *serving) open(ctx context.Context, p cli.Process) (answering, *server, error) {
+	cfg, at, files := c.aggregator, c.listen, c.files
+	if c.fleet && len(cfg.Networks) > 0 {
+		return nil, nil, fmt.Errorf("--network %[1]s: a fleet compares clusters: say which ones share the network, as in %[1]s=10.0.0.0/8,clusters=*", cfg.Networks[0].Name)
+	}
 	tls, err := files.Server(p.Log, "h2", "http/1.1")
 	if err != nil {
 		return nil, nil, err
@@ -158,7 +155,12 @@ func openServer[T answering](ctx context.Context, cfg aggregator.Config, at addr
 	if files.ClientCA != "" {
 		cfg.Access.Certificates = secure.Verifier(tls)
 	}
-	agg, err := open(cfg, p.Log, p.Registry)
+	var agg answering
+	if c.fleet {
+		agg, err = aggregator.NewFleet(cfg, p.Log, p.Registry)
+	} else {
+		agg, err = aggregator.New(cfg, p.Log, p.Registry)
+	}
 	if err != nil {
 		l.close()
 		return nil, nil, err

@@ -10,7 +10,7 @@ import (
 
 func TestNetworksOfSeveralClusters(t *testing.T) {
 	var cfg aggregator.Config
-	flag := newDeclaredNetworks(&cfg)
+	flag := newNetworks(&cfg)
 	for _, text := range []string{"pods=10.244.0.0/16", "lan=10.0.0.0/8,fd00::/8,clusters=*", "dmz=192.0.2.0/24,clusters=west, east"} {
 		if err := flag.Set(text); err != nil {
 			t.Fatalf("%s: %v", text, err)
@@ -21,9 +21,6 @@ func TestNetworksOfSeveralClusters(t *testing.T) {
 	}
 	if n := cfg.SharedNetworks; len(n) != 2 || n[0].Name != "lan" || len(n[0].Prefixes) != 2 || n[0].Clusters != nil || !slices.Equal(n[1].Clusters, []string{"west", "east"}) {
 		t.Errorf("got the shared networks %v, want lan of all, and dmz of two", n)
-	}
-	if err := flag.Replace([]string{"pods=10.244.0.0/16"}); err != nil || cfg.SharedNetworks != nil {
-		t.Errorf("got the shared networks %v (%v) after they were replaced, want none", cfg.SharedNetworks, err)
 	}
 	for text, want := range map[string]string{
 		"lan=10.0.0.0/8,clusters=west": "is one cluster: name at least two",

@@ -77,7 +77,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		},
 	}
 	c.addListFlags(cmd)
-	c.addTableFlags(cmd, "conflicts", show.ConflictOrders())
+	c.addTableFlags(cmd, "conflicts", show.ConflictOrders)
 	c.addClusterFlag(cmd, "conflicts in the cluster")
 	c.addFilters(cmd, "conflicts", pb.Conflict_State_value, "node", "namespace", "workload", "cidr", "mac", "scope", "cause", "state")
 	c.addWatchFlag(cmd)

@@ -25,7 +25,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 		"data directory, off for no history, or auto for "+aggregator.DefaultDataDir+" if writable")
 	retentionFlag(fs, &cfg.Retention, "retention", aggregator.DefaultRetention, "time for which the history is kept, in whole days if possible")
 	sizeFlag(fs, &cfg.JournalSize, "journal-size", aggregator.DefaultJournalSize, "disk space that the history may take")
-	fs.Var(newDeclaredNetworks(cfg), "network",
+	fs.Var(newNetworks(cfg), "network",
 		"addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
 		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")

@@ -72,7 +72,7 @@ With --at, list the owners at a time in the past.
 		},
 	}
 	c.addListFlags(cmd)
-	c.addTableFlags(cmd, "owners", show.OwnerOrders())
+	c.addTableFlags(cmd, "owners", show.OwnerOrders)
 	c.addWatchFlag(cmd)
 	c.addAtFlag(cmd)
 	c.addClusterFlag(cmd, "owners in the cluster")

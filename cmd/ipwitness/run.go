@@ -11,27 +11,21 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent"
 	agentreport "github.com/ipwitness/ipwitness/agent/report"
-	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
-	"github.com/ipwitness/ipwitness/cmd/secure"
 )
 
 // runCommand contains the flags of run: the flags of an agent and of an aggregator.
 type runCommand struct {
-	sys        system
-	agent      agent.Config
-	aggregator aggregator.Config
-	listen     addresses
-	files      secure.Files
-	logging    cli.Logging
-	live       bool
-	color      colorChoice
-	account    *show.Live // nil unless live is set
+	serving
+	agent   agent.Config
+	live    bool
+	color   colorChoice
+	account *show.Live // nil unless live is set
 }
 
 func newRun(sys system) *cobra.Command {
-	r := &runCommand{sys: sys}
+	r := &runCommand{serving: serving{sys: sys}}
 	cmd := &cobra.Command{
 		Use:   "run [flags]",
 		Short: "Watch this host: agent and aggregator in one process",
@@ -64,12 +58,7 @@ what works without them.
 		},
 	}
 	cli.AgentFlags(cmd, &r.agent)
-	aggregatorFlags(cmd, &r.aggregator)
-	exportFlags(cmd, &r.aggregator.Export)
-	natsFlags(cmd, &r.aggregator.NATS)
-	accessFlags(cmd, &r.files, &r.aggregator.Access)
-	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
-	r.logging.AddFlags(cmd)
+	r.addFlags(cmd, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
 	colorFlag(cmd, &r.color)
 	cmd.Flags().BoolVar(&r.live, "live", false, "human-readable live output (default: only in a terminal)")
 	return cmd
@@ -86,9 +75,8 @@ func (r *runCommand) run(ctx context.Context) error {
 		return err
 	}
 	r.aggregator.Alone = true
-	r.aggregator.Export.Environment = r.sys.getenv
 	r.aggregator.Memory = useMemory()
-	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, r.files, p)
+	agg, s, err := r.open(ctx, p)
 	if err != nil {
 		return err
 	}

@@ -67,8 +67,10 @@ func newGuarded(t *testing.T, certificates bool) *guarded {
 		files.ClientCA = g.clients.File
 	}
 	p := cli.Process{Build: cli.Build{Version: "v1"}, Log: slog.New(slog.NewTextHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})), Registry: cli.NewRegistry(cli.Build{})}
-	agg, s, err := openAggregator(t.Context(), aggregator.Config{Kubeconfig: "off", Access: access.Config{Tokens: g.tokens}},
-		addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"}, files, p)
+	agg, s, err := (&serving{
+		aggregator: aggregator.Config{Kubeconfig: "off", Access: access.Config{Tokens: g.tokens}}, files: files,
+		listen: addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"},
+	}).open(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}

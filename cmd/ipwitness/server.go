@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
@@ -59,16 +58,9 @@ type server struct {
 	probes    *http.Server // health and metrics on a separate listener; nil if there is none
 }
 
-// served is what a server serves: an aggregator, or a fleet.
-type served interface {
-	Handlers(prometheus.Gatherer) (rest, probes http.Handler, err error)
-	Guarded() []grpc.ServerOption
-	Register(reflection.GRPCServer)
-}
-
 // newServer returns a server, which uses TLS if tls is set. It takes ownership of the listeners and
 // starts nothing.
-func newServer(l listeners, agg served, tls *tls.Config, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
+func newServer(l listeners, agg answering, tls *tls.Config, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
 	pipe := bufconn.Listen(pipeBuffer)
 	conn, err := grpc.NewClient("passthrough:///in-process",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }),

@@ -160,7 +160,7 @@ func TestLiveBeginsWithTheCurrentState(t *testing.T) {
 	defer cancel()
 	out := &lineWriter{text: "no conflicts", end: cancel}
 	c := newConsole()
-	r := &runCommand{sys: c.system, account: show.NewLive(out, show.Layout{Program: "ipwitness"})}
+	r := &runCommand{serving: serving{sys: c.system}, account: show.NewLive(out, show.Layout{Program: "ipwitness"})}
 	if err := r.showLive(ctx, s, cli.Build{Version: "v1.2.3"}); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
@@ -175,7 +175,7 @@ func TestLiveEndsWhenTheOutputIsClosed(t *testing.T) {
 	s, _ := testServer(t)
 	report(t, s)
 	c := newConsole()
-	r := &runCommand{sys: c.system, account: show.NewLive(errWriter{}, show.Layout{})}
+	r := &runCommand{serving: serving{sys: c.system}, account: show.NewLive(errWriter{}, show.Layout{})}
 	if err := r.showLive(t.Context(), s, cli.Build{}); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("got %v, want the error of writing", err)
 	}

@@ -101,78 +101,50 @@ func parseRouter(s string) (verdict.Router, error) {
 	return verdict.Router{Who: who, Reason: reason}, nil
 }
 
-// A declaredNetwork is a network as it is declared.
-type declaredNetwork struct {
-	verdict.Network
-	// shared is set if clusters are given: by name, or all of them if there is none.
-	shared   bool
-	clusters []string
+// newNetworks returns a flag that adds networks to the configuration.
+func newNetworks(cfg *aggregator.Config) pflag.Value {
+	return cli.NewList(new([]string), "NAME=CIDR[,CIDR...]", "\n", func(s string) (string, error) { return s, addNetwork(cfg, s) })
 }
 
-// allClusters stands for all clusters of a fleet.
-const allClusters = "*"
-
-// parseNetwork parses NAME=CIDR[,CIDR…], and ,clusters=* or ,clusters=NAME[,NAME…] behind it.
-func parseNetwork(s string) (n declaredNetwork, err error) {
-	declared, clusters, shared := strings.Cut(s, ",clusters=")
+// addNetwork parses NAME=CIDR[,CIDR…], and ,clusters=* or ,clusters=NAME[,NAME…] behind it. A network with clusters is
+// shared: by these, or by all of them.
+func addNetwork(cfg *aggregator.Config, s string) error {
+	declared, of, shared := strings.Cut(s, ",clusters=")
 	name, cidrs, _ := strings.Cut(declared, "=")
-	if n.Name, err = cli.ParseName(strings.TrimSpace(name)); err != nil {
-		return n, err
+	name, err := cli.ParseName(strings.TrimSpace(name))
+	if err != nil {
+		return err
 	}
 	if strings.TrimSpace(cidrs) == "" {
-		return n, fmt.Errorf("%q has no CIDR: write NAME=CIDR, like pods=10.244.0.0/16", s)
+		return fmt.Errorf("%q has no CIDR: write NAME=CIDR, like pods=10.244.0.0/16", s)
 	}
+	var prefixes []netip.Prefix
 	for cidr := range strings.SplitSeq(cidrs, ",") {
 		prefix, err := parsePrefix(strings.TrimSpace(cidr))
 		if err != nil {
-			return n, err
+			return err
 		}
-		n.Prefixes = append(n.Prefixes, prefix)
+		prefixes = append(prefixes, prefix)
 	}
-	if n.shared = shared; !shared || clusters == allClusters {
-		return n, nil
+	if !shared {
+		cfg.Networks = append(cfg.Networks, verdict.Network{Name: name, Prefixes: prefixes})
+		return nil
 	}
-	for cluster := range strings.SplitSeq(clusters, ",") {
-		name, err := cli.ParseName(strings.TrimSpace(cluster))
-		if err != nil {
-			return n, fmt.Errorf("clusters=%s: %w", clusters, err)
+	var clusters []string
+	if of != "*" {
+		for cluster := range strings.SplitSeq(of, ",") {
+			cluster, err := cli.ParseName(strings.TrimSpace(cluster))
+			if err != nil {
+				return fmt.Errorf("clusters=%s: %w", of, err)
+			}
+			clusters = append(clusters, cluster)
 		}
-		n.clusters = append(n.clusters, name)
-	}
-	if len(n.clusters) < 2 {
-		return n, fmt.Errorf("clusters=%s is one cluster: name at least two, or write clusters=*", clusters)
-	}
-	return n, nil
-}
-
-// declaredNetworks is a flag with networks.
-type declaredNetworks struct {
-	*cli.List[declaredNetwork]
-	all []declaredNetwork
-	cfg *aggregator.Config
-}
-
-func newDeclaredNetworks(cfg *aggregator.Config) *declaredNetworks {
-	v := &declaredNetworks{cfg: cfg}
-	v.List = cli.NewList(&v.all, "NAME=CIDR[,CIDR...]", "\n", parseNetwork)
-	return v
-}
-
-func (v *declaredNetworks) Set(s string) error         { return v.apply(v.List.Set(s)) }
-func (v *declaredNetworks) Append(s string) error      { return v.apply(v.List.Append(s)) }
-func (v *declaredNetworks) Replace(all []string) error { return v.apply(v.List.Replace(all)) }
-
-// apply writes the networks into the configuration.
-func (v *declaredNetworks) apply(err error) error {
-	v.cfg.Networks, v.cfg.SharedNetworks = nil, nil
-	for _, n := range v.all {
-		if n.shared {
-			v.cfg.SharedNetworks = append(v.cfg.SharedNetworks, fleet.Network{Name: n.Name, Prefixes: n.Prefixes, Clusters: n.clusters})
-		} else {
-			v.cfg.Networks = append(v.cfg.Networks, n.Network)
+		if len(clusters) < 2 {
+			return fmt.Errorf("clusters=%s is one cluster: name at least two, or write clusters=*", of)
 		}
 	}
-	return err
+	cfg.SharedNetworks = append(cfg.SharedNetworks, fleet.Network{Name: name, Prefixes: prefixes, Clusters: clusters})
+	return nil
 }
 
 // parsePrefix parses a CIDR or a single address.

@@ -30,12 +30,12 @@ func clusterOf(item any) string {
 }
 
 // withClusters returns columns with that of the cluster in front of them.
-func withClusters[T any](columns []column[T]) []column[T] {
-	return append([]column[T]{{header: clusterHeader, room: 12, cell: func(item T, _ time.Time) string { return clusterOf(item) }}}, columns...)
+func withClusters[T any](columns []Column[T]) []Column[T] {
+	return append([]Column[T]{{Header: clusterHeader, room: 12, cell: func(item T, _ time.Time) string { return clusterOf(item) }}}, columns...)
 }
 
 // clustered returns columns with that of the cluster in front of them if an item has one.
-func clustered[T any](columns []column[T], items []T) []column[T] {
+func clustered[T any](columns []Column[T], items []T) []Column[T] {
 	if !slices.ContainsFunc(items, func(item T) bool { return clusterOf(item) != "" }) {
 		return columns
 	}
@@ -43,14 +43,14 @@ func clustered[T any](columns []column[T], items []T) []column[T] {
 }
 
 // clusterColumns returns the columns of a table of clusters.
-func clusterColumns() []column[*pb.Cluster] {
-	return []column[*pb.Cluster]{
-		{header: "NAME", cell: func(c *pb.Cluster, _ time.Time) string { return c.GetName() }},
-		{header: "STATE", tone: func(c *pb.Cluster) Tone { return unless(c.GetState() == pb.Cluster_LIVE, BadTone) }, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
-		{header: "NODES", cell: func(c *pb.Cluster, _ time.Time) string { return connected(c.GetCoverage()) }},
-		{header: "LAST HEARD", trait: trait{rank: 1}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetLastHeard(), now) }},
-		{header: "LAST CHANGE", trait: trait{rank: 2}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetUntil(), now) }},
-		{header: "REACHES BACK", trait: trait{rank: 3}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetReachesBackTo(), now) }},
+func clusterColumns() []Column[*pb.Cluster] {
+	return []Column[*pb.Cluster]{
+		{Header: "NAME", cell: func(c *pb.Cluster, _ time.Time) string { return c.GetName() }},
+		{Header: "STATE", Tone: func(c *pb.Cluster) Tone { return unless(c.GetState() == pb.Cluster_LIVE, BadTone) }, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
+		{Header: "NODES", cell: func(c *pb.Cluster, _ time.Time) string { return connected(c.GetCoverage()) }},
+		{Header: "LAST HEARD", trait: trait{rank: 1}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetLastHeard(), now) }},
+		{Header: "LAST CHANGE", trait: trait{rank: 2}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetUntil(), now) }},
+		{Header: "REACHES BACK", trait: trait{rank: 3}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetReachesBackTo(), now) }},
 	}
 }
 

@@ -12,20 +12,20 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// conflictColumns returns the columns of a table of conflicts.
-func conflictColumns() []column[*pb.Conflict] {
-	return []column[*pb.Conflict]{
-		{header: "ID", trait: trait{rank: 6}, room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
-		{header: "ADDRESS", trait: trait{folds: true}, room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
-		{header: "STATE", tone: conflictTone, room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
-		{header: "SCOPE", trait: trait{rank: 7}, room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
-		{header: "OWNERS", trait: trait{folds: true}, room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }, lines: func(c *pb.Conflict) []string { return OwnerNames(c.GetOwners()) }},
-		{header: "CAUSE", trait: trait{rank: 2}, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
-		{header: "SINCE", trait: trait{rank: 1}, ages: true, at: (*pb.Conflict).GetDetectedAt, cell: since},
-		{header: "RULE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetRule() }},
-		{header: "EPISODE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return fmt.Sprint(c.GetEpisode()) }},
-		{header: "CONFIRMED", wide: true, ages: true, at: (*pb.Conflict).GetConfirmedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetConfirmedAt(), now) }},
-		{header: "RESOLVED", wide: true, ages: true, at: (*pb.Conflict).GetResolvedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetResolvedAt(), now) }},
+// ConflictColumns returns the columns of a table of conflicts.
+func ConflictColumns() []Column[*pb.Conflict] {
+	return []Column[*pb.Conflict]{
+		{Header: "ID", trait: trait{rank: 6}, room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
+		{Header: "ADDRESS", compare: byAddress((*pb.Conflict).GetAddress), trait: trait{folds: true}, room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
+		{Header: "STATE", Tone: conflictTone, compare: by((*pb.Conflict).GetState), room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
+		{Header: "SCOPE", compare: byScope[*pb.Conflict], trait: trait{rank: 7}, room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
+		{Header: "OWNERS", trait: trait{folds: true}, room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }, lines: func(c *pb.Conflict) []string { return OwnerNames(c.GetOwners()) }},
+		{Header: "CAUSE", trait: trait{rank: 2}, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
+		{Header: "SINCE", trait: trait{rank: 1}, ages: true, at: (*pb.Conflict).GetDetectedAt, cell: since},
+		{Header: "RULE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetRule() }},
+		{Header: "EPISODE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return fmt.Sprint(c.GetEpisode()) }},
+		{Header: "CONFIRMED", wide: true, ages: true, at: (*pb.Conflict).GetConfirmedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetConfirmedAt(), now) }},
+		{Header: "RESOLVED", wide: true, ages: true, at: (*pb.Conflict).GetResolvedAt, cell: func(c *pb.Conflict, now time.Time) string { return ago(c.GetResolvedAt(), now) }},
 	}
 }
 
@@ -86,7 +86,7 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Ti
 	if !layout.Ungrouped && !layout.Wide {
 		rows, groups = groupConflicts(conflicts)
 	}
-	return groups, list(w, layout, clustered(narrow(conflictColumns(), layout.Wide), rows), rows, now)
+	return groups, list(w, layout, clustered(narrow(ConflictColumns(), layout.Wide), rows), rows, now)
 }
 
 // Group is a number of addresses in conflict between the same owners.

@@ -39,33 +39,33 @@ func writeNames[T proto.Message](w io.Writer, items []T) error {
 func writeCSV(w io.Writer, items any, marks *Marks) error {
 	switch items := items.(type) {
 	case []*pb.Owner:
-		return csvOf(w, clustered(marked(ownerColumns(), marks), items), items)
+		return csvOf(w, clustered(marked(OwnerColumns(), marks), items), items)
 	case []*pb.Conflict:
-		return csvOf(w, clustered(conflictColumns(), items), items)
+		return csvOf(w, clustered(ConflictColumns(), items), items)
 	case []*pb.Finding:
-		return csvOf(w, clustered(findingColumns(), items), items)
+		return csvOf(w, clustered(FindingColumns(), items), items)
 	}
 	return fmt.Errorf("there is no table of %T", items)
 }
 
-func csvOf[T any](w io.Writer, columns []column[T], items []T) error {
+func csvOf[T any](w io.Writer, columns []Column[T], items []T) error {
 	var out bytes.Buffer
 	lines := csv.NewWriter(&out)
 	record := make([]string, len(columns))
-	write := func(cell func(c column[T]) string) {
+	write := func(cell func(c Column[T]) string) {
 		for i, c := range columns {
 			record[i] = clean(cell(c))
 		}
 		_ = lines.Write(record) // writing to a buffer cannot fail
 	}
-	write(func(c column[T]) string {
-		if c.header == "AGE" { // the time since which it counts
+	write(func(c Column[T]) string {
+		if c.Header == "AGE" { // the time since which it counts
 			return "since"
 		}
-		return strings.ToLower(strings.ReplaceAll(c.header, " ", "-"))
+		return strings.ToLower(strings.ReplaceAll(c.Header, " ", "-"))
 	})
 	for _, item := range items {
-		write(func(c column[T]) string {
+		write(func(c Column[T]) string {
 			switch {
 			case c.at == nil:
 				return c.cell(item, time.Time{})

@@ -15,19 +15,19 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// findingColumns returns the columns of a table of findings.
-func findingColumns() []column[*pb.Finding] {
-	return []column[*pb.Finding]{
-		{header: "SEVERITY", tone: findingTone, room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
-		{header: "KIND", trait: trait{folds: true}, room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
-		{header: "ADDRESS", trait: trait{folds: true}, room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }, lines: func(f *pb.Finding) []string { return findingAddresses(f) }},
-		{header: "HOLDER", trait: trait{rank: 2, folds: true}, room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(OwnerNames(f.GetOwners())) }, lines: func(f *pb.Finding) []string { return OwnerNames(f.GetOwners()) }},
-		{header: "NODE", trait: trait{rank: 5}, room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }, lines: func(f *pb.Finding) []string { return FindingNodes(f) }},
-		{header: "POOL", trait: trait{rank: 6, folds: true}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return PoolName(f.GetPool()) }},
-		{header: "SINCE", trait: trait{rank: 3}, ages: true, at: (*pb.Finding).GetDetectedAt, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
-		{header: "ID", trait: trait{rank: 7}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
-		{header: "ALLOCATED TO", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return allocatedTo(f.GetAllocations()) }},
-		{header: "SUMMARY", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},
+// FindingColumns returns the columns of a table of findings.
+func FindingColumns() []Column[*pb.Finding] {
+	return []Column[*pb.Finding]{
+		{Header: "SEVERITY", Tone: findingTone, room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
+		{Header: "KIND", trait: trait{folds: true}, room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
+		{Header: "ADDRESS", compare: byAddress(func(f *pb.Finding) string { return few(findingAddresses(f)) }), trait: trait{folds: true}, room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }, lines: func(f *pb.Finding) []string { return findingAddresses(f) }},
+		{Header: "HOLDER", trait: trait{rank: 2, folds: true}, room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(OwnerNames(f.GetOwners())) }, lines: func(f *pb.Finding) []string { return OwnerNames(f.GetOwners()) }},
+		{Header: "NODE", trait: trait{rank: 5}, room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }, lines: func(f *pb.Finding) []string { return FindingNodes(f) }},
+		{Header: "POOL", trait: trait{rank: 6, folds: true}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return PoolName(f.GetPool()) }},
+		{Header: "SINCE", trait: trait{rank: 3}, ages: true, at: (*pb.Finding).GetDetectedAt, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
+		{Header: "ID", trait: trait{rank: 7}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
+		{Header: "ALLOCATED TO", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return allocatedTo(f.GetAllocations()) }},
+		{Header: "SUMMARY", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},
 	}
 }
 
@@ -92,7 +92,7 @@ const grouped = 3
 // Findings writes sorted findings as a table. Many findings of the same kind, pool and node share one
 // line, unless the layout is wide.
 func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time) error {
-	columns := clustered(narrow(findingColumns(), layout.Wide), findings)
+	columns := clustered(narrow(FindingColumns(), layout.Wide), findings)
 	t := tableOf(w, layout, columns)
 	add := func(f *pb.Finding) { t.add(row{cells: cells(columns, f, now), tones: tones(columns, f)}) }
 	for rest := findings; len(rest) > 0; {

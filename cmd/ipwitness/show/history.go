@@ -74,25 +74,25 @@ func tell(e *pb.Event) *record {
 }
 
 // eventColumns returns the columns of a table of recorded events, without the time.
-func eventColumns() []column[*record] {
+func eventColumns() []Column[*record] {
 	owner := func(get func(*pb.Owner) string) func(*record, time.Time) string {
 		return func(s *record, _ time.Time) string { return get(s.event.GetOwner()) }
 	}
-	return []column[*record]{
-		{header: "EVENT", cell: func(s *record, _ time.Time) string { return s.event.GetType().String() }},
-		{header: "KIND", trait: trait{rank: 5}, cell: func(s *record, _ time.Time) string { return strings.ToLower(s.event.GetKind().String()) }},
-		{header: "ADDRESS", cell: func(s *record, _ time.Time) string { return s.address }},
-		{header: "STATE", tone: func(s *record) Tone { return s.tone }, trait: trait{rank: 3}, cell: func(s *record, _ time.Time) string { return s.state }},
-		{header: "OWNER", trait: trait{rank: 1, folds: true}, cell: func(s *record, _ time.Time) string { return s.owners }},
-		{header: "NODE", trait: trait{rank: 6}, cell: func(s *record, _ time.Time) string { return few(s.nodes) }},
-		{header: "INTERFACE", trait: trait{rank: 7}, cell: owner((*pb.Owner).GetInterface)},
-		{header: "MAC", trait: trait{rank: 8}, cell: owner((*pb.Owner).GetMac)},
-		{header: "HOST-INTERFACE", wide: true, cell: owner((*pb.Owner).GetHostInterface)},
-		{header: "NETNS", wide: true, cell: owner((*pb.Owner).GetNetns)},
-		{header: "CONTAINER", wide: true, cell: owner(func(o *pb.Owner) string { return shortID(o.GetWorkload().GetContainerId()) })},
-		{header: "PROCESS", wide: true, cell: owner(func(o *pb.Owner) string { return o.GetWorkload().GetProcess() })},
-		{header: "SCOPE", wide: true, cell: func(s *record, _ time.Time) string { return scope(s.scope) }},
-		{header: "ID", wide: true, cell: func(s *record, _ time.Time) string { return s.id }},
+	return []Column[*record]{
+		{Header: "EVENT", cell: func(s *record, _ time.Time) string { return s.event.GetType().String() }},
+		{Header: "KIND", trait: trait{rank: 5}, cell: func(s *record, _ time.Time) string { return strings.ToLower(s.event.GetKind().String()) }},
+		{Header: "ADDRESS", cell: func(s *record, _ time.Time) string { return s.address }},
+		{Header: "STATE", Tone: func(s *record) Tone { return s.tone }, trait: trait{rank: 3}, cell: func(s *record, _ time.Time) string { return s.state }},
+		{Header: "OWNER", trait: trait{rank: 1, folds: true}, cell: func(s *record, _ time.Time) string { return s.owners }},
+		{Header: "NODE", trait: trait{rank: 6}, cell: func(s *record, _ time.Time) string { return few(s.nodes) }},
+		{Header: "INTERFACE", trait: trait{rank: 7}, cell: owner((*pb.Owner).GetInterface)},
+		{Header: "MAC", trait: trait{rank: 8}, cell: owner((*pb.Owner).GetMac)},
+		{Header: "HOST-INTERFACE", wide: true, cell: owner((*pb.Owner).GetHostInterface)},
+		{Header: "NETNS", wide: true, cell: owner((*pb.Owner).GetNetns)},
+		{Header: "CONTAINER", wide: true, cell: owner(func(o *pb.Owner) string { return shortID(o.GetWorkload().GetContainerId()) })},
+		{Header: "PROCESS", wide: true, cell: owner(func(o *pb.Owner) string { return o.GetWorkload().GetProcess() })},
+		{Header: "SCOPE", wide: true, cell: func(s *record, _ time.Time) string { return scope(s.scope) }},
+		{Header: "ID", wide: true, cell: func(s *record, _ time.Time) string { return s.id }},
 	}
 }
 
@@ -110,7 +110,7 @@ type History struct {
 	format  Format
 	form    Layout
 	now     time.Time
-	columns []column[*record]
+	columns []Column[*record]
 	table   *Table
 	gaps    []*pb.Gap // gaps that were not written yet, by their start
 	// shown has the last row of each item, by the item.
@@ -132,7 +132,7 @@ func (h *History) Gaps(gaps []*pb.Gap) {
 
 // Events writes events, which must be in order.
 func (h *History) Events(events []*pb.Event) error {
-	if h.table == nil && h.columns[0].header != clusterHeader { // a gap may begin the table
+	if h.table == nil && h.columns[0].Header != clusterHeader { // a gap may begin the table
 		if slices.ContainsFunc(events, func(e *pb.Event) bool { return clusterOf(e) != "" }) {
 			h.columns = withClusters(h.columns)
 		}
@@ -238,8 +238,8 @@ func (h *History) begin(at *timestamppb.Timestamp) {
 	if at.AsTime().Format(time.DateOnly) != h.now.UTC().Format(time.DateOnly) {
 		h.layout = time.DateOnly + " " + h.layout
 	}
-	columns := append([]column[*record]{{header: zone}}, h.columns...)
-	h.table = tableOf(h.w, h.form, append(columns, column[*record]{header: "DETAILS", trait: trait{folds: true, below: true}}))
+	columns := append([]Column[*record]{{Header: zone}}, h.columns...)
+	h.table = tableOf(h.w, h.form, append(columns, Column[*record]{Header: "DETAILS", trait: trait{folds: true, below: true}}))
 }
 
 func (h *History) clock(ts *timestamppb.Timestamp) string { return ts.AsTime().Format(h.layout) }

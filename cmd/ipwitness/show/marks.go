@@ -3,7 +3,6 @@ package show
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -57,14 +56,12 @@ func (m *Marks) tone(o *pb.Owner) Tone {
 }
 
 // marked inserts the column of the marks, if there are any, after the columns of each table.
-func marked(columns []column[*pb.Owner], m *Marks) []column[*pb.Owner] {
+func marked(columns []Column[*pb.Owner], m *Marks) []Column[*pb.Owner] {
 	if m == nil {
 		return columns
 	}
-	at := slices.IndexFunc(columns, func(c column[*pb.Owner]) bool { return c.wide })
-	return slices.Insert(columns, at, column[*pb.Owner]{
-		header: "CONFLICT", tone: m.tone, cell: func(o *pb.Owner, _ time.Time) string { return m.of(o) },
-	})
+	at := slices.IndexFunc(columns, func(c Column[*pb.Owner]) bool { return c.wide })
+	return slices.Insert(columns, at, NewColumn("CONFLICT", m.of, m.tone))
 }
 
 // WithoutLinkLocal returns the owners whose addresses are not link-local, and those that take part in

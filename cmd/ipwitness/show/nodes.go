@@ -12,30 +12,33 @@ import (
 )
 
 // nodeColumns returns the columns of a table of nodes.
-func nodeColumns() []column[*pb.Node] {
-	return []column[*pb.Node]{
-		{header: "NAME", room: 16, cell: func(n *pb.Node, _ time.Time) string { return n.GetName() }},
-		{header: "STATE", tone: nodeTone, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetState().String() }},
-		{header: "VERSION", trait: trait{rank: 5}, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetVersion() }},
-		{header: "KERNEL", trait: trait{rank: 7}, room: 14, cell: func(n *pb.Node, _ time.Time) string { return n.GetKernel() }},
-		{header: "WIRE", trait: trait{rank: 3}, room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
-		{header: "PORTS", trait: trait{rank: 8}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
-		{header: "CLAIMS", trait: trait{rank: 6}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
-		{header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
-		{header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
-		{header: "LOST", trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
-		{header: "LAST HEARD", trait: trait{rank: 1}, ages: true, at: (*pb.Node).GetLastHeard, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
-		{header: "RUNTIME", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetRuntime() }},
-		{header: "NAMESPACES", wide: true, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
-		{header: "CONNECTED", wide: true, ages: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetConnectedAt(), now) }},
-		{header: "NETNS", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetNetns() }},
-		{header: "BOOT ID", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetBootId() }},
+func nodeColumns() []Column[*pb.Node] {
+	return []Column[*pb.Node]{
+		{Header: "NAME", room: 16, cell: func(n *pb.Node, _ time.Time) string { return n.GetName() }},
+		{Header: "STATE", Tone: nodeTone, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetState().String() }},
+		{Header: "VERSION", trait: trait{rank: 5}, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetVersion() }},
+		{Header: "KERNEL", trait: trait{rank: 7}, room: 14, cell: func(n *pb.Node, _ time.Time) string { return n.GetKernel() }},
+		{Header: "WIRE", trait: trait{rank: 3}, room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
+		{Header: "PORTS", trait: trait{rank: 8}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
+		{Header: "CLAIMS", trait: trait{rank: 6}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
+		{Header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
+		{Header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
+		{Header: "LOST", trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
+		{Header: "LAST HEARD", trait: trait{rank: 1}, ages: true, at: (*pb.Node).GetLastHeard, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
+		{Header: "RUNTIME", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetRuntime() }},
+		{Header: "NAMESPACES", wide: true, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
+		{Header: "CONNECTED", wide: true, ages: true, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetConnectedAt(), now) }},
+		{Header: "NETNS", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetNetns() }},
+		{Header: "BOOT ID", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetBootId() }},
 	}
 }
 
+// NodeColumns returns the columns of nodes with their problems.
+func NodeColumns() []Column[*pb.Node] { return append(nodeColumns(), nodeProblems) }
+
 // nodeProblems is the column of the problems of a node. Lists have them below the table.
-var nodeProblems = column[*pb.Node]{
-	header: "PROBLEMS", trait: trait{folds: true, below: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
+var nodeProblems = Column[*pb.Node]{
+	Header: "PROBLEMS", trait: trait{folds: true, below: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
 	lines: (*pb.Node).GetProblems,
 }
 

@@ -8,39 +8,38 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Headers of columns that are looked for.
-const evidenceHeader, addressHeader = "EVIDENCE", "ADDRESS"
+const evidenceHeader = "EVIDENCE"
 
-// ownerColumns returns the columns of a table of owners.
-func ownerColumns() []column[*pb.Owner] {
-	return []column[*pb.Owner]{
-		{header: addressHeader, room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
-		{header: "WORKLOAD", room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
-		{header: "NODE", trait: trait{rank: 2}, room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
-		{header: "INTERFACE", trait: trait{rank: 7}, room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
-		{header: evidenceHeader, trait: trait{rank: 8}, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
-		{header: "STATE", trait: trait{rank: 3}, tone: ownerTone, room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
-		{header: "AGE", trait: trait{rank: 5}, ages: true, at: heldSince, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
-		{header: "MAC", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
-		{header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
-		{header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
-		{header: "SOURCE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetSource() }},
-		{header: "CONTAINER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return shortID(o.GetWorkload().GetContainerId()) }},
-		{header: "PROCESS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetProcess() }},
-		{header: "CONTROLLER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return controller(o.GetWorkload()) }},
-		{header: "PHASE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return phase(o.GetWorkload()) }},
-		{header: "INTENDED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return intended(o) }},
-		{header: "SCOPE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
-		{header: "NOT COMPARED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetExcluded() }},
+// OwnerColumns returns the columns of a table of owners.
+func OwnerColumns() []Column[*pb.Owner] {
+	return []Column[*pb.Owner]{
+		{Header: "ADDRESS", compare: byAddress((*pb.Owner).GetAddress), room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
+		{Header: "WORKLOAD", room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
+		{Header: "NODE", trait: trait{rank: 2}, room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
+		{Header: "INTERFACE", trait: trait{rank: 7}, room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
+		{Header: evidenceHeader, trait: trait{rank: 8}, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
+		{Header: "STATE", trait: trait{rank: 3}, Tone: ownerTone, compare: by((*pb.Owner).GetState), room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
+		{Header: "AGE", trait: trait{rank: 5}, ages: true, at: heldSince, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
+		{Header: "MAC", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
+		{Header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
+		{Header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
+		{Header: "SOURCE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetSource() }},
+		{Header: "CONTAINER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return shortID(o.GetWorkload().GetContainerId()) }},
+		{Header: "PROCESS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetProcess() }},
+		{Header: "CONTROLLER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return controller(o.GetWorkload()) }},
+		{Header: "PHASE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return phase(o.GetWorkload()) }},
+		{Header: "INTENDED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return intended(o) }},
+		{Header: "SCOPE", compare: byScope[*pb.Owner], wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
+		{Header: "NOT COMPARED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetExcluded() }},
 	}
 }
 
 // Owners writes owners as a table. The table has no evidence if no owner has any, as in a state of
 // the past, and does not say which owners are in conflict without marks.
 func Owners(w io.Writer, owners []*pb.Owner, marks *Marks, layout Layout, now time.Time) error {
-	columns := narrow(marked(ownerColumns(), marks), layout.Wide)
+	columns := narrow(marked(OwnerColumns(), marks), layout.Wide)
 	if !slices.ContainsFunc(owners, func(o *pb.Owner) bool { return len(o.GetEvidence()) > 0 }) {
-		columns = slices.DeleteFunc(columns, func(c column[*pb.Owner]) bool { return c.header == evidenceHeader })
+		columns = slices.DeleteFunc(columns, func(c Column[*pb.Owner]) bool { return c.Header == evidenceHeader })
 	}
 	return list(w, layout, clustered(columns, owners), owners, now)
 }

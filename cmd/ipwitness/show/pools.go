@@ -12,17 +12,17 @@ import (
 )
 
 // poolColumns returns the columns of a table of pools.
-func poolColumns() []column[*pb.Pool] {
-	return []column[*pb.Pool]{
-		{header: "IPAM", cell: func(p *pb.Pool, _ time.Time) string { return p.GetIpam() }},
-		{header: "POOL", trait: trait{rank: 1}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetName() }},
-		{header: "NETWORK", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNetwork() }},
-		{header: "NODE", trait: trait{rank: 3}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNode() }},
-		{header: "STATE", tone: poolTone, cell: func(p *pb.Pool, _ time.Time) string { return p.GetState().String() }},
-		{header: "ALLOCATED", cell: func(p *pb.Pool, _ time.Time) string { return filled(p) }},
-		{header: "LEAKED", trait: trait{rank: 4}, cell: func(p *pb.Pool, _ time.Time) string { return fmt.Sprint(p.GetLeaked()) }},
-		{header: "FULL IN", trait: trait{rank: 2}, cell: func(p *pb.Pool, _ time.Time) string { return fullIn(p) }},
-		{header: "RANGES", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return few(p.GetRanges()) }},
+func poolColumns() []Column[*pb.Pool] {
+	return []Column[*pb.Pool]{
+		{Header: "IPAM", cell: func(p *pb.Pool, _ time.Time) string { return p.GetIpam() }},
+		{Header: "POOL", trait: trait{rank: 1}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetName() }},
+		{Header: "NETWORK", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNetwork() }},
+		{Header: "NODE", trait: trait{rank: 3}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNode() }},
+		{Header: "STATE", Tone: poolTone, cell: func(p *pb.Pool, _ time.Time) string { return p.GetState().String() }},
+		{Header: "ALLOCATED", cell: func(p *pb.Pool, _ time.Time) string { return filled(p) }},
+		{Header: "LEAKED", trait: trait{rank: 4}, cell: func(p *pb.Pool, _ time.Time) string { return fmt.Sprint(p.GetLeaked()) }},
+		{Header: "FULL IN", trait: trait{rank: 2}, cell: func(p *pb.Pool, _ time.Time) string { return fullIn(p) }},
+		{Header: "RANGES", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return few(p.GetRanges()) }},
 	}
 }
 

@@ -11,60 +11,23 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// order is an order in which items can be sorted.
-type order[T any] struct {
-	name    string
-	compare func(a, b T) int
-}
+// OwnerOrders and ConflictOrders are the columns by which lists can be sorted.
+var (
+	OwnerOrders    = []string{"address", "age", "interface", "node", "scope", "state", "workload"}
+	ConflictOrders = []string{"address", "cause", "id", "owners", "scope", "since", "state"}
+)
 
-func ownerOrders() []order[*pb.Owner] {
-	return []order[*pb.Owner]{
-		{"address", func(a, b *pb.Owner) int { return CompareAddresses(a.GetAddress(), b.GetAddress()) }},
-		{"age", func(a, b *pb.Owner) int { return CompareTimes(heldSince(a), heldSince(b)) }},
-		{"interface", by((*pb.Owner).GetInterface)},
-		{"node", by((*pb.Owner).GetNode)},
-		{"scope", func(a, b *pb.Owner) int { return compareScopes(a.GetScope(), b.GetScope()) }},
-		{"state", by((*pb.Owner).GetState)},
-		{"workload", by(Name)},
-	}
-}
-
-func conflictOrders() []order[*pb.Conflict] {
-	return []order[*pb.Conflict]{
-		{"address", func(a, b *pb.Conflict) int { return CompareAddresses(a.GetAddress(), b.GetAddress()) }},
-		{"cause", by((*pb.Conflict).GetCause)},
-		{"id", by((*pb.Conflict).GetId)},
-		{"owners", by(ConflictNames)},
-		{"scope", func(a, b *pb.Conflict) int { return compareScopes(a.GetScope(), b.GetScope()) }},
-		{"since", func(a, b *pb.Conflict) int { return CompareTimes(a.GetDetectedAt(), b.GetDetectedAt()) }},
-		{"state", by((*pb.Conflict).GetState)},
-	}
-}
-
-// OwnerOrders returns the names of the orders of owners.
-func OwnerOrders() []string { return orderNames(ownerOrders()) }
-
-// ConflictOrders returns the names of the orders of conflicts.
-func ConflictOrders() []string { return orderNames(conflictOrders()) }
-
-// SortOwners sorts owners in an order, the oldest first if it is one of time. Equal owners, and all if
+// SortOwners sorts owners by a column, the oldest first if it is one of time. Equal owners, and all if
 // the name is empty, stay in the order that they have.
-func SortOwners(owners []*pb.Owner, name string) { sortBy(owners, ownerOrders(), name) }
+func SortOwners(owners []*pb.Owner, name string) { sortBy(owners, OwnerColumns(), name) }
 
 // SortConflicts sorts conflicts as SortOwners sorts owners.
-func SortConflicts(conflicts []*pb.Conflict, name string) { sortBy(conflicts, conflictOrders(), name) }
+func SortConflicts(conflicts []*pb.Conflict, name string) { sortBy(conflicts, ConflictColumns(), name) }
 
-func orderNames[T any](orders []order[T]) (names []string) {
-	for _, o := range orders {
-		names = append(names, o.name)
-	}
-	return names
-}
-
-func sortBy[T any](items []T, orders []order[T], name string) {
-	for _, o := range orders {
-		if o.name == name {
-			slices.SortStableFunc(items, o.compare)
+func sortBy[T any](items []T, columns []Column[T], name string) {
+	for _, c := range columns {
+		if strings.EqualFold(c.Header, name) {
+			slices.SortStableFunc(items, c.Compare)
 		}
 	}
 }
@@ -72,6 +35,11 @@ func sortBy[T any](items []T, orders []order[T], name string) {
 // by returns the order of a field.
 func by[T any, K cmp.Ordered](key func(T) K) func(a, b T) int {
 	return func(a, b T) int { return cmp.Compare(key(a), key(b)) }
+}
+
+// byAddress returns the order of an address.
+func byAddress[T any](address func(T) string) func(a, b T) int {
+	return func(a, b T) int { return CompareAddresses(address(a), address(b)) }
 }
 
 // CompareAddresses compares addresses as numbers, IPv4 first. Other texts are before all addresses.
@@ -94,7 +62,17 @@ func CompareTimes(a, b *timestamppb.Timestamp) int {
 	return a.AsTime().Compare(b.AsTime())
 }
 
-// compareScopes compares scopes by their kind, from narrow to wide, and by their name.
-func compareScopes(a, b *pb.Scope) int {
-	return cmp.Or(cmp.Compare(a.GetKind(), b.GetKind()), strings.Compare(a.GetName(), b.GetName()))
+// byScope returns the order of a scope: by its kind, from narrow to wide, and by its name.
+func byScope[T interface{ GetScope() *pb.Scope }](a, b T) int {
+	x, y := a.GetScope(), b.GetScope()
+	return cmp.Or(cmp.Compare(x.GetKind(), y.GetKind()), strings.Compare(x.GetName(), y.GetName()))
 }
+
+// CompareUrgency compares conflicts by how urgent they are, and by when they began, the newest first.
+func CompareUrgency(a, b *pb.Conflict) int {
+	rank := func(c *pb.Conflict) int { return slices.Index(urgency, conflictTone(c)) }
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), CompareTimes(b.GetDetectedAt(), a.GetDetectedAt()))
+}
+
+// urgency has the tones of conflicts, the most urgent first.
+var urgency = []Tone{BadTone, WarnTone, DimTone, GoodTone}

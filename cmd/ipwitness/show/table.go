@@ -93,7 +93,7 @@ func NewTable(w io.Writer, layout Layout, header ...string) *Table {
 }
 
 // tableOf returns a table with columns that fits a layout.
-func tableOf[T any](w io.Writer, layout Layout, columns []column[T]) *Table {
+func tableOf[T any](w io.Writer, layout Layout, columns []Column[T]) *Table {
 	t := &Table{w: w, layout: layout, width: layout.tableWidth(), paint: painter(layout.Color)}
 	for _, c := range columns {
 		t.traits = append(t.traits, c.trait)

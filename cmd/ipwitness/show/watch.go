@@ -12,12 +12,12 @@ import (
 // Watch writes the events of a watch as a growing table: the current state, then a row for each
 // change that is visible in the table.
 type Watch[T any] struct {
-	columns []column[T]
+	columns []Column[T]
 	changes *Changes[T]
 	// table is nil before the first row: it depends on that whether there is a column of clusters, unless
 	// fleet is set.
 	table   *Table
-	open    func([]column[T]) *Table
+	open    func([]Column[T]) *Table
 	fleet   bool
 	pending bool // the current state has not been written yet
 	// over reports whether an item has already ended, so that its removal is not shown.
@@ -26,19 +26,19 @@ type Watch[T any] struct {
 
 // NewOwnerWatch returns a Watch of owners.
 func NewOwnerWatch(w io.Writer, layout Layout) *Watch[*pb.Owner] {
-	return newWatch(w, layout, narrow(ownerColumns(), layout.Wide), OwnerChanges(), func(*pb.Owner) bool { return false })
+	return newWatch(w, layout, narrow(OwnerColumns(), layout.Wide), OwnerChanges(), func(*pb.Owner) bool { return false })
 }
 
 // NewConflictWatch returns a Watch of conflicts.
 func NewConflictWatch(w io.Writer, layout Layout) *Watch[*pb.Conflict] {
-	return newWatch(w, layout, narrow(conflictColumns(), layout.Wide), ConflictChanges(), func(c *pb.Conflict) bool {
+	return newWatch(w, layout, narrow(ConflictColumns(), layout.Wide), ConflictChanges(), func(c *pb.Conflict) bool {
 		return c.GetState() == pb.Conflict_RESOLVED
 	})
 }
 
 // NewFindingWatch returns a Watch of findings.
 func NewFindingWatch(w io.Writer, layout Layout) *Watch[*pb.Finding] {
-	return newWatch(w, layout, narrow(findingColumns(), layout.Wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
+	return newWatch(w, layout, narrow(FindingColumns(), layout.Wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
 }
 
 // NewNodeWatch returns a Watch of nodes and their problems.
@@ -54,13 +54,13 @@ func NodeKey(n *pb.Node) string {
 	return n.GetCluster() + "/" + n.GetBootId() + "/" + n.GetNetns() + "/" + name
 }
 
-func newWatch[T any](w io.Writer, layout Layout, columns []column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
-	steady := slices.DeleteFunc(columns, func(c column[T]) bool { return c.ages })
+func newWatch[T any](w io.Writer, layout Layout, columns []Column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
+	steady := slices.DeleteFunc(columns, func(c Column[T]) bool { return c.ages })
 	return &Watch[T]{
 		columns: steady,
 		changes: changes,
-		open: func(columns []column[T]) *Table {
-			all := append([]column[T]{{header: zone, room: len(time.TimeOnly)}, {header: "EVENT", room: len("UPDATED")}}, columns...)
+		open: func(columns []Column[T]) *Table {
+			all := append([]Column[T]{{Header: zone, room: len(time.TimeOnly)}, {Header: "EVENT", room: len("UPDATED")}}, columns...)
 			table := tableOf(w, layout, all)
 			for i, c := range all {
 				table.widen(i, c.room)

@@ -126,10 +126,7 @@ func ownerTable(conflicts map[string]pb.Conflict_State) table[*pb.Owner] {
 		}
 		return ""
 	}
-	columns := append(show.OwnerColumns(), show.Column[*pb.Owner]{
-		Header: "CONFLICT", Tone: toned, Lines: func(o *pb.Owner, _ time.Time) []string { return []string{state(o)} },
-		Compare: func(a, b *pb.Owner) int { return cmp.Compare(state(a), state(b)) },
-	})
+	columns := append(show.OwnerColumns(), show.NewColumn("CONFLICT", state, toned))
 	order := func(a, b *pb.Owner) int {
 		return cmp.Or(show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(show.OwnerKey(a), show.OwnerKey(b)))
 	}
