@@ -113,14 +113,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 	}
 	s := NewProbeServer(secure.Known(a.Handler(p.Registry), own, "/metrics"), own, p.Log)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return ServeHTTP(s, Limit(l)) })
-	g.Go(func() error {
-		<-ctx.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), StopGrace)
-		defer cancel()
-		StopHTTP(grace, s)
-		return nil
-	})
+	g.Go(func() error { return RunHTTP(ctx, s, Limit(l)) })
 	g.Go(func() error { return a.Run(ctx, to...) })
 	err = g.Wait()
 	p.Log.Info("stopped")

@@ -114,21 +114,28 @@ func bodyDeadline(next http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP serves until the server is shut down, and then returns nil.
-func ServeHTTP(s *http.Server, l net.Listener) error {
-	serve := s.Serve
+// RunHTTP serves until ctx ends, and then returns nil. Requests in progress have StopGrace to end.
+func RunHTTP(ctx context.Context, s *http.Server, l net.Listener) error {
+	ended := make(chan struct{})
+	running := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		grace, cancel := context.WithTimeout(context.Background(), StopGrace)
+		defer cancel()
+		if s.Shutdown(grace) != nil {
+			_ = s.Close() // disconnects the remaining clients
+		}
+	})
+	var err error
 	if s.TLSConfig != nil {
-		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
+		err = s.ServeTLS(l, "", "")
+	} else {
+		err = s.Serve(l)
 	}
-	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if !running() {
+		<-ended
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	return nil
-}
-
-// StopHTTP stops a server: immediately if its requests end, and otherwise when ctx ends.
-func StopHTTP(ctx context.Context, s *http.Server) {
-	if s.Shutdown(ctx) != nil {
-		_ = s.Close() // disconnects the remaining clients
-	}
 }

@@ -94,7 +94,7 @@ func handlers(t *testing.T) (rest, probes http.Handler) {
 // serve runs a server on pipes until the end of the test.
 func (p *pipes) serve(t *testing.T, s *http.Server) {
 	ended := make(chan error, 1)
-	go func() { ended <- cli.ServeHTTP(s, p) }()
+	go func() { ended <- cli.RunHTTP(context.WithoutCancel(t.Context()), s, p) }()
 	t.Cleanup(func() {
 		_ = s.Close()
 		if err := <-ended; err != nil {

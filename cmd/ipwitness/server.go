@@ -118,28 +118,17 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return serveGRPC(s.grpc, s.listeners.grpc) })
 	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
-	g.Go(func() error { return cli.ServeHTTP(s.http, s.listeners.http) })
+	g.Go(func() error { return cli.RunHTTP(ctx, s.http, s.listeners.http) })
 	if s.probes != nil {
-		g.Go(func() error { return cli.ServeHTTP(s.probes, s.listeners.metrics) })
+		g.Go(func() error { return cli.RunHTTP(ctx, s.probes, s.listeners.metrics) })
 	}
 	g.Go(func() error {
 		<-ctx.Done()
-		s.stop()
+		force := time.AfterFunc(cli.StopGrace, func() { s.grpc.Stop(); s.inside.Stop() })
+		defer force.Stop()
+		s.inside.GracefulStop()
+		s.grpc.GracefulStop()
 		return nil
 	})
 	return g.Wait()
-}
-
-// stop ends all calls: immediately if possible, and otherwise after cli.StopGrace.
-func (s *server) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), cli.StopGrace)
-	defer cancel()
-	force := context.AfterFunc(ctx, func() { s.grpc.Stop(); s.inside.Stop() })
-	defer force()
-	cli.StopHTTP(ctx, s.http)
-	s.inside.GracefulStop()
-	s.grpc.GracefulStop()
-	if s.probes != nil {
-		cli.StopHTTP(ctx, s.probes)
-	}
 }

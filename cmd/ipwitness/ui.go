@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/secure"
@@ -65,14 +64,7 @@ func (q *query) serveUI(ctx context.Context, port uint16) error {
 		return errors.Join(err, l.Close())
 	}
 	q.note("Open this address in a browser on this host. Press Ctrl-C to stop.")
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return cli.ServeHTTP(server, l) })
-	g.Go(func() error {
-		<-ctx.Done()
-		_ = server.Close() // watches do not end by themselves
-		return nil
-	})
-	return g.Wait()
+	return cli.RunHTTP(ctx, server, l)
 }
 
 // newUIProxy returns a handler that passes requests for the paths below /KEY/ on to the server, with the

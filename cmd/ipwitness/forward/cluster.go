@@ -3,6 +3,7 @@ package forward
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -108,7 +109,7 @@ func (c *cluster) refused(err error, verb, resource, namespace, todo string) err
 // service is the Service of an aggregator.
 type service struct {
 	namespace, name string
-	tls             bool
+	scheme          string // http or https
 	// port is the target port as a number; portName is the target port as a name.
 	port     int
 	portName string
@@ -129,21 +130,21 @@ func (c *cluster) service(ctx context.Context, namespace string) (service, error
 	if err != nil {
 		return service{}, c.refused(err, "list", "services", namespace, "look for the Service of ipwitness")
 	}
-	var found []service
+	var found service
 	var names []string
 	for _, i := range list.Items {
 		if s, ok := parseService(i); ok {
-			found = append(found, s)
-			names = append(names, s.namespace+"/"+s.name)
+			found, names = s, append(names, s.namespace+"/"+s.name)
 		}
 	}
-	switch {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		return service{}, failed("there are %d aggregators, with the Services %s: select one with --aggregator-namespace", len(found), strings.Join(names, ", "))
+	switch len(names) {
+	case 0:
+	case 1:
+		return found, nil
+	default:
+		return service{}, failed("there are %d aggregators, with the Services %s: select one with --aggregator-namespace", len(names), strings.Join(names, ", "))
 	}
-	where := cmp.Or(namespace, "any namespace")
+	where := "any namespace"
 	if namespace != "" {
 		where = "namespace " + namespace
 	}
@@ -157,11 +158,14 @@ func parseService(s corev1.Service) (service, bool) {
 		if p.Name != "http" && p.Name != "https" || len(s.Spec.Selector) == 0 {
 			continue
 		}
-		selector := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: s.Spec.Selector})
+		scheme := "http"
+		if p.Name == "https" || p.AppProtocol != nil && strings.EqualFold(*p.AppProtocol, "https") {
+			scheme = "https"
+		}
 		return service{
-			namespace: s.Namespace, name: s.Name, selector: selector,
-			tls:  p.Name == "https" || p.AppProtocol != nil && strings.EqualFold(*p.AppProtocol, "https"),
-			port: cmp.Or(p.TargetPort.IntValue(), int(p.Port)), portName: p.TargetPort.StrVal,
+			namespace: s.Namespace, name: s.Name, scheme: scheme,
+			selector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: s.Spec.Selector}),
+			port:     cmp.Or(p.TargetPort.IntValue(), int(p.Port)), portName: p.TargetPort.StrVal,
 		}, true
 	}
 	return service{}, false
@@ -232,17 +236,21 @@ func (c *cluster) list(ctx context.Context, namespace, resource, selector string
 		Param("labelSelector", selector).Do(ctx).Into(into)
 }
 
-// configMap reads one text of a ConfigMap.
-func (c *cluster) configMap(ctx context.Context, namespace, name, key string) (string, error) {
+// authority reads the CA of the aggregator's certificate from its ConfigMap.
+func (c *cluster) authority(ctx context.Context, s service) (*x509.CertPool, error) {
+	where := s.namespace + "/" + s.name + "-ca"
 	var m corev1.ConfigMap
-	err := c.core.Get().Namespace(namespace).Resource("configmaps").Name(name).Do(ctx).Into(&m)
+	err := c.core.Get().Namespace(s.namespace).Resource("configmaps").Name(s.name + "-ca").Do(ctx).Into(&m)
+	pool := x509.NewCertPool()
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", failed("there is no ConfigMap %s/%s with the CA of the aggregator's certificate: set --tls-ca to the CA", namespace, name)
+		return nil, failed("there is no ConfigMap %s with the CA of the aggregator's certificate: set --tls-ca to the CA", where)
 	case err != nil:
-		return "", c.refused(err, "get", "configmaps", namespace, "read ConfigMap "+namespace+"/"+name+" for the CA of the aggregator (or set it with --tls-ca)")
+		return nil, c.refused(err, "get", "configmaps", s.namespace, "read ConfigMap "+where+" for the CA of the aggregator (or set it with --tls-ca)")
+	case !pool.AppendCertsFromPEM([]byte(m.Data["ca.crt"])):
+		return nil, failed("ConfigMap %s has no certificate in ca.crt: set --tls-ca to the CA of the aggregator's certificate", where)
 	}
-	return m.Data[key], nil
+	return pool, nil
 }
 
 // token requests a token of the read-only service account for users.

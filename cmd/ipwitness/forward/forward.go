@@ -8,7 +8,6 @@ package forward
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -69,7 +68,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ask := req.Clone(req.Context())
 	// A port-forward ends at the loopback address of the pod.
-	ask.URL.Scheme, ask.URL.Host, ask.Host = r.scheme(), r.service.host(), "localhost"
+	ask.URL.Scheme, ask.URL.Host, ask.Host = r.service.scheme, r.service.host(), "localhost"
 	if r.token.text != "" {
 		ask.Header.Set("Authorization", "Bearer "+r.token.text)
 	}
@@ -89,25 +88,22 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // find returns the route to the aggregator.
-func (t *Transport) find(ctx context.Context) (*route, error) {
+func (t *Transport) find(ctx context.Context) (_ *route, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.route != nil && t.route.token.fresh() {
+	if t.route != nil && (t.route.token.text == "" || time.Now().Before(t.route.token.until)) {
 		return t.route, nil
 	}
 	if t.cluster == nil {
-		c, err := newCluster(t.config)
-		if err != nil {
+		if t.cluster, err = newCluster(t.config); err != nil {
 			return nil, err
 		}
-		t.cluster = c
 	}
 	r, err := t.cluster.route(ctx, t.config)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		t.route = r
 	}
-	t.route = r
-	return r, nil
+	return r, err
 }
 
 // forget makes the next request look for the aggregator again.
@@ -128,13 +124,6 @@ type route struct {
 	by      http.RoundTripper // http, with the user's token if there is one
 }
 
-func (r *route) scheme() string {
-	if r.service.tls {
-		return "https"
-	}
-	return "http"
-}
-
 // token is a bearer token for the aggregator.
 type token struct {
 	text string
@@ -143,8 +132,6 @@ type token struct {
 	// denied is the reason why there is no token.
 	denied error
 }
-
-func (t token) fresh() bool { return t.text == "" || time.Now().Before(t.until) }
 
 // route looks for the aggregator and prepares the connection to it.
 func (c *cluster) route(ctx context.Context, cfg Config) (*route, error) {
@@ -161,7 +148,7 @@ func (c *cluster) route(ctx context.Context, cfg Config) (*route, error) {
 	if cfg.Token != nil {
 		r.by = cfg.Token(r.by)
 	}
-	if !s.tls {
+	if s.scheme == "http" {
 		return r, nil
 	}
 	ours := &tls.Config{MinVersion: tls.VersionTLS13}
@@ -179,18 +166,4 @@ func (c *cluster) route(ctx context.Context, cfg Config) (*route, error) {
 		r.token = c.token(ctx, s)
 	}
 	return r, nil
-}
-
-// authority reads the CA of the aggregator's certificate.
-func (c *cluster) authority(ctx context.Context, s service) (*x509.CertPool, error) {
-	name := s.name + "-ca"
-	text, err := c.configMap(ctx, s.namespace, name, "ca.crt")
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(text)) {
-		return nil, failed("ConfigMap %s/%s has no certificate in ca.crt: set --tls-ca to the CA of the aggregator's certificate", s.namespace, name)
-	}
-	return pool, nil
 }

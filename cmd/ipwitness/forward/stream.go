@@ -29,29 +29,25 @@ func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 	if err != nil {
 		return nil, failed("prepare port-forward to pod %s/%s: %w", p.namespace, p.name, err)
 	}
-	type answer struct {
-		conn *conn
-		err  error
-	}
 	// The dialers do not support contexts.
-	done := make(chan answer)
+	var opened *conn
+	done := make(chan struct{})
 	go func() {
-		conn, err := open(dialer, p)
-		select {
-		case done <- answer{conn, err}:
-		case <-ctx.Done():
-			if err == nil {
-				_ = conn.Close() // the caller has given up
-			}
-		}
+		defer close(done)
+		opened, err = open(dialer, p)
 	}()
 	select {
-	case a := <-done:
-		if a.err != nil {
-			return nil, c.refused(a.err, "create", "pods/portforward", p.namespace, "reach pod "+p.namespace+"/"+p.name)
+	case <-done:
+		if err != nil {
+			return nil, c.refused(err, "create", "pods/portforward", p.namespace, "reach pod "+p.namespace+"/"+p.name)
 		}
-		return a.conn, nil
+		return opened, nil
 	case <-ctx.Done():
+		go func() {
+			if <-done; opened != nil {
+				_ = opened.Close() // nobody uses it any more
+			}
+		}()
 		return nil, context.Cause(ctx)
 	}
 }
@@ -92,18 +88,21 @@ func open(dialer httpstream.Dialer, p pod) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	header := http.Header{}
-	header.Set(corev1.StreamType, corev1.StreamTypeError)
-	header.Set(corev1.PortHeader, strconv.Itoa(p.port))
-	header.Set(corev1.PortForwardRequestIDHeader, "0")
-	faults, err := streams.CreateStream(header)
-	if err != nil {
-		_ = streams.Close() // the error is of the stream
-		return nil, err
+	stream := func(kind string) (httpstream.Stream, error) {
+		return streams.CreateStream(http.Header{
+			http.CanonicalHeaderKey(corev1.StreamType):                 {kind},
+			http.CanonicalHeaderKey(corev1.PortHeader):                 {strconv.Itoa(p.port)},
+			http.CanonicalHeaderKey(corev1.PortForwardRequestIDHeader): {"0"},
+		})
 	}
-	_ = faults.Close() // nothing is written to it
-	header.Set(corev1.StreamType, corev1.StreamTypeData)
-	data, err := streams.CreateStream(header)
+	faults, err := stream(corev1.StreamTypeError)
+	if err == nil {
+		_ = faults.Close() // nothing is written to it
+	}
+	var data httpstream.Stream
+	if err == nil {
+		data, err = stream(corev1.StreamTypeData)
+	}
 	if err != nil {
 		_ = streams.Close() // the error is of the stream
 		return nil, err

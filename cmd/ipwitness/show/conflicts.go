@@ -67,9 +67,6 @@ func until(ack *pb.Acknowledgement, layout string, now time.Time) string {
 	return fmt.Sprintf("until %s: %s", clockTo(layout, ack.GetExpiresAt(), now), strings.Join(strings.Fields(ack.GetReason()), " ")) + by
 }
 
-// ConflictChanges returns a Changes of conflicts.
-func ConflictChanges() *Changes[*pb.Conflict] { return NewChanges((*pb.Conflict).GetId) }
-
 // since returns when a conflict was detected and, if it is over, how long it lasted.
 func since(c *pb.Conflict, now time.Time) string {
 	text := ago(c.GetDetectedAt(), now)

@@ -171,8 +171,7 @@ func encode(w io.Writer, f Format, raw []byte) error {
 		if err := yaml.Unmarshal([]byte(form.VisibleLines(string(raw))), &doc); err != nil {
 			return err
 		}
-		plain(&doc)
-		visible(&doc)
+		readableYAML(&doc)
 		enc := yaml.NewEncoder(&out)
 		enc.SetIndent(2)
 		if err := enc.Encode(&doc); err != nil {
@@ -208,21 +207,14 @@ func escaped(raw []byte) []byte {
 	return out
 }
 
-// visible replaces unprintable characters in a YAML document, because YAML has
-// escapes for only some of them.
-func visible(n *yaml.Node) {
-	n.Value = form.VisibleLines(n.Value)
-	for _, c := range n.Content {
-		visible(c)
-	}
-}
-
-// plain removes the braces and quotes of JSON from a YAML document, except for empty lists and maps.
-func plain(n *yaml.Node) {
+// readableYAML removes the braces and quotes of JSON from a YAML document, except for empty lists and maps, and
+// replaces unprintable characters, because YAML has escapes for only some of them.
+func readableYAML(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {
 		n.Style = 0
 	}
+	n.Value = form.VisibleLines(n.Value)
 	for _, c := range n.Content {
-		plain(c)
+		readableYAML(c)
 	}
 }

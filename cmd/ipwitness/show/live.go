@@ -40,8 +40,8 @@ func NewLive(w io.Writer, layout Layout) *Live {
 		w:         w,
 		layout:    layout,
 		paint:     painter(layout.Color),
-		owners:    OwnerChanges(),
-		conflicts: ConflictChanges(),
+		owners:    NewChanges(OwnerKey),
+		conflicts: NewChanges((*pb.Conflict).GetId),
 	}
 	l.table = &Table{w: &l.text, layout: layout, width: layout.Width, paint: l.paint, traits: []trait{{}, {}, {}, {}, {rank: 2}, {folds: true}}}
 	for i, width := range []int{len(time.TimeOnly), len("+"), 15, 30, 22, 0} { // time, sign, address, name, place, note

@@ -44,9 +44,6 @@ func Owners(w io.Writer, owners []*pb.Owner, marks *Marks, layout Layout, now ti
 	return list(w, layout, clustered(columns, owners), owners, now)
 }
 
-// OwnerChanges returns a Changes of owners.
-func OwnerChanges() *Changes[*pb.Owner] { return NewChanges(OwnerKey) }
-
 // OwnerKey returns the key of an owner of an address, which is the same in all events of a watch.
 func OwnerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
 

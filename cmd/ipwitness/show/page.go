@@ -225,40 +225,33 @@ func (p *page) detail(name, value string) {
 
 func detailLead(name string) string { return fmt.Sprintf("    %-13s ", name) }
 
-// evidence describes how, where and when an owner was seen with an address, for readers who are new
-// to the terms.
+// seen says what frames of a kind of evidence show, for readers who are new to the terms.
+var seen = map[pb.Evidence_Kind]string{
+	pb.Evidence_ANNOUNCED: ": it announced the address to all neighbours",
+	pb.Evidence_ANSWERED:  ": it answered requests for the address",
+	pb.Evidence_USED:      ": it used the address as the sender of requests",
+}
+
+// evidence describes how, where and when an owner was seen with an address.
 func evidence(e *pb.Evidence, now time.Time) string {
-	s := e.GetKind().String()
+	s, when := e.GetKind().String(), "last read "
 	inside := e.GetWitness()[strings.LastIndexByte(e.GetWitness(), '/')+1:]
-	when := "last seen "
 	switch e.GetKind() {
 	case pb.Evidence_ASSIGNED:
 		s += ": its kernel has the address on " + inside
-		when = "last read "
 	case pb.Evidence_DAD_FAILED:
 		s += ": its kernel tried to configure the address on " + inside + " and found another host using it"
-		when = "last read "
-	case pb.Evidence_ANNOUNCED:
-		s += times(e.GetCount()) + ": it announced the address to all neighbours, seen on " + e.GetWitness()
-	case pb.Evidence_ANSWERED:
-		s += times(e.GetCount()) + ": it answered requests for the address, seen on " + e.GetWitness()
-	case pb.Evidence_USED:
-		s += times(e.GetCount()) + ": it used the address as the sender of requests, seen on " + e.GetWitness()
 	default:
-		s += times(e.GetCount()) + join("", prefixed(", seen on ", e.GetWitness()))
+		when = "last seen "
+		if e.GetCount() > 1 {
+			s += fmt.Sprintf(" %d times", e.GetCount())
+		}
+		s += seen[e.GetKind()] + prefixed(", seen on ", e.GetWitness())
 	}
 	if e.GetNoOverride() {
 		s += " without the Override flag"
 	}
 	return join(", ", s, prefixed("MAC ", e.GetMac()), prefixed(when, clock(e.GetLastSeen(), now)))
-}
-
-// times formats a count of more than one.
-func times(n uint32) string {
-	if n < 2 {
-		return ""
-	}
-	return fmt.Sprintf(" %d times", n)
 }
 
 // write writes the page.

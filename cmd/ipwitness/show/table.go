@@ -84,14 +84,6 @@ const (
 	leastTextWidth = 32
 )
 
-// NewTable returns a table that fits a layout: the cells of its last column are folded.
-func NewTable(w io.Writer, layout Layout, header ...string) *Table {
-	t := &Table{w: w, layout: layout, width: layout.tableWidth(), traits: make([]trait, len(header))}
-	t.traits[len(header)-1].folds = true
-	t.Row(header...)
-	return t
-}
-
 // tableOf returns a table with columns that fits a layout.
 func tableOf[T any](w io.Writer, layout Layout, columns []Column[T]) *Table {
 	t := &Table{w: w, layout: layout, width: layout.tableWidth(), paint: painter(layout.Color)}
@@ -127,9 +119,24 @@ func (t *Table) add(r row) {
 // the columns that are not spare is loose if most rows are not, because it would deprive them of these
 // columns.
 func (t *Table) loosen() {
+	tooLong := func(r row, rank int) bool { // without the columns of a rank or above
+		needed := -len(gap)
+		for i, c := range r.cells {
+			trait := t.trait(i)
+			if trait.rank >= rank || trait.below {
+				continue
+			}
+			width := utf8.RuneCountInString(c)
+			if trait.folds {
+				width = trait.least(longestWord(c), width)
+			}
+			needed += len(gap) + width
+		}
+		return t.width > 0 && r.span == "" && needed > t.width
+	}
 	long := 0
 	for _, r := range t.rows {
-		if t.tooLong(r, spare) {
+		if tooLong(r, spare) {
 			long++
 		}
 	}
@@ -137,35 +144,14 @@ func (t *Table) loosen() {
 	if 2*long > len(t.rows) {
 		rank = 1
 	}
-	for i := range t.rows {
-		r := &t.rows[i]
-		if r.loose = t.tooLong(*r, rank); r.loose {
-			t.measure(make([]string, len(r.cells))) // it has columns, but of no width
-		} else {
-			t.measure(r.cells)
+	for i, r := range t.rows {
+		cells := r.cells
+		if tooLong(r, rank) {
+			t.rows[i].loose = true
+			cells = make([]string, len(cells)) // it has columns, but of no width
 		}
+		t.measure(cells)
 	}
-}
-
-// tooLong reports whether a row does not fit without the columns of a rank or above.
-func (t *Table) tooLong(r row, rank int) bool {
-	return t.width > 0 && r.span == "" && t.needed(r.cells, rank) > t.width
-}
-
-// needed returns the least width of a row without the columns of a rank or above.
-func (t *Table) needed(cells []string, rank int) int {
-	sum := -len(gap)
-	for i, c := range cells {
-		if t.trait(i).rank >= rank || t.trait(i).below {
-			continue
-		}
-		width := utf8.RuneCountInString(c)
-		if t.trait(i).folds {
-			width = t.trait(i).least(longestWord(c), width)
-		}
-		sum += len(gap) + width
-	}
-	return sum
 }
 
 // least returns the least width of a column whose cells are folded, with the widths of its longest word
@@ -318,18 +304,17 @@ func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
 		return
 	}
 	var parts [][]string // the lines of each shown cell
-	lines, used := 1, 0
+	used := 0
 	for n, i := range shown {
 		if i >= len(r.cells) {
 			break
 		}
-		lead := utf8.RuneCountInString(r.cells[i]) - utf8.RuneCountInString(strings.TrimLeft(r.cells[i], " "))
 		part := []string{r.cells[i]}
 		if t.width > 0 && t.trait(i).folds {
+			lead := len(r.cells[i]) - len(strings.TrimLeft(r.cells[i], " "))
 			part = folded(r.cells[i], widths[i], lead)
 		}
 		parts = append(parts, part)
-		lines = max(lines, len(part))
 		used = total(shown[:n+1], widths) + len(gap)
 	}
 	if r.span != "" {
@@ -338,10 +323,8 @@ func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
 			part = folded(r.span, t.width-used, 0)
 		}
 		parts = append(parts, part)
-		lines = max(lines, len(part))
 	}
-	for l := range lines {
-		var line strings.Builder
+	for l := 0; slices.ContainsFunc(parts, func(part []string) bool { return l < len(part) }) || l == 0; l++ {
 		pending := 0 // spaces before the next text
 		for n, part := range parts {
 			text := ""
@@ -349,15 +332,13 @@ func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
 				text = part[l]
 			}
 			if text != "" {
-				line.WriteString(strings.Repeat(" ", pending))
+				b.WriteString(strings.Repeat(" ", pending) + t.painted(r, shown, n, text))
 				pending = 0
-				line.WriteString(t.painted(r, shown, n, text))
 			}
 			if n < len(shown) {
 				pending += widths[shown[n]] - utf8.RuneCountInString(text) + len(gap)
 			}
 		}
-		b.WriteString(line.String())
 		b.WriteByte('\n')
 	}
 }

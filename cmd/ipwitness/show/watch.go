@@ -17,34 +17,33 @@ type Watch[T any] struct {
 	// table is nil before the first row: it depends on that whether there is a column of clusters, unless
 	// fleet is set.
 	table   *Table
-	open    func([]Column[T]) *Table
+	w       io.Writer
+	layout  Layout
 	fleet   bool
 	pending bool // the current state has not been written yet
-	// over reports whether an item has already ended, so that its removal is not shown.
+	// over reports whether an item has already ended, so that its removal is not shown; nil if none has.
 	over func(T) bool
 }
 
 // NewOwnerWatch returns a Watch of owners.
 func NewOwnerWatch(w io.Writer, layout Layout) *Watch[*pb.Owner] {
-	return newWatch(w, layout, narrow(OwnerColumns(), layout.Wide), OwnerChanges(), func(*pb.Owner) bool { return false })
+	return newWatch(w, layout, OwnerColumns(), OwnerKey, nil)
 }
 
 // NewConflictWatch returns a Watch of conflicts.
 func NewConflictWatch(w io.Writer, layout Layout) *Watch[*pb.Conflict] {
-	return newWatch(w, layout, narrow(ConflictColumns(), layout.Wide), ConflictChanges(), func(c *pb.Conflict) bool {
-		return c.GetState() == pb.Conflict_RESOLVED
-	})
+	resolved := func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED }
+	return newWatch(w, layout, ConflictColumns(), (*pb.Conflict).GetId, resolved)
 }
 
 // NewFindingWatch returns a Watch of findings.
 func NewFindingWatch(w io.Writer, layout Layout) *Watch[*pb.Finding] {
-	return newWatch(w, layout, narrow(FindingColumns(), layout.Wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
+	return newWatch(w, layout, FindingColumns(), (*pb.Finding).GetId, nil)
 }
 
 // NewNodeWatch returns a Watch of nodes and their problems.
 func NewNodeWatch(w io.Writer, layout Layout) *Watch[*pb.Node] {
-	columns := append(narrow(nodeColumns(), layout.Wide), nodeProblems)
-	return newWatch(w, layout, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
+	return newWatch(w, layout, NodeColumns(), NodeKey, nil)
 }
 
 // NodeKey returns the key of a node. The part of its name after @ can change, and the rest of the key
@@ -54,22 +53,9 @@ func NodeKey(n *pb.Node) string {
 	return n.GetCluster() + "/" + n.GetBootId() + "/" + n.GetNetns() + "/" + name
 }
 
-func newWatch[T any](w io.Writer, layout Layout, columns []Column[T], changes *Changes[T], over func(T) bool) *Watch[T] {
-	steady := slices.DeleteFunc(columns, func(c Column[T]) bool { return c.ages })
-	return &Watch[T]{
-		columns: steady,
-		changes: changes,
-		open: func(columns []Column[T]) *Table {
-			all := append([]Column[T]{{Header: zone, room: len(time.TimeOnly)}, {Header: "EVENT", room: len("UPDATED")}}, columns...)
-			table := tableOf(w, layout, all)
-			for i, c := range all {
-				table.widen(i, c.room)
-			}
-			return table
-		},
-		pending: true,
-		over:    over,
-	}
+func newWatch[T any](w io.Writer, layout Layout, columns []Column[T], key func(T) string, over func(T) bool) *Watch[T] {
+	steady := slices.DeleteFunc(narrow(columns, layout.Wide), func(c Column[T]) bool { return c.ages })
+	return &Watch[T]{w: w, layout: layout, columns: steady, changes: NewChanges(key), pending: true, over: over}
 }
 
 // Of notes the coverage of the watch, which says whether it is that of a fleet.
@@ -83,7 +69,11 @@ func (t *Watch[T]) begin() {
 	if t.fleet {
 		t.columns = withClusters(t.columns)
 	}
-	t.table = t.open(t.columns)
+	all := append([]Column[T]{{Header: zone, room: len(time.TimeOnly)}, {Header: "EVENT", room: len("UPDATED")}}, t.columns...)
+	t.table = tableOf(t.w, t.layout, all)
+	for i, c := range all {
+		t.table.widen(i, c.room)
+	}
 }
 
 // Begin announces that the whole state follows, up to a BOOKMARK.
@@ -103,16 +93,14 @@ func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
 		}
 		t.row(kind, item, now)
 	case pb.Watch_REMOVED:
-		if before, had := t.changes.Drop(item); had && !t.over(before) {
-			t.row(kind, before, now) // the event of a node has only its key
+		if before, had := t.changes.Drop(item); had {
+			t.removed(before, now) // the event of a node has only its key
 		}
 	case pb.Watch_LOST:
 		t.Begin()
 	case pb.Watch_BOOKMARK:
 		for _, gone := range t.changes.Complete() {
-			if !t.over(gone) {
-				t.row(pb.Watch_REMOVED, gone, now)
-			}
+			t.removed(gone, now)
 		}
 		t.pending = false
 	default:
@@ -123,6 +111,12 @@ func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
 	}
 	t.begin()
 	return t.table.Flush()
+}
+
+func (t *Watch[T]) removed(item T, now time.Time) {
+	if t.over == nil || !t.over(item) {
+		t.row(pb.Watch_REMOVED, item, now)
+	}
 }
 
 func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
