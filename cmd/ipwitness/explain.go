@@ -87,9 +87,9 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	c.warn(explained.GetCoverage())
 	switch {
 	case !c.at.IsZero():
-		return show.ExplainPast(c.sys.stdout, explained, c.layout(), c.at)
+		return show.ExplainRecorded(c.sys.stdout, explained, c.layout(), c.at, show.PastLacks)
 	case explained.GetCoverage().GetClusters() > 0:
-		return show.ExplainRecorded(c.sys.stdout, explained, c.layout(), c.sys.now())
+		return show.ExplainRecorded(c.sys.stdout, explained, c.layout(), c.sys.now(), show.FleetLacks)
 	}
 	return show.Explain(c.sys.stdout, explained, c.layout(), c.sys.now())
 }

@@ -81,7 +81,10 @@ func since(c *pb.Conflict, now time.Time) string {
 func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) (groups []Group, err error) {
 	rows := conflicts
 	if !layout.Ungrouped && !layout.Wide {
-		rows, groups = groupConflicts(conflicts)
+		rows = grouped(conflicts, contenders, func(all []*pb.Conflict) *pb.Conflict {
+			groups = append(groups, Group{len(all), clean(strings.Join(OwnerNames(all[0].GetOwners()), " and "))})
+			return combined(all)
+		})
 	}
 	return groups, list(w, layout, clustered(narrow(ConflictColumns(), layout.Wide), rows), rows, now)
 }
@@ -92,23 +95,25 @@ type Group struct {
 	Owners    string
 }
 
-// groupConflicts combines conflicts between the same owners in one state, if there are more than
-// grouped of them. A group takes the place of its first conflict.
-func groupConflicts(conflicts []*pb.Conflict) (rows []*pb.Conflict, groups []Group) {
-	alike := map[string][]*pb.Conflict{}
-	for _, c := range conflicts {
-		alike[contenders(c)] = append(alike[contenders(c)], c)
+// mostAlike is the number of items with the same key that have a row each.
+const mostAlike = 3
+
+// grouped combines items with the same key, if there are many. A group takes the place of its first item. Items
+// without a key are not combined.
+func grouped[T comparable](items []T, key func(T) string, combine func([]T) T) (rows []T) {
+	alike := map[string][]T{}
+	for _, item := range items {
+		alike[key(item)] = append(alike[key(item)], item)
 	}
-	for _, c := range conflicts {
-		switch all := alike[contenders(c)]; {
-		case len(all) <= grouped:
-			rows = append(rows, c)
-		case all[0] == c:
-			rows = append(rows, combined(all))
-			groups = append(groups, Group{len(all), clean(strings.Join(OwnerNames(c.GetOwners()), " and "))})
+	for _, item := range items {
+		switch all := alike[key(item)]; {
+		case key(item) == "" || len(all) <= mostAlike:
+			rows = append(rows, item)
+		case all[0] == item:
+			rows = append(rows, combine(all))
 		}
 	}
-	return rows, groups
+	return rows
 }
 
 // contenders identifies what the conflicts of a group have in common.
@@ -127,7 +132,7 @@ func combined(all []*pb.Conflict) *pb.Conflict {
 	one := all[0]
 	out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
 	for _, c := range all {
-		if out.GetDetectedAt() == nil || CompareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 {
+		if CompareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 { // unknown times are last
 			out.DetectedAt = c.GetDetectedAt()
 		}
 		if at := c.GetResolvedAt(); at != nil && (out.GetResolvedAt() == nil || CompareTimes(at, out.GetResolvedAt()) > 0) {

@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -10,25 +11,21 @@ import (
 
 // Explain writes why an address is, or is not, in conflict: first the answer, then the evidence.
 func Explain(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time) error {
-	return explained(w, e, layout, now, "`"+layout.Program+" conflicts ID` shows one of them with its timeline and the steps to take.")
+	p := &page{layout: layout, now: now}
+	p.explain(e, "`"+layout.Program+" conflicts ID` shows one of them with its timeline and the steps to take.")
+	return p.write(w)
 }
 
-// ExplainPast writes what is recorded of an address at a time in the past.
-func ExplainPast(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time) error {
-	return recorded(w, e, layout, at, "The rules that applied, the evidence and the steps to take are not recorded: steps may be unsafe later.")
-}
+// What an explanation lacks.
+const (
+	PastLacks  = "The rules that applied, the evidence and the steps to take are not recorded: steps may be unsafe later."
+	FleetLacks = "The rules that applied, the evidence and the steps to take are known to the aggregator of the cluster only."
+)
 
-// ExplainRecorded writes what a fleet knows of an address now.
-func ExplainRecorded(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time) error {
-	return recorded(w, e, layout, now, "The rules that applied, the evidence and the steps to take are known to the aggregator of the cluster only.")
-}
-
-// recorded writes an explanation of what is recorded. lacking says what is not.
-func recorded(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time, lacking string) error {
-	if err := explained(w, e, layout, at, ""); err != nil {
-		return err
-	}
+// ExplainRecorded writes what is recorded of an address at a time: in the past, or by a fleet. lacking says what is not.
+func ExplainRecorded(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time, lacking string) error {
 	p := &page{layout: layout, now: at}
+	p.explain(e, "")
 	if len(e.GetFindings()) > 0 {
 		p.heading("Findings:")
 		for _, f := range e.GetFindings() {
@@ -41,9 +38,8 @@ func recorded(w io.Writer, e *pb.ExplainResponse, layout Layout, at time.Time, l
 	return p.write(w)
 }
 
-// explained writes an explanation. more follows the list of conflicts.
-func explained(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time, more string) error {
-	p := &page{layout: layout, now: now}
+// explain adds an explanation. more follows the list of conflicts.
+func (p *page) explain(e *pb.ExplainResponse, more string) {
 	p.text("", e.GetSummary())
 	p.line("")
 	p.fields("Address", e.GetAddress(), "Scope", scope(e.GetScope()), "Times", zone)
@@ -59,16 +55,12 @@ func explained(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time,
 	p.owners("Held by:", holding)
 	p.owners("Seen with it, but not compared:", excluded)
 
-	for _, c := range e.GetConflicts() {
-		if c.GetState() != pb.Conflict_RESOLVED {
-			p.related("Kubernetes says:", c.GetRelated())
-			break // the related objects of all conflicts of an address are nearly the same
-		}
+	unresolved := slices.DeleteFunc(slices.Clone(e.GetConflicts()), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED })
+	if len(unresolved) > 0 { // the related objects of all conflicts of an address are nearly the same
+		p.related("Kubernetes says:", unresolved[0].GetRelated())
 	}
-	for _, c := range e.GetConflicts() {
-		if c.GetState() != pb.Conflict_RESOLVED {
-			p.why(c)
-		}
+	for _, c := range unresolved {
+		p.why(c)
 	}
 	p.steps("Rules that applied:", e.GetSteps(), true)
 	p.steps("Rules that did not:", e.GetSteps(), false)
@@ -78,12 +70,12 @@ func explained(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time,
 		t := p.table(5)
 		t.traits[3], t.traits[4] = trait{folds: true}, trait{}
 		for _, c := range e.GetConflicts() {
-			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
+			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, p.now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
 		}
 		_ = t.Flush() // writing to a page cannot fail
 		for _, c := range e.GetConflicts() {
 			if ack := c.GetAcknowledgement(); ack != nil {
-				p.text("  ", c.GetId()+" is acknowledged "+until(ack, time.TimeOnly, now))
+				p.text("  ", c.GetId()+" is acknowledged "+until(ack, time.TimeOnly, p.now))
 			}
 		}
 		if more != "" {
@@ -91,7 +83,6 @@ func explained(w io.Writer, e *pb.ExplainResponse, layout Layout, now time.Time,
 			p.text("", more)
 		}
 	}
-	return p.write(w)
 }
 
 // steps adds the rules that applied, or the rules that did not.

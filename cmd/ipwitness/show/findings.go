@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -86,35 +84,19 @@ func few(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-// grouped is the number of similar findings that have a line each.
-const grouped = 3
-
 // Findings writes sorted findings as a table. Many findings of the same kind, pool and node share one
 // line, unless the layout is wide.
 func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time) error {
-	columns := clustered(narrow(FindingColumns(), layout.Wide), findings)
-	t := tableOf(w, layout, columns)
-	add := func(f *pb.Finding) { t.add(row{cells: cells(columns, f, now), tones: tones(columns, f)}) }
-	for rest := findings; len(rest) > 0; {
-		n := 1
-		for n < len(rest) && alike(rest[0], rest[n]) {
-			n++
-		}
-		if layout.Wide || n <= grouped {
-			n = 1
-			add(rest[0])
-		} else {
-			add(group(rest[:n]))
-		}
-		rest = rest[n:]
+	rows := findings
+	if !layout.Wide {
+		rows = grouped(findings, func(f *pb.Finding) string {
+			if f.GetAddress() == "" {
+				return ""
+			}
+			return strings.Join(append(FindingNodes(f), f.GetCluster(), f.GetSeverity().String(), f.GetKind(), poolKey(f.GetPool())), "\x00")
+		}, group)
 	}
-	return t.Flush()
-}
-
-// alike reports whether two findings may share a line.
-func alike(a, b *pb.Finding) bool {
-	return a.GetCluster() == b.GetCluster() && a.GetSeverity() == b.GetSeverity() && a.GetKind() == b.GetKind() && a.GetAddress() != "" && b.GetAddress() != "" &&
-		poolKey(a.GetPool()) == poolKey(b.GetPool()) && slices.Equal(FindingNodes(a), FindingNodes(b))
+	return list(w, layout, clustered(narrow(FindingColumns(), layout.Wide), findings), rows, now)
 }
 
 // group combines similar findings into one, for one line of a table.
@@ -123,15 +105,13 @@ func group(findings []*pb.Finding) *pb.Finding {
 		Severity: findings[0].GetSeverity(), Kind: fmt.Sprintf("%s (%d)", findings[0].GetKind(), len(findings)),
 		Pool: findings[0].GetPool(), Nodes: findings[0].GetNodes(), Cluster: findings[0].GetCluster(),
 	}
-	var since *timestamppb.Timestamp
 	for _, f := range findings {
 		out.Addresses = append(out.Addresses, f.GetAddress())
 		out.Owners = append(out.Owners, f.GetOwners()...)
-		if at := f.GetDetectedAt(); since == nil || at != nil && at.AsTime().Before(since.AsTime()) {
-			since = at
+		if CompareTimes(f.GetDetectedAt(), out.GetDetectedAt()) < 0 {
+			out.DetectedAt = f.GetDetectedAt()
 		}
 	}
-	out.DetectedAt = since
 	return out
 }
 

@@ -235,7 +235,7 @@ func TestTablesAndPages(t *testing.T) {
 			was := conflict(pb.Conflict_CONFIRMED)
 			f := &pb.Finding{Kind: "in-use-unallocated", Severity: pb.Finding_CRITICAL, Summary: "IPAM considers it free."}
 			e := &pb.ExplainResponse{Address: was.GetAddress(), Summary: was.GetAddress() + " had 2 owners at that time, and was in conflict.", Owners: was.GetOwners(), Conflicts: []*pb.Conflict{was}, Findings: []*pb.Finding{f}}
-			return ExplainPast(b, e, piped, now)
+			return ExplainRecorded(b, e, piped, now, PastLacks)
 		},
 		"explain-previous": func(b *bytes.Buffer) error {
 			for _, was := range []*pb.PreviousOwner{
