@@ -15,6 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -73,7 +74,7 @@ func TestLeakIsFoundOnceAllNodesReport(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
 		p := &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Name: "p", State: ipam.Known,
+				IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p", State: ipam.Known,
 				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
 			},
 		}
@@ -339,7 +340,7 @@ func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 			l := newLab(t, Config{})
 			l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"))).sync()
 			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
-				Pool: ipam.Pool{IPAM: of, Name: "n1", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}},
+				Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "n1", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}},
 			}})
 			time.Sleep(time.Hour)
 			l.wantFindings(of+" has no record of them", want...)
@@ -359,7 +360,7 @@ func TestAddressesOfNodesAreNotLostRecords(t *testing.T) {
 			})).sync()
 		}
 		l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
-			Pool: ipam.Pool{IPAM: calico.Name, Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))}},
+			Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))}},
 		}})
 		time.Sleep(time.Hour)
 		l.wantFindings("Calico may give them away", "in-use-unallocated 192.168.1.10", "in-use-unallocated 192.168.1.11")
@@ -399,7 +400,7 @@ func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
 		pool := func(name, cidr string, grows, single bool) {
 			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
 				Pool: ipam.Pool{
-					IPAM: cilium.Name, Name: name, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}, Grows: grows, Single: single,
+					IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}, Grows: grows, Single: single,
 					Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(cidr))},
 				},
 			}})

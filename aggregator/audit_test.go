@@ -16,6 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
@@ -435,7 +436,7 @@ func TestAllocatedUnderTheWrongNodeThenFreedAndReallocated(t *testing.T) {
 		l.dial().send(snapshot(hello("n2", 1), calicoPod(2, "first", "192.168.7.5"))).sync()
 		p := &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known,
+				IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known,
 				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
 			},
 		}
@@ -472,7 +473,7 @@ func TestPoolThatIsNotReadYetCausesNoFinding(t *testing.T) {
 		l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "192.168.7.5"))).sync()
 		p := &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Name: "p", State: ipam.Reading,
+				IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p", State: ipam.Reading,
 				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
 			},
 		}
@@ -493,7 +494,7 @@ func TestPoolThatIsNotReadYetCausesNoFinding(t *testing.T) {
 func TestAllocationThatIsRecordedTwiceCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name, Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.0.0.0/24"))}}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name, Traits: registry.Traits(whereabouts.Name), Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.0.0.0/24"))}}}
 		write := func(location string, gone bool) {
 			al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.0.0.5"), Namespace: "default", Pod: "a", Location: location}}
 			l.ofCluster(kube.IPAMChange{Allocation: al, Gone: gone})

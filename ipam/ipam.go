@@ -19,6 +19,9 @@ type IPAM struct {
 	// NodeName returns a reader of the name that the IPAM has for a node, for an IPAM with names of
 	// its own.
 	NodeName func(host Host, cfg FilesConfig) NameReader
+	// PodDevice is the name of the device on each node through which the node reaches the pods, for an
+	// IPAM with a device that only its name tells apart; empty for others.
+	PodDevice string
 	Repair
 }
 
@@ -48,7 +51,7 @@ type Traits struct {
 	OwnNamespaces bool
 	// Engine is set if the IPAM is that of a container engine, whose containers belong to no pod.
 	Engine bool
-	// PodDevice is the name of the device on each node through which the node reaches the pods, for an
-	// IPAM with a device that only its name tells apart; empty for others.
-	PodDevice string
+	// NamesNodes is set if the IPAM has names of its own for nodes. NodePools is set if its pools of the
+	// cluster are those from which one node each allocates. Package registry sets both by what the IPAM has.
+	NamesNodes, NodePools bool
 }

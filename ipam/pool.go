@@ -29,6 +29,8 @@ type Pool struct {
 	// IPAM is the name of the IPAM, as in IPAM.Name. Name identifies the pool among those of the
 	// IPAM on a node, or among those of the cluster.
 	IPAM, Name string
+	// Traits are those of the IPAM. The aggregator sets them, so that a judgement needs no list of IPAMs.
+	Traits
 	Served
 	// Ranges are the addresses that the pool allocates, without reserved ones.
 	Ranges []Range

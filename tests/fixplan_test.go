@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
@@ -46,7 +47,7 @@ func newPlanned(t *testing.T) *planned {
 	p.node.Boot = strings.TrimSpace(p.run("cat /proc/sys/kernel/random/boot_id"))
 	p.node.Netns = strings.Trim(strings.TrimSpace(p.run("readlink /proc/self/ns/net")), "net:[]")
 	p.pool = &verdict.Pool{
-		Pool: ipam.Pool{IPAM: hostlocal.Name, Name: dir, Served: ipam.Served{Network: "cbr0"}, State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("198.18.77.0/24"))}}, Node: p.node,
+		Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: dir, Served: ipam.Served{Network: "cbr0"}, State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("198.18.77.0/24"))}}, Node: p.node,
 	}
 	return p
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 const (
@@ -112,10 +111,10 @@ func holds(o *verdict.Owner) bool { return o.Namespace != nil && o.Assigned && c
 // machines that are known from the wire only, and to machines outside of its node. The guest of a virtual
 // machine has the address that the pool gave to the machine's pod, or to its pod before the migration.
 func concerns(p *verdict.Pool, o *verdict.Owner) bool {
-	switch m := registry.Of(p.IPAM); {
-	case m.Leases:
+	switch {
+	case p.Leases:
 		return compared(o) && p.Meets(o)
-	case m.Secondary && p.Node == nil && o.InGuest():
+	case p.Secondary && p.Node == nil && o.InGuest():
 		return compared(o)
 	}
 	return holds(o) && (p.Node == nil || p.Node.Is(o.Node))
@@ -144,14 +143,14 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 		case p.Partial: // the record for the owner may be one that cannot be read
 			a.keep(p, verdict.FindingInUseUnallocated)
 		default:
-			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, cmp.Or(registry.Of(p.IPAM).StartDelay, a.patience(p, o)))
+			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, cmp.Or(p.StartDelay, a.patience(p, o)))
 		}
 	}
 }
 
 // severityOf returns the severity of a record in the pool that is wrong about a live owner.
 func severityOf(p *verdict.Pool) verdict.Severity {
-	if registry.Of(p.IPAM).Mirrored {
+	if p.Mirrored {
 		return verdict.Warning
 	}
 	return verdict.Critical
@@ -189,8 +188,8 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 		return endGrace
 	case o.InGuest():
 		return max(a.policy.Settle, recordDelay) // its former pod ends after the migration, and its record may be moved
-	case registry.Of(p.IPAM).EndDelay != 0:
-		return registry.Of(p.IPAM).EndDelay
+	case p.EndDelay != 0:
+		return p.EndDelay
 	case p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // the end of a pod does not cause that
 	case a.released(p, o):
@@ -215,7 +214,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	var sure, listed []*verdict.Pool
 	networks := o.Networks()
 	for _, p := range a.in.Pools {
-		if p.Assigns() || !concerns(p, o) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
+		if p.Assigns || !concerns(p, o) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
 			continue
 		}
 		named, unknown := false, true
@@ -267,7 +266,7 @@ func (a *addressAudit) has(p *verdict.Pool) bool {
 // auditAllocation checks whether an allocation is in use.
 func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
-	if m := registry.Of(p.IPAM); m.Status || m.Leases || m.Assigns || al.Purpose != "" || al.Kept || al.Nameless() {
+	if p.Status || p.Leases || p.Assigns || al.Purpose != "" || al.Kept || al.Nameless() {
 		return
 	}
 	held := slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool {
@@ -317,7 +316,7 @@ func (a *addressAudit) auditDoubleAllocation() {
 		for k := range all[i+1:] {
 			al, other := &all[i], &all[i+1+k]
 			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
-				patience := cmp.Or(registry.Of(al.Pool.IPAM).EndDelay, a.policy.Settle)
+				patience := cmp.Or(al.Pool.EndDelay, a.policy.Settle)
 				a.recordOf(verdict.FindingDoubleAllocated, severityOf(al.Pool), al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
 				a.again(a.in.Now.Add(statusDelay)) // the end of one of the pods does not trigger an audit
 				return
@@ -345,11 +344,11 @@ func (a *addressAudit) leftBehind(al *verdict.AllocationFacts) bool {
 // sameScope reports whether addresses of two pools are in the same scope.
 func sameScope(p, other *verdict.Pool) bool {
 	switch {
-	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm, p.Assigns():
+	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm, p.Assigns:
 		return false
-	case registry.Of(p.IPAM).Leases:
+	case p.Leases:
 		return p.Device == other.Device
-	case p.Is(other), p.Node == nil && !registry.Of(p.IPAM).Secondary:
+	case p.Is(other), p.Node == nil && !p.Secondary:
 		return true
 	case p.Network != "" && p.Network == other.Network, p.Node == nil && p.Network == "" && other.Network == "":
 		return true
@@ -493,7 +492,7 @@ func (a *addressAudit) past() {
 		}
 	}
 	for _, al := range a.in.Vanished {
-		if al.Pool.Assigns() || al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
+		if al.Pool.Assigns || al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
 			continue // it may still exist, or has moved to another record
 		}
 		for i := range a.judged.Owners {

@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -19,7 +20,7 @@ import (
 func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 	r := ipam.RangeOf(netip.MustParsePrefix(cidr))
 	p := &verdict.Pool{
-		Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "/var/lib/cni/networks/" + network, Served: ipam.Served{Network: network}, State: ipam.Known, Ranges: []ipam.Range{{First: r.First.Next(), Last: r.Last.Prev()}}, Gateways: []netip.Addr{r.First.Next()}, Wiring: ipam.Wiring{Plugin: "ptp", Routed: true}, Config: "/etc/cni/net.d/10-" + network + ".conflist"}, Node: w.Node(node),
+		Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "/var/lib/cni/networks/" + network, Served: ipam.Served{Network: network}, State: ipam.Known, Ranges: []ipam.Range{{First: r.First.Next(), Last: r.Last.Prev()}}, Gateways: []netip.Addr{r.First.Next()}, Wiring: ipam.Wiring{Plugin: "ptp", Routed: true}, Config: "/etc/cni/net.d/10-" + network + ".conflist"}, Node: w.Node(node),
 	}
 	w.Pools = append(w.Pools, p)
 	return p
@@ -27,7 +28,7 @@ func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 
 // ofCluster adds a cluster-wide pool.
 func (w *world) ofCluster(of, cidr string) *verdict.Pool {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: "pool", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(cidr))}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "pool", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(cidr))}}}
 	w.Pools = append(w.Pools, p)
 	return p
 }

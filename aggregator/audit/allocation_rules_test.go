@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -201,6 +202,7 @@ func TestDoubleAllocations(t *testing.T) {
 			p, q := w.pooled("p", calico.Name, ""), w.pooled("p", calico.Name, "")
 			if test.change != nil {
 				test.change(w, p, q)
+				p.Traits, q.Traits = registry.Traits(p.IPAM), registry.Traits(q.IPAM)
 			}
 			w.allocate(p, test.one)
 			w.allocate(q, test.two)
@@ -285,7 +287,7 @@ func TestVanishedAllocationsAreRemembered(t *testing.T) {
 	} {
 		w := newWorld("10.244.0.7")
 		w.kindPod("n1", "a", "kind", 2)
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "p", State: ipam.Known}, Node: w.Node("n1")}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "p", State: ipam.Known}, Node: w.Node("n1")}
 		al := test.al
 		al.Pool, al.Address = p, w.Addr
 		w.after(w.Policy.Settle)
@@ -318,7 +320,7 @@ func TestThePastIsLimited(t *testing.T) {
 	remember("boot-n1/n1a", bookedElse, nil)
 	remember("boot-n2/n2b", bookedElse, nil) // gone
 	remember("boot-n3/n3c", bookedElse, nil) // never there
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "p", State: ipam.Known}, Node: w.Node("n1")}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "p", State: ipam.Known}, Node: w.Node("n1")}
 	first := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "sandbox-x"}}
 	second := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "sandbox-y"}}
 	mine := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "sandbox-a"}}

@@ -13,7 +13,7 @@ import (
 func (a *addressAudit) auditAssignments() {
 	for i := range a.in.Allocations {
 		al := &a.in.Allocations[i]
-		if !al.Pool.Assigns() {
+		if !al.Pool.Assigns {
 			continue
 		}
 		h := a.holdersOf(al.Allocation)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
@@ -16,7 +17,7 @@ const heldElsewhere = verdict.FindingVIPHeldElsewhere
 
 // assigned assigns the address to a node now.
 func (w *world) assigned(of, node, location string) *verdict.Allocation {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: "addresses", State: ipam.Known}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "addresses", State: ipam.Known}}
 	for _, have := range w.Pools {
 		if have.IPAM == of {
 			p = have

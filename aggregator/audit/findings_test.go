@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 func TestNodesWithTheSameName(t *testing.T) {
@@ -90,7 +91,7 @@ func TestFindingsAreComparedForSubscribers(t *testing.T) {
 		o := r.Owners[0]
 		o.Claims[0].Interface.Name, o.Pod = "eth0", &verdict.PodObject{Name: "a", IPs: []netip.Addr{r.Address}}
 		o.Interface = o.Claims[0].Interface
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pool", State: ipam.Known}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "pool", State: ipam.Known}}
 		return verdict.Finding{
 			ID: "x", Severity: verdict.Warning, Address: r.Address, Owners: []verdict.Owner{o}, Pool: p, Source: "cri",
 			Allocations: []*verdict.Allocation{{Pool: p, Allocation: ipam.Allocation{Address: r.Address, Pod: "b"}}},

@@ -8,6 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -27,7 +28,9 @@ func TestGuestsAreComparedWithRecords(t *testing.T) {
 		{"its pod runs no machine", func(_ *world, _ *verdict.Pool, pod *verdict.PodObject) { pod.VirtualMachine = "" }, nil},
 		{"it is on another bridge", func(_ *world, p *verdict.Pool, _ *verdict.PodObject) { p.Device = "br2" }, nil},
 		{"the address is excluded", func(_ *world, p *verdict.Pool, _ *verdict.PodObject) { p.Ranges[0].Last = p.Ranges[0].First }, nil},
-		{"the IPAM is not for further interfaces", func(_ *world, p *verdict.Pool, _ *verdict.PodObject) { p.IPAM = calico.Name }, nil},
+		{"the IPAM is not for further interfaces", func(_ *world, p *verdict.Pool, _ *verdict.PodObject) {
+			p.IPAM, p.Traits = calico.Name, registry.Traits(calico.Name)
+		}, nil},
 	} {
 		w := newWorld("192.0.2.100")
 		l := w.Link("n1", "br1", verdict.Bridge, false)

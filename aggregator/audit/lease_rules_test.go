@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/dhcp"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // lan returns a world with a DHCP server on eth0 of node n1, and its pool.
@@ -108,7 +109,7 @@ func TestEndOfALeaseIsRemembered(t *testing.T) {
 
 // A server's reservations are outside of its ranges, too.
 func TestFullPoolOfADHCPServerIsNoFinding(t *testing.T) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: dhcp.DnsmasqName, State: ipam.Known, Ranges: []ipam.Range{{First: netip.MustParseAddr("10.9.0.1"), Last: netip.MustParseAddr("10.9.0.1")}}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: dhcp.DnsmasqName, Traits: registry.Traits(dhcp.DnsmasqName), State: ipam.Known, Ranges: []ipam.Range{{First: netip.MustParseAddr("10.9.0.1"), Last: netip.MustParseAddr("10.9.0.1")}}}}
 	if got := audit.Pool(&verdict.Policy{}, audit.Given{Pool: p, Use: verdict.PoolUse{Size: 1, Allocated: 1}}); len(got) != 0 {
 		t.Errorf("got %+v, want none", got)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -167,7 +168,7 @@ func TestFindingsAboutCiliumAreWarnings(t *testing.T) {
 // After a node has rebooted, the kubelet updates the status of its pods one by one.
 func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Name: "pods", State: ipam.Known}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), Name: "pods", State: ipam.Known}}
 	w.Pools = append(w.Pools, p)
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "1"}})
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b", Location: "2"}})

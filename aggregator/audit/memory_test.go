@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -94,7 +95,9 @@ func TestACriticalFindingThatReplacesAnotherIsReportedAtOnce(t *testing.T) {
 		{"one that waits", func(b *verdict.Finding) { b.Waiting = true }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"of another owner", func(b *verdict.Finding) { b.Owners = []verdict.Owner{{ID: "other"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"without owners", func(b *verdict.Finding) { b.Owners = nil }, verdict.FindingBookedElsewhere},
-		{"of another pool", func(b *verdict.Finding) { b.Pool = &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "x"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
+		{"of another pool", func(b *verdict.Finding) {
+			b.Pool = &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "x"}}
+		}, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"a warning", func(b *verdict.Finding) { b.Severity = verdict.Warning }, "(" + verdict.FindingBookedElsewhere + ")"},
 	} {
 		w := newWorld("10.244.0.7")

@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 var policy = &verdict.Policy{Cluster: "test"}
@@ -115,7 +116,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 	} {
 		pool := func(network string) audit.NodePool {
 			return audit.NodePool{Used: true, Pool: &verdict.Pool{
-				Pool: ipam.Pool{IPAM: hostlocal.Name, Served: ipam.Served{Network: network}, Config: network + ".conflist", Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{prefix("10.88.0.0/16")}},
+				Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Served: ipam.Served{Network: network}, Config: network + ".conflist", Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{prefix("10.88.0.0/16")}},
 			}}
 		}
 		b, a := pool("b"), pool("a")
@@ -139,7 +140,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 
 func TestPoolsThatNodesGetRangesFrom(t *testing.T) {
 	pool := func(name string, ranges ...ipam.Range) *verdict.Pool {
-		return &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: name, Config: "ciliumpodippools " + name, Divided: ranges}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: name, Config: "ciliumpodippools " + name, Divided: ranges}}
 	}
 	all := []*verdict.Pool{
 		pool("blue", prefix("fd00::/64"), prefix("10.20.0.0/16"), prefix("10.9.0.0/24")), pool("green", prefix("10.20.128.0/17"), prefix("10.9.0.128/25")),
@@ -189,7 +190,7 @@ func TestSidesOfANodeAreTheWidest(t *testing.T) {
 func TestSidesOfANode(t *testing.T) {
 	n := agent("n1", "1")
 	pool := func(network, text string) *verdict.Pool {
-		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Served: ipam.Served{Network: network}, Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{prefix(text)}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Served: ipam.Served{Network: network}, Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{prefix(text)}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}
 	}
 	subnet := func(text string) audit.Subnet {
 		return audit.Subnet{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(text), Interface: &verdict.Interface{Name: "br"}}, Pods: true}
@@ -213,7 +214,7 @@ func TestSidesOfANode(t *testing.T) {
 }
 
 func TestSidesOfACiliumNode(t *testing.T) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "n1", Config: "ciliumnodes n1", Ranges: []ipam.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: "n1", Config: "ciliumnodes n1", Ranges: []ipam.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}}
 	sides := audit.NodePoolSides(p)
 	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideNodeObject || sides[1].IPAM != cilium.Name || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
 		t.Errorf("got %+v, want one of each range", sides)

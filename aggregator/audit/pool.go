@@ -7,7 +7,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 const (
@@ -63,7 +62,7 @@ func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
 		find(verdict.FindingIPAMUnreadable, verdict.Warning, nil)
 	}
 	share := float64(g.Use.Allocated) / float64(max(g.Use.Size, 1))
-	leases := registry.Of(g.Pool.IPAM).Leases // its reservations are addresses outside of its ranges, too
+	leases := g.Pool.Leases // its reservations are addresses outside of its ranges, too
 	if g.Use.Size > 0 && !leases && (share >= nearlyFull || share >= halfFull && g.Use.ExhaustedIn > 0 && g.Use.ExhaustedIn < soon.Seconds()) {
 		find(verdict.FindingPoolExhaustion, verdict.Warning, nil)
 	}
@@ -83,7 +82,7 @@ func Lost(g Given) bool {
 	case p.Node != nil:
 		return p.LostAt != 0 && g.outlived()
 	default:
-		return !registry.Of(p.IPAM).Mirrored && g.Allocated == 0 && g.severalOfPods()
+		return !p.Mirrored && g.Allocated == 0 && g.severalOfPods()
 	}
 }
 

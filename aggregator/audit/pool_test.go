@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // risk returns an address that a pod on a node has had since a time.
@@ -26,10 +27,10 @@ func risk(address string, n *verdict.Node, since verdict.Stamp) audit.Risk {
 func TestLostRecords(t *testing.T) {
 	n1, n2 := agent("n1", "1"), agent("n2", "1")
 	ofNode := func(state ipam.State, lost verdict.Stamp) *verdict.Pool {
-		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "/var/lib/cni/networks/kind", State: state}, Node: n1, Loss: verdict.Loss{LostAt: lost}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "/var/lib/cni/networks/kind", State: state}, Node: n1, Loss: verdict.Loss{LostAt: lost}}
 	}
-	ofCluster := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pool", State: ipam.Known}}
-	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "n1", State: ipam.Known}}
+	ofCluster := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "pool", State: ipam.Known}}
+	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: "n1", State: ipam.Known}}
 	self := risk("10.0.0.9", n1, start)
 	self.Owners[0].Namespace.Who = verdict.Workload{Kind: verdict.Host}.Who()
 	onWire := risk("10.0.0.9", n1, start)
@@ -91,7 +92,7 @@ func TestFullAndUnreadablePools(t *testing.T) {
 		{"gone", verdict.PoolUse{}, ipam.Missing, "the IPPool is gone", nil},
 		{"unreadable and full", verdict.PoolUse{Size: 1, Allocated: 1}, ipam.Stale, "x", []string{verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}},
 	} {
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pool", State: test.state, Problem: test.problem}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "pool", State: test.state, Problem: test.problem}}
 		var got []string
 		for _, f := range audit.Pool(policy, audit.Given{Pool: p, Use: test.use}) {
 			got = append(got, f.Kind)
@@ -106,7 +107,7 @@ func TestFullAndUnreadablePools(t *testing.T) {
 }
 
 func TestTheFullerFamilyLimitsAPool(t *testing.T) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Ranges: []ipam.Range{prefix("10.0.0.0/28"), prefix("fd00::/126")}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Ranges: []ipam.Range{prefix("10.0.0.0/28"), prefix("fd00::/126")}}}
 	for _, test := range []struct {
 		allocated audit.Tally
 		want      verdict.PoolUse
@@ -126,7 +127,7 @@ func TestTheFullerFamilyLimitsAPool(t *testing.T) {
 }
 
 func TestGrowthOfAPool(t *testing.T) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Ranges: []ipam.Range{prefix("10.0.0.0/24")}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Ranges: []ipam.Range{prefix("10.0.0.0/24")}}}
 	var g audit.Growth
 	in := func(minutes, allocated int) float64 {
 		now, tally := start.Add(time.Duration(minutes)*time.Minute), audit.Tally{allocated}
@@ -155,7 +156,7 @@ func TestGrowthOfAPool(t *testing.T) {
 }
 
 func TestTheHistoryOfAPool(t *testing.T) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Ranges: []ipam.Range{prefix("10.0.0.0/8"), prefix("fd00::/126")}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Ranges: []ipam.Range{prefix("10.0.0.0/8"), prefix("fd00::/126")}}}
 	var g audit.Growth
 	see := func(after time.Duration, v4 int) { g.See(start.Add(after), audit.Tally{v4, 1}) }
 	want := func(why string, allocated audit.Tally, want ...audit.Used) {
@@ -206,7 +207,7 @@ func TestHoldersOnThePoolsNode(t *testing.T) {
 	r := risk("10.0.0.5", n2, start)
 	r.Owners = append(r.Owners, risk("10.0.0.5", n1, start).Owners[0], risk("10.0.0.5", n1, start).Owners[0])
 	r.Owners[2].ID = "third"
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "/x", State: ipam.Missing}, Node: n1}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "/x", State: ipam.Missing}, Node: n1}
 	held := audit.Pool(policy, audit.Given{Pool: p, AtRisk: []audit.Risk{r}})[0].Stock.AtRisk
 	if len(held) != 1 || held[0].Owner != &r.Owners[1] {
 		t.Errorf("got %+v, want the first owner on n1", held)

@@ -79,7 +79,7 @@ func named(o *verdict.Owner) bool {
 
 // auditReuse checks whether an owner has taken the address over too soon after its former owner left.
 func (a *addressAudit) auditReuse() {
-	if a.policy.ReusedWithin == 0 || slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Assigns() }) {
+	if a.policy.ReusedWithin == 0 || slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Assigns }) {
 		return // controllers hand such addresses over
 	}
 	for _, f := range a.in.Former {

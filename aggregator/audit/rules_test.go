@@ -15,6 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -63,7 +64,7 @@ const (
 // pooled adds a pool of one node, or of the cluster if node is empty, whose range contains the
 // address.
 func (w *world) pooled(name, of, node string) *verdict.Pool {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: name, State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: name, State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}}}
 	if node != "" {
 		p.Node = w.Node(node)
 	}
@@ -249,7 +250,9 @@ func TestLeakedAllocations(t *testing.T) {
 		{"the API has it of no pod", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Listed = true }, true},
 		{"it is for a tunnel", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.Purpose = "tunnel" }, false},
 		{"it has no holder", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.ContainerID = "" }, false},
-		{"the Kubernetes API has it for a pod", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.IPAM = podips.Name }, false},
+		{"the Kubernetes API has it for a pod", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.IPAM, p.Traits = podips.Name, registry.Traits(podips.Name)
+		}, false},
 		{"the pool is not known", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.State = ipam.Stale }, false},
 		{"its node is silent", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Node("n1").Unheard = true }, false},
 		{"an agent of its node does not see its pods", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Uncovered = []string{"n1"} }, false},

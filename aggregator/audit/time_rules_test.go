@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
@@ -27,7 +28,9 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 		{"its pod is deleted", func(w *world, _ *verdict.Pool, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running", DeletionTimestamp: start}}
 		}, 30 * time.Second},
-		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.IPAM = cilium.Name }, 5 * time.Minute},
+		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
+			p.IPAM, p.Traits = cilium.Name, registry.Traits(cilium.Name)
+		}, 5 * time.Minute},
 		{"the pool has no directory", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = ipam.Missing }, 5 * time.Second},
 		{"the directory was removed before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
 			p.State, p.LostHeard = ipam.Missing, start-1

@@ -93,11 +93,6 @@ func removal(o *verdict.Owner) []advice.Action {
 	return scope{o, "filter", filter}.steps("remove-sandbox/unknown")
 }
 
-// deletePod returns the command that deletes a pod.
-func deletePod(namespace, name string) string {
-	return "kubectl delete pod -n " + advice.Quote(namespace) + " " + advice.Argument(name)
-}
-
 // successor describes what replaces a pod that is deleted.
 func successor(o *verdict.Owner) string {
 	const recreates = "creates a new one, which requests a new address"

@@ -18,6 +18,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 
 	"github.com/ipwitness/ipwitness/ipam/podips"
@@ -48,7 +49,7 @@ func holder(w *verdicttest.Network, node, name string, claimed string) verdict.O
 // hostLocal returns a pool of host-local.
 func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 	return &verdict.Pool{
-		Pool: ipam.Pool{IPAM: hostlocal.Name, Name: dir, Served: ipam.Served{Network: "cbr0"}, State: ipam.Known, Config: "/etc/cni/net.d/10-flannel.conflist", Ranges: []ipam.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}}}, Node: w.Node(node),
+		Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: dir, Served: ipam.Served{Network: "cbr0"}, State: ipam.Known, Config: "/etc/cni/net.d/10-flannel.conflist", Ranges: []ipam.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}}}, Node: w.Node(node),
 	}
 }
 
@@ -56,7 +57,7 @@ func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 func whereaboutsPool(name, base string) *verdict.Pool {
 	return &verdict.Pool{
 		Pool: ipam.Pool{
-			IPAM: whereabouts.Name, Name: name, Served: ipam.Served{Network: "lan"}, State: ipam.Known, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
+			IPAM: whereabouts.Name, Traits: registry.Traits(whereabouts.Name), Name: name, Served: ipam.Served{Network: "lan"}, State: ipam.Known, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
 			Ranges: []ipam.Range{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.5")}},
 		},
 	}
@@ -78,11 +79,11 @@ func findings() map[string]verdict.Finding {
 	lans6 := whereaboutsPool("kube-system/blue-fd00---64", "fd00::")
 	lans6.Realm = "blue"
 	slice := whereaboutsPool("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
-	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: ovn.KubeOVNName, Name: "ovn-default", State: ipam.Known}}
-	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known}}
-	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
-	azureFile := &verdict.Pool{Pool: ipam.Pool{IPAM: azure.Name, Name: "/run/azure-cns/azure-endpoints.json", State: ipam.Known}, Node: w.Node("node-a")}
-	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, State: ipam.Known}}
+	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: ovn.KubeOVNName, Traits: registry.Traits(ovn.KubeOVNName), Name: "ovn-default", State: ipam.Known}}
+	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known}}
+	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
+	azureFile := &verdict.Pool{Pool: ipam.Pool{IPAM: azure.Name, Traits: registry.Traits(azure.Name), Name: "/run/azure-cns/azure-endpoints.json", State: ipam.Known}, Node: w.Node("node-a")}
+	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), State: ipam.Known}}
 	stale := holder(w, "node-d", "web-5d", "eth0")
 	stale.Node.IPAMName = ipam.NodeName{Name: "template-0", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 	find := func(kind string, p *verdict.Pool, address string, owners []verdict.Owner, allocations ...*verdict.Allocation) verdict.Finding {
@@ -161,14 +162,14 @@ func findings() map[string]verdict.Finding {
 		"leaked kube-ovn":                              find(verdict.FindingLeaked, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ips cart-0.shop"}}),
 		"in-use-unallocated kube-ovn":                  find(verdict.FindingInUseUnallocated, overlay, "10.16.0.5", host),
 		"booked-elsewhere kube-ovn":                    find(verdict.FindingBookedElsewhere, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ips cart-0.shop"}}),
-		"in-use-unallocated spiderpool":                find(verdict.FindingInUseUnallocated, &verdict.Pool{Pool: ipam.Pool{IPAM: spiderpool.Name, Name: "v4pool", State: ipam.Known}}, "10.6.168.101", []verdict.Owner{lan}),
+		"in-use-unallocated spiderpool":                find(verdict.FindingInUseUnallocated, &verdict.Pool{Pool: ipam.Pool{IPAM: spiderpool.Name, Traits: registry.Traits(spiderpool.Name), Name: "v4pool", State: ipam.Known}}, "10.6.168.101", []verdict.Owner{lan}),
 		"double-allocated kube-ovn, for a machine":     find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Location: "ips web-5d.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}),
 		"double-allocated kube-ovn, for two machines":  find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "queue", Kept: true, Location: "ips queue.shop"}}),
 		"intended-not-observed":                        intended,
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
 		"reused-too-soon":                              reusedAddress(find(verdict.FindingReusedTooSoon, nil, "10.244.0.5", host), holder(w, "node-b", "cart-0", "eth0"), 4*time.Second),
-		"reused-too-soon aws-vpc, at once":             reusedAddress(find(verdict.FindingReusedTooSoon, &verdict.Pool{Pool: ipam.Pool{IPAM: awsvpc.Name, Name: "/var/run/aws-node/ipam.json"}, Node: owner.Node}, "10.244.0.5", host), holder(w, "node-a", "cart-0", "eth0"), -time.Millisecond),
+		"reused-too-soon aws-vpc, at once":             reusedAddress(find(verdict.FindingReusedTooSoon, &verdict.Pool{Pool: ipam.Pool{IPAM: awsvpc.Name, Traits: registry.Traits(awsvpc.Name), Name: "/var/run/aws-node/ipam.json"}, Node: owner.Node}, "10.244.0.5", host), holder(w, "node-a", "cart-0", "eth0"), -time.Millisecond),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
 		"vip-held-elsewhere kube-vip":                  virtual(w, vip.KubeVIPName, true, true),
 		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, vip.KubeVIPName, true, false),
@@ -202,7 +203,7 @@ func virtual(w *verdicttest.Network, of string, kernel, both bool) verdict.Findi
 		}
 		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, MAC: i.MAC, State: verdict.Live, Assigned: kernel, Claims: []*verdict.Claim{c}}
 	}
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: "addresses", State: ipam.Known}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "addresses", State: ipam.Known}}
 	f := verdict.Finding{
 		ID: "x", Kind: verdict.FindingVIPHeldElsewhere, Severity: verdict.Critical, Address: netip.MustParseAddr("192.0.2.50"), Pool: p,
 		Allocations: []*verdict.Allocation{{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("192.0.2.50"), Node: "node-b", Purpose: "Service shop/web", Location: "services shop/web"}}},
@@ -269,7 +270,7 @@ func TestTextsOfPoolFindings(t *testing.T) {
 	wantText(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
 	pool.State, pool.Problem = ipam.Unreadable, "permission denied"
 	wantText(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
-	invalid := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
+	invalid := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
 	wantText(t, "ipam-unreadable calico, invalid", ofPool(verdict.FindingIPAMUnreadable, invalid, verdict.PoolUse{}, nil))
 }
 

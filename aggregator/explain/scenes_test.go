@@ -6,6 +6,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -70,7 +71,7 @@ var scenes = []verdicttest.Situation{
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Assigned(i)
 		}
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Name: "addresses", State: ipam.Known}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
 		w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
 			Address: w.Addr, Node: "n2", Purpose: "Service shop/web", Location: "services shop/web /metadata/annotations/kube-vip.io/vipHost",
 		}})

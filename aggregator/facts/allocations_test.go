@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	ipams "github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -93,7 +94,7 @@ func TestAllocationsAreLimited(t *testing.T) {
 func TestPoolsOfTheClusterAreLimited(t *testing.T) {
 	s := newScene(t)
 	pool := func(name, plugin string) kube.IPAMChange {
-		return kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin}}}}
+		return kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin}}}}
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("p", "")})
 	for i := range maxPools - 1 {
@@ -179,7 +180,7 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	pool := func(name, first, last, plugin string) *verdict.Pool {
 		return &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin},
+				IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin},
 				Ranges: []ipam.Range{{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}},
 			},
 		}

@@ -136,7 +136,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
 			Allocation: &al.Allocation, Object: f.podNamed(al.Namespace, al.Pod),
 			Sandbox: al.ContainerID != "" && f.sandbox(al.ContainerID),
-			Covered: al.Node != "" && (several || al.Pool.Assigns()) && f.covered(al.Node),
+			Covered: al.Node != "" && (several || al.Pool.Assigns) && f.covered(al.Node),
 		})
 	}
 	if several || len(c.Allocations) > 0 {

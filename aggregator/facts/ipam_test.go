@@ -15,6 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	ipams "github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -220,7 +221,7 @@ func TestPoolsOfTheCluster(t *testing.T) {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
 	pool := func(name string, ranges ...ipam.Range) *verdict.Pool {
-		return &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: name, State: ipam.Known, Ranges: ranges}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: name, State: ipam.Known, Ranges: ranges}}
 	}
 	wide, other := span("10.0.0.0", "10.0.255.255"), span("10.0.0.8", "10.0.0.9")
 	change := func(changes ...kube.IPAMChange) []ipam.Range {

@@ -248,6 +248,7 @@ func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach 
 			n.Pools = append(n.Pools, p)
 		}
 	}
+	next.Traits = ipams.Traits(next.IPAM)
 	old := p.Rec
 	if old.Same(next) {
 		return p, nil

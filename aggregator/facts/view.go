@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	ipams "github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // This file makes records of package verdict. Its callers hold the lock.
@@ -63,6 +64,7 @@ func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, o
 		Namespace: ns, Link: l, Name: t.get(one.name), MAC: t.macOf(one.mac), HostInterface: n.host(i), VRF: n.vrf(i),
 		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Kind: t.get(one.kind),
 	}
+	out.PodDevice = out.Attachment == verdict.Own && ipams.WithPodDevice(out.Name) != nil
 	return out
 }
 

@@ -3,8 +3,6 @@ package verdict
 import (
 	"slices"
 	"strings"
-
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // How owners, allocations and pools are matched.
@@ -23,9 +21,9 @@ func (o *Owner) Networks() (names []string) {
 // owner that has the address from another source.
 func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
-	case registry.Of(p.IPAM).Leases:
+	case p.Leases:
 		return p.serves(o)
-	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere outside of other tenants' networks
+	case p.Node == nil && !p.Secondary: // a cluster-wide pool, which is routed everywhere outside of other tenants' networks
 		return (p.Realm == "" || p.OfTenant(o)) && o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on
 		onBridge := p.Device != "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == p.Device
@@ -113,17 +111,13 @@ func (al *Allocation) Nameless() bool {
 // ofEndpoint reports whether an allocation may be for a namespace of Cilium itself. Cilium's health
 // endpoint is in a namespace that belongs to no pod.
 func (al *Allocation) ofEndpoint(w Workload) bool {
-	return registry.Of(al.Pool.IPAM).OwnNamespaces && w.Kind == Unknown
+	return al.Pool.OwnNamespaces && w.Kind == Unknown
 }
-
-// Assigns reports whether the pool is that of a controller, whose records say which node it wants to
-// hold a virtual address.
-func (p *Pool) Assigns() bool { return registry.Of(p.IPAM).Assigns }
 
 // OfNode reports whether the pool is an object of the cluster in which an IPAM assigns ranges to the
 // node with the name of the pool, such as a CiliumNode.
 func (p *Pool) OfNode() bool {
-	return p.Node == nil && !p.Single && registry.Of(p.IPAM).NodeRanges.Field != ""
+	return p.Node == nil && !p.Single && p.NodePools
 }
 
 // Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not

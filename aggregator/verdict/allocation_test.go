@@ -9,6 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -33,7 +34,7 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		change(&w)
 		return w
 	}
-	calico, cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name}}, &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name}}
+	calico, cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name)}}, &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name)}}
 	for _, test := range []struct {
 		name     string
 		al       verdict.Allocation
@@ -160,8 +161,8 @@ func TestPoolsMeetOwners(t *testing.T) {
 	onNode, inNetwork := verdict.Scope{Kind: verdict.NodeScope, Node: "n1"}, verdict.Scope{Kind: verdict.NetworkScope, Name: "pods"}
 	onLink, inVRF := verdict.Scope{Kind: verdict.LinkScope, Node: "n1", Name: "br0"}, verdict.Scope{Kind: verdict.NodeScope, Node: "n1", Name: "red"}
 	pod, host := verdict.Workload{Kind: verdict.Pod}, verdict.Workload{Kind: verdict.Host}
-	cluster, asked := verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name}}, verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Asked: true}}
-	whereabouts := verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name}}
+	cluster, asked := verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name)}}, verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Asked: true}}
+	whereabouts := verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name, Traits: registry.Traits(whereabouts.Name)}}
 	bridged, routed := verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0"}}}, verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0", Routed: true}}}
 	ofEngine := verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "cni-podman0", Routed: true}}}
 	at := func(device string, attachment verdict.Attachment) verdict.Interface {
@@ -214,7 +215,7 @@ func TestPoolsMeetOwners(t *testing.T) {
 }
 
 func TestSubjectsOfPools(t *testing.T) {
-	p := verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "net0"}}
+	p := verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "net0"}}
 	if got := p.Subject(); got != "host-local net0" {
 		t.Errorf("of the cluster: got %q", got)
 	}

@@ -119,13 +119,13 @@ type AllocationFacts struct {
 
 // virtual reports whether a controller assigns the address to a node.
 func (c *Case) virtual() bool {
-	return slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns() })
+	return slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns })
 }
 
 // Assigns reports whether a controller assigns the address to the node of an owner. Several objects may
 // do so while one of them is replaced.
 func (c *Case) Assigns(o *Owner) bool {
-	return slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns() && o.OnNode(al.Node) })
+	return slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns && o.OnNode(al.Node) })
 }
 
 // pod returns what the Kubernetes API says about the pod in a namespace.

@@ -15,14 +15,14 @@ var causes = []struct {
 	{CauseOrphanedSandbox, (*inquiry).orphanedSandbox},
 	{CauseReplacedNamespace, (*inquiry).replacedNamespace},
 	{CauseSplitBrain, (*inquiry).splitBrain},
-	{CauseExternalDevice, func(q *inquiry) reason { return deviceCauses{q}.externalDevice() }},
-	{CauseTunnelAddress, func(q *inquiry) reason { return deviceCauses{q}.tunnelAddress() }},
-	{CauseIPAMBookedElsewhere, func(q *inquiry) reason { return recordCauses{q}.bookedElsewhere() }},
-	{CausePodCIDROverlap, func(q *inquiry) reason { return rangeCauses{q}.podCIDROverlap() }},
-	{CauseOverlappingNetworks, func(q *inquiry) reason { return rangeCauses{q}.overlappingNetworks() }},
-	{CauseIPAMStateLost, func(q *inquiry) reason { return recordCauses{q}.stateLost() }},
-	{CauseIPAMAllocatedTwice, func(q *inquiry) reason { return recordCauses{q}.allocatedTwice() }},
-	{CauseStaticAddress, func(q *inquiry) reason { return deviceCauses{q}.staticAddress() }},
+	{CauseExternalDevice, (*inquiry).externalDevice},
+	{CauseTunnelAddress, (*inquiry).tunnelAddress},
+	{CauseIPAMBookedElsewhere, (*inquiry).bookedElsewhere},
+	{CausePodCIDROverlap, (*inquiry).podCIDROverlap},
+	{CauseOverlappingNetworks, (*inquiry).overlappingNetworks},
+	{CauseIPAMStateLost, (*inquiry).stateLost},
+	{CauseIPAMAllocatedTwice, (*inquiry).allocatedTwice},
+	{CauseStaticAddress, (*inquiry).staticAddress},
 }
 
 // Causes returns the names of all causes, in alphabetical order.

@@ -2,15 +2,10 @@ package verdict
 
 import (
 	"slices"
-
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
-// deviceCauses finds the causes that depend on the device that has the address.
-type deviceCauses struct{ *inquiry }
-
 // externalDevice: a device outside of the cluster uses an address of the cluster.
-func (q deviceCauses) externalDevice() (r reason) {
+func (q *inquiry) externalDevice() (r reason) {
 	var excluded reason
 	for _, o := range q.owners {
 		if o.Guest() != NoGuest {
@@ -19,15 +14,24 @@ func (q deviceCauses) externalDevice() (r reason) {
 		if o.Namespace != nil || q.bestMatch(nil, o) == certainMatch || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
 			continue
 		}
-		ports := o.uplinks()
-		al := q.allocationOutside()
+		var ports []string // the first uplinks through which frames of the owner enter nodes
+		for _, c := range o.Claims {
+			if name := c.Node().Name + "/" + c.Interface.Name; c.Interface.Uplink && len(ports) < maxUplinks && !slices.Contains(ports, name) {
+				ports = append(ports, name)
+			}
+		}
+		// An allocation for a node without an agent, which matches no owner inside of the cluster.
+		outside := slices.IndexFunc(q.outside, func(al *Allocation) bool {
+			return !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.matches(o) != noMatch })
+		})
 		switch {
 		case len(ports) == 0:
 		case o.MAC.Virtual():
 			excluded = ruledOut(Fact{Kind: NotVirtualRouter, Owners: ids(o)})
 		case o.MAC.Responder() != "":
 			excluded = ruledOut(Fact{Kind: NotResponder, Owners: ids(o), Text: o.MAC.Responder()})
-		case al != nil:
+		case outside >= 0:
+			al := q.outside[outside]
 			excluded = ruledOut(Fact{Kind: NotUncoveredHolder, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records()})
 		default:
 			r.Wrong = append(r.Wrong, o.ID)
@@ -51,17 +55,6 @@ func (q deviceCauses) externalDevice() (r reason) {
 
 // maxUplinks is the largest number of uplinks that a fact lists.
 const maxUplinks = 6
-
-// uplinks returns the first uplinks through which frames of an owner enter nodes, as
-// NODE/INTERFACE.
-func (o *Owner) uplinks() (names []string) {
-	for _, c := range o.Claims {
-		if name := c.Node().Name + "/" + c.Interface.Name; c.Interface.Uplink && len(names) < maxUplinks && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
 
 // Guest is the kind of sender that claims the address from behind a port of a node.
 type Guest uint8
@@ -88,18 +81,6 @@ func (o *Owner) Guest() Guest {
 	return NoGuest
 }
 
-// allocationOutside returns an allocation for a node without an agent that matches no owner inside
-// of the cluster; nil if there is none.
-func (q deviceCauses) allocationOutside() *Allocation {
-	for _, al := range q.outside {
-		ours := slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.matches(o) != noMatch })
-		if !ours {
-			return al
-		}
-	}
-	return nil
-}
-
 // onBridge reports whether an owner's interface is attached to a bridge.
 func (o *Owner) onBridge(bridge *Interface) bool {
 	l := o.Interface.Link
@@ -112,7 +93,7 @@ func (q *inquiry) podsBridge(i *Interface) bool {
 }
 
 // tunnelAddress: a tunnel device of a node has the same address as a pod.
-func (q deviceCauses) tunnelAddress() (r reason) {
+func (q *inquiry) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
 		if host.Kind() != Host || !host.Assigned || pod.Kind() == Host || pod.Namespace == nil {
@@ -127,7 +108,26 @@ func (q deviceCauses) tunnelAddress() (r reason) {
 				excluded = ruledOut(Fact{Kind: NotTunnel, Device: i.Name, Nodes: []string{host.Node.Name}})
 				continue
 			}
-			r = q.tunnelOf(i, host, pod)
+			r.Headline = &Fact{Kind: FactTunnel, Owners: ids(host, pod), Device: i.Name, Text: i.Tunnel()}
+			r.fact(*r.Headline)
+			if r.Wrong = ids(pod); q.namesNodes() && q.bestMatch(nil, pod) == certainMatch && q.bestMatch(nil, host) != certainMatch {
+				r.Wrong = ids(host)
+			}
+			for _, p := range q.pools {
+				if q.gave(p, pod) {
+					r.From = append(r.From, p)
+				}
+			}
+			if gift := q.sourceFacts(pod); gift != nil {
+				r.fact(gift...)
+			} else {
+				r.fact(q.byHand(pod)...)
+			}
+			for _, al := range q.allocations {
+				if al.Purpose != "" && al.matches(host) == certainMatch {
+					r.fact(Fact{Kind: FactPurpose, Pool: al.Pool.Label(), Records: al.records()})
+				}
+			}
 			return false
 		}
 		return true
@@ -138,34 +138,8 @@ func (q deviceCauses) tunnelAddress() (r reason) {
 	return r
 }
 
-// tunnelOf returns the cause of a conflict about the address of a node's tunnel.
-func (q deviceCauses) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
-	r.Wrong = ids(pod)
-	if q.namesNodes() && q.bestMatch(nil, pod) == certainMatch && q.bestMatch(nil, host) != certainMatch {
-		r.Wrong = ids(host)
-	}
-	for _, p := range q.pools {
-		if q.gave(p, pod) {
-			r.From = append(r.From, p)
-		}
-	}
-	r.Headline = &Fact{Kind: FactTunnel, Owners: ids(host, pod), Device: i.Name, Text: i.Tunnel()}
-	r.fact(*r.Headline)
-	if gift := q.sourceFacts(pod); gift != nil {
-		r.fact(gift...)
-	} else {
-		r.fact(q.byHand(pod)...)
-	}
-	for _, al := range q.allocations {
-		if al.Purpose != "" && al.matches(host) == certainMatch {
-			r.fact(Fact{Kind: FactPurpose, Pool: al.Pool.Label(), Records: al.records()})
-		}
-	}
-	return r
-}
-
 // staticAddress: the address is in a range of pods and was configured by hand.
-func (q deviceCauses) staticAddress() (r reason) {
+func (q *inquiry) staticAddress() (r reason) {
 	if !q.unrelated() {
 		return reason{}
 	}
@@ -185,7 +159,15 @@ func (q deviceCauses) staticAddress() (r reason) {
 		}
 		r.fact(q.sourceFacts(other)...)
 		r.fact(why...)
-		q.addRanges(&r)
+		for _, p := range q.pools {
+			if p.Contains(q.c.Address) {
+				r.From = append(r.From, p)
+				r.fact(Fact{Kind: FactPoolRange, Pool: p.Label(), Ranges: rangesOf(p)})
+			}
+		}
+		if len(r.From) == 0 && q.in.InPodCIDR {
+			r.fact(Fact{Kind: FactInPodCIDR})
+		}
 		return false
 	})
 	if r.fits() {
@@ -207,11 +189,11 @@ func (q deviceCauses) staticAddress() (r reason) {
 
 // dhcp returns the pool of the DHCP server that leases the address; nil if there is none, or if the
 // address is in a range of another IPAM, too.
-func (q deviceCauses) dhcp() (found *Pool) {
+func (q *inquiry) dhcp() (found *Pool) {
 	for _, p := range q.pools {
 		inRange := p.Contains(q.c.Address)
 		switch {
-		case !registry.Of(p.IPAM).Leases && inRange:
+		case !p.Leases && inRange:
 			return nil
 		case found == nil && (inRange || len(q.allocationsOf(p)) > 0):
 			found = p
@@ -223,7 +205,7 @@ func (q deviceCauses) dhcp() (found *Pool) {
 // gateway returns the bridge on which a node has the address itself, if the bridge connects
 // pods or an owner. The address is then their gateway and belongs to nothing else. It returns
 // nil if there is no such bridge.
-func (q deviceCauses) gateway(host, o *Owner) *Interface {
+func (q *inquiry) gateway(host, o *Owner) *Interface {
 	if host.Kind() != Host {
 		return nil
 	}
@@ -235,26 +217,14 @@ func (q deviceCauses) gateway(host, o *Owner) *Interface {
 	return nil
 }
 
-// addRanges adds the facts about the ranges that contain the address.
-func (q deviceCauses) addRanges(r *reason) {
-	for _, p := range q.pools {
-		if p.Contains(q.c.Address) {
-			r.From = append(r.From, p)
-			r.fact(Fact{Kind: FactPoolRange, Pool: p.Label(), Ranges: rangesOf(p)})
-		}
-	}
-	if len(r.From) == 0 && q.in.InPodCIDR {
-		r.fact(Fact{Kind: FactInPodCIDR})
-	}
-}
-
 // byHand returns the fact that shows that neither an IPAM nor a runtime assigned the address to an
 // owner; nil if that is not known.
-func (q deviceCauses) byHand(o *Owner) []Fact {
+func (q *inquiry) byHand(o *Owner) []Fact {
 	if q.given(o) {
 		return nil
 	}
 	w, i, guest := o.Workload(), o.Interface, o.Guest() != NoGuest
+	listed := o.Pod != nil && len(o.Pod.IPs) > 0 // the Kubernetes API lists addresses of the pod
 	if l := i.Link; o.Assigned && o.Kind() != Host && (l != nil && MadeByEngine(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
 		return q.youngerThanRecord(o) // its container engine has its own IPAM; podman writes CNI results as well
 	}
@@ -272,22 +242,17 @@ func (q deviceCauses) byHand(o *Owner) []Fact {
 			return []Fact{{Kind: FactNodeDevice, Owners: ids(o), Device: i.Name}}
 		}
 		return nil
-	case guest && (o.intentKnown() || o.podHasIPs()):
+	case guest && (o.Namespace.Intended != "" || w.Source == sourceOfResult || listed): // it is known which addresses it was given
 		return []Fact{{Kind: FactGuestOfOther, Owners: ids(o)}}
 	case guest:
 		return nil
-	case w.Kind == Pod && o.Assigned && i.Name == FirstInterface && o.podHasIPs() && !q.podHasAddress(o):
+	case w.Kind == Pod && o.Assigned && i.Name == FirstInterface && listed && !slices.Contains(o.Pod.IPs, q.c.Address):
 		return []Fact{{Kind: FactNotListed, Owners: ids(o), Addresses: slices.Clone(o.Pod.IPs)}}
 	case w.Kind == Pod && o.Assigned && i.Name == FirstInterface && w.Source == sourceOfResult:
 		return []Fact{{Kind: FactNotInResult, Owners: ids(o)}}
 	}
-	return q.allocatedToOther(o)
-}
-
-// allocatedToOther returns the fact that IPAM has the address for another owner and not for this
-// one, which is not a pod; nil if that is not known.
-func (q deviceCauses) allocatedToOther(o *Owner) []Fact {
-	if o.Kind() == Pod || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return q.matches(al, o) != noMatch }) {
+	// IPAM may have the address for another owner and not for this one.
+	if w.Kind == Pod || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return q.matches(al, o) != noMatch }) {
 		return nil
 	}
 	for _, other := range q.owners {
@@ -301,9 +266,9 @@ func (q deviceCauses) allocatedToOther(o *Owner) []Fact {
 // youngerThanRecord returns the fact that a container engine has the address for another container of
 // the node, which got it earlier; nil if that is not known. The engine allocates no address for which
 // it has a record, so it did not give this one to the younger container.
-func (q deviceCauses) youngerThanRecord(o *Owner) []Fact {
+func (q *inquiry) youngerThanRecord(o *Owner) []Fact {
 	for _, al := range q.allocations {
-		if !registry.Of(al.Pool.IPAM).Engine || !al.Pool.Node.Is(o.Node) {
+		if !al.Pool.Engine || !al.Pool.Node.Is(o.Node) {
 			continue
 		}
 		for _, other := range q.owners {
@@ -317,14 +282,3 @@ func (q deviceCauses) youngerThanRecord(o *Owner) []Fact {
 
 // sourceOfResult is the source that an agent reports for a workload that a CNI result identifies.
 const sourceOfResult = "cni-result"
-
-// intentKnown reports whether it is known which addresses the owner was given.
-func (o *Owner) intentKnown() bool {
-	return o.Namespace.Intended != "" || o.Workload().Source == sourceOfResult
-}
-
-// podHasIPs reports whether the Kubernetes API lists addresses of the owner's pod.
-func (o *Owner) podHasIPs() bool { return o.Pod != nil && len(o.Pod.IPs) > 0 }
-
-// podHasAddress reports whether the Kubernetes API lists the address for the owner's pod.
-func (q deviceCauses) podHasAddress(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }

@@ -4,24 +4,24 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
-
-// recordCauses finds the causes that follow from the records of an IPAM.
-type recordCauses struct{ *inquiry }
 
 // bookedElsewhere: IPAM had recorded the address for a node or pod other than the owner, and freed
 // it together with that node or pod.
-func (q recordCauses) bookedElsewhere() (r reason) {
+func (q *inquiry) bookedElsewhere() (r reason) {
 	if !q.unrelated() {
 		return reason{}
 	}
 	for _, o := range q.owners {
-		if o.Namespace == nil || o.Kind() == Host || !q.rivalGiven(o) {
+		if o.Namespace == nil || o.Kind() == Host || !slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && q.given(other) }) {
 			continue
 		}
 		past := q.pastElsewhere(o)
-		nodename := q.wrongNodeName(o)
+		// An IPAM with its own names for nodes may use the name of another node.
+		nodename := o.Node.IPAMName
+		if nodename.Name != "" && (o.OnNode(nodename.Name) || !q.namesNodes() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil) {
+			nodename = ipam.NodeName{}
+		}
 		if past == nil && nodename.Name == "" {
 			continue
 		}
@@ -40,17 +40,16 @@ func (q recordCauses) bookedElsewhere() (r reason) {
 		}
 	}
 	if r.fits() {
-		for _, p := range q.poolsWithRecords(r.From) {
-			r.fact(q.record(p))
+		var pools []*Pool // those of the cause that have records of the address; all with records if it names none
+		for _, al := range q.allocations {
+			if !slices.ContainsFunc(pools, al.Pool.Is) && (len(r.From) == 0 || slices.ContainsFunc(r.From, al.Pool.Is)) {
+				pools = append(pools, al.Pool)
+				r.fact(q.record(al.Pool))
+			}
 		}
 		return r
 	}
-	return q.neverElsewhere()
-}
-
-// neverElsewhere returns the fact that IPAM did not have the address for another node or pod; an
-// empty reason if that is not known.
-func (q recordCauses) neverElsewhere() reason {
+	// IPAM did not have the address for another node or pod, as far as that is known.
 	var nodes []string
 	for _, o := range q.owners {
 		if name := o.Node.IPAMName; name.Name != "" && o.Namespace != nil {
@@ -70,26 +69,10 @@ func (q recordCauses) neverElsewhere() reason {
 	return reason{}
 }
 
-// poolsWithRecords returns those of the given pools that have records of the address; all pools
-// with records of it if none are given.
-func (q *inquiry) poolsWithRecords(some []*Pool) (pools []*Pool) {
-	for _, al := range q.allocations {
-		if !slices.ContainsFunc(pools, al.Pool.Is) && (len(some) == 0 || slices.ContainsFunc(some, al.Pool.Is)) {
-			pools = append(pools, al.Pool)
-		}
-	}
-	return pools
-}
-
-// rivalGiven reports whether another owner was given the address.
-func (q recordCauses) rivalGiven(o *Owner) bool {
-	return slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && q.given(other) })
-}
-
 // pastElsewhere returns the past state in which IPAM had the address of an owner for another
 // holder; nil if there is none. An allocation that is for one of the current owners does not count,
 // because it is right.
-func (q recordCauses) pastElsewhere(o *Owner) *Past {
+func (q *inquiry) pastElsewhere(o *Owner) *Past {
 	past := q.pastOf(o, FindingBookedElsewhere)
 	if past == nil || past.Allocation == nil || q.vanishedRecord(o) != nil {
 		return nil
@@ -111,23 +94,13 @@ func (q recordCauses) pastElsewhere(o *Owner) *Past {
 	return past
 }
 
-// wrongNodeName returns the name that an IPAM with its own names for nodes has for the node of an
-// owner if it is the name of another node; empty if it is right or no such IPAM has the address.
-func (q recordCauses) wrongNodeName(o *Owner) ipam.NodeName {
-	name := o.Node.IPAMName
-	if name.Name == "" || o.OnNode(name.Name) || !q.namesNodes() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
-		return ipam.NodeName{}
-	}
-	return name
-}
-
 // namesNodes reports whether an IPAM with its own names for nodes has the address in a pool.
 func (q *inquiry) namesNodes() bool {
-	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return registry.Of(p.IPAM).NodeName != nil })
+	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.NamesNodes })
 }
 
 // stateLost: an IPAM lost the record of an allocation and allocated the address again.
-func (q recordCauses) stateLost() reason {
+func (q *inquiry) stateLost() reason {
 	if !q.unrelated() {
 		return reason{}
 	}
@@ -149,12 +122,24 @@ func (q recordCauses) stateLost() reason {
 	if excluded.contrary.Kind != "" {
 		return excluded
 	}
-	return q.noRecords()
+	// The owners were given the address, but the records of their IPAM may not be known.
+	given := filterOwners(q.owners, q.given)
+	known := len(q.pools) > 0 && !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != ipam.Known })
+	if len(given) < 2 || known {
+		return reason{}
+	}
+	network := given[0].network()
+	for _, o := range given {
+		if o.network() != network || !o.Node.Is(given[0].Node) {
+			network = ""
+		}
+	}
+	return undecided(Fact{Kind: NotRecorded, Network: network, Nodes: nodesOf(given)})
 }
 
 // recordsLost returns the reason why a pool allocated the address twice: the owners for which it
 // has no record.
-func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
+func (q *inquiry) recordsLost(p *Pool, mine []*Owner) (r reason) {
 	if p.State == ipam.Reading {
 		return undecided(Fact{Kind: NotRead, Pool: p.Label()})
 	}
@@ -211,13 +196,12 @@ func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
 
 // allocatedTwice: an IPAM has allocated the address to several of the owners. What only mirrors an
 // IPAM, or the state of pods, does not prove that.
-func (q recordCauses) allocatedTwice() (r reason) {
+func (q *inquiry) allocatedTwice() (r reason) {
 	if !q.unrelated() {
 		return reason{}
 	}
 	for i, al := range q.allocations {
-		m := registry.Of(al.Pool.IPAM)
-		if m.Mirrored || m.Status || al.Pool.State != ipam.Known {
+		if al.Pool.Mirrored || al.Pool.Status || al.Pool.State != ipam.Known {
 			continue
 		}
 		for _, other := range q.allocations[i+1:] {
@@ -247,31 +231,10 @@ func (q recordCauses) allocatedTwice() (r reason) {
 
 // sameNetwork reports whether a pool of one node gave the address to all of the owners for one
 // network. It cannot do so with complete records.
-func (q recordCauses) sameNetwork(p *Pool, mine []*Owner) bool {
+func (q *inquiry) sameNetwork(p *Pool, mine []*Owner) bool {
 	network := mine[0].network()
 	return p.Node != nil && network != "" &&
 		!slices.ContainsFunc(mine, func(o *Owner) bool { return o.network() != network })
-}
-
-// noRecords returns an open reason if the owners were given the address but the records of their
-// IPAM are not known.
-func (q recordCauses) noRecords() reason {
-	given := filterOwners(q.owners, q.given)
-	if len(given) < 2 || len(q.pools) > 0 && q.allKnown() {
-		return reason{}
-	}
-	network := given[0].network()
-	for _, o := range given {
-		if o.network() != network || !o.Node.Is(given[0].Node) {
-			network = ""
-		}
-	}
-	return undecided(Fact{Kind: NotRecorded, Network: network, Nodes: nodesOf(given)})
-}
-
-// allKnown reports whether all pools that may have the address are known.
-func (q recordCauses) allKnown() bool {
-	return !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != ipam.Known })
 }
 
 // nodesOf returns the names of the nodes of owners.

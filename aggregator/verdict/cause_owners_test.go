@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -19,7 +20,7 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	verdicttest.Twins(w.World)
 	whole := func(name, by string) *verdict.Pool {
-		return &verdict.Pool{Pool: ipam.Pool{IPAM: by, Name: name, State: ipam.Known}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: by, Traits: registry.Traits(by), Name: name, State: ipam.Known}}
 	}
 	of := func(node, name, by string) *verdict.Pool {
 		p := whole(name, by)

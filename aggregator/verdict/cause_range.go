@@ -5,13 +5,10 @@ import (
 	"slices"
 )
 
-// rangeCauses finds the causes that follow from the ranges of pools and networks.
-type rangeCauses struct{ *inquiry }
-
 // ownRange returns the range of its node from which an owner has the address: a pool of the node,
 // an object that assigns ranges to the node, or the prefix of a bridge to whose ports a CNI network
 // assigns addresses.
-func (q rangeCauses) ownRange(o *Owner) (s Origin, ok bool) {
+func (q *inquiry) ownRange(o *Owner) (s Origin, ok bool) {
 	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
 		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bestMatch(p, o) == certainMatch) || q.assignsTo(p, o) {
@@ -37,7 +34,7 @@ func (q rangeCauses) ownRange(o *Owner) (s Origin, ok bool) {
 // assignsTo reports whether a pool is an object that assigns the range of the address to the node of an
 // owner, and whether the IPAM gave the owner the address. The record of the owner may be in the object
 // of another node, if that one has the range, too.
-func (q rangeCauses) assignsTo(p *Pool, o *Owner) bool {
+func (q *inquiry) assignsTo(p *Pool, o *Owner) bool {
 	if !p.OfNode() || !o.OnNode(p.Name) || !p.Contains(q.c.Address) {
 		return false
 	}
@@ -47,7 +44,7 @@ func (q rangeCauses) assignsTo(p *Pool, o *Owner) bool {
 // prefixOf returns the prefix of the bridge that an owner's interface is on: the one that the node
 // has on the bridge, or the one that a CNI network assigned with the address. It is invalid if it is
 // not known or if the bridge is connected to a LAN.
-func (q rangeCauses) prefixOf(o *Owner) netip.Prefix {
+func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 	l := o.Interface.Link
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
 		return netip.Prefix{}
@@ -69,7 +66,7 @@ func (q rangeCauses) prefixOf(o *Owner) netip.Prefix {
 }
 
 // podCIDROverlap: two nodes give pods addresses from one range.
-func (q rangeCauses) podCIDROverlap() reason {
+func (q *inquiry) podCIDROverlap() reason {
 	return q.ofPairs(q.rangesOfNodes, func(a, b *Owner) bool {
 		return !a.Node.Is(b.Node) && a.Namespace != nil && b.Namespace != nil
 	})
@@ -77,7 +74,7 @@ func (q rangeCauses) podCIDROverlap() reason {
 
 // ofPairs compares each pair of owners that meet, and returns the first reason that fits. If none
 // fits, it returns a reason why not.
-func (q rangeCauses) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner) bool) (r reason) {
+func (q *inquiry) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner) bool) (r reason) {
 	if !q.unrelated() {
 		return reason{}
 	}
@@ -94,9 +91,11 @@ func (q rangeCauses) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *O
 }
 
 // rangesOfNodes compares the ranges of the nodes of two owners.
-func (q rangeCauses) rangesOfNodes(a, b *Owner) (r reason) {
-	if p := q.clusterPool(a, b); p != nil {
-		return ruledOut(Fact{Kind: NotByNode, Pool: p.Label()})
+func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
+	for _, p := range q.pools {
+		if p.Node == nil && !p.OfNode() && (q.gave(p, a) || q.gave(p, b)) {
+			return ruledOut(Fact{Kind: NotByNode, Pool: p.Label()})
+		}
 	}
 	nodes := []string{a.Node.Name, b.Node.Name}
 	x, known := q.ownRange(a)
@@ -104,8 +103,12 @@ func (q rangeCauses) rangesOfNodes(a, b *Owner) (r reason) {
 	r.Kubernetes = q.in.node(a.Node).InPodCIDR && q.in.node(b.Node).InPodCIDR && q.podLike(a) && q.podLike(b)
 	switch {
 	case r.Kubernetes, known && both:
+	case q.in.node(a.Node).InPodCIDR:
+		return ruledOut(Fact{Kind: NotInPodCIDRs, Nodes: nodes})
+	case q.in.node(b.Node).InPodCIDR:
+		return ruledOut(Fact{Kind: NotInPodCIDRs, Nodes: []string{b.Node.Name, a.Node.Name}})
 	case q.in.InPodCIDR:
-		return ruledOut(Fact{Kind: NotInPodCIDRs, Nodes: q.rangeHolders(a.Node, b.Node)})
+		return ruledOut(Fact{Kind: NotInPodCIDRs})
 	case known:
 		return undecided(Fact{Kind: NotRangeOf, Owners: ids(b)})
 	case both:
@@ -143,32 +146,9 @@ func (q rangeCauses) rangesOfNodes(a, b *Owner) (r reason) {
 	return r
 }
 
-// rangeHolders returns the names of two nodes if one of them has the address in its pod range, that
-// node first; nil if neither has.
-func (q rangeCauses) rangeHolders(a, b *Node) []string {
-	switch {
-	case q.in.node(a).InPodCIDR:
-		return []string{a.Name, b.Name}
-	case q.in.node(b).InPodCIDR:
-		return []string{b.Name, a.Name}
-	}
-	return nil
-}
-
-// clusterPool returns a pool that allocates addresses without regard to nodes and assigned the address
-// to one of two owners; nil if there is none.
-func (q rangeCauses) clusterPool(a, b *Owner) *Pool {
-	for _, p := range q.pools {
-		if p.Node == nil && !p.OfNode() && (q.gave(p, a) || q.gave(p, b)) {
-			return p
-		}
-	}
-	return nil
-}
-
 // podLike reports whether an owner is a pod that was given the address, or a node that has the
 // address on a device that serves pods.
-func (q rangeCauses) podLike(o *Owner) bool {
+func (q *inquiry) podLike(o *Owner) bool {
 	if o.Kind() == Host {
 		return o.Assigned && o.Interface.isBridge() && !MadeByEngine(o.Interface.Name) || o.Interface.isPodPort()
 	}
@@ -176,7 +156,7 @@ func (q rangeCauses) podLike(o *Owner) bool {
 }
 
 // origin returns the CNI network or the bridge from which an owner has the address.
-func (q rangeCauses) origin(o *Owner) (s Origin, ok bool) {
+func (q *inquiry) origin(o *Owner) (s Origin, ok bool) {
 	if o.Namespace == nil {
 		return s, false
 	}
@@ -204,12 +184,12 @@ func (q rangeCauses) origin(o *Owner) (s Origin, ok bool) {
 }
 
 // overlappingNetworks: two networks that meet allocate addresses from one range.
-func (q rangeCauses) overlappingNetworks() reason {
+func (q *inquiry) overlappingNetworks() reason {
 	return q.ofPairs(q.rangesOfNetworks, func(a, b *Owner) bool { return a.Node.Is(b.Node) || q.c.Kind == LinkScope })
 }
 
 // rangesOfNetworks compares the ranges of the networks of two owners.
-func (q rangeCauses) rangesOfNetworks(a, b *Owner) (r reason) {
+func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 	x, known := q.origin(a)
 	y, both := q.origin(b)
 	bridges, one := x.Network == "" && y.Network == "", x.Network == y.Network && (x.Network != "" || x.Device == y.Device)
@@ -223,8 +203,11 @@ func (q rangeCauses) rangesOfNetworks(a, b *Owner) (r reason) {
 	case x.Device != "" && x.Device == y.Device && (x.Network == "" || y.Network == ""):
 		return ruledOut(Fact{Kind: NotTwoBridges, Device: x.Device})
 	}
-	if p := q.commonPool(a, b); p != nil {
-		return ruledOut(Fact{Kind: NotTwoPools, Pool: p.Label()})
+	for _, p := range q.pools {
+		served := func(network string) bool { serves, _ := p.Serves(network); return serves }
+		if q.gave(p, a) && q.gave(p, b) && slices.ContainsFunc(a.Networks(), served) {
+			return ruledOut(Fact{Kind: NotTwoPools, Pool: p.Label()})
+		}
 	}
 	r.Networks = []Origin{x, y}
 	r.Headline = &Fact{Kind: HeadNetworksOverlap}
@@ -249,17 +232,4 @@ func (q rangeCauses) rangesOfNetworks(a, b *Owner) (r reason) {
 		r.fact(Fact{Kind: FactMeetOnLink, Device: q.c.Scope})
 	}
 	return r
-}
-
-// commonPool returns a pool that assigned the address to both owners for a network that it serves;
-// nil if there is none.
-func (q rangeCauses) commonPool(a, b *Owner) *Pool {
-	for _, p := range q.pools {
-		if q.gave(p, a) && q.gave(p, b) {
-			if served := slices.ContainsFunc(a.Networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {
-				return p
-			}
-		}
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -99,7 +100,7 @@ func TestCausesOfPods(t *testing.T) {
 			cri := verdicttest.Who("web")
 			cri.Source = "cri"
 			w.Within("n1", "", "", cri)
-			p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Name: "pods", State: ipam.Known}}
+			p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), Name: "pods", State: ipam.Known}}
 			w.Pools = append(w.Pools, p)
 			w.Books(p, "web")
 		}, unknown, []string{static}},

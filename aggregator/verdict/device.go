@@ -3,8 +3,6 @@ package verdict
 import (
 	"slices"
 	"strings"
-
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // tunnels are the kinds of devices that carry frames to other nodes, in the terms of rtnetlink.
@@ -13,12 +11,12 @@ var tunnels = []string{
 }
 
 // Tunnel returns the tunnel kind of a device in the terms of rtnetlink, or the name of a device
-// through which an IPAM reaches pods (ipam.Traits.PodDevice); empty if it is neither.
+// through which an IPAM reaches pods (ipam.IPAM.PodDevice); empty if it is neither.
 func (i *Interface) Tunnel() string {
 	switch {
 	case slices.Contains(tunnels, i.Kind):
 		return i.Kind
-	case registry.WithPodDevice(i.Name) != nil:
+	case i.PodDevice:
 		return i.Name
 	}
 	return ""

@@ -7,6 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // identical reports whether is holds for two records. It checks that is is symmetric and reflexive.
@@ -41,7 +42,9 @@ func checkIdentity[T any](t *testing.T, name string, is func(a, b *T) bool, reco
 func TestIdentity(t *testing.T) {
 	node := func() *Node { return &Node{Name: "n1", Boot: "b1", Netns: "1", Vouched: "v1"} }
 	namespace := func() *Namespace { return &Namespace{Node: node(), Record: 2} }
-	pool := func() *Pool { return &Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "p"}, Node: node()} }
+	pool := func() *Pool {
+		return &Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p"}, Node: node()}
+	}
 	checkIdentity(t, "node", (*Node).Is, node, map[string]func(*Node){
 		"boot id": func(n *Node) { n.Boot = "b2" }, "network namespace": func(n *Node) { n.Netns = "2" }, "vouched name": func(n *Node) { n.Vouched = "v2" },
 	})
@@ -91,7 +94,7 @@ func TestIdentity(t *testing.T) {
 	if (*Node)(nil).Key() != (NodeKey{}) || (*Link)(nil).Key() != (LinkKey{}) || (*Domain)(nil).Key() != (LinkKey{}) || (*Pool)(nil).Key() != (PoolKey{}) {
 		t.Error("want zero keys for nil")
 	}
-	if node().Key() != (NodeKey{"n1", "b1", "1", "v1"}) || pool().Key() != (PoolKey{node().Key(), calico.Name, "p"}) || (&Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "p"}}).Key() != (PoolKey{IPAM: calico.Name, Name: "p"}) {
+	if node().Key() != (NodeKey{"n1", "b1", "1", "v1"}) || pool().Key() != (PoolKey{node().Key(), calico.Name, "p"}) || (&Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p"}}).Key() != (PoolKey{IPAM: calico.Name, Name: "p"}) {
 		t.Errorf("got keys %+v and %+v", node().Key(), pool().Key())
 	}
 }

@@ -2,8 +2,6 @@ package verdict
 
 import (
 	"slices"
-
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // A reason is the outcome of testing one cause. It is empty if the cause cannot apply.
@@ -44,10 +42,10 @@ func (q *inquiry) gather() {
 	for _, al := range all {
 		q.c.Allocations = append(q.c.Allocations, al.Allocation)
 		switch {
-		case al.Pool.Assigns():
+		case al.Pool.Assigns:
 			q.assignments = append(q.assignments, al.Allocation)
 			continue
-		case registry.Of(al.Pool.IPAM).Status:
+		case al.Pool.Status:
 			continue
 		}
 		q.allocations = append(q.allocations, al.Allocation)
@@ -56,7 +54,7 @@ func (q *inquiry) gather() {
 		}
 	}
 	for _, p := range q.in.Pools {
-		if !registry.Of(p.IPAM).Status && !p.Assigns() {
+		if !p.Status && !p.Assigns {
 			q.pools = append(q.pools, p)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/dhcp"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
@@ -20,7 +21,7 @@ func TestLeasesMatchOwnersByHardwareAddress(t *testing.T) {
 		return &verdict.Claim{Kind: verdict.Announced, Interface: i, Frame: verdict.Frame{MAC: verdict.MAC(mac), Link: i.Link}}
 	}
 	const client, other = "\x02one_1", "\x02two_2"
-	al := &verdict.Allocation{Pool: &verdict.Pool{Node: n1, Pool: ipam.Pool{IPAM: dhcp.DnsmasqName}}, Allocation: ipam.Allocation{MAC: verdict.MAC(client).String()}}
+	al := &verdict.Allocation{Pool: &verdict.Pool{Node: n1, Pool: ipam.Pool{IPAM: dhcp.DnsmasqName, Traits: registry.Traits(dhcp.DnsmasqName)}}, Allocation: ipam.Allocation{MAC: verdict.MAC(client).String()}}
 	lan := &verdict.Domain{Node: n1, Name: "eth0"}
 	for _, test := range []struct {
 		name  string

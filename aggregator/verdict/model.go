@@ -275,6 +275,7 @@ type Interface struct {
 	Attachment    Attachment
 	Uplink        bool
 	Tap           bool // a virtual machine is attached to it
+	PodDevice     bool // an IPAM reaches pods through it (ipam.IPAM.PodDevice)
 	// Kind is the link kind in the terms of rtnetlink (veth, bridge, vxlan, …); empty for hardware.
 	Kind string
 }

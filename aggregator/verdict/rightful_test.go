@@ -9,6 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
@@ -46,7 +47,7 @@ func migrated(w *verdicttest.World, node string, migrating bool) {
 
 // assign has a controller assign the address to a node.
 func assign(w *verdicttest.World, node string, state ipam.State) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Name: "addresses", State: state}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: state}}
 	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
 		Address: w.Addr, Node: node, Purpose: "Service shop/web", Location: "services shop/web " + node,
 	}})

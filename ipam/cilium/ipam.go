@@ -15,12 +15,12 @@ const Name = "cilium"
 // IPAM describes Cilium.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Cilium",
+	PodDevice: "cilium_host", // a veth pair with both ends in the node
 	Traits: ipam.Traits{
 		Mirrored: true,
 		// Cilium limits the rate at which it writes objects.
 		StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second,
-		OwnNamespaces: true,          // of its health endpoint
-		PodDevice:     "cilium_host", // a veth pair with both ends in the node
+		OwnNamespaces: true, // of its health endpoint
 	},
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		switch {

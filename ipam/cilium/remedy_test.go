@@ -48,7 +48,7 @@ func TestTextsAboutPools(t *testing.T) {
 }
 
 func TestTraits(t *testing.T) {
-	want := ipam.Traits{Mirrored: true, StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second, OwnNamespaces: true, PodDevice: "cilium_host"}
+	want := ipam.Traits{Mirrored: true, StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second, OwnNamespaces: true}
 	if got := cilium.IPAM.Traits; got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

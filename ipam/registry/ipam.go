@@ -40,6 +40,14 @@ func Of(name string) *ipam.IPAM {
 	return &unknown
 }
 
+// Traits returns the traits of the IPAM with a name.
+func Traits(name string) ipam.Traits {
+	m := Of(name)
+	t := m.Traits
+	t.NamesNodes, t.NodePools = m.NodeName != nil, m.NodeRanges.Field != ""
+	return t
+}
+
 // NodeNamed returns the IPAM that has its own name for each node.
 func NodeNamed() *ipam.IPAM {
 	return first(func(m *ipam.IPAM) bool { return m.NodeName != nil })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -628,6 +629,7 @@ func (r *reference) applyInterface(n *node, rec *pb.InterfaceRecord) {
 		Index: rec.GetIndex(), Name: rec.GetName(), MAC: verdict.MAC(rec.GetMac()), Attachment: verdict.Attachment(rec.GetAttachment()),
 		HostInterface: rec.GetHostInterface(), VRF: rec.GetVrf(), Uplink: rec.GetUplink(), Peer: rec.GetPeerNamespace(),
 		Tap: rec.GetKind() == "tun", Kind: rec.GetKind(),
+		PodDevice: rec.GetAttachment() == pb.InterfaceRecord_OWN && registry.WithPodDevice(rec.GetName()) != nil,
 	}
 	if i == nil {
 		i = &iface{node: n, namespace: ns, rec: verdict.Interface{Index: rec.GetIndex()}}
@@ -856,7 +858,7 @@ func (r *reference) applyPool(n *node, rec *pb.PoolRecord) {
 		return
 	}
 	next := verdict.Pool{
-		Pool: ipam.Pool{IPAM: rec.GetIpam(), Name: rec.GetName(), Served: ipam.Served{Network: rec.GetNetwork()}, State: ipam.State(rec.GetState()), Problem: rec.GetProblem(), Wiring: ipam.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig()}, Node: n.rec, Loss: verdict.Loss{LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost()},
+		Pool: ipam.Pool{IPAM: rec.GetIpam(), Traits: registry.Traits(rec.GetIpam()), Name: rec.GetName(), Served: ipam.Served{Network: rec.GetNetwork()}, State: ipam.State(rec.GetState()), Problem: rec.GetProblem(), Wiring: ipam.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig()}, Node: n.rec, Loss: verdict.Loss{LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost()},
 	}
 	for _, g := range rec.GetRanges() {
 		first, _ := netip.AddrFromSlice(g.GetFirst())

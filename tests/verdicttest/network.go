@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // A Network is a few nodes with their namespaces, interfaces and links.
@@ -74,6 +75,7 @@ func (n *Network) Interface(ns *verdict.Namespace, i verdict.Interface) *verdict
 	if i.Index == 0 {
 		i.Index = uint32(len(n.Interfaces) + 2)
 	}
+	i.PodDevice = registry.WithPodDevice(i.Name) != nil
 	n.Interfaces = append(n.Interfaces, &i)
 	return &i
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // Start is the initial time of a world.
@@ -223,7 +224,7 @@ func (w *World) Device(node, name, kind string) *verdict.Interface {
 
 // Pool adds a pool of a node, or of the whole cluster if node is empty.
 func (w *World) Pool(of, node, network string, ranges ...string) *verdict.Pool {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: "/var/lib/cni/networks/" + network, Served: ipam.Served{Network: network}, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "/var/lib/cni/networks/" + network, Served: ipam.Served{Network: network}, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}}}
 	if node != "" {
 		p.Node = w.Node(node)
 	}
