@@ -137,6 +137,15 @@ type Publisher interface {
 	HasNode(name string) (has, known bool)
 }
 
+// Publish publishes a pool that is read from an object. One that is unreadable keeps what was last
+// published of it.
+func Publish(p Publisher, next Pool, problem string, unreadable bool) {
+	if last := p.Pool(next.Name); unreadable && last != nil {
+		next = *last
+	}
+	p.Put(next, problem, unreadable)
+}
+
 // An Object is a custom resource. Readers decode the parts that they use, so that one malformed
 // object does not break the listing.
 type Object struct {

@@ -3,6 +3,7 @@ package ipam
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/big"
 	"math/bits"
 	"net/netip"
@@ -37,21 +38,16 @@ func (r Range) Common(other Range) Range {
 
 // Size returns the number of addresses in the range; the largest uint64 if there are more.
 func (r Range) Size() uint64 {
-	first, last := r.First.As16(), r.Last.As16()
-	var low, high, borrow uint64
-	low, borrow = bits.Sub64(bigEndian(last[8:]), bigEndian(first[8:]), 0)
-	high, _ = bits.Sub64(bigEndian(last[:8]), bigEndian(first[:8]), borrow)
-	if high != 0 || low == ^uint64(0) {
-		return ^uint64(0)
+	if n := distance(r.First, r.Last); n.IsUint64() && n.Uint64() < math.MaxUint64 {
+		return n.Uint64() + 1
 	}
-	return low + 1
+	return math.MaxUint64
 }
 
-func bigEndian(bytes []byte) (n uint64) {
-	for _, b := range bytes {
-		n = n<<8 | uint64(b)
-	}
-	return n
+// distance returns how far an address is above another one.
+func distance(from, to netip.Addr) *big.Int {
+	n := new(big.Int).SetBytes(to.AsSlice())
+	return n.Sub(n, new(big.Int).SetBytes(from.AsSlice()))
 }
 
 // String returns the range as a prefix if it is one, or as FIRST-LAST.
@@ -113,21 +109,7 @@ func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
 	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
 		return "", false
 	}
-	from, to := base.As16(), a.As16()
-	low, borrow := bits.Sub64(bigEndian(to[8:]), bigEndian(from[8:]), 0)
-	high, _ := bits.Sub64(bigEndian(to[:8]), bigEndian(from[:8]), borrow)
-	return decimal(high, low), true
-}
-
-// decimal returns a 128-bit number in decimal.
-func decimal(high, low uint64) string {
-	if high == 0 {
-		return strconv.FormatUint(low, 10)
-	}
-	const digits = 1e19 // the largest power of ten that fits into 64 bits
-	quotient, rest := bits.Div64(high%digits, low, digits)
-	tail := strconv.FormatUint(rest, 10)
-	return decimal(high/digits, quotient) + strings.Repeat("0", 19-len(tail)) + tail
+	return distance(base, a).String(), true
 }
 
 // Usable returns a prefix without its first and last address, unless it has only these.

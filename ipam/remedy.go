@@ -179,6 +179,22 @@ func (c *Case) Uncordon(a Advisor) {
 	}
 }
 
+// RestartAlone advises to restart the holder if it is the only one of the node without a record, and to
+// take other steps otherwise: its successor could get the address of another one. then is the effect of
+// the restart, as a clause.
+func (c *Case) RestartAlone(a Advisor, then string, others ...advice.Action) {
+	restart, fix := a.Restarting(then)
+	a.Act(
+		advice.Say("Check which addresses of node %s have no record.", c.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(c.Node)),
+		advice.Say("Continue according to the result.").Or(
+			advice.Either("it is only "+c.Address.String(), restart...),
+			advice.Either("there are others", others...),
+		))
+	if fix.What != "" {
+		a.Fix(fix)
+	}
+}
+
 // restartsPod reports whether the holder is a pod of a known node.
 func (c *Case) restartsPod() bool { return c.Holder != nil && c.Holder.IsPod && c.Node != "" }
 

@@ -34,12 +34,9 @@ func (r *reader) changed(at ipam.Key, before, after *pool) {
 			Wiring: ipam.Wiring{Plugin: "antrea"}, Asked: true, Config: "ippools " + name,
 		}
 		if after.bad {
-			if last := r.Pool(name); last != nil {
-				next = *last
-			}
 			after.entries = was // an unreadable pool does not prove that its allocations are gone
 		}
-		r.Put(next, after.problem, after.bad)
+		ipam.Publish(r, next, after.problem, after.bad)
 		is = after.entries
 	}
 	if len(is) > 0 {

@@ -20,12 +20,7 @@ var IPAM = ipam.IPAM{
 		// the pod's network namespace. ipamd itself waits for 30 s before it uses the address again.
 		EndDelay: 10 * time.Second,
 	},
-	Files: newSource,
-	PoolTitle: func(p *ipam.Pool, node string) string {
-		if node == "" {
-			return "the AWS VPC CNI (" + p.Name + ")"
-		}
-		return "the AWS VPC CNI on node " + node + " (" + p.Name + ")"
-	},
-	Repair: repair,
+	Files:     newSource,
+	PoolTitle: ipam.TitleOnNodes("the AWS VPC CNI"),
+	Repair:    repair,
 }

@@ -51,16 +51,7 @@ type remedies struct {
 func (t remedies) Reserve() {
 	t.Cordon(t.Advisor)
 	t.Advise("Do not edit or delete %s, which ipamd overwrites, and do not restart aws-node, which restores nothing: ipamd cannot record an address for a running pod.", t.Pool.Name)
-	restart, fix := t.Restarting("its successor gets an address that ipamd has recorded for it")
-	t.Act(
-		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
-		advice.Say("Continue according to the result.").Or(
-			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others", reboot(t.Node, t.KubernetesNode())...),
-		))
-	if fix.What != "" {
-		t.Fix(fix)
-	}
+	t.RestartAlone(t.Advisor, "its successor gets an address that ipamd has recorded for it", reboot(t.Node, t.KubernetesNode())...)
 	t.Uncordon(t.Advisor)
 	t.Act(advice.Say("Find out on node %s why ipamd dropped the record. After a restart, it drops addresses that the instance metadata does not list (\"presuming stale/dead\") and pods whose veth it does not find (\"stale IP allocation\"); later, it removes addresses that EC2 no longer lists for the node.", t.Node).
 		By(t.Node, "grep -E "+advice.Literal("presuming stale/dead|stale IP allocation|"+t.Address.String())+" "+ipamdLog))

@@ -19,12 +19,7 @@ var IPAM = ipam.IPAM{
 		// azure-vnet writes the record at the end of CNI ADD, when the pod already has the address.
 		StartDelay: 10 * time.Second,
 	},
-	Files: newSource,
-	PoolTitle: func(p *ipam.Pool, node string) string {
-		if node == "" {
-			return "Azure CNI (" + p.Name + ")"
-		}
-		return "Azure CNI on node " + node + " (" + p.Name + ")"
-	},
-	Repair: repair,
+	Files:     newSource,
+	PoolTitle: ipam.TitleOnNodes("Azure CNI"),
+	Repair:    repair,
 }

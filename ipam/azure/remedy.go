@@ -51,16 +51,7 @@ type remedies struct {
 func (t remedies) Reserve() {
 	t.Cordon(t.Advisor)
 	t.Advise("Do not restart azure-cns on node %s meanwhile: when it starts, it considers every address without a record free.", t.Node)
-	restart, fix := t.Restarting("it requests a free address")
-	t.Act(
-		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
-		advice.Say("Continue according to the result.").Or(
-			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others", reboot(t.Node, t.KubernetesNode())...),
-		))
-	if fix.What != "" {
-		t.Fix(fix)
-	}
+	t.RestartAlone(t.Advisor, "it requests a free address", reboot(t.Node, t.KubernetesNode())...)
 	t.Uncordon(t.Advisor)
 }
 

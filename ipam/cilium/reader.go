@@ -87,10 +87,7 @@ func (r *reader) poolChanged(at ipam.Key, _, after *pool) {
 		return
 	}
 	next.Divided = after.ranges
-	if last := r.Pool(next.Name); after.problem != "" && last != nil {
-		next = *last
-	}
-	r.Put(next, after.problem, after.problem != "")
+	ipam.Publish(r, next, after.problem, after.problem != "")
 }
 
 // newIndex returns an index of the current nodes.
@@ -198,13 +195,10 @@ func (r *reader) settle() {
 func (r *reader) publishNode(name string, was, is *node) {
 	next := ipam.Pool{Name: name, Wiring: ipam.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Single: len(is.single) > 0 && len(is.prefixes) == 0, Config: "ciliumnodes " + name}
 	if is.problem != "" {
-		if last := r.Pool(name); last != nil {
-			next = *last
-		}
 		if was != nil {
 			is.used = was.used // keep the published allocations: they may still exist
 		}
-		r.Put(next, is.problem, true)
+		ipam.Publish(r, next, is.problem, true)
 		return
 	}
 	for _, p := range is.prefixes {

@@ -29,7 +29,7 @@ var Dnsmasq = ipam.IPAM{
 	Name: DnsmasqName, Title: "dnsmasq",
 	Traits:    traits,
 	Files:     newDnsmasq,
-	PoolTitle: func(p *ipam.Pool, node string) string { return poolTitle("dnsmasq", p, node) },
+	PoolTitle: ipam.TitleOnNodes("dnsmasq"),
 	Repair:    repair("dnsmasq", "Enlarge its range (dhcp-range), or shorten the lease time", "", excludeFromDnsmasq),
 }
 

@@ -25,7 +25,7 @@ var Kea = ipam.IPAM{
 	Name: KeaName, Title: "Kea",
 	Traits:    traits,
 	Files:     newKea,
-	PoolTitle: func(p *ipam.Pool, node string) string { return poolTitle("Kea", p, node) },
+	PoolTitle: ipam.TitleOnNodes("Kea"),
 	Repair: repair("Kea", "Enlarge its pools, or shorten valid-lifetime",
 		", whose directory only Kea's user can read on Debian (give the agent CAP_DAC_READ_SEARCH, or allow root by setfacl)", excludeFromKea),
 }

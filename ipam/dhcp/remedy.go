@@ -8,14 +8,6 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// poolTitle returns the title of a pool of a kind of servers.
-func poolTitle(title string, p *ipam.Pool, node string) string {
-	if node == "" {
-		return title + " (" + p.Name + ")"
-	}
-	return title + " on node " + node + " (" + p.Name + ")"
-}
-
 // traits are the traits of all kinds of servers.
 var traits = ipam.Traits{
 	Leases: true,

@@ -10,12 +10,7 @@ const Name = "host-local"
 // IPAM describes host-local.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "host-local",
-	Files: newSource,
-	PoolTitle: func(p *ipam.Pool, node string) string {
-		if node == "" {
-			return "host-local (" + p.Name + ")"
-		}
-		return "host-local on node " + node + " (" + p.Name + ")"
-	},
-	Repair: repair,
+	Files:     newSource,
+	PoolTitle: ipam.TitleOnNodes("host-local"),
+	Repair:    repair,
 }

@@ -152,12 +152,10 @@ func (r *kubeOVNReader) publish(name string, s *subnet) {
 		Name: name, Served: ipam.Served{Realm: s.realm}, Ranges: s.ranges, Gateways: s.gateways, Config: "subnets " + name,
 		Wiring: ipam.Wiring{Plugin: "kube-ovn"},
 	}
-	problem, bad := s.problem, s.bad
-	if s.bad {
-		if last := r.Pool(name); last != nil {
-			next = *last
-		}
+	if last := r.Pool(name); s.bad && last != nil {
+		next = *last
 	}
+	problem, bad := s.problem, s.bad
 	for _, l := range []*ledger{&r.ips, &r.vips} {
 		for at, other := range l.invalid[name] {
 			if problem == "" || other < problem && !s.bad {

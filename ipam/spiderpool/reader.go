@@ -47,12 +47,9 @@ func (r *reader) poolChanged(at ipam.Key, before, after *pool) {
 			Name: name, Served: ipam.Served{Networks: after.networks}, Ranges: after.ranges, Gateways: after.gateway, Config: "spiderippools " + name,
 		}
 		if after.bad {
-			if last := r.Pool(name); last != nil {
-				next = *last
-			}
 			after.entries = was // an unreadable pool does not prove that its allocations are gone
 		}
-		r.Put(next, after.problem, after.bad)
+		ipam.Publish(r, next, after.problem, after.bad)
 		is = after.entries
 	}
 	if len(is) > 0 {

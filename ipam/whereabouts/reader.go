@@ -275,11 +275,7 @@ func (r *reader) publish(at ipam.Key) {
 	r.Use() // whereabouts creates an IPPool for its first allocation
 	if p.bad {
 		// Keep the published allocations: an unreadable pool does not prove that they are gone.
-		next := ipam.Pool{Name: name, Config: "ippools " + name}
-		if last := r.Pool(name); last != nil {
-			next = *last
-		}
-		r.Put(next, p.problem, true)
+		ipam.Publish(r, ipam.Pool{Name: name, Config: "ippools " + name}, p.problem, true)
 		return
 	}
 	if is == nil || is.base != p.base || is.prefix != p.prefix {
