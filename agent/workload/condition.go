@@ -24,22 +24,14 @@ type condition struct {
 	log           *slog.Logger
 	StatusChanged func() // called when problems have changed; set before run
 
-	mu        sync.Mutex
-	runtime   string // name and version
-	socket    string // the current or last socket
+	mu        sync.Mutex // for fields that other goroutines than that of Run use, too
+	runtime   string     // name and version
+	socket    string     // the current or last socket
 	connected bool
 	away      time.Time // since when it has not answered
 	fault     error     // why it does not answer
 	tooMany   int       // number of sandboxes beyond the limit
 	calls     map[Call]uint64
-}
-
-// mayBeIdle reports whether a runtime without sandboxes is acceptable at a socket. It is if
-// the last runtime was there, or if there was no runtime before.
-func (c *condition) mayBeIdle(socket string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.socket == "" || c.socket == socket
 }
 
 // socketIs records which runtime answers, and reports whether it has changed.
@@ -49,13 +41,6 @@ func (c *condition) socketIs(runtime, socket string) (other bool) {
 	other = c.socket != "" && c.socket != socket
 	c.runtime, c.socket = runtime, socket
 	return other
-}
-
-// isLast reports whether the last runtime that answered was at the given socket.
-func (c *condition) isLast(socket string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.socket == socket
 }
 
 // count counts a call.
@@ -146,11 +131,7 @@ func (c *condition) Counters() (calls map[Call]uint64, answers float64) {
 // mayFollow reports whether the agent can follow the runtime's events without taking them from
 // another client. containerd 1.7 sends each event to only one client (containerEventsChan in
 // pkg/cri), so kubelet with EventedPLEG would miss the events that the agent receives.
-func (c *condition) mayFollow() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !strings.HasPrefix(c.runtime, "containerd 1.")
-}
+func (c *condition) mayFollow() bool { return !strings.HasPrefix(c.runtime, "containerd 1.") }
 
 // setTooMany records the number of sandboxes beyond the limit.
 func (c *condition) setTooMany(n int) {

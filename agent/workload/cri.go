@@ -243,7 +243,7 @@ func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) 
 		if err == nil {
 			found = true
 			has := c.chosen || c.hasSandboxes(ctx, conn)
-			if has || best.conn == nil && c.mayBeIdle(s) {
+			if has || best.conn == nil && (c.socket == "" || c.socket == s) {
 				best.conn, conn = conn, best.conn
 				best.runtime, best.socket = runtime, s
 			}
@@ -259,7 +259,7 @@ func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) 
 			found = true
 		}
 		// Stale sockets are common, and dockerd has a containerd that does not offer CRI.
-		if c.chosen || c.isLast(s) || errors.Is(err, os.ErrPermission) && fault == nil {
+		if c.chosen || c.socket == s || errors.Is(err, os.ErrPermission) && fault == nil {
 			fault = fmt.Errorf("%s: %w", s, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 
@@ -59,18 +60,8 @@ type facts struct {
 
 // with returns the facts, updated with new ones. Facts that the new ones lack are kept.
 func (f facts) with(now facts) facts {
-	if now.sandbox != nil {
-		f.sandbox = now.sandbox
-	}
-	if now.result != nil {
-		f.result = now.result
-	}
-	if now.engine != nil {
-		f.engine = now.engine
-	}
-	if now.file != nil {
-		f.file = now.file
-	}
+	f.sandbox, f.result = cmp.Or(now.sandbox, f.sandbox), cmp.Or(now.result, f.result)
+	f.engine, f.file = cmp.Or(now.engine, f.engine), cmp.Or(now.file, f.file)
 	return f
 }
 

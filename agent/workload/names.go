@@ -87,26 +87,21 @@ func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults stri
 		files:     map[netnsFile]namedNetns{},
 		tenants:   map[uint64]*tenant{},
 	}
-	n.cni = newCNICache(log, cniResults, n.wake)
-	k.Unnamed, runtime.Changed = n.wake, n.wake
+	n.cni = newCNICache(log, cniResults, n.Wake)
+	k.Unnamed, runtime.Changed = n.Wake, n.Wake
 	k.CompareAgain = n.wakeAfter
 	return n
 }
 
 // Wake wakes the search, because a source has changed.
-func (n *Names) Wake() { n.wake() }
-
-// wake wakes the search.
-func (n *Names) wake() {
-	table.Poke(n.changed)
-}
+func (n *Names) Wake() { table.Poke(n.changed) }
 
 // wakeAfter wakes the search after a while, unless its timer is already running.
 func (n *Names) wakeAfter(wait time.Duration) {
 	if n.waking.CompareAndSwap(false, true) {
 		time.AfterFunc(wait, func() {
 			n.waking.Store(false)
-			n.wake()
+			n.Wake()
 		})
 	}
 }
@@ -367,7 +362,7 @@ func (n *Names) walk(now bool) {
 	if wait := time.Second - time.Since(n.walked); !now && wait > 0 {
 		if !n.later {
 			n.later = true
-			time.AfterFunc(wait, n.wake)
+			time.AfterFunc(wait, n.Wake)
 		}
 		return
 	}
@@ -441,7 +436,7 @@ func (n *Names) watchMounts(ctx context.Context) error {
 		{Fd: int32(mounts.Fd()), Events: unix.POLLPRI},
 		{Fd: int32(r.Fd()), Events: unix.POLLIN},
 	}
-	n.wake() // for mounts since the last search
+	n.Wake() // for mounts since the last search
 	for {
 		_, err := unix.Poll(fds, -1)
 		switch {
@@ -450,7 +445,7 @@ func (n *Names) watchMounts(ctx context.Context) error {
 		case err != nil && !errors.Is(err, unix.EINTR):
 			return fmt.Errorf("poll mountinfo: %w", err)
 		case err == nil:
-			n.wake()
+			n.Wake()
 			n.Mounted()
 		}
 	}

@@ -125,7 +125,7 @@ func (m *machine) workload(inode uint64) string {
 func (m *machine) await(inode uint64, want string) {
 	m.t.Helper()
 	wait.Until(m.t, "workload is "+want, func() bool {
-		m.wake() // in place of rtnetlink
+		m.Wake() // in place of rtnetlink
 		return m.workload(inode) == want
 	})
 }
@@ -182,7 +182,7 @@ func TestNamespacesOfTheMachineAreFoundAndNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait.Until(t, "the process names its namespace", func() bool {
-			m.wake()
+			m.Wake()
 			return agenttest.Workload(m.table, process).GetProcessId() == uint32(cmd.Process.Pid)
 		})
 		cancel()
@@ -385,11 +385,11 @@ func TestSearchReadsEverythingAgainRegularly(t *testing.T) {
 		go n.search(ctx)
 		after(time.Second, "first")
 		write("the second")
-		n.wake()
+		n.Wake()
 		after(time.Second, "first")
 		after(everythingEvery, "the second")
 		write("another one")
-		n.wake()
+		n.Wake()
 		after(time.Second, "the second")
 		after(everythingEvery, "another one")
 	})
@@ -407,7 +407,7 @@ func TestSearchPausesInProportionToItsCost(t *testing.T) {
 			n.unnamed = func([]uint64) { // the end of a search
 				time.Sleep(cost)
 				ends = append(ends, time.Now())
-				if n.wake(); len(ends) == 3 {
+				if n.Wake(); len(ends) == 3 {
 					cancel()
 				}
 			}
