@@ -53,6 +53,22 @@ type Repair struct {
 	RightName func(Place) []advice.Action
 }
 
+// MayList returns the Access of an IPAM whose pools are read from objects of the given kinds. all is the
+// flag " -A" if they are in namespaces.
+func MayList(all string, first Kind, others ...Kind) func(*Pool) string {
+	text := "Check whether the aggregator may read it: kubectl auth can-i list " + first.String() + all + " --as=system:serviceaccount:NAMESPACE:NAME"
+	for i, k := range others {
+		text += []string{"; the same for ", " and "}[i] + k.String()
+	}
+	return func(*Pool) string { return text + "." }
+}
+
+// A Remedy has an address whose record is wrong, and collects the steps that repair it.
+type Remedy struct {
+	Case
+	Advisor
+}
+
 // An Exclusion is how to exclude an address from a pool.
 type Exclusion struct {
 	// How is a clause, such as "add it to exclude in its configuration".

@@ -21,9 +21,7 @@ var repair = ipam.Repair{
 	Enlarge: func(p *ipam.Pool) string {
 		return fmt.Sprintf("Add a range to spec.ipRanges of IPPool %s. It may not overlap those of other IPPools.", p.Name)
 	},
-	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list " + Pools.String() + " --as=system:serviceaccount:NAMESPACE:NAME."
-	},
+	Access:  ipam.MayList("", Pools),
 	Effects: ipam.Effects{Elsewhere: "Antrea frees the address when that owner ends, and allocates it to another pod while it is in use."},
 	Loss: ipam.Loss{
 		Search: func(p *ipam.Pool) string {
@@ -33,10 +31,7 @@ var repair = ipam.Repair{
 }
 
 // remedies builds the remedies for addresses of Antrea.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to restart the holder.
 func (t remedies) Reserve() {

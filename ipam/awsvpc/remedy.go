@@ -41,10 +41,7 @@ var repair = ipam.Repair{
 const ipamdLog = "/var/log/aws-routed-eni/ipamd.log"
 
 // remedies builds the remedies for addresses of the AWS VPC CNI.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to restart the holder on a node that starts no pods meanwhile. If several addresses
 // have no record, the holder's successor may get another one of them, so that the node must be emptied.

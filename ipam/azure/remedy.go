@@ -41,10 +41,7 @@ var repair = ipam.Repair{
 }
 
 // remedies builds the remedies for addresses of Azure CNI.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to restart the holder. Its successor may get another address that is in use if
 // several have no record; then the node must be emptied first.

@@ -25,9 +25,7 @@ var repair = ipam.Repair{
 	Enlarge: func(*ipam.Pool) string {
 		return "Add another IPPool (kubectl apply, or calicoctl create): pods get addresses from all pools. Check with calicoctl ipam show --show-blocks whether nodes have blocks that they hardly use."
 	},
-	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list " + Blocks.String() + " --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Pools.String() + "."
-	},
+	Access:    ipam.MayList("", Blocks, Pools),
 	Check:     advice.Say("Have Calico check its own records.").By("", "calicoctl ipam check --show-problem-ips"),
 	Effects:   ipam.Effects{WrongNode: "Calico's garbage collector considers such an allocation leaked and frees the address after 15 minutes (leakGracePeriod); another pod then gets it."},
 	Loss:      ipam.Loss{Backup: "Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities)"},
@@ -40,10 +38,7 @@ var repair = ipam.Repair{
 var daemon = ipam.Daemon{Name: "calico-node", Label: "k8s-app=calico-node"}
 
 // remedies builds the remedies for addresses of Calico.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to restart the holder, because Calico has no command that allocates an address to
 // a running pod.

@@ -18,9 +18,7 @@ var repair = ipam.Repair{
 	Enlarge: func(*ipam.Pool) string {
 		return "Add another range to clusterPoolIPv4PodCIDRList (ipam.mode cluster-pool). Leave the existing ranges unchanged."
 	},
-	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list " + Endpoints.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Nodes.String() + "."
-	},
+	Access: ipam.MayList(" -A", Endpoints, Nodes),
 	NodeRanges: ipam.NodeRanges{
 		Field:   "spec.ipam.podCIDRs of its CiliumNode",
 		Check:   advice.Say("Check which range Cilium's operator has assigned to each node; its log says when.").By("", "kubectl get "+Nodes.String()+" -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs"),
@@ -64,10 +62,7 @@ func agentEndpoints(node string) string {
 }
 
 // remedies builds the remedies for addresses of Cilium.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to restart the holder unless Cilium's agent knows its endpoint.
 func (t remedies) Reserve() {

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"net"
 	"net/netip"
@@ -16,8 +17,7 @@ import (
 // lines are those of IPv6, which have an IAID instead of the MAC. dnsmasq writes the file in place, so
 // that the last line may be incomplete.
 func parseLeases(data []byte) (leases []record, invalid string) {
-	text, _, _ := cutLast(string(data), "\n")
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(data[:bytes.LastIndexByte(data, '\n')+1])) {
 		w := strings.Fields(line)
 		if len(w) == 0 || w[0] == "duid" {
 			continue
@@ -30,15 +30,6 @@ func parseLeases(data []byte) (leases []record, invalid string) {
 		leases = append(leases, r)
 	}
 	return leases, invalid
-}
-
-// cutLast cuts a text after the last separator.
-func cutLast(s, separator string) (before, after string, found bool) {
-	i := strings.LastIndex(s, separator)
-	if i < 0 {
-		return "", s, false
-	}
-	return s[:i+len(separator)], s[i+len(separator):], true
 }
 
 func parseLease(w []string) (r record, ok bool) {

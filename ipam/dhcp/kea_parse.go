@@ -127,7 +127,7 @@ func parseConfig(data []byte) (c config, err error) {
 		for _, s := range append(n.Subnet4, n.Subnet6...) {
 			c.reserve(s.Reservations)
 			for _, p := range s.Pools {
-				if r, ok := parsePool(p.Pool); ok {
+				if r, err := ipam.ParseRange(strings.Join(strings.Fields(p.Pool), ""), "-"); err == nil { // "FIRST - LAST", or a prefix
 					c.ranges = append(c.ranges, r)
 				}
 			}
@@ -149,17 +149,6 @@ func (c *config) reserve(all []reservation) {
 			c.reservations = append(c.reservations, record)
 		}
 	}
-}
-
-// parsePool parses a pool: "FIRST - LAST", or a prefix.
-func parsePool(s string) (r ipam.Range, ok bool) {
-	if p, err := netip.ParsePrefix(strings.TrimSpace(s)); err == nil {
-		return ipam.RangeOf(p), true
-	}
-	first, last, _ := strings.Cut(s, "-")
-	a, errFirst := netip.ParseAddr(strings.TrimSpace(first))
-	b, errLast := netip.ParseAddr(strings.TrimSpace(last))
-	return ipam.Range{First: a, Last: b}, errFirst == nil && errLast == nil && a.BitLen() == b.BitLen() && a.Compare(b) <= 0
 }
 
 // withoutComments returns a configuration without its comments: "//" and "#" to the end of the line,

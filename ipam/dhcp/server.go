@@ -59,7 +59,7 @@ func leasePath(p *ipam.Pool) string {
 func (s *server) put(c content, devices []ipam.Device, now time.Time) (again bool) {
 	s.absent = time.Time{}
 	again = s.keep(c.Leases, now)
-	all := newAssignment(s, devices)
+	all := &assignment{s, devices, map[string]*ipam.FilePool{}, map[*ipam.FilePool]map[netip.Addr]ipam.FileAllocation{}}
 	for _, r := range c.Ranges {
 		all.pool(r.First, "").Ranges = append(all.pool(r.First, "").Ranges, r)
 	}
@@ -150,10 +150,6 @@ type assignment struct {
 	devices []ipam.Device
 	pools   map[string]*ipam.FilePool
 	next    map[*ipam.FilePool]map[netip.Addr]ipam.FileAllocation
-}
-
-func newAssignment(s *server, devices []ipam.Device) *assignment {
-	return &assignment{s, devices, map[string]*ipam.FilePool{}, map[*ipam.FilePool]map[netip.Addr]ipam.FileAllocation{}}
 }
 
 // pool returns the pool for an address: that of the interface on whose link it is.

@@ -30,9 +30,7 @@ var repair = ipam.Repair{
 	Enlarge: func(p *ipam.Pool) string {
 		return fmt.Sprintf("Create another Subnet in the same VPC, and move some of the namespaces of Subnet %s to it (spec.namespaces): new pods get addresses from there. The cidrBlock of a Subnet cannot be changed.", p.Name)
 	},
-	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list " + IPs.String() + " --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Subnets.String() + " and " + VIPs.String() + "."
-	},
+	Access: ipam.MayList("", IPs, Subnets, VIPs),
 	Forget: func(namespace, pod string) advice.Action {
 		return advice.Say("Delete the IP object of %s/%s, which keeps the address for it. The pod has no network from then on, so delete it right after that.", namespace, pod).By("",
 			"kubectl delete "+IPs.String()+" --ignore-not-found --timeout=1m "+advice.Argument(pod+"."+namespace))
@@ -49,10 +47,7 @@ var repair = ipam.Repair{
 }
 
 // remedies builds the remedies for addresses of Kube-OVN.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to restart the holder.
 func (t remedies) Reserve() {

@@ -26,9 +26,7 @@ var repair = ipam.Repair{
 	Enlarge: func(p *ipam.Pool) string {
 		return fmt.Sprintf("Add addresses to spec.ips of SpiderIPPool %s, or another SpiderIPPool of the same subnet.", p.Name)
 	},
-	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list " + Pools.String() + " --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Endpoints.String() + "."
-	},
+	Access:  ipam.MayList("", Pools, Endpoints),
 	Forget:  forget,
 	Effects: ipam.Effects{Elsewhere: "Spiderpool frees the address when that owner ends, and allocates it to another pod while it is in use."},
 	Loss: ipam.Loss{
@@ -39,10 +37,7 @@ var repair = ipam.Repair{
 }
 
 // remedies builds the remedies for addresses of Spiderpool.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to restart the holder.
 func (t remedies) Reserve() {

@@ -31,9 +31,7 @@ var EgressIP = ipam.IPAM{
 			return []advice.Action{advice.Say("Restart ovnkube-node on node %s: when it starts, it removes the egress addresses that are not assigned to the node.", node).
 				By("", "kubectl delete pods -A -l app=ovnkube-node --field-selector "+advice.Quote("spec.nodeName="+node))}
 		},
-		Access: func(*ipam.Pool) string {
-			return "Check whether the aggregator may read it: kubectl auth can-i list " + EgressIPs.String() + " --as=system:serviceaccount:NAMESPACE:NAME."
-		},
+		Access: ipam.MayList("", EgressIPs),
 	},
 }
 

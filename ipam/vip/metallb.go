@@ -34,9 +34,7 @@ var MetalLB = ipam.IPAM{
 					"kubectl delete pods -A -l app=metallb,component=speaker"+of,
 					"kubectl delete pods -A -l app.kubernetes.io/name=metallb,app.kubernetes.io/component=speaker"+of))}
 		},
-		Access: func(*ipam.Pool) string {
-			return "Check whether the aggregator may read it: kubectl auth can-i list " + ServiceL2Statuses.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME."
-		},
+		Access: ipam.MayList(" -A", ServiceL2Statuses),
 	},
 }
 

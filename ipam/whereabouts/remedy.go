@@ -1,6 +1,7 @@
 package whereabouts
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -31,10 +32,8 @@ var repair = ipam.Repair{
 	Enlarge: func(*ipam.Pool) string {
 		return "Give the network a larger range in its NetworkAttachmentDefinition, or an additional range (ipRanges). A changed range creates a new IPPool: exclude from it the addresses that the old one has allocated."
 	},
-	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list " + Pools.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Reservations.String() + "."
-	},
-	Loss: ipam.Loss{Rebuild: true, Recreate: recreate},
+	Access: ipam.MayList(" -A", Pools, Reservations),
+	Loss:   ipam.Loss{Rebuild: true, Recreate: recreate},
 }
 
 // recreate returns the command that creates an IPPool as whereabouts would, which names it after its
@@ -57,10 +56,7 @@ func recreate(p *ipam.Pool) (advice.Fix, bool) {
 }
 
 // remedies builds the remedies for addresses of whereabouts.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
+type remedies ipam.Remedy
 
 // Reserve advises to write the missing allocation.
 func (t remedies) Reserve() {
@@ -314,19 +310,8 @@ func (s slot) without(a netip.Addr) string {
 // jsonText returns a text as a JSON string.
 func jsonText(s string) string {
 	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r < ' ':
-			const digits = "0123456789abcdef"
-			b.WriteString(`\u00` + string(digits[r>>4]) + string(digits[r&15]))
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // a string can always be encoded
+	return strings.TrimSuffix(b.String(), "\n")
 }
