@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -129,4 +130,101 @@ func CleanPath(path string) string {
 		path = "/run/" + rest
 	}
 	return path
+}
+
+const (
+	// MaxConfSize limits the size of a CNI configuration in bytes.
+	MaxConfSize = 1 << 20
+	// maxConfFiles is larger than the number of files in any directory of CNI configurations.
+	maxConfFiles = 256
+)
+
+// ConfFiles returns the files in a directory that libcni reads as configurations, in the order in
+// which container runtimes read them (ConfFiles in libcni/conf.go). If it returns an error, there may
+// be more.
+func ConfFiles(host Host, dir string) (files []string, err error) {
+	d, _, err := host.OpenDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	entries, err := d.ReadDir(maxConfFiles)
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".conf", ".conflist", ".json":
+			if !e.IsDir() {
+				files = append(files, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	slices.Sort(files)
+	if len(entries) == 0 {
+		return nil, nil // the error is io.EOF: the directory is empty
+	}
+	return files, err
+}
+
+// A ContainerSource is a FileSource that also knows the containers of an engine, such as docker.
+type ContainerSource interface {
+	FileSource
+	// Containers returns the running containers. A container that has not changed is the same
+	// pointer as before.
+	Containers() []*Container
+}
+
+// A Container is a running container of an engine. It never changes.
+type Container struct {
+	// Engine is the name of the engine's IPAM.
+	Engine   string
+	ID, Name string
+	// Netns is the path of the container's network namespace, as Host.Clean returns it; empty if it
+	// is not known.
+	Netns string
+	// Given are the addresses that the engine has given the container, with its networks as
+	// EngineNetwork returns them; nil if the engine does not record this apart from its IPAM.
+	Given map[netip.Addr]string
+}
+
+// EngineNetwork returns the name of an engine's network among all networks of a node. No CNI network
+// has such a name.
+func EngineNetwork(engine, network string) string { return engine + ":" + network }
+
+// CutEngine returns the engine and the engine's name of a network; false for a CNI network.
+func CutEngine(network string) (engine, name string, ok bool) { return strings.Cut(network, ":") }
+
+// A NodeName is the name under which an IPAM allocates the addresses of a node.
+type NodeName struct {
+	Name   string
+	Source NameSource
+	// File is the file that contains the name. For HostName, it is the file that takes precedence over
+	// the name of the host.
+	File string
+}
+
+// On says, as a clause, which name a node has, and where it is from.
+func (n NodeName) On(node string) string {
+	if n.Source == HostName {
+		return n.File + " on node " + node + " contains no name, and the name of the host is " + n.Name
+	}
+	return n.File + " on node " + node + " contains " + n.Name
+}
+
+// NameSource is where a NodeName is from. The numbers are those of the API.
+type NameSource uint8
+
+// The sources of names.
+const (
+	ConfName NameSource = iota + 1 // the CNI configuration
+	FileName                       // a file that contains nothing else
+	HostName                       // the name of the host
+)
+
+// A NameReader finds the name that an IPAM has for the node. A driver watches its places, and calls
+// its methods one at a time.
+type NameReader interface {
+	// Places returns the directories with files that the name is read from. They need not exist.
+	Places() []string
+	// Read returns the name; an empty one if there is none or it is not known. A problem says why it
+	// is not known. It is text for people. again is set if Read is to be called again soon.
+	Read(now time.Time) (name NodeName, problem string, again bool)
 }

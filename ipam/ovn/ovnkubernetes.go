@@ -1,13 +1,20 @@
+package ovn
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
 // This file describes the IPAM of OVN-Kubernetes, which records the addresses of pods in
 // their annotations, and keeps those of virtual machines in IPAMClaims. Of the annotations, only
 // addresses that several pods have in the default network are published.
 //
 // The format of the claims is that of k8snetworkplumbingwg/ipamclaims 0.5
 // (pkg/crd/ipamclaims/v1alpha1/types.go).
-
-package ovn
-
-import "github.com/ipwitness/ipwitness/ipam"
 
 // OVNKubernetesName is the name of OVN-Kubernetes in the API.
 const OVNKubernetesName = "ovn-kubernetes"
@@ -17,4 +24,179 @@ var OVNKubernetes = ipam.IPAM{
 	Name: OVNKubernetesName, Title: "OVN-Kubernetes",
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "OVN-Kubernetes (network " + p.Name + ")" },
 	Objects:   newOVNKubernetes,
+}
+
+const (
+	// Annotation is the annotation in which OVN-Kubernetes records the addresses of a pod
+	// (go-controller/pkg/util/pod_annotation.go). It restores its allocations from it.
+	Annotation = "k8s.ovn.org/pod-networks"
+	// DefaultNetwork is the key of the cluster's default network in the annotation.
+	DefaultNetwork = "default"
+	// Annotated is the JSON pointer of the annotation in a pod (RFC 6901).
+	Annotated = "/metadata/annotations/k8s.ovn.org~1pod-networks"
+)
+
+// longest is the maximum length of an annotation that is parsed.
+const longest = 64 << 10
+
+// Networks returns the addresses in an annotation, which have a prefix length, by the key of their
+// network: DefaultNetwork, or the name of a NetworkAttachmentDefinition. It returns false if the
+// annotation cannot be read.
+func Networks(annotation string) (addresses map[string][]string, ok bool) {
+	var networks map[string]struct {
+		IPs []string `json:"ip_addresses"`
+		IP  string   `json:"ip_address"` // of older versions
+	}
+	if len(annotation) > longest || json.Unmarshal([]byte(annotation), &networks) != nil {
+		return nil, false
+	}
+	addresses = make(map[string][]string, len(networks))
+	for key, network := range networks {
+		if len(network.IPs) == 0 && network.IP != "" {
+			network.IPs = []string{network.IP}
+		}
+		addresses[key] = network.IPs
+	}
+	return addresses, true
+}
+
+// Addresses returns the addresses in the default network according to an annotation: at most one of
+// each family. There are none if the annotation cannot be read.
+func Addresses(annotation string) (all []netip.Addr) {
+	if annotation == "" {
+		return nil
+	}
+	networks, _ := Networks(annotation)
+	for _, text := range networks[DefaultNetwork] {
+		if p, err := netip.ParsePrefix(text); err == nil && len(all) < 2 {
+			all = append(all, p.Addr().Unmap())
+		}
+	}
+	return all
+}
+
+// Claims are the IPAMClaims.
+var Claims = ipam.Kind{Group: "k8s.cni.cncf.io", Version: "v1alpha1", Resource: "ipamclaims", Name: "IPAMClaim"}
+
+// claim is the record of an IPAMClaim.
+type claim struct {
+	network, iface, pod string
+	addrs               []netip.Addr
+	at                  int64 // when the object was created, in nanoseconds since the Unix epoch
+	// problem says why the claim or an address of it cannot be read. It is nil for nearly all claims, and a
+	// pointer to save memory.
+	problem *string
+}
+
+// readClaim returns the record of an IPAMClaim. It is nil if the claim has no address.
+func readClaim(o *ipam.Object) (ipam.Key, *claim) {
+	at := ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
+	var spec struct {
+		Network   string `json:"network"`
+		Interface string `json:"interface"`
+	}
+	var status struct {
+		IPs      []string `json:"ips"`
+		OwnerPod string   `json:"ownerPod"`
+	}
+	problem := func(what string) *string {
+		return new(fmt.Sprintf("IPAMClaim %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(what)))
+	}
+	err := ipam.Part(o.Spec, "spec", &spec)
+	if err == nil && len(o.Status) > 0 {
+		err = ipam.Part(o.Status, "status", &status)
+	}
+	if err != nil {
+		return at, &claim{problem: problem(err.Error())}
+	}
+	c := &claim{network: ipam.Interned(spec.Network), iface: ipam.Interned(spec.Interface), pod: status.OwnerPod}
+	if !o.Created.IsZero() {
+		c.at = o.Created.UnixNano()
+	}
+	for _, text := range status.IPs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			c.addrs = append(c.addrs, p.Addr().Unmap())
+		} else {
+			c.problem = problem(fmt.Sprintf("%q in its status is not an address with a prefix length", text))
+		}
+	}
+	if len(c.addrs) == 0 && c.problem == nil {
+		return at, nil
+	}
+	c.addrs = slices.Clip(c.addrs)
+	return at, c
+}
+
+// ovnKubernetesReader reads IPAMClaims. The claims of one network are a pool. Its ranges are not known, because
+// most of its addresses are allocated without a claim: only addresses that are claimed twice are
+// found.
+type ovnKubernetesReader struct {
+	ipam.Publisher
+	claims ipam.Mirror[*ipam.Object, claim]
+	// networks counts the claims of each network with addresses.
+	networks map[string]int
+	// bad has the claims that cannot be read.
+	bad ipam.Unread
+}
+
+func newOVNKubernetes(p ipam.Publisher) *ipam.Objects {
+	r := &ovnKubernetesReader{Publisher: p, networks: make(map[string]int), bad: ipam.Unread{Publisher: p, Kind: Claims}}
+	r.claims = ipam.Mirror[*ipam.Object, claim]{
+		Read:    readClaim,
+		Changed: r.changed,
+	}
+	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Claims, Role: ipam.Needed, Store: &r.claims, Lost: "the addresses of persistent IPAMClaims are unknown"}}}
+}
+
+// changed publishes the change of a claim. One that cannot be read keeps its addresses: they may still be
+// allocated.
+func (r *ovnKubernetesReader) changed(at ipam.Key, before, after *claim) {
+	problem := ""
+	if after != nil && after.problem != nil {
+		if problem = *after.problem; before != nil && len(after.addrs) == 0 {
+			was := after.problem
+			*after = *before
+			after.problem = was
+		}
+	}
+	r.bad.Set(at, problem)
+	if after != nil && len(after.addrs) == 0 {
+		after = nil
+	}
+	if before != nil && len(before.addrs) == 0 {
+		before = nil
+	}
+	if before != nil || after != nil {
+		r.Use()
+	}
+	if after != nil {
+		if r.networks[after.network]++; r.networks[after.network] == 1 {
+			r.Put(ipam.Pool{Name: after.network, Served: ipam.Served{Realm: after.network}}, "", false)
+		}
+		for _, a := range after.addrs {
+			r.Allocate(after.network, after.allocation(at, a), after.at)
+		}
+	}
+	if before == nil {
+		return
+	}
+	for _, a := range before.addrs {
+		if after == nil || after.network != before.network || !slices.Contains(after.addrs, a) {
+			r.Release(before.network, before.allocation(at, a))
+		}
+	}
+	if r.networks[before.network]--; r.networks[before.network] == 0 {
+		delete(r.networks, before.network)
+		r.Drop(before.network)
+	}
+}
+
+// allocation returns the allocation to publish for an address of a claim. A claim without a pod is
+// named after itself.
+func (c *claim) allocation(at ipam.Key, a netip.Addr) ipam.Allocation {
+	pod := c.pod
+	if pod == "" {
+		pod = at.Name
+	}
+	return ipam.Allocation{Address: a, Namespace: at.Namespace, Pod: pod, Interface: c.iface, Kept: true, Location: "ipamclaims " + at.Namespace + "/" + at.Name}
 }

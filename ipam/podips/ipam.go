@@ -3,6 +3,9 @@
 package podips
 
 import (
+	"hash/maphash"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -19,4 +22,159 @@ var IPAM = ipam.IPAM{
 		EndDelay: 30 * time.Second, // a pod that had the address before its node rebooted
 	},
 	PoolTitle: func(*ipam.Pool, string) string { return "the Kubernetes API" },
+}
+
+// Pool is the name of the pool of addresses that several pods have, and Status is where the API has
+// them.
+const (
+	Pool   = "pods"
+	Status = "/status/podIPs"
+)
+
+// A Pod is the part of a pod that Addresses uses.
+type Pod struct {
+	// VirtualMachine is the name of the KubeVirt virtual machine that the pod runs; empty if it runs
+	// none.
+	Namespace, Name, Node, VirtualMachine string
+	// IPs are the pod's addresses according to the API. Exclusive is set if no other pod may have
+	// them.
+	IPs       []netip.Addr
+	Exclusive bool
+}
+
+// exclusive returns the addresses that no other pod may have.
+func (p *Pod) exclusive() []netip.Addr {
+	if p.Exclusive {
+		return p.IPs
+	}
+	return nil
+}
+
+// A Record is the driver's record of a pod, which never changes. The zero record means that there is no pod.
+type Record interface {
+	comparable
+	Pod() Pod
+}
+
+// Addresses has the addresses of running pods according to the API, except pods in the host network.
+// It publishes only addresses that several pods have. The driver's lock guards it.
+type Addresses[R Record] struct {
+	ipam.Publisher
+	// pool is the name of the published pool, and place is where the addresses are in a pod.
+	pool, place string
+	// one has the pod of each address with one pod, by a hash of the address to save memory. several
+	// has the pods of each address with several pods.
+	one       map[uint64]R
+	seed      maphash.Seed
+	several   map[netip.Addr][]R
+	published int // number of published addresses
+}
+
+// NewAddresses returns an empty Addresses. It publishes a pool of the given name; place is where the
+// addresses are in a pod.
+func NewAddresses[R Record](p ipam.Publisher, pool, place string) *Addresses[R] {
+	return &Addresses[R]{Publisher: p, pool: pool, place: place, seed: maphash.MakeSeed(), one: make(map[uint64]R), several: make(map[netip.Addr][]R)}
+}
+
+// Changed updates the pods of each address, and publishes addresses that several pods have. A record
+// is zero if the pod did not exist before, or does not exist afterwards.
+func (s *Addresses[R]) Changed(before, after R) {
+	was, is := before.Pod(), after.Pod()
+	for _, a := range is.exclusive() {
+		s.enter(a, before, after)
+	}
+	for _, a := range was.exclusive() {
+		if !slices.Contains(is.exclusive(), a) {
+			s.leave(a, before)
+		}
+	}
+}
+
+// enter records that a pod has an address. It replaces the previous record of the pod.
+func (s *Addresses[R]) enter(a netip.Addr, before, after R) {
+	var none R
+	at, several := maphash.Comparable(s.seed, a), s.several[a]
+	switch one := s.one[at]; {
+	case slices.Contains(several, after):
+	case len(several) > 0:
+		s.share(a, several, append(without(several, before), after))
+	case one == none, one == before, one == after, !slices.Contains(one.Pod().IPs, a): // one of another address with the same hash is replaced
+		s.one[at] = after
+	default:
+		delete(s.one, at)
+		s.share(a, nil, []R{one, after})
+	}
+}
+
+// leave records that a pod no longer has an address.
+func (s *Addresses[R]) leave(a netip.Addr, before R) {
+	at, several := maphash.Comparable(s.seed, a), s.several[a]
+	if len(several) == 0 {
+		if s.one[at] == before {
+			delete(s.one, at)
+		}
+		return
+	}
+	rest := without(several, before)
+	s.share(a, several, rest)
+	if len(rest) == 1 {
+		delete(s.several, a)
+		s.one[at] = rest[0]
+	}
+}
+
+// without returns a copy of the records without one of them.
+func without[R Record](all []R, less R) []R {
+	return slices.DeleteFunc(slices.Clone(all), func(r R) bool { return r == less })
+}
+
+// share sets the pods that share an address and publishes the differences.
+func (s *Addresses[R]) share(a netip.Addr, before, after []R) {
+	s.several[a] = after
+	was, is := rivals(before), rivals(after)
+	if len(was) == 0 && len(is) > 0 {
+		if s.published++; s.published == 1 {
+			s.Use()
+			s.Put(ipam.Pool{Name: s.pool}, "", false)
+		}
+	}
+	for _, p := range is {
+		if i := slices.IndexFunc(was, p.named); i < 0 || was[i].Node != p.Node {
+			s.Allocate(s.pool, p.allocation(a, s.place), 0)
+		}
+	}
+	for _, p := range was {
+		if !slices.ContainsFunc(is, p.named) {
+			s.Release(s.pool, p.allocation(a, s.place))
+		}
+	}
+	if len(was) > 0 && len(is) == 0 {
+		if s.published--; s.published == 0 {
+			s.Drop(s.pool)
+		}
+	}
+}
+
+// named reports whether both pods have the same name.
+func (p *Pod) named(other Pod) bool { return p.Name == other.Name && p.Namespace == other.Namespace }
+
+// rivals returns the pods that share an address, or nil if there is no conflict among them. The two
+// pods of a migrating virtual machine are no conflict.
+func rivals[R Record](all []R) (pods []Pod) {
+	conflict := false
+	for _, r := range all {
+		p := r.Pod()
+		pods = append(pods, p)
+		first := &pods[0]
+		conflict = conflict || len(pods) > 1 && (p.Namespace != first.Namespace || p.VirtualMachine == "" || p.VirtualMachine != first.VirtualMachine)
+	}
+	if !conflict {
+		return nil
+	}
+	return pods
+}
+
+// allocation returns the allocation to publish for an address at a place in a pod.
+func (p *Pod) allocation(a netip.Addr, place string) ipam.Allocation {
+	return ipam.Allocation{Address: a, Node: p.Node, Namespace: p.Namespace, Pod: p.Name, Location: "pods " + p.Namespace + "/" + p.Name + " " + place}
 }
