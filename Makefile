@@ -300,9 +300,16 @@ test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu 
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/kernels/run ./tests/kernels
 	@bin/kernels/run $(ARGS)
 
+# The build with which the benchmarks compare, made once in a work tree.
+FORMER := bin/e4cfea1/ipwitness
+$(FORMER):
+	git worktree add --force --detach bin/e4cfea1/src e4cfea1
+	CGO_ENABLED=0 go -C bin/e4cfea1/src build -trimpath -buildvcs=false -ldflags '-s -w' -o ../ipwitness ./cmd/ipwitness
+	git worktree remove --force bin/e4cfea1/src
+
 # The prerequisites of the selected benchmarks, or of all if none is selected.
 BENCH_BUILDS := $(if $(strip $(ARGS)),$(if $(findstring runtime,$(ARGS)),containerd) \
-	$(if $(findstring kubernetes,$(ARGS)),kubernetes),containerd kubernetes)
+	$(if $(findstring kubernetes,$(ARGS)),kubernetes) $(if $(findstring pods,$(ARGS)),$(FORMER)),containerd kubernetes $(FORMER))
 .PHONY: bench
 bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design; ARGS=storm selects one part
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/bench ./tests/bench
