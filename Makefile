@@ -74,7 +74,7 @@ GOLANGCI := bin/tools/golangci-lint
 IMAGE_TOOL := bin/tools/image
 RELEASE_TOOL := bin/tools/release
 SBOM_TOOL := bin/tools/cyclonedx-gomod
-PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc openapiv2)
+PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool dhcp host-local loopback macvlan ptp)
 OTELCOL := bin/otelcol/otelcol
 NATS := bin/nats/nats-server
@@ -378,7 +378,7 @@ generate-bpf: deps-bpf ## Regenerate bpf/*.o and their Go code
 	@$(call sum,bpf)
 
 .PHONY: generate-proto
-generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, OpenAPI
+generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, OpenAPI
 	$(BUF) generate
 	go run ./tests/openapi bin/openapi.swagger.json proto/ipwitness/v1/openapi.json
 	@$(call sum,proto)
@@ -432,7 +432,7 @@ update-situations: deps-test deps-slow cni-plugins aws-vpc-cni containerd kubern
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find CONTRIBUTING.md generated.sums bpf proto docs deploy aggregator/web/dist -type f -regex '.*\(aggregator/web/dist/.*\|CONTRIBUTING\.md\|generated\.sums\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find CONTRIBUTING.md generated.sums bpf proto docs deploy aggregator/web/dist -type f -regex '.*\(aggregator/web/dist/.*\|CONTRIBUTING\.md\|generated\.sums\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|/openapi\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source

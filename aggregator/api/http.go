@@ -4,18 +4,21 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/klauspost/compress/gzhttp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
@@ -49,8 +52,19 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /healthz /readyz
 `
 
+// compactJSON encodes JSON as the API promises: empty lists and zero values are present.
+type compactJSON struct{ runtime.JSONPb }
+
 // streamType is the media type of streams.
 const streamType = "application/x-ndjson"
+
+// Marshal implements runtime.Marshaler. Streams do not use it.
+func (m *compactJSON) Marshal(v any) ([]byte, error) {
+	if message, ok := v.(proto.Message); ok {
+		return encoded(message)
+	}
+	return m.JSONPb.Marshal(v)
+}
 
 // encodings pools the buffers in which messages are encoded, because their size is not known in
 // advance.
@@ -69,6 +83,21 @@ func encoded(m proto.Message) ([]byte, error) {
 	return bytes.Clone(out), nil
 }
 
+// NewDecoder implements runtime.Marshaler. Its errors describe the expected body of a request.
+func (m *compactJSON) NewDecoder(r io.Reader) runtime.Decoder {
+	decoder := m.JSONPb.NewDecoder(r)
+	return runtime.DecoderFunc(func(v any) error {
+		err := decoder.Decode(v)
+		if err == nil || errors.Is(err, io.EOF) { // an empty body sets no fields
+			return err
+		}
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			return fmt.Errorf("the body is too large: the limit is %d bytes", tooLarge.Limit)
+		}
+		return fmt.Errorf("read the body: expected JSON as /openapi.json describes it: %w", err)
+	})
+}
+
 // maxBody is the maximum size of the body of a request in bytes.
 const maxBody = 64 << 10
 
@@ -76,6 +105,21 @@ const maxBody = 64 << 10
 // service. probes serves only health, readiness and the metrics of gatherer, for a separate listener.
 // ready reports whether the aggregator runs.
 func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
+	gateway := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &compactJSON{runtime.JSONPb{
+			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
+		}}),
+		runtime.WithOutgoingHeaderMatcher(none),
+		runtime.WithIncomingHeaderMatcher(none), // headers of clients must not become metadata, which only this package sets
+		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			refuse(w, r, err)
+		}),
+		runtime.WithDisablePathLengthFallback(), // a POST is never a GET
+	)
+	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, direct{service, guard})
+	if err != nil {
+		return nil, nil, fmt.Errorf("register REST routes: %w", err)
+	}
 	paths, err := newResources(pb.OpenAPI)
 	if err != nil {
 		return nil, nil, err
@@ -105,7 +149,7 @@ func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, gua
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
 	mux := http.NewServeMux()
-	mux.Handle("/", foreign.Handler(guard.REST(paths.serve(service, guard, mux), refuse)))
+	mux.Handle("/", foreign.Handler(guard.REST(paths.serve(gateway, mux), refuse)))
 	for _, pattern := range []string{"GET /healthz", "GET /readyz", "GET /metrics"} {
 		mux.Handle(pattern, probeMux)
 	}
@@ -124,6 +168,8 @@ func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, gua
 	// response.
 	return http.MaxBytesHandler(compress(handler), maxBody), probeMux, nil
 }
+
+func none(string) (string, bool) { return "", false }
 
 const (
 	// readWithin is how long a client may take to read a part of a response. It is longer than the

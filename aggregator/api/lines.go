@@ -174,19 +174,18 @@ func (w *linesWriter) finish() {
 }
 
 // lineServer is the service's end of a stream. It has only the methods that a watch calls.
-type lineServer struct {
+type lineServer[M any] struct {
 	grpc.ServerStream
 	ctx   context.Context // of the call
 	lines *linesWriter
-	// read reads the request.
-	read func(any) error
 }
 
 // Context implements grpc.ServerStream.
-func (s lineServer) Context() context.Context { return s.ctx }
+func (s lineServer[M]) Context() context.Context { return s.ctx }
 
-// RecvMsg implements grpc.ServerStream.
-func (s lineServer) RecvMsg(m any) error { return s.read(m) }
+// Send implements grpc.ServerStreamingServer. The line is written together with later ones, or by
+// Flush.
+func (s lineServer[M]) Send(m *M) error { return s.lines.send(any(m).(proto.Message)) }
 
-// SendMsg implements grpc.ServerStream. The line is written together with later ones, or by a flush.
-func (s lineServer) SendMsg(m any) error { return s.lines.send(m.(proto.Message)) }
+// Flush implements flusher.
+func (s lineServer[M]) Flush() error { return s.lines.flush() }

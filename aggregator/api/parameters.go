@@ -8,82 +8,73 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/agnivade/levenshtein"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// readQuery sets the parameters in the query of a request for an operation. The names of states and kinds
-// may be in lower case.
-func readQuery(op *operation, q url.Values, into protoreflect.Message) error {
+// readQuery parses the query of a request for an operation. It refuses what the gateway would ignore,
+// and what the gateway would refuse in the terms of its parser. The names of states and kinds may be
+// in lower case.
+func readQuery(op *operation, raw string) (url.Values, error) {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "the query is malformed: %s", err)
+	}
 	given := make(map[protoreflect.FieldNumber]string)
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		field := op.query[name]
 		if field == nil {
-			return unknownParameter(op, name)
+			return nil, unknownParameter(op, name)
 		}
 		if before := given[field.Number()]; before != "" {
-			return status.Errorf(codes.InvalidArgument, "%s and %s are the same parameter: use only one of them", before, name)
+			return nil, status.Errorf(codes.InvalidArgument, "%s and %s are the same parameter: use only one of them", before, name)
 		}
 		given[field.Number()] = name
-		if field.IsList() { // of names
-			for _, value := range q[name] {
-				into.Mutable(field).List().Append(protoreflect.ValueOfString(value))
-			}
-			continue
+		if field.IsList() {
+			continue // of names
 		}
 		if n := len(q[name]); n > 1 {
-			return status.Errorf(codes.InvalidArgument, "%s is given %d times: give it once", name, n)
+			return nil, status.Errorf(codes.InvalidArgument, "%s is given %d times: give it once", name, n)
 		}
 		value, err := readParameter(field, name, q.Get(name))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		into.Set(field, value)
+		q.Set(name, value)
 	}
-	return nil
+	return q, nil
 }
 
-// readParameter returns the value of a parameter.
-func readParameter(field protoreflect.FieldDescriptor, name, text string) (value protoreflect.Value, err error) {
+// readParameter checks the value of a parameter that is not a string, and returns it as the gateway
+// parses it.
+func readParameter(field protoreflect.FieldDescriptor, name, value string) (string, error) {
 	switch field.Kind() {
 	case protoreflect.EnumKind:
-		word := field.Enum().Values().ByName(protoreflect.Name(strings.ToUpper(text)))
-		if word == nil {
-			return value, wordErrors[field.Enum().FullName()]
+		value = strings.ToUpper(value)
+		if value != "" && field.Enum().Values().ByName(protoreflect.Name(value)) == nil {
+			return "", wordErrors[field.Enum().FullName()]
 		}
-		return protoreflect.ValueOfEnum(word.Number()), nil
 	case protoreflect.BoolKind:
-		is, err := strconv.ParseBool(text)
-		if err != nil {
-			return value, status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
+		if _, err := strconv.ParseBool(value); err != nil {
+			return "", status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
 		}
-		return protoreflect.ValueOfBool(is), nil
 	case protoreflect.Uint32Kind:
-		n, err := strconv.ParseUint(text, 10, 32)
-		if err != nil {
-			return value, status.Errorf(codes.InvalidArgument,
+		if _, err := strconv.ParseUint(value, 10, 32); err != nil {
+			return "", status.Errorf(codes.InvalidArgument,
 				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
 		}
-		return protoreflect.ValueOfUint32(uint32(n)), nil
 	case protoreflect.MessageKind: // a Timestamp
-		at, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil {
-			return value, status.Errorf(codes.InvalidArgument, "%s must be a time in RFC 3339, like 2026-03-14T15:09:26Z", name)
+		if _, err := time.Parse(time.RFC3339Nano, value); err != nil {
+			return "", status.Errorf(codes.InvalidArgument, "%s must be a time in RFC 3339, like 2026-03-14T15:09:26Z", name)
 		}
-		return protoreflect.ValueOfMessage(timestamppb.New(at).ProtoReflect()), nil
 	default:
-		if !utf8.ValidString(text) {
-			return value, status.Errorf(codes.InvalidArgument, "%s is not in UTF-8", name)
-		}
-		return protoreflect.ValueOfString(text), nil
 	}
+	return value, nil
 }
 
 // wordErrors has the error for a word that an enumeration does not have.
