@@ -15,17 +15,18 @@ import (
 // solicitations) during calmTime. idleTime is the measured idle period that follows.
 const calmTime, idleTime = 15 * time.Second, 20 * time.Second
 
-// The build that the agent is compared with, of the commit in its name; the Makefile makes it. Its agent
-// is a command of the whole program.
+// formerBuild is the build that the agent is compared with, of the commit in its name; the Makefile
+// makes it. Its agent is a command of the whole program.
 const formerBuild = "bin/e4cfea1/ipwitness"
 
-// podRows measures the cost of watching idle pods, by the agent of this build and by the former one.
+// podRows measures the cost of watching idle pods, by the agent of this build and by the former one. Both
+// report to this aggregator.
 func podRows(ctx context.Context, bin string) (rows []row, err error) {
 	former, err := filepath.Abs(formerBuild)
 	if err != nil {
 		return nil, err
 	}
-	then, err := agentWithPods(ctx, former, former, "agent")
+	then, err := agentWithPods(ctx, bin, former, "agent")
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +142,9 @@ func churnRows(ctx context.Context, bin string) (rows []row, err error) {
 }
 
 // idle returns the CPU time that the program used during an idle period.
-func (s *site) idle(ctx context.Context) (time.Duration, error) { return idleOf(ctx, s.program.Cmd.Process.Pid) }
+func (s *site) idle(ctx context.Context) (time.Duration, error) {
+	return idleOf(ctx, s.program.Cmd.Process.Pid)
+}
 
 // idleOf returns the CPU time that a process used during an idle period.
 func idleOf(ctx context.Context, pid int) (time.Duration, error) {
