@@ -63,12 +63,6 @@ type arrival struct {
 	releases []func()
 }
 
-// turn waits until the number of large messages is below the limit.
-func (a *arrival) turn(of *arrivals) error { return a.acquire(of.turns, 1) }
-
-// reserve waits until there is memory for the message.
-func (a *arrival) reserve(of *arrivals, size int64) error { return a.acquire(of.memory, size) }
-
 func (a *arrival) acquire(of *semaphore.Weighted, n int64) error {
 	if err := of.Acquire(context.Background(), n); err != nil {
 		return err
@@ -104,7 +98,7 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	if arrives && data.Len() > smallMessage {
 		in.received()
-		if err := in.turn(b.arrivals); err != nil {
+		if err := in.acquire(b.arrivals.turns, 1); err != nil { // the number of large messages is limited
 			return err
 		}
 	}
@@ -134,7 +128,7 @@ func (b bounded) reserve(in *arrival, length, found int) error {
 		return nil
 	}
 	in.received()
-	return in.reserve(b.arrivals, min(b.arrivals.size, size))
+	return in.acquire(b.arrivals.memory, min(b.arrivals.size, size))
 }
 
 // A shape lists the fields of a message type that hold parts, by field number. Looking them up in

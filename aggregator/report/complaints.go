@@ -23,7 +23,6 @@ const (
 type complaints struct {
 	mu     sync.Mutex
 	logged map[complaint]verdict.Stamp
-	byHost map[string]int // number of remembered complaints, by host
 }
 
 type complaint struct{ host, reason string }
@@ -37,35 +36,21 @@ func (c *complaints) shouldLog(peer, reason string, now verdict.Stamp) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	of := 0 // the number of complaints about the host
+	for one, at := range c.logged {
+		if now.Sub(at) >= complainEvery {
+			delete(c.logged, one)
+		} else if one.host == host {
+			of++
+		}
+	}
 	one := complaint{host, reason}
-	if at, ok := c.logged[one]; ok && now.Sub(at) < complainEvery {
+	if _, again := c.logged[one]; again || len(c.logged) >= maxComplaints || of >= complaintsOfOne {
 		return false
 	}
 	if c.logged == nil {
-		c.logged, c.byHost = make(map[complaint]verdict.Stamp), make(map[string]int)
-	}
-	if len(c.logged) >= maxComplaints || c.byHost[host] >= complaintsOfOne {
-		c.forget(now)
-	}
-	if len(c.logged) >= maxComplaints || c.byHost[host] >= complaintsOfOne {
-		return false
-	}
-	if _, again := c.logged[one]; !again {
-		c.byHost[host]++
+		c.logged = make(map[complaint]verdict.Stamp)
 	}
 	c.logged[one] = now
 	return true
-}
-
-// forget drops complaints that are older than complainEvery.
-func (c *complaints) forget(now verdict.Stamp) {
-	for one, at := range c.logged {
-		if now.Sub(at) < complainEvery {
-			continue
-		}
-		delete(c.logged, one)
-		if c.byHost[one.host]--; c.byHost[one.host] == 0 {
-			delete(c.byHost, one.host)
-		}
-	}
 }

@@ -21,31 +21,28 @@ type pending struct {
 	leftOut facts.LeftOut
 }
 
-// add keeps a message of the snapshot.
+// add keeps a message of the snapshot, if there is memory for it.
 func (p *pending) add(r *Session, m *pb.ReportRequest) error {
-	wire := takeWire(m)
-	rest, err := proto.Marshal(m)
-	if err != nil {
-		return err
-	}
-	if r.service.hold(r, len(rest)) {
-		p.first = append(p.first, rest)
-	} else {
-		p.leftOut.Records += max(1, len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetPools())+len(m.GetAllocations()))
-	}
-	if len(wire.GetClaims()) == 0 {
+	keep := func(m *pb.ReportRequest, into *[][]byte, leftOut *int, records int) error {
+		raw, err := proto.Marshal(m)
+		switch {
+		case err != nil:
+			return err
+		case !r.service.Facts.Hold(r.node, len(raw)):
+			*leftOut += records
+			return nil
+		}
+		p.held += int64(len(raw))
+		*into = append(*into, raw)
 		return nil
 	}
-	claims, err := proto.Marshal(wire)
-	if err != nil {
-		return err
+	wire := takeWire(m)
+	records := len(m.GetNamespaces()) + len(m.GetLinks()) + len(m.GetInterfaces()) + len(m.GetClaims()) + len(m.GetPools()) + len(m.GetAllocations())
+	err := keep(m, &p.first, &p.leftOut.Records, max(1, records))
+	if n := len(wire.GetClaims()); n > 0 && err == nil {
+		err = keep(wire, &p.wire, &p.leftOut.Wire, n)
 	}
-	if r.service.hold(r, len(claims)) {
-		p.wire = append(p.wire, claims)
-	} else {
-		p.leftOut.Wire += len(wire.GetClaims())
-	}
-	return nil
+	return err
 }
 
 // all yields the messages of the snapshot and last, which are not among the kept ones. It decodes
@@ -84,15 +81,6 @@ func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 		return true
 	})
 	return wire
-}
-
-// hold charges the memory of a kept message to the node of a session, and reports whether it fits.
-func (s *Service) hold(r *Session, bytes int) bool {
-	if !s.Facts.Hold(r.node, bytes) {
-		return false
-	}
-	r.pending.held += int64(bytes)
-	return true
 }
 
 // forgetPending drops the incomplete snapshot of a session.

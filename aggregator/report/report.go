@@ -102,15 +102,6 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// connect attaches a session to its node. It ends an older session of the same agent that is half
-// open, and refuses an agent that is older than the current one.
-func (s *Service) connect(r *Session, hello *pb.Hello) error {
-	n, b, err := s.Facts.Connect(r, hello, r.caller.Vouched(hello.GetNode()))
-	s.Judge(b)
-	r.node = n
-	return err
-}
-
 // disconnect detaches an ended session from its node.
 func (s *Service) disconnect(r *Session) {
 	s.forgetPending(r)
@@ -153,16 +144,12 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 	}
 	s.logCorrected(n, r.corrected)
 	s.Untidy()
-	if s.peerOf(n) != r {
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	if n.Peer != r {
 		return facts.ErrTakenOver
 	}
 	return nil
-}
-
-func (s *Service) peerOf(n *facts.Node) facts.Peer {
-	s.Facts.RLock()
-	defer s.Facts.RUnlock()
-	return n.Peer
 }
 
 // delta applies a message with changes.

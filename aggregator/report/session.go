@@ -102,22 +102,12 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 
 // send sends responses until there are no more.
 func (r *Session) send() {
-	for m := r.next(); m != nil; m = r.next() {
+	for m := r.Take(); m != nil; m = r.Take() {
 		if err := r.stream.Send(m); err != nil {
 			r.End(err) // no further response can be sent
 			return
 		}
 	}
-}
-
-// next returns the next response; nil if there is none, in which case the sending goroutine must
-// end.
-func (r *Session) next() *pb.ReportResponse {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.take()
-	r.sending = m != nil
-	return m
 }
 
 // receive handles one message and starts a new goroutine for the next one. The new goroutine has a
@@ -138,9 +128,9 @@ func (r *Session) receive() {
 // receiveOne waits for the next message and handles it.
 func (r *Session) receiveOne() error {
 	r.waiting(r.service.Facts.Clock())
-	in := arrival{received: r.processing}
+	in := arrival{received: func() { r.waiting(0) }}
 	err := r.stream.RecvMsg(&in)
-	r.processing()
+	r.waiting(0)
 	if err != nil {
 		return err
 	}
@@ -244,7 +234,10 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 	if err := r.caller.Reports(hello.GetNode()); err != nil {
 		return err
 	}
-	return r.service.connect(r, hello)
+	n, b, err := r.service.Facts.Connect(r, hello, r.caller.Vouched(hello.GetNode()))
+	r.service.Judge(b)
+	r.node = n
+	return err
 }
 
 // apply applies a message to the facts. Messages of a snapshot are kept until it is complete.
@@ -275,7 +268,11 @@ func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 		return err
 	}
 	r.inside = false
-	if r.complete() {
+	r.mu.Lock()
+	first := !r.synced
+	r.synced = true
+	r.mu.Unlock()
+	if first {
 		r.service.warnOfSharedPlace(r.node)
 	}
 	return nil
@@ -311,7 +308,10 @@ func (r *Session) end(err error) {
 	default:
 		r.err = err
 		close(r.ended)
-		r.unwatch()
+		if r.timer != nil {
+			r.timer.Stop()
+			r.timer = nil
+		}
 	}
 }
 
@@ -372,17 +372,12 @@ func (r *Session) checked(id uint64) []index.Address {
 	return addrs
 }
 
-// Take returns the next response to send; nil if there is none. The size of a response is limited,
-// and the rest follows in the next one.
+// Take returns the next response to send; nil if there is none, in which case the sending goroutine must end.
+// The size of a response is limited, and the rest follows in the next one.
 func (r *Session) Take() *pb.ReportResponse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.take()
-}
-
-// take is like Take. The caller holds the lock.
-func (r *Session) take() *pb.ReportResponse {
-	if !r.news {
+	if r.sending = r.news; !r.news {
 		return nil
 	}
 	const atOnce = 10_000

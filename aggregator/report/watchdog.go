@@ -34,14 +34,6 @@ func (r *Session) watch() {
 	r.timer = time.AfterFunc(pingEvery, r.check)
 }
 
-// unwatch stops the checks. The caller holds the lock.
-func (r *Session) unwatch() {
-	if r.timer != nil {
-		r.timer.Stop()
-		r.timer = nil
-	}
-}
-
 // check checks the agent, and pings it if a ping is due.
 func (r *Session) check() {
 	r.mu.Lock()
@@ -57,7 +49,7 @@ func (r *Session) check() {
 		}
 		r.late = now.Add(snapshotWithin)
 	}
-	if r.silent(now) {
+	if r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now {
 		r.end(status.Errorf(codes.DeadlineExceeded, "the agent has not responded for %s: connect again", silentAfter))
 		return
 	}
@@ -76,26 +68,9 @@ func (r *Session) check() {
 	r.timer.Reset(next)
 }
 
-// complete records that a snapshot is complete, and reports whether it is the first one.
-func (r *Session) complete() (first bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	first, r.synced = !r.synced, true
-	return first
-}
-
-// waiting records since when the session has been waiting for a message.
+// waiting records since when the session has been waiting for a message; 0 if it processes one.
 func (r *Session) waiting(since verdict.Stamp) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = since
-}
-
-// processing records that a message is being processed.
-func (r *Session) processing() { r.waiting(0) }
-
-// silent reports whether a ping has been unanswered and no message has arrived for silentAfter. It
-// returns false while a message is being processed.
-func (r *Session) silent(now verdict.Stamp) bool {
-	return r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now
 }
