@@ -26,6 +26,14 @@ type Converter struct {
 	Recorded         *Recorded
 }
 
+// each returns the messages of a list.
+func each[A, B any](all []A, message func(A) B) (out []B) {
+	for _, one := range all {
+		out = append(out, message(one))
+	}
+	return out
+}
+
 // timestamp returns a time in the format of the API, or nil if there is none.
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	if s <= 0 {
@@ -52,7 +60,9 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 	text := explain.Conflict(s.Facts.Policy, c)
 	out := Conflict(c, &text, Owners(c.Address, c.Owners, s.Owner))
 	out.Acknowledgement = s.Acknowledgements.Of(c.ID)
-	out.Related = s.related(out)
+	if out.GetState() != pb.Conflict_RESOLVED {
+		out.Related = s.Kubernetes.Related(out)
+	}
 	if !c.Expected() {
 		out.Diagnosis = diagnosisProto(text.Diagnosis, s.kubernetesOf(c, out.Related))
 	}
@@ -64,7 +74,9 @@ func Conflict(c *verdict.Conflict, text *explain.ConflictText, owners []*pb.Owne
 	out := Course(c.Address, &c.Identity, &c.Course)
 	out.Cause, out.Summary, out.Remedy = c.Cause, text.Summary, adviceProto(text.Remedy)
 	out.Owners, out.Order = owners, c.Order
-	out.Because, out.Excluded, out.Allocations = text.Because, exclusionsProto(text.Excluded), allocationsProto(c.Allocations)
+	out.Because, out.Excluded, out.Allocations = text.Because, each(text.Excluded, func(e explain.Excluded) *pb.Exclusion {
+		return &pb.Exclusion{Cause: e.Cause, Reason: e.Reason}
+	}), each(c.Allocations, allocationProto)
 	if !c.Expected() {
 		out.Runbook = explain.Runbook(c.Cause)
 		out.Diagnosis = diagnosisProto(text.Diagnosis, explain.Kubernetes{})
@@ -87,25 +99,13 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 	if n.Rec.Unheard {
 		state = pb.Node_DISCONNECTED
 	}
-	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), s.tenantProblem(n), floodProblems(n))
-	if u := n.Status.GetUnparsed(); u != nil {
-		if text := explain.Unparsed(u.GetTags(), u.GetExtensions(), u.GetOptions()); text != "" {
-			problems = append(problems, text)
-		}
-	}
-	problems = append(problems, s.memoryProblem(n)...)
-	if n.Excess() > 0 {
-		problems = append(problems, explain.Text("too-many-claims", "dropped", n.Excess(), "limit", facts.MaxClaims))
-	}
-	if len(n.Corrections) > 0 {
-		problems = append(problems, explain.Text("corrected", "fields", explain.Fields(n.Corrections)))
-	}
+	flooding, described := floods(n)
 	out := &pb.Node{
 		Name: n.Rec.Name, State: state, Version: n.Version, Kernel: n.Kernel, BootId: n.ID.Boot, Netns: n.ID.Netns,
 		Wire: n.Status.GetWire(), Ports: uint32(n.Ports), Claims: uint32(n.Claims()),
-		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: problems,
+		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: s.problems(n, described),
 		ConnectedAt: timestamp(n.ConnectedAt), LastHeard: timestamp(n.LastHeard), Runtime: n.Status.GetRuntime(),
-		Flooding:   flooding(n),
+		Flooding:   flooding,
 		VipProgram: n.Rec.VIPProgram, VipProgramEnded: n.Rec.VIPProgramEnded,
 		Incomplete: n.Incomplete(), LeftOut: uint64(n.LeftOut().Records + n.LeftOut().Wire + n.Excess()),
 	}
@@ -116,6 +116,93 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 		if lag, known := n.Peer.Lag(s.Facts.Clock()); known {
 			out.Lag = durationpb.New(lag)
 		}
+	}
+	return out
+}
+
+// problems describes what is wrong with a node, including ports that flood its agent.
+func (s *Converter) problems(n *facts.Node, floods []string) []string {
+	all := slices.Clone(n.Status.GetProblems())
+	if s.Findings.Names.Shared(n) {
+		others, id := s.Findings.Names.Others(n)
+		all = append(all, explain.Text("shared-name", "name", n.Name, "others", explain.Names(others), "finding", id))
+	}
+	if others := s.Facts.InOnePlace(n); others != nil {
+		all = append(all, explain.Text("shared-place", "others", explain.Names(others)))
+	}
+	if pods := s.Facts.WithoutTenant(n); pods > 0 {
+		key := "tenants-unknown"
+		if s.Facts.Followed {
+			key += "/followed"
+		}
+		all = append(all, explain.Text(key, "pods", pods))
+	}
+	all = append(all, floods...)
+	if u := n.Status.GetUnparsed(); u != nil {
+		if text := explain.Unparsed(u.GetTags(), u.GetExtensions(), u.GetOptions()); text != "" {
+			all = append(all, text)
+		}
+	}
+	if left := n.LeftOut(); left != (facts.LeftOut{}) {
+		_, limit := s.Facts.Budget()
+		all = append(all, explain.Text("no-memory", "records", left.Records, "sightings", left.Wire, "used", n.Charged()>>20, "limit", limit>>20))
+	}
+	if n.Excess() > 0 {
+		all = append(all, explain.Text("too-many-claims", "dropped", n.Excess(), "limit", facts.MaxClaims))
+	}
+	if len(n.Corrections) > 0 {
+		all = append(all, explain.Text("corrected", "fields", explain.Fields(n.Corrections)))
+	}
+	return all
+}
+
+// floods lists the ports of a node that flood its agent, with the namespace behind each, and describes them.
+func floods(n *facts.Node) (out []*pb.Node_Flooding, problems []string) {
+	for _, f := range n.Status.GetFlooding() {
+		flooding := &pb.Node_Flooding{Interface: f.GetInterface(), LeftOut: f.GetLeftOut(), Rate: f.GetRate(), Since: f.GetSince()}
+		behind := n.Behind(f.GetIndex())
+		if behind != nil {
+			flooding.Workload = workloadProto(&verdict.Owner{Namespace: behind})
+		}
+		out = append(out, flooding)
+		problems = append(problems, explain.Flood(f.GetInterface(), behind, f.GetLeftOut(), facts.Stamp(f.GetSince()), f.GetRate()))
+	}
+	return out, problems
+}
+
+// kubernetesOf returns the information from the Kubernetes API about a conflict. It is empty if the
+// conflict is resolved.
+func (s *Converter) kubernetesOf(c *verdict.Conflict, related []*pb.Related) explain.Kubernetes {
+	if !c.Active() {
+		return explain.Kubernetes{}
+	}
+	says := explain.Kubernetes{
+		Live: s.Kubernetes.Status().GetState() == pb.Kubernetes_LIVE, Events: s.Kubernetes.EventsHeard(), Whole: len(related) < kube.MostRelated,
+	}
+	says.Related = each(related, func(r *pb.Related) explain.Related {
+		return explain.Related{
+			Kind: r.GetKind(), Namespace: r.GetNamespace(), Name: r.GetName(), Reason: r.GetReason(), Message: r.GetMessage(), Count: r.GetCount(),
+		}
+	})
+	return says
+}
+
+// diagnosisProto returns a diagnosis in the format of the API, with the information from Kubernetes.
+func diagnosisProto(steps []explain.DiagnosisStep, says explain.Kubernetes) []*pb.DiagnosisStep {
+	return each(explain.Diagnose(steps, says), func(s explain.DiagnosisStep) *pb.DiagnosisStep {
+		return &pb.DiagnosisStep{Step: s.Step, Answer: s.Answer}
+	})
+}
+
+// allocationProto returns an allocation in the format of the API.
+func allocationProto(al *verdict.Allocation) *pb.Allocation {
+	out := &pb.Allocation{
+		Ipam: al.Pool.IPAM, Pool: al.Pool.Name, Node: al.Node, Namespace: al.Namespace, Pod: al.Pod,
+		ContainerId: al.ContainerID, Interface: al.Interface, Location: al.Location, AllocatedAt: timestamp(al.AllocatedAt),
+		Mac: al.MAC, Hostname: al.Hostname,
+	}
+	if al.Node == "" && al.Pool.Node != nil && al.MAC == "" {
+		out.Node = al.Pool.Node.Name // a node's own pool allocates for that node, except for DHCP clients
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -37,15 +39,11 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 		text = text.Superseded()
 	}
 	out.Summary, out.Evidence, out.Remedy = text.Summary, text.Evidence, adviceProto(text.Remedy)
-	for _, fix := range text.Fixes {
-		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
-	}
-	for _, addr := range audit.Addresses(a) {
-		out.Addresses = append(out.Addresses, addr.String())
-	}
-	for _, al := range a.Allocations {
-		out.Allocations = append(out.Allocations, allocationProto(al))
-	}
+	out.Fixes = each(text.Fixes, func(f advice.Fix) *pb.Fix {
+		return &pb.Fix{Node: f.Node, What: f.What, Command: f.Command, Manual: f.Manual}
+	})
+	out.Addresses = each(audit.Addresses(a), netip.Addr.String)
+	out.Allocations = each(a.Allocations, allocationProto)
 	nodes := audit.Nodes(a)
 	out.Nodes = nodes[:min(len(nodes), maxNamed)]
 	return out
@@ -66,15 +64,11 @@ func previous(f *verdict.Former) *pb.PreviousOwner {
 
 // adviceProto converts the actions for a finding to the format of the API.
 func adviceProto(actions []advice.Action) []*pb.Action {
-	out := make([]*pb.Action, 0, len(actions))
-	for _, a := range actions {
-		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}
-		for _, alt := range a.Choice {
-			do.Choice = append(do.Choice, &pb.Alternative{When: alt.When, Actions: adviceProto(alt.Actions)})
-		}
-		out = append(out, do)
-	}
-	return out
+	return each(actions, func(a advice.Action) *pb.Action {
+		return &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node, Choice: each(a.Choice, func(alt advice.Alternative) *pb.Alternative {
+			return &pb.Alternative{When: alt.When, Actions: adviceProto(alt.Actions)}
+		})}
+	})
 }
 
 // Pool returns a pool in the format of the API, with its usage.
@@ -86,9 +80,7 @@ func Pool(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
 	if p.Node != nil {
 		out.Node = p.Node.Name
 	}
-	for _, r := range slices.Concat(p.Ranges, p.Divided) {
-		out.Ranges = append(out.Ranges, r.String())
-	}
+	out.Ranges = each(slices.Concat(p.Ranges, p.Divided), ipam.Range.String)
 	if use.ExhaustedIn > 0 {
 		out.ExhaustedIn = durationpb.New(time.Duration(min(use.ExhaustedIn, maxExhaustion.Seconds()) * float64(time.Second)))
 	}
@@ -97,11 +89,9 @@ func Pool(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
 
 // PoolHistory returns the use of a pool over time in the format of the API.
 func PoolHistory(used []audit.Used) []*pb.Pool_Sample {
-	out := make([]*pb.Pool_Sample, 0, len(used))
-	for _, u := range used {
-		out = append(out, &pb.Pool_Sample{At: timestamp(u.At), Allocated: u.Allocated})
-	}
-	return out
+	return each(used, func(u audit.Used) *pb.Pool_Sample {
+		return &pb.Pool_Sample{At: timestamp(u.At), Allocated: u.Allocated}
+	})
 }
 
 // maxExhaustion limits how far ahead the exhaustion of a pool is predicted.

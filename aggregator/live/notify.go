@@ -27,30 +27,32 @@ type Notifier struct {
 // Run reports events until ctx ends.
 func (s *Notifier) Run(ctx context.Context) {
 	var group sync.WaitGroup
-	group.Go(func() { s.account(ctx) })
-	group.Go(func() { s.accountFindings(ctx) })
-	if s.Kubernetes != nil {
-		group.Go(func() { s.announce(ctx) })
-		group.Go(func() { s.announceFindings(ctx) })
+	report := func(where string, from *Bus, enter func(*Event)) {
+		group.Go(func() { s.accountOf(ctx, where, from, enter) })
+	}
+	logged := map[string]loggedState{} // the last logged state of each active conflict
+	conflicts, findings := newLogQuota(s.Log), newLogQuota(s.Log)
+	report("log", s.Events.Conflicts, func(e *Event) { s.enter(e, logged, conflicts) })
+	report("log", s.Events.Findings, func(e *Event) { s.enterFinding(e, findings) })
+	if k := s.Kubernetes; k != nil {
+		report("Kubernetes Events", s.Events.Conflicts, func(e *Event) {
+			switch {
+			case e.Conflict == nil:
+			case e.Recalled:
+				k.Recall(e.Conflict)
+			default:
+				k.Announce(e.Conflict)
+			}
+		})
+		report("Kubernetes Events", s.Events.Findings, func(e *Event) {
+			if e.Recalled {
+				k.RecallFinding(e.Finding)
+			} else {
+				k.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED)
+			}
+		})
 	}
 	group.Wait()
-}
-
-// account logs changes of conflicts and nodes until ctx ends.
-func (s *Notifier) account(ctx context.Context) {
-	logged := map[string]loggedState{} // the last logged state of each active conflict
-	quota := newLogQuota(s.Log)
-	s.accountOf(ctx, "log", s.Events.Conflicts, func(e *Event) { s.enter(e, logged, quota) })
-}
-
-// accountFindings logs changes of findings until ctx ends.
-func (s *Notifier) accountFindings(ctx context.Context) {
-	quota := newLogQuota(s.Log)
-	s.accountOf(ctx, "log", s.Events.Findings, func(e *Event) {
-		if !e.Recalled && quota.allows(s.Clock().Time(), nodesOfEvent(e)...) {
-			s.enterFinding(e)
-		}
-	})
 }
 
 // accountOf passes events to enter until ctx ends. where names the destination in the log.
@@ -128,8 +130,11 @@ func (s *Notifier) enter(e *Event, logged map[string]loggedState, quota *logQuot
 }
 
 // enterFinding logs that a finding began or ended. The API has the details.
-func (s *Notifier) enterFinding(e *Event) {
+func (s *Notifier) enterFinding(e *Event, quota *logQuota) {
 	f := e.Finding
+	if e.Recalled || !quota.allows(s.Clock().Time(), nodesOfEvent(e)...) {
+		return
+	}
 	switch e.Type {
 	case pb.Watch_ADDED:
 		s.Log.Warn("finding", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress(), "summary", f.GetSummary())
@@ -137,30 +142,4 @@ func (s *Notifier) enterFinding(e *Event) {
 		s.Log.Info("finding ended", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
 	default:
 	}
-}
-
-// announce creates Kubernetes Events about conflicts until ctx ends.
-func (s *Notifier) announce(ctx context.Context) {
-	s.accountOf(ctx, "Kubernetes Events", s.Events.Conflicts, func(e *Event) {
-		switch {
-		case e.Conflict == nil:
-		case e.Recalled:
-			s.Kubernetes.Recall(e.Conflict)
-		default:
-			s.Kubernetes.Announce(e.Conflict)
-		}
-	})
-}
-
-// announceFindings creates Kubernetes Events about findings until ctx ends.
-func (s *Notifier) announceFindings(ctx context.Context) {
-	s.accountOf(ctx, "Kubernetes Events", s.Events.Findings, func(e *Event) {
-		switch {
-		case e.Finding == nil:
-		case e.Recalled:
-			s.Kubernetes.RecallFinding(e.Finding)
-		default:
-			s.Kubernetes.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED)
-		}
-	})
 }

@@ -23,11 +23,10 @@ func sourcesProto(packed string) map[string]string {
 }
 
 // intendedProto converts intended addresses to the format of the API.
-func intendedProto(all []audit.Meant) (list []*pb.Intended) {
-	for _, m := range all {
-		list = append(list, &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface})
-	}
-	return list
+func intendedProto(all []audit.Meant) []*pb.Intended {
+	return each(all, func(m audit.Meant) *pb.Intended {
+		return &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface}
+	})
 }
 
 // workloadProto returns the workload of an owner, with its data from the Kubernetes API.
