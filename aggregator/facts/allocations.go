@@ -143,14 +143,7 @@ func (f *Facts) removeAllocation(p *Pool, a index.Address, al *allocation) {
 func (f *Facts) IPAMChanged(changes []kube.IPAMChange) (*Batch, []ipam.Range) {
 	b := newBatch()
 	var reach []ipam.Range
-	for some := range slices.Chunk(changes, piece) {
-		f.piece(b, func() {
-			now := f.now()
-			for i := range some {
-				reach = append(reach, f.applyIPAM(&some[i], now)...)
-			}
-		})
-	}
+	inPieces(f, b, changes, func(c kube.IPAMChange) { reach = append(reach, f.applyIPAM(&c, f.now())...) })
 	f.close(b)
 	return b, reach
 }

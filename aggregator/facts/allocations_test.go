@@ -60,8 +60,8 @@ func TestAllocationsNeedMemory(t *testing.T) {
 		if test.want != test.al.ContainerId {
 			want.Records = 1
 		}
-		if got := s.sandboxOf(addr.String()); got != test.want || a.n.LeftOut() != want || s.Allocations() != 1 {
-			t.Errorf("%s: got %.5q and %+v left out, want %q and %+v", test.name, got, a.n.LeftOut(), test.want, want)
+		if got := s.sandboxOf(addr.String()); got != test.want || a.n.LeftOut != want || s.Allocations() != 1 {
+			t.Errorf("%s: got %.5q and %+v left out, want %q and %+v", test.name, got, a.n.LeftOut, test.want, want)
 		}
 		if want.Records > 0 {
 			s.wantHeard(test.name, "changed n1", "refused allocation")
@@ -224,8 +224,8 @@ func TestAllocationsInThePlaceOfFrames(t *testing.T) {
 		s.fill(a.n)
 		a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
 		addr, _ := netip.AddrFromSlice(al.Address)
-		if got := s.sandboxOf(addr.String()); got != al.ContainerId || a.n.LeftOut() != (LeftOut{Wire: 5}) {
-			t.Errorf("%s: got %.5q and %+v left out, want frames in its place", name, got, a.n.LeftOut())
+		if got := s.sandboxOf(addr.String()); got != al.ContainerId || a.n.LeftOut != (LeftOut{Wire: 5}) {
+			t.Errorf("%s: got %.5q and %+v left out, want frames in its place", name, got, a.n.LeftOut)
 		}
 	}
 }

@@ -47,9 +47,9 @@ type charges struct {
 	used    int64
 	// cost is the charge of the node's connection, and statusCost is the charge of its status.
 	cost, statusCost int32
-	// leftOut counts the records that did not fit into memory. loggedIncomplete is set once this has
+	// LeftOut counts the records that did not fit into memory. loggedIncomplete is set once this has
 	// been logged.
-	leftOut          LeftOut
+	LeftOut          LeftOut
 	loggedIncomplete bool
 	refill           refill
 }
@@ -78,14 +78,11 @@ func newBudget(memory int64) budget {
 // lock, as for the methods below.
 func (f *Facts) Budget() (used, limit int64) { return f.used, f.limit }
 
-// LeftOut returns the number of records that did not fit into memory.
-func (n *charges) LeftOut() LeftOut { return n.leftOut }
-
 // Charged returns the charge of the node in bytes.
 func (n *charges) Charged() int64 { return n.used }
 
 // Incomplete reports whether some records of a node were dropped.
-func (n *Node) Incomplete() bool { return n.leftOut != LeftOut{} || n.excess > 0 }
+func (n *Node) Incomplete() bool { return n.LeftOut != LeftOut{} || n.Excess > 0 }
 
 // share returns the number of bytes that an account may always use, regardless of other accounts.
 func (b *budget) share(of *account) int64 {
@@ -288,16 +285,16 @@ func (f *Facts) chargeConnection(n *Node) error {
 // releaseAll releases all charges of a node whose tables are dropped.
 func (f *Facts) releaseAll(n *Node) {
 	f.spend(n.account, -n.used)
-	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, LeftOut{}
+	n.used, n.cost, n.statusCost, n.LeftOut = 0, 0, 0, LeftOut{}
 }
 
 // countRefused counts a record that did not fit into memory. Only the first one is logged.
 func (f *Facts) countRefused(n *Node, record string, wire bool) {
 	f.Listener.Refused(record)
 	if wire {
-		n.leftOut.Wire++
+		n.LeftOut.Wire++
 	} else {
-		n.leftOut.Records++
+		n.LeftOut.Records++
 	}
 	if !n.loggedIncomplete {
 		n.loggedIncomplete = true
@@ -312,7 +309,7 @@ func (f *Facts) countRefused(n *Node, record string, wire bool) {
 // completed updates the state of a node after a snapshot, of which some records may have been
 // dropped.
 func (f *Facts) completed(n *Node) {
-	if n.leftOut != (LeftOut{}) {
+	if n.LeftOut != (LeftOut{}) {
 		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
 		n.refill.at = f.now().Add(n.refill.backoff)
 		return
@@ -334,7 +331,7 @@ func (f *Facts) Refill() {
 	var next *Node
 	for n := range f.Nodes {
 		room := b.used <= b.limit*3/4 || n.account.used <= b.share(n.account)*3/4
-		if n.leftOut == (LeftOut{}) || n.Peer == nil || n.refill.at > now || !room {
+		if n.LeftOut == (LeftOut{}) || n.Peer == nil || n.refill.at > now || !room {
 			continue
 		}
 		if next == nil || n.used < next.used {

@@ -76,7 +76,7 @@ func TestTheBudgetOfANode(t *testing.T) {
 		}
 		for _, n := range nodes {
 			if n.Incomplete() {
-				t.Errorf("%s: got %+v of %s left out", test.name, n.LeftOut(), n.Rec.Name)
+				t.Errorf("%s: got %+v of %s left out", test.name, n.LeftOut, n.Rec.Name)
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func TestRecordsAboveAShareAreEvicted(t *testing.T) {
 		}
 		a.snapshot(heavy(10, kilobytes/12, 12_000))
 		if a.n.Incomplete() {
-			s.Fatalf("node %d: got %+v left out", i, a.n.LeftOut())
+			s.Fatalf("node %d: got %+v left out", i, a.n.LeftOut)
 		}
 		return a.n
 	}
@@ -144,7 +144,7 @@ func TestRecordsAboveAShareAreEvicted(t *testing.T) {
 		var before []int64
 		for i, n := range nodes {
 			if before = append(before, n.Charged()); n.Incomplete() {
-				t.Errorf("%s: node %d: got %+v left out, but there is room", test.name, i, n.LeftOut())
+				t.Errorf("%s: node %d: got %+v left out, but there is room", test.name, i, n.LeftOut)
 			}
 		}
 		if !s.Hold(last, 1) {
@@ -156,7 +156,7 @@ func TestRecordsAboveAShareAreEvicted(t *testing.T) {
 			if test.want[i] {
 				gone = 1 + 1 + LeastBudget/128/12_000 // its own namespace, and a batch of others
 			}
-			if got, want := n.LeftOut(), (LeftOut{Records: gone}); got != want || n.Charged() > before[i]-int64(gone-1)*12_000 {
+			if got, want := n.LeftOut, (LeftOut{Records: gone}); got != want || n.Charged() > before[i]-int64(gone-1)*12_000 {
 				t.Errorf("%s: node %d: got %+v of %d bytes left out, want %+v", test.name, i, got, before[i], want)
 			}
 		}
@@ -174,12 +174,12 @@ func TestRecordsWithinAShareAreNotEvicted(t *testing.T) {
 		t.Fatal("got no room for shares")
 	}
 	if s.Hold(b.n, 1) || s.Hold(a.n, 1) || a.n.Incomplete() || b.n.Incomplete() {
-		t.Errorf("got %+v and %+v left out, want none", a.n.LeftOut(), b.n.LeftOut())
+		t.Errorf("got %+v and %+v left out, want none", a.n.LeftOut, b.n.LeftOut)
 	}
 	if _, err := s.hello(&pb.Hello{Node: "n3", BootId: "b3", Netns: "1"}, ""); err != nil {
 		t.Errorf("a third node: got %v, want the shares to be smaller", err)
 	}
-	if a.n.LeftOut().Records == 0 {
+	if a.n.LeftOut.Records == 0 {
 		t.Error("got no dropped records of a node above its reduced share")
 	}
 }
@@ -254,8 +254,8 @@ func TestFramesMakeRoom(t *testing.T) {
 			t.Errorf("%s: got room %t, want %t", test.name, got, test.want)
 		}
 		want := LeftOut{Wire: min(test.frames, batch/WireCost)}
-		if a.n.LeftOut() != want || b.n.Incomplete() {
-			t.Errorf("%s: got %+v left out, want %+v", test.name, a.n.LeftOut(), want)
+		if a.n.LeftOut != want || b.n.Incomplete() {
+			t.Errorf("%s: got %+v left out, want %+v", test.name, a.n.LeftOut, want)
 		}
 	}
 }
@@ -272,8 +272,8 @@ func TestANodeOfACredentialConnectsInThePlaceOfFrames(t *testing.T) {
 	if !s.Hold(old.n, s.room(s.limit)) {
 		t.Fatal("got no room")
 	}
-	if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b2", Netns: "1"}, "n1"); err != nil || s.budget.used > s.limit || old.n.LeftOut().Wire == 0 {
-		t.Errorf("got %v, %d of %d bytes used and %+v left out, want frames left out", err, s.budget.used, s.limit, old.n.LeftOut())
+	if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b2", Netns: "1"}, "n1"); err != nil || s.budget.used > s.limit || old.n.LeftOut.Wire == 0 {
+		t.Errorf("got %v, %d of %d bytes used and %+v left out, want frames left out", err, s.budget.used, s.limit, old.n.LeftOut)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 		}
 		all[test.taker].report(test.m)
 		for i, a := range all {
-			left := a.n.LeftOut()
+			left := a.n.LeftOut
 			if i == test.taker && !test.taken {
 				if left.Records+left.Wire != 1 || a.n.Claims() != 1+before[i] {
 					t.Errorf("%s: got %+v of the node dropped, want its kernel claims kept", test.name, left)
@@ -343,7 +343,7 @@ func TestFramesOfASnapshotComeAfterKernelClaims(t *testing.T) {
 	m := flood(0, 150)
 	m.Claims = append(m.Claims, assigned(2, "10.0.0.2"))
 	a.snapshot(lan(1), pod(2, "10.0.0.1"), m)
-	if left := a.n.LeftOut(); left.Records > 0 || left.Wire > 52 || a.n.wireClaims+left.Wire != 150 || !s.Claimed(key("10.0.0.2")) {
+	if left := a.n.LeftOut; left.Records > 0 || left.Wire > 52 || a.n.wireClaims+left.Wire != 150 || !s.Claimed(key("10.0.0.2")) {
 		t.Errorf("got %+v left out and %d frames, want those left out for which there was no room", left, a.n.wireClaims)
 	}
 	s.checkBudget("a snapshot")
@@ -388,7 +388,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 			t.Errorf("step %d: got %q left, want %q", i, got, want[i])
 		}
 	}
-	if got, want := a.n.LeftOut(), (LeftOut{Records: 2, Wire: 3}); got != want || len(a.n.Pools) != 1 {
+	if got, want := a.n.LeftOut, (LeftOut{Records: 2, Wire: 3}); got != want || len(a.n.Pools) != 1 {
 		t.Errorf("got %+v left out and %d pools, want %+v and one", got, len(a.n.Pools), want)
 	}
 	s.piece(newBatch(), func() {
@@ -399,15 +399,15 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	var order []string
 	for a.n.Charged() > nodeCost && len(order) < 50 {
 		s.notified.heard = nil
-		records := a.n.LeftOut().Records
+		records := a.n.LeftOut.Records
 		s.piece(newBatch(), func() { s.evict(a.n, 1, false) })
 		for _, heard := range s.notified.heard {
 			if record, ok := strings.CutPrefix(heard, "refused "); ok && !slices.Contains(order, record) {
 				order = append(order, record)
 			}
 		}
-		if a.n.LeftOut().Records != records+1 || a.n.LeftOut().Wire != 3 {
-			t.Fatalf("got %+v after %v, want one record at a time", a.n.LeftOut(), order)
+		if a.n.LeftOut.Records != records+1 || a.n.LeftOut.Wire != 3 {
+			t.Fatalf("got %+v after %v, want one record at a time", a.n.LeftOut, order)
 		}
 	}
 	if want := []string{"pool", "interface", "namespace", "link"}; !slices.Equal(order, want) {

@@ -10,6 +10,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,6 +172,17 @@ func (f *Facts) piece(b *Batch, do func()) {
 	do()
 	f.touchDisputed()
 	f.batch = nil
+}
+
+// inPieces calls do for each item, a piece at a time.
+func inPieces[T any](f *Facts, b *Batch, all []T, do func(T)) {
+	for some := range slices.Chunk(all, piece) {
+		f.piece(b, func() {
+			for _, one := range some {
+				do(one)
+			}
+		})
+	}
 }
 
 // close ends a change: it merges the links that the change shows to be one, and releases the

@@ -170,8 +170,8 @@ func TestClaimsOverTheLimitAreLeftOut(t *testing.T) {
 	deltaOf(t, f, p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.0.0.1", []byte{2, 0, 0, 0, 0, 2})}})
 	n.wireClaims += MaxClaims - 1
 	deltaOf(t, f, p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.0.0.1", []byte{2, 0, 0, 0, 0, 3}), assigned(2, "10.0.0.2")}})
-	if n.Excess() != 1 || dropped.dropped["claim"] != 1 || len(f.owners("10.0.0.2")) != 1 {
-		t.Errorf("got %d left out, %v dropped and owners %v, want 1 and the kernel's", n.Excess(), dropped.dropped, f.owners("10.0.0.2"))
+	if n.Excess != 1 || dropped.dropped["claim"] != 1 || len(f.owners("10.0.0.2")) != 1 {
+		t.Errorf("got %d left out, %v dropped and owners %v, want 1 and the kernel's", n.Excess, dropped.dropped, f.owners("10.0.0.2"))
 	}
 	n.wireClaims = 1 - MaxClaims
 	if _, err := f.Delta(p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.0.0.3")}}, 0, nil); status.Code(err) != codes.ResourceExhausted || len(f.owners("10.0.0.3")) != 0 {

@@ -55,12 +55,12 @@ func (a *applying) apply(m *pb.ReportRequest) {
 		a.do(func() { a.node.reserve(m) })
 	}
 	all := func() {
-		inPieces(a, m.GetNamespaces(), a.namespace)
-		inPieces(a, m.GetLinks(), a.link)
-		inPieces(a, m.GetInterfaces(), a.iface)
-		inPieces(a, claims, a.claim)
-		inPieces(a, m.GetPools(), func(rec *pb.PoolRecord) { a.facts.applyPool(a.node, rec, a.now) })
-		inPieces(a, m.GetAllocations(), func(rec *pb.AllocationRecord) { a.facts.applyAllocation(a.node, rec, a.now) })
+		apply(a, m.GetNamespaces(), a.namespace)
+		apply(a, m.GetLinks(), a.link)
+		apply(a, m.GetInterfaces(), a.iface)
+		apply(a, claims, a.claim)
+		apply(a, m.GetPools(), func(rec *pb.PoolRecord) { a.facts.applyPool(a.node, rec, a.now) })
+		apply(a, m.GetAllocations(), func(rec *pb.AllocationRecord) { a.facts.applyAllocation(a.node, rec, a.now) })
 		a.do(func() { a.status(m.GetStatus()) })
 	}
 	counts := [...]int{len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(claims), len(m.GetPools()), len(m.GetAllocations())}
@@ -71,12 +71,12 @@ func (a *applying) apply(m *pb.ReportRequest) {
 	}
 }
 
-// inPieces applies records, a piece at a time.
-func inPieces[T any](a *applying, records []T, apply func(T)) {
+// apply applies records, a piece at a time.
+func apply[T any](a *applying, records []T, one func(T)) {
 	for some := range slices.Chunk(records, piece) {
 		a.do(func() {
 			for _, rec := range some {
-				apply(rec)
+				one(rec)
 			}
 		})
 	}
@@ -362,6 +362,6 @@ func sweep[T any](a *applying, records *slab[T], old func(*T) bool, end func(uin
 
 // dropExcess counts wire claims of a node above the limit.
 func (f *Facts) dropExcess(n *Node, claims int) {
-	n.excess += claims
+	n.Excess += claims
 	f.Listener.Dropped("claim", claims)
 }

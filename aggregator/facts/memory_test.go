@@ -88,7 +88,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	if limit != LeastBudget || used > limit-limit/16 || used < limit/2 {
 		t.Errorf("got %d of %d bytes used, want most of them", used, limit)
 	}
-	if left := loud.n.LeftOut(); left.Records != 0 || left.Wire == 0 || left.Wire+loud.n.Claims() != 16_002 || !loud.n.Incomplete() || loud.n.Blind() {
+	if left := loud.n.LeftOut; left.Records != 0 || left.Wire == 0 || left.Wire+loud.n.Claims() != 16_002 || !loud.n.Incomplete() || loud.n.Blind() {
 		t.Errorf("got %+v left out of %d", left, loud.n.Claims())
 	}
 	if quiet.n.Incomplete() || quiet.n.Charged() < nodeCost || quiet.n.Charged() > 2*nodeCost {
@@ -99,7 +99,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	before := loud.n.Claims()
 	loud.report(many(3, 500))
 	s.checkBudget("what kernels have")
-	if left := loud.n.LeftOut(); left.Records != 0 || loud.n.wireClaims >= before-1 || loud.n.Claims()-loud.n.wireClaims != 501 {
+	if left := loud.n.LeftOut; left.Records != 0 || loud.n.wireClaims >= before-1 || loud.n.Claims()-loud.n.wireClaims != 501 {
 		t.Errorf("got %+v left out, %d claims, want kernel claims instead of wire claims", left, loud.n.Claims())
 	}
 
@@ -117,7 +117,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	}
 	s.checkBudget("a small snapshot")
 	if loud.n.Incomplete() || loud.n.Claims() != 10 {
-		t.Errorf("got %+v left out of %d claims, want all", loud.n.LeftOut(), loud.n.Claims())
+		t.Errorf("got %+v left out of %d claims, want all", loud.n.LeftOut, loud.n.Claims())
 	}
 }
 
@@ -133,7 +133,7 @@ func TestKernelRecordsAboveAShareAreEvictedLast(t *testing.T) {
 		large.report(m)
 	}
 	s.checkBudget("one node takes all")
-	if left := large.n.LeftOut(); left.Wire != 0 {
+	if left := large.n.LeftOut; left.Wire != 0 {
 		t.Errorf("got %+v left out", left)
 	}
 	alone := large.n.Charged()
@@ -141,10 +141,10 @@ func TestKernelRecordsAboveAShareAreEvictedLast(t *testing.T) {
 		n := s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, lan(byte(10+i)), flood(1000*i, 1000))
 		s.checkBudget("another node")
 		if n.n.Incomplete() {
-			t.Fatalf("node %d: got %+v left out, want as many records as its share allows", i, n.n.LeftOut())
+			t.Fatalf("node %d: got %+v left out, want as many records as its share allows", i, n.n.LeftOut)
 		}
 	}
-	if left := large.n.LeftOut(); left.Records == 0 || large.n.Charged() >= alone || !large.n.Blind() {
+	if left := large.n.LeftOut; left.Records == 0 || large.n.Charged() >= alone || !large.n.Blind() {
 		t.Errorf("got %+v left out of %d bytes", left, large.n.Charged())
 	}
 }
@@ -188,12 +188,12 @@ func TestAllSortsOfRecordsAreDroppedForOthers(t *testing.T) {
 		for i := range 3 {
 			n := s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, many(uint32(20+i), 4000))
 			if n.n.Incomplete() || n.n.Claims() != 4000 {
-				t.Errorf("%s: got %+v of another node left out", name, n.n.LeftOut())
+				t.Errorf("%s: got %+v of another node left out", name, n.n.LeftOut)
 			}
 		}
 		s.checkBudget(name)
-		if a.n.Charged() >= before || a.n.LeftOut().Records == 0 || !slices.Contains(s.notified.heard, "refused "+name) {
-			t.Errorf("%s: got %d bytes of %d, %+v left out", name, a.n.Charged(), before, a.n.LeftOut())
+		if a.n.Charged() >= before || a.n.LeftOut.Records == 0 || !slices.Contains(s.notified.heard, "refused "+name) {
+			t.Errorf("%s: got %d bytes of %d, %+v left out", name, a.n.Charged(), before, a.n.LeftOut)
 		}
 	}
 }
@@ -361,8 +361,8 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 		before, known := a.n.Charged(), s.text("10.0.0.2")+s.text("10.0.0.9")
 		s.notified.heard = nil
 		a.report(proto.CloneOf(test.m))
-		if a.n.LeftOut() != test.want || a.n.Charged() != before {
-			t.Errorf("%s: got %+v left out and %d bytes more, want %+v", test.name, a.n.LeftOut(), a.n.Charged()-before, test.want)
+		if a.n.LeftOut != test.want || a.n.Charged() != before {
+			t.Errorf("%s: got %+v left out and %d bytes more, want %+v", test.name, a.n.LeftOut, a.n.Charged()-before, test.want)
 		}
 		if got := s.text("10.0.0.2") + s.text("10.0.0.9"); got != known || a.n.Status != nil || s.Claimed(key("10.0.0.8")) || len(a.n.Pools) > 0 || a.n.Namespaces() != 2 || a.n.HasInterfaces(9) {
 			t.Errorf("%s: got\n%s\nwant\n%s", test.name, got, known)
@@ -377,7 +377,7 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 		a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), flood(0, 5))
 		s.fill(a.n)
 		a.report(proto.CloneOf(test.m))
-		if got, want := a.n.LeftOut(), (LeftOut{Wire: 5}); got != want {
+		if got, want := a.n.LeftOut, (LeftOut{Wire: 5}); got != want {
 			t.Errorf("%s: got %+v left out, want frames in its place", test.name, got)
 		}
 		s.checkBudget(test.name + ", in the place of frames")

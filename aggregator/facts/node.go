@@ -87,14 +87,14 @@ type Agent struct {
 type counts struct {
 	// wireClaims is the number of wire claims.
 	wireClaims int
-	// excess is the number of wire claims above the limit since the last snapshot.
-	excess int
+	// Excess is the number of wire claims above the limit since the last snapshot.
+	Excess int
 	// allocated is the number of allocations in the node's pools.
 	allocated int
 	// sweep numbers the snapshots, so that records that the last one did not contain can be
-	// removed. applying is set while a snapshot is being applied.
+	// removed. Applying is set while a snapshot is being applied, so that only a part of the node is known.
 	sweep    uint8
-	applying bool
+	Applying bool
 }
 
 // Claims returns the number of claims of the node.
@@ -103,19 +103,12 @@ func (n *Node) Claims() int { return n.claims.count }
 // Namespaces returns the number of namespaces of the node.
 func (n *Node) Namespaces() int { return n.namespaces.count }
 
-// Excess returns the number of wire claims above the limit since the last snapshot.
-func (n *counts) Excess() int { return n.excess }
-
-// Applying reports whether a snapshot of the node is being applied, so that only a part of it is
-// known.
-func (n *counts) Applying() bool { return n.applying }
-
 // Covers reports whether an agent reports for a node and can see into its pods.
 func (n *Node) Covers() bool { return n.Peer != nil && !n.Rec.Unheard && !n.Blind() }
 
 // Blind reports whether a node may have addresses that are not known. The absence of an owner then
 // proves nothing.
-func (n *Node) Blind() bool { return n.Status.GetBlind() || n.leftOut.Records > 0 }
+func (n *Node) Blind() bool { return n.Status.GetBlind() || n.LeftOut.Records > 0 }
 
 // registry finds nodes.
 type registry struct {

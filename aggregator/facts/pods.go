@@ -151,13 +151,7 @@ func (f *Facts) touchNamespace(n *Node, ns uint32) {
 func (f *Facts) PodsChanged(keys []string) *Batch {
 	b := newBatch()
 	b.pods = true
-	for some := range slices.Chunk(keys, piece) {
-		f.piece(b, func() {
-			for _, key := range some {
-				f.touchPod(key)
-			}
-		})
-	}
+	inPieces(f, b, keys, f.touchPod)
 	f.close(b)
 	return b
 }
@@ -203,13 +197,7 @@ func (f *Facts) Republish(addrs []index.Address) *Batch {
 }
 
 func (f *Facts) touchList(b *Batch, addrs []index.Address) *Batch {
-	for some := range slices.Chunk(addrs, piece) {
-		f.piece(b, func() {
-			for _, a := range some {
-				f.touch(a)
-			}
-		})
-	}
+	inPieces(f, b, addrs, func(a index.Address) { f.touch(a) })
 	f.close(b)
 	return b
 }

@@ -279,13 +279,7 @@ func (f *Facts) endPool(p *Pool) {
 	p.Ended = true
 	f.touchPool(p)
 	p.Rec.State = ipam.Stale // its allocations are not known to have ended
-	for a := range p.entries {
-		for _, al := range slices.Clone(f.allocations[a]) {
-			if al.Pool == &p.Rec {
-				f.removeAllocation(p, a, al)
-			}
-		}
-	}
+	f.removeAllocations(p, func(*allocation) bool { return true })
 	setCharge(f, p.Node, &p.cost, 0)
 	delete(f.byKey, p.key())
 	delete(f.byRec, &p.Rec)
@@ -325,11 +319,16 @@ func (f *Facts) sweepPools(n *Node) {
 		if p.sweep != n.sweep {
 			f.endPool(p)
 		}
-		for a := range p.entries {
-			for _, al := range slices.Clone(f.allocations[a]) {
-				if al.Pool == &p.Rec && al.sweep != n.sweep {
-					f.removeAllocation(p, a, al)
-				}
+		f.removeAllocations(p, func(al *allocation) bool { return al.sweep != n.sweep })
+	}
+}
+
+// removeAllocations removes the allocations of a pool for which which returns true.
+func (f *Facts) removeAllocations(p *Pool, which func(*allocation) bool) {
+	for a := range p.entries {
+		for _, al := range slices.Clone(f.allocations[a]) {
+			if al.Pool == &p.Rec && which(al) {
+				f.removeAllocation(p, a, al)
 			}
 		}
 	}

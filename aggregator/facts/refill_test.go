@@ -34,7 +34,7 @@ func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
 	s.notified.heard = nil
 	a.snapshot(lan(1), flood(0, 16_000))
 	if a.n.Incomplete() || !slices.Contains(s.notified.heard, "changed n1") {
-		t.Errorf("got %+v left out, want nothing, and an event", a.n.LeftOut())
+		t.Errorf("got %+v left out, want nothing, and an event", a.n.LeftOut)
 	}
 	s.after(time.Hour)
 	if s.Refill(); a.p.asked != 2 {
@@ -97,7 +97,7 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 		s.limit = LeastBudget
 		agents := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.2")), s.joins("n2", "b2", 1)}
 		for _, a := range agents {
-			a.n.leftOut.Records = 1
+			a.n.LeftOut.Records = 1
 		}
 		other := s.joins("n3", "b3", 1)
 		if test.held > 0 && !s.Hold(other.n, s.room(LeastBudget*int64(test.held)/4)+test.more) {
@@ -125,7 +125,7 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 		s := newScene(t)
 		s.limit = LeastBudget
 		a, other := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
-		a.n.leftOut.Records = 1
+		a.n.LeftOut.Records = 1
 		total := LeastBudget * 3 / 4
 		if test.share { // all memory is in use, but not by the node
 			if !s.Hold(a.n, int(s.share(a.n.account)*3/4-a.n.account.used)+test.more) || !s.Hold(other.n, int(s.share(other.n.account)-other.n.account.used)) {

@@ -254,15 +254,15 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 	b = newBatch()
 	b.listed = true
 	defer f.close(b)
-	defer f.piece(b, func() { n.applying = false })
+	defer f.piece(b, func() { n.Applying = false })
 	a := applying{facts: f, node: n, peer: p, batch: b, snapshot: true}
 	returned := false
 	a.do(func() {
 		n.LastHeard = a.now
 		f.Listener.Answered(n)
 		n.sweep++
-		n.applying = true
-		n.excess, n.leftOut = 0, in.LeftOut
+		n.Applying = true
+		n.Excess, n.LeftOut = 0, in.LeftOut
 		returned = n.Rec.Unheard && n.hasRecords() // new records are touched in any case
 	})
 	var checked []uint64

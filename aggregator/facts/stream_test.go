@@ -186,7 +186,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 			yield(pod(4, "10.0.0.4"))
 		}
 	}}, func() { t.Error("got the snapshot done") })
-	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
+	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying || s.Claimed(key("10.0.0.4")) {
 		t.Errorf("got %v and %d claims, want the previous records", err, a.n.Claims())
 	}
 }
@@ -199,14 +199,14 @@ func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 		Corrections: map[string]int{"name": 1}, Checked: func(uint64) []index.Address { return nil },
 	}
 	if _, err := s.Snapshot(a.p, a.n, in, func() {
-		if !a.n.Applying() {
+		if !a.n.Applying {
 			t.Error("got a snapshot that was not applied")
 		}
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if a.n.Excess() != 4 || a.n.LeftOut() != in.LeftOut || a.n.Corrections["name"] != 1 || !a.n.Incomplete() || !a.n.Blind() || a.n.Covers() {
-		t.Errorf("got %d excess, %+v left out, %v corrected", a.n.Excess(), a.n.LeftOut(), a.n.Corrections)
+	if a.n.Excess != 4 || a.n.LeftOut != in.LeftOut || a.n.Corrections["name"] != 1 || !a.n.Incomplete() || !a.n.Blind() || a.n.Covers() {
+		t.Errorf("got %d excess, %+v left out, %v corrected", a.n.Excess, a.n.LeftOut, a.n.Corrections)
 	}
 	if a.snapshot(); a.n.Incomplete() || a.n.Blind() || !a.n.Covers() {
 		t.Error("got an incomplete node, want it complete again")

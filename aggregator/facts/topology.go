@@ -363,20 +363,11 @@ func (t *Topology) Rotate(now verdict.Stamp) {
 // separate splits the domains of a layer into the sets of links that the previous generation
 // connects.
 func (t *Topology) separate(y Layer) {
-	above := map[*Link]*Link{}
 	root := func(l *Link) *Link {
-		for above[l] != nil {
-			if next := above[above[l]]; next != nil {
-				above[l] = next // path halving
-			}
-			l = above[l]
+		for j := &l.joints[y]; j.root != nil && j.root != l && j.generation+1 == t.generation; j = &l.joints[y] {
+			l = j.root
 		}
 		return l
-	}
-	for _, st := range t.previous[y] {
-		if a, b := root(st.entered), root(st.home); a != b {
-			above[a] = b
-		}
 	}
 	for _, d := range slices.Collect(maps.Keys(t.domains[y])) {
 		parts := map[*Link][]*Link{}

@@ -102,7 +102,7 @@ func TestRecordsOfANode(t *testing.T) {
 	if got := n.Behind(12); got == nil || got.Record != 2 || n.Behind(2) != nil || n.Behind(99) != nil {
 		t.Errorf("got %+v behind a port", got)
 	}
-	if n.Namespaces() != 5 || n.Claims() != 7 || n.Excess() != 0 || n.Applying() || n.Given() != 0 {
+	if n.Namespaces() != 5 || n.Claims() != 7 || n.Excess != 0 || n.Applying || n.Given() != 0 {
 		t.Errorf("got %d namespaces and %d claims", n.Namespaces(), n.Claims())
 	}
 	var subnets []string

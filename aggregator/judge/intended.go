@@ -156,7 +156,7 @@ func (x *Intended) run() verdict.Stamp {
 func (x *Intended) check(of intent) {
 	x.facts.RLock()
 	defer x.facts.RUnlock()
-	if of.node.Applying() {
+	if of.node.Applying {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.waiting[of.node] = append(x.waiting[of.node], of) // until Resume

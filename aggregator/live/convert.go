@@ -107,7 +107,7 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 		ConnectedAt: timestamp(n.ConnectedAt), LastHeard: timestamp(n.LastHeard), Runtime: n.Status.GetRuntime(),
 		Flooding:   flooding,
 		VipProgram: n.Rec.VIPProgram, VipProgramEnded: n.Rec.VIPProgramEnded,
-		Incomplete: n.Incomplete(), LeftOut: uint64(n.LeftOut().Records + n.LeftOut().Wire + n.Excess()),
+		Incomplete: n.Incomplete(), LeftOut: uint64(n.LeftOut.Records + n.LeftOut.Wire + n.Excess),
 	}
 	if n.Rec.SkewKnown {
 		out.Skew = durationpb.New(n.Rec.Skew)
@@ -143,12 +143,12 @@ func (s *Converter) problems(n *facts.Node, floods []string) []string {
 			all = append(all, text)
 		}
 	}
-	if left := n.LeftOut(); left != (facts.LeftOut{}) {
+	if left := n.LeftOut; left != (facts.LeftOut{}) {
 		_, limit := s.Facts.Budget()
 		all = append(all, explain.Text("no-memory", "records", left.Records, "sightings", left.Wire, "used", n.Charged()>>20, "limit", limit>>20))
 	}
-	if n.Excess() > 0 {
-		all = append(all, explain.Text("too-many-claims", "dropped", n.Excess(), "limit", facts.MaxClaims))
+	if n.Excess > 0 {
+		all = append(all, explain.Text("too-many-claims", "dropped", n.Excess, "limit", facts.MaxClaims))
 	}
 	if len(n.Corrections) > 0 {
 		all = append(all, explain.Text("corrected", "fields", explain.Fields(n.Corrections)))

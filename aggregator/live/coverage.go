@@ -99,7 +99,7 @@ func (s *Coverage) Complete() bool {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
 	for n := range s.Facts.Nodes {
-		if n.Applying() {
+		if n.Applying {
 			return false
 		}
 	}

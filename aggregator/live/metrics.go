@@ -342,7 +342,7 @@ func (m *Metrics) collectNodes(set scrape) {
 		}
 	}
 	for n := range m.Facts.Nodes {
-		if left := n.LeftOut().Records + n.LeftOut().Wire + n.Excess(); left > 0 {
+		if left := n.LeftOut.Records + n.LeftOut.Wire + n.Excess; left > 0 {
 			leftOut[n.Rec.Name] = -float64(left)
 		}
 	}

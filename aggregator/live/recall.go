@@ -181,7 +181,7 @@ func (r *Recall) look() {
 	r.Facts.RLock()
 	defer r.Facts.RUnlock()
 	maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
-		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool { return !n.Rec.Unheard && !n.Applying() })
+		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool { return !n.Rec.Unheard && !n.Applying })
 	})
 }
 
