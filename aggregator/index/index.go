@@ -29,9 +29,6 @@ func New[T any](address func(T) Address, less func(a, b T) bool) *Index[T] {
 	return x
 }
 
-// Partition returns a partition, which has the items of all addresses whose Partition is number.
-func (x *Index[T]) Partition(number int) *Set[T] { return x.partitions[number] }
-
 // Put adds an item to its partition and replaces the same item, if there is one. The caller of Put
 // and Delete must be the only writer of that partition.
 func (x *Index[T]) Put(item T) { x.of(item).Put(item) }
@@ -81,20 +78,76 @@ func (s *Snapshot[T]) From(pivot T) iter.Seq[T] {
 	return s.walk(func(p *position[T]) bool { return p.seek(pivot, s.less) })
 }
 
-// walk yields the items from where start moves each cursor to.
+// cursor is a position in one partition and the item there.
+type cursor[T any] struct {
+	position[T]
+	item T
+	addr Address // of the item
+}
+
+// walk yields the items from where start moves each cursor to. It merges the partitions by a heap of cursors,
+// of which the one with the first item is on top.
 func (s *Snapshot[T]) walk(start func(*position[T]) bool) iter.Seq[T] {
+	enter := func(c *cursor[T]) {
+		if c.item = c.here(); s.address != nil {
+			c.addr = s.address(c.item)
+		}
+	}
+	before := func(a, b *cursor[T]) bool {
+		if a.addr != b.addr {
+			return a.addr.Less(b.addr)
+		}
+		return s.less(a.item, b.item)
+	}
 	return func(yield func(T) bool) {
-		m := merge[T]{less: s.less, address: s.address, cursors: make([]cursor[T], len(s.parts))}
+		cursors := make([]cursor[T], len(s.parts))
+		var heap []*cursor[T] // without the cursors at the end
 		for i, chunks := range s.parts {
-			c := &m.cursors[i]
+			c := &cursors[i]
 			if c.chunks = chunks; start(&c.position) {
-				m.enter(c)
-				m.heap = append(m.heap, c)
+				enter(c)
+				heap = append(heap, c)
 			}
 		}
-		m.order()
-		for item, ok := m.first(); ok; item, ok = m.next() {
-			if !yield(item) {
+		down := func(at int) { // moves a cursor below those with an earlier item
+			for {
+				least := at
+				for child := 2*at + 1; child <= 2*at+2 && child < len(heap); child++ {
+					if before(heap[child], heap[least]) {
+						least = child
+					}
+				}
+				if least == at {
+					return
+				}
+				heap[at], heap[least] = heap[least], heap[at]
+				at = least
+			}
+		}
+		for i := len(heap)/2 - 1; i >= 0; i-- {
+			down(i)
+		}
+		for len(heap) > 0 {
+			top := heap[0]
+			if !yield(top.item) {
+				return
+			}
+			if top.next() {
+				enter(top)
+			} else {
+				heap[0] = heap[len(heap)-1]
+				heap = heap[:len(heap)-1]
+			}
+			down(0)
+		}
+	}
+}
+
+// Until yields the elements before the first one for which beyond returns true.
+func Until[T any](all iter.Seq[T], beyond func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for one := range all {
+			if beyond(one) || !yield(one) {
 				return
 			}
 		}

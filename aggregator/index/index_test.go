@@ -290,7 +290,7 @@ func BenchmarkPutAfterSnapshot(b *testing.B) {
 	for b.Loop() {
 		i := random.IntN(many)
 		item := claim{addr: Address{0, uint64(10<<24 | i)}, node: uint32(i / 110)}
-		x.Partition(item.addr.Partition()).Snapshot()
+		x.of(item).Snapshot()
 		x.Put(item)
 	}
 }

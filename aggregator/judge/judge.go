@@ -92,7 +92,7 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 
 // lists reports whether the index has an address, which then had owners at its last judgement.
 func (w *worker) lists(a index.Address) bool {
-	_, there := w.shards.index.Partition(a.Partition()).Get(From(a))
+	_, there := w.shards.index.Get(From(a))
 	return there
 }
 
@@ -163,7 +163,7 @@ func (e *entry) active() bool {
 // count updates the index entry of an address and the numbers of owners by scope. isNew is set if
 // the address is not in the index yet.
 func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew bool) {
-	p := w.shards.index.Partition(a.Partition())
+	p := w.shards.index
 	var place Place
 	there := false
 	if e != nil || !isNew {
