@@ -332,13 +332,13 @@ func TestAgentsThatAnswer(t *testing.T) {
 	now := s.joins("n1", "b1", 1)
 	answers := &answering{recorder: s.notified}
 	s.Listener = answers
-	s.Skewed(old.p, old.n, time.Second, true)
-	s.Heard(old.p, old.n)
+	s.Heard(old.p, old.n, new(time.Second))
+	s.Heard(old.p, old.n, nil)
 	if answers.count != 0 || now.n.Rec.SkewKnown {
 		t.Errorf("got %d answers of an old stream", answers.count)
 	}
-	s.Skewed(now.p, now.n, time.Second, true)
-	s.Heard(now.p, now.n)
+	s.Heard(now.p, now.n, new(time.Second))
+	s.Heard(now.p, now.n, nil)
 	if answers.count != 2 || !now.n.Rec.SkewKnown || now.n.Rec.Skew != time.Second {
 		t.Errorf("got %d answers, skew %s", answers.count, now.n.Rec.Skew)
 	}

@@ -3,6 +3,7 @@ package facts
 import (
 	"iter"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -334,3 +335,33 @@ func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 		}
 	}
 }
+
+// Heard records that the agent of a node has sent a message, even if the message is applied later or not at all.
+// skew is how far the clock of the node is ahead; nil if the message does not show it. A call for a stream that was
+// replaced has no effect.
+func (f *Facts) Heard(p Peer, n *Node, skew *time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n.Peer != p {
+		return
+	}
+	if skew != nil {
+		n.Rec.Skew, n.Rec.SkewKnown = *skew, true
+	}
+	f.Listener.Answered(n)
+}
+
+// InOnePlace returns the names of the other nodes that report the same boot ID and network
+// namespace as a node, sorted; nil if there are none. The caller holds the lock.
+func (f *Facts) InOnePlace(n *Node) (others []string) {
+	for _, other := range f.At(n.ID.Place()) {
+		if other != n && !other.Rec.Unheard && !n.Rec.Unheard {
+			others = append(others, other.Rec.Name)
+		}
+	}
+	slices.Sort(others)
+	return others
+}
+
+// RecordKinds are the kinds of records, as metrics name them.
+var RecordKinds = [...]string{"namespace", "link", "interface", "claim", "pool", "allocation"}

@@ -3,12 +3,19 @@ package live
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -236,4 +243,111 @@ func (r *Recall) conflict(m *pb.Conflict) *verdict.Conflict {
 		c.Owners = append(c.Owners, r.owner(o, c.Active()))
 	}
 	return c
+}
+
+// owner returns an owner of a recorded conflict. It counts as disconnected while the conflict is active.
+// It has no claims.
+func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
+	boot := r.boots[m.GetNode()]
+	w := m.GetWorkload()
+	o := verdict.Owner{
+		Node: &verdict.Node{Name: m.GetNode(), Boot: boot, Unheard: true}, MAC: parseMAC(m.GetMac()), State: verdict.Gone,
+		Assigned: m.GetAssignedAt() != nil, Orphaned: w.GetOrphaned(),
+		Interface: &verdict.Interface{Name: m.GetInterface(), HostInterface: m.GetHostInterface(), MAC: parseMAC(m.GetMac())},
+	}
+	o.Scope = scopeOf(m.GetScope())
+	if active {
+		o.State = verdict.Unheard
+	}
+	if m.GetInterface() == "" {
+		o.Interface.Name = m.GetHostInterface()
+	}
+	if m.GetNetns() == "" { // a device outside of all nodes, which its MAC identifies
+		o.ID = boot + "/" + m.GetMac()
+		o.Interface.Namespace = &verdict.Namespace{Node: o.Node}
+		return o
+	}
+	// As verdict.OwnerID makes it: of a namespace without an inode, the message has the rest of the ID.
+	number, isRest := strings.CutPrefix(m.GetNetns(), "#")
+	o.Namespace = &verdict.Namespace{Node: o.Node, ID: boot + "/" + number, Who: verdict.Workload{
+		Kind: verdict.WorkloadKind(w.GetKind()), Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(), ContainerID: w.GetContainerId(),
+		Source: w.GetSource(), Process: w.GetProcess(), VirtualMachine: w.GetVirtualMachine(), Ended: w.GetProcessEnded(),
+	}.Who()}
+	if !isRest {
+		o.Namespace.Netns = number
+	}
+	o.ID, o.Interface.Namespace = o.Namespace.ID, o.Namespace
+	return o
+}
+
+func scopeOf(m *pb.Scope) verdict.Scope {
+	s := verdict.Scope{Kind: verdict.ScopeKind(m.GetKind()), Name: m.GetName()}
+	if s.Kind != verdict.NetworkScope {
+		s.Node, s.Name, _ = strings.Cut(m.GetName(), "/")
+	}
+	return s
+}
+
+func parseMAC(text string) verdict.MAC {
+	raw, _ := hex.DecodeString(strings.ReplaceAll(text, ":", "")) // as MAC.String makes it
+	return verdict.MAC(raw)
+}
+
+func stampOf(t *timestamppb.Timestamp) verdict.Stamp {
+	if t == nil {
+		return 0
+	}
+	return verdict.At(t.AsTime())
+}
+
+// Recorded has the messages of the conflicts from before the start, as they were recorded. A conflict
+// that was not judged since has only them for a description.
+type Recorded struct {
+	mu   sync.Mutex
+	byID map[string]*pb.Conflict
+}
+
+// NewRecorded returns a Recorded without messages.
+func NewRecorded() *Recorded { return &Recorded{byID: make(map[string]*pb.Conflict)} }
+
+// Add adds a message, which must not change afterwards.
+func (r *Recorded) Add(c *pb.Conflict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.byID[c.GetId()] = c
+}
+
+// Keep drops the messages for whose IDs needed returns false.
+func (r *Recorded) Keep(needed func(id string) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.byID, func(id string, _ *pb.Conflict) bool { return !needed(id) })
+}
+
+func (r *Recorded) get(id string) *pb.Conflict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
+}
+
+// recalled returns the message of a conflict from before the start that was not judged since; nil if
+// there is none. It has no steps to take, which might not be safe any longer.
+func (s *Converter) recalled(c *verdict.Conflict) *pb.Conflict {
+	before := s.Recorded.get(c.ID)
+	if before == nil {
+		return nil
+	}
+	out := proto.CloneOf(before)
+	out.Acknowledgement = s.Acknowledgements.Of(c.ID)
+	if !c.Active() && before.GetState() == pb.Conflict_RESOLVED {
+		return out
+	}
+	text := explain.Recalled(s.Facts.Policy, c)
+	out.State, out.ResolvedAt, out.Summary = pb.Conflict_State(c.Phase), timestamp(c.ResolvedAt), text
+	for i, o := range out.GetOwners() {
+		if i < len(c.Owners) {
+			o.State = pb.Owner_State(c.Owners[i].State)
+		}
+	}
+	return out
 }

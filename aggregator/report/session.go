@@ -180,7 +180,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	switch sequence := m.GetSequence(); {
 	case sequence <= r.sequence:
-		r.service.Facts.Heard(r, r.node)
+		r.service.Facts.Heard(r, r.node, nil)
 		r.acknowledge() // a repetition
 		return nil
 	case sequence != r.sequence+1 && !m.GetSnapshotBegin() && !r.lost:
@@ -196,7 +196,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 		r.records, r.kernelClaims, r.wireClaims, r.excess, r.bytes = 0, 0, 0, 0, 0
 	}
 	if r.lost {
-		r.service.Facts.Heard(r, r.node)
+		r.service.Facts.Heard(r, r.node, nil)
 		return nil // ignored until the requested snapshot begins
 	}
 	if err := validate(m); err != nil {
@@ -261,7 +261,7 @@ func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 		return facts.TooMany("records", strconv.Itoa(maxRecords))
 	}
 	if !m.GetSnapshotEnd() {
-		r.service.Facts.Heard(r, r.node)
+		r.service.Facts.Heard(r, r.node, nil)
 		return r.pending.add(r, m)
 	}
 	if err := r.service.snapshot(r, []*pb.ReportRequest{m}); err != nil {
