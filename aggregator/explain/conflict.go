@@ -111,8 +111,8 @@ func (w *wording) standing(c *verdict.Conflict) string {
 			failed = append(failed, OwnerName(o))
 		}
 		// The kernels of owners that appeared after the conflict was confirmed were not asked again. Which
-		// owners appeared before a restart is not known.
-		if o.Begun() > max(c.ConfirmedAt, c.Resumed) {
+		// owners appeared before a restart is not known: then, they have no claims.
+		if len(o.Claims) > 0 && o.Begun() > max(c.ConfirmedAt, c.Resumed) {
 			joined = append(joined, OwnerName(o))
 		}
 	}
