@@ -3,7 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -46,7 +46,7 @@ func ApplySettings(cmd *cobra.Command, getenv func(string) string) error {
 				errs = append(errs, valueError(name, f, env, errors.Unwrap(err)))
 			}
 		} else if node, ok := file[f.Name]; ok {
-			if err := setFromFile(f, node); err != nil {
+			if err := setFromFile(f, &node); err != nil {
 				errs = append(errs, fmt.Errorf("%s, line %d: %w", config.Value, node.Line, err))
 			}
 		}
@@ -102,39 +102,22 @@ func knownFlags(root *cobra.Command) map[string]bool {
 }
 
 // readSettings reads a file of flag names and values. It returns no settings if the name is empty.
-func readSettings(name string, known map[string]bool) (map[string]*yaml.Node, error) {
+func readSettings(name string, known map[string]bool) (map[string]yaml.Node, error) {
 	if name == "" {
 		return nil, nil
 	}
-	f, err := os.Open(name)
+	raw, err := os.ReadFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("read the settings of --config: %w", err)
 	}
-	defer func() { _ = f.Close() }() // only read
-
-	var doc yaml.Node
-	if err := yaml.NewDecoder(f).Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, nil // empty
-	} else if err != nil {
-		return nil, fmt.Errorf("%s is not YAML: %w", name, err)
+	var settings map[string]yaml.Node
+	if err := yaml.Unmarshal(raw, &settings); err != nil {
+		return nil, fmt.Errorf("%s must have flag names with values, like http-listen: 127.0.0.1:9641: %w", name, err)
 	}
-	top := doc.Content[0]
-	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
-		return nil, nil
-	}
-	if top.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s, line %d: expected flag names with values, like http-listen: 127.0.0.1:9641", name, top.Line)
-	}
-	settings := map[string]*yaml.Node{}
-	for pair := range slices.Chunk(top.Content, 2) {
-		key := pair[0].Value
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		if !known[key] {
-			return nil, fmt.Errorf("%s, line %d: %q is not a flag name: keys are flag names without dashes, like http-listen", name, pair[0].Line, key)
+			return nil, fmt.Errorf("%s, line %d: %q is not a flag name: keys are flag names without dashes, like http-listen", name, settings[key].Line, key)
 		}
-		if settings[key] != nil {
-			return nil, fmt.Errorf("%s, line %d: %q is set twice", name, pair[0].Line, key)
-		}
-		settings[key] = pair[1]
 	}
 	return settings, nil
 }

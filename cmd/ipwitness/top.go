@@ -52,11 +52,6 @@ top needs a terminal. Scripts use 'conflicts -w', 'audit -w', 'owners -w' and
 	return cmd
 }
 
-// terminalVariables describe the terminal to the library that draws on it.
-func terminalVariables() []string {
-	return []string{"TERM", "TERM_PROGRAM", "COLORTERM", "TMUX", "STY", "WT_SESSION", "SSH_TTY", "COLUMNS", "LINES"}
-}
-
 // top shows the server until the user quits.
 func (c *topCommand) top(ctx context.Context) error {
 	ask := url.Values{}
@@ -67,8 +62,8 @@ func (c *topCommand) top(ctx context.Context) error {
 	if _, err := c.nodes(ctx); err != nil {
 		return err
 	}
-	var environment []string
-	for _, name := range terminalVariables() {
+	var environment []string // that describes the terminal
+	for _, name := range []string{"TERM", "TERM_PROGRAM", "COLORTERM", "TMUX", "STY", "WT_SESSION", "SSH_TTY", "COLUMNS", "LINES"} {
 		if value := c.sys.getenv(name); value != "" {
 			environment = append(environment, name+"="+value)
 		}
@@ -179,17 +174,14 @@ func ownersPage(ctx context.Context, c *client, ask url.Values, filter, token st
 		return nil, err
 	}
 	sel.query.Set("page_size", ownersAtOnce)
-	for {
-		if token != "" {
-			sel.query.Set("page_token", token)
-		}
-		page := &pb.ListOwnersResponse{}
-		if err := c.get(ctx, "/v1/owners", sel.query, page); err != nil {
-			return nil, err
-		}
-		page.Owners = slices.DeleteFunc(page.Owners, func(o *pb.Owner) bool { return !sel.keep(o) })
-		if token = page.GetNextPageToken(); token == "" || len(page.GetOwners()) > 0 {
-			return page, nil
-		}
+	if token != "" {
+		sel.query.Set("page_token", token)
 	}
+	var found *pb.ListOwnersResponse
+	_, err = pages(ctx, c, "/v1/owners", sel.query, func(page *pb.ListOwnersResponse) bool {
+		found = page
+		page.Owners = slices.DeleteFunc(page.Owners, func(o *pb.Owner) bool { return !sel.keep(o) })
+		return len(page.GetOwners()) == 0
+	})
+	return found, err
 }

@@ -13,13 +13,13 @@ import (
 // 500 bytes.
 const mostRows = 50_000
 
-// A linkState is the state of the connection of a watch.
+// A linkState is the state of the connection of a watch, from the best to the worst.
 type linkState int
 
 const (
-	connecting linkState = iota
+	live linkState = iota
 	catchingUp
-	live
+	connecting
 	disconnected
 )
 
@@ -92,8 +92,8 @@ func newBoard(now func() time.Time) *board {
 		now:       now,
 		wake:      make(chan struct{}, 1),
 		list:      make(chan struct{}, 1),
-		conflicts: rows[*pb.Conflict]{changes: show.NewChanges((*pb.Conflict).GetId), link: link{since: now()}},
-		findings:  rows[*pb.Finding]{changes: show.NewChanges((*pb.Finding).GetId), link: link{since: now()}},
+		conflicts: rows[*pb.Conflict]{changes: show.NewChanges((*pb.Conflict).GetId), link: link{state: connecting, since: now()}},
+		findings:  rows[*pb.Finding]{changes: show.NewChanges((*pb.Finding).GetId), link: link{state: connecting, since: now()}},
 		nodes:     show.NewChanges(show.NodeKey),
 	}
 }
@@ -138,14 +138,6 @@ func (r *rows[T]) drop(item T) {
 func (r *rows[T]) begin() {
 	r.changes.Begin()
 	r.cut = false
-}
-
-// complete is called after the server has sent the whole state.
-func (r *rows[T]) complete(now time.Time) {
-	gone := r.changes.Complete()
-	r.count -= len(gone)
-	r.changed = r.changed || len(gone) > 0
-	r.link.to(live, now, "")
 }
 
 // conflictStream returns the receiver of the watch of conflicts, which also reports nodes.
@@ -202,7 +194,10 @@ func streamInto[E interface{ GetType() pb.Watch_Type }, T any](b *board, r *rows
 					r.begin()
 					r.link.to(catchingUp, b.now(), "")
 				case pb.Watch_BOOKMARK:
-					r.complete(b.now())
+					gone := r.changes.Complete()
+					r.count -= len(gone)
+					r.changed = r.changed || len(gone) > 0
+					r.link.to(live, b.now(), "")
 				default:
 				}
 				also(e)
@@ -233,14 +228,10 @@ func (b *board) snapshot() snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	long := b.now().Add(-resolvedFor)
-	var over []*pb.Conflict
 	for r := range b.conflicts.changes.All() {
 		if !active(r) && r.GetResolvedAt().AsTime().Before(long) {
-			over = append(over, r)
+			b.conflicts.drop(r)
 		}
-	}
-	for _, r := range over {
-		b.conflicts.drop(r)
 	}
 	s := snapshot{
 		links:  [2]link{b.conflicts.link, b.findings.link},

@@ -64,6 +64,7 @@ func newModel(ctx context.Context, s *Server, c Config) *model {
 	states := map[string]pb.Conflict_State{}
 	return &model{
 		ctx: ctx, server: s, clock: c.Now, now: c.Now(), program: c.Program,
+		board:  snapshot{links: [2]link{{state: connecting}, {state: connecting}}},
 		screen: screen{columns: 80, lines: 24, paint: painter(c.Color)},
 		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable(states), conflicts: states}, nodeTable()},
 	}

@@ -1,7 +1,9 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,26 +69,13 @@ func (m *model) title() string {
 
 // worst returns the connection that is in the worst state.
 func (m *model) worst() link {
-	rank := [...]int{live: 0, catchingUp: 1, connecting: 2, disconnected: 3}
-	worst := m.board.links[0]
-	if l := m.board.links[1]; rank[l.state] > rank[worst.state] {
-		worst = l
-	}
-	return worst
+	return slices.MaxFunc(m.board.links[:], func(a, b link) int { return cmp.Compare(a.state, b.state) })
 }
 
 // connection returns the word for the state of the connection.
 func (m *model) connection() (string, tone) {
-	switch m.worst().state {
-	case live:
-		return "LIVE", good
-	case catchingUp:
-		return "CATCHING UP", warn
-	case disconnected:
-		return "DISCONNECTED", bad
-	default:
-		return "CONNECTING", warn
-	}
+	state := m.worst().state
+	return [...]string{"LIVE", "CATCHING UP", "CONNECTING", "DISCONNECTED"}[state], [...]tone{good, warn, warn, bad}[state]
 }
 
 // heading returns the second line: the lists, or the title of the page.
