@@ -59,18 +59,11 @@ func (a *addressAudit) holdersOf(al *verdict.Allocation) (h holders) {
 			h.unheard = true // it may have failed, which is why the address moved
 		case o.Assigned:
 			h.wrong, h.kernel = append(h.wrong, *o), true
-		case a.claimsAfterHandover(al, o):
+		case slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
+			return c.Wire() && !c.Weak() && c.Seen >= al.Heard.Add(a.policy.HandoverGrace)
+		}): // its earlier frames are those of the node that rightly held the address
 			h.wrong = append(h.wrong, *o)
 		}
 	}
 	return h
-}
-
-// claimsAfterHandover reports whether an owner claimed the address on the wire when the controller
-// had already assigned it to another node for the time of a hand-over. Its earlier frames are those
-// of the node that rightly held the address.
-func (a *addressAudit) claimsAfterHandover(al *verdict.Allocation, o *verdict.Owner) bool {
-	return slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
-		return c.Wire() && !c.Weak() && c.Seen >= al.Heard.Add(a.policy.HandoverGrace)
-	})
 }

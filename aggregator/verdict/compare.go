@@ -19,10 +19,14 @@ func (j *comparison) conflicts() {
 		j.grouped = j.groups()
 		for _, g := range j.grouped {
 			if over.covers(g) {
-				j.noteCovered(g)
+				if len(g.owners) >= 2 {
+					j.note(Step{Rule: RuleWiderScope, Scope: g.scope.Scope()})
+				}
 				continue
 			}
-			if len(g.owners) == 1 && j.hasRival(g.owners[0]) {
+			if len(g.owners) == 1 && slices.ContainsFunc(j.grouped, func(other group) bool {
+				return len(other.owners) >= 2 && slices.Contains(other.owners, g.owners[0])
+			}) {
 				continue // reported together with its rival
 			}
 			if j.conflict(g) {
@@ -63,11 +67,6 @@ func (c coverage) covers(g group) bool {
 	})
 }
 
-// hasRival reports whether an owner meets another one in some scope.
-func (j *comparison) hasRival(owner int) bool {
-	return slices.ContainsFunc(j.grouped, func(g group) bool { return len(g.owners) >= 2 && slices.Contains(g.owners, owner) })
-}
-
 func (j *comparison) continues(id string) bool {
 	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
 }
@@ -81,10 +80,14 @@ func (j *comparison) conflict(g group) bool {
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
 		rule = prev.Rule // an owner that is silent now may still be there
 	}
-	if rule == "" && len(owners) >= 2 {
-		j.noteHint(g.scope, owners)
-	}
 	if rule == "" {
+		if len(owners) >= 2 && j.explain { // that senders alternate proves nothing
+			step := Step{Rule: RuleMACChanged, Scope: g.scope.Scope()}
+			for i := range owners {
+				step.Owners = append(step.Owners, withoutScopes(&owners[i])...)
+			}
+			j.note(step)
+		}
 		return false
 	}
 
@@ -121,10 +124,15 @@ func (j *comparison) conflict(g group) bool {
 	}
 	j.inquire(&c)
 	if rule == RuleDADFailed && len(owners) == 1 {
-		c.Bystanders = j.bystanders()
+		// A sender that only answers for the address may be the reason why detection failed.
+		for i := range j.out.Owners {
+			if o := &j.out.Owners[i]; o.ExcludedBy(RuleReachableVia) {
+				c.Bystanders = append(c.Bystanders, *o)
+			}
+		}
 	}
 	j.out.Conflicts = append(j.out.Conflicts, c)
-	j.noteConflict(g.scope, &c)
+	j.note(Step{Rule: c.Rule, Scope: g.scope.Scope(), Applied: true, Conflict: c.ID})
 	return true
 }
 
@@ -138,17 +146,6 @@ func (m *Memory) has(owners []Owner) bool {
 
 func (m *Member) is(o *Owner) bool {
 	return o.ID == m.ID || o.Namespace == nil && m.External && o.MAC == m.MAC
-}
-
-// bystanders returns the owners that only answer for the address: one of them may be the reason
-// why duplicate address detection failed.
-func (j *comparison) bystanders() (found []Owner) {
-	for i := range j.out.Owners {
-		if o := &j.out.Owners[i]; o.ExcludedBy(RuleReachableVia) {
-			found = append(found, *o)
-		}
-	}
-	return found
 }
 
 func (j *comparison) members(g group) []Owner {

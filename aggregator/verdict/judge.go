@@ -1,7 +1,5 @@
 package verdict
 
-import "slices"
-
 // Judge judges one address.
 func (p *Policy) Judge(in *Case) Judgement { return NewJudge(p).Judge(in) }
 
@@ -55,10 +53,4 @@ func (m *memory) ownerTable(claims []*Claim) ownerTable {
 		l.byID = make(map[string]int, len(claims))
 	}
 	return l
-}
-
-// claimSlice returns a slice for n claims.
-func (m *memory) claimSlice(n int) []*Claim {
-	m.claims = slices.Grow(m.claims[:0], n)[:n]
-	return m.claims
 }

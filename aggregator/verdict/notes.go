@@ -157,30 +157,6 @@ func (j *evaluation) meet(a, b *Owner) bool {
 	return found
 }
 
-// noteConflict records the rule by which a scope has a conflict.
-func (j *evaluation) noteConflict(s extent, c *Conflict) {
-	j.note(Step{Rule: c.Rule, Scope: s.Scope(), Applied: true, Conflict: c.ID})
-}
-
-// noteCovered records that a narrower scope is part of a conflict.
-func (j *evaluation) noteCovered(g group) {
-	if len(g.owners) >= 2 {
-		j.note(Step{Rule: RuleWiderScope, Scope: g.scope.Scope()})
-	}
-}
-
-// noteHint records that senders alternate, which alone proves nothing.
-func (j *evaluation) noteHint(s extent, owners []Owner) {
-	if !j.explain {
-		return
-	}
-	step := Step{Rule: RuleMACChanged, Scope: s.Scope()}
-	for i := range owners {
-		step.Owners = append(step.Owners, withoutScopes(&owners[i])...)
-	}
-	j.note(step)
-}
-
 // noteSender records how a wire claim was attributed to an owner if that is not obvious.
 func (j *evaluation) noteSender(rule string, c *Claim, ns *Namespace, owner *Owner) {
 	step := Step{Scope: linkScope(c).Scope(), Applied: true, MAC: c.MAC, Source: c.Source, Seen: []Place{c.seen()}}

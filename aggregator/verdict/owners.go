@@ -22,7 +22,13 @@ func (j *attribution) owners() {
 	for i, c := range claims {
 		if belongs[i] < 0 {
 			if j.assigned == nil {
-				j.listAssigned()
+				j.assigned = slices.Grow(j.memory.assigned[:0], 1)
+				for _, c := range claims {
+					if c.Kind == Assigned {
+						j.assigned = append(j.assigned, c)
+					}
+				}
+				j.memory.assigned = j.assigned
 			}
 			belongs[i] = j.wireClaim(&l, c)
 		}
@@ -30,7 +36,8 @@ func (j *attribution) owners() {
 	}
 
 	// The claims of all owners share one array.
-	all := j.memory.claimSlice(len(claims))
+	j.memory.claims = slices.Grow(j.memory.claims[:0], len(claims))[:len(claims)]
+	all := j.memory.claims
 	from := 0
 	for o := range l.owners {
 		n := l.evidence[o].claims
@@ -49,17 +56,6 @@ func (j *attribution) owners() {
 	slices.SortFunc(l.owners, compareOwners)
 	j.memory.owners, j.memory.evidence = l.owners, l.evidence
 	j.out.Owners = l.owners
-}
-
-// listAssigned lists the Assigned claims.
-func (j *attribution) listAssigned() {
-	j.assigned = slices.Grow(j.memory.assigned[:0], 1)
-	for _, c := range j.in.Claims {
-		if c.Kind == Assigned {
-			j.assigned = append(j.assigned, c)
-		}
-	}
-	j.memory.assigned = j.assigned
 }
 
 // kernelClaim attributes a claim of a kernel and returns the index of the owner; -1 for a claim on

@@ -59,6 +59,7 @@ var walls = []wall{
 	{"github.com/ipwitness/ipwitness/bpf github.com/cilium/ebpf github.com/vishvananda/netlink github.com/vishvananda/netns", "agent bpf"},
 	{"github.com/nats-io", "aggregator/stream"},
 	{"github.com/cockroachdb/pebble", "aggregator/journal"},
+	{"github.com/ipwitness/ipwitness/ipam/registry", "agent aggregator/explain aggregator/facts aggregator/kube cmd"},
 	// Package show uses JSONPath, which talks to nobody.
 	{"k8s.io/api k8s.io/apimachinery k8s.io/client-go", "aggregator/kube cmd/ipwitness/forward cmd/ipwitness/show"},
 	{"charm.land github.com/charmbracelet", "cmd/ipwitness/top"},
