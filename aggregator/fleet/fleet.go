@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 )
 
@@ -85,7 +86,7 @@ func New(cfg Config) (*Fleet, error) {
 	for _, name := range cfg.NATS.Exposed() {
 		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 	}
-	lock, err := lock(cfg.DataDir)
+	lock, err := live.LockDir(cfg.DataDir)
 	if err != nil {
 		return nil, err
 	}

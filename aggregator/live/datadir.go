@@ -83,14 +83,9 @@ func (d *dataDir) take() error {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
 		return fmt.Errorf("create data directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(d.path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := LockDir(d.path)
 	if err != nil {
-		return fmt.Errorf("lock data directory: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return errors.Join(fmt.Errorf("lock data directory %s: %w", d.path, errInUse), lock.Close())
-	} else if err != nil {
-		return errors.Join(fmt.Errorf("lock data directory %s: %w: use a directory on a file system that supports locks", d.path, err), lock.Close())
+		return err
 	}
 	probe := filepath.Join(d.path, lockFile+".tmp")
 	err = writeFile(probe, []byte("ipwitness\n"))
@@ -102,6 +97,20 @@ func (d *dataDir) take() error {
 	}
 	d.lock = lock
 	return nil
+}
+
+// LockDir locks a data directory for this process. The caller closes the file.
+func LockDir(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("lock data directory %s: %w", dir, errInUse), lock.Close())
+	} else if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock data directory %s: %w: use a directory on a file system that supports locks", dir, err), lock.Close())
+	}
+	return lock, nil
 }
 
 // setUnsaved records why acknowledgements cannot be saved now; nil means that saving works.
