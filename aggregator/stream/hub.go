@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,23 +27,8 @@ func ClusterOf(stream string) (cluster string, ok bool) {
 	if !ok || rest == "" {
 		return "", false
 	}
-	var out strings.Builder
-	for i := 0; i < len(rest); i++ {
-		if rest[i] != '=' {
-			out.WriteByte(rest[i])
-			continue
-		}
-		if i+3 > len(rest) {
-			return "", false
-		}
-		b, err := strconv.ParseUint(rest[i+1:i+3], 16, 8)
-		if err != nil {
-			return "", false
-		}
-		out.WriteByte(byte(b))
-		i += 2
-	}
-	return out.String(), token(out.String()) == rest
+	cluster, err := url.PathUnescape(strings.ReplaceAll(rest, "=", "%"))
+	return cluster, err == nil && token(cluster) == rest
 }
 
 // Clusters returns the names of the clusters that have streams, or mirrors of streams, at the servers, in
