@@ -140,8 +140,8 @@ func BenchmarkRelated(b *testing.B) {
 		c.put(&c.nodes, testNode(node, "10.0.0.0/24"))
 		c.put(&c.pods, pluginPod("kindnet", node))
 		for i := range maxNodeEvents {
-			c.put(&c.events.warnings, testEvent(fmt.Sprintf("w-%s-%d", node, i), fmt.Sprintf("p%d", i), node, "FailedCreatePodSandBox", 3, time.Minute))
-			c.put(&c.events.normal, testEvent(fmt.Sprintf("n-%s-%d", node, i), node, node, "Rebooted", 3, time.Minute))
+			c.put(c.events.warnings, testEvent(fmt.Sprintf("w-%s-%d", node, i), fmt.Sprintf("p%d", i), node, "FailedCreatePodSandBox", 3, time.Minute))
+			c.put(c.events.normal, testEvent(fmt.Sprintf("n-%s-%d", node, i), node, node, "Rebooted", 3, time.Minute))
 		}
 	}
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "p1@n1", "p2@n2")

@@ -79,60 +79,49 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	if err != nil {
 		return c, fmt.Errorf("use the Kubernetes API server %s: %w", where.Host, err)
 	}
-	make := func(path string, version schema.GroupVersion) (*rest.RESTClient, error) {
-		of := rest.CopyConfig(where)
-		of.APIPath, of.GroupVersion = path, &version
-		client, err := rest.RESTClientForConfigAndClient(of, hc)
-		if err != nil {
-			return nil, fmt.Errorf("use the Kubernetes API server %s: %w", where.Host, err)
-		}
-		return client, nil
+	var errs []error
+	of := func(path string, version schema.GroupVersion) *rest.RESTClient {
+		with := rest.CopyConfig(where)
+		with.APIPath, with.GroupVersion = path, &version
+		client, err := rest.RESTClientForConfigAndClient(with, hc)
+		errs = append(errs, err)
+		return client
 	}
-	if c.core, err = make("/api", corev1.SchemeGroupVersion); err != nil {
-		return c, err
-	}
-	if c.coordination, err = make("/apis", coordinationv1.SchemeGroupVersion); err != nil {
-		return c, err
-	}
+	c.core, c.coordination = of("/api", corev1.SchemeGroupVersion), of("/apis", coordinationv1.SchemeGroupVersion)
 	where.QPS = -1 // package access limits the rate
-	if c.authentication, err = make("/apis", authenticationv1.SchemeGroupVersion); err != nil {
-		return c, err
-	}
-	if c.authorization, err = make("/apis", authorizationv1.SchemeGroupVersion); err != nil {
-		return c, err
-	}
+	c.authentication, c.authorization = of("/apis", authenticationv1.SchemeGroupVersion), of("/apis", authorizationv1.SchemeGroupVersion)
 	where.QPS = 50
 	// Custom resources are not available as protobuf.
 	where.ContentType, where.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	where.NegotiatedSerializer = newCustomCodecs().WithoutConversion()
 	c.custom = map[schema.GroupVersion]*rest.RESTClient{}
 	for _, k := range customKinds() {
-		gv := versionOf(k)
-		if c.custom[gv] != nil {
-			continue
-		}
-		if c.custom[gv], err = make("/apis", gv); err != nil {
-			return c, err
+		if gv := versionOf(k); c.custom[gv] == nil {
+			c.custom[gv] = of("/apis", gv)
 		}
 	}
-	c.discovery, err = make("/apis", schema.GroupVersion{})
-	return c, err
+	c.discovery = of("/apis", schema.GroupVersion{})
+	if err := errors.Join(errs...); err != nil {
+		return c, fmt.Errorf("use the Kubernetes API server %s: %w", where.Host, err)
+	}
+	return c, nil
 }
 
 // newCodecs returns the codecs of the built-in types in use.
 func newCodecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
-	core, coordination := corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion
-	scheme.AddKnownTypes(core,
-		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
-		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
-	scheme.AddKnownTypes(coordination, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
-	scheme.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenReview{})
-	scheme.AddKnownTypes(authorizationv1.SchemeGroupVersion, &authorizationv1.SubjectAccessReview{})
-	metav1.AddToGroupVersion(scheme, authenticationv1.SchemeGroupVersion)
-	metav1.AddToGroupVersion(scheme, authorizationv1.SchemeGroupVersion)
-	metav1.AddToGroupVersion(scheme, core)
-	metav1.AddToGroupVersion(scheme, coordination)
+	for version, types := range map[schema.GroupVersion][]runtime.Object{
+		corev1.SchemeGroupVersion: {
+			&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
+			&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{},
+		},
+		coordinationv1.SchemeGroupVersion:   {&coordinationv1.Lease{}, &coordinationv1.LeaseList{}},
+		authenticationv1.SchemeGroupVersion: {&authenticationv1.TokenReview{}},
+		authorizationv1.SchemeGroupVersion:  {&authorizationv1.SubjectAccessReview{}},
+	} {
+		scheme.AddKnownTypes(version, types...)
+		metav1.AddToGroupVersion(scheme, version)
+	}
 	return serializer.NewCodecFactory(scheme)
 }
 

@@ -155,12 +155,7 @@ func (e *election) run(ctx context.Context, fit func() bool, do func(context.Con
 			e.release(context.WithoutCancel(ctx))
 			continue
 		}
-		timer := time.NewTimer(e.times.every + rand.N(e.times.every))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		pause(ctx, e.times.every+rand.N(e.times.every), nil)
 	}
 	return nil
 }
@@ -184,12 +179,10 @@ func (e *election) term(ctx context.Context, fit func() bool, do func(context.Co
 	}()
 	renewing := context.WithoutCancel(ctx)
 	for e.leads() {
-		timer := time.NewTimer(min(e.times.every, e.left()))
 		select {
 		case <-ended:
-			timer.Stop()
 			return
-		case <-timer.C:
+		case <-time.After(min(e.times.every, e.left())):
 			e.report(renewing, e.attempt(renewing, fit()))
 		}
 	}
@@ -233,7 +226,7 @@ func (e *election) release(ctx context.Context) {
 
 // read reads the Lease.
 func (e *election) read(ctx context.Context) error {
-	ctx, cancel := e.limit(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.times.within/2) // so that there is time for another request before the lease is lost
 	defer cancel()
 	lease := new(coordinationv1.Lease)
 	err := e.cluster.clients.coordination.Get().Namespace(e.namespace).Resource("leases").Name(e.name).MaxRetries(0).Do(ctx).Into(lease)
@@ -254,7 +247,7 @@ func (e *election) read(ctx context.Context) error {
 
 // write makes a replica the holder of the Lease, or none, if the Lease is still as it was last read or written.
 func (e *election) write(ctx context.Context, holder string) error {
-	ctx, cancel := e.limit(ctx)
+	ctx, cancel := context.WithTimeout(ctx, e.times.within/2) // so that there is time for another request before the lease is lost
 	defer cancel()
 	begun, lease := time.Now(), e.lease.DeepCopy() // only run changes it
 	now, lasts, transitions := metav1.NewMicroTime(begun), int32(e.times.lasts/time.Second), int32(0)
@@ -285,11 +278,6 @@ func (e *election) write(ctx context.Context, holder string) error {
 	defer e.mu.Unlock()
 	e.lease, e.changed, e.renewed = written, time.Now(), begun
 	return nil
-}
-
-// limit limits the time of a request, so that there is time for another one before the lease is lost.
-func (e *election) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, e.times.within/2)
 }
 
 // report reports that no leader can be elected, or that it can again.

@@ -32,7 +32,7 @@ type eventRecord struct {
 }
 
 // events has the events of the last hour that may explain a conflict.
-type events struct{ warnings, normal eventLog }
+type events struct{ warnings, normal *eventLog }
 
 // eventLog has the events of one feed.
 type eventLog struct {
@@ -41,17 +41,15 @@ type eventLog struct {
 	byNode  map[string][]*eventRecord
 }
 
-func newEvents(c *Cluster) events {
-	return events{newEventLog(c, func() *eventLog { return &c.events.warnings }), newEventLog(c, func() *eventLog { return &c.events.normal })}
-}
-
-func newEventLog(c *Cluster, self func() *eventLog) eventLog {
-	return eventLog{cluster: c, byNode: make(map[string][]*eventRecord), Mirror: ipam.Mirror[*corev1.Event, eventRecord]{
+func newEventLog(c *Cluster) *eventLog {
+	l := &eventLog{cluster: c, byNode: make(map[string][]*eventRecord)}
+	l.Mirror = ipam.Mirror[*corev1.Event, eventRecord]{
 		Limit:   2 * maxEvents,
 		Read:    c.readEvent,
 		Same:    func(a, b *eventRecord) bool { return *a == *b },
-		Changed: func(_ ipam.Key, before, after *eventRecord) { self().changed(before, after) },
-	}}
+		Changed: func(_ ipam.Key, before, after *eventRecord) { l.changed(before, after) },
+	}
+	return l
 }
 
 // significantReasons has the reasons of events that may explain a conflict.
@@ -109,8 +107,8 @@ func (c *Cluster) eventFeeds() []*feed {
 		}
 	}
 	return []*feed{
-		of(warningFeed, &c.events.warnings, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
-		of(nodeEventFeed, &c.events.normal, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
+		of(warningFeed, c.events.warnings, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
+		of(nodeEventFeed, c.events.normal, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
 			fields.OneTermNotEqualSelector("type", corev1.EventTypeWarning)),
 	}
 }

@@ -101,12 +101,10 @@ func (f *feed) reflect(ctx context.Context) {
 
 // pause waits for a while, or until the server is back.
 func pause(ctx context.Context, d time.Duration, back <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-back:
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
 
@@ -245,10 +243,7 @@ func (s store) Transformer() cache.TransformFunc {
 // than that it refuses the request.
 func unreachable(err error) bool {
 	status := apierrors.APIStatus(nil)
-	if !errors.As(err, &status) {
-		return true
-	}
-	return status.Status().Code >= http.StatusInternalServerError
+	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }
 
 // answered reports whether an error is an answer of the API server.

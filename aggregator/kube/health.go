@@ -249,15 +249,12 @@ func (c *Cluster) beat(ctx context.Context) {
 	pulse := c.health.pulse // never changes
 	wait := pulse.every
 	for {
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-c.health.kick:
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		timer.Stop()
 		err := c.ready(ctx)
 		if ctx.Err() != nil {
 			return

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/ipamtest"
@@ -25,8 +24,6 @@ type ledger struct {
 	pools       map[string]*verdict.Pool
 	allocations map[string]*verdict.Allocation
 	changes     int
-	// forgiving allows the removal of entries that do not exist.
-	forgiving bool
 }
 
 func newLedger(t testing.TB) *ledger {
@@ -66,7 +63,7 @@ func (l *ledger) take(changes []IPAMChange) {
 		switch {
 		case l.pools[pool] == nil && !c.Gone:
 			l.t.Errorf("%s is reported before its pool", at)
-		case c.Gone && l.allocations[at] == nil && !l.forgiving:
+		case c.Gone && l.allocations[at] == nil:
 			l.t.Errorf("%s was removed but did not exist", at)
 		}
 		if l.allocations[at] = al; c.Gone {
@@ -116,61 +113,6 @@ func (l *ledger) countChanges() int {
 	defer l.mu.Unlock()
 	n := l.changes
 	l.changes = 0
-	return n
-}
-
-// Pending changes are bounded by the number of pools and allocations, and lead to the same
-// state.
-func TestPendingIPAMChangesAreBounded(t *testing.T) {
-	p := newPending()
-	l, all := newLedger(t), newLedger(t)
-	pool := func(i int, gone bool) {
-		change := IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: "test", Name: fmt.Sprint(i % 7)}, Loss: verdict.Loss{Lost: uint32(i)}}, Gone: gone} //nolint:gosec // small
-		p.ipam(change)
-		all.take([]IPAMChange{change})
-	}
-	allocation := func(of, i int, gone bool) {
-		change := IPAMChange{Allocation: &verdict.Allocation{
-			Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: "test", Name: fmt.Sprint(of % 7)}}, Allocation: ipam.Allocation{Address: addresses("10.0.0.1")[0], Location: fmt.Sprint(i % 50)},
-		}, Gone: gone}
-		p.ipam(change)
-		all.take([]IPAMChange{change})
-	}
-	most := 0
-	for i := range 2000 { // pools come and go with all their allocations
-		pool(i, false)
-		for n := range 5 {
-			allocation(i, i+n, false)
-		}
-		if i%3 == 0 {
-			pool(i, false)
-		}
-		if i%5 != 0 {
-			for n := range 5 {
-				allocation(i, i+n, true)
-			}
-			for at := range all.allocations {
-				if strings.HasPrefix(at, fmt.Sprintf("test %d ", i%7)) {
-					allocation(i, locationOf(at), true)
-				}
-			}
-			pool(i, true)
-		}
-		most = max(most, len(p.changes.IPAM))
-	}
-	if most > firstCompact {
-		t.Errorf("got %d pending changes", most)
-	}
-	l.forgiving = true
-	l.take(p.changes.IPAM)
-	if got, want := l.text(), all.text(); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-// locationOf returns the number at the end of an allocation's key.
-func locationOf(at string) (n int) {
-	_, _ = fmt.Sscan(at[strings.LastIndexByte(at, ' ')+1:], &n)
 	return n
 }
 

@@ -163,7 +163,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.nodes = newNodes(c)
 	c.services = newServices(c)
 	c.leases = newLeases(c)
-	c.events = newEvents(c)
+	c.events = events{newEventLog(c), newEventLog(c)}
 	c.announcer = newAnnouncer(c)
 	if c.election, err = newElection(c, cfg.Lease); err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.mu.RLock()
 	objects := map[string]int{
-		"pods": len(c.pods.Records), "nodes": len(c.nodes.Records), "services": len(c.services.Records), "leases": len(c.leases.Records),
+		"pods": len(c.pods.Records), "nodes": len(c.nodes.Records), "services": len(c.services.Records), "leases": len(c.leases[controlPlaneLease].Records) + len(c.leases[servicesLease].Records),
 		"events": len(c.events.warnings.Records) + len(c.events.normal.Records),
 	}
 	up, problems := 0.0, len(c.health.texts())

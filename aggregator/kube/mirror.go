@@ -76,17 +76,11 @@ type pending struct {
 	changes Changes
 	// related are the nodes of changes.Related.
 	related map[string]struct{}
-	// compact is the number of pods at which intermediate changes are removed.
-	compact int
-	// compactIPAM is the same for changes of IPAMs.
-	compactIPAM int
-	bell        chan struct{}
+	bell    chan struct{}
 }
 
-const firstCompact = 8192
-
 func newPending() pending {
-	return pending{related: make(map[string]struct{}), compact: firstCompact, bell: make(chan struct{}, 1)}
+	return pending{related: make(map[string]struct{}), bell: make(chan struct{}, 1)}
 }
 
 // ring wakes up notifyChanges.
@@ -98,30 +92,12 @@ func (p *pending) ring() {
 }
 
 // pod queues the previous or current state of a pod.
-func (p *pending) pod(o *verdict.PodObject) {
-	p.changes.Pods = append(p.changes.Pods, o)
-	if len(p.changes.Pods) >= p.compact {
-		p.changes.Pods = firstAndLast(p.changes.Pods)
-		p.compact = max(firstCompact, 2*len(p.changes.Pods))
-	}
-}
+func (p *pending) pod(o *verdict.PodObject) { p.changes.Pods = append(p.changes.Pods, o) }
 
-// firstAndLast removes the intermediate states of each pod.
-func firstAndLast(pods []*verdict.PodObject) []*verdict.PodObject {
-	last := make(map[string]int, len(pods))
-	for i, p := range pods {
-		last[p.UID] = i
-	}
-	first := make(map[string]struct{}, len(last))
-	kept := pods[:0]
-	for i, p := range pods {
-		if _, known := first[p.UID]; !known || last[p.UID] == i {
-			first[p.UID] = struct{}{}
-			kept = append(kept, p)
-		}
-	}
-	clear(pods[len(kept):])
-	return kept
+// ipam queues a change of an IPAM.
+func (p *pending) ipam(change IPAMChange) {
+	p.changes.IPAM = append(p.changes.IPAM, change)
+	p.ring()
 }
 
 // maxRelated is the maximum number of nodes in Changes.Related.
@@ -144,6 +120,6 @@ func (c *Cluster) take() (changes Changes, any bool) {
 		changes.Related = append(changes.Related, node)
 	}
 	clear(p.related)
-	p.changes, p.compact, p.compactIPAM = Changes{}, firstCompact, firstCompact
+	p.changes = Changes{}
 	return changes, len(changes.Pods) > 0 || len(changes.Networks) > 0 || changes.State || len(changes.Nodes) > 0 || len(changes.Related) > 0 || len(changes.IPAM) > 0 || changes.Acknowledgements
 }

@@ -168,23 +168,6 @@ func TestUnchangedObjectsAreNotReported(t *testing.T) {
 	}
 }
 
-// Changes that are collected late have only the first and the last state of each pod.
-func TestPendingChangesAreBounded(t *testing.T) {
-	c := liveMirror(t, func(*Cluster) {})
-	one := testPod("one", "n1", "10.0.0.1")
-	for i := range 5 * firstCompact {
-		one.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodUnknown}[i%2]
-		c.put(&c.pods, one)
-	}
-	changes, _ := c.take()
-	if n := len(changes.Pods); n >= firstCompact {
-		t.Errorf("%d are kept", n)
-	}
-	if last := changes.Pods[len(changes.Pods)-1]; last != c.Pod("", "", "uid-one", "") {
-		t.Error("the last one is not reported")
-	}
-}
-
 func TestRanges(t *testing.T) {
 	c := liveMirror(t, func(c *Cluster) {
 		for i, cidr := range []string{"10.0.1.0/24", "10.0.0.0/16", "10.2.0.0/24", "10.2.0.128/25", "10.2.1.0/24", "fd00:1::/64", "", "bad", "10.9.9.9/24"} {

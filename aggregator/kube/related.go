@@ -122,7 +122,7 @@ func (c *Cluster) addressResults(about subject) []ranked {
 
 // leaseResults returns the holder of a lease on addresses.
 func (c *Cluster) leaseResults(name, of string) []ranked {
-	l := c.leases.Records[ipam.Key{Namespace: leaseNamespace, Name: name}]
+	l := c.leases.of(name)
 	if l == nil {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (c *Cluster) eventResults(about subject, now verdict.Stamp) []ranked {
 		}
 	}
 	for _, node := range about.nodes {
-		for _, l := range []*eventLog{&c.events.warnings, &c.events.normal} {
+		for _, l := range []*eventLog{c.events.warnings, c.events.normal} {
 			for _, r := range l.byNode[node] {
 				note(r)
 			}

@@ -149,7 +149,7 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 		vip.Namespace, vip.Spec.Containers = "kube-system", []corev1.Container{{Env: []corev1.EnvVar{{Name: "address", Value: "10.0.0.1"}}}}
 		c.put(&c.pods, vip)
 		holder := "n1"
-		c.put(&c.leases, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: controlPlaneLease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})
+		c.put(c.leases[controlPlaneLease], &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: controlPlaneLease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})
 		class := "metallb"
 		c.put(&c.services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "front"}, Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: "10.0.0.1", LoadBalancerClass: &class,
@@ -165,11 +165,11 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 			testEvent("e6", "one", "n1", "Unhealthy", 1, time.Minute),
 			testEvent("e7", "one", "", "NetworkNotReady", 1, 2*time.Minute),
 		} {
-			c.put(&c.events.warnings, e)
+			c.put(c.events.warnings, e)
 		}
 		normal := testEvent("e8", "", "n2", "CIDRNotAvailable", 1, time.Minute)
 		normal.Type = corev1.EventTypeNormal
-		c.put(&c.events.normal, normal)
+		c.put(c.events.normal, normal)
 	})
 	related := relatedTexts(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3"))
 	want := []string{
@@ -198,10 +198,10 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
 	for i := range 2 * maxEvents {
-		c.put(&c.events.warnings, testEvent(fmt.Sprint("e", i), fmt.Sprint("p", i), fmt.Sprint("n", i%(maxEvents/16)), "FailedCreatePodSandBox", 1, time.Duration(2*maxEvents-i)*time.Millisecond))
+		c.put(c.events.warnings, testEvent(fmt.Sprint("e", i), fmt.Sprint("p", i), fmt.Sprint("n", i%(maxEvents/16)), "FailedCreatePodSandBox", 1, time.Duration(2*maxEvents-i)*time.Millisecond))
 	}
 	for i := range 2 * maxNodeEvents {
-		c.put(&c.events.warnings, testEvent(fmt.Sprint("one", i), fmt.Sprint("p", i), "one", "FailedKillPod", 1, 0))
+		c.put(c.events.warnings, testEvent(fmt.Sprint("one", i), fmt.Sprint("p", i), "one", "FailedKillPod", 1, 0))
 	}
 	kept := 0
 	for node, of := range c.events.warnings.byNode {
@@ -217,7 +217,7 @@ func TestEventsAreBounded(t *testing.T) {
 		t.Errorf("got %d nodes", n)
 	}
 	// A repeated event is not reported again.
-	c.put(&c.events.warnings, testEvent("one7", "p7", "one", "FailedKillPod", 2, 0))
+	c.put(c.events.warnings, testEvent("one7", "p7", "one", "FailedKillPod", 2, 0))
 	if changes, any := c.take(); any {
 		t.Errorf("got %+v", changes)
 	}

@@ -228,15 +228,13 @@ func (d *discovery) run(ctx context.Context) {
 		default: // the feeds report problems with the server
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-back:
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-d.bell:
-			d.pause(ctx)
+			pause(ctx, min(time.Second, d.every), nil) // until a resource that was just removed has left the discovery API as well
 		}
-		timer.Stop()
 	}
 }
 
@@ -246,16 +244,6 @@ func (d *discovery) refusedLong() bool {
 		d.refused = time.Now()
 	}
 	return time.Since(d.refused) >= d.believe
-}
-
-// pause waits until a resource that was just removed has left the discovery API as well.
-func (d *discovery) pause(ctx context.Context) {
-	timer := time.NewTimer(min(time.Second, d.every))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // ask runs one discovery.

@@ -121,7 +121,7 @@ func (c *Cluster) serviceChanged(at ipam.Key, s *serviceRecord) {
 // plane.
 func (c *Cluster) controlPlaneChanged() {
 	at, holder := ipam.Key{Namespace: leaseNamespace, Name: controlPlaneLease}, ""
-	if l := c.leases.Records[at]; l != nil {
+	if l := c.leases.of(controlPlaneLease); l != nil {
 		holder = l.holder
 	}
 	c.kubeVIP.ControlPlane(at, slices.SortedFunc(maps.Keys(c.pods.vips), netip.Addr.Compare), holder)
@@ -160,17 +160,24 @@ const (
 	servicesLease     = "plndr-svcs-lock"
 )
 
-// leases has the leases of kube-vip. Each is followed by name, because other leases, above all
+// leases has the leases of kube-vip, by name. Each is followed by itself, because other leases, above all
 // the node heartbeats, change every few seconds.
-type leases struct {
-	ipam.Mirror[*coordinationv1.Lease, leaseRecord]
-}
+type leases map[string]*ipam.Mirror[*coordinationv1.Lease, leaseRecord]
 
 func newLeases(c *Cluster) leases {
-	return leases{ipam.Mirror[*coordinationv1.Lease, leaseRecord]{
-		Read: readLease, Same: func(a, b *leaseRecord) bool { return *a == *b },
-		Changed: func(ipam.Key, *leaseRecord, *leaseRecord) { c.controlPlaneChanged() },
-	}}
+	all := make(leases)
+	for _, name := range []string{controlPlaneLease, servicesLease} {
+		all[name] = &ipam.Mirror[*coordinationv1.Lease, leaseRecord]{
+			Read: readLease, Same: func(a, b *leaseRecord) bool { return *a == *b },
+			Changed: func(ipam.Key, *leaseRecord, *leaseRecord) { c.controlPlaneChanged() },
+		}
+	}
+	return all
+}
+
+// of returns the lease with a name; nil if there is none.
+func (all leases) of(name string) *leaseRecord {
+	return all[name].Records[ipam.Key{Namespace: leaseNamespace, Name: name}]
 }
 
 func readLease(lease *coordinationv1.Lease) (ipam.Key, *leaseRecord) {
@@ -191,31 +198,15 @@ func readLease(lease *coordinationv1.Lease) (ipam.Key, *leaseRecord) {
 	return at, r
 }
 
-// oneLease is a store that writes a single object into the mirror of all leases.
-type oneLease struct {
-	*leases
-	at ipam.Key
-}
-
-// Replace implements ipam.Store. It removes only the feed's own object if that is not listed.
-func (o oneLease) Replace(reduced []any, _ func()) {
-	if len(reduced) == 0 {
-		o.Set(o.at, nil)
-		return
-	}
-	o.Put(reduced[0])
-}
-
 // leaseFeeds returns feeds that follow one lease each.
 func (c *Cluster) leaseFeeds() []*feed {
 	var feeds []*feed
-	for _, name := range []string{controlPlaneLease, servicesLease} {
+	for name, mirror := range c.leases {
 		feeds = append(feeds, &feed{
 			name: "lease " + name, lost: "the node that kube-vip elected to hold an address is unknown",
 			client: c.clients.coordination, resource: "leases", namespace: leaseNamespace,
 			fields: fields.OneTermEqualSelector("metadata.name", name).String(),
-			into:   oneLease{&c.leases, ipam.Key{Namespace: leaseNamespace, Name: name}},
-			list:   func() list { return &coordinationv1.LeaseList{} },
+			into:   mirror, list: func() list { return &coordinationv1.LeaseList{} },
 		})
 	}
 	return feeds

@@ -44,7 +44,7 @@ func TestKubeVIP(t *testing.T) {
 		}
 	}
 	c.put(&c.services, balanced("plain", "", "192.0.2.9"))
-	c.put(&c.leases, leaseOf("n1"))
+	c.put(c.leases[controlPlaneLease], leaseOf("n1"))
 	published("a Service of another controller, and a lease without an address", "")
 	c.put(&c.services, balanced("web", "n1", "192.0.2.7", "fd00::7", "192.0.2.7", "x"))
 	const of = " at services shop/web /metadata/annotations/kube-vip.io/vipHost"
@@ -60,7 +60,7 @@ func TestKubeVIP(t *testing.T) {
 	const plane = "\n192.0.2.5 control plane n1 at leases kube-system/plndr-cp-lock /spec/holderIdentity"
 	published("the control plane", known+plane+web)
 	c.put(&c.services, balanced("web", "n2", "192.0.2.7"))
-	c.put(&c.leases, leaseOf("n2"))
+	c.put(c.leases[controlPlaneLease], leaseOf("n2"))
 	published("both move", known+strings.Replace(plane, " n1", " n2", 1)+"\n192.0.2.7 Service shop/web n2"+of)
 	c.drop(&c.pods, vip)
 	published("a pod of kube-vip is gone", known+strings.Replace(plane, " n1", " n2", 1)+"\n192.0.2.7 Service shop/web n2"+of)
