@@ -126,13 +126,71 @@ type Config struct {
 
 // Aggregator combines what all agents witness. Use New.
 type Aggregator struct {
-	core   *core
-	guard  *access.Guard
-	health *health.Server
-	// waits is set if a replica is not ready before it knows what the others know. complete is closed
-	// when it is ready.
-	waits    bool
-	complete chan struct{}
+	server
+	core *core
+	// waits is set if a replica is not ready before it knows what the others know.
+	waits bool
+}
+
+// A server is how an Aggregator or a Fleet is served.
+type server struct {
+	witness pb.WitnessServiceServer
+	guard   *access.Guard
+	health  *health.Server
+	codec   encoding.CodecV2
+	// services are the names of its services.
+	services []string
+	// complete is closed when requests can be served, and ended when all streams are to end.
+	complete, ended chan struct{}
+}
+
+// Guarded returns the options of a gRPC server that others can reach: they check what each caller
+// may do. An in-process server has none.
+func (s *server) Guarded() []grpc.ServerOption { return s.guard.Outside(s.codec) }
+
+// Open reports whether callers need not authenticate.
+func (s *server) Open() bool { return s.guard.Open() }
+
+// Register registers the WitnessService, with health and reflection. to need not be a gRPC server: a test
+// can call the services that it is given.
+func (s *server) Register(to reflection.GRPCServer) {
+	pb.RegisterWitnessServiceServer(to, s.witness)
+	healthpb.RegisterHealthServer(to, s.health)
+	reflection.Register(to)
+}
+
+// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health,
+// readiness and the metrics of gatherer, for a separate listener.
+func (s *server) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
+	return api.Handlers(s.witness, gatherer, s.guard, s.ready)
+}
+
+// healthy sets the health status of the server and of each service.
+func (s *server) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
+	for _, name := range append([]string{""}, s.services...) {
+		s.health.SetServingStatus(name, status)
+	}
+}
+
+// ready reports whether requests can be served.
+func (s *server) ready() bool {
+	select {
+	case <-s.ended:
+		return false
+	default:
+	}
+	select {
+	case <-s.complete:
+		return true
+	default:
+		return false
+	}
+}
+
+// end ends all streams.
+func (s *server) end() {
+	s.health.Shutdown()
+	close(s.ended)
 }
 
 const (
@@ -214,32 +272,23 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Export, cfg.NATS, cfg.Version})
+	c, err := newCore(coreConfig{cfg, policy, log, reg, cluster})
 	if err != nil {
 		return nil, err
 	}
-	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), waits: cfg.Lease != "", complete: make(chan struct{})}
+	a := &Aggregator{core: c, waits: cfg.Lease != "", server: server{
+		c.witness, guard, health.NewServer(), c.reports.Codec(), []string{pb.WitnessService_ServiceDesc.ServiceName, pb.ReportService_ServiceDesc.ServiceName},
+		make(chan struct{}), c.ended,
+	}}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	cluster.Notify(c.kubernetesChanged)
 	return a, nil
 }
 
-// Guarded returns the options of a gRPC server that others can reach: they check what each caller
-// may do. An in-process server has none.
-func (a *Aggregator) Guarded() []grpc.ServerOption {
-	return a.guard.Outside(a.core.reports.Codec())
-}
-
-// Open reports whether callers need not authenticate.
-func (a *Aggregator) Open() bool { return a.guard.Open() }
-
-// Register registers the services of an aggregator, with health and reflection. s need not be a
-// gRPC server: a test can call the services that it is given.
+// Register registers the services of an aggregator.
 func (a *Aggregator) Register(s reflection.GRPCServer) {
 	pb.RegisterReportServiceServer(s, a.core.reports)
-	pb.RegisterWitnessServiceServer(s, a.core.witness)
-	healthpb.RegisterHealthServer(s, a.health)
-	reflection.Register(s)
+	a.server.Register(s)
 }
 
 // Run judges what is due until ctx ends, and then ends all streams. It is called once.
@@ -268,8 +317,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		group.Go(func() error { return a.core.kubernetes.Run(ctx) })
 	}
 	err := group.Wait()
-	a.health.Shutdown()
-	close(a.core.ended)
+	a.end()
 	return err
 }
 
@@ -299,34 +347,6 @@ func (a *Aggregator) await(ctx context.Context) bool {
 		case <-look.C:
 		}
 	}
-}
-
-// healthy sets the health status of the server and of each service.
-func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
-	for _, name := range []string{"", pb.WitnessService_ServiceDesc.ServiceName, pb.ReportService_ServiceDesc.ServiceName} {
-		a.health.SetServingStatus(name, status)
-	}
-}
-
-// ready reports whether the aggregator is ready to serve requests.
-func (a *Aggregator) ready() bool {
-	select {
-	case <-a.core.ended:
-		return false
-	default:
-	}
-	select {
-	case <-a.complete:
-		return true
-	default:
-		return false
-	}
-}
-
-// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health,
-// readiness and the metrics of gatherer, for a separate listener.
-func (a *Aggregator) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
-	return api.Handlers(a.core.witness, gatherer, a.guard, a.ready)
 }
 
 // listener passes on what the facts and the judges tell: most of it goes to the room that has a method for it.
@@ -367,12 +387,8 @@ func (l *listener) Acknowledged(of *verdict.Conflict) (until verdict.Stamp, laps
 
 // A Fleet answers for several clusters, from their streams. It has no agents. Use NewFleet.
 type Fleet struct {
-	fleet   *fleet.Fleet
-	service *fleet.Service
-	guard   *access.Guard
-	health  *health.Server
-	codec   encoding.CodecV2
-	ended   chan struct{}
+	server
+	fleet *fleet.Fleet
 }
 
 // NewFleet makes a fleet, which does nothing before Run. It uses the parts of cfg that are about the data
@@ -397,7 +413,11 @@ func NewFleet(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Fleet, 
 		return nil, err
 	}
 	base := time.Now()
-	f := &Fleet{guard: guard, health: health.NewServer(), codec: encoding.GetCodecV2("proto"), ended: make(chan struct{})}
+	f := &Fleet{server: server{
+		guard: guard, health: health.NewServer(), codec: encoding.GetCodecV2("proto"), services: []string{pb.WitnessService_ServiceDesc.ServiceName},
+		complete: make(chan struct{}), ended: make(chan struct{}),
+	}}
+	close(f.complete) // it answers with what it knows
 	if f.fleet, err = fleet.New(fleet.Config{
 		NATS: cfg.NATS, DataDir: cfg.DataDir, Networks: cfg.SharedNetworks, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: log,
 		Clock: func() time.Time { return base.Add(time.Since(base)) }, // which never jumps
@@ -407,22 +427,9 @@ func NewFleet(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Fleet, 
 	if err := reg.Register(f.fleet.Metrics()); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	f.service = &fleet.Service{Fleet: f.fleet, Stopped: f.ended}
+	f.witness = &fleet.Service{Fleet: f.fleet, Stopped: f.ended}
 	f.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	return f, nil
-}
-
-// Guarded returns the options of a gRPC server that others can reach.
-func (f *Fleet) Guarded() []grpc.ServerOption { return f.guard.Outside(f.codec) }
-
-// Open reports whether callers need not authenticate.
-func (f *Fleet) Open() bool { return f.guard.Open() }
-
-// Register registers the services of a fleet, with health and reflection.
-func (f *Fleet) Register(s reflection.GRPCServer) {
-	pb.RegisterWitnessServiceServer(s, f.service)
-	healthpb.RegisterHealthServer(s, f.health)
-	reflection.Register(s)
 }
 
 // Run follows the clusters until ctx ends, and then ends all streams. It is called once.
@@ -431,28 +438,6 @@ func (f *Fleet) Run(ctx context.Context) error {
 	group.Go(func() error { return f.fleet.Run(ctx) })
 	f.healthy(healthpb.HealthCheckResponse_SERVING)
 	err := group.Wait()
-	f.health.Shutdown()
-	close(f.ended)
+	f.end()
 	return err
-}
-
-func (f *Fleet) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
-	for _, name := range []string{"", pb.WitnessService_ServiceDesc.ServiceName} {
-		f.health.SetServingStatus(name, status)
-	}
-}
-
-// ready reports whether the fleet is ready to serve requests.
-func (f *Fleet) ready() bool {
-	select {
-	case <-f.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-// Handlers returns the HTTP handlers, as those of an Aggregator.
-func (f *Fleet) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
-	return api.Handlers(f.service, gatherer, f.guard, f.ready)
 }

@@ -31,31 +31,13 @@ import (
 
 // coreConfig is the configuration of a core.
 type coreConfig struct {
+	Config
 	policy verdict.Policy
 	log    *slog.Logger
 	// registry is where metrics are registered.
 	registry prometheus.Registerer
 	// kubernetes is the Kubernetes API; nil if it is not used.
 	kubernetes *kube.Cluster
-	// memory is the number of bytes that the process may use; 0 means no limit.
-	memory int64
-	// eager is set if the tidier sets GOGC.
-	eager bool
-	// alone is set if the agent in this process is the only one that is expected.
-	alone bool
-	// dataDir is the directory where acknowledgements and the journal are kept, or DataDirAuto; empty
-	// to keep acknowledgements in memory only, and no journal.
-	dataDir string
-	// retention is how long the journal is kept, and journalSize is the number of bytes that it may
-	// take.
-	retention   time.Duration
-	journalSize int64
-	// export are the systems that are told of transitions.
-	export export.Settings
-	// nats is where transitions are published.
-	nats stream.Settings
-	// version is the version of this program.
-	version string
 }
 
 // newCore makes the rooms. It locks the data directory, and does nothing else before run.
@@ -65,17 +47,17 @@ func newCore(cfg coreConfig) (*core, error) {
 	// wall clock is set.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
-	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
+	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.CollectEagerly), stopped: make(chan struct{}), ended: make(chan struct{})}
 	told := &listener{core: c}
 	c.facts = facts.New(facts.Config{
 		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: told, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
-		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,
+		Queues: workers, Memory: cfg.Memory, Stopped: c.stopped,
 	})
 	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: told, Workers: workers})
 	c.findings = judge.NewFindings(judge.FindingsConfig{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: told})
-	c.coverage = live.NewCoverage(live.CoverageConfig{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.alone})
-	dir, err := cfg.dataDir, error(nil)
-	if cfg.dataDir == DataDirAuto {
+	c.coverage = live.NewCoverage(live.CoverageConfig{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.Alone})
+	dir, err := cfg.DataDir, error(nil)
+	if cfg.DataDir == DataDirAuto {
 		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); err != nil {
 			dir, c.unsaved = "", explain.Text("nothing-saved", "path", DefaultDataDir, "error", err)
 			cfg.log.Warn("history and acknowledgements are in memory only: make the directory writable, or set --data-dir",
@@ -87,25 +69,25 @@ func newCore(cfg coreConfig) (*core, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if cfg.dataDir != "" || cfg.export.Any() || cfg.nats.Used() {
+	if cfg.DataDir != "" || cfg.Export.Any() || cfg.NATS.Used() {
 		c.journal = journal.New(journal.Config{
-			Dir: dir, Retention: cfg.retention, Size: cfg.journalSize, Instance: base.UnixNano(), Log: cfg.log,
+			Dir: dir, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: cfg.log,
 			Clock: func() time.Time { return clock().Time() },
 		})
 	}
 	if c.exports, err = export.New(export.Config{
-		Settings: cfg.export, Journal: c.journal, Replicas: cfg.kubernetes.Election() != nil, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
-		Cluster: cfg.policy.Cluster, Version: cfg.version,
+		Settings: cfg.Export, Journal: c.journal, Replicas: cfg.kubernetes.Election() != nil, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+		Cluster: cfg.policy.Cluster, Version: cfg.Version,
 	}); err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
-	if cfg.nats.Used() {
+	if cfg.NATS.Used() {
 		c.stream, err = stream.New(stream.Config{
-			Settings: cfg.nats, Cluster: cfg.policy.Cluster, Instance: base.UnixNano(), Journal: c.journal, Coverage: c.coverage.Current,
+			Settings: cfg.NATS, Cluster: cfg.policy.Cluster, Instance: base.UnixNano(), Journal: c.journal, Coverage: c.coverage.Current,
 			Log: cfg.log, Clock: func() time.Time { return clock().Time() },
 		})
 	} else {
-		err = cfg.nats.Check()
+		err = cfg.NATS.Check()
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
@@ -121,7 +103,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	c.events = live.NewEvents(converter)
 	c.witness = &api.Service{
 		Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
-		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Instance: base.UnixNano(), Problems: c.problems, Version: cfg.version, Stopped: c.ended,
+		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Instance: base.UnixNano(), Problems: c.problems, Version: cfg.Version, Stopped: c.ended,
 	}
 	c.notifier = &live.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,
@@ -134,7 +116,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	told.Findings, told.Events, told.Metrics = c.findings, c.events, c.metrics
 	c.reports, err = report.New(report.Config{
-		Facts: c.facts, Log: cfg.log, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,
+		Facts: c.facts, Log: cfg.log, Metrics: cfg.registry, Memory: cfg.Memory, Stopped: c.ended,
 		Judge: c.judge, Applied: c.findings.Resume, Untidy: c.tidier.later, Shared: c.findings.Shared,
 	})
 	if err != nil {

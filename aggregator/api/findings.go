@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"iter"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -14,25 +12,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// findingPlace is where a page of findings ends.
-type findingPlace judge.FindingPlace
-
-func (p findingPlace) token() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(p.Kind + " " + p.Address + " " + p.ID))
-}
-
-func parseFindingPlace(token string) (p judge.FindingPlace, err error) {
-	if token == "" {
-		return p, nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	parts := strings.Split(string(raw), " ")
-	if err != nil || len(parts) != 3 {
-		return p, ErrPageToken
-	}
-	return judge.FindingPlace{Kind: parts[0], Address: parts[1], ID: parts[2]}, nil
-}
 
 // walkFindings returns a walk of the matching findings after a place.
 func (s *Service) walkFindings(f *findingFilter, from judge.FindingPlace) *walk[*judge.Found, *pb.Finding] {
@@ -46,7 +25,7 @@ func (s *Service) walkFindings(f *findingFilter, from judge.FindingPlace) *walk[
 		},
 		read: func(one *judge.Found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
 			if now := s.Findings.Get(one.Place.ID); now != nil && now.Place == one.Place && f.finding(live.MatterOf(now.Finding)) {
-				into = append(into, item[*pb.Finding]{findingPlace(now.Place), s.Convert.Finding(now, false)})
+				into = append(into, item[*pb.Finding]{now.Place, s.Convert.Finding(now, false)})
 			}
 			return into, false
 		},
@@ -67,7 +46,7 @@ func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (
 		p, err := listAt(ctx, s, q, selectFindings(&f), (*pb.Event).GetFinding)
 		return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 	}
-	from, err := parseFindingPlace(q.GetPageToken())
+	from, err := parsePageToken[judge.FindingPlace](q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}

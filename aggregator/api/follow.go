@@ -56,19 +56,11 @@ func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService
 	s.EventWatches.Add(1)
 	defer s.EventWatches.Add(-1)
 	w := &eventWatch{s: s, query: query, past: recorded{instance: instanceText(s.Instance), journal: s.Journal}}
-	return Attend(stream, s.Stopped, w.cutOff, func(ctx context.Context, send func(*pb.WatchEventsResponse) error, flush func() error) error {
+	received := func() string { return w.past.within(time.UnixMicro(w.received.Load())).String() }
+	return Attend(stream, s.Stopped, received, func(ctx context.Context, send func(*pb.WatchEventsResponse) error, flush func() error) error {
 		w.send, w.flush = send, flush
 		return w.follow(ctx, q, token)
 	})
-}
-
-// cutOff returns the token of the last message that the subscriber has received.
-func (w *eventWatch) cutOff() string {
-	t, err := w.past.within(time.UnixMicro(w.received.Load()))
-	if err != nil {
-		t = resumeToken{instance: w.past.instance} // leads to LOST
-	}
-	return t.String()
 }
 
 // move moves the position.
@@ -196,11 +188,7 @@ func (w *eventWatch) read(ctx context.Context, until time.Time) error {
 		reached = at[len(at)-1]
 	}
 	for i, m := range some {
-		token, err := w.past.within(at[i])
-		if err != nil {
-			return errJournal(err)
-		}
-		m.ResumeToken = token.String()
+		m.ResumeToken = w.past.within(at[i]).String()
 		if err := w.send(m); err != nil {
 			return err
 		}
@@ -212,21 +200,13 @@ func (w *eventWatch) read(ctx context.Context, until time.Time) error {
 
 // lost tells the subscriber that the journal no longer has some of the events since its position.
 func (w *eventWatch) lost() error {
-	t, err := w.past.within(w.at)
-	if err != nil {
-		return errJournal(err)
-	}
-	return w.send(&pb.WatchEventsResponse{Type: pb.Watch_LOST, ResumeToken: t.String()})
+	return w.send(&pb.WatchEventsResponse{Type: pb.Watch_LOST, ResumeToken: w.past.within(w.at).String()})
 }
 
 // mark sends a bookmark.
 func (w *eventWatch) mark() error {
-	t, err := w.past.within(w.at)
-	if err != nil {
-		return errJournal(err)
-	}
 	w.covered = w.s.Coverage.Current()
-	m := &pb.WatchEventsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: t.String(), Coverage: w.covered}
+	m := &pb.WatchEventsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: w.past.within(w.at).String(), Coverage: w.covered}
 	if oldest := w.s.Journal.Oldest(); !oldest.IsZero() {
 		m.ReachesBackTo = timestamppb.New(oldest)
 	}
@@ -240,11 +220,7 @@ func (w *eventWatch) mark() error {
 func (w *eventWatch) reassure() error {
 	if open := w.s.Journal.OpenGap(); open != nil && (w.open == nil || !proto.Equal(open.GetFrom(), w.open.GetFrom())) {
 		w.open = open
-		t, err := w.past.within(w.at)
-		if err != nil {
-			return errJournal(err)
-		}
-		if err := w.send(&pb.WatchEventsResponse{Type: pb.Watch_GAP, Gap: open, ResumeToken: t.String()}); err != nil {
+		if err := w.send(&pb.WatchEventsResponse{Type: pb.Watch_GAP, Gap: open, ResumeToken: w.past.within(w.at).String()}); err != nil {
 			return err
 		}
 	}

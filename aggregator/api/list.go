@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"iter"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,30 +55,31 @@ func (p *Page[T]) Add(item T) {
 	p.bytes += proto.Size(item)
 }
 
-// place is where a page ends: after one item of one address.
+// A place is where a page ends: after one item of one address.
 type place struct {
-	addr netip.Addr
-	id   string
+	Addr netip.Addr
+	ID   string
 }
 
-func (p place) token() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(p.addr.String() + " " + p.id))
+// pageToken returns the token of the page that begins after a place, which can be any value.
+func pageToken(place any) string {
+	raw, err := json.Marshal(place)
+	if err != nil {
+		panic(err) // places have only texts and numbers
+	}
+	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-func parsePlace(token string) (p place, err error) {
+// parsePageToken returns the place in a token; the zero value, which is before all others, if there is none.
+func parsePageToken[T any](token string) (place T, err error) {
 	if token == "" {
-		return p, nil
+		return place, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
-	addr, id, ok := strings.Cut(string(raw), " ")
-	if err == nil && ok {
-		p.addr, err = netip.ParseAddr(addr)
-		p.id = id
+	if err != nil || json.Unmarshal(raw, &place) != nil {
+		return place, ErrPageToken
 	}
-	if err != nil || !ok {
-		return p, ErrPageToken
-	}
-	return p, nil
+	return place, nil
 }
 
 // ErrPageToken is the error of a page token that no page has returned.
@@ -97,7 +98,7 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 		p, err := listAt(ctx, s, q, selectOwners(&f), (*pb.Event).GetOwner)
 		return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 	}
-	from, err := parsePlace(q.GetPageToken())
+	from, err := parsePageToken[place](q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 // one address may have many owners.
 func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner] {
 	span := f.span()
-	if from.addr.IsValid() && span.First.Less(from.addr) {
-		span.First = from.addr
+	if from.Addr.IsValid() && span.First.Less(from.Addr) {
+		span.First = from.Addr
 	}
 	first, last := index.AddressOf(span.First), index.AddressOf(span.Last)
 	addresses := s.addressesFrom
@@ -137,11 +138,11 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 		},
 		read: func(a index.Address, room int, into []item[*pb.Owner]) (_ []item[*pb.Owner], more bool) {
 			addr := a.Addr()
-			if addr != from.addr {
-				from = place{addr: addr}
+			if addr != from.Addr {
+				from = place{Addr: addr}
 			}
 			owners := reader.OwnersOf(a)
-			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.id })
+			skip := 1 + slices.IndexFunc(owners, func(o verdict.Owner) bool { return o.ID == from.ID })
 			for i := skip; i < len(owners); i++ {
 				o := &owners[i]
 				if !f.owner(o, o.Node.Name) {
@@ -150,8 +151,8 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 				if room == 0 {
 					return into, true
 				}
-				from.id = o.ID
-				into = append(into, item[*pb.Owner]{from, lister.Owner(from.addr, o, owners)})
+				from.ID = o.ID
+				into = append(into, item[*pb.Owner]{from, lister.Owner(from.Addr, o, owners)})
 				room--
 			}
 			return into, false
@@ -184,7 +185,7 @@ func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest)
 		p, err := listAt(ctx, s, q, selectConflicts(&f, &f), (*pb.Event).GetConflict)
 		return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 	}
-	from, err := parsePlace(q.GetPageToken())
+	from, err := parsePageToken[place](q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +198,7 @@ func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest)
 // walkConflicts returns a walk of the matching conflicts after a place.
 func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.Conflict] {
 	span := f.span()
-	start := place{addr: span.First}
+	start := place{Addr: span.First}
 	if start.less(from) {
 		start = from
 	}
@@ -205,7 +206,7 @@ func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.
 		facts: s.Facts, events: s.Events.Conflicts, less: place.less, last: &start,
 		keys: func(last *place) iter.Seq[place] {
 			return func(yield func(place) bool) {
-				for c := range s.Shards.Conflicts.After(index.AddressOf(last.addr), last.id) {
+				for c := range s.Shards.Conflicts.After(index.AddressOf(last.Addr), last.ID) {
 					if span.Last.Less(c.Address) || !yield(place{c.Address, c.ID}) {
 						return
 					}
@@ -213,7 +214,7 @@ func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.
 			}
 		},
 		read: func(at place, _ int, into []item[*pb.Conflict]) ([]item[*pb.Conflict], bool) {
-			if c := s.Shards.Conflicts.Get(at.id); c != nil && f.conflict(c) {
+			if c := s.Shards.Conflicts.Get(at.ID); c != nil && f.conflict(c) {
 				into = append(into, item[*pb.Conflict]{at, s.Convert.Conflict(c)})
 			}
 			return into, false
@@ -221,10 +222,8 @@ func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.
 	}
 }
 
-func (p place) less(other place) bool { return comparePlaces(p, other) < 0 }
-
-func comparePlaces(a, b place) int {
-	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.id, b.id))
+func (p place) less(other place) bool {
+	return cmp.Or(p.Addr.Compare(other.Addr), cmp.Compare(p.ID, other.ID)) < 0
 }
 
 // GetConflict returns a conflict by its ID.

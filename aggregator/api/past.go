@@ -3,11 +3,9 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -40,7 +38,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
 		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
 	}
-	if query.After, err = parseMoment(q.GetPageToken()); err != nil {
+	if query.After, err = parsePageToken[time.Time](q.GetPageToken()); err != nil {
 		return nil, err
 	}
 	out := &pb.ListEventsResponse{Coverage: s.Coverage.Current()}
@@ -59,7 +57,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	p := NewPage[*pb.Event](q.GetPageSize())
 	if err := s.Journal.Events(ctx, &query, func(e *pb.Event) bool {
 		if p.Full() {
-			out.NextPageToken = momentToken(p.Items[len(p.Items)-1].GetTime().AsTime())
+			out.NextPageToken = pageToken(p.Items[len(p.Items)-1].GetTime().AsTime())
 			return false
 		}
 		p.Add(e)
@@ -88,26 +86,6 @@ func SelectEvents(q EventsRequest) (query journal.Query, err error) {
 }
 
 var errNoJournal = status.Error(codes.FailedPrecondition, "the aggregator records no history: start it without --data-dir=off")
-
-// momentToken returns the token of a page that begins after an event.
-func momentToken(t time.Time) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(t.UnixMicro(), 10)))
-}
-
-func parseMoment(token string) (time.Time, error) {
-	if token == "" {
-		return time.Time{}, nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil {
-		return time.Time{}, ErrPageToken
-	}
-	n, err := strconv.ParseInt(string(raw), 10, 64)
-	if err != nil {
-		return time.Time{}, ErrPageToken
-	}
-	return time.UnixMicro(n), nil
-}
 
 // OptionalTime returns the time of a parameter; zero if it is unset.
 func OptionalTime(name string, t *timestamppb.Timestamp) (time.Time, error) {

@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"iter"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/live"
@@ -12,23 +10,7 @@ import (
 )
 
 // poolPlace is where a page of pools ends.
-type poolPlace judge.PoolPlace
-
-func (p poolPlace) token() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(p.IPAM + "\n" + p.Node + "\n" + p.Name))
-}
-
-func parsePoolPlace(token string) (p judge.PoolPlace, err error) {
-	if token == "" {
-		return p, nil
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(token)
-	parts := strings.Split(string(raw), "\n")
-	if err != nil || len(parts) != 3 {
-		return p, ErrPageToken
-	}
-	return judge.PoolPlace{IPAM: parts[0], Node: parts[1], Name: parts[2]}, nil
-}
+type poolPlace struct{ IPAM, Node, Name string }
 
 // walkPools returns a walk of the pools after a place, with their use over time if history is set.
 func (s *Service) walkPools(from judge.PoolPlace, history bool) *walk[judge.PoolPlace, *pb.Pool] {
@@ -43,7 +25,7 @@ func (s *Service) walkPools(from judge.PoolPlace, history bool) *walk[judge.Pool
 				if history {
 					one.History = live.PoolHistory(s.Findings.Pools.History(at.Pool))
 				}
-				into = append(into, item[*pb.Pool]{poolPlace(at), one})
+				into = append(into, item[*pb.Pool]{poolPlace{at.IPAM, at.Node, at.Name}, one})
 			}
 			return into, false
 		},
@@ -52,12 +34,12 @@ func (s *Service) walkPools(from judge.PoolPlace, history bool) *walk[judge.Pool
 
 // ListPools lists the pools from which IPAM allocates addresses, with their usage.
 func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListPoolsResponse, error) {
-	from, err := parsePoolPlace(q.GetPageToken())
+	from, err := parsePageToken[poolPlace](q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
 	coverage := s.Coverage.Current()
 	pools := NewPage[*pb.Pool](q.GetPageSize())
-	next := fill(pools, s.walkPools(from, q.GetHistory()))
+	next := fill(pools, s.walkPools(judge.PoolPlace{IPAM: from.IPAM, Node: from.Node, Name: from.Name}, q.GetHistory()))
 	return &pb.ListPoolsResponse{Pools: pools.Items, NextPageToken: next, Coverage: coverage}, nil
 }

@@ -138,10 +138,13 @@ func (r *recorded) settled(ctx context.Context, revision uint64) resumeToken {
 	}
 }
 
-// within returns the token of a time in the journal.
-func (r *recorded) within(at time.Time) (resumeToken, error) {
+// within returns the token of a time in the journal. If the journal cannot be read, it leads to LOST.
+func (r *recorded) within(at time.Time) resumeToken {
 	instance, _, err := r.journal.Writer(at)
-	return resumeToken{instance: instanceText(instance), at: at}, err
+	if err != nil {
+		return resumeToken{instance: r.instance}
+	}
+	return resumeToken{instance: instanceText(instance), at: at}
 }
 
 // valid reports whether the journal has the position of a token: the process of the token wrote it.
@@ -272,21 +275,15 @@ func (w *watch[K, T]) nodesSince(ctx context.Context, since time.Time) error {
 
 // markAt sends a bookmark with a time in the journal up to which all events were sent.
 func (w *watch[K, T]) markAt(at time.Time) error {
-	t, err := w.past.within(at)
-	if err != nil {
-		return nil // the journal cannot be read, which ends the replay
-	}
 	w.at.Store(at.UnixMicro())
-	return w.send(&message{typ: pb.Watch_BOOKMARK, token: t.String(), coverage: w.coverage()})
+	return w.send(&message{typ: pb.Watch_BOOKMARK, token: w.past.within(at).String(), coverage: w.coverage()})
 }
 
 // cutOff returns the token of the last event that the subscriber has received.
 func (w *watch[K, T]) cutOff() resumeToken {
 	from, at := w.from.Load(), w.at.Load()
 	if from == fromStart && at != 0 {
-		if t, err := w.past.within(time.UnixMicro(at)); err == nil {
-			return t
-		}
+		return w.past.within(time.UnixMicro(at))
 	}
 	return w.past.token(from)
 }

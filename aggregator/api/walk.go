@@ -53,7 +53,7 @@ type walk[K, T any] struct {
 
 // item is an item and its place in a list.
 type item[T any] struct {
-	at interface{ token() string }
+	at any
 	it T
 }
 
@@ -132,13 +132,13 @@ func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bo
 
 // fill fills a page with the items of a walk and returns the token of the next page.
 func fill[K any, T proto.Message](p *Page[T], w *walk[K, T]) (next string) {
-	var last interface{ token() string }
+	var last any
 	w.first = p.size + 1 // nearly every address has only one owner
 	for {
 		part := w.step(min(pageStep, p.size-len(p.Items)+1))
 		for _, one := range part.items {
 			if p.Full() {
-				return last.token()
+				return pageToken(last)
 			}
 			p.Add(one.it)
 			last = one.at

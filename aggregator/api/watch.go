@@ -85,7 +85,7 @@ func (s *Service) watchOwners(f *filter) *watch[index.Address, *pb.Owner] {
 		events: s.Events.Owners,
 		past:   recorded{kind: pb.Event_OWNER, query: selectOwners(f).Changes, nodes: true},
 		walk:   func() *walk[index.Address, *pb.Owner] { return s.walkOwners(f, place{}) },
-		add:    func(o item[*pb.Owner]) *message { return &message{owner: o.it, id: o.at.(place).id} },
+		add:    func(o item[*pb.Owner]) *message { return &message{owner: o.it, id: o.at.(place).ID} },
 		key:    func(e *live.Event) index.Address { return index.AddressOf(e.Address) },
 		filter: f.event,
 	}

@@ -206,27 +206,16 @@ func (w *nodeWatch) mark(ctx context.Context, due <-chan time.Time) error {
 			return nil
 		}
 	}
-	token, err := w.position(ctx)
-	if err != nil {
-		return err
+	var token resumeToken
+	if len(w.before) == 0 {
+		token = w.past.settled(ctx, w.next)
+	} else { // while it is not known whether the nodes from before are gone, it is that of the state from before
+		token = w.past.within(w.from)
 	}
 	m.ResumeToken = token.String()
 	w.token.Store(&token)
 	w.marked = m
 	return w.send(m)
-}
-
-// position returns the token of what was sent. While it is not known whether the nodes from before are
-// gone, it is that of the state from before.
-func (w *nodeWatch) position(ctx context.Context) (resumeToken, error) {
-	if len(w.before) == 0 {
-		return w.past.settled(ctx, w.next), nil
-	}
-	t, err := w.past.within(w.from)
-	if err != nil {
-		return t, errJournal(err)
-	}
-	return t, nil
 }
 
 // sameSituation reports whether two bookmarks say the same, apart from times and counters.
