@@ -351,7 +351,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // problem describes why the receiver does not get transitions; empty if it does, or if that may be a
 // matter of seconds.
 func (x *exporter) problem() string {
-	err, since, waiting := x.Failing()
+	since, waiting, err := x.Failing()
 	remedy := ""
 	if answer, ok := errors.AsType[*answerError](err); ok {
 		remedy = answer.remedy()

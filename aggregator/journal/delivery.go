@@ -103,10 +103,10 @@ func (d *Delivery) Stats() DeliveryStats {
 	return out
 }
 
-// Failing returns why nothing is accepted, since when, and the time of the oldest record that is waiting; nil if the last
-// attempt succeeded.
-func (d *Delivery) Failing() (err error, since, waiting time.Time) { //nolint:revive // the error is what is asked for
+// Failing returns since when nothing is accepted, the time of the oldest record that is waiting, and why; the error is nil if
+// the last attempt succeeded.
+func (d *Delivery) Failing() (since, waiting time.Time, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.failing, d.since, d.waiting
+	return d.since, d.waiting, d.failing
 }

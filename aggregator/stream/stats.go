@@ -38,7 +38,7 @@ func (p *Publisher) Stats() *journal.DeliveryStats {
 
 // trouble returns why NATS accepts nothing, and since when; nil if it does.
 func (p *Publisher) trouble() (since time.Time, err error) {
-	err, since, _ = p.Failing()
+	since, _, err = p.Failing()
 	p.mu.Lock()
 	link := p.link
 	p.mu.Unlock()
