@@ -261,7 +261,21 @@ func (a *remedyBuilder) oneNamespace(owners []*verdict.Owner) []advice.Action {
 func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	keep, right := a.c.Rightful(owners)
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
-		return a.steps("one-active", "nodes", each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }), "decide", a.decide(owners))
+		program, hint := "", ""
+		for _, o := range owners {
+			program = cmp.Or(program, o.Node.VIPProgram)
+		}
+		switch program {
+		case "":
+		case "kube-vip":
+			hint = "its lease"
+		case "ucarp":
+			hint = "that its advertisements get through, and that its password is the same on all nodes"
+		default:
+			hint = "that VRRP advertisements get through, and that version and password are the same on all nodes"
+		}
+		return a.steps("one-active", "program", program, "hint", hint,
+			"nodes", each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }), "decide", a.decide(owners))
 	}
 	var steps, restart []advice.Action
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return o == keep }) {
