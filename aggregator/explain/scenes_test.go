@@ -83,6 +83,13 @@ var scenes = []verdicttest.Situation{
 			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "keepalived", i.Namespace.Node.Name == "n1"
 		}
 	}},
+	{Name: "a virtual address that programs on two nodes hold at once", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Assigned(i)
+			w.After(time.Minute)
+			i.Namespace.Node.VIPProgram = "ucarp"
+		}
+	}},
 	{Name: "a virtual address that FRR has left behind", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			router := *i
