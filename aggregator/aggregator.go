@@ -277,7 +277,8 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		return nil, err
 	}
 	a := &Aggregator{core: c, waits: cfg.Lease != "", server: server{
-		c.witness, guard, health.NewServer(), c.reports.Codec(), []string{pb.WitnessService_ServiceDesc.ServiceName, pb.ReportService_ServiceDesc.ServiceName},
+		c.witness, guard, health.NewServer(), c.reports.Codec(),
+		[]string{pb.WitnessService_ServiceDesc.ServiceName, pb.ReportService_ServiceDesc.ServiceName},
 		make(chan struct{}), c.ended,
 	}}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)

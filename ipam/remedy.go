@@ -56,11 +56,12 @@ type Repair struct {
 // MayList returns the Access of an IPAM whose pools are read from objects of the given kinds. all is the
 // flag " -A" if they are in namespaces.
 func MayList(all string, first Kind, others ...Kind) func(*Pool) string {
-	text := "Check whether the aggregator may read it: kubectl auth can-i list " + first.String() + all + " --as=system:serviceaccount:NAMESPACE:NAME"
+	var text strings.Builder
+	text.WriteString("Check whether the aggregator may read it: kubectl auth can-i list " + first.String() + all + " --as=system:serviceaccount:NAMESPACE:NAME")
 	for i, k := range others {
-		text += []string{"; the same for ", " and "}[i] + k.String()
+		text.WriteString([]string{"; the same for ", " and "}[i] + k.String())
 	}
-	return func(*Pool) string { return text + "." }
+	return func(*Pool) string { return text.String() + "." }
 }
 
 // A Remedy has an address whose record is wrong, and collects the steps that repair it.

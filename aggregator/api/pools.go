@@ -21,9 +21,9 @@ func (s *Service) walkPools(from judge.PoolPlace, history bool) *walk[judge.Pool
 		},
 		read: func(at judge.PoolPlace, _ int, into []item[*pb.Pool]) ([]item[*pb.Pool], bool) {
 			if !at.Pool.Ended {
-				one := live.Pool(&at.Pool.Rec, s.Findings.Pools.Use(at.Pool))
+				one := live.Pool(&at.Pool.Rec, s.Findings.Use(at.Pool))
 				if history {
-					one.History = live.PoolHistory(s.Findings.Pools.History(at.Pool))
+					one.History = live.PoolHistory(s.Findings.History(at.Pool))
 				}
 				into = append(into, item[*pb.Pool]{poolPlace{at.IPAM, at.Node, at.Name}, one})
 			}

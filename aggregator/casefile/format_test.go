@@ -20,8 +20,8 @@ func structs(all map[string]reflect.Type, t reflect.Type) map[string]reflect.Typ
 		return all
 	}
 	all[t.String()] = t
-	for i := range t.NumField() {
-		structs(all, t.Field(i).Type)
+	for field := range t.Fields() {
+		structs(all, field.Type)
 	}
 	return all
 }
@@ -32,8 +32,8 @@ func TestFormat(t *testing.T) {
 	var lines []string
 	left := maps.Clone(required)
 	for name, of := range structs(map[string]reflect.Type{}, reflect.TypeFor[File]()) {
-		for i := range of.NumField() {
-			f := of.Field(i)
+		for f := range of.Fields() {
+			f := f
 			line := fmt.Sprintf("%s.%s %s", name, f.Name, f.Type)
 			if slices.Contains(strings.Fields(required[name]), f.Name) {
 				line += ", required"

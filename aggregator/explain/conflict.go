@@ -116,7 +116,7 @@ func (w *wording) standing(c *verdict.Conflict) string {
 			joined = append(joined, OwnerName(o))
 		}
 	}
-	key := "standing"
+	var key string
 	switch {
 	case len(unheard) > 0:
 		return strings.Join(unheard, " ")

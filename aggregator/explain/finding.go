@@ -62,7 +62,7 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 	case verdict.FindingVIPHeldElsewhere:
 		t.heldElsewhere()
 	}
-	return t.FindingText.readable()
+	return t.readable()
 }
 
 // withheld replaces a command that contains invisible characters.

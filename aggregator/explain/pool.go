@@ -280,8 +280,11 @@ func (s side) reassigned(other side) []advice.Action {
 	a, b := plainName(s.Node), plainName(other.Node)
 	return scope{
 		"a", s.Node, "b", other.Node, "common", cmp.Or(s.common(other), "the old range"), "within", s.within(other), "bwithin", other.within(s),
-		"before", []advice.Action{s.nodeRanges().Check, advice.Cordon(a), advice.Cordon(b)}, "reassign", s.nodeRanges().Reassign,
-		"after", []advice.Action{advice.Uncordon(a), advice.Uncordon(b)},
+		"before",
+		[]advice.Action{s.nodeRanges().Check, advice.Cordon(a), advice.Cordon(b)},
+		"reassign", s.nodeRanges().Reassign,
+		"after",
+		[]advice.Action{advice.Uncordon(a), advice.Uncordon(b)},
 	}.steps("overlap/reassign")
 }
 

@@ -23,7 +23,7 @@ func heavy(from, count, bytes int) *pb.ReportRequest {
 }
 
 // room returns the number of bytes that are free up to a total charge.
-func (s *scene) room(total int64) int { return int(total - s.budget.used) }
+func (s *scene) room(total int64) int { return int(total - s.used) }
 
 // A node may use free memory up to a threshold, its share up to the limit, and nothing beyond.
 func TestTheBudgetOfANode(t *testing.T) {
@@ -272,8 +272,8 @@ func TestANodeOfACredentialConnectsInThePlaceOfFrames(t *testing.T) {
 	if !s.Hold(old.n, s.room(s.limit)) {
 		t.Fatal("got no room")
 	}
-	if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b2", Netns: "1"}, "n1"); err != nil || s.budget.used > s.limit || old.n.LeftOut.Wire == 0 {
-		t.Errorf("got %v, %d of %d bytes used and %+v left out, want frames left out", err, s.budget.used, s.limit, old.n.LeftOut)
+	if _, err := s.hello(&pb.Hello{Node: "n1", BootId: "b2", Netns: "1"}, "n1"); err != nil || s.used > s.limit || old.n.LeftOut.Wire == 0 {
+		t.Errorf("got %v, %d of %d bytes used and %+v left out, want frames left out", err, s.used, s.limit, old.n.LeftOut)
 	}
 }
 

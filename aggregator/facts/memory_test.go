@@ -48,11 +48,11 @@ func (s *scene) checkBudget(why string) {
 			}
 		}
 	}
-	if s.budget.used != used+s.common || s.accounts != accounts {
-		s.Errorf("%s: got %d bytes in %d accounts, want %d in %d", why, s.budget.used, s.accounts, used+s.common, accounts)
+	if s.used != used+s.common || s.accounts != accounts {
+		s.Errorf("%s: got %d bytes in %d accounts, want %d in %d", why, s.used, s.accounts, used+s.common, accounts)
 	}
-	if s.limit > 0 && s.budget.used > s.limit {
-		s.Errorf("%s: got %d bytes, which is more than the limit", why, s.budget.used)
+	if s.limit > 0 && s.used > s.limit {
+		s.Errorf("%s: got %d bytes, which is more than the limit", why, s.used)
 	}
 }
 

@@ -73,7 +73,7 @@ func (f *Findings) Run(ctx context.Context) {
 		do   func() verdict.Stamp
 	}{
 		{f.Pools.wake, f.Pools.run},
-		{f.Clones.wake, f.Clones.end},
+		{f.Clones.wake, f.end},
 		{f.Overlaps.wake, f.Overlaps.run},
 		{f.Intended.wake, f.Intended.run},
 	} {
@@ -84,7 +84,7 @@ func (f *Findings) Run(ctx context.Context) {
 
 // Judged runs the checks that wait until every address affected by a change is judged.
 func (f *Findings) Judged() {
-	f.Clones.end()
+	f.end()
 	f.Pools.check()
 	f.Intended.run()
 }

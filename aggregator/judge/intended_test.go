@@ -24,7 +24,7 @@ func TestALateAddressIsNoLongerMissing(t *testing.T) {
 			Owners: w.facts.Policy.Judge(b.Case(index.AddressOf(netip.MustParseAddr("10.244.0.9")), false)).Owners,
 		}}
 		b.Keep()
-		w.Intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
+		w.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
 		w.Publish(&lacks[0])
 		w.facts.RUnlock()
 		if w.Intended.run(); w.Get("x") == nil || len(w.ended) != 0 {
@@ -70,7 +70,7 @@ func TestPodAddressesInTheAPIMayBeOutdated(t *testing.T) {
 		}{{0, long, 0}, {long, 0, 0}, {long, long, 1}} {
 			heard := p.Heard
 			p.Heard = heard - test.pod
-			if got := w.Intended.lacking(intent{n, ns.ID}, ns, n.SinceOf(2)-test.sandbox); len(got) != test.found {
+			if got := w.lacking(intent{n, ns.ID}, ns, n.SinceOf(2)-test.sandbox); len(got) != test.found {
 				t.Errorf("the sandbox is %s older, and the pod %s: got %d findings, want %d", time.Duration(test.sandbox), time.Duration(test.pod), len(got), test.found)
 			}
 			p.Heard = heard

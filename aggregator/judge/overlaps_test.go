@@ -33,7 +33,7 @@ func BenchmarkCompareRanges(b *testing.B) {
 		for _, n := range nodes {
 			w.RangesChanged(n)
 		}
-		w.Overlaps.at = 1
+		w.at = 1
 		w.Overlaps.run()
 	}
 }

@@ -124,8 +124,8 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 // problems describes what is wrong with a node, including ports that flood its agent.
 func (s *Converter) problems(n *facts.Node, floods []string) []string {
 	all := slices.Clone(n.Status.GetProblems())
-	if s.Findings.Names.Shared(n) {
-		others, id := s.Findings.Names.Others(n)
+	if s.Findings.Shared(n) {
+		others, id := s.Findings.Others(n)
 		all = append(all, explain.Text("shared-name", "name", n.Name, "others", explain.Names(others), "finding", id))
 	}
 	if others := s.Facts.InOnePlace(n); others != nil {

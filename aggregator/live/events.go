@@ -81,7 +81,7 @@ func (s *Events) FindingEnded(over *judge.Found, superseded bool) {
 func (s *Events) now() verdict.Stamp { return s.convert.Facts.Clock() }
 
 func (s *Events) matterOf(f *judge.Found) Matter {
-	return MatterOf(s.convert.Findings.Clones.Whole(f.Finding))
+	return MatterOf(s.convert.Findings.Whole(f.Finding))
 }
 
 // Event is one change. Nothing that it points to ever changes.

@@ -21,7 +21,7 @@ const maxNamed = 1000
 
 // Finding returns a finding in the format of the API, and whether it has become a conflict.
 func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
-	a := s.Findings.Clones.Whole(f.Finding)
+	a := s.Findings.Whole(f.Finding)
 	out := &pb.Finding{
 		Kind: a.Kind, Address: f.Place.Address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
 		DetectedAt: timestamp(f.Since), Runbook: explain.Runbook(a.Kind), Owners: Owners(a.Address, a.Owners, s.Owner),
@@ -29,7 +29,7 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 	out.Previous = previous(a.Former)
 	var use verdict.PoolUse
 	if p := s.Facts.Pool(a.Pool); p != nil {
-		use = s.Findings.Pools.Use(p)
+		use = s.Findings.Use(p)
 		out.Pool = Pool(&p.Rec, use)
 	} else if a.Stock != nil {
 		out.Pool = Pool(a.Pool, a.Stock.Use)

@@ -381,7 +381,7 @@ func (m *Metrics) collectPools(set scrape) {
 	for p := range m.Facts.Pools {
 		kinds[kind{p.Rec.IPAM, poolStates[p.Rec.State]}]++
 		allocations[p.Rec.IPAM] += p.Allocated.Of(audit.Both)
-		pools = append(pools, one{judge.PoolPlaceOf(p), p.Rec.Network, m.Findings.Pools.Use(p)})
+		pools = append(pools, one{judge.PoolPlaceOf(p), p.Rec.Network, m.Findings.Use(p)})
 	}
 	m.Facts.RUnlock()
 	slices.SortFunc(pools, func(a, b one) int {

@@ -18,7 +18,7 @@ func (s *Converter) Owner(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *
 
 func (s *Converter) ownerBy(m *maker, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := m.owner(s.Facts.Policy, a, o, all)
-	out.Intended = intendedProto(s.Findings.Intended.Lacking(o))
+	out.Intended = intendedProto(s.Findings.Lacking(o))
 	return out
 }
 

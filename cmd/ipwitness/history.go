@@ -78,7 +78,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 			return c.list(cmd.Context(), sel)
 		},
 	}
-	c.query.addFlags(cmd)
+	c.addFlags(cmd)
 	c.addClusterFlag(cmd, "changes in the cluster")
 	c.addFilters(cmd, "changes", nil, "node", "namespace", "workload", "cidr", "mac")
 	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)")

@@ -63,21 +63,21 @@ func readCase(name string, stdin io.Reader) (*casefile.File, error) {
 }
 
 // judge judges a case and shows the result.
-func (c *query) judge(f *casefile.File) error {
+func (q *query) judge(f *casefile.File) error {
 	explained := api.Judge(f)
 	incomplete := explained.GetCoverage().GetIncomplete()
 	var err error
-	if c.format.ForPrograms() {
-		err = show.Message(c.sys.stdout, c.format, explained)
+	if q.format.ForPrograms() {
+		err = show.Message(q.sys.stdout, q.format, explained)
 	} else {
 		if incomplete {
-			c.note("Warning: not all nodes were seen when the case was written.")
+			q.note("Warning: not all nodes were seen when the case was written.")
 		}
-		err = show.Explain(c.sys.stdout, explained, c.layout(), f.Case.Now.Time())
+		err = show.Explain(q.sys.stdout, explained, q.layout(), f.Case.Now.Time())
 	}
 	confirmed := slices.ContainsFunc(explained.GetConflicts(), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_CONFIRMED })
 	switch {
-	case !c.exitCode:
+	case !q.exitCode:
 		return err
 	case confirmed:
 		return errors.Join(err, exitFound)
