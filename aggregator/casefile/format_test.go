@@ -33,7 +33,6 @@ func TestFormat(t *testing.T) {
 	left := maps.Clone(required)
 	for name, of := range structs(map[string]reflect.Type{}, reflect.TypeFor[File]()) {
 		for f := range of.Fields() {
-			f := f
 			line := fmt.Sprintf("%s.%s %s", name, f.Name, f.Type)
 			if slices.Contains(strings.Fields(required[name]), f.Name) {
 				line += ", required"
