@@ -613,6 +613,32 @@ func TestFramesThatFindNoRoomAreForgottenByTheObserver(t *testing.T) {
 	}
 }
 
+// A VXLAN device with proxy answers from the neighbour table of its node, also with MACs that nobody has.
+func TestAnswersOfTheNodesOwnVXLANAreNobodys(t *testing.T) {
+	for _, test := range []struct {
+		proxy bool
+		kind  ipwitnessv1.Evidence_Kind
+		kept  bool
+	}{
+		{true, ipwitnessv1.Evidence_ANSWERED, false},
+		{true, ipwitnessv1.Evidence_ANNOUNCED, true},
+		{true, ipwitnessv1.Evidence_USED, true},
+		{false, ipwitnessv1.Evidence_ANSWERED, true},
+	} {
+		_, k := newFlaky(t)
+		k.own.links[10].Proxy = test.proxy
+		frame := wireKey(10, test.kind, "10.244.0.9", "pods10")
+		k.AddFrame(frame, seenNow())
+		kept := false
+		for c := range k.table.Claims() {
+			kept = kept || c == frame
+		}
+		if kept != test.kept {
+			t.Errorf("%s, proxy %v: got kept %v, want %v", test.kind, test.proxy, kept, test.kept)
+		}
+	}
+}
+
 func TestLinkOfAFrameLivesAsLongAsItsClaim(t *testing.T) {
 	_, k := newFlaky(t)
 	frame := wireKey(10, ipwitnessv1.Evidence_USED, "10.244.0.9", "pods10")

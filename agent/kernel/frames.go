@@ -9,6 +9,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Port is an interface to attach the observer to.
@@ -53,6 +54,9 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	l := k.own.links[key.At.Index]
 	if l == nil {
 		return // the interface is gone, with all its claims
+	}
+	if l.Proxy && key.Kind == ipwitnessv1.Evidence_ANSWERED {
+		return // by our own kernel, from its neighbour table, or by a holder that is also seen by its other frames
 	}
 	if end, ok := k.ended[holding{key.Address, key.MAC}]; ok && c.Last.Before(end) {
 		k.ClaimEnded([]table.ClaimKey{key}) // older than the end of its holder: the observer forgets it, so that it reports later frames

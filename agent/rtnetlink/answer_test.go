@@ -89,6 +89,8 @@ func TestLinkIsReadAsTheKernelWritesIt(t *testing.T) {
 		"VLAN with another attribute":   {info("vlan", data(attribute(iflaBridgeDefaultPVID, 10, 0)...)...), with(func(l *Link) { l.Kind = "vlan" })},
 		"VLAN of another length":        {info("vlan", data(attribute(iflaVLANID, 10, 0, 0, 0)...)...), with(func(l *Link) { l.Kind = "vlan" })},
 		"no VLAN but a MACVLAN":         {info("macvlan", data(attribute(iflaVLANID, 10, 0)...)...), with(func(l *Link) { l.Kind = "macvlan" })},
+		"VXLAN that answers":            {info("vxlan", data(attribute(iflaVXLANProxy, 1)...)...), with(func(l *Link) { l.Kind, l.Proxy = "vxlan", true })},
+		"VXLAN that does not answer":    {info("vxlan", data(attribute(iflaVXLANProxy, 0)...)...), with(func(l *Link) { l.Kind = "vxlan" })},
 		"bridge": {
 			info("bridge", data(slices.Concat(attribute(iflaBridgeFiltering, 1), attribute(iflaBridgeDefaultPVID, 3, 0))...)...),
 			with(func(l *Link) { l.Kind, l.Filtering, l.DefaultPVID = "bridge", true, 3 }),

@@ -25,6 +25,8 @@ type Link struct {
 	Master    int32
 	VLAN      uint16 // VLAN devices only
 	Filtering bool   // bridges only: by VLAN
+	// Proxy is set if a VXLAN device itself answers requests, from the neighbour table of its node.
+	Proxy bool
 	// DefaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
 	DefaultPVID uint16
 	// ProtoDown is set if a program keeps the interface from having a carrier, as the vrrpd of FRR
@@ -191,6 +193,8 @@ func parseLink(b []byte) (Link, error) {
 				switch {
 				case l.Kind == "vlan" && typ == iflaVLANID && len(val) == 2:
 					l.VLAN = binary.NativeEndian.Uint16(val)
+				case l.Kind == "vxlan" && typ == iflaVXLANProxy && len(val) == 1:
+					l.Proxy = val[0] != 0
 				case l.Kind == "bridge" && typ == iflaBridgeFiltering && len(val) == 1:
 					l.Filtering = val[0] != 0
 				case l.Kind == "bridge" && typ == iflaBridgeDefaultPVID && len(val) == 2:

@@ -39,6 +39,7 @@ const (
 	netnsaFD   = 3 // NETNSA_FD
 
 	iflaVLANID            = 1  // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
+	iflaVXLANProxy        = 11 // IFLA_VXLAN_PROXY, in IFLA_INFO_DATA of a VXLAN device
 	iflaBridgeFiltering   = 7  // IFLA_BR_VLAN_FILTERING, in IFLA_INFO_DATA of a bridge
 	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
 	iflaBridgeFlags       = 0  // IFLA_BRIDGE_FLAGS, in IFLA_AF_SPEC of the family AF_BRIDGE
