@@ -285,7 +285,6 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 		c.judge(c.facts.PodsChanged(keys))
 	}
 	if what.State || len(what.Nodes) > 0 {
-		slices.Sort(what.Nodes)
 		c.judge(c.facts.PodsOnChanged(func(node string) bool {
 			_, moved := slices.BinarySearch(what.Nodes, node)
 			return what.State || moved

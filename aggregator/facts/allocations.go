@@ -165,14 +165,14 @@ func (f *Facts) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []ipam.R
 	}
 	al := c.Allocation
 	p := f.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
-	if p == nil {
+	switch {
+	case p == nil && c.Gone:
+	case p == nil:
 		f.Listener.Dropped("allocation", 1)
-		return nil
-	}
-	if c.Gone {
+	case c.Gone:
 		f.withdraw(p, al.Address, al.Location)
-		return nil
+	default:
+		f.putAllocation(p, *al, now)
 	}
-	f.putAllocation(p, *al, now)
 	return nil
 }

@@ -83,7 +83,7 @@ func newAcknowledgements(c *Cluster) acknowledgements {
 		Read:  readAcknowledgement,
 		Limit: maxAcknowledgements,
 		Changed: func(ipam.Key, *acknowledgementRecord, *acknowledgementRecord) {
-			c.pending.changes.Acknowledgements = true
+			c.pending.acknowledgements = true
 		},
 		Settled: func() { c.acknowledgements.report(c) },
 	}}

@@ -61,7 +61,7 @@ func BenchmarkMirror(b *testing.B) {
 				wait.Until(b, "all changes are reported", func() bool {
 					c.mu.Lock()
 					defer c.mu.Unlock()
-					return len(c.pending.changes.Pods) == 0
+					return len(c.pending.pods) == 0
 				})
 				kept += float64(heap() - before)
 				peak += float64(most - before)

@@ -276,7 +276,7 @@ func BenchmarkCalico(b *testing.B) {
 		wait.Until(b, "all changes are reported", func() bool {
 			c.mu.RLock()
 			defer c.mu.RUnlock()
-			return len(c.ipams) > 1 && len(c.pending.changes.IPAM) == 0 && c.ipams[1].state != 0 && c.ipams[1].pools["big"] != nil && c.ipams[1].sources[1].state == followed
+			return len(c.ipams) > 1 && len(c.pending.ipam) == 0 && c.ipams[1].state != 0 && c.ipams[1].pools["big"] != nil && c.ipams[1].sources[1].state == followed
 		})
 		took += time.Since(begin).Seconds()
 		kept += float64(heap() - before)

@@ -56,9 +56,9 @@ spec:
 	var web *verdict.PodObject
 	m.until("the pod of the Deployment is reported", func() bool {
 		return m.reported(func(c Changes) bool {
-			i := slices.IndexFunc(c.Pods, func(p *verdict.PodObject) bool { return p.Namespace == l.namespace && p.Controller == "web" })
+			i := slices.IndexFunc(c.Pods, func(p PodKey) bool { return p.Namespace == l.namespace && strings.HasPrefix(p.Name, "web-") })
 			if i >= 0 {
-				web = c.Pods[i]
+				web = m.Pod("", "", c.Pods[i].UID, "")
 			}
 			return i >= 0
 		})
@@ -78,7 +78,7 @@ spec:
 	m.until("the pod is absent", func() bool { return gone(m.Pod("", "", before.UID, "pods-node")) })
 	m.until("the end of the pod is reported", func() bool {
 		return m.reported(func(c Changes) bool {
-			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.DeletionTimestamp != 0 })
+			return slices.ContainsFunc(c.Pods, func(p PodKey) bool { return p.UID == before.UID })
 		})
 	})
 	if s := m.Status(); len(s.GetProblems()) > 0 || s.GetNodes() == 0 || !strings.HasPrefix(s.GetServer(), "https://") || s.GetLastHeard() == nil {
@@ -146,7 +146,7 @@ func TestMirrorCatchesUpAfterAnOutage(t *testing.T) {
 		m.until("the new pod is known", func() bool { return there(m.named("comes", "meanwhile-node")) })
 		m.until("the deleted pod is absent", func() bool { return gone(m.Pod("", "", goes.UID, "meanwhile-node")) })
 		m.until("the end of the pod is reported", func() bool {
-			return m.reported(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
+			return m.reported(func(c Changes) bool { return slices.Contains(c.Pods, PodKey{goes.Namespace, goes.Name, goes.UID}) })
 		})
 		if m.named("stays", "meanwhile-node") != stays {
 			t.Error("an unchanged pod was reported as changed")

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -101,7 +100,6 @@ func TestListings(t *testing.T) {
 			wait.Until(t, "the pods are watched", watched)
 			f.put(p)
 			wait.Until(t, "the watch reports a change", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
-			first := c.Pod("", "", "uid-p7", "n1")
 			f.cut()
 			p.Status.Phase = corev1.PodSucceeded
 			wait.Until(t, "the pods are watched again", watched)
@@ -110,11 +108,12 @@ func TestListings(t *testing.T) {
 			if f.lists != 1 {
 				t.Errorf("it was listed %d times", f.lists)
 			}
-			second := c.Pod("", "", "uid-p7", "n1")
-			wait.Until(t, "both changes are reported", func() bool {
-				return slices.ContainsFunc(reported(), func(c Changes) bool {
-					return slices.Equal(c.Pods, []*verdict.PodObject{first, second})
-				})
+			wait.Until(t, "the changes are reported", func() bool {
+				of := 0
+				for _, c := range reported() {
+					of += len(slices.DeleteFunc(slices.Clone(c.Pods), func(p PodKey) bool { return p.UID != "uid-p7" }))
+				}
+				return of >= 2
 			})
 			f.drop(p)
 			wait.Until(t, "the deletion arrives", func() bool { return c.Pod("", "", "uid-p7", "n1") == nil })

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -215,11 +214,11 @@ func (c *Cluster) listed(f *feed) {
 	case nodeFeed:
 		c.health.placed = true
 	case acknowledgementFeed:
-		c.acknowledgements.listed, c.pending.changes.Acknowledgements = true, true
+		c.acknowledgements.listed, c.pending.acknowledgements = true, true
 	}
 	c.mu.Unlock()
 	c.worked(f)
-	c.pending.ring()
+	c.ring()
 }
 
 // assess updates the state. The caller holds mu.
@@ -239,8 +238,8 @@ func (c *Cluster) assess() {
 		"server", c.clients.server, "pods", len(c.pods.Records), "nodes", len(c.nodes.Records))
 	h.state, h.since = state, time.Now()
 	c.reassess()
-	c.pending.changes.State = true
-	c.pending.ring()
+	c.pending.state = true
+	c.ring()
 }
 
 // beat checks at intervals whether the API server is ready. A watch alone is not enough,
@@ -300,10 +299,9 @@ func (c *Cluster) notifyChanges(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.pending.bell:
+		case <-c.bell:
 		}
 		if changes, any := c.take(); any && c.notify != nil {
-			slices.SortFunc(changes.Related, cmp.Compare[string])
 			c.notify(changes)
 		}
 	}

@@ -200,7 +200,7 @@ func (m *publisher) publish(pool ipam.Pool, is poolState) {
 		m.standIn()
 	}
 	if is.published == next {
-		m.cluster.pending.ipam(IPAMChange{Pool: next})
+		m.cluster.changeIPAM(IPAMChange{Pool: next})
 	}
 }
 
@@ -213,7 +213,7 @@ func (m *publisher) Unread(k ipam.Kind, allocates bool, problem string) {
 	} else {
 		delete(m.unread, k)
 	}
-	m.cluster.pending.ipam(IPAMChange{Pool: is, Gone: problem == ""})
+	m.cluster.changeIPAM(IPAMChange{Pool: is, Gone: problem == ""})
 	m.putAll()
 }
 
@@ -225,7 +225,7 @@ func (m *publisher) Drop(name string) {
 		return
 	}
 	delete(m.pools, name)
-	m.cluster.pending.ipam(IPAMChange{Pool: p.published, Gone: true})
+	m.cluster.changeIPAM(IPAMChange{Pool: p.published, Gone: true})
 	m.standIn()
 }
 
@@ -236,9 +236,9 @@ func (m *publisher) standIn() {
 	switch {
 	case wanted && (m.stand == nil || m.stand.Problem != m.problem):
 		m.stand = &verdict.Pool{Pool: ipam.Pool{IPAM: m.name, Name: m.sources[0].Kind.Group, State: m.state, Problem: m.problem}}
-		m.cluster.pending.ipam(IPAMChange{Pool: m.stand})
+		m.cluster.changeIPAM(IPAMChange{Pool: m.stand})
 	case !wanted && m.stand != nil:
-		m.cluster.pending.ipam(IPAMChange{Pool: m.stand, Gone: true})
+		m.cluster.changeIPAM(IPAMChange{Pool: m.stand, Gone: true})
 		m.stand = nil
 	}
 }
@@ -262,7 +262,7 @@ func (m *publisher) change(pool string, al *verdict.Allocation, gone bool) {
 	}
 	al.Pool = p.published
 	correctAllocation(al)
-	m.cluster.pending.ipam(IPAMChange{Allocation: al, Gone: gone})
+	m.cluster.changeIPAM(IPAMChange{Allocation: al, Gone: gone})
 }
 
 // reassess updates the state of the pools of all IPAMs.

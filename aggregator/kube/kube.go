@@ -56,10 +56,9 @@ type Config struct {
 
 // Changes are the changes of a mirror since the last notification.
 type Changes struct {
-	// Pods are new, changed or deleted pods in their current or last state. A changed pod is
-	// listed both as it was and as it is. A static pod is listed a second time under the UID
-	// that the container runtime knows, with its name and nothing else.
-	Pods []*verdict.PodObject
+	// Pods are new, changed or deleted pods. A static pod is listed a second time under the UID that the
+	// container runtime knows.
+	Pods []PodKey
 	// Networks are pod CIDRs that were added or removed, which changes the result of
 	// InPodCIDR.
 	Networks []netip.Prefix
@@ -71,16 +70,20 @@ type Changes struct {
 	Nodes []string
 	// Related are the nodes for which Related may return something new.
 	Related []string
-	// IPAM are the changes of the cluster's IPAMs, in order.
+	// IPAM are the changes of the cluster's IPAMs, one for each pool and allocation.
 	IPAM []IPAMChange
 	// Acknowledgements means that the result of Acknowledgements changed.
 	Acknowledgements bool
 }
 
+// PodKey identifies a pod.
+type PodKey struct{ Namespace, Name, UID string }
+
 // IPAMChange is a change of an IPAM. Either Pool or Allocation is set.
 type IPAMChange struct {
 	// Pool is the pool in its current or last state. IPAM and Name identify it. The value
-	// never changes. A pool comes before its allocations, and its removal removes them, too.
+	// never changes. A pool comes before its allocations, and it is removed after them.
+	// What came and went since the last notification is only removed.
 	Pool *verdict.Pool
 	// Allocation is identified by the IPAM and Name of its pool, its address and its location.
 	Allocation *verdict.Allocation
@@ -97,6 +100,8 @@ type Cluster struct {
 	log     *slog.Logger
 	clients clients
 	notify  func(Changes)
+	// bell rings when changes are pending.
+	bell chan struct{}
 	// entries are queued for the log, because writing to it may block.
 	entries chan func(context.Context)
 
@@ -151,7 +156,7 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 
 // openAt returns the mirror of the cluster with the given configuration.
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
-	c = &Cluster{log: log, begun: time.Now(), entries: make(chan func(context.Context), maxEntries)}
+	c = &Cluster{log: log, begun: time.Now(), bell: make(chan struct{}, 1), entries: make(chan func(context.Context), maxEntries)}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,11 @@
 package kube
 
 import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -25,7 +30,7 @@ func (c *Cluster) put(into ipam.Store, o runtime.Object) {
 	c.mu.Lock()
 	into.Put(reduced)
 	c.mu.Unlock()
-	c.pending.ring()
+	c.ring()
 }
 
 // drop removes an object.
@@ -34,7 +39,7 @@ func (c *Cluster) drop(from ipam.Store, o runtime.Object) {
 	c.mu.Lock()
 	from.Drop(reduced)
 	c.mu.Unlock()
-	c.pending.ring()
+	c.ring()
 }
 
 // item is a reduced object of a listing. It implements runtime.Object, which the items of a list
@@ -71,33 +76,64 @@ func (c *Cluster) replace(into ipam.Store, items []any) {
 	})
 }
 
-// pending are the changes that the subscriber has not received yet.
+// pending are the changes that the subscriber has not received yet. There is at most one for each object,
+// because the subscriber may be busy for long, and needs only to know what has changed since.
 type pending struct {
-	changes Changes
-	// related are the nodes of changes.Related.
-	related map[string]struct{}
-	bell    chan struct{}
+	// state and acknowledgements are those of Changes.
+	state, acknowledgements bool
+	pods                    map[PodKey]struct{}
+	networks                map[netip.Prefix]struct{}
+	nodes, related          map[string]struct{}
+	// ipam has the last change of each pool and allocation, at the position of the first one: a pool that the
+	// subscriber does not know precedes its allocations. position has these positions.
+	ipam     []IPAMChange
+	position map[ipamKey]int
+}
+
+// ipamKey identifies a pool or, if it has an address, an allocation.
+type ipamKey struct {
+	ipam, pool string
+	address    netip.Addr
+	location   string
 }
 
 func newPending() pending {
-	return pending{related: make(map[string]struct{}), bell: make(chan struct{}, 1)}
+	return pending{
+		pods: make(map[PodKey]struct{}), networks: make(map[netip.Prefix]struct{}), nodes: make(map[string]struct{}), related: make(map[string]struct{}),
+		position: make(map[ipamKey]int),
+	}
 }
 
 // ring wakes up notifyChanges.
-func (p *pending) ring() {
+func (c *Cluster) ring() {
 	select {
-	case p.bell <- struct{}{}:
+	case c.bell <- struct{}{}:
 	default:
 	}
 }
 
-// pod queues the previous or current state of a pod.
-func (p *pending) pod(o *verdict.PodObject) { p.changes.Pods = append(p.changes.Pods, o) }
+// pod queues a pod that has changed.
+func (p *pending) pod(o *verdict.PodObject) {
+	p.pods[PodKey{o.Namespace, o.Name, o.UID}] = struct{}{}
+}
 
-// ipam queues a change of an IPAM.
-func (p *pending) ipam(change IPAMChange) {
-	p.changes.IPAM = append(p.changes.IPAM, change)
-	p.ring()
+// changeIPAM queues a change of an IPAM.
+func (c *Cluster) changeIPAM(change IPAMChange) {
+	p := &c.pending
+	var key ipamKey
+	if change.Pool != nil {
+		key = ipamKey{ipam: change.Pool.IPAM, pool: change.Pool.Name}
+	} else {
+		al := change.Allocation
+		key = ipamKey{al.Pool.IPAM, al.Pool.Name, al.Address, al.Location}
+	}
+	at, queued := p.position[key]
+	if !queued {
+		at = len(p.ipam)
+		p.position[key], p.ipam = at, append(p.ipam, change)
+	}
+	p.ipam[at] = change
+	c.ring()
 }
 
 // maxRelated is the maximum number of nodes in Changes.Related.
@@ -113,13 +149,19 @@ func (p *pending) relate(node string) {
 // take returns and clears the pending changes.
 func (c *Cluster) take() (changes Changes, any bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := &c.pending
-	changes = p.changes
-	for node := range p.related {
-		changes.Related = append(changes.Related, node)
+	p := c.pending
+	c.pending = newPending()
+	c.mu.Unlock()
+	removed := func(change IPAMChange) int {
+		if change.Pool != nil && change.Gone {
+			return 1 // after its allocations
+		}
+		return 0
 	}
-	clear(p.related)
-	p.changes = Changes{}
-	return changes, len(changes.Pods) > 0 || len(changes.Networks) > 0 || changes.State || len(changes.Nodes) > 0 || len(changes.Related) > 0 || len(changes.IPAM) > 0 || changes.Acknowledgements
+	slices.SortStableFunc(p.ipam, func(a, b IPAMChange) int { return removed(a) - removed(b) })
+	changes = Changes{
+		Pods: slices.Collect(maps.Keys(p.pods)), Networks: slices.Collect(maps.Keys(p.networks)), State: p.state,
+		Nodes: slices.Sorted(maps.Keys(p.nodes)), Related: slices.Sorted(maps.Keys(p.related)), IPAM: p.ipam, Acknowledgements: p.acknowledgements,
+	}
+	return changes, !reflect.ValueOf(changes).IsZero()
 }

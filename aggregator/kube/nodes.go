@@ -101,8 +101,7 @@ func (n *nodes) changed(before, after *nodeRecord) {
 		n.moved = append(append(n.moved, was.cidrs...), is.cidrs...)
 	}
 	if after == nil || before == nil {
-		changes := &n.cluster.pending.changes
-		changes.Nodes = append(changes.Nodes, cmp.Or(was.name, is.name))
+		n.cluster.pending.nodes[cmp.Or(was.name, is.name)] = struct{}{}
 	}
 	if after == nil || before == nil || was.ready != is.ready || was.uid != is.uid {
 		n.cluster.pending.relate(cmp.Or(was.name, is.name))
@@ -123,8 +122,10 @@ func (n *nodes) keepRanges() {
 	}
 	ranges = ipam.Union(ranges)
 	n.cluster.cidrs.Store(&ranges)
-	changes := &n.cluster.pending.changes
-	changes.Networks, n.moved = append(changes.Networks, n.moved...), nil
+	for _, p := range n.moved {
+		n.cluster.pending.networks[p] = struct{}{}
+	}
+	n.moved = nil
 }
 
 // NodeRange is a pod CIDR of a node (Node.spec.podCIDRs).

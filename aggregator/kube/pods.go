@@ -268,8 +268,8 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	if tenants != (len(p.tenants) > 0) {
-		pending.changes.State = true // all pods whose tenant is not known are compared differently
-		pending.ring()
+		pending.state = true // all pods whose tenant is not known are compared differently
+		p.cluster.ring()
 	}
 	p.relate(before, after)
 	if before.isUnread() || after.isUnread() {
@@ -283,7 +283,7 @@ func (p *pods) changed(before, after *podRecord) {
 // found by that UID.
 func (r *podRecord) queueAlias(p *pending) {
 	if r.more != nil && r.more.alias != "" {
-		p.pod(&verdict.PodObject{Namespace: r.Namespace, Name: r.Name, UID: r.more.alias})
+		p.pods[PodKey{r.Namespace, r.Name, r.more.alias}] = struct{}{}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -165,6 +166,29 @@ func TestUnchangedObjectsAreNotReported(t *testing.T) {
 	c.put(&c.pods, again)
 	if changes, any := c.take(); any || c.Pod("", "", "uid-one", "") != before {
 		t.Errorf("got %+v", changes)
+	}
+}
+
+// However long the subscriber is busy, there is one pending change for each pod.
+func TestPendingPodChangesAreBounded(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	_, _ = c.take()
+	one, other := testPod("one", "n1", "10.0.0.1"), testPod("other", "n1", "10.0.0.2")
+	for i := range 100 {
+		one.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodUnknown}[i%2]
+		c.put(&c.pods, one)
+		c.put(&c.pods, other)
+		c.drop(&c.pods, other)
+	}
+	other.UID = "another"
+	c.put(&c.pods, other)
+	changes, _ := c.take()
+	slices.SortFunc(changes.Pods, func(a, b PodKey) int { return strings.Compare(a.UID, b.UID) })
+	if want := []PodKey{{"default", "other", "another"}, {"default", "one", "uid-one"}, {"default", "other", "uid-other"}}; !slices.Equal(changes.Pods, want) {
+		t.Errorf("got %v, want %v", changes.Pods, want)
+	}
+	if changes, any := c.take(); any {
+		t.Errorf("got %v once more", changes)
 	}
 }
 

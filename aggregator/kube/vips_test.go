@@ -116,8 +116,8 @@ func TestPodsOfAVirtualMachineKnowWhereItRuns(t *testing.T) {
 		changed      int // pods that are reported as changed
 	}{
 		{`{"nodeName":"n1","activePods":{"uid-from":"n1"}}`, "n1", false, 1},
-		{`{"nodeName":"n1","activePods":{"uid-from":"n1","uid-to":"n2"},"migrationState":{}}`, "n1", true, 3},
-		{`{"nodeName":"n2","activePods":{"uid-from":"n1","uid-to":"n2"},"migrationState":{"completed":true}}`, "n2", false, 4},
+		{`{"nodeName":"n1","activePods":{"uid-from":"n1","uid-to":"n2"},"migrationState":{}}`, "n1", true, 2},
+		{`{"nodeName":"n2","activePods":{"uid-from":"n1","uid-to":"n2"},"migrationState":{"completed":true}}`, "n2", false, 2},
 		{`{"nodeName":7}`, "", false, 2},
 	} {
 		c.put(machines.Store, &object{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vm"}, Status: []byte(step.status)})
