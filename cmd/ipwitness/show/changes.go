@@ -56,3 +56,6 @@ func (c *Changes[T]) Complete() []T {
 
 // All returns the items that are known, in no order.
 func (c *Changes[T]) All() iter.Seq[T] { return maps.Values(c.known) }
+
+// Len returns the number of items that are known.
+func (c *Changes[T]) Len() int { return len(c.known) }

@@ -16,10 +16,10 @@ import (
 func ConflictColumns() []Column[*pb.Conflict] {
 	return []Column[*pb.Conflict]{
 		{Header: "ID", trait: trait{rank: 6}, room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
-		{Header: "ADDRESS", compare: byAddress((*pb.Conflict).GetAddress), trait: trait{folds: true}, room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
-		{Header: "STATE", Tone: conflictTone, compare: by((*pb.Conflict).GetState), room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
-		{Header: "SCOPE", compare: byScope[*pb.Conflict], trait: trait{rank: 7}, room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
-		{Header: "OWNERS", trait: trait{folds: true}, room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }, lines: func(c *pb.Conflict) []string { return OwnerNames(c.GetOwners()) }},
+		{Header: "ADDRESS", Order: byAddress((*pb.Conflict).GetAddress), trait: trait{folds: true}, room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
+		{Header: "STATE", Tone: conflictTone, Order: by((*pb.Conflict).GetState), room: 9, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictState(c) }},
+		{Header: "SCOPE", Order: byScope[*pb.Conflict], trait: trait{rank: 7}, room: 20, cell: func(c *pb.Conflict, _ time.Time) string { return scope(c.GetScope()) }},
+		{Header: "OWNERS", trait: trait{folds: true, cut: 32}, room: 40, cell: func(c *pb.Conflict, _ time.Time) string { return ConflictNames(c) }, lines: func(c *pb.Conflict) []string { return OwnerNames(c.GetOwners()) }},
 		{Header: "CAUSE", trait: trait{rank: 2}, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetCause() }},
 		{Header: "SINCE", trait: trait{rank: 1}, ages: true, at: (*pb.Conflict).GetDetectedAt, cell: since},
 		{Header: "RULE", wide: true, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetRule() }},

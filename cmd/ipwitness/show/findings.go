@@ -16,16 +16,16 @@ import (
 // FindingColumns returns the columns of a table of findings.
 func FindingColumns() []Column[*pb.Finding] {
 	return []Column[*pb.Finding]{
-		{Header: "SEVERITY", Tone: findingTone, room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
+		{Header: "SEVERITY", Tone: findingTone, Order: most((*pb.Finding).GetSeverity), room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
 		{Header: "KIND", trait: trait{folds: true}, room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
-		{Header: "ADDRESS", compare: byAddress(func(f *pb.Finding) string { return few(findingAddresses(f)) }), trait: trait{folds: true}, room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }, lines: func(f *pb.Finding) []string { return findingAddresses(f) }},
-		{Header: "HOLDER", trait: trait{rank: 2, folds: true}, room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(OwnerNames(f.GetOwners())) }, lines: func(f *pb.Finding) []string { return OwnerNames(f.GetOwners()) }},
-		{Header: "NODE", trait: trait{rank: 5}, room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }, lines: func(f *pb.Finding) []string { return FindingNodes(f) }},
+		{Header: "ADDRESS", Order: byAddress(func(f *pb.Finding) string { return few(findingAddresses(f)) }), trait: trait{folds: true, cut: 15}, room: 15, cell: func(f *pb.Finding, _ time.Time) string { return few(findingAddresses(f)) }, lines: func(f *pb.Finding) []string { return findingAddresses(f) }},
+		{Header: "HOLDER", trait: trait{rank: 2, folds: true, cut: 20}, room: 24, cell: func(f *pb.Finding, _ time.Time) string { return few(OwnerNames(f.GetOwners())) }, lines: func(f *pb.Finding) []string { return OwnerNames(f.GetOwners()) }},
+		{Header: "NODE", trait: trait{rank: 5, cut: 12}, room: 12, cell: func(f *pb.Finding, _ time.Time) string { return few(FindingNodes(f)) }, lines: func(f *pb.Finding) []string { return FindingNodes(f) }},
 		{Header: "POOL", trait: trait{rank: 6, folds: true}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return PoolName(f.GetPool()) }},
 		{Header: "SINCE", trait: trait{rank: 3}, ages: true, at: (*pb.Finding).GetDetectedAt, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
 		{Header: "ID", trait: trait{rank: 7}, room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
 		{Header: "ALLOCATED TO", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return allocatedTo(f.GetAllocations()) }},
-		{Header: "SUMMARY", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},
+		{Header: "SUMMARY", trait: trait{rank: 9, cut: 60}, wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},
 	}
 }
 

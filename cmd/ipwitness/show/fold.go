@@ -2,8 +2,35 @@ package show
 
 import (
 	"strings"
-	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
 )
+
+// width returns the number of columns of a terminal that a text takes.
+func width(text string) int { return ansi.StringWidthWc(text) }
+
+// Fit shortens a text to a number of columns. It removes the middle, because names of pods differ at
+// the end.
+func Fit(text string, columns int) string {
+	switch {
+	case width(text) <= columns:
+		return text
+	case columns < 1:
+		return ""
+	}
+	end := (columns - 1) / 2
+	return ansi.TruncateWc(text, columns-1-end, "") + "…" + Tail(text, end)
+}
+
+// Tail returns the end of a text that fits into a number of columns.
+func Tail(text string, columns int) string {
+	over := max(0, width(text)-columns)
+	end := ansi.TruncateLeftWc(text, over, "")
+	if width(end) > columns { // the first character takes two columns
+		end = ansi.TruncateLeftWc(text, over+1, "")
+	}
+	return end
+}
 
 // unbroken returns the parts of a text that are not broken: words, and a word with the | that separates
 // it from the next one.
@@ -18,43 +45,41 @@ func unbroken(text string) (parts []string) {
 	return parts
 }
 
-// folded breaks a text at spaces into lines of at most width characters. Words that are longer are not
+// folded breaks a text at spaces into lines of at most a number of columns. Words that are longer are not
 // broken. Lines after the first are indented.
-func folded(text string, width, indent int) (lines []string) {
-	if utf8.RuneCountInString(text) <= width {
+func folded(text string, columns, indent int) (lines []string) {
+	if width(text) <= columns {
 		return []string{text}
 	}
 	margin := strings.Repeat(" ", indent)
-	line, used := margin, indent
-	empty := true
-	for _, word := range unbroken(text) {
-		n := utf8.RuneCountInString(word)
+	line := margin
+	for n, word := range unbroken(text) {
 		switch {
-		case empty:
-		case used+1+n > width:
+		case n == 0:
+		case width(line)+1+width(word) > columns:
 			lines = append(lines, line)
-			line, used = margin, indent
+			line = margin
 		default:
-			line, used = line+" ", used+1
+			line += " "
 		}
-		line, used, empty = line+word, used+n, false
+		line += word
 	}
 	return append(lines, line)
 }
 
-// hanging folds a text after a lead to a width; 0 is any width. The lines after the first are aligned
+// hanging folds a text after a lead to a number of columns; 0 is any. The lines after the first are aligned
 // with the text, which is below a lead that leaves no room for it.
-func hanging(lead, text string, width int) string {
-	if width == 0 {
+func hanging(lead, text string, columns int) string {
+	if columns == 0 {
 		return strings.TrimRight(lead+text, " ")
 	}
-	column := utf8.RuneCountInString(lead)
+	indent := width(lead)
 	text = strings.Join(strings.Fields(text), " ")
-	if column+min(utf8.RuneCountInString(text), leastTextWidth) > width && strings.TrimSpace(lead) != "" { // no room beside the lead
-		return strings.TrimRight(lead, " ") + "\n" + hanging("    ", text, width)
+	if indent+min(width(text), leastTextWidth) > columns && strings.TrimSpace(lead) != "" { // no room beside the lead
+		return strings.TrimRight(lead, " ") + "\n" + hanging("    ", text, columns)
 	}
-	lines := folded(text, max(width-column, leastTextWidth), 0)
-	return strings.TrimRight(lead+strings.Join(lines, "\n"+strings.Repeat(" ", column)), " ")
+	lines := folded(text, max(columns-indent, leastTextWidth), 0)
+	return strings.TrimRight(lead+strings.Join(lines, "\n"+strings.Repeat(" ", indent)), " ")
 }
 
 // Hanging folds a text after a lead as pages do.

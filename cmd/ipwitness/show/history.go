@@ -188,10 +188,8 @@ func (h *History) event(e *pb.Event) error {
 	case e.GetNotBefore() != nil:
 		between = fmt.Sprintf("happened between %s and %s", h.clock(e.GetNotBefore()), h.clock(e.GetTime()))
 	}
-	h.table.add(row{
-		cells: append(append([]string{h.clock(e.GetTime())}, fields...), join("; ", between, s.details)),
-		tones: append([]Tone{PlainTone}, tones(h.columns, s)...),
-	})
+	h.table.add(append([]Tone{PlainTone}, tones(h.columns, s)...),
+		append(append([]string{h.clock(e.GetTime())}, fields...), join("; ", between, s.details))...)
 	return nil
 }
 

@@ -43,10 +43,8 @@ func NewLive(w io.Writer, layout Layout) *Live {
 		owners:    NewChanges(OwnerKey),
 		conflicts: NewChanges((*pb.Conflict).GetId),
 	}
-	l.table = &Table{w: &l.text, layout: layout, width: layout.Width, paint: l.paint, traits: []trait{{}, {}, {}, {}, {rank: 2}, {folds: true}}}
-	for i, width := range []int{len(time.TimeOnly), len("+"), 15, 30, 22, 0} { // time, sign, address, name, place, note
-		l.table.widen(i, width)
-	}
+	l.table = newTable(&l.text, layout, []trait{{}, {}, {}, {}, {rank: 2}, {folds: true}})
+	l.table.widths = []int{len(time.TimeOnly), len("+"), 15, 30, 22, 0} // time, sign, address, name, place, note
 	return l
 }
 
@@ -159,11 +157,11 @@ func (l *Live) owner(now time.Time, sign, event string, o *pb.Owner, note string
 	if !l.ownerBurst.take(now, event, l.endOwners) {
 		return
 	}
-	line := row{cells: []string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}, tones: []Tone{DimTone}}
+	line := []string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}
 	if note != "" {
-		line.cells = append(line.cells, note)
+		line = append(line, note)
 	}
-	l.table.add(line)
+	l.table.add([]Tone{DimTone}, line...)
 	_ = l.table.Flush() // writing to a buffer cannot fail
 }
 

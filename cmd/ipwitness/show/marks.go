@@ -61,7 +61,7 @@ func marked(columns []Column[*pb.Owner], m *Marks) []Column[*pb.Owner] {
 		return columns
 	}
 	at := slices.IndexFunc(columns, func(c Column[*pb.Owner]) bool { return c.wide })
-	return slices.Insert(columns, at, NewColumn("CONFLICT", m.of, m.tone))
+	return slices.Insert(columns, at, NewColumn("CONFLICT", 0, m.of, m.tone))
 }
 
 // WithoutLinkLocal returns the owners whose addresses are not link-local, and those that take part in

@@ -14,16 +14,16 @@ import (
 // nodeColumns returns the columns of a table of nodes.
 func nodeColumns() []Column[*pb.Node] {
 	return []Column[*pb.Node]{
-		{Header: "NAME", room: 16, cell: func(n *pb.Node, _ time.Time) string { return n.GetName() }},
+		{Header: "NAME", trait: trait{cut: 16}, room: 16, cell: func(n *pb.Node, _ time.Time) string { return n.GetName() }},
 		{Header: "STATE", Tone: nodeTone, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetState().String() }},
 		{Header: "VERSION", trait: trait{rank: 5}, room: 7, cell: func(n *pb.Node, _ time.Time) string { return n.GetVersion() }},
 		{Header: "KERNEL", trait: trait{rank: 7}, room: 14, cell: func(n *pb.Node, _ time.Time) string { return n.GetKernel() }},
-		{Header: "WIRE", trait: trait{rank: 3}, room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
-		{Header: "PORTS", trait: trait{rank: 8}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
-		{Header: "CLAIMS", trait: trait{rank: 6}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
+		{Header: "WIRE", trait: trait{rank: 3, cut: 6}, room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
+		{Header: "PORTS", Order: most((*pb.Node).GetPorts), trait: trait{rank: 8}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
+		{Header: "CLAIMS", Order: most((*pb.Node).GetClaims), trait: trait{rank: 6}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
 		{Header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
 		{Header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
-		{Header: "LOST", trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
+		{Header: "LOST", Order: most((*pb.Node).GetLostEvents), trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
 		{Header: "LAST HEARD", trait: trait{rank: 1}, ages: true, at: (*pb.Node).GetLastHeard, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
 		{Header: "RUNTIME", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetRuntime() }},
 		{Header: "NAMESPACES", wide: true, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetNamespaces()) }},
@@ -38,8 +38,8 @@ func NodeColumns() []Column[*pb.Node] { return append(nodeColumns(), nodeProblem
 
 // nodeProblems is the column of the problems of a node. Lists have them below the table.
 var nodeProblems = Column[*pb.Node]{
-	Header: "PROBLEMS", trait: trait{folds: true, below: true}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
-	lines: (*pb.Node).GetProblems,
+	Header: "PROBLEMS", trait: trait{rank: 2, folds: true, below: true, cut: 20}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
+	lines: (*pb.Node).GetProblems, Order: most(func(n *pb.Node) int { return len(n.GetProblems()) }),
 }
 
 // lag formats the delay between an agent and the aggregator. It is empty if the delay is not known.

@@ -13,14 +13,14 @@ const evidenceHeader = "EVIDENCE"
 // OwnerColumns returns the columns of a table of owners.
 func OwnerColumns() []Column[*pb.Owner] {
 	return []Column[*pb.Owner]{
-		{Header: "ADDRESS", compare: byAddress((*pb.Owner).GetAddress), room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
-		{Header: "WORKLOAD", room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
-		{Header: "NODE", trait: trait{rank: 2}, room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
+		{Header: "ADDRESS", Order: byAddress((*pb.Owner).GetAddress), room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
+		{Header: "WORKLOAD", trait: trait{cut: 24}, room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
+		{Header: "NODE", trait: trait{rank: 2, cut: 12}, room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
 		{Header: "INTERFACE", trait: trait{rank: 7}, room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
 		{Header: evidenceHeader, trait: trait{rank: 8}, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
-		{Header: "STATE", trait: trait{rank: 3}, Tone: ownerTone, compare: by((*pb.Owner).GetState), room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
+		{Header: "STATE", trait: trait{rank: 3}, Tone: ownerTone, Order: by((*pb.Owner).GetState), room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
 		{Header: "AGE", trait: trait{rank: 5}, ages: true, at: heldSince, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
-		{Header: "MAC", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
+		{Header: "MAC", trait: trait{rank: 9}, wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
 		{Header: "HOST-INTERFACE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetHostInterface() }},
 		{Header: "NETNS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNetns() }},
 		{Header: "SOURCE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetSource() }},
@@ -29,7 +29,7 @@ func OwnerColumns() []Column[*pb.Owner] {
 		{Header: "CONTROLLER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return controller(o.GetWorkload()) }},
 		{Header: "PHASE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return phase(o.GetWorkload()) }},
 		{Header: "INTENDED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return intended(o) }},
-		{Header: "SCOPE", compare: byScope[*pb.Owner], wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
+		{Header: "SCOPE", Order: byScope[*pb.Owner], trait: trait{rank: 10}, wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
 		{Header: "NOT COMPARED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetExcluded() }},
 	}
 }

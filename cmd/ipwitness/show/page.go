@@ -5,7 +5,6 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -40,22 +39,22 @@ func (p *page) toned(t Tone, word, lead, text string) {
 
 // item is like text, and also folds to textWidth if the output is not shown in a terminal.
 func (p *page) item(lead, text string) {
-	width := textWidth
+	columns := textWidth
 	if p.layout.Width > 0 {
-		width = min(p.layout.Width, textWidth)
+		columns = min(p.layout.Width, textWidth)
 	}
-	p.fold(width, PlainTone, "", lead, text)
+	p.fold(columns, PlainTone, "", lead, text)
 }
 
-// fold adds a text, folded to a width; 0 is any width.
-func (p *page) fold(width int, t Tone, word, lead, text string) {
-	p.out.WriteString(painter(p.layout.Color).tint(t, clean(word), hanging(clean(lead), clean(text), width)))
+// fold adds a text, folded to a number of columns; 0 is any.
+func (p *page) fold(columns int, t Tone, word, lead, text string) {
+	p.out.WriteString(painter(p.layout.Color).tint(t, clean(word), hanging(clean(lead), clean(text), columns)))
 	p.out.WriteByte('\n')
 }
 
 // link adds a URL after a lead, on a line of its own if the terminal is too narrow for both.
 func (p *page) link(lead, url string) {
-	if w := p.layout.Width; w > 0 && utf8.RuneCountInString(lead+url) > w {
+	if w := p.layout.Width; w > 0 && width(lead+url) > w {
 		p.line("%s", strings.TrimSpace(lead))
 		lead = "  "
 	}
@@ -65,7 +64,7 @@ func (p *page) link(lead, url string) {
 // table returns a table without a header on the page. The cells of its last column are folded in a
 // terminal, or below their rows.
 func (p *page) table(columns int) *Table {
-	t := &Table{w: p, width: p.layout.Width, traits: make([]trait, columns)}
+	t := newTable(p, Layout{Width: p.layout.Width}, make([]trait, columns))
 	t.traits[columns-1] = trait{folds: true, below: true}
 	return t
 }

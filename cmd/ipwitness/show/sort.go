@@ -37,6 +37,11 @@ func by[T any, K cmp.Ordered](key func(T) K) func(a, b T) int {
 	return func(a, b T) int { return cmp.Compare(key(a), key(b)) }
 }
 
+// most returns the order of a field, the highest value first.
+func most[T any, K cmp.Ordered](key func(T) K) func(a, b T) int {
+	return func(a, b T) int { return cmp.Compare(key(b), key(a)) }
+}
+
 // byAddress returns the order of an address.
 func byAddress[T any](address func(T) string) func(a, b T) int {
 	return func(a, b T) int { return CompareAddresses(address(a), address(b)) }

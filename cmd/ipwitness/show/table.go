@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // gap separates two columns.
@@ -41,25 +40,26 @@ func (l Layout) tableWidth() int {
 }
 
 // Table lays out rows in aligned columns. Rows after a Flush keep the column positions, and widen
-// columns if necessary. A table with a width leaves out columns and folds cells to fit.
+// columns if necessary. A table with a width leaves out columns, and folds or shortens cells to fit.
 type Table struct {
 	w      io.Writer
 	layout Layout
+	width  int // of the terminal; 0 for any width
+	traits []trait
+	paint  func(Tone, string) string
+	cuts   bool // cells that do not fit are shortened instead of folded
+	header *row
 	rows   []row
 	widths []int // of the widest cell of each column
 	least  []int // of the widest word of each column
-	width  int   // of the terminal; 0 for any width
-	traits []trait
-	paint  painter
-	header *row
 	shown  []int // the columns under the header that was written last
 }
 
 // row is a row of a table.
 type row struct {
-	cells []string
-	tones []Tone // of cells; may be shorter
-	span  string // text over the remaining columns
+	cells [][]string // the lines of each cell; there may be fewer cells than columns
+	tones []Tone     // of cells; may be shorter
+	span  string     // text over the remaining columns
 	// loose is set for a row whose cells are written one after the other, and which does not determine
 	// the widths of columns.
 	loose bool
@@ -74,6 +74,8 @@ type trait struct {
 	// below is set for a last column of texts: if the columns that are not spare leave no room for
 	// it, its cells are below their rows.
 	below bool
+	// cut is the width to which cells may be shortened on a full screen; 0 if they must be whole.
+	cut int
 }
 
 const (
@@ -84,35 +86,42 @@ const (
 	leastTextWidth = 32
 )
 
-// tableOf returns a table with columns that fits a layout.
-func tableOf[T any](w io.Writer, layout Layout, columns []Column[T]) *Table {
-	t := &Table{w: w, layout: layout, width: layout.tableWidth(), paint: painter(layout.Color)}
-	for _, c := range columns {
-		t.traits = append(t.traits, c.trait)
+func newTable(w io.Writer, layout Layout, traits []trait) *Table {
+	n := len(traits)
+	return &Table{
+		w: w, layout: layout, width: layout.tableWidth(), traits: traits, paint: painter(layout.Color).tone,
+		widths: make([]int, n), least: make([]int, n),
 	}
-	if !layout.NoHeaders {
-		t.header = &row{cells: headers(columns)}
-		t.measure(t.header.cells)
-	}
-	return t
 }
 
 // Row adds a row. An empty cell is shown as a dash.
-func (t *Table) Row(cells ...string) { t.add(row{cells: cells}) }
+func (t *Table) Row(cells ...string) { t.add(nil, cells...) }
 
-// Span adds a row whose last cell reaches over the remaining columns.
-func (t *Table) Span(cells ...string) {
-	last := len(cells) - 1
-	t.add(row{cells: cells[:last], span: clean(cells[last])})
+func (t *Table) add(tones []Tone, cells ...string) {
+	r := row{tones: tones}
+	for _, c := range cells {
+		r.cells = append(r.cells, []string{first(clean(c), none)})
+	}
+	t.rows = append(t.rows, r)
 }
 
-func (t *Table) add(r row) {
-	cells := make([]string, len(r.cells))
-	for i, c := range r.cells {
-		cells[i] = first(clean(c), none)
+// Span adds a row with a text that reaches over all columns but the first.
+func (t *Table) Span(cell, text string) {
+	t.rows = append(t.rows, row{cells: [][]string{{clean(cell)}}, span: clean(text)})
+}
+
+// floor returns the least width of a column, with the widths of its longest word and cell.
+func (t *Table) floor(column, word, cell int) int {
+	switch trait := t.traits[column]; {
+	case t.cuts && trait.cut > 0:
+		return min(cell, trait.cut)
+	case t.cuts || !trait.folds:
+		return cell
+	case trait.below:
+		return max(word, min(cell, leastTextWidth))
+	default:
+		return max(word, min(cell, foldWidth))
 	}
-	r.cells = cells
-	t.rows = append(t.rows, r)
 }
 
 // loosen decides which of the new rows are loose, and measures the others. A row that is too long for
@@ -122,15 +131,9 @@ func (t *Table) loosen() {
 	tooLong := func(r row, rank int) bool { // without the columns of a rank or above
 		needed := -len(gap)
 		for i, c := range r.cells {
-			trait := t.trait(i)
-			if trait.rank >= rank || trait.below {
-				continue
+			if t.traits[i].rank < rank && !t.traits[i].below {
+				needed += len(gap) + t.floor(i, longestWord(c[0]), width(c[0]))
 			}
-			width := utf8.RuneCountInString(c)
-			if trait.folds {
-				width = trait.least(longestWord(c), width)
-			}
-			needed += len(gap) + width
 		}
 		return t.width > 0 && r.span == "" && needed > t.width
 	}
@@ -145,47 +148,29 @@ func (t *Table) loosen() {
 		rank = 1
 	}
 	for i, r := range t.rows {
-		cells := r.cells
-		if tooLong(r, rank) {
-			t.rows[i].loose = true
-			cells = make([]string, len(cells)) // it has columns, but of no width
+		if t.rows[i].loose = tooLong(r, rank); !t.rows[i].loose {
+			t.measure(r)
 		}
-		t.measure(cells)
 	}
-}
-
-// least returns the least width of a column whose cells are folded, with the widths of its longest word
-// and cell.
-func (t trait) least(word, cell int) int {
-	if t.below {
-		return max(word, min(cell, leastTextWidth))
-	}
-	return max(word, min(cell, foldWidth))
 }
 
 func longestWord(text string) (most int) {
 	for _, word := range unbroken(text) {
-		most = max(most, utf8.RuneCountInString(word))
+		most = max(most, width(word))
 	}
 	return most
 }
 
 // measure widens the columns for a row.
-func (t *Table) measure(cells []string) {
-	for i, c := range cells {
-		t.widen(i, utf8.RuneCountInString(c))
-		if t.width > 0 {
-			t.least[i] = max(t.least[i], longestWord(c))
+func (t *Table) measure(r row) {
+	for i, lines := range r.cells {
+		for _, line := range lines {
+			t.widths[i] = max(t.widths[i], width(line))
+			if t.width > 0 && !t.cuts {
+				t.least[i] = max(t.least[i], longestWord(line))
+			}
 		}
 	}
-}
-
-// widen gives a column a least width. Columns are widened in their order.
-func (t *Table) widen(i, width int) {
-	if i == len(t.widths) {
-		t.widths, t.least = append(t.widths, 0), append(t.least, 0)
-	}
-	t.widths[i] = max(t.widths[i], width)
 }
 
 // Flush writes the rows that were added since the last Flush, in the current width of the terminal.
@@ -200,21 +185,14 @@ func (t *Table) Flush() error {
 	}
 	for _, r := range t.rows {
 		t.write(&b, r, shown, widths)
-		if below {
-			t.writeBelow(&b, r, widths)
+		if last := len(widths) - 1; below && last < len(r.cells) && r.cells[last][0] != none { // after the first column
+			margin := strings.Repeat(" ", min(widths[0], t.width/4)) + gap
+			b.WriteString(hanging(margin, r.cells[last][0], t.width) + "\n")
 		}
 	}
 	t.rows = nil
 	_, err := io.WriteString(t.w, b.String())
 	return err
-}
-
-// trait returns the trait of a column.
-func (t *Table) trait(i int) trait {
-	if i < len(t.traits) {
-		return t.traits[i]
-	}
-	return trait{}
 }
 
 // arrange returns the columns that are shown, the widths of all columns, and whether the cells of the
@@ -227,32 +205,38 @@ func (t *Table) arrange() (shown, widths []int, below bool) {
 	if t.width == 0 {
 		return shown, widths, false
 	}
-	least := slices.Clone(widths)
+	least := make([]int, len(widths))
 	for i := range least {
-		if t.trait(i).folds {
-			least[i] = t.trait(i).least(t.least[i], widths[i])
+		least[i] = t.floor(i, t.least[i], widths[i])
+	}
+	leaveOut := func(widths []int, rank int) { // columns of the rank or above, until the others fit
+		for total(shown, widths) > t.width {
+			out := slices.MaxFunc(shown, func(a, b int) int { return t.traits[a].rank - t.traits[b].rank })
+			if t.traits[out].rank < rank {
+				break
+			}
+			shown = slices.DeleteFunc(shown, func(i int) bool { return i == out })
 		}
 	}
-	shown = t.fit(shown, widths, spare)
-	if last := len(shown) - 1; last >= 0 && t.trait(shown[last]).below && total(shown, least) > t.width {
+	leaveOut(widths, spare)
+	if last := len(shown) - 1; t.traits[shown[last]].below && !t.cuts && total(shown, least) > t.width {
 		shown, below = shown[:last], true
 	}
-	shown = t.fit(shown, least, 1)
+	leaveOut(least, 1)
 	t.squeeze(shown, widths, least)
 	return shown, widths, below
 }
 
-// squeeze narrows columns whose cells are folded until all columns fit: at each step the one in which
-// the fewest cells are folded then and, of several, the widest.
+// squeeze narrows columns whose cells are folded or shortened until all columns fit: at each step the one in
+// which the fewest cells are affected then and, of several, the widest.
 func (t *Table) squeeze(shown, widths, least []int) {
 	lengths := map[int][]int{} // of the cells of a column, sorted
 	for _, i := range shown {
-		if widths[i] == least[i] {
-			continue
-		}
 		for _, r := range t.rows {
-			if !r.loose && i < len(r.cells) {
-				lengths[i] = append(lengths[i], utf8.RuneCountInString(r.cells[i]))
+			if !r.loose && i < len(r.cells) && widths[i] > least[i] {
+				for _, line := range r.cells[i] {
+					lengths[i] = append(lengths[i], width(line))
+				}
 			}
 		}
 		slices.Sort(lengths[i])
@@ -264,9 +248,9 @@ func (t *Table) squeeze(shown, widths, least []int) {
 				continue
 			}
 			within, _ := slices.BinarySearch(lengths[i], widths[i])
-			folded := len(lengths[i]) - within
-			if narrower < 0 || folded < fewest || folded == fewest && widths[i] > widths[narrower] {
-				narrower, fewest = i, folded
+			affected := len(lengths[i]) - within
+			if narrower < 0 || affected < fewest || affected == fewest && widths[i] > widths[narrower] {
+				narrower, fewest = i, affected
 			}
 		}
 		if narrower < 0 {
@@ -274,18 +258,6 @@ func (t *Table) squeeze(shown, widths, least []int) {
 		}
 		widths[narrower]--
 	}
-}
-
-// fit leaves out columns of a rank or above until the others fit.
-func (t *Table) fit(shown, widths []int, rank int) []int {
-	for total(shown, widths) > t.width {
-		out := slices.MaxFunc(shown, func(a, b int) int { return t.trait(a).rank - t.trait(b).rank })
-		if t.trait(out).rank < rank {
-			break
-		}
-		shown = slices.DeleteFunc(shown, func(i int) bool { return i == out })
-	}
-	return shown
 }
 
 // total returns the width of a row.
@@ -297,34 +269,42 @@ func total(shown, widths []int) int {
 	return sum
 }
 
-// write writes a row, in several lines if cells are folded.
+// write writes a row, in several lines if cells have several or are folded.
 func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
-	if r.loose || t.width > 0 && t.overflows(r, shown, widths) {
+	if r.loose || t.overflows(r, shown, widths) {
 		t.writeWords(b, r, shown)
 		return
 	}
-	var parts [][]string // the lines of each shown cell
-	used := 0
-	for n, i := range shown {
+	parts, lines, used := [][]string{}, 1, 0 // used is the width of the parts, each with its gap
+	add := func(part []string) {
+		parts, lines = append(parts, part), max(lines, len(part))
+	}
+	for _, i := range shown {
 		if i >= len(r.cells) {
 			break
 		}
-		part := []string{r.cells[i]}
-		if t.width > 0 && t.trait(i).folds {
-			lead := len(r.cells[i]) - len(strings.TrimLeft(r.cells[i], " "))
-			part = folded(r.cells[i], widths[i], lead)
+		switch part := r.cells[i]; {
+		case t.cuts:
+			room := max(0, min(widths[i], t.width-used))
+			short := make([]string, len(part))
+			for l := range part {
+				short[l] = Fit(part[l], room)
+			}
+			add(short)
+		case t.width > 0 && t.traits[i].folds:
+			add(folded(part[0], widths[i], len(part[0])-len(strings.TrimLeft(part[0], " "))))
+		default:
+			add(part)
 		}
-		parts = append(parts, part)
-		used = total(shown[:n+1], widths) + len(gap)
+		used += widths[i] + len(gap)
 	}
-	if r.span != "" {
-		part := []string{r.span}
-		if t.width > used {
-			part = folded(r.span, t.width-used, 0)
-		}
-		parts = append(parts, part)
+	switch {
+	case r.span != "" && t.width > used:
+		add(folded(r.span, t.width-used, 0))
+	case r.span != "":
+		add([]string{r.span})
 	}
-	for l := 0; slices.ContainsFunc(parts, func(part []string) bool { return l < len(part) }) || l == 0; l++ {
+	for l := range lines {
 		pending := 0 // spaces before the next text
 		for n, part := range parts {
 			text := ""
@@ -336,42 +316,30 @@ func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
 				pending = 0
 			}
 			if n < len(shown) {
-				pending += widths[shown[n]] - utf8.RuneCountInString(text) + len(gap)
+				pending += widths[shown[n]] - width(text) + len(gap)
 			}
 		}
 		b.WriteByte('\n')
 	}
 }
 
-// writeBelow writes the last cell of a row below the row, after its first column.
-func (t *Table) writeBelow(b *strings.Builder, r row, widths []int) {
-	last := len(widths) - 1
-	if last >= len(r.cells) || r.cells[last] == none {
-		return
-	}
-	margin := strings.Repeat(" ", min(widths[0], t.width/4)) + gap
-	b.WriteString(hanging(margin, r.cells[last], t.width) + "\n")
-}
-
 // painted returns a text of the n-th shown cell in its colour.
 func (t *Table) painted(r row, shown []int, n int, text string) string {
 	if n < len(shown) && shown[n] < len(r.tones) {
-		return t.paint.tone(r.tones[shown[n]], text)
+		return t.paint(r.tones[shown[n]], text)
 	}
 	return text
 }
 
 // overflows reports whether a row does not fit, although columns were left out.
 func (t *Table) overflows(r row, shown, widths []int) bool {
-	sum := -len(gap)
-	for _, i := range shown {
-		if i < len(r.cells) {
-			sum += len(gap) + widths[i]
-		}
+	if t.width == 0 || t.cuts {
+		return false
 	}
-	last := shown[len(shown)-1]
-	if last < len(r.cells) && r.span == "" { // nothing pads the last cell
-		sum -= max(0, widths[last]-utf8.RuneCountInString(r.cells[last]))
+	present := slices.DeleteFunc(slices.Clone(shown), func(i int) bool { return i >= len(r.cells) })
+	sum := total(present, widths)
+	if last := shown[len(shown)-1]; last < len(r.cells) && r.span == "" { // nothing pads the last cell
+		sum -= max(0, widths[last]-width(r.cells[last][0]))
 	}
 	return sum > t.width
 }
@@ -385,23 +353,23 @@ func (t *Table) writeWords(b *strings.Builder, r row, shown []int) {
 		if i >= len(r.cells) {
 			break
 		}
-		size := utf8.RuneCountInString(r.cells[i])
+		cell := r.cells[i][0]
 		switch {
 		case n == 0:
-		case used+len(gap)+size > t.width:
+		case used+len(gap)+width(cell) > t.width:
 			b.WriteString("\n" + margin)
 			used = len(margin)
 		default:
 			b.WriteString(gap)
 			used += len(gap)
 		}
-		for k, part := range folded(r.cells[i], max(t.width-used, leastTextWidth), 0) {
+		for k, part := range folded(cell, max(t.width-used, leastTextWidth), 0) {
 			if k > 0 {
 				b.WriteString("\n" + margin)
 				used = len(margin)
 			}
 			b.WriteString(t.painted(r, shown, n, part))
-			used += utf8.RuneCountInString(part)
+			used += width(part)
 		}
 	}
 	b.WriteByte('\n')

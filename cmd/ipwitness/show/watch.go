@@ -72,7 +72,7 @@ func (t *Watch[T]) begin() {
 	all := append([]Column[T]{{Header: zone, room: len(time.TimeOnly)}, {Header: "EVENT", room: len("UPDATED")}}, t.columns...)
 	t.table = tableOf(t.w, t.layout, all)
 	for i, c := range all {
-		t.table.widen(i, c.room)
+		t.table.widths[i] = max(t.table.widths[i], c.room)
 	}
 }
 
@@ -122,10 +122,8 @@ func (t *Watch[T]) removed(item T, now time.Time) {
 func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
 	t.fleet = t.fleet || clusterOf(item) != ""
 	t.begin()
-	t.table.add(row{
-		cells: append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...),
-		tones: append([]Tone{PlainTone, PlainTone}, tones(t.columns, item)...),
-	})
+	t.table.add(append([]Tone{PlainTone, PlainTone}, tones(t.columns, item)...),
+		append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...)...)
 }
 
 // same reports whether two items look the same in the table.

@@ -2,7 +2,6 @@ package show
 
 import (
 	"strings"
-	"unicode/utf8"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -102,11 +101,11 @@ func (p *page) items(title string, rows [][2]string) {
 		return
 	}
 	p.heading(title)
-	width := 0
+	widest := 0
 	for _, r := range rows {
-		width = max(width, utf8.RuneCountInString(r[0]))
+		widest = max(widest, width(r[0]))
 	}
 	for _, r := range rows {
-		p.item("  "+r[0]+strings.Repeat(" ", width-utf8.RuneCountInString(r[0]))+gap, r[1])
+		p.item("  "+r[0]+strings.Repeat(" ", widest-width(r[0]))+gap, r[1])
 	}
 }

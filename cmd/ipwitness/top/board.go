@@ -34,13 +34,13 @@ type link struct {
 
 // to changes the state.
 func (l *link) to(state linkState, now time.Time, reason string) {
+	if l.state == live || state == live {
+		l.caughtUp = now
+	}
 	if state != l.state {
 		l.since = now
 	}
 	l.state, l.reason = state, reason
-	if state == live {
-		l.caughtUp = now
-	}
 }
 
 // A board has the current state as the watches report it. The watches write it, and the program reads
@@ -50,28 +50,36 @@ type board struct {
 	wake chan struct{} // has a token if the board has changed since the last snapshot
 	list chan struct{} // has a token if nodes are to be listed again
 
-	mu        sync.Mutex
+	mu sync.Mutex
+	status
 	conflicts rows[*pb.Conflict]
 	findings  rows[*pb.Finding]
-	nodes     *show.Changes[*pb.Node]
-	nodesNew  bool
-	health    health
+	nodes     rows[*pb.Node]
 }
 
-// rows are the conflicts or findings of a board.
+// The watches, as indices.
+const (
+	conflicts = iota
+	findings
+)
+
+// A status is what is known of the watches and of the server.
+type status struct {
+	links  [2]link
+	cut    [2]bool // some conflicts, or findings, are not kept
+	health health
+}
+
+// rows are the items of a list.
 type rows[T any] struct {
-	link    link
 	changes *show.Changes[T]
-	count   int
-	cut     bool // some are not kept
-	changed bool
+	changed bool // since the last snapshot
 }
 
 // health is what the server says of itself and of what it sees.
 type health struct {
-	coverage   *pb.Coverage
-	kubernetes *pb.Kubernetes
-	problems   []string
+	coverage *pb.Coverage
+	problems []string
 	// nodesReason is why the nodes could not be listed; empty if they could.
 	nodesReason string
 }
@@ -79,12 +87,10 @@ type health struct {
 // A snapshot is the state of a board. Lists are nil if they have not changed since the previous
 // snapshot.
 type snapshot struct {
-	links     [2]link // of the conflicts and the findings
+	status
 	conflicts []*pb.Conflict
 	findings  []*pb.Finding
 	nodes     []*pb.Node
-	cut       [2]bool // some conflicts, or findings, are not kept
-	health    health
 }
 
 func newBoard(now func() time.Time) *board {
@@ -92,9 +98,10 @@ func newBoard(now func() time.Time) *board {
 		now:       now,
 		wake:      make(chan struct{}, 1),
 		list:      make(chan struct{}, 1),
-		conflicts: rows[*pb.Conflict]{changes: show.NewChanges((*pb.Conflict).GetId), link: link{state: connecting, since: now()}},
-		findings:  rows[*pb.Finding]{changes: show.NewChanges((*pb.Finding).GetId), link: link{state: connecting, since: now()}},
-		nodes:     show.NewChanges(show.NodeKey),
+		status:    status{links: [2]link{{state: connecting, since: now()}, {state: connecting, since: now()}}},
+		conflicts: rows[*pb.Conflict]{changes: show.NewChanges((*pb.Conflict).GetId)},
+		findings:  rows[*pb.Finding]{changes: show.NewChanges((*pb.Finding).GetId)},
+		nodes:     rows[*pb.Node]{changes: show.NewChanges(show.NodeKey)},
 	}
 }
 
@@ -114,90 +121,68 @@ func (b *board) change(f func()) {
 	raise(b.wake)
 }
 
-// put keeps an item, unless there are too many.
-func (r *rows[T]) put(item T) {
-	if _, had := r.changes.Put(item); !had {
-		if r.count == mostRows {
-			r.changes.Drop(item)
-			r.cut = true
-			return
-		}
-		r.count++
-	}
-	r.changed = true
-}
-
-func (r *rows[T]) drop(item T) {
-	if _, had := r.changes.Drop(item); had {
-		r.count--
-		r.changed = true
-	}
-}
-
-// begin is called before the server sends the whole state.
-func (r *rows[T]) begin() {
-	r.changes.Begin()
-	r.cut = false
-}
-
 // conflictStream returns the receiver of the watch of conflicts, which also reports nodes.
 func (b *board) conflictStream() Stream[*pb.WatchConflictsResponse] {
-	return streamInto(b, &b.conflicts, func(e *pb.WatchConflictsResponse) *pb.Conflict { return listedConflict(e.GetConflict()) },
-		func(e *pb.WatchConflictsResponse) {
-			switch e.GetType() {
-			case pb.Watch_NODE:
-				b.nodes.Put(e.GetNode())
-				b.nodesNew = true
-			case pb.Watch_BOOKMARK:
-				if e.GetCoverage() != nil {
-					b.health.coverage = e.GetCoverage()
-				}
-				raise(b.list)
-			default:
+	item := func(e *pb.WatchConflictsResponse) *pb.Conflict { return listedConflict(e.GetConflict()) }
+	return streamInto(b, conflicts, &b.conflicts, item, func(e *pb.WatchConflictsResponse) {
+		switch e.GetType() {
+		case pb.Watch_NODE:
+			b.nodes.changes.Put(e.GetNode())
+			b.nodes.changed = true
+		case pb.Watch_BOOKMARK:
+			if e.GetCoverage() != nil {
+				b.health.coverage = e.GetCoverage()
 			}
-		})
+			raise(b.list)
+		default:
+		}
+	})
 }
 
 // findingStream returns the receiver of the watch of findings.
 func (b *board) findingStream() Stream[*pb.WatchFindingsResponse] {
-	return streamInto(b, &b.findings, func(e *pb.WatchFindingsResponse) *pb.Finding { return listedFinding(e.GetFinding()) },
-		func(*pb.WatchFindingsResponse) {})
+	item := func(e *pb.WatchFindingsResponse) *pb.Finding { return listedFinding(e.GetFinding()) }
+	return streamInto(b, findings, &b.findings, item, func(*pb.WatchFindingsResponse) {})
 }
 
 // streamInto returns the receiver of a watch of the rows of a board. also is called for each event.
-func streamInto[E interface{ GetType() pb.Watch_Type }, T any](b *board, r *rows[T], item func(E) T, also func(E)) Stream[E] {
+func streamInto[E interface{ GetType() pb.Watch_Type }, T any](b *board, watch int, r *rows[T], item func(E) T, also func(E)) Stream[E] {
+	link, cut := &b.links[watch], &b.cut[watch]
+	begin := func() { // the whole state follows
+		r.changes.Begin()
+		*cut = false
+	}
 	return Stream[E]{
 		Connected: func(whole bool) {
 			b.change(func() {
 				if whole {
-					r.begin()
+					begin()
 				}
-				r.link.to(catchingUp, b.now(), "")
+				link.to(catchingUp, b.now(), "")
 			})
 		},
 		Disconnected: func(err error) {
-			b.change(func() {
-				if r.link.state == live {
-					r.link.caughtUp = b.now()
-				}
-				r.link.to(disconnected, b.now(), visible(err.Error()))
-			})
+			b.change(func() { link.to(disconnected, b.now(), visible(err.Error())) })
 		},
 		Event: func(e E) {
 			b.change(func() {
 				switch e.GetType() {
 				case pb.Watch_ADDED, pb.Watch_UPDATED:
-					r.put(item(e))
+					if _, had := r.changes.Put(item(e)); !had && r.changes.Len() > mostRows {
+						r.changes.Drop(item(e))
+						*cut = true
+						break
+					}
+					r.changed = true
 				case pb.Watch_REMOVED:
-					r.drop(item(e))
+					_, had := r.changes.Drop(item(e))
+					r.changed = r.changed || had
 				case pb.Watch_LOST:
-					r.begin()
-					r.link.to(catchingUp, b.now(), "")
+					begin()
+					link.to(catchingUp, b.now(), "")
 				case pb.Watch_BOOKMARK:
-					gone := r.changes.Complete()
-					r.count -= len(gone)
-					r.changed = r.changed || len(gone) > 0
-					r.link.to(live, b.now(), "")
+					r.changed = len(r.changes.Complete()) > 0 || r.changed
+					link.to(live, b.now(), "")
 				default:
 				}
 				also(e)
@@ -213,13 +198,13 @@ func (b *board) listed(list *pb.ListNodesResponse, err error) {
 			b.health.nodesReason = visible(err.Error())
 			return
 		}
-		b.nodes.Begin()
+		b.nodes.changes.Begin()
 		for _, n := range list.GetNodes() {
-			b.nodes.Put(n)
+			b.nodes.changes.Put(n)
 		}
-		b.nodes.Complete()
-		b.nodesNew = true
-		b.health = health{coverage: list.GetCoverage(), kubernetes: list.GetKubernetes(), problems: list.GetProblems()}
+		b.nodes.changes.Complete()
+		b.nodes.changed = true
+		b.health = health{coverage: list.GetCoverage(), problems: list.GetProblems()}
 	})
 }
 
@@ -230,20 +215,11 @@ func (b *board) snapshot() snapshot {
 	long := b.now().Add(-resolvedFor)
 	for r := range b.conflicts.changes.All() {
 		if !active(r) && r.GetResolvedAt().AsTime().Before(long) {
-			b.conflicts.drop(r)
+			b.conflicts.changes.Drop(r)
+			b.conflicts.changed = true
 		}
 	}
-	s := snapshot{
-		links:  [2]link{b.conflicts.link, b.findings.link},
-		cut:    [2]bool{b.conflicts.cut, b.findings.cut},
-		health: b.health,
-	}
-	s.conflicts, s.findings = b.conflicts.take(), b.findings.take()
-	if b.nodesNew {
-		b.nodesNew = false
-		s.nodes = slices.AppendSeq([]*pb.Node{}, b.nodes.All())
-	}
-	return s
+	return snapshot{b.status, b.conflicts.take(), b.findings.take(), b.nodes.take()}
 }
 
 // take returns the items if they have changed.
@@ -252,5 +228,5 @@ func (r *rows[T]) take() []T {
 		return nil
 	}
 	r.changed = false
-	return slices.AppendSeq(make([]T, 0, r.count), r.changes.All())
+	return slices.AppendSeq(make([]T, 0, r.changes.Len()), r.changes.All())
 }

@@ -52,19 +52,19 @@ type model struct {
 	tab     tab
 	lists   lists
 	filters [tabs]string
-	board   snapshot // without its lists
-	seen    bool     // a snapshot has arrived
-	pages   []*page  // the last one is on the screen
-	typing  *editor  // the filter that is being typed; nil if none is
-	flash   string   // a message until the next key
-	err     error    // why the program ended
+	status
+	seen   bool    // a snapshot has arrived
+	pages  []*page // the last one is on the screen
+	typing *editor // the filter that is being typed; nil if none is
+	flash  string  // a message until the next key
+	err    error   // why the program ended
 }
 
 func newModel(ctx context.Context, s *Server, c Config) *model {
 	states := map[string]pb.Conflict_State{}
 	return &model{
 		ctx: ctx, server: s, clock: c.Now, now: c.Now(), program: c.Program,
-		board:  snapshot{links: [2]link{{state: connecting}, {state: connecting}}},
+		status: status{links: [2]link{{state: connecting}, {state: connecting}}},
 		screen: screen{columns: 80, lines: 24, paint: painter(c.Color)},
 		lists:  lists{conflictTable(), findingTable(), owners{table: ownerTable(states), conflicts: states}, nodeTable()},
 	}
@@ -96,7 +96,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case snapshotMsg:
 		return m, m.update(snapshot(msg))
 	case ownersMsg:
-		m.lists.owners.answered(msg, m.inConflict(), m.now)
+		m.lists.owners.answered(msg, m.now)
 	case pageMsg:
 		msg.page.answered(msg, m.now)
 	case failedMsg:
@@ -114,37 +114,27 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 
 // update takes over a snapshot of the board.
 func (m *model) update(s snapshot) tea.Cmd {
-	m.seen = true
-	changed := s.conflicts != nil
-	if changed {
+	m.seen, m.status = true, s.status
+	if s.conflicts != nil {
 		m.lists.conflicts.set(s.conflicts)
-		m.lists.owners.mark(m.inConflict())
+		states := m.lists.owners.conflicts
+		clear(states)
+		for _, c := range s.conflicts {
+			if active(c) {
+				states[c.GetAddress()] = max(states[c.GetAddress()], c.GetState())
+			}
+		}
 	}
 	if s.findings != nil {
 		m.lists.findings.set(s.findings)
-		changed = true
 	}
 	if s.nodes != nil {
 		m.lists.nodes.set(s.nodes)
-		changed = true
 	}
-	s.conflicts, s.findings, s.nodes = nil, nil, nil
-	m.board = s
-	if !changed {
+	if s.conflicts == nil && s.findings == nil && s.nodes == nil {
 		return nil
 	}
 	return m.refresh(time.Second)
-}
-
-// inConflict returns the addresses that are in conflict.
-func (m *model) inConflict() map[string]pb.Conflict_State {
-	states := map[string]pb.Conflict_State{}
-	for _, r := range m.lists.conflicts.all {
-		if active(r) {
-			states[r.GetAddress()] = max(states[r.GetAddress()], r.GetState())
-		}
-	}
-	return states
 }
 
 // refresh requests again what is on the screen and does not come from a watch, if it is older than a
@@ -160,7 +150,7 @@ func (m *model) refresh(older time.Duration) tea.Cmd {
 	if m.tab != ownersTab || o.busy || m.now.Sub(o.loaded) < older {
 		return nil
 	}
-	return o.reload(m.ctx, m.server)
+	return o.load(m.ctx, m.server, o.at, o.before, false)
 }
 
 // page returns the page on the screen, or nil.
@@ -231,8 +221,8 @@ func (m *model) filter(text string) tea.Cmd {
 		return nil
 	}
 	m.lists.owners.filter = text
-	m.lists.owners.table.widths = nil
-	return m.lists.owners.first(m.ctx, m.server)
+	m.lists.owners.table.grid.Reset()
+	return m.lists.owners.load(m.ctx, m.server, place{}, nil, false)
 }
 
 func (m *model) pressInPage(p *page, key string) tea.Cmd {
@@ -242,20 +232,28 @@ func (m *model) pressInPage(p *page, key string) tea.Cmd {
 		return m.refresh(time.Second)
 	case keyExplain.is(key), keyOpen.is(key):
 		return m.explain(p.address, keyExplain.is(key))
-	case keyUp.is(key):
-		p.move(-1)
-	case keyDown.is(key):
-		p.move(1)
-	case keyPageUp.is(key):
-		p.move(-p.height)
-	case keyPage.is(key):
-		p.move(p.height)
-	case keyHome.is(key):
-		p.move(-len(p.wrapped))
-	case keyEnd.is(key):
-		p.move(len(p.wrapped))
 	}
+	p.move(moves(key, p.height, len(p.wrapped)))
 	return nil
+}
+
+// moves returns by how much a key moves the cursor, if a number of items are on the screen.
+func moves(key string, screen, all int) int {
+	switch {
+	case keyUp.is(key):
+		return -1
+	case keyDown.is(key):
+		return 1
+	case keyPageUp.is(key):
+		return -screen
+	case keyPage.is(key):
+		return screen
+	case keyHome.is(key):
+		return -all
+	case keyEnd.is(key):
+		return all
+	}
+	return 0
 }
 
 func (m *model) pressInList(key string) tea.Cmd {
@@ -273,25 +271,26 @@ func (m *model) pressInList(key string) tea.Cmd {
 	case keyFilter.is(key):
 		m.typing = &editor{m.filters[m.tab]}
 	case keySort.is(key), keyReverse.is(key):
-		m.sort(keyReverse.is(key))
+		switch {
+		case m.tab == ownersTab && !m.lists.owners.whole():
+			m.flash = "Owners of several pages are in the order of their addresses. Filter them first (/)."
+		case keyReverse.is(key):
+			m.list().reverse()
+		default:
+			m.list().sortNext()
+		}
 	case keyOpen.is(key):
 		if p := m.list().open(m.server); p != nil {
 			return m.open(p)
 		}
 	case keyExplain.is(key):
 		return m.explain(m.list().address(), true)
-	case keyUp.is(key):
-		return m.move(-1)
-	case keyDown.is(key):
-		return m.move(1)
-	case keyPageUp.is(key):
-		return m.move(-max(1, m.list().screenful()))
-	case keyPage.is(key):
-		return m.move(max(1, m.list().screenful()))
-	case keyHome.is(key):
-		return m.move(-m.list().len())
-	case keyEnd.is(key):
-		return m.move(m.list().len())
+	default:
+		by := moves(key, max(1, m.list().screenful()), m.list().len())
+		if m.tab == ownersTab {
+			return m.lists.owners.move(m.ctx, m.server, by)
+		}
+		m.list().move(by)
 	}
 	return nil
 }
@@ -327,26 +326,4 @@ func (m *model) explain(address string, say bool) tea.Cmd {
 // list returns the table on the screen.
 func (m *model) list() list {
 	return [...]list{&m.lists.conflicts, &m.lists.findings, &m.lists.owners.table, &m.lists.nodes}[m.tab]
-}
-
-// sort sorts by the next column, or reverses the order.
-func (m *model) sort(reverse bool) {
-	if m.tab == ownersTab && !m.lists.owners.whole() {
-		m.flash = "Owners of several pages are in the order of their addresses. Filter them first (/)."
-		return
-	}
-	if reverse {
-		m.list().reverse()
-	} else {
-		m.list().sortNext()
-	}
-}
-
-// move moves the cursor in the list.
-func (m *model) move(by int) tea.Cmd {
-	if m.tab == ownersTab {
-		return m.lists.owners.move(m.ctx, m.server, by)
-	}
-	m.list().move(by)
-	return nil
 }

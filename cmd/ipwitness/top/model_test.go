@@ -171,9 +171,9 @@ func rowsOf(conflicts ...*pb.Conflict) (rows []*pb.Conflict) {
 func connected(conflicts ...*pb.Conflict) snapshotMsg {
 	up := link{state: live, since: noon, caughtUp: noon}
 	return snapshotMsg{
-		links: [2]link{up, up}, conflicts: rowsOf(conflicts...), nodes: someNodes(),
+		conflicts: rowsOf(conflicts...), nodes: someNodes(),
 		findings: []*pb.Finding{listedFinding(&pb.Finding{Id: "f1", Kind: "leaked", Severity: pb.Finding_WARNING, Address: "10.0.0.3"})},
-		health:   health{coverage: &pb.Coverage{Expected: 3, Heard: 3}},
+		status:   status{links: [2]link{up, up}, health: health{coverage: &pb.Coverage{Expected: 3, Heard: 3}}},
 	}
 }
 

@@ -2,7 +2,6 @@ package top
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -53,16 +52,6 @@ func (o *owners) load(ctx context.Context, s *Server, at place, before []place, 
 	}
 }
 
-// reload requests the page on the screen again.
-func (o *owners) reload(ctx context.Context, s *Server) tea.Cmd {
-	return o.load(ctx, s, o.at, o.before, false)
-}
-
-// first requests the first page.
-func (o *owners) first(ctx context.Context, s *Server) tea.Cmd {
-	return o.load(ctx, s, place{}, nil, false)
-}
-
 // move moves the cursor, and beyond the ends of the page requests the page that is there.
 func (o *owners) move(ctx context.Context, s *Server, by int) tea.Cmd {
 	at := o.table.cursor
@@ -81,7 +70,7 @@ func (o *owners) move(ctx context.Context, s *Server, by int) tea.Cmd {
 }
 
 // answered shows a page.
-func (o *owners) answered(m ownersMsg, conflicts map[string]pb.Conflict_State, now time.Time) {
+func (o *owners) answered(m ownersMsg, now time.Time) {
 	if m.serial != o.serial {
 		return
 	}
@@ -95,17 +84,10 @@ func (o *owners) answered(m ownersMsg, conflicts map[string]pb.Conflict_State, n
 	if turned {
 		o.table.cursor, o.table.offset = 0, 0
 	}
-	o.mark(conflicts)
 	o.table.set(m.list.GetOwners())
 	if turned && m.fromEnd {
 		o.table.move(len(o.table.all))
 	}
-}
-
-// mark sets which owners hold an address that is in conflict.
-func (o *owners) mark(conflicts map[string]pb.Conflict_State) {
-	clear(o.conflicts)
-	maps.Copy(o.conflicts, conflicts)
 }
 
 // whole reports whether the page has all owners that match.

@@ -125,7 +125,7 @@ func (p *page) move(by int) {
 // view returns the lines that are on the screen.
 func (p *page) view(columns, height int) []string {
 	if p.wrapped == nil || p.wrappedFor != columns {
-		p.wrapped, p.wrappedFor = wrapAll(p.lines, columns), columns
+		p.wrapped, p.wrappedFor = wrap(columns, p.lines...), columns
 	}
 	p.height = height
 	p.move(0)

@@ -67,7 +67,7 @@ func TestConflictsAreSortedAndFiltered(t *testing.T) {
 		"by address, reversed":               {func(t *table[*pb.Conflict]) { t.sortNext(); t.sortNext(); t.reverse() }, []string{"new", "old", "doubt"}},
 		"by owners":                          {func(t *table[*pb.Conflict]) { t.sortNext(); t.sortNext(); t.sortNext() }, []string{"new", "doubt", "old"}},
 		"in the usual order after the last column": {func(t *table[*pb.Conflict]) {
-			for range 7 {
+			for range 8 {
 				t.sortNext()
 			}
 		}, []string{"new", "old", "doubt"}},
@@ -124,7 +124,7 @@ func TestColumnsAreLeftOutWhenTheyDoNotFit(t *testing.T) {
 		40:  {"STATE", "ADDRESS", "OWNERS"},
 		80:  {"STATE", "ADDRESS", "OWNERS", "SINCE"},
 		100: {"STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE"},
-		120: {"STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE"},
+		120: {"STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "ID"},
 		200: {"STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID"},
 	}
 	for columns, want := range tests {

@@ -13,6 +13,9 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// gap separates the state of the connection from its neighbours.
+const gap = 2
+
 // The smallest window in which the lists make sense.
 const (
 	leastColumns = 60
@@ -34,7 +37,7 @@ func (m *model) View() tea.View {
 func (m *model) draw() (lines []string, cursor *tea.Cursor) {
 	columns, height := m.screen.columns, m.screen.lines
 	if columns < leastColumns || height < leastLines {
-		lines = wrap(fmt.Sprintf("The window is too small: enlarge it to %d columns and %d lines.", leastColumns, leastLines), max(1, columns))
+		lines = wrap(max(1, columns), fmt.Sprintf("The window is too small: enlarge it to %d columns and %d lines.", leastColumns, leastLines))
 		return lines[:min(len(lines), max(1, height))], nil
 	}
 	lines = append(lines, m.title(), m.heading())
@@ -54,11 +57,13 @@ func (m *model) draw() (lines []string, cursor *tea.Cursor) {
 
 // title returns the first line: the server, and the state of the connection.
 func (m *model) title() string {
-	word, tone := m.connection()
+	state := m.worst().state
+	word := [...]string{"LIVE", "CATCHING UP", "CONNECTING", "DISCONNECTED"}[state]
+	tone := [...]tone{good, warn, warn, bad}[state]
 	clock := m.now.UTC().Format(clockLayout) + " UTC"
 	right := width(word) + gap + width(clock)
 	name := "ipwitness top"
-	left := fit(name+"  "+visible(m.server.Name), m.screen.columns-right-gap)
+	left := show.Fit(name+"  "+visible(m.server.Name), m.screen.columns-right-gap)
 	space := strings.Repeat(" ", max(gap, m.screen.columns-width(left)-right))
 	rest, whole := strings.CutPrefix(left, name)
 	if !whole {
@@ -69,13 +74,7 @@ func (m *model) title() string {
 
 // worst returns the connection that is in the worst state.
 func (m *model) worst() link {
-	return slices.MaxFunc(m.board.links[:], func(a, b link) int { return cmp.Compare(a.state, b.state) })
-}
-
-// connection returns the word for the state of the connection.
-func (m *model) connection() (string, tone) {
-	state := m.worst().state
-	return [...]string{"LIVE", "CATCHING UP", "CONNECTING", "DISCONNECTED"}[state], [...]tone{good, warn, warn, bad}[state]
+	return slices.MaxFunc(m.links[:], func(a, b link) int { return cmp.Compare(a.state, b.state) })
 }
 
 // heading returns the second line: the lists, or the title of the page.
@@ -85,7 +84,7 @@ func (m *model) heading() string {
 		if at := p.position(); at != "" {
 			title += "  (" + at + ")"
 		}
-		return m.screen.paint.paint(strong, fit(title, m.screen.columns))
+		return m.screen.paint.paint(strong, show.Fit(title, m.screen.columns))
 	}
 	unresolved, urgent := 0, false
 	for _, r := range m.lists.conflicts.all {
@@ -94,8 +93,9 @@ func (m *model) heading() string {
 			urgent = urgent || r.GetState() == pb.Conflict_CONFIRMED && r.GetAcknowledgement() == nil
 		}
 	}
-	counted := func(name string, n int) string { return fmt.Sprintf("%s %d", name, n) }
-	names := [tabs]string{counted("Conflicts", unresolved), counted("Findings", len(m.lists.findings.all)), "Owners", counted("Nodes", len(m.lists.nodes.all))}
+	names := [tabs]string{
+		fmt.Sprint("Conflicts ", unresolved), fmt.Sprint("Findings ", len(m.lists.findings.all)), "Owners", fmt.Sprint("Nodes ", len(m.lists.nodes.all)),
+	}
 	wide := 0
 	for i, name := range names {
 		wide += width(fmt.Sprintf(" %d %s  ", i+1, name))
@@ -112,8 +112,7 @@ func (m *model) heading() string {
 		if tab(i) == conflictsTab && urgent {
 			tone = bad
 		}
-		b.WriteString(m.screen.paint.paint(tone, label))
-		b.WriteString(" ")
+		b.WriteString(m.screen.paint.paint(tone, label) + " ")
 	}
 	return strings.TrimRight(b.String(), " ")
 }
@@ -135,17 +134,17 @@ func (m *model) warnings() (out []warning) {
 			as = "The lists show the state of " + l.caughtUp.UTC().Format(clockLayout) + " UTC."
 		}
 		out = append(out, warning{fmt.Sprintf("Disconnected for %s (%s). Reconnecting. %s", show.Duration(m.now.Sub(l.since)), l.reason, as), bad})
-	} else if m.board.health.nodesReason != "" {
-		out = append(out, warning{"The nodes cannot be listed: " + m.board.health.nodesReason, bad})
+	} else if m.health.nodesReason != "" {
+		out = append(out, warning{"The nodes cannot be listed: " + m.health.nodesReason, bad})
 	}
-	for _, s := range show.Unseen(m.board.health.coverage) {
+	for _, s := range show.Unseen(m.health.coverage) {
 		out = append(out, warning{s, warn})
 	}
-	for _, s := range m.board.health.problems {
+	for _, s := range m.health.problems {
 		out = append(out, warning{"Problem of the aggregator: " + visible(s), warn})
 	}
 	for i, of := range [...]string{"conflicts", "findings"} {
-		if m.board.cut[i] {
+		if m.cut[i] {
 			out = append(out, warning{fmt.Sprintf("There are more than %d %s: the others are not shown. Start top with a filter, like --namespace.", mostRows, of), bad})
 		}
 	}
@@ -156,15 +155,13 @@ func (m *model) warnings() (out []warning) {
 func (m *model) banner(most int) (lines []string) {
 	all := m.warnings()
 	for i, w := range all {
-		wrapped := wrap(w.text, m.screen.columns)
+		wrapped := wrap(m.screen.columns, w.text)
 		rest := len(all) - i - 1
 		if len(lines)+len(wrapped) > most || rest > 0 && len(lines)+len(wrapped) == most {
 			more := fmt.Sprintf("%s not shown: enlarge the window.", show.Count(rest+1, "warning is", "warnings are"))
-			return append(lines, m.screen.paint.paint(bad, fit(more, m.screen.columns)))
+			return append(lines, m.screen.paint.paint(bad, show.Fit(more, m.screen.columns)))
 		}
-		for _, line := range wrapped {
-			lines = append(lines, m.screen.paint.paint(w.tone, line))
-		}
+		lines = append(lines, m.screen.paint.all(w.tone, wrapped)...)
 	}
 	return lines
 }
@@ -175,9 +172,7 @@ func (m *model) body(height int) []string {
 	if p := m.page(); p != nil {
 		var lines []string
 		if p.reason != "" {
-			for _, line := range wrap("Cannot show this: "+p.reason, columns) {
-				lines = append(lines, paint.paint(bad, line))
-			}
+			lines = paint.all(bad, wrap(columns, "Cannot show this: "+p.reason))
 		}
 		if p.lines == nil {
 			if p.busy {
@@ -188,7 +183,7 @@ func (m *model) body(height int) []string {
 		return append(lines, p.view(columns, max(1, height-len(lines)))...)
 	}
 	if m.list().len() == 0 {
-		return wrapAll(m.empty(), columns)
+		return wrap(columns, m.empty()...)
 	}
 	if m.tab != ownersTab {
 		return m.list().view(paint, columns, height, m.now)
@@ -197,7 +192,7 @@ func (m *model) body(height int) []string {
 	for len(lines) < height-1 {
 		lines = append(lines, "")
 	}
-	return append(lines, paint.paint(dim, fit(m.ownersLine(), columns)))
+	return append(lines, paint.paint(dim, show.Fit(m.ownersLine(), columns)))
 }
 
 // ownersLine says which owners the page has.
@@ -238,7 +233,7 @@ func (m *model) empty() []string {
 	case m.tab == nodesTab:
 		return []string{"No nodes: no agent has connected yet."}
 	}
-	c := m.board.health.coverage
+	c := m.health.coverage
 	if c.GetIncomplete() || m.worst().state != live {
 		return []string{"No conflicts are known."}
 	}
@@ -255,7 +250,7 @@ func (m *model) empty() []string {
 
 // complete reports whether the list on the screen was complete at some time.
 func (m *model) complete() bool {
-	return m.seen && !m.board.links[0].caughtUp.IsZero() && (m.tab != findingsTab || !m.board.links[1].caughtUp.IsZero())
+	return m.seen && !m.links[0].caughtUp.IsZero() && (m.tab != findingsTab || !m.links[1].caughtUp.IsZero())
 }
 
 // foot returns the last lines, and the column of the cursor if a filter is being typed, or -1.
@@ -263,10 +258,7 @@ func (m *model) foot() (lines []string, cursor int) {
 	columns, paint := m.screen.columns, m.screen.paint
 	switch p := m.page(); {
 	case m.flash != "":
-		for _, line := range wrap(m.flash, columns) {
-			lines = append(lines, paint.paint(warn, line))
-		}
-		return lines, -1
+		return paint.all(warn, wrap(columns, m.flash)), -1
 	case m.typing != nil:
 		prompt := "Filter: "
 		if m.tab == ownersTab {
@@ -275,7 +267,7 @@ func (m *model) foot() (lines []string, cursor int) {
 		room := columns - width(prompt) - 1
 		text := m.typing.text
 		if width(text) > room {
-			text = ellipsis + tail(text, room-1)
+			text = "…" + show.Tail(text, room-1)
 		}
 		return []string{paint.paint(strong, prompt) + text}, width(prompt) + width(text)
 	case p != nil && p.address != "":
@@ -284,7 +276,7 @@ func (m *model) foot() (lines []string, cursor int) {
 		return m.hints(keyBack, keyHelp, keyQuit), -1
 	case m.filters[m.tab] != "":
 		const before, after = "Filter: ", "   Esc removes it"
-		return []string{before + fit(m.filters[m.tab], columns-len(before)-len(after)) + paint.paint(dim, after)}, -1
+		return []string{before + show.Fit(m.filters[m.tab], columns-len(before)-len(after)) + paint.paint(dim, after)}, -1
 	default:
 		return m.hints(keyOpen, keyExplain, keyFilter, keyHelp, keyQuit, keySort, keyNext), -1
 	}
