@@ -62,7 +62,9 @@ var walls = []wall{
 	{"github.com/ipwitness/ipwitness/ipam/registry", "agent aggregator/explain aggregator/facts aggregator/kube cmd"},
 	// Package show uses JSONPath, which talks to nobody.
 	{"k8s.io/api k8s.io/apimachinery k8s.io/client-go", "aggregator/kube cmd/ipwitness/forward cmd/ipwitness/show"},
-	{"charm.land github.com/charmbracelet", "cmd/ipwitness/top"},
+	{"charm.land", "cmd/ipwitness/top"},
+	// Package show measures texts with x/ansi.
+	{"github.com/charmbracelet", "cmd/ipwitness/show cmd/ipwitness/top"},
 }
 
 // pure are the packages that only compute, with all that each may import besides lower floors. They make
