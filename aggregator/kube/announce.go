@@ -3,7 +3,6 @@ package kube
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -42,8 +41,8 @@ const (
 	// Events per second and in a burst; an event of one name is written once per eventPause.
 	eventRate, eventBurst = 10, 50
 	eventPause            = 10 * time.Second
-	// maxQueue is the maximum number of queued announcements. They wait no longer than lately.
-	maxQueue = 1000
+	// maxQueue is the maximum number of events that wait to be written. They wait no longer than lately.
+	maxQueue = 5000
 	// maxAnnounced is the maximum number of conflicts and findings that are remembered.
 	maxAnnounced = 20000
 	// maxFindingTargets is the number of pods and nodes that get events about one finding.
@@ -58,13 +57,10 @@ const (
 	writeWithin = 10 * time.Second
 )
 
-// errNotLeading is the error of a replica that does not lead.
-var errNotLeading = errors.New("another replica leads")
-
 // target is the object of an event: a pod, or a node if only that is set.
 type target struct{ namespace, name, uid, node string }
 
-// announcement is a conflict or finding to write events about.
+// announcement is the state of a conflict or finding to write events about. It never changes once it is queued.
 type announcement struct {
 	id, address string
 	// reason is the event's reason while the conflict lasts, and over its reason once the
@@ -75,16 +71,18 @@ type announcement struct {
 	detected           time.Time
 	began              time.Time // episode.Began
 	// again means that it is another episode of a conflict that was announced before.
-	again bool
-	// before means that its events were written before the start.
-	before  bool
+	again   bool
 	since   time.Time // when it was queued
-	due     time.Time // when to write it; zero for immediately
 	summary string
 	first   string // the first step of the remedy
 	runbook string
-	// targets are the objects that have no event yet.
-	targets []target
+}
+
+// A notice is an event to write: an announcement about one target.
+type notice struct {
+	*announcement
+	target target
+	due    time.Time // when to write it; zero for immediately
 }
 
 // announcer writes events about conflicts and findings.
@@ -106,7 +104,7 @@ type announcer struct {
 
 	mu    sync.Mutex
 	past  map[string]*announced // by id
-	queue []*announcement
+	queue []*notice
 }
 
 // announced is what was announced about one conflict or finding.
@@ -125,34 +123,45 @@ func newAnnouncer(c *Cluster) announcer {
 }
 
 // Announce queues Events about a conflict that is confirmed or resolved: one for each pod
-// that the API has, and one for each node. Repeating it for the same state has no effect.
-func (c *Cluster) Announce(conflict *pb.Conflict) { c.announce(conflict, false) }
-
-// Recall is like Announce, for a conflict from before the start. It assumes that the Events about a
-// conflict that was confirmed earlier than lately were written then.
-func (c *Cluster) Recall(conflict *pb.Conflict) {
-	c.announce(conflict, time.Since(conflict.GetConfirmedAt().AsTime()) > lately)
-}
-
-func (c *Cluster) announce(conflict *pb.Conflict, before bool) {
-	if c == nil || conflict.GetConfirmedAt() == nil || conflict.GetAcknowledgement() != nil {
-		return
-	}
+// that the API has, and one for each node. Repeating it for the same state has no effect. A recalled conflict is
+// from before the start: if it was confirmed earlier than lately, its Events were written then.
+func (c *Cluster) Announce(conflict *pb.Conflict, recalled bool) {
 	resolved := conflict.GetState() == pb.Conflict_RESOLVED
-	if !resolved && conflict.GetState() != pb.Conflict_CONFIRMED {
+	if c == nil || conflict.GetConfirmedAt() == nil || conflict.GetAcknowledgement() != nil || !resolved && conflict.GetState() != pb.Conflict_CONFIRMED {
 		return
 	}
-	n := &announcement{
-		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
-		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), began: episode.Began(conflict), summary: conflict.GetSummary(), runbook: conflict.GetRunbook(),
-		before: before,
-	}
-	n.first = firstOf(conflict.GetRemedy())
 	var about []target
 	for _, o := range conflict.GetOwners() {
 		about = append(about, target{node: o.GetNode()}, podOf(o))
 	}
-	c.announcer.announce(n, about)
+	c.announcer.announce(&announcement{
+		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
+		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), began: episode.Began(conflict),
+		summary: conflict.GetSummary(), first: firstOf(conflict.GetRemedy()), runbook: conflict.GetRunbook(),
+	}, about, recalled && time.Since(conflict.GetConfirmedAt().AsTime()) > lately)
+}
+
+// AnnounceFinding queues Events about a finding of at least WARNING, or about its end. The
+// Events are about the pods that hold the address and the nodes concerned, at most
+// maxFindingTargets. Repeating it for the same state has no effect. A recalled finding is from before the start: if
+// it was detected earlier than lately, its Events were written then.
+func (c *Cluster) AnnounceFinding(finding *pb.Finding, over, recalled bool) {
+	if c == nil || finding.GetSeverity() < pb.Finding_WARNING && !over {
+		return
+	}
+	var about []target
+	for _, o := range finding.GetOwners() {
+		about = append(about, podOf(o))
+	}
+	for _, node := range finding.GetNodes() {
+		about = append(about, target{node: node})
+	}
+	reason := findingReason(finding.GetKind())
+	c.announcer.announce(&announcement{
+		id: finding.GetId(), address: finding.GetAddress(), reason: reason, over: reason + "Resolved", mark: findingNote, finding: true,
+		resolved: over, detected: finding.GetDetectedAt().AsTime(),
+		summary: finding.GetSummary(), first: firstOf(finding.GetRemedy()), runbook: finding.GetRunbook(),
+	}, about, recalled && time.Since(finding.GetDetectedAt().AsTime()) > lately)
 }
 
 // firstOf returns the first step of a remedy on one line; empty if there is none.
@@ -184,26 +193,15 @@ func podOf(o *pb.Owner) target {
 	return target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
 }
 
-// announce queues the new targets of an announcement.
-func (a *announcer) announce(n *announcement, about []target) {
+// announce queues the events about the targets that have none yet. The events about a resolved conflict are about all
+// of its targets, including former owners. written means that the events were written before the start.
+func (a *announcer) announce(n *announcement, about []target, written bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.addNew(n, about) {
-		return
-	}
-	a.enqueue(n)
-	select {
-	case a.bell <- struct{}{}:
-	default:
-	}
-}
-
-// addNew adds the targets that are new to the announcement, and reports whether there are any. The caller holds mu.
-func (a *announcer) addNew(n *announcement, about []target) bool {
 	of := a.past[n.id]
 	if of == nil || !of.detected.Equal(n.detected) {
 		if n.resolved {
-			return false // it was never announced, because it was acknowledged from the start
+			return // it was never announced, because it was acknowledged from the start
 		}
 		if len(a.past) >= maxAnnounced {
 			maps.DeleteFunc(a.past, func(_ string, of *announced) bool { return of.resolved })
@@ -215,47 +213,52 @@ func (a *announcer) addNew(n *announcement, about []target) bool {
 		a.past[n.id] = of
 	}
 	if of.resolved {
-		return false
+		return
 	}
-	n.again, n.since = of.again, time.Now()
+	var targets []target
 	for _, t := range about {
-		if !n.finding || len(of.targets) < maxFindingTargets {
-			n.add(of, t)
+		if t != (target{}) && !of.targets[t] && (!n.finding || len(of.targets) < maxFindingTargets) {
+			of.targets[t] = true
+			targets = append(targets, t)
 		}
 	}
 	if n.resolved {
-		of.resolved = true
-		n.targets = slices.Collect(maps.Keys(of.targets)) // including former owners
-		of.targets = nil
+		targets = slices.Collect(maps.Keys(of.targets))
+		of.resolved, of.targets = true, nil
 	}
-	slices.SortFunc(n.targets, func(x, y target) int {
+	if written {
+		return
+	}
+	slices.SortFunc(targets, func(x, y target) int {
 		return cmp.Or(cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.name, y.name), cmp.Compare(x.uid, y.uid), cmp.Compare(x.node, y.node))
 	})
-	return len(n.targets) > 0 && !n.before
-}
-
-// add adds a target that has no event yet.
-func (n *announcement) add(of *announced, t target) {
-	if t != (target{}) && !of.targets[t] {
-		of.targets[t] = true
-		n.targets = append(n.targets, t)
+	n.again, n.since = of.again, time.Now()
+	for _, t := range targets {
+		a.queue = append(a.queue, &notice{announcement: n, target: t})
 	}
-}
-
-// enqueue adds an announcement to the queue. If the queue is full it drops the oldest
-// finding or, without findings, the oldest conflict. The caller holds mu.
-func (a *announcer) enqueue(n *announcement) {
-	if len(a.queue) >= maxQueue {
-		oldest := max(0, slices.IndexFunc(a.queue, func(n *announcement) bool { return n.finding }))
-		a.counts[dropped].Add(uint64(len(a.queue[oldest].targets)))
+	for len(a.queue) > maxQueue { // drop the oldest one about a finding or, without findings, about a conflict
+		oldest := max(0, slices.IndexFunc(a.queue, func(n *notice) bool { return n.finding }))
+		a.counts[dropped].Add(1)
 		a.queue = slices.Delete(a.queue, oldest, oldest+1)
 	}
-	a.queue = append(a.queue, n)
+	select {
+	case a.bell <- struct{}{}:
+	default:
+	}
+}
+
+// remove removes notices from the queue, and returns their number.
+func (a *announcer) remove(which func(*notice) bool) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := len(a.queue)
+	a.queue = slices.DeleteFunc(a.queue, which)
+	return before - len(a.queue)
 }
 
 // due returns when an event may be written: eventPause after the last one of its name,
-// and not before an earlier announcement about the same target.
-func (a *announcer) due(n *announcement, t target, name string) time.Time {
+// and not before an earlier notice about the same target.
+func (a *announcer) due(n *notice, name string) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var due time.Time
@@ -266,41 +269,33 @@ func (a *announcer) due(n *announcement, t target, name string) time.Time {
 		if before == n {
 			break
 		}
-		if before.id == n.id && before.targets[0] == t && before.due.After(due) {
+		if before.id == n.id && before.target == n.target && before.due.After(due) {
 			due = before.due
 		}
 	}
 	return due
 }
 
-// later queues an event for the time when it may be written. It replaces a queued event
+// postpone moves an event to the end of the queue, until the time when it may be written. It replaces a waiting event
 // about the same target, because only the last state matters.
-func (a *announcer) later(n *announcement, t target, due time.Time) {
+func (a *announcer) postpone(n *notice, due time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.queue = slices.DeleteFunc(a.queue, func(other *announcement) bool {
-		return !other.due.IsZero() && other.id == n.id && other.resolved == n.resolved && other.targets[0] == t
-	})
-	one := *n
-	one.targets, one.due = []target{t}, due
-	a.enqueue(&one)
+	n.due = due
+	a.queue = append(slices.DeleteFunc(a.queue, func(other *notice) bool {
+		return other == n || !other.due.IsZero() && other.id == n.id && other.resolved == n.resolved && other.target == n.target
+	}), n)
 }
 
-// first returns the next announcement to write. If none is due, it returns nil and the time
-// when the next one is due; zero if the queue is empty.
-func (a *announcer) first() (*announcement, time.Time) {
+// next returns the next event to write: those about conflicts come first. If none is due, it returns nil and the
+// time when the next one is due; zero if the queue is empty.
+func (a *announcer) next() (*notice, time.Time) {
+	now := time.Now()
+	a.counts[dropped].Add(uint64(a.remove(func(n *notice) bool { return now.Sub(n.since) >= lately })))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := time.Now()
-	a.queue = slices.DeleteFunc(a.queue, func(n *announcement) bool {
-		old := now.Sub(n.since) >= lately
-		if old {
-			a.counts[dropped].Add(uint64(len(n.targets)))
-		}
-		return old
-	})
 	var next time.Time
-	var finding *announcement // written after conflicts
+	var finding *notice
 	for _, n := range a.queue {
 		switch {
 		case n.due.After(now):
@@ -316,66 +311,42 @@ func (a *announcer) first() (*announcement, time.Time) {
 	return finding, next
 }
 
-// leave drops the announcements that the leader has had time to write, given when the API has become
+// leave drops the events that the leader has had time to write, given when the API has become
 // available.
 func (a *announcer) leave(available time.Time) {
-	if time.Since(available) < leftToLeader {
-		return
+	if time.Since(available) >= leftToLeader {
+		a.remove(func(n *notice) bool { return time.Since(n.since) >= leftToLeader })
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.queue = slices.DeleteFunc(a.queue, func(n *announcement) bool { return time.Since(n.since) >= leftToLeader })
 }
 
-// done removes an announcement from the queue.
-func (a *announcer) done(n *announcement) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.queue = slices.DeleteFunc(a.queue, func(other *announcement) bool { return other == n })
-}
-
-// run writes queued announcements until ctx ends.
+// run writes queued events until ctx ends.
 func (a *announcer) run(ctx context.Context) {
 	backoff := firstBackoff
-	var next time.Time // when to continue; zero to wait for the next announcement
-	deaf := false      // nothing can be written until next
-	for {
-		bell, timer := a.bell, (<-chan time.Time)(nil)
-		if !next.IsZero() {
-			timer = time.After(time.Until(next))
-		}
-		if deaf {
-			bell = nil
+	for ctx.Err() == nil {
+		n, at := a.next()
+		bell, wait := a.bell, time.Until(at)
+		switch status := a.cluster.Status(); {
+		case n == nil && at.IsZero():
+			wait = time.Hour // until the next announcement
+		case n == nil:
+		case status.GetState() != pb.Kubernetes_LIVE: // the pods are not known
+			bell, wait = nil, time.Second
+		case !a.cluster.election.leads():
+			a.leave(status.GetSince().AsTime())
+			bell, wait = nil, time.Second
+		default:
+			err := a.write(ctx, n)
+			if err == nil {
+				backoff = firstBackoff
+				continue
+			}
+			bell, wait = nil, backoff
+			backoff = min(2*backoff, maxBackoff)
 		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-bell:
-		case <-timer:
-		}
-		deaf = false
-		for ctx.Err() == nil {
-			var n *announcement
-			if n, next = a.first(); n == nil {
-				break
-			}
-			status := a.cluster.Status()
-			if status.GetState() != pb.Kubernetes_LIVE { // the pods are not known
-				deaf, next = true, time.Now().Add(time.Second)
-				break
-			}
-			if !a.cluster.election.leads() {
-				a.leave(status.GetSince().AsTime())
-				deaf, next = true, time.Now().Add(time.Second)
-				break
-			}
-			if err := a.write(ctx, n); err != nil {
-				deaf, next = true, time.Now().Add(backoff)
-				backoff = min(2*backoff, maxBackoff)
-				break
-			}
-			a.done(n)
-			backoff = firstBackoff
+		case <-time.After(wait):
 		}
 	}
 }
@@ -383,87 +354,67 @@ func (a *announcer) run(ctx context.Context) {
 // eventsProblem is the key of the problem that events cannot be written.
 const eventsProblem = "write events"
 
-// write writes the remaining events of an announcement. After an error it can be tried
-// again.
-func (a *announcer) write(ctx context.Context, n *announcement) error {
-	for ; len(n.targets) > 0; a.next(n) {
-		if !a.cluster.election.leads() {
-			return errNotLeading
-		}
-		event := a.event(n, n.targets[0])
-		if event == nil {
-			a.miss(n, n.targets[0])
-			continue
-		}
-		if until := a.refused[event.Namespace]; until.After(time.Now()) {
-			a.counts[forbidden].Add(1)
-			a.later(n, n.targets[0], until)
-			continue
-		}
-		if due := a.due(n, n.targets[0], event.Name); due.After(time.Now()) {
-			a.counts[limited].Add(1)
-			a.later(n, n.targets[0], due)
-			continue
-		}
-		if err := a.limiter.Wait(ctx); err != nil {
-			return err
-		}
-		became, err := a.put(ctx, n, event)
-		if err != nil {
-			switch {
-			case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-				a.counts[failed].Add(1)
-				a.cluster.log.Debug("cannot write Event", "event", event.Namespace+"/"+event.Name, "err", err)
-				continue
-			case apierrors.IsForbidden(err):
-				a.counts[forbidden].Add(1)
-				a.problem("no permission to write Events: kubectl describe does not show conflicts and findings; grant ipwitness's ClusterRole create, get and patch of events")
-				// Another namespace may allow it: the cause may be a quota.
-				a.refused[event.Namespace] = time.Now().Add(rightsAgain)
-				a.later(n, n.targets[0], a.refused[event.Namespace])
-				continue
-			}
-			return err
-		}
-		delete(a.refused, event.Namespace)
-		maps.DeleteFunc(a.refused, func(_ string, until time.Time) bool { return !until.After(time.Now()) })
+// write writes an event, and removes it from the queue or postpones it. After an error it can be tried again.
+func (a *announcer) write(ctx context.Context, n *notice) error {
+	event := a.event(n)
+	if event == nil {
+		a.miss(n)
+		return nil
+	}
+	if until := a.refused[event.Namespace]; until.After(time.Now()) {
+		a.counts[forbidden].Add(1)
+		a.postpone(n, until)
+		return nil
+	}
+	if due := a.due(n, event.Name); due.After(time.Now()) {
+		a.counts[limited].Add(1)
+		a.postpone(n, due)
+		return nil
+	}
+	if err := a.limiter.Wait(ctx); err != nil {
+		return err
+	}
+	became, err := a.put(ctx, n.announcement, event)
+	switch now := time.Now(); {
+	case err == nil:
+		maps.DeleteFunc(a.refused, func(namespace string, until time.Time) bool { return namespace == event.Namespace || !until.After(now) })
 		if len(a.refused) == 0 {
 			a.problem("")
 		}
+		if len(a.written) >= maxQueue {
+			maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= a.pause })
+		}
+		a.written[event.Name] = now
 		a.counts[became].Add(1)
-		a.remember(event.Name)
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		a.counts[failed].Add(1)
+		a.cluster.log.Debug("cannot write Event", "event", event.Namespace+"/"+event.Name, "err", err)
+	case apierrors.IsForbidden(err):
+		a.counts[forbidden].Add(1)
+		a.problem("no permission to write Events: kubectl describe does not show conflicts and findings; grant ipwitness's ClusterRole create, get and patch of events")
+		// Another namespace may allow it: the cause may be a quota.
+		a.refused[event.Namespace] = now.Add(rightsAgain)
+		a.postpone(n, a.refused[event.Namespace])
+		return nil
+	default:
+		return err
 	}
+	a.remove(func(other *notice) bool { return other == n })
 	return nil
 }
 
-// next removes the first target. It takes the lock because Announce reads targets, too.
-func (a *announcer) next(n *announcement) {
+// miss removes an event about a target that the API does not have, so that it is announced when the API has it.
+func (a *announcer) miss(n *notice) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	n.targets = n.targets[1:]
-}
-
-// miss forgets a target that the API does not have, so that it is announced when the API
-// has it.
-func (a *announcer) miss(n *announcement, t target) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if of := a.past[n.id]; of != nil && of.detected.Equal(n.detected) {
-		delete(of.targets, t)
+		delete(of.targets, n.target)
 	}
+	a.mu.Unlock()
+	a.remove(func(other *notice) bool { return other == n })
 }
 
 func (a *announcer) problem(text string) {
 	a.cluster.mu.Lock()
 	a.cluster.problem(eventsProblem, text)
 	a.cluster.mu.Unlock()
-}
-
-// remember records that an event was written now.
-func (a *announcer) remember(name string) {
-	now := time.Now()
-	if len(a.written) >= maxQueue {
-		maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= a.pause })
-	}
-	a.written[name] = now
 }

@@ -62,13 +62,13 @@ func TestEventsOfAConflict(t *testing.T) {
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.until("the nodes are known", func() bool { return m.Status().GetNodes() >= 2 })
 	conflict := conflictOf(l.namespace, address, pb.Conflict_SUSPECTED, "one@event-node1", "two@event-node2", "nobody@event-node2", "ghost@elsewhere")
-	m.Announce(conflict)
+	m.Announce(conflict, false)
 	conflict.State, conflict.ConfirmedAt = pb.Conflict_CONFIRMED, timestamppb.Now()
 	acknowledged := proto.CloneOf(conflict)
 	acknowledged.Acknowledgement = &pb.Acknowledgement{Reason: "known"}
-	m.Announce(acknowledged)
+	m.Announce(acknowledged, false)
 	for range 3 {
-		m.Announce(conflict)
+		m.Announce(conflict, false)
 	}
 	m.until("all is written", func() bool { return m.counted(written) == 4 })
 
@@ -94,7 +94,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	again.awaitState(pb.Kubernetes_LIVE)
 	again.until("the nodes are known", func() bool { return again.Status().GetNodes() >= 2 })
 	conflict.DetectedAt = timestamppb.New(time.Now().Add(2 * time.Second))
-	again.Announce(conflict)
+	again.Announce(conflict, false)
 	again.until("the conflict is known", func() bool { return again.counted(known) == 4 })
 	if got := l.events("Pod", "one"); !slices.Equal(got, want) {
 		t.Errorf("after a restart: got %q, want %q", got, want)
@@ -104,7 +104,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	over := proto.CloneOf(conflict)
 	over.State, over.Owners = pb.Conflict_RESOLVED, over.Owners[1:]
 	for range 2 {
-		again.Announce(over)
+		again.Announce(over, false)
 	}
 	again.until("the end of the conflict is written", func() bool { return again.counted(written) == 4 })
 	want = append(want, "Normal AddressConflictResolved 1")
@@ -121,7 +121,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	third.awaitState(pb.Kubernetes_LIVE)
 	third.until("the nodes are known", func() bool { return third.Status().GetNodes() >= 2 })
 	conflict.DetectedAt = timestamppb.New(time.Now().Add(3 * time.Second))
-	third.Announce(conflict)
+	third.Announce(conflict, false)
 	third.until("the episode is counted", func() bool { return third.counted(repeated) == 4 })
 	if got, want := l.events("Pod", "two"), []string{"Normal AddressConflictResolved 1", "Warning AddressConflict 2"}; !slices.Equal(got, want) {
 		t.Errorf("another episode: got %q, want %q", got, want)
@@ -141,7 +141,7 @@ func TestEventsOfAConflictWhileTheAPIServerIsDown(t *testing.T) {
 	m.until("the node is known", func() bool { return m.Status().GetNodes() >= 1 })
 	m.cut(true)
 	m.awaitState(pb.Kubernetes_STALE)
-	m.Announce(conflictOf(l.namespace, "10.99.6.7", pb.Conflict_CONFIRMED, "one@away-node", "@away-node"))
+	m.Announce(conflictOf(l.namespace, "10.99.6.7", pb.Conflict_CONFIRMED, "one@away-node", "@away-node"), false)
 	m.cut(false)
 	m.until("the events are written", func() bool { return m.counted(written) == 2 })
 }
@@ -162,11 +162,11 @@ func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 		conflict.DetectedAt = timestamppb.New(time.Now().Add(time.Duration(i) * 10 * time.Second))
 		for _, state := range []pb.Conflict_State{pb.Conflict_CONFIRMED, pb.Conflict_RESOLVED} {
 			conflict.State = state
-			m.Announce(proto.CloneOf(conflict))
+			m.Announce(proto.CloneOf(conflict), false)
 		}
 	}
 	conflict.State, conflict.DetectedAt = pb.Conflict_CONFIRMED, timestamppb.New(time.Now().Add(time.Minute))
-	m.Announce(conflict)
+	m.Announce(conflict, false)
 	// The first conflict and the first resolved event of the pod and the node are written. All
 	// later ones wait: three episodes and the start of a fourth. Pretend that an hour has
 	// passed.
@@ -215,7 +215,7 @@ func TestMissingPermissions(t *testing.T) {
 	if !slices.Equal(m.named("one", "poor-node").IPs, addresses("10.99.7.7")) || !m.InPodCIDR(addresses("10.99.7.9")[0]) {
 		t.Error("pods and nodes are not known")
 	}
-	m.Announce(conflictOf(l.namespace, "10.99.7.7", pb.Conflict_CONFIRMED, "one@poor-node"))
+	m.Announce(conflictOf(l.namespace, "10.99.7.7", pb.Conflict_CONFIRMED, "one@poor-node"), false)
 	m.until("missing permission for events is reported", func() bool { return problems("no permission to write Events: ") == 1 })
 
 	// Newly granted rights take effect without a restart.
@@ -311,7 +311,7 @@ func TestEventsOfAFinding(t *testing.T) {
 		}
 	}
 	for range 3 {
-		m.AnnounceFinding(finding, false)
+		m.AnnounceFinding(finding, false, false)
 	}
 	m.until("the conflict is written", func() bool { return m.counted(written) == 2 })
 	check("Warning AddressBookedElsewhere 1")
@@ -319,11 +319,11 @@ func TestEventsOfAFinding(t *testing.T) {
 	// Another replica finds the same conflict, and then that it is over.
 	other := l.mirror(rich)
 	other.awaitState(pb.Kubernetes_LIVE)
-	other.AnnounceFinding(finding, false)
+	other.AnnounceFinding(finding, false, false)
 	other.until("the conflict is known", func() bool { return other.counted(known) == 2 })
-	other.AnnounceFinding(finding, true)
+	other.AnnounceFinding(finding, true, false)
 	other.until("the end of the conflict is written", func() bool { return other.counted(written) == 2 })
 	check("Normal AddressBookedElsewhereResolved 1", "Warning AddressBookedElsewhere 1")
-	m.AnnounceFinding(finding, true)
+	m.AnnounceFinding(finding, true, false)
 	m.until("the end of the conflict is known", func() bool { return m.counted(known) == 2 })
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ipwitness/ipwitness/aggregator/episode"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
@@ -39,10 +40,10 @@ func (r result) String() string {
 	return [...]string{"written", "repeated", "known", "limited", "dropped", "forbidden", "failed"}[r]
 }
 
-// event returns the event about a target; nil if the API has no such object.
-func (a *announcer) event(n *announcement, t target) *corev1.Event {
+// event returns the event of a notice; nil if the API does not have the target.
+func (a *announcer) event(n *notice) *corev1.Event {
 	about := corev1.ObjectReference{APIVersion: "v1"}
-	c := a.cluster
+	c, t := a.cluster, n.target
 	c.mu.RLock()
 	if t.name == "" && t.uid == "" {
 		if node := c.nodes.of(t.node); node != nil {
@@ -169,4 +170,40 @@ func (a *announcer) over(ctx context.Context, n *announcement, before *corev1.Ev
 		return false, fmt.Errorf("read event: %w", err)
 	}
 	return !twin.LastTimestamp.Before(&before.LastTimestamp), nil
+}
+
+// findingReasons are the reasons of events about findings that have not ended.
+var findingReasons = map[string]string{
+	verdict.FindingInUseUnallocated:      "AddressInUseUnallocated",
+	verdict.FindingBookedElsewhere:       "AddressBookedElsewhere",
+	verdict.FindingLeaked:                "AddressLeaked",
+	verdict.FindingDoubleAllocated:       "AddressDoubleAllocated",
+	verdict.FindingIntendedNotObserved:   "AddressNotObserved",
+	verdict.FindingSharedAddressAnswered: "AddressSharedAnswered",
+	verdict.FindingVIPHeldElsewhere:      "VIPHeldElsewhere",
+	verdict.FindingReusedTooSoon:         "AddressReusedTooSoon",
+	verdict.FindingAddressSpoofed:        "AddressSpoofed",
+	verdict.FindingMACCloned:             "MACCloned",
+	verdict.FindingPodCIDROverlap:        "IPAMPodCIDROverlap",
+	verdict.FindingRangesOverlap:         "IPAMRangesOverlap",
+	verdict.FindingIPAMStateLost:         "IPAMStateLost",
+	verdict.FindingIPAMUnreadable:        "IPAMUnreadable",
+	verdict.FindingPoolExhaustion:        "IPAMPoolExhaustion",
+	verdict.FindingDuplicateNodeName:     "DuplicateNodeName",
+}
+
+// findingReason returns the reason of events about a kind of findings. A kind without an
+// entry in findingReasons gets one derived from its name.
+func findingReason(kind string) string {
+	if reason := findingReasons[kind]; reason != "" {
+		return reason
+	}
+	var b strings.Builder
+	b.WriteString("IPAM")
+	for word := range strings.SplitSeq(kind, "-") {
+		if word != "" {
+			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return b.String()
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// queued returns the queued announcements, one word for each.
+// queued returns what is announced by the queued events, and their targets.
 func queued(c *Cluster) string {
 	a := &c.announcer
 	a.mu.Lock()
@@ -29,13 +29,13 @@ func queued(c *Cluster) string {
 		if n.resolved {
 			word = "resolved"
 		}
-		for _, t := range n.targets {
-			word += fmt.Sprintf(" %s@%s", t.name, t.node)
+		if len(words) == 0 {
+			words = append(words, word)
 		}
-		words = append(words, word)
+		words = append(words, fmt.Sprintf("%s@%s", n.target.name, n.target.node))
 	}
 	a.queue = nil
-	return strings.Join(words, "; ")
+	return strings.Join(words, " ")
 }
 
 func TestWhichConflictsAreAnnounced(t *testing.T) {
@@ -44,7 +44,7 @@ func TestWhichConflictsAreAnnounced(t *testing.T) {
 	conflict.Owners = append(conflict.Owners, &pb.Owner{Node: "n1", Mac: "02:00:00:00:00:01", Workload: &pb.Workload{Kind: pb.Workload_EXTERNAL}})
 	announce := func(what, want string) {
 		t.Helper()
-		c.Announce(proto.CloneOf(conflict))
+		c.Announce(proto.CloneOf(conflict), false)
 		if got := queued(c); got != want {
 			t.Errorf("%s: got %q, want %q", what, got, want)
 		}
@@ -72,10 +72,10 @@ func TestWhichConflictsAreAnnounced(t *testing.T) {
 // The queue for an unreachable API server is bounded and keeps the newest announcements.
 func TestAnnouncementsAreBounded(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
-	for i := range maxQueue + 7 {
+	for i := range maxQueue/2 + 7 {
 		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
 		conflict.Id = fmt.Sprint(i)
-		c.Announce(conflict)
+		c.Announce(conflict, false)
 	}
 	a := &c.announcer
 	if n, first := len(a.queue), a.queue[0].id; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
@@ -92,8 +92,8 @@ func TestTextOfAnEvent(t *testing.T) {
 	for i, summary := range []string{"It is held twice.", strings.Repeat("long \x1b", 500)} {
 		conflict.Summary, conflict.Id = summary, fmt.Sprint(i)
 		conflict.Remedy[0].Text = strings.Repeat("Delete the pod. ", 1+50*i)
-		c.Announce(conflict)
-		n := c.announcer.queue[i]
+		c.Announce(conflict, false)
+		n := c.announcer.queue[len(c.announcer.queue)-1]
 		if text := n.text(); len(text) > maxText || strings.Contains(text, "\x1b") || !strings.HasSuffix(text, " More: ipwitness explain 10.0.0.1") {
 			t.Errorf("%d bytes: %q", len(text), text)
 		}
@@ -102,15 +102,18 @@ func TestTextOfAnEvent(t *testing.T) {
 	if got, want := n.text(), "It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if e := c.announcer.event(n, target{"default", "one", "", "n1"}); e == nil || e.Name != eventName("one", "0", conflictReason, "uid-one") ||
+	event := func(about target) *corev1.Event {
+		return c.announcer.event(&notice{announcement: n.announcement, target: about})
+	}
+	if e := event(target{"default", "one", "", "n1"}); e == nil || e.Name != eventName("one", "0", conflictReason, "uid-one") ||
 		e.InvolvedObject.UID != "uid-one" || e.Namespace != "default" {
 		t.Errorf("got %+v", e)
 	}
-	if e := c.announcer.event(n, target{node: "n1"}); e == nil || e.InvolvedObject.UID != "n1" || e.Namespace != "default" {
+	if e := event(target{node: "n1"}); e == nil || e.InvolvedObject.UID != "n1" || e.Namespace != "default" {
 		t.Errorf("got %+v", e)
 	}
 	for _, gone := range []target{{"default", "two", "", "n2"}, {node: "n2"}, {"default", "one", "another", "n1"}} {
-		if e := c.announcer.event(n, gone); e != nil {
+		if e := event(gone); e != nil {
 			t.Errorf("%v: got %+v", gone, e)
 		}
 	}
@@ -130,11 +133,11 @@ func TestOneNamespaceThatRefusesEvents(t *testing.T) {
 	c := f.open()
 	start(t, c)
 	live(t, c)
-	c.Announce(conflictOf("full", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
+	c.Announce(conflictOf("full", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"), false)
 	wait.Until(t, "missing permission for events is reported", func() bool { return len(c.Status().GetProblems()) == 1 })
 	other := conflictOf("default", "10.0.0.2", pb.Conflict_CONFIRMED, "two@n1")
 	other.Id = "another"
-	c.Announce(other)
+	c.Announce(other, false)
 	wait.Until(t, "the other event is written", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.events == 1 })
 	if p := c.Status().GetProblems(); len(p) != 1 {
 		t.Errorf("got problems %q, want the one of the namespace", p)
@@ -150,7 +153,7 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	}
 	announce := func(what string, over bool, want string) {
 		t.Helper()
-		c.AnnounceFinding(proto.CloneOf(finding), over)
+		c.AnnounceFinding(proto.CloneOf(finding), over, false)
 		if got := queued(c); got != want {
 			t.Errorf("%s: got %q, want %q", what, got, want)
 		}
@@ -162,12 +165,12 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	finding.Nodes = append(finding.Nodes, "n2")
 	announce("of one more", false, "AddressInUseUnallocated @n2")
 	finding.Owners = nil
-	c.AnnounceFinding(proto.CloneOf(finding), true)
+	c.AnnounceFinding(proto.CloneOf(finding), true, false)
 	n := c.announcer.queue[0]
 	if got, want := n.text(), "Resolved: 10.0.0.1 is in use, and host-local takes it for free. More: ipwitness explain 10.0.0.1"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if n.over != "AddressInUseUnallocatedResolved" || len(n.targets) != 3 {
+	if n.over != "AddressInUseUnallocatedResolved" || len(c.announcer.queue) != 3 {
 		t.Errorf("got %+v", n)
 	}
 	queued(c)
@@ -179,18 +182,18 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	for i := range 500 {
 		finding.Owners = append(finding.Owners, conflictOf("default", "", pb.Conflict_CONFIRMED, fmt.Sprintf("p%d@n1", i)).Owners...)
 	}
-	c.AnnounceFinding(finding, false)
-	c.Announce(conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
-	if n := c.announcer.queue[0]; len(n.targets) != maxFindingTargets || n.reason != "IPAMSomeThing" || !strings.HasSuffix(n.text(), " More: ipwitness audit") {
+	c.AnnounceFinding(finding, false, false)
+	c.Announce(conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"), false)
+	if n := c.announcer.queue[0]; len(c.announcer.queue) != maxFindingTargets+2 || n.reason != "IPAMSomeThing" || !strings.HasSuffix(n.text(), " More: ipwitness audit") {
 		t.Errorf("got %+v", n)
 	}
-	if n, _ := c.announcer.first(); n.finding {
+	if n, _ := c.announcer.next(); n.finding {
 		t.Error("the finding is written before the conflict")
 	}
-	for i := range maxQueue {
+	for i := range maxQueue / 2 {
 		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
 		conflict.Id = fmt.Sprint(i)
-		c.Announce(conflict)
+		c.Announce(conflict, false)
 	}
 	if n := c.announcer.counts[dropped].Load(); n != maxFindingTargets+2 {
 		t.Errorf("got %d dropped, want the ones of the finding and the oldest conflict", n)

@@ -300,8 +300,8 @@ func TestNoCluster(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	c.Notify(nil)
-	c.Announce(&pb.Conflict{})
-	c.AnnounceFinding(&pb.Finding{Severity: pb.Finding_CRITICAL}, false)
+	c.Announce(&pb.Conflict{}, false)
+	c.AnnounceFinding(&pb.Finding{Severity: pb.Finding_CRITICAL}, false, false)
 	if err := c.Run(ctx); err != nil || c.Pod("a", "b", "c", "d") != nil || c.InPodCIDR(netip.MustParseAddr("10.0.0.1")) ||
 		c.Related(&pb.Conflict{}) != nil || c.Status().GetState() != pb.Kubernetes_OFF {
 		t.Errorf("no cluster: got %v", err)

@@ -36,21 +36,11 @@ func (s *Notifier) Run(ctx context.Context) {
 	report("log", s.Events.Findings, func(e *Event) { s.enterFinding(e, findings) })
 	if k := s.Kubernetes; k != nil {
 		report("Kubernetes Events", s.Events.Conflicts, func(e *Event) {
-			switch {
-			case e.Conflict == nil:
-			case e.Recalled:
-				k.Recall(e.Conflict)
-			default:
-				k.Announce(e.Conflict)
+			if e.Conflict != nil {
+				k.Announce(e.Conflict, e.Recalled)
 			}
 		})
-		report("Kubernetes Events", s.Events.Findings, func(e *Event) {
-			if e.Recalled {
-				k.RecallFinding(e.Finding)
-			} else {
-				k.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED)
-			}
-		})
+		report("Kubernetes Events", s.Events.Findings, func(e *Event) { k.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED, e.Recalled) })
 	}
 	group.Wait()
 }
