@@ -213,7 +213,7 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 	case c.fixPlan:
 		err = c.plan(ctx, findings, coverage)
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "findings", findings, c.basis(coverage))
+		err = show.List(c.sys.stdout, c.format, show.FindingKind, findings, c.basis(coverage))
 	case len(findings) > 0 && (about.address != "" || about.name != "" && findings[0].GetId() == about.name):
 		err = inFull(&c.query, findings, func(f *pb.Finding) error {
 			if a == nil {
@@ -370,9 +370,8 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 	}
 	checked := false
 	return tableWatch[*pb.WatchFindingsResponse, *pb.Finding]{
-		path: "/v1/findings:watch", ask: ask, name: "finding", item: (*pb.WatchFindingsResponse).GetFinding,
-		keep:  func(f *pb.Finding) bool { return about.keep(f) && (c.kind == "" || f.GetKind() == c.kind) },
-		table: show.NewFindingWatch(c.sys.stdout, c.layout()),
+		kind: show.FindingKind, ask: ask, item: (*pb.WatchFindingsResponse).GetFinding,
+		keep: func(f *pb.Finding) bool { return about.keep(f) && (c.kind == "" || f.GetKind() == c.kind) },
 		mark: func(*pb.WatchFindingsResponse) error {
 			if checked {
 				return nil

@@ -77,7 +77,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		},
 	}
 	c.addListFlags(cmd)
-	c.addTableFlags(cmd, "conflicts", show.ConflictOrders)
+	c.addTableFlags(cmd, "conflicts", show.ConflictKind.Orders)
 	c.addClusterFlag(cmd, "conflicts in the cluster")
 	c.addFilters(cmd, "conflicts", pb.Conflict_State_value, "node", "namespace", "workload", "cidr", "mac", "scope", "cause", "state")
 	c.addWatchFlag(cmd)
@@ -98,12 +98,15 @@ func (c *conflictsCommand) one(ctx context.Context, id string) error {
 		return c.unknownAt(err)
 	}
 	c.warn(coverage)
-	if c.format.ForPrograms() {
+	switch {
+	case c.format == show.FormatName, c.format == show.FormatCSV:
+		err = show.List(c.sys.stdout, c.format, show.ConflictKind, []*pb.Conflict{conflict}, show.Basis{})
+	case c.format.ForPrograms():
 		if c.format.Whole() {
 			c.noteGap() // which the conflict does not contain
 		}
 		err = show.Message(c.sys.stdout, c.format, conflict)
-	} else {
+	default:
 		err = c.page(conflict)
 	}
 	return errors.Join(err, c.found(coverage, conflict))
@@ -153,11 +156,11 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 			return err
 		}
 	}
-	show.SortConflicts(conflicts, c.sortBy)
+	show.ConflictKind.Sort(conflicts, c.sortBy)
 	c.warn(coverage)
 	switch {
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, c.basis(coverage))
+		err = show.List(c.sys.stdout, c.format, show.ConflictKind, conflicts, c.basis(coverage))
 	case len(conflicts) == 0 && !c.at.IsZero() && address != "":
 		c.note("No conflict of %s.", address)
 	case len(conflicts) == 0 && address != "":
@@ -221,8 +224,7 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 		return err
 	}
 	return tableWatch[*pb.WatchConflictsResponse, *pb.Conflict]{
-		path: "/v1/conflicts:watch", ask: ask, name: "conflict", item: (*pb.WatchConflictsResponse).GetConflict,
-		keep:  func(one *pb.Conflict) bool { return id == "" || one.GetId() == id },
-		table: show.NewConflictWatch(c.sys.stdout, c.layout()),
+		kind: show.ConflictKind, ask: ask, item: (*pb.WatchConflictsResponse).GetConflict,
+		keep: func(one *pb.Conflict) bool { return id == "" || one.GetId() == id },
 	}.run(ctx, &c.query)
 }

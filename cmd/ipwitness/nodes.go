@@ -97,10 +97,9 @@ func (q *query) watchNodes(ctx context.Context, name string) error {
 	known := map[string]*pb.Node{} // as shown
 	var problems []string          // of the aggregator
 	return tableWatch[*pb.WatchNodesResponse, *pb.Node]{
-		path: "/v1/nodes:watch", ask: ask, name: "node", item: (*pb.WatchNodesResponse).GetNode,
-		table: show.NewNodeWatch(q.sys.stdout, q.layout()),
+		kind: show.NodeKind, ask: ask, item: (*pb.WatchNodesResponse).GetNode,
 		changed: func(kind pb.Watch_Type, n *pb.Node) bool {
-			key := show.NodeKey(n)
+			key := show.NodeKind.Key(n)
 			if kind == pb.Watch_REMOVED {
 				delete(known, key)
 				return true

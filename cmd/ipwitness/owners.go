@@ -64,15 +64,14 @@ With --at, list the owners at a time in the past.
 			}
 			if c.watch {
 				return tableWatch[*pb.WatchOwnersResponse, *pb.Owner]{
-					path: "/v1/owners:watch", ask: sel.query, name: "owner", item: (*pb.WatchOwnersResponse).GetOwner, keep: sel.keep,
-					table: show.NewOwnerWatch(sys.stdout, c.layout()),
+					kind: show.OwnerKind, ask: sel.query, item: (*pb.WatchOwnersResponse).GetOwner, keep: sel.keep,
 				}.run(cmd.Context(), &c.query)
 			}
 			return c.list(cmd.Context(), sel)
 		},
 	}
 	c.addListFlags(cmd)
-	c.addTableFlags(cmd, "owners", show.OwnerOrders)
+	c.addTableFlags(cmd, "owners", show.OwnerKind.Orders)
 	c.addWatchFlag(cmd)
 	c.addAtFlag(cmd)
 	c.addClusterFlag(cmd, "owners in the cluster")
@@ -94,7 +93,7 @@ func (c *ownersCommand) list(ctx context.Context, sel selector) error {
 			return err
 		}
 	}
-	show.SortOwners(owners, c.sortBy)
+	show.OwnerKind.Sort(owners, c.sortBy)
 	c.warn(coverage)
 	var marks *show.Marks
 	if len(owners) > 0 && (!c.format.ForPrograms() || c.format == show.FormatCSV) {
@@ -111,9 +110,7 @@ func (c *ownersCommand) list(ctx context.Context, sel selector) error {
 		}
 	}
 	if c.format.ForPrograms() {
-		basis := c.basis(coverage)
-		basis.Marks = marks
-		return show.List(c.sys.stdout, c.format, "owners", owners, basis)
+		return show.List(c.sys.stdout, c.format, marks.Kind(), owners, c.basis(coverage))
 	}
 	if len(owners) == 0 {
 		switch {

@@ -204,24 +204,22 @@ func (w *coverageWatch) follow(c *pb.Coverage) error {
 
 // A tableWatch shows the items of a watch as they appear, change and end.
 type tableWatch[E watched, T proto.Message] struct {
-	path  string
-	ask   url.Values
-	name  string // of an item in JSON
-	item  func(E) T
-	table *show.Watch[T]
-	keep  func(T) bool // whether an item is selected; nil for all
+	kind show.Kind[T]
+	ask  url.Values
+	item func(E) T
+	keep func(T) bool // whether an item is selected; nil for all
 	// changed reports whether an event is news for programs; nil if all are.
 	changed func(pb.Watch_Type, T) bool
 	mark    func(E) error // called at each bookmark; may be nil
 }
 
 func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
-	seen := coverageWatch{query: q}
+	seen, table := coverageWatch{query: q}, show.NewWatch(q.sys.stdout, t.kind, q.layout())
 	event := func(e E) error {
 		if err := seen.follow(e.GetCoverage()); err != nil {
 			return err
 		}
-		t.table.Of(e.GetCoverage())
+		table.Of(e.GetCoverage())
 		kind, item := e.GetType(), t.item(e)
 		switch kind {
 		case pb.Watch_ADDED, pb.Watch_UPDATED, pb.Watch_REMOVED:
@@ -232,7 +230,7 @@ func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
 				if t.changed != nil && !t.changed(kind, item) {
 					return nil
 				}
-				return show.Event(q.sys.stdout, q.format, kind.String(), t.name, item)
+				return show.ItemEvent(q.sys.stdout, q.format, kind, t.kind, item)
 			}
 		case pb.Watch_LOST:
 			counted, ok := any(e).(interface{ GetLost() uint32 })
@@ -258,8 +256,8 @@ func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
 		if q.format.ForPrograms() {
 			return nil
 		}
-		return t.table.Event(kind, item, q.sys.now())
+		return table.Event(kind, item, q.sys.now())
 	}
-	w := &watcher[E]{client: q.client(), notice: q.sys.stderr, path: t.path, query: q.within(t.ask), begin: t.table.Begin, event: event}
+	w := &watcher[E]{client: q.client(), notice: q.sys.stderr, path: "/v1/" + t.kind.Plural() + ":watch", query: q.within(t.ask), begin: table.Begin, event: event}
 	return w.run(ctx)
 }

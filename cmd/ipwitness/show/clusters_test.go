@@ -30,7 +30,7 @@ func TestTablesOfAFleetHaveTheCluster(t *testing.T) {
 	}
 	watch := func(c *pb.Coverage, items ...*pb.Conflict) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {
-			w := NewConflictWatch(b, piped)
+			w := NewWatch(b, ConflictKind, piped)
 			w.Begin()
 			for _, item := range items {
 				if err := w.Event(pb.Watch_ADDED, item, now); err != nil {

@@ -1,14 +1,52 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
+
+// A Kind describes how the items of one kind are listed: in tables and watches, and for programs.
+type Kind[T any] struct {
+	Name string // of an item in JSON; lists and paths have its plural
+	// Key returns the identity of an item, which is the same in all events of a watch.
+	Key func(T) string
+	// Orders are the columns that items can be sorted by.
+	Orders  []string
+	columns func() []Column[T]
+	id      func(T) string // that commands accept as an argument
+	over    func(T) bool   // reports whether an item has already ended; nil if none has
+}
+
+// Plural returns the name of a list of items.
+func (k Kind[T]) Plural() string { return k.Name + "s" }
+
+// Sort sorts items by a column, the oldest first if it is one of time. Equal items, and all if the name is
+// empty, stay in the order that they have.
+func (k Kind[T]) Sort(items []T, name string) {
+	for _, c := range k.columns() {
+		if strings.EqualFold(c.Header, name) {
+			slices.SortStableFunc(items, c.Compare)
+		}
+	}
+}
+
+// WithColumn returns the kind with a column of texts in a tone after those of each table.
+func (k Kind[T]) WithColumn(header string, text func(T) string, tone func(T) Tone) Kind[T] {
+	columns := k.columns()
+	at := slices.IndexFunc(columns, func(c Column[T]) bool { return c.wide })
+	columns = slices.Insert(columns, at, Column[T]{Header: header, Tone: tone, cell: func(item T, _ time.Time) string { return text(item) }})
+	k.columns = func() []Column[T] { return slices.Clone(columns) }
+	return k
+}
 
 // A Column is one column of a table, and of the lists of top.
 type Column[T any] struct {
@@ -26,11 +64,6 @@ type Column[T any] struct {
 	// Order is the order of items by this column; nil for that of their texts or times.
 	Order func(a, b T) int
 	trait
-}
-
-// NewColumn returns a column of texts in a tone. rank is the order in which columns are left out.
-func NewColumn[T any](header string, rank int, text func(T) string, tone func(T) Tone) Column[T] {
-	return Column[T]{Header: header, Tone: tone, trait: trait{rank: rank}, cell: func(item T, _ time.Time) string { return text(item) }}
 }
 
 // Lines returns the lines of a cell in top. Times have no age at the zero time.
@@ -114,8 +147,9 @@ type Grid[T any] struct {
 }
 
 // Pick returns a grid of the columns with these headers.
-func Pick[T any](columns []Column[T], headers ...string) Grid[T] {
+func (k Kind[T]) Pick(headers ...string) Grid[T] {
 	var g Grid[T]
+	columns := k.columns()
 	for _, header := range headers {
 		g.Columns = append(g.Columns, columns[slices.IndexFunc(columns, func(c Column[T]) bool { return c.Header == header })])
 	}
@@ -176,4 +210,55 @@ func (g *Grid[T]) View(items []T, width, plain int, marks []string, now time.Tim
 		rows = append(rows, strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n"))
 	}
 	return rows[0][0], rows[1:]
+}
+
+// by returns the order of a field.
+func by[T any, K cmp.Ordered](key func(T) K) func(a, b T) int {
+	return func(a, b T) int { return cmp.Compare(key(a), key(b)) }
+}
+
+// most returns the order of a field, the highest value first.
+func most[T any, K cmp.Ordered](key func(T) K) func(a, b T) int {
+	return func(a, b T) int { return cmp.Compare(key(b), key(a)) }
+}
+
+// byAddress returns the order of an address.
+func byAddress[T any](address func(T) string) func(a, b T) int {
+	return func(a, b T) int { return CompareAddresses(address(a), address(b)) }
+}
+
+// CompareAddresses compares addresses as numbers, IPv4 first. Other texts are before all addresses.
+func CompareAddresses(a, b string) int {
+	x, _ := netip.ParseAddr(a)
+	y, _ := netip.ParseAddr(b)
+	return cmp.Or(x.Compare(y), strings.Compare(a, b))
+}
+
+// CompareTimes compares times. Unknown times are last.
+func CompareTimes(a, b *timestamppb.Timestamp) int {
+	switch {
+	case a == nil && b == nil:
+		return 0
+	case a == nil:
+		return 1
+	case b == nil:
+		return -1
+	}
+	return a.AsTime().Compare(b.AsTime())
+}
+
+// byScope returns the order of a scope: by its kind, from narrow to wide, and by its name.
+func byScope[T interface{ GetScope() *pb.Scope }](a, b T) int {
+	x, y := a.GetScope(), b.GetScope()
+	return cmp.Or(cmp.Compare(x.GetKind(), y.GetKind()), strings.Compare(x.GetName(), y.GetName()))
+}
+
+// CompareUrgency compares conflicts by how urgent they are, and by when they began, the newest first.
+func CompareUrgency(a, b *pb.Conflict) int {
+	return cmp.Or(cmp.Compare(urgency(a), urgency(b)), CompareTimes(b.GetDetectedAt(), a.GetDetectedAt()))
+}
+
+// urgency returns how urgent a conflict is; the most urgent has the lowest number.
+func urgency(c *pb.Conflict) int {
+	return slices.Index([]Tone{BadTone, WarnTone, DimTone, GoodTone}, conflictTone(c))
 }

@@ -12,8 +12,14 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ConflictColumns returns the columns of a table of conflicts.
-func ConflictColumns() []Column[*pb.Conflict] {
+// ConflictKind is how conflicts are listed.
+var ConflictKind = Kind[*pb.Conflict]{
+	Name: "conflict", Key: (*pb.Conflict).GetId, id: (*pb.Conflict).GetId, columns: conflictColumns,
+	Orders: []string{"address", "cause", "id", "owners", "scope", "since", "state"},
+	over:   func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED },
+}
+
+func conflictColumns() []Column[*pb.Conflict] {
 	return []Column[*pb.Conflict]{
 		{Header: "ID", trait: trait{rank: 6}, room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
 		{Header: "ADDRESS", Order: byAddress((*pb.Conflict).GetAddress), trait: trait{folds: true}, room: 15, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetAddress() }},
@@ -86,7 +92,7 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Ti
 			return combined(all)
 		})
 	}
-	return groups, list(w, layout, clustered(narrow(ConflictColumns(), layout.Wide), rows), rows, now)
+	return groups, list(w, layout, clustered(narrow(conflictColumns(), layout.Wide), rows), rows, now)
 }
 
 // Group is a number of addresses in conflict between the same owners.

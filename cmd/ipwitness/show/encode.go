@@ -2,10 +2,12 @@ package show
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -14,6 +16,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/proto/form"
@@ -33,6 +37,10 @@ const (
 	FormatCSV   Format = "csv"   // all columns, with the times of ages
 )
 
+// JSONPath begins a format that contains a template, as in kubectl. There is no go-template: text/template calls
+// methods by name, so the linker would keep all methods of all types, which are 8 MB.
+const JSONPath = "jsonpath="
+
 // ForPrograms reports whether the format is not a table or a page for people.
 func (f Format) ForPrograms() bool {
 	return f.Whole() || f == FormatName || f == FormatCSV || f.isTemplate()
@@ -41,12 +49,39 @@ func (f Format) ForPrograms() bool {
 // Whole reports whether the output contains the whole answer of the server, with its coverage.
 func (f Format) Whole() bool { return f == FormatJSON || f == FormatYAML }
 
+func (f Format) isTemplate() bool { return strings.HasPrefix(string(f), JSONPath) }
+
+// parseTemplate parses the template of a format. Fields that do not exist are empty, as in kubectl.
+func (f Format) parseTemplate() (*jsonpath.JSONPath, error) {
+	text := strings.TrimPrefix(string(f), JSONPath)
+	path := jsonpath.New("output").AllowMissingKeys(true)
+	if err := path.Parse(text); err != nil {
+		return nil, fmt.Errorf("%q is not a JSONPath template: %w: write it like {.owners[*].address}", text, err)
+	}
+	return path, nil
+}
+
+// ParseTemplate accepts a format with a template.
+func ParseTemplate(s string) (f Format, is bool, err error) {
+	if f = Format(s); !f.isTemplate() {
+		return f, false, nil
+	}
+	_, err = f.parseTemplate()
+	return f, true, err
+}
+
 // Message writes one message.
 func Message(w io.Writer, f Format, m proto.Message) error {
-	if c, is := m.(*pb.Conflict); is && (f == FormatName || f == FormatCSV) {
-		return List(w, f, "conflicts", []*pb.Conflict{c}, Basis{})
-	}
 	raw, err := messageJSON(m)
+	if err != nil {
+		return err
+	}
+	return encode(w, f, raw)
+}
+
+// Value writes a value that is not a message.
+func Value(w io.Writer, f Format, v any) error {
+	raw, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -58,17 +93,16 @@ type Basis struct {
 	At       *timestamppb.Timestamp // time of the state; not set for the current state
 	Gap      *pb.Gap                // gap in the journal that contains this time
 	Coverage *pb.Coverage
-	// Marks are the marks of owners, for CSV: in the other formats, conflicts are a list of their own.
-	Marks *Marks
 }
 
-// List writes one object with all messages under name and the basis of the list.
-func List[T proto.Message](w io.Writer, f Format, name string, items []T, basis Basis) error {
+// List writes one object with all items under their plural and the basis of the list or, as CSV, only their columns
+// and, as names, only what commands accept as an argument.
+func List[T proto.Message](w io.Writer, f Format, kind Kind[T], items []T, basis Basis) error {
 	switch f {
 	case FormatName:
-		return writeNames(w, items)
+		return kind.writeNames(w, items)
 	case FormatCSV:
-		return writeCSV(w, items, basis.Marks)
+		return kind.writeCSV(w, items)
 	}
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {
@@ -85,7 +119,7 @@ func List[T proto.Message](w io.Writer, f Format, name string, items []T, basis 
 	if err != nil {
 		return err
 	}
-	return encode(w, f, fmt.Appendf(nil, "{%q:%s%s}", name, all, fields))
+	return encode(w, f, fmt.Appendf(nil, "{%q:%s%s}", kind.Plural(), all, fields))
 }
 
 // field is a field of a JSON object.
@@ -109,26 +143,69 @@ func fieldsJSON(fields ...field) (out []byte, err error) {
 	return out, nil
 }
 
-// Value writes a value that is not a message.
-func Value(w io.Writer, f Format, v any) error {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return err
+// writeNames writes the id of each item once and on its own line.
+func (k Kind[T]) writeNames(w io.Writer, items []T) error {
+	var out strings.Builder
+	written := map[string]bool{}
+	for _, item := range items {
+		if id := k.id(item); !written[id] {
+			written[id] = true
+			out.WriteString(clean(id) + "\n")
+		}
 	}
-	return encode(w, f, raw)
+	_, err := io.WriteString(w, out.String())
+	return err
 }
 
-// Event writes one event of a watch with the message under name: in JSON on one line, in YAML as one
-// document.
-func Event(w io.Writer, f Format, kind, name string, m proto.Message) error {
-	if f == FormatName {
-		return writeNames(w, []proto.Message{m})
+// writeCSV writes items as comma-separated values (RFC 4180), with all columns of their table.
+func (k Kind[T]) writeCSV(w io.Writer, items []T) error {
+	columns := clustered(k.columns(), items)
+	var out bytes.Buffer
+	lines := csv.NewWriter(&out)
+	record := make([]string, len(columns))
+	write := func(cell func(c Column[T]) string) {
+		for i, c := range columns {
+			record[i] = clean(cell(c))
+		}
+		_ = lines.Write(record) // writing to a buffer cannot fail
 	}
+	write(func(c Column[T]) string {
+		if c.Header == "AGE" { // the time since which it counts
+			return "since"
+		}
+		return strings.ToLower(strings.ReplaceAll(c.Header, " ", "-"))
+	})
+	for _, item := range items {
+		write(func(c Column[T]) string {
+			switch {
+			case c.at == nil:
+				return c.cell(item, time.Time{})
+			case c.at(item) == nil:
+				return ""
+			}
+			return c.at(item).AsTime().Format(time.RFC3339Nano)
+		})
+	}
+	lines.Flush()
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// ItemEvent writes one event of a watch of items.
+func ItemEvent[T proto.Message](w io.Writer, f Format, event pb.Watch_Type, kind Kind[T], item T) error {
+	if f == FormatName {
+		return kind.writeNames(w, []T{item})
+	}
+	return Event(w, f, event.String(), kind.Name, item)
+}
+
+// Event writes one event of a watch with a message under name: in JSON on one line, in YAML as one document.
+func Event(w io.Writer, f Format, event, name string, m proto.Message) error {
 	raw, err := messageJSON(m)
 	if err != nil {
 		return err
 	}
-	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,%q:%s}`, kind, name, raw))
+	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,%q:%s}`, event, name, raw))
 }
 
 // Lost writes the event with the number of lost events.
@@ -141,9 +218,8 @@ func writeEvent(w io.Writer, f Format, raw string) error {
 		if _, err := io.WriteString(w, "---\n"); err != nil {
 			return err
 		}
-		return encode(w, f, []byte(raw))
 	}
-	if f.isTemplate() {
+	if f == FormatYAML || f.isTemplate() {
 		return encode(w, f, []byte(raw))
 	}
 	var line bytes.Buffer // written at once, so that a reader never gets half a line
@@ -162,11 +238,23 @@ func messageJSON(m proto.Message) (json.RawMessage, error) {
 
 // encode writes JSON, indented, as YAML with the fields in the same order, or through a template.
 func encode(w io.Writer, f Format, raw []byte) error {
-	if f.isTemplate() {
-		return f.execute(w, raw)
-	}
 	var out bytes.Buffer
-	if f == FormatYAML {
+	switch {
+	case f.isTemplate():
+		path, err := f.parseTemplate()
+		if err != nil {
+			return err
+		}
+		var data any
+		if err := utiljson.Unmarshal(raw, &data); err != nil { // whole numbers stay whole
+			return err
+		}
+		if err := path.Execute(&out, data); err != nil {
+			return fmt.Errorf("execute the template of --output: %w", err)
+		}
+		_, err = io.WriteString(w, form.VisibleLines(out.String()))
+		return err
+	case f == FormatYAML:
 		var doc yaml.Node // JSON is YAML
 		if err := yaml.Unmarshal([]byte(form.VisibleLines(string(raw))), &doc); err != nil {
 			return err
@@ -177,15 +265,16 @@ func encode(w io.Writer, f Format, raw []byte) error {
 		if err := enc.Encode(&doc); err != nil {
 			return err
 		}
-	} else {
+		_, err := w.Write(out.Bytes())
+		return err
+	default:
 		if err := json.Indent(&out, raw, "", "  "); err != nil {
 			return err
 		}
 		out.WriteByte('\n')
-		out = *bytes.NewBuffer(escaped(out.Bytes()))
+		_, err := w.Write(escaped(out.Bytes()))
+		return err
 	}
-	_, err := w.Write(out.Bytes())
-	return err
 }
 
 // escaped replaces unprintable characters in JSON with escapes. Programs that parse

@@ -13,8 +13,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// FindingColumns returns the columns of a table of findings.
-func FindingColumns() []Column[*pb.Finding] {
+// FindingKind is how findings are listed.
+var FindingKind = Kind[*pb.Finding]{Name: "finding", Key: (*pb.Finding).GetId, id: (*pb.Finding).GetId, columns: findingColumns}
+
+func findingColumns() []Column[*pb.Finding] {
 	return []Column[*pb.Finding]{
 		{Header: "SEVERITY", Tone: findingTone, Order: most((*pb.Finding).GetSeverity), room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
 		{Header: "KIND", trait: trait{folds: true}, room: 18, cell: func(f *pb.Finding, _ time.Time) string { return f.GetKind() }},
@@ -96,7 +98,7 @@ func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time)
 			return strings.Join(append(FindingNodes(f), f.GetCluster(), f.GetSeverity().String(), f.GetKind(), poolKey(f.GetPool())), "\x00")
 		}, group)
 	}
-	return list(w, layout, clustered(narrow(FindingColumns(), layout.Wide), findings), rows, now)
+	return list(w, layout, clustered(narrow(findingColumns(), layout.Wide), findings), rows, now)
 }
 
 // group combines similar findings into one, for one line of a table.

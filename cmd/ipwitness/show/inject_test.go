@@ -80,7 +80,7 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		"history as JSON": func() error { return NewHistory(&b, FormatJSON, piped, now).Events(changes) },
 		"history as YAML": func() error { return NewHistory(&b, FormatYAML, piped, now).Events(changes) },
 		"lines":           func() error { _, err := b.WriteString(FindingLine(f) + ConflictLine(c)); return err },
-		"watch":           func() error { return watch(NewOwnerWatch(&b, wide)) },
+		"watch":           func() error { return watch(NewWatch(&b, OwnerKind, wide)) },
 		"live": func() error {
 			l := NewLive(&b, piped)
 			l.Start("v1", Watching{Node: n})

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,11 +39,8 @@ type Live struct {
 // NewLive returns a Live that writes to w.
 func NewLive(w io.Writer, layout Layout) *Live {
 	l := &Live{
-		w:         w,
-		layout:    layout,
-		paint:     painter(layout.Color),
-		owners:    NewChanges(OwnerKey),
-		conflicts: NewChanges((*pb.Conflict).GetId),
+		w: w, layout: layout, paint: painter(layout.Color),
+		owners: NewChanges(OwnerKind.Key), conflicts: NewChanges(ConflictKind.Key),
 	}
 	l.table = newTable(&l.text, layout, []trait{{}, {}, {}, {}, {rank: 2}, {folds: true}})
 	l.table.widths = []int{len(time.TimeOnly), len("+"), 15, 30, 22, 0} // time, sign, address, name, place, note
@@ -102,35 +101,28 @@ func wire(n *pb.Node) string {
 // Owner handles one event of the watch of owners.
 func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
 	defer l.block()()
-	o := e.GetOwner()
-	switch e.GetType() {
-	case pb.Watch_ADDED, pb.Watch_UPDATED:
-		before, had := l.owners.Put(o)
-		switch {
+	line := func(sign, event string, o *pb.Owner, note ...string) {
+		if l.ownerBurst.take(now, event, l.endOwners) {
+			l.table.add([]Tone{DimTone}, append([]string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}, note...)...)
+			_ = l.table.Flush() // writing to a buffer cannot fail
+		}
+	}
+	for _, c := range l.owners.Apply(e.GetType(), e.GetOwner()) {
+		switch o := c.Item; {
 		case !l.opened || quiet(o):
-		case !had:
-			l.owner(now, "+", "came", o, "")
-		case Name(before) != Name(o):
-			l.owner(now, "~", "got a name", o, "was "+Name(before))
-		case before.GetState() != o.GetState():
-			l.owner(now, "~", "changed", o, strings.ToLower(o.GetState().String()))
+		case c.Kind == pb.Watch_REMOVED:
+			line("-", "left", o)
+		case c.Kind == pb.Watch_ADDED:
+			line("+", "came", o)
+		case Name(c.Before) != Name(o):
+			line("~", "got a name", o, "was "+Name(c.Before))
+		case c.Before.GetState() != o.GetState():
+			line("~", "changed", o, strings.ToLower(o.GetState().String()))
 		}
-	case pb.Watch_REMOVED:
-		if before, had := l.owners.Drop(o); had && l.opened && !quiet(before) {
-			l.owner(now, "-", "left", before, "")
-		}
-	case pb.Watch_BOOKMARK:
-		for _, gone := range l.owners.Complete() {
-			if l.opened && !quiet(gone) {
-				l.owner(now, "-", "left", gone, "")
-			}
-		}
-		if !l.opened {
-			l.opened = true
-			l.say(now, "%s\n", l.summary())
-		}
-	case pb.Watch_LOST:
-		l.owners.Begin()
+	}
+	if e.GetType() == pb.Watch_BOOKMARK && !l.opened {
+		l.opened = true
+		l.say(now, "%s\n", l.summary())
 	}
 }
 
@@ -144,7 +136,7 @@ func quiet(o *pb.Owner) bool {
 // summary counts the addresses and their owners.
 func (l *Live) summary() string {
 	addresses, holders := map[string]bool{}, map[string]bool{}
-	for _, o := range l.owners.known {
+	for o := range l.owners.All() {
 		if !quiet(o) {
 			addresses[o.GetAddress()] = true
 			holders[holder(o)] = true
@@ -153,43 +145,25 @@ func (l *Live) summary() string {
 	return Count(len(addresses), "address", "addresses") + " held by " + Count(len(holders), "owner", "owners")
 }
 
-func (l *Live) owner(now time.Time, sign, event string, o *pb.Owner, note string) {
-	if !l.ownerBurst.take(now, event, l.endOwners) {
-		return
-	}
-	line := []string{now.UTC().Format(time.TimeOnly), sign, o.GetAddress(), Name(o), place(o)}
-	if note != "" {
-		line = append(line, note)
-	}
-	l.table.add([]Tone{DimTone}, line...)
-	_ = l.table.Flush() // writing to a buffer cannot fail
-}
-
 // Conflict handles one event of the watch of conflicts.
 func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 	defer l.block()()
-	c := e.GetConflict()
-	switch e.GetType() {
-	case pb.Watch_ADDED, pb.Watch_UPDATED:
-		before, had := l.conflicts.Put(c)
-		switch {
-		case !had || before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
+	for _, change := range l.conflicts.Apply(e.GetType(), e.GetConflict()) {
+		switch c, before := change.Item, change.Before; {
+		case change.Kind == pb.Watch_REMOVED:
+		case before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
 			l.conflict(now, c)
 		case before.GetAcknowledgement() == nil && c.GetAcknowledgement() != nil:
 			l.about(now, PlainTone, "ACK       ", fmt.Sprintf("%s: %s  id %s", c.GetAddress(), until(c.GetAcknowledgement(), time.TimeOnly, now), c.GetId()))
 		case before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil:
 			l.about(now, PlainTone, "ACK ENDED ", fmt.Sprintf("%s: %s again  id %s", c.GetAddress(), ConflictState(c), c.GetId()))
 		}
-	case pb.Watch_REMOVED:
-		l.conflicts.Drop(c)
-	case pb.Watch_BOOKMARK:
-		l.conflicts.Complete()
-		if !l.looked && len(l.conflicts.known) == 0 {
+	}
+	if e.GetType() == pb.Watch_BOOKMARK {
+		if !l.looked && l.conflicts.Len() == 0 {
 			l.say(now, "no conflicts\n")
 		}
 		l.looked = true
-	case pb.Watch_LOST:
-		l.conflicts.Begin()
 	}
 }
 
@@ -198,24 +172,23 @@ func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 	if !l.conflictBurst.take(now, strings.ToLower(state), l.endConflicts) {
 		return
 	}
-	switch {
-	case c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil:
-		l.about(now, BadTone, state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
-		l.note("", c.GetSummary())
-		for i, name := range OwnerNames(c.GetOwners()) {
-			o := c.GetOwners()[i]
-			l.note("- ", join(", ", name, prefixed("node ", o.GetNode()), place(o), o.GetMac(),
-				evidenceKinds(o), prefixed("since ", clock(heldSince(o), now))))
-		}
-		if cause := c.GetCause(); cause != "" && cause != "unknown" {
-			l.note("cause: ", cause)
-		}
-		l.note("more: ", l.layout.Program+" conflicts "+c.GetId())
-	case c.GetState() == pb.Conflict_RESOLVED:
+	if c.GetState() == pb.Conflict_RESOLVED {
 		l.about(now, GoodTone, state, fmt.Sprintf("  %s: after %s  id %s", c.GetAddress(), age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), c.GetId()))
-	default:
-		l.about(now, conflictTone(c), state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
+		return
 	}
+	l.about(now, conflictTone(c), state, fmt.Sprintf(" %s: %s  id %s", c.GetAddress(), ConflictNames(c), c.GetId()))
+	if c.GetState() != pb.Conflict_CONFIRMED || c.GetAcknowledgement() != nil {
+		return
+	}
+	l.note("", c.GetSummary())
+	for i, name := range OwnerNames(c.GetOwners()) {
+		o := c.GetOwners()[i]
+		l.note("- ", join(", ", name, prefixed("node ", o.GetNode()), place(o), o.GetMac(), evidenceKinds(o), prefixed("since ", clock(heldSince(o), now))))
+	}
+	if cause := c.GetCause(); cause != "" && cause != "unknown" {
+		l.note("cause: ", cause)
+	}
+	l.note("more: ", l.layout.Program+" conflicts "+c.GetId())
 }
 
 // Tick ends bursts whose window is over. It should be called about every second.
@@ -266,4 +239,55 @@ func (l *Live) print(format string, args ...any) { fmt.Fprintf(&l.text, format, 
 func (l *Live) Write(lines []byte) (int, error) {
 	defer l.block()()
 	return l.text.WriteString(form.VisibleLines(string(lines)))
+}
+
+const (
+	// burstLines is the number of events per burstWindow that have a line each. The others are
+	// counted.
+	burstLines  = 20
+	burstWindow = time.Second
+)
+
+// burst decides which events have a line of their own. After a window with too many events, all
+// events are counted until a window has few events.
+type burst struct {
+	since time.Time
+	seen  int            // events in this window
+	rest  map[string]int // events in this window without a line, by kind
+	busy  bool           // the previous window had too many events
+}
+
+// take reports whether an event has a line. It first calls end if the previous window is over.
+func (b *burst) take(now time.Time, kind string, end func(time.Time, string)) bool {
+	b.tick(now, end)
+	if b.seen == 0 {
+		b.since, b.rest = now, map[string]int{}
+	}
+	b.seen++
+	if !b.busy && b.seen <= burstLines {
+		return true
+	}
+	b.rest[kind]++
+	return false
+}
+
+// tick ends the window if it is over, and passes the counts to end: "12 came, 3 left", or "12 more came" if other
+// events had lines.
+func (b *burst) tick(now time.Time, end func(now time.Time, count string)) {
+	if now.Sub(b.since) < burstWindow {
+		return
+	}
+	more := " "
+	if !b.busy {
+		more = " more "
+	}
+	var counts []string
+	for _, kind := range slices.Sorted(maps.Keys(b.rest)) {
+		counts = append(counts, fmt.Sprint(b.rest[kind])+more+kind)
+	}
+	if len(counts) > 0 {
+		end(now, strings.Join(counts, ", "))
+	}
+	b.busy = b.seen > burstLines
+	b.seen, b.rest = 0, nil
 }

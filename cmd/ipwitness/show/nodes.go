@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,7 +12,23 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// nodeColumns returns the columns of a table of nodes.
+// NodeKind is how nodes are listed with their problems. Tables have the problems below them.
+var NodeKind = Kind[*pb.Node]{
+	Name: "node",
+	// The part of the name after @ can change, and the rest of the key already contains the same information.
+	Key: func(n *pb.Node) string {
+		name, _, _ := strings.Cut(n.GetName(), "@")
+		return n.GetCluster() + "/" + n.GetBootId() + "/" + n.GetNetns() + "/" + name
+	},
+	columns: func() []Column[*pb.Node] {
+		return append(nodeColumns(), Column[*pb.Node]{
+			Header: "PROBLEMS", trait: trait{rank: 2, folds: true, below: true, cut: 20}, lines: (*pb.Node).GetProblems,
+			cell:  func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
+			Order: most(func(n *pb.Node) int { return len(n.GetProblems()) }),
+		})
+	},
+}
+
 func nodeColumns() []Column[*pb.Node] {
 	return []Column[*pb.Node]{
 		{Header: "NAME", trait: trait{cut: 16}, room: 16, cell: func(n *pb.Node, _ time.Time) string { return n.GetName() }},
@@ -31,15 +48,6 @@ func nodeColumns() []Column[*pb.Node] {
 		{Header: "NETNS", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetNetns() }},
 		{Header: "BOOT ID", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetBootId() }},
 	}
-}
-
-// NodeColumns returns the columns of nodes with their problems.
-func NodeColumns() []Column[*pb.Node] { return append(nodeColumns(), nodeProblems) }
-
-// nodeProblems is the column of the problems of a node. Lists have them below the table.
-var nodeProblems = Column[*pb.Node]{
-	Header: "PROBLEMS", trait: trait{rank: 2, folds: true, below: true, cut: 20}, cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
-	lines: (*pb.Node).GetProblems, Order: most(func(n *pb.Node) int { return len(n.GetProblems()) }),
 }
 
 // lag formats the delay between an agent and the aggregator. It is empty if the delay is not known.
@@ -183,4 +191,133 @@ func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
 	}
 	p.bullets("Floods of frames:", floods)
 	return p.write(w)
+}
+
+// clusterHeader is the header of the column that only answers of a fleet have.
+const clusterHeader = "CLUSTER"
+
+// clusterOf returns the cluster of an item, or the clusters of a conflict between clusters; empty if the
+// answer is not that of a fleet.
+func clusterOf(item any) string {
+	switch one := item.(type) {
+	case *record:
+		return clusterOf(one.event)
+	case *pb.Event:
+		return first(one.GetCluster(), strings.Join(one.GetConflict().GetClusters(), ", "))
+	case interface{ GetClusters() []string }:
+		return strings.Join(one.GetClusters(), ", ")
+	case interface{ GetCluster() string }:
+		return one.GetCluster()
+	}
+	return ""
+}
+
+// withClusters returns columns with that of the cluster in front of them.
+func withClusters[T any](columns []Column[T]) []Column[T] {
+	return append([]Column[T]{{Header: clusterHeader, room: 12, cell: func(item T, _ time.Time) string { return clusterOf(item) }}}, columns...)
+}
+
+// clustered returns columns with that of the cluster in front of them if an item has one.
+func clustered[T any](columns []Column[T], items []T) []Column[T] {
+	if !slices.ContainsFunc(items, func(item T) bool { return clusterOf(item) != "" }) {
+		return columns
+	}
+	return withClusters(columns)
+}
+
+// clusterColumns returns the columns of a table of clusters.
+func clusterColumns() []Column[*pb.Cluster] {
+	return []Column[*pb.Cluster]{
+		{Header: "NAME", cell: func(c *pb.Cluster, _ time.Time) string { return c.GetName() }},
+		{Header: "STATE", Tone: func(c *pb.Cluster) Tone { return unless(c.GetState() == pb.Cluster_LIVE, BadTone) }, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
+		{Header: "NODES", cell: func(c *pb.Cluster, _ time.Time) string { return connected(c.GetCoverage()) }},
+		{Header: "LAST HEARD", trait: trait{rank: 1}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetLastHeard(), now) }},
+		{Header: "LAST CHANGE", trait: trait{rank: 2}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetUntil(), now) }},
+		{Header: "REACHES BACK", trait: trait{rank: 3}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetReachesBackTo(), now) }},
+	}
+}
+
+// connected returns how many of the expected nodes are connected.
+func connected(c *pb.Coverage) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", c.GetHeard(), c.GetExpected())
+}
+
+// Clusters writes clusters as a table, followed by their problems and those of the fleet.
+func Clusters(w io.Writer, answer *pb.ListClustersResponse, layout Layout, now time.Time) error {
+	p := &page{layout: layout, now: now}
+	var problems [][2]string
+	if clusters := answer.GetClusters(); len(clusters) > 0 {
+		_ = list(p, layout, narrow(clusterColumns(), layout.Wide), clusters, now) // writing to a page cannot fail
+		for _, c := range clusters {
+			for _, problem := range c.GetProblems() {
+				problems = append(problems, [2]string{c.GetName() + ": ", problem})
+			}
+		}
+	}
+	p.problems("Problems:", problems)
+	p.aggregator(answer.GetProblems())
+	return p.write(w)
+}
+
+// Unseen returns one sentence for each gap in the coverage of an answer. It returns none if all nodes
+// are seen, or if the server sent no coverage.
+func Unseen(c *pb.Coverage) (sentences []string) {
+	if c == nil {
+		return nil
+	}
+	add := func(format string, args ...any) {
+		sentences = append(sentences, clean(fmt.Sprintf(format, args...)))
+	}
+	expected, heard := int(c.GetExpected()), int(c.GetHeard())
+	switch silent := expected - heard; {
+	case expected == 0 && c.GetClusters() > 0, c.GetUnknown() == pb.Coverage_HUB && expected == 0:
+	case expected == 0:
+		add("No agent is connected, so nothing is seen.")
+	case heard == 0:
+		add("None of %s is connected (%s), so nothing is seen.", Count(expected, "node", "nodes"), counted(c.GetSilentNodes(), silent))
+	case silent == 1:
+		add("1 of %d nodes is disconnected (%s), so ipwitness does not see what happens there.", expected, counted(c.GetSilentNodes(), silent))
+	case silent > 1:
+		add("%d of %d nodes are disconnected (%s), so ipwitness does not see what happens there.", silent, expected, counted(c.GetSilentNodes(), silent))
+	}
+	if n := int(c.GetWithoutAddresses()); n > 0 {
+		add("On %d of %s (%s), addresses inside network namespaces are not seen.", n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutAddresses(), n))
+	}
+	if n := int(c.GetLeftOut()); n > 0 {
+		add("For %d of %s (%s), the aggregator dropped some of the agent's reports because it lacks memory.",
+			n, Count(expected, "node", "nodes"), counted(c.GetNodesLeftOut(), n))
+	}
+	switch c.GetUnknown() {
+	case pb.Coverage_UNSPECIFIED:
+	case pb.Coverage_STARTING:
+		add("The server has just started: some agents may not have reconnected yet.")
+	case pb.Coverage_KUBERNETES:
+		add("The Kubernetes API is currently unreliable, so ipwitness does not know which nodes should have an agent.")
+	case pb.Coverage_HUB:
+		add("The fleet does not know which clusters there are, because the hub does not say it, or has none.")
+	default:
+		add("ipwitness does not know which nodes should have an agent.")
+	}
+	if silent := c.GetSilentClusters(); len(silent) > 0 {
+		add("%d of %s (%s) cannot be seen now, so what is known of them may be outdated.", len(silent), Count(int(c.GetClusters()), "cluster", "clusters"), counted(silent, len(silent)))
+	}
+	if n := int(c.GetWithoutFrames()); n > 0 {
+		add("On %d of %s (%s), not all frames are seen, so a duplicate that only frames show is not detected there.",
+			n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutFrames(), n))
+	}
+	return sentences
+}
+
+// counted lists the first of n names, followed by the number of remaining names.
+func counted(names []string, n int) string {
+	const most = 5
+	shown := names[:min(len(names), most)]
+	text := join(", ", shown...)
+	if more := n - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

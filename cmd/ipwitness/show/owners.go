@@ -2,6 +2,7 @@ package show
 
 import (
 	"io"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -10,8 +11,13 @@ import (
 
 const evidenceHeader = "EVIDENCE"
 
-// OwnerColumns returns the columns of a table of owners.
-func OwnerColumns() []Column[*pb.Owner] {
+// OwnerKind is how owners of addresses are listed.
+var OwnerKind = Kind[*pb.Owner]{
+	Name: "owner", Key: ownerKey, id: (*pb.Owner).GetAddress, columns: ownerColumns,
+	Orders: []string{"address", "age", "interface", "node", "scope", "state", "workload"},
+}
+
+func ownerColumns() []Column[*pb.Owner] {
 	return []Column[*pb.Owner]{
 		{Header: "ADDRESS", Order: byAddress((*pb.Owner).GetAddress), room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
 		{Header: "WORKLOAD", trait: trait{cut: 24}, room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
@@ -37,15 +43,14 @@ func OwnerColumns() []Column[*pb.Owner] {
 // Owners writes owners as a table. The table has no evidence if no owner has any, as in a state of
 // the past, and does not say which owners are in conflict without marks.
 func Owners(w io.Writer, owners []*pb.Owner, marks *Marks, layout Layout, now time.Time) error {
-	columns := narrow(marked(OwnerColumns(), marks), layout.Wide)
+	columns := narrow(marks.Kind().columns(), layout.Wide)
 	if !slices.ContainsFunc(owners, func(o *pb.Owner) bool { return len(o.GetEvidence()) > 0 }) {
 		columns = slices.DeleteFunc(columns, func(c Column[*pb.Owner]) bool { return c.Header == evidenceHeader })
 	}
 	return list(w, layout, clustered(columns, owners), owners, now)
 }
 
-// OwnerKey returns the key of an owner of an address, which is the same in all events of a watch.
-func OwnerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
+func ownerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
 
 // holder returns the key of an owner, which is the same for all of its addresses: its namespace or,
 // for an external device, its MAC address on one port.
@@ -54,4 +59,64 @@ func holder(o *pb.Owner) string {
 		return o.GetCluster() + "|" + o.GetNode() + "|" + o.GetInterface() + "|" + o.GetMac()
 	}
 	return o.GetCluster() + "|" + o.GetNode() + "|" + o.GetNetns()
+}
+
+// Marks says which owners do not have their address to themselves.
+type Marks struct {
+	conflicts map[string]*pb.Conflict // by the key of an owner
+	holders   map[string]int          // number of listed owners of an address
+}
+
+// NewMarks returns the marks of listed owners.
+func NewMarks(owners []*pb.Owner, conflicts []*pb.Conflict) *Marks {
+	m := &Marks{conflicts: map[string]*pb.Conflict{}, holders: map[string]int{}}
+	for _, o := range owners {
+		m.holders[o.GetAddress()]++
+	}
+	for _, c := range conflicts {
+		for _, o := range c.GetOwners() {
+			key := ownerKey(o)
+			if before := m.conflicts[key]; before == nil || urgency(c) < urgency(before) { // it may be in several scopes
+				m.conflicts[key] = c
+			}
+		}
+	}
+	return m
+}
+
+// of returns the state of the conflict that an owner takes part in; "shared" if there is none and the
+// address has other owners.
+func (m *Marks) of(o *pb.Owner) string {
+	switch c := m.conflicts[ownerKey(o)]; {
+	case c != nil:
+		return ConflictState(c)
+	case m.holders[o.GetAddress()] > 1:
+		return "shared"
+	}
+	return ""
+}
+
+// tone returns the tone of a mark.
+func (m *Marks) tone(o *pb.Owner) Tone {
+	if c := m.conflicts[ownerKey(o)]; c != nil {
+		return conflictTone(c)
+	}
+	return PlainTone
+}
+
+// Kind returns how owners with marks are listed, or without if there are none.
+func (m *Marks) Kind() Kind[*pb.Owner] {
+	if m == nil {
+		return OwnerKind
+	}
+	return OwnerKind.WithColumn("CONFLICT", m.of, m.tone)
+}
+
+// WithoutLinkLocal returns the owners whose addresses are not link-local, and those that take part in
+// a conflict. Every interface has an IPv6 link-local address, which says nothing about a workload.
+func (m *Marks) WithoutLinkLocal(owners []*pb.Owner) []*pb.Owner {
+	return slices.DeleteFunc(slices.Clone(owners), func(o *pb.Owner) bool {
+		a, err := netip.ParseAddr(o.GetAddress())
+		return err == nil && a.IsLinkLocalUnicast() && (m == nil || m.conflicts[ownerKey(o)] == nil)
+	})
 }

@@ -264,9 +264,9 @@ func TestTablesAndPages(t *testing.T) {
 		},
 		"owner-json":     func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
 		"owner-yaml":     func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
-		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },
-		"no-owners-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), Basis{}) },
-		"no-owners-yaml": func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), Basis{}) },
+		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, ConflictKind, conflicts()[1:], Basis{}) },
+		"no-owners-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, OwnerKind, []*pb.Owner(nil), Basis{}) },
+		"no-owners-yaml": func(b *bytes.Buffer) error { return List(b, FormatYAML, OwnerKind, []*pb.Owner(nil), Basis{}) },
 	}
 	for name, show := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -395,7 +395,7 @@ func TestNamesDistinguishOwners(t *testing.T) {
 
 func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 	var b bytes.Buffer
-	w := NewOwnerWatch(&b, piped)
+	w := NewWatch(&b, OwnerKind, piped)
 	seconds := 0
 	event := func(kind pb.Watch_Type, o *pb.Owner) {
 		t.Helper()
@@ -427,7 +427,7 @@ func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 
 func TestConflictWatchShowsEveryState(t *testing.T) {
 	var b bytes.Buffer
-	w := NewConflictWatch(&b, piped)
+	w := NewWatch(&b, ConflictKind, piped)
 	w.Begin()
 	for i, e := range []struct {
 		kind pb.Watch_Type
@@ -621,7 +621,7 @@ func TestFindingPage(t *testing.T) {
 
 func TestFindingWatch(t *testing.T) {
 	var b bytes.Buffer
-	w := NewFindingWatch(&b, piped)
+	w := NewWatch(&b, FindingKind, piped)
 	w.Begin()
 	event := func(kind pb.Watch_Type, f *pb.Finding) {
 		if err := w.Event(kind, f, now); err != nil {
@@ -706,7 +706,7 @@ func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 	}
 	watch := func(now time.Time) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {
-			w := NewConflictWatch(b, piped)
+			w := NewWatch(b, ConflictKind, piped)
 			return errors.Join(w.Event(pb.Watch_ADDED, diagnosed(), now), w.Event(pb.Watch_BOOKMARK, nil, now))
 		}
 	}

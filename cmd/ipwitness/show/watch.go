@@ -2,6 +2,8 @@ package show
 
 import (
 	"io"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -9,9 +11,72 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// Changes keeps the state that a watch has sent. If the state is sent again, because the watch was
+// disconnected or too slow, only the differences are changes.
+type Changes[T any] struct {
+	key   func(T) string
+	known map[string]T
+	// missing contains the items that the state being sent has not contained so far; nil if no state
+	// is being sent.
+	missing map[string]T
+}
+
+// A Change is what an event has changed.
+type Change[T any] struct {
+	Kind pb.Watch_Type // ADDED, UPDATED or REMOVED
+	// Item is the item as it is now or, if it was removed, as it was. Before is the one that it replaces.
+	Item, Before T
+}
+
+// NewChanges returns an empty Changes; key returns the identity of an item.
+func NewChanges[T any](key func(T) string) *Changes[T] {
+	return &Changes[T]{key: key, known: map[string]T{}}
+}
+
+// Begin announces that the whole state follows, up to a BOOKMARK. Items that it does not contain are gone.
+func (c *Changes[T]) Begin() { c.missing = maps.Clone(c.known) }
+
+// Apply applies an event, and returns what it has changed. The item is only used for ADDED, UPDATED and REMOVED.
+func (c *Changes[T]) Apply(kind pb.Watch_Type, item T) (changes []Change[T]) {
+	switch kind {
+	case pb.Watch_ADDED, pb.Watch_UPDATED, pb.Watch_REMOVED:
+		key := c.key(item)
+		before, had := c.known[key]
+		delete(c.missing, key)
+		switch {
+		case kind != pb.Watch_REMOVED && had:
+			changes = []Change[T]{{pb.Watch_UPDATED, item, before}}
+		case kind != pb.Watch_REMOVED:
+			changes = []Change[T]{{pb.Watch_ADDED, item, before}}
+		case had: // the event of a node has only its key
+			changes = []Change[T]{{pb.Watch_REMOVED, before, before}}
+		}
+		if delete(c.known, key); kind != pb.Watch_REMOVED {
+			c.known[key] = item
+		}
+	case pb.Watch_LOST:
+		c.Begin()
+	case pb.Watch_BOOKMARK:
+		for _, key := range slices.Sorted(maps.Keys(c.missing)) {
+			changes = append(changes, Change[T]{pb.Watch_REMOVED, c.missing[key], c.missing[key]})
+			delete(c.known, key)
+		}
+		c.missing = nil
+	default:
+	}
+	return changes
+}
+
+// All returns the items that are known, in no order.
+func (c *Changes[T]) All() iter.Seq[T] { return maps.Values(c.known) }
+
+// Len returns the number of items that are known.
+func (c *Changes[T]) Len() int { return len(c.known) }
+
 // Watch writes the events of a watch as a growing table: the current state, then a row for each
 // change that is visible in the table.
 type Watch[T any] struct {
+	kind    Kind[T]
 	columns []Column[T]
 	changes *Changes[T]
 	// table is nil before the first row: it depends on that whether there is a column of clusters, unless
@@ -21,41 +86,12 @@ type Watch[T any] struct {
 	layout  Layout
 	fleet   bool
 	pending bool // the current state has not been written yet
-	// over reports whether an item has already ended, so that its removal is not shown; nil if none has.
-	over func(T) bool
 }
 
-// NewOwnerWatch returns a Watch of owners.
-func NewOwnerWatch(w io.Writer, layout Layout) *Watch[*pb.Owner] {
-	return newWatch(w, layout, OwnerColumns(), OwnerKey, nil)
-}
-
-// NewConflictWatch returns a Watch of conflicts.
-func NewConflictWatch(w io.Writer, layout Layout) *Watch[*pb.Conflict] {
-	resolved := func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED }
-	return newWatch(w, layout, ConflictColumns(), (*pb.Conflict).GetId, resolved)
-}
-
-// NewFindingWatch returns a Watch of findings.
-func NewFindingWatch(w io.Writer, layout Layout) *Watch[*pb.Finding] {
-	return newWatch(w, layout, FindingColumns(), (*pb.Finding).GetId, nil)
-}
-
-// NewNodeWatch returns a Watch of nodes and their problems.
-func NewNodeWatch(w io.Writer, layout Layout) *Watch[*pb.Node] {
-	return newWatch(w, layout, NodeColumns(), NodeKey, nil)
-}
-
-// NodeKey returns the key of a node. The part of its name after @ can change, and the rest of the key
-// already contains the same information.
-func NodeKey(n *pb.Node) string {
-	name, _, _ := strings.Cut(n.GetName(), "@")
-	return n.GetCluster() + "/" + n.GetBootId() + "/" + n.GetNetns() + "/" + name
-}
-
-func newWatch[T any](w io.Writer, layout Layout, columns []Column[T], key func(T) string, over func(T) bool) *Watch[T] {
-	steady := slices.DeleteFunc(narrow(columns, layout.Wide), func(c Column[T]) bool { return c.ages })
-	return &Watch[T]{w: w, layout: layout, columns: steady, changes: NewChanges(key), pending: true, over: over}
+// NewWatch returns a Watch of items of a kind.
+func NewWatch[T any](w io.Writer, kind Kind[T], layout Layout) *Watch[T] {
+	steady := slices.DeleteFunc(narrow(kind.columns(), layout.Wide), func(c Column[T]) bool { return c.ages })
+	return &Watch[T]{kind: kind, w: w, layout: layout, columns: steady, changes: NewChanges(kind.Key), pending: true}
 }
 
 // Of notes the coverage of the watch, which says whether it is that of a fleet.
@@ -81,53 +117,21 @@ func (t *Watch[T]) Begin() { t.changes.Begin() }
 
 // Event handles one event. The item is only used for ADDED, UPDATED and REMOVED.
 func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
-	switch kind {
-	case pb.Watch_ADDED, pb.Watch_UPDATED:
-		before, had := t.changes.Put(item)
-		if had && t.same(before, item) {
-			return nil
+	shown := func(item T) string { return strings.Join(cells(t.columns, item, time.Time{}), "\x00") }
+	for _, c := range t.changes.Apply(kind, item) {
+		switch {
+		case c.Kind == pb.Watch_UPDATED && shown(c.Before) == shown(c.Item):
+		case c.Kind == pb.Watch_REMOVED && t.kind.over != nil && t.kind.over(c.Item): // its end was shown
+		default:
+			t.fleet = t.fleet || clusterOf(c.Item) != ""
+			t.begin()
+			t.table.add(append([]Tone{PlainTone, PlainTone}, tones(t.columns, c.Item)...),
+				append([]string{now.UTC().Format(time.TimeOnly), c.Kind.String()}, cells(t.columns, c.Item, now)...)...)
 		}
-		kind = pb.Watch_ADDED
-		if had {
-			kind = pb.Watch_UPDATED
-		}
-		t.row(kind, item, now)
-	case pb.Watch_REMOVED:
-		if before, had := t.changes.Drop(item); had {
-			t.removed(before, now) // the event of a node has only its key
-		}
-	case pb.Watch_LOST:
-		t.Begin()
-	case pb.Watch_BOOKMARK:
-		for _, gone := range t.changes.Complete() {
-			t.removed(gone, now)
-		}
-		t.pending = false
-	default:
-		return nil
 	}
-	if t.pending {
+	if t.pending = t.pending && kind != pb.Watch_BOOKMARK; t.pending || kind == pb.Watch_NODE {
 		return nil
 	}
 	t.begin()
 	return t.table.Flush()
-}
-
-func (t *Watch[T]) removed(item T, now time.Time) {
-	if t.over == nil || !t.over(item) {
-		t.row(pb.Watch_REMOVED, item, now)
-	}
-}
-
-func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
-	t.fleet = t.fleet || clusterOf(item) != ""
-	t.begin()
-	t.table.add(append([]Tone{PlainTone, PlainTone}, tones(t.columns, item)...),
-		append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...)...)
-}
-
-// same reports whether two items look the same in the table.
-func (t *Watch[T]) same(a, b T) bool {
-	row := func(item T) string { return strings.Join(cells(t.columns, item, time.Time{}), "\x00") }
-	return row(a) == row(b)
 }

@@ -82,7 +82,7 @@ func outputs(layout Layout) map[string]func(w io.Writer) error {
 			}, layout, now)
 		},
 		"watch": func(w io.Writer) error {
-			watch := NewOwnerWatch(w, layout)
+			watch := NewWatch(w, OwnerKind, layout)
 			watch.Begin()
 			for _, o := range longOwners() {
 				if err := watch.Event(pb.Watch_ADDED, o, now); err != nil {
@@ -195,7 +195,7 @@ func TestWideFormatKeepsAllColumns(t *testing.T) {
 
 func TestAWatchRepeatsItsHeaderWhenColumnsAreLeftOut(t *testing.T) {
 	var b bytes.Buffer
-	w := NewOwnerWatch(&b, Layout{Width: 120})
+	w := NewWatch(&b, OwnerKind, Layout{Width: 120})
 	w.Begin()
 	for _, e := range []struct {
 		kind pb.Watch_Type
@@ -428,7 +428,7 @@ func TestAWatchFollowsTheWidthOfTheTerminal(t *testing.T) {
 		"wide":            {Width: 120, Wide: true, Resized: func() int { return width }},
 	} {
 		var b bytes.Buffer
-		w := NewOwnerWatch(&b, layout)
+		w := NewWatch(&b, OwnerKind, layout)
 		w.Begin()
 		longest := func(o *pb.Owner) (columns int) {
 			t.Helper()

@@ -76,6 +76,11 @@ type rows[T any] struct {
 	changed bool // since the last snapshot
 }
 
+// apply applies an event.
+func (r *rows[T]) apply(kind pb.Watch_Type, item T) {
+	r.changed = len(r.changes.Apply(kind, item)) > 0 || r.changed
+}
+
 // health is what the server says of itself and of what it sees.
 type health struct {
 	coverage *pb.Coverage
@@ -99,9 +104,9 @@ func newBoard(now func() time.Time) *board {
 		wake:      make(chan struct{}, 1),
 		list:      make(chan struct{}, 1),
 		status:    status{links: [2]link{{state: connecting, since: now()}, {state: connecting, since: now()}}},
-		conflicts: rows[*pb.Conflict]{changes: show.NewChanges((*pb.Conflict).GetId)},
-		findings:  rows[*pb.Finding]{changes: show.NewChanges((*pb.Finding).GetId)},
-		nodes:     rows[*pb.Node]{changes: show.NewChanges(show.NodeKey)},
+		conflicts: rows[*pb.Conflict]{changes: show.NewChanges(show.ConflictKind.Key)},
+		findings:  rows[*pb.Finding]{changes: show.NewChanges(show.FindingKind.Key)},
+		nodes:     rows[*pb.Node]{changes: show.NewChanges(show.NodeKind.Key)},
 	}
 }
 
@@ -127,8 +132,7 @@ func (b *board) conflictStream() Stream[*pb.WatchConflictsResponse] {
 	return streamInto(b, conflicts, &b.conflicts, item, func(e *pb.WatchConflictsResponse) {
 		switch e.GetType() {
 		case pb.Watch_NODE:
-			b.nodes.changes.Put(e.GetNode())
-			b.nodes.changed = true
+			b.nodes.apply(pb.Watch_UPDATED, e.GetNode())
 		case pb.Watch_BOOKMARK:
 			if e.GetCoverage() != nil {
 				b.health.coverage = e.GetCoverage()
@@ -148,15 +152,12 @@ func (b *board) findingStream() Stream[*pb.WatchFindingsResponse] {
 // streamInto returns the receiver of a watch of the rows of a board. also is called for each event.
 func streamInto[E interface{ GetType() pb.Watch_Type }, T any](b *board, watch int, r *rows[T], item func(E) T, also func(E)) Stream[E] {
 	link, cut := &b.links[watch], &b.cut[watch]
-	begin := func() { // the whole state follows
-		r.changes.Begin()
-		*cut = false
-	}
 	return Stream[E]{
 		Connected: func(whole bool) {
 			b.change(func() {
 				if whole {
-					begin()
+					r.changes.Begin()
+					*cut = false
 				}
 				link.to(catchingUp, b.now(), "")
 			})
@@ -166,24 +167,18 @@ func streamInto[E interface{ GetType() pb.Watch_Type }, T any](b *board, watch i
 		},
 		Event: func(e E) {
 			b.change(func() {
+				r.apply(e.GetType(), item(e))
 				switch e.GetType() {
-				case pb.Watch_ADDED, pb.Watch_UPDATED:
-					if _, had := r.changes.Put(item(e)); !had && r.changes.Len() > mostRows {
-						r.changes.Drop(item(e))
-						*cut = true
-						break
-					}
-					r.changed = true
-				case pb.Watch_REMOVED:
-					_, had := r.changes.Drop(item(e))
-					r.changed = r.changed || had
 				case pb.Watch_LOST:
-					begin()
+					*cut = false
 					link.to(catchingUp, b.now(), "")
 				case pb.Watch_BOOKMARK:
-					r.changed = len(r.changes.Complete()) > 0 || r.changed
 					link.to(live, b.now(), "")
 				default:
+					if r.changes.Len() > mostRows {
+						r.changes.Apply(pb.Watch_REMOVED, item(e))
+						*cut = true
+					}
 				}
 				also(e)
 			})
@@ -200,10 +195,9 @@ func (b *board) listed(list *pb.ListNodesResponse, err error) {
 		}
 		b.nodes.changes.Begin()
 		for _, n := range list.GetNodes() {
-			b.nodes.changes.Put(n)
+			b.nodes.apply(pb.Watch_UPDATED, n)
 		}
-		b.nodes.changes.Complete()
-		b.nodes.changed = true
+		b.nodes.apply(pb.Watch_BOOKMARK, nil)
 		b.health = health{coverage: list.GetCoverage(), problems: list.GetProblems()}
 	})
 }
@@ -215,8 +209,7 @@ func (b *board) snapshot() snapshot {
 	long := b.now().Add(-resolvedFor)
 	for r := range b.conflicts.changes.All() {
 		if !active(r) && r.GetResolvedAt().AsTime().Before(long) {
-			b.conflicts.changes.Drop(r)
-			b.conflicts.changed = true
+			b.conflicts.apply(pb.Watch_REMOVED, r)
 		}
 	}
 	return snapshot{b.status, b.conflicts.take(), b.findings.take(), b.nodes.take()}

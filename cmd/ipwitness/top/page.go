@@ -72,7 +72,7 @@ func nodePage(s *Server, n *pb.Node) *page {
 			return nil, err
 		}
 		for _, listed := range list.GetNodes() {
-			if show.NodeKey(listed) == show.NodeKey(n) {
+			if show.NodeKind.Key(listed) == show.NodeKind.Key(n) {
 				return listed, nil
 			}
 		}

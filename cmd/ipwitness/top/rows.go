@@ -40,16 +40,16 @@ func listedOwners(owners []*pb.Owner) (out []*pb.Owner) {
 func active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
 
 func conflictTable() table[*pb.Conflict] {
-	columns := show.Pick(show.ConflictColumns(), "STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID")
+	columns := show.ConflictKind.Pick("STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID")
 	columns.Columns[0].Order = show.CompareUrgency
-	return table[*pb.Conflict]{grid: columns, key: (*pb.Conflict).GetId, details: conflictPage, sorted: -1, order: func(a, b *pb.Conflict) int {
+	return table[*pb.Conflict]{grid: columns, key: show.ConflictKind.Key, details: conflictPage, sorted: -1, order: func(a, b *pb.Conflict) int {
 		return cmp.Or(show.CompareUrgency(a, b), show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	}}
 }
 
 func findingTable() table[*pb.Finding] {
-	columns := show.Pick(show.FindingColumns(), "SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
-	return table[*pb.Finding]{grid: columns, key: (*pb.Finding).GetId, details: findingPage, sorted: -1, order: func(a, b *pb.Finding) int {
+	columns := show.FindingKind.Pick("SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
+	return table[*pb.Finding]{grid: columns, key: show.FindingKind.Key, details: findingPage, sorted: -1, order: func(a, b *pb.Finding) int {
 		return cmp.Or(cmp.Compare(b.GetSeverity(), a.GetSeverity()), cmp.Compare(a.GetKind(), b.GetKind()),
 			cmp.Compare(show.PoolName(a.GetPool()), show.PoolName(b.GetPool())),
 			show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
@@ -78,12 +78,12 @@ func ownerTable(conflicts map[string]pb.Conflict_State) table[*pb.Owner] {
 		}
 		return plain
 	}
-	columns := show.Pick(append(show.OwnerColumns(), show.NewColumn("CONFLICT", 1, state, toned)),
+	columns := show.OwnerKind.WithColumn("CONFLICT", state, toned).Pick(
 		"ADDRESS", "WORKLOAD", "CONFLICT", "NODE", "INTERFACE", "STATE", "AGE", "EVIDENCE", "MAC", "SCOPE")
 	columns.Columns[0].Tone, columns.Columns[1].Tone = toned, toned
 	details := func(s *Server, o *pb.Owner) *page { return explainPage(s, o.GetAddress()) }
-	return table[*pb.Owner]{grid: columns, key: show.OwnerKey, details: details, sorted: -1, order: func(a, b *pb.Owner) int {
-		return cmp.Or(show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(show.OwnerKey(a), show.OwnerKey(b)))
+	return table[*pb.Owner]{grid: columns, key: show.OwnerKind.Key, details: details, sorted: -1, order: func(a, b *pb.Owner) int {
+		return cmp.Or(show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(show.OwnerKind.Key(a), show.OwnerKind.Key(b)))
 	}}
 }
 
@@ -98,9 +98,9 @@ func nodeTable() table[*pb.Node] {
 		return good
 	}
 	urgent := func(a, b *pb.Node) int { return cmp.Compare(toned(a), toned(b)) } // the tones are in this order
-	columns := show.Pick(show.NodeColumns(), "STATE", "NAME", "LAST HEARD", "WIRE", "PORTS", "CLAIMS", "LOST", "VERSION", "KERNEL", "PROBLEMS")
+	columns := show.NodeKind.Pick("STATE", "NAME", "LAST HEARD", "WIRE", "PORTS", "CLAIMS", "LOST", "VERSION", "KERNEL", "PROBLEMS")
 	columns.Columns[0].Tone, columns.Columns[0].Order = toned, urgent
-	return table[*pb.Node]{grid: columns, key: show.NodeKey, details: nodePage, sorted: -1, order: func(a, b *pb.Node) int {
-		return cmp.Or(urgent(a, b), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(show.NodeKey(a), show.NodeKey(b)))
+	return table[*pb.Node]{grid: columns, key: show.NodeKind.Key, details: nodePage, sorted: -1, order: func(a, b *pb.Node) int {
+		return cmp.Or(urgent(a, b), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(show.NodeKind.Key(a), show.NodeKind.Key(b)))
 	}}
 }
