@@ -105,22 +105,18 @@ func TestNoIPAM(t *testing.T) {
 	l.await("the permission is granted", "calico default-ipv4-ippool reading 192.168.0.0-192.168.255.255")
 }
 
-// If discovery is forbidden, each resource is tried.
+// If discovery is forbidden for some time, that is a problem.
 func TestForbiddenDiscovery(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calico.Pools, calico.Blocks)
 	f.custom.hidden = true
-	for _, k := range customKinds() {
-		f.forbidden[k.String()] = k.Group == "cilium.io"
-	}
-	f.apply(calico.Pools, ipamtest.CalicoPool)
-	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	c := f.open()
-	l := keep(t, c)
-	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool known") })
-	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "no permission to discover custom resources") {
-		t.Errorf("got problems %q", p)
-	}
+	keep(t, c)
+	wait.Until(t, "the problem is reported", func() bool {
+		p := c.Status().GetProblems()
+		return len(p) == 1 && strings.HasPrefix(p[0], "no permission to discover custom resources")
+	})
+	f.set(func() { f.custom.hidden = false })
+	wait.Until(t, "there is no problem any more", func() bool { return len(c.Status().GetProblems()) == 0 })
 }
 
 // Newer versions of Calico use another API group if the API server does not serve the old one.

@@ -75,9 +75,9 @@ const unreadProblem = "annotations"
 // holds mu.
 func (p *pods) reportUnread() {
 	text := ""
-	for r := range p.unread {
+	for r := range p.unread[true] {
 		text = fmt.Sprintf("cannot read annotation %s of pod %s/%s: its addresses are not compared in the networks that it names (the same for %d pods in total); "+
-			"look for what wrote it, or report its format if its network plugin did", r.more.unread, r.Namespace, r.Name, len(p.unread))
+			"look for what wrote it, or report its format if its network plugin did", r.more.unread, r.Namespace, r.Name, len(p.unread[true]))
 		break
 	}
 	p.cluster.problem(unreadProblem, text)

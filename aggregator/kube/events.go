@@ -38,11 +38,11 @@ type events struct{ warnings, normal *eventLog }
 type eventLog struct {
 	ipam.Mirror[*corev1.Event, eventRecord]
 	cluster *Cluster
-	byNode  map[string][]*eventRecord
+	byNode  index[string, eventRecord]
 }
 
 func newEventLog(c *Cluster) *eventLog {
-	l := &eventLog{cluster: c, byNode: make(map[string][]*eventRecord)}
+	l := &eventLog{cluster: c, byNode: index[string, eventRecord]{}}
 	l.Mirror = ipam.Mirror[*corev1.Event, eventRecord]{
 		Limit:   2 * maxEvents,
 		Read:    c.readEvent,
@@ -165,36 +165,28 @@ func significant(event *corev1.Event) bool {
 
 // changed updates the index and enforces the limits. The caller holds mu.
 func (l *eventLog) changed(before, after *eventRecord) {
-	if before != nil {
-		l.forget(before)
+	move := func(before, after *eventRecord) {
+		l.byNode.move(before, after, func(r *eventRecord) []string { return []string{r.node} })
 	}
+	move(before, nil)
 	if after == nil {
 		return
 	}
-	of := l.byNode[after.node]
+	drop := func(oldest []*eventRecord) {
+		for _, r := range oldest {
+			delete(l.Records, r.at)
+			move(r, nil)
+		}
+	}
+	of := slices.SortedFunc(maps.Keys(l.byNode[after.node]), byLast)
 	if before == nil && !slices.ContainsFunc(of, func(r *eventRecord) bool { return r.reason == after.reason }) {
 		l.cluster.pending.relate(after.node)
 	}
-	if len(of) >= maxNodeEvents {
-		oldest := slices.MinFunc(of, byLast)
-		delete(l.Records, oldest.at)
-		l.forget(oldest)
-	}
-	l.byNode[after.node] = append(l.byNode[after.node], after)
+	drop(of[:max(0, 1+len(of)-maxNodeEvents)])
+	move(nil, after)
 	if len(l.Records) > maxEvents {
-		all := slices.SortedFunc(maps.Values(l.Records), byLast)
-		for _, r := range all[:maxEvents/8] {
-			delete(l.Records, r.at)
-			l.forget(r)
-		}
+		drop(slices.SortedFunc(maps.Values(l.Records), byLast)[:maxEvents/8])
 	}
 }
 
 func byLast(a, b *eventRecord) int { return cmp.Compare(a.last, b.last) }
-
-func (l *eventLog) forget(r *eventRecord) {
-	rest := slices.DeleteFunc(l.byNode[r.node], func(other *eventRecord) bool { return other == r })
-	if l.byNode[r.node] = rest; len(rest) == 0 {
-		delete(l.byNode, r.node)
-	}
-}

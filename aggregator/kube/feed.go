@@ -124,7 +124,7 @@ func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(
 			return err
 		case options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)):
 			return err // a server before 1.32 cannot stream a listing: the reflector lists pages
-		case f.source != nil && f.source.gone(err):
+		case f.source != nil && apierrors.IsNotFound(err):
 			f.source.vanished()
 			f.stop()
 			return err

@@ -35,7 +35,7 @@ func newLedger(t testing.TB) *ledger {
 func keep(t testing.TB, c *Cluster) *ledger {
 	t.Helper()
 	l := newLedger(t)
-	c.discovery.every, c.discovery.check, c.discovery.believe = 20*time.Millisecond, 0, 0
+	c.discovery.every, c.discovery.check = 20*time.Millisecond, 0
 	c.Notify(func(changes Changes) { l.take(changes.IPAM) })
 	t.Cleanup(run(c))
 	return l

@@ -76,6 +76,36 @@ func (c *Cluster) replace(into ipam.Store, items []any) {
 	})
 }
 
+// An index has the records with each key. Most records have none.
+type index[K comparable, R any] map[K]map[*R]bool
+
+// move replaces the record of an object by the next one; nil for none.
+func (x index[K, R]) move(before, after *R, keys func(*R) []K) {
+	if before != nil {
+		for _, k := range keys(before) {
+			if delete(x[k], before); len(x[k]) == 0 {
+				delete(x, k)
+			}
+		}
+	}
+	if after != nil {
+		for _, k := range keys(after) {
+			if x[k] == nil {
+				x[k] = make(map[*R]bool)
+			}
+			x[k][after] = true
+		}
+	}
+}
+
+// given returns a key, unless it is the zero value.
+func given[K comparable](key K) []K {
+	if key == *new(K) {
+		return nil
+	}
+	return []K{key}
+}
+
 // pending are the changes that the subscriber has not received yet. There is at most one for each object,
 // because the subscriber may be busy for long, and needs only to know what has changed since.
 type pending struct {

@@ -184,7 +184,7 @@ func (c *Cluster) NodeNames() (names []string, known bool) {
 // agent can run on. known has the same meaning as for NodeNames.
 func (c *Cluster) AgentNodes() (names []string, known bool) {
 	return c.namesOf(func(r *nodeRecord) bool {
-		return c.pods.agents[r.name] > 0 || !r.other && len(c.pods.agents) == 0
+		return c.pods.agents[r.name] != nil || !r.other && len(c.pods.agents) == 0
 	})
 }
 

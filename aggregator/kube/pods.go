@@ -79,21 +79,19 @@ type pods struct {
 	ipam.Mirror[*corev1.Pod, podRecord]
 	cluster *Cluster
 	byUID   map[string]*podRecord
-	aliases map[string]*podRecord
+	aliases index[string, podRecord]
 	// plugins has the pods of CNI plugins, by node.
-	plugins map[string][]*podRecord
-	// vips counts the kube-vip pods of each control plane address.
-	vips map[netip.Addr]int
-	// agentAccounts is Config.AgentAccounts. agents counts the pods of these accounts on each
-	// node.
+	plugins index[string, podRecord]
+	// vips has the kube-vip pods of each control plane address.
+	vips index[netip.Addr, podRecord]
+	// agentAccounts is Config.AgentAccounts. agents has the pods of these accounts, by node.
 	agentAccounts []string
-	agents        map[string]int
+	agents        index[string, podRecord]
 	// attached has the pods that are attached to the network of a NetworkAttachmentDefinition.
-	attached map[ipam.Key]map[*podRecord]bool
-	// tenants has the pods that belong to a tenant with a network of its own.
-	tenants map[*podRecord]bool
-	// unread has the pods with an annotation about networks that cannot be read.
-	unread map[*podRecord]bool
+	attached index[ipam.Key, podRecord]
+	// tenants has the pods that belong to a tenant with a network of its own, and unread those with an
+	// annotation about networks that cannot be read, both by true.
+	tenants, unread index[bool, podRecord]
 }
 
 func newPods(c *Cluster) pods {
@@ -104,8 +102,8 @@ func newPods(c *Cluster) pods {
 			Same:    samePod,
 			Changed: func(_ ipam.Key, before, after *podRecord) { c.pods.changed(before, after) },
 		},
-		byUID: make(map[string]*podRecord), aliases: make(map[string]*podRecord),
-		attached: make(map[ipam.Key]map[*podRecord]bool), unread: make(map[*podRecord]bool), tenants: make(map[*podRecord]bool), plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int), agents: make(map[string]int),
+		byUID: make(map[string]*podRecord), aliases: index[string, podRecord]{}, plugins: index[string, podRecord]{}, vips: index[netip.Addr, podRecord]{},
+		agents: index[string, podRecord]{}, attached: index[ipam.Key, podRecord]{}, tenants: index[bool, podRecord]{}, unread: index[bool, podRecord]{},
 	}
 }
 
@@ -115,7 +113,10 @@ func (p *pods) find(namespace, name, uid, node string) *podRecord {
 		if r := p.byUID[uid]; r != nil {
 			return r
 		}
-		return p.aliases[uid]
+		for r := range p.aliases[uid] {
+			return r
+		}
+		return nil
 	}
 	r := p.Records[ipam.Key{Namespace: namespace, Name: name}]
 	if r != nil && r.Node != "" && r.Node != node {
@@ -249,133 +250,78 @@ func (p *pods) changed(before, after *podRecord) {
 	}
 	tenants := len(p.tenants) > 0
 	changed := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject) || !slices.Equal(before.Memberships, after.Memberships)
-	if before != nil {
-		p.unindex(before)
-		if changed {
-			pending.pod(&before.PodObject)
-			before.queueAlias(pending)
-		}
-	}
 	if after != nil {
 		after.Heard = verdict.Stamp(p.cluster.clock())
 		if before != nil && !changed {
 			after.Heard = before.Heard
 		}
-		p.index(after)
-		if changed {
-			pending.pod(&after.PodObject)
-			after.queueAlias(pending)
+	}
+	p.index(before, after)
+	for _, r := range []*podRecord{before, after} {
+		if r == nil || !changed {
+			continue
+		}
+		pending.pod(&r.PodObject)
+		if alias := r.rare().alias; alias != "" { // by which the owners of a static pod are found
+			pending.pods[PodKey{r.Namespace, r.Name, alias}] = struct{}{}
 		}
 	}
 	if tenants != (len(p.tenants) > 0) {
 		pending.state = true // all pods whose tenant is not known are compared differently
 		p.cluster.ring()
 	}
-	p.relate(before, after)
-	if before.isUnread() || after.isUnread() {
+	if was, is := before.rare().plugin, after.rare().plugin; was != is && (was == nil || is == nil || was.news() != is.news()) {
+		for _, r := range []*podRecord{before, after} {
+			if r.rare().plugin != nil { // the health of the node's CNI plugin has changed
+				pending.relate(r.Node)
+			}
+		}
+	}
+	if before.rare().unread+after.rare().unread != "" {
 		p.reportUnread()
 	}
 	p.cluster.addresses.Changed(before, after)
 	p.cluster.annotated.Changed(annotatedPod{before}, annotatedPod{after})
 }
 
-// queueAlias queues a static pod also under the UID that its node uses, because its owners are
-// found by that UID.
-func (r *podRecord) queueAlias(p *pending) {
-	if r.more != nil && r.more.alias != "" {
-		p.pods[PodKey{r.Namespace, r.Name, r.more.alias}] = struct{}{}
+// rare returns the fields of a record that few pods have.
+func (r *podRecord) rare() podMore {
+	if r == nil || r.more == nil {
+		return podMore{}
 	}
+	return *r.more
 }
 
-// isUnread reports whether a pod has an annotation about networks that cannot be read.
-func (r *podRecord) isUnread() bool { return r != nil && r.more != nil && r.more.unread != "" }
-
-func (p *pods) index(r *podRecord) {
-	p.byUID[r.UID] = r
-	if r.more == nil {
+// index updates the indexes.
+func (p *pods) index(before, after *podRecord) {
+	// Another record may have replaced this one.
+	if before != nil && p.byUID[before.UID] == before {
+		delete(p.byUID, before.UID)
+	}
+	if after != nil {
+		p.byUID[after.UID] = after
+	}
+	was, is := before.rare(), after.rare()
+	if was.isEmpty() && is.isEmpty() {
 		return
 	}
-	if r.more.alias != "" {
-		p.aliases[r.more.alias] = r
-	}
-	if r.more.plugin != nil {
-		p.plugins[r.Node] = append(p.plugins[r.Node], r)
-	}
-	if r.more.vip.IsValid() {
-		if p.vips[r.more.vip]++; p.vips[r.more.vip] == 1 {
-			p.cluster.controlPlaneChanged()
+	p.aliases.move(before, after, func(r *podRecord) []string { return given(r.rare().alias) })
+	p.plugins.move(before, after, func(r *podRecord) []string {
+		if r.rare().plugin == nil {
+			return nil
 		}
-	}
-	if r.more.agentOn != "" {
-		p.agents[r.more.agentOn]++
-	}
-	if r.more.unread != "" {
-		p.unread[r] = true
-	}
-	if slices.ContainsFunc(r.Memberships, ofTenant) {
-		p.tenants[r] = true
-	}
-	for _, m := range r.more.memberships {
-		if m.definition == (ipam.Key{}) {
-			continue
+		return []string{r.Node}
+	})
+	p.agents.move(before, after, func(r *podRecord) []string { return given(r.rare().agentOn) })
+	p.attached.move(before, after, func(r *podRecord) (all []ipam.Key) {
+		for _, m := range r.rare().memberships {
+			all = append(all, given(m.definition)...)
 		}
-		if p.attached[m.definition] == nil {
-			p.attached[m.definition] = make(map[*podRecord]bool)
-		}
-		p.attached[m.definition][r] = true
+		return all
+	})
+	p.tenants.move(before, after, func(r *podRecord) []bool { return given(slices.ContainsFunc(r.Memberships, ofTenant)) })
+	p.unread.move(before, after, func(r *podRecord) []bool { return given(r.rare().unread != "") })
+	if p.vips.move(before, after, func(r *podRecord) []netip.Addr { return given(r.rare().vip) }); was.vip != is.vip {
+		p.cluster.controlPlaneChanged()
 	}
-}
-
-func (p *pods) unindex(r *podRecord) {
-	// Another record may have replaced this one: a static pod that was created again has the
-	// same alias.
-	if p.byUID[r.UID] == r {
-		delete(p.byUID, r.UID)
-	}
-	if r.more == nil {
-		return
-	}
-	delete(p.unread, r)
-	delete(p.tenants, r)
-	for _, m := range r.more.memberships {
-		if delete(p.attached[m.definition], r); len(p.attached[m.definition]) == 0 {
-			delete(p.attached, m.definition)
-		}
-	}
-	if p.aliases[r.more.alias] == r {
-		delete(p.aliases, r.more.alias)
-	}
-	if r.more.plugin != nil {
-		rest := slices.DeleteFunc(p.plugins[r.Node], func(other *podRecord) bool { return other == r })
-		if p.plugins[r.Node] = rest; len(rest) == 0 {
-			delete(p.plugins, r.Node)
-		}
-	}
-	if r.more.vip.IsValid() {
-		if p.vips[r.more.vip]--; p.vips[r.more.vip] == 0 {
-			delete(p.vips, r.more.vip)
-			p.cluster.controlPlaneChanged()
-		}
-	}
-	if on := r.more.agentOn; on != "" {
-		if p.agents[on]--; p.agents[on] == 0 {
-			delete(p.agents, on)
-		}
-	}
-}
-
-// relate queues a notification if the health of a node's CNI plugin changed.
-func (p *pods) relate(before, after *podRecord) {
-	var was, is *pluginState
-	var node string
-	if before != nil && before.more != nil {
-		was, node = before.more.plugin, before.Node
-	}
-	if after != nil && after.more != nil {
-		is, node = after.more.plugin, after.Node
-	}
-	if was == is || was != nil && is != nil && was.news() == is.news() {
-		return
-	}
-	p.cluster.pending.relate(node)
 }

@@ -98,7 +98,10 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 // addressResults returns the services and leases that explain the purpose of the address.
 func (c *Cluster) addressResults(about subject) []ranked {
 	var all []ranked
-	for _, s := range c.services.byAddress[about.address] {
+	services := slices.SortedFunc(maps.Keys(c.services.byAddress[about.address]), func(a, b *serviceRecord) int {
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	})
+	for _, s := range services {
 		as := s.addresses[slices.IndexFunc(s.addresses, func(a serviceAddress) bool { return a.Addr == about.address })].as
 		text := fmt.Sprintf("%s is %s of Service %s/%s", about.address, as, s.namespace, s.name)
 		if s.class != "" {
@@ -114,7 +117,7 @@ func (c *Cluster) addressResults(about subject) []ranked {
 			all = append(all, c.leaseResults(servicesLease, "of services")...)
 		}
 	}
-	if c.pods.vips[about.address] > 0 {
+	if c.pods.vips[about.address] != nil {
 		all = append(all, c.leaseResults(controlPlaneLease, "of the control plane")...)
 	}
 	return all
@@ -172,12 +175,12 @@ func (c *Cluster) eventResults(about subject, now verdict.Stamp) []ranked {
 	}
 	for _, node := range about.nodes {
 		for _, l := range []*eventLog{c.events.warnings, c.events.normal} {
-			for _, r := range l.byNode[node] {
+			for r := range l.byNode[node] {
 				note(r)
 			}
 		}
 	}
-	for _, r := range c.events.warnings.byNode[""] { // events whose node is unknown
+	for r := range c.events.warnings.byNode[""] { // events whose node is unknown
 		if about.pods[ipam.Key{Namespace: r.namespace, Name: r.name}] {
 			note(r)
 		}
@@ -236,8 +239,7 @@ func (c *Cluster) pluginResults(about subject, now verdict.Stamp) []ranked {
 				Message: ipam.Cut(fmt.Sprintf("node %s has no pod of a CNI plugin, unlike %d nodes (%s)", name, len(c.pods.plugins), c.pluginNames()), ipam.MaxMessage),
 			}})
 		}
-		of = slices.SortedFunc(slices.Values(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) })
-		for _, p := range of {
+		for _, p := range slices.SortedFunc(maps.Keys(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) }) {
 			all = append(all, pluginResult(p, now))
 		}
 	}
@@ -248,7 +250,7 @@ func (c *Cluster) pluginResults(about subject, now verdict.Stamp) []ranked {
 func (c *Cluster) pluginNames() string {
 	names := make(map[string]bool)
 	for _, of := range c.pods.plugins {
-		for _, p := range of {
+		for p := range of {
 			names[p.more.plugin.name] = true
 		}
 	}

@@ -126,14 +126,6 @@ func (s *source) discovered(as ipam.Kind, served bool, problem string) {
 	}
 }
 
-// gone reports whether an error means that the resource is not served.
-func (s *source) gone(err error) bool {
-	c := s.feed.cluster
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return apierrors.IsNotFound(err) || c.discovery.blind && apierrors.IsForbidden(err)
-}
-
 // vanished records that the resource is no longer served.
 func (s *source) vanished() {
 	c := s.feed.cluster
@@ -141,11 +133,8 @@ func (s *source) vanished() {
 	c.problem(s.feed.name, "")
 	s.failures = 0
 	s.set(absentHere, "")
-	blind := c.discovery.blind
 	c.mu.Unlock()
-	if !blind {
-		c.discovery.kick()
-	}
+	c.discovery.kick()
 }
 
 // worked records that the resource was listed or is followed again. The caller holds mu.
@@ -178,23 +167,18 @@ type discovery struct {
 	// check is the interval of Cluster.check, and checked is the time of the last check.
 	check   time.Duration
 	checked time.Time
-	// blind means that discovery is forbidden. In that case each resource is tried.
-	blind bool
-	// refused is since when discovery has been forbidden. It is believed only after the time
-	// in believe, because an API server that is starting forbids everything.
-	refused time.Time
-	believe time.Duration
+	// refused is the number of times in a row that discovery was forbidden.
+	refused int
 }
 
 // Defaults of the fields of discovery.
 const (
 	discoverEvery = 30 * time.Second
 	checkEvery    = 2 * time.Minute
-	believeAfter  = 30 * time.Second
 )
 
 func newDiscovery(c *Cluster) discovery {
-	return discovery{cluster: c, every: discoverEvery, check: checkEvery, believe: believeAfter, bell: make(chan struct{}, 1)}
+	return discovery{cluster: c, every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}
 }
 
 // kick starts a discovery soon.
@@ -219,13 +203,13 @@ func (d *discovery) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			backoff, d.refused = firstBackoff, time.Time{}
+			backoff, d.refused = firstBackoff, 0
 			d.cluster.check()
 			wait = d.every
-		case apierrors.IsForbidden(err) && d.refusedLong():
-			d.try()
-			wait = rightsAgain
 		default: // the feeds report problems with the server
+			if apierrors.IsForbidden(err) {
+				d.forbidden()
+			}
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
 		}
 		select {
@@ -238,12 +222,15 @@ func (d *discovery) run(ctx context.Context) {
 	}
 }
 
-// refusedLong reports whether discovery has been forbidden for long enough to believe it.
-func (d *discovery) refusedLong() bool {
-	if d.refused.IsZero() {
-		d.refused = time.Now()
+// forbidden reports that discovery is forbidden, unless the API server may be starting: it then forbids everything.
+func (d *discovery) forbidden() {
+	if d.refused++; d.refused < sourceMisses {
+		return
 	}
-	return time.Since(d.refused) >= d.believe
+	d.cluster.mu.Lock()
+	defer d.cluster.mu.Unlock()
+	d.cluster.problem(discoveryProblem, "no permission to discover custom resources (get of /apis): the records of IPAMs in custom resources are unknown; "+
+		"bind ipwitness's service account to the ClusterRole system:discovery")
 }
 
 // ask runs one discovery.
@@ -275,7 +262,6 @@ func (d *discovery) ask(ctx context.Context) error {
 	c := d.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d.blind = false
 	c.problem(discoveryProblem, "")
 	serves := func(k ipam.Kind) bool { k.Name = ""; return resources[k] }
 	for _, m := range c.ipams {
@@ -320,21 +306,6 @@ func (d *discovery) list(ctx context.Context, k ipam.Kind, served map[string][]s
 		resources[ipam.Kind{Group: k.Group, Version: k.Version, Resource: r.Name}] = true
 	}
 	return nil
-}
-
-// try makes the feeds try each resource, because discovery is forbidden.
-func (d *discovery) try() {
-	c := d.cluster
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	d.blind = true
-	c.problem(discoveryProblem, "no permission to discover custom resources (get of /apis): resources that cannot be listed count as not installed; "+
-		"bind ipwitness's service account to the ClusterRole system:discovery")
-	for _, m := range c.ipams {
-		for _, s := range m.sources {
-			s.discovered(s.Kind, true, "")
-		}
-	}
 }
 
 // readsAlternative reports whether any resource of the IPAM is read as its alternative.

@@ -41,19 +41,24 @@ const (
 // services has the services whose addresses explain conflicts.
 type services struct {
 	ipam.Mirror[*corev1.Service, serviceRecord]
-	byAddress map[netip.Addr][]*serviceRecord
+	byAddress index[netip.Addr, serviceRecord]
 }
 
 func newServices(c *Cluster) services {
 	return services{
-		byAddress: make(map[netip.Addr][]*serviceRecord),
+		byAddress: index[netip.Addr, serviceRecord]{},
 		Mirror: ipam.Mirror[*corev1.Service, serviceRecord]{
 			Read: readService,
 			Same: func(a, b *serviceRecord) bool {
 				return a.host == b.host && a.class == b.class && slices.Equal(a.addresses, b.addresses)
 			},
 			Changed: func(at ipam.Key, before, after *serviceRecord) {
-				c.services.changed(before, after)
+				c.services.byAddress.move(before, after, func(s *serviceRecord) (all []netip.Addr) {
+					for _, a := range s.addresses {
+						all = append(all, a.Addr)
+					}
+					return all
+				})
 				c.serviceChanged(at, after)
 			},
 		},
@@ -125,23 +130,6 @@ func (c *Cluster) controlPlaneChanged() {
 		holder = l.holder
 	}
 	c.kubeVIP.ControlPlane(at, slices.SortedFunc(maps.Keys(c.pods.vips), netip.Addr.Compare), holder)
-}
-
-// changed updates the index. The caller holds mu.
-func (s *services) changed(before, after *serviceRecord) {
-	if before != nil {
-		for _, a := range before.addresses {
-			rest := slices.DeleteFunc(s.byAddress[a.Addr], func(other *serviceRecord) bool { return other == before })
-			if s.byAddress[a.Addr] = rest; len(rest) == 0 {
-				delete(s.byAddress, a.Addr)
-			}
-		}
-	}
-	if after != nil {
-		for _, a := range after.addresses {
-			s.byAddress[a.Addr] = append(s.byAddress[a.Addr], after)
-		}
-	}
 }
 
 // leaseRecord is the record of a lease.
