@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
@@ -159,11 +160,11 @@ func (w *wording) facts(all []verdict.Fact) (words []string) {
 				words = append(words, "")
 				continue
 			} else if !o.Pod.Absent {
-				words = append(words, capital(podText(o)))
+				words = append(words, advice.Capital(podText(o)))
 				continue
 			}
 		}
-		words = append(words, capital(w.factText("fact", f)))
+		words = append(words, advice.Capital(w.factText("fact", f)))
 	}
 	return words
 }

@@ -170,7 +170,7 @@ func (t *findingBuilder) scope(values ...any) scope {
 
 // add adds the text of a key.
 func (t *findingBuilder) add(key string, values ...any) {
-	t.scope(values...).write(&t.FindingText, texts[key].below)
+	t.scope(values...).write(&t.FindingText, key)
 }
 
 // when returns the value if the condition holds, and the empty text otherwise.
@@ -387,7 +387,7 @@ func (t *findingBuilder) spoofed() {
 		why = "it sends frames with the MAC of another workload"
 	}
 	var cut FindingText
-	t.scope("portnode", node, "down", down, "why", why).write(&cut, texts["cut-off"].below)
+	t.scope("portnode", node, "down", down, "why", why).write(&cut, "cut-off")
 	// The --router value that names the sender.
 	namespace, name := s.Owner.Named()
 	declaration := cmp.Or(name, s.MACs[0].String())

@@ -39,7 +39,7 @@ func poolBegin(p *verdict.Pool) string {
 	if m := ipamOf(p); m.Title == m.Name {
 		return poolName(p)
 	}
-	return capital(poolName(p))
+	return advice.Capital(poolName(p))
 }
 
 // poolNext says which workload will get a free address of the pool.

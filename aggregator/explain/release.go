@@ -154,7 +154,7 @@ func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
 		s = append(s, "delete", scope{o}.steps("delete-pod"))
 	}
 	var text FindingText
-	s.write(&text, texts[key].below)
+	s.write(&text, key)
 	return text.Remedy, text.Fixes[0]
 }
 
@@ -175,7 +175,7 @@ func (t *findingBuilder) RestartNow(then string) {
 	}
 	var text FindingText
 	scope{t.owner, "then", then, "rollout", rollout, "gone", "the original pod " + w.Namespace + "/" + w.Name + " is gone: nothing to do", source(t.word)}.
-		write(&text, texts["restart-now"].below)
+		write(&text, "restart-now")
 	text.Fixes[0].Manual = false
 	t.Fixes[len(t.Fixes)-1] = text.Fixes[0]
 }

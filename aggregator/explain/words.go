@@ -334,14 +334,6 @@ func each[T any](items []T, word func(*T) string) []string {
 	return words
 }
 
-// capital returns s with its first letter in upper case.
-func capital(s string) string {
-	if s == "" || s[0] < 'a' || s[0] > 'z' {
-		return s
-	}
-	return string(s[0]-'a'+'A') + s[1:]
-}
-
 // after prepends words to a text that is not empty.
 func after(words, text string) string {
 	if text == "" {
