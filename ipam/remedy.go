@@ -1,108 +1,52 @@
 package ipam
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// Repair is how to repair the records and the pools of an IPAM. Fields that are nil or empty do not
-// apply.
+// Repair is how to repair the records and the pools of an IPAM.
 type Repair struct {
-	// Remedies returns the remedies for one address. If it is nil, the remedy is to restart the
-	// holder.
-	Remedies func(Case, Advisor) Remedies
-	// Exclude returns how to exclude an address from a pool. node is the node that the pool belongs
-	// to; empty for a pool of the cluster.
-	Exclude func(p *Pool, node string, a netip.Addr) Exclusion
-	// Location returns where the record of an address is, if Allocation.Location does not say it.
-	Location func(p *Pool, a netip.Addr) string
-	// Enlarge returns how to give a pool that is nearly exhausted more addresses.
-	Enlarge func(p *Pool) string
-	// Access returns how to check whether ipwitness may read the records of a pool.
-	Access func(p *Pool) string
-	// Cooldown is how to have the IPAM wait for longer before it allocates a released address again; empty
-	// if it has no setting for that.
-	Cooldown advice.Action
-	// Forget returns the step to take right before a pod is deleted for which the IPAM keeps its address
-	// (Allocation.Kept). Without it, the successor of the pod gets the same address.
-	Forget func(namespace, pod string) advice.Action
-	// LeftOver returns the steps that remove the record of a pod that does not exist any more, for an
-	// address that a running pod has, too.
-	LeftOver func(Case) []advice.Action
-	// GiveUp returns the steps by which the program of a controller with Traits.Assigns on a node gives
-	// up the addresses that are assigned to other nodes. node is the name in Kubernetes.
-	GiveUp func(node string) []advice.Action
-	// RestartContainer returns the steps that restart a container of an engine, so that it gets an
-	// address with a record and nothing is left that has the previous one.
-	RestartContainer func(node, id string) []advice.Action
-	// Check has the IPAM check its own records; empty if it cannot.
-	Check advice.Action
-	Effects
-	Loss   Loss
-	Daemon Daemon
-	// NodeRanges is how the IPAM assigns ranges to nodes, and GrowingRanges is the same for pools that
-	// grow.
-	NodeRanges, GrowingRanges NodeRanges
-	// DivideOthers returns the steps after which a pool that gives parts of its ranges to nodes no longer
-	// contains common, which is in another such pool, too. config is the object that configures it.
-	DivideOthers func(config, common string) []advice.Action
-	// RightName returns the steps after which the IPAM uses the right name for a node, for an IPAM with
-	// names of its own.
-	RightName func(Place) []advice.Action
-}
-
-// MayList returns the Access of an IPAM whose pools are read from objects of the given kinds. all is the
-// flag " -A" if they are in namespaces.
-func MayList(all string, first Kind, others ...Kind) func(*Pool) string {
-	var text strings.Builder
-	text.WriteString("Check whether the aggregator may read it: kubectl auth can-i list " + first.String() + all + " --as=system:serviceaccount:NAMESPACE:NAME")
-	for i, k := range others {
-		text.WriteString([]string{"; the same for ", " and "}[i] + k.String())
-	}
-	return func(*Pool) string { return text.String() + "." }
-}
-
-// A Remedy has an address whose record is wrong, and collects the steps that repair it.
-type Remedy struct {
-	Case
-	Advisor
-}
-
-// An Exclusion is how to exclude an address from a pool.
-type Exclusion struct {
-	// How is a clause, such as "add it to exclude in its configuration".
-	How string
-	// Step is the same as an action; empty if there is none for this pool.
-	Step advice.Action
-}
-
-// Effects are the effects of wrong records, where they differ from those with other IPAMs.
-type Effects struct {
-	// Free says, as a clause and possibly more sentences, what a missing record of an address in use
-	// means.
-	Free string
-	// Elsewhere is the effect of the record of another owner, and WrongNode that of a record of the
-	// right pod on the wrong node.
-	Elsewhere, WrongNode string
-}
-
-// Loss is what to do after a pool has lost all of its records.
-type Loss struct {
-	// Rebuild is set if the repair plan can write the records again.
+	// Texts returns the texts of the IPAM, which have these keys. The IPAM lacks what it has no key for.
+	//
+	//   - reserve, reassign and release are the remedies for one address: in use and considered free, allocated to
+	//     another owner, and allocated to an owner that is gone. Without them, the remedy is to restart the holder.
+	//   - exclude is the step that excludes an address from a pool, and how/exclude says the same as a clause.
+	//   - location is where the record of an address is, if Allocation.Location does not say it.
+	//   - enlarge says how to give a pool that is nearly exhausted more addresses, access how to check whether
+	//     ipwitness may read the records of a pool, and search how to find out what deleted them.
+	//   - cooldown has the IPAM wait for longer before it allocates a released address again.
+	//   - forget is the step to take right before a pod is deleted for which the IPAM keeps its address
+	//     (Allocation.Kept). Without it, the successor of the pod gets the same address.
+	//   - leftover removes the record of a pod that does not exist any more, for an address that a running pod has.
+	//   - giveup has the program of a controller with Traits.Assigns on a node give up the addresses that are assigned
+	//     to other nodes.
+	//   - restart-container restarts a container of an engine, so that it gets an address with a record and nothing is
+	//     left that has the previous one.
+	//   - check has the IPAM check its own records.
+	//   - effect/free is what a missing record of an address in use means, as a clause and possibly more sentences.
+	//     effect/elsewhere is the effect of the record of another owner, and effect/wrongnode that of a record of the
+	//     right pod on the wrong node.
+	//   - backup names the objects to restore from a backup after a pool has lost its records. empty ends all pods of
+	//     the node that the pool belongs to, for an IPAM that may give a restarted pod the address of another one.
+	//     recreate has the step of the repair plan that creates the object with the records again, without records.
+	//   - ranges/field is where the ranges are that the IPAM assigns to nodes, as a noun phrase; ranges/check lists
+	//     them, and ranges/renewed says, as a sentence, how a node that registers again gets another range. After
+	//     ranges/reassign, one of two nodes with the same range has another one; without it, one of the nodes must
+	//     register again. The same with growing in place of ranges is for pools that grow.
+	//   - divide has the steps after which a pool that gives parts of its ranges to nodes no longer contains {common},
+	//     which is in another such pool, too.
+	//   - rightname has the steps after which the IPAM uses the right name for a node.
+	Texts func() advice.Texts
+	// Words returns the values that only the texts of the IPAM name; nil if there are none.
+	Words func(*Case) map[string]any
+	// Rebuild is set if the repair plan can write the records of a pool that has lost them.
 	Rebuild bool
-	// Backup names the objects to restore from a backup, for an IPAM without Rebuild.
-	Backup string
-	// Empty returns the steps that end all pods of the node that the pool belongs to, for an IPAM
-	// without Rebuild that may give a restarted pod the address of another one. kubernetes is the
-	// name of the node in Kubernetes.
-	Empty func(node, kubernetes string) []advice.Action
-	// Recreate returns the command that creates the object with the records again, without records;
-	// false if the object is not known.
-	Recreate func(p *Pool) (advice.Fix, bool)
-	// Search returns how to find out what deleted the records.
-	Search func(p *Pool) string
+	Daemon  Daemon
 }
 
 // Daemon is the program on each node that allocates addresses for devices of the node, such as
@@ -117,50 +61,41 @@ func (d Daemon) Restart(node string) string {
 	return "kubectl delete pods -A -l " + d.Label + " --field-selector " + advice.Quote("spec.nodeName="+node)
 }
 
-// NodeRanges is how the IPAM assigns ranges to nodes, if it does so itself.
-type NodeRanges struct {
-	// Field is where the ranges of a node are, as a noun phrase.
-	Field string
-	// Check lists the ranges of all nodes.
-	Check advice.Action
-	// Renewed says, as a sentence, how a node that registers again gets another range.
-	Renewed string
-	// Reassign are the steps after which one of two nodes with the same range has another one instead.
-	// If there are none, one of the nodes must register again.
-	Reassign []advice.Action
+// ReadTexts returns the texts of files, which are read when they are first needed.
+func ReadTexts(files ...string) func() advice.Texts {
+	return sync.OnceValue(func() advice.Texts { return advice.ReadTexts(files...) })
 }
 
-// Remedies builds the steps that repair the record of one address.
-type Remedies interface {
-	// Reserve is for an address in use that the IPAM considers free.
-	Reserve()
-	// Reassign is for an address in use that the IPAM has allocated to another owner.
-	Reassign()
-	// Release is for an address that the IPAM has allocated to an owner that is gone.
-	Release()
+// Filler returns the texts of the IPAM with the values of a case. Names are followed by their values.
+func (m *IPAM) Filler(c Case, values ...string) advice.Filler {
+	if c.Pool == nil {
+		c.Pool = &Pool{}
+	}
+	words := c.words()
+	words["title"] = m.Title
+	if m.Words != nil {
+		maps.Copy(words, m.Words(&c))
+	}
+	for i := 0; i < len(values); i += 2 {
+		words[values[i]] = values[i+1]
+	}
+	f := advice.Filler{Value: func(name string) any { return words[name] }}
+	if m.Texts != nil {
+		f.Texts = m.Texts()
+	}
+	return f
 }
 
-// An Advisor collects the steps of a remedy.
-type Advisor interface {
-	// State adds a fact to the evidence.
-	State(format string, args ...any)
-	// Advise adds an action without a command, and Act adds actions.
-	Advise(format string, args ...any)
-	Act(actions ...advice.Action)
-	// Fix adds a command to the repair plan, and ByHand a step that a person must carry out, with its
-	// command, if there is one.
-	Fix(f advice.Fix)
-	ByHand(node, command, format string, args ...any)
-	// Restart adds the restart of the holder, which a person must carry out. The parameter then is
-	// its effect, as a clause. RestartNow is the same, but adds a command to the repair plan if it is
-	// safe to run. Restarting only returns the steps and the command; there are none if the holder
-	// is not known.
-	Restart(then string)
-	RestartNow(then string)
-	Restarting(then string) ([]advice.Action, advice.Fix)
-}
+// Steps returns the steps of a key.
+func (m *IPAM) Steps(key string, c Case) []advice.Action { return m.Filler(c).Steps(key) }
 
-// A Case is an address whose record is wrong.
+// Text returns the text of a key.
+func (m *IPAM) Text(key string, c Case) string { return m.Filler(c).Text(key) }
+
+// Has reports whether the IPAM has a text for a key.
+func (m *IPAM) Has(key string) bool { return m.Texts != nil && m.Texts()[key] != nil }
+
+// A Case is what a text is about: an address with a wrong record, a pool, or a node.
 type Case struct {
 	Address netip.Addr
 	Pool    *Pool
@@ -170,6 +105,9 @@ type Case struct {
 	Allocation Allocation
 	// Holder has the address; nil if no holder is known.
 	Holder *Holder
+	// Restart returns the restart of the holder; nil if no holder is known. then is its effect, as a clause. The
+	// command is for a person, unless now is set and it is safe to run.
+	Restart func(then string, now bool) advice.Advice
 }
 
 // KubernetesNode returns the name in Kubernetes of the node that the pool belongs to, as far as it is
@@ -182,38 +120,41 @@ func (c *Case) KubernetesNode() string {
 	return name
 }
 
-// Cordon advises to start no pods on the node of the pool for now, if the holder is a pod.
-func (c *Case) Cordon(a Advisor) {
-	if c.restartsPod() {
-		a.Act(advice.Cordon(c.KubernetesNode()))
+// words returns the values that the texts of all IPAMs may name. Those of the holder begin with its.
+func (c *Case) words() map[string]any {
+	h, p := c.Holder, c.Pool
+	if h == nil {
+		h = &Holder{}
+	}
+	yes := map[bool]string{true: "yes"}
+	restart := func(now bool) func(string) advice.Advice {
+		return func(then string) (a advice.Advice) {
+			if c.Restart != nil {
+				a = c.Restart(then, now)
+			}
+			return a
+		}
+	}
+	knode := c.KubernetesNode()
+	var cordon, uncordon []advice.Action
+	if h.IsPod && c.Node != "" { // its successor must not start on the node before the records are repaired
+		cordon, uncordon = []advice.Action{advice.Cordon(knode)}, []advice.Action{advice.Uncordon(knode)}
+	}
+	return map[string]any{
+		"address": c.Address, "prefix": netip.PrefixFrom(c.Address, c.Address.BitLen()), "node": c.Node, "knode": knode,
+		"pool": p.Name, "config": p.Config, "network": p.Network,
+		"namespace": c.Allocation.Namespace, "pod": c.Allocation.Pod, "container": c.Allocation.ContainerID, "of.node": c.Allocation.Node,
+		"mac": c.Allocation.MAC, "location": c.Allocation.Location,
+		"holder": h.Name, "known": yes[c.Holder != nil], "its.namespace": h.Namespace, "its.pod": h.Pod, "ispod": yes[h.IsPod], "uid": h.UID, "sandbox": h.Sandbox,
+		"interface": h.Interface, "netns": h.Netns, "its.node": h.Node, "its.knode": h.KubernetesNode,
+		"plan": advice.Plan(c.Node), "plancluster": advice.Plan(""), "cordon": cordon, "uncordon": uncordon,
+		"uncordonnode": advice.Uncordon(knode), "drain": advice.Drain(knode),
+		// restart restarts the holder, restartnow does so in the repair plan if that is safe, and restarting has the
+		// steps only.
+		"restart": restart(false), "restartnow": restart(true),
+		"restarting": func(then string) advice.Advice { return advice.Advice{Remedy: restart(false)(then).Remedy} },
 	}
 }
-
-// Uncordon adds the action that reverts Cordon.
-func (c *Case) Uncordon(a Advisor) {
-	if c.restartsPod() {
-		a.Act(advice.Uncordon(c.KubernetesNode()))
-	}
-}
-
-// RestartAlone advises to restart the holder if it is the only one of the node without a record, and to
-// take other steps otherwise: its successor could get the address of another one. then is the effect of
-// the restart, as a clause.
-func (c *Case) RestartAlone(a Advisor, then string, others ...advice.Action) {
-	restart, fix := a.Restarting(then)
-	a.Act(
-		advice.Say("Check which addresses of node %s have no record.", c.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(c.Node)),
-		advice.Say("Continue according to the result.").Or(
-			advice.Either("it is only "+c.Address.String(), restart...),
-			advice.Either("there are others", others...),
-		))
-	if fix.What != "" {
-		a.Fix(fix)
-	}
-}
-
-// restartsPod reports whether the holder is a pod of a known node.
-func (c *Case) restartsPod() bool { return c.Holder != nil && c.Holder.IsPod && c.Node != "" }
 
 // A Holder is the workload that has an address according to a kernel.
 type Holder struct {

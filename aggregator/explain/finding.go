@@ -246,7 +246,7 @@ func (t *findingBuilder) ofNode() bool {
 
 // mismatch describes an address about which an IPAM and the kernels disagree.
 func (t *findingBuilder) mismatch() {
-	p, m := t.pool, ipamOf(t.pool)
+	p, texts := t.pool, textOf(t.pool)
 	lost, lostAt := "", ""
 	if p.LostAt != 0 {
 		lost, lostAt = plural(p.Lost, "record", "records"), stampText(p.LostAt)
@@ -264,25 +264,21 @@ func (t *findingBuilder) mismatch() {
 		noHolder = "no live owner has held it since " + stampText(t.f.Since)
 	}
 	t.add(t.f.Kind,
-		"free", cmp.Or(m.Free, fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p))),
+		"free", cmp.Or(texts.Text("effect/free"), fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p))),
 		"missing", when(missing, "yes"), "since", after(" since ", lostAt),
 		"lost", when(!missing, lost), "lostat", after(" at ", lostAt), "norecord", when(!missing && lost == "", "yes"),
 		"effect", t.effect(), "noholder", noHolder, "exhaustion", exhausted,
-		"reserve", func() { t.remedies().Reserve() }, "reassign", func() { t.remedies().Reassign() }, "release", func() { t.remedies().Release() })
+		"reserve", func() { t.remedy("reserve") }, "reassign", func() { t.remedy("reassign") }, "release", func() { t.remedy("release") })
 }
 
 // effect describes the consequence of a wrong allocation.
 func (t *findingBuilder) effect() string {
 	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
-	switch effects := ipamOf(t.pool).Effects; {
-	case t.ofNode():
+	if t.ofNode() {
 		return "As soon as that owner configures the address, it is a duplicate."
-	case effects.WrongNode != "" && own:
-		return effects.WrongNode
-	case effects.Elsewhere != "":
-		return effects.Elsewhere
 	}
-	return "When that owner ends, the address is freed and allocated to another pod while it is in use."
+	texts := textOf(t.pool)
+	return cmp.Or(when(own, texts.Text("effect/wrongnode")), texts.Text("effect/elsewhere"), "When that owner ends, the address is freed and allocated to another pod while it is in use.")
 }
 
 // intended describes an owner that lacks an address intended for it.
@@ -292,7 +288,7 @@ func (t *findingBuilder) intended() {
 		from = Text("source/" + from)
 	}
 	t.add(t.f.Kind, "source", from, "whom", cmp.Or(t.ownerName(), t.f.Address.String()),
-		"restart", func() { t.Restart("its sandbox is set up again with all of its addresses") })
+		"restart", t.restart("its sandbox is set up again with all of its addresses", false))
 }
 
 // reused describes an owner that has an address that another owner had a moment before.
@@ -305,8 +301,8 @@ func (t *findingBuilder) reused() {
 	case d > 0:
 		gap = "less than a second after"
 	}
-	cooldown := []advice.Action{ipamOf(t.pool).Cooldown}
-	if cooldown[0].Text == "" {
+	cooldown := textOf(t.pool).Steps("cooldown")
+	if len(cooldown) == 0 {
 		cooldown = scope{}.steps("cooldown")
 	}
 	t.add(t.f.Kind, "was", &f.Owner, "gap", gap, "until", f.Until, "stalemac", when(f.Owner.MAC != t.owner.MAC, "yes"),
@@ -473,7 +469,7 @@ func (t *findingBuilder) keepOne(names []string) {
 		if i != kept {
 			t.Act(t.undo(al)...)
 			end := t.end(al)
-			t.ByHand(when(al.Pod == "" && !al.Kept, nodeOf(t.pool)), end.Command, "%s", end.Text)
+			t.Fix(advice.Fix{Node: when(al.Pod == "" && !al.Kept, nodeOf(t.pool)), What: end.Text, Command: end.Command, Manual: true})
 		}
 	}
 }
@@ -498,8 +494,8 @@ func (t *findingBuilder) undo(al *verdict.Allocation) []advice.Action {
 		return []advice.Action{t.end(al)}
 	}
 	left := t.ofAllocation(al, "double/left")
-	if of := ipamOf(t.pool).LeftOver; of != nil {
-		left = of(t.remedyCase())
+	if m := ipamOf(t.pool); m.Has("leftover") {
+		left = m.Steps("leftover", t.remedyCase())
 	}
 	return t.ofAllocation(al, "double/undo", "end", t.end(al), "left", left)
 }
@@ -510,17 +506,23 @@ func (t *findingBuilder) ofAllocation(al *verdict.Allocation, key string, values
 	return t.scope(values...).steps(key)
 }
 
-// remedies returns the remedies for the address.
-func (t *findingBuilder) remedies() ipam.Remedies {
-	switch of := ipamOf(t.pool).Remedies; {
+// remedy adds a remedy for the address: reserve, reassign or release.
+func (t *findingBuilder) remedy(key string) {
+	m := ipamOf(t.pool)
+	switch {
 	case t.ofNode():
-		return ownAddress{t}
-	case t.owner != nil && t.owner.InGuest() && !ipamOf(t.pool).Leases:
-		return guest{t}
-	case of != nil:
-		return of(t.remedyCase(), t)
+		if key != "release" {
+			t.ownAddress(m)
+		}
+	case t.owner != nil && t.owner.InGuest() && !m.Leases:
+		if key != "release" { // never for an address that a guest has
+			t.guest(key)
+		}
+	case m.Has("reserve"):
+		m.Filler(t.remedyCase()).Write(&t.Advice, key)
+	case key != "release":
+		t.Add(t.restart("it requests a free address", false))
 	}
-	return otherIPAM{t}
 }
 
 // remedyCase describes the address to the remedies of an IPAM.
@@ -531,6 +533,7 @@ func (t *findingBuilder) remedyCase() ipam.Case {
 		return c
 	}
 	w := o.Workload()
+	c.Restart = t.restart
 	c.Holder = &ipam.Holder{
 		Name: OwnerName(o), IsPod: o.Kind() == verdict.Pod, UID: w.UID, Sandbox: w.Sandbox(),
 		Place: ipam.Place{Node: o.Node.Name, OfAllocation: o.OnNode(t.allocation.Node)},
@@ -553,48 +556,23 @@ func (t *findingBuilder) remedyCase() ipam.Case {
 	return c
 }
 
-// otherIPAM builds the remedies of an IPAM without specific remedies.
-type otherIPAM struct{ *findingBuilder }
-
-func (t otherIPAM) Reserve()  { t.Restart("it requests a free address") }
-func (t otherIPAM) Reassign() { t.Restart("it requests a free address") }
-func (t otherIPAM) Release()  {}
-
-// ownAddress builds the remedies for an address of a node itself, for every IPAM.
-type ownAddress struct{ *findingBuilder }
-
-func (t ownAddress) Reassign() { t.Reserve() }
-func (t ownAddress) Release()  {}
-
-// Reserve advises to exclude the address from the pool, or to have the IPAM allocate it to its tunnel.
-func (t ownAddress) Reserve() {
-	m := ipamOf(t.pool)
+// ownAddress advises to exclude an address of a node itself from the pool, or to have the IPAM allocate it to its tunnel.
+func (t *findingBuilder) ownAddress(m *ipam.IPAM) {
 	if m.Daemon.Name != "" && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "" {
 		t.add("own/tunnel", "restart", m.Daemon.Restart(kubernetesName(t.owner)), "daemon", m.Daemon.Name)
 		return
 	}
-	t.add("own/exclude", "how", exclusion(t.pool, t.f.Address).How)
+	how, _ := exclusion(t.pool, t.f.Address)
+	t.add("own/exclude", "how", how)
 }
 
-// guest builds the remedies for an address that the guest of a virtual machine has.
-type guest struct{ *findingBuilder }
-
-func (t guest) Reserve() { t.add("guest", "steps", t.choice()) }
-func (t guest) Reassign() {
-	if t.allocation.Pod == "" {
-		t.Reserve()
-		return
+// guest advises what to do about an address that the guest of a virtual machine has.
+func (t *findingBuilder) guest(key string) {
+	_, exclude := exclusion(t.pool, t.f.Address)
+	restart := t.scope("delete", scope{t.owner}.steps("delete-pod")).steps("guest/restart")
+	steps := t.scope("restart", restart, "exclude", exclude).steps("guest/choice")
+	if key == "reassign" && t.allocation.Pod != "" {
+		steps = t.scope("restart", restart, "choice", steps).steps("guest/other")
 	}
-	t.add("guest", "steps", t.scope("restart", t.restart(), "choice", t.choice()).steps("guest/other"))
-}
-
-// Release is never for an address that a guest has.
-func (t guest) Release() {}
-
-func (t guest) restart() []advice.Action {
-	return t.scope("delete", scope{t.owner}.steps("delete-pod")).steps("guest/restart")
-}
-
-func (t guest) choice() []advice.Action {
-	return t.scope("restart", t.restart(), "exclude", exclusion(t.pool, t.f.Address).Step).steps("guest/choice")
+	t.add("guest", "steps", steps)
 }

@@ -16,6 +16,11 @@ import (
 // ipamOf returns the IPAM of a pool.
 func ipamOf(p *verdict.Pool) *ipam.IPAM { return registry.Of(p.IPAM) }
 
+// textOf returns the texts of the IPAM of a pool.
+func textOf(p *verdict.Pool) advice.Filler {
+	return ipamOf(p).Filler(ipam.Case{Pool: &p.Pool, Node: nodeOf(p)})
+}
+
 // nodeOf returns the name of the node that a pool belongs to; it is empty for a pool of the whole
 // cluster.
 func nodeOf(p *verdict.Pool) string { return p.Node.Key().Name }
@@ -118,15 +123,13 @@ func allocationPlace(al *verdict.Allocation) string {
 	case al.Pool == nil:
 		return "IPAM"
 	}
-	if location := ipamOf(al.Pool).Location; location != nil {
-		return location(&al.Pool.Pool, al.Address)
-	}
-	return poolName(al.Pool)
+	location := ipamOf(al.Pool).Text("location", ipam.Case{Pool: &al.Pool.Pool, Node: nodeOf(al.Pool), Address: al.Address})
+	return cmp.Or(location, poolName(al.Pool))
 }
 
 // ofPool describes a finding about a whole pool.
 func (t *findingBuilder) ofPool() {
-	p, u, m := t.pool, t.use, ipamOf(t.pool)
+	p, u, m := t.pool, t.use, textOf(t.pool)
 	problem := strings.TrimSuffix(p.Problem, ".")
 	switch {
 	case t.f.Kind == verdict.FindingIPAMStateLost:
@@ -136,24 +139,12 @@ func (t *findingBuilder) ofPool() {
 		if u.Size >= u.Allocated {
 			left = addressCount(u, u.Size-u.Allocated) + " " + isAre(u.Size-u.Allocated)
 		}
-		enlarge := ""
-		if m.Enlarge != nil {
-			enlarge = m.Enlarge(&p.Pool)
-		}
-		t.add(t.f.Kind, "fullness", fullness(u, p), "full", when(u.Size > 0 && u.Allocated >= u.Size, "yes"), "left", left, "enlarge", enlarge,
+		t.add(t.f.Kind, "fullness", fullness(u, p), "full", when(u.Size > 0 && u.Allocated >= u.Size, "yes"), "left", left, "enlarge", m.Text("enlarge"),
 			"ranges", when(len(p.Ranges) > 0, list(each(p.Ranges, rangeText))), "leaked", when(u.Leaked > 0, plural(u.Leaked, "address", "addresses")))
 	case p.State == ipam.Known: // the records can be read but contain something invalid
-		check := []advice.Action{m.Check}
-		if m.Check.Text == "" {
-			check = nil
-		}
-		t.add("ipam-unreadable/partly", "problem", problem, "partial", when(p.Partial, "yes"), "check", check)
+		t.add("ipam-unreadable/partly", "problem", problem, "partial", when(p.Partial, "yes"), "check", m.Steps("check"))
 	default:
-		access := ""
-		if m.Access != nil {
-			access = m.Access(&p.Pool)
-		}
-		t.add(t.f.Kind, "unread", cmp.Or(p.Problem, "their format is unknown"), "stale", when(p.State == ipam.Stale, "yes"), "access", access)
+		t.add(t.f.Kind, "unread", cmp.Or(p.Problem, "their format is unknown"), "stale", when(p.State == ipam.Stale, "yes"), "access", m.Text("access"))
 	}
 }
 
@@ -164,7 +155,7 @@ const mostNamed = 50
 
 // stateLost describes a pool that has lost all of its records while its addresses are in use.
 func (t *findingBuilder) stateLost() {
-	p, node, loss, atRisk := t.pool, nodeOf(t.pool), ipamOf(t.pool).Loss, t.f.Stock.AtRisk
+	p, node, m, atRisk := t.pool, nodeOf(t.pool), ipamOf(t.pool), t.f.Stock.AtRisk
 	lost, at := "has no records", ""
 	if p.Lost > 0 {
 		lost = fmt.Sprintf("has lost all of its records (%d)", p.Lost)
@@ -179,22 +170,19 @@ func (t *findingBuilder) stateLost() {
 			break
 		}
 	}
+	texts := m.Filler(ipam.Case{Pool: &p.Pool, Node: node, Holder: &ipam.Holder{Place: ipam.Place{KubernetesNode: kubernetes}}})
 	var repair, uncordon []advice.Action
-	rebuild, backup := loss.Rebuild, ""
+	backup := ""
 	switch {
-	case rebuild:
+	case m.Rebuild:
 		repair = advice.Plan(node)
-	case loss.Empty != nil && node != "":
-		repair = loss.Empty(node, kubernetes)
+	case node != "" && m.Has("empty"):
+		repair = texts.Steps("empty")
 	default:
-		backup = loss.Backup
+		backup = texts.Text("backup")
 	}
 	if node != "" {
 		uncordon = []advice.Action{advice.Uncordon(kubernetes)}
-	}
-	search := ""
-	if loss.Search != nil {
-		search = loss.Search(&p.Pool)
 	}
 	t.add(t.f.Kind, "lost", lost, "count", plural(len(atRisk), "address", "addresses"), "are", isAre(len(atRisk)),
 		"addresses", each(atRisk, func(h *verdict.Held) string { return h.Address.String() }), "next", strings.Replace(poolNext(p), "one of the next", "the next", 1),
@@ -215,13 +203,11 @@ func (t *findingBuilder) stateLost() {
 			}
 		},
 		"recreate", func() {
-			if loss.Recreate != nil && p.State == ipam.Missing {
-				if fix, ok := loss.Recreate(&p.Pool); ok {
-					t.Fix(fix)
-				}
+			if p.State == ipam.Missing {
+				texts.Write(&t.Advice, "recreate")
 			}
 		},
-		"rebuild", when(rebuild, "yes"), "repair", repair, "backup", backup, "restart", when(repair == nil && backup == "", "yes"), "uncordon", uncordon, "search", search)
+		"rebuild", when(m.Rebuild, "yes"), "repair", repair, "backup", backup, "restart", when(repair == nil && backup == "", "yes"), "uncordon", uncordon, "search", texts.Text("search"))
 }
 
 // side is one of two nodes or networks that assign addresses from the same range.
@@ -242,25 +228,24 @@ func (t *findingBuilder) overlap() {
 	}
 	switch {
 	case a.Source == verdict.SideDivided:
-		var ofA, ofB []advice.Action
-		if m.DivideOthers != nil {
-			ofA, ofB = m.DivideOthers(a.Config, common), m.DivideOthers(b.Config, common)
+		divide := func(s side) []advice.Action {
+			return m.Filler(ipam.Case{Pool: &ipam.Pool{Config: s.Config}}, "common", common).Steps("divide")
 		}
-		t.add("overlap/divided", append(values, "divides", when(ofA != nil, "yes"), "dividea", ofA, "divideb", ofB)...)
+		t.add("overlap/divided", append(values, "divides", when(m.Has("divide"), "yes"), "dividea", divide(a), "divideb", divide(b))...)
 	case f.Kind == verdict.FindingRangesOverlap:
 		t.add("overlap/networks", values...)
 	default:
-		many, ranges, gets := "", b.nodeRanges(), "It gets a free range."
+		many, gets := "", "It gets a free range."
 		if n := len(f.Overlap.Nodes); n > 2 {
 			many = fmt.Sprint(n)
 		}
 		objects := a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject
 		var reassigned, check []advice.Action
 		switch {
-		case objects && len(ranges.Reassign) > 0:
+		case objects && len(b.ranges("reassign")) > 0:
 			reassigned = a.reassigned(b)
 		case objects:
-			check, gets = []advice.Action{ranges.Check}, ranges.Renewed
+			check, gets = b.ranges("check"), b.rangesText("renewed")
 		}
 		t.add("overlap/nodes", append(values, "many", many, "usual", when(!objects, "yes"), "reassigns", when(reassigned != nil, "yes"), "reassigned", reassigned,
 			"objects", when(check != nil, "yes"), "check", check, "reregistered", b.reregistered(gets),
@@ -281,8 +266,8 @@ func (s side) reassigned(other side) []advice.Action {
 	return scope{
 		"a", s.Node, "b", other.Node, "common", cmp.Or(s.common(other), "the old range"), "within", s.within(other), "bwithin", other.within(s),
 		"before",
-		[]advice.Action{s.nodeRanges().Check, advice.Cordon(a), advice.Cordon(b)},
-		"reassign", s.nodeRanges().Reassign,
+		append(s.ranges("check"), advice.Cordon(a), advice.Cordon(b)),
+		"reassign", s.ranges("reassign"),
 		"after",
 		[]advice.Action{advice.Uncordon(a), advice.Uncordon(b)},
 	}.steps("overlap/reassign")
@@ -305,12 +290,20 @@ func (s side) evidence(kind string) string {
 	return Text("overlap/evidence", "who", who, "ranges", cmp.Or(ranges, "addresses"), "from", s.from(kind), "device", after(", on ", s.Device), "config", after(", configured in ", s.Config))
 }
 
-// nodeRanges returns how the IPAM of the side assigns ranges to nodes.
-func (s side) nodeRanges() ipam.NodeRanges {
+// ranges returns steps about the ranges that the IPAM of the side assigns to nodes, and rangesText is the same for texts.
+func (s side) ranges(key string) []advice.Action {
+	return registry.Of(s.IPAM).Steps(s.rangesKey(key), ipam.Case{})
+}
+
+func (s side) rangesText(key string) string {
+	return registry.Of(s.IPAM).Text(s.rangesKey(key), ipam.Case{})
+}
+
+func (s side) rangesKey(key string) string {
 	if s.Grows {
-		return registry.Of(s.IPAM).GrowingRanges
+		return "growing/" + key
 	}
-	return registry.Of(s.IPAM).NodeRanges
+	return "ranges/" + key
 }
 
 // from names the source of the range.
@@ -319,7 +312,7 @@ func (s side) from(kind string) string {
 	case verdict.SideNodeSpec:
 		return "Node.spec.podCIDRs"
 	case verdict.SideNodeObject:
-		return s.nodeRanges().Field
+		return s.rangesText("field")
 	case verdict.SideAddress:
 		return "the address of " + s.Device
 	}

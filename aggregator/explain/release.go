@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,7 +37,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 	case w.Kind == verdict.Pod:
 		return scope{o}.steps("delete-pod")
 	case restartsByEngine(w):
-		return registry.Of(w.Source).RestartContainer(o.Node.Name, w.ContainerID)
+		return restartContainer(o)
 	case w.Kind == verdict.Container && !w.OnlyNetns():
 		key = "container"
 	case w.Kind == verdict.VM:
@@ -114,24 +115,23 @@ func static(o *verdict.Owner) bool { return o.Pod != nil && o.Pod.ControllerKind
 
 // restartsByEngine reports whether a workload is a container that its engine restarts.
 func restartsByEngine(w verdict.Workload) bool {
-	return w.ContainerID != "" && registry.Of(w.Source).RestartContainer != nil
+	return w.ContainerID != "" && registry.Of(w.Source).Has("restart-container")
 }
 
-// Restart adds the advice to restart the holder. then is the effect of the restart, as a
-// clause. The command must be run by hand.
-func (t *findingBuilder) Restart(then string) {
-	actions, fix := t.Restarting(then)
-	t.Act(actions...)
-	if fix.What != "" {
-		t.Fix(fix)
-	}
+// restartContainer returns the steps by which the engine of a container restarts it.
+func restartContainer(o *verdict.Owner) []advice.Action {
+	w := o.Workload()
+	return registry.Of(w.Source).Steps("restart-container", ipam.Case{Node: o.Node.Name, Allocation: ipam.Allocation{ContainerID: w.ContainerID}})
 }
 
-// Restarting returns the steps that restart the holder. There are none if the holder is not known.
-func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
+// restart returns the steps that restart the holder, and the command in the repair plan. There are none if the holder is
+// not known. then is the effect of the restart, as a clause. If now is set and a controller replaces the pod, the command
+// is safe to run as it is; otherwise it must be run by hand. A person must decide when to end the pod of a Job or of a
+// virtual machine.
+func (t *findingBuilder) restart(then string, now bool) advice.Advice {
 	o := t.owner
 	if o == nil {
-		return nil, advice.Fix{}
+		return advice.Advice{}
 	}
 	w, key := o.Workload(), "restart/pod"
 	s := scope{o, "then", then, source(t.word)}
@@ -145,7 +145,7 @@ func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
 		}
 		key, s = "restart/netns", append(s, "bits", bits, "exclude", outOfRange([]*verdict.Pool{t.pool}, t.f.Address))
 	case restartsByEngine(w):
-		steps := registry.Of(w.Source).RestartContainer(o.Node.Name, w.ContainerID)
+		steps := restartContainer(o)
 		last := steps[len(steps)-1]
 		key, s = "restart/engine", append(s, "steps", steps, "last", last.Node, "command", last.Command)
 	case w.Kind != verdict.Pod || w.Name == "" || w.Namespace == "":
@@ -155,35 +155,28 @@ func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
 	}
 	var text FindingText
 	s.write(&text, key)
-	return text.Remedy, text.Fixes[0]
-}
-
-// RestartNow adds the advice to restart the holder. If a controller replaces the pod, the command
-// is safe to run as it is. A person must decide when to end the pod of a Job or of a virtual machine.
-func (t *findingBuilder) RestartNow(then string) {
-	t.Restart(then)
-	if t.owner == nil || t.owner.Pod == nil || t.owner.Workload().UID == "" {
-		return
+	if now && o.Pod != nil && w.UID != "" {
+		rollout, p := "", o.Pod
+		switch p.ControllerKind {
+		case "Deployment", "StatefulSet", "DaemonSet":
+			rollout = strings.ToLower(p.ControllerKind) + "/" + p.Controller
+		case "ReplicaSet":
+		default:
+			return text.Advice
+		}
+		var safe FindingText
+		append(s, "rollout", rollout, "gone", "the original pod "+w.Namespace+"/"+w.Name+" is gone: nothing to do").write(&safe, "restart-now")
+		safe.Fixes[0].Manual = false
+		text.Fixes = safe.Fixes
 	}
-	w, rollout := t.owner.Workload(), ""
-	switch p := t.owner.Pod; p.ControllerKind {
-	case "Deployment", "StatefulSet", "DaemonSet":
-		rollout = strings.ToLower(p.ControllerKind) + "/" + p.Controller
-	case "ReplicaSet":
-	default:
-		return
-	}
-	var text FindingText
-	scope{t.owner, "then", then, "rollout", rollout, "gone", "the original pod " + w.Namespace + "/" + w.Name + " is gone: nothing to do", source(t.word)}.
-		write(&text, "restart-now")
-	text.Fixes[0].Manual = false
-	t.Fixes[len(t.Fixes)-1] = text.Fixes[0]
+	return text.Advice
 }
 
 // outOfRange returns the steps that exclude an address from the ranges of pools.
 func outOfRange(pools []*verdict.Pool, a netip.Addr) (steps []advice.Action) {
 	for _, p := range pools {
-		steps = append(steps, exclusion(p, a).Step)
+		_, step := exclusion(p, a)
+		steps = append(steps, step)
 	}
 	if len(pools) == 0 {
 		steps = []advice.Action{advice.Say("%s", Text("exclude/address", "address", a))}
@@ -191,16 +184,12 @@ func outOfRange(pools []*verdict.Pool, a netip.Addr) (steps []advice.Action) {
 	return steps
 }
 
-// exclusion returns how to exclude an address from a pool.
-func exclusion(p *verdict.Pool, a netip.Addr) (e ipam.Exclusion) {
-	if of := ipamOf(p).Exclude; of != nil {
-		e = of(&p.Pool, nodeOf(p), a)
+// exclusion returns how to exclude an address from a pool, as a clause and as a step.
+func exclusion(p *verdict.Pool, a netip.Addr) (how string, step advice.Action) {
+	texts := ipamOf(p).Filler(ipam.Case{Pool: &p.Pool, Node: nodeOf(p), Address: a})
+	how = cmp.Or(texts.Text("how/exclude"), "configure a range without addresses of nodes")
+	if steps := texts.Steps("exclude"); len(steps) > 0 {
+		return how, steps[0]
 	}
-	if e.How == "" {
-		e.How = "configure a range without addresses of nodes"
-	}
-	if e.Step.Text == "" {
-		e.Step = advice.Say("%s", Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "config", after(" in ", p.Config)))
-	}
-	return e
+	return how, advice.Say("%s", Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "config", after(" in ", p.Config)))
 }

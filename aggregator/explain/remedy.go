@@ -147,8 +147,8 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 	others := except(owners, func(o *verdict.Owner) bool { return o == keep })
 	for _, o := range others {
 		w := o.Workload()
-		if p := a.c.Title(o).Kept; p != nil && w.Kind == verdict.Pod && w.Name != "" && !o.Orphaned && ipamOf(p).Forget != nil {
-			steps = append(steps, ipamOf(p).Forget(w.Namespace, cmp.Or(w.VirtualMachine, w.Name)))
+		if p := a.c.Title(o).Kept; p != nil && w.Kind == verdict.Pod && w.Name != "" && !o.Orphaned && ipamOf(p).Has("forget") {
+			steps = append(steps, ipamOf(p).Steps("forget", ipam.Case{Allocation: ipam.Allocation{Namespace: w.Namespace, Pod: cmp.Or(w.VirtualMachine, w.Name)}})...)
 		}
 		steps = append(steps, a.giveUp(o)...)
 	}
@@ -305,8 +305,8 @@ func routerOfFRR(o *verdict.Owner) string {
 // giveUp returns the steps by which a node gives a virtual address up. p is the pool of the controller
 // that assigns the address to another node; nil if there is none.
 func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Action) {
-	if p != nil && ipamOf(p).GiveUp != nil {
-		steps = ipamOf(p).GiveUp(kubernetesName(o))
+	if p != nil {
+		steps = ipamOf(p).Steps("giveup", ipam.Case{Node: kubernetesName(o)})
 	}
 	if shown(o) && len(steps) > 0 {
 		return steps
@@ -339,7 +339,7 @@ func (a *remedyBuilder) rightNode(owners []*verdict.Owner) []advice.Action {
 			at.WrongName = name
 		}
 		if at.WrongName.Name != "" || len(a.c.From) > 0 && a.c.From[0].IPAM == m.Name {
-			rename = append(rename, m.RightName(at)...)
+			rename = append(rename, m.Steps("rightname", ipam.Case{Holder: &ipam.Holder{Place: at}})...)
 		}
 	}
 	keep := a.decide(owners)
@@ -355,7 +355,7 @@ func (a *remedyBuilder) rangesApart(owners []*verdict.Owner) []advice.Action {
 	if namespace, name := a.c.Definition(); name != "" {
 		return a.steps("another-ipam", "definition", namespace+"/"+name, "namespace", namespace, "network", name, "decide", a.decide(owners))
 	}
-	if x, y := objectSide(a.c.Networks[0]), objectSide(a.c.Networks[1]); x != nil && y != nil && len(x.nodeRanges().Reassign) > 0 {
+	if x, y := objectSide(a.c.Networks[0]), objectSide(a.c.Networks[1]); x != nil && y != nil && len(x.ranges("reassign")) > 0 {
 		return x.reassigned(*y)
 	}
 	one, other := a.c.Networks[0].Node, a.c.Networks[1].Node
@@ -374,7 +374,7 @@ func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
 	for _, s := range a.c.Networks {
 		if s.Node == node {
 			if object := objectSide(s); object != nil {
-				return append([]advice.Action{object.nodeRanges().Check}, object.reregistered(object.nodeRanges().Renewed)...)
+				return append(object.ranges("check"), object.reregistered(object.rangesText("renewed"))...)
 			}
 			device = s.Device
 			if s.Pool != nil {

@@ -2,10 +2,7 @@
 // no other package of ipwitness. Nothing here runs a command.
 package advice
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Advice is what a finding is based on, and what to do about it.
 type Advice struct {
@@ -55,19 +52,17 @@ func (a *Advice) State(format string, args ...any) {
 	a.Evidence = append(a.Evidence, fmt.Sprintf(format, args...))
 }
 
-// Advise adds an action without a command.
-func (a *Advice) Advise(format string, args ...any) { a.Act(Say(format, args...)) }
-
 // Act adds actions.
 func (a *Advice) Act(actions ...Action) { a.Remedy = append(a.Remedy, actions...) }
 
+// Add adds the steps and the commands of other advice.
+func (a *Advice) Add(more Advice) {
+	a.Act(more.Remedy...)
+	a.Fixes = append(a.Fixes, more.Fixes...)
+}
+
 // Fix adds a command.
 func (a *Advice) Fix(f Fix) { a.Fixes = append(a.Fixes, f) }
-
-// ByHand adds a step that a person must carry out, with its command, if there is one.
-func (a *Advice) ByHand(node, command, format string, args ...any) {
-	a.Fix(Fix{Node: node, What: fmt.Sprintf(format, args...), Command: command, Manual: true})
-}
 
 // Say returns an action without a command.
 func Say(format string, args ...any) Action { return Action{Text: fmt.Sprintf(format, args...)} }
@@ -89,9 +84,6 @@ func (a Action) Or(alternatives ...Alternative) Action {
 func Either(when string, actions ...Action) Alternative {
 	return Alternative{When: when, Actions: actions}
 }
-
-// Script joins the lines of a command.
-func Script(lines ...string) string { return strings.Join(lines, "\n") }
 
 // MakePlan is the command that writes the script that repairs IPAM.
 const MakePlan = "ipwitness audit --fix-plan > plan.sh"

@@ -11,12 +11,12 @@ func TestAdviceKeepsTheOrderOfItsParts(t *testing.T) {
 	var got advice.Advice
 	got.State("%d of %d", 1, 2)
 	got.State("100%%")
-	got.Advise("Look at %s.", "it")
+	got.Act(advice.Say("Look at %s.", "it"))
 	got.Act(
 		advice.Say("Run it.").By("n1", "ls"),
 		advice.Say("Decide.").Or(advice.Either("it is old", advice.Say("Wait."), advice.Say("Look again.")), advice.Either("it is new")))
-	got.Fix(advice.Fix{Node: "n1", What: "List.", Command: advice.Script("ls", "ls -l")})
-	got.ByHand("n2", "rm x", "Remove %s.", "x")
+	got.Fix(advice.Fix{Node: "n1", What: "List.", Command: "ls\nls -l"})
+	got.Add(advice.Advice{Fixes: []advice.Fix{{Node: "n2", What: "Remove x.", Command: "rm x", Manual: true}}})
 	want := advice.Advice{
 		Evidence: []string{"1 of 2", "100%"},
 		Remedy: []advice.Action{

@@ -201,12 +201,13 @@ func (f Filler) write(a *Advice, lines []*line) (summary string) {
 			name, argument, _ := strings.Cut(text, ": ")
 			switch v := f.Value(name).(type) {
 			case nil:
-				summary = strings.TrimPrefix(summary+" "+f.write(a, f.Texts[name].below), " ")
+				summary = strings.TrimPrefix(summary+" "+f.Write(a, name), " ")
 			case func():
 				v()
 			case func(string) Advice:
-				more := v(f.fill(argument))
-				a.Remedy, a.Fixes = append(a.Remedy, more.Remedy...), append(a.Fixes, more.Fixes...)
+				a.Add(v(f.fill(argument)))
+			case Advice:
+				a.Add(v)
 			case Action:
 				a.Act(v)
 			case []Action:
@@ -241,7 +242,9 @@ func (f Filler) action(to *Advice, text string, below []*line) Action {
 				a.Choice = append(a.Choice, alternatives...)
 				continue
 			}
-			a.Choice = append(a.Choice, f.action(to, "", f.Texts[text].below).Choice...)
+			if key := f.Texts[text]; key != nil {
+				a.Choice = append(a.Choice, f.action(to, "", key.below).Choice...)
+			}
 		}
 	}
 	return a

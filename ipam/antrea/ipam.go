@@ -7,6 +7,7 @@ package antrea
 
 import (
 	"cmp"
+	_ "embed" // for the texts of remedies
 	"fmt"
 	"net/netip"
 	"slices"
@@ -23,8 +24,11 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "Antrea",
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Antrea (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies)},
 }
+
+//go:embed remedies.txt
+var remedies string
 
 // Pools are the IPPools of Antrea.
 var Pools = ipam.Kind{Group: "crd.antrea.io", Version: "v1beta1", Resource: "ippools", Name: "IPPool"}

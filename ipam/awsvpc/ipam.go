@@ -4,6 +4,7 @@
 package awsvpc
 
 import (
+	_ "embed" // for the texts of remedies
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -22,5 +23,8 @@ var IPAM = ipam.IPAM{
 	},
 	Files:     newSource,
 	PoolTitle: ipam.TitleOnNodes("the AWS VPC CNI"),
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies)},
 }
+
+//go:embed remedies.txt
+var remedies string

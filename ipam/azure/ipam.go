@@ -4,6 +4,8 @@
 package azure
 
 import (
+	_ "embed" // for the texts of remedies
+	"strings"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -21,5 +23,13 @@ var IPAM = ipam.IPAM{
 	},
 	Files:     newSource,
 	PoolTitle: ipam.TitleOnNodes("Azure CNI"),
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words},
+}
+
+//go:embed remedies.txt
+var remedies string
+
+// words returns the values that the texts of remedies name: the file of the pool.
+func words(c *ipam.Case) map[string]any {
+	return map[string]any{"file": strings.TrimSuffix(c.Pool.Name, second)}
 }

@@ -2,7 +2,12 @@
 // the cluster.
 package calico
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	"cmp"
+	_ "embed" // for the texts of remedies
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // Name is the name of Calico in the API.
 const Name = "calico"
@@ -13,5 +18,38 @@ var IPAM = ipam.IPAM{
 	NodeName:  newNameReader,
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Daemon: daemon},
+}
+
+// daemon restores the node's network configuration and allocates the address of its tunnel when it
+// starts.
+var daemon = ipam.Daemon{Name: "calico-node", Label: "k8s-app=calico-node"}
+
+//go:embed remedies.txt
+var remedies string
+
+// words returns the values that the texts of remedies name: the right and the wrong name of the holder's node.
+func words(c *ipam.Case) map[string]any {
+	h, al := c.Holder, c.Allocation
+	if h == nil {
+		h = &ipam.Holder{}
+	}
+	right, wrong := cmp.Or(h.KubernetesNode, h.Node), h.WrongName
+	w := map[string]any{
+		"right": right, "wrong": wrong.Name, "wrong.on": wrong.On(h.Node), "wrong.file": wrong.File, "restartdaemon": daemon.Restart(right),
+		"misplaced": "", "conf": "", "file": "", "host": "",
+	}
+	if c.Holder != nil && al.Node != "" && !h.OfAllocation && (al.Pod == "" || al.Pod == h.Pod && al.Namespace == h.Namespace) {
+		w["misplaced"] = "yes"
+	}
+	switch {
+	case wrong.Name == "":
+	case wrong.Source == ipam.ConfName:
+		w["conf"] = "yes"
+	case wrong.Source == ipam.HostName:
+		w["file"], w["host"] = "yes", "yes"
+	default:
+		w["file"] = "yes"
+	}
+	return w
 }

@@ -3,6 +3,8 @@
 package cilium
 
 import (
+	"cmp"
+	_ "embed" // for the texts of remedies
 	"strings"
 	"time"
 
@@ -33,5 +35,21 @@ var IPAM = ipam.IPAM{
 		return "Cilium on node " + node
 	},
 	Objects: newObjects,
-	Repair:  repair,
+	Repair:  ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words},
+}
+
+//go:embed remedies.txt
+var remedies string
+
+// words returns the values that the texts of remedies name: the node of the holder, that of the allocation, and whether
+// the allocation is recorded in a CiliumEndpointSlice only.
+func words(c *ipam.Case) map[string]any {
+	where, recorded, copied := cmp.Or(c.Node, "?"), cmp.Or(c.Node, c.Allocation.Node, "?"), ""
+	if h := c.Holder; h != nil {
+		where = cmp.Or(h.KubernetesNode, h.Node)
+	}
+	if strings.HasPrefix(c.Allocation.Location, Slices.Resource+" ") {
+		copied = "yes"
+	}
+	return map[string]any{"where": where, "recorded": recorded, "copied": copied}
 }

@@ -1,12 +1,12 @@
 package containers
 
 import (
+	_ "embed" // for the texts of remedies
 	"fmt"
 	"path/filepath"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // DockerName is the name of docker in the API.
@@ -17,32 +17,10 @@ const DockerName = "docker"
 //
 // dockerd keeps its allocations in memory, and restores them from the database when it starts. It frees
 // an address when the container stops, and a container that starts again gets the lowest free one.
-var Docker = engine{
-	name: DockerName, database: defaultRoot + "/network/files/local-kv.db", mount: "/var/lib",
-	files:   newDocker,
-	exclude: "create the network again with --aux-address (docker network create), or, for network bridge, set fixed-cidr in /etc/docker/daemon.json to a range without it",
-	enlarge: "Remove stopped services and unused containers, or create the network again with a larger subnet (docker network create --subnet; for network bridge, bip in /etc/docker/daemon.json).",
-	search:  "Find out what removed or replaced " + defaultRoot + "/network/files/local-kv.db: a restored backup, or a clean-up script. Do not restart dockerd and start no containers until no address is at risk.",
-	// A dockerd that has lost the record of its sandbox leaves the network namespace behind, with the
-	// address. The namespace of containers in the host's network is called default.
-	restart: func(node, id string) []advice.Action {
-		id = advice.Argument(advice.ShortID(id))
-		return []advice.Action{advice.Say("Stop container %s on node %s, remove its network namespace if docker leaves it behind, and start the container again.", id, node).By(node, advice.Script(
-			"key=$(docker inspect --format '{{.NetworkSettings.SandboxKey}}' "+id+") && docker stop "+id+" && {",
-			`  case "$key" in */default) ;; ?*) if [ -e "$key" ]; then umount "$key"; rm "$key"; fi ;; esac`,
-			"  docker start "+id,
-			"}",
-		))}
-	},
-	empty: func(node string) advice.Action {
-		return advice.Say("Reboot node %s: a container that is only restarted may get the address of another one without a record. The containers with a restart policy start again, and get new addresses.", node).By(node, "systemctl reboot")
-	},
-	kept: ". dockerd removes it when it is restarted and the containers of node %s do not outlive that (live-restore).",
-	ended: func(t remedies, id string) []advice.Alternative {
-		return []advice.Alternative{advice.Either("it is not running", advice.Say("Disconnect it from the network, which frees the address.").
-			By(t.Node, "docker network disconnect --force "+advice.Argument(networkName(t.Pool))+" "+advice.Argument(id)))}
-	},
-}.ipam()
+var Docker = engine(DockerName, newDocker, dockerTexts)
+
+//go:embed docker.txt
+var dockerTexts string
 
 // The default directories: docker's data root, and that of the network namespaces of its containers.
 const (

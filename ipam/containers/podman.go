@@ -1,6 +1,7 @@
 package containers
 
 import (
+	_ "embed" // for the texts of remedies
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/bolt"
 )
 
@@ -22,30 +22,10 @@ const PodmanName = "podman"
 //
 // podman reads and writes its database with each start and each end of a container. It frees an address
 // when the container stops, and a container that starts again gets the next free one.
-var Podman = engine{
-	name: PodmanName, database: databaseDir + "/ipam.db", mount: "/run",
-	files:   newPodman,
-	exclude: "create the network again with --ip-range, a range without it (podman network create)",
-	enlarge: "Remove unused containers, or create the network again with a larger subnet (podman network create --subnet).",
-	search:  "Find out what removed " + databaseDir + "/ipam.db: a clean-up of /run, or podman system migrate or reset. Start no containers until no address is at risk.",
-	// podman restart may keep the network of the container.
-	restart: func(node, id string) []advice.Action {
-		id = advice.Argument(advice.ShortID(id))
-		return []advice.Action{advice.Say("Stop container %s on node %s, and start it again. podman logs an error when it stops a container whose record it has lost, and removes its network nevertheless.", id, node).
-			By(node, "podman stop "+id+" && podman start "+id)}
-	},
-	empty: func(node string) advice.Action {
-		return advice.Say("Stop all running containers of node %s before the first of them is started again: it may get the address of another one without a record.", node).
-			By(node, "ids=$(podman ps -q) && podman stop $ids; podman start $ids")
-	},
-	kept: " until node %s is rebooted.",
-	ended: func(t remedies, id string) []advice.Alternative {
-		return []advice.Alternative{
-			advice.Either("it is there but not running", advice.Say("Have podman clean up after it, which frees the address.").By(t.Node, "podman container cleanup "+advice.Argument(id))),
-			advice.Either("it is not there", advice.Say("Leave the record as it is: it only makes one address unavailable until node %s is rebooted.", t.Node)),
-		}
-	},
-}.ipam()
+var Podman = engine(PodmanName, newPodman, podmanTexts)
+
+//go:embed podman.txt
+var podmanTexts string
 
 // The default directories of the database, of the configurations of networks, and of the storage.
 const (

@@ -8,9 +8,8 @@
 package dhcp
 
 import (
+	_ "embed" // for the texts of remedies
 	"errors"
-	"fmt"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // DnsmasqName is the name of dnsmasq in the API.
@@ -30,37 +28,11 @@ var Dnsmasq = ipam.IPAM{
 	Traits:    traits,
 	Files:     newDnsmasq,
 	PoolTitle: ipam.TitleOnNodes("dnsmasq"),
-	Repair:    repair("dnsmasq", "Enlarge its range (dhcp-range), or shorten the lease time", "", excludeFromDnsmasq),
+	Repair:    repair(dnsmasqTexts),
 }
 
-// excludeFromDnsmasq returns how to keep dnsmasq from leasing an address. A reservation without a client is for
-// nobody, and dnsmasq leases a reserved address to no other client.
-func excludeFromDnsmasq(p *ipam.Pool, node string, a netip.Addr) ipam.Exclusion {
-	dir, file := filepath.Split(leasePath(p))
-	switch {
-	case strings.HasSuffix(file, ".status"):
-		network := strings.TrimSuffix(filepath.Base(p.Config), ".conf")
-		return ipam.Exclusion{
-			How: "reserve it in libvirt's network",
-			Step: advice.Say("Reserve %s in libvirt's network %s, so that it is leased to no client.", a, network).By(node,
-				fmt.Sprintf("virsh net-update %s add ip-dhcp-host %s --live --config", advice.Quote(network), advice.Literal(fmt.Sprintf("<host name='reserved-%s' ip='%s'/>", strings.NewReplacer(".", "-", ":", "-").Replace(a.String()), a)))),
-		}
-	case strings.Contains(dir, "/networks/"):
-		return ipam.Exclusion{
-			How:  "set ipv4.address (ipv6.address) of the device of the instance that has it, or leave it out of ipv4.dhcp.ranges (ipv6.dhcp.ranges) of network " + filepath.Base(dir),
-			Step: advice.Say("If an instance of LXD or Incus has %s, set ipv4.address (ipv6.address) of its network device to it. Otherwise leave the address out of ipv4.dhcp.ranges (ipv6.dhcp.ranges) of network %s.", a, filepath.Base(dir)),
-		}
-	}
-	value := a.String()
-	if a.Is6() {
-		value = "[" + value + "]"
-	}
-	return ipam.Exclusion{
-		How: "reserve it (dhcp-host) in its configuration",
-		Step: advice.Say("Reserve %s on node %s, so that it is leased to no client, and restart dnsmasq: it keeps its leases.", a, node).By(node,
-			fmt.Sprintf("echo 'dhcp-host=%s' > /etc/dnsmasq.d/reserved-%s && systemctl restart dnsmasq", value, a)),
-	}
-}
+//go:embed dnsmasq.txt
+var dnsmasqTexts string
 
 // The places of files, as ipam.CleanPath returns them.
 const (

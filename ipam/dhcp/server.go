@@ -3,15 +3,54 @@
 package dhcp
 
 import (
+	_ "embed" // for the texts of remedies
 	"errors"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
+
+// traits are the traits of all kinds of servers.
+var traits = ipam.Traits{
+	Leases: true,
+	// A client that releases its lease, or whose lease ends, removes the address a moment later.
+	EndDelay: 10 * time.Second,
+}
+
+//go:embed remedies.txt
+var remedies string
+
+// repair returns the repair of a kind of servers.
+func repair(texts string) ipam.Repair {
+	return ipam.Repair{Texts: ipam.ReadTexts(remedies, texts), Words: words}
+}
+
+// words returns the values that the texts of remedies name. Of libvirt, bridge and own, one is set: the network of libvirt,
+// the bridge of LXD or Incus, or that an administrator configured the server.
+func words(c *ipam.Case) map[string]any {
+	path, dashed, bracketed := leasePath(c.Pool), strings.NewReplacer(".", "-", ":", "-").Replace(c.Address.String()), c.Address.String()
+	if c.Address.Is6() {
+		bracketed = "[" + bracketed + "]"
+	}
+	w := map[string]any{"leases": path, "libvirt": "", "bridge": "", "own": "", "leased": "", "dashed": dashed, "bracketed": bracketed}
+	switch dir, file := filepath.Split(path); {
+	case strings.HasSuffix(file, ".status"):
+		w["libvirt"] = strings.TrimSuffix(filepath.Base(c.Pool.Config), ".conf")
+	case strings.Contains(dir, "/networks/"):
+		w["bridge"] = filepath.Base(dir)
+	default:
+		w["own"] = "yes"
+	}
+	if c.Allocation != (ipam.Allocation{}) {
+		w["leased"] = "yes"
+	}
+	return w
+}
 
 // A record is a lease of a server, or a reservation in its configuration.
 type record struct {

@@ -2,7 +2,12 @@
 // keeps a file for each allocated address on the node.
 package hostlocal
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	_ "embed" // for the texts of remedies
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // Name is the name of host-local in the API.
 const Name = "host-local"
@@ -12,5 +17,17 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "host-local",
 	Files:     newSource,
 	PoolTitle: ipam.TitleOnNodes("host-local"),
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Rebuild: true},
+}
+
+//go:embed remedies.txt
+var remedies string
+
+func words(c *ipam.Case) map[string]any {
+	dir := strings.TrimSuffix(c.Pool.Name, "/")
+	absolute := ""
+	if strings.HasPrefix(c.Pool.Name, "/") {
+		absolute = "yes"
+	}
+	return map[string]any{"dir": dir, "file": dir + "/" + c.Address.String(), "absolute": absolute}
 }

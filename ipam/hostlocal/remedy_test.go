@@ -38,7 +38,7 @@ func TestTextsAboutPools(t *testing.T) {
 	text := ipamtest.DescribePools(&IPAM, "node-a", a, configured, &ipam.Pool{Name: "/var/lib/cni/networks/cbr0/"}, &ipam.Pool{Name: "cbr0"}) + "\n" +
 		ipamtest.DescribePools(&IPAM, "", a, configured)
 	golden.Compare(t, "testdata/pools.txt", text, "run `go test ./ipam/hostlocal -update` and review it")
-	if !IPAM.Loss.Rebuild {
+	if !IPAM.Rebuild {
 		t.Error("the plan does not write lost records, want it to")
 	}
 }

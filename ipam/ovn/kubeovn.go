@@ -4,6 +4,7 @@ package ovn
 
 import (
 	"cmp"
+	_ "embed" // for the texts of remedies
 	"fmt"
 	"iter"
 	"maps"
@@ -30,7 +31,19 @@ var KubeOVN = ipam.IPAM{
 	Name: KubeOVNName, Title: "Kube-OVN",
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Kube-OVN (Subnet " + p.Name + ")" },
 	Objects:   newKubeOVN,
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(kubeOVNTexts), Words: words},
+}
+
+//go:embed kubeovn.txt
+var kubeOVNTexts string
+
+// words returns the values that the texts of remedies name: the IP object that may be deleted once its pod is gone.
+func words(c *ipam.Case) map[string]any {
+	object, is := strings.CutPrefix(c.Allocation.Location, IPs.Resource+" ")
+	if !is || c.Allocation.Pod == "" || c.Allocation.Kept {
+		object = ""
+	}
+	return map[string]any{"object": object}
 }
 
 // The custom resources of Kube-OVN.

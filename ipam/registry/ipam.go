@@ -42,7 +42,7 @@ func Of(name string) *ipam.IPAM {
 func Traits(name string) ipam.Traits {
 	m := Of(name)
 	t := m.Traits
-	t.NamesNodes, t.NodePools = m.NodeName != nil, m.NodeRanges.Field != ""
+	t.NamesNodes, t.NodePools = m.NodeName != nil, m.Has("ranges/field")
 	return t
 }
 

@@ -15,7 +15,7 @@ func TestEachIPAMIsFoundByItsName(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "unknown"} {
-		if m := registry.Of(name); m == nil || m.Name != "" || m.Remedies != nil {
+		if m := registry.Of(name); m == nil || m.Name != "" || m.Texts != nil {
 			t.Errorf("got %+v for %q, want an IPAM without traits", m, name)
 		}
 	}

@@ -5,7 +5,12 @@
 // (pkg/k8s/apis/spiderpool.spidernet.io/v2beta1: spiderippool_types.go, spiderendpoint_types.go).
 package spiderpool
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	_ "embed" // for the texts of remedies
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // Name is the name of Spiderpool in the API.
 const Name = "spiderpool"
@@ -16,5 +21,13 @@ var IPAM = ipam.IPAM{
 	Traits:    ipam.Traits{Secondary: true},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Spiderpool (SpiderIPPool " + p.Name + ")" },
 	Objects:   newObjects,
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words},
+}
+
+//go:embed remedies.txt
+var remedies string
+
+// words returns the values that the texts of remedies name: the name of the object that reserves the address.
+func words(c *ipam.Case) map[string]any {
+	return map[string]any{"reserved": "ip-" + strings.NewReplacer(".", "-", ":", "-").Replace(c.Address.StringExpanded())}
 }

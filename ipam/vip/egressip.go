@@ -7,11 +7,11 @@
 package vip
 
 import (
+	_ "embed" // for the texts of remedies
 	"net/netip"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // EgressIPName is the name of the controller in the API.
@@ -26,14 +26,11 @@ var EgressIP = ipam.IPAM{
 	Traits:    ipam.Traits{Assigns: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "OVN-Kubernetes (EgressIP)" },
 	Objects:   newEgressIPs,
-	Repair: ipam.Repair{
-		GiveUp: func(node string) []advice.Action {
-			return []advice.Action{advice.Say("Restart ovnkube-node on node %s: when it starts, it removes the egress addresses that are not assigned to the node.", node).
-				By("", "kubectl delete pods -A -l app=ovnkube-node --field-selector "+advice.Quote("spec.nodeName="+node))}
-		},
-		Access: ipam.MayList("", EgressIPs),
-	},
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(egressIPTexts)},
 }
+
+//go:embed egressip.txt
+var egressIPTexts string
 
 func newEgressIPs(p ipam.Publisher) *ipam.Objects {
 	assigned := ipam.NewAssignments(p, EgressIPs.Resource)

@@ -8,10 +8,10 @@
 package vip
 
 import (
+	_ "embed" // for the texts of remedies
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // MetalLBName is the name of MetalLB in the API.
@@ -26,17 +26,11 @@ var MetalLB = ipam.IPAM{
 	Traits:    ipam.Traits{Assigns: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "MetalLB" },
 	Objects:   func(p ipam.Publisher) *ipam.Objects { return newMetalLBReader(p).objects() },
-	Repair: ipam.Repair{
-		GiveUp: func(node string) []advice.Action {
-			of := " --field-selector " + advice.Quote("spec.nodeName="+node)
-			return []advice.Action{advice.Say("Restart MetalLB's speaker on node %s: it then answers only for the addresses that it is to announce.", node).
-				By("", advice.Script(
-					"kubectl delete pods -A -l app=metallb,component=speaker"+of,
-					"kubectl delete pods -A -l app.kubernetes.io/name=metallb,app.kubernetes.io/component=speaker"+of))}
-		},
-		Access: ipam.MayList(" -A", ServiceL2Statuses),
-	},
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(metalLBTexts)},
 }
+
+//go:embed metallb.txt
+var metalLBTexts string
 
 // serviceL2Status is the record of a ServiceL2Status.
 type serviceL2Status struct {

@@ -13,5 +13,5 @@ var IPAM = ipam.IPAM{
 	Traits:    ipam.Traits{Secondary: true},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "whereabouts (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
-	Repair:    repair,
+	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Rebuild: true},
 }

@@ -1,7 +1,6 @@
 package whereabouts
 
 import (
-	"encoding/json"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -184,15 +183,6 @@ func TestFirstPoolOfAReservation(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("got %d pools, want the first of two", n)
-	}
-}
-
-func TestTextsInJSON(t *testing.T) {
-	for _, text := range []string{"", "net1", `"\`, "a\x00\t\n\x1fb", "é\u2028 ~"} {
-		var got string
-		if err := json.Unmarshal([]byte(jsonText(text)), &got); err != nil || got != text {
-			t.Errorf("%q: got %s, which is %q (%v)", text, jsonText(text), got, err)
-		}
 	}
 }
 

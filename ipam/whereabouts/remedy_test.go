@@ -73,7 +73,7 @@ func TestTextsAboutPools(t *testing.T) {
 }
 
 func TestTraits(t *testing.T) {
-	if got, want := whereabouts.IPAM.Traits, (ipam.Traits{Secondary: true}); got != want || !whereabouts.IPAM.Loss.Rebuild {
-		t.Errorf("got %+v, rebuilt %t, want %+v, and that the plan writes lost records", got, whereabouts.IPAM.Loss.Rebuild, want)
+	if got, want := whereabouts.IPAM.Traits, (ipam.Traits{Secondary: true}); got != want || !whereabouts.IPAM.Rebuild {
+		t.Errorf("got %+v, rebuilt %t, want %+v, and that the plan writes lost records", got, whereabouts.IPAM.Rebuild, want)
 	}
 }

@@ -30,7 +30,7 @@ func CheckEngine(t *testing.T, m *ipam.IPAM) {
 	golden.Compare(t, "testdata/"+m.Name+"/remedies.txt", r.String(), review)
 	text := DescribePools(m, "host-a", addr, lan, &ipam.Pool{Name: "/db"}) + "\n" + DescribePools(m, "", addr, lan)
 	golden.Compare(t, "testdata/"+m.Name+"/pools.txt", text, review)
-	for _, a := range m.RestartContainer("host-a", "$(rm)") {
+	for _, a := range m.Steps("restart-container", ipam.Case{Node: "host-a", Allocation: ipam.Allocation{ContainerID: "$(rm)"}}) {
 		if a.Node != "host-a" || strings.Count(a.Command, "$(rm)") != strings.Count(a.Command, "'$(rm)'") {
 			t.Errorf("got %+v, want a command on the node, with a quoted id", a)
 		}

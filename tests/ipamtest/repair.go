@@ -28,20 +28,19 @@ type Remedies struct {
 }
 
 // Reserve adds the remedy for an address in use that the IPAM considers free. what describes the case.
-func (r *Remedies) Reserve(what string, c ipam.Case) { r.add(ipam.Remedies.Reserve, what, c) }
+func (r *Remedies) Reserve(what string, c ipam.Case) { r.add("reserve", what, c) }
 
 // Reassign adds the remedy for an address in use that the IPAM has allocated to another owner.
-func (r *Remedies) Reassign(what string, c ipam.Case) { r.add(ipam.Remedies.Reassign, what, c) }
+func (r *Remedies) Reassign(what string, c ipam.Case) { r.add("reassign", what, c) }
 
 // Release adds the remedy for an address that the IPAM has allocated to an owner that is gone.
-func (r *Remedies) Release(what string, c ipam.Case) { r.add(ipam.Remedies.Release, what, c) }
+func (r *Remedies) Release(what string, c ipam.Case) { r.add("release", what, c) }
 
 // String returns the text.
 func (r *Remedies) String() string { return string(r.text) }
 
-func (r *Remedies) add(step func(ipam.Remedies), what string, c ipam.Case) {
-	a := &advisor{holder: c.Holder}
-	step(r.IPAM.Remedies(c, a))
+func (r *Remedies) add(key, what string, c ipam.Case) {
+	a := Advise(r.IPAM, key, c)
 	b := heading(r.text, what)
 	for _, fact := range a.Evidence {
 		b = fmt.Appendf(b, "Evidence: %s\n", fact)
@@ -61,28 +60,22 @@ func DescribePools(m *ipam.IPAM, node string, a netip.Addr, pools ...*ipam.Pool)
 	for _, p := range pools {
 		b = heading(b, fmt.Sprintf("Pool %q on node %q", p.Name, node))
 		b = fmt.Appendf(b, "Title: %s\n", m.PoolTitle(p, node))
-		if m.Exclude != nil {
-			e := m.Exclude(p, node, a)
-			b = fmt.Appendf(b, "Exclude %s: %s\n", a, e.How)
-			if e.Step.Text != "" {
-				b = appendActions(b, "", []advice.Action{e.Step})
+		f := m.Filler(ipam.Case{Pool: p, Node: node, Address: a})
+		if how := f.Text("how/exclude"); how != "" {
+			b = fmt.Appendf(b, "Exclude %s: %s\n", a, how)
+			b = appendActions(b, "", f.Steps("exclude"))
+		}
+		for _, key := range []string{"enlarge", "access", "search", "location"} {
+			if m.Has(key) {
+				b = fmt.Appendf(b, "%s: %s\n", advice.Capital(key), f.Text(key))
 			}
 		}
-		for _, text := range []struct {
-			what string
-			of   func(*ipam.Pool) string
-		}{{"Enlarge", m.Enlarge}, {"Access", m.Access}, {"Search", m.Loss.Search}} {
-			if text.of != nil {
-				b = fmt.Appendf(b, "%s: %s\n", text.what, text.of(p))
-			}
-		}
-		if m.Location != nil {
-			b = fmt.Appendf(b, "Location: %s\n", m.Location(p, a))
-		}
-		if m.Loss.Recreate != nil {
-			f, known := m.Loss.Recreate(p)
-			b = fmt.Appendf(b, "Recreate (known %t): %q\n", known, f.What)
-			b = appendCommand(b, "    ", f.Command)
+		if m.Has("recreate") {
+			var recreate advice.Advice
+			f.Write(&recreate, "recreate")
+			known := len(recreate.Fixes) > 0
+			b = fmt.Appendf(b, "Recreate (known %t): %q\n", known, append(recreate.Fixes, advice.Fix{})[0].What)
+			b = appendCommand(b, "    ", append(recreate.Fixes, advice.Fix{})[0].Command)
 		}
 	}
 	return string(b)
@@ -120,32 +113,14 @@ func appendCommand(b []byte, indent, text string) []byte {
 	return b
 }
 
-// advisor collects the steps of a remedy. Any holder can be restarted, with a command "restart".
-type advisor struct {
-	advice.Advice
-	holder *ipam.Holder
-}
-
-func (a *advisor) Restart(then string) {
-	actions, fix := a.Restarting(then)
-	a.Act(actions...)
-	if fix.What != "" {
-		a.Fix(fix)
+// Advise returns the advice of an IPAM for a case. Any holder can be restarted, with a command "restart".
+func Advise(m *ipam.IPAM, key string, c ipam.Case) (a advice.Advice) {
+	if h := c.Holder; h != nil {
+		c.Restart = func(then string, now bool) advice.Advice {
+			restart := advice.Say("Restart %s: %s.", h.Name, then)
+			return advice.Advice{Remedy: []advice.Action{restart}, Fixes: []advice.Fix{{What: restart.Text, Command: "restart", Manual: !now}}}
+		}
 	}
-}
-
-func (a *advisor) RestartNow(then string) {
-	actions, fix := a.Restarting(then)
-	a.Act(actions...)
-	if fix.Manual = false; fix.What != "" {
-		a.Fix(fix)
-	}
-}
-
-func (a *advisor) Restarting(then string) ([]advice.Action, advice.Fix) {
-	if a.holder == nil {
-		return nil, advice.Fix{}
-	}
-	restart := advice.Say("Restart %s: %s.", a.holder.Name, then)
-	return []advice.Action{restart}, advice.Fix{What: restart.Text, Command: "restart", Manual: true}
+	m.Filler(c).Write(&a, key)
+	return a
 }
