@@ -43,9 +43,12 @@ func newComparison() comparison {
 func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
 	state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
 	c.kinds[kind] = state
-	return s.fold(s.list(), kind, math.MaxInt64, firstPlace, lastPlace, func(p place, items []stored) error {
-		for i := range items {
-			e, err := s.event(&items[i], subject{kind, p}, items[i].at)
+	for f, err := range s.fold(s.list(), []pb.Event_Kind{kind}, math.MaxInt64, firstPlace, lastPlace) {
+		if err != nil {
+			return err
+		}
+		for i := range f.items {
+			e, err := s.event(&f.items[i], f.subject, f.items[i].at)
 			if err != nil {
 				return err
 			}
@@ -53,14 +56,14 @@ func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
 			if err != nil {
 				return err
 			}
-			if kind == pb.Event_CONFLICT && items[i].resolved() {
-				state.over[itemID{p, items[i].id}] = like
+			if kind == pb.Event_CONFLICT && f.items[i].resolved() {
+				state.over[itemID{f.place, f.items[i].id}] = like
 			} else {
-				state.known[itemID{p, items[i].id}] = like
+				state.known[itemID{f.place, f.items[i].id}] = like
 			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // likenessOf returns the likeness of the item of a recorded event.

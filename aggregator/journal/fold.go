@@ -1,7 +1,7 @@
 package journal
 
 import (
-	"errors"
+	"iter"
 	"math"
 	"slices"
 
@@ -30,8 +30,45 @@ func from(list []segment, at stamp) []segment {
 	return list[start:end]
 }
 
-// A fold reads the state of one kind of items at a time, ordered by place.
-type fold struct {
+// A folded has the items of one kind at a place, perhaps none. They are valid until the next ones are read.
+type folded struct {
+	subject
+	items []stored
+}
+
+// fold yields the items of some kinds at a time, ordered by place. It ends with the first error.
+func (s *store) fold(list []segment, kinds []pb.Event_Kind, at stamp, first, last place) iter.Seq2[folded, error] {
+	return func(yield func(folded, error) bool) {
+		f := folding{at: at, segs: from(list, at)}
+		defer f.close()
+		for range f.segs {
+			it, err := s.db.NewIter(nil)
+			if err != nil {
+				yield(folded{}, err)
+				return
+			}
+			f.its = append(f.its, it)
+		}
+		for _, kind := range kinds {
+			for i, it := range f.its {
+				number := f.segs[i].number
+				it.SetBounds(itemPrefix(number, kind, first), after(itemPrefix(number, kind, last)))
+				it.First()
+			}
+			for more := true; more; {
+				var p place
+				var err error
+				p, more, err = f.next()
+				if (more || err != nil) && !yield(folded{subject{kind, p}, f.items}, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// A folding applies the records of some segments in order.
+type folding struct {
 	its   []*pebble.Iterator
 	segs  []segment
 	at    stamp
@@ -40,57 +77,35 @@ type fold struct {
 	held []byte
 }
 
-// newFold returns a fold over the places between first and last.
-func (s *store) newFold(list []segment, kind pb.Event_Kind, at stamp, first, last place) (*fold, error) {
-	f := &fold{at: at, segs: from(list, at)}
-	for _, seg := range f.segs {
-		it, err := s.db.NewIter(&pebble.IterOptions{
-			LowerBound: itemPrefix(seg.number, kind, first), UpperBound: after(itemPrefix(seg.number, kind, last)),
-		})
-		if err != nil {
-			return nil, errors.Join(err, f.close())
-		}
-		it.First()
-		f.its = append(f.its, it)
-	}
-	return f, nil
-}
-
-func (f *fold) close() (err error) {
+func (f *folding) close() {
 	for _, it := range f.its {
-		err = errors.Join(err, it.Close())
+		_ = it.Close() // next has returned its error
 	}
-	f.its = nil
-	return err
 }
 
-// next returns the next place with its items, which are valid until the next call. The place may have
-// no items. ok is false at the end.
-func (f *fold) next() (p place, items []stored, ok bool, err error) {
+// next reads the items of the next place, which may have none. ok is false at the end.
+func (f *folding) next() (p place, ok bool, err error) {
+	f.items, f.held = f.items[:0], f.held[:0]
 	for i, it := range f.its {
 		if !it.Valid() {
 			if err := it.Error(); err != nil {
-				return p, nil, false, err
+				return p, false, err
 			}
 			continue
 		}
 		at, _, _, _, err := parseItemKey(f.segs[i], it.Key())
 		if err != nil {
-			return p, nil, false, err
+			return p, false, err
 		}
 		if !ok || string(at) < string(p) {
 			p, ok = place(at), true
 		}
 	}
-	if !ok {
-		return p, nil, false, nil
-	}
-	f.items, f.held = f.items[:0], f.held[:0]
 	for i, it := range f.its {
 		for ; it.Valid(); it.Next() {
 			here, one, err := parseItem(f.segs[i], it)
 			if err != nil {
-				return p, nil, false, err
+				return p, false, err
 			}
 			if string(here) != string(p) {
 				break
@@ -100,11 +115,11 @@ func (f *fold) next() (p place, items []stored, ok bool, err error) {
 			}
 		}
 	}
-	return p, f.items, true, nil
+	return p, ok, nil
 }
 
 // apply applies one record to the items of a place.
-func (f *fold) apply(one stored) {
+func (f *folding) apply(one stored) {
 	i := slices.IndexFunc(f.items, func(known stored) bool { return known.id == one.id })
 	switch {
 	case one.typ == pb.Watch_REMOVED && i >= 0:
@@ -125,73 +140,17 @@ func (f *fold) apply(one stored) {
 	f.items = append(f.items, one)
 }
 
-// fold calls do with the items of each place at a time, ordered by place.
-func (s *store) fold(list []segment, kind pb.Event_Kind, at stamp, first, last place, do func(place, []stored) error) error {
-	f, err := s.newFold(list, kind, at, first, last)
-	if err != nil {
-		return err
-	}
-	for {
-		p, items, ok, err := f.next()
-		if err == nil && ok && len(items) > 0 {
-			err = do(p, items)
-		}
-		if err != nil || !ok {
-			return errors.Join(err, f.close())
-		}
-	}
-}
-
-// find returns the current state of one item.
-func (s *store) find(about subject, id uint32) (e *pb.Event, err error) {
-	err = s.fold(s.list(), about.kind, math.MaxInt64, about.place, about.place, func(p place, items []stored) error {
-		for i := range items {
-			if items[i].id == id && p == about.place {
-				e, err = s.event(&items[i], about, items[i].at)
-				return err
-			}
-		}
-		return nil
-	})
-	return e, err
-}
-
-// A folder reads the state at the end of some segments in steps.
-type folder struct {
-	store *store
-	list  []segment
-	kind  int
-	fold  *fold
-}
-
-// some calls do with the items of some places, and reports whether there are no more.
-func (f *folder) some(n int, do func(pb.Event_Kind, place, []stored) error) (done bool, err error) {
-	for ; n > 0 && f.kind < len(kinds); n-- {
-		if f.fold == nil {
-			if f.fold, err = f.store.newFold(f.list, kinds[f.kind], math.MaxInt64, firstPlace, lastPlace); err != nil {
-				return false, err
-			}
-		}
-		p, items, ok, err := f.fold.next()
-		if err == nil && len(items) > 0 {
-			err = do(kinds[f.kind], p, items)
-			n -= len(items)
-		}
-		if err == nil && !ok {
-			err = f.close()
-			f.kind++
-		}
+// find returns the current state of one item; nil if there is none.
+func (s *store) find(about subject, id uint32) (*pb.Event, error) {
+	for f, err := range s.fold(s.list(), []pb.Event_Kind{about.kind}, math.MaxInt64, about.place, about.place) {
 		if err != nil {
-			return false, err
+			return nil, err
+		}
+		for i := range f.items {
+			if f.items[i].id == id && f.place == about.place {
+				return s.event(&f.items[i], about, f.items[i].at)
+			}
 		}
 	}
-	return f.kind == len(kinds), nil
-}
-
-func (f *folder) close() (err error) {
-	if f.fold != nil {
-		err = f.fold.close()
-		f.fold = nil
-	}
-	return err
+	return nil, nil
 }

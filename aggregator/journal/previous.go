@@ -1,12 +1,9 @@
 package journal
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -28,90 +25,70 @@ const mostRead = 1000
 // recorded; nil if there is none. is reports whether a recorded owner is the owner itself, and other
 // whether it is another one.
 func (j *Journal) Before(a netip.Addr, is, other func(*pb.Owner) bool) (*Succession, error) {
-	w := walkBack{about: subject{pb.Event_OWNER, placeOf(a)}, is: is, other: other, removed: make(map[uint32]stored)}
-	err := j.view(func(s *store) error {
-		for _, seg := range slices.Backward(s.list()) {
-			prefix := itemPrefix(seg.number, w.about.kind, w.about.place)
-			it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
-			if err != nil {
-				return err
+	about := subject{pb.Event_OWNER, placeOf(a)}
+	var found Succession
+	// removed has the records of owners that left, until the walk back comes to the record that says who they were.
+	removed := make(map[uint32]stored)
+	records := 0
+	// done reports whether no earlier record can change the result.
+	done := func() bool {
+		if records >= mostRead || found.Owner == nil {
+			return records >= mostRead
+		}
+		for _, gone := range removed {
+			if timeOf(gone.at).AsTime().After(found.Until) {
+				return false
 			}
-			for it.Last(); it.Valid() && !w.done(); it.Prev() {
-				if err := w.read(s, seg, it); err != nil {
-					return errors.Join(err, it.Close())
+		}
+		return true
+	}
+	err := j.view(func(s *store) error {
+		it, err := s.db.NewIter(nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = it.Close() }() // its error is returned below
+		for _, seg := range slices.Backward(s.list()) {
+			prefix := itemPrefix(seg.number, about.kind, about.place)
+			it.SetBounds(prefix, after(prefix))
+			for it.Last(); it.Valid() && !done(); it.Prev() {
+				records++
+				_, one, err := parseItem(seg, it)
+				if err != nil {
+					return err
+				}
+				if one.typ == pb.Watch_REMOVED {
+					one.item = nil // it ends when the iterator moves on
+					removed[one.id] = one
+					continue
+				}
+				e, err := s.event(&one, about, one.at)
+				if err != nil {
+					return err
+				}
+				if one.typ == pb.Watch_ADDED && one.at >= seg.start && found.Since.IsZero() && one.notBefore == 0 && is(e.GetOwner()) {
+					found.Since = timeOf(one.at).AsTime()
+				}
+				gone, left := removed[one.id]
+				delete(removed, one.id)
+				until := timeOf(gone.at).AsTime()
+				if !left || !other(e.GetOwner()) || found.Owner != nil && found.Until.After(until) {
+					continue
+				}
+				found.Owner, found.Until, found.NotBefore = e.GetOwner(), until, time.Time{}
+				found.Owner.State = pb.Owner_GONE
+				if gone.notBefore != 0 {
+					found.NotBefore = timeOf(gone.notBefore).AsTime()
 				}
 			}
-			if err := errors.Join(it.Error(), it.Close()); err != nil || w.done() {
+			if err := it.Error(); err != nil || done() {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil || w.found.Owner == nil {
+	if err != nil || found.Owner == nil {
 		return nil, err
 	}
-	return &w.found, nil
-}
-
-// A walkBack reads the records of an address, the latest first.
-type walkBack struct {
-	about     subject
-	is, other func(*pb.Owner) bool
-	// removed has the records of owners that left, until the walk comes to the record that says who they
-	// were.
-	removed map[uint32]stored
-	records int
-	found   Succession
-}
-
-// done reports whether no earlier record can change the result.
-func (w *walkBack) done() bool {
-	if w.records >= mostRead {
-		return true
-	}
-	if w.found.Owner == nil {
-		return false
-	}
-	for _, gone := range w.removed {
-		if timeOf(gone.at).AsTime().After(w.found.Until) {
-			return false
-		}
-	}
-	return true
-}
-
-// read reads one record.
-func (w *walkBack) read(s *store, seg segment, it *pebble.Iterator) error {
-	w.records++
-	_, one, err := parseItem(seg, it)
-	if err != nil {
-		return err
-	}
-	if one.typ == pb.Watch_REMOVED {
-		one.item = nil // it ends when the iterator moves on
-		w.removed[one.id] = one
-		return nil
-	}
-	e, err := s.event(&one, w.about, one.at)
-	if err != nil {
-		return err
-	}
-	if one.typ == pb.Watch_ADDED && one.at >= seg.start && w.found.Since.IsZero() && one.notBefore == 0 && w.is(e.GetOwner()) {
-		w.found.Since = timeOf(one.at).AsTime()
-	}
-	gone, left := w.removed[one.id]
-	if !left {
-		return nil
-	}
-	delete(w.removed, one.id)
-	until := timeOf(gone.at).AsTime()
-	if !w.other(e.GetOwner()) || w.found.Owner != nil && w.found.Until.After(until) {
-		return nil
-	}
-	w.found.Owner, w.found.Until, w.found.NotBefore = e.GetOwner(), until, time.Time{}
-	w.found.Owner.State = pb.Owner_GONE
-	if gone.notBefore != 0 {
-		w.found.NotBefore = timeOf(gone.notBefore).AsTime()
-	}
-	return nil
+	return &found, nil
 }

@@ -132,28 +132,27 @@ func (j *Journal) At(ctx context.Context, kind pb.Event_Kind, at time.Time, span
 	if low = max(low, begin.place); high < low {
 		return nil
 	}
-	err := j.view(func(s *store) error {
-		return s.fold(s.list(), kind, at.UnixMicro(), low, high, func(p place, items []stored) error {
-			slices.SortFunc(items, func(a, b stored) int { return cmp.Compare(a.id, b.id) })
-			for i := range items {
-				if p == begin.place && items[i].id <= begin.id {
+	return j.view(func(s *store) error {
+		for f, err := range s.fold(s.list(), []pb.Event_Kind{kind}, at.UnixMicro(), low, high) {
+			if err = errors.Join(err, ctx.Err()); err != nil {
+				return err
+			}
+			slices.SortFunc(f.items, func(a, b stored) int { return cmp.Compare(a.id, b.id) })
+			for i := range f.items {
+				if f.place == begin.place && f.items[i].id <= begin.id {
 					continue
 				}
-				e, err := s.event(&items[i], subject{kind, p}, items[i].at)
+				e, err := s.event(&f.items[i], f.subject, f.items[i].at)
 				if err != nil {
 					return err
 				}
-				if !do(e, Position{p, items[i].id}) {
-					return errEnough
+				if !do(e, Position{f.place, f.items[i].id}) {
+					return nil
 				}
 			}
-			return ctx.Err()
-		})
-	})
-	if errors.Is(err, errEnough) {
+		}
 		return nil
-	}
-	return err
+	})
 }
 
 // A Query selects events. Fields that are not set match everything.

@@ -59,17 +59,37 @@ func (j *Journal) Resumption() (r Resumption, err error) {
 // Resume announces that the changes after a complete state follow, without another state. What was sent
 // before does not count if the store has been replaced meanwhile.
 func (j *Journal) Resume(r Resumption) error {
-	return Feed{j: j}.put(op{what: resumed, opening: r.opening})
+	return j.put(func(w *writer) error {
+		if r.opening != j.opening {
+			return nil
+		}
+		for _, state := range w.kinds {
+			state.begun, state.known, state.over = true, nil, nil
+		}
+		w.whole = true
+		w.setGap(nil)
+		return nil
+	})
 }
 
 // Note writes a note after all changes that were sent before, unless the store has been replaced.
 func (j *Journal) Note(r Resumption, note []byte) error {
-	return Feed{j: j}.put(op{what: noted, opening: r.opening, note: note})
+	return j.put(func(w *writer) error {
+		if r.opening != j.opening {
+			return nil
+		}
+		return w.write(note)
+	})
 }
 
 // Missing records a gap of the journal that the changes are from, which has ended.
 func (j *Journal) Missing(g *pb.Gap, note []byte) error {
-	return Feed{j: j}.put(op{what: missing, gap: g, note: note})
+	return j.put(func(w *writer) error {
+		if !w.whole {
+			return nil // it is in a gap itself
+		}
+		return errors.Join(w.end(g, g.GetUntil().AsTime()), w.write(note))
+	})
 }
 
 // LoseSince announces that no changes since a time follow, until all kinds begin again.
@@ -79,31 +99,11 @@ func (j *Journal) LoseSince(from time.Time, reason pb.Gap_Reason) error {
 		if !from.IsZero() {
 			g.From = timestamppb.New(from)
 		}
-		if err := j.Feed(kind).put(op{what: lost, gap: g}); err != nil {
+		if err := j.put(func(w *writer) error { w.lose(kind, 0, g); return nil }); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// resume lets changes follow without another state.
-func (w *writer) resume(opening uint64) {
-	if opening != w.j.opening {
-		return
-	}
-	for _, state := range w.kinds {
-		state.begun, state.known, state.over = true, nil, nil
-	}
-	w.whole = true
-	w.setGap(nil)
-}
-
-// missing writes a gap of another journal.
-func (w *writer) missing(g *pb.Gap, note []byte) error {
-	if !w.whole {
-		return nil // it is in a gap itself
-	}
-	return errors.Join(w.end(g, g.GetUntil().AsTime()), w.write(note))
 }
 
 // write writes a note.

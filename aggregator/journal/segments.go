@@ -2,6 +2,8 @@ package journal
 
 import (
 	"errors"
+	"iter"
+	"math"
 	"slices"
 	"time"
 
@@ -29,7 +31,10 @@ type segments struct {
 	last    stamp // of the last record
 	copied  stamp // number of copies in the current segment
 	batch   *pebble.Batch
-	copying *folder // copies the previous segment; nil if there is nothing to copy
+	// copying reads the state at the end of the previous segment, to be copied, and stop ends it; nil if there is
+	// nothing to copy.
+	copying func() (folded, error, bool)
+	stop    func()
 }
 
 // open continues the last segment of a store, and returns the stamp at which the journal was last
@@ -55,8 +60,8 @@ func (g *segments) open(s *store) (alive stamp, err error) {
 // close releases what the segments hold.
 func (g *segments) close() {
 	if g.copying != nil {
-		_ = g.copying.close() // nothing more is read
-		g.copying = nil
+		g.stop()
+		g.copying, g.stop = nil, nil
 	}
 }
 
@@ -155,7 +160,7 @@ func day(at stamp) int64 { return at / (24 * 60 * 60 * 1e6) }
 // copy begins to copy the state at the end of the previous segment into the current one.
 func (g *segments) copy() {
 	list := g.s.list()
-	g.copying = &folder{store: g.s, list: list[:len(list)-1]}
+	g.copying, g.stop = iter.Pull2(g.s.fold(list[:len(list)-1], kinds[:], math.MaxInt64, firstPlace, lastPlace))
 }
 
 // copySome copies some items into the current segment.
@@ -163,12 +168,24 @@ func (g *segments) copySome() error {
 	if g.copying == nil {
 		return nil
 	}
-	done, err := g.copying.some(copiedAtOnce, func(kind pb.Event_Kind, p place, items []stored) error {
-		for i := range items {
-			if kind == pb.Event_CONFLICT && items[i].resolved() && items[i].at < g.current.start-resolvedKept.Microseconds() {
+	for n := 0; ; {
+		if n >= copiedAtOnce {
+			return nil
+		}
+		f, err, more := g.copying()
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		n += 1 + len(f.items)
+		for i := range f.items {
+			one := &f.items[i]
+			if f.kind == pb.Event_CONFLICT && one.resolved() && one.at < g.current.start-resolvedKept.Microseconds() {
 				continue
 			}
-			e, err := g.s.event(&items[i], subject{kind, p}, items[i].at)
+			e, err := g.s.event(one, f.subject, one.at)
 			if err != nil {
 				return err
 			}
@@ -176,15 +193,11 @@ func (g *segments) copySome() error {
 			if err != nil {
 				return err
 			}
-			r.id = items[i].id
+			r.id = one.id
 			if err := g.addCopy(&r); err != nil {
 				return err
 			}
 		}
-		return nil
-	})
-	if err != nil || !done {
-		return err
 	}
 	g.close()
 	g.current.complete = true

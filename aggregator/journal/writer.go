@@ -29,50 +29,18 @@ const (
 // kinds are the kinds of items.
 var kinds = [...]pb.Event_Kind{pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING, pb.Event_NODE}
 
-// An op is an operation of the writer.
-type op struct {
-	what what
-	kind pb.Event_Kind
-	// record is the record of a change, or of an item that is present.
-	record record
-	// revision is the revision after the operation; 0 if it is not known.
-	revision uint64
-	// lost is the number of lost changes.
-	lost uint64
-	// gap is a gap to record; if changes were lost, it is that in which they were lost, or nil.
-	gap *pb.Gap
-	// note is written together with the operation; nil for none.
-	note []byte
-	// opening is the number of the store that the operation is for.
-	opening uint64
-	// reached is closed when the operations before this one are written.
-	reached chan<- struct{}
+// An op is what the writer does in its goroutine.
+type op func(*writer) error
+
+// put passes an operation to the writer. It waits while the queue is full.
+func (j *Journal) put(o op) error {
+	select {
+	case j.queue <- o:
+		return nil
+	case <-j.done:
+		return errStopped
+	}
 }
-
-type what uint8
-
-const (
-	// changed: the record is to be written.
-	changed what = iota
-	// begins: the present state follows.
-	begins
-	// present: the record is an item of the present state.
-	present
-	// complete: the whole present state was sent.
-	complete
-	// lost: changes were lost. The present state follows.
-	lost
-	// passed: all changes before the revision were sent.
-	passed
-	// reached: notify the caller.
-	reached
-	// resumed: the feeds continue where the store ends.
-	resumed
-	// missing: the gap is that of another journal.
-	missing
-	// noted: the note is to be written, if the store is the same.
-	noted
-)
 
 // A writer is the state of the goroutine that writes.
 type writer struct {
@@ -130,24 +98,19 @@ func (j *Journal) write(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		var first op
+		var err error
 		copying := make(chan struct{})
 		if w.copying != nil {
 			close(copying)
 		}
 		select {
-		case first = <-j.queue:
+		case first := <-j.queue:
+			err = errors.Join(first(w), w.gather(ctx))
 		case <-copying:
-			first.what = reached
 		case <-tick.C:
-			first.what = reached
 		case <-ctx.Done():
 			w.drain()
 			return
-		}
-		err := w.apply(first)
-		if first.what != reached {
-			err = errors.Join(err, w.gather(ctx))
 		}
 		err = errors.Join(err, w.copySome(), w.note(), w.prune(), w.commit())
 		if err == nil && (w.returned() || w.s.fs.manifestLost.Load()) { // a store that is opened has another manifest
@@ -177,7 +140,7 @@ func (w *writer) gather(ctx context.Context) (err error) {
 	for range writtenAtOnce {
 		select {
 		case o := <-w.j.queue:
-			err = errors.Join(err, w.apply(o))
+			err = errors.Join(err, o(w))
 		case <-enough.C:
 			return err
 		case <-ctx.Done():
@@ -192,7 +155,7 @@ func (w *writer) drain() {
 	for {
 		select {
 		case o := <-w.j.queue:
-			if err := w.apply(o); err != nil {
+			if err := o(w); err != nil {
 				w.j.Log.Warn("journal: cannot record a change", "error", err)
 			}
 			continue
@@ -274,71 +237,40 @@ func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 	}
 }
 
-// apply applies one operation.
-func (w *writer) apply(o op) error {
-	switch o.what {
-	case changed:
-		if !w.begun(o.kind) {
-			return nil
-		}
-		news, err := w.news(&o.record)
-		if err != nil || !news {
-			return err
-		}
-		w.changed(&o.record)
-		if err := w.record(&o.record, false); err != nil {
-			return err
-		}
-		w.mark(o.kind, o.revision)
-		return w.write(o.note)
-	case passed:
-		if w.begun(o.kind) {
-			w.mark(o.kind, o.revision)
-		}
-	case begins:
-		if err := w.commit(); err != nil {
-			return err
-		}
-		w.j.progress.forget(o.kind)
-		return w.comparison.begin(w.s, o.kind)
-	case present:
-		differs, err := w.present(&o.record)
-		if err != nil || !differs {
-			return err
-		}
-		o.record.notBefore = w.gapFrom()
-		return w.record(&o.record, w.fresh)
-	case complete:
-		return w.complete(o.kind)
-	case lost:
-		w.lost(o.kind)
-		w.marks = slices.DeleteFunc(w.marks, func(m mark) bool { return m.kind == o.kind })
-		w.j.progress.forget(o.kind)
-		w.j.lost.Add(o.lost)
-		w.whole = false
-		gap := o.gap
-		switch {
-		case w.gap != nil:
-			gap = proto.CloneOf(w.gap)
-		case gap == nil:
-			gap = &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
-		}
-		gap.Lost += o.lost
-		w.setGap(gap)
-	case reached:
-		if o.reached != nil {
-			w.waiting = append(w.waiting, o.reached)
-		}
-	case resumed:
-		w.resume(o.opening)
-	case missing:
-		return w.missing(o.gap, o.note)
-	case noted:
-		if o.opening == w.j.opening {
-			return w.write(o.note)
-		}
+// apply records a change of an item, unless its kind has not begun: it is then part of the present state, which
+// follows.
+func (w *writer) apply(r *record, revision uint64, note []byte) error {
+	if !w.begun(r.kind) {
+		return nil
 	}
-	return nil
+	news, err := w.news(r)
+	if err != nil || !news {
+		return err
+	}
+	w.changed(r)
+	if err := w.record(r, false); err != nil {
+		return err
+	}
+	w.mark(r.kind, revision)
+	return w.write(note)
+}
+
+// lose begins a gap in a kind, or continues one. If there is none, gap is how it begins; nil for after the last
+// record.
+func (w *writer) lose(kind pb.Event_Kind, n uint64, gap *pb.Gap) {
+	w.lost(kind)
+	w.marks = slices.DeleteFunc(w.marks, func(m mark) bool { return m.kind == kind })
+	w.j.progress.forget(kind)
+	w.j.lost.Add(n)
+	w.whole = false
+	switch {
+	case w.gap != nil:
+		gap = proto.CloneOf(w.gap)
+	case gap == nil:
+		gap = &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
+	}
+	gap.Lost += n
+	w.setGap(gap)
 }
 
 // record records a change.
