@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -57,7 +58,7 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 				}
 			}
 			conflict := &pb.Conflict{}
-			if err := c.client().post(cmd.Context(), "/v1/conflicts/"+url.PathEscape(id)+":acknowledge", ask, conflict); err != nil {
+			if err := c.client().call(cmd.Context(), http.MethodPost, "/v1/conflicts/"+url.PathEscape(id)+":acknowledge", nil, ask, conflict); err != nil {
 				return err
 			}
 			if c.format.ForPrograms() {

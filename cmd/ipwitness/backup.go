@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -46,27 +45,41 @@ To restore it, stop the aggregator, and start it with a copy of DIR as --data-di
 
 // backUp writes a backup to a temporary directory beside dir, and renames it when it is complete.
 func (q *query) backUp(ctx context.Context, dir string) (files int, bytes int64, err error) {
-	if err := mayBecomeBackup(dir); err != nil {
-		return 0, 0, err
-	}
-	body, err := q.client().do(ctx, http.MethodPost, q.client().base+"/v1/backup", strings.NewReader("{}"))
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { _ = body.Close() }() // opened for reading only
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	parent := filepath.Dir(path)
-	temporary, err := os.MkdirTemp(parent, "."+filepath.Base(path)+".partial-")
+	// An empty directory is replaced. It is removed now, because this fails if it could not be replaced later.
+	switch err := syscall.Rmdir(path); {
+	case err == nil, errors.Is(err, syscall.ENOENT):
+	case errors.Is(err, syscall.ENOTDIR):
+		return 0, 0, fmt.Errorf("%s is not a directory: select one that is empty or does not exist", dir)
+	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EEXIST):
+		return 0, 0, fmt.Errorf("%s is not empty: select a directory that is empty or does not exist", dir)
+	case errors.Is(err, syscall.EBUSY):
+		return 0, 0, fmt.Errorf("%s is a mount point, so a complete backup cannot be renamed to it: select a directory in it", dir)
+	default:
+		return 0, 0, fmt.Errorf("replace the directory %s: %w", dir, err)
+	}
+	body, err := q.client().open(ctx, http.MethodPost, "/v1/backup", nil, &pb.BackupRequest{})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = body.Close() }() // opened for reading only
+	temporary, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".partial-")
 	if err != nil {
 		return 0, 0, fmt.Errorf("write the backup: %w", err)
 	}
-	w := backup{dir: temporary}
-	err = errors.Join(w.receive(ctx, q.client(), body), w.close())
+	b := backup{dir: temporary}
+	err = errors.Join(b.receive(ctx, q.client(), body), b.close())
 	if err == nil {
-		err = w.complete(path)
+		err = syncDirs(temporary)
+	}
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		err = errors.Join(err, os.RemoveAll(temporary))
@@ -75,38 +88,7 @@ func (q *query) backUp(ctx context.Context, dir string) (files int, bytes int64,
 		}
 		return 0, 0, fmt.Errorf("the backup is not complete, and %s was not written: %w", dir, err)
 	}
-	return w.files, w.bytes, nil
-}
-
-// mayBecomeBackup checks that a directory is empty or does not exist, and can be created by renaming.
-func mayBecomeBackup(dir string) error {
-	here, err := os.Lstat(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if !here.IsDir() {
-		return fmt.Errorf("%s is not a directory: select one that is empty or does not exist", dir)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	if len(entries) > 0 {
-		return fmt.Errorf("%s is not empty: select a directory that is empty or does not exist", dir)
-	}
-	above, err := os.Stat(filepath.Join(dir, ".."))
-	if err != nil {
-		return err
-	}
-	a, known := here.Sys().(*syscall.Stat_t)
-	b, alsoKnown := above.Sys().(*syscall.Stat_t)
-	if known && alsoKnown && (a.Dev != b.Dev || a.Ino == b.Ino) {
-		return fmt.Errorf("%s is a mount point, so a complete backup cannot be renamed to it: select a directory in it", dir)
-	}
-	return nil
+	return b.files, b.bytes, nil
 }
 
 // A backup is a backup that is being written to a directory.
@@ -121,18 +103,10 @@ type backup struct {
 
 // receive writes the files of a stream. It returns an error unless the stream is complete.
 func (b *backup) receive(ctx context.Context, c *client, from io.Reader) error {
-	lines := json.NewDecoder(from)
-	for {
-		var line struct{ Result, Error json.RawMessage }
-		if err := lines.Decode(&line); err != nil {
-			return c.unreachable(ctx, err)
-		}
-		if err := decodeStatus(line.Error); err != nil {
-			return err
-		}
+	for lines := json.NewDecoder(from); ; {
 		var part pb.BackupResponse
-		if err := decode(line.Result, &part); err != nil {
-			return fmt.Errorf("%s did not answer as an ipwitness server does: check --server (%w)", c.base, err)
+		if err := c.next(ctx, lines, &part); err != nil {
+			return err
 		}
 		if part.GetName() == "" {
 			if int(part.GetFiles()) != b.files {
@@ -180,20 +154,6 @@ func (b *backup) close() error {
 	f := b.file
 	b.file = nil
 	return errors.Join(f.Sync(), f.Close())
-}
-
-// complete gives the directory of a complete backup its name.
-func (b *backup) complete(path string) error {
-	if err := syncDirs(b.dir); err != nil {
-		return err
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // it was empty
-		return err
-	}
-	if err := os.Rename(b.dir, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
 }
 
 // syncDirs writes the entries of a directory and of those in it to the disk.

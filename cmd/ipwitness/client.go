@@ -79,25 +79,14 @@ func (e *serverError) lasting() bool {
 
 // get requests one message.
 func (c *client) get(ctx context.Context, path string, query url.Values, into proto.Message) error {
-	return c.call(ctx, into, path, func(ctx context.Context) (io.ReadCloser, error) { return c.open(ctx, path, query) })
+	return c.call(ctx, http.MethodGet, path, query, nil, into)
 }
 
-// post sends a change and reads the result.
-func (c *client) post(ctx context.Context, path string, ask, into proto.Message) error {
-	raw, err := protojson.Marshal(ask)
-	if err != nil {
-		return err
-	}
-	return c.call(ctx, into, path, func(ctx context.Context) (io.ReadCloser, error) {
-		return c.do(ctx, http.MethodPost, c.base+path, bytes.NewReader(raw))
-	})
-}
-
-// call reads the whole answer to a request.
-func (c *client) call(ctx context.Context, into proto.Message, path string, request func(context.Context) (io.ReadCloser, error)) error {
+// call sends a request and reads the whole answer.
+func (c *client) call(ctx context.Context, method, path string, query url.Values, ask, into proto.Message) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("no answer within %s", answerTimeout))
 	defer cancel()
-	body, err := request(ctx)
+	body, err := c.open(ctx, method, path, query, ask)
 	if err != nil {
 		return err
 	}
@@ -108,6 +97,27 @@ func (c *client) call(ctx context.Context, into proto.Message, path string, requ
 	}
 	if err := decode(raw, into); err != nil {
 		return fmt.Errorf("%s did not answer %s as an ipwitness server does: check --server (%w)", c.base, path, err)
+	}
+	return nil
+}
+
+// next reads the next message of a stream: {"result":MESSAGE} or {"error":STATUS}.
+func (c *client) next(ctx context.Context, lines *json.Decoder, into proto.Message) error {
+	var line struct{ Result, Error json.RawMessage }
+	err := lines.Decode(&line)
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
+	if err != nil && !syntax && !kind {
+		return c.unreachable(ctx, err)
+	}
+	if err == nil {
+		if err := decodeStatus(line.Error); err != nil {
+			return err
+		}
+		err = decode(line.Result, into)
+	}
+	if err != nil {
+		return fmt.Errorf("%s sent a message that is not from an ipwitness server: check --server (%w)", c.base, err)
 	}
 	return nil
 }
@@ -130,9 +140,7 @@ func pages[P paged](ctx context.Context, c *client, path string, query url.Value
 		if err := c.get(ctx, path, q, page); err != nil {
 			return nil, err
 		}
-		if coverage == nil {
-			coverage = page.GetCoverage()
-		}
+		coverage = cmp.Or(coverage, page.GetCoverage())
 		if !take(page) || page.GetNextPageToken() == "" {
 			return coverage, nil
 		}
@@ -140,18 +148,20 @@ func pages[P paged](ctx context.Context, c *client, path string, query url.Value
 	}
 }
 
-// open sends a GET request and returns the body of a successful response.
-func (c *client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+// open sends a request and returns the body of a successful response.
+func (c *client) open(ctx context.Context, method, path string, query url.Values, ask proto.Message) (io.ReadCloser, error) {
 	target := c.base + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	return c.do(ctx, http.MethodGet, target, nil)
-}
-
-// do sends a request and returns the body of a successful response.
-func (c *client) do(ctx context.Context, method, target string, ask io.Reader) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, method, target, ask)
+	var content []byte
+	if ask != nil {
+		var err error
+		if content, err = protojson.Marshal(ask); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(content))
 	if err != nil {
 		return nil, err
 	}
@@ -222,6 +232,7 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() error { return e.reason }
 
+// unreachable returns the error of a connection, with what to do.
 func (c *client) unreachable(ctx context.Context, err error) error {
 	if problem, ok := errors.AsType[secure.Problem](err); ok {
 		return problem
@@ -232,27 +243,20 @@ func (c *client) unreachable(ctx context.Context, err error) error {
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return secure.NewProblem(fmt.Errorf("%s does not use TLS: use http:// in --server", c.base))
 	}
-	return &unreachableError{c.base, c.program, reason(ctx, err)}
-}
-
-// reason removes from an error of net/http the parts that the user already knows.
-func reason(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	var op *net.OpError
 	var call *os.SyscallError
 	var asked *url.Error
-	switch {
+	switch { // without what the user already knows
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
 	case errors.As(err, &call):
-		return call.Err
+		err = call.Err
 	case errors.As(err, &op):
-		return op.Err
+		err = op.Err
 	case errors.As(err, &asked):
-		return asked.Err
+		err = asked.Err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the server closed the connection")
-	default:
-		return err
+		err = errors.New("the server closed the connection")
 	}
+	return &unreachableError{c.base, c.program, err}
 }

@@ -189,7 +189,6 @@ func (c *historyCommand) follow(ctx context.Context, sel selector) error {
 		notice: c.sys.stderr,
 		path:   "/v1/events:watch",
 		query:  c.request(sel),
-		begin:  func() {},
 		event: func(m *pb.WatchEventsResponse) error {
 			if e := m.GetEvent(); e != nil {
 				if sel.about(e) {

@@ -119,16 +119,10 @@ func (c *topCommand) shown(ask url.Values) *top.Server {
 
 // stream follows a watch.
 func stream[T watched](ctx context.Context, c *client, path string, ask url.Values, to top.Stream[T]) error {
-	w := &watcher[T]{
-		client: c, path: path, query: ask,
-		begin:        func() {}, // connected says it, too
-		connected:    to.Connected,
-		disconnected: to.Disconnected,
-		event: func(e T) error {
-			to.Event(e)
-			return nil
-		},
-	}
+	w := &watcher[T]{client: c, path: path, query: ask, connected: to.Connected, disconnected: to.Disconnected, event: func(e T) error {
+		to.Event(e)
+		return nil
+	}}
 	return w.run(ctx)
 }
 

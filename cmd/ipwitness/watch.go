@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -41,13 +41,12 @@ type watcher[T watched] struct {
 	notice io.Writer // for messages about disconnects and reconnects; nil for none
 	path   string
 	query  url.Values
-	// begin is called before the first event of each stream that sends the whole state, which a
-	// resumed stream does not.
-	begin func()
-	event func(T) error
-	// connected and disconnected, if set, are called when a stream begins, before begin, and when it
-	// ends. A watch with them is retried even if the first attempt fails.
-	connected    func(whole bool)
+	event  func(T) error
+	// connected, if set, is called before the first event of each stream. whole reports whether the stream
+	// sends the whole state, which a resumed one does not.
+	connected func(whole bool)
+	// disconnected, if set, is called when a stream has ended. A watch with it is retried even if the first
+	// attempt fails.
 	disconnected func(error)
 	// resume is the last token, with which the next stream resumes; empty to start from the beginning.
 	resume string
@@ -58,7 +57,7 @@ type watcher[T watched] struct {
 func (w *watcher[T]) run(ctx context.Context) error {
 	connected, wait := w.disconnected != nil, firstWait
 	for {
-		err := w.stream(ctx, func() {
+		failed, err := w.stream(ctx, func() {
 			if connected && wait > firstWait {
 				w.note("The watch continues.")
 			}
@@ -66,28 +65,27 @@ func (w *watcher[T]) run(ctx context.Context) error {
 			if w.connected != nil {
 				w.connected(w.resume == "")
 			}
-			if w.resume == "" {
-				w.begin()
-			}
 		})
-		var refused *serverError
-		var failed *eventError
+		refused, _ := errors.AsType[*serverError](err)
 		switch {
-		case errors.As(err, &failed):
-			return failed.err
+		case failed:
+			return err
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &refused) && refused.resume != "":
+		case refused != nil && refused.resume != "":
 			w.resume = refused.resume
 			continue // this client was slow, but nothing is lost
-		case errors.As(err, &refused) && refused.lasting(), !connected:
+		case refused != nil && refused.lasting(), !connected:
 			return err
 		}
+		if unreachable, ok := errors.AsType[*unreachableError](err); ok {
+			err = unreachable.reason // without the advice
+		}
 		if wait == firstWait {
-			w.note("The watch of %s was disconnected (%s). Reconnecting; stop with Ctrl-C.", w.client.base, form.Visible(why(err).Error()))
+			w.note("The watch of %s was disconnected (%s). Reconnecting; stop with Ctrl-C.", w.client.base, form.Visible(err.Error()))
 		}
 		if w.disconnected != nil {
-			w.disconnected(why(err))
+			w.disconnected(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -105,21 +103,8 @@ func (w *watcher[T]) note(format string, args ...any) {
 	}
 }
 
-// why returns the reason of an error without the advice.
-func why(err error) error {
-	if unreachable, ok := errors.AsType[*unreachableError](err); ok {
-		return unreachable.reason
-	}
-	return err
-}
-
-// eventError is an error of the function that handles events.
-type eventError struct{ err error }
-
-func (e *eventError) Error() string { return e.err.Error() }
-
-// stream follows one stream to its end. It always returns an error.
-func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
+// stream follows one stream to its end. It always returns an error; failed reports whether event has returned it.
+func (w *watcher[T]) stream(ctx context.Context, begin func()) (failed bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	quiet := time.AfterFunc(silence, func() {
@@ -127,32 +112,28 @@ func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
 	})
 	defer quiet.Stop()
 
-	query := url.Values{}
-	maps.Copy(query, w.query)
+	query := maps.Clone(w.query)
 	if w.resume != "" {
 		query.Set("resume_token", w.resume)
 	}
-	body, err := w.client.open(ctx, w.path, query)
+	body, err := w.client.open(ctx, http.MethodGet, w.path, query, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = body.Close() }() // opened for reading only
-	lines := bufio.NewReader(body)
+	lines := json.NewDecoder(body)
 	for first := true; ; first = false {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return w.client.unreachable(ctx, err)
+		var event T
+		event = event.ProtoReflect().Type().New().Interface().(T)
+		if err := w.client.next(ctx, lines, event); err != nil {
+			return false, err
 		}
 		quiet.Reset(silence)
-		event, err := w.decode(line)
-		if err != nil {
-			return err
-		}
 		if first {
 			begin()
 		}
 		if err := w.event(event); err != nil {
-			return &eventError{err}
+			return true, err
 		}
 		if token := event.GetResumeToken(); token != "" {
 			w.resume = token
@@ -160,23 +141,6 @@ func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
 			w.resume = "" // the whole state follows
 		}
 	}
-}
-
-// decode reads one line: {"result":EVENT} or {"error":STATUS}.
-func (w *watcher[T]) decode(line []byte) (T, error) {
-	var event T
-	var envelope struct{ Result, Error json.RawMessage }
-	if err := json.Unmarshal(line, &envelope); err != nil {
-		return event, fmt.Errorf("%s sent a line that is not from an ipwitness server: check --server (%w)", w.client.base, err)
-	}
-	if err := decodeStatus(envelope.Error); err != nil {
-		return event, err
-	}
-	event = event.ProtoReflect().Type().New().Interface().(T)
-	if err := decode(envelope.Result, event); err != nil {
-		return event, fmt.Errorf("%s sent an event that is not from an ipwitness server: check --server (%w)", w.client.base, err)
-	}
-	return event, nil
 }
 
 // coverageWatch prints during a watch what the server does not see, each time that it changes.
@@ -258,6 +222,11 @@ func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
 		}
 		return table.Event(kind, item, q.sys.now())
 	}
-	w := &watcher[E]{client: q.client(), notice: q.sys.stderr, path: "/v1/" + t.kind.Plural() + ":watch", query: q.within(t.ask), begin: table.Begin, event: event}
+	w := &watcher[E]{client: q.client(), notice: q.sys.stderr, path: "/v1/" + t.kind.Plural() + ":watch", query: q.within(t.ask), event: event}
+	w.connected = func(whole bool) {
+		if whole {
+			table.Begin()
+		}
+	}
 	return w.run(ctx)
 }
