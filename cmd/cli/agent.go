@@ -3,17 +3,138 @@
 package cli
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ipwitness/ipwitness/agent"
+	agentreport "github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/workload"
+	"github.com/ipwitness/ipwitness/cmd/secure"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/proto/form"
 )
+
+// agentCommand contains the flags of agent.
+type agentCommand struct {
+	stderr      io.Writer
+	agent       agent.Config
+	aggregators []string
+	listen      string
+	files       secure.Files
+	logging     Logging
+}
+
+// NewAgent returns the command agent. Its Use is a command below ipwitness.
+func NewAgent(stderr io.Writer) *cobra.Command {
+	a := &agentCommand{stderr: stderr}
+	cmd := &cobra.Command{
+		Use:   "agent --aggregator HOST:PORT [flags]",
+		Short: "Watch this node and report to aggregators",
+		Long: `Watch this node and report to one or more aggregators. Each of them gets everything.
+If HOST has several addresses, there is an aggregator at each of them; the name is
+looked up again every 10 seconds, so that replicas may come and go. While an
+aggregator cannot be reached, the agent keeps its state and retries; after it has
+reconnected, it sends its complete state.
+
+Only one agent can run in a network namespace. It needs root, or CAP_NET_ADMIN,
+CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows what works
+without them.
+
+` + SettingsHelp,
+		Example: `
+  ipwitness agent --aggregator ipwitness.example.net:9640
+  ipwitness agent --aggregator 192.0.2.1:9640 --aggregator 192.0.2.2:9640 --node worker-1`,
+		Args:              NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
+	}
+	cmd.Flags().Var(NewList(&a.aggregators, "HOST:PORT", ",", parseAggregator), "aggregator",
+		"gRPC address of an aggregator, or of several replicas; repeatable")
+	AgentFlags(cmd, &a.agent)
+	ListenFlag(cmd.Flags(), &a.listen, HTTPListen, ":9642", "listen address of health and metrics")
+	ClientTLSFlags(cmd.Flags(), &a.files)
+	ClientCAFlag(cmd.Flags(), &a.files, "CA bundle `FILE` used to verify readers of metrics, in PEM; enables TLS on --http-listen")
+	a.logging.AddFlags(cmd)
+	return cmd
+}
+
+// run runs until ctx ends.
+func (c *agentCommand) run(ctx context.Context) error {
+	if len(c.aggregators) == 0 {
+		return errors.New("no aggregator is configured: use --aggregator HOST:PORT, or 'ipwitness run' for agent and aggregator in one process")
+	}
+	for i, at := range c.aggregators {
+		if slices.Contains(c.aggregators[:i], at) {
+			return fmt.Errorf("the aggregator %s is configured twice: remove one", at)
+		}
+	}
+	p, err := NewProcess(c.stderr, c.logging)
+	if err != nil {
+		return err
+	}
+	// The agent's own listener uses TLS only if client certificates are verified.
+	var own *tls.Config
+	if c.files.ClientCA != "" {
+		if own, err = c.files.Server(p.Log, "h2", "http/1.1"); err != nil {
+			return err
+		}
+	}
+	creds, err := c.files.DialOptions(p.Log)
+	if err != nil {
+		return err
+	}
+	l, err := Listen(ctx, c.listen, HTTPListen)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }() // the server has already closed it if it ran
+	p.Registry.MustRegister(c.files)
+	c.agent.Version = p.Build.Version
+	a, err := agent.New(c.agent, p.Log, p.Registry)
+	if err != nil {
+		return err
+	}
+	var to []agentreport.Target
+	for _, at := range c.aggregators {
+		to = append(to, agentreport.Replicas(at, creds))
+	}
+
+	p.Log.Info("starting", "version", p.Build.Version, "node", c.agent.Node, "wire", c.agent.Wire,
+		"aggregators", c.aggregators, "http", l.Addr())
+	if own == nil {
+		WarnOpen(p.Log, l, HTTPListen, "read metrics", false, "authenticate callers with --tls-client-ca, or listen on 127.0.0.1")
+	}
+	s := NewProbeServer(secure.Known(a.Handler(p.Registry), own, "/metrics"), own, p.Log)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return RunHTTP(ctx, s, Limit(l)) })
+	g.Go(func() error { return a.Run(ctx, to...) })
+	err = g.Wait()
+	p.Log.Info("stopped")
+	return err
+}
+
+// parseAggregator parses the HOST:PORT of an aggregator to connect to.
+func parseAggregator(s string) (string, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {
+		return "", fmt.Errorf("%q is not HOST:PORT: write it like ipwitness.example.net:9640, 192.0.2.1:9640 or [2001:db8::1]:9640", s)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", fmt.Errorf("%q has no port from 1 to 65535 after the last colon", s)
+	}
+	return net.JoinHostPort(host, port), nil
+}
 
 // AgentFlags adds the flags of an agent.
 func AgentFlags(cmd *cobra.Command, cfg *agent.Config) {

@@ -32,26 +32,16 @@ func describeBuild(linked, commit string, info *debug.BuildInfo) Build {
 		if info.Main.Version != "(devel)" {
 			b.Version = cmp.Or(b.Version, info.Main.Version)
 		}
-		b.Commit = cmp.Or(b.Commit, vcsCommit(info.Settings))
+		set := map[string]string{}
+		for _, s := range info.Settings {
+			set[s.Key] = s.Value
+		}
+		if set["vcs.modified"] == "true" && set["vcs.revision"] != "" {
+			set["vcs.revision"] += "-dirty"
+		}
+		b.Commit = cmp.Or(b.Commit, set["vcs.revision"])
 	}
 	b.Version = cmp.Or(b.Version, "devel")
 	b.Commit = cmp.Or(b.Commit, "unknown")
 	return b
-}
-
-// vcsCommit returns the commit that was built, if it is known.
-func vcsCommit(settings []debug.BuildSetting) string {
-	var revision, dirty string
-	for _, s := range settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = "-dirty"
-		}
-	}
-	if revision == "" {
-		return ""
-	}
-	return revision + dirty
 }

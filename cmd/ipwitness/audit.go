@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -24,9 +23,6 @@ type auditCommand struct {
 	kind    string
 	fixPlan bool
 }
-
-// errPlanOfFleet is the error for a plan that a fleet cannot make.
-var errPlanOfFleet = errors.New("a fleet knows no steps to repair IPAM: run --fix-plan with the aggregator of the cluster (--server)")
 
 func newAudit(sys system) *cobra.Command {
 	c := &auditCommand{query: query{sys: sys}}
@@ -158,28 +154,19 @@ func (q *query) finding(ctx context.Context, id string) (*pb.Finding, error) {
 // A basis is the data that findings were derived from.
 type basis struct {
 	pools []*pb.Pool
-	// unknown is set if the server does not list its pools.
-	unknown bool
 	// silent is the requested node, if it is disconnected.
 	silent string
 }
 
-// nothing reports whether no pool is audited.
-func (a *basis) nothing() bool { return len(a.pools) == 0 && !a.unknown }
-
 // audited requests the pools.
 func (c *auditCommand) audited(ctx context.Context, about about) (*basis, error) {
-	var pools []*pb.Pool
+	a := &basis{}
 	_, err := pages(ctx, c.client(), "/v1/pools", nil, func(page *pb.ListPoolsResponse) bool {
-		pools = append(pools, page.GetPools()...)
+		a.pools = append(a.pools, page.GetPools()...)
 		return true
 	})
-	if old, ok := errors.AsType[*serverError](err); ok && old.code == codes.Unimplemented {
-		return &basis{unknown: true}, nil
-	}
-	return &basis{pools: slices.DeleteFunc(pools, func(p *pb.Pool) bool {
-		return about.name != "" && p.GetNode() != "" && p.GetNode() != about.name
-	})}, err
+	a.pools = slices.DeleteFunc(a.pools, func(p *pb.Pool) bool { return about.name != "" && p.GetNode() != "" && p.GetNode() != about.name })
+	return a, err
 }
 
 // list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
@@ -190,7 +177,7 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 		return c.unknownAt(err)
 	}
 	if c.fixPlan && coverage.GetClusters() > 0 {
-		return errPlanOfFleet
+		return errors.New("a fleet knows no steps to repair IPAM: run --fix-plan with the aggregator of the cluster (--server)")
 	}
 	if len(findings) == 0 {
 		if err := c.checkNode(ctx, c.filters.get("node")); err != nil {
@@ -211,7 +198,12 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 	}
 	switch {
 	case c.fixPlan:
-		err = c.plan(ctx, findings, coverage)
+		var nodes *pb.ListNodesResponse
+		if nodes, err = c.nodes(ctx); err == nil {
+			err = show.FixPlan(c.sys.stdout, findings, show.Origin{
+				Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Coverage: coverage, Now: c.sys.now(),
+			})
+		}
 	case c.format.ForPrograms():
 		err = show.List(c.sys.stdout, c.format, show.FindingKind, findings, c.basis(coverage))
 	case len(findings) > 0 && (about.address != "" || about.name != "" && findings[0].GetId() == about.name):
@@ -259,26 +251,8 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 		name, c.sys.program, matching)
 }
 
-// tables shows findings and the audited pools, or prints that there are no findings.
+// tables shows findings and the audited pools, or prints that nothing was found, and what was audited.
 func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about, a *basis) error {
-	if len(findings) > 0 {
-		if err := show.Findings(c.sys.stdout, findings, c.layout(), c.now()); err != nil {
-			return err
-		}
-	} else if err := c.noteNone(ctx, about, a); err != nil {
-		return err
-	}
-	if a == nil || about.address != "" || len(a.pools) == 0 {
-		return nil
-	}
-	if len(findings) > 0 {
-		fmt.Fprintln(c.sys.stdout)
-	}
-	return show.Pools(c.sys.stdout, a.pools, c.layout())
-}
-
-// noteNone prints that nothing was found, and what was audited.
-func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) error {
 	what := ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
@@ -290,12 +264,14 @@ func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) erro
 		what += " about " + name
 	}
 	switch {
+	case len(findings) > 0:
+		if err := show.Findings(c.sys.stdout, findings, c.layout(), c.now()); err != nil {
+			return err
+		}
 	case a == nil:
 		c.note("No finding%s.", what)
 	case a.silent != "":
 		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, a.silent)
-	case a.unknown:
-		c.note("No finding%s. This server does not report what it audits.", what)
 	case len(a.pools) > 0:
 		c.note("No finding%s. Audited: %s.", what, show.Audited(a.pools))
 	case about.name != "":
@@ -307,7 +283,13 @@ func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) erro
 		}
 		c.note("No finding%s, because nothing is audited: %s.", what, notAudited(nodes, c.sys.program))
 	}
-	return nil
+	if a == nil || about.address != "" || len(a.pools) == 0 {
+		return nil
+	}
+	if len(findings) > 0 {
+		fmt.Fprintln(c.sys.stdout)
+	}
+	return show.Pools(c.sys.stdout, a.pools, c.layout())
 }
 
 // notAudited returns the reason why nothing is audited.
@@ -336,30 +318,17 @@ func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage, a *b
 	if err := c.conclude(c.exitCode && slices.ContainsFunc(findings, counts), coverage); err != nil || a == nil {
 		return err
 	}
-	why := ""
-	switch {
-	case a.silent != "":
-		why = "node " + a.silent + " is disconnected"
-	case len(findings) == 0 && c.kind == "" && a.nothing():
+	why := "node " + a.silent + " is disconnected"
+	if a.silent == "" {
 		why = "nothing is audited, because no address pool is known"
-	default:
-		return nil
+		if len(findings) > 0 || c.kind != "" || len(a.pools) > 0 {
+			return nil
+		}
 	}
 	if c.fixPlan || c.format.ForPrograms() {
 		c.note("Cannot tell: %s.", why)
 	}
 	return exitCannotTell
-}
-
-// plan prints the script that repairs IPAM.
-func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding, coverage *pb.Coverage) error {
-	nodes, err := c.nodes(ctx)
-	if err != nil {
-		return err
-	}
-	return show.FixPlan(c.sys.stdout, findings, show.Origin{
-		Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Coverage: coverage, Now: c.sys.now(),
-	})
 }
 
 // follow shows findings as they appear, change and end.
@@ -403,7 +372,7 @@ func (c *auditCommand) checkWatched(ctx context.Context, about about) error {
 			c.note("Node %s is disconnected: ipwitness does not see what happens there.", silent)
 		}
 	}
-	if a, err := c.audited(ctx, about); err == nil && a.nothing() {
+	if a, err := c.audited(ctx, about); err == nil && len(a.pools) == 0 {
 		if nodes, err := c.nodes(ctx); err == nil {
 			c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
 		}

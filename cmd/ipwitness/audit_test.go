@@ -147,8 +147,6 @@ func TestAuditWithoutFindingsListsWhatWasAudited(t *testing.T) {
 	alone := audited()
 	alone["/v1/pools"] = ok(&pb.ListPoolsResponse{})
 	alone["/v1/nodes"] = ok(&pb.ListNodesResponse{Kubernetes: &pb.Kubernetes{State: pb.Kubernetes_LIVE}})
-	old := audited()
-	old["/v1/pools"] = func(*http.Request) (int, string) { return 501, `{"code":12,"message":"not yet"}` }
 	const one = "Audited: 1 pool with 12 allocations (host-local).\n"
 	tests := []struct {
 		server       handler
@@ -160,7 +158,6 @@ func TestAuditWithoutFindingsListsWhatWasAudited(t *testing.T) {
 		{audited(), "audit node-1", "No finding about node-1. " + one},
 		{audited(), "audit node-2", "Cannot tell: no finding about node-2 is known, and node node-2 is disconnected.\n"},
 		{audited(), "audit -o json", ""},
-		{old, "audit", "No finding. This server does not report what it audits.\n"},
 		{nothing, "audit", "No finding, because nothing is audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig).\n"},
 		{alone, "audit", "No finding, because nothing is audited: no agent has connected yet, and the Kubernetes API has no records of " + registry.Titles("or", registry.OfCluster) + ".\n"},
 	}

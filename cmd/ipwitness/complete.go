@@ -82,48 +82,43 @@ func (q *query) completeArgument(sources ...source) cobra.CompletionFunc {
 	}
 }
 
-// scan passes the items of a list to take, until it returns false.
-func scan[P paged, T any](ctx context.Context, c *candidates, path string, ask url.Values, items func(P) []T, take func(T) bool) {
-	_, _ = pages(ctx, c.client(), path, ask, func(page P) bool {
-		return !slices.ContainsFunc(items(page), func(item T) bool { return !take(item) })
+// owners passes the owners that the parameters select to take, until it returns false.
+func (c *candidates) owners(ctx context.Context, ask url.Values, take func(*pb.Owner) bool) {
+	ask.Set("page_size", scanPage)
+	_, _ = pages(ctx, c.client(), "/v1/owners", ask, func(page *pb.ListOwnersResponse) bool {
+		return !slices.ContainsFunc(page.GetOwners(), func(o *pb.Owner) bool { return !take(o) })
 	})
 }
 
-func (c *candidates) owners(ctx context.Context, ask url.Values, take func(*pb.Owner) bool) {
-	ask.Set("page_size", scanPage)
-	scan(ctx, c, "/v1/owners", ask, (*pb.ListOwnersResponse).GetOwners, take)
-}
-
-func (c *candidates) conflicts(ctx context.Context, take func(*pb.Conflict) bool) {
-	scan(ctx, c, "/v1/conflicts", nil, (*pb.ListConflictsResponse).GetConflicts, take)
-}
-
-// narrowed returns the parameters of the filters that are set, except some.
-func (c *candidates) narrowed(except ...string) url.Values {
+// narrowed returns the parameters of the filters that are set.
+func (c *candidates) narrowed() url.Values {
 	ask := url.Values{}
 	if c.filters.ask(ask) != nil {
 		return url.Values{}
-	}
-	for _, name := range except {
-		ask.Del(name)
 	}
 	return ask
 }
 
 // conflictIDs adds the ids of active conflicts.
 func conflictIDs(ctx context.Context, c *candidates) {
-	c.conflicts(ctx, func(one *pb.Conflict) bool {
-		return c.add(one.GetId(), fmt.Sprintf("%s %s: %s", show.ConflictState(one), one.GetAddress(), show.ConflictNames(one)))
+	_, _ = pages(ctx, c.client(), "/v1/conflicts", nil, func(page *pb.ListConflictsResponse) bool {
+		return !slices.ContainsFunc(page.GetConflicts(), func(one *pb.Conflict) bool {
+			about := fmt.Sprintf("%s %s: %s", show.ConflictState(one), one.GetAddress(), show.ConflictNames(one))
+			return !c.add(one.GetId(), about)
+		})
 	})
 }
 
 // conflictAddresses adds the addresses of active conflicts, once an address is begun.
 func conflictAddresses(ctx context.Context, c *candidates) {
-	if c.begun != "" { // otherwise, the ids have the addresses beside them
-		c.conflicts(ctx, func(one *pb.Conflict) bool {
-			return c.add(one.GetAddress(), fmt.Sprintf("%s: %s", show.ConflictState(one), show.ConflictNames(one)))
-		})
+	if c.begun == "" { // the ids have the addresses beside them
+		return
 	}
+	_, _ = pages(ctx, c.client(), "/v1/conflicts", nil, func(page *pb.ListConflictsResponse) bool {
+		return !slices.ContainsFunc(page.GetConflicts(), func(one *pb.Conflict) bool {
+			return !c.add(one.GetAddress(), fmt.Sprintf("%s: %s", show.ConflictState(one), show.ConflictNames(one)))
+		})
+	})
 }
 
 // ownerAddresses adds the addresses of owners, once an address is begun. The server selects those whose
@@ -147,8 +142,12 @@ func ownerAddresses(ctx context.Context, c *candidates) {
 }
 
 // pods adds pods as NAMESPACE/POD, or by their names if a namespace is selected.
-func pods(ctx context.Context, c *candidates) {
-	ask := c.narrowed()
+func pods(ctx context.Context, c *candidates) { c.pods(ctx, c.narrowed()) }
+
+// longPods adds pods as NAMESPACE/POD.
+func longPods(ctx context.Context, c *candidates) { c.pods(ctx, url.Values{}) }
+
+func (c *candidates) pods(ctx context.Context, ask url.Values) {
 	namespace, _, begun := strings.Cut(c.begun, "/")
 	short := ask.Get("namespace") != "" && !begun
 	if begun {
@@ -167,26 +166,21 @@ func pods(ctx context.Context, c *candidates) {
 	})
 }
 
-// longPods adds pods as NAMESPACE/POD.
-func longPods(ctx context.Context, c *candidates) {
-	filters := c.filters
-	c.filters = nil
-	pods(ctx, c)
-	c.filters = filters
-}
-
 // namespaces adds the Kubernetes namespaces of owners.
 func namespaces(ctx context.Context, c *candidates) {
-	c.owners(ctx, c.narrowed("namespace", "pod"), func(o *pb.Owner) bool { return c.add(o.GetWorkload().GetNamespace(), "") })
+	ask := c.narrowed()
+	ask.Del("namespace")
+	ask.Del("pod")
+	c.owners(ctx, ask, func(o *pb.Owner) bool { return c.add(o.GetWorkload().GetNamespace(), "") })
 }
 
 // workloads adds namespaces and, once one is complete, the pods in it.
 func workloads(ctx context.Context, c *candidates) {
 	if strings.Contains(c.begun, "/") {
 		longPods(ctx, c)
-		return
+	} else {
+		namespaces(ctx, c)
 	}
-	namespaces(ctx, c)
 }
 
 // nodeNames adds the names of nodes.
@@ -237,11 +231,7 @@ func findingIDs(ctx context.Context, c *candidates) {
 	findings, _, _ := list(ctx, c.query, "/v1/findings", c.narrowed(), (*pb.ListFindingsResponse).GetFindings)
 	show.SortFindings(findings)
 	for _, f := range findings {
-		c.add(f.GetId(), show.FindingLine(f))
-		if c.begun != "" {
-			c.add(f.GetAddress(), show.FindingLine(f))
-		}
-		if len(c.found) >= mostCandidates {
+		if !c.add(f.GetId(), show.FindingLine(f)) || c.begun != "" && !c.add(f.GetAddress(), show.FindingLine(f)) {
 			return
 		}
 	}

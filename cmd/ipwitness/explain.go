@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
+	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -16,12 +20,8 @@ import (
 // formatCase is the format of explain that `ipwitness judge` reads.
 const formatCase show.Format = "case"
 
-type explainCommand struct {
-	query
-}
-
 func newExplain(sys system) *cobra.Command {
-	c := &explainCommand{query: query{sys: sys}}
+	c := &query{sys: sys}
 	cmd := &cobra.Command{
 		Use:   "explain ID|ADDRESS [flags]",
 		Short: "Explain why an address is, or is not, in conflict",
@@ -57,7 +57,7 @@ With -o case, write all data that the address was judged by, as a file for
 }
 
 // explain explains an address, or the address of the conflict with an id.
-func (c *explainCommand) explain(ctx context.Context, what string) error {
+func (c *query) explain(ctx context.Context, what string) error {
 	id, address, err := idOrAddress(what)
 	if err != nil {
 		return err
@@ -79,7 +79,20 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	}
 	switch {
 	case c.format == formatCase:
-		return c.writeCase(explained)
+		raw, err := explained.GetCase().MarshalJSON()
+		if err != nil {
+			return err
+		}
+		f, err := casefile.Decode(raw)
+		if err != nil {
+			return err
+		}
+		file, err := casefile.Encode(f)
+		if err != nil {
+			return err
+		}
+		_, err = c.sys.stdout.Write(file)
+		return err
 	case c.format.ForPrograms():
 		return show.Message(c.sys.stdout, c.format, explained)
 	}
@@ -94,23 +107,74 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	return show.Explain(c.sys.stdout, explained, c.layout(), c.sys.now())
 }
 
-// writeCase writes the case of an explanation as a file.
-func (c *explainCommand) writeCase(explained *pb.ExplainResponse) error {
-	if explained.GetCase() == nil {
-		return errors.New("the server does not support cases, because it is older than this program: upgrade the aggregator")
+func newJudge(sys system) *cobra.Command {
+	c := &query{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "judge FILE|- [flags]",
+		Short: "Judge a case file again",
+		Long: `Judge a case file again that '` + sys.program + ` explain ADDRESS -o case' wrote, and show the
+result in the same form as explain. FILE is a file, or - for standard input. This
+needs no aggregator, no agent and no privileges.
+
+The rules of this program apply: another version may judge differently. Ages are
+relative to the time of the case. The result lacks information that only an
+aggregator has: acknowledgements, and Kubernetes objects that are not in the case.`,
+		Example: `
+  ipwitness judge case.json
+  ipwitness explain 10.244.0.7 -o case | ipwitness judge -`,
+		Args: oneArgument("a FILE or -", "judge needs a FILE that '"+sys.program+" explain ADDRESS -o case' wrote, or - for standard input"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := readCase(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return c.judge(f)
+		},
 	}
-	raw, err := explained.GetCase().MarshalJSON()
+	outputFlag(cmd, &c.format)
+	colorFlag(cmd, &c.color)
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 on a confirmed conflict, 0 if none, 3 if not all nodes were seen, 1 on error")
+	return cmd
+}
+
+// readCase reads the case in a file.
+func readCase(name string, stdin io.Reader) (*casefile.File, error) {
+	if name == "-" {
+		return casefile.Read(stdin)
+	}
+	file, err := os.Open(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	f, err := casefile.Decode(raw)
+	defer func() { _ = file.Close() }() // opened for reading only
+	f, err := casefile.Read(file)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	file, err := casefile.Encode(f)
-	if err != nil {
-		return err
+	return f, nil
+}
+
+// judge judges a case and shows the result.
+func (q *query) judge(f *casefile.File) error {
+	explained := api.Judge(f)
+	incomplete := explained.GetCoverage().GetIncomplete()
+	var err error
+	if q.format.ForPrograms() {
+		err = show.Message(q.sys.stdout, q.format, explained)
+	} else {
+		if incomplete {
+			q.note("Warning: not all nodes were seen when the case was written.")
+		}
+		err = show.Explain(q.sys.stdout, explained, q.layout(), f.Case.Now.Time())
 	}
-	_, err = c.sys.stdout.Write(file)
+	confirmed := slices.ContainsFunc(explained.GetConflicts(), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_CONFIRMED })
+	switch {
+	case !q.exitCode:
+		return err
+	case confirmed:
+		return errors.Join(err, exitFound)
+	case incomplete:
+		return errors.Join(err, exitCannotTell)
+	}
 	return err
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -82,8 +84,6 @@ func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
 		access.AnonymousAuto, access.AnonymousNone, access.AnonymousRead)
 	fs.BoolVar(&cfg.Required, "require-auth", false, "refuse to start without --tokens, --token-review or --tls-client-ca")
 }
-
-func parseText(s string) (string, error) { return s, nil }
 
 // listenFlags adds the flags for the addresses that an aggregator listens on.
 func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {

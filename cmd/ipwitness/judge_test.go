@@ -50,13 +50,6 @@ func TestACaseIsWrittenAsItWasRecorded(t *testing.T) {
 	}
 }
 
-func TestExplainWithoutACase(t *testing.T) {
-	old := handler{"/v1/explain": ok(&pb.ExplainResponse{Summary: "Because."})}
-	c := serve(t, old)
-	c.run(t, 1, "explain", "10.0.0.1", "-o", "case")
-	c.wantStderr(t, "ipwitness: the server does not support cases, because it is older than this program: upgrade the aggregator\n")
-}
-
 func TestJudge(t *testing.T) {
 	edited := func(row, old, replacement string) string {
 		raw, err := os.ReadFile(caseFile(row))

@@ -42,38 +42,37 @@ func (r *runCommand) showLive(ctx context.Context, s *server, b cli.Build) error
 	})
 
 	g, liveCtx := errgroup.WithContext(ctx)
-	owners := make(chan *pb.WatchOwnersResponse)
-	conflicts := make(chan *pb.WatchConflictsResponse)
+	begun, begin := context.WithCancel(liveCtx) // the current owners come before the conflicts
 	g.Go(func() error {
-		return passOn(liveCtx, owners, func(token string) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
+		defer begin()
+		return follow(func(token string) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
 			return client.WatchOwners(liveCtx, &pb.WatchOwnersRequest{ResumeToken: token})
+		}, func(e *pb.WatchOwnersResponse) error {
+			live.Owner(e, r.sys.now())
+			if e.GetType() == pb.Watch_BOOKMARK {
+				begin()
+			}
+			return live.Err()
 		})
 	})
 	g.Go(func() error {
-		return passOn(liveCtx, conflicts, func(token string) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
+		<-begun.Done()
+		return follow(func(token string) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
 			return client.WatchConflicts(liveCtx, &pb.WatchConflictsRequest{ResumeToken: token})
+		}, func(e *pb.WatchConflictsResponse) error {
+			live.Conflict(e, r.sys.now())
+			return live.Err()
 		})
 	})
 	g.Go(func() error {
 		tick := time.NewTicker(liveEvery)
 		defer tick.Stop()
-		var begun <-chan *pb.WatchConflictsResponse
 		for {
 			select {
 			case <-liveCtx.Done():
 				return nil
-			case e := <-owners:
-				live.Owner(e, r.sys.now())
-				if e.GetType() == pb.Watch_BOOKMARK {
-					begun = conflicts // the current owners come first
-				}
-			case e := <-begun:
-				live.Conflict(e, r.sys.now())
 			case <-tick.C:
 				live.Tick(r.sys.now())
-			}
-			if err := live.Err(); err != nil {
-				return fmt.Errorf("write live output: %w", err)
 			}
 		}
 	})
@@ -119,9 +118,9 @@ func reachable(a net.Addr) string {
 	return a.String()
 }
 
-// passOn sends the events of a watch to a channel until the watch ends. It resumes a watch that was
+// follow passes the events of a watch to a function until one of them fails. It resumes a watch that was
 // disconnected because the terminal did not read.
-func passOn[T any](ctx context.Context, to chan<- *T, watch func(token string) (grpc.ServerStreamingClient[T], error)) error {
+func follow[T any](watch func(token string) (grpc.ServerStreamingClient[T], error), take func(*T) error) error {
 	events, err := watch("")
 	for {
 		var e *T
@@ -135,10 +134,8 @@ func passOn[T any](ctx context.Context, to chan<- *T, watch func(token string) (
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case to <- e:
+		if err := take(e); err != nil {
+			return fmt.Errorf("write live output: %w", err)
 		}
 	}
 }

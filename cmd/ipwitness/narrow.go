@@ -132,6 +132,8 @@ var (
 	conflictID = regexp.MustCompile(`^[a-z0-9]+$`)
 )
 
+func parseText(s string) (string, error) { return s, nil }
+
 func parseNamespace(s string) (string, error) {
 	if !namespaceName.MatchString(s) {
 		return "", fmt.Errorf("%q is not the name of a namespace: write it like kube-system", s)

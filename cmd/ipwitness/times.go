@@ -54,8 +54,8 @@ func parseTime(s string, now, since time.Time) (time.Time, error) {
 	if text == "now" {
 		return now, nil
 	}
-	if before, ok := parseAgo(text); ok {
-		return now.Add(-before), nil
+	if ago, ok := parseAgo(text); ok {
+		return now.Add(-ago), nil
 	}
 	m := dayAndClock.FindStringSubmatch(rfc3339.ReplaceAllString(text, "$1 $2"))
 	if m == nil || m[1] == "" && m[2] == "" {
@@ -91,14 +91,25 @@ func parseTime(s string, now, since time.Time) (time.Time, error) {
 			return time.Time{}, notTime(s)
 		}
 	}
-	t := wallTime(date, clock, loc)
+	// A time that clocks skip when they are set is as if they had not been set.
+	on := func(days int) time.Time {
+		t := time.Date(date.Year(), date.Month(), date.Day()+days, clock.Hour(), clock.Minute(), clock.Second(), clock.Nanosecond(), loc)
+		set, _ := t.ZoneBounds()
+		_, before := set.Add(-1).Zone()
+		_, after := t.Zone()
+		if back := time.Duration(before-after) * time.Second; !set.IsZero() && t.Sub(set) < back {
+			return t.Add(-back) // clocks show this time twice: the earlier one
+		}
+		return t
+	}
+	t := on(0)
 	switch {
 	case day != "":
 	case since.IsZero() && t.After(now):
-		t = wallTime(date.AddDate(0, 0, -1), clock, loc)
+		t = on(-1)
 	case !since.IsZero():
 		if !t.After(since) {
-			t = wallTime(date.AddDate(0, 0, 1), clock, loc)
+			t = on(1)
 		}
 		if t.After(now) {
 			t = now
@@ -137,23 +148,11 @@ func parseAgo(text string) (time.Duration, bool) {
 	return time.Duration(min(sum, float64(most))), sum <= float64(most)
 }
 
-// wallTime returns the time at which clocks in loc show this date and time of day. If they show it
-// twice, when clocks are set back, it returns the earlier time. If they skip it, it returns the time
-// that they would have shown if they had not been set.
-func wallTime(date, clock time.Time, loc *time.Location) time.Time {
-	wall := time.Date(date.Year(), date.Month(), date.Day(), clock.Hour(), clock.Minute(), clock.Second(), clock.Nanosecond(), time.UTC)
-	at := func(near time.Time) time.Time { // with the offset that is valid near that time
-		_, offset := near.In(loc).Zone()
-		return wall.Add(-time.Duration(offset) * time.Second).In(loc)
+// parseDays parses a duration that may be in days.
+func parseDays(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err
 	}
-	before, after := at(wall.AddDate(0, 0, -1)), at(wall.AddDate(0, 0, 1))
-	if after.Before(before) {
-		before, after = after, before
-	}
-	for _, t := range []time.Time{before, after} {
-		if t.Day() == wall.Day() && t.Hour() == wall.Hour() && t.Minute() == wall.Minute() {
-			return t
-		}
-	}
-	return after
+	return time.ParseDuration(s)
 }

@@ -16,13 +16,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// topCommand has the flags of top.
-type topCommand struct {
-	query
-}
-
 func newTop(sys system) *cobra.Command {
-	c := &topCommand{query: query{sys: sys}}
+	c := &query{sys: sys}
 	cmd := &cobra.Command{
 		Use:   "top [flags]",
 		Short: "Show conflicts, findings, owners and nodes live, on the full screen",
@@ -53,7 +48,7 @@ top needs a terminal. Scripts use 'conflicts -w', 'audit -w', 'owners -w' and
 }
 
 // top shows the server until the user quits.
-func (c *topCommand) top(ctx context.Context) error {
+func (c *query) top(ctx context.Context) error {
 	ask := url.Values{}
 	if err := c.filters.ask(ask); err != nil {
 		return err
@@ -81,7 +76,7 @@ func (c *topCommand) top(ctx context.Context) error {
 const ownersAtOnce = "500"
 
 // shown returns the server that the flags select, restricted to what the parameters select.
-func (c *topCommand) shown(ask url.Values) *top.Server {
+func (c *query) shown(ask url.Values) *top.Server {
 	client := c.client()
 	return &top.Server{
 		Name: client.base,

@@ -79,7 +79,7 @@ func TestFiltersOfOwnersAreParsed(t *testing.T) {
 
 // topServer returns the server of top for a console.
 func topServer(c *console, ask url.Values) *top.Server {
-	command := &topCommand{query: query{sys: c.system, server: c.env["IPWITNESS_SERVER"]}}
+	command := &query{sys: c.system, server: c.env["IPWITNESS_SERVER"]}
 	return command.shown(ask)
 }
 

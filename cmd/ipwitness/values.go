@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -187,15 +189,6 @@ func parseRetention(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not a duration: write it like 30d or 12h", s)
 	}
 	return d, nil
-}
-
-// parseDays parses a duration that may be in days.
-func parseDays(s string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.ParseUint(days, 10, 16)
-		return time.Duration(n) * 24 * time.Hour, err
-	}
-	return time.ParseDuration(s)
 }
 
 // sizeFlag adds a flag for a number of bytes.
