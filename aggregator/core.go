@@ -252,8 +252,6 @@ func journalProblem(p journal.Problem) string {
 		key = "journal/unreadable"
 	case journal.Damaged:
 		key = "journal/damaged"
-	case journal.NewerVersion:
-		key = "journal/newer"
 	case journal.NotWritten:
 		key = "journal/not-written"
 	}

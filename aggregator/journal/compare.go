@@ -31,14 +31,6 @@ type itemID struct {
 	id    uint32
 }
 
-func newComparison() comparison {
-	c := comparison{seed: maphash.MakeSeed(), kinds: make(map[pb.Event_Kind]*compared)}
-	for _, kind := range kinds {
-		c.kinds[kind] = &compared{}
-	}
-	return c
-}
-
 // begin reads the state of a kind before the gap.
 func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
 	state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
@@ -78,20 +70,6 @@ func (c *comparison) likenessOf(e *pb.Event) (uint64, error) {
 // begun reports whether changes of a kind are to be recorded; otherwise they are part of the present
 // state, which follows.
 func (c *comparison) begun(kind pb.Event_Kind) bool { return c.kinds[kind].begun }
-
-// arriving reports whether the present state of the kind of a record is arriving, and the item is none of
-// those that were known before and have not been seen again.
-func (c *comparison) arriving(r *record) bool {
-	known := c.kinds[r.kind].known
-	_, before := known[itemID{r.place, r.id}]
-	return known != nil && !before
-}
-
-// lost forgets the state of a kind, of which changes were lost.
-func (c *comparison) lost(kind pb.Event_Kind) { c.kinds[kind].begun = false }
-
-// changed notes that an item has changed since the present state began to arrive.
-func (c *comparison) changed(r *record) { delete(c.kinds[r.kind].known, itemID{r.place, r.id}) }
 
 // present compares an item of the present state with what is known, and reports whether it is to be
 // recorded.

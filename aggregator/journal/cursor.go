@@ -16,8 +16,6 @@ import (
 //	0 metaCursor NAME                         -> STAMP up to which the reader has processed all records
 const metaCursor = 'c'
 
-func cursorKey(name string) []byte { return append(tablePrefix(0, metaCursor), name...) }
-
 // progress is how far the journal has been written.
 type progress struct {
 	mu    sync.Mutex
@@ -70,7 +68,7 @@ type Cursor struct {
 
 // Cursor returns the cursor of a reader.
 func (j *Journal) Cursor(name string) (*Cursor, error) {
-	c := &Cursor{j: j, key: cursorKey(name)}
+	c := &Cursor{j: j, key: append(tablePrefix(0, metaCursor), name...)}
 	return c, j.view(func(s *store) error {
 		c.store = s
 		at, known, err := s.number(c.key)

@@ -148,10 +148,7 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 		return nil, false, err
 	}
 	problem := Problem{Unreadable, dir, j.Clock(), err}
-	if errors.Is(err, errNewerVersion) {
-		problem.Kind = NewerVersion
-	}
-	to, renamed := setAside(dir, asideNames[problem.Kind], problem.At)
+	to, renamed := setAside(dir, problem.At)
 	if renamed != nil {
 		return nil, false, errors.Join(err, renamed)
 	}
@@ -167,7 +164,7 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 func unusable(err error) bool {
 	_, refused := errors.AsType[*os.PathError](err)
 	_, locked := errors.AsType[syscall.Errno](err)
-	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, errNewerVersion) || !refused && !locked
+	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || !refused && !locked
 }
 
 // Stats are counters and sizes of the journal.

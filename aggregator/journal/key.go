@@ -232,8 +232,6 @@ func (t term) size() int {
 
 func termPrefix(segment uint32, t term) []byte { return append(tablePrefix(segment, byTerm), t...) }
 
-func termKey(segment uint32, t term, s subject) []byte { return s.append(termPrefix(segment, t)) }
-
 // parseTermKey returns the subject of a key with a term that begins like t.
 func parseTermKey(t term, key []byte) (s subject, err error) {
 	if len(key) < prefixSize+t.size() {
@@ -245,9 +243,6 @@ func parseTermKey(t term, key []byte) (s subject, err error) {
 func metaKey(what byte, number uint64) []byte {
 	return binary.BigEndian.AppendUint64(tablePrefix(0, what), number)
 }
-
-// metaNumber returns the number at the end of a key of metaKey.
-func metaNumber(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }
 
 // after returns the first key after all keys with a prefix.
 func after(prefix []byte) []byte {

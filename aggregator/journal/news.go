@@ -35,11 +35,12 @@ func (w *writer) remember(r *record) error {
 // because owners are also updated when their evidence changes, and not if an item is removed that was
 // never recorded, because it was gone before its turn came in the present state.
 func (w *writer) news(r *record) (bool, error) {
-	removed := r.item == nil
-	if removed && !w.arriving(r) || !removed && r.typ != pb.Watch_UPDATED {
+	removed, id := r.item == nil, itemID{r.place, r.id}
+	awaited := w.kinds[r.kind].known // not nil while the present state is arriving
+	if _, present := awaited[id]; removed && (awaited == nil || present) || !removed && r.typ != pb.Watch_UPDATED {
 		return true, nil
 	}
-	before, known := w.latest[subjectItem{r.kind, itemID{r.place, r.id}}]
+	before, known := w.latest[subjectItem{r.kind, id}]
 	if !known {
 		e, err := w.s.find(r.subject, r.id)
 		if err != nil || e == nil {

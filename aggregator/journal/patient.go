@@ -144,7 +144,14 @@ func (f *patientFile) Write(p []byte) (n int, err error) {
 // and the writer replaces the others.
 func (f *patientFile) sync(method func() error) error {
 	if f.patient.Load() && f.ext == ".sst" {
-		return f.syncTable(method)
+		err := method()
+		if err == nil {
+			f.tableFailure.Store(nil)
+			return nil
+		}
+		f.tableFailure.Store(&err)
+		<-time.After(tryAgainAfter) // so that Pebble does not try again at once
+		return err
 	}
 	failed := false
 	err := f.try(func() error {
@@ -158,19 +165,6 @@ func (f *patientFile) sync(method func() error) error {
 		f.unsafe.Store(true)
 		f.logLost.Store(true)
 	}
-	return err
-}
-
-// syncTable syncs a table. If that fails, it returns after a while, so that Pebble does not try again at
-// once.
-func (f *patientFile) syncTable(method func() error) error {
-	err := method()
-	if err == nil {
-		f.tableFailure.Store(nil)
-		return nil
-	}
-	f.tableFailure.Store(&err)
-	<-time.After(tryAgainAfter)
 	return err
 }
 

@@ -25,8 +25,6 @@ const (
 	InMemory ProblemKind = iota + 1
 	// Unreadable means that the journal could not be opened, and was set aside.
 	Unreadable
-	// NewerVersion means that a newer version wrote the journal, which was set aside.
-	NewerVersion
 	// Damaged means that damaged records were found, and the journal was set aside.
 	Damaged
 	// NotWritten means that the journal cannot be written now.
@@ -34,9 +32,6 @@ const (
 	// Failed means that the journal cannot continue before the aggregator is restarted.
 	Failed
 )
-
-// asideNames are parts of the names of journals that are set aside.
-var asideNames = map[ProblemKind]string{Unreadable: "damaged", NewerVersion: "of-a-newer-version", Damaged: "damaged"}
 
 // maxProblems is the largest number of problems that are kept.
 const maxProblems = 8

@@ -61,7 +61,7 @@ func (j *Journal) Gaps(since, until time.Time) (gaps []*pb.Gap, err error) {
 	err = j.view(func(s *store) error {
 		return s.scan(metaKey(metaGap, uint64(micro(since))), after(tablePrefix(0, metaGap)), func(_, v []byte) error {
 			g := new(pb.Gap)
-			if len(v) == 0 || v[0] != formatVersion || proto.Unmarshal(v[1:], g) != nil {
+			if proto.Unmarshal(v, g) != nil {
 				return errDamagedRecord
 			}
 			if g.GetFrom() == nil || g.GetFrom().AsTime().Before(until) {
@@ -614,9 +614,15 @@ func (r *reading) send(f *found) (more bool, err error) {
 		return true, nil
 	}
 	if r.q.Compare != nil {
-		before, err := r.eventBefore(f, e.GetType())
-		if err != nil {
-			return false, err
+		var before *pb.Event
+		if e.GetType() == pb.Watch_UPDATED {
+			one, err := r.before(f.subject, f.stored.id, f.at)
+			if err == nil && one.typ != 0 {
+				before, err = r.s.event(&one, f.subject, one.at)
+			}
+			if err != nil {
+				return false, err
+			}
 		}
 		if !r.q.Compare(e, before) {
 			return true, nil
@@ -626,16 +632,4 @@ func (r *reading) send(f *found) (more bool, err error) {
 		r.q.Item(f.stored.id)
 	}
 	return r.do(e), nil
-}
-
-// eventBefore returns the record of an item before it was UPDATED; nil if there is none.
-func (r *reading) eventBefore(f *found, typ pb.Watch_Type) (*pb.Event, error) {
-	if typ != pb.Watch_UPDATED {
-		return nil, nil
-	}
-	one, err := r.before(f.subject, f.stored.id, f.at)
-	if err != nil || one.typ == 0 {
-		return nil, err
-	}
-	return r.s.event(&one, f.subject, one.at)
 }

@@ -90,16 +90,27 @@ func newRecord(c *Change) (r record, err error) {
 		for _, o := range c.Conflict.GetOwners() {
 			terms.owner(o)
 		}
-		r.item = trimConflict(c.Conflict)
+		// Without the steps to take, which would not be safe later.
+		trimmed := proto.CloneOf(c.Conflict)
+		trimmed.Remedy, trimmed.Diagnosis, trimmed.Owners = nil, nil, trimOwners(trimmed.GetOwners())
+		r.item = trimmed
 	case c.Finding != nil:
 		r.kind, r.id = pb.Event_FINDING, hashID(c.Finding.GetId())
 		r.place = placeOfFinding(c.Finding)
 		terms.finding(c.Finding)
-		r.item = trimFinding(c.Finding)
+		trimmed := proto.CloneOf(c.Finding)
+		trimmed.Remedy, trimmed.Fixes, trimmed.Owners = nil, nil, trimOwners(trimmed.GetOwners())
+		r.item = trimmed
 	case c.Node != nil:
 		r.kind, r.id, r.place = pb.Event_NODE, hashID(c.Node.GetName()), placeOfName(c.Node.GetName())
 		terms.add(nodeTerm(c.Node.GetName()))
-		r.item = trimNode(c.Node)
+		// Without the values that change all the time.
+		n := c.Node
+		r.item = proto.CloneOf(&pb.Node{
+			Name: n.GetName(), State: n.GetState(), Version: n.GetVersion(), Kernel: n.GetKernel(), BootId: n.GetBootId(), Netns: n.GetNetns(),
+			Wire: n.GetWire(), Problems: n.GetProblems(), Runtime: n.GetRuntime(), Incomplete: n.GetIncomplete(),
+			VipProgram: n.GetVipProgram(), VipProgramEnded: n.GetVipProgramEnded(),
+		})
 	default:
 		return r, errors.New("record a change: it has no item")
 	}
@@ -199,31 +210,6 @@ func trimOwners(owners []*pb.Owner) []*pb.Owner {
 		out[i] = trimOwner(o, false)
 	}
 	return out
-}
-
-// trimConflict returns a conflict without the steps to take, which would not be safe later.
-func trimConflict(c *pb.Conflict) *pb.Conflict {
-	out := proto.CloneOf(c)
-	out.Remedy, out.Diagnosis = nil, nil
-	out.Owners = trimOwners(out.GetOwners())
-	return out
-}
-
-// trimFinding returns a finding without the steps to take, which would not be safe later.
-func trimFinding(f *pb.Finding) *pb.Finding {
-	out := proto.CloneOf(f)
-	out.Remedy, out.Fixes = nil, nil
-	out.Owners = trimOwners(out.GetOwners())
-	return out
-}
-
-// trimNode returns a node without the values that change all the time.
-func trimNode(n *pb.Node) *pb.Node {
-	return proto.CloneOf(&pb.Node{
-		Name: n.GetName(), State: n.GetState(), Version: n.GetVersion(), Kernel: n.GetKernel(), BootId: n.GetBootId(), Netns: n.GetNetns(),
-		Wire: n.GetWire(), Problems: n.GetProblems(), Runtime: n.GetRuntime(), Incomplete: n.GetIncomplete(),
-		VipProgram: n.GetVipProgram(), VipProgramEnded: n.GetVipProgramEnded(),
-	})
 }
 
 // The format of a record: the id, the item (unless the change is that it is REMOVED), and in front of

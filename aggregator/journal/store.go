@@ -59,9 +59,6 @@ type store struct {
 	failed  chan struct{}
 }
 
-// errNewerVersion is the error for a store of a newer version of ipwitness.
-var errNewerVersion = errors.New("it was written by a newer version of ipwitness")
-
 // openStore opens the store in a directory of a file system, and creates it if it does not exist. cached is the
 // size of its cache in bytes; 0 for the default.
 func openStore(dir string, base vfs.FS, cached int64, log *slog.Logger) (*store, error) {
@@ -116,8 +113,8 @@ func (s *store) load() error {
 	switch {
 	case err != nil:
 		return err
-	case known && version > formatVersion:
-		return fmt.Errorf("%w: it has version %d, but the newest supported version is %d", errNewerVersion, version, formatVersion)
+	case known && version != formatVersion:
+		return errors.Join(errDamagedRecord, fmt.Errorf("its format has version %d, but only version %d is supported", version, formatVersion))
 	case !known:
 		if err := s.db.Set(metaKey(metaVersion, 0), binary.BigEndian.AppendUint64(nil, formatVersion), pebble.Sync); err != nil {
 			return err
@@ -128,7 +125,7 @@ func (s *store) load() error {
 		if len(v) != 9 {
 			return errDamagedRecord
 		}
-		s.segments = append(s.segments, segment{uint32(metaNumber(key)), stamp(binary.BigEndian.Uint64(v)), v[8] != 0})
+		s.segments = append(s.segments, segment{binary.BigEndian.Uint32(key[len(key)-4:]), stamp(binary.BigEndian.Uint64(v)), v[8] != 0})
 		return nil
 	})
 }
@@ -184,18 +181,10 @@ func (s *store) list() []segment {
 func (s *store) setList(list []segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if list[0].number != s.first() {
+	if len(s.segments) == 0 || list[0].number != s.segments[0].number {
 		clear(s.few)
 	}
 	s.segments = list
-}
-
-// first returns the number of the first segment, or 0 if the list is empty.
-func (s *store) first() uint32 {
-	if len(s.segments) == 0 {
-		return 0
-	}
-	return s.segments[0].number
 }
 
 // maxFew is the largest number of places that fewPlaces returns.
@@ -366,9 +355,9 @@ func (l storeLogger) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// setAside renames an unusable store and returns its new name. reason is one word.
-func setAside(dir, reason string, now time.Time) (string, error) {
-	to := fmt.Sprintf("%s.%s-%s", dir, reason, now.UTC().Format("20060102T150405.000Z"))
+// setAside renames an unusable store and returns its new name.
+func setAside(dir string, now time.Time) (string, error) {
+	to := dir + ".damaged-" + now.UTC().Format("20060102T150405.000Z")
 	return to, os.Rename(dir, to)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"hash/maphash"
 	"slices"
 	"time"
 
@@ -65,7 +66,8 @@ type writer struct {
 
 // begin prepares the writer for a store. Changes since the last record are a gap for the given reason.
 func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
-	*w = writer{j: j, comparison: newComparison(), latest: make(map[subjectItem]uint64), triedAt: j.Clock()}
+	*w = writer{j: j, latest: make(map[subjectItem]uint64), triedAt: j.Clock()}
+	w.comparison = comparison{seed: maphash.MakeSeed(), kinds: make(map[pb.Event_Kind]*compared)}
 	alive, err := w.open(j.store)
 	if err != nil {
 		return err
@@ -74,6 +76,7 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 		return err
 	}
 	for _, kind := range kinds {
+		w.kinds[kind] = &compared{}
 		j.progress.forget(kind)
 	}
 	j.progress.written(w.last, false, nil)
@@ -117,8 +120,14 @@ func (j *Journal) write(ctx context.Context) {
 			w.restart(pb.Gap_NOT_WRITTEN, func() {})
 			continue
 		}
-		if err == nil && w.s.fs.logLost.Swap(false) {
-			err = w.replaceLog()
+		if err == nil && w.s.fs.logLost.Swap(false) { // write what the log has to tables, and begin another log
+			var written <-chan struct{}
+			if written, err = w.s.db.AsyncFlush(); err == nil {
+				select {
+				case <-written:
+				case <-w.s.fs.stopped:
+				}
+			}
 		}
 		if damaged := j.store.damaged.Load(); damaged != nil {
 			err = errors.Join(err, *damaged)
@@ -187,25 +196,12 @@ func (w *writer) replace(cause error) {
 			return
 		}
 		problem := Problem{Damaged, storeDir(j.Dir), j.Clock(), cause}
-		if to, err := setAside(problem.Path, asideNames[Damaged], problem.At); err == nil {
+		if to, err := setAside(problem.Path, problem.At); err == nil {
 			problem.Path = to
 		}
 		j.Log.Error("the journal is damaged: starting a new one", "set_aside", problem.Path, "error", cause)
 		j.say(problem)
 	})
-}
-
-// replaceLog writes what the log has to tables, and begins another log. It waits until the disk works.
-func (w *writer) replaceLog() error {
-	written, err := w.s.db.AsyncFlush()
-	if err != nil {
-		return err
-	}
-	select {
-	case <-written:
-	case <-w.s.fs.stopped:
-	}
-	return nil
 }
 
 // retreat continues in memory, because the disk cannot be read, until the data directory can be used
@@ -247,7 +243,7 @@ func (w *writer) apply(r *record, revision uint64, note []byte) error {
 	if err != nil || !news {
 		return err
 	}
-	w.changed(r)
+	delete(w.kinds[r.kind].known, itemID{r.place, r.id}) // it is not gone
 	if err := w.record(r, false); err != nil {
 		return err
 	}
@@ -258,7 +254,7 @@ func (w *writer) apply(r *record, revision uint64, note []byte) error {
 // lose begins a gap in a kind, or continues one. If there is none, gap is how it begins; nil for after the last
 // record.
 func (w *writer) lose(kind pb.Event_Kind, n uint64, gap *pb.Gap) {
-	w.lost(kind)
+	w.kinds[kind].begun = false
 	w.marks = slices.DeleteFunc(w.marks, func(m mark) bool { return m.kind == kind })
 	w.j.progress.forget(kind)
 	w.j.lost.Add(n)
@@ -337,7 +333,7 @@ func (w *writer) end(g *pb.Gap, at time.Time) error {
 	w.j.gaps.Add(1)
 	w.last = max(w.last+1, at.UnixMicro()) // a stamp of its own, after all records that are known to be written
 	g.Until = timeOf(w.last)
-	raw, err := marshal.MarshalAppend([]byte{formatVersion}, g)
+	raw, err := marshal.Marshal(g)
 	if err != nil {
 		return err
 	}

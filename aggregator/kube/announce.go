@@ -357,8 +357,13 @@ const eventsProblem = "write events"
 // write writes an event, and removes it from the queue or postpones it. After an error it can be tried again.
 func (a *announcer) write(ctx context.Context, n *notice) error {
 	event := a.event(n)
-	if event == nil {
-		a.miss(n)
+	if event == nil { // the API does not have the target: it is announced when it has
+		a.mu.Lock()
+		if of := a.past[n.id]; of != nil && of.detected.Equal(n.detected) {
+			delete(of.targets, n.target)
+		}
+		a.mu.Unlock()
+		a.remove(func(other *notice) bool { return other == n })
 		return nil
 	}
 	if until := a.refused[event.Namespace]; until.After(time.Now()) {
@@ -401,16 +406,6 @@ func (a *announcer) write(ctx context.Context, n *notice) error {
 	}
 	a.remove(func(other *notice) bool { return other == n })
 	return nil
-}
-
-// miss removes an event about a target that the API does not have, so that it is announced when the API has it.
-func (a *announcer) miss(n *notice) {
-	a.mu.Lock()
-	if of := a.past[n.id]; of != nil && of.detected.Equal(n.detected) {
-		delete(of.targets, n.target)
-	}
-	a.mu.Unlock()
-	a.remove(func(other *notice) bool { return other == n })
 }
 
 func (a *announcer) problem(text string) {

@@ -16,34 +16,22 @@ import (
 const ovnPlugin = "ovn-k8s-cni-overlay"
 
 // resolve returns the networks of a pod's addresses. The caller holds mu.
-func (c *Cluster) resolve(r *podRecord) []verdict.Membership {
-	if r.more == nil || len(r.more.memberships) == 0 {
-		return nil
-	}
-	all := make([]verdict.Membership, 0, len(r.more.memberships))
-	for _, m := range r.more.memberships {
+func (c *Cluster) resolve(r *podRecord) (all []verdict.Membership) {
+	for _, m := range r.rare().memberships {
 		if m.definition != (ipam.Key{}) {
-			m.Network, m.PerNode = c.network(m)
+			switch of := c.definition(m.definition); {
+			case of == nil:
+			case m.OVS && of.Plugin == ovnPlugin:
+				m.Network = form.Name.Correct("udn/" + of.Name)
+			case m.OVS, of.IPAM == "": // nothing makes the address unique
+			default:
+				m.Network = verdict.DefinitionNetwork(m.definition.Namespace, m.definition.Name)
+				m.PerNode = of.IPAM == hostlocal.Name // it allocates on each node without regard to the others
+			}
 		}
 		all = append(all, m.Membership)
 	}
 	return all
-}
-
-// network returns the network of an address that a definition configures; empty if it is not known,
-// or if nothing makes the address unique. perNode is set if the IPAM allocates on each node without
-// regard to the others.
-func (c *Cluster) network(m membership) (name string, perNode bool) {
-	of := c.definition(m.definition)
-	switch {
-	case of == nil:
-		return "", false
-	case m.OVS && of.Plugin == ovnPlugin:
-		return form.Name.Correct("udn/" + of.Name), false
-	case m.OVS, of.IPAM == "":
-		return "", false
-	}
-	return verdict.DefinitionNetwork(m.definition.Namespace, m.definition.Name), of.IPAM == hostlocal.Name
 }
 
 // definition returns a NetworkAttachmentDefinition; nil if it is not known.

@@ -46,7 +46,6 @@ func newEventLog(c *Cluster) *eventLog {
 	l.Mirror = ipam.Mirror[*corev1.Event, eventRecord]{
 		Limit:   2 * maxEvents,
 		Read:    c.readEvent,
-		Same:    func(a, b *eventRecord) bool { return *a == *b },
 		Changed: func(_ ipam.Key, before, after *eventRecord) { l.changed(before, after) },
 	}
 	return l

@@ -237,7 +237,9 @@ func (c *Cluster) assess() {
 	c.queueLog(slog.LevelInfo, "state of the Kubernetes API", "state", state.String(), "before", h.state.String(),
 		"server", c.clients.server, "pods", len(c.pods.Records), "nodes", len(c.nodes.Records))
 	h.state, h.since = state, time.Now()
-	c.reassess()
+	for _, m := range c.ipams {
+		m.assess()
+	}
 	c.pending.state = true
 	c.ring()
 }

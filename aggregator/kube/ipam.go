@@ -264,10 +264,3 @@ func (m *publisher) change(pool string, al *verdict.Allocation, gone bool) {
 	correctAllocation(al)
 	m.cluster.changeIPAM(IPAMChange{Allocation: al, Gone: gone})
 }
-
-// reassess updates the state of the pools of all IPAMs.
-func (c *Cluster) reassess() {
-	for _, m := range c.ipams {
-		m.assess()
-	}
-}

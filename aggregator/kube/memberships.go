@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
@@ -63,20 +64,13 @@ func (p *pods) readMemberships(pod *corev1.Pod) (all []membership, unread string
 			m.multus(name, value)
 		}
 	}
-	slices.SortFunc(m.all, compareMemberships)
+	slices.SortFunc(m.all, func(a, b membership) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Interface, b.Interface), cmp.Compare(a.Network, b.Network),
+			cmp.Compare(a.definition.Namespace, b.definition.Namespace), cmp.Compare(a.definition.Name, b.definition.Name))
+	})
 	m.all = slices.Compact(m.all)
 	correct(form.Name, &m.unread)
 	return slices.Clone(m.all[:min(len(m.all), mostMemberships)]), m.unread
-}
-
-func compareMemberships(a, b membership) int {
-	if c := a.Address.Compare(b.Address); c != 0 {
-		return c
-	}
-	key := func(m membership) string {
-		return strings.Join([]string{m.Interface, m.Network, m.definition.Namespace, m.definition.Name}, " ")
-	}
-	return strings.Compare(key(a), key(b))
 }
 
 // memberships reads the annotations of a pod.

@@ -43,7 +43,6 @@ type nodes struct {
 func newNodes(c *Cluster) nodes {
 	return nodes{cluster: c, Mirror: ipam.Mirror[*corev1.Node, nodeRecord]{
 		Read:    readNode,
-		Same:    sameNode,
 		Changed: func(_ ipam.Key, before, after *nodeRecord) { c.nodes.changed(before, after) },
 		Settled: func() { c.nodes.keepRanges() },
 	}}
@@ -55,8 +54,10 @@ func (n *nodes) of(name string) *nodeRecord { return n.Records[ipam.Key{Name: na
 // readNode returns the record of a node.
 func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 	r := &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
-	os := cmp.Or(node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem)
-	r.other = os != "" && os != string(corev1.Linux) || virtual(node.Labels)
+	// DaemonSets have no pods on a virtual node, that is, one of virtual-kubelet (such as the virtual nodes of AKS)
+	// or of Fargate on EKS.
+	os := cmp.Or(node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem, string(corev1.Linux))
+	r.other = os != string(corev1.Linux) || node.Labels["type"] == "virtual-kubelet" || node.Labels["eks.amazonaws.com/compute-type"] == "fargate"
 	cidrs := node.Spec.PodCIDRs
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs = []string{node.Spec.PodCIDR}
@@ -75,17 +76,6 @@ func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 		}
 	}
 	return ipam.Key{Name: node.Name}, r
-}
-
-// virtual reports whether the labels are those of a virtual node, that is, of virtual-kubelet
-// (such as the virtual nodes of AKS) or of Fargate on EKS. DaemonSets have no pods there.
-func virtual(labels map[string]string) bool {
-	return labels["type"] == "virtual-kubelet" || labels["eks.amazonaws.com/compute-type"] == "fargate"
-}
-
-func sameNode(a, b *nodeRecord) bool {
-	return a.uid == b.uid && a.added == b.added && a.other == b.other && a.ready == b.ready && a.reason == b.reason && a.message == b.message && a.since == b.since &&
-		slices.Equal(a.cidrs, b.cidrs)
 }
 
 // changed collects the changed pod CIDRs and queues notifications. The caller holds mu.
@@ -157,20 +147,8 @@ func (c *Cluster) NodeRanges() (all []NodeRange) {
 // NodesCovered reports whether an agent reports for each node of the cluster. known is false
 // if there is no cluster. all is false if the mirror is not live or has no nodes.
 func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool) {
-	if c == nil {
-		return false, false
-	}
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.health.state != pb.Kubernetes_LIVE || len(c.nodes.Records) == 0 {
-		return false, true
-	}
-	for _, r := range c.nodes.Records {
-		if !reports(r.name) {
-			return false, true
-		}
-	}
-	return true, true
+	names, live := c.NodeNames()
+	return live && !slices.ContainsFunc(names, func(name string) bool { return !reports(name) }), c != nil
 }
 
 // NodeNames returns the names of the cluster's nodes. known is false if there is no cluster,
@@ -203,11 +181,6 @@ func (c *Cluster) namesOf(which func(*nodeRecord) bool) (names []string, known b
 		}
 	}
 	return names, true
-}
-
-// addedLately reports whether the node was added recently.
-func (r *nodeRecord) addedLately(now verdict.Stamp) bool {
-	return r.added != 0 && now.Sub(r.added) < lately
 }
 
 // stampNow returns the current time of the system clock.

@@ -131,11 +131,6 @@ func readPlugin(name string, pod *corev1.Pod) *pluginState {
 // lately is the maximum age of an event that may explain a conflict.
 const lately = time.Hour
 
-// healthy reports whether the pod runs, is ready and was not restarted lately.
-func (s *pluginState) healthy(now verdict.Stamp) bool {
-	return s.ready && s.word == string(corev1.PodRunning) && (s.restarted == 0 || now.Sub(s.restarted) >= lately)
-}
-
 // pluginNews has the parts of a CNI plugin pod's state whose changes are reported.
 type pluginNews struct {
 	word     string

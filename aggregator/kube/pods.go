@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -224,21 +225,11 @@ func virtualMachine(pod *corev1.Pod) string {
 	return pod.Labels["kubevirt.io/domain"]
 }
 
-// samePod reports whether two records of a pod are equal.
+// samePod reports whether two records are of the same state of a pod: changed sets the other fields.
 func samePod(a, b *podRecord) bool {
-	return sameObject(&a.PodObject, &b.PodObject) && a.ovn == b.ovn && sameMore(a.more, b.more)
-}
-
-func sameObject(a, b *verdict.PodObject) bool {
-	return a.UID == b.UID && a.Node == b.Node && a.Phase == b.Phase && a.DeletionTimestamp == b.DeletionTimestamp && a.HostNetwork == b.HostNetwork &&
-		a.Controller == b.Controller && a.ControllerKind == b.ControllerKind && a.VirtualMachine == b.VirtualMachine && slices.Equal(a.IPs, b.IPs)
-}
-
-func sameMore(a, b *podMore) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && a.unread == b.unread && a.allocated == b.allocated && slices.Equal(a.memberships, b.memberships) && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
+	same := *a
+	same.Heard, same.Memberships = b.Heard, b.Memberships
+	return reflect.DeepEqual(&same, b)
 }
 
 // changed updates the indexes and queues notifications. The caller holds mu.
@@ -249,12 +240,13 @@ func (p *pods) changed(before, after *podRecord) {
 		after.Memberships = p.cluster.resolve(after)
 	}
 	tenants := len(p.tenants) > 0
-	changed := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject) || !slices.Equal(before.Memberships, after.Memberships)
-	if after != nil {
+	changed := before == nil || after == nil
+	if !changed {
+		after.Heard = before.Heard
+		changed = !reflect.DeepEqual(before.PodObject, after.PodObject)
+	}
+	if after != nil && changed {
 		after.Heard = verdict.Stamp(p.cluster.clock())
-		if before != nil && !changed {
-			after.Heard = before.Heard
-		}
 	}
 	p.index(before, after)
 	for _, r := range []*podRecord{before, after} {

@@ -218,7 +218,7 @@ func (c *Cluster) nodeResults(about subject, now verdict.Stamp) []ranked {
 		if n.ready != corev1.ConditionTrue && n.ready != "" {
 			add(ofNode, cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.message, "its condition Ready is "+ipam.Plain(string(n.ready))), n.since)
 		}
-		if n.addedLately(now) {
+		if n.added != 0 && now.Sub(n.added) < lately {
 			add(newNode, "Added", fmt.Sprintf("node %s was added less than an hour ago: was it created from a template that contained pods?", name), n.added)
 		}
 		if len(n.cidrs) == 0 && len(*c.cidrs.Load()) > 0 {
@@ -230,13 +230,19 @@ func (c *Cluster) nodeResults(about subject, now verdict.Stamp) []ranked {
 
 // pluginResults returns the state of the CNI plugin on the owners' nodes.
 func (c *Cluster) pluginResults(about subject, now verdict.Stamp) []ranked {
+	names := make(map[string]bool)
+	for _, of := range c.pods.plugins {
+		for p := range of {
+			names[p.more.plugin.name] = true
+		}
+	}
 	var all []ranked
 	for _, name := range about.nodes {
 		of := c.pods.plugins[name]
 		if len(of) == 0 && len(c.pods.plugins) > 0 && c.nodes.of(name) != nil && c.health.synced {
 			all = append(all, ranked{ofNode, &pb.Related{
 				Kind: "Node", Name: name, Node: name, Reason: "NoCNIPod",
-				Message: ipam.Cut(fmt.Sprintf("node %s has no pod of a CNI plugin, unlike %d nodes (%s)", name, len(c.pods.plugins), c.pluginNames()), ipam.MaxMessage),
+				Message: ipam.Cut(fmt.Sprintf("node %s has no pod of a CNI plugin, unlike %d nodes (%s)", name, len(c.pods.plugins), strings.Join(slices.Sorted(maps.Keys(names)), ", ")), ipam.MaxMessage),
 			}})
 		}
 		for _, p := range slices.SortedFunc(maps.Keys(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) }) {
@@ -246,23 +252,14 @@ func (c *Cluster) pluginResults(about subject, now verdict.Stamp) []ranked {
 	return all
 }
 
-// pluginNames returns the names of the CNI plugins that run on any node.
-func (c *Cluster) pluginNames() string {
-	names := make(map[string]bool)
-	for _, of := range c.pods.plugins {
-		for p := range of {
-			names[p.more.plugin.name] = true
-		}
-	}
-	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
-}
-
 // pluginResult returns the state of a CNI plugin's pod.
 func pluginResult(p *podRecord, now verdict.Stamp) ranked {
 	s := p.more.plugin
 	r := &pb.Related{
-		Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Node: p.Node, Reason: s.word, Healthy: s.healthy(now), FirstSeen: timestamp(s.begun),
+		Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Node: p.Node, Reason: s.word, FirstSeen: timestamp(s.begun),
 	}
+	// It runs, is ready and was not restarted lately.
+	r.Healthy = s.ready && s.word == string(corev1.PodRunning) && (s.restarted == 0 || now.Sub(s.restarted) >= lately)
 	text := fmt.Sprintf("%s on %s ", s.name, p.Node)
 	rank := ofNode
 	switch {

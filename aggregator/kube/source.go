@@ -264,6 +264,9 @@ func (d *discovery) ask(ctx context.Context) error {
 	defer c.mu.Unlock()
 	c.problem(discoveryProblem, "")
 	serves := func(k ipam.Kind) bool { k.Name = ""; return resources[k] }
+	supports := func(group, version string) bool {
+		return slices.ContainsFunc(customKinds(), func(k ipam.Kind) bool { return k.Group == group && k.Version == version })
+	}
 	for _, m := range c.ipams {
 		// The alternatives of all kinds are read, or none.
 		alternative := slices.ContainsFunc(m.sources, func(s *source) bool { return serves(s.Alternative) }) &&
@@ -283,11 +286,6 @@ func (d *discovery) ask(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// supports reports whether an IPAM is read in a version of a group.
-func supports(group, version string) bool {
-	return slices.ContainsFunc(customKinds(), func(k ipam.Kind) bool { return k.Group == group && k.Version == version })
 }
 
 // list adds the resources in the group and version of a kind to those that are served, unless

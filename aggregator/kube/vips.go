@@ -49,9 +49,6 @@ func newServices(c *Cluster) services {
 		byAddress: index[netip.Addr, serviceRecord]{},
 		Mirror: ipam.Mirror[*corev1.Service, serviceRecord]{
 			Read: readService,
-			Same: func(a, b *serviceRecord) bool {
-				return a.host == b.host && a.class == b.class && slices.Equal(a.addresses, b.addresses)
-			},
 			Changed: func(at ipam.Key, before, after *serviceRecord) {
 				c.services.byAddress.move(before, after, func(s *serviceRecord) (all []netip.Addr) {
 					for _, a := range s.addresses {
@@ -59,7 +56,16 @@ func newServices(c *Cluster) services {
 					}
 					return all
 				})
-				c.serviceChanged(at, after)
+				host := ""
+				if after != nil {
+					host = after.host
+				}
+				c.kubeVIP.Service(at, after.ingress(), host)
+				for _, m := range c.ipams {
+					if changed := m.objects.ServiceChanged; changed != nil {
+						changed(at)
+					}
+				}
 			},
 		},
 	}
@@ -108,20 +114,6 @@ func (r *serviceRecord) ingress() (addresses []netip.Addr) {
 	return addresses
 }
 
-// serviceChanged passes a changed service to the controllers that assign its addresses to nodes.
-func (c *Cluster) serviceChanged(at ipam.Key, s *serviceRecord) {
-	host := ""
-	if s != nil {
-		host = s.host
-	}
-	c.kubeVIP.Service(at, s.ingress(), host)
-	for _, m := range c.ipams {
-		if changed := m.objects.ServiceChanged; changed != nil {
-			changed(at)
-		}
-	}
-}
-
 // controlPlaneChanged publishes the node that kube-vip elected for the addresses of the control
 // plane.
 func (c *Cluster) controlPlaneChanged() {
@@ -156,7 +148,7 @@ func newLeases(c *Cluster) leases {
 	all := make(leases)
 	for _, name := range []string{controlPlaneLease, servicesLease} {
 		all[name] = &ipam.Mirror[*coordinationv1.Lease, leaseRecord]{
-			Read: readLease, Same: func(a, b *leaseRecord) bool { return *a == *b },
+			Read:    readLease,
 			Changed: func(ipam.Key, *leaseRecord, *leaseRecord) { c.controlPlaneChanged() },
 		}
 	}
