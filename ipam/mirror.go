@@ -26,6 +26,11 @@ type Mirror[O, R any] struct {
 	// Read returns the record of an object, or nil for an object of no interest. It is called
 	// without the lock.
 	Read func(O) (Key, *R)
+	// Parse takes the place of Read for objects that may be malformed. It also returns what of the object
+	// cannot be read, as text for people. With a problem and no record, the last record stays.
+	Parse func(O) (at Key, record *R, problem string)
+	// Unread publishes the problems that Parse returns.
+	Unread *Unread
 	// Same reports whether two records are equal; nil for reflect.DeepEqual.
 	Same func(a, b *R) bool
 	// Changed is called with the records of an object before and after a change; nil if nothing has
@@ -40,14 +45,18 @@ type Mirror[O, R any] struct {
 
 // entry is a reduced object.
 type entry[R any] struct {
-	at     Key
-	record *R // nil for an object of no interest
+	at      Key
+	record  *R // nil for an object of no interest
+	problem string
 }
 
 // Reduce implements Store.
 func (m *Mirror[O, R]) Reduce(object any) any {
 	e := &entry[R]{}
-	if o, ok := object.(O); ok {
+	switch o, ok := object.(O); {
+	case ok && m.Parse != nil:
+		e.at, e.record, e.problem = m.Parse(o)
+	case ok:
 		e.at, e.record = m.Read(o)
 	}
 	return e
@@ -55,37 +64,49 @@ func (m *Mirror[O, R]) Reduce(object any) any {
 
 // Put implements Store.
 func (m *Mirror[O, R]) Put(reduced any) {
-	e := reduced.(*entry[R])
-	m.Set(e.at, e.record)
+	m.put(reduced.(*entry[R]))
 	m.settle()
 }
 
 // Drop implements Store.
 func (m *Mirror[O, R]) Drop(reduced any) {
-	m.Set(reduced.(*entry[R]).at, nil)
+	m.put(&entry[R]{at: reduced.(*entry[R]).at})
 	m.settle()
 }
 
 // Replace implements Store.
 func (m *Mirror[O, R]) Replace(reduced []any, pause func()) {
-	listed := make(map[Key]*R, len(reduced))
+	listed := make(map[Key]*entry[R], len(reduced))
 	for _, r := range reduced {
-		if e := r.(*entry[R]); e.record != nil && (m.Limit == 0 || len(listed) < m.Limit) {
-			listed[e.at] = e.record
+		if e := r.(*entry[R]); (e.record != nil || e.problem != "") && (m.Limit == 0 || len(listed) < m.Limit) {
+			listed[e.at] = e
 		}
 		pause()
+	}
+	if m.Unread != nil {
+		m.Unread.Keep(func(at Key) bool { return listed[at] != nil })
 	}
 	for at := range m.Records {
 		if listed[at] == nil {
-			m.Set(at, nil)
+			m.put(&entry[R]{at: at})
 		}
 		pause()
 	}
-	for at, r := range listed {
-		m.Set(at, r)
+	for _, e := range listed {
+		m.put(e)
 		pause()
 	}
 	m.settle()
+}
+
+// put stores the problem and the record of an object.
+func (m *Mirror[O, R]) put(e *entry[R]) {
+	if m.Unread != nil {
+		m.Unread.Set(e.at, e.problem)
+	}
+	if e.record != nil || e.problem == "" {
+		m.Set(e.at, e.record)
+	}
 }
 
 // Set replaces the record of an object: nil for none.

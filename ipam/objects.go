@@ -56,9 +56,6 @@ type Machine struct {
 	Migrating bool
 	// Since is when the aggregator learned of this state, in nanoseconds since the Unix epoch.
 	Since int64
-	// Problem says why the object cannot be read, and then the other fields are not known. It is nil for
-	// nearly all machines, and a pointer to save memory.
-	Problem *string
 }
 
 // A Definition is a NetworkAttachmentDefinition, which configures the network of further interfaces
@@ -162,6 +159,28 @@ type Object struct {
 
 // Key returns the key of the object.
 func (o *Object) Key() Key { return Key{o.Namespace, o.Name} }
+
+// Decode decodes the spec, and the status if there is one; nil for a part that is not needed.
+func (o *Object) Decode(spec, status any) error {
+	if spec != nil {
+		if err := Part(o.Spec, "spec", spec); err != nil {
+			return err
+		}
+	}
+	if status == nil || len(o.Status) == 0 {
+		return nil
+	}
+	return Part(o.Status, "status", status)
+}
+
+// Invalid returns the problem of an object of a kind. what says what is wrong with it.
+func (o *Object) Invalid(kind, what string) string {
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + name
+	}
+	return kind + " " + name + " is invalid: " + Shorten(what)
+}
 
 // Part decodes one part of an object. name identifies the part in the error.
 func Part(raw json.RawMessage, name string, into any) error {

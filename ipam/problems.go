@@ -45,24 +45,17 @@ type Unread struct {
 // Set replaces the problem of an object; empty for none.
 func (u *Unread) Set(at Key, problem string) {
 	before := u.problems.Text()
-	u.problems.Set(at, problem)
-	u.publish(before)
-}
-
-// Replace replaces the problems of all objects.
-func (u *Unread) Replace(all map[Key]string) {
-	before := u.problems.Text()
-	u.problems = Problems{}
-	for at, problem := range all {
-		u.problems.Set(at, problem)
+	if u.problems.Set(at, problem); u.problems.Text() != before {
+		u.Unread(u.Kind, u.Allocates, u.problems.Text())
 	}
-	u.publish(before)
 }
 
-// publish publishes the problems, if they are not those before.
-func (u *Unread) publish(before string) {
-	if text := u.problems.Text(); text != before {
-		u.Unread(u.Kind, u.Allocates, text)
+// Keep ends the problems of all other objects.
+func (u *Unread) Keep(stays func(at Key) bool) {
+	for at := range u.problems.by {
+		if !stays(at) {
+			u.Set(at, "")
+		}
 	}
 }
 

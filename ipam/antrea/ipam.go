@@ -94,11 +94,7 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		p.problem, p.bad = fmt.Sprintf("IPPool %s of Antrea is invalid: %s", o.Name, ipam.Shorten(what)), bad
 		return o.Key(), p
 	}
-	err := ipam.Part(o.Spec, "spec", &spec)
-	if err == nil && len(o.Status) > 0 {
-		err = ipam.Part(o.Status, "status", &status)
-	}
-	if err != nil {
+	if err := o.Decode(&spec, &status); err != nil {
 		return invalid(true, err.Error())
 	}
 	if spec.SubnetInfo.VLAN != 0 {
@@ -148,10 +144,7 @@ type reader struct {
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{Publisher: p}
-	r.pools = ipam.Mirror[*ipam.Object, pool]{
-		Read:    readPool,
-		Changed: r.changed,
-	}
+	r.pools = ipam.Mirror[*ipam.Object, pool]{Read: readPool, Changed: r.changed}
 	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of Antrea are unknown"}}}
 }
 

@@ -85,10 +85,7 @@ func (r *reader) strayAffinities() map[ipam.Key]bool {
 	}
 	stray := make(map[ipam.Key]bool)
 	for at, a := range r.affinities.Records {
-		if a.problem != "" {
-			continue
-		}
-		if has, known := r.HasNode(a.node); known && !has {
+		if has, known := r.HasNode(a.node); a.node != "" && known && !has {
 			stray[at] = true
 		}
 	}
@@ -107,8 +104,7 @@ type handles struct {
 	// blocks maps the hash of a handle's name to the hashes of (handle, block) for the first two
 	// blocks that the handle names.
 	blocks map[uint64][2]uint64
-	// bad has the handles that cannot be read.
-	bad ipam.Unread
+	unread *ipam.Unread
 }
 
 // handle is the reduced form of an IPAMHandle.
@@ -159,30 +155,26 @@ func (h *handles) Put(reduced any) {
 	if h.blocks[r.at] = r.named; r.named == [2]uint64{} {
 		delete(h.blocks, r.at)
 	}
-	h.bad.Set(r.key, r.problem)
+	h.unread.Set(r.key, r.problem)
 }
 
 // Drop implements ipam.Store.
 func (h *handles) Drop(reduced any) {
 	r := reduced.(handle)
 	delete(h.blocks, r.at)
-	h.bad.Set(r.key, "")
+	h.unread.Set(r.key, "")
 }
 
 // Replace implements ipam.Store.
 func (h *handles) Replace(reduced []any, pause func()) {
-	blocks := make(map[uint64][2]uint64, len(reduced))
-	bad := make(map[ipam.Key]string)
+	h.blocks = make(map[uint64][2]uint64, len(reduced))
+	bad := make(map[ipam.Key]bool)
 	for _, r := range reduced {
-		r := r.(handle)
-		if r.named != [2]uint64{} {
-			blocks[r.at] = r.named
-		}
-		if r.problem != "" {
-			bad[r.key] = r.problem
-		}
+		bad[r.(handle).key] = r.(handle).problem != ""
+	}
+	h.unread.Keep(func(at ipam.Key) bool { return bad[at] })
+	for _, r := range reduced {
+		h.Put(r)
 		pause()
 	}
-	h.blocks = blocks
-	h.bad.Replace(bad)
 }

@@ -63,7 +63,6 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 // reservation is the record of an IPReservation.
 type reservation struct {
 	prefixes []netip.Prefix
-	problem  string // why the reservation or a range of it cannot be read; Calico cannot read it either
 }
 
 // invalid returns the problem of an object that cannot be read.
@@ -71,25 +70,26 @@ func invalid(k ipam.Kind, o *ipam.Object, what string) string {
 	return fmt.Sprintf("%s %s of Calico is invalid: %s", k.Name, o.Name, ipam.Shorten(what))
 }
 
-// readReservation returns the record of an IPReservation: its ranges and addresses.
-func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
+// readReservation returns the record of an IPReservation: its ranges and addresses. Calico cannot read others
+// either.
+func readReservation(o *ipam.Object) (at ipam.Key, r *reservation, problem string) {
 	var spec struct {
 		CIDRs []string `json:"reservedCIDRs"`
 	}
 	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
-		return o.Key(), &reservation{problem: invalid(Reservations, o, err.Error())}
+		return o.Key(), &reservation{}, invalid(Reservations, o, err.Error())
 	}
-	r := &reservation{}
+	r = &reservation{}
 	for _, text := range spec.CIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			r.prefixes = append(r.prefixes, p.Masked())
 		} else if a, err := netip.ParseAddr(text); err == nil {
 			r.prefixes = append(r.prefixes, netip.PrefixFrom(a, a.BitLen()))
 		} else if text != "" {
-			r.problem = invalid(Reservations, o, fmt.Sprintf("%q is neither a CIDR nor an address", text))
+			problem = invalid(Reservations, o, fmt.Sprintf("%q is neither a CIDR nor an address", text))
 		}
 	}
-	return o.Key(), r
+	return o.Key(), r, problem
 }
 
 // block is the record of an IPAMBlock.
@@ -250,14 +250,13 @@ func timeOf(text string) int64 {
 
 // affinity is the record of a BlockAffinity: the node that a block is bound to.
 type affinity struct {
-	node    string
-	prefix  netip.Prefix
-	problem string // why the affinity cannot be read
+	node   string
+	prefix netip.Prefix
 }
 
 // readAffinity returns the record of a BlockAffinity. The record is nil unless the block is bound to
 // a node.
-func readAffinity(o *ipam.Object) (ipam.Key, *affinity) {
+func readAffinity(o *ipam.Object) (ipam.Key, *affinity, string) {
 	var spec struct {
 		Node    string `json:"node"`
 		CIDR    string `json:"cidr"`
@@ -266,14 +265,14 @@ func readAffinity(o *ipam.Object) (ipam.Key, *affinity) {
 	}
 	err := ipam.Part(o.Spec, "spec", &spec)
 	if err == nil && (fmt.Sprint(spec.Deleted) == "true" || spec.Type != "" && spec.Type != "host" || spec.Node == "") {
-		return o.Key(), nil
+		return o.Key(), nil, ""
 	}
 	var prefix netip.Prefix
 	if err == nil {
 		prefix, err = netip.ParsePrefix(spec.CIDR)
 	}
 	if err != nil {
-		return o.Key(), &affinity{problem: invalid(Affinities, o, err.Error())}
+		return o.Key(), &affinity{}, invalid(Affinities, o, err.Error())
 	}
-	return o.Key(), &affinity{node: spec.Node, prefix: prefix.Masked()}
+	return o.Key(), &affinity{node: spec.Node, prefix: prefix.Masked()}, ""
 }

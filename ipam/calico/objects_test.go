@@ -106,7 +106,7 @@ func TestAffinityAndReservationObjects(t *testing.T) {
 		`{"cidr":"10.0.0.0/26"}`: "", `{"node":"n1"}`: "", ``: "", `[]`: "",
 	} {
 		got := ""
-		if _, a := readAffinity(&ipam.Object{Name: "a", Spec: []byte(spec)}); a != nil && a.problem == "" {
+		if _, a, problem := readAffinity(&ipam.Object{Name: "a", Spec: []byte(spec)}); a != nil && problem == "" {
 			got = a.node + " " + a.prefix.String()
 		}
 		if got != want {
@@ -115,7 +115,7 @@ func TestAffinityAndReservationObjects(t *testing.T) {
 	}
 	for spec, want := range map[string]int{`{"reservedCIDRs":["10.0.0.0/8","fd00::1","x",""]}`: 2, `{}`: 0, `{"reservedCIDRs":"10.0.0.0/8"}`: 0, ``: 0} {
 		got := -1
-		if _, r := readReservation(&ipam.Object{Name: "r", Spec: []byte(spec)}); r != nil {
+		if _, r, _ := readReservation(&ipam.Object{Name: "r", Spec: []byte(spec)}); r != nil {
 			got = len(r.prefixes)
 		}
 		if got != want {
@@ -131,7 +131,7 @@ func (silent) Unread(ipam.Kind, bool, string) {}
 
 // Handles are compared by hashes, and only those that name a block are held.
 func TestHandleObjects(t *testing.T) {
-	h := handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), bad: ipam.Unread{Publisher: silent{}}}
+	h := handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), unread: &ipam.Unread{Publisher: silent{}}}
 	read := func(name, spec string) any { return h.Reduce(&ipam.Object{Name: name, Spec: []byte(spec)}) }
 	one := read("one", `{"handleID":"One","block":{"10.0.0.0/26":1,"fd00::/122":1}}`)
 	h.Put(one)

@@ -41,33 +41,18 @@ type reader struct {
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{
 		Publisher: p, in: make(map[ipam.Key]string), problems: make(map[string]map[ipam.Key]string),
-		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), bad: ipam.Unread{Publisher: p, Kind: Handles}},
+		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), unread: &ipam.Unread{Publisher: p, Kind: Handles}},
 	}
-	badAffinities, badReservations := ipam.Unread{Publisher: p, Kind: Affinities}, ipam.Unread{Publisher: p, Kind: Reservations}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    readPool,
 		Changed: func(ipam.Key, *pool, *pool) { r.regroup = true }, Settled: r.settle,
 	}
 	blocks := blockReader{hash: r.handles.hash}
 	r.blocks = ipam.Mirror[*ipam.Object, block]{Read: blocks.read, Changed: r.blockChanged, Settled: r.settle}
-	r.affinities = ipam.Mirror[*ipam.Object, affinity]{
-		Read: readAffinity,
-		Changed: func(at ipam.Key, _, after *affinity) {
-			if after == nil {
-				after = &affinity{}
-			}
-			badAffinities.Set(at, after.problem)
-		},
-	}
+	r.affinities = ipam.Mirror[*ipam.Object, affinity]{Parse: readAffinity, Unread: &ipam.Unread{Publisher: p, Kind: Affinities}}
 	r.reservations = ipam.Mirror[*ipam.Object, reservation]{
-		Read: readReservation,
-		Changed: func(at ipam.Key, _, after *reservation) {
-			if r.regroup = true; after == nil {
-				after = &reservation{}
-			}
-			badReservations.Set(at, after.problem)
-		},
-		Settled: r.settle,
+		Parse: readReservation, Unread: &ipam.Unread{Publisher: p, Kind: Reservations},
+		Changed: func(ipam.Key, *reservation, *reservation) { r.regroup = true }, Settled: r.settle,
 	}
 	r.pooling = &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the address pools of Calico are unknown"}
 	r.reserving = &ipam.Resource{Kind: Reservations, Role: ipam.Extra, Store: &r.reservations, Lost: "addresses that Calico reserves (IPReservation) count as allocatable"}

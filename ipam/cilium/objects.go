@@ -45,16 +45,10 @@ type endpoint struct {
 	node      netip.Addr
 	container string // empty in copies
 	at        int64  // when the object was created, in nanoseconds since the Unix epoch; 0 in copies
-	// problem says why the endpoint or an address of it cannot be read. It is nil for nearly all endpoints,
-	// and a pointer to save memory.
-	problem *string
 }
 
 // slice is the record of a CiliumEndpointSlice: its endpoints by pod.
-type slice struct {
-	endpoints map[ipam.Key]*endpoint
-	problem   string // why the slice or an endpoint of it cannot be read
-}
+type slice map[ipam.Key]*endpoint
 
 // networking is how both objects describe the addresses of an endpoint.
 type networking struct {
@@ -120,12 +114,8 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 			} `json:"used"`
 		} `json:"ipam"`
 	}
-	err := ipam.Part(o.Spec, "spec", &spec)
-	if err == nil && len(o.Status) > 0 {
-		err = ipam.Part(o.Status, "status", &status)
-	}
-	if err != nil {
-		return at, &node{problem: fmt.Sprintf("CiliumNode %s is invalid: %s", at.Name, ipam.Shorten(err.Error()))}
+	if err := o.Decode(&spec, &status); err != nil {
+		return at, &node{problem: o.Invalid(Nodes.Name, err.Error())}
 	}
 	r := &node{}
 	for _, p := range spec.IPAM.Pools.Allocated {
@@ -180,36 +170,29 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 
 // readEndpoint returns the record of a CiliumEndpoint. The record is nil if the endpoint has no
 // address yet.
-func readEndpoint(o *ipam.Object) (ipam.Key, *endpoint) {
-	at := ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
+func readEndpoint(o *ipam.Object) (at ipam.Key, r *endpoint, problem string) {
+	at = ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
 	var status struct {
 		External struct {
 			ContainerID string `json:"container-id"`
 		} `json:"external-identifiers"`
 		Networking networking `json:"networking"`
 	}
-	if len(o.Status) == 0 {
-		return at, nil
+	if err := o.Decode(nil, &status); err != nil {
+		return at, nil, o.Invalid(Endpoints.Name, err.Error())
 	}
-	err := ipam.Part(o.Status, "status", &status)
 	r, invalid := status.Networking.endpoint()
-	if err != nil {
-		r, invalid = nil, err.Error()
-	}
 	if invalid != "" {
-		if r == nil {
-			r = &endpoint{}
-		}
-		r.problem = new(fmt.Sprintf("CiliumEndpoint %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(invalid)))
+		problem = o.Invalid(Endpoints.Name, invalid)
 	}
 	if r == nil {
-		return at, nil
+		return at, nil, problem
 	}
 	r.container = status.External.ContainerID
 	if !o.Created.IsZero() {
 		r.at = o.Created.UnixNano()
 	}
-	return at, r
+	return at, r, problem
 }
 
 // pool is the record of a CiliumPodIPPool.
@@ -253,37 +236,34 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		}
 	}
 	if err != nil {
-		return o.Key(), &pool{problem: fmt.Sprintf("CiliumPodIPPool %s is invalid: %s", o.Name, ipam.Shorten(err.Error()))}
+		return o.Key(), &pool{problem: o.Invalid(Pools.Name, err.Error())}
 	}
 	r.ranges = ipam.Union(r.ranges)
 	return o.Key(), r
 }
 
 // readSlice returns the record of a CiliumEndpointSlice. Its fields are not in a spec.
-func readSlice(o *ipam.Object) (ipam.Key, *slice) {
+func readSlice(o *ipam.Object) (at ipam.Key, r *slice, problem string) {
 	var endpoints []struct {
 		Name       string     `json:"name"`
 		Networking networking `json:"networking"`
 	}
 	if len(o.Endpoints) == 0 {
-		return o.Key(), nil
-	}
-	problem := func(what string) string {
-		return fmt.Sprintf("CiliumEndpointSlice %s is invalid: %s", o.Name, ipam.Shorten(what))
+		return o.Key(), nil, ""
 	}
 	if err := ipam.Part(o.Endpoints, "endpoints", &endpoints); err != nil {
-		return o.Key(), &slice{problem: problem(err.Error())}
+		return o.Key(), nil, o.Invalid(Slices.Name, err.Error())
 	}
-	r := &slice{endpoints: make(map[ipam.Key]*endpoint, len(endpoints))}
+	all := make(slice, len(endpoints))
 	namespace := ipam.Interned(o.EndpointsNamespace)
 	for i := range endpoints {
 		e, invalid := endpoints[i].Networking.endpoint()
 		if invalid != "" {
-			r.problem = problem(invalid)
+			problem = o.Invalid(Slices.Name, invalid)
 		}
 		if e != nil {
-			r.endpoints[ipam.Key{Namespace: namespace, Name: endpoints[i].Name}] = e
+			all[ipam.Key{Namespace: namespace, Name: endpoints[i].Name}] = e
 		}
 	}
-	return o.Key(), r
+	return o.Key(), &all, problem
 }

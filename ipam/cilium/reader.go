@@ -27,8 +27,6 @@ type reader struct {
 	pools     ipam.Mirror[*ipam.Object, pool]
 	// copies has the names of the CiliumEndpointSlices that each pod is in.
 	copies map[ipam.Key][]string
-	// badEndpoints and badSlices have the objects that cannot be read.
-	badEndpoints, badSlices ipam.Unread
 	// dirty has nodes that changed, each with its last published record.
 	dirty map[string]*node
 	// index finds the node of an address, as of the last publication of endpoints.
@@ -43,10 +41,7 @@ type index struct {
 }
 
 func newReader(p ipam.Publisher) *reader {
-	r := &reader{
-		Publisher: p, dirty: make(map[string]*node), copies: make(map[ipam.Key][]string),
-		badEndpoints: ipam.Unread{Publisher: p, Kind: Endpoints, Allocates: true}, badSlices: ipam.Unread{Publisher: p, Kind: Slices, Allocates: true},
-	}
+	r := &reader{Publisher: p, dirty: make(map[string]*node), copies: make(map[ipam.Key][]string)}
 	r.nodes = ipam.Mirror[*ipam.Object, node]{
 		Read: readNode,
 		Changed: func(at ipam.Key, before, _ *node) {
@@ -57,10 +52,10 @@ func newReader(p ipam.Publisher) *reader {
 		Settled: r.settle,
 	}
 	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
-		Read: readEndpoint, Changed: r.endpointChanged,
+		Parse: readEndpoint, Unread: &ipam.Unread{Publisher: p, Kind: Endpoints, Allocates: true}, Changed: r.endpointChanged,
 	}
 	r.slices = ipam.Mirror[*ipam.Object, slice]{
-		Read: readSlice, Changed: r.sliceChanged,
+		Parse: readSlice, Unread: &ipam.Unread{Publisher: p, Kind: Slices, Allocates: true}, Changed: r.sliceChanged,
 	}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{Read: readPool, Changed: r.poolChanged}
 	return r
@@ -172,7 +167,7 @@ func (r *reader) settle() {
 			}
 		}
 		for at, names := range r.copies {
-			if r.endpoints.Records[at].placed() {
+			if r.endpoints.Records[at] != nil {
 				continue
 			}
 			for _, name := range names {
@@ -260,29 +255,19 @@ func ofCopy(name string, pod ipam.Key) source {
 
 // copyIn returns the endpoint of a pod in a CiliumEndpointSlice.
 func (r *reader) copyIn(name string, pod ipam.Key) *endpoint {
-	return r.slices.Records[ipam.Key{Name: name}].endpoints[pod]
+	return (*r.slices.Records[ipam.Key{Name: name}])[pod]
 }
 
-// endpointChanged publishes the changes of a CiliumEndpoint. One that cannot be read keeps its
-// addresses: they may still be allocated.
+// endpointChanged publishes the changes of a CiliumEndpoint.
 func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
-	problem := ""
-	if after != nil && after.problem != nil {
-		if problem = *after.problem; before != nil && len(after.addrs) == 0 {
-			after.addrs, after.node, after.container, after.at = before.addrs, before.node, before.container, before.at
-		}
-	}
-	r.badEndpoints.Set(at, problem)
-	if before.placed() || after.placed() {
-		r.Use()
-	}
-	if before.placed() && !after.placed() {
+	r.Use()
+	if after == nil {
 		for _, name := range r.copies[at] {
 			r.update(ofCopy(name, at), nil, r.copyIn(name, at))
 		}
 	}
 	r.update(ofEndpoint(at), before, after)
-	if !before.placed() && after.placed() {
+	if before == nil {
 		for _, name := range r.copies[at] {
 			r.update(ofCopy(name, at), r.copyIn(name, at), nil)
 		}
@@ -292,33 +277,30 @@ func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
 // sliceChanged publishes the changes of the endpoints in a CiliumEndpointSlice, except of those with
 // an object of their own.
 func (r *reader) sliceChanged(at ipam.Key, before, after *slice) {
-	if before == nil {
-		before = &slice{}
+	var had, has slice
+	if before != nil {
+		had = *before
 	}
-	if after == nil {
-		after = &slice{}
+	if after != nil {
+		has = *after
 	}
-	if after.problem != "" && after.endpoints == nil {
-		after.endpoints = before.endpoints // they may still be there
-	}
-	r.badSlices.Set(at, after.problem)
-	if len(before.endpoints)+len(after.endpoints) > 0 {
+	if len(had)+len(has) > 0 {
 		r.Use()
 	}
 	changed := func(pod ipam.Key, was, is *endpoint) {
-		if !r.endpoints.Records[pod].placed() {
+		if r.endpoints.Records[pod] == nil {
 			r.update(ofCopy(at.Name, pod), was, is)
 		}
 	}
-	for pod, e := range after.endpoints {
-		was := before.endpoints[pod]
+	for pod, e := range has {
+		was := had[pod]
 		if was == nil {
 			r.copies[pod] = append(r.copies[pod], at.Name)
 		}
 		changed(pod, was, e)
 	}
-	for pod, was := range before.endpoints {
-		if after.endpoints[pod] != nil {
+	for pod, was := range had {
+		if has[pod] != nil {
 			continue
 		}
 		rest := slices.DeleteFunc(r.copies[pod], func(name string) bool { return name == at.Name })
@@ -328,9 +310,6 @@ func (r *reader) sliceChanged(at ipam.Key, before, after *slice) {
 		changed(pod, was, nil)
 	}
 }
-
-// placed reports whether the endpoint has addresses.
-func (e *endpoint) placed() bool { return e != nil && len(e.addrs) > 0 }
 
 // update publishes the differences between two states of an endpoint. A state is nil if there was
 // none.

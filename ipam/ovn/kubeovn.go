@@ -206,11 +206,7 @@ func readVIP(o *ipam.Object) (ipam.Key, *record) {
 		V4 string `json:"v4ip"`
 		V6 string `json:"v6ip"`
 	}
-	err := ipam.Part(o.Spec, "spec", &spec)
-	if err == nil && len(o.Status) > 0 {
-		err = ipam.Part(o.Status, "status", &status)
-	}
-	if err != nil {
+	if err := o.Decode(&spec, &status); err != nil {
 		return unreadable(o, VIPs.Name, "", err)
 	}
 	r := &record{subnet: ipam.Interned(spec.Subnet)}

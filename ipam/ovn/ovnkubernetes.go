@@ -83,14 +83,11 @@ type claim struct {
 	network, iface, pod string
 	addrs               []netip.Addr
 	at                  int64 // when the object was created, in nanoseconds since the Unix epoch
-	// problem says why the claim or an address of it cannot be read. It is nil for nearly all claims, and a
-	// pointer to save memory.
-	problem *string
 }
 
 // readClaim returns the record of an IPAMClaim. It is nil if the claim has no address.
-func readClaim(o *ipam.Object) (ipam.Key, *claim) {
-	at := ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
+func readClaim(o *ipam.Object) (at ipam.Key, c *claim, problem string) {
+	at = ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
 	var spec struct {
 		Network   string `json:"network"`
 		Interface string `json:"interface"`
@@ -99,17 +96,10 @@ func readClaim(o *ipam.Object) (ipam.Key, *claim) {
 		IPs      []string `json:"ips"`
 		OwnerPod string   `json:"ownerPod"`
 	}
-	problem := func(what string) *string {
-		return new(fmt.Sprintf("IPAMClaim %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(what)))
+	if err := o.Decode(&spec, &status); err != nil {
+		return at, nil, o.Invalid(Claims.Name, err.Error())
 	}
-	err := ipam.Part(o.Spec, "spec", &spec)
-	if err == nil && len(o.Status) > 0 {
-		err = ipam.Part(o.Status, "status", &status)
-	}
-	if err != nil {
-		return at, &claim{problem: problem(err.Error())}
-	}
-	c := &claim{network: ipam.Interned(spec.Network), iface: ipam.Interned(spec.Interface), pod: status.OwnerPod}
+	c = &claim{network: ipam.Interned(spec.Network), iface: ipam.Interned(spec.Interface), pod: status.OwnerPod}
 	if !o.Created.IsZero() {
 		c.at = o.Created.UnixNano()
 	}
@@ -117,14 +107,14 @@ func readClaim(o *ipam.Object) (ipam.Key, *claim) {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			c.addrs = append(c.addrs, p.Addr().Unmap())
 		} else {
-			c.problem = problem(fmt.Sprintf("%q in its status is not an address with a prefix length", text))
+			problem = o.Invalid(Claims.Name, fmt.Sprintf("%q in its status is not an address with a prefix length", text))
 		}
 	}
-	if len(c.addrs) == 0 && c.problem == nil {
-		return at, nil
+	if len(c.addrs) == 0 {
+		return at, nil, problem
 	}
 	c.addrs = slices.Clip(c.addrs)
-	return at, c
+	return at, c, problem
 }
 
 // ovnKubernetesReader reads IPAMClaims. The claims of one network are a pool. Its ranges are not known, because
@@ -135,40 +125,17 @@ type ovnKubernetesReader struct {
 	claims ipam.Mirror[*ipam.Object, claim]
 	// networks counts the claims of each network with addresses.
 	networks map[string]int
-	// bad has the claims that cannot be read.
-	bad ipam.Unread
 }
 
 func newOVNKubernetes(p ipam.Publisher) *ipam.Objects {
-	r := &ovnKubernetesReader{Publisher: p, networks: make(map[string]int), bad: ipam.Unread{Publisher: p, Kind: Claims}}
-	r.claims = ipam.Mirror[*ipam.Object, claim]{
-		Read:    readClaim,
-		Changed: r.changed,
-	}
+	r := &ovnKubernetesReader{Publisher: p, networks: make(map[string]int)}
+	r.claims = ipam.Mirror[*ipam.Object, claim]{Parse: readClaim, Unread: &ipam.Unread{Publisher: p, Kind: Claims}, Changed: r.changed}
 	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Claims, Role: ipam.Needed, Store: &r.claims, Lost: "the addresses of persistent IPAMClaims are unknown"}}}
 }
 
-// changed publishes the change of a claim. One that cannot be read keeps its addresses: they may still be
-// allocated.
+// changed publishes the change of a claim.
 func (r *ovnKubernetesReader) changed(at ipam.Key, before, after *claim) {
-	problem := ""
-	if after != nil && after.problem != nil {
-		if problem = *after.problem; before != nil && len(after.addrs) == 0 {
-			was := after.problem
-			*after = *before
-			after.problem = was
-		}
-	}
-	r.bad.Set(at, problem)
-	if after != nil && len(after.addrs) == 0 {
-		after = nil
-	}
-	if before != nil && len(before.addrs) == 0 {
-		before = nil
-	}
-	if before != nil || after != nil {
-		r.Use()
-	}
+	r.Use()
 	if after != nil {
 		if r.networks[after.network]++; r.networks[after.network] == 1 {
 			r.Put(ipam.Pool{Name: after.network, Served: ipam.Served{Realm: after.network}}, "", false)

@@ -55,13 +55,10 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	}
 	p := &pool{}
 	invalid := func(bad bool, what string) (ipam.Key, *pool) {
-		p.problem, p.bad = fmt.Sprintf("SpiderIPPool %s is invalid: %s", o.Name, ipam.Shorten(what)), bad
+		p.problem, p.bad = o.Invalid(Pools.Name, what), bad
 		return o.Key(), p
 	}
-	err := ipam.Part(o.Spec, "spec", &spec)
-	if err == nil && len(o.Status) > 0 {
-		err = ipam.Part(o.Status, "status", &status)
-	}
+	err := o.Decode(&spec, &status)
 	if err == nil && status.AllocatedIPs != "" {
 		err = ipam.Part(json.RawMessage(status.AllocatedIPs), "status.allocatedIPs", &allocated)
 	}
@@ -114,9 +111,6 @@ type endpoint struct {
 	node string
 	kept bool
 	at   []place
-	// problem says why the endpoint or an address of it cannot be read. It is nil for nearly all endpoints,
-	// and a pointer to save memory.
-	problem *string
 }
 
 // place is an address of an endpoint, with the pool that it is from.
@@ -129,7 +123,7 @@ type place struct {
 var keeping = []string{"StatefulSet", "VirtualMachineInstance", "VirtualMachine"}
 
 // readEndpoint returns the record of a SpiderEndpoint.
-func readEndpoint(o *ipam.Object) (ipam.Key, *endpoint) {
+func readEndpoint(o *ipam.Object) (at ipam.Key, e *endpoint, problem string) {
 	var status struct {
 		Current struct {
 			Node string `json:"node"`
@@ -142,27 +136,27 @@ func readEndpoint(o *ipam.Object) (ipam.Key, *endpoint) {
 		} `json:"current"`
 		OwnerControllerType string `json:"ownerControllerType"`
 	}
-	at := ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
-	problem := func(what string) *string {
-		return new(fmt.Sprintf("SpiderEndpoint %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(what)))
-	}
+	at = ipam.Key{Namespace: ipam.Interned(o.Namespace), Name: o.Name}
 	if len(o.Status) == 0 {
-		return at, nil
+		return at, nil, ""
 	}
-	if err := ipam.Part(o.Status, "status", &status); err != nil {
-		return at, &endpoint{problem: problem(err.Error())}
+	if err := o.Decode(nil, &status); err != nil {
+		return at, nil, o.Invalid(Endpoints.Name, err.Error())
 	}
-	e := &endpoint{node: ipam.Interned(status.Current.Node), kept: slices.Contains(keeping, status.OwnerControllerType)}
+	e = &endpoint{node: ipam.Interned(status.Current.Node), kept: slices.Contains(keeping, status.OwnerControllerType)}
 	for _, ip := range status.Current.IPs {
 		for _, p := range [][2]string{{ip.IPv4, ip.IPv4Pool}, {ip.IPv6, ip.IPv6Pool}} {
 			text, _, _ := strings.Cut(p[0], "/")
 			if a, err := netip.ParseAddr(text); err == nil {
 				e.at = append(e.at, place{ipam.Interned(p[1]), a.Unmap()})
 			} else if text != "" {
-				e.problem = problem(fmt.Sprintf("%q in its status is not an address", text))
+				problem = o.Invalid(Endpoints.Name, fmt.Sprintf("%q in its status is not an address", text))
 			}
 		}
 	}
+	if problem != "" && len(e.at) == 0 {
+		return at, nil, problem
+	}
 	e.at = slices.Clip(e.at)
-	return at, e
+	return at, e, problem
 }

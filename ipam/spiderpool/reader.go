@@ -15,20 +15,12 @@ type reader struct {
 	ipam.Publisher
 	pools     ipam.Mirror[*ipam.Object, pool]
 	endpoints ipam.Mirror[*ipam.Object, endpoint]
-	// bad has the endpoints that cannot be read.
-	bad ipam.Unread
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	r := &reader{Publisher: p, bad: ipam.Unread{Publisher: p, Kind: Endpoints}}
-	r.pools = ipam.Mirror[*ipam.Object, pool]{
-		Read:    readPool,
-		Changed: r.poolChanged,
-	}
-	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
-		Read:    readEndpoint,
-		Changed: r.endpointChanged,
-	}
+	r := &reader{Publisher: p}
+	r.pools = ipam.Mirror[*ipam.Object, pool]{Read: readPool, Changed: r.poolChanged}
+	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{Parse: readEndpoint, Unread: &ipam.Unread{Publisher: p, Kind: Endpoints}, Changed: r.endpointChanged}
 	return &ipam.Objects{Resources: []*ipam.Resource{
 		{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of Spiderpool are unknown"},
 		{Kind: Endpoints, Role: ipam.Extra, Store: &r.endpoints, Lost: "which pods keep their addresses from Spiderpool is unknown"},
@@ -61,16 +53,8 @@ func (r *reader) poolChanged(at ipam.Key, before, after *pool) {
 	}
 }
 
-// endpointChanged publishes the allocations of a pod again. Of an endpoint that cannot be read, the last
-// state is kept.
+// endpointChanged publishes the allocations of a pod again.
 func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
-	problem := ""
-	if after != nil && after.problem != nil {
-		if problem = *after.problem; before != nil && len(after.at) == 0 {
-			after.node, after.kept, after.at = before.node, before.kept, before.at
-		}
-	}
-	r.bad.Set(at, problem)
 	pod := at.Namespace + "/" + at.Name
 	for _, e := range []*endpoint{before, after} {
 		if e == nil {

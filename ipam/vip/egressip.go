@@ -63,10 +63,7 @@ func readEgressIP(o *ipam.Object) (ipam.Key, *egressIP) {
 			EgressIP string `json:"egressIP"`
 		} `json:"items"`
 	}
-	if len(o.Status) == 0 {
-		return at, nil // not assigned yet
-	}
-	if err := ipam.Part(o.Status, "status", &status); err != nil {
+	if err := o.Decode(nil, &status); err != nil {
 		return at, &egressIP{problem: "EgressIP " + at.Name + ": " + ipam.Shorten(err.Error())}
 	}
 	r := &egressIP{}

@@ -8,6 +8,7 @@
 package vip
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -28,24 +29,18 @@ var KubeVirt = ipam.IPAM{
 }
 
 func newMachines(p ipam.Publisher) *ipam.Objects {
-	bad := ipam.Unread{Publisher: p, Kind: Machines}
 	machines := &ipam.Mirror[*ipam.Object, ipam.Machine]{
-		Read: readMachine,
+		Parse: readMachine, Unread: &ipam.Unread{Publisher: p, Kind: Machines},
 		Same: func(a, b *ipam.Machine) bool {
-			return a.Node == b.Node && a.Migrating == b.Migrating && (a.Problem == nil) == (b.Problem == nil) && slices.Equal(a.Pods, b.Pods)
+			return a.Node == b.Node && a.Migrating == b.Migrating && slices.Equal(a.Pods, b.Pods)
 		},
-		Changed: func(at ipam.Key, before, after *ipam.Machine) {
+		Changed: func(_ ipam.Key, before, after *ipam.Machine) {
 			var pods []string
 			for _, m := range []*ipam.Machine{before, after} {
 				if m != nil {
 					pods = append(pods, m.Pods...)
 				}
 			}
-			problem := ""
-			if after != nil && after.Problem != nil {
-				problem = *after.Problem
-			}
-			bad.Set(at, problem)
 			if at := p.MachineChanged(pods); after != nil {
 				after.Since = at
 			}
@@ -56,7 +51,7 @@ func newMachines(p ipam.Publisher) *ipam.Objects {
 			{Kind: Machines, Role: ipam.Extra, Store: machines, Lost: "the node of a migrated virtual machine is unknown"},
 		},
 		Machine: func(at ipam.Key) *ipam.Machine {
-			if m := machines.Records[at]; m != nil && m.Problem == nil {
+			if m := machines.Records[at]; m != nil && m.Node != "" {
 				return m
 			}
 			return nil
@@ -64,8 +59,9 @@ func newMachines(p ipam.Publisher) *ipam.Objects {
 	}
 }
 
-// readMachine returns the record of a virtual machine; nil if it runs nowhere. Nothing depends on it alone.
-func readMachine(o *ipam.Object) (ipam.Key, *ipam.Machine) {
+// readMachine returns the record of a virtual machine; nil if it runs nowhere, and an empty one if its object cannot be
+// read. Nothing depends on it alone.
+func readMachine(o *ipam.Object) (ipam.Key, *ipam.Machine, string) {
 	at := o.Key()
 	var status struct {
 		NodeName       string            `json:"nodeName"`
@@ -75,19 +71,13 @@ func readMachine(o *ipam.Object) (ipam.Key, *ipam.Machine) {
 			Failed    bool `json:"failed"`
 		} `json:"migrationState"`
 	}
-	if len(o.Status) == 0 {
-		return at, nil
-	}
-	if err := ipam.Part(o.Status, "status", &status); err != nil {
-		return at, &ipam.Machine{Problem: new("VirtualMachineInstance " + at.Namespace + "/" + at.Name + " is invalid: " + ipam.Shorten(err.Error()))}
+	if err := o.Decode(nil, &status); err != nil {
+		return at, &ipam.Machine{}, o.Invalid(Machines.Name, err.Error())
 	}
 	if status.NodeName == "" {
-		return at, nil
+		return at, nil, ""
 	}
 	m := &ipam.Machine{Node: status.NodeName, Migrating: status.MigrationState != nil && !status.MigrationState.Completed && !status.MigrationState.Failed}
-	for uid := range status.ActivePods {
-		m.Pods = append(m.Pods, uid)
-	}
-	slices.Sort(m.Pods)
-	return at, m
+	m.Pods = slices.Sorted(maps.Keys(status.ActivePods))
+	return at, m, ""
 }

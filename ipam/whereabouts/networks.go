@@ -22,7 +22,6 @@ type network struct {
 	network  string
 	gateways []netip.Addr
 	ranges   []networkRange
-	problem  string // why the definition or a range of it cannot be read
 }
 
 // networkRange is an address range of a network.
@@ -62,7 +61,7 @@ type cniRange struct {
 
 // readNetwork returns the record of a NetworkAttachmentDefinition. The record is nil if its
 // configuration is on the nodes. If it cannot be read, the record has no name.
-func readNetwork(o *ipam.Object) (ipam.Key, *network) {
+func readNetwork(o *ipam.Object) (at ipam.Key, n *network, problem string) {
 	type plugin struct {
 		Type string `json:"type"`
 		IPAM struct {
@@ -77,31 +76,28 @@ func readNetwork(o *ipam.Object) (ipam.Key, *network) {
 		plugin
 		Plugins []plugin `json:"plugins"`
 	}
-	problem := func(what string) string {
-		return fmt.Sprintf("NetworkAttachmentDefinition %s/%s is invalid: %s", o.Namespace, o.Name, ipam.Shorten(what))
-	}
 	var err error
 	if len(o.Spec) > 0 {
 		err = ipam.Part(o.Spec, "spec", &spec)
 	}
 	if err == nil && spec.Config == "" {
-		return o.Key(), nil
+		return o.Key(), nil, ""
 	}
 	if err == nil {
 		err = ipam.Part(json.RawMessage(spec.Config), "spec.config", &config)
 	}
 	if err != nil {
-		return o.Key(), &network{problem: problem(err.Error())}
+		return o.Key(), &network{}, o.Invalid(Networks.Name, err.Error())
 	}
-	n := &network{Definition: ipam.Definition{Name: strings.Clone(cmp.Or(config.Name, o.Name))}} // as in Multus
+	n = &network{Definition: ipam.Definition{Name: strings.Clone(cmp.Or(config.Name, o.Name))}} // as in Multus
 	for _, p := range append([]plugin{config.plugin}, config.Plugins...) {
 		n.Plugin, n.IPAM = cmp.Or(n.Plugin, p.Type), cmp.Or(n.IPAM, p.IPAM.Type)
 	}
 	n.Plugin, n.IPAM = strings.Clone(n.Plugin), strings.Clone(n.IPAM)
 	if invalid := n.readRanges(spec.Config); invalid != "" {
-		n.problem = problem(invalid)
+		problem = o.Invalid(Networks.Name, invalid)
 	}
-	return o.Key(), n
+	return o.Key(), n, problem
 }
 
 // readRanges reads what whereabouts allocates for the network, if it serves it. It returns what cannot be

@@ -83,29 +83,26 @@ func problemOf(o *ipam.Object, what string) string {
 // reservation is the record of an OverlappingRangeIPReservation.
 type reservation struct {
 	pod, container, iface string
-	// problem says why the reservation cannot be read. It is nil for nearly all reservations, and a pointer
-	// to save memory.
-	problem *string
 }
 
-// readReservation returns the record of an OverlappingRangeIPReservation.
-func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
+// readReservation returns the record of an OverlappingRangeIPReservation. One that cannot be read reserves its
+// address nevertheless.
+func readReservation(o *ipam.Object) (at ipam.Key, r *reservation, problem string) {
 	var spec struct {
 		ContainerID string `json:"containerid"`
 		PodRef      string `json:"podref"`
 		IfName      string `json:"ifname"`
 	}
-	problem := func(what string) *string {
-		return new(fmt.Sprintf("OverlappingRangeIPReservation %s/%s of whereabouts is invalid: %s", o.Namespace, o.Name, ipam.Shorten(what)))
-	}
+	invalid := ""
 	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
-		return o.Key(), &reservation{problem: problem(err.Error())} // it reserves its address even if it cannot be read
+		spec.PodRef, spec.ContainerID, spec.IfName, invalid = "", "", "", err.Error()
+	} else if !namesAddress(o.Name) {
+		invalid = "its name does not end with an address"
 	}
-	r := &reservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}
-	if !namesAddress(o.Name) {
-		r.problem = problem("its name does not end with an address")
+	if invalid != "" {
+		problem = fmt.Sprintf("OverlappingRangeIPReservation %s/%s of whereabouts is invalid: %s", o.Namespace, o.Name, ipam.Shorten(invalid))
 	}
-	return o.Key(), r
+	return o.Key(), &reservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}, problem
 }
 
 // namesAddress reports whether the name of a reservation, NETWORK-ADDRESS, ends with an address.

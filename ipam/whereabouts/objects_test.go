@@ -54,11 +54,11 @@ func TestReservationObjects(t *testing.T) {
 		`{"podref":"n/p","ifname":"net1","containerid":"a","more":[]}`: {pod: "n/p", container: "a", iface: "net1"},
 		`{"podref":"n/p"}`: {pod: "n/p"}, `{"podref":{}}`: {}, `{"podref":"n/p","ifname":7}`: {}, ``: {}, `7`: {},
 	} {
-		at, got := readReservation(&ipam.Object{Namespace: "w", Name: "10.0.0.1", Spec: []byte(spec)})
-		if (got.problem == nil) != (want != reservation{}) {
-			t.Errorf("%s: got problem %v", spec, got.problem)
+		at, got, problem := readReservation(&ipam.Object{Namespace: "w", Name: "10.0.0.1", Spec: []byte(spec)})
+		if (problem == "") != (want != reservation{}) {
+			t.Errorf("%s: got problem %v", spec, problem)
 		}
-		if got.problem = nil; *got != want || at != (ipam.Key{Namespace: "w", Name: "10.0.0.1"}) {
+		if *got != want || at != (ipam.Key{Namespace: "w", Name: "10.0.0.1"}) {
 			t.Errorf("%s: got %+v of %v, want %+v", spec, got, at, want)
 		}
 	}
@@ -77,7 +77,7 @@ func FuzzObjects(f *testing.F) {
 			}
 		}
 		readReservation(o)
-		if _, n := readNetwork(o); n != nil {
+		if _, n, _ := readNetwork(o); n != nil {
 			for i := range n.ranges {
 				for _, r := range n.ranges[i].given(n.ranges[i].prefix) {
 					if !n.ranges[i].prefix.Contains(r.First) || !n.ranges[i].prefix.Contains(r.Last) {

@@ -64,31 +64,17 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		reserving: &ipam.Resource{Kind: Reservations, Lost: "the allocations of whereabouts in overlapping ranges are unknown"},
 		attaching: &ipam.Resource{Kind: Networks, Lost: "pods of one secondary or user-defined network are compared on common links only, and the networks of whereabouts and its excluded ranges are unknown"},
 	}
-	badReservations, badNetworks := ipam.Unread{Publisher: p, Kind: Reservations}, ipam.Unread{Publisher: p, Kind: Networks}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o) },
 		Changed: func(at ipam.Key, _, _ *pool) { r.dirty[at] = true }, Settled: r.settle,
 	}
 	r.reservations = ipam.Mirror[*ipam.Object, reservation]{
-		Read: readReservation,
-		Changed: func(at ipam.Key, before, after *reservation) {
-			problem := ""
-			if after != nil && after.problem != nil {
-				problem = *after.problem
-			}
-			badReservations.Set(at, problem)
-			r.reservationChanged(at, before, after)
-		},
-		Settled: r.settle,
+		Parse: readReservation, Unread: &ipam.Unread{Publisher: p, Kind: Reservations},
+		Changed: r.reservationChanged, Settled: r.settle,
 	}
 	r.networks = ipam.Mirror[*ipam.Object, network]{
-		Read: readNetwork,
+		Parse: readNetwork, Unread: &ipam.Unread{Publisher: p, Kind: Networks},
 		Changed: func(at ipam.Key, before, after *network) {
-			problem := ""
-			if after != nil {
-				problem = after.problem
-			}
-			badNetworks.Set(at, problem)
 			r.regroup = r.regroup || before.served() || after.served()
 			r.DefinitionChanged(at)
 		},

@@ -12,7 +12,7 @@ import (
 
 func TestRangesOfNetworks(t *testing.T) {
 	read := func(config string) *network {
-		_, n := readNetwork(&ipam.Object{Name: "nad", Spec: []byte(`{"config":` + config + `}`)})
+		_, n, _ := readNetwork(&ipam.Object{Name: "nad", Spec: []byte(`{"config":` + config + `}`)})
 		return n
 	}
 	for name, test := range map[string]struct{ config, pool, prefix, want string }{
@@ -103,7 +103,7 @@ func TestNetworksWithoutRanges(t *testing.T) {
 		`{"plugins":[{"ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}]}`: 1,
 	} {
 		got := -1
-		if _, n := readNetwork(&ipam.Object{Name: "nad", Spec: []byte(`{"config":` + strconv.Quote(config) + `}`)}); n != nil {
+		if _, n, _ := readNetwork(&ipam.Object{Name: "nad", Spec: []byte(`{"config":` + strconv.Quote(config) + `}`)}); n != nil {
 			got = len(n.ranges)
 		}
 		if got != want {
