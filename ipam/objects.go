@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -141,6 +142,31 @@ func Publish(p Publisher, next Pool, problem string, unreadable bool) {
 		next = *last
 	}
 	p.Put(next, problem, unreadable)
+}
+
+// A Record is an allocation of a pool, with the time at which the address was allocated, in nanoseconds since the
+// Unix epoch; 0 if it is not known.
+type Record struct {
+	Pool string
+	Allocation
+	At int64
+}
+
+// Move publishes what an object allocates: allocations that are new or changed, and then the end of those before that
+// it has no longer. So an address whose allocation only moved was never free.
+func Move(p Publisher, before, after []Record) {
+	for _, r := range after {
+		if !slices.Contains(before, r) {
+			p.Allocate(r.Pool, r.Allocation, r.At)
+		}
+	}
+	for _, r := range before {
+		if !slices.ContainsFunc(after, func(now Record) bool {
+			return now.Pool == r.Pool && now.Address == r.Address && now.Location == r.Location
+		}) {
+			p.Release(r.Pool, r.Allocation)
+		}
+	}
 }
 
 // An Object is a custom resource. Readers decode the parts that they use, so that one malformed

@@ -1,9 +1,6 @@
 package ipam
 
-import (
-	"iter"
-	"slices"
-)
+import "iter"
 
 // Problems are the problems of objects that cannot be read. Each concerns one object and no other. The
 // zero value has none.
@@ -81,20 +78,23 @@ type Assignments struct {
 	Publisher
 	pool string
 	// byObject has the assignments of each object.
-	byObject map[Key][]Allocation
+	byObject map[Key][]Record
 	problems Problems
 }
 
 // NewAssignments returns no assignments yet. pool is the name of the pool.
 func NewAssignments(p Publisher, pool string) *Assignments {
-	return &Assignments{Publisher: p, pool: pool, byObject: make(map[Key][]Allocation)}
+	return &Assignments{Publisher: p, pool: pool, byObject: make(map[Key][]Record)}
 }
 
 // Set replaces the assignments of an object. problem says what is wrong with it; it concerns no other
 // object.
 func (s *Assignments) Set(at Key, assigned []Allocation, problem string) {
-	before := s.byObject[at]
-	if s.byObject[at] = assigned; len(assigned) == 0 {
+	before, after := s.byObject[at], make([]Record, 0, len(assigned))
+	for _, al := range assigned {
+		after = append(after, Record{Pool: s.pool, Allocation: al})
+	}
+	if s.byObject[at] = after; len(after) == 0 {
 		delete(s.byObject, at)
 	}
 	s.problems.Set(at, problem)
@@ -103,16 +103,7 @@ func (s *Assignments) Set(at Key, assigned []Allocation, problem string) {
 		s.Use()
 		s.Put(Pool{Name: s.pool}, text, false)
 	}
-	for _, al := range assigned {
-		if !slices.Contains(before, al) {
-			s.Allocate(s.pool, al, 0)
-		}
-	}
-	for _, al := range before {
-		if !slices.ContainsFunc(assigned, func(now Allocation) bool { return now.Address == al.Address && now.Location == al.Location }) {
-			s.Release(s.pool, al)
-		}
-	}
+	Move(s, before, after)
 	if len(s.byObject) == 0 && text == "" {
 		s.Drop(s.pool)
 	}

@@ -163,7 +163,7 @@ func (r *reader) settle() {
 		concerned := func(e *endpoint) bool { return nodes[e.node] || slices.ContainsFunc(e.addrs, within) }
 		for at, e := range r.endpoints.Records {
 			if concerned(e) {
-				r.move(ofEndpoint(at), e, &was)
+				ipam.Move(r, e.records(ofEndpoint(at), &was), e.records(ofEndpoint(at), &r.index))
 			}
 		}
 		for at, names := range r.copies {
@@ -172,7 +172,7 @@ func (r *reader) settle() {
 			}
 			for _, name := range names {
 				if e := r.copyIn(name, at); concerned(e) {
-					r.move(ofCopy(name, at), e, &was)
+					ipam.Move(r, e.records(ofCopy(name, at), &was), e.records(ofCopy(name, at), &r.index))
 				}
 			}
 		}
@@ -314,43 +314,19 @@ func (r *reader) sliceChanged(at ipam.Key, before, after *slice) {
 // update publishes the differences between two states of an endpoint. A state is nil if there was
 // none.
 func (r *reader) update(at source, before, after *endpoint) {
-	if after != nil {
-		for i, a := range after.addrs {
-			if before != nil && before.node == after.node && before.container == after.container && slices.Contains(before.addrs, a) {
-				continue
-			}
-			pool := r.index.of(a, after.node)
-			r.Allocate(pool, after.allocation(at, i, pool, &r.index), after.at)
-		}
-	}
-	if before == nil {
-		return
-	}
-	for i, a := range before.addrs {
-		pool := r.index.of(a, before.node)
-		if after == nil || !slices.Contains(after.addrs, a) || r.index.of(a, after.node) != pool {
-			r.Release(pool, before.allocation(at, i, pool, &r.index))
-		}
-	}
+	ipam.Move(r, before.records(at, &r.index), after.records(at, &r.index))
 }
 
-// move publishes an endpoint again if its addresses belong to other pools than before.
-func (r *reader) move(at source, e *endpoint, was *index) {
-	for i, a := range e.addrs {
-		before, after := was.of(a, e.node), r.index.of(a, e.node)
-		if before == after && was.byIP[e.node] == r.index.byIP[e.node] {
-			continue
-		}
-		r.Allocate(after, e.allocation(at, i, after, &r.index), e.at)
-		if before != after {
-			r.Release(before, e.allocation(at, i, before, was))
-		}
+// records returns the allocations of an endpoint at a source; nil for no endpoint.
+func (e *endpoint) records(at source, x *index) (all []ipam.Record) {
+	if e == nil {
+		return nil
 	}
-}
-
-// allocation returns the allocation to publish for the address of an endpoint.
-func (e *endpoint) allocation(at source, i int, pool string, x *index) ipam.Allocation {
-	return ipam.Allocation{
-		Address: e.addrs[i], Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.pod.Namespace, Pod: at.pod.Name, ContainerID: e.container, Location: at.location,
+	for _, a := range e.addrs {
+		pool := x.of(a, e.node)
+		all = append(all, ipam.Record{Pool: pool, At: e.at, Allocation: ipam.Allocation{
+			Address: a, Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.pod.Namespace, Pod: at.pod.Name, ContainerID: e.container, Location: at.location,
+		}})
 	}
+	return all
 }

@@ -293,18 +293,8 @@ func (l *ledger) changed(at ipam.Key, before, after *record) {
 	l.note(at, before, "")
 	if after != nil {
 		l.note(at, after, after.problem)
-		for _, a := range after.addrs {
-			r.Allocate(after.subnet, l.allocation(at, after, a), after.at)
-		}
 	}
-	if before == nil {
-		return
-	}
-	for _, a := range before.addrs {
-		if after == nil || after.subnet != before.subnet || !slices.Contains(after.addrs, a) {
-			r.Release(before.subnet, l.allocation(at, before, a))
-		}
-	}
+	ipam.Move(r, l.records(at, before), l.records(at, after))
 }
 
 // note records the problem of an object, or that it has none.
@@ -329,11 +319,17 @@ func (l *ledger) note(at ipam.Key, of *record, problem string) {
 	l.invalid[of.subnet][at] = problem
 }
 
-// allocation returns the allocation to publish for an address of an object.
-func (l *ledger) allocation(at ipam.Key, r *record, a netip.Addr) ipam.Allocation {
-	return ipam.Allocation{
-		Address: a, Node: r.node, Namespace: r.namespace, Pod: r.pod, Purpose: r.purpose, Kept: r.kept, Location: l.kind.Resource + " " + at.Name,
+// records returns the allocations of an object; nil for no object.
+func (l *ledger) records(at ipam.Key, r *record) (all []ipam.Record) {
+	if r == nil {
+		return nil
 	}
+	for _, a := range r.addrs {
+		all = append(all, ipam.Record{Pool: r.subnet, At: r.at, Allocation: ipam.Allocation{
+			Address: a, Node: r.node, Namespace: r.namespace, Pod: r.pod, Purpose: r.purpose, Kept: r.kept, Location: l.kind.Resource + " " + at.Name,
+		}})
+	}
+	return all
 }
 
 // settle publishes the subnets that changed, and the allocations of new ones.
@@ -349,26 +345,25 @@ func (r *kubeOVNReader) settle() {
 	}
 	clear(r.dirty)
 	for _, l := range []*ledger{&r.ips, &r.vips} {
-		l.each(added, func(subnet string, al ipam.Allocation, at int64) { r.Allocate(subnet, al, at) })
-		l.each(gone, func(subnet string, al ipam.Allocation, _ int64) { r.Release(subnet, al) })
+		ipam.Move(r, nil, l.of(added))
+		ipam.Move(r, l.of(gone), nil)
 	}
 	for name := range gone {
 		r.Drop(name)
 	}
 }
 
-// each calls f for each allocation from subnets.
-func (l *ledger) each(of map[string]bool, f func(subnet string, al ipam.Allocation, at int64)) {
-	if !slices.Contains(slices.Collect(maps.Values(of)), true) {
-		return
+// of returns the allocations from subnets.
+func (l *ledger) of(subnets map[string]bool) (all []ipam.Record) {
+	if !slices.Contains(slices.Collect(maps.Values(subnets)), true) {
+		return nil
 	}
 	for at, r := range l.Records {
-		for _, a := range r.addrs {
-			if of[r.subnet] {
-				f(r.subnet, l.allocation(at, r, a), r.at)
-			}
+		if subnets[r.subnet] {
+			all = append(all, l.records(at, r)...)
 		}
 	}
+	return all
 }
 
 // publish publishes a subnet.

@@ -1,6 +1,7 @@
 package ovn
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -140,17 +141,10 @@ func (r *ovnKubernetesReader) changed(at ipam.Key, before, after *claim) {
 		if r.networks[after.network]++; r.networks[after.network] == 1 {
 			r.Put(ipam.Pool{Name: after.network, Served: ipam.Served{Realm: after.network}}, "", false)
 		}
-		for _, a := range after.addrs {
-			r.Allocate(after.network, after.allocation(at, a), after.at)
-		}
 	}
+	ipam.Move(r, before.records(at), after.records(at))
 	if before == nil {
 		return
-	}
-	for _, a := range before.addrs {
-		if after == nil || after.network != before.network || !slices.Contains(after.addrs, a) {
-			r.Release(before.network, before.allocation(at, a))
-		}
 	}
 	if r.networks[before.network]--; r.networks[before.network] == 0 {
 		delete(r.networks, before.network)
@@ -158,12 +152,15 @@ func (r *ovnKubernetesReader) changed(at ipam.Key, before, after *claim) {
 	}
 }
 
-// allocation returns the allocation to publish for an address of a claim. A claim without a pod is
-// named after itself.
-func (c *claim) allocation(at ipam.Key, a netip.Addr) ipam.Allocation {
-	pod := c.pod
-	if pod == "" {
-		pod = at.Name
+// records returns the allocations of a claim; nil for no claim. A claim without a pod is named after itself.
+func (c *claim) records(at ipam.Key) (all []ipam.Record) {
+	if c == nil {
+		return nil
 	}
-	return ipam.Allocation{Address: a, Namespace: at.Namespace, Pod: pod, Interface: c.iface, Kept: true, Location: "ipamclaims " + at.Namespace + "/" + at.Name}
+	for _, a := range c.addrs {
+		all = append(all, ipam.Record{Pool: c.network, At: c.at, Allocation: ipam.Allocation{
+			Address: a, Namespace: at.Namespace, Pod: cmp.Or(c.pod, at.Name), Interface: c.iface, Kept: true, Location: "ipamclaims " + at.Namespace + "/" + at.Name,
+		}})
+	}
+	return all
 }

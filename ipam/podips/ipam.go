@@ -138,25 +138,13 @@ func (s *Addresses[R]) share(a netip.Addr, before, after []R) {
 			s.Put(ipam.Pool{Name: s.pool}, "", false)
 		}
 	}
-	for _, p := range is {
-		if i := slices.IndexFunc(was, p.named); i < 0 || was[i].Node != p.Node {
-			s.Allocate(s.pool, p.allocation(a, s.place), 0)
-		}
-	}
-	for _, p := range was {
-		if !slices.ContainsFunc(is, p.named) {
-			s.Release(s.pool, p.allocation(a, s.place))
-		}
-	}
+	ipam.Move(s, s.records(a, was), s.records(a, is))
 	if len(was) > 0 && len(is) == 0 {
 		if s.published--; s.published == 0 {
 			s.Drop(s.pool)
 		}
 	}
 }
-
-// named reports whether both pods have the same name.
-func (p *Pod) named(other Pod) bool { return p.Name == other.Name && p.Namespace == other.Namespace }
 
 // rivals returns the pods that share an address, or nil if there is no conflict among them. The two
 // pods of a migrating virtual machine are no conflict.
@@ -174,7 +162,12 @@ func rivals[R Record](all []R) (pods []Pod) {
 	return pods
 }
 
-// allocation returns the allocation to publish for an address at a place in a pod.
-func (p *Pod) allocation(a netip.Addr, place string) ipam.Allocation {
-	return ipam.Allocation{Address: a, Node: p.Node, Namespace: p.Namespace, Pod: p.Name, Location: "pods " + p.Namespace + "/" + p.Name + " " + place}
+// records returns the allocations to publish for an address of pods.
+func (s *Addresses[R]) records(a netip.Addr, pods []Pod) (all []ipam.Record) {
+	for _, p := range pods {
+		all = append(all, ipam.Record{Pool: s.pool, Allocation: ipam.Allocation{
+			Address: a, Node: p.Node, Namespace: p.Namespace, Pod: p.Name, Location: "pods " + p.Namespace + "/" + p.Name + " " + s.place,
+		}})
+	}
+	return all
 }
