@@ -21,8 +21,9 @@ import (
 	"github.com/ipwitness/ipwitness/agent/table"
 )
 
-// The sandboxes are listed when there is a new namespace without one. If the runtime sends
-// events, the client follows them. The status of each sandbox is requested once.
+// The sandboxes are listed when there is a new namespace without one. The status of each sandbox is
+// requested once. The runtime's events are not followed: containerd 1.7 sends each to one client only
+// (containerEventsChan in pkg/cri), which may be kubelet with EventedPLEG.
 
 // Unnamed takes the namespaces that no sandbox is known for.
 func (c *Runtime) Unnamed(unnamed []uint64) {
@@ -56,9 +57,6 @@ func (c *Runtime) serve(ctx context.Context, conn *grpc.ClientConn) {
 	})
 	client := runtimev1.NewRuntimeServiceClient(conn)
 	c.begin()
-	if c.mayFollow() {
-		g.Go(func() { c.follow(ctx, client) }) // before the list, so that no change is missed between the two
-	}
 	lists := listing{next: time.Now()}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -82,7 +80,6 @@ func (c *Runtime) begin() {
 	clear(c.unanswered)
 	c.wanted.mu.Lock()
 	defer c.wanted.mu.Unlock()
-	clear(c.wanted.inEvents)
 	for _, a := range c.wanted.unnamed {
 		*a = attempt{last: time.Now()}
 	}
@@ -130,12 +127,8 @@ func soonest(a, b time.Time) time.Time {
 func (c *Runtime) unnamedDue() (next time.Time) {
 	c.wanted.mu.Lock()
 	defer c.wanted.mu.Unlock()
-	first := firstTry
-	if c.wanted.events {
-		first = eventsFirst
-	}
 	for _, a := range c.wanted.unnamed {
-		next = soonest(next, a.due(first))
+		next = soonest(next, a.due())
 	}
 	return next
 }
@@ -143,7 +136,7 @@ func (c *Runtime) unnamedDue() (next time.Time) {
 // unansweredDue returns when to request the status of a sandbox again, zero for never.
 func (c *Runtime) unansweredDue() (next time.Time) {
 	for _, a := range c.unanswered {
-		next = soonest(next, a.due(firstTry))
+		next = soonest(next, a.due())
 	}
 	return next
 }
@@ -205,30 +198,12 @@ func (c *Runtime) list(ctx context.Context, client runtimev1.RuntimeServiceClien
 	return nil
 }
 
-// ask requests the status of the sandboxes that are in lists or events of the runtime.
+// ask requests the status of the sandboxes in the list.
 func (c *Runtime) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
-	c.wanted.mu.Lock()
-	inEvents := c.wanted.inEvents
-	c.wanted.inEvents = map[string]bool{}
-	c.wanted.mu.Unlock()
-	gone := false
-	for id, there := range inEvents {
-		switch _, known := c.known[id]; {
-		case !there:
-			delete(c.known, id)
-			delete(c.unanswered, id)
-			gone = gone || known
-		case !known && len(c.known)+len(c.unanswered) < maxSandboxes:
-			c.unanswered[id] = &attempt{}
-		}
-	}
-	if gone {
-		c.publish()
-	}
 	var ids []string
 	now := time.Now()
 	for id, a := range c.unanswered {
-		if due := a.due(firstTry); !due.IsZero() && !due.After(now) {
+		if due := a.due(); !due.IsZero() && !due.After(now) {
 			ids = append(ids, id)
 		}
 	}
@@ -318,47 +293,4 @@ func (c *Runtime) Sandboxes() []*Sandbox {
 		return *all
 	}
 	return nil
-}
-
-// follow follows the events of the runtime about sandboxes, if it sends any.
-func (c *Runtime) follow(ctx context.Context, client runtimev1.RuntimeServiceClient) {
-	defer c.setEvents(false)
-	stream, err := client.GetContainerEvents(ctx, &runtimev1.GetEventsRequest{})
-	for err == nil {
-		var e *runtimev1.ContainerEventResponse
-		if e, err = stream.Recv(); err != nil {
-			break
-		}
-		// Some runtimes offer a stream that never has events.
-		c.setEvents(true)
-		s := e.GetPodSandboxStatus()
-		id := cmp.Or(s.GetId(), e.GetContainerId())
-		ready := s.GetState() == runtimev1.PodSandboxState_SANDBOX_READY
-		if s == nil {
-			ready = false // it has been removed, or it is an unknown ID that is not a sandbox's
-		}
-		if id == "" || len(id) > table.MaxLength {
-			continue
-		}
-		c.wanted.mu.Lock()
-		if len(c.wanted.inEvents) < maxSandboxes {
-			c.wanted.inEvents[id] = ready
-		}
-		c.wanted.mu.Unlock()
-		table.Poke(c.poked)
-	}
-	if ctx.Err() != nil {
-		err = nil
-	}
-	c.count("GetContainerEvents", err)
-	if err != nil {
-		c.log.Debug("the container runtime sends no events: sandboxes are listed when a namespace appears", "error", err)
-	}
-}
-
-// setEvents records whether the runtime sends events.
-func (c *Runtime) setEvents(on bool) {
-	c.wanted.mu.Lock()
-	defer c.wanted.mu.Unlock()
-	c.wanted.events = on
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -127,11 +126,6 @@ func (c *condition) Counters() (calls map[Call]uint64, answers float64) {
 	}
 	return maps.Clone(c.calls), answers
 }
-
-// mayFollow reports whether the agent can follow the runtime's events without taking them from
-// another client. containerd 1.7 sends each event to only one client (containerEventsChan in
-// pkg/cri), so kubelet with EventedPLEG would miss the events that the agent receives.
-func (c *condition) mayFollow() bool { return !strings.HasPrefix(c.runtime, "containerd 1.") }
 
 // setTooMany records the number of sandboxes beyond the limit.
 func (c *condition) setTooMany(n int) {

@@ -56,8 +56,7 @@ const (
 	// requests after which the results are published.
 	askAtOnce   = 4
 	askPerRound = 64
-	// listEvery is how often the sandboxes are listed without a reason, because events
-	// can be lost.
+	// listEvery is how often the sandboxes are listed without a reason.
 	listEvery = time.Minute
 	// findEvery is how often the sockets are tried without a reason. findSoonest is the
 	// wait after one was created.
@@ -69,12 +68,10 @@ const (
 	// A namespace appears before the runtime lists its sandbox. The list is repeated mostTries
 	// times, within 26 s. quickTries of them are in the first second, because an aggregator
 	// confirms a duplicate after that time, and must know by then whether both addresses
-	// belong to one pod. After them, each wait is twice the previous one. If the runtime sends
-	// events, the first attempt waits for them.
-	firstTry    = 200 * time.Millisecond
-	quickTries  = 5
-	mostTries   = 11
-	eventsFirst = 3 * time.Second
+	// belong to one pod. After them, each wait is twice the previous one.
+	firstTry   = 200 * time.Millisecond
+	quickTries = 5
+	mostTries  = 11
 	// Lists take at most 1/listShare of the time.
 	listShare = 20
 )
@@ -102,12 +99,10 @@ type Runtime struct {
 	wanted wanted
 }
 
-// wanted has the questions of other goroutines, and the contents of the runtime's events.
+// wanted has the questions of other goroutines.
 type wanted struct {
-	mu       sync.Mutex
-	unnamed  map[uint64]*attempt // namespaces that no sandbox is known for
-	events   bool                // the runtime sends events about sandboxes
-	inEvents map[string]bool     // sandboxes in the runtime's events, and whether they are ready
+	mu      sync.Mutex
+	unnamed map[uint64]*attempt // namespaces that no sandbox is known for
 }
 
 // attempt counts the attempts to learn something that the runtime does not know yet.
@@ -117,11 +112,11 @@ type attempt struct {
 }
 
 // due returns when to try again, zero for never.
-func (a *attempt) due(first time.Duration) time.Time {
+func (a *attempt) due() time.Time {
 	if a.tries >= mostTries {
 		return time.Time{}
 	}
-	return a.last.Add(max(first, firstTry<<max(0, a.tries-quickTries+1)))
+	return a.last.Add(firstTry << max(0, a.tries-quickTries+1))
 }
 
 // NewRuntime returns a client of the runtime at a socket.
@@ -136,7 +131,7 @@ func NewRuntime(log *slog.Logger, socket string, procDir ProcDir) *Runtime {
 		known:      map[string]*Sandbox{},
 		unanswered: map[string]*attempt{},
 		condition:  condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
-		wanted:     wanted{unnamed: map[uint64]*attempt{}, inEvents: map[string]bool{}},
+		wanted:     wanted{unnamed: map[uint64]*attempt{}},
 	}
 	if socket == RuntimeOff {
 		c.sockets = nil

@@ -33,17 +33,16 @@ const longest = 2 * time.Minute
 type fakeRuntime struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 
-	mu     sync.Mutex
-	name   string                                         // "fake" if empty
-	pods   map[string]*runtimev1.PodSandboxStatusResponse // by id
-	asked  map[string]int                                 // status calls by id
-	lists  int
-	hangs  map[string]bool // methods that never answer
-	fails  map[string]error
-	events chan *runtimev1.ContainerEventResponse // nil if it has no stream
-	most   int                                    // maximum number of concurrent status calls
-	now    int
-	hold   chan struct{} // status calls wait until it is closed
+	mu    sync.Mutex
+	name  string                                         // "fake" if empty
+	pods  map[string]*runtimev1.PodSandboxStatusResponse // by id
+	asked map[string]int                                 // status calls by id
+	lists int
+	hangs map[string]bool // methods that never answer
+	fails map[string]error
+	most  int // maximum number of concurrent status calls
+	now   int
+	hold  chan struct{} // status calls wait until it is closed
 }
 
 func (f *fakeRuntime) does(ctx context.Context, method string) error {
@@ -97,22 +96,6 @@ func (f *fakeRuntime) PodSandboxStatus(ctx context.Context, q *runtimev1.PodSand
 		return p, nil
 	}
 	return nil, status.Error(codes.NotFound, "no such sandbox")
-}
-
-func (f *fakeRuntime) GetContainerEvents(_ *runtimev1.GetEventsRequest, s grpc.ServerStreamingServer[runtimev1.ContainerEventResponse]) error {
-	if f.events == nil {
-		return status.Error(codes.Unimplemented, "unknown method GetContainerEvents")
-	}
-	for {
-		select {
-		case <-s.Context().Done():
-			return nil
-		case e := <-f.events:
-			if err := s.Send(e); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 func newFakeRuntime() *fakeRuntime {
@@ -466,7 +449,7 @@ func TestListsAreFewAndStop(t *testing.T) {
 	at := &attempt{last: began}
 	var waits []time.Duration
 	for {
-		due := at.due(firstTry)
+		due := at.due()
 		if due.IsZero() {
 			break
 		}
@@ -475,9 +458,6 @@ func TestListsAreFewAndStop(t *testing.T) {
 	}
 	if got, want := fmt.Sprint(waits), "[200ms 200ms 200ms 200ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s]"; got != want {
 		t.Errorf("waits: got %s, want %s", got, want)
-	}
-	if due := (&attempt{last: began}).due(eventsFirst); due.Sub(began) != eventsFirst {
-		t.Errorf("first list with events: got %s, want %s", due.Sub(began), eventsFirst)
 	}
 	l := listing{next: began.Add(listEvery), soonest: began.Add(time.Second)}
 	for _, c := range []struct{ reason, want time.Time }{
@@ -493,69 +473,6 @@ func TestListsAreFewAndStop(t *testing.T) {
 	l.failures = 1
 	if got := l.due(began); got != l.next {
 		t.Errorf("list of a runtime that fails: got %s, want %s", got, l.next)
-	}
-}
-
-func TestEventsReportSandboxesWithoutAList(t *testing.T) {
-	t.Parallel()
-	socket := filepath.Join(socketDir(t), "fake.sock")
-	f := newFakeRuntime()
-	f.events = make(chan *runtimev1.ContainerEventResponse)
-	f.serve(t, socket)
-	a := ask(t, socket)
-	sendEvent := func(id, container string, kind runtimev1.ContainerEventType) {
-		t.Helper()
-		f.mu.Lock()
-		e := &runtimev1.ContainerEventResponse{ContainerId: container, ContainerEventType: kind}
-		if p := f.pods[id]; p != nil {
-			e.PodSandboxStatus = p.GetStatus()
-		}
-		f.mu.Unlock()
-		select {
-		case f.events <- e:
-		case <-time.After(longest):
-			t.Fatal("nobody listens to events")
-		}
-	}
-	f.set(func() { f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a") })
-	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
-	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
-	sendEvent("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in the sandbox
-	a.awaitNames("web-0")
-	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
-	a.Unnamed([]uint64{1}) // its namespace; the runtime gets time to report the sandbox
-	sendEvent("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
-	a.awaitNames("web-0 web-1")
-	sendEvent("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // the container restarts
-	sendEvent("9", "c9", runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT) // a container of a deleted pod
-	ended := sandboxAnswer("1", "web-0", "/run/netns/a")
-	ended.Status.State = runtimev1.PodSandboxState_SANDBOX_NOTREADY
-	f.set(func() { f.pods["1"] = ended })
-	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	a.awaitNames("web-1")
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.lists != 1 || !maps.Equal(f.asked, map[string]int{"1": 1, "2": 1}) {
-		t.Errorf("calls: got %d lists and %v, want one at the start, and each sandbox once", f.lists, f.asked)
-	}
-}
-
-func TestEventsWithASingleSubscriberAreLeftToKubelet(t *testing.T) {
-	t.Parallel()
-	socket := filepath.Join(socketDir(t), "fake.sock")
-	f := newFakeRuntime()
-	f.name = "containerd"
-	f.events = make(chan *runtimev1.ContainerEventResponse, 1)
-	f.events <- &runtimev1.ContainerEventResponse{ContainerId: "c9"}
-	f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
-	f.serve(t, socket)
-	a := ask(t, socket)
-	a.awaitNames("web-0") // a client that follows events has started to do so by now
-	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
-	a.Unnamed([]uint64{1})
-	a.awaitNames("web-0 web-1")
-	if len(f.events) != 1 {
-		t.Error("events of containerd 1.2.3: got a subscription, want none")
 	}
 }
 

@@ -121,72 +121,6 @@ func TestAnswersAboutSandboxes(t *testing.T) {
 	}
 }
 
-func TestWhatEventsTellIsAskedFor(t *testing.T) {
-	s := newStepping(t)
-	s.runtime.pods["new"] = sandboxAnswer("new", "web-0", "/run/netns/a")
-	s.known["gone"], s.known["stays"] = &Sandbox{ID: "gone"}, &Sandbox{ID: "stays"}
-	s.unanswered["never"] = &attempt{}
-	s.wanted.inEvents = map[string]bool{"new": true, "gone": false, "never": false, "stays": true, "unknown": false}
-	s.ask(t.Context(), s.client)
-	if s.known["new"] == nil || s.known["gone"] != nil || s.known["stays"] == nil || len(s.unanswered) != 0 || s.changed != 2 {
-		t.Errorf("sandboxes: got %v and unanswered %v, changed %d times", s.known, s.unanswered, s.changed)
-	}
-	s.ask(t.Context(), s.client)
-	if s.changed != 2 || s.runtime.asked["new"] != 1 || s.runtime.asked["stays"] != 0 {
-		t.Errorf("asked again: got %d changes and calls %v, want none more", s.changed-2, s.runtime.asked)
-	}
-	s.wanted.inEvents = map[string]bool{"unknown": false}
-	s.ask(t.Context(), s.client)
-	if s.changed != 2 {
-		t.Error("end of a sandbox that was not known: got a change")
-	}
-}
-
-func TestEventsDelayTheFirstList(t *testing.T) {
-	s := newStepping(t)
-	s.runtime.events = make(chan *runtimev1.ContainerEventResponse)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.follow(ctx, s.client)
-	}()
-	s.Unnamed([]uint64{7})
-	<-s.poked
-	first := func() time.Duration {
-		due := s.unnamedDue()
-		s.wanted.mu.Lock()
-		defer s.wanted.mu.Unlock()
-		return due.Sub(s.wanted.unnamed[7].last)
-	}
-	if got := first(); got != firstTry {
-		t.Errorf("first list without events: got after %s, want %s", got, firstTry)
-	}
-	s.runtime.events <- &runtimev1.ContainerEventResponse{ContainerId: "c1"}
-	<-s.poked
-	if got := first(); got != eventsFirst {
-		t.Errorf("first list with events: got after %s, want %s", got, eventsFirst)
-	}
-	s.wanted.mu.Lock()
-	if there, told := s.wanted.inEvents["c1"]; !told || there {
-		t.Errorf("event of a removed container: got told %v, there %v", told, there)
-	}
-	s.wanted.mu.Unlock()
-	cancel()
-	<-ended
-	if got := first(); got != firstTry {
-		t.Errorf("first list after the end of the events: got after %s, want %s", got, firstTry)
-	}
-	if calls, _ := s.Counters(); calls[Call{"GetContainerEvents", "ok"}] != 1 || len(calls) != 1 {
-		t.Errorf("calls: got %v, want one of events that ended well", calls)
-	}
-	without := newStepping(t)
-	without.follow(t.Context(), without.client)
-	if calls, _ := without.Counters(); calls[Call{"GetContainerEvents", "unimplemented"}] != 1 {
-		t.Errorf("calls: got %v, want one of events that are not offered", calls)
-	}
-}
-
 func TestStateOfTheRuntimeIsReportedWhenItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewRuntime(slog.New(slog.DiscardHandler), "/run/x.sock", "")
@@ -233,11 +167,6 @@ func TestStateOfTheRuntimeIsReportedWhenItChanges(t *testing.T) {
 		}
 		c.setTooMany(0)
 		want("it has not", 1)
-		for name, want := range map[string]bool{"containerd 1.7.2": false, "containerd 2.0": true, "cri-o 1.30": true} {
-			if c.socketIs(name, "/run/x.sock"); c.mayFollow() != want {
-				t.Errorf("%s: got its events followed %v, want %v", name, !want, want)
-			}
-		}
 	})
 }
 

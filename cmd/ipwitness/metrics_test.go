@@ -60,7 +60,7 @@ var values = map[string]string{
 	"severity":   oneOf("info", "warning", "critical"),
 	"scope_kind": oneOf("none", "link", "node", "network"),
 	"ipam":       oneOf(ipamNames()...),
-	"method":     oneOf("Version", "ListPodSandbox", "PodSandboxStatus", "GetContainerEvents"),
+	"method":     oneOf("Version", "ListPodSandbox", "PodSandboxStatus"),
 	"of":         oneOf("owners", "conflicts", "findings", "events", "nodes"),
 	"mode":       oneOf("tcx", "clsact"),
 	"protocol":   oneOf("arp", "ndp"),
