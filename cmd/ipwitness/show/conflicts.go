@@ -197,27 +197,18 @@ func (p *page) timeline(c *pb.Conflict) {
 		what string
 	}
 	var events []event
-	add := func(at *timestamppb.Timestamp, what string) {
-		if at != nil {
-			events = append(events, event{at, what})
-		}
-	}
 	owners := c.GetOwners()
 	for i, name := range OwnerNames(owners) {
-		add(owners[i].GetAssignedAt(), name+" got the address")
-		add(owners[i].GetFirstSeen(), name+" was first seen with the address")
+		events = append(events, event{owners[i].GetAssignedAt(), name + " got the address"}, event{owners[i].GetFirstSeen(), name + " was first seen with the address"})
 	}
-	add(c.GetDetectedAt(), "suspected")
-	add(c.GetConfirmedAt(), "confirmed")
-	add(c.GetAcknowledgement().GetAcknowledgedAt(), "acknowledged")
-	add(c.GetResolvedAt(), "resolved")
-	slices.SortStableFunc(events, func(a, b event) int {
-		return a.at.AsTime().Compare(b.at.AsTime())
-	})
-	p.heading("Timeline:")
-	t := p.table(2)
+	events = append(events, event{c.GetDetectedAt(), "suspected"}, event{c.GetConfirmedAt(), "confirmed"},
+		event{c.GetAcknowledgement().GetAcknowledgedAt(), "acknowledged"}, event{c.GetResolvedAt(), "resolved"})
+	slices.SortStableFunc(events, func(a, b event) int { return CompareTimes(a.at, b.at) })
+	var rows [][]string
 	for _, e := range events {
-		t.Row("  "+clock(e.at, p.now), e.what)
+		if e.at != nil {
+			rows = append(rows, []string{"  " + clock(e.at, p.now), e.what})
+		}
 	}
-	_ = t.Flush() // writing to a page cannot fail
+	p.rows("Timeline:", rows)
 }

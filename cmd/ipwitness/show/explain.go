@@ -89,16 +89,13 @@ func (p *page) explain(e *pb.ExplainResponse, more string) {
 
 // steps adds the rules that applied, or the rules that did not.
 func (p *page) steps(title string, steps []*pb.ExplainResponse_Step, applied bool) {
-	t := p.table(3)
+	var rows [][]string
 	for _, s := range steps {
 		if s.GetApplied() == applied {
-			t.Row("  "+s.GetRule(), scope(s.GetScope()), s.GetReason())
+			rows = append(rows, []string{"  " + s.GetRule(), scope(s.GetScope()), s.GetReason()})
 		}
 	}
-	if len(t.rows) > 0 {
-		p.heading(title)
-	}
-	_ = t.Flush() // writing to a page cannot fail
+	p.rows(title, rows)
 }
 
 // causes describes each cause.
@@ -171,35 +168,32 @@ func (p *page) arrivals(c *pb.Conflict) {
 
 // allocations adds the IPAM records of the address.
 func (p *page) allocations(all []*pb.Allocation) {
-	if len(all) == 0 {
-		return
-	}
-	p.heading("Allocated by IPAM to:")
-	t := p.table(4)
+	var rows [][]string
 	for _, al := range all {
 		who := al.GetPod()
 		if al.GetNamespace() != "" {
 			who = al.GetNamespace() + "/" + who
 		}
-		t.Row("  "+first(who, prefixed("container ", shortID(al.GetContainerId())), prefixed("MAC ", al.GetMac()), none), prefixed("node ", al.GetNode()),
-			prefixed("since ", clock(al.GetAllocatedAt(), p.now)), join(" ", al.GetIpam(), first(al.GetLocation(), al.GetPool())))
+		rows = append(rows, []string{
+			"  " + first(who, prefixed("container ", shortID(al.GetContainerId())), prefixed("MAC ", al.GetMac()), none), prefixed("node ", al.GetNode()),
+			prefixed("since ", clock(al.GetAllocatedAt(), p.now)), join(" ", al.GetIpam(), first(al.GetLocation(), al.GetPool())),
+		})
 	}
-	_ = t.Flush() // writing to a page cannot fail
+	p.rows("Allocated by IPAM to:", rows)
 }
 
 func (p *page) heading(title string) { p.out.WriteString("\n" + title + "\n") }
 
 // items adds names, each with a text.
 func (p *page) items(title string, rows [][2]string) {
-	if len(rows) == 0 {
-		return
-	}
-	p.heading(title)
 	widest := 0
 	for _, r := range rows {
 		widest = max(widest, width(r[0]))
 	}
-	for _, r := range rows {
+	for i, r := range rows {
+		if i == 0 {
+			p.heading(title)
+		}
 		p.item("  "+r[0]+strings.Repeat(" ", widest-width(r[0]))+gap, r[1])
 	}
 }

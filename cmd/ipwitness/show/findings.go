@@ -121,18 +121,13 @@ func group(findings []*pb.Finding) *pb.Finding {
 func allocatedTo(allocations []*pb.Allocation) string {
 	var out []string
 	for _, al := range allocations {
-		out = append(out, allocation(al))
+		who := first(prefixed("container/", shortID(al.GetContainerId())), prefixed("mac/", al.GetMac()))
+		if al.GetPod() != "" {
+			who = al.GetNamespace() + "/" + al.GetPod()
+		}
+		out = append(out, first(join("", who, prefixed("@", al.GetNode())), "?"))
 	}
 	return strings.Join(out, " | ")
-}
-
-// allocation returns the workload that an allocation is for.
-func allocation(al *pb.Allocation) string {
-	who := first(prefixed("container/", shortID(al.GetContainerId())), prefixed("mac/", al.GetMac()))
-	if al.GetPod() != "" {
-		who = al.GetNamespace() + "/" + al.GetPod()
-	}
-	return first(join("", who, prefixed("@", al.GetNode())), "?")
 }
 
 // Finding writes the details of one finding as a page.
@@ -140,7 +135,8 @@ func Finding(w io.Writer, f *pb.Finding, layout Layout, now time.Time) error {
 	p := &page{layout: layout, now: now}
 	p.text("", f.GetSummary())
 	p.line("")
-	since := ""
+	var since string
+	var addresses []string
 	if at := f.GetDetectedAt(); at != nil {
 		since = clock(at, now) + ", for " + age(at, now)
 	}
@@ -155,34 +151,17 @@ func Finding(w io.Writer, f *pb.Finding, layout Layout, now time.Time) error {
 	if f.GetRunbook() != "" {
 		p.link("Runbook:   ", f.GetRunbook())
 	}
-	p.field("Times", zone)
-	p.bullets("Evidence:", f.GetEvidence())
-	p.bullets("Addresses:", rows(f.GetAddresses()))
+	p.fields("Times", zone)
+	p.bullets("Evidence:", "  - ", f.GetEvidence()...)
+	for chunk := range slices.Chunk(f.GetAddresses(), 8) {
+		addresses = append(addresses, strings.Join(chunk, " "))
+	}
+	p.bullets("Addresses:", "  - ", addresses...)
 	p.allocations(f.GetAllocations())
 	p.owners("Held by:", f.GetOwners())
 	p.remedy(f.GetRemedy())
 	p.fixes(f.GetFixes())
 	return p.write(w)
-}
-
-// bullets adds facts, each on its own line.
-func (p *page) bullets(title string, facts []string) {
-	if len(facts) == 0 {
-		return
-	}
-	p.heading(title)
-	for _, f := range facts {
-		p.text("  - ", f)
-	}
-}
-
-// rows formats several addresses per line.
-func rows(addresses []string) (out []string) {
-	const width = 8
-	for chunk := range slices.Chunk(addresses, width) {
-		out = append(out, strings.Join(chunk, " "))
-	}
-	return out
 }
 
 // fixes adds the commands that repair IPAM.

@@ -100,13 +100,13 @@ func Nodes(w io.Writer, answer *pb.ListNodesResponse, layout Layout, now time.Ti
 	if len(nodes) > 0 {
 		_ = list(p, layout, clustered(narrow(nodeColumns(), layout.Wide), nodes), nodes, now) // writing to a page cannot fail
 	}
-	var problems [][2]string
+	var problems []string
 	for _, n := range nodes {
 		for _, problem := range n.GetProblems() {
-			problems = append(problems, [2]string{join("/", n.GetCluster(), n.GetName()) + ": ", problem})
+			problems = append(problems, join("/", n.GetCluster(), n.GetName())+": "+problem)
 		}
 	}
-	p.problems("Problems:", problems)
+	p.bullets("Problems:", "  ", problems...)
 	if k.GetState() > pb.Kubernetes_OFF {
 		p.line("")
 		p.text("Kubernetes API: ", kubernetes(k, now))
@@ -122,27 +122,8 @@ func Nodes(w io.Writer, answer *pb.ListNodesResponse, layout Layout, now time.Ti
 		p.line("")
 		p.line("Replica of the aggregator: %s%s", e.GetReplica(), state)
 	}
-	p.aggregator(answer.GetProblems())
+	p.bullets("Problems of the aggregator:", "  ", answer.GetProblems()...)
 	return p.write(w)
-}
-
-// problems adds problems, each after the name of what has it.
-func (p *page) problems(title string, problems [][2]string) {
-	for i, problem := range problems {
-		if i == 0 {
-			p.heading(title)
-		}
-		p.text("  "+problem[0], problem[1])
-	}
-}
-
-// aggregator adds the problems of the aggregator itself.
-func (p *page) aggregator(problems []string) {
-	var named [][2]string
-	for _, problem := range problems {
-		named = append(named, [2]string{"", problem})
-	}
-	p.problems("Problems of the aggregator:", named)
 }
 
 // kubernetes describes the state of the Kubernetes API.
@@ -162,12 +143,11 @@ func kubernetes(k *pb.Kubernetes, now time.Time) string {
 // Node writes the details of one node as a page.
 func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
 	p := &page{layout: layout, now: now}
-	switch n.GetState() {
-	case pb.Node_LIVE:
-		p.line("The agent of node %s is connected.", n.GetName())
-	default:
-		p.line("The agent of node %s is disconnected, so ipwitness does not see what happens there.", n.GetName())
+	state := "connected"
+	if n.GetState() != pb.Node_LIVE {
+		state = "disconnected, so ipwitness does not see what happens there"
 	}
+	p.line("The agent of node %s is %s.", n.GetName(), state)
 	p.line("")
 	p.fields(
 		"Version", n.GetVersion(),
@@ -183,13 +163,13 @@ func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
 		"Netns", n.GetNetns(),
 		"Boot ID", n.GetBootId(),
 	)
-	p.bullets("Problems:", n.GetProblems())
+	p.bullets("Problems:", "  - ", n.GetProblems()...)
 	var floods []string
 	for _, f := range n.GetFlooding() {
 		holder := Name(&pb.Owner{Node: n.GetName(), Workload: f.GetWorkload()})
 		floods = append(floods, strings.TrimSpace(f.GetInterface()+" ("+holder+")"))
 	}
-	p.bullets("Floods of frames:", floods)
+	p.bullets("Floods of frames:", "  - ", floods...)
 	return p.write(w)
 }
 
@@ -248,17 +228,17 @@ func connected(c *pb.Coverage) string {
 // Clusters writes clusters as a table, followed by their problems and those of the fleet.
 func Clusters(w io.Writer, answer *pb.ListClustersResponse, layout Layout, now time.Time) error {
 	p := &page{layout: layout, now: now}
-	var problems [][2]string
+	var problems []string
 	if clusters := answer.GetClusters(); len(clusters) > 0 {
 		_ = list(p, layout, narrow(clusterColumns(), layout.Wide), clusters, now) // writing to a page cannot fail
 		for _, c := range clusters {
 			for _, problem := range c.GetProblems() {
-				problems = append(problems, [2]string{c.GetName() + ": ", problem})
+				problems = append(problems, c.GetName()+": "+problem)
 			}
 		}
 	}
-	p.problems("Problems:", problems)
-	p.aggregator(answer.GetProblems())
+	p.bullets("Problems:", "  ", problems...)
+	p.bullets("Problems of the aggregator:", "  ", answer.GetProblems()...)
 	return p.write(w)
 }
 

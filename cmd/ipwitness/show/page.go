@@ -69,17 +69,35 @@ func (p *page) table(columns int) *Table {
 	return t
 }
 
-// field adds a name and a value, unless that is empty.
-func (p *page) field(name, value string) {
-	if value != "" {
-		p.text(fmt.Sprintf("%-10s ", name+":"), value)
+// rows adds rows of the same number of cells as a table.
+func (p *page) rows(title string, rows [][]string) {
+	if len(rows) == 0 {
+		return
 	}
+	p.heading(title)
+	t := p.table(len(rows[0]))
+	for _, r := range rows {
+		t.Row(r...)
+	}
+	_ = t.Flush() // writing to a page cannot fail
 }
 
 // fields adds names and values, except empty values.
 func (p *page) fields(pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
-		p.field(pairs[i], pairs[i+1])
+		if pairs[i+1] != "" {
+			p.text(fmt.Sprintf("%-10s ", pairs[i]+":"), pairs[i+1])
+		}
+	}
+}
+
+// bullets adds facts, each on its own line after a lead.
+func (p *page) bullets(title, lead string, facts ...string) {
+	for i, fact := range facts {
+		if i == 0 {
+			p.heading(title)
+		}
+		p.text(lead, fact)
 	}
 }
 
@@ -196,11 +214,7 @@ func intended(o *pb.Owner) string {
 
 // related adds the Kubernetes objects related to a conflict.
 func (p *page) related(title string, list []*pb.Related) {
-	if len(list) == 0 {
-		return
-	}
-	p.heading(title)
-	t := p.table(5)
+	var rows [][]string
 	for _, r := range list {
 		name := r.GetName()
 		if r.GetNamespace() != "" {
@@ -210,9 +224,11 @@ func (p *page) related(title string, list []*pb.Related) {
 		if r.GetCount() > 1 {
 			count = fmt.Sprintf(" (%d times)", r.GetCount())
 		}
-		t.Row("  "+r.GetKind()+" "+name, first(r.GetNode(), none), r.GetReason()+count, prefixed("last ", ago(r.GetLastSeen(), p.now)), r.GetMessage())
+		rows = append(rows, []string{
+			"  " + r.GetKind() + " " + name, first(r.GetNode(), none), r.GetReason() + count, prefixed("last ", ago(r.GetLastSeen(), p.now)), r.GetMessage(),
+		})
 	}
-	_ = t.Flush() // writing to a page cannot fail
+	p.rows(title, rows)
 }
 
 // detail adds one fact of an owner, if it is not empty.
@@ -282,34 +298,24 @@ func join(sep string, parts ...string) string {
 // exactly one of them is to be carried out. Commands are on separate lines below the node
 // on which to run them.
 func (p *page) remedy(actions []*pb.Action) {
-	if len(actions) == 0 {
-		return
+	if len(actions) > 0 {
+		p.heading("What to do:")
+		p.actions("  ", actions)
 	}
-	p.heading("What to do:")
-	p.actions("  ", actions)
-}
-
-// indent is the additional indentation of lines that belong to the line above. They align
-// with its text.
-const indent = "   "
-
-// command returns the command of an action. If it invokes this program where the user is, it does so as
-// the user has invoked it.
-func (p *page) command(a *pb.Action) string {
-	arguments, own := strings.CutPrefix(a.GetCommand(), "ipwitness ")
-	if !own || a.GetNode() != "" || p.layout.Program == "" {
-		return a.GetCommand()
-	}
-	return p.layout.Program + " " + arguments
 }
 
 func (p *page) actions(margin string, actions []*pb.Action) {
+	const indent = "   " // of lines that belong to the line above, to align them with its text
 	for i, a := range actions {
 		p.text(fmt.Sprintf("%s%d. ", margin, i+1), a.GetText())
-		if a.GetNode() != "" && a.GetCommand() != "" {
+		command := a.GetCommand()
+		if a.GetNode() != "" && command != "" {
 			p.line("%s%sOn node %s:", margin, indent, a.GetNode())
 		}
-		for line := range strings.Lines(p.command(a)) {
+		if arguments, own := strings.CutPrefix(command, "ipwitness "); own && a.GetNode() == "" && p.layout.Program != "" {
+			command = p.layout.Program + " " + arguments // as the user has invoked it
+		}
+		for line := range strings.Lines(command) {
 			p.line("%s%s  %s", margin, indent, strings.TrimRight(line, "\n"))
 		}
 		for k, alternative := range a.GetChoice() {
