@@ -31,8 +31,7 @@ type screen struct {
 	paint          painter
 }
 
-// lists are the lists of the tabs. The owners are requested page by page, the others are kept by the
-// board.
+// lists are the lists of the tabs. The owners are requested page by page, the others follow watches.
 type lists struct {
 	conflicts table[*pb.Conflict]
 	findings  table[*pb.Finding]
@@ -54,7 +53,7 @@ type model struct {
 	lists   lists
 	filters [tabs]string
 	status
-	seen   bool    // a snapshot has arrived
+	seen   bool    // a change has arrived
 	pages  []*page // the last one is on the screen
 	typing *editor // the filter that is being typed; nil if none is
 	flash  string  // a message until the next key
@@ -73,9 +72,8 @@ func newModel(ctx context.Context, s *Server, c Config) *model {
 
 // The messages that come from outside of the program.
 type (
-	tickMsg     struct{}
-	snapshotMsg snapshot
-	failedMsg   struct{ err error } // the program ends with the error
+	tickMsg   struct{}
+	failedMsg struct{ err error } // the program ends with the error
 )
 
 func tick() tea.Cmd { return tea.Tick(time.Second, func(time.Time) tea.Msg { return tickMsg{} }) }
@@ -94,8 +92,15 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	case tickMsg:
 		return m, tea.Batch(tick(), m.refresh(reloadEvery))
-	case snapshotMsg:
-		return m, m.update(snapshot(msg))
+	case changesMsg:
+		var requests []tea.Cmd
+		for _, change := range msg {
+			requests = append(requests, change(m))
+		}
+		return m, tea.Batch(append(requests, m.settle())...)
+	case nodesMsg:
+		m.listed(msg)
+		return m, m.settle()
 	case ownersMsg:
 		m.lists.owners.answered(msg, m.now)
 	case pageMsg:
@@ -111,31 +116,6 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, m.press(msg)
 	}
 	return m, nil
-}
-
-// update takes over a snapshot of the board.
-func (m *model) update(s snapshot) tea.Cmd {
-	m.seen, m.status = true, s.status
-	if s.conflicts != nil {
-		m.lists.conflicts.set(s.conflicts)
-		states := m.lists.owners.conflicts
-		clear(states)
-		for _, c := range s.conflicts {
-			if active(c) {
-				states[c.GetAddress()] = max(states[c.GetAddress()], c.GetState())
-			}
-		}
-	}
-	if s.findings != nil {
-		m.lists.findings.set(s.findings)
-	}
-	if s.nodes != nil {
-		m.lists.nodes.set(s.nodes)
-	}
-	if s.conflicts == nil && s.findings == nil && s.nodes == nil {
-		return nil
-	}
-	return m.refresh(time.Second)
 }
 
 // refresh requests again what is on the screen and does not come from a watch, if it is older than a

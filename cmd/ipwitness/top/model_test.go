@@ -167,14 +167,41 @@ func rowsOf(conflicts ...*pb.Conflict) (rows []*pb.Conflict) {
 	return rows
 }
 
-// connected returns a snapshot of a server that sees everything.
-func connected(conflicts ...*pb.Conflict) snapshotMsg {
+// A world is what the watches have sent.
+type world struct {
+	status
+	conflicts []*pb.Conflict
+}
+
+// connected returns the world of a server that sees everything.
+func connected(conflicts ...*pb.Conflict) world {
 	up := link{state: live, since: noon, caughtUp: noon}
-	return snapshotMsg{
-		conflicts: rowsOf(conflicts...), nodes: someNodes(),
-		findings: []*pb.Finding{listedFinding(&pb.Finding{Id: "f1", Kind: "leaked", Severity: pb.Finding_WARNING, Address: "10.0.0.3"})},
-		status:   status{links: [2]link{up, up}, health: health{coverage: &pb.Coverage{Expected: 3, Heard: 3}}},
+	return world{
+		status:    status{links: [2]link{up, up}, health: health{coverage: &pb.Coverage{Expected: 3, Heard: 3}}},
+		conflicts: conflicts,
 	}
+}
+
+// shows makes the model know a world.
+func (p *player) shows(w world) {
+	p.t.Helper()
+	p.send(changesMsg{func(m *model) tea.Cmd {
+		replace(&m.lists.conflicts, rowsOf(w.conflicts...))
+		replace(&m.lists.findings, []*pb.Finding{listedFinding(&pb.Finding{Id: "f1", Kind: "leaked", Severity: pb.Finding_WARNING, Address: "10.0.0.3"})})
+		replace(&m.lists.nodes, someNodes())
+		m.status = w.status
+		return nil
+	}})
+}
+
+// replace replaces the items that a watch has sent.
+func replace[T any](t *table[T], items []T) {
+	t.changes.Begin()
+	for _, item := range items {
+		t.apply(pb.Watch_ADDED, item)
+	}
+	var none T
+	t.apply(pb.Watch_BOOKMARK, none)
 }
 
 func TestKeysLeadToPagesAndBack(t *testing.T) {
@@ -202,7 +229,7 @@ func TestKeysLeadToPagesAndBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := &fake{owners: 5, conflict: conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, time.Minute, "web-1", "web-2")}
 			p := play(t, f)
-			p.send(connected(f.conflict, conflictOf("b", "10.0.0.8", pb.Conflict_SUSPECTED, time.Minute, "web-3", "web-4")))
+			p.shows(connected(f.conflict, conflictOf("b", "10.0.0.8", pb.Conflict_SUSPECTED, time.Minute, "web-3", "web-4")))
 			p.press(test.keys)
 			var titles []string
 			for _, page := range p.pages {
@@ -225,7 +252,7 @@ func TestKeysLeadToPagesAndBack(t *testing.T) {
 func TestQuitting(t *testing.T) {
 	for _, keys := range []string{"q", "<enter>q", "?q"} {
 		p := play(t, &fake{conflict: conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "x", "y")})
-		p.send(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "x", "y")))
+		p.shows(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "x", "y")))
 		if p.press(keys); !p.quit {
 			t.Errorf("%s does not quit", keys)
 		}
@@ -245,7 +272,7 @@ func TestQuitting(t *testing.T) {
 
 func TestAFilterIsAppliedWhileItIsTyped(t *testing.T) {
 	p := play(t, &fake{owners: 5})
-	p.send(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, 0, "db-1", "db-2")))
+	p.shows(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, 0, "db-1", "db-2")))
 	p.press("/db")
 	if got := ids(&p.lists.conflicts); !slices.Equal(got, []string{"b"}) || p.typing == nil {
 		t.Errorf("got %v, typing %t, want b while typing", got, p.typing != nil)
@@ -273,7 +300,7 @@ func TestAFilterIsAppliedWhileItIsTyped(t *testing.T) {
 func TestOwnersAreRequestedPageByPage(t *testing.T) {
 	f := &fake{owners: 250}
 	p := play(t, f)
-	p.send(connected(conflictOf("a", "10.0.0.1", pb.Conflict_CONFIRMED, 0, "web-1", "web-2")))
+	p.shows(connected(conflictOf("a", "10.0.0.1", pb.Conflict_CONFIRMED, 0, "web-1", "web-2")))
 	p.press("3")
 	o := &p.lists.owners
 	at := func(wantFirst, wantCursor string) {
@@ -346,14 +373,14 @@ func TestOwnersAreRequestedPageByPage(t *testing.T) {
 func TestAPageIsKeptUpToDate(t *testing.T) {
 	f := &fake{conflict: conflictOf("a", "10.0.0.7", pb.Conflict_SUSPECTED, 0, "web-1", "web-2")}
 	p := play(t, f)
-	p.send(connected(f.conflict))
+	p.shows(connected(f.conflict))
 	p.press("<enter>")
 	if !strings.Contains(p.text(), "SUSPECTED") {
 		t.Fatalf("got\n%s\nwant the state", p.text())
 	}
 	f.conflict = conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2")
 	p.now = p.now.Add(time.Second)
-	p.send(connected(f.conflict))
+	p.shows(connected(f.conflict))
 	if !strings.Contains(p.text(), "CONFIRMED") {
 		t.Errorf("got\n%s\nwant the new state", p.text())
 	}

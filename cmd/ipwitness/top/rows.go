@@ -40,20 +40,21 @@ func listedOwners(owners []*pb.Owner) (out []*pb.Owner) {
 func active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
 
 func conflictTable() table[*pb.Conflict] {
-	columns := show.ConflictKind.Pick("STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID")
-	columns.Columns[0].Order = show.CompareUrgency
-	return table[*pb.Conflict]{grid: columns, key: show.ConflictKind.Key, details: conflictPage, sorted: -1, order: func(a, b *pb.Conflict) int {
+	order := func(a, b *pb.Conflict) int {
 		return cmp.Or(show.CompareUrgency(a, b), show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
-	}}
+	}
+	t := newTable(show.ConflictKind, order, conflictPage, "STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID")
+	t.grid.Columns[0].Order = show.CompareUrgency
+	return t
 }
 
 func findingTable() table[*pb.Finding] {
-	columns := show.FindingKind.Pick("SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
-	return table[*pb.Finding]{grid: columns, key: show.FindingKind.Key, details: findingPage, sorted: -1, order: func(a, b *pb.Finding) int {
+	order := func(a, b *pb.Finding) int {
 		return cmp.Or(cmp.Compare(b.GetSeverity(), a.GetSeverity()), cmp.Compare(a.GetKind(), b.GetKind()),
 			cmp.Compare(show.PoolName(a.GetPool()), show.PoolName(b.GetPool())),
 			show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
-	}}
+	}
+	return newTable(show.FindingKind, order, findingPage, "SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
 }
 
 // ownerTable returns the table of owners. conflicts has the states of the addresses in conflict.
@@ -78,13 +79,14 @@ func ownerTable(conflicts map[string]pb.Conflict_State) table[*pb.Owner] {
 		}
 		return plain
 	}
-	columns := show.OwnerKind.WithColumn("CONFLICT", state, toned).Pick(
-		"ADDRESS", "WORKLOAD", "CONFLICT", "NODE", "INTERFACE", "STATE", "AGE", "EVIDENCE", "MAC", "SCOPE")
-	columns.Columns[0].Tone, columns.Columns[1].Tone = toned, toned
-	details := func(s *Server, o *pb.Owner) *page { return explainPage(s, o.GetAddress()) }
-	return table[*pb.Owner]{grid: columns, key: show.OwnerKind.Key, details: details, sorted: -1, order: func(a, b *pb.Owner) int {
+	order := func(a, b *pb.Owner) int {
 		return cmp.Or(show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(show.OwnerKind.Key(a), show.OwnerKind.Key(b)))
-	}}
+	}
+	details := func(s *Server, o *pb.Owner) *page { return explainPage(s, o.GetAddress()) }
+	t := newTable(show.OwnerKind.WithColumn("CONFLICT", state, toned), order, details,
+		"ADDRESS", "WORKLOAD", "CONFLICT", "NODE", "INTERFACE", "STATE", "AGE", "EVIDENCE", "MAC", "SCOPE")
+	t.grid.Columns[0].Tone, t.grid.Columns[1].Tone = toned, toned
+	return t
 }
 
 func nodeTable() table[*pb.Node] {
@@ -98,9 +100,10 @@ func nodeTable() table[*pb.Node] {
 		return good
 	}
 	urgent := func(a, b *pb.Node) int { return cmp.Compare(toned(a), toned(b)) } // the tones are in this order
-	columns := show.NodeKind.Pick("STATE", "NAME", "LAST HEARD", "WIRE", "PORTS", "CLAIMS", "LOST", "VERSION", "KERNEL", "PROBLEMS")
-	columns.Columns[0].Tone, columns.Columns[0].Order = toned, urgent
-	return table[*pb.Node]{grid: columns, key: show.NodeKind.Key, details: nodePage, sorted: -1, order: func(a, b *pb.Node) int {
+	order := func(a, b *pb.Node) int {
 		return cmp.Or(urgent(a, b), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(show.NodeKind.Key(a), show.NodeKind.Key(b)))
-	}}
+	}
+	t := newTable(show.NodeKind, order, nodePage, "STATE", "NAME", "LAST HEARD", "WIRE", "PORTS", "CLAIMS", "LOST", "VERSION", "KERNEL", "PROBLEMS")
+	t.grid.Columns[0].Tone, t.grid.Columns[0].Order = toned, urgent
+	return t
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // margin is the space left of a table, for the cursor.
@@ -21,6 +22,8 @@ type table[T any] struct {
 	// details returns the page of an item.
 	details func(*Server, T) *page
 
+	changes    *show.Changes[T] // of a watch; nil if the items are set
+	stale      bool             // changes have not been settled
 	all, shown []T
 	words      []string // of the filter, in lower case
 	sorted     int      // index of a column, or -1
@@ -41,6 +44,26 @@ type list interface {
 	address() string
 	open(*Server) *page
 	view(paint painter, columns, height int, now time.Time) []string
+}
+
+// newTable returns a table of items of a kind that a watch changes.
+func newTable[T any](kind show.Kind[T], order func(a, b T) int, details func(*Server, T) *page, headers ...string) table[T] {
+	return table[T]{grid: kind.Pick(headers...), key: kind.Key, order: order, details: details, changes: show.NewChanges(kind.Key), sorted: -1}
+}
+
+// apply applies an event of a watch, which settle shows.
+func (t *table[T]) apply(kind pb.Watch_Type, item T) {
+	t.stale = len(t.changes.Apply(kind, item)) > 0 || t.stale
+}
+
+// settle shows what has been applied, and reports whether there is anything.
+func (t *table[T]) settle() bool {
+	stale := t.stale
+	if stale {
+		t.stale = false
+		t.set(slices.Collect(t.changes.All()))
+	}
+	return stale
 }
 
 // set replaces the items.

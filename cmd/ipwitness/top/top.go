@@ -1,9 +1,9 @@
 // Package top is the full-screen view of `ipwitness top`: the conflicts, findings, owners and nodes of
 // a server, live.
 //
-// The watches write a board, the program reads snapshots of it, and a model has the state of the
-// screen. Details are requested when they are opened, and their text comes from package show. The
-// package does not know how to reach the server.
+// The watches change a model, which has the state of the screen, many changes at once. Details are
+// requested when they are opened, and their text comes from package show. The package does not know how
+// to reach the server.
 package top
 
 import (
@@ -19,7 +19,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// drawEvery is the shortest time between two snapshots.
+// drawEvery is the shortest time between two changes of the lists.
 const drawEvery = 100 * time.Millisecond
 
 // Config is where the view is shown.
@@ -42,7 +42,7 @@ type Config struct {
 func Run(ctx context.Context, s *Server, c Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m, b := newModel(ctx, s, c), newBoard(c.Now)
+	m := newModel(ctx, s, c)
 	profile := colorprofile.ASCII
 	if c.Color {
 		profile = colorprofile.ANSI
@@ -60,50 +60,22 @@ func Run(ctx context.Context, s *Server, c Config) error {
 			return nil
 		})
 	}
-	watch(func() error { return s.WatchConflicts(ctx, b.conflictStream()) })
-	watch(func() error { return s.WatchFindings(ctx, b.findingStream()) })
-	g.Go(func() error { listNodes(ctx, s, b); return nil })
-	g.Go(func() error { draw(ctx, b, func(s snapshot) { p.Send(snapshotMsg(s)) }); return nil })
+	changes := make(chan change)
+	send := func(c change) {
+		select {
+		case <-ctx.Done():
+		case changes <- c:
+		}
+	}
+	watch(func() error { return s.WatchConflicts(ctx, conflictStream(send)) })
+	watch(func() error { return s.WatchFindings(ctx, findingStream(send)) })
+	g.Go(func() error { collect(ctx, changes, func(c changesMsg) { p.Send(c) }); return nil })
 	g.Go(func() error {
 		defer cancel()
 		_, err := p.Run()
 		return err
 	})
 	return errors.Join(g.Wait(), m.err)
-}
-
-// listNodes lists the nodes when the board asks for it.
-func listNodes(ctx context.Context, s *Server, b *board) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-b.list:
-		}
-		list, err := s.Nodes(ctx)
-		if ctx.Err() == nil {
-			b.listed(list, err)
-		}
-	}
-}
-
-// draw passes on a snapshot when the board has changed.
-func draw(ctx context.Context, b *board, send func(snapshot)) {
-	pause := time.NewTicker(drawEvery)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-b.wake:
-		}
-		send(b.snapshot())
-		select {
-		case <-ctx.Done():
-			return
-		case <-pause.C:
-		}
-	}
 }
 
 // A Server is the aggregator that is shown. Its functions are called from several goroutines.

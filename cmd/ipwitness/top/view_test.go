@@ -25,7 +25,7 @@ func TestEveryScreenFitsEveryWindow(t *testing.T) {
 		s := connected(evil, conflictOf("b", "10.0.0.8", pb.Conflict_SUSPECTED, time.Minute, "web-3", "web-4"))
 		s.health.coverage, s.health.problems = unseen, []string{hostile, "the disk is full"}
 		s.links[1] = link{state: disconnected, since: noon, reason: "connection refused"}
-		p.send(s)
+		p.shows(s)
 		p.press("s<down>r<up>2s3s4s1<enter>x<pgdown><end><esc><esc>?<esc>/" + "web<enter><esc>3/10.0.0.0/8 node=x?<enter><esc>")
 		screen := strings.Join(p.checked(), "\n")
 		for _, c := range []string{"\x1b]", "\x1b[2J", "\u202e", "\r", "\a"} {
@@ -41,14 +41,14 @@ func TestWhatIsNotSeenIsShown(t *testing.T) {
 	s := connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2"))
 	s.health.coverage = &pb.Coverage{Expected: 3, Heard: 2, SilentNodes: []string{"node-2"}, Incomplete: true}
 	s.health.problems = []string{"the disk is full"}
-	p.send(s)
+	p.shows(s)
 	for _, want := range []string{"LIVE", "1 of 3 nodes is disconnected (node-2)", "Problem of the aggregator: the disk is full"} {
 		if !strings.Contains(p.text(), want) {
 			t.Errorf("got\n%s\nwant %q", p.text(), want)
 		}
 	}
 	s.health.problems = []string{"the disk is full", "the clock is wrong", "the journal is behind"}
-	p.send(s)
+	p.shows(s)
 	p.send(tea.WindowSizeMsg{Width: 60, Height: 10})
 	if want := "3 warnings are not shown: enlarge the window."; !strings.Contains(p.text(), want) {
 		t.Errorf("got\n%s\nwant %q", p.text(), want)
@@ -66,25 +66,25 @@ func TestTheStateOfTheConnectionIsShown(t *testing.T) {
 		}
 	}
 	want("CONNECTING", "Waiting for http://127.0.0.1:9641")
-	p.send(connected())
+	p.shows(connected())
 	want("LIVE", "No conflicts.", "7 claims on 3 of 3 nodes, and no address is held twice.")
 	p.press("/x<enter>")
 	want("Nothing matches the filter. Esc removes it.")
 	p.press("<esc>")
 	s := connected()
 	s.links[0] = link{state: disconnected, since: noon.Add(-90 * time.Second), reason: "connection refused", caughtUp: noon.Add(-90 * time.Second)}
-	p.send(s)
+	p.shows(s)
 	want("DISCONNECTED", "Disconnected for 1m30s (connection refused). Reconnecting. The lists show the state of", "11:58:30 UTC", "No conflicts are known.")
 	s.links[0].state = catchingUp
-	p.send(s)
+	p.shows(s)
 	want("CATCHING UP")
 	s = connected()
 	s.health.coverage.Incomplete = true
-	p.send(s)
+	p.shows(s)
 	want("No conflicts are known.")
 	s = connected()
 	s.cut[0] = true
-	p.send(s)
+	p.shows(s)
 	want(fmt.Sprintf("There are more than %d conflicts", mostRows))
 }
 
@@ -93,7 +93,7 @@ func TestColoursAreOptional(t *testing.T) {
 	for _, color := range []bool{true, false} {
 		p := play(t, &fake{})
 		p.screen.paint = painter(color)
-		p.send(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, time.Hour, "web-1", "web-2")))
+		p.shows(connected(conflictOf("a", "10.0.0.7", pb.Conflict_CONFIRMED, 0, "web-1", "web-2"), conflictOf("b", "10.0.0.8", pb.Conflict_CONFIRMED, time.Hour, "web-1", "web-2")))
 		screen := strings.Join(p.checked(), "\n")
 		if strings.Contains(screen, red) != color {
 			t.Errorf("with colours %t: got %q", color, screen)
