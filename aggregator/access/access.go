@@ -18,6 +18,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
@@ -223,7 +224,7 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 	}
 	// Each new token causes a request to the API server, so limit them.
 	who, err := g.reviews.token(ctx, by.token, audiences,
-		func() error { return g.limits.review(by) }, func() { g.limits.rejected(by) })
+		func() error { return g.limits.review(by) }, func() { g.limits.of(by.remote.String()).calls.AllowN(time.Now(), wrongToken) })
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, status.Errorf(codes.Unauthenticated,
@@ -371,7 +372,6 @@ const (
 	tooMany         = "too_many"
 )
 
-// refuse counts a refusal and returns its error.
 func (g *Guard) refuse(ctx context.Context, err error, by credential, what string) error {
 	reason := map[codes.Code]string{
 		codes.Unauthenticated: unauthenticated, codes.PermissionDenied: forbidden, codes.ResourceExhausted: tooMany,
@@ -381,7 +381,7 @@ func (g *Guard) refuse(ctx context.Context, err error, by credential, what strin
 	}
 	g.refused.WithLabelValues(reason).Inc()
 	level := slog.LevelDebug
-	if g.limits.mayLog() {
+	if g.limits.log.Allow() {
 		level = slog.LevelWarn
 	}
 	g.log.Log(ctx, level, "refused a request", "from", by.remote, "asked_for", what, "reason", status.Convert(err).Message())

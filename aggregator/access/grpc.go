@@ -53,24 +53,22 @@ func (g *Guard) Outside(codec encoding.CodecV2) []grpc.ServerOption {
 // limits the number and duration of such calls per address. It makes no requests, because it
 // is called with a lock of the connection held.
 func (g *Guard) tap(ctx context.Context, info *tap.Info) (tapped context.Context, err error) {
-	aside(func() { tapped, err = g.receiveCall(ctx, info) })
+	aside(func() {
+		tapped = ctx
+		by := shownBy(ctx, info.Header)
+		what, unknown := action(info.FullMethodName)
+		if unknown != nil {
+			return // gRPC reports unknown methods itself
+		}
+		if by.token == "" {
+			_, err = g.admit(ctx, by, what)
+		}
+		if err == nil && !what.long {
+			tapped, err = g.limits.come(ctx, by)
+		}
+		err = g.refuse(ctx, err, by, what.String())
+	})
 	return tapped, err
-}
-
-// receiveCall implements tap.
-func (g *Guard) receiveCall(ctx context.Context, info *tap.Info) (context.Context, error) {
-	by := shownBy(ctx, info.Header)
-	what, err := action(info.FullMethodName)
-	if err != nil {
-		return ctx, nil // gRPC reports unknown methods itself
-	}
-	if by.token == "" {
-		_, err = g.admit(ctx, by, what)
-	}
-	if err == nil && !what.long {
-		ctx, err = g.limits.come(ctx, by)
-	}
-	return ctx, g.refuse(ctx, err, by, what.String())
 }
 
 // aside calls a function in a goroutine of its own and waits until it returns. The goroutines
@@ -85,7 +83,6 @@ func aside(call func()) {
 	<-done
 }
 
-// unary is the interceptor of unary calls.
 func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	ctx, end, err := g.enter(ctx, info.FullMethod)
 	if err != nil {
@@ -99,7 +96,6 @@ func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return newReply(ctx, message, end), nil
 }
 
-// stream is the interceptor of streams.
 func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	var entered context.Context
 	var end func()
@@ -136,7 +132,6 @@ func (g *Guard) enter(ctx context.Context, method string) (context.Context, func
 	return ctx, func() {}, g.refuse(ctx, err, by, method)
 }
 
-// shownBy returns the credential of a gRPC call.
 func shownBy(ctx context.Context, md metadata.MD) (by credential) {
 	if p, ok := peer.FromContext(ctx); ok {
 		by.remote = address(p.Addr.String())
@@ -149,7 +144,6 @@ func shownBy(ctx context.Context, md metadata.MD) (by credential) {
 	return by
 }
 
-// admit authenticates and authorizes a caller.
 func (g *Guard) admit(ctx context.Context, by credential, what Action) (*Caller, error) {
 	c, err := g.authenticate(ctx, by, what.report)
 	if err != nil {
@@ -212,7 +206,6 @@ func bearer(header string) string {
 	return strings.TrimSpace(token)
 }
 
-// address returns the IP address of HOST:PORT.
 func address(hostport string) netip.Addr {
 	a, _ := netip.ParseAddrPort(hostport)
 	return a.Addr().Unmap().WithZone("")

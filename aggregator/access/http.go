@@ -55,7 +55,6 @@ func Challenge(w http.ResponseWriter, r *http.Request, code codes.Code) {
 	w.Header().Set("WWW-Authenticate", challenge)
 }
 
-// shown returns the credential of a request.
 func shown(r *http.Request) credential {
 	by := credential{token: bearer(r.Header.Get("Authorization")), remote: address(r.RemoteAddr), host: r.Host}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {

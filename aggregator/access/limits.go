@@ -39,7 +39,7 @@ const (
 type limits struct {
 	mu      sync.Mutex
 	callers map[string]*quota
-	log     *rate.Limiter
+	log     *rate.Limiter // of refusals, so that they do not flood the log
 }
 
 // quota is what one caller may use.
@@ -93,7 +93,6 @@ type Connection interface {
 	HangUp()
 }
 
-// connection returns the connection of a call, or nil.
 func connection(ctx context.Context) Connection {
 	if p, ok := peer.FromContext(ctx); ok {
 		c, _ := p.Addr.(Connection)
@@ -102,7 +101,6 @@ func connection(ctx context.Context) Connection {
 	return nil
 }
 
-// call counts a call for the rate of a caller.
 func (l *limits) call(c *Caller) error {
 	if l.of(c.account()).calls.Allow() {
 		return nil
@@ -163,12 +161,3 @@ func (l *limits) review(by credential) error {
 	}
 	return nil
 }
-
-// rejected counts a rejected token.
-func (l *limits) rejected(by credential) {
-	l.of(by.remote.String()).calls.AllowN(time.Now(), wrongToken)
-}
-
-// mayLog reports whether a refusal may be logged now. This keeps refusals from flooding the
-// log.
-func (l *limits) mayLog() bool { return l.log.Allow() }

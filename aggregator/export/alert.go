@@ -23,7 +23,6 @@ type alert struct {
 	over bool
 }
 
-// key returns the labels as a text.
 func (a *alert) key() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(a.Labels)) {

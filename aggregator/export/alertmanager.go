@@ -75,7 +75,6 @@ func (a *alertmanager) restore(all []transition, at time.Time) {
 	a.known = a.alerts(at)
 }
 
-// apply applies a transition to the state.
 func (a *alertmanager) apply(t *transition) {
 	if c := t.GetConflict(); c != nil {
 		if a.conflicts[c.GetId()] = c; c.GetState() == pb.Conflict_RESOLVED {

@@ -82,7 +82,6 @@ func (c *client) load() error {
 // name stands for the CAs of the system, and for no certificate.
 type tlsFiles struct{ ca, cert, key string }
 
-// config reads the files.
 func (f tlsFiles) config() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.ca != "" {
@@ -111,7 +110,6 @@ const (
 	mostShown  = 200
 )
 
-// post sends a body, and returns the answer if it is a success.
 func (c *client) post(ctx context.Context, header http.Header, body []byte) ([]byte, error) {
 	if err := c.load(); err != nil {
 		c.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
@@ -142,7 +140,6 @@ func (c *client) post(ctx context.Context, header http.Header, body []byte) ([]b
 	return nil, &answerError{status: resp.StatusCode, text: shown(answer), retryAfter: retryAfter(resp), help: c.help}
 }
 
-// shown returns the beginning of an answer on one line.
 func shown(answer []byte) string {
 	text := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -211,7 +208,6 @@ func (e *answerError) remedy() string {
 	return ""
 }
 
-// readSecret returns the first line of a file.
 func readSecret(name string) (string, error) {
 	raw, err := os.ReadFile(name)
 	if err != nil {

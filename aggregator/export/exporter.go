@@ -65,7 +65,6 @@ type exporter struct {
 	running atomic.Bool
 }
 
-// run exports until ctx ends.
 func (x *exporter) run(ctx context.Context) {
 	select {
 	case <-x.Journal.Opened():
@@ -241,8 +240,18 @@ func (x *exporter) stateAt(ctx context.Context, at time.Time) (all []transition,
 		}
 	}
 	for _, e := range active {
-		if e.GetConflict().GetState() == pb.Conflict_SUSPECTED {
-			if err := x.recall(ctx, e.GetConflict(), at); err != nil {
+		if c := e.GetConflict(); c.GetState() == pb.Conflict_SUSPECTED { // perhaps it was confirmed before
+			addr, err := netip.ParseAddr(c.GetAddress())
+			if err != nil {
+				return nil, err
+			}
+			q := journal.Query{Since: c.GetDetectedAt().AsTime(), Until: at, Kind: pb.Event_CONFLICT, Span: ipam.Range{First: addr, Last: addr}}
+			if err := x.Journal.Events(ctx, &q, func(e *pb.Event) bool {
+				if e.GetConflict().GetId() == c.GetId() {
+					x.phases.transition(e, false)
+				}
+				return true
+			}); err != nil {
 				return nil, err
 			}
 		}
@@ -252,21 +261,6 @@ func (x *exporter) stateAt(ctx context.Context, at time.Time) (all []transition,
 		}
 	}
 	return all, nil
-}
-
-// recall reads whether a suspected conflict was confirmed before.
-func (x *exporter) recall(ctx context.Context, c *pb.Conflict, at time.Time) error {
-	addr, err := netip.ParseAddr(c.GetAddress())
-	if err != nil {
-		return err
-	}
-	q := journal.Query{Since: c.GetDetectedAt().AsTime(), Until: at, Kind: pb.Event_CONFLICT, Span: ipam.Range{First: addr, Last: addr}}
-	return x.Journal.Events(ctx, &q, func(e *pb.Event) bool {
-		if e.GetConflict().GetId() == c.GetId() {
-			x.phases.transition(e, false)
-		}
-		return true
-	})
 }
 
 func (x *exporter) wants(t *transition) bool { return x.to.wants == nil || x.to.wants(t) }
@@ -336,7 +330,6 @@ func (x *exporter) deliver(ctx context.Context, some []transition) error {
 	}
 }
 
-// sleep waits for some time.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -112,7 +112,6 @@ func (o *otlp) deliver(ctx context.Context, some []transition) error {
 	return nil
 }
 
-// logRecord returns the log record of a transition.
 func logRecord(t *transition) *logspb.LogRecord {
 	r := &logspb.LogRecord{
 		TimeUnixNano: uint64(t.at.UnixNano()), EventName: "ipwitness." + t.name, SeverityNumber: logspb.SeverityNumber_SEVERITY_NUMBER_INFO,
@@ -134,7 +133,9 @@ func logRecord(t *transition) *logspb.LogRecord {
 		add("ipwitness.conflict.id", c.GetId(), "ipwitness.conflict.state", strings.ToLower(c.GetState().String()),
 			"ipwitness.conflict.cause", c.GetCause(), "ipwitness.conflict.rule", c.GetRule(), "ipwitness.scope", c.GetScope().GetName(),
 			"ipwitness.runbook", c.GetRunbook())
-		r.Attributes = append(r.Attributes, number("ipwitness.conflict.episode", int64(c.GetEpisode())), owners(c.GetOwners()))
+		r.Attributes = append(r.Attributes, &commonpb.KeyValue{
+			Key: "ipwitness.conflict.episode", Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_IntValue{IntValue: int64(c.GetEpisode())}},
+		}, owners(c.GetOwners()))
 	case t.GetFinding() != nil:
 		f := t.GetFinding()
 		text = f.GetSummary()
@@ -179,7 +180,6 @@ func logRecord(t *transition) *logspb.LogRecord {
 	return r
 }
 
-// ownerAttributes returns the attributes of an owner.
 func ownerAttributes(o *pb.Owner) []*commonpb.KeyValue {
 	w := o.GetWorkload()
 	list := attributes(
@@ -221,8 +221,4 @@ func attributes(pairs ...string) (list []*commonpb.KeyValue) {
 
 func stringValue(s string) *commonpb.AnyValue {
 	return &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: s}}
-}
-
-func number(name string, n int64) *commonpb.KeyValue {
-	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_IntValue{IntValue: n}}}
 }

@@ -129,7 +129,6 @@ func beginning(c *pb.Conflict) (at time.Time, shared bool) {
 	return detected, false
 }
 
-// changed returns the word for the type of a change.
 func changed(typ pb.Watch_Type, added, updated, removed string) string {
 	switch typ {
 	case pb.Watch_ADDED:

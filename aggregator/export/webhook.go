@@ -142,7 +142,6 @@ func readSecrets(name string) (secrets [][]byte, err error) {
 	return secrets, nil
 }
 
-// address returns the address that an event is about; empty if there is none.
 func address(e *pb.Event) string {
 	switch {
 	case e.GetOwner() != nil:

@@ -237,7 +237,12 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 	now := b.clock()
 	heard := func(name string, after time.Time) bool {
 		i, found := slices.BinarySearchFunc(clusters, name, func(c *cluster, name string) int { return strings.Compare(c.name, name) })
-		return found && clusters[i].heardAfter(after, now)
+		if !found || clusters[i].lives(now) != pb.Cluster_LIVE {
+			return false
+		}
+		clusters[i].mu.Lock()
+		defer clusters[i].mu.Unlock()
+		return clusters[i].at.Heard.After(after)
 	}
 	after := judge(before, n, a, owners, heard, now)
 	if after == before {
@@ -321,14 +326,4 @@ func (b *between) states() map[pb.Conflict_State]int {
 		}
 	}
 	return all
-}
-
-// heardAfter reports whether the cluster is seen at a time, and has published something after another time.
-func (c *cluster) heardAfter(after, now time.Time) bool {
-	if c.lives(now) != pb.Cluster_LIVE {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.at.Heard.After(after)
 }

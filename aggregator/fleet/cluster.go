@@ -152,7 +152,6 @@ func (c *cluster) set(at position) {
 	c.at, c.known = at, true
 }
 
-// apply records a message.
 func (c *cluster) apply(m stream.Message) error {
 	at := c.at // only this goroutine changes it
 	if missed := m.GetSequence() != c.last+1 || m.GetStream() != at.Stream; missed || c.state && m.GetPart() == pb.TransitionBatch_UNSPECIFIED {
@@ -210,7 +209,6 @@ func (c *cluster) lose(at *position) error {
 	return errors.Join(c.journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED), c.journal.Note(c.from, at.encode()))
 }
 
-// part records a part of the state.
 func (c *cluster) part(m stream.Message) error {
 	if !c.state {
 		return nil // its beginning was missed
@@ -228,7 +226,6 @@ func (c *cluster) part(m stream.Message) error {
 	return nil
 }
 
-// complete records that the state is complete.
 func (c *cluster) complete(at *position, m stream.Message) error {
 	c.state = false
 	at.Sequence, at.Done, at.Waiting, at.Since, at.Until = m.GetSequence(), 0, false, time.Time{}, later(at.Until, m.GetUntil().AsTime())
@@ -250,7 +247,6 @@ func (c *cluster) complete(at *position, m stream.Message) error {
 	return nil
 }
 
-// changes records transitions.
 func (c *cluster) changes(at *position, m stream.Message) error {
 	some := m.GetTransitions()
 	if at.Waiting {
@@ -319,7 +315,6 @@ func (c *cluster) lives(now time.Time) pb.Cluster_State {
 	return pb.Cluster_LIVE
 }
 
-// message returns the message about the cluster.
 func (c *cluster) message() *pb.Cluster {
 	now := c.clock()
 	out := &pb.Cluster{Name: c.name, State: c.lives(now), Problems: c.problems(now)}

@@ -34,7 +34,7 @@ type reading struct {
 	ended bool
 }
 
-// next returns the next event; nil if there is none. The event stays the next one until it is taken.
+// next returns the next event; nil if there is none. The event stays the first of some until it is taken.
 func (r *reading) next(ctx context.Context) (*pb.Event, error) {
 	if len(r.some) == 0 && !r.ended {
 		r.ended = true
@@ -52,14 +52,6 @@ func (r *reading) next(ctx context.Context) (*pb.Event, error) {
 		return nil, nil
 	}
 	return r.some[0], nil
-}
-
-// take removes the next event.
-func (r *reading) take() *pb.Event {
-	e := r.some[0]
-	r.some = r.some[1:]
-	r.label(e)
-	return e
 }
 
 // ListEvents lists the changes that are recorded, in order of their times.
@@ -124,7 +116,10 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 			out.NextPageToken = token(moment{last.GetTime().AsTime(), last.GetCluster()})
 			break
 		}
-		p.Add(first.take())
+		e := first.some[0]
+		first.some = first.some[1:]
+		first.label(e)
+		p.Add(e)
 	}
 	out.Events = p.Items
 	return out, nil

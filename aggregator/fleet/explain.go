@@ -81,7 +81,6 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	return out, nil
 }
 
-// summary returns the answer in words.
 func summary(a netip.Addr, out *pb.ExplainResponse, past bool) string {
 	var all []explain.InCluster
 	for _, o := range out.GetOwners() {

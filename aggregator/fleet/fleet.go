@@ -106,7 +106,6 @@ func New(cfg Config) (*Fleet, error) {
 	return f, nil
 }
 
-// dir is the directory of the data directories of the clusters.
 func (f *Fleet) dir() string { return filepath.Join(f.DataDir, "clusters") }
 
 // Run follows the clusters until ctx ends.

@@ -22,7 +22,6 @@ type Network struct {
 	Clusters []string
 }
 
-// has reports whether a cluster shares the network.
 func (n *Network) has(cluster string) bool {
 	return len(n.Clusters) == 0 || slices.Contains(n.Clusters, cluster)
 }
@@ -142,7 +141,6 @@ func judge(before *contest, n *Network, a netip.Addr, owners []*pb.Owner, heard 
 	return &contest{n, c, since}
 }
 
-// same returns the number of owners that are in both lists.
 func same(a, b []*pb.Owner) (n int) {
 	for _, o := range a {
 		if slices.ContainsFunc(b, func(other *pb.Owner) bool {

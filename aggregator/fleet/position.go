@@ -35,7 +35,6 @@ func encode(v any) []byte {
 	return raw
 }
 
-// token returns the text of a value for a client, which gives it back.
 func token(v any) string { return base64.RawURLEncoding.EncodeToString(encode(v)) }
 
 // parseToken parses a token into a value. It leaves the value as it is if the token is empty.

@@ -86,7 +86,6 @@ func (r *records) label(e *pb.Event) {
 	}
 }
 
-// gap labels a gap.
 func (r *records) gap(g *pb.Gap) *pb.Gap {
 	if g != nil {
 		g = &pb.Gap{From: g.GetFrom(), Until: g.GetUntil(), Reason: g.GetReason(), Lost: g.GetLost(), Cluster: r.name}

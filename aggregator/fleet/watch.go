@@ -56,8 +56,8 @@ type message struct {
 	coverage *pb.Coverage
 }
 
-// bookmark returns the token of a bookmark: watches of the present can be resumed only there.
-func (m *message) bookmark() string {
+// bookmarkToken returns the token of a bookmark: watches of the present can be resumed only there.
+func (m *message) bookmarkToken() string {
 	if m.typ == pb.Watch_BOOKMARK {
 		return m.token
 	}
@@ -125,7 +125,7 @@ func (w *watch) follow(ctx context.Context) error {
 		if again { // before anything else, the present of all clusters is sent
 			continue
 		}
-		if err := errors.Join(w.reassure(first), w.flush()); err != nil {
+		if err := errors.Join(w.bookmark(first), w.flush()); err != nil {
 			return err
 		}
 		some, stop := context.WithCancel(ctx)
@@ -142,7 +142,7 @@ func (w *watch) follow(ctx context.Context) error {
 		case <-some.Done():
 		case <-changed:
 		case <-quiet.C:
-			err = w.bookmark()
+			err = w.bookmark(true)
 		}
 		stop()
 		if err != nil {
@@ -255,25 +255,17 @@ func (w *watch) replay(ctx context.Context, r *records, at, until time.Time) (ti
 	return until, nil
 }
 
-// reassure sends a bookmark if the coverage has changed, or at the beginning.
-func (w *watch) reassure(first bool) error {
+// bookmark sends a bookmark, always or only if the coverage has changed.
+func (w *watch) bookmark(always bool) error {
 	clusters, _, err := w.s.Fleet.named(w.names)
 	if err != nil {
 		return err
 	}
-	if now := w.s.Fleet.coverage(clusters); first || !proto.Equal(now, w.covered) {
-		return w.bookmark()
+	now := w.s.Fleet.coverage(clusters)
+	if !always && proto.Equal(now, w.covered) {
+		return nil
 	}
-	return nil
-}
-
-// bookmark sends a bookmark.
-func (w *watch) bookmark() error {
-	clusters, _, err := w.s.Fleet.named(w.names)
-	if err != nil {
-		return err
-	}
-	w.covered = w.s.Fleet.coverage(clusters)
+	w.covered = now
 	return w.send(message{typ: pb.Watch_BOOKMARK, token: w.token(), coverage: w.covered})
 }
 
@@ -303,7 +295,7 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 	}
 	w := &watch{names: q.GetCluster(), kind: pb.Event_OWNER, sel: sel, present: true}
 	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchOwnersResponse {
-		return &pb.WatchOwnersResponse{Type: m.typ, Owner: m.event.GetOwner(), ResumeToken: m.bookmark(), Coverage: m.coverage}
+		return &pb.WatchOwnersResponse{Type: m.typ, Owner: m.event.GetOwner(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 	})
 }
 
@@ -315,7 +307,7 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 	}
 	w := &watch{names: q.GetCluster(), kind: pb.Event_CONFLICT, sel: sel, present: true}
 	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchConflictsResponse {
-		return &pb.WatchConflictsResponse{Type: m.typ, Conflict: m.event.GetConflict(), ResumeToken: m.bookmark(), Coverage: m.coverage}
+		return &pb.WatchConflictsResponse{Type: m.typ, Conflict: m.event.GetConflict(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 	})
 }
 
@@ -327,7 +319,7 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 	}
 	w := &watch{names: q.GetCluster(), kind: pb.Event_FINDING, sel: sel, present: true}
 	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchFindingsResponse {
-		return &pb.WatchFindingsResponse{Type: m.typ, Finding: m.event.GetFinding(), ResumeToken: m.bookmark(), Coverage: m.coverage}
+		return &pb.WatchFindingsResponse{Type: m.typ, Finding: m.event.GetFinding(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 	})
 }
 
@@ -335,7 +327,7 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_WatchNodesServer) error {
 	w := &watch{names: q.GetCluster(), kind: pb.Event_NODE, sel: api.SelectNode(q.GetName()), present: true}
 	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchNodesResponse {
-		out := &pb.WatchNodesResponse{Type: m.typ, Node: m.event.GetNode(), ResumeToken: m.bookmark(), Coverage: m.coverage}
+		out := &pb.WatchNodesResponse{Type: m.typ, Node: m.event.GetNode(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 		if m.typ == pb.Watch_BOOKMARK {
 			out.Problems = s.Fleet.Problems()
 		}

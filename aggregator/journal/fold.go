@@ -11,7 +11,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// resolved reports whether the item is a conflict that is over.
 func (s *stored) resolved() bool {
 	c := new(pb.Conflict)
 	return proto.Unmarshal(s.item, c) == nil && c.GetState() == pb.Conflict_RESOLVED
@@ -140,7 +139,6 @@ func (f *folding) apply(one stored) {
 	f.items = append(f.items, one)
 }
 
-// find returns the current state of one item; nil if there is none.
 func (s *store) find(about subject, id uint32) (*pb.Event, error) {
 	for f, err := range s.fold(s.list(), []pb.Event_Kind{about.kind}, math.MaxInt64, about.place, about.place) {
 		if err != nil {

@@ -73,7 +73,6 @@ const copiesBefore = 1 << 24
 // present when it began.
 const PresentBefore = copiesBefore * time.Microsecond
 
-// base is the stamp of the first copy.
 func (s segment) base() stamp { return s.start - copiesBefore }
 
 // limit is the stamp after all records of the segment.

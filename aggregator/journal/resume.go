@@ -106,7 +106,6 @@ func (j *Journal) LoseSince(from time.Time, reason pb.Gap_Reason) error {
 	return nil
 }
 
-// write writes a note.
 func (w *writer) write(note []byte) error {
 	if note == nil {
 		return nil

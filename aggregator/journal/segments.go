@@ -57,7 +57,6 @@ func (g *segments) open(s *store) (alive stamp, err error) {
 	return alive, err
 }
 
-// close releases what the segments hold.
 func (g *segments) close() {
 	if g.copying != nil {
 		g.stop()
@@ -72,7 +71,6 @@ func (g *segments) pending() *pebble.Batch {
 	return g.batch
 }
 
-// commit writes the batch to the disk.
 func (g *segments) commit() error {
 	if g.batch == nil {
 		return nil

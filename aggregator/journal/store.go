@@ -145,7 +145,6 @@ func (s *store) scan(first, end []byte, do func(key, value []byte) error) error 
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// number returns a number in the store.
 func (s *store) number(key []byte) (n uint64, known bool, err error) {
 	v, closer, err := s.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -160,7 +159,6 @@ func (s *store) number(key []byte) (n uint64, known bool, err error) {
 	return binary.BigEndian.Uint64(v), true, closer.Close()
 }
 
-// setSegment adds or replaces a segment.
 func (s *store) setSegment(b *pebble.Batch, seg segment) error {
 	v := binary.BigEndian.AppendUint64(nil, uint64(seg.start))
 	if seg.complete {

@@ -247,7 +247,6 @@ func (a *announcer) announce(n *announcement, about []target, written bool) {
 	}
 }
 
-// remove removes notices from the queue, and returns their number.
 func (a *announcer) remove(which func(*notice) bool) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -319,7 +318,6 @@ func (a *announcer) leave(available time.Time) {
 	}
 }
 
-// run writes queued events until ctx ends.
 func (a *announcer) run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {

@@ -61,7 +61,6 @@ func configure(cfg Config, log *slog.Logger) (*rest.Config, error) {
 	return where, nil
 }
 
-// newClients returns the clients. They connect on first use.
 func newClients(where *rest.Config, log *slog.Logger, version string) (clients, error) {
 	logOfClientGo(log)
 	where = rest.CopyConfig(where)

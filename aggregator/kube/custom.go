@@ -21,7 +21,6 @@ func customKinds() (kinds []ipam.Kind) {
 	return kinds
 }
 
-// versionOf returns the group and version of a kind.
 func versionOf(k ipam.Kind) schema.GroupVersion {
 	return schema.GroupVersion{Group: k.Group, Version: k.Version}
 }
@@ -57,7 +56,6 @@ func (o *objects) DeepCopyObject() runtime.Object {
 	return &same
 }
 
-// newCustomCodecs returns the codecs of custom resources.
 func newCustomCodecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	known := make(map[schema.GroupVersion]bool)

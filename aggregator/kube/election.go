@@ -121,7 +121,6 @@ func (e *election) left() time.Duration {
 	return e.times.within - time.Since(e.renewed)
 }
 
-// holder returns the last known holder of the lease.
 func (e *election) holder() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,7 +223,6 @@ func (e *election) release(ctx context.Context) {
 	e.report(ctx, err)
 }
 
-// read reads the Lease.
 func (e *election) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.times.within/2) // so that there is time for another request before the lease is lost
 	defer cancel()

@@ -58,7 +58,6 @@ func (f *feed) resourceName() string {
 	return f.resource
 }
 
-// run follows the resource until ctx ends.
 func (f *feed) run(ctx context.Context) {
 	for f.source == nil || f.source.await(ctx) {
 		f.reflect(ctx)

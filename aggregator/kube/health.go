@@ -66,7 +66,6 @@ func newHealth(c *Cluster) health {
 	}
 }
 
-// texts returns the texts of the problems, ordered by key and without duplicates.
 func (h *health) texts() []string {
 	var all []string
 	for _, about := range slices.Sorted(maps.Keys(h.problems)) {
@@ -92,7 +91,6 @@ const catchUp = time.Second
 // set.
 func (c *Cluster) clock() int64 { return c.begun.UnixNano() + int64(time.Since(c.begun)) }
 
-// recordResponse records that the server sent something.
 func (c *Cluster) recordResponse() {
 	c.lastResponse.Store(time.Now().UnixNano())
 	now := c.clock()
@@ -127,7 +125,6 @@ func (c *Cluster) queueLog(level slog.Level, text string, more ...any) {
 	}
 }
 
-// writeLog writes queued log entries until ctx ends.
 func (c *Cluster) writeLog(ctx context.Context) {
 	for {
 		select {
@@ -205,7 +202,6 @@ func (c *Cluster) worked(f *feed) {
 	c.assess()
 }
 
-// listed records that a resource was listed.
 func (c *Cluster) listed(f *feed) {
 	c.mu.Lock()
 	switch f.name {
@@ -295,7 +291,6 @@ func (c *Cluster) ready(ctx context.Context) error {
 	return err
 }
 
-// notifyChanges passes pending changes to the subscriber.
 func (c *Cluster) notifyChanges(ctx context.Context) {
 	for {
 		select {

@@ -186,7 +186,6 @@ func (m *publisher) Lose(next ipam.Pool, problem string) {
 	m.publish(next, poolState{problem: problem, lost: true})
 }
 
-// publish publishes a pool if it changed.
 func (m *publisher) publish(pool ipam.Pool, is poolState) {
 	pool.IPAM, pool.Partial = m.name, ipam.Partial(maps.Values(m.unread))
 	next := &verdict.Pool{Pool: pool}

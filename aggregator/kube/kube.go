@@ -154,7 +154,6 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 	return openAt(where, log, cfg)
 }
 
-// openAt returns the mirror of the cluster with the given configuration.
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
 	c = &Cluster{log: log, begun: time.Now(), bell: make(chan struct{}, 1), entries: make(chan func(context.Context), maxEntries)}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
@@ -185,7 +184,6 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	return c, nil
 }
 
-// newFeeds returns the feeds of the mirror.
 func (c *Cluster) newFeeds() []*feed {
 	feeds := []*feed{
 		{

@@ -79,14 +79,12 @@ type memberships struct {
 	unread string
 }
 
-// fail records that an annotation cannot be read.
 func (m *memberships) fail(annotation string) {
 	if m.unread == "" || annotation < m.unread {
 		m.unread = annotation
 	}
 }
 
-// parse parses the JSON of an annotation.
 func (m *memberships) parse(name, value string, into any) bool {
 	if value == "" {
 		return false

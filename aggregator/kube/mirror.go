@@ -23,7 +23,6 @@ func readable(o runtime.Object) any {
 	return o
 }
 
-// put stores a new or changed object.
 func (c *Cluster) put(into ipam.Store, o runtime.Object) {
 	reduced := into.Reduce(readable(o))
 	c.mu.Lock()
@@ -32,7 +31,6 @@ func (c *Cluster) put(into ipam.Store, o runtime.Object) {
 	c.ring()
 }
 
-// drop removes an object.
 func (c *Cluster) drop(from ipam.Store, o runtime.Object) {
 	reduced := from.Reduce(readable(o))
 	c.mu.Lock()
@@ -116,7 +114,6 @@ func newPending() pending {
 	}
 }
 
-// ring wakes up notifyChanges.
 func (c *Cluster) ring() {
 	select {
 	case c.bell <- struct{}{}:
@@ -124,12 +121,10 @@ func (c *Cluster) ring() {
 	}
 }
 
-// pod queues a pod that has changed.
 func (p *pending) pod(o *verdict.PodObject) {
 	p.pods[PodKey{o.Namespace, o.Name, o.UID}] = struct{}{}
 }
 
-// changeIPAM queues a change of an IPAM.
 func (c *Cluster) changeIPAM(change IPAMChange) {
 	p := &c.pending
 	var key ipamKey
@@ -158,7 +153,6 @@ func (p *pending) relate(node string) {
 	}
 }
 
-// take returns and clears the pending changes.
 func (c *Cluster) take() (changes Changes, any bool) {
 	c.mu.Lock()
 	p := c.pending

@@ -48,10 +48,8 @@ func newNodes(c *Cluster) nodes {
 	}}
 }
 
-// of returns the node with the given name; nil if there is none.
 func (n *nodes) of(name string) *nodeRecord { return n.Records[ipam.Key{Name: name}] }
 
-// readNode returns the record of a node.
 func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 	r := &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
 	// DaemonSets have no pods on a virtual node, that is, one of virtual-kubelet (such as the virtual nodes of AKS)
@@ -183,5 +181,4 @@ func (c *Cluster) namesOf(which func(*nodeRecord) bool) (names []string, known b
 	return names, true
 }
 
-// stampNow returns the current time of the system clock.
 func stampNow() verdict.Stamp { return verdict.At(time.Now()) }

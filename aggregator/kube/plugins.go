@@ -89,7 +89,6 @@ type pluginState struct {
 	restarted, begun verdict.Stamp
 }
 
-// readPlugin returns the state of a CNI plugin's pod.
 func readPlugin(name string, pod *corev1.Pod) *pluginState {
 	s := &pluginState{name: name, word: string(pod.Status.Phase), message: ipam.Shorten(pod.Status.Message)}
 	if pod.Status.Reason != "" {
@@ -156,7 +155,6 @@ func keptVIP(pod *corev1.Pod) netip.Addr {
 	return netip.Addr{}
 }
 
-// counted returns the number of container restarts as text.
 func (s *pluginState) counted() string {
 	if s.restarts == 1 {
 		return "1 restart"

@@ -126,7 +126,6 @@ func (p *pods) find(namespace, name, uid, node string) *podRecord {
 	return r
 }
 
-// read returns the record of a pod.
 func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	namespace := ipam.Interned(pod.Namespace)
 	r := &podRecord{PodObject: verdict.PodObject{
@@ -284,7 +283,6 @@ func (r *podRecord) rare() podMore {
 	return *r.more
 }
 
-// index updates the indexes.
 func (p *pods) index(before, after *podRecord) {
 	// Another record may have replaced this one.
 	if before != nil && p.byUID[before.UID] == before {

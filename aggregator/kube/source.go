@@ -47,7 +47,6 @@ type source struct {
 	bell chan struct{}
 }
 
-// newSource returns a source of an IPAM.
 func newSource(m *publisher, r *ipam.Resource) *source {
 	s := &source{Resource: r, ipam: m, reads: r.Kind, bell: make(chan struct{}, 1)}
 	s.feed = &feed{
@@ -181,7 +180,6 @@ func newDiscovery(c *Cluster) discovery {
 	return discovery{cluster: c, every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}
 }
 
-// kick starts a discovery soon.
 func (d *discovery) kick() {
 	select {
 	case d.bell <- struct{}{}:
@@ -192,7 +190,6 @@ func (d *discovery) kick() {
 // discoveryProblem is the key of problems with discovery.
 const discoveryProblem = "discovery"
 
-// run repeats the discovery until ctx ends.
 func (d *discovery) run(ctx context.Context) {
 	backoff := firstBackoff
 	for {
@@ -233,7 +230,6 @@ func (d *discovery) forbidden() {
 		"bind ipwitness's service account to the ClusterRole system:discovery")
 }
 
-// ask runs one discovery.
 func (d *discovery) ask(ctx context.Context) error {
 	var all metav1.APIGroupList
 	if err := d.get(ctx, &all, "/apis"); err != nil {
@@ -313,7 +309,6 @@ func (m *publisher) readsAlternative() bool {
 	return slices.ContainsFunc(m.sources, func(s *source) bool { return s.reads == s.Alternative && s.state > strange })
 }
 
-// get reads a document of the discovery API.
 func (d *discovery) get(ctx context.Context, into any, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cluster.health.pulse.within)
 	defer cancel()

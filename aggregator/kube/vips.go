@@ -155,7 +155,6 @@ func newLeases(c *Cluster) leases {
 	return all
 }
 
-// of returns the lease with a name; nil if there is none.
 func (all leases) of(name string) *leaseRecord {
 	return all[name].Records[ipam.Key{Namespace: leaseNamespace, Name: name}]
 }

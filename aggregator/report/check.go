@@ -29,10 +29,8 @@ func Check(m *pb.ReportRequest) (corrected map[string]int, err error) {
 // corrections counts corrected strings by field.
 type corrections map[string]int
 
-// count counts one correction of a field.
 func (c *corrections) count(field string) { c.add(corrections{field: 1}) }
 
-// add adds the counts of others.
 func (c *corrections) add(others corrections) {
 	if *c == nil && len(others) > 0 {
 		*c = make(corrections)
@@ -139,7 +137,6 @@ func (f *checkedField) checkBytes(v reflect.Value, _ *corrections) error {
 	return nil
 }
 
-// checkMap removes invalid entries.
 func (f *checkedField) checkMap(v reflect.Value, done *corrections) error {
 	if v.Len() == 0 {
 		return nil

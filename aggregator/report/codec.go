@@ -108,7 +108,15 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	if !arrives {
 		of = newShape(m.ProtoReflect().Descriptor())
 	}
-	err := b.reserve(in, raw.Len(), of.parts(raw.ReadOnlyData(), maxParts))
+	found := of.parts(raw.ReadOnlyData(), maxParts)
+	size, err := int64(raw.Len()+found*partCost), error(nil)
+	switch {
+	case found > maxParts:
+		err = fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
+	case arrives && size > smallMessage:
+		in.received()
+		err = in.acquire(b.arrivals.memory, min(b.arrivals.size, size))
+	}
 	if err == nil {
 		err = proto.Unmarshal(raw.ReadOnlyData(), m)
 	}
@@ -118,57 +126,35 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	return err
 }
 
-// reserve refuses a message with too many parts, and reserves memory for a message of an agent.
-func (b bounded) reserve(in *arrival, length, found int) error {
-	if found > maxParts {
-		return fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
-	}
-	size := int64(length + found*partCost)
-	if in == nil || size <= smallMessage {
-		return nil
-	}
-	in.received()
-	return in.acquire(b.arrivals.memory, min(b.arrivals.size, size))
-}
-
-// A shape lists the fields of a message type that hold parts, by field number. Looking them up in
-// the descriptor would take most of the time.
-type shape struct {
-	fields []shapedField
-}
-
-type shapedField struct {
-	// counted is set if each occurrence of the field is a part; inside is the shape of a nested
-	// message.
-	counted bool
-	inside  *shape
-}
+// A shape has what is inside the parts of each field of a message type, by field number; nil for a field that holds no
+// parts. Looking that up in the descriptor would take most of the time.
+type shape []*shape
 
 // reportShape is the shape of ReportRequest messages.
 var reportShape = newShape((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
 
 // newShape returns the shape of a message type, which must not be recursive.
-func newShape(of protoreflect.MessageDescriptor) *shape {
-	s := new(shape)
+func newShape(of protoreflect.MessageDescriptor) (s shape) {
 	for i := range of.Fields().Len() {
 		field := of.Fields().Get(i)
 		if field.Message() == nil && !field.IsList() {
 			continue
 		}
-		for len(s.fields) <= int(field.Number()) {
-			s.fields = append(s.fields, shapedField{})
+		for len(s) <= int(field.Number()) {
+			s = append(s, nil)
 		}
-		at := &s.fields[field.Number()]
-		if at.counted = true; field.Message() != nil {
-			at.inside = newShape(field.Message())
+		inside := shape{}
+		if field.Message() != nil {
+			inside = newShape(field.Message())
 		}
+		s[field.Number()] = &inside
 	}
 	return s
 }
 
 // parts returns the number of nested messages and list items in a message. It stops counting above
 // most.
-func (s *shape) parts(raw []byte, most int) (n int) {
+func (s shape) parts(raw []byte, most int) (n int) {
 	for len(raw) > 0 && n <= most {
 		number, typ, size := protowire.ConsumeTag(raw)
 		if size < 0 {
@@ -178,9 +164,9 @@ func (s *shape) parts(raw []byte, most int) (n int) {
 		if size = protowire.ConsumeFieldValue(number, typ, raw); size < 0 {
 			return n
 		}
-		if typ == protowire.BytesType && int(number) < len(s.fields) && s.fields[number].counted {
+		if typ == protowire.BytesType && int(number) < len(s) && s[number] != nil {
 			n++
-			if inside := s.fields[number].inside; inside != nil {
+			if inside := *s[number]; len(inside) > 0 {
 				nested, _ := protowire.ConsumeBytes(raw)
 				n += inside.parts(nested, most-n)
 			}

@@ -221,7 +221,6 @@ func newCounters() counters {
 	return c
 }
 
-// countRecords counts the records of a message.
 func (c *counters) countRecords(r *pb.ReportRequest) {
 	counts := [len(facts.RecordKinds)]int{
 		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),

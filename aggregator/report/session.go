@@ -100,7 +100,6 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	return r.err
 }
 
-// send sends responses until there are no more.
 func (r *Session) send() {
 	for m := r.Take(); m != nil; m = r.Take() {
 		if err := r.stream.Send(m); err != nil {
@@ -125,7 +124,6 @@ func (r *Session) receive() {
 	r.End(err)
 }
 
-// receiveOne waits for the next message and handles it.
 func (r *Session) receiveOne() error {
 	r.waiting(r.service.Facts.Clock())
 	in := arrival{received: func() { r.waiting(0) }}
@@ -221,7 +219,6 @@ func onlyPong(m *pb.ReportRequest) bool {
 		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0
 }
 
-// begin handles the first message.
 func (r *Session) begin(m *pb.ReportRequest) error {
 	hello := m.GetHello()
 	switch {

@@ -26,7 +26,6 @@ type watchdog struct {
 	pinged verdict.Stamp
 }
 
-// watch starts the checks.
 func (r *Session) watch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,7 +54,7 @@ func (r *Session) check() {
 		r.end(status.Errorf(codes.DeadlineExceeded, "the agent has not responded for %s: connect again", silentAfter))
 		return
 	}
-	interval := pingInterval(r.service.sessions.Load())
+	interval := max(pingEvery, time.Duration(r.service.sessions.Load())*time.Second/pingsASecond)
 	next := r.pinged.Add(interval).Sub(now)
 	switch {
 	case r.sent != 0: // the last ping is unanswered
@@ -95,11 +94,6 @@ type pings struct {
 	sent verdict.Stamp
 	// took is the time from the last answered ping to its answer.
 	took time.Duration
-}
-
-// pingInterval returns the interval between pings of one agent.
-func pingInterval(sessions int64) time.Duration {
-	return max(pingEvery, time.Duration(sessions)*time.Second/pingsASecond)
 }
 
 // Ping pings the agent unless a ping is unanswered.

@@ -74,7 +74,8 @@ func (s *Settings) Check() error {
 	}
 	if s.Token != "" {
 		for _, server := range s.Servers {
-			if s.plain(server) && !loopback(server) {
+			u, err := url.Parse(server)
+			if onThisHost := err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()); s.plain(server) && !onThisHost {
 				return fmt.Errorf("--nats-token-file is not sent to %s without TLS, because it could be read in transit: use tls:// or wss:// in every --nats URL, or set --nats-ca; or use --nats-nkey or --nats-creds, whose secrets are never sent", server)
 			}
 		}
@@ -93,12 +94,6 @@ func (s *Settings) plain(server string) bool {
 	}
 	u, err := url.Parse(server)
 	return err != nil || u.Scheme != "tls" && u.Scheme != "wss"
-}
-
-// loopback reports whether a server is on this host.
-func loopback(server string) bool {
-	u, err := url.Parse(server)
-	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
 // Exposed returns the files with a secret that every user of this host can read.
@@ -139,7 +134,6 @@ func (s *Settings) pair() (tls.Certificate, error) {
 	return pair, nil
 }
 
-// options returns the options of the settings.
 func (s *Settings) options() (all []nats.Option, err error) {
 	if s.CA+s.Cert != "" {
 		pair, roots := nats.TLSCertHandler(s.pair), nats.RootCAsHandler(s.roots)
@@ -235,7 +229,6 @@ func pause(attempts int) time.Duration {
 // Close closes the connection.
 func (l *Link) Close() { l.conn.Close() }
 
-// up notes that there is a connection.
 func (l *Link) up(c *nats.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,7 +236,6 @@ func (l *Link) up(c *nats.Conn) {
 	l.down = nil
 }
 
-// lost notes that there is no connection.
 func (l *Link) lost(err error) {
 	if err == nil { // the server or this process ends the connection
 		err = nats.ErrConnectionClosed
@@ -279,7 +271,6 @@ func (s *Settings) Hosts() string {
 	return strings.Join(hosts, ",")
 }
 
-// await waits until there is a connection.
 func (l *Link) await(ctx context.Context) error {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()

@@ -105,7 +105,6 @@ func (f *following) whole(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// run publishes what is recorded.
 func (f *following) run(ctx context.Context) error {
 	look := time.NewTicker(coverageEvery)
 	defer look.Stop()
@@ -206,7 +205,6 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 	return nil
 }
 
-// message returns a message without content.
 func (f *following) message() *pb.TransitionBatch {
 	return &pb.TransitionBatch{
 		Cluster: f.Cluster, Stream: f.st.created, Instance: f.Instance, Until: timestamppb.New(f.at),
@@ -214,7 +212,6 @@ func (f *following) message() *pb.TransitionBatch {
 	}
 }
 
-// publish publishes the next message.
 func (f *following) publish(ctx context.Context, b *pb.TransitionBatch) error {
 	b.Sequence = f.number + 1
 	f.Wait(f.Delivery.Clock())

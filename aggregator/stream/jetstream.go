@@ -164,7 +164,6 @@ func (st *store) last(ctx context.Context, content string) (*pb.TransitionBatch,
 // errReplaced is the error for a stream that was removed and created again.
 var errReplaced = errors.New("the stream was removed and created again")
 
-// decode parses a message.
 func decode(raw []byte) (*pb.TransitionBatch, error) {
 	b := new(pb.TransitionBatch)
 	if err := proto.Unmarshal(raw, b); err != nil {
@@ -203,7 +202,9 @@ func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func
 			return errOther
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case wrongSequence(err):
+		}
+		if api := (*jetstream.APIError)(nil); errors.As(err, &api) &&
+			(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 			return st.compare(ctx, b)
 		}
 		failed(err)
@@ -233,13 +234,6 @@ func (st *store) compare(ctx context.Context, b *pb.TransitionBatch) error {
 	return errOther
 }
 
-func wrongSequence(err error) bool {
-	api := (*jetstream.APIError)(nil)
-	return errors.As(err, &api) &&
-		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
-}
-
-// sleep waits for some time.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

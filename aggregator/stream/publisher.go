@@ -117,7 +117,6 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
-// use sets the connection that is in use.
 func (p *Publisher) use(link *Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 )
 
-// fail counts a failed attempt.
 func (p *Publisher) fail(err error) {
 	p.Fail(err)
 	if !errors.Is(err, errOther) {
