@@ -57,24 +57,19 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditShared()
 	a.auditSpoofs()
 	a.auditReuse()
-	for a.reportOneWithOthers() {
-	}
-	return a.out
-}
-
-// reportOneWithOthers reports a waiting finding at once if another critical finding of the same
-// pool and owner is already reported. Otherwise only the next audit of the same facts would report
-// it. It returns whether it found one.
-func (a *addressAudit) reportOneWithOthers() bool {
-	for i := range a.out.Findings {
-		f := &a.out.Findings[i]
-		if f.Waiting && slices.ContainsFunc(a.out.Findings, func(b verdict.Finding) bool { return !b.Waiting && about(&b, f) && bothCritical(&b, f) }) {
-			f.Waiting = false
-			a.rememberReported(f)
-			return true
+	// A waiting finding is reported at once if another critical finding of the same pool and owner is already
+	// reported. Otherwise only the next audit of the same facts would report it.
+	for found := true; found; {
+		found = false
+		for i := range a.out.Findings {
+			f := &a.out.Findings[i]
+			if f.Waiting && slices.ContainsFunc(a.out.Findings, func(b verdict.Finding) bool { return !b.Waiting && about(&b, f) && bothCritical(&b, f) }) {
+				f.Waiting, found = false, true
+				a.rememberReported(f)
+			}
 		}
 	}
-	return false
+	return a.out
 }
 
 // bothCritical reports whether two findings are critical and of the same pool.
@@ -82,10 +77,9 @@ func bothCritical(f, other *verdict.Finding) bool {
 	return f.Pool.Is(other.Pool) && f.Severity == verdict.Critical && other.Severity == verdict.Critical
 }
 
-// rememberReported remembers a finding that is reported.
+// rememberReported adds a finding that is reported to the past of the owner, if it is about a record.
 func (a *addressAudit) rememberReported(f *verdict.Finding) {
-	switch f.Kind {
-	case verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere:
+	if f.Kind == verdict.FindingInUseUnallocated || f.Kind == verdict.FindingBookedElsewhere {
 		a.remember(f)
 	}
 	f.Past = a.out.Past

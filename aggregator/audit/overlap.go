@@ -33,7 +33,10 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, sub
 			list = append(list, s)
 		}
 	}
-	for _, sub := range slices.SortedFunc(slices.Values(subnets), wider) {
+	slices.SortFunc(subnets, func(a, b Subnet) int { // the widest first
+		return cmp.Or(cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Interface.Name, b.Interface.Name))
+	})
+	for _, sub := range subnets {
 		a, r := sub.Prefix.Addr(), ipam.RangeOf(sub.Prefix)
 		if sub.LAN || a.IsLinkLocalUnicast() || !sub.Pods ||
 			slices.ContainsFunc(pools, func(p *verdict.Pool) bool { return slices.Contains(p.Gateways, a) }) ||
@@ -45,11 +48,6 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, sub
 		})
 	}
 	return list
-}
-
-// wider orders subnets by their prefixes, the widest first.
-func wider(a, b Subnet) int {
-	return cmp.Or(cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Interface.Name, b.Interface.Name))
 }
 
 // NodeSpecSide returns a pod range that Kubernetes assigned to a node.
@@ -185,37 +183,32 @@ type NodePool struct {
 	Used bool
 }
 
-// Networks returns the findings about networks of one node whose addresses overlap.
+// Networks returns the findings about networks of one node whose addresses overlap. Common addresses may be
+// declared as shared.
 func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []verdict.Finding) {
-	for i, a := range pools {
-		for _, b := range pools[i+1:] {
+	for i := range pools {
+		for k := range pools[i+1:] {
+			a, b := pools[i], pools[i+1+k]
 			if !a.Pool.Competes(&b.Pool.Pool) || a.VRF != b.VRF {
 				continue
 			}
 			if b.Pool.Network < a.Pool.Network {
-				findings = append(findings, networks(p, n, b, a)...)
-			} else {
-				findings = append(findings, networks(p, n, a, b)...)
+				a, b = b, a
 			}
+			ra, rb := a.Pool.Overlap(&b.Pool.Pool)
+			o := &verdict.Overlap{Range: ra.Common(rb), Sides: [2]verdict.Side{poolSide(n, a.Pool), poolSide(n, b.Pool)}, Nodes: []string{n.Name}}
+			if p.DeclaresShared(o.Range) {
+				continue
+			}
+			severity := verdict.Warning
+			if !a.Used || !b.Used {
+				severity = verdict.Info // one of them is not used
+			}
+			findings = append(findings, verdict.Finding{
+				ID:   verdict.FindingID(p.Cluster, verdict.FindingRangesOverlap, n.Name+" "+a.Pool.Network+" "+b.Pool.Network),
+				Kind: verdict.FindingRangesOverlap, Severity: severity, Overlap: o,
+			})
 		}
 	}
 	return findings
-}
-
-// networks returns the finding about two pools; nil if their common addresses are declared as
-// shared.
-func networks(p *verdict.Policy, n *verdict.Node, a, b NodePool) []verdict.Finding {
-	ra, rb := a.Pool.Overlap(&b.Pool.Pool)
-	o := &verdict.Overlap{Range: ra.Common(rb), Sides: [2]verdict.Side{poolSide(n, a.Pool), poolSide(n, b.Pool)}, Nodes: []string{n.Name}}
-	if p.DeclaresShared(o.Range) {
-		return nil
-	}
-	severity := verdict.Warning
-	if !a.Used || !b.Used {
-		severity = verdict.Info // one of them is not used
-	}
-	return []verdict.Finding{{
-		ID:   verdict.FindingID(p.Cluster, verdict.FindingRangesOverlap, n.Name+" "+a.Pool.Network+" "+b.Pool.Network),
-		Kind: verdict.FindingRangesOverlap, Severity: severity, Overlap: o,
-	}}
 }

@@ -71,45 +71,29 @@ func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
 
 // Lost reports whether a pool lost all of its records while addresses of it are in use. The loss of
 // a cluster-wide pool is not observed; it is inferred if the pool has no records and pods have
-// several of its addresses. Cilium's objects are not its records.
+// several of its addresses. Addresses of nodes do not count, because no IPAM allocated them, and
+// Cilium's objects are not its records. The loss of a pool of a node counts if an owner had an address
+// at that time, by the clock of the node: records of unused addresses may never come back, and later
+// problems with other addresses have another cause.
 func Lost(g Given) bool {
-	if len(g.AtRisk) == 0 {
-		return false
+	used := func(by func(o *verdict.Owner) bool) (n int) {
+		for _, r := range g.AtRisk {
+			if slices.ContainsFunc(r.Owners, func(o verdict.Owner) bool { return o.Assigned && by(&o) }) {
+				n++
+			}
+		}
+		return n
 	}
 	switch p := g.Pool; {
+	case len(g.AtRisk) == 0:
+		return false
 	case p.State == ipam.Missing:
 		return true
 	case p.Node != nil:
-		return p.LostAt != 0 && g.outlived()
+		return p.LostAt != 0 && used(func(o *verdict.Owner) bool { return o.Node.Is(p.Node) && o.AssignedAt() <= p.LostAt.Add(lossGrace) }) > 0
 	default:
-		return !p.Mirrored && g.Allocated == 0 && g.severalOfPods()
+		return !p.Mirrored && g.Allocated == 0 && used(func(o *verdict.Owner) bool { return o.Workload().Kind == verdict.Pod }) > 1
 	}
-}
-
-// severalOfPods reports whether pods have several of the addresses at risk. Addresses of nodes do
-// not count, because no IPAM allocated them.
-func (g *Given) severalOfPods() bool {
-	n := 0
-	for _, r := range g.AtRisk {
-		if slices.ContainsFunc(r.Owners, func(o verdict.Owner) bool { return o.Assigned && o.Workload().Kind == verdict.Pod }) {
-			n++
-		}
-	}
-	return n > 1
-}
-
-// outlived reports whether an owner had an address at risk when the records were lost, by the clock
-// of the node. Records of unused addresses may never come back, and later problems with other
-// addresses have another cause.
-func (g *Given) outlived() bool {
-	for _, r := range g.AtRisk {
-		for i := range r.Owners {
-			if o := &r.Owners[i]; o.Assigned && o.Node.Is(g.Pool.Node) && o.AssignedAt() <= g.Pool.LostAt.Add(lossGrace) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // held returns the first addresses at risk, in order, with their owners.
