@@ -3,8 +3,12 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -115,4 +119,100 @@ func (p *FilePool) Succeed(problem, dir string, watch Watch) {
 		p.Problem = fmt.Sprintf("cannot watch %s for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
 			dir, OneLine(watch.Err), CheckEvery)
 	}
+}
+
+// A Document is a file or a database with all records of one program, and the pools that it leads to.
+type Document struct {
+	// IPAM is the name of the IPAM, and Path that of the document.
+	IPAM, Path string
+	// Read is set if the current version was read.
+	Read bool
+
+	pools map[string]*FilePool // by name; that of a document that was never readable has its path
+}
+
+// PoolRecords are a pool and its allocations as a document describes them.
+type PoolRecords struct {
+	Pool
+	Allocations map[netip.Addr]Allocation
+}
+
+// Put replaces the pools by those in the document, which was last written at the given time.
+func (d *Document) Put(found []PoolRecords, written, now time.Time, watch Watch) {
+	var since time.Time
+	if d.Read {
+		since = written // when allocations of the first version were made is not known
+	}
+	d.Read = true
+	seen := map[string]bool{}
+	for i := range found {
+		seen[found[i].Name] = true
+		p := d.pool(found[i].Name)
+		p.Pool = found[i].Pool
+		p.IPAM = d.IPAM
+		p.Succeed("", filepath.Dir(d.Path), watch)
+		p.Update(found[i].Allocations, since, now)
+	}
+	for name, p := range d.pools {
+		if seen[name] {
+			continue
+		}
+		if p.Update(nil, since, now); p.Lost == 0 {
+			delete(d.pools, name)
+			continue
+		}
+		p.State, p.Problem = Missing, d.Path+" has no network "+strings.TrimPrefix(name, d.Path+"#")
+	}
+}
+
+// Vanish records that the document has no records any more; how says why. They are lost; if it had none, it is
+// as if it had never existed.
+func (d *Document) Vanish(how string, now time.Time) {
+	d.Read = false
+	for name, p := range d.pools {
+		if p.Lose(now); p.Lost == 0 {
+			delete(d.pools, name)
+			continue
+		}
+		p.State, p.Problem = Missing, "the file "+d.Path+" was "+how
+	}
+}
+
+// Fail records that the document cannot be read. Its allocations are not known, and not lost.
+func (d *Document) Fail(err error) {
+	d.Read = false
+	if len(d.pools) == 0 {
+		d.pool(d.Path)
+	}
+	for _, p := range d.pools {
+		p.Fail(err)
+	}
+}
+
+// Forget forgets pools; all of them if none is named.
+func (d *Document) Forget(names ...string) {
+	if len(names) == 0 {
+		d.pools, d.Read = nil, false
+	}
+	for _, name := range names {
+		delete(d.pools, name)
+	}
+}
+
+// Pools returns all pools, sorted by name.
+func (d *Document) Pools() (pools []*FilePool) {
+	for _, name := range slices.Sorted(maps.Keys(d.pools)) {
+		pools = append(pools, d.pools[name])
+	}
+	return pools
+}
+
+func (d *Document) pool(name string) *FilePool {
+	if d.pools == nil {
+		d.pools = map[string]*FilePool{}
+	}
+	if d.pools[name] == nil {
+		d.pools[name] = NewFilePool(d.IPAM, name)
+	}
+	return d.pools[name]
 }

@@ -3,6 +3,7 @@ package azure
 import (
 	"crypto/sha256"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -10,9 +11,10 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// A stateFile is a file with the whole state of one program, and the pools that it leads to.
+// A stateFile is a file with the whole state of one program. Its second pool has the allocations of addresses
+// that are allocated twice: an address has one allocation in a pool.
 type stateFile struct {
-	path  string
+	ipam.Document
 	parse func(data []byte) (content, error)
 	host  ipam.Host
 	// plugins are the types of the IPAM plugins whose networks the file serves.
@@ -20,11 +22,7 @@ type stateFile struct {
 
 	stale   bool // it must be read again
 	version [sha256.Size]byte
-	read    bool   // its current version was read
 	invalid string // a record without a valid address; empty if there is none
-	// The second pool has the allocations of addresses that are allocated twice: an address has one
-	// allocation in a pool.
-	pools []*ipam.FilePool
 }
 
 const (
@@ -38,22 +36,19 @@ const (
 // that the file serves, and watch the state of its directory.
 func (f *stateFile) update(now time.Time, network string, watch ipam.Watch) (again bool) {
 	f.stale = false
-	data, written, err := f.host.ReadFile(f.path, false, maxFileSize)
+	data, written, err := f.host.ReadFile(f.Path, false, maxFileSize)
 	version := sha256.Sum256(data)
-	if err == nil && (!f.read || version != f.version) {
+	if err == nil && (!f.Read || version != f.version) {
 		var c content
 		if c, err = f.parse(data); err == nil {
 			f.put(&c, written, now)
-			f.read, f.version = true, version
+			f.version = version
 		} else if ipam.BeingWritten(written, now) {
 			return true
 		}
 	}
-	switch {
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, errEmpty):
-		f.vanish(now)
-	case err != nil:
-		f.fail(err)
+	if err != nil {
+		f.fail(err, now)
 	}
 	f.describe(network, watch)
 	return false
@@ -61,78 +56,40 @@ func (f *stateFile) update(now time.Time, network string, watch ipam.Watch) (aga
 
 // describe sets what the content of the file does not say.
 func (f *stateFile) describe(network string, watch ipam.Watch) {
-	for i, p := range f.pools {
+	for _, p := range f.Pools() {
 		problem := ""
-		if i == 0 { // the second pool only shows what is allocated twice
+		if p.Name == f.Path { // the second pool only shows what is allocated twice
 			if p.Network = network; f.invalid != "" {
 				problem = f.invalid + " has no valid address"
 			}
 		}
-		if f.read {
-			p.Succeed(problem, filepath.Dir(f.path), watch)
+		if f.Read {
+			p.Succeed(problem, filepath.Dir(f.Path), watch)
 		}
 	}
 }
 
 // put records the content of the file.
 func (f *stateFile) put(c *content, written, now time.Time) {
-	since := written
-	if !f.read {
-		since = time.Time{} // when allocations of the first version were made is not known
+	pool := func(name string, ranges []ipam.Range, allocations map[netip.Addr]ipam.Allocation) ipam.PoolRecords {
+		return ipam.PoolRecords{Pool: ipam.Pool{Name: name, Ranges: ranges, Wiring: ipam.Wiring{Routed: true}}, Allocations: allocations}
 	}
 	first, rest := c.split()
-	f.open()
-	f.pools[0].Update(first, since, now)
-	f.pools[0].Ranges, f.invalid = c.ranges, c.invalid
-	switch {
-	case len(rest) == 0:
-		f.pools = f.pools[:1]
+	found := []ipam.PoolRecords{pool(f.Path, c.ranges, first)}
+	if len(rest) > 0 {
+		found = append(found, pool(f.Path+second, nil, rest))
+	} else {
+		f.Forget(f.Path + second)
+	}
+	f.Put(found, written, now, ipam.Watch{})
+	f.invalid = c.invalid
+}
+
+// fail records that the file cannot be read, or is missing or empty.
+func (f *stateFile) fail(err error, now time.Time) {
+	if f.Forget(f.Path + second); errors.Is(err, os.ErrNotExist) || errors.Is(err, errEmpty) {
+		f.Vanish("removed or emptied", now)
 		return
-	case len(f.pools) == 1:
-		f.pools = append(f.pools, newPool(f.path+second))
 	}
-	f.pools[1].Update(rest, since, now)
-}
-
-// open makes sure that the file has a pool.
-func (f *stateFile) open() {
-	if len(f.pools) == 0 {
-		f.pools = []*ipam.FilePool{newPool(f.path)}
-	}
-}
-
-// allocations returns the number of allocations of the first pool.
-func (f *stateFile) allocations() int {
-	if len(f.pools) == 0 {
-		return 0
-	}
-	return f.pools[0].Allocated()
-}
-
-// vanish records that the file is missing or empty. Its records are lost; if it had none, it is as if
-// it had never existed.
-func (f *stateFile) vanish(now time.Time) {
-	f.open()
-	f.read, f.pools = false, f.pools[:1]
-	p := f.pools[0]
-	p.Lose(now)
-	if p.State, p.Problem = ipam.Missing, "the file "+f.path+" was removed or emptied"; p.Lost == 0 {
-		f.pools = nil
-	}
-}
-
-// fail records that the file cannot be read. Its allocations are not known, and not lost.
-func (f *stateFile) fail(err error) {
-	f.open()
-	f.read, f.pools = false, f.pools[:1]
-	f.pools[0].Fail(err)
-}
-
-// drop forgets the file.
-func (f *stateFile) drop() { f.pools, f.read = nil, false }
-
-func newPool(name string) *ipam.FilePool {
-	p := ipam.NewFilePool(Name, name)
-	p.Routed = true
-	return p
+	f.Fail(err)
 }

@@ -51,7 +51,7 @@ func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 		run, state = cfg.Dirs[0], cfg.Dirs[1]
 	}
 	file := func(name string, parse func([]byte) (content, error), plugins ...string) *stateFile {
-		return &stateFile{path: filepath.Join(run, name), parse: parse, host: host, plugins: plugins}
+		return &stateFile{Document: ipam.Document{IPAM: Name, Path: filepath.Join(run, name)}, parse: parse, host: host, plugins: plugins}
 	}
 	database := filepath.Join(state, "azure-cns.db")
 	return &source{
@@ -59,7 +59,7 @@ func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 		ipams: []*stateFile{file("azure-vnet-ipam.json", parseIPAM, vnetIPAM), file("azure-vnet-ipamv6.json", parseIPAM, vnetIPAMv6)},
 		vnet:  file("azure-vnet.json", parseVnet, cns),
 		cns:   file("azure-cns/azure-endpoints.json", parseEndpoints, cns, delegated),
-		state: &stateFile{path: database, host: host, plugins: []string{cns, delegated}},
+		state: &stateFile{Document: ipam.Document{IPAM: Name, Path: database}, host: host, plugins: []string{cns, delegated}},
 	}
 }
 
@@ -68,24 +68,24 @@ func (s *source) files() []*stateFile { return append(slices.Clone(s.ipams), s.v
 
 // Places implements ipam.FileSource.
 func (s *source) Places() []string {
-	return append([]string{s.run, filepath.Dir(s.cns.path), filepath.Dir(s.state.path)}, s.confDirs...)
+	return append([]string{s.run, filepath.Dir(s.cns.Path), filepath.Dir(s.state.Path)}, s.confDirs...)
 }
 
 // Event implements ipam.FileSource. Other files in the directories, which have the state of other
 // programs, are known not to matter.
 func (s *source) Event(path string, _ bool) (handled bool) {
-	if path == s.state.path {
+	if path == s.state.Path {
 		s.database.Changed()
 		return true
 	}
 	for _, f := range s.files() {
-		if f.path == path {
+		if f.Path == path {
 			f.stale = true
 			return true
 		}
 	}
-	own, dir := filepath.Dir(s.cns.path), filepath.Dir(path)
-	return path != own && (dir == s.run || dir == own || dir == filepath.Dir(s.state.path))
+	own, dir := filepath.Dir(s.cns.Path), filepath.Dir(path)
+	return path != own && (dir == s.run || dir == own || dir == filepath.Dir(s.state.Path))
 }
 
 // Find reads which networks use the IPAM plugins of Azure.
@@ -116,7 +116,7 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	}
 	due := func(f *stateFile) bool { return f.stale || r.All || r.Lost }
 	update := func(f *stateFile) {
-		again = f.update(r.Now, s.network(f), r.Watches[filepath.Dir(f.path)]) || again
+		again = f.update(r.Now, s.network(f), r.Watches[filepath.Dir(f.Path)]) || again
 	}
 	for _, f := range s.ipams {
 		if due(f) {
@@ -125,25 +125,25 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	}
 	again = s.readDatabase(r) || again
 	if s.inDatabase {
-		s.cns.drop()
-		if s.state.allocations() > 0 || !s.state.read {
-			s.vnet.drop()
+		s.cns.Forget()
+		if slices.ContainsFunc(s.state.Pools(), func(p *ipam.FilePool) bool { return p.Allocated() > 0 }) || !s.state.Read {
+			s.vnet.Forget()
 			return again
 		}
 		// No pod runs, or azure-vnet keeps the endpoints.
 		if due(s.vnet) {
 			update(s.vnet)
 		}
-		if len(s.vnet.pools) > 0 {
-			s.state.drop()
+		if len(s.vnet.Pools()) > 0 {
+			s.state.Forget()
 		}
 		return again
 	}
 	if !due(s.cns) && !due(s.vnet) {
 		return again
 	}
-	if update(s.cns); len(s.cns.pools) > 0 {
-		s.vnet.drop() // it is not used
+	if update(s.cns); len(s.cns.Pools()) > 0 {
+		s.vnet.Forget() // it is not used
 	} else {
 		update(s.vnet)
 	}
@@ -164,7 +164,7 @@ func (s *source) network(f *stateFile) string {
 func (s *source) readDatabase(r ipam.FileRead) (again bool) {
 	if !s.mayUseDatabase() {
 		s.inDatabase = false
-		s.state.drop()
+		s.state.Forget()
 		s.database.Changed() // for when it may
 		return false
 	}
@@ -172,43 +172,39 @@ func (s *source) readDatabase(r ipam.FileRead) (again bool) {
 		c, err := parseDatabase(db)
 		if err == nil {
 			s.state.put(&c, written, r.Now)
-			s.state.read = true
 		}
 		return err
 	})
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		s.inDatabase = false
-		s.state.vanish(r.Now)
 	case errors.Is(err, errRolledBack):
 		s.inDatabase = false
-		s.state.drop()
+		s.state.Forget()
 	case err != nil:
-		s.inDatabase = true
-		s.state.fail(err)
+		s.inDatabase = !errors.Is(err, os.ErrNotExist)
+		s.state.fail(err, r.Now)
 	case changed:
 		s.inDatabase = true
 	}
-	s.state.describe(s.network(s.state), r.Watches[filepath.Dir(s.state.path)])
+	s.state.describe(s.network(s.state), r.Watches[filepath.Dir(s.state.Path)])
 	return again
 }
 
 // mayUseDatabase reports whether azure-cns on this node may keep its state in a database, or did so.
 func (s *source) mayUseDatabase() bool {
-	if len(s.state.pools) > 0 {
+	if len(s.state.Pools()) > 0 {
 		return true
 	}
-	if _, err := os.Lstat(s.state.path); err != nil {
+	if _, err := os.Lstat(s.state.Path); err != nil {
 		return false
 	}
-	_, err := os.Lstat(s.cns.path)
-	return err == nil || s.network(s.cns) != "" || len(s.cns.pools) > 0
+	_, err := os.Lstat(s.cns.Path)
+	return err == nil || s.network(s.cns) != "" || len(s.cns.Pools()) > 0
 }
 
 // Pools implements ipam.FileSource.
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, f := range s.files() {
-		pools = append(pools, f.pools...)
+		pools = append(pools, f.Pools()...)
 	}
 	return pools
 }

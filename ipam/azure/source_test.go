@@ -181,7 +181,7 @@ func TestDefaultDirectories(t *testing.T) {
 	s := newSource(ipamtest.Host{}, ipam.FilesConfig{CNIConfig: []string{"/etc/cni/net.d"}}).(*source)
 	var got []string
 	for _, f := range s.files() {
-		got = append(got, f.path)
+		got = append(got, f.Path)
 	}
 	want := []string{"/run/azure-vnet-ipam.json", "/run/azure-vnet-ipamv6.json", "/run/azure-vnet.json", "/run/azure-cns/azure-endpoints.json", "/var/lib/azure-network/azure-cns.db"}
 	if !slices.Equal(got, want) || s.database.Path != want[4] {
@@ -385,8 +385,8 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 // store writes the database, and lets the source handle the event.
 func (l *lab) store(root ipamtest.Bucket) {
 	l.Helper()
-	l.must(ipamtest.WriteBolt(l.source.state.path, root, l.now.Add(-l.age)))
-	if !l.source.Event(l.source.state.path, false) {
+	l.must(ipamtest.WriteBolt(l.source.state.Path, root, l.now.Add(-l.age)))
+	if !l.source.Event(l.source.state.Path, false) {
 		l.Error("event of the database: got not handled, want handled")
 	}
 	l.read(ipam.FileRead{})
@@ -454,8 +454,8 @@ func TestStateOfCNSInADatabase(t *testing.T) {
 			t.Errorf("%s: got problems %q, want one with %q, and no loss", name, got, test.want)
 		}
 	}
-	l.must(os.WriteFile(l.source.state.path, []byte("?"), 0o600), os.Chtimes(l.source.state.path, start, start))
-	l.source.Event(l.source.state.path, false)
+	l.must(os.WriteFile(l.source.state.Path, []byte("?"), 0o600), os.Chtimes(l.source.state.Path, start, start))
+	l.source.Event(l.source.state.Path, false)
 	l.read(ipam.FileRead{})
 	l.want("damaged", l.database+unreadable+"0")
 	l.store(ipamtest.AzureDatabase("bolt", web))
@@ -466,8 +466,8 @@ func TestStateOfCNSInADatabase(t *testing.T) {
 	l.want("gone back to files", l.cns+known+"1")
 	l.store(ipamtest.AzureDatabase("bolt", web))
 	l.want("in the database again", l.database+known+"2")
-	l.must(os.Remove(l.source.state.path))
-	l.source.Event(l.source.state.path, true)
+	l.must(os.Remove(l.source.state.Path))
+	l.source.Event(l.source.state.Path, true)
 	l.read(ipam.FileRead{})
 	if p := l.pool(l.database); p.State != ipam.Missing || p.Lost != 2 {
 		t.Errorf("removed: got %+v, want a missing pool with two lost records", p)

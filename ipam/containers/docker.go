@@ -92,7 +92,7 @@ func (s *dockerSource) Containers() []*ipam.Container { return s.containers.list
 
 // Problems implements ipam.FileSource.
 func (s *dockerSource) Problems() []string {
-	problems := s.networks.problems()
+	problems := s.problems()
 	if s.hidden != nil && s.used {
 		problems = append(problems, fmt.Sprintf("cannot read the networks and containers of %s: %s", DockerName, s.hidden))
 	}

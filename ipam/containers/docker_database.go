@@ -67,7 +67,7 @@ type content struct {
 }
 
 // parseDocker parses the database.
-func parseDocker(db *bolt.DB) ([]network, error) {
+func parseDocker(db *bolt.DB) ([]ipam.PoolRecords, error) {
 	c := content{map[string]dockerNetwork{}, map[string]string{}, map[string][]endpoint{}, map[string]string{}}
 	b, err := db.Root().Sub(bucket)
 	switch {
@@ -122,12 +122,12 @@ func (c *content) add(key []string, value []byte) (err error) {
 }
 
 // list returns the networks with addresses, in the order of their names.
-func (c *content) list() (all []network) {
+func (c *content) list() (all []ipam.PoolRecords) {
 	for id, n := range c.networks {
 		if n.Name == "" || len(n.Name) > maxName || n.Driver == "host" || n.Driver == "null" {
 			continue
 		}
-		net := network{Pool: ipam.Pool{Name: n.Name, Wiring: c.wiring(id, &n)}, allocations: map[netip.Addr]ipam.Allocation{}}
+		net := ipam.PoolRecords{Pool: ipam.Pool{Name: n.Name, Wiring: c.wiring(id, &n)}, Allocations: map[netip.Addr]ipam.Allocation{}}
 		for _, family := range [][2]string{{n.V4Info, n.V4Config}, {n.V6Info, n.V6Config}} {
 			ranges, reserved := subnets(family[0], family[1])
 			net.Ranges, net.Gateways = append(net.Ranges, ranges...), append(net.Gateways, reserved...)
@@ -135,15 +135,15 @@ func (c *content) list() (all []network) {
 		for _, e := range c.endpoints[id] {
 			for _, text := range []string{e.Interface.Addr, e.Interface.AddrV6} {
 				if p, err := netip.ParsePrefix(text); err == nil {
-					net.allocations[p.Addr().Unmap()] = ipam.Allocation{Address: p.Addr().Unmap(), ContainerID: c.sandboxes[e.Sandbox]}
+					net.Allocations[p.Addr().Unmap()] = ipam.Allocation{Address: p.Addr().Unmap(), ContainerID: c.sandboxes[e.Sandbox]}
 				}
 			}
 		}
 		all = append(all, net)
 	}
-	slices.SortFunc(all, func(a, b network) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b ipam.PoolRecords) int { return cmp.Compare(a.Name, b.Name) })
 	// Older versions of docker allow several networks of one name. The first of them counts.
-	return slices.CompactFunc(all, func(a, b network) bool { return a.Name == b.Name })
+	return slices.CompactFunc(all, func(a, b ipam.PoolRecords) bool { return a.Name == b.Name })
 }
 
 // wiring returns how the interfaces of a network are connected. dockerd is the router of networks with

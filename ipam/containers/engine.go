@@ -1,9 +1,13 @@
+// Package containers reads the networks and containers of the container engines docker and podman from
+// their files. Both keep a bbolt database, which they write meanwhile.
 package containers
 
 import (
 	_ "embed" // for the texts of remedies
 	"errors"
+	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -59,34 +63,64 @@ func networkName(p *ipam.Pool) string {
 type source struct {
 	host ipam.Host
 	bolt.File
-	networks networks
+	networks ipam.Document
 	hidden   error // why the database is not visible
 }
 
 func newSource(host ipam.Host, engine, path string) source {
-	return source{host: host, File: bolt.File{Host: host, Path: path}, networks: networks{engine: engine, path: path}}
+	return source{host: host, File: bolt.File{Host: host, Path: path}, networks: ipam.Document{IPAM: engine, Path: path}}
 }
 
 // Pools implements ipam.FileSource.
-func (s *source) Pools() []*ipam.FilePool { return s.networks.list() }
+func (s *source) Pools() []*ipam.FilePool { return s.networks.Pools() }
 
 // read reads the database if it may have changed. It returns true for again if the database or the files
 // of its containers, which are written later, are to be read again soon.
-func (s *source) read(r ipam.FileRead, parse func(db *bolt.DB) ([]network, error)) (again bool, err error) {
+func (s *source) read(r ipam.FileRead, parse func(db *bolt.DB) ([]ipam.PoolRecords, error)) (again bool, err error) {
 	changed, again, err := s.Read(r, func(db *bolt.DB, written time.Time) error {
 		found, err := parse(db)
 		if err == nil {
-			s.networks.put(found, written, r.Now, r.Watches[filepath.Dir(s.Path)])
+			for i := range found {
+				n := &found[i]
+				n.Name, n.Network = s.Path+"#"+n.Name, ipam.EngineNetwork(s.networks.IPAM, n.Name)
+			}
+			s.networks.Put(found, written, r.Now, r.Watches[filepath.Dir(s.Path)])
 		}
 		return err
 	})
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		s.networks.vanish(r.Now)
+		s.networks.Vanish("removed", r.Now)
 	case err != nil:
-		s.networks.fail(err)
+		for _, p := range s.Pools() {
+			p.EndLoss()
+		}
+		s.networks.Fail(err)
 	}
 	return again || changed && err == nil, err
+}
+
+// problems says why the database cannot be read.
+func (s *source) problems() (problems []string) {
+	for _, p := range s.Pools() {
+		if p.State == ipam.Unreadable {
+			return []string{fmt.Sprintf("cannot read the networks of %s in %s: %s", s.networks.IPAM, s.Path, p.Problem)}
+		}
+	}
+	return nil
+}
+
+// subnet returns the addresses that a network of an engine allocates from a prefix: all but the
+// network's own address and, for IPv4, the broadcast address of the whole subnet.
+func subnet(whole, part netip.Prefix) ipam.Range {
+	all, r := ipam.RangeOf(whole), ipam.RangeOf(part)
+	if r.First == all.First && r.First != r.Last {
+		r.First = r.First.Next()
+	}
+	if r.Last == all.Last && r.Last.Is4() && r.First != r.Last {
+		r.Last = r.Last.Prev()
+	}
+	return r
 }
 
 // sameVersion reports whether a file has not changed between two looks at it.

@@ -97,7 +97,7 @@ func (s *podmanSource) Read(r ipam.FileRead) (again bool) {
 	if s.hidden != nil {
 		return false // the files there are the container's own
 	}
-	again, err := s.read(r, func(db *bolt.DB) ([]network, error) {
+	again, err := s.read(r, func(db *bolt.DB) ([]ipam.PoolRecords, error) {
 		found, err := parsePodman(db, configs(s.host, s.configDir))
 		if err == nil {
 			s.record(found)
@@ -115,11 +115,11 @@ func (s *podmanSource) Read(r ipam.FileRead) (again bool) {
 }
 
 // record records which addresses the containers have according to the database.
-func (s *podmanSource) record(found []network) {
+func (s *podmanSource) record(found []ipam.PoolRecords) {
 	s.given = map[string]map[netip.Addr]string{}
 	for i := range found {
 		n := &found[i]
-		for a, al := range n.allocations {
+		for a, al := range n.Allocations {
 			if s.given[al.ContainerID] == nil {
 				s.given[al.ContainerID] = map[netip.Addr]string{}
 			}
@@ -133,7 +133,7 @@ func (s *podmanSource) Containers() []*ipam.Container { return s.containers.foun
 
 // Problems implements ipam.FileSource.
 func (s *podmanSource) Problems() []string {
-	problems := s.networks.problems()
+	problems := s.problems()
 	if undescribed := func(p *ipam.FilePool) bool { return p.State == ipam.Known && p.Plugin == "" }; s.unknown != nil && slices.ContainsFunc(s.Pools(), undescribed) {
 		problems = append(problems, fmt.Sprintf("cannot read the ranges of %s's networks: %s", PodmanName, s.unknown))
 	}

@@ -59,7 +59,7 @@ func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
 }
 
 // parsePodman parses the database. known are the configurations of networks.
-func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []network, err error) {
+func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []ipam.PoolRecords, err error) {
 	records := 0
 	err = db.Root().Each(func(key, _ []byte, b *bolt.Bucket) error {
 		name := string(key)
@@ -69,7 +69,7 @@ func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []network, e
 		if len(all) == maxNetworks {
 			return fmt.Errorf("it has more than %d networks", maxNetworks)
 		}
-		n := network{Pool: ipam.Pool{Name: name}, allocations: map[netip.Addr]ipam.Allocation{}}
+		n := ipam.PoolRecords{Pool: ipam.Pool{Name: name}, Allocations: map[netip.Addr]ipam.Allocation{}}
 		var subnets []netip.Prefix
 		if err := b.Each(func(key, _ []byte, addrs *bolt.Bucket) error {
 			prefix, err := netip.ParsePrefix(string(key))
@@ -86,7 +86,7 @@ func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []network, e
 					return fmt.Errorf("it has more than %d addresses", maxRecords)
 				}
 				a = a.Unmap()
-				n.allocations[a] = ipam.Allocation{Address: a, ContainerID: string(id[:min(len(id), ipam.MaxText)])}
+				n.Allocations[a] = ipam.Allocation{Address: a, ContainerID: string(id[:min(len(id), ipam.MaxText)])}
 				return nil
 			})
 		}); err != nil {
@@ -101,7 +101,7 @@ func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []network, e
 
 // describe adds the ranges of a network, and how its interfaces are connected. c is its configuration,
 // and subnets those in the database.
-func describe(n *network, c *podmanNetwork, subnets []netip.Prefix) {
+func describe(n *ipam.PoolRecords, c *podmanNetwork, subnets []netip.Prefix) {
 	switch {
 	case c == nil && n.Name == defaultNetwork:
 		n.Wiring = ipam.Wiring{Plugin: "bridge", Device: defaultBridge, Routed: true}
