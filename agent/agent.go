@@ -301,14 +301,15 @@ func (a *Agent) report() {
 	}
 	runtime, problems := a.runtime.Health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
-	problems, name := a.ipam.Health()
-	if name.Name != "" {
+	records := a.ipam.Health()
+	s.UnreadIpams, s.UnreadableIpams = records.Unread, records.Unreadable
+	if name := records.NodeName; name.Name != "" {
 		s.NodeName = &ipwitnessv1.NodeName{Name: name.Name, Source: ipwitnessv1.NodeName_Source(name.Source), File: table.Printable(name.File)}
 	}
 	if v := a.vips.Load(); v != nil {
 		s.VipProgram, s.VipProgramEnded = v.State()
 	}
-	s.Problems = append(s.Problems, problems...)
+	s.Problems = append(s.Problems, records.Problems...)
 	if w := a.wire.Load(); w != nil {
 		w.AddStatus(s, now)
 	}

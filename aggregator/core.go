@@ -54,8 +54,14 @@ func newCore(cfg coreConfig) (*core, error) {
 		Queues: workers, Memory: cfg.Memory, Stopped: c.stopped,
 	})
 	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: told, Workers: workers})
-	c.findings = judge.NewFindings(judge.FindingsConfig{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: told})
-	c.coverage = live.NewCoverage(live.CoverageConfig{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.Alone})
+	c.findings = judge.NewFindings(judge.FindingsConfig{
+		Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: told,
+		Awaits: func(nodes []string) bool { return c.coverage.Awaits(nodes) },
+	})
+	recorded := cfg.DataDir != "" || cfg.Export.Any() || cfg.NATS.Used()
+	c.coverage = live.NewCoverage(live.CoverageConfig{
+		Facts: c.facts, Shards: c.shards, Findings: c.findings, Kubernetes: cfg.kubernetes, Alone: cfg.Alone, Recorded: recorded,
+	})
 	dir, err := cfg.DataDir, error(nil)
 	if cfg.DataDir == DataDirAuto {
 		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); err != nil {
@@ -69,7 +75,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if cfg.DataDir != "" || cfg.Export.Any() || cfg.NATS.Used() {
+	if recorded {
 		c.journal = journal.New(journal.Config{
 			Dir: dir, Retention: cfg.Retention, Size: cfg.JournalSize, Instance: base.UnixNano(), Log: cfg.log,
 			Clock: func() time.Time { return clock().Time() },
@@ -97,7 +103,8 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	if c.journal != nil {
 		c.recall = live.NewRecall(live.RecallConfig{
-			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge,
+			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Coverage: c.coverage, Recorded: converter.Recorded,
+			Log: cfg.log, Judge: c.judge,
 		})
 	}
 	c.events = live.NewEvents(converter)

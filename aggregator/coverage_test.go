@@ -47,6 +47,7 @@ func (l *lab) coverage() *pb.Coverage {
 
 func (l *lab) wantCoverage(want *pb.Coverage) {
 	l.Helper()
+	time.Sleep(time.Second) // until everything is judged
 	if got := l.coverage(); !proto.Equal(got, want) {
 		l.Errorf("got coverage %v, want %v", got, want)
 	}
@@ -63,7 +64,9 @@ func TestCoverageReportsWhatIsNotSeen(t *testing.T) {
 		two := l.dial()
 		two.send(&pb.ReportRequest{Hello: hello("n2", 1), SnapshotBegin: true})
 		synctest.Wait()
-		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}) // its snapshot is incomplete
+		l.wantCoverage(&pb.Coverage{
+			Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true, Awaited: []*pb.Awaited{{What: pb.Awaited_REPORT, Node: "n2"}},
+		})
 		two.send(&pb.ReportRequest{SnapshotEnd: true, Status: &pb.StatusRecord{Wire: "off"}}).sync()
 		off := &pb.Coverage{Expected: 2, Heard: 2, WithoutFrames: 1, NodesWithoutFrames: []string{"n2"}}
 		l.wantCoverage(off)
@@ -71,8 +74,12 @@ func TestCoverageReportsWhatIsNotSeen(t *testing.T) {
 		l.wantCoverage(off)
 		two.send(&pb.ReportRequest{Status: &pb.StatusRecord{Wire: "tcx", Blind: true}}).sync()
 		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 2, WithoutAddresses: 1, NodesWithoutAddresses: []string{"n2"}, Incomplete: true})
-		two.send(&pb.ReportRequest{Status: &pb.StatusRecord{Wire: "tcx"}}).sync()
-		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 2})
+		two.send(&pb.ReportRequest{Status: &pb.StatusRecord{Wire: "tcx", UnreadIpams: []string{"host-local"}}}).sync()
+		l.wantCoverage(&pb.Coverage{
+			Expected: 2, Heard: 2, Incomplete: true, Awaited: []*pb.Awaited{{What: pb.Awaited_RECORDS, Node: "n2", Ipam: "host-local"}},
+		})
+		two.send(&pb.ReportRequest{Status: &pb.StatusRecord{Wire: "tcx", UnreadableIpams: []string{"host-local"}}}).sync()
+		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 2}) // that is a problem, and nothing to wait for
 
 		two.cancel()
 		synctest.Wait()
@@ -155,7 +162,7 @@ func TestWatchesReportChangesOfCoverage(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if typ == pb.Watch_BOOKMARK && !proto.Equal(coverage, last[name]) {
+				if typ == pb.Watch_BOOKMARK && len(coverage.GetAwaited()) == 0 && !proto.Equal(coverage, last[name]) {
 					last[name] = coverage
 					return coverage
 				}

@@ -86,7 +86,7 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		body string
 	}{
 		{"/v1/owners", 200, `"nextPageToken":"","owners":[]}`},
-		{"/v1/owners", 200, `{"coverage":{"clusters":0,"expected":0,"heard":0,"incomplete":true,`},
+		{"/v1/owners", 200, `{"coverage":{"awaited":[],"clusters":0,"expected":0,"heard":0,"incomplete":true,`},
 		{"/v1/clusters", 200, `{"clusters":[{"coverage":{`},
 		{"/v1/clusters?cluster=default&cluster=other", 200, `"name":"default"`},
 		{"/v1/owners?cluster=other", 400, `the cluster \"other\" is not known: this aggregator is that of the cluster \"default\"`},

@@ -154,7 +154,7 @@ func everything(number int) *pb.ReportRequest {
 		given(allocated(at("0.5"), "sandbox-b"), allocated(at("0.31"), "sandbox-old"), allocated(at("0.20"), "sandbox-gone")),
 		recorded, forgotten, poolOf(azureFile, awsFile), leased, poolOf(server), given(client), given(allocatedToPod(azureFile, at("8.5"), "old"), allocatedToPod(awsFile, at("8.7"), "gone")))
 	m.Status = &pb.StatusRecord{
-		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", NodeName: &pb.NodeName{Name: "other", Source: pb.NodeName_FILE, File: "/other"}, VipProgram: "keepalived", Flooding: []*pb.FloodingRecord{{Index: 2, Interface: "eth0", LeftOut: 3, Rate: 4}},
+		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", NodeName: &pb.NodeName{Name: "other", Source: pb.NodeName_FILE, File: "/other"}, VipProgram: "keepalived", UnreadIpams: []string{"azure"}, UnreadableIpams: []string{"docker"}, Flooding: []*pb.FloodingRecord{{Index: 2, Interface: "eth0", LeftOut: 3, Rate: 4}},
 	}
 	return m
 }

@@ -195,8 +195,8 @@ func TestNameOfTheNodeFollowsItsFile(t *testing.T) {
 		want := func(what, name string, problems int) {
 			t.Helper()
 			synctest.Wait()
-			if all, got := d.ipam.Health(); got.Name != name || len(all) != problems {
-				t.Errorf("%s: got name %q and problems %q, want %q and %d", what, got, all, name, problems)
+			if got := d.ipam.Health(); got.NodeName.Name != name || len(got.Problems) != problems {
+				t.Errorf("%s: got name %q and problems %q, want %q and %d", what, got.NodeName.Name, got.Problems, name, problems)
 			}
 		}
 		want("no file", "", 0)
@@ -222,8 +222,26 @@ func TestMostProblemsAreReportedWithoutAnother(t *testing.T) {
 		s.problems = append(s.problems, fmt.Sprint(i))
 	}
 	l.ipam.publishStatus()
-	if got, _ := l.ipam.Health(); !slices.Equal(got, s.problems) {
+	if got := l.ipam.Health().Problems; !slices.Equal(got, s.problems) {
 		t.Errorf("problems: got %q, want %q", got, s.problems)
+	}
+}
+
+func TestHealthNamesTheIPAMsThatWereNotRead(t *testing.T) {
+	l := newIPAMLab(t)
+	if got := l.ipam.Health().Unread; !slices.Contains(got, "host-local") {
+		t.Errorf("got unread IPAMs %q before they were read, want host-local among them", got)
+	}
+	told := 0
+	l.ipam.StatusChanged = func() { told++ }
+	l.ipam.sources[0] = &scripted{problems: []string{"no permission"}}
+	l.ipam.ipams[l.ipam.sources[0]] = "broken"
+	l.ipam.all = true
+	for range 2 {
+		l.ipam.look(time.Now())
+	}
+	if got := l.ipam.Health(); len(got.Unread) > 0 || !slices.Equal(got.Unreadable, []string{"broken"}) || told != 1 {
+		t.Errorf("got %+v and %d calls after all was read, want nothing unread, one unreadable, told once", got, told)
 	}
 }
 

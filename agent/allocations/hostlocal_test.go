@@ -188,7 +188,7 @@ func TestMissingReadPermissionIsAProblem(t *testing.T) {
 	look := func() (problems string) {
 		unprivileged(t, func() { l.ipam.all = true; l.ipam.look(time.Now()) })
 		l.take()
-		all, _ := l.ipam.Health()
+		all := l.ipam.Health().Problems
 		return strings.Join(all, "\n")
 	}
 	problems := look()
@@ -232,7 +232,7 @@ func TestWithoutInotifyAllocationsMayBeOld(t *testing.T) {
 	l.ipam.all = true
 	l.ipam.look(time.Now())
 	l.take()
-	problems, _ := l.ipam.Health()
+	problems := l.ipam.Health().Problems
 	if p := l.pools[l.path("pods")]; p.GetState() != ipwitnessv1.Pool_STALE || len(l.allocations[l.path("pods")]) != 3 ||
 		len(problems) != 1 || !strings.Contains(problems[0], "fs.inotify.max_user_instances") {
 		t.Errorf("pool: got %v, problems %q", p, problems)
@@ -294,7 +294,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	l.must(os.Chtimes(filepath.Join(l.conf, "20-pods.conf"), old, old))
 	l.await("the problem", func() bool {
-		problems, _ := l.ipam.Health()
+		problems := l.ipam.Health().Problems
 		return len(problems) == 1 && strings.Contains(problems[0], "20-pods.conf") && strings.Contains(problems[0], "parse JSON: ")
 	})
 	if l.take(); first() != "10.2.0.2" || len(l.pools) != 2 {
@@ -302,7 +302,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	}
 	l.must(os.RemoveAll(filepath.Join(l.root, "etc")))
 	l.await("the end of the configurations", func() bool {
-		problems, _ := l.ipam.Health()
+		problems := l.ipam.Health().Problems
 		return len(problems) == 0 && len(l.pools) == 1 && l.pools[l.path("pods")].GetConfig() == ""
 	})
 	if p := l.awaitGiven("pods", 1, known); len(p.GetRanges()) != 0 || p.GetRouted() {
@@ -338,7 +338,7 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 	l.await("both ranges", func() bool { return ranges() == "10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff " })
 	write(env, "FLANNEL_SUBNET=mine\n")
 	l.await("a problem", func() bool {
-		problems, _ := l.ipam.Health()
+		problems := l.ipam.Health().Problems
 		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is not a subnet")
 	})
 }

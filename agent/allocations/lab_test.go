@@ -121,7 +121,7 @@ func (l *ipamLab) await(what string, cond func() bool) {
 		case <-l.reader.Wake():
 		case <-l.status:
 		case <-timeout.C:
-			problems, _ := l.ipam.Health()
+			problems := l.ipam.Health().Problems
 			l.t.Fatalf("timed out waiting for %s: pools %v, allocations %v, problems %q", what, l.pools, l.allocations, problems)
 		}
 	}

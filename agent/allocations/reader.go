@@ -52,6 +52,7 @@ type Reader struct {
 	watching
 	due
 	sources   []ipam.FileSource
+	ipams     map[ipam.FileSource]string // the names of their IPAMs
 	names     []ipam.NameReader
 	name      nodeName                                  // as last read
 	published map[table.PoolKey]*ipwitnessv1.PoolRecord // the records in the table
@@ -60,9 +61,17 @@ type Reader struct {
 // status is the state that other goroutines may read.
 type status struct {
 	mu         sync.Mutex
-	problems   []string
-	nodeName   ipam.NodeName
+	health     Health
 	containers []*ipam.Container
+}
+
+// Health says what a Reader has read.
+type Health struct {
+	// Unread are the IPAMs whose records have not been read yet, Unreadable those of which some records
+	// cannot be read. Problems say why.
+	Unread, Unreadable, Problems []string
+	// NodeName is the name that an IPAM has for the node.
+	NodeName ipam.NodeName
 }
 
 // nodeName is the name that an IPAM has for the node.
@@ -105,11 +114,14 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root Root) *Reader {
 		mounted:       make(chan struct{}, 1),
 		ready:         make(chan struct{}),
 		published:     map[table.PoolKey]*ipwitnessv1.PoolRecord{},
+		ipams:         map[ipam.FileSource]string{},
 	}
 	for _, m := range registry.All {
 		files := ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}
 		if m.Files != nil {
-			r.sources = append(r.sources, m.Files(host{root}, files))
+			s := m.Files(host{root}, files)
+			r.sources, r.ipams[s] = append(r.sources, s), m.Name
+			r.status.health.Unread = append(r.status.health.Unread, m.Name)
 		}
 		if m.NodeName != nil {
 			r.names = append(r.names, m.NodeName(host{root}, files))
@@ -329,22 +341,27 @@ func (r *Reader) publish(now time.Time) {
 	})
 }
 
-// publishStatus calls StatusChanged if the problems or the node's name have changed.
+// publishStatus calls StatusChanged if the health has changed. It is called after the records were put
+// into the table.
 func (r *Reader) publishStatus() {
 	problems := slices.Clone(r.name.problems)
+	var unreadable []string
 	if r.unwatched != nil {
 		problems = append(problems, fmt.Sprintf("cannot watch the IPAM directories for changes (%s), reading them every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
 			table.Short(r.unwatched), ipam.CheckEvery))
 	}
 	for _, s := range r.sources {
-		problems = append(problems, s.Problems()...)
+		if some := s.Problems(); len(some) > 0 {
+			problems, unreadable = append(problems, some...), append(unreadable, r.ipams[s])
+		}
 	}
 	if more := len(problems) - maxProblems; more > 0 {
 		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more problems with IPAM", more))
 	}
 	r.status.mu.Lock()
-	same := slices.Equal(problems, r.status.problems) && r.name.NodeName == r.status.nodeName
-	r.status.problems, r.status.nodeName = problems, r.name.NodeName
+	before := &r.status.health
+	same := len(before.Unread) == 0 && slices.Equal(problems, before.Problems) && r.name.NodeName == before.NodeName
+	*before = Health{Unreadable: unreadable, Problems: problems, NodeName: r.name.NodeName}
 	r.status.mu.Unlock()
 	if !same {
 		r.StatusChanged()
@@ -397,11 +414,11 @@ func (r *Reader) readName(now time.Time) {
 	}
 }
 
-// Health returns the problems, and the name that an IPAM has for the node.
-func (r *Reader) Health() (problems []string, name ipam.NodeName) {
+// Health returns what has been read. The caller must not change it.
+func (r *Reader) Health() Health {
 	r.status.mu.Lock()
 	defer r.status.mu.Unlock()
-	return slices.Clone(r.status.problems), r.status.nodeName
+	return r.status.health
 }
 
 // within reports whether path is dir or below it.

@@ -114,7 +114,7 @@ func TestSourceWithOneFileIsFollowed(t *testing.T) {
 		t.Errorf("incomplete file: got %v", p)
 	}
 	l.await("the problem", func() bool {
-		problems, _ := l.ipam.Health()
+		problems := l.ipam.Health().Problems
 		return len(problems) == 1 && problems[0] == path+": the file is incomplete"
 	})
 	write("10.1.0.4 c\nend\n", 0)
@@ -185,7 +185,7 @@ func TestProblemsOfSourcesAreLimited(t *testing.T) {
 	}
 	l.ipam.all = true
 	l.ipam.look(time.Now())
-	if problems, _ := l.ipam.Health(); len(problems) != maxProblems+1 || problems[maxProblems] != "and 3 more problems with IPAM" {
+	if problems := l.ipam.Health().Problems; len(problems) != maxProblems+1 || problems[maxProblems] != "and 3 more problems with IPAM" {
 		t.Errorf("got problems %q", problems)
 	}
 }

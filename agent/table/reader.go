@@ -246,7 +246,7 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 		}
 	}
 	r.takeClaims(m, room, now)
-	if r.status {
+	if r.status && len(r.pools.dirty)+len(r.allocated.dirty) == 0 { // it says which records were read
 		m.Status, r.status = t.status, false
 	}
 	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Claims)+len(m.Checked) == 0 &&

@@ -24,7 +24,7 @@ func (s *Service) walkFindings(f *findingFilter, from judge.FindingPlace) *walk[
 			return index.Until(s.Findings.InOrder().Snapshot().From(*last), func(one *judge.Found) bool { return f.kind != "" && one.Place.Kind != f.kind })
 		},
 		read: func(one *judge.Found, _ int, into []item[*pb.Finding]) ([]item[*pb.Finding], bool) {
-			if now := s.Findings.Get(one.Place.ID); now != nil && now.Place == one.Place && f.finding(live.MatterOf(now.Finding)) {
+			if now := s.Findings.Get(one.Place.ID); now != nil && now.Place == one.Place && f.finding(live.MatterOf(now)) {
 				into = append(into, item[*pb.Finding]{now.Place, s.Convert.Finding(now, false)})
 			}
 			return into, false

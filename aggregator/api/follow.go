@@ -102,6 +102,7 @@ func (w *eventWatch) follow(ctx context.Context, q *pb.WatchEventsRequest, token
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+		case <-whileAwaited(w.covered):
 		case <-quiet.C:
 			if err := w.mark(); err != nil {
 				return err

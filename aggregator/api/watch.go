@@ -126,7 +126,7 @@ func (s *Service) watchFindings(f *findingFilter) *watch[*judge.Found, *pb.Findi
 		past:   recorded{kind: pb.Event_FINDING, query: selectFindings(f).Changes},
 		walk:   func() *walk[*judge.Found, *pb.Finding] { return s.walkFindings(f, judge.FindingPlace{}) },
 		add:    func(one item[*pb.Finding]) *message { return &message{finding: one.it} },
-		key:    func(e *live.Event) *judge.Found { return &judge.Found{Place: judge.PlaceOf(e.Matter.Finding)} },
+		key:    func(e *live.Event) *judge.Found { return &judge.Found{Place: e.Matter.Place} },
 		filter: f.event,
 	}
 }
@@ -178,6 +178,8 @@ func (w *watch[K, T]) follow(ctx context.Context, token string) error {
 		}
 		select {
 		case <-changed:
+		case <-whileAwaited(w.covered):
+			w.doubtful = true
 		case <-quiet.C:
 			err = w.mark(ctx, next)
 		case <-ctx.Done():
@@ -185,6 +187,14 @@ func (w *watch[K, T]) follow(ctx context.Context, token string) error {
 		}
 	}
 	return err
+}
+
+// whileAwaited returns a channel that tells when to look whether anything is still awaited; nil if nothing is.
+func whileAwaited(c *pb.Coverage) <-chan time.Time {
+	if len(c.GetAwaited()) == 0 {
+		return nil
+	}
+	return time.After(time.Second)
 }
 
 // start sends the current state, or, for a token, what has changed since. It returns the revision of the

@@ -375,9 +375,9 @@ const (
 	KernelCost     = 280
 	WireCost       = 560
 	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
-	poolCost       = 1400
+	poolCost       = 1600
 	rangeCost      = 80
-	allocationCost = 1800 // including a finding
+	allocationCost = 1900 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 

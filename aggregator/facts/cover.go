@@ -86,3 +86,6 @@ func (f *Facts) coveredAll() bool {
 	f.coverage.at, f.coverage.all = now, all
 	return all
 }
+
+// Shown returns the nodes with a name for display. The caller holds the lock.
+func (f *Facts) Shown(name string) []*Node { return f.shown[name] }

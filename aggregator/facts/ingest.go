@@ -3,6 +3,7 @@ package facts
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -90,7 +91,9 @@ func (a *applying) status(rec *pb.StatusRecord) {
 	f, n := a.facts, a.node
 	ports := len(rec.GetPorts())
 	rec.Ports = nil
-	rec.Problems = slices.Clone(rec.GetProblems()[:min(MaxProblems, len(rec.GetProblems()))]) // a slice of the original would retain all of them
+	for _, texts := range []*[]string{&rec.Problems, &rec.UnreadIpams, &rec.UnreadableIpams} {
+		*texts = slices.Clone((*texts)[:min(MaxProblems, len(*texts))]) // a slice of the original would retain all of them
+	}
 	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
 		f.countRefused(n, "status", false)
 	} else {
@@ -283,6 +286,9 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	n.claims.at(c).sweep = n.sweep
 }
 
+// sameAssignment is how far the times of one assignment may differ, as two starts of an agent report them.
+const sameAssignment = time.Second
+
 func prefixOf(rec *pb.ClaimRecord) uint8 { return uint8(rec.GetPrefixLength()) } //nolint:gosec // 128 at most
 
 // seenAgain updates the mark of a claim that is seen again. For a wire claim, the mark is the time
@@ -324,7 +330,11 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		one.flags |= leadsHere
 	}
 	f.setPrefix(n, c, prefixOf(rec))
-	one.first, one.assigned = Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())
+	first, assigned := Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())
+	if one.first == 0 || first < one.first || assigned.Sub(one.assigned).Abs() > sameAssignment { // otherwise the agent has restarted
+		one.first = first
+	}
+	one.assigned = assigned
 	h.last, h.count = Stamp(rec.GetLastSeen()), rec.GetCount()
 	n.setHistory(one, h)
 	if n.texts.get(one.network) != rec.GetNetwork() {

@@ -81,6 +81,8 @@ type Agent struct {
 	// Ports is the number of ports that the observer is attached to.
 	Ports                  int
 	ConnectedAt, LastHeard verdict.Stamp
+	// JudgedAt is when the report with which the agent connected was judged; 0 until then.
+	JudgedAt verdict.Stamp
 }
 
 // counts are counts of the records of a node.

@@ -41,7 +41,10 @@ type Pool struct {
 	// entries has the number of allocations of each allocated address.
 	entries map[index.Address]int
 	sweep   uint8
-	cost    int32
+	// former is set if the agent has restarted since it reported the pool, inherited if it has since it reported
+	// the loss of the pool.
+	former, inherited bool
+	cost              int32
 }
 
 func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
@@ -58,12 +61,19 @@ type ipamRecords struct {
 	allocationCount int
 	// bySandbox has the addresses allocated for a sandbox, once for each allocation.
 	bySandbox map[string][]index.Address
+	// lost has the pools that had lost their records before the start, until their nodes report them.
+	lost map[lostPool]*verdict.Pool
 }
+
+// lostPool identifies a pool of a node before the start.
+type lostPool struct{ node, boot, ipam, name string }
+
+func lostKey(p *verdict.Pool) lostPool { return lostPool{p.Node.Name, p.Node.Boot, p.IPAM, p.Name} }
 
 func newIPAM() ipamRecords {
 	return ipamRecords{
 		byKey: make(map[poolKey]*Pool), byRec: make(map[*verdict.Pool]*Pool), cluster: newPrefixes(),
-		allocations: make(map[index.Address][]*allocation), bySandbox: make(map[string][]index.Address),
+		allocations: make(map[index.Address][]*allocation), bySandbox: make(map[string][]index.Address), lost: make(map[lostPool]*verdict.Pool),
 	}
 }
 
@@ -113,6 +123,21 @@ func (f *Facts) Pools(yield func(*Pool) bool) {
 
 // Pool returns the pool with a record; nil if it no longer exists. The caller holds the lock.
 func (f *Facts) Pool(rec *verdict.Pool) *Pool { return f.byRec[rec] }
+
+// Readable reports whether the records of a pool are known, as far as the pool exists. The caller holds
+// the lock.
+func (f *Facts) Readable(rec *verdict.Pool) bool {
+	nodes := []*Node{nil}
+	if rec.Node != nil {
+		nodes = f.shown[rec.Node.Name]
+	}
+	for _, n := range nodes {
+		if p := f.byKey[poolKey{n, rec.IPAM, rec.Name}]; p != nil {
+			return p.Rec.State == ipam.Known || p.Rec.State == ipam.Missing
+		}
+	}
+	return !slices.ContainsFunc(nodes, func(n *Node) bool { return n != nil && slices.Contains(n.Status.GetUnreadableIpams(), rec.IPAM) })
+}
 
 // Allocations returns the number of allocations. The caller holds the lock.
 func (f *Facts) Allocations() int { return f.allocationCount }
@@ -228,13 +253,66 @@ func (f *Facts) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 		f.countRefused(n, "pool", false)
 		return
 	}
-	if next.LostAt != 0 {
+	inherited := false
+	if next.LostAt == 0 { // an agent does not know what happened before its start
+		switch was := f.lost[lostKey(&next)]; {
+		case p == nil && was != nil:
+			next.Loss, inherited = was.Loss, true
+			delete(f.lost, lostKey(&next))
+		case p != nil && (p.inherited || p.former):
+			next.Loss, inherited = p.Rec.Loss, p.Rec.LostAt != 0
+		}
+	} else {
 		if next.LostHeard = now; p != nil && p.Rec.LostAt == next.LostAt {
 			next.LostHeard = p.Rec.LostHeard
 		}
 	}
 	p, _ = f.setPool(n, p, &next)
-	p.sweep, p.cost = n.sweep, cost
+	p.sweep, p.cost, p.former, p.inherited = n.sweep, cost, false, inherited
+}
+
+// RecallLost takes over pools that had lost their records before the start. Their records name the node
+// and its boot ID. A pool without ranges only has the loss.
+func (f *Facts) RecallLost(pools []*verdict.Pool) *Batch {
+	b := newBatch()
+	f.piece(b, func() {
+		for _, p := range pools {
+			if k := lostKey(p); f.lost[k] == nil || len(f.lost[k].Ranges) == 0 {
+				f.lost[k] = p
+			}
+		}
+		for n := range f.Nodes {
+			if n.Rec.Unheard {
+				continue
+			}
+			for _, p := range n.Pools {
+				if was := f.lost[lostKey(&p.Rec)]; was != nil && p.Rec.LostAt == 0 {
+					next := p.Rec
+					next.Loss, p.inherited = was.Loss, true
+					f.setPool(n, p, &next)
+					delete(f.lost, lostKey(&next))
+				}
+			}
+			f.restorePools(n)
+		}
+	})
+	f.close(b)
+	return b
+}
+
+// restorePools adds the pools of a node that had lost their records before the start, and that the agent
+// does not report, because nothing is left that names them.
+func (f *Facts) restorePools(n *Node) {
+	for k, was := range f.lost {
+		if k.node != n.Rec.Name || k.boot != n.ID.Boot || len(was.Ranges) == 0 || f.byKey[poolKey{n, k.ipam, k.name}] != nil {
+			continue
+		}
+		next := *was
+		next.Node = n.Rec
+		p, _ := f.setPool(n, nil, &next)
+		p.sweep, p.former, p.inherited = n.sweep, true, true
+		delete(f.lost, k)
+	}
 }
 
 // setPool adds or updates a pool. For a change of a cluster-wide pool, it returns the affected
@@ -316,11 +394,17 @@ func (f *Facts) endPools(n *Node) {
 // sweepPools removes the pools and allocations that the snapshot of a node did not contain.
 func (f *Facts) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
-		if p.sweep != n.sweep {
+		switch {
+		case p.sweep == n.sweep:
+		case p.former && p.Rec.LostAt != 0 && p.Rec.State == ipam.Missing && len(f.Listener.AtRisk(p)) > 0:
+			// Only an earlier agent saw the pool, before all of it was removed.
+		default:
 			f.endPool(p)
+			continue
 		}
 		f.removeAllocations(p, func(al *allocation) bool { return al.sweep != n.sweep })
 	}
+	f.restorePools(n)
 }
 
 // removeAllocations removes the allocations of a pool for which which returns true.

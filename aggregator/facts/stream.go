@@ -53,6 +53,9 @@ func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 		}
 		old.End(status.Errorf(codes.Aborted, "replaced by another connection of the agent of node %s", n.Rec.Name))
 	}
+	for _, p := range n.Pools {
+		p.former = p.former || hello.GetEpoch() != n.Rec.Epoch
+	}
 	now := f.now()
 	n.Peer = p
 	n.Rec.Epoch = hello.GetEpoch()
@@ -190,7 +193,7 @@ func (f *Facts) heard(n *Node) {
 	if !n.Rec.Unheard {
 		return
 	}
-	n.Rec.Unheard, n.Rec.TimedOut, n.Rec.Rebooted = false, false, false
+	n.Rec.Unheard, n.Rec.TimedOut, n.Rec.Rebooted, n.JudgedAt = false, false, false, 0
 	f.Listener.NamesChanged(n)
 	for ns := range n.namespaces.all {
 		f.Listener.MayLack(n, n.namespaces.at(ns).record)
@@ -349,6 +352,16 @@ func (f *Facts) Heard(p Peer, n *Node, skew *time.Duration) {
 		n.Rec.Skew, n.Rec.SkewKnown = *skew, true
 	}
 	f.Listener.Answered(n)
+}
+
+// Judged records that everything in the last snapshot of a stream has been judged.
+func (f *Facts) Judged(p Peer, n *Node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n.Peer == p && n.JudgedAt == 0 {
+		n.JudgedAt = f.now()
+		f.coverageChanged()
+	}
 }
 
 // InOnePlace returns the names of the other nodes that report the same boot ID and network

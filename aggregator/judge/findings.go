@@ -17,7 +17,10 @@ type FindingsConfig struct {
 	// Kubernetes is the Kubernetes API; nil if it is not used.
 	Kubernetes *kube.Cluster
 	// Waiting returns the number of addresses that are queued for judgement.
-	Waiting  func() int
+	Waiting func() int
+	// Awaits reports whether facts about some nodes are awaited; without nodes, about the cluster. It is
+	// called with the facts held.
+	Awaits   func(nodes []string) bool
 	Listener FindingsListener
 }
 
@@ -41,7 +44,8 @@ func NewFindings(cfg FindingsConfig) *Findings {
 	}
 	set := &Set{
 		facts: f, pools: pools, listener: cfg.Listener, inOrder: index.NewSet((*Found).Less),
-		byID: make(map[string]*Found), kinds: make(map[string]int),
+		byID: make(map[string]*Found), kinds: make(map[string]int), awaits: cfg.Awaits, wake: newSignal(),
+		doubtful: make(map[string]struct{}), waiting: make(map[string][]string),
 	}
 	pools.set = set
 	return &Findings{
@@ -72,6 +76,7 @@ func (f *Findings) Run(ctx context.Context) {
 		wake signal
 		do   func() verdict.Stamp
 	}{
+		{f.Set.wake, f.decide},
 		{f.Pools.wake, f.Pools.run},
 		{f.Clones.wake, f.end},
 		{f.Overlaps.wake, f.Overlaps.run},

@@ -31,7 +31,7 @@ func newWorld(t testing.TB, kubernetes facts.Kubernetes) *world {
 		Policy: &verdict.Policy{Cluster: "c", NodeTimeout: time.Minute, StaleAfter: time.Minute}, Log: slog.New(slog.DiscardHandler),
 		Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Listener: heard{w}, Kubernetes: kubernetes, Followed: kubernetes != nil, Queues: 1,
 	})
-	w.Findings = NewFindings(FindingsConfig{Facts: w.facts, Waiting: func() int { return 0 }, Listener: w})
+	w.Findings = NewFindings(FindingsConfig{Facts: w.facts, Waiting: func() int { return 0 }, Awaits: func([]string) bool { return false }, Listener: w})
 	return w
 }
 

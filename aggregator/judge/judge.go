@@ -16,7 +16,7 @@ func (w *worker) judge(item *facts.Item) {
 	in := w.builder.Case(a, e != nil && e.disputed())
 	in.Vanished, in.Former = item.Vanished, nil
 	if e != nil {
-		in.Conflicts, in.Past, in.Before = e.remembered(), e.past, e.found
+		in.Conflicts, in.Past, in.Before = e.remembered(), e.pastOf(in), e.found
 	}
 	out := w.verdicts.Judge(in)
 	if len(out.Expired) > 0 {
@@ -151,7 +151,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 
 // audits reports whether an address must be audited.
 func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool {
-	return len(in.Former) > 0 || e != nil && (len(e.past) > 0 || len(e.found) > 0) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
+	return len(in.Former) > 0 || e != nil && len(e.past)+len(e.recalled)+len(e.found) > 0 || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
 		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoopbackOrDummy) })
 }
 

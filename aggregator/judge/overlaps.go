@@ -51,6 +51,14 @@ func (o *Overlaps) RangesChanged(n *facts.Node) {
 	}
 }
 
+// Compares reports whether a comparison of the ranges of a node is scheduled.
+func (o *Overlaps) Compares(n *facts.Node) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, scheduled := o.dirty[n]
+	return scheduled
+}
+
 // sides returns the ranges from which a node assigns addresses to its pods. The caller holds the
 // facts.
 func (o *Overlaps) sides(n *facts.Node) []verdict.Side {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
@@ -28,12 +29,18 @@ type Set struct {
 	// inOrder has the findings in the order of lists.
 	inOrder *index.Set[*Found]
 
+	// awaits reports whether facts about some nodes are awaited; without nodes, about the cluster.
+	awaits func(nodes []string) bool
+	wake   signal
+
 	mu    sync.Mutex
 	byID  map[string]*Found
 	kinds map[string]int
-	// recalled has the times at which findings began that were known before the start and have not
-	// been found again yet.
-	recalled map[string]verdict.Stamp
+	// doubtful are the findings that end unless they are found again before the facts are complete.
+	doubtful map[string]struct{}
+	// waiting has the findings that are not published yet, because they may disappear by themselves, with
+	// their nodes.
+	waiting map[string][]string
 }
 
 // Found is a finding with the time at which it began. There may be a hundred thousand of them, so
@@ -42,8 +49,9 @@ type Found struct {
 	*verdict.Finding
 	Place FindingPlace
 	Since verdict.Stamp
-	// Recalled is set if the finding was known before the start.
-	Recalled bool
+	// Recalled is set if the finding was known before the start, and Unjudged until it is found again.
+	// Only what filters need of it is known then: the nodes are those of an Overlap.
+	Recalled, Unjudged bool
 }
 
 // Less reports whether a finding comes before another one in lists.
@@ -58,16 +66,55 @@ func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []v
 	// Old findings end first, because a finding of a renamed node gets another ID.
 	for i := range before {
 		was := &before[i]
-		if !was.Waiting && !slices.ContainsFunc(found, func(now verdict.Finding) bool { return now.ID == was.ID && !now.Waiting }) {
+		at := slices.IndexFunc(found, func(now verdict.Finding) bool { return now.ID == was.ID })
+		if at < 0 {
+			f.waits(was, false)
+		}
+		if at < 0 || !was.Waiting && found[at].Waiting {
 			f.End(was.ID, contested)
 		}
 	}
 	for i := range found {
-		if now := &found[i]; !now.Waiting {
+		now := &found[i]
+		publish := !now.Waiting || f.known(now)
+		f.waits(now, !publish)
+		if publish {
 			f.Publish(now)
 			f.pools.updateOwners(now, owners)
 		}
 	}
+}
+
+// known reports whether a finding that may disappear by itself has lasted since before the start.
+func (f *Set) known(now *verdict.Finding) bool {
+	was := f.Get(now.ID)
+	return was != nil && was.Recalled && (len(was.Owners) == 0 || len(now.Owners) == 0 || was.Owners[0].ID == now.Owners[0].ID)
+}
+
+// waits records whether a finding is waiting, unless it does so for minutes.
+func (f *Set) waits(one *verdict.Finding, is bool) {
+	if one.Kind == verdict.FindingLeaked {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if is {
+		f.waiting[one.ID] = audit.Nodes(one)
+	} else {
+		delete(f.waiting, one.ID)
+	}
+}
+
+// Waits reports whether a finding about a node is waiting that would be published within seconds.
+func (f *Set) Waits(node string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, nodes := range f.waiting {
+		if slices.Contains(nodes, node) {
+			return true
+		}
+	}
+	return false
 }
 
 // Publish publishes a finding if it is new or has changed. The caller holds the facts.
@@ -76,52 +123,146 @@ func (f *Set) Publish(one *verdict.Finding) {
 	now := &Found{Finding: one, Place: PlaceOf(one), Since: f.facts.Clock()}
 	f.mu.Lock()
 	was := f.byID[one.ID]
-	if since := f.recalled[one.ID]; was != nil {
+	if was != nil {
 		now.Since, now.Recalled = was.Since, was.Recalled
-	} else if since != 0 {
-		now.Since, now.Recalled = since, true
-		delete(f.recalled, one.ID)
 	}
+	delete(f.doubtful, one.ID)
 	f.store(now)
 	f.mu.Unlock()
-	if was != nil && audit.Same(was.Finding, one) {
+	if was != nil && !was.Unjudged && audit.Same(was.Finding, one) {
 		return // only the stored owners are updated
 	}
-	f.pools.count(one, true, was == nil)
+	f.pools.count(one, true, was == nil || was.Unjudged)
 	f.listener.FindingChanged(now, was)
 }
 
-// End removes a finding and publishes its end. superseded is set if a conflict replaced it. The
-// caller holds the facts.
+// End removes a finding and publishes its end, as soon as the facts about it are complete. superseded is
+// set if a conflict replaced it. The caller holds the facts.
 func (f *Set) End(id string, superseded bool) {
+	one := f.Get(id)
+	switch {
+	case one == nil:
+		return
+	case !superseded && f.awaits(audit.Nodes(one.Finding)):
+		f.mu.Lock()
+		f.doubtful[id] = struct{}{}
+		f.mu.Unlock()
+		f.wake.set()
+		return
+	}
+	f.conclude(id, superseded)
+}
+
+func (f *Set) conclude(id string, superseded bool) {
 	f.mu.Lock()
 	over := f.byID[id]
 	if over != nil {
 		delete(f.byID, id)
+		delete(f.doubtful, id)
 		f.inOrder.Delete(over)
 		f.kinds[over.Kind]--
 	}
 	f.mu.Unlock()
 	if over != nil {
-		f.pools.count(over.Finding, false, false)
+		if !over.Unjudged {
+			f.pools.count(over.Finding, false, false)
+		}
 		f.listener.FindingEnded(over, superseded)
 	}
 }
 
-// Recall sets the times at which findings began that were known before the start: of those that were
-// found again already, and of those that will be. It replaces the times of the previous call.
-func (f *Set) Recall(since map[string]verdict.Stamp) {
+// Recall adds findings from before the start, until they are found again or the facts show that they
+// have ended. Those that were found already began when they began before the start.
+func (f *Set) Recall(all []*Found) {
+	f.facts.Update(func() {
+		for _, one := range all {
+			f.recall(one)
+		}
+	})
+	f.wake.set()
+}
+
+func (f *Set) recall(one *Found) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.recalled = since
-	for id, at := range since {
-		if one := f.byID[id]; one != nil {
-			now := *one
-			now.Since, now.Recalled = at, true
-			f.store(&now)
-			delete(since, id)
+	if found := f.byID[one.ID]; found != nil {
+		defer f.mu.Unlock()
+		now := *found
+		now.Since, now.Recalled = one.Since, true
+		f.store(&now)
+		return
+	}
+	one.Recalled, one.Unjudged = true, true
+	f.doubtful[one.ID] = struct{}{}
+	f.store(one)
+	f.mu.Unlock()
+	f.listener.FindingChanged(one, nil)
+}
+
+const (
+	// decideEvery is how often it is checked whether doubtful findings have ended.
+	decideEvery = 200 * time.Millisecond
+	// foundWithin is the time after the report of a node within which problems that last are found again.
+	foundWithin = time.Second
+	// SeenWithin is the time after a start of its agent within which a node has seen everything on the wire
+	// again that it saw before: agents report known bindings every 30 s.
+	SeenWithin = 35 * time.Second
+)
+
+// decide ends the doubtful findings for which the facts are complete, and returns when to call it
+// again; 0 for never.
+func (f *Set) decide() verdict.Stamp {
+	f.facts.RLock()
+	defer f.facts.RUnlock()
+	f.mu.Lock()
+	var some []*Found
+	for id := range f.doubtful {
+		if _, waits := f.waiting[id]; !waits {
+			some = append(some, f.byID[id])
 		}
 	}
+	left := len(f.doubtful)
+	f.mu.Unlock()
+	for _, one := range some {
+		if !f.early(one) && (one.Pool == nil || f.facts.Readable(one.Pool)) && !f.awaits(audit.Nodes(one.Finding)) {
+			f.conclude(one.ID, false)
+			left--
+		}
+	}
+	if left == 0 {
+		return 0
+	}
+	return f.facts.Clock().Add(decideEvery)
+}
+
+// early reports whether it is too early to find a finding from before the start again. The caller
+// holds the facts.
+func (f *Set) early(one *Found) bool {
+	within := foundWithin
+	switch {
+	case !one.Unjudged:
+		return false
+	case one.Kind == verdict.FindingIntendedNotObserved:
+		within = audit.IntendedAfter + decideEvery
+	case one.Kind == verdict.FindingAddressSpoofed, one.Kind == verdict.FindingMACCloned, slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return !o.Assigned }):
+		within = SeenWithin
+	}
+	now := f.facts.Clock()
+	return slices.ContainsFunc(audit.Nodes(one.Finding), func(name string) bool {
+		return slices.ContainsFunc(f.facts.Shown(name), func(n *facts.Node) bool { return now < n.JudgedAt.Add(within) })
+	})
+}
+
+// Undecided returns the number of doubtful findings that are not known to last, although their IPAM can
+// be read. The caller holds the facts.
+func (f *Set) Undecided() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.doubtful {
+		if one := f.byID[id]; one.Pool == nil || f.facts.Readable(one.Pool) {
+			n++
+		}
+	}
+	return n
 }
 
 // store adds a finding and replaces the one with the same ID, if any.
@@ -142,9 +283,9 @@ func (f *Set) Get(id string) *Found {
 	return f.byID[id]
 }
 
-// finding returns the finding with an ID; nil if there is none.
+// finding returns the finding with an ID; nil if there is none, or if it is not judged yet.
 func (f *Set) finding(id string) *verdict.Finding {
-	if one := f.Get(id); one != nil {
+	if one := f.Get(id); one != nil && !one.Unjudged {
 		return one.Finding
 	}
 	return nil

@@ -128,6 +128,47 @@ func (w *worker) recall(c *verdict.Conflict) {
 	}
 }
 
+// RecallPast adds earlier states of the records of an address from before the start. Without any, it
+// forgets those that concern no owner.
+func (s *Shards) RecallPast(a index.Address, past []verdict.Past) {
+	w := s.owning(a)
+	w.later(func() {
+		e := w.entries[a]
+		if e == nil {
+			e = &entry{addr: a, judgedAt: s.Clock()}
+			w.entries[a] = e
+		}
+		if e.recalled = past; past == nil {
+			w.settle(e)
+		}
+	})
+}
+
+// pastOf returns the earlier states of the records of the address of a case.
+func (e *entry) pastOf(in *verdict.Case) []verdict.Past {
+	past := e.past
+	for _, p := range e.recalled {
+		if slices.ContainsFunc(past, func(known verdict.Past) bool { return known.Owner == p.Owner && known.Kind == p.Kind }) {
+			continue
+		}
+		if al := p.Allocation; al != nil {
+			at := slices.IndexFunc(in.Pools, func(now *verdict.Pool) bool {
+				return now.IPAM == al.Pool.IPAM && now.Name == al.Pool.Name && (now.Node == nil || now.Node.Name == al.Node)
+			})
+			if at >= 0 {
+				now := *al
+				now.Pool, now.Address = in.Pools[at], in.Address
+				if now.Pool.Node != nil {
+					now.Node = ""
+				}
+				p.Allocation = &now
+			}
+		}
+		past = append(slices.Clip(past), p)
+	}
+	return past
+}
+
 // An entry is the state of an address that does not just have a single undisputed owner.
 type entry struct {
 	addr index.Address
@@ -135,6 +176,8 @@ type entry struct {
 	// judgedAt is the time of the last judgement. If owners is nil, the owner at that time can be
 	// derived.
 	judgedAt verdict.Stamp
+	// recalled has earlier states of the allocations from before the start.
+	recalled []verdict.Past
 	// conflicts are the latest of each ID, active or resolved. They are immutable.
 	conflicts []*verdict.Conflict
 	// contesting has the streams of the nodes that were asked to watch the address more closely; nil if
@@ -166,7 +209,7 @@ func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.contesting !=
 
 // idle reports whether the entry has no state that cannot be derived from the facts.
 func (e *entry) idle() bool {
-	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && len(e.former) == 0 && !e.cloned && e.again == 0
+	return len(e.owners) == 0 && !e.disputed() && len(e.past)+len(e.recalled) == 0 && len(e.found) == 0 && len(e.former) == 0 && !e.cloned && e.again == 0
 }
 
 // conflict returns the index of the conflict with an ID; -1 if there is none.

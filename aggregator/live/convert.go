@@ -60,6 +60,7 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 	}
 	text := explain.Conflict(s.Facts.Policy, c)
 	out := Conflict(c, &text, Owners(c.Address, c.Owners, s.Owner))
+	s.Recorded.restore(out)
 	out.Acknowledgement = s.Acknowledgements.Of(c.ID)
 	if out.GetState() != pb.Conflict_RESOLVED {
 		out.Related = s.Kubernetes.Related(out)
@@ -74,7 +75,7 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 func Conflict(c *verdict.Conflict, text *explain.ConflictText, owners []*pb.Owner) *pb.Conflict {
 	out := Course(c.Address, &c.Identity, &c.Course)
 	out.Cause, out.Summary, out.Remedy = c.Cause, text.Summary, adviceProto(text.Remedy)
-	out.Owners, out.Order = owners, c.Order
+	out.Owners, out.Order, out.Memory = owners, c.Order, memory(c.Past, c.Pools)
 	out.Because, out.Excluded, out.Allocations = text.Because, each(text.Excluded, func(e explain.Excluded) *pb.Exclusion {
 		return &pb.Exclusion{Cause: e.Cause, Reason: e.Reason}
 	}), each(c.Allocations, allocationProto)
@@ -193,6 +194,25 @@ func diagnosisProto(steps []explain.DiagnosisStep, says explain.Kubernetes) []*p
 	return each(explain.Diagnose(steps, says), func(s explain.DiagnosisStep) *pb.DiagnosisStep {
 		return &pb.DiagnosisStep{Step: s.Step, Answer: s.Answer}
 	})
+}
+
+// memory returns what cannot be observed again after a restart: earlier states of the records of an
+// address, and which of some pools have lost all of theirs.
+func memory(past []verdict.Past, pools []*verdict.Pool) (out []*pb.Remembered) {
+	for _, p := range pools {
+		if p != nil && p.LostAt != 0 {
+			al := &verdict.Allocation{Pool: p}
+			out = append(out, &pb.Remembered{Kind: verdict.FindingIPAMStateLost, Allocation: allocationProto(al), Since: timestamp(p.LostAt), Count: p.Lost})
+		}
+	}
+	for _, p := range past {
+		one := &pb.Remembered{Kind: p.Kind, Owner: p.Owner, Since: timestamp(p.Since)}
+		if p.Allocation != nil {
+			one.Allocation = allocationProto(p.Allocation)
+		}
+		out = append(out, one)
+	}
+	return out
 }
 
 // allocationProto returns an allocation in the format of the API.

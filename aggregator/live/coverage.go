@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -18,18 +19,23 @@ const (
 	startGrace = 10 * time.Second
 	// coverageFor is how long a cached coverage is used if nothing is known to have changed.
 	coverageFor = time.Second
-	// maxCoverageNames is the largest number of nodes that a Coverage lists.
+	// awaitedFor is the same while something is awaited.
+	awaitedFor = 100 * time.Millisecond
+	// maxCoverageNames is the largest number of nodes, and of what is awaited, that a Coverage lists.
 	maxCoverageNames = 100
 )
 
 // CoverageConfig is the configuration of Coverage.
 type CoverageConfig struct {
-	Facts  *facts.Facts
-	Shards *judge.Shards
+	Facts    *facts.Facts
+	Shards   *judge.Shards
+	Findings *judge.Findings
 	// Kubernetes is the Kubernetes API; nil if it is not used.
 	Kubernetes *kube.Cluster
 	// Alone is set if only the agent in this process is expected.
 	Alone bool
+	// Recorded is set if the state before the start is in a journal.
+	Recorded bool
 }
 
 // Coverage determines the current coverage. Use New.
@@ -37,15 +43,78 @@ type Coverage struct {
 	CoverageConfig
 	start verdict.Stamp
 
-	// The cached coverage.
-	mu       sync.Mutex
+	mu sync.Mutex
+	// unread is set until the state before the start has been read, and missing are the nodes that were
+	// connected then and have not reported since.
+	unread  bool
+	missing map[string]bool
+	// The cached coverage, and all that it awaits.
 	at       verdict.Stamp
 	coverage *pb.Coverage
+	awaited  []*pb.Awaited
 }
 
 // NewCoverage returns the coverage of an aggregator that starts now.
 func NewCoverage(cfg CoverageConfig) *Coverage {
-	return &Coverage{CoverageConfig: cfg, start: cfg.Facts.Clock()}
+	return &Coverage{CoverageConfig: cfg, start: cfg.Facts.Clock(), unread: cfg.Recorded}
+}
+
+// Expect sets the nodes that were connected before the start and have not reported since. The map must not
+// change afterwards.
+func (s *Coverage) Expect(missing map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unread, s.missing, s.coverage = false, missing, nil
+}
+
+// Awaits reports whether facts about some nodes are awaited; without nodes, about the cluster. The caller
+// holds the facts.
+func (s *Coverage) Awaits(nodes []string) bool {
+	if s.Kubernetes.Status().GetState() == pb.Kubernetes_SYNCING {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.now()
+	return len(nodes) == 0 && c.GetUnknown() == pb.Coverage_STARTING || slices.ContainsFunc(s.awaited, func(a *pb.Awaited) bool {
+		return a.GetWhat() != pb.Awaited_JUDGEMENT && (len(nodes) == 0 || a.GetNode() == "" || slices.Contains(nodes, a.GetNode()))
+	})
+}
+
+// settlesWithin is the time after the judgement of a node's first report in which a problem that may
+// disappear by itself counts as not judged yet. It is longer than it takes until most are reported.
+const settlesWithin = 6 * time.Second
+
+// awaits lists what is awaited. The caller holds the lock.
+func (s *Coverage) awaits(now verdict.Stamp) (all []*pb.Awaited) {
+	if s.unread {
+		all = append(all, &pb.Awaited{What: pb.Awaited_JOURNAL})
+	}
+	reports := make(map[string]bool)
+	for name := range s.missing {
+		reports[name] = true
+	}
+	for n := range s.Facts.Nodes {
+		name := n.Rec.Name
+		switch {
+		case n.Peer == nil:
+			continue
+		case n.Rec.Unheard, n.JudgedAt == 0:
+			reports[name] = true
+		case now < n.JudgedAt.Add(settlesWithin) && (s.Findings.Waits(name) || s.Findings.Compares(n)):
+			all = append(all, &pb.Awaited{What: pb.Awaited_JUDGEMENT, Node: name})
+		}
+		for _, ipam := range n.Status.GetUnreadIpams() {
+			all = append(all, &pb.Awaited{What: pb.Awaited_RECORDS, Node: name, Ipam: ipam})
+		}
+	}
+	for name := range reports {
+		all = append(all, &pb.Awaited{What: pb.Awaited_REPORT, Node: name})
+	}
+	slices.SortFunc(all, func(a, b *pb.Awaited) int {
+		return cmp.Or(cmp.Compare(a.GetWhat(), b.GetWhat()), cmp.Compare(a.GetNode(), b.GetNode()), cmp.Compare(a.GetIpam(), b.GetIpam()))
+	})
+	return all
 }
 
 // Attendance lists the nodes that are expected to report, and those that do.
@@ -98,13 +167,8 @@ func (s *Coverage) Attend() Attendance {
 func (s *Coverage) Complete() bool {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
-	for n := range s.Facts.Nodes {
-		if n.Applying {
-			return false
-		}
-	}
-	a := s.Attend()
-	return a.Asked && len(a.Heard) > 0 && len(a.Silent)+len(a.Absent) == 0 && s.Shards.Waiting() == 0
+	c, a := s.Now(), s.Attend()
+	return a.Asked && c.GetHeard() > 0 && c.GetHeard() == c.GetExpected() && len(c.GetAwaited()) == 0 && s.Shards.Waiting() == 0
 }
 
 // replaced reports whether another node has replaced a disconnected one: its machine rebooted, or
@@ -136,8 +200,12 @@ func (s *Coverage) Current() *pb.Coverage {
 func (s *Coverage) Now() *pb.Coverage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.now()
+}
+
+func (s *Coverage) now() *pb.Coverage {
 	now := s.Facts.Clock()
-	if s.coverage == nil || now.Sub(s.at) >= coverageFor {
+	if age := now.Sub(s.at); s.coverage == nil || age >= coverageFor || len(s.awaited) > 0 && age >= awaitedFor {
 		s.at, s.coverage = now, s.make(now)
 	}
 	return s.coverage
@@ -168,6 +236,8 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	}
 	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
 	out.LeftOut = uint32(len(out.NodesLeftOut))
+	s.awaited = s.awaits(now)
+	out.Awaited = s.awaited[:min(len(s.awaited), maxCoverageNames)]
 	for _, names := range []*[]string{&out.SilentNodes, &out.NodesWithoutFrames, &out.NodesWithoutAddresses, &out.NodesLeftOut} {
 		slices.Sort(*names)
 		*names = (*names)[:min(len(*names), maxCoverageNames)]
@@ -179,7 +249,7 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	case !s.Alone && now.Sub(s.start) < startGrace:
 		out.Unknown = pb.Coverage_STARTING
 	}
-	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || s.Shards.Unjudged() > 0 || out.WithoutAddresses > 0 || out.LeftOut > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
+	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || s.Shards.Unjudged() > 0 || out.WithoutAddresses > 0 || out.LeftOut > 0 || len(out.Awaited) > 0 || out.Unknown != pb.Coverage_UNSPECIFIED
 	return out
 }
 

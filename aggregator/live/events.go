@@ -81,7 +81,9 @@ func (s *Events) FindingEnded(over *judge.Found, superseded bool) {
 func (s *Events) now() verdict.Stamp { return s.convert.Facts.Clock() }
 
 func (s *Events) matterOf(f *judge.Found) Matter {
-	return MatterOf(s.convert.Findings.Whole(f.Finding))
+	m := MatterOf(f)
+	m.Finding = s.convert.Findings.Whole(f.Finding)
+	return m
 }
 
 // Event is one change. Nothing that it points to ever changes.
@@ -115,11 +117,12 @@ func holderOf(o *verdict.Owner) Holder { return Holder{*o, o.Node.Name} }
 // finding.
 type Matter struct {
 	*verdict.Finding
+	Place judge.FindingPlace
 	Nodes []string
 }
 
 // MatterOf returns the values of a finding that filters use. It is called with the facts locked.
-func MatterOf(f *verdict.Finding) Matter { return Matter{f, audit.Nodes(f)} }
+func MatterOf(f *judge.Found) Matter { return Matter{f.Finding, f.Place, audit.Nodes(f.Finding)} }
 
 // Contest contains the values of a conflict that filters use. The zero value means no conflict.
 type Contest struct {

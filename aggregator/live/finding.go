@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
@@ -21,12 +22,17 @@ const maxNamed = 1000
 
 // Finding returns a finding in the format of the API, and whether it has become a conflict.
 func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
+	if before := s.Recorded.get(f.ID).GetFinding(); f.Unjudged && before != nil {
+		out := proto.CloneOf(before)
+		out.Remedy, out.Fixes = nil, nil // they might not be safe any longer
+		return out
+	}
 	a := s.Findings.Whole(f.Finding)
 	out := &pb.Finding{
 		Kind: a.Kind, Address: f.Place.Address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
 		DetectedAt: timestamp(f.Since), Runbook: explain.Runbook(a.Kind), Owners: Owners(a.Address, a.Owners, s.Owner),
 	}
-	out.Previous = previous(a.Former)
+	out.Previous, out.Memory = previous(a.Former), memory(a.Past, []*verdict.Pool{a.Pool})
 	var use verdict.PoolUse
 	if p := s.Facts.Pool(a.Pool); p != nil {
 		use = s.Findings.Use(p)

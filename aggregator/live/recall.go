@@ -28,9 +28,6 @@ import (
 const (
 	// lookAgainAfter is how often Run looks whether nodes have reported.
 	lookAgainAfter = 200 * time.Millisecond
-	// linksWithin is the time after the last report within which the links of different nodes are
-	// known to be one again: nodes report known bindings every 30 s.
-	linksWithin = 35 * time.Second
 	// releasedTogether is the number of conflicts that are judged at a time, a part of what a subscriber
 	// of events may be behind.
 	releasedTogether = BusSize / 4
@@ -42,7 +39,9 @@ type RecallConfig struct {
 	Shards   *judge.Shards
 	Findings *judge.Findings
 	Journal  *journal.Journal
-	// Recorded gets the messages of the conflicts.
+	// Coverage is told what is awaited.
+	Coverage *Coverage
+	// Recorded gets the messages of the conflicts and findings.
 	Recorded *Recorded
 	Log      *slog.Logger
 	// Judge waits until everything that a change affects is judged.
@@ -58,11 +57,14 @@ type Recall struct {
 	missing map[string]bool
 	// awaited are the conflicts that are not released yet.
 	awaited []*verdict.Conflict
+	// past has earlier states of the records of addresses, and lost the pools that had lost theirs.
+	past map[index.Address][]verdict.Past
+	lost []*verdict.Pool
 }
 
 // NewRecall returns a Recall that does nothing before Run.
 func NewRecall(cfg RecallConfig) *Recall {
-	return &Recall{RecallConfig: cfg, done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool)}
+	return &Recall{RecallConfig: cfg, done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool), past: make(map[index.Address][]verdict.Past)}
 }
 
 // Done returns a channel that is closed when no node and no conflict is awaited any longer, so that the
@@ -81,29 +83,17 @@ func (r *Recall) Run(ctx context.Context) {
 	if err := r.read(ctx); err != nil {
 		r.Log.Error("cannot read from the journal what was known before the start: conflicts that last are detected anew", "error", err)
 	}
+	r.Coverage.Expect(maps.Clone(r.missing))
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
+		r.Coverage.Expect(nil)
 		close(r.done)
-		r.forget(ctx, start)
-	}
-}
-
-// forget forgets the findings that were not found again, and the messages of conflicts, when they are
-// not needed any longer.
-func (r *Recall) forget(ctx context.Context, start verdict.Stamp) {
-	for _, step := range []struct {
-		at verdict.Stamp
-		do func()
-	}{
-		{start.Add(r.Facts.Policy.NodeTimeout + r.Facts.Policy.LeakedAfter), func() { r.Findings.Recall(nil) }},
-		{start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())), func() {
-			r.Recorded.Keep(func(id string) bool { return r.Shards.Conflicts.Get(id) != nil })
-		}},
-	} {
-		select {
-		case <-time.After(max(0, step.at.Sub(r.Facts.Clock()))):
-			step.do()
+		for a := range r.past {
+			r.Shards.RecallPast(a, nil)
+		}
+		select { // the messages of resolved conflicts are needed until then
+		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
+			r.Recorded.Keep(func(id string) bool { return r.Shards.Conflicts.Get(id) != nil || r.Findings.Get(id) != nil })
 		case <-ctx.Done():
-			return
 		}
 	}
 }
@@ -124,7 +114,8 @@ func (r *Recall) read(ctx context.Context) error {
 	oldest := r.Shards.KeptSince()
 	if err := r.each(ctx, pb.Event_CONFLICT, func(e *pb.Event) {
 		if c := r.conflict(e.GetConflict()); c != nil && (c.Active() || c.ResolvedAt > oldest) {
-			r.Recorded.Add(e.GetConflict())
+			r.Recorded.Add(e)
+			r.remember(c.Address, e.GetConflict().GetMemory(), nil)
 			all = append(all, c)
 		}
 	}); err != nil {
@@ -140,14 +131,98 @@ func (r *Recall) read(ctx context.Context) error {
 		}
 	}
 	r.Shards.Recall(all[max(0, len(all)-len(r.awaited)-judge.KeepResolved):])
-	since := make(map[string]verdict.Stamp)
+	var found []*judge.Found
 	if err := r.each(ctx, pb.Event_FINDING, func(e *pb.Event) {
-		since[e.GetFinding().GetId()] = verdict.At(e.GetFinding().GetDetectedAt().AsTime())
+		r.Recorded.Add(e)
+		one := r.finding(e.GetFinding())
+		r.remember(one.Address, e.GetFinding().GetMemory(), e.GetFinding().GetPool())
+		found = append(found, one)
 	}); err != nil {
 		return err
 	}
-	r.Findings.Recall(since)
+	var addrs []index.Address
+	for a, past := range r.past {
+		r.Shards.RecallPast(a, past)
+		addrs = append(addrs, a)
+	}
+	r.Findings.Recall(found)
+	r.Judge(r.Facts.RecallLost(r.lost))
+	r.Judge(r.Facts.Touch(addrs))
 	return nil
+}
+
+// remember notes earlier states of the records of an address, and of a pool.
+func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) {
+	for _, m := range memory {
+		al := allocationOf(m.GetAllocation())
+		if m.GetKind() != verdict.FindingIPAMStateLost {
+			if m.GetAllocation() == nil {
+				al = nil
+			}
+			r.past[index.AddressOf(a)] = append(r.past[index.AddressOf(a)], verdict.Past{
+				Owner: m.GetOwner(), Kind: m.GetKind(), Allocation: al, Since: stampOf(m.GetSince()),
+			})
+			continue
+		}
+		p := al.Pool
+		if p.Node == nil {
+			continue // only the loss of a node's own pool is observed
+		}
+		p.Node.Boot, p.State = r.boots[p.Node.Name], ipam.Missing
+		p.Loss = verdict.Loss{LostAt: stampOf(m.GetSince()), Lost: m.GetCount(), LostHeard: stampOf(m.GetSince())}
+		if pool.GetName() == p.Name {
+			p.Network = pool.GetNetwork()
+			for _, text := range pool.GetRanges() {
+				if one, err := ipam.ParseRange(text, "-"); err == nil {
+					p.Ranges = append(p.Ranges, one)
+				}
+			}
+		}
+		r.lost = append(r.lost, p)
+	}
+}
+
+// allocationOf returns a recorded allocation. The record of its pool only has what identifies it.
+func allocationOf(m *pb.Allocation) *verdict.Allocation {
+	p := &verdict.Pool{}
+	p.IPAM, p.Name = m.GetIpam(), m.GetPool()
+	if m.GetNode() != "" {
+		p.Node = &verdict.Node{Name: m.GetNode()}
+	}
+	return &verdict.Allocation{
+		Pool: p, AllocatedAt: stampOf(m.GetAllocatedAt()),
+		Allocation: ipam.Allocation{
+			Node: m.GetNode(), Namespace: m.GetNamespace(), Pod: m.GetPod(), ContainerID: m.GetContainerId(), Interface: m.GetInterface(),
+			Location: m.GetLocation(), MAC: m.GetMac(), Hostname: m.GetHostname(),
+		},
+	}
+}
+
+// finding returns a recorded finding, with what filters need of it.
+func (r *Recall) finding(m *pb.Finding) *judge.Found {
+	a, _ := netip.ParseAddr(m.GetAddress())
+	f := &verdict.Finding{
+		ID: m.GetId(), Kind: m.GetKind(), Severity: verdict.Severity(m.GetSeverity()), Address: a, Overlap: &verdict.Overlap{Nodes: m.GetNodes()},
+	}
+	if p := m.GetPool(); p != nil {
+		f.Pool = &verdict.Pool{}
+		f.Pool.IPAM, f.Pool.Name = p.GetIpam(), p.GetName()
+		if p.GetNode() != "" {
+			f.Pool.Node = &verdict.Node{Name: p.GetNode()}
+		}
+	}
+	for _, o := range m.GetOwners() {
+		f.Owners = append(f.Owners, r.owner(o, true))
+	}
+	for _, text := range m.GetAddresses() {
+		if at, err := netip.ParseAddr(text); err == nil {
+			f.Stock = cmp.Or(f.Stock, &verdict.Stock{})
+			f.Stock.AtRisk = append(f.Stock.AtRisk, verdict.Held{Address: at})
+		}
+	}
+	return &judge.Found{
+		Finding: f, Place: judge.FindingPlace{Kind: f.Kind, Address: m.GetAddress(), ID: f.ID}, Since: stampOf(m.GetDetectedAt()),
+	}
 }
 
 // each calls do with each item of a kind that existed before the start.
@@ -166,13 +241,13 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 	var complete verdict.Stamp // when the last node had reported
 	for {
 		now := r.Facts.Clock()
-		r.look()
+		undecided := r.look()
 		if len(r.missing) == 0 && complete == 0 {
 			complete = now
 		}
-		late := now >= deadline || complete != 0 && now >= complete.Add(linksWithin)
+		late := now >= deadline || complete != 0 && now >= complete.Add(judge.SeenWithin)
 		r.release(late)
-		if len(r.missing)+len(r.awaited) == 0 && r.Shards.Waiting() == 0 || now >= deadline {
+		if len(r.missing)+len(r.awaited)+undecided == 0 && r.Shards.Waiting() == 0 || now >= deadline {
 			return true
 		}
 		select {
@@ -183,13 +258,21 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 	}
 }
 
-// look looks which nodes have reported.
-func (r *Recall) look() {
+// look looks which nodes have reported everything, and returns the number of findings that are not decided
+// yet.
+func (r *Recall) look() int {
 	r.Facts.RLock()
 	defer r.Facts.RUnlock()
+	before := len(r.missing)
 	maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
-		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool { return !n.Rec.Unheard && !n.Applying })
+		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool {
+			return !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
+		})
 	})
+	if len(r.missing) != before {
+		r.Coverage.Expect(maps.Clone(r.missing))
+	}
+	return r.Findings.Undecided()
 }
 
 // release has the conflicts judged whose nodes have reported or, if late is set, all conflicts.
@@ -300,40 +383,56 @@ func stampOf(t *timestamppb.Timestamp) verdict.Stamp {
 	return verdict.At(t.AsTime())
 }
 
-// Recorded has the messages of the conflicts from before the start, as they were recorded. A conflict
-// that was not judged since has only them for a description.
+// Recorded has the messages of the conflicts and findings from before the start, as they were recorded.
+// One that was not judged since has only them for a description.
 type Recorded struct {
 	mu   sync.Mutex
-	byID map[string]*pb.Conflict
+	byID map[string]*pb.Event
 }
 
 // NewRecorded returns a Recorded without messages.
-func NewRecorded() *Recorded { return &Recorded{byID: make(map[string]*pb.Conflict)} }
+func NewRecorded() *Recorded { return &Recorded{byID: make(map[string]*pb.Event)} }
 
-// Add adds a message, which must not change afterwards.
-func (r *Recorded) Add(c *pb.Conflict) {
+// Add adds the message of a conflict or finding, which must not change afterwards.
+func (r *Recorded) Add(e *pb.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.byID[c.GetId()] = c
+	r.byID[cmp.Or(e.GetConflict().GetId(), e.GetFinding().GetId())] = e
 }
 
 // Keep drops the messages for whose IDs needed returns false.
 func (r *Recorded) Keep(needed func(id string) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.byID, func(id string, _ *pb.Conflict) bool { return !needed(id) })
+	maps.DeleteFunc(r.byID, func(id string, _ *pb.Event) bool { return !needed(id) })
 }
 
-func (r *Recorded) get(id string) *pb.Conflict {
+func (r *Recorded) get(id string) *pb.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byID[id]
 }
 
+// restore takes over when the owners of a conflict were first seen, if that was before the start.
+func (r *Recorded) restore(c *pb.Conflict) {
+	before := r.get(c.GetId()).GetConflict()
+	if before.GetEpisode() != c.GetEpisode() {
+		return
+	}
+	for _, o := range c.GetOwners() {
+		for _, was := range before.GetOwners() {
+			same := was.GetNode() == o.GetNode() && was.GetNetns() == o.GetNetns() && was.GetMac() == o.GetMac()
+			if at := was.GetFirstSeen(); same && at != nil && at.AsTime().Before(o.GetFirstSeen().AsTime()) {
+				o.FirstSeen = at
+			}
+		}
+	}
+}
+
 // recalled returns the message of a conflict from before the start that was not judged since; nil if
 // there is none. It has no steps to take, which might not be safe any longer.
 func (s *Converter) recalled(c *verdict.Conflict) *pb.Conflict {
-	before := s.Recorded.get(c.ID)
+	before := s.Recorded.get(c.ID).GetConflict()
 	if before == nil {
 		return nil
 	}

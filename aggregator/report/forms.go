@@ -67,6 +67,9 @@ var rules = map[string]rule{
 	"Port.mode":                {text: form.Word(maxWord)},
 	"StatusRecord.vip_program": {text: form.Word(maxWord)},
 
+	"StatusRecord.unread_ipams":     {text: form.Word(maxWord)},
+	"StatusRecord.unreadable_ipams": {text: form.Word(maxWord)},
+
 	"PoolRecord.name":     {text: form.Path},
 	"PoolRecord.ipam":     {text: form.Word(maxWord)},
 	"PoolRecord.network":  {text: form.Name},

@@ -142,6 +142,7 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 		s.forgetPending(r)
 		return err
 	}
+	s.Facts.Judged(r, n)
 	s.logCorrected(n, r.corrected)
 	s.Untidy()
 	s.Facts.RLock()

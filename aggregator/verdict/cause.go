@@ -39,7 +39,7 @@ func Causes() []string {
 func (j *evaluation) inquire(c *Conflict) {
 	q := inquiry{evaluation: j, c: c, owners: c.Parties()}
 	q.gather()
-	c.Pools, c.Why = q.pools, q.why()
+	c.Pools, c.Past, c.Why = q.pools, j.in.Past, q.why()
 	c.Checks = q.checks()
 	for _, o := range q.owners {
 		c.Titles = append(c.Titles, q.title(o))

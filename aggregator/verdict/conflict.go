@@ -36,6 +36,8 @@ type Conflict struct {
 	// Allocations are the IPAM records of the address. Pools are the IPAM pools that contain it.
 	Allocations []*Allocation
 	Pools       []*Pool
+	// Past has earlier states of the IPAM records.
+	Past []Past
 	// Checks are the known facts for the steps of a diagnosis by hand.
 	Checks []Check
 	// Ending is how a resolved conflict ended.

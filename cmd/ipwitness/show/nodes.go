@@ -263,6 +263,9 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	case silent > 1:
 		add("%d of %d nodes are disconnected (%s), so ipwitness does not see what happens there.", silent, expected, counted(c.GetSilentNodes(), silent))
 	}
+	if all := c.GetAwaited(); len(all) > 0 {
+		add("Cannot tell yet: waiting for %s.", awaited(all))
+	}
 	if n := int(c.GetWithoutAddresses()); n > 0 {
 		add("On %d of %s (%s), addresses inside network namespaces are not seen.", n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutAddresses(), n))
 	}
@@ -289,6 +292,39 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 			n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutFrames(), n))
 	}
 	return sentences
+}
+
+// awaited says what is awaited.
+func awaited(all []*pb.Awaited) string {
+	var texts []string
+	for _, kind := range []struct {
+		what      pb.Awaited_What
+		one, many string
+	}{
+		{pb.Awaited_JOURNAL, "the state before the start, which is being read", ""},
+		{pb.Awaited_REPORT, "the report of node ", "the reports of nodes "},
+		{pb.Awaited_RECORDS, "the records of ", "the records of "},
+		{pb.Awaited_JUDGEMENT, "whether possible problems last on node ", "whether possible problems last on nodes "},
+	} {
+		var names []string
+		for _, a := range all {
+			switch {
+			case a.GetWhat() != kind.what:
+			case a.GetIpam() != "":
+				names = append(names, a.GetIpam()+" on node "+a.GetNode())
+			default:
+				names = append(names, a.GetNode())
+			}
+		}
+		switch len(names) {
+		case 0:
+		case 1:
+			texts = append(texts, kind.one+names[0])
+		default:
+			texts = append(texts, kind.many+counted(names, len(names)))
+		}
+	}
+	return join("; ", texts...)
 }
 
 // counted lists the first of n names, followed by the number of remaining names.

@@ -571,7 +571,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 // State is the state of the agent's connection.
@@ -624,7 +624,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // State says how far the fleet knows the present of a cluster.
@@ -681,7 +681,7 @@ func (x Cluster_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cluster_State.Descriptor instead.
 func (Cluster_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
 }
 
 // Unknown is the reason why the set of expected nodes may be incomplete.
@@ -738,7 +738,70 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
+}
+
+// What is awaited.
+type Awaited_What int32
+
+const (
+	// Never sent.
+	Awaited_UNSPECIFIED Awaited_What = 0
+	// The first complete report of a node that was connected before the aggregator started, or that
+	// has just connected, until everything in it is judged.
+	Awaited_REPORT Awaited_What = 1
+	// The records of an IPAM, which the agent of the node has not read yet.
+	Awaited_RECORDS Awaited_What = 2
+	// Problems in the first report of a node that are not reported yet, because they may disappear by
+	// themselves within seconds.
+	Awaited_JUDGEMENT Awaited_What = 3
+	// The state before the start of the aggregator, which is being read from its journal.
+	Awaited_JOURNAL Awaited_What = 4
+)
+
+// Enum value maps for Awaited_What.
+var (
+	Awaited_What_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "REPORT",
+		2: "RECORDS",
+		3: "JUDGEMENT",
+		4: "JOURNAL",
+	}
+	Awaited_What_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"REPORT":      1,
+		"RECORDS":     2,
+		"JUDGEMENT":   3,
+		"JOURNAL":     4,
+	}
+)
+
+func (x Awaited_What) Enum() *Awaited_What {
+	p := new(Awaited_What)
+	*p = x
+	return p
+}
+
+func (x Awaited_What) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Awaited_What) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[12].Descriptor()
+}
+
+func (Awaited_What) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[12]
+}
+
+func (x Awaited_What) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Awaited_What.Descriptor instead.
+func (Awaited_What) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -1555,7 +1618,9 @@ type Conflict struct {
 	// Actions to take, in this order.
 	Remedy []*Action `protobuf:"bytes,23,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	// Names of the clusters of the owners. Only a fleet sets them.
-	Clusters      []string `protobuf:"bytes,24,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	Clusters []string `protobuf:"bytes,24,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// Earlier states of IPAM records that the facts follow from.
+	Memory        []*Remembered `protobuf:"bytes,25,rep,name=memory,proto3" json:"memory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1747,6 +1812,13 @@ func (x *Conflict) GetRemedy() []*Action {
 func (x *Conflict) GetClusters() []string {
 	if x != nil {
 		return x.Clusters
+	}
+	return nil
+}
+
+func (x *Conflict) GetMemory() []*Remembered {
+	if x != nil {
+		return x.Memory
 	}
 	return nil
 }
@@ -2365,7 +2437,9 @@ type Finding struct {
 	// reused-too-soon: the owner that had the address before.
 	Previous *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
 	// Name of the cluster of the finding. Only a fleet sets it.
-	Cluster       string `protobuf:"bytes,18,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,18,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Earlier states of IPAM records that the evidence follows from.
+	Memory        []*Remembered `protobuf:"bytes,19,rep,name=memory,proto3" json:"memory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2519,6 +2593,96 @@ func (x *Finding) GetCluster() string {
 	return ""
 }
 
+func (x *Finding) GetMemory() []*Remembered {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+// Remembered is an earlier state of IPAM records, which cannot be observed again. The aggregator reads
+// it from its journal after a restart.
+type Remembered struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind of the finding of that time: in-use-unallocated, booked-elsewhere or ipam-state-lost.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Boot ID and network namespace of the owner that it is about, as BOOT/INODE; empty for a pool.
+	Owner string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Allocation of that time; of a pool, only its IPAM, name and node.
+	Allocation *Allocation `protobuf:"bytes,3,opt,name=allocation,proto3" json:"allocation,omitempty"`
+	// Start of that state. For ipam-state-lost, by the clock of the node.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// ipam-state-lost: number of allocations that were lost.
+	Count         uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Remembered) Reset() {
+	*x = Remembered{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Remembered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Remembered) ProtoMessage() {}
+
+func (x *Remembered) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Remembered.ProtoReflect.Descriptor instead.
+func (*Remembered) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Remembered) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Remembered) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Remembered) GetAllocation() *Allocation {
+	if x != nil {
+		return x.Allocation
+	}
+	return nil
+}
+
+func (x *Remembered) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Remembered) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Fix is one command that repairs the state of an IPAM. ipwitness never runs it.
 type Fix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2538,7 +2702,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2714,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2727,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Fix) GetNode() string {
@@ -2630,7 +2794,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2806,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2819,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Pool) GetIpam() string {
@@ -2766,7 +2930,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2778,7 +2942,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2791,7 +2955,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -2932,7 +3096,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3108,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3121,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Node) GetName() string {
@@ -3148,7 +3312,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3324,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3337,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Cluster) GetName() string {
@@ -3255,7 +3419,7 @@ type Election struct {
 
 func (x *Election) Reset() {
 	*x = Election{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3267,7 +3431,7 @@ func (x *Election) String() string {
 func (*Election) ProtoMessage() {}
 
 func (x *Election) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3280,7 +3444,7 @@ func (x *Election) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Election.ProtoReflect.Descriptor instead.
 func (*Election) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Election) GetReplica() string {
@@ -3318,8 +3482,8 @@ type Coverage struct {
 	// Number of connected nodes that cannot read addresses inside network namespaces.
 	WithoutAddresses uint32 `protobuf:"varint,4,opt,name=without_addresses,json=withoutAddresses,proto3" json:"without_addresses,omitempty"`
 	// True if the absence of conflicts proves nothing: no node is connected, an expected node is
-	// disconnected or cannot read addresses, the set of expected nodes may be incomplete, or records
-	// were left out. Nodes without frames do not count, because observation of frames may be off on
+	// disconnected or cannot read addresses, the set of expected nodes may be incomplete, records
+	// were left out, or something is awaited. Nodes without frames do not count, because observation of frames may be off on
 	// purpose.
 	Incomplete bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	// Reason why the set of expected nodes may be incomplete.
@@ -3339,13 +3503,15 @@ type Coverage struct {
 	Clusters uint32 `protobuf:"varint,12,opt,name=clusters,proto3" json:"clusters,omitempty"`
 	// Names of those clusters whose state is not LIVE, at most 100.
 	SilentClusters []string `protobuf:"bytes,13,rep,name=silent_clusters,json=silentClusters,proto3" json:"silent_clusters,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What is awaited before the absence of conflicts and findings proves anything, at most 100.
+	Awaited       []*Awaited `protobuf:"bytes,14,rep,name=awaited,proto3" json:"awaited,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3523,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3536,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -3464,6 +3630,77 @@ func (x *Coverage) GetSilentClusters() []string {
 	return nil
 }
 
+func (x *Coverage) GetAwaited() []*Awaited {
+	if x != nil {
+		return x.Awaited
+	}
+	return nil
+}
+
+// Awaited is something that an answer is not based on yet.
+type Awaited struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is awaited.
+	What Awaited_What `protobuf:"varint,1,opt,name=what,proto3,enum=ipwitness.v1.Awaited_What" json:"what,omitempty"`
+	// Name of the node; empty for JOURNAL.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// RECORDS only: name of the IPAM.
+	Ipam          string `protobuf:"bytes,3,opt,name=ipam,proto3" json:"ipam,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Awaited) Reset() {
+	*x = Awaited{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Awaited) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Awaited) ProtoMessage() {}
+
+func (x *Awaited) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Awaited.ProtoReflect.Descriptor instead.
+func (*Awaited) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Awaited) GetWhat() Awaited_What {
+	if x != nil {
+		return x.What
+	}
+	return Awaited_UNSPECIFIED
+}
+
+func (x *Awaited) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Awaited) GetIpam() string {
+	if x != nil {
+		return x.Ipam
+	}
+	return ""
+}
+
 // Sample is the use of a pool from a time until the next sample.
 type Pool_Sample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3477,7 +3714,7 @@ type Pool_Sample struct {
 
 func (x *Pool_Sample) Reset() {
 	*x = Pool_Sample{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3489,7 +3726,7 @@ func (x *Pool_Sample) String() string {
 func (*Pool_Sample) ProtoMessage() {}
 
 func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3502,7 +3739,7 @@ func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool_Sample.ProtoReflect.Descriptor instead.
 func (*Pool_Sample) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *Pool_Sample) GetAt() *timestamppb.Timestamp {
@@ -3532,7 +3769,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3781,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3794,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -3595,7 +3832,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3607,7 +3844,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3620,7 +3857,7 @@ func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Flooding.ProtoReflect.Descriptor instead.
 func (*Node_Flooding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *Node_Flooding) GetInterface() string {
@@ -3766,7 +4003,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x129\n" +
 	"\n" +
 	"not_before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12+\n" +
-	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\xa2\b\n" +
+	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\xd4\b\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -3794,7 +4031,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"link_proof\x18\x15 \x01(\x0e2\x1c.ipwitness.v1.LinkProof.KindR\tlinkProof\x12\x14\n" +
 	"\x05order\x18\x16 \x03(\rR\x05order\x12,\n" +
 	"\x06remedy\x18\x17 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x12\x1a\n" +
-	"\bclusters\x18\x18 \x03(\tR\bclusters\"D\n" +
+	"\bclusters\x18\x18 \x03(\tR\bclusters\x120\n" +
+	"\x06memory\x18\x19 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
@@ -3855,7 +4093,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xcf\x05\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\x81\x06\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -3875,12 +4113,22 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\arunbook\x18\x0f \x01(\tR\arunbook\x12,\n" +
 	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x127\n" +
 	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\x12\x18\n" +
-	"\acluster\x18\x12 \x01(\tR\acluster\"@\n" +
+	"\acluster\x18\x12 \x01(\tR\acluster\x120\n" +
+	"\x06memory\x18\x13 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"_\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\xb8\x01\n" +
+	"\n" +
+	"Remembered\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\x128\n" +
+	"\n" +
+	"allocation\x18\x03 \x01(\v2\x18.ipwitness.v1.AllocationR\n" +
+	"allocation\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\"_\n" +
 	"\x03Fix\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n" +
@@ -3988,7 +4236,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bElection\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
-	"\x05leads\x18\x03 \x01(\bR\x05leads\"\xc0\x04\n" +
+	"\x05leads\x18\x03 \x01(\bR\x05leads\"\xf1\x04\n" +
 	"\bCoverage\x12\x1a\n" +
 	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
 	"\x05heard\x18\x02 \x01(\rR\x05heard\x12%\n" +
@@ -4005,13 +4253,25 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	" \x01(\rR\aleftOut\x12$\n" +
 	"\x0enodes_left_out\x18\v \x03(\tR\fnodesLeftOut\x12\x1a\n" +
 	"\bclusters\x18\f \x01(\rR\bclusters\x12'\n" +
-	"\x0fsilent_clusters\x18\r \x03(\tR\x0esilentClusters\"A\n" +
+	"\x0fsilent_clusters\x18\r \x03(\tR\x0esilentClusters\x12/\n" +
+	"\aawaited\x18\x0e \x03(\v2\x15.ipwitness.v1.AwaitedR\aawaited\"A\n" +
 	"\aUnknown\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSTARTING\x10\x01\x12\x0e\n" +
 	"\n" +
 	"KUBERNETES\x10\x02\x12\a\n" +
-	"\x03HUB\x10\x03B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
+	"\x03HUB\x10\x03\"\xaf\x01\n" +
+	"\aAwaited\x12.\n" +
+	"\x04what\x18\x01 \x01(\x0e2\x1a.ipwitness.v1.Awaited.WhatR\x04what\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
+	"\x04ipam\x18\x03 \x01(\tR\x04ipam\"L\n" +
+	"\x04What\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06REPORT\x10\x01\x12\v\n" +
+	"\aRECORDS\x10\x02\x12\r\n" +
+	"\tJUDGEMENT\x10\x03\x12\v\n" +
+	"\aJOURNAL\x10\x04B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
 	file_ipwitness_v1_types_proto_rawDescOnce sync.Once
@@ -4025,8 +4285,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -4040,114 +4300,123 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Node_State)(0),               // 9: ipwitness.v1.Node.State
 	(Cluster_State)(0),            // 10: ipwitness.v1.Cluster.State
 	(Coverage_Unknown)(0),         // 11: ipwitness.v1.Coverage.Unknown
-	(*Workload)(nil),              // 12: ipwitness.v1.Workload
-	(*Controller)(nil),            // 13: ipwitness.v1.Controller
-	(*Intended)(nil),              // 14: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 15: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 16: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 17: ipwitness.v1.Owner
-	(*PreviousOwner)(nil),         // 18: ipwitness.v1.PreviousOwner
-	(*Conflict)(nil),              // 19: ipwitness.v1.Conflict
-	(*LinkProof)(nil),             // 20: ipwitness.v1.LinkProof
-	(*Action)(nil),                // 21: ipwitness.v1.Action
-	(*Alternative)(nil),           // 22: ipwitness.v1.Alternative
-	(*Exclusion)(nil),             // 23: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 24: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 25: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 26: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 27: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 28: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 29: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 30: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 31: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 32: ipwitness.v1.Node
-	(*Cluster)(nil),               // 33: ipwitness.v1.Cluster
-	(*Election)(nil),              // 34: ipwitness.v1.Election
-	(*Coverage)(nil),              // 35: ipwitness.v1.Coverage
-	nil,                           // 36: ipwitness.v1.Workload.SourcesEntry
-	(*Pool_Sample)(nil),           // 37: ipwitness.v1.Pool.Sample
-	(*Node_Port)(nil),             // 38: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 39: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 41: google.protobuf.Duration
+	(Awaited_What)(0),             // 12: ipwitness.v1.Awaited.What
+	(*Workload)(nil),              // 13: ipwitness.v1.Workload
+	(*Controller)(nil),            // 14: ipwitness.v1.Controller
+	(*Intended)(nil),              // 15: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 16: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 17: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 18: ipwitness.v1.Owner
+	(*PreviousOwner)(nil),         // 19: ipwitness.v1.PreviousOwner
+	(*Conflict)(nil),              // 20: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 21: ipwitness.v1.LinkProof
+	(*Action)(nil),                // 22: ipwitness.v1.Action
+	(*Alternative)(nil),           // 23: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 24: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 25: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 26: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 27: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 28: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 29: ipwitness.v1.Finding
+	(*Remembered)(nil),            // 30: ipwitness.v1.Remembered
+	(*Fix)(nil),                   // 31: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 32: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 33: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 34: ipwitness.v1.Node
+	(*Cluster)(nil),               // 35: ipwitness.v1.Cluster
+	(*Election)(nil),              // 36: ipwitness.v1.Election
+	(*Coverage)(nil),              // 37: ipwitness.v1.Coverage
+	(*Awaited)(nil),               // 38: ipwitness.v1.Awaited
+	nil,                           // 39: ipwitness.v1.Workload.SourcesEntry
+	(*Pool_Sample)(nil),           // 40: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 41: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 42: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 44: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	36, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	13, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	40, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	39, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	14, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	43, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	40, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	40, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	43, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	43, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	16, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	12, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	15, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	40, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	40, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	17, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	13, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	16, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	43, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	43, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	40, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	14, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	18, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
-	12, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	40, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	40, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	41, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
-	16, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	43, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	15, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	19, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
+	13, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
+	43, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	43, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	44, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	17, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	17, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	40, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	40, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	40, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	27, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	25, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	23, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	24, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	31, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	18, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	43, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	43, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	43, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	28, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	26, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	24, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	25, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	33, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	21, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	22, // 34: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
-	21, // 35: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	40, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	40, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
-	6,  // 38: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	40, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	40, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	40, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	40, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	40, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	7,  // 44: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	17, // 45: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	31, // 46: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	30, // 47: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	29, // 48: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	21, // 49: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
-	18, // 50: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
-	8,  // 51: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	41, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	37, // 53: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	40, // 54: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	9,  // 55: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	40, // 56: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	40, // 57: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	41, // 58: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	41, // 59: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	39, // 60: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	10, // 61: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	40, // 62: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	41, // 63: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	40, // 64: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	40, // 65: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	35, // 66: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	11, // 67: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	40, // 68: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	12, // 69: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	40, // 70: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	71, // [71:71] is the sub-list for method output_type
-	71, // [71:71] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	22, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	30, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
+	23, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	22, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	43, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	43, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	6,  // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	43, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	43, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	43, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	43, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	43, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	7,  // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
+	18, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	33, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	32, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	31, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	22, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	19, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
+	30, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
+	33, // 53: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	43, // 54: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	8,  // 55: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	44, // 56: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	40, // 57: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	43, // 58: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	9,  // 59: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	43, // 60: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	43, // 61: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	44, // 62: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	44, // 63: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	42, // 64: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	10, // 65: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	43, // 66: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	44, // 67: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	43, // 68: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	43, // 69: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	37, // 70: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	11, // 71: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	38, // 72: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	12, // 73: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	43, // 74: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	13, // 75: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	43, // 76: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	77, // [77:77] is the sub-list for method output_type
+	77, // [77:77] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -4160,8 +4429,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      12,
-			NumMessages:   28,
+			NumEnums:      13,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
