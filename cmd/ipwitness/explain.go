@@ -57,28 +57,28 @@ With -o case, write all data that the address was judged by, as a file for
 }
 
 // explain explains an address, or the address of the conflict with an id.
-func (c *query) explain(ctx context.Context, what string) error {
+func (q *query) explain(ctx context.Context, what string) error {
 	id, address, err := idOrAddress(what)
 	if err != nil {
 		return err
 	}
 	if id != "" {
-		conflict, _, err := c.conflict(ctx, id)
+		conflict, _, err := q.conflict(ctx, id)
 		if err != nil {
 			return err
 		}
 		address = conflict.GetAddress()
 	}
 	ask := url.Values{"address": {address}}
-	if c.format == formatCase {
+	if q.format == formatCase {
 		ask.Set("case", "true")
 	}
 	explained := &pb.ExplainResponse{}
-	if err := c.client().get(ctx, "/v1/explain", c.within(ask), explained); err != nil {
+	if err := q.client().get(ctx, "/v1/explain", q.within(ask), explained); err != nil {
 		return err
 	}
 	switch {
-	case c.format == formatCase:
+	case q.format == formatCase:
 		raw, err := explained.GetCase().MarshalJSON()
 		if err != nil {
 			return err
@@ -91,20 +91,20 @@ func (c *query) explain(ctx context.Context, what string) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.sys.stdout.Write(file)
+		_, err = q.sys.stdout.Write(file)
 		return err
-	case c.format.ForPrograms():
-		return show.Message(c.sys.stdout, c.format, explained)
+	case q.format.ForPrograms():
+		return show.Message(q.sys.stdout, q.format, explained)
 	}
-	c.gap = explained.GetGap()
-	c.warn(explained.GetCoverage())
+	q.gap = explained.GetGap()
+	q.warn(explained.GetCoverage())
 	switch {
-	case !c.at.IsZero():
-		return show.ExplainRecorded(c.sys.stdout, explained, c.layout(), c.at, show.PastLacks)
+	case !q.at.IsZero():
+		return show.ExplainRecorded(q.sys.stdout, explained, q.layout(), q.at, show.PastLacks)
 	case explained.GetCoverage().GetClusters() > 0:
-		return show.ExplainRecorded(c.sys.stdout, explained, c.layout(), c.sys.now(), show.FleetLacks)
+		return show.ExplainRecorded(q.sys.stdout, explained, q.layout(), q.sys.now(), show.FleetLacks)
 	}
-	return show.Explain(c.sys.stdout, explained, c.layout(), c.sys.now())
+	return show.Explain(q.sys.stdout, explained, q.layout(), q.sys.now())
 }
 
 func newJudge(sys system) *cobra.Command {

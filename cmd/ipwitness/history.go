@@ -185,11 +185,7 @@ func (c *historyCommand) follow(ctx context.Context, sel selector) error {
 		return out.Events(events)
 	}
 	w := &watcher[*pb.WatchEventsResponse]{
-		client: c.client(),
-		notice: c.sys.stderr,
-		path:   "/v1/events:watch",
-		query:  c.request(sel),
-		event: func(m *pb.WatchEventsResponse) error {
+		client: c.client(), notice: c.sys.stderr, path: "/v1/events:watch", query: c.request(sel), event: func(m *pb.WatchEventsResponse) error {
 			if e := m.GetEvent(); e != nil {
 				if sel.about(e) {
 					past = append(past, e)
@@ -238,7 +234,7 @@ func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.
 	}
 	reaches := "The journal is empty."
 	if reach != nil {
-		reaches = fmt.Sprintf("The journal reaches back %sto %s.", only, utc(reach.AsTime()))
+		reaches = "The journal reaches back " + only + "to " + utc(reach.AsTime()) + "."
 	}
 	if found {
 		if c.since.IsZero() || only != "" {
@@ -246,25 +242,21 @@ func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.
 		}
 		return
 	}
-	words := []string{"No"}
-	if c.kind != "" {
-		words = append(words, c.kind)
-	}
-	words = append(words, "event")
+	what := strings.TrimSpace(c.kind + " event")
 	if sel.what != "" {
-		words = append(words, "about", sel.what)
+		what += " about " + sel.what
 	}
 	if len(c.filters.given()) > 0 {
-		words = append(words, "that matches the filters")
+		what += " that matches the filters"
 	}
-	words = append(words, "was recorded")
+	period := ""
 	switch {
 	case !c.since.IsZero() && !c.until.IsZero():
-		words = append(words, "between", utc(c.since), "and", utc(c.until))
+		period = " between " + utc(c.since) + " and " + utc(c.until)
 	case !c.since.IsZero():
-		words = append(words, "since", utc(c.since))
+		period = " since " + utc(c.since)
 	case !c.until.IsZero():
-		words = append(words, "before", utc(c.until))
+		period = " before " + utc(c.until)
 	}
-	c.note("%s. %s", strings.Join(words, " "), reaches)
+	c.note("No %s was recorded%s. %s", what, period, reaches)
 }

@@ -48,27 +48,27 @@ top needs a terminal. Scripts use 'conflicts -w', 'audit -w', 'owners -w' and
 }
 
 // top shows the server until the user quits.
-func (c *query) top(ctx context.Context) error {
+func (q *query) top(ctx context.Context) error {
 	ask := url.Values{}
-	if err := c.filters.ask(ask); err != nil {
+	if err := q.filters.ask(ask); err != nil {
 		return err
 	}
 	// Before the screen is cleared, because this is likely to fail if the flags are wrong.
-	if _, err := c.nodes(ctx); err != nil {
+	if _, err := q.nodes(ctx); err != nil {
 		return err
 	}
 	var environment []string // that describes the terminal
 	for _, name := range []string{"TERM", "TERM_PROGRAM", "COLORTERM", "TMUX", "STY", "WT_SESSION", "SSH_TTY", "COLUMNS", "LINES"} {
-		if value := c.sys.getenv(name); value != "" {
+		if value := q.sys.getenv(name); value != "" {
 			environment = append(environment, name+"="+value)
 		}
 	}
-	return top.Run(ctx, c.shown(ask), top.Config{
-		In: c.sys.stdin, Out: c.sys.stdout,
-		Program:     c.sys.program,
-		Color:       c.color.on(c.sys),
+	return top.Run(ctx, q.shown(ask), top.Config{
+		In: q.sys.stdin, Out: q.sys.stdout,
+		Program:     q.sys.program,
+		Color:       q.color.on(q.sys),
 		Environment: environment,
-		Now:         c.sys.now,
+		Now:         q.sys.now,
 	})
 }
 
@@ -76,8 +76,8 @@ func (c *query) top(ctx context.Context) error {
 const ownersAtOnce = "500"
 
 // shown returns the server that the flags select, restricted to what the parameters select.
-func (c *query) shown(ask url.Values) *top.Server {
-	client := c.client()
+func (q *query) shown(ask url.Values) *top.Server {
+	client := q.client()
 	return &top.Server{
 		Name: client.base,
 		WatchConflicts: func(ctx context.Context, to top.Stream[*pb.WatchConflictsResponse]) error {
@@ -86,7 +86,7 @@ func (c *query) shown(ask url.Values) *top.Server {
 		WatchFindings: func(ctx context.Context, to top.Stream[*pb.WatchFindingsResponse]) error {
 			return stream(ctx, client, "/v1/findings:watch", ask, to)
 		},
-		Nodes: c.nodes,
+		Nodes: q.nodes,
 		CheckFilter: func(filter string) error {
 			_, err := parseOwnerFilter(filter, ask)
 			return err
@@ -95,11 +95,11 @@ func (c *query) shown(ask url.Values) *top.Server {
 			return ownersPage(ctx, client, ask, filter, token)
 		},
 		Conflict: func(ctx context.Context, id string) (*pb.Conflict, error) {
-			conflict, _, err := c.conflict(ctx, id)
+			conflict, _, err := q.conflict(ctx, id)
 			return conflict, err
 		},
 		Finding: func(ctx context.Context, id string) (*pb.Finding, error) {
-			f, err := c.finding(ctx, id)
+			f, err := q.finding(ctx, id)
 			if unknown(err) {
 				return nil, errors.New("the finding has ended")
 			}

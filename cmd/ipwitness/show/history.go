@@ -127,7 +127,7 @@ func NewHistory(w io.Writer, f Format, layout Layout, now time.Time) *History {
 // Gaps adds gaps, each of which is written before the first event after its start.
 func (h *History) Gaps(gaps []*pb.Gap) {
 	h.gaps = append(h.gaps, gaps...)
-	slices.SortStableFunc(h.gaps, func(a, b *pb.Gap) int { return a.GetFrom().AsTime().Compare(b.GetFrom().AsTime()) })
+	slices.SortStableFunc(h.gaps, func(a, b *pb.Gap) int { return CompareTimes(a.GetFrom(), b.GetFrom()) })
 }
 
 // Events writes events, which must be in order.
@@ -138,10 +138,8 @@ func (h *History) Events(events []*pb.Event) error {
 		}
 	}
 	for _, e := range events {
-		for len(h.gaps) > 0 && h.gaps[0].GetFrom().AsTime().Before(e.GetTime().AsTime()) {
-			if err := h.gap(); err != nil {
-				return err
-			}
+		if err := h.gapsBefore(e); err != nil {
+			return err
 		}
 		if err := h.event(e); err != nil {
 			return err
@@ -152,10 +150,8 @@ func (h *History) Events(events []*pb.Event) error {
 
 // End writes the gaps after the last event.
 func (h *History) End() error {
-	for len(h.gaps) > 0 {
-		if err := h.gap(); err != nil {
-			return err
-		}
+	if err := h.gapsBefore(nil); err != nil {
+		return err
 	}
 	return h.flush()
 }
@@ -177,8 +173,18 @@ func (h *History) event(e *pb.Event) error {
 	}
 	s := tell(e)
 	fields := cells(h.columns, s, h.now)
-	if !h.news(s, append(fields[1:], s.details)) {
-		return nil
+	if e.GetType() == pb.Watch_REMOVED {
+		delete(h.shown, s.key)
+	} else {
+		row := append(slices.Clone(fields[1:]), s.details)
+		before := h.shown[s.key]
+		if len(h.shown) >= maxShown {
+			clear(h.shown)
+		}
+		h.shown[s.key] = row
+		if e.GetType() == pb.Watch_UPDATED && slices.Equal(before, row) { // only the formats for programs have what changed
+			return nil
+		}
 	}
 	h.begin(e.GetTime())
 	between := ""
@@ -196,34 +202,23 @@ func (h *History) event(e *pb.Event) error {
 // maxShown is the largest number of items whose last rows are kept.
 const maxShown = 1 << 16
 
-// news reports whether the row of an event differs from the last row of the same item. An update may
-// change something that the table does not show; the formats for programs have it.
-func (h *History) news(s *record, row []string) bool {
-	before := h.shown[s.key]
-	if s.event.GetType() == pb.Watch_REMOVED {
-		delete(h.shown, s.key)
-		return true
+// gapsBefore writes the gaps that began before an event, or all for nil.
+func (h *History) gapsBefore(e *pb.Event) error {
+	for ; len(h.gaps) > 0 && (e == nil || CompareTimes(h.gaps[0].GetFrom(), e.GetTime()) < 0); h.gaps = h.gaps[1:] {
+		g := h.gaps[0]
+		if h.format.ForPrograms() {
+			if err := Event(h.w, h.format, "GAP", "gap", g); err != nil {
+				return err
+			}
+			continue
+		}
+		h.begin(g.GetFrom())
+		until := "no records since then"
+		if g.GetUntil() != nil {
+			until = "no records until " + h.clock(g.GetUntil())
+		}
+		h.table.Span(h.clock(g.GetFrom()), join(": ", prefixed("cluster ", g.GetCluster()), until, gapReason(g)))
 	}
-	if len(h.shown) >= maxShown {
-		clear(h.shown)
-	}
-	h.shown[s.key] = slices.Clone(row)
-	return s.event.GetType() != pb.Watch_UPDATED || !slices.Equal(before, row)
-}
-
-// gap writes the first gap.
-func (h *History) gap() error {
-	g := h.gaps[0]
-	h.gaps = h.gaps[1:]
-	if h.format.ForPrograms() {
-		return Event(h.w, h.format, "GAP", "gap", g)
-	}
-	h.begin(g.GetFrom())
-	until := "no records since then"
-	if g.GetUntil() != nil {
-		until = "no records until " + h.clock(g.GetUntil())
-	}
-	h.table.Span(h.clock(g.GetFrom()), join(": ", prefixed("cluster ", g.GetCluster()), until, gapReason(g)))
 	return nil
 }
 
