@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -175,8 +176,8 @@ func (p *page) allocations(all []*pb.Allocation) {
 			who = al.GetNamespace() + "/" + who
 		}
 		rows = append(rows, []string{
-			"  " + first(who, prefixed("container ", shortID(al.GetContainerId())), prefixed("MAC ", al.GetMac()), none), prefixed("node ", al.GetNode()),
-			prefixed("since ", clock(al.GetAllocatedAt(), p.now)), join(" ", al.GetIpam(), first(al.GetLocation(), al.GetPool())),
+			"  " + cmp.Or(who, prefixed("container ", shortID(al.GetContainerId())), prefixed("MAC ", al.GetMac()), none), prefixed("node ", al.GetNode()),
+			prefixed("since ", clock(al.GetAllocatedAt(), p.now)), join(" ", al.GetIpam(), cmp.Or(al.GetLocation(), al.GetPool())),
 		})
 	}
 	p.rows("Allocated by IPAM to:", rows)

@@ -121,11 +121,11 @@ func group(findings []*pb.Finding) *pb.Finding {
 func allocatedTo(allocations []*pb.Allocation) string {
 	var out []string
 	for _, al := range allocations {
-		who := first(prefixed("container/", shortID(al.GetContainerId())), prefixed("mac/", al.GetMac()))
+		who := cmp.Or(prefixed("container/", shortID(al.GetContainerId())), prefixed("mac/", al.GetMac()))
 		if al.GetPod() != "" {
 			who = al.GetNamespace() + "/" + al.GetPod()
 		}
-		out = append(out, first(join("", who, prefixed("@", al.GetNode())), "?"))
+		out = append(out, cmp.Or(join("", who, prefixed("@", al.GetNode())), "?"))
 	}
 	return strings.Join(out, " | ")
 }

@@ -2,6 +2,7 @@ package show
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -93,7 +94,7 @@ func (l *Live) Start(version string, w Watching) {
 
 func wire(n *pb.Node) string {
 	if n.GetPorts() == 0 {
-		return clean(first(n.GetWire(), "off")) + ", no ports yet"
+		return clean(cmp.Or(n.GetWire(), "off")) + ", no ports yet"
 	}
 	return clean(n.GetWire()) + " on " + Count(int(n.GetPorts()), "port", "ports")
 }

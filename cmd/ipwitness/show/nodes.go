@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -115,7 +116,7 @@ func Nodes(w io.Writer, answer *pb.ListNodesResponse, layout Layout, now time.Ti
 		}
 	}
 	if e != nil {
-		state := "; " + first(e.GetLeader(), "no replica") + " leads"
+		state := "; " + cmp.Or(e.GetLeader(), "no replica") + " leads"
 		if e.GetLeads() {
 			state = ", which leads"
 		}
@@ -183,7 +184,7 @@ func clusterOf(item any) string {
 	case *record:
 		return clusterOf(one.event)
 	case *pb.Event:
-		return first(one.GetCluster(), strings.Join(one.GetConflict().GetClusters(), ", "))
+		return cmp.Or(one.GetCluster(), strings.Join(one.GetConflict().GetClusters(), ", "))
 	case interface{ GetClusters() []string }:
 		return strings.Join(one.GetClusters(), ", ")
 	case interface{ GetCluster() string }:

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -159,7 +160,7 @@ func Previous(o *pb.Owner, now time.Time) string {
 
 // workload adds what is known about the workload of an owner, in addition to its name.
 func (p *page) workload(w *pb.Workload) {
-	p.detail("named by", first(w.GetSources()["name"], w.GetSource()))
+	p.detail("named by", cmp.Or(w.GetSources()["name"], w.GetSource()))
 	attribute := func(name, field, value string) {
 		if value != "" {
 			p.detail(name, value+from(w.GetSources()[field]))
@@ -225,7 +226,7 @@ func (p *page) related(title string, list []*pb.Related) {
 			count = fmt.Sprintf(" (%d times)", r.GetCount())
 		}
 		rows = append(rows, []string{
-			"  " + r.GetKind() + " " + name, first(r.GetNode(), none), r.GetReason() + count, prefixed("last ", ago(r.GetLastSeen(), p.now)), r.GetMessage(),
+			"  " + r.GetKind() + " " + name, cmp.Or(r.GetNode(), none), r.GetReason() + count, prefixed("last ", ago(r.GetLastSeen(), p.now)), r.GetMessage(),
 		})
 	}
 	p.rows(title, rows)

@@ -60,7 +60,7 @@ func poolKey(p *pb.Pool) string { return p.GetIpam() + "|" + p.GetName() + "|" +
 func PoolName(p *pb.Pool) string {
 	name := p.GetName()
 	if strings.HasPrefix(name, "/") {
-		name = first(p.GetNetwork(), name)
+		name = cmp.Or(p.GetNetwork(), name)
 	}
 	return join(" ", p.GetIpam(), name)
 }

@@ -4,6 +4,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,18 +34,18 @@ func Name(o *pb.Owner) string {
 		if w.GetSource() == "netns" {
 			return "netns/" + w.GetName() // a name of a namespace says no more
 		}
-		return "container/" + first(w.GetName(), shortID(w.GetContainerId()), o.GetNetns())
+		return "container/" + cmp.Or(w.GetName(), shortID(w.GetContainerId()), o.GetNetns())
 	case pb.Workload_VM:
-		return "vm/" + first(w.GetName(), o.GetNetns())
+		return "vm/" + cmp.Or(w.GetName(), o.GetNetns())
 	case pb.Workload_HOST:
-		return "host/" + first(o.GetNode(), w.GetName())
+		return "host/" + cmp.Or(o.GetNode(), w.GetName())
 	case pb.Workload_EXTERNAL:
 		return "external"
 	default:
 		if w.GetName() == "" && w.GetProcess() != "" {
 			return "process/" + w.GetProcess()
 		}
-		return "netns/" + first(w.GetName(), o.GetNetns(), "?")
+		return "netns/" + cmp.Or(w.GetName(), o.GetNetns(), "?")
 	}
 }
 
@@ -187,16 +188,6 @@ func Count(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
-}
-
-// first returns the first string that is not empty.
-func first(s ...string) string {
-	for _, x := range s {
-		if x != "" {
-			return x
-		}
-	}
-	return ""
 }
 
 // clean replaces characters that could control a terminal, because anyone who creates a container or

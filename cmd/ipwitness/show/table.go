@@ -100,7 +100,7 @@ func (t *Table) Row(cells ...string) { t.add(nil, cells...) }
 func (t *Table) add(tones []Tone, cells ...string) {
 	r := row{tones: tones}
 	for _, c := range cells {
-		r.cells = append(r.cells, []string{first(clean(c), none)})
+		r.cells = append(r.cells, []string{cmp.Or(clean(c), none)})
 	}
 	t.rows = append(t.rows, r)
 }
