@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,7 +210,7 @@ func (r *Reader) event(e fsnotify.Event) {
 // concerns reports whether a path is one of the places, something in one of them, or one of their
 // parents.
 func concerns(path string, places []string) bool {
-	return slices.ContainsFunc(places, func(place string) bool { return filepath.Dir(path) == place || within(place, path) })
+	return slices.ContainsFunc(places, func(place string) bool { return filepath.Dir(path) == place || table.Within(place, path) })
 }
 
 // LostEvents returns the number of times that events were lost.
@@ -419,12 +418,6 @@ func (r *Reader) Health() Health {
 	r.status.mu.Lock()
 	defer r.status.mu.Unlock()
 	return r.status.health
-}
-
-// within reports whether path is dir or below it.
-func within(path, dir string) bool {
-	rest, ok := strings.CutPrefix(path, dir)
-	return ok && (rest == "" || rest[0] == '/')
 }
 
 // poolRecord returns the record of a pool.

@@ -94,7 +94,10 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 	const deepest = 8 // eth0 in a bond, below a VLAN in a bridge, needs fewer levels
 	for range deepest {
 		lower, master := t.lowerOf(l), t.own.links[l.Master]
-		over := t.vlanOver(l, tags)
+		var over *link // the VLAN device that takes the frames
+		if len(tags) > 0 {
+			over = t.wired().vlans[vlanOn{l.Index, tags[0]}]
+		}
 		switch {
 		case over != nil && isMaster(t.own.links[over.Master]):
 			l, tags = over, tags[1:]
@@ -145,15 +148,6 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 		d.name = fmt.Sprintf("%s.%d", d.name, vid)
 	}
 	return d
-}
-
-// vlanOver returns the VLAN device that takes frames with the given tags from one of our own
-// interfaces, or nil if there is none.
-func (t *topology) vlanOver(l *link, tags []uint16) *link {
-	if len(tags) == 0 {
-		return nil
-	}
-	return t.wired().vlans[vlanOn{l.Index, tags[0]}]
 }
 
 // isMaster reports whether all ports of an interface are on one broadcast domain, unless it
@@ -273,8 +267,11 @@ func (t *topology) routes(d domain) bool {
 	if w.routed == nil {
 		w.routed = map[string]bool{}
 		for _, l := range t.own.links {
-			if hasUnicast(l) && !isMaster(t.own.links[l.Master]) {
-				w.routed[t.domainOf(l).name] = true
+			for addr := range l.addrs {
+				if usable(addr) && !isMaster(t.own.links[l.Master]) {
+					w.routed[t.domainOf(l).name] = true
+					break
+				}
 			}
 		}
 	}
@@ -290,17 +287,8 @@ func tagsOf(vids ...uint16) (tags []uint16) {
 	return tags
 }
 
-// hasUnicast reports whether an interface has a unicast address other than a link-local one,
-// which all bridges have when they are up.
-func hasUnicast(l *link) bool {
-	for addr := range l.addrs {
-		if usable(addr) {
-			return true
-		}
-	}
-	return false
-}
-
+// usable reports whether an address is a unicast address other than a link-local one, which all bridges have when
+// they are up.
 func usable(a netip.Addr) bool {
 	return !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsLoopback() && !a.IsUnspecified()
 }

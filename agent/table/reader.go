@@ -235,7 +235,9 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 			m.Pools = append(m.Pools, v)
 		} else {
 			m.Pools = append(m.Pools, &ipwitnessv1.PoolRecord{Ipam: k.IPAM, Name: k.Name, Gone: true})
-			r.forgetPool(k)
+			// This implies the end of its allocations. It does not earlier: if the pool comes back before, it is sent
+			// as changed, and the end of each allocation must be sent.
+			maps.DeleteFunc(r.allocated.dirty, func(a AllocationKey, _ time.Time) bool { return a.Pool == k })
 		}
 	}
 	for k := range r.allocated.take(&room) {
@@ -369,11 +371,4 @@ func (r *Reader) forget(namespace uint32) {
 		maps.DeleteFunc(c.dirty, func(k ClaimKey, _ time.Time) bool { return k.At.Namespace == namespace })
 	}
 	r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return c.key.At.Namespace == namespace })
-}
-
-// forgetPool drops unsent changes of allocations when the end of their pool is sent, which
-// implies them. It must not be called earlier: if the pool comes back before that, the pool is
-// sent as changed and the end of each allocation must be sent.
-func (r *Reader) forgetPool(k PoolKey) {
-	maps.DeleteFunc(r.allocated.dirty, func(a AllocationKey, _ time.Time) bool { return a.Pool == k })
 }

@@ -16,6 +16,12 @@ func Short(err error) string {
 // MaxLength is longer than any name of Kubernetes or of a container runtime.
 const MaxLength = 512
 
+// Within reports whether path is dir or below it.
+func Within(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == '/')
+}
+
 // Poke wakes the receiver of a channel of capacity one. Several calls count as one until the
 // receiver takes the token.
 func Poke(ch chan<- struct{}) {

@@ -254,7 +254,13 @@ func (w *Wire) attach(ctx context.Context) {
 			continue
 		}
 		p := &port{name: l.Name, gen: l.Gen}
-		p.att, p.err = w.attachOne(int(l.Index))
+		p.err = bpf.ErrDescriptors
+		if w.mode == bpf.TCX {
+			p.att, p.err = w.obs.AttachTCX(int(l.Index))
+		}
+		if errors.Is(p.err, bpf.ErrDescriptors) {
+			p.att, p.err = w.obs.AttachClsact(int(l.Index))
+		}
 		if errors.Is(p.err, bpf.ErrGone) {
 			continue // the interface is gone, and netlink reports its end
 		}
@@ -269,16 +275,6 @@ func (w *Wire) attach(ctx context.Context) {
 	if changed {
 		w.StatusChanged()
 	}
-}
-
-func (w *Wire) attachOne(index int) (*bpf.Attachment, error) {
-	if w.mode == bpf.TCX {
-		a, err := w.obs.AttachTCX(index)
-		if !errors.Is(err, bpf.ErrDescriptors) {
-			return a, err
-		}
-	}
-	return w.obs.AttachClsact(index)
 }
 
 func (w *Wire) detach(p *port) {

@@ -94,7 +94,7 @@ func (c *cniCache) follow(ctx context.Context, events <-chan fsnotify.Event, err
 		case e := <-events:
 			onTheWay := false
 			for results := range dirs {
-				onTheWay = onTheWay || within(results, e.Name)
+				onTheWay = onTheWay || table.Within(results, e.Name)
 			}
 			if onTheWay {
 				watch()

@@ -210,7 +210,7 @@ func (c *Runtime) watchSockets(ctx context.Context) error {
 				return nil
 			}
 			for _, s := range c.sockets {
-				if within(s, e.Name) {
+				if table.Within(s, e.Name) {
 					watchPath(w, filepath.Dir(s)) // its directory may have been replaced
 					table.Poke(c.hurry)
 				}
@@ -237,7 +237,11 @@ func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) 
 		conn, runtime, err := c.connect(ctx, s)
 		if err == nil {
 			found = true
-			has := c.chosen || c.hasSandboxes(ctx, conn)
+			has := c.chosen
+			if !has {
+				r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(conn).ListPodSandbox, readySandboxes())
+				has = err == nil && len(r.GetItems()) > 0
+			}
 			if has || best.conn == nil && (c.socket == "" || c.socket == s) {
 				best.conn, conn = conn, best.conn
 				best.runtime, best.socket = runtime, s
@@ -269,12 +273,6 @@ func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) 
 		c.failed(fault)
 	}
 	return nil, found
-}
-
-// hasSandboxes reports whether a runtime lists a sandbox that is ready.
-func (c *Runtime) hasSandboxes(ctx context.Context, conn *grpc.ClientConn) bool {
-	r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(conn).ListPodSandbox, readySandboxes())
-	return err == nil && len(r.GetItems()) > 0
 }
 
 // connect connects to a socket, and asks the runtime for its name and version.

@@ -102,55 +102,37 @@ func (f facts) workload() *ipwitnessv1.Workload {
 // sources returns the workload according to each source, the best one first. A file name that
 // a person chose is better than a cgroup, but a generated one is not.
 func (f facts) sources() (all []*ipwitnessv1.Workload) {
-	add := func(w *ipwitnessv1.Workload, there bool) {
-		if there {
-			all = append(all, w)
-		}
-	}
 	if f.sandbox != nil {
-		add(f.sandbox.Workload, true)
+		all = append(all, f.sandbox.Workload)
 	}
-	add(f.result, f.result != nil)
-	if f.engine != nil {
-		add(engineWorkload(f.engine), true)
+	if f.result != nil {
+		all = append(all, f.result)
 	}
-	add(f.file, f.file != nil && !isGenerated(f.file))
-	add(containerWorkload(f.container), f.container != Container{})
-	add(f.file, isGenerated(f.file))
-	add(processWorkload(f.process), f.process.PID != 0)
+	if c := f.engine; c != nil {
+		all = append(all, &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: table.Printable(c.Name), ContainerId: c.ID, Source: c.Engine})
+	}
+	if f.file != nil && !isGenerated(f.file) {
+		all = append(all, f.file)
+	}
+	if c := f.container; c != (Container{}) {
+		w := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: table.Printable(c.Name), Uid: c.Pod, ContainerId: c.ID, Source: "cgroup"}
+		if c.Pod != "" {
+			w.Kind = ipwitnessv1.Workload_POD
+		}
+		all = append(all, w)
+	}
+	if isGenerated(f.file) {
+		all = append(all, f.file)
+	}
+	if p := f.process; p.PID != 0 {
+		ended := ""
+		if p.Ended {
+			ended = ", ended"
+		}
+		all = append(all, &ipwitnessv1.Workload{
+			Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.Name, p.PID, ended), Source: "process",
+			ProcessId: uint32(p.PID), ProcessEnded: p.Ended,
+		})
+	}
 	return all
-}
-
-// engineWorkload returns the workload of a namespace according to the container's engine.
-func engineWorkload(c *ipam.Container) *ipwitnessv1.Workload {
-	return &ipwitnessv1.Workload{
-		Kind: ipwitnessv1.Workload_CONTAINER, Name: table.Printable(c.Name), ContainerId: c.ID, Source: c.Engine,
-	}
-}
-
-// containerWorkload returns the workload of a namespace according to its cgroup.
-func containerWorkload(c Container) *ipwitnessv1.Workload {
-	w := &ipwitnessv1.Workload{
-		Kind:        ipwitnessv1.Workload_CONTAINER,
-		Name:        table.Printable(c.Name),
-		Uid:         c.Pod,
-		ContainerId: c.ID,
-		Source:      "cgroup",
-	}
-	if c.Pod != "" {
-		w.Kind = ipwitnessv1.Workload_POD
-	}
-	return w
-}
-
-// processWorkload returns the workload of a namespace that is identified by a process only.
-func processWorkload(p Process) *ipwitnessv1.Workload {
-	ended := ""
-	if p.Ended {
-		ended = ", ended"
-	}
-	return &ipwitnessv1.Workload{
-		Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.Name, p.PID, ended), Source: "process",
-		ProcessId: uint32(p.PID), ProcessEnded: p.Ended,
-	}
 }

@@ -6,17 +6,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
-
-// within reports whether path is dir or below it.
-func within(path, dir string) bool {
-	rest, ok := strings.CutPrefix(path, dir)
-	return ok && (rest == "" || rest[0] == '/')
-}
 
 // watchPath watches a directory that may be missing, and all its parents. It starts at the root,
 // so that the creation of a missing directory always has an event.

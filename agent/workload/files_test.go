@@ -14,6 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/tests/alone"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -53,7 +54,7 @@ func TestPathIsWithinADirectory(t *testing.T) {
 		{"/x/run/netns", false},
 		{"/var/lib", false},
 	} {
-		if got := within(c.path, "/run/netns"); got != c.want {
+		if got := table.Within(c.path, "/run/netns"); got != c.want {
 			t.Errorf("%q within /run/netns: got %v, want %v", c.path, got, c.want)
 		}
 	}

@@ -28,7 +28,7 @@ func (n *Names) processes() {
 	defer func() { _ = dir.Close() }()
 	entries, _ := dir.Readdirnames(-1)
 	found := map[uint64][]int{}
-	vips := ""
+	vips := len(vipPrograms)
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry)
 		if err != nil {
@@ -36,7 +36,9 @@ func (n *Names) processes() {
 		}
 		inode, err := n.procDir.Netns(pid)
 		if err == nil && inode == n.kernel.OwnInode() {
-			vips = earlier(n.procDir.Name(pid), vips)
+			if i := slices.Index(vipPrograms, n.procDir.Name(pid)); i >= 0 {
+				vips = min(vips, i)
+			}
 		}
 		if err != nil || inode == n.kernel.OwnInode() {
 			continue
@@ -46,22 +48,21 @@ func (n *Names) processes() {
 		}
 		found[inode] = append(found[inode], pid)
 	}
-	n.VIPs.found(vips)
+	running := ""
+	if vips < len(vipPrograms) {
+		running = vipPrograms[vips]
+	}
+	n.VIPs.found(running)
 	for inode, ns := range n.kernel.OurInodes() {
 		t := n.tenantOf(inode, ns)
 		if pids := found[inode]; pids != nil {
 			n.moveIn(t, inode, pids)
 		} else if t.process.PID != 0 && !t.process.Ended && n.ended(t.process) {
-			t.lastEnded()
+			// A process that was there only briefly is forgotten, together with its cgroup's container.
+			if t.process.Ended = t.settled; !t.settled {
+				t.process, t.container, t.forgotten = Process{}, Container{}, true
+			}
 		}
-	}
-}
-
-// lastEnded records that the last process of the namespace has ended. A process that was there
-// only briefly is forgotten, together with its cgroup's container.
-func (t *tenant) lastEnded() {
-	if t.process.Ended = t.settled; !t.settled {
-		t.process, t.container, t.forgotten = Process{}, Container{}, true
 	}
 }
 
@@ -166,13 +167,4 @@ func (v *VIPProgram) found(running string) {
 	if changed && v.Changed != nil {
 		v.Changed()
 	}
-}
-
-// earlier returns the name that comes first in vipPrograms; other if name is not in it.
-func earlier(name, other string) string {
-	i, k := slices.Index(vipPrograms, name), slices.Index(vipPrograms, other)
-	if i >= 0 && (k < 0 || i < k) {
-		return name
-	}
-	return other
 }

@@ -186,20 +186,15 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 		return p.EndDelay
 	case p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // the end of a pod does not cause that
-	case a.released(p, o):
+	case slices.ContainsFunc(a.out.Past, func(past verdict.Past) bool {
+		return past.Owner == o.ID && past.Kind == verdict.FindingInUseUnallocated && past.Allocation != nil && past.Allocation.Pool.Is(p)
+	}): // the pool had a record for the owner that was removed
 		return max(a.policy.Settle, recordDelay)
 	case o.Begun().Add(recordDelay) > a.in.Now:
 		a.again(o.Begun().Add(recordDelay)) // its patience is over then
 		return max(a.policy.Settle, recordDelay)
 	}
 	return a.policy.Settle
-}
-
-// released reports whether the pool had a record for the owner that was removed.
-func (a *addressAudit) released(p *verdict.Pool, o *verdict.Owner) bool {
-	return slices.ContainsFunc(a.out.Past, func(past verdict.Past) bool {
-		return past.Owner == o.ID && past.Kind == verdict.FindingInUseUnallocated && past.Allocation != nil && past.Allocation.Pool.Is(p)
-	})
 }
 
 // poolsOf returns the pools that may allocate the address of an owner again if they consider it
@@ -273,8 +268,8 @@ func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 		return // the API lists the address; the sandbox may have an unknown ID
 	}
 	seen := a.in.Covered
-	if p.Node != nil {
-		seen = !p.Node.Unheard && covered(a.in, p.Node)
+	if p.Node != nil { // its agent reports, and can see into its pods
+		seen = !p.Node.Unheard && slices.ContainsFunc(a.in.Nodes, func(f verdict.NodeFacts) bool { return f.Node == p.Node.Key() && f.Covered })
 	}
 	if p.State != ipam.Known || !seen {
 		a.keep(p, verdict.FindingLeaked)
@@ -296,11 +291,6 @@ func (a *addressAudit) sameRecords(al *verdict.AllocationFacts) (all []*verdict.
 		}
 	}
 	return all
-}
-
-// covered reports whether an agent reports for a node and can see into its pods.
-func covered(in *verdict.Case, n *verdict.Node) bool {
-	return slices.ContainsFunc(in.Nodes, func(f verdict.NodeFacts) bool { return f.Node == n.Key() && f.Covered })
 }
 
 // auditDoubleAllocation checks whether IPAM has allocated the address twice.

@@ -36,26 +36,35 @@ func newFile(path string, host ipam.Host) *file {
 	return f
 }
 
-// read reads the file. It returns true if it has to be read again soon.
+// read reads the file. It returns true if it has to be read again soon. ipamd itself never removes the file: its
+// allocations are lost then.
 func (f *file) read(dir error, watch ipam.Watch, now time.Time) (again bool) {
 	f.stale, f.changed = false, true
-	if dir != nil {
-		f.fail(dir, now)
-		return false
-	}
-	data, written, err := f.host.ReadFile(f.Name, false, maxFileSize)
-	if err != nil {
-		f.fail(err, now)
-		return false
-	}
-	f.seen = true
-	c, err := parse(data, written)
-	if err != nil {
-		if ipam.BeingWritten(written, now) {
-			f.stale = true
-			return true
+	var c checkpoint
+	err := dir
+	if err == nil {
+		var data []byte
+		var written time.Time
+		if data, written, err = f.host.ReadFile(f.Name, false, maxFileSize); err == nil {
+			f.seen = true
+			if c, err = parse(data, written); err != nil && ipam.BeingWritten(written, now) {
+				f.stale = true
+				return true
+			}
 		}
-		f.fail(err, now)
+	}
+	if err != nil {
+		missing := errors.Is(err, os.ErrNotExist)
+		if (missing || errors.Is(err, ipam.ErrOrphaned)) && len(f.recorded) > 0 {
+			f.lost, f.Lost, f.LostAt = map[netip.Addr]string{}, len(f.recorded), now
+			for a, al := range f.recorded {
+				f.lost[a] = al.ContainerID
+			}
+		}
+		f.recorded = nil
+		if f.State, f.Problem = ipam.Unreadable, ipam.Unreadably(err); missing {
+			f.State, f.Problem = ipam.Missing, "the file does not exist: it was removed, or its directory was"
+		}
 		return false
 	}
 	f.Succeed(c.invalid, filepath.Dir(f.Name), watch)
@@ -73,32 +82,7 @@ func (f *file) read(dir error, watch ipam.Watch, now time.Time) (again bool) {
 	return false
 }
 
-// fail records that the file cannot be read.
-func (f *file) fail(err error, now time.Time) {
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, ipam.ErrOrphaned) {
-		f.lose(now)
-	}
-	f.recorded = nil
-	if errors.Is(err, os.ErrNotExist) {
-		f.State, f.Problem = ipam.Missing, "the file does not exist: it was removed, or its directory was"
-		return
-	}
-	f.State, f.Problem = ipam.Unreadable, ipam.Unreadably(err)
-}
-
-// lose records that the file was removed with all of its allocations. ipamd itself never removes it.
-func (f *file) lose(now time.Time) {
-	if len(f.recorded) == 0 {
-		return
-	}
-	f.lost, f.Lost, f.LostAt = map[netip.Addr]string{}, len(f.recorded), now
-	for a, al := range f.recorded {
-		f.lost[a] = al.ContainerID
-	}
-}
-
-// publish sets the allocations of the pool. The addresses of
-// branch ENIs are reserved, so that they are not missed in the checkpoint, and have no holder in it,
+// publish sets the allocations of the pool. The addresses of branch ENIs are reserved, so that they are not missed in the checkpoint, and have no holder in it,
 // so that they are not leaked.
 func (f *file) publish(branches map[string][]netip.Addr) {
 	f.changed = false

@@ -110,7 +110,9 @@ func (r *reader) blockChanged(at ipam.Key, before, after *block) {
 	if after == nil {
 		if published {
 			r.release(at, before)
-			r.endEmpty(pool)
+			if r.pools.Records[ipam.Key{Name: pool}] == nil {
+				r.Drop(pool) // it was the pool of this block
+			}
 		}
 		return
 	}
@@ -142,13 +144,6 @@ func (r *reader) release(at ipam.Key, was *block) {
 		r.Release(pool, was.allocations[i].published(at, was.prefix))
 	}
 	r.note(pool, at, nil)
-}
-
-// endEmpty drops the pool of a deleted block if that pool is not an IPPool.
-func (r *reader) endEmpty(pool string) {
-	if r.pools.Records[ipam.Key{Name: pool}] == nil {
-		r.Drop(pool)
-	}
 }
 
 // note records or clears the inconsistency of a block. A nil block clears it.

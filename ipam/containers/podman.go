@@ -99,10 +99,19 @@ func (s *podmanSource) Read(r ipam.FileRead) (again bool) {
 	}
 	again, err := s.read(r, func(db *bolt.DB) ([]ipam.PoolRecords, error) {
 		found, err := parsePodman(db, configs(s.host, s.configDir))
-		if err == nil {
-			s.record(found)
+		if err != nil {
+			return nil, err
 		}
-		return found, err
+		s.given = map[string]map[netip.Addr]string{}
+		for _, n := range found {
+			for a, al := range n.Allocations {
+				if s.given[al.ContainerID] == nil {
+					s.given[al.ContainerID] = map[netip.Addr]string{}
+				}
+				s.given[al.ContainerID][a] = ipam.EngineNetwork(PodmanName, n.Name)
+			}
+		}
+		return found, nil
 	})
 	if errors.Is(err, os.ErrNotExist) {
 		s.given = nil
@@ -112,20 +121,6 @@ func (s *podmanSource) Read(r ipam.FileRead) (again bool) {
 	}
 	s.containers.give(s.given)
 	return again
-}
-
-// record records which addresses the containers have according to the database.
-func (s *podmanSource) record(found []ipam.PoolRecords) {
-	s.given = map[string]map[netip.Addr]string{}
-	for i := range found {
-		n := &found[i]
-		for a, al := range n.Allocations {
-			if s.given[al.ContainerID] == nil {
-				s.given[al.ContainerID] = map[netip.Addr]string{}
-			}
-			s.given[al.ContainerID][a] = ipam.EngineNetwork(PodmanName, n.Name)
-		}
-	}
 }
 
 // Containers implements ipam.ContainerSource.

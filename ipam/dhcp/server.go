@@ -125,7 +125,13 @@ func (s *server) put(c content, devices []ipam.Device, now time.Time) (again boo
 			all.add(r, "")
 		}
 	}
-	all.settle(c.Problem)
+	for p, next := range all.next {
+		p.Set(next)
+		p.State, p.Problem = ipam.Known, c.Problem
+		p.Ranges = ipam.Union(p.Ranges)
+		p.Gateways = slices.DeleteFunc(p.Gateways, func(a netip.Addr) bool { return !ipam.Contain(p.Ranges, a) })
+	}
+	s.pools = all.pools
 	return again
 }
 
@@ -221,15 +227,4 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
 	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, Hostname: r.Hostname}}
-}
-
-// settle publishes the pools.
-func (m *assignment) settle(problem string) {
-	for p, next := range m.next {
-		p.Set(next)
-		p.State, p.Problem = ipam.Known, problem
-		p.Ranges = ipam.Union(p.Ranges)
-		p.Gateways = slices.DeleteFunc(p.Gateways, func(a netip.Addr) bool { return !ipam.Contain(p.Ranges, a) })
-	}
-	m.server.pools = m.pools
 }

@@ -25,7 +25,7 @@ var MetalLB = ipam.IPAM{
 	Name: MetalLBName, Title: "MetalLB",
 	Traits:    ipam.Traits{Assigns: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "MetalLB" },
-	Objects:   func(p ipam.Publisher) *ipam.Objects { return newMetalLBReader(p).objects() },
+	Objects:   newMetalLB,
 	Repair:    ipam.Repair{Texts: ipam.ReadTexts(metalLBTexts)},
 }
 
@@ -72,13 +72,9 @@ type metalLBReader struct {
 	of map[ipam.Key][]ipam.Key
 }
 
-func newMetalLBReader(p ipam.Publisher) *metalLBReader {
+func newMetalLB(p ipam.Publisher) *ipam.Objects {
 	r := &metalLBReader{Assignments: ipam.NewAssignments(p, "services"), of: make(map[ipam.Key][]ipam.Key)}
 	r.statuses = ipam.Mirror[*ipam.Object, serviceL2Status]{Read: readServiceL2Status, Changed: r.changed}
-	return r
-}
-
-func (r *metalLBReader) objects() *ipam.Objects {
 	return &ipam.Objects{
 		Resources: []*ipam.Resource{
 			{Kind: ServiceL2Statuses, Role: ipam.Needed, Store: &r.statuses, Lost: "the nodes on which MetalLB announces addresses are unknown"},
