@@ -33,6 +33,8 @@ type fakeAPI struct {
 	watches map[chan watch.Event]bool
 	// unwatched makes it refuse watches of pods.
 	unwatched bool
+	// hangsUp makes it close the connections of all watches without an answer.
+	hangsUp bool
 	// history has the changes of pods.
 	history []watch.Event
 	// expired makes it report that all resource versions are too old.
@@ -172,6 +174,13 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		f.events++
 		f.mu.Unlock()
+	case f.hangsUp && q.Get("watch") != "":
+		f.mu.Unlock()
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_ = conn.Close()
 	case f.broken != "" && f.broken == resource:
 		f.mu.Unlock()
 		f.refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -151,6 +152,9 @@ func (f *feed) watch(ctx context.Context, version string) (string, error) {
 	w, err := f.request(metav1.ListOptions{Watch: true, AllowWatchBookmarks: true, ResourceVersion: version, TimeoutSeconds: &seconds}).Watch(ctx)
 	if err != nil {
 		return version, err
+	}
+	if _, open := w.(*watch.StreamWatcher); !open { // client-go returns an empty watch if the connection has ended or timed out
+		return version, io.ErrUnexpectedEOF
 	}
 	defer f.unfollow()
 	defer w.Stop()

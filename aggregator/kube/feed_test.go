@@ -145,6 +145,19 @@ func TestUnhealthyServer(t *testing.T) {
 	})
 }
 
+// A server that closes the connections of watches counts as unavailable.
+func TestServerThatHangsUp(t *testing.T) {
+	f := newFakeAPI(t)
+	c := f.open()
+	start(t, c)
+	live(t, c)
+	f.set(func() { f.hangsUp = true })
+	f.cut()
+	wait.Until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
+	f.set(func() { f.hangsUp = false })
+	live(t, c)
+}
+
 // A server that accepts connections but sends nothing is detected, even if no watch ends.
 func TestSilentServer(t *testing.T) {
 	f := newFakeAPI(t)
