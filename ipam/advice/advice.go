@@ -1,5 +1,5 @@
-// Package advice has the types of repair steps and commands, and quotes words for a shell. It imports
-// no other package of ipwitness. Nothing here runs a command.
+// Package advice has the types of repair steps and commands, the texts that they come from, and quotes words for
+// a shell. It imports no other package of ipwitness. Nothing here runs a command.
 package advice
 
 import "fmt"
