@@ -47,25 +47,12 @@ func NewRegistry(b Build) *prometheus.Registry {
 }
 
 // Logging contains the log flags.
-type Logging struct {
-	Level  logLevel
-	format logFormat
-}
-
-type (
-	logLevel  string
-	logFormat string
-)
-
-const (
-	logText logFormat = "text"
-	logJSON logFormat = "json"
-)
+type Logging struct{ Level, format string }
 
 // AddFlags adds the log flags.
 func (l *Logging) AddFlags(cmd *cobra.Command) {
-	ChoiceFlag(cmd, &l.Level, "log-level", "", "lowest level to log; the default of run in a terminal is warn", logLevel("info"), "debug", "warn", "error")
-	ChoiceFlag(cmd, &l.format, "log-format", "", "log format", logText, logJSON)
+	ChoiceFlag(cmd, &l.Level, "log-level", "", "lowest level to log; the default of run in a terminal is warn", "info", "debug", "warn", "error")
+	ChoiceFlag(cmd, &l.format, "log-format", "", "log format", "text", "json")
 }
 
 // logger returns the logger that the flags select.
@@ -75,7 +62,7 @@ func (l *Logging) logger(w io.Writer) (*slog.Logger, error) {
 		return nil, fmt.Errorf("--log-level: %w", err)
 	}
 	options := &slog.HandlerOptions{Level: level}
-	if l.format == logJSON {
+	if l.format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	}
 	return slog.New(slog.NewTextHandler(w, options)), nil

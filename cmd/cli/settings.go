@@ -128,28 +128,25 @@ func setFromFile(f *pflag.Flag, node *yaml.Node) error {
 		node = node.Alias
 	}
 	many, isList := f.Value.(pflag.SliceValue)
+	var err error
 	switch {
 	case node.Kind == yaml.ScalarNode && node.Tag == "!!null":
 		return fmt.Errorf("%s has no value", f.Name)
 	case node.Kind == yaml.ScalarNode:
-		if err := f.Value.Set(node.Value); err != nil {
-			return valueError(f.Name, f, node.Value, err)
-		}
+		err = f.Value.Set(node.Value)
 	case node.Kind == yaml.SequenceNode && isList:
 		var values []string
-		for _, n := range node.Content {
-			if n.Kind != yaml.ScalarNode {
-				return fmt.Errorf("%s: expected a list of plain values", f.Name)
-			}
-			values = append(values, n.Value)
+		if node.Decode(&values) != nil {
+			return fmt.Errorf("%s: expected a list of plain values", f.Name)
 		}
-		if err := many.Replace(values); err != nil {
-			return valueError(f.Name, f, "", err)
-		}
+		err = many.Replace(values)
 	case node.Kind == yaml.SequenceNode:
 		return fmt.Errorf("%s takes one value, not a list", f.Name)
 	default:
 		return fmt.Errorf("%s takes a value, not a map", f.Name)
+	}
+	if err != nil {
+		return valueError(f.Name, f, node.Value, err)
 	}
 	f.Changed = true
 	return nil
