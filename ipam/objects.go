@@ -144,6 +144,38 @@ func Publish(p Publisher, next Pool, problem string, unreadable bool) {
 	p.Put(next, problem, unreadable)
 }
 
+// A ListedPool is the record of an object that is a pool and lists its allocations, in the order of a function
+// compare. Its Problem describes an inconsistency; Bad is set if the object cannot be read because of it.
+type ListedPool[E comparable] struct {
+	Pool
+	Entries []E
+	Bad     bool
+}
+
+// PublishListed publishes the change of an object that lists its allocations. One that cannot be read keeps
+// them, because that does not prove that they are gone.
+func PublishListed[E comparable](p Publisher, before, after *ListedPool[E], compare func(a, b *E) int, allocation func(pool string, e *E) Allocation) {
+	var was, is []E
+	var name string
+	if before != nil {
+		name, was = before.Name, before.Entries
+	}
+	if after != nil {
+		if name = after.Name; after.Bad {
+			after.Entries = was
+		}
+		Publish(p, after.Pool, after.Problem, after.Bad)
+		is = after.Entries
+	}
+	if len(is) > 0 {
+		p.Use()
+	}
+	Differences(was, is, compare, func(e *E) { p.Allocate(name, allocation(name, e), 0) }, func(e *E) { p.Release(name, allocation(name, e)) })
+	if after == nil {
+		p.Drop(name)
+	}
+}
+
 // A Record is an allocation of a pool, with the time at which the address was allocated, in nanoseconds since the
 // Unix epoch; 0 if it is not known.
 type Record struct {

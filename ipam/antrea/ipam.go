@@ -33,17 +33,8 @@ var remedies string
 // Pools are the IPPools of Antrea.
 var Pools = ipam.Kind{Group: "crd.antrea.io", Version: "v1beta1", Resource: "ippools", Name: "IPPool"}
 
-// pool is the record of an IPPool.
-type pool struct {
-	ranges  []ipam.Range
-	gateway []netip.Addr
-	// realm is the VLAN of the pool; empty if it has none.
-	realm   string
-	entries []entry // sorted by compare
-	// problem describes an inconsistency; bad means that the pool cannot be read because of it.
-	problem string
-	bad     bool
-}
+// pool is the record of an IPPool. Its realm is the VLAN of the pool, if it has one.
+type pool = ipam.ListedPool[entry]
 
 // entry is an allocation.
 type entry struct {
@@ -89,19 +80,19 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 			} `json:"owner"`
 		} `json:"ipAddresses"`
 	}
-	p := &pool{}
+	p := &pool{Pool: ipam.Pool{Name: o.Name, Wiring: ipam.Wiring{Plugin: "antrea"}, Asked: true, Config: "ippools " + o.Name}}
 	invalid := func(bad bool, what string) (ipam.Key, *pool) {
-		p.problem, p.bad = fmt.Sprintf("IPPool %s of Antrea is invalid: %s", o.Name, ipam.Shorten(what)), bad
+		p.Problem, p.Bad = fmt.Sprintf("IPPool %s of Antrea is invalid: %s", o.Name, ipam.Shorten(what)), bad
 		return o.Key(), p
 	}
 	if err := o.Decode(&spec, &status); err != nil {
 		return invalid(true, err.Error())
 	}
 	if spec.SubnetInfo.VLAN != 0 {
-		p.realm = "vlan " + strconv.Itoa(spec.SubnetInfo.VLAN)
+		p.Realm = "vlan " + strconv.Itoa(spec.SubnetInfo.VLAN)
 	}
 	if a, err := netip.ParseAddr(spec.SubnetInfo.Gateway); err == nil {
-		p.gateway = append(p.gateway, a.Unmap())
+		p.Gateways = append(p.Gateways, a.Unmap())
 	}
 	for _, r := range spec.IPRanges {
 		text := r.CIDR
@@ -115,9 +106,9 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		if r.CIDR != "" {
 			parsed = ipam.Usable(parsed.Prefix())
 		}
-		p.ranges = append(p.ranges, parsed)
+		p.Ranges = append(p.Ranges, parsed)
 	}
-	p.ranges = ipam.Union(p.ranges)
+	p.Ranges = ipam.Union(p.Ranges)
 	for _, s := range status.IPAddresses {
 		a, err := netip.ParseAddr(s.IPAddress)
 		if err != nil {
@@ -129,54 +120,24 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		if e.kept {
 			e.namespace, e.pod = ipam.Interned(set.Namespace), set.Name+"-"+strconv.Itoa(set.Index)
 		}
-		p.entries = append(p.entries, e)
+		p.Entries = append(p.Entries, e)
 	}
-	slices.SortFunc(p.entries, func(a, b entry) int { return compare(&a, &b) })
-	p.entries = slices.Clip(p.entries)
+	slices.SortFunc(p.Entries, func(a, b entry) int { return compare(&a, &b) })
+	p.Entries = slices.Clip(p.Entries)
 	return o.Key(), p
 }
 
-// reader reads the IPPools of Antrea, which have their allocations in their status.
-type reader struct {
-	ipam.Publisher
-	pools ipam.Mirror[*ipam.Object, pool]
-}
-
+// newObjects reads the IPPools of Antrea, which have their allocations in their status.
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	r := &reader{Publisher: p}
-	r.pools = ipam.Mirror[*ipam.Object, pool]{Read: readPool, Changed: r.changed}
-	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of Antrea are unknown"}}}
-}
-
-// changed publishes the change of a pool.
-func (r *reader) changed(at ipam.Key, before, after *pool) {
-	name := at.Name
-	var was, is []entry
-	if before != nil {
-		was = before.entries
+	pools := &ipam.Mirror[*ipam.Object, pool]{
+		Read:    readPool,
+		Changed: func(_ ipam.Key, before, after *pool) { ipam.PublishListed(p, before, after, compare, allocation) },
 	}
-	if after != nil {
-		next := ipam.Pool{
-			Name: name, Served: ipam.Served{Realm: after.realm}, Ranges: after.ranges, Gateways: slices.Clone(after.gateway),
-			Wiring: ipam.Wiring{Plugin: "antrea"}, Asked: true, Config: "ippools " + name,
-		}
-		if after.bad {
-			after.entries = was // an unreadable pool does not prove that its allocations are gone
-		}
-		ipam.Publish(r, next, after.problem, after.bad)
-		is = after.entries
-	}
-	if len(is) > 0 {
-		r.Use()
-	}
-	ipam.Differences(was, is, compare, func(e *entry) { r.Allocate(name, e.allocation(name), 0) }, func(e *entry) { r.Release(name, e.allocation(name)) })
-	if after == nil {
-		r.Drop(name)
-	}
+	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Pools, Role: ipam.Needed, Store: pools, Lost: "the allocations of Antrea are unknown"}}}
 }
 
 // allocation returns the allocation to publish for an entry.
-func (e *entry) allocation(pool string) ipam.Allocation {
+func allocation(pool string, e *entry) ipam.Allocation {
 	al := ipam.Allocation{
 		Address: e.addr, Namespace: e.namespace, Pod: e.pod, ContainerID: e.container, Interface: e.iface, Kept: e.kept,
 		Location: "ippools " + pool + " /status/ipAddresses",

@@ -16,17 +16,8 @@ var (
 	Endpoints = ipam.Kind{Group: "spiderpool.spidernet.io", Version: "v2beta1", Resource: "spiderendpoints", Name: "SpiderEndpoint"}
 )
 
-// pool is the record of a SpiderIPPool.
-type pool struct {
-	ranges  []ipam.Range
-	gateway []netip.Addr
-	// networks are the CNI networks that the pool serves; empty for any.
-	networks []string
-	entries  []entry // sorted by address
-	// problem describes an inconsistency; bad means that the pool cannot be read because of it.
-	problem string
-	bad     bool
-}
+// pool is the record of a SpiderIPPool. It serves the CNI networks that it names, or any.
+type pool = ipam.ListedPool[entry]
 
 // entry is an allocation.
 type entry struct {
@@ -53,9 +44,9 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		Interface string `json:"interface"`
 		Pod       string `json:"pod"`
 	}
-	p := &pool{}
+	p := &pool{Pool: ipam.Pool{Name: o.Name, Config: "spiderippools " + o.Name}}
 	invalid := func(bad bool, what string) (ipam.Key, *pool) {
-		p.problem, p.bad = o.Invalid(Pools.Name, what), bad
+		p.Problem, p.Bad = o.Invalid(Pools.Name, what), bad
 		return o.Key(), p
 	}
 	err := o.Decode(&spec, &status)
@@ -70,7 +61,7 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		if err != nil {
 			return invalid(true, "its ips: "+err.Error())
 		}
-		p.ranges = append(p.ranges, r)
+		p.Ranges = append(p.Ranges, r)
 	}
 	for _, text := range spec.ExcludeIPs {
 		r, err := ipam.ParseRange(text, "-")
@@ -78,18 +69,18 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 			invalid(false, "its excludeIPs: "+err.Error())
 			continue
 		}
-		p.ranges = ipam.Without(p.ranges, r)
+		p.Ranges = ipam.Without(p.Ranges, r)
 	}
-	p.ranges = ipam.Union(p.ranges)
-	if a, err := netip.ParseAddr(spec.Gateway); err == nil && ipam.Contain(p.ranges, a.Unmap()) {
-		p.gateway = append(p.gateway, a.Unmap())
+	p.Ranges = ipam.Union(p.Ranges)
+	if a, err := netip.ParseAddr(spec.Gateway); err == nil && ipam.Contain(p.Ranges, a.Unmap()) {
+		p.Gateways = append(p.Gateways, a.Unmap())
 	}
 	for _, name := range spec.MultusName {
 		// Spiderpool names the network in the CNI configuration after the object.
 		if _, name, ok := strings.Cut(name, "/"); ok && !strings.Contains(name, "*") {
-			p.networks = append(p.networks, name)
+			p.Networks = append(p.Networks, name)
 		} else {
-			p.networks = nil // a pattern, or a name in the namespace of Spiderpool
+			p.Networks = nil // a pattern, or a name in the namespace of Spiderpool
 			break
 		}
 	}
@@ -99,10 +90,10 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 			invalid(false, fmt.Sprintf("%q in its status.allocatedIPs is not an address", text))
 			continue
 		}
-		p.entries = append(p.entries, entry{addr: a.Unmap(), pod: al.Pod, iface: ipam.Interned(al.Interface)})
+		p.Entries = append(p.Entries, entry{addr: a.Unmap(), pod: al.Pod, iface: ipam.Interned(al.Interface)})
 	}
-	slices.SortFunc(p.entries, func(a, b entry) int { return compare(&a, &b) })
-	p.entries = slices.Clip(p.entries)
+	slices.SortFunc(p.Entries, func(a, b entry) int { return compare(&a, &b) })
+	p.Entries = slices.Clip(p.Entries)
 	return o.Key(), p
 }
 

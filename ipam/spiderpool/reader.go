@@ -19,38 +19,15 @@ type reader struct {
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{Publisher: p}
-	r.pools = ipam.Mirror[*ipam.Object, pool]{Read: readPool, Changed: r.poolChanged}
+	r.pools = ipam.Mirror[*ipam.Object, pool]{
+		Read:    readPool,
+		Changed: func(_ ipam.Key, before, after *pool) { ipam.PublishListed(p, before, after, compare, r.allocation) },
+	}
 	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{Parse: readEndpoint, Unread: &ipam.Unread{Publisher: p, Kind: Endpoints}, Changed: r.endpointChanged}
 	return &ipam.Objects{Resources: []*ipam.Resource{
 		{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of Spiderpool are unknown"},
 		{Kind: Endpoints, Role: ipam.Extra, Store: &r.endpoints, Lost: "which pods keep their addresses from Spiderpool is unknown"},
 	}}
-}
-
-// poolChanged publishes the change of a pool.
-func (r *reader) poolChanged(at ipam.Key, before, after *pool) {
-	name := at.Name
-	var was, is []entry
-	if before != nil {
-		was = before.entries
-	}
-	if after != nil {
-		next := ipam.Pool{
-			Name: name, Served: ipam.Served{Networks: after.networks}, Ranges: after.ranges, Gateways: after.gateway, Config: "spiderippools " + name,
-		}
-		if after.bad {
-			after.entries = was // an unreadable pool does not prove that its allocations are gone
-		}
-		ipam.Publish(r, next, after.problem, after.bad)
-		is = after.entries
-	}
-	if len(is) > 0 {
-		r.Use()
-	}
-	ipam.Differences(was, is, compare, func(e *entry) { r.Allocate(name, r.allocation(name, e), 0) }, func(e *entry) { r.Release(name, r.allocation(name, e)) })
-	if after == nil {
-		r.Drop(name)
-	}
 }
 
 // endpointChanged publishes the allocations of a pod again.
@@ -65,8 +42,8 @@ func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
 			if known == nil {
 				continue
 			}
-			if i, found := slices.BinarySearchFunc(known.entries, p.addr, func(e entry, a netip.Addr) int { return e.addr.Compare(a) }); found && known.entries[i].pod == pod {
-				r.Allocate(p.pool, r.allocation(p.pool, &known.entries[i]), 0)
+			if i, found := slices.BinarySearchFunc(known.Entries, p.addr, func(e entry, a netip.Addr) int { return e.addr.Compare(a) }); found && known.Entries[i].pod == pod {
+				r.Allocate(p.pool, r.allocation(p.pool, &known.Entries[i]), 0)
 			}
 		}
 	}
