@@ -229,12 +229,8 @@ func (r *reader) reindex() {
 // networkOf returns the network_name of a pool. If no network has the pool's range, it is derived
 // from the pool's name, and then includes the node's name if each node has a slice of the range.
 func (r *reader) networkOf(at ipam.Key, p *pool) string {
-	for _, n := range r.networks.Records {
-		for _, s := range n.ranges {
-			if s.serves(n, at.Name, p.prefix) {
-				return n.network
-			}
-		}
+	if serving := r.serving(at.Name, p.prefix); len(serving) > 0 {
+		return serving[0].network.network
 	}
 	rest, _ := strings.CutSuffix(at.Name, normalized(p.prefix.String()))
 	return strings.TrimSuffix(rest, "-")
@@ -249,7 +245,7 @@ func (r *reader) publish(at ipam.Key) {
 			r.release(at, is)
 			r.lost[at] = is.prefix
 		}
-		if last := r.Pool(name); last != nil && r.State() == ipam.Known && r.serves(at) {
+		if last := r.Pool(name); last != nil && r.State() == ipam.Known && len(r.serving(at.Name, r.lost[at])) > 0 {
 			r.Lose(*last, "IPPool "+name+" was deleted, but a NetworkAttachmentDefinition has its range: whereabouts will recreate it empty")
 			return
 		}
@@ -274,19 +270,6 @@ func (r *reader) publish(at ipam.Key) {
 	// An address whose allocation only moved was never free: Differences releases last.
 	ipam.Differences(was, is.entries, compare,
 		func(e *entry) { r.Allocate(name, is.allocation(e), 0) }, func(e *entry) { r.Release(name, is.allocation(e)) })
-}
-
-// serves reports whether a network has the range of a deleted pool.
-func (r *reader) serves(at ipam.Key) bool {
-	prefix, known := r.lost[at]
-	for _, n := range r.networks.Records {
-		for i := range n.ranges {
-			if known && n.ranges[i].serves(n, at.Name, prefix) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // release withdraws all allocations of a pool.
@@ -367,18 +350,26 @@ type servingRange struct {
 	part *networkRange
 }
 
+// serving returns the networks with a range that has the addresses of a pool, in order.
+func (r *reader) serving(pool string, prefix netip.Prefix) (all []servingRange) {
+	for at, n := range r.networks.Records {
+		for i := range n.ranges {
+			if n.ranges[i].serves(n, pool, prefix) {
+				all = append(all, servingRange{at, n, &n.ranges[i]})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b servingRange) int {
+		return cmp.Or(cmp.Compare(a.at.Namespace, b.at.Namespace), cmp.Compare(a.at.Name, b.at.Name))
+	})
+	return all
+}
+
 // pool returns the pool to publish for a record.
 func (r *reader) pool(at ipam.Key, p *pool) ipam.Pool {
 	name := at.Namespace + "/" + at.Name
 	next := ipam.Pool{Name: name, Base: p.base, Config: "ippools " + name, Served: ipam.Served{Realm: r.networkOf(at, p)}}
-	var serving []servingRange
-	for network, n := range r.networks.Records {
-		for i := range n.ranges {
-			if n.ranges[i].serves(n, at.Name, p.prefix) {
-				serving = append(serving, servingRange{network, n, &n.ranges[i]})
-			}
-		}
-	}
+	serving := r.serving(at.Name, p.prefix)
 	if len(serving) == 0 {
 		// Whereabouts never deletes an IPPool. A pool without allocations that no network uses is
 		// left over.
@@ -387,9 +378,6 @@ func (r *reader) pool(at ipam.Key, p *pool) ipam.Pool {
 		}
 		return next
 	}
-	slices.SortFunc(serving, func(a, b servingRange) int {
-		return cmp.Or(cmp.Compare(a.at.Namespace, b.at.Namespace), cmp.Compare(a.at.Name, b.at.Name))
-	})
 	first := serving[0]
 	next.Config = "network-attachment-definitions " + first.at.Namespace + "/" + first.at.Name
 	next.Plugin, next.Device = first.plugin, first.device
