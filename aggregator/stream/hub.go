@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,6 +89,7 @@ func (l *Link) Follow(ctx context.Context, cluster string, after Position, do fu
 		}
 		return fmt.Errorf("open the stream %s: %w", Name(cluster), err)
 	}
+	st.created = st.stream.CachedInfo().Created.UnixNano()
 	begin, err := st.beginAfter(opening, after)
 	if err != nil {
 		return err
@@ -158,15 +160,10 @@ func (st *store) fetch(ctx context.Context, consumer jetstream.Consumer, do func
 func (st *store) check(ctx context.Context, consumer jetstream.Consumer) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	was := st.stream.CachedInfo().Created
-	info, err := st.stream.Info(ctx)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
+	if _, _, _, err := st.state(ctx); errors.Is(err, jetstream.ErrStreamNotFound) {
 		return ErrNoStream
-	case err != nil:
-		return fmt.Errorf("read the state of the stream: %w", err)
-	case !info.Created.Equal(was):
-		return errReplaced
+	} else if err != nil {
+		return err
 	}
 	if _, err := consumer.Info(ctx); err != nil {
 		return fmt.Errorf("read the stream %s: %w", Name(st.cluster), err)
@@ -176,34 +173,13 @@ func (st *store) check(ctx context.Context, consumer jetstream.Consumer) error {
 
 // beginAfter returns the number of the message with which a reader begins.
 func (st *store) beginAfter(ctx context.Context, after Position) (uint64, error) {
-	info, err := st.stream.Info(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read the state of the stream: %w", err)
-	}
-	if info.State.Msgs == 0 {
-		return 1, nil
-	}
-	if after.Sequence != 0 && after.Sequence+1 >= info.State.FirstSeq {
-		raw, err := st.stream.GetMsg(ctx, info.State.LastSeq)
-		if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
-			return 0, fmt.Errorf("read the last message of the stream: %w", err)
-		}
-		if err == nil {
-			last, err := decode(raw.Data)
-			if err != nil {
-				return 0, fmt.Errorf("read the last message of the stream, which something else has written: %w", err)
-			}
-			if last.GetStream() == after.Stream { // a new mirror may not have the message yet
-				return after.Sequence + 1, nil
-			}
-		}
-	}
-	state, err := st.lastState(ctx)
+	first, _, last, err := st.state(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if state == nil {
-		return info.State.FirstSeq, nil
+	if after.Sequence != 0 && after.Sequence+1 >= first && last.GetStream() == after.Stream { // a new mirror may not have the message yet
+		return after.Sequence + 1, nil
 	}
-	return state.GetSequence(), nil
+	state, err := st.lastState(ctx)
+	return cmp.Or(state.GetSequence(), first, 1), err
 }
