@@ -1,12 +1,16 @@
 package aggregator
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -159,6 +163,136 @@ func TestAConflictOfANodeThatDoesNotComeBackEnds(t *testing.T) {
 		if o.GetState() != pb.Owner_GONE || o.GetNode() != "n1" {
 			t.Errorf("got owner %v, want it gone", o)
 		}
+	}
+}
+
+// told returns the findings in the order of lists, and what is awaited.
+func (l *lab) told() (all []*pb.Finding, awaited []string) {
+	l.Helper()
+	out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{})
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, a := range out.GetCoverage().GetAwaited() {
+		awaited = append(awaited, a.GetWhat().String())
+	}
+	return out.GetFindings(), awaited
+}
+
+// witness returns what a restart must not change of findings.
+func witness(all []*pb.Finding) (texts []string) {
+	for _, f := range all {
+		texts = append(texts, f.GetId()+" "+f.GetDetectedAt().AsTime().String())
+		for _, e := range f.GetEvidence() {
+			before, _, _ := strings.Cut(e, ", last read") // the time of the last reading
+			texts = append(texts, before)
+		}
+	}
+	return texts
+}
+
+// Findings stay as they were told until the facts are complete, with their evidence, and then last or end.
+func TestFindingsAreToldAsBeforeUntilTheFactsAreComplete(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir(), Alone: true}
+	l := newLab(t, cfg)
+	pods := func(more ...*pb.ReportRequest) *pb.ReportRequest {
+		return snapshot(hello("n1", uint64(time.Now().UnixNano())), append(more, kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"))...)
+	}
+	a := l.dial().send(pods(poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
+		given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
+	lost := hostLocal("10.244.0.0/24", pb.Pool_MISSING)
+	lost.LostAt, lost.Lost = timestamppb.Now(), 2
+	a.send(records.Merge(&pb.ReportRequest{}, poolOf(lost), freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+	var before []*pb.Finding
+	wait.Until(t, "the loss and both addresses", func() bool {
+		before, _ = l.told()
+		return len(before) == 3 && len(before[2].GetAddresses())+len(before[0].GetAddresses()) == 2
+	})
+	l.settled()
+	wait.Until(t, "the findings in the journal", func() bool {
+		out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{At: timestamppb.Now()})
+		return err == nil && slices.Equal(witness(out.GetFindings()), witness(before))
+	})
+	l.stop()
+
+	same := func(why string, all []*pb.Finding) {
+		t.Helper()
+		if got, want := witness(all), witness(before); !slices.Equal(got, want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", why, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	l = newLab(t, cfg)
+	var all []*pb.Finding
+	wait.Until(t, "the journal to be read", func() bool {
+		var awaited []string
+		all, awaited = l.told()
+		return slices.Equal(awaited, []string{"REPORT"})
+	})
+	same("before the node has reported", all)
+	if len(all) > 0 && len(all[0].GetRemedy()) > 0 {
+		t.Errorf("got the steps %v of a finding that was not judged", all[0].GetRemedy())
+	}
+	unread := pods()
+	unread.Status = &pb.StatusRecord{Wire: "off", UnreadIpams: []string{"host-local"}}
+	a = l.dial().send(unread).sync()
+	for until := time.Now().Add(2 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+		all, awaited := l.told()
+		if same("before its records were read", all); len(awaited) == 0 {
+			t.Fatal("nothing is awaited before the records were read")
+		}
+	}
+	read := poolOf(hostLocal("10.244.0.0/24", pb.Pool_MISSING))
+	read.Status = &pb.StatusRecord{Wire: "off"}
+	a.send(read).sync()
+	wait.Until(t, "all to be judged", func() bool {
+		var awaited []string
+		all, awaited = l.told()
+		return len(awaited) == 0
+	})
+	same("when all is judged", all)
+	wait.Until(t, "the findings to be found again", func() bool {
+		all, _ = l.told()
+		return len(all) == 3 && len(all[0].GetRemedy()) > 0 && len(all[1].GetRemedy()) > 0 && len(all[2].GetRemedy()) > 0
+	})
+	l.settled()
+	for _, e := range l.events(&pb.ListEventsRequest{Kind: pb.Event_FINDING}).GetEvents() {
+		if e.GetType() == pb.Watch_REMOVED {
+			t.Errorf("got %v in the journal, want that nothing ended", e)
+		}
+	}
+
+	a.send(records.Merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
+		given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
+	wait.Until(t, "the end of the findings", func() bool {
+		all, _ := l.told()
+		return len(all) == 0
+	})
+}
+
+// What is gone after a restart ends when the facts are complete.
+func TestAFindingThatEndsDuringARestartEnds(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir(), Alone: true}
+	l := newLab(t, cfg)
+	missing := poolOf(hostLocal("10.244.0.0/24", pb.Pool_MISSING))
+	l.dial().send(snapshot(hello("n1", 1), missing, kindPod(2, "a", "10.244.0.2"))).sync()
+	l.await("the finding in the journal", &pb.ListEventsRequest{Kind: pb.Event_FINDING}, func(e *pb.Event) bool { return e.GetFinding().GetKind() == "ipam-state-lost" })
+	l.settled()
+	l.stop()
+	l = newLab(t, cfg)
+	l.dial().send(snapshot(hello("n1", 2), missing)).sync()
+	wait.Until(t, "the end of the findings", func() bool {
+		all, awaited := l.told()
+		return len(all)+len(awaited) == 0
+	})
+	l.settled()
+	removed := 0
+	for _, e := range l.events(&pb.ListEventsRequest{Kind: pb.Event_FINDING}).GetEvents() {
+		if e.GetType() == pb.Watch_REMOVED {
+			removed++
+		}
+	}
+	if removed != 2 {
+		t.Errorf("got %d ends in the journal, want those of the address and of the pool", removed)
 	}
 }
 

@@ -102,6 +102,9 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		}
 		n.Status, n.Ports = rec, ports
 		f.coverageChanged()
+		if !n.Rec.Unheard {
+			f.restorePools(n) // perhaps the records have been read now
+		}
 	}
 	s := n.Status.GetNodeName()
 	name := ipam.NodeName{Name: s.GetName(), Source: Known(s.GetSource(), ipam.HostName), File: s.GetFile()}
@@ -331,10 +334,9 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	}
 	f.setPrefix(n, c, prefixOf(rec))
 	first, assigned := Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())
-	if one.first == 0 || first < one.first || assigned.Sub(one.assigned).Abs() > sameAssignment { // otherwise the agent has restarted
-		one.first = first
+	if one.first == 0 || first < one.first || assigned.Sub(one.assigned).Abs() > sameAssignment { // otherwise the agent may have restarted
+		one.first, one.assigned = first, assigned
 	}
-	one.assigned = assigned
 	h.last, h.count = Stamp(rec.GetLastSeen()), rec.GetCount()
 	n.setHistory(one, h)
 	if n.texts.get(one.network) != rec.GetNetwork() {

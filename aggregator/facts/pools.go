@@ -304,7 +304,7 @@ func (f *Facts) RecallLost(pools []*verdict.Pool) *Batch {
 // does not report, because nothing is left that names them.
 func (f *Facts) restorePools(n *Node) {
 	for k, was := range f.lost {
-		if k.node != n.Rec.Name || k.boot != n.ID.Boot || len(was.Ranges) == 0 || f.byKey[poolKey{n, k.ipam, k.name}] != nil {
+		if k.node != n.Rec.Name || k.boot != n.ID.Boot || len(was.Ranges) == 0 || slices.Contains(n.Status.GetUnreadIpams(), k.ipam) || f.byKey[poolKey{n, k.ipam, k.name}] != nil {
 			continue
 		}
 		next := *was

@@ -126,6 +126,11 @@ func (f *Fleet) coverage(clusters []*cluster) *pb.Coverage {
 		out.WithoutFrames += of.GetWithoutFrames()
 		out.WithoutAddresses += of.GetWithoutAddresses()
 		out.LeftOut += of.GetLeftOut()
+		for _, a := range of.GetAwaited() {
+			if len(out.Awaited) < mostNames {
+				out.Awaited = append(out.Awaited, &pb.Awaited{What: a.GetWhat(), Node: c.name + "/" + a.GetNode(), Ipam: a.GetIpam()})
+			}
+		}
 		for _, names := range []struct {
 			to   *[]string
 			from []string

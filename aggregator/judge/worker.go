@@ -155,14 +155,15 @@ func (e *entry) pastOf(in *verdict.Case) []verdict.Past {
 			at := slices.IndexFunc(in.Pools, func(now *verdict.Pool) bool {
 				return now.IPAM == al.Pool.IPAM && now.Name == al.Pool.Name && (now.Node == nil || now.Node.Name == al.Node)
 			})
-			if at >= 0 {
-				now := *al
-				now.Pool, now.Address = in.Pools[at], in.Address
-				if now.Pool.Node != nil {
-					now.Node = ""
-				}
-				p.Allocation = &now
+			if at < 0 {
+				continue // its pool is not known yet
 			}
+			now := *al
+			now.Pool, now.Address = in.Pools[at], in.Address
+			if now.Pool.Node != nil {
+				now.Node = ""
+			}
+			p.Allocation = &now
 		}
 		past = append(slices.Clip(past), p)
 	}

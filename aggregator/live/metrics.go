@@ -98,6 +98,8 @@ func metrics() []*metric {
 			fmt.Sprintf("Time of detection of a finding. One series for each, at most %d, critical ones first.", maxFindingSeries),
 			"kind", "severity", "address", "node", "holder", "pool", "id"),
 		gauge("owners", "Owners of addresses, by the widest scope in which they are compared.", "scope_kind"),
+		gauge("awaited", "What is awaited before the absence of conflicts and findings proves anything: report (of a node), records (of an IPAM on a node), "+
+			"judgement (of problems that may pass by themselves) or journal. Meanwhile, series of conflicts and findings that would be 0 are missing.", "what"),
 		gauge("nodes", "Nodes by the state of their agent: live, disconnected, or absent "+
 			"(nodes of Kubernetes that should have an agent but none has connected).", "state"),
 		gauge("node_up", fmt.Sprintf("1 for a node whose agent is connected; 0 for a node whose agent is disconnected, or that should have an agent in "+
@@ -194,12 +196,22 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	set := func(name string, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(m.byName[name].desc, m.byName[name].typ, value, labels...)
 	}
-	m.collectConflicts(set)
+	awaited := make(map[pb.Awaited_What]int)
+	for _, a := range m.Coverage.Current().GetAwaited() {
+		awaited[a.GetWhat()]++
+	}
+	for _, what := range []pb.Awaited_What{pb.Awaited_REPORT, pb.Awaited_RECORDS, pb.Awaited_JUDGEMENT, pb.Awaited_JOURNAL} {
+		set("awaited", float64(awaited[what]), strings.ToLower(what.String()))
+	}
+	known := len(awaited) == 0
+	m.collectConflicts(set, known)
 	m.collectFindings(set)
 	m.collectNodes(set)
 	m.collectPools(set)
 	for kind, n := range m.Findings.Count() {
-		set("findings", float64(n), kind)
+		if n > 0 || known {
+			set("findings", float64(n), kind)
+		}
 	}
 	owners := m.Shards.Counts()
 	for kind, name := range []string{"none", "link", "node", "network"} {
@@ -241,10 +253,10 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 
 // collectConflicts counts the conflicts, and sends the series of individual ones: the same ones at
 // each scrape, and confirmed ones first.
-func (m *Metrics) collectConflicts(set scrape) {
+func (m *Metrics) collectConflicts(set scrape, known bool) {
 	type class struct{ state, cause string }
 	type count struct{ all, acknowledged int }
-	// The two series that alerts use exist even without conflicts.
+	// The two series that alerts use exist even without conflicts, as soon as that is known.
 	conflicts := map[class]count{
 		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: {},
 		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: {},
@@ -265,6 +277,9 @@ func (m *Metrics) collectConflicts(set scrape) {
 		conflicts[of] = n
 	}
 	for c, n := range conflicts {
+		if n.all == 0 && !known {
+			continue // it is not known that there are none
+		}
 		set("conflicts", float64(n.all), c.state, c.cause)
 		set("conflicts_acknowledged", float64(n.acknowledged), c.state, c.cause)
 	}

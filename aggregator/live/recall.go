@@ -413,7 +413,11 @@ func (r *Recorded) get(id string) *pb.Event {
 	return r.byID[id]
 }
 
-// restore takes over when the owners of a conflict were first seen, if that was before the start.
+// sameAssignment is how far two starts of an agent may report the time of one assignment apart.
+const sameAssignment = time.Second
+
+// restore takes over when the owners of a conflict got the address and were first seen, if that was before
+// the start.
 func (r *Recorded) restore(c *pb.Conflict) {
 	before := r.get(c.GetId()).GetConflict()
 	if before.GetEpisode() != c.GetEpisode() {
@@ -422,6 +426,9 @@ func (r *Recorded) restore(c *pb.Conflict) {
 	for _, o := range c.GetOwners() {
 		for _, was := range before.GetOwners() {
 			same := was.GetNode() == o.GetNode() && was.GetNetns() == o.GetNetns() && was.GetMac() == o.GetMac()
+			if at := was.GetAssignedAt(); same && at != nil && o.GetAssignedAt() != nil && at.AsTime().Sub(o.GetAssignedAt().AsTime()).Abs() <= sameAssignment {
+				o.AssignedAt = at
+			}
 			if at := was.GetFirstSeen(); same && at != nil && at.AsTime().Before(o.GetFirstSeen().AsTime()) {
 				o.FirstSeen = at
 			}

@@ -56,6 +56,7 @@ var values = map[string]string{
 	"pool": "the name of the pool: a directory on the node, or the object's name", "network": "the CNI network that the pool is of",
 	"version": "of the program", "revision": "the commit", "goversion": "of Go",
 	"cause":      oneOf(verdict.CauseIPAMStateLost, verdict.CauseIPAMAllocatedTwice, verdict.CauseIPAMBookedElsewhere, verdict.CausePodCIDROverlap, verdict.CauseOverlappingNetworks, verdict.CauseStaticAddress, verdict.CauseTunnelAddress, verdict.CauseOrphanedSandbox, verdict.CauseReplacedNamespace, verdict.CauseSplitBrain, verdict.CauseExternalDevice, verdict.CauseUnknown),
+	"what":       oneOf("report", "records", "judgement", "journal"),
 	"kind":       oneOf(verdict.FindingKinds()...),
 	"severity":   oneOf("info", "warning", "critical"),
 	"scope_kind": oneOf("none", "link", "node", "network"),

@@ -190,6 +190,14 @@ func lasting(c *pb.Conflict, now time.Time) string {
 	}
 }
 
+// earlier returns the earlier of two times; nil if the first one is not known.
+func earlier(at, other *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if at != nil && CompareTimes(other, at) < 0 {
+		return other
+	}
+	return at
+}
+
 // timeline adds the events of a conflict in chronological order.
 func (p *page) timeline(c *pb.Conflict) {
 	type event struct {
@@ -199,7 +207,18 @@ func (p *page) timeline(c *pb.Conflict) {
 	var events []event
 	owners := c.GetOwners()
 	for i, name := range OwnerNames(owners) {
-		events = append(events, event{owners[i].GetAssignedAt(), name + " got the address"}, event{owners[i].GetFirstSeen(), name + " was first seen with the address"})
+		got, seen, what := owners[i].GetAssignedAt(), owners[i].GetFirstSeen(), " got the address"
+		if at := slices.Index(c.GetOrder(), uint32(i)); at >= 0 && at < 2 { // there is no conflict without them: clocks differ
+			got, seen = earlier(got, c.GetDetectedAt()), earlier(seen, c.GetDetectedAt())
+		}
+		switch late := got.AsTime().Sub(seen.AsTime()); {
+		case got == nil || seen == nil || late <= 0:
+		case late <= time.Second: // the stamps of kernels are coarse
+			got = seen
+		default:
+			what = " got the address again"
+		}
+		events = append(events, event{got, name + what}, event{seen, name + " was first seen with the address"})
 	}
 	events = append(events, event{c.GetDetectedAt(), "suspected"}, event{c.GetConfirmedAt(), "confirmed"},
 		event{c.GetAcknowledgement().GetAcknowledgedAt(), "acknowledged"}, event{c.GetResolvedAt(), "resolved"})
