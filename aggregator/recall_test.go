@@ -261,6 +261,12 @@ func TestFindingsAreToldAsBeforeUntilTheFactsAreComplete(t *testing.T) {
 		}
 	}
 
+	a.cancel()
+	a = l.dial().send(pods(poolOf(hostLocal("10.244.0.0/24", pb.Pool_MISSING)))).sync()
+	all, _ = l.told()
+	if len(all) != 3 {
+		t.Errorf("got %v after a restart of the agent, want the same findings", all)
+	}
 	a.send(records.Merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
 		given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 	wait.Until(t, "the end of the findings", func() bool {

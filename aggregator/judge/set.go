@@ -79,6 +79,7 @@ func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []v
 		publish := !now.Waiting || f.known(now)
 		f.waits(now, !publish)
 		if publish {
+			now.Waiting = false // also in what the address remembers
 			f.Publish(now)
 			f.pools.updateOwners(now, owners)
 		}
