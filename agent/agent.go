@@ -164,6 +164,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, clock, a.cfg.Node)
 	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime, a.ipam.Containers)
+	n.SeesAll = allocations.SeesProcesses("/proc")
 	n.Mounted, n.VIPs.Changed, a.ipam.Renamed = a.ipam.CheckMounts, a.report, n.Wake
 	a.vips.Store(&n.VIPs)
 	look := k.Contest

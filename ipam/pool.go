@@ -187,7 +187,9 @@ type Allocation struct {
 	Namespace, Pod, ContainerID, Interface string
 	// MAC is the hardware address of the DHCP client that the address is leased to, in lower case
 	// with colons; empty if the record names none. Hostname is the name that the client has sent.
-	MAC, Hostname string
+	// FormerMAC is the hardware address to which the address was leased before, if it was leased to
+	// another one for the same client identifier; otherwise empty.
+	MAC, FormerMAC, Hostname string
 	// Purpose is set if the address is not for a pod, such as the tunnel or router address of a
 	// node. It is text for people: "VXLAN tunnel".
 	Purpose string

@@ -27,12 +27,25 @@ func FindRoot(procDir string) Root {
 	if unix.Stat("/", &ours) == nil && unix.Stat(procDir+"/1/root/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino) {
 		return true
 	}
+	return Root(ownPIDs(procDir))
+}
+
+// SeesProcesses reports whether procDir has all processes of the machine, and not only those of a
+// container with a PID namespace of its own, or of one user.
+func SeesProcesses(procDir string) bool {
+	_, err := os.Stat(filepath.Join(procDir, "1"))
+	return err == nil && !ownPIDs(procDir)
+}
+
+// ownPIDs reports whether this process has a PID namespace that is not its machine's: the first process
+// in it is ipwitness itself.
+func ownPIDs(procDir string) bool {
 	if pidns, err := os.Readlink(filepath.Join(procDir, "self/ns/pid")); err != nil || pidns == InitialPIDNamespace {
 		return false
 	}
 	own, err := os.ReadFile(filepath.Join(procDir, strconv.Itoa(os.Getpid()), "comm"))
 	one, err1 := os.ReadFile(filepath.Join(procDir, "1/comm"))
-	return Root(err == nil && err1 == nil && string(own) == string(one))
+	return err == nil && err1 == nil && string(own) == string(one)
 }
 
 // Reach returns an error if a directory of the node, whether it exists or not, is not visible

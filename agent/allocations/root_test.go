@@ -48,6 +48,9 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 		if got := FindRoot(p.Dir); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
+		if got, want := SeesProcesses(p.Dir), c.first != "ipwitness"; got != want {
+			t.Errorf("%s: sees all processes of the machine: got %v, want %v", name, got, want)
+		}
 	}
 	p := agenttest.NewTree(t)
 	if got := FindRoot(p.Dir); got {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -34,6 +35,8 @@ type tenant struct {
 	from      facts
 	settled   bool // the process had lived for settledAfter when it was last seen
 	forgotten bool // a short-lived process named the namespace
+	// emptySince is when all processes of the machine were first seen, and none was in the namespace.
+	emptySince time.Time
 }
 
 // name returns the workload that follows from the facts. It is computed again only if they
@@ -56,6 +59,8 @@ type facts struct {
 	file      *ipwitnessv1.Workload // from the name of its file
 	process   Process               // the oldest process: pause, or the process that created the namespace
 	container Container             // the container that this process's cgroup belongs to
+	vips      vipProgram
+	idle      bool // no process was in the namespace for idleAfter
 }
 
 // with returns the facts, updated with new ones. Facts that the new ones lack are kept.
@@ -95,6 +100,12 @@ func (f facts) workload() *ipwitnessv1.Workload {
 			w.ProcessId, w.ProcessEnded = from.GetProcessId(), from.GetProcessEnded()
 		}
 		fill("process", &w.Process, from.GetProcess())
+	}
+	if w == nil && (f.idle || f.vips.name != "") {
+		w = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN}
+	}
+	if w != nil {
+		w.Idle, w.VipProgram, w.VipProgramEnded = f.idle, f.vips.name, f.vips.ended
 	}
 	return w
 }

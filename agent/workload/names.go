@@ -44,6 +44,7 @@ type Names struct {
 	unnamed   func([]uint64)           // passes the namespaces without a sandbox to the container runtime's client
 	changed   chan struct{}            // holds one token while a search is needed
 	Mounted   func()                   // called when a mount was added or removed; set before run
+	SeesAll   bool                     // procDir has all processes of the machine; set before run
 
 	// VIPs is the program of this node that moves virtual addresses.
 	VIPs VIPProgram
@@ -179,7 +180,7 @@ func (n *Names) Look(everything bool) {
 			byInode[inode] = byInode[inode].with(facts{engine: c})
 		}
 	}
-	if everything || n.kernel.Anonymous(func(inode uint64) bool { _, ok := byInode[inode]; return ok }) {
+	if everything || n.anyEmpty() || n.kernel.Anonymous(func(inode uint64) bool { _, ok := byInode[inode]; return ok }) {
 		n.walk(everything)
 	}
 	names, unnamed := n.moveTenants(byInode, containers)
@@ -368,6 +369,16 @@ func (n *Names) walk(now bool) {
 	}
 	n.walked, n.later = time.Now(), false
 	n.processes()
+}
+
+// anyEmpty reports whether a namespace had no process when all were last read, and may be found idle now.
+func (n *Names) anyEmpty() bool {
+	for _, t := range n.tenants {
+		if !t.emptySince.IsZero() && !t.idle && time.Since(t.emptySince) >= idleAfter {
+			return true
+		}
+	}
+	return false
 }
 
 // errNotNamespace is returned for a file that is not (yet) a namespace: `ip netns add`

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // settledAfter is the minimum lifetime of a process, in clock ticks, to be reported as the
@@ -28,19 +29,22 @@ func (n *Names) processes() {
 	defer func() { _ = dir.Close() }()
 	entries, _ := dir.Readdirnames(-1)
 	found := map[uint64][]int{}
-	vips := len(vipPrograms)
+	vips := map[uint64]string{}
+	all := n.SeesAll
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry)
 		if err != nil {
 			continue
 		}
 		inode, err := n.procDir.Netns(pid)
-		if err == nil && inode == n.kernel.OwnInode() {
-			if i := slices.Index(vipPrograms, n.procDir.Name(pid)); i >= 0 {
-				vips = min(vips, i)
-			}
+		if err != nil {
+			all = all && !errors.Is(err, os.ErrPermission)
+			continue
 		}
-		if err != nil || inode == n.kernel.OwnInode() {
+		if i := slices.Index(vipPrograms, n.procDir.Name(pid)); i >= 0 && (vips[inode] == "" || i < slices.Index(vipPrograms, vips[inode])) {
+			vips[inode] = vipPrograms[i]
+		}
+		if inode == n.kernel.OwnInode() {
 			continue
 		}
 		if found[inode] == nil {
@@ -48,23 +52,36 @@ func (n *Names) processes() {
 		}
 		found[inode] = append(found[inode], pid)
 	}
-	running := ""
-	if vips < len(vipPrograms) {
-		running = vipPrograms[vips]
-	}
-	n.VIPs.found(running)
+	n.VIPs.found(vips[n.kernel.OwnInode()])
 	for inode, ns := range n.kernel.OurInodes() {
 		t := n.tenantOf(inode, ns)
+		t.vips.runs(vips[inode])
 		if pids := found[inode]; pids != nil {
+			t.emptySince, t.idle = time.Time{}, false
 			n.moveIn(t, inode, pids)
-		} else if t.process.PID != 0 && !t.process.Ended && n.ended(t.process) {
+			continue
+		}
+		if t.process.PID != 0 && !t.process.Ended && n.ended(t.process) {
 			// A process that was there only briefly is forgotten, together with its cgroup's container.
 			if t.process.Ended = t.settled; !t.settled {
 				t.process, t.container, t.forgotten = Process{}, Container{}, true
 			}
 		}
+		switch {
+		case !all:
+			t.emptySince, t.idle = time.Time{}, false
+		case t.emptySince.IsZero():
+			t.emptySince = time.Now()
+			n.wakeAfter(idleAfter)
+		default:
+			t.idle = time.Since(t.emptySince) >= idleAfter
+		}
 	}
 }
+
+// idleAfter is how long a namespace must have no process before that is reported. A runtime makes the
+// namespace of a pod before its first process.
+const idleAfter = 5 * time.Second
 
 // ended reports whether a process has ended. A process that may not be read, or that moved to
 // another namespace, has not.
@@ -138,11 +155,25 @@ func (n *Names) containerIn(p Process, inode uint64) Container {
 // of their processes. Programs that run on every node and obey a controller are not among them.
 var vipPrograms = []string{"keepalived", "kube-vip", "vrrpd", "ucarp", "uvrrpd"}
 
-// VIPProgram is the program in the agent's namespace that moves virtual addresses between nodes.
-type VIPProgram struct {
-	mu    sync.Mutex
+// A vipProgram is the program in a namespace that moves virtual addresses between nodes. It is empty if
+// none was seen.
+type vipProgram struct {
 	name  string
 	ended bool
+}
+
+// runs sets the program that runs now; empty if none does.
+func (v *vipProgram) runs(name string) {
+	if name != "" {
+		*v = vipProgram{name: name}
+	}
+	v.ended = name == "" && v.name != ""
+}
+
+// VIPProgram is the program in the agent's namespace that moves virtual addresses between nodes.
+type VIPProgram struct {
+	mu sync.Mutex
+	vipProgram
 	// Changed is called after a program started or ended; set before run.
 	Changed func()
 }
@@ -157,12 +188,9 @@ func (v *VIPProgram) State() (name string, ended bool) {
 // found sets the program that runs now; empty if none does.
 func (v *VIPProgram) found(running string) {
 	v.mu.Lock()
-	name, ended := running, false
-	if running == "" {
-		name, ended = v.name, v.name != ""
-	}
-	changed := name != v.name || ended != v.ended
-	v.name, v.ended = name, ended
+	before := v.vipProgram
+	v.runs(running)
+	changed := v.vipProgram != before
 	v.mu.Unlock()
 	if changed && v.Changed != nil {
 		v.Changed()

@@ -464,3 +464,64 @@ func TestProgramThatMovesVirtualAddresses(t *testing.T) {
 		}
 	}
 }
+
+func TestNamespaceWithoutAProcessIsIdleAfterAWhile(t *testing.T) {
+	n, p := newTestNames(t, 100, 200)
+	p.Put(1, 0, "systemd", 1, 1, "/")
+	p.Put(30, 1, "nginx", 700, 100, "/")
+	idle := func(when string, inode uint64, want bool) {
+		t.Helper()
+		n.named(inode, nil)
+		if got := agenttest.Workload(n.table, inode).GetIdle(); got != want {
+			t.Errorf("%s: got idle %v, want %v", when, got, want)
+		}
+	}
+	longer := func(inode uint64) { // than the namespace may be without a process
+		if t := n.tenants[inode]; !t.emptySince.IsZero() {
+			t.emptySince = t.emptySince.Add(-idleAfter)
+		}
+	}
+	idle("processes may be hidden", 200, false)
+	longer(200)
+	idle("processes may be hidden for longer", 200, false)
+	n.SeesAll = true
+	idle("at once", 200, false)
+	if n.anyEmpty() {
+		t.Error("at once: all processes are read again")
+	}
+	longer(200)
+	if !n.anyEmpty() {
+		t.Error("after a while: processes are not read again")
+	}
+	idle("after a while", 200, true)
+	idle("with a process", 100, false)
+	if n.anyEmpty() {
+		t.Error("idle: all processes are read again")
+	}
+	p.Put(40, 1, "sh", 800, 200, "/")
+	idle("with a new process", 200, false)
+	p.End(40)
+	idle("just ended", 200, false)
+	longer(200)
+	idle("ended", 200, true)
+}
+
+func TestProgramThatMovesAddressesInANamespace(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	program := func(want string) {
+		t.Helper()
+		n.named(100, nil)
+		if w := agenttest.Workload(n.table, 100); fmt.Sprint(w.GetVipProgram(), " ", w.GetVipProgramEnded()) != want {
+			t.Errorf("program: got %s %v, want %s", w.GetVipProgram(), w.GetVipProgramEnded(), want)
+		}
+	}
+	p.Put(30, 1, "radvd", 700, 100, "/")
+	program(" false")
+	p.Put(40, 1, "keepalived", 900, 100, "/")
+	program("keepalived false")
+	p.End(40)
+	program("keepalived true")
+	if name, _ := n.VIPs.State(); name != "" {
+		t.Errorf("program of the node: got %s, want none", name)
+	}
+}

@@ -12,6 +12,14 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
+// programPlace returns where the program of an owner runs that moves virtual addresses.
+func programPlace(o *verdict.Owner) string {
+	if o.Kind() == verdict.Host {
+		return "node " + o.Node.Name
+	}
+	return "node " + o.Node.Name + ", in " + OwnerName(o)
+}
+
 // factWords are the values that the texts of facts name.
 var factWords = map[string]func(*wording, *verdict.Fact) any{
 	"owner":      func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[0]) },
@@ -25,6 +33,7 @@ var factWords = map[string]func(*wording, *verdict.Fact) any{
 	"node":       func(w *wording, f *verdict.Fact) any { return w.node(f.Owners[0]) },
 	"netns":      func(w *wording, f *verdict.Fact) any { return w.netns(f.Owners[0]) },
 	"othernetns": func(w *wording, f *verdict.Fact) any { return w.netns(f.Owners[1]) },
+	"where":      func(w *wording, f *verdict.Fact) any { return w.ofOwner(f.Owners[0], programPlace, unknownOwner) },
 	"mac":        func(w *wording, f *verdict.Fact) any { return w.mac(f.Owners[0]) },
 	"guest":      func(w *wording, f *verdict.Fact) any { return guestText(w.owner(f.Owners[0])) },
 	"given":      func(w *wording, f *verdict.Fact) any { return w.given(f.Owners[0]) },
@@ -105,6 +114,8 @@ func (w *wording) variant(f *verdict.Fact) string {
 		return "/absent"
 	case kind == verdict.FactGivenByNetwork && engine:
 		return "/engine"
+	case kind == verdict.FactBusy && f.Text == "":
+		return "/unnamed"
 	case kind == verdict.NotPodsThere && len(f.Owners) == 1:
 		return "/one"
 	case kind == verdict.NotInPodCIDRs && len(f.Nodes) == 0:

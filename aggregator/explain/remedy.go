@@ -79,6 +79,10 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		return a.leaveDevice(owners)
 	case verdict.CauseExternalDevice:
 		return a.goOutside(owners)
+	case verdict.CauseLeftoverNamespace:
+		return a.endLeftovers(owners)
+	case verdict.CauseDHCPClientIdentity, verdict.CauseClonedMachine:
+		return a.separate(owners)
 	}
 	if a.c.Rule == verdict.RuleSplitBrain {
 		return a.oneActive(owners)
@@ -196,6 +200,8 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 		key = "keeps/current"
 	case verdict.RightMachine:
 		key = "keeps/machine"
+	case verdict.RightAlive:
+		key = "keeps/alive"
 	case verdict.RightProgram:
 		key = "keeps/program"
 	case verdict.RightOlderAssignment:
@@ -240,13 +246,7 @@ func (a *remedyBuilder) oneMachine(owners []*verdict.Owner) []advice.Action {
 // pod.
 func (a *remedyBuilder) oneNamespace(owners []*verdict.Owner) []advice.Action {
 	left := func(keep *verdict.Owner, because string) []advice.Action {
-		return a.steps("one-namespace", keep, "because", because, "others", ofAllBut(keep, owners, func(o *verdict.Owner) []advice.Action {
-			key := "end-namespace"
-			if o.Namespace.Netns == "" {
-				key += "/unnumbered"
-			}
-			return a.steps(key, o, "restart", a.steps("restart-processes"))
-		}))
+		return a.steps("one-namespace", keep, "because", because, "others", ofAllBut(keep, owners, a.endNamespace))
 	}
 	if keep, right := a.c.Rightful(owners); keep != nil {
 		return left(keep, ": "+a.because(keep, right))
@@ -256,6 +256,56 @@ func (a *remedyBuilder) oneNamespace(owners []*verdict.Owner) []advice.Action {
 	}))
 }
 
+// endLeftovers returns the steps that end the namespaces without processes.
+func (a *remedyBuilder) endLeftovers(owners []*verdict.Owner) []advice.Action {
+	wrong := a.wrong()
+	given := except(owners, func(o *verdict.Owner) bool { return slices.Contains(wrong, o) })
+	var gone []advice.Action
+	for _, o := range wrong {
+		gone = append(gone, a.endNamespace(o)...)
+	}
+	if len(given) > 1 {
+		gone = append(gone, a.decide(given)...)
+	}
+	return a.steps("leftover", "given", ownerNames(given), "gone", gone)
+}
+
+// endNamespace returns the steps that end a namespace without processes: by the runtime that knows its
+// sandbox, or by removing what keeps it.
+func (a *remedyBuilder) endNamespace(o *verdict.Owner) []advice.Action {
+	w := o.Workload()
+	if w.Kind == verdict.Pod && w.Source == "cri" {
+		return removal(o)
+	}
+	key := "end-namespace"
+	if o.Namespace.Netns == "" {
+		key += "/unnumbered"
+	}
+	return a.steps(key, o, "restart", a.steps("restart-processes"))
+}
+
+// separate returns the steps that give a copy an identity of its own. A person knows which one is the
+// copy.
+func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
+	key, copied := "one-client", func(o *verdict.Owner) string {
+		if o.Kind() == verdict.Host && a.c.Facts[0].Kind == verdict.FactLeaseTaken {
+			return "copy/client-id"
+		}
+		return "copy/mac"
+	}
+	if a.c.Cause == verdict.CauseClonedMachine {
+		key, copied = "one-clone", func(*verdict.Owner) string { return "copy/machine" }
+	}
+	wrong := a.wrong()
+	steps := a.steps(key, "owners", ownerNames(wrong), "choice", choices(wrong, func(o *verdict.Owner) (string, []advice.Action) {
+		return placed(o) + " is the copy", a.steps(copied(o), o)
+	}))
+	for _, o := range except(owners, func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }) {
+		steps = append(steps, release(o, a.address)...)
+	}
+	return steps
+}
+
 // oneActive returns the steps that leave an address on one of several nodes that have it
 // themselves.
 func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
@@ -263,7 +313,8 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
 		program, hint := "", ""
 		for _, o := range owners {
-			program = cmp.Or(program, o.Node.VIPProgram)
+			runs, _ := o.VIPProgram()
+			program = cmp.Or(program, runs)
 		}
 		switch program {
 		case "":

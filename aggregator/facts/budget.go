@@ -377,7 +377,7 @@ const (
 	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
 	poolCost       = 1600
 	rangeCost      = 80
-	allocationCost = 1900 // including a finding
+	allocationCost = 2000 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 

@@ -42,7 +42,8 @@ func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 	}
 	out.Kind, out.Namespace, out.Name, out.Uid = pb.Workload_Kind(w.Kind), w.Namespace, w.Name, w.UID
 	out.ContainerId, out.Source, out.Sources, out.VirtualMachine = w.ContainerID, w.Source, m.sourcesOf(w.Sources), w.VirtualMachine
-	out.Process, out.ProcessId, out.ProcessEnded = w.Process, w.PID, w.Ended
+	out.Process, out.ProcessId, out.ProcessEnded, out.Idle = w.Process, w.PID, w.Ended, w.Idle
+	out.VipProgram, out.VipProgramEnded = w.VIPProgram, w.VIPProgramEnded
 	p := o.Pod
 	if p == nil {
 		return out

@@ -35,6 +35,7 @@ var rules = map[string]rule{
 	"Workload.sources":         {text: form.Word(maxWord)},
 	"Workload.virtual_machine": {text: form.Subdomain},
 	"Workload.phase":           {text: form.Word(maxWord)},
+	"Workload.vip_program":     {text: form.Word(maxWord)},
 	"Controller.kind":          {text: form.Word(maxWord)},
 	"Controller.name":          {text: form.Subdomain},
 

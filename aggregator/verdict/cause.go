@@ -14,6 +14,8 @@ var causes = []struct {
 }{
 	{CauseOrphanedSandbox, (*inquiry).orphanedSandbox},
 	{CauseReplacedNamespace, (*inquiry).replacedNamespace},
+	{CauseLeftoverNamespace, (*inquiry).leftoverNamespace},
+	{CauseDHCPClientIdentity, (*inquiry).dhcpClientIdentity},
 	{CauseSplitBrain, (*inquiry).splitBrain},
 	{CauseExternalDevice, (*inquiry).externalDevice},
 	{CauseTunnelAddress, (*inquiry).tunnelAddress},
@@ -22,6 +24,7 @@ var causes = []struct {
 	{CauseOverlappingNetworks, (*inquiry).overlappingNetworks},
 	{CauseIPAMStateLost, (*inquiry).stateLost},
 	{CauseIPAMAllocatedTwice, (*inquiry).allocatedTwice},
+	{CauseClonedMachine, (*inquiry).clonedMachine},
 	{CauseStaticAddress, (*inquiry).staticAddress},
 }
 
@@ -63,6 +66,13 @@ func (q *inquiry) why() Why {
 			others = append(others, RuledOut{Cause: cause.name, Fact: r.contrary, Open: r.open})
 		}
 	}
+	if q.c.Rule == RuleSplitBrain {
+		for _, o := range q.owners {
+			if !o.Assigned && q.quiet(o) {
+				found.Facts = append(found.Facts, Fact{Kind: FactSilent, Owners: ids(o), At: o.lastOnWire()})
+			}
+		}
+	}
 	found.RuledOut = slices.DeleteFunc(others, func(r RuledOut) bool { return r.Open && found.Cause != CauseUnknown })
 	return found
 }
@@ -99,18 +109,46 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	return ruledOut(Fact{Kind: NotPodsThere, Owners: ids(there...)})
 }
 
-// splitBrain: two nodes have an address that may move between them.
+// splitBrain: several nodes have an address that moves between them.
 func (q *inquiry) splitBrain() (r reason) {
 	switch c := q.c; {
 	case c.Rule == RuleSameVM && c.Phase == Confirmed:
 		r.fact(Fact{Kind: FactOneMachine})
-	case c.Rule == RuleSplitBrain && c.Kind == LinkScope:
-		r.fact(Fact{Kind: FactOneLink})
-		if c.Phase == Confirmed {
-			r.fact(Fact{Kind: FactBeyondGrace})
-		}
-	case c.Rule == RuleSplitBrain:
+		return r
+	case c.Rule != RuleSplitBrain:
+		return reason{}
+	case c.Kind != LinkScope:
 		return ruledOut(Fact{Kind: NotOneLink})
 	}
+	if r.fact(q.moves()...); !r.fits() {
+		return ruledOut(Fact{Kind: NotMoving, Owners: ids(q.owners...)})
+	}
+	r.fact(Fact{Kind: FactOneLink})
+	if q.c.Phase == Confirmed {
+		r.fact(Fact{Kind: FactBeyondGrace})
+	}
 	return r
+}
+
+// moves returns the evidence that the address is meant to move between its owners.
+func (q *inquiry) moves() (facts []Fact) {
+	for _, al := range q.assignments {
+		facts = append(facts, Fact{Kind: FactController, Pool: al.Pool.Label(), Records: al.records()})
+	}
+	for _, o := range q.owners {
+		switch program, ended := o.VIPProgram(); {
+		case ended:
+			facts = append(facts, Fact{Kind: FactProgramEnded, Owners: ids(o), Text: program})
+		case program != "":
+			facts = append(facts, Fact{Kind: FactProgram, Owners: ids(o), Text: program})
+		case virtual([]Owner{*o}):
+			facts = append(facts, Fact{Kind: FactVirtualMAC, Owners: ids(o)})
+		}
+	}
+	for i := range q.in.Former { // a node that had the address before and gave it to another one
+		if f := &q.in.Former[i]; f.Until != 0 && f.Owner.Kind() == Host {
+			facts = append(facts, Fact{Kind: FactHandedOver, Nodes: []string{f.Owner.Node.Name}, At: f.Until})
+		}
+	}
+	return facts
 }

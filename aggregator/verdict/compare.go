@@ -116,7 +116,7 @@ func (j *comparison) conflict(g group) bool {
 	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
 	c.LinkProof = c.linkProof(g.across())
-	if c.LinkProof == OneWay && rule != RuleDADFailed {
+	if c.LinkProof == OneWay && rule != RuleDADFailed && !oneMAC(owners) {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // even if it was proven before
 	}
 	if c.Phase == Suspected {
@@ -202,23 +202,19 @@ func (j *comparison) hasOtherOwners(c *Memory, g group) bool {
 // handed over an address that its kernel does not have.
 const quietGraces = 3
 
-// participants returns the owners of a group without the nodes that handed the address over: the
-// node's kernel does not have it, the node fell silent, and another node claimed it later.
+// participants returns the owners of a group without the nodes that handed the address over: their
+// kernels do not have it, they fell silent, and the controller of the address assigns it to another
+// owner. Silence alone proves nothing, because answers go to those who asked. An owner whose kernel
+// gave the address up has no claim any longer.
 func (j *comparison) participants(g group) []Owner {
 	owners := j.members(g)
-	if len(owners) < 2 || !hostsOnly(owners) {
+	if len(owners) < 2 || !mayMove(owners) || !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.Assigns(&o) }) {
 		return owners
-	}
-	var newest Stamp
-	assigned := false
-	for i := range owners {
-		assigned = assigned || owners[i].Assigned
-		newest = max(newest, owners[i].lastOnWire())
 	}
 	owners = owners[:0]
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
-		if !o.Assigned && (assigned || o.lastOnWire() != newest) && j.quiet(o) {
+		if !o.Assigned && !j.in.Assigns(o) && j.quiet(o) {
 			o.Excluded = &Exclusion{Rule: RuleHandedOver, Quiet: j.quietAfter()}
 			continue
 		}
@@ -227,11 +223,11 @@ func (j *comparison) participants(g group) []Owner {
 	return owners
 }
 
-func (j *comparison) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
+func (j *evaluation) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
 
 // quiet reports whether an owner has been silent for so long that it counts as having handed the
 // address over. Otherwise it requests another judgement at that time.
-func (j *comparison) quiet(o *Owner) bool {
+func (j *evaluation) quiet(o *Owner) bool {
 	quiet := o.lastOnWire().Add(j.quietAfter())
 	if j.in.Now < quiet {
 		j.again(quiet)
@@ -250,9 +246,9 @@ func (o *Owner) lastOnWire() (newest Stamp) {
 	return newest
 }
 
-// hostsOnly reports whether all owners are nodes themselves, which may hand over a virtual address.
-func hostsOnly(owners []Owner) bool {
-	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() != Host })
+// mayMove reports whether all owners may hand over a virtual address.
+func mayMove(owners []Owner) bool {
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return !o.moves() })
 }
 
 // rule returns the rule by which a group is a conflict; empty if it is not one.
@@ -273,7 +269,7 @@ func (j *comparison) rule(owners []Owner) string {
 		return RuleSamePod
 	case sameVM(owners):
 		return RuleSameVM
-	case assigned >= 1 && hostsOnly(owners):
+	case assigned >= 1 && mayMove(owners):
 		return RuleSplitBrain
 	case assigned >= 2:
 		return RuleAssignedTwice
@@ -284,7 +280,7 @@ func (j *comparison) rule(owners []Owner) string {
 	switch {
 	case !alternate(owners):
 		return ""
-	case hostsOnly(owners):
+	case mayMove(owners):
 		return RuleSplitBrain
 	}
 	return RuleExternalsAlternate

@@ -314,6 +314,8 @@ const (
 	// RightKept: IPAMs have the address for several owners, and this one is the only one that gets it
 	// again after a restart.
 	RightKept
+	// RightAlive: processes run in this owner only, and none in the namespaces of the others.
+	RightAlive
 	// RightCurrent: this owner is the current network namespace of the container that the others
 	// belonged to.
 	RightCurrent

@@ -23,6 +23,30 @@ const (
 	// FactOneMachine: the owners run one virtual machine and had the address for longer than a
 	// migration may take.
 	FactOneMachine FactKind = "one-virtual-machine"
+	// FactController: the controller Pool assigns the address to the holder in Records[0].
+	FactController FactKind = "assigned-by-controller"
+	// FactProgram: the program Text, which moves virtual addresses, runs on the node or in the
+	// namespace of Owners[0]. FactProgramEnded: it ran there and has ended.
+	FactProgram      FactKind = "program-runs"
+	FactProgramEnded FactKind = "program-ended"
+	// FactVirtualMAC: the hardware address of Owners[0] is that of a virtual router.
+	FactVirtualMAC FactKind = "virtual-mac"
+	// FactHandedOver: Nodes[0] had the address until At.
+	FactHandedOver FactKind = "handed-over-before"
+	// FactSilent: no frame of Owners[0] with the address was seen since At.
+	FactSilent FactKind = "silent"
+	// FactIdle: Owners[0] has had no process for some seconds.
+	FactIdle FactKind = "no-process"
+	// FactBusy: processes run in Owners[0], of which Text is one; it is empty for a node.
+	FactBusy FactKind = "has-processes"
+	// FactLeasedToOneMAC: Pool has leased the address to a hardware address that all Owners have.
+	FactLeasedToOneMAC FactKind = "leased-to-one-mac"
+	// FactLeaseTaken: Pool had leased the address to the hardware address of Owners[0], and then to
+	// that of Owners[1], because both sent one client identifier.
+	FactLeaseTaken FactKind = "lease-taken"
+	// FactOneMAC: Owners have one hardware address. FactOneName: their nodes have one name, Text.
+	FactOneMAC  FactKind = "one-mac"
+	FactOneName FactKind = "one-name"
 	// FactOneLink: the owners are nodes on one link.
 	FactOneLink FactKind = "one-link"
 	// FactBeyondGrace: the owners had the address for longer than a hand-over may take.
@@ -108,6 +132,12 @@ const (
 const (
 	// HeadNamespaceReplaced: the container of Owners[0] has other network namespaces, too.
 	HeadNamespaceReplaced FactKind = "namespaces-of-one-container"
+	// HeadIdle: Owners are namespaces without processes.
+	HeadIdle FactKind = "namespaces-without-processes"
+	// HeadOneClient: the DHCP server of Pool takes Owners for one client.
+	HeadOneClient FactKind = "one-dhcp-client"
+	// HeadClone: Owners have one address and one hardware address.
+	HeadClone FactKind = "clones"
 	// HeadOutside: Owners are outside of all nodes with an agent.
 	HeadOutside FactKind = "owners-outside"
 	// HeadNotGiven: no IPAM or runtime assigned the address, which is in a range of pods, to
@@ -143,6 +173,9 @@ const (
 	NotPodsThere FactKind = "pods-are-there"
 	// NotOneLink: no common link of the nodes Owners is known.
 	NotOneLink FactKind = "no-common-link"
+	// NotMoving: nothing shows that the address is meant to move between Owners: no program that moves
+	// addresses was seen there, and no controller assigns it.
+	NotMoving FactKind = "not-moving"
 	// NotGuest: Owners[0] is behind a port of a node and not outside.
 	NotGuest FactKind = "behind-port"
 	// NotVirtualRouter: the hardware address of Owners[0] belongs to a virtual router.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
@@ -13,6 +14,7 @@ func TestT8TwoNodesKeepAVirtualAddress(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")
 	a, b := w.Assigned(lan[0]), w.Assigned(lan[1])
+	program(w.World, "n2", "keepalived", false)
 	c := w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
 	if !c.Expected() || c.Cause != verdict.CauseSplitBrain {
 		t.Errorf("got %+v, want a possible hand-over", c.Course)
@@ -25,7 +27,7 @@ func TestT8TwoNodesKeepAVirtualAddress(t *testing.T) {
 	}
 	w.Read(a, b)
 	c = w.want(t, verdict.Confirmed, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
-	if got := verdicttest.Words(&c, c.Facts...); c.Cause != verdict.CauseSplitBrain || !slices.Equal(got, []string{"one-link", "beyond-handover-grace"}) || w.Policy.Waited(&c) != 10*time.Second {
+	if got := verdicttest.Words(&c, c.Facts...); c.Cause != verdict.CauseSplitBrain || !slices.Equal(got, []string{"program-runs owners=n2 text=keepalived", "one-link", "beyond-handover-grace"}) || w.Policy.Waited(&c) != 10*time.Second {
 		t.Errorf("got cause %s, %q, waited %s, want a split brain after 10 s", c.Cause, got, w.Policy.Waited(&c))
 	}
 }
@@ -88,6 +90,7 @@ func TestVirtualRouterOutsideHasTheGraceOfAHandOver(t *testing.T) {
 func TestL7AnnouncersHandOver(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
+	assign(w.World, "n2", ipam.Known) // without it, silence proves nothing: answers go to those who asked
 	old := w.Wire(lan[2], string(lan[0].MAC))
 	w.wantNone(t)
 	w.after(time.Second)
@@ -203,7 +206,10 @@ func TestHandedOverAddresses(t *testing.T) {
 		build func(w *world, lan []*verdict.Interface)
 		over  bool
 	}{
-		{"its kernel does not have the address, and it sends no frames", func(*world, []*verdict.Interface) {}, true},
+		{"its kernel does not have the address, it sends no frames, and a controller assigns the address to the other one", func(*world, []*verdict.Interface) {}, true},
+		{"no controller assigns it", func(w *world, _ []*verdict.Interface) { w.Allocations = nil }, false},
+		{"a controller assigns it to this one", func(w *world, _ []*verdict.Interface) { w.Allocations[0].Node = "n2" }, false},
+		{"a controller assigns it to neither of them", func(w *world, _ []*verdict.Interface) { w.Allocations[0].Node = "n3" }, false},
 		{"it is silent, but not for long enough", func(w *world, _ []*verdict.Interface) { w.Now-- }, false},
 		{"it spoke for another one meanwhile", func(w *world, lan []*verdict.Interface) {
 			w.Wire(lan[1], string(lan[1].MAC)).NoOverride = true
@@ -215,6 +221,7 @@ func TestHandedOverAddresses(t *testing.T) {
 		lan := verdicttest.OnLAN(w.World, "n1", "n2")
 		w.Wire(lan[1], string(lan[1].MAC))
 		w.Assigned(lan[0])
+		assign(w.World, "n1", ipam.Known)
 		w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
 		w.after(3 * w.Policy.HandoverGrace)
 		test.build(w, lan)

@@ -142,13 +142,38 @@ func (o *Owner) Kind() WorkloadKind {
 }
 
 // AssignedAt returns when a kernel first had the address for the owner, by the clock of its node; 0
-// if it is not known.
+// if it is not known. Only interfaces on which the address is compared count, unless there is none:
+// the time that an address spent on a loopback device says nothing about who had it first on a link.
 func (o *Owner) AssignedAt() Stamp {
 	var first Stamp
+	counts := slices.ContainsFunc(o.Claims, (*Claim).Counts)
 	for _, c := range o.Claims {
-		if c.Kind == Assigned && c.AssignedAt != 0 && (first == 0 || c.AssignedAt < first) {
+		if c.Kind == Assigned && c.Counts() == counts && c.AssignedAt != 0 && (first == 0 || c.AssignedAt < first) {
 			first = c.AssignedAt
 		}
 	}
 	return first
+}
+
+// VIPProgram returns the program that moves virtual addresses on the owner's node or inside of its
+// namespace; empty if none was seen. ended is set if it has ended.
+func (o *Owner) VIPProgram() (name string, ended bool) {
+	if o.Kind() == Host {
+		return o.Node.VIPProgram, o.Node.VIPProgramEnded
+	}
+	w := o.Workload()
+	return w.VIPProgram, w.VIPProgramEnded
+}
+
+// moves reports whether the owner may hand a virtual address over: it is a node itself, or a namespace
+// with a program that does so.
+func (o *Owner) moves() bool {
+	return o.Kind() == Host || o.hasVIPProgram()
+}
+
+// hasVIPProgram reports whether a program that moves virtual addresses runs or ran on the owner's node, or
+// inside of its namespace.
+func (o *Owner) hasVIPProgram() bool {
+	program, _ := o.VIPProgram()
+	return program != ""
 }

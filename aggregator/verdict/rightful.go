@@ -52,7 +52,8 @@ func (c *Conflict) Title(o *Owner) Title {
 }
 
 // Rightful returns the owner that should keep the address, and the reason; nil if that is
-// undecided. Between nodes, the controller of a virtual address decides first. Then the allocation
+// undecided. A namespace without processes never keeps the address against an owner with processes.
+// Between nodes, the controller of a virtual address decides first. Then the allocation
 // decides, then whether a restart would change the address, then the program that moves virtual
 // addresses, then the older assignment, then intent; each only decides between the owners that
 // remain. All remedies follow this decision.
@@ -63,6 +64,14 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		return nil, RightUndecided
 	case 1:
 		return left[0], RightIntent // the pods of the other owners have ended
+	}
+	if busy := filterOwners(left, (*Owner).busy); len(busy) > 0 {
+		if left = filterOwners(left, func(o *Owner) bool { return !o.idle() }); len(left) == 1 {
+			return left[0], RightAlive
+		}
+	}
+	if c.Cause == CauseDHCPClientIdentity {
+		return nil, RightUndecided // the lease is for all of them
 	}
 	if c.Rule == RuleSameVM {
 		if runs := filterOwners(left, (*Owner).runsMachine); len(runs) == 1 {
@@ -92,11 +101,17 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if c.Rule == RuleSamePod {
 		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
 	}
-	if c.Rule == RuleSplitBrain && slices.ContainsFunc(left, (*Owner).hasVIPProgram) {
+	if c.Rule == RuleSplitBrain && (c.Cause == CauseSplitBrain || slices.ContainsFunc(left, (*Owner).hasVIPProgram)) {
 		// The node that took the address over has it later, and rightly.
 		return servedByProgram(left)
 	}
+	if c.Cause == CauseClonedMachine {
+		return nil, RightUndecided // which one is the copy
+	}
 	if first := oldest(left); first != nil {
+		if !first.lives() {
+			return nil, RightUndecided // it may be what is left of a workload that has ended
+		}
 		return first, RightOlderAssignment
 	}
 	if meant := filterOwners(left, func(o *Owner) bool { return c.Title(o).Given }); len(meant) == 1 {
@@ -105,21 +120,20 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	return nil, RightUndecided
 }
 
-// hasVIPProgram reports whether a program that moves virtual addresses runs or ran on the owner's node.
-func (o *Owner) hasVIPProgram() bool { return o.Kind() == Host && o.Node.VIPProgram != "" }
-
 // servedByProgram returns the only owner on whose node a program that moves virtual addresses runs, if
 // the same program has ended on the nodes of all others; nil otherwise. A program that was never seen
 // may run where its agent cannot see it.
 func servedByProgram(owners []*Owner) (*Owner, Right) {
-	running := filterOwners(owners, func(o *Owner) bool { return o.hasVIPProgram() && !o.Node.VIPProgramEnded })
-	if len(running) != 1 {
-		return nil, RightUndecided
-	}
+	var running []*Owner
+	programs := map[string]bool{}
 	for _, o := range owners {
-		if o != running[0] && (!o.hasVIPProgram() || o.Node.VIPProgram != running[0].Node.VIPProgram) {
-			return nil, RightUndecided
+		program, ended := o.VIPProgram()
+		if programs[program] = true; program != "" && !ended {
+			running = append(running, o)
 		}
+	}
+	if len(running) != 1 || len(programs) != 1 {
+		return nil, RightUndecided
 	}
 	return running[0], RightProgram
 }

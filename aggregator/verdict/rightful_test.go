@@ -17,7 +17,7 @@ import (
 
 // blue returns a network namespace that was created by hand.
 func blue(name string) verdict.Workload {
-	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
+	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns", PID: 1}
 }
 
 // movable gives nodes on one LAN the address, one after the other. Their clocks agree.
@@ -161,16 +161,16 @@ func TestRightfulOwner(t *testing.T) {
 		{"a controller assigns it to a node that does not have it", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")
 			assign(w, "n3", ipam.Known)
-		}, "n1", verdict.RightOlderAssignment},
+		}, "", verdict.RightUndecided},
 		{"two objects of a controller assign it to both nodes", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")
 			assign(w, "n1", ipam.Known)
 			assign(w, "n2", ipam.Known)
-		}, "n1", verdict.RightOlderAssignment},
+		}, "", verdict.RightUndecided},
 		{"a controller assigned it to the newer node when the API last responded", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")
 			assign(w, "n2", ipam.Stale)
-		}, "n1", verdict.RightOlderAssignment},
+		}, "", verdict.RightUndecided},
 		{"a controller assigns a pod's address to a node", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
 			assign(w, "n1", ipam.Known)

@@ -91,11 +91,22 @@ func (j *attribution) guestOn(c *Claim) *Namespace {
 }
 
 // holderWithMAC returns the interface on the claim's link that has both the address and the
-// hardware address of the claim; nil if there is none. The claim's own node is preferred.
+// hardware address of the claim; nil if there is none. The claim's own node is preferred, unless the
+// frame entered it from outside: then a clone of the node sent it.
 func (j *attribution) holderWithMAC(c *Claim) (via *Interface) {
 	for _, a := range j.assigned {
-		if i := a.Interface; i.MAC == c.MAC && sameLink(i.Link, c.Link) &&
-			(via == nil || compareFrom(c.Node(), i, via) < 0) {
+		i := a.Interface
+		if i.MAC != c.MAC || !sameLink(i.Link, c.Link) {
+			continue
+		}
+		order := -1
+		if via != nil {
+			order = compareFrom(c.Node(), i, via)
+			if own := i.Namespace.Node.Is(c.Node()); c.Interface.Uplink && !c.MAC.Shared() && own != via.Namespace.Node.Is(c.Node()) {
+				order = -order
+			}
+		}
+		if order < 0 {
 			via = i
 		}
 	}

@@ -28,18 +28,21 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 		j.again(due)
 		return
 	}
-	met := meetings{}
+	met, siteOf := meetings{}, byProof
+	if oneMAC(c.Owners) {
+		siteOf = func(*Link) site { return site{} } // none of their frames can prove their links to be one
+	}
 	var silent []*Node
 	for i := range c.Owners {
 		o := &c.Owners[i]
 		switch {
 		case o.readSince(due):
-			met.addOwner(o, across, byProof, due)
+			met.addOwner(o, across, siteOf, due)
 		case o.State != Live:
 		case o.Assigned:
 			silent = o.readers(silent)
 		case o.claimedSince(due):
-			met.addOwner(o, across, byProof, due)
+			met.addOwner(o, across, siteOf, due)
 		}
 	}
 	for _, m := range met {

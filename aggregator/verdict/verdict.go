@@ -64,9 +64,16 @@ const (
 const (
 	// CauseUnknown: no known cause fits.
 	CauseUnknown = "unknown"
-	// CauseSplitBrain: several nodes on one link have the address for longer than a hand-over
-	// takes.
+	// CauseSplitBrain: several nodes on one link have an address that moves between them for longer
+	// than a hand-over takes.
 	CauseSplitBrain = "split-brain"
+	// CauseLeftoverNamespace: a network namespace without processes has the address of a workload that
+	// runs.
+	CauseLeftoverNamespace = "leftover-namespace"
+	// CauseDHCPClientIdentity: a DHCP server takes several owners for one client.
+	CauseDHCPClientIdentity = "dhcp-client-identity"
+	// CauseClonedMachine: a copy of a machine or container has its address and its hardware address.
+	CauseClonedMachine = "cloned-machine"
 	// CauseOrphanedSandbox: a sandbox has the address although its pod no longer exists.
 	CauseOrphanedSandbox = "orphaned-sandbox"
 	// CauseReplacedNamespace: a container got a new network namespace, and its previous one still has

@@ -27,14 +27,16 @@ const shortestHex = 32
 func (w Workload) Who() Who {
 	packed := make([]byte, 0, 256)
 	packed = append(packed, byte(w.Kind))
-	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process, w.VirtualMachine, w.Sources} {
+	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process, w.VirtualMachine, w.Sources, w.VIPProgram} {
 		packed = pack(packed, text)
 	}
-	if w.PID != 0 || w.Ended {
-		process := uint64(w.PID) << 1
-		if w.Ended {
-			process |= 1
+	process := uint64(w.PID) << 3
+	for i, is := range []bool{w.Ended, w.Idle, w.VIPProgramEnded} {
+		if is {
+			process |= 1 << i
 		}
+	}
+	if process != 0 {
 		packed = binary.AppendUvarint(packed, process)
 	}
 	return Who(packed)
@@ -169,12 +171,12 @@ func (w Who) ContainerID() Packed { return w.packed(3) }
 func (w Who) Workload() (out Workload) {
 	out.Kind = w.Kind()
 	rest := w.texts()
-	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process, &out.VirtualMachine, &out.Sources} {
+	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process, &out.VirtualMachine, &out.Sources, &out.VIPProgram} {
 		*text, rest = rest.nextText()
 	}
 	if rest != "" {
 		process, _ := uvarint(rest)
-		out.PID, out.Ended = uint32(process>>1), process&1 != 0
+		out.PID, out.Ended, out.Idle, out.VIPProgramEnded = uint32(process>>3), process&1 != 0, process&2 != 0, process&4 != 0
 	}
 	return out
 }
@@ -214,6 +216,13 @@ type Workload struct {
 	// and no other process runs in the namespace.
 	PID   uint32
 	Ended bool
+	// Idle is set if the agent sees the processes of its node, and has seen none in the namespace for
+	// some seconds.
+	Idle bool
+	// VIPProgram is the program in the namespace that moves virtual addresses between machines; empty
+	// if none was seen. VIPProgramEnded is set if it ran and has ended.
+	VIPProgram      string
+	VIPProgramEnded bool
 	// VirtualMachine is the name of the virtual machine that the pod runs, in the pod's namespace.
 	VirtualMachine string
 	// Sources has the fields that come from a source other than Source, as FIELD=SOURCE pairs,

@@ -18,7 +18,7 @@ type Kubernetes struct {
 
 // Pod returns a pod's workload.
 func Pod(name string) verdict.Workload {
-	return verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: name, UID: "uid-" + name, Source: "cni-result"}
+	return verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: name, UID: "uid-" + name, Source: "cni-result", PID: 1}
 }
 
 // podNamed returns the pod that a test added, or an absent one if pods are listed.

@@ -46,7 +46,7 @@ func Twins(w *World) (a, b *verdict.Claim) {
 }
 
 // Situations are examples of each cause, and of conflicts that only resemble it.
-var Situations = slices.Concat(ofRecords, ofRanges, ofDevices, ofEngines)
+var Situations = slices.Concat(ofRecords, ofRanges, ofDevices, ofEngines, ofCopies)
 
 // Guest adds a virtual machine with the address behind a pod's port.
 func Guest(w *World, intended string) {

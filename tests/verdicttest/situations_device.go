@@ -220,9 +220,12 @@ var ofDevices = []Situation{
 		Build: func(w *World) {
 			for _, i := range OnLAN(w, "n1", "n2") {
 				w.Assigned(i)
+				i.Namespace.Node.VIPProgram = "keepalived"
 			}
 		},
 		Facts: []string{
+			"program-runs owners=n1 text=keepalived",
+			"program-runs owners=n2 text=keepalived",
 			"one-link",
 			"beyond-handover-grace",
 		},

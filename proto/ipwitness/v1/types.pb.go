@@ -839,9 +839,17 @@ type Workload struct {
 	// PID of the process in the agent's PID namespace; 0 if it is not known.
 	ProcessId uint32 `protobuf:"varint,14,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	// True if the process has ended and the namespace has no other process.
-	ProcessEnded  bool `protobuf:"varint,15,opt,name=process_ended,json=processEnded,proto3" json:"process_ended,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ProcessEnded bool `protobuf:"varint,15,opt,name=process_ended,json=processEnded,proto3" json:"process_ended,omitempty"`
+	// True if the agent sees the processes of its node, and has seen none in the namespace for 5 s or
+	// longer: its workload has ended, and the namespace was left behind, or it only forwards.
+	Idle bool `protobuf:"varint,16,opt,name=idle,proto3" json:"idle,omitempty"`
+	// Program in the namespace that moves virtual addresses between machines (keepalived, kube-vip,
+	// vrrpd, ucarp, uvrrpd); empty if none was seen.
+	VipProgram string `protobuf:"bytes,17,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
+	// True if that program has ended.
+	VipProgramEnded bool `protobuf:"varint,18,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Workload) Reset() {
@@ -975,6 +983,27 @@ func (x *Workload) GetProcessId() uint32 {
 func (x *Workload) GetProcessEnded() bool {
 	if x != nil {
 		return x.ProcessEnded
+	}
+	return false
+}
+
+func (x *Workload) GetIdle() bool {
+	if x != nil {
+		return x.Idle
+	}
+	return false
+}
+
+func (x *Workload) GetVipProgram() string {
+	if x != nil {
+		return x.VipProgram
+	}
+	return ""
+}
+
+func (x *Workload) GetVipProgramEnded() bool {
+	if x != nil {
+		return x.VipProgramEnded
 	}
 	return false
 }
@@ -3899,7 +3928,7 @@ var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\x05\n" +
+	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x06\n" +
 	"\bWorkload\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -3919,7 +3948,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\borphaned\x18\r \x01(\bR\borphaned\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x0e \x01(\rR\tprocessId\x12#\n" +
-	"\rprocess_ended\x18\x0f \x01(\bR\fprocessEnded\x1a:\n" +
+	"\rprocess_ended\x18\x0f \x01(\bR\fprocessEnded\x12\x12\n" +
+	"\x04idle\x18\x10 \x01(\bR\x04idle\x12\x1f\n" +
+	"\vvip_program\x18\x11 \x01(\tR\n" +
+	"vipProgram\x12*\n" +
+	"\x11vip_program_ended\x18\x12 \x01(\bR\x0fvipProgramEnded\x1a:\n" +
 	"\fSourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +

@@ -1,0 +1,112 @@
+package verdict
+
+import (
+	"slices"
+	"strings"
+)
+
+// Causes that have to do with copies, and with what is left of a workload.
+
+// leftoverNamespace: a namespace without any process has the address of a workload that runs.
+func (q *inquiry) leftoverNamespace() (r reason) {
+	idle := filterOwners(q.owners, (*Owner).idle)
+	busy := filterOwners(q.owners, (*Owner).busy)
+	if len(idle) == 0 || len(busy) == 0 || q.c.Expected() {
+		return reason{}
+	}
+	r.Wrong = ids(idle...)
+	r.Headline = &Fact{Kind: HeadIdle, Owners: r.Wrong}
+	for _, o := range idle {
+		r.fact(Fact{Kind: FactIdle, Owners: ids(o)})
+	}
+	for _, o := range busy {
+		r.fact(Fact{Kind: FactBusy, Owners: ids(o), Text: o.Workload().Process})
+	}
+	return r
+}
+
+// idle reports whether the owner is a namespace that is known to have no process.
+func (o *Owner) idle() bool { return o.Namespace != nil && o.Workload().Idle }
+
+// busy reports whether a process is known to run in the owner.
+func (o *Owner) busy() bool {
+	w := o.Workload()
+	return w.Kind == Host || w.PID != 0 && !w.Ended
+}
+
+// lives reports whether it is known that something runs in the owner, or that nothing does: by its
+// processes, by a program that knows its containers, or by the Kubernetes API.
+func (o *Owner) lives() bool {
+	if o.busy() || o.idle() || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
+		return true
+	}
+	return !slices.Contains([]string{"", "cni-result", "netns", "docker-netns"}, o.Workload().Source)
+}
+
+// dhcpClientIdentity: a DHCP server takes several owners for one client, and so leases one address to
+// all of them.
+func (q *inquiry) dhcpClientIdentity() (r reason) {
+	for _, al := range q.allocations {
+		if al.MAC == "" {
+			continue
+		}
+		holders := filterOwners(q.owners, func(o *Owner) bool { return al.leasedTo(o) == certainMatch })
+		former := filterOwners(q.owners, func(o *Owner) bool { return o.has(al.FormerMAC) && !o.has(al.MAC) })
+		switch {
+		case len(holders) > 1:
+			r.Wrong = ids(holders...)
+			r.fact(Fact{Kind: FactLeasedToOneMAC, Owners: r.Wrong, Pool: al.Pool.Label(), Records: al.records()})
+		case len(holders) == 1 && len(former) > 0:
+			r.Wrong = ids(append(former, holders...)...)
+			r.fact(Fact{Kind: FactLeaseTaken, Owners: ids(former[0], holders[0]), Pool: al.Pool.Label(), Records: al.records()})
+		default:
+			continue
+		}
+		r.From = []*Pool{al.Pool}
+		r.Headline = &Fact{Kind: HeadOneClient, Owners: r.Wrong, Pool: al.Pool.Label()}
+		return r
+	}
+	return reason{}
+}
+
+// has reports whether the owner has a hardware address, in the usual notation; no owner has the empty
+// one.
+func (o *Owner) has(mac string) bool {
+	return mac != "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Wire() && c.MAC.String() == mac || !c.Wire() && c.Interface.MAC.String() == mac
+	})
+}
+
+// clonedMachine: owners that nothing gave the address have one hardware address, which is not made
+// from the address and not shared by design.
+func (q *inquiry) clonedMachine() (r reason) {
+	if q.c.Expected() || q.c.Kind != LinkScope || !q.unrelated() {
+		return reason{}
+	}
+	for i, first := range q.owners {
+		same := filterOwners(q.owners[i:], func(o *Owner) bool { return o.MAC == first.MAC && !q.given(o) })
+		if len(same) < 2 || first.MAC.Shared() {
+			continue
+		}
+		r.Wrong = ids(same...)
+		r.Headline = &Fact{Kind: HeadClone, Owners: r.Wrong}
+		r.fact(Fact{Kind: FactOneMAC, Owners: r.Wrong, Text: first.MAC.String()})
+		name, _, _ := strings.Cut(first.Node.Name, "@")
+		if !slices.ContainsFunc(same, func(o *Owner) bool { return o.Kind() != Host || !o.Node.Called(name) }) {
+			r.fact(Fact{Kind: FactOneName, Owners: r.Wrong, Text: name})
+		}
+		return r
+	}
+	return reason{}
+}
+
+// oneMAC reports whether two of the owners have one hardware address that is not shared by design. A
+// frame of one of them then does not show on which link it is.
+func oneMAC(owners []Owner) bool {
+	for i := range owners {
+		if mac := owners[i].MAC; !mac.Shared() && slices.ContainsFunc(owners[:i], func(o Owner) bool { return o.MAC == mac }) {
+			return true
+		}
+	}
+	return false
+}

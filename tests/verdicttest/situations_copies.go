@@ -1,0 +1,123 @@
+package verdicttest
+
+import (
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
+)
+
+const (
+	leftover = verdict.CauseLeftoverNamespace
+	client   = verdict.CauseDHCPClientIdentity
+	clone    = verdict.CauseClonedMachine
+)
+
+// machines gives two machines on one LAN the address, with the given hardware addresses.
+func machines(w *World, macs ...verdict.MAC) {
+	for i, u := range OnLAN(w, "n1", "n2", "n3")[:len(macs)] {
+		u.MAC = macs[i]
+		w.Assigned(u)
+		w.After(time.Minute)
+	}
+}
+
+// lease has a DHCP server on node n1 lease the address to a hardware address, and before to another one
+// for the same client identifier if former is not empty.
+func lease(w *World, mac, former verdict.MAC) {
+	p := w.Pool(dhcp.DnsmasqName, "n1", "", "10.244.1.1-10.244.1.20")
+	p.Device = "eth0"
+	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: mac.String(), FormerMAC: former.String()}})
+}
+
+// without gives a workload without processes the address, on node n1.
+func without(w *World, network string, of verdict.Workload) {
+	of.PID, of.Idle = 0, true
+	w.Within("n1", "", network, of)
+	w.After(time.Minute)
+}
+
+const (
+	oneMAC   = "\x52\x54\x00\xaa\xbb\x01"
+	otherMAC = "\x52\x54\x00\xaa\xbb\x02"
+)
+
+var ofCopies = []Situation{
+	{
+		Name: "a namespace without processes has the address of a pod", Cause: leftover,
+		Build: func(w *World) {
+			without(w, "kindnet", Who("old"))
+			w.Within("n2", "", "kindnet", Who("new"))
+		},
+		Facts: []string{"no-process owners=old", "has-processes owners=new"},
+		RuledOut: []string{
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
+		Name: "two namespaces without processes", Cause: unknown,
+		Build: func(w *World) {
+			without(w, "", Who("old"))
+			without(w, "", Who("new"))
+		},
+		RuledOut: []string{"static-address (open): giver-not-known owners=old"},
+	},
+	{
+		Name: "machines with one client identifier", Cause: client,
+		Build:    func(w *World) { machines(w, oneMAC, otherMAC); lease(w, otherMAC, oneMAC) },
+		Facts:    []string{"lease-taken owners=n1,n2 pool=dnsmasq|n1|"},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
+	},
+	{
+		Name: "a copied container with the hardware address of its original", Cause: client,
+		Build: func(w *World) {
+			for _, name := range []string{"web", "web-copy"} {
+				c := w.Within("n1", "eth0", "", verdict.Workload{Kind: verdict.Container, Name: name, Source: "lxd", PID: 1})
+				c.Interface.MAC = oneMAC
+			}
+			lease(w, oneMAC, "")
+		},
+		Facts: []string{"leased-to-one-mac owners=web,web-copy pool=dnsmasq|n1|"},
+		RuledOut: []string{
+			"ipam-state-lost: all-allocated owners=web,web-copy pool=dnsmasq|n1|",
+			"static-address: given-to-all owners=web,web-copy",
+		},
+	},
+	{
+		Name: "a lease that another client had before, and a machine that was never a client", Cause: static,
+		Build: func(w *World) { machines(w, oneMAC, otherMAC); lease(w, otherMAC, "\x52\x54\x00\xaa\xbb\x03") },
+		Facts: []string{
+			"allocated owners=n2 pool=dnsmasq|n1|", "on-device-of-node owners=n1 device=eth0",
+			"range-of-pool pool=dnsmasq|n1| ranges=10.244.1.1-10.244.1.20",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
+	},
+	{
+		Name: "cloned machines", Cause: clone, Addr: "192.168.1.200",
+		Build:    func(w *World) { machines(w, oneMAC, oneMAC) },
+		Facts:    []string{"one-mac owners=n1,n2 text=52:54:00:aa:bb:01"},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
+	},
+	{
+		Name: "machines of one virtual router", Cause: split, Addr: "192.168.1.200",
+		Build: func(w *World) { machines(w, "\x00\x00\x5e\x00\x01\x33", "\x00\x00\x5e\x00\x01\x33") },
+		Facts: []string{"virtual-mac owners=n1", "virtual-mac owners=n2", "one-link", "beyond-handover-grace"},
+	},
+	{
+		Name: "machines with one address by mistake", Cause: unknown, Addr: "192.168.1.200",
+		Build:    func(w *World) { machines(w, oneMAC, otherMAC) },
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
+	},
+	{
+		Name: "routers in namespaces", Cause: split, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			for _, u := range OnLAN(w, "n1", "n2") {
+				n := u.Link.Node.Name
+				ns := w.Namespace(n, 5, "105", verdict.Workload{Kind: verdict.Unknown, Name: "qrouter", Source: "netns", PID: 1, VIPProgram: "keepalived"})
+				w.Assigned(w.Interface(ns, verdict.Interface{Name: "qg-1", MAC: verdict.MAC("rout" + n), Attachment: verdict.Lower, Link: u.Link, HostInterface: "eth0"}))
+			}
+		},
+		Facts: []string{"program-runs owners=qrouter text=keepalived", "program-runs owners=qrouter text=keepalived", "one-link", "beyond-handover-grace"},
+	},
+}
