@@ -113,7 +113,7 @@ func everything(number int) *pb.ReportRequest {
 	a, b := kindPod(2, "a", at("0.5")), kindPod(3, "b", at("0.5"))
 	a.Namespaces[0].Intended = []*pb.Intended{{Address: at("0.9"), Source: "cri", Interface: "eth1"}}
 	a.Namespaces[0].Workload.Sources = map[string]string{"uid": "cgroup"}
-	a.Namespaces[0].Workload.Process = "pause (12)"
+	a.Namespaces[0].Workload.Process, a.Namespaces[0].Workload.VipProgram = "pause (12)", "keepalived"
 	a.Interfaces[0].Vrf = "red"
 	named, process := podVeth(4, "x", at("0.7")), podVeth(5, "x", at("0.7"))
 	named.Namespaces[0].Workload = &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "lab", Source: "netns"}

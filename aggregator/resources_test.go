@@ -46,6 +46,7 @@ func (l *lab) resources(m *ipam.IPAM, kinds ...ipam.Kind) *ipamtest.Cluster {
 func ovnPod(record uint32, name, addr, network string) *pb.ReportRequest {
 	m := kindPod(record, name, addr)
 	m.Claims[0].Network = network
+	m.Namespaces[0].Workload.ProcessId = 7
 	return m
 }
 

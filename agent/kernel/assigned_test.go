@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"strings"
@@ -207,4 +208,110 @@ func TestNamesOfAnEndedNamespaceDoNotApplyToTheNext(t *testing.T) {
 	if got := agenttest.Workload(k.table, 4000).GetName(); got != "web-0" || len(k.networks) != 1 {
 		t.Errorf("the next namespace, in the next search: got name %q and networks %v", got, k.networks)
 	}
+}
+
+// claimed returns the claims that were reported, with their kinds and since when they count.
+func claimed(m *ipwitnessv1.ReportRequest, start time.Time) string {
+	var all []string
+	for _, c := range m.GetClaims() {
+		if c.GetGone() {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(c.GetAddress())
+		all = append(all, fmt.Sprint(a, " ", c.GetKind(), " ", c.GetAssignedAt().AsTime().Sub(start).Round(time.Second)))
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestTimeWithoutUsingAnAddressIsNoTenure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := agenttest.Fake{}
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+		down := agenttest.PodVeth(10)
+		down.Flags &^= unix.IFF_UP
+		f.Put(5, down, "fd00::2/64")
+		k := New(slog.New(slog.DiscardHandler), table.New(), f, agenttest.OwnNSID, 1, start, "node1")
+		if err := k.List(); err != nil {
+			t.Fatal(err)
+		}
+		k.Adopt(5, 4000, true)
+		r := agenttest.Follow(k.table)
+		set := func(flags uint32, created time.Duration) {
+			a := agenttest.Address(2, "fd00::2/64")
+			a.Flags, a.Created = flags, created
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: a})
+		}
+		up := func(flags uint32) {
+			l := agenttest.PodVeth(10)
+			l.Flags = flags
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: l})
+		}
+		want := func(when, want string) {
+			t.Helper()
+			if got := claimed(r.Take(time.Now()), start); got != want {
+				t.Errorf("%s: got %q, want %q", when, got, want)
+			}
+		}
+		set(0, 0)
+		time.Sleep(6 * time.Second)
+		want("on a link that is down", "")
+		up(unix.IFF_UP)
+		want("when the link is up", "fd00::2 ASSIGNED 6s")
+		time.Sleep(6 * time.Second)
+		k.Reread([]netip.Addr{netip.MustParseAddr("fd00::2")})
+		want("read again", "fd00::2 ASSIGNED 6s")
+		up(0)
+		time.Sleep(time.Second)
+		up(unix.IFF_UP)
+		want("when it is up again", "fd00::2 ASSIGNED 13s")
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: agenttest.Address(2, "fd00::2/64")})
+		set(unix.IFA_F_TENTATIVE, 13*time.Second)
+		time.Sleep(time.Second)
+		set(0, 13*time.Second)
+		want("after detection of duplicates, which is part of setting it", "fd00::2 ASSIGNED 13s")
+	})
+}
+
+func TestAddressThatTheKernelDeletedAsADuplicateIsReportedForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := agenttest.Fake{}
+		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
+		f.Put(5, agenttest.PodVeth(10))
+		k := newTestKernel(t, f)
+		k.Adopt(5, 4000, true)
+		change := func(typ uint16, flags uint32) {
+			a := agenttest.Address(2, "fd00::2/64")
+			a.Flags = flags
+			k.Handle(&rtnetlink.Message{Type: typ, NSID: 5, Address: a})
+		}
+		want := func(when, want string) {
+			t.Helper()
+			if got, _, _ := strings.Cut(agenttest.Networks(k.table), " "); !strings.HasPrefix(agenttest.Networks(k.table), want) || want == "" && got != "" {
+				t.Errorf("%s: got %q, want %q", when, agenttest.Networks(k.table), want)
+			}
+		}
+		const failed = unix.IFA_F_DADFAILED | unix.IFA_F_TENTATIVE
+		change(unix.RTM_NEWADDR, unix.IFA_F_TENTATIVE)
+		change(unix.RTM_DELADDR, failed)
+		want("deleted by the kernel", "fd00::2 DAD_FAILED")
+		if err := k.List(); err != nil {
+			t.Fatal(err)
+		}
+		want("listed", "fd00::2 DAD_FAILED")
+		time.Sleep(refusedFor - time.Second)
+		synctest.Wait()
+		want("for a while", "fd00::2 DAD_FAILED")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		want("after a while", "")
+		change(unix.RTM_DELADDR, failed)
+		change(unix.RTM_NEWADDR, 0)
+		want("set again", "fd00::2 ASSIGNED")
+		change(unix.RTM_DELADDR, 0)
+		want("deleted by a person", "")
+		change(unix.RTM_NEWADDR, failed|unix.IFA_F_PERMANENT)
+		change(unix.RTM_DELADDR, failed|unix.IFA_F_PERMANENT)
+		want("a permanent one that a person deleted", "")
+	})
 }

@@ -40,7 +40,7 @@ func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwi
 		if host = p.own.links[l.Lower]; host == nil {
 			return r // our end is not known yet; the record is published again once it is
 		}
-		r.HostInterface = host.Name
+		r.HostInterface, r.Hairpin = host.Name, host.Hairpin
 	}
 	d := p.domainOf(host)
 	if ns != p.own && l.Kind == "vlan" {
@@ -72,10 +72,25 @@ func (p *publisher) putTagged(l *link, now time.Time) {
 
 // publishDomain puts the record of a domain if it has changed.
 func (p *publisher) publishDomain(d domain, now time.Time) {
-	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d)}
+	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d), Distributed: p.distributed(d)}
 	if old := p.table.Links.Get(d.name); old == nil || !proto.Equal(old, r) {
 		p.table.Links.Put(d.name, r, now)
 	}
+}
+
+// distributed reports whether a bridge is part of a network over several nodes whose controller tells
+// each bridge where MACs are: one of its ports is a VXLAN device, from which it does not learn, or in
+// whose place it answers.
+func (p *publisher) distributed(d domain) bool {
+	if d.kind != ipwitnessv1.LinkRecord_BRIDGE {
+		return false
+	}
+	for _, l := range p.own.links {
+		if l.Master == d.base.Index && l.Kind == "vxlan" && l.Closed {
+			return true
+		}
+	}
+	return false
 }
 
 // addressed publishes the domain of one of our own interfaces again, because its addresses

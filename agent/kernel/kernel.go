@@ -110,6 +110,11 @@ type link struct {
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
 	claims    map[table.ClaimKey]rtnetlink.Address // published claims
+	// since is when the link began to use an address that it had without using it, because it was down, or
+	// detection of duplicates had not ended; zero while it does not.
+	since map[netip.Addr]time.Time
+	// refused are addresses that the kernel deleted because detection of duplicates failed.
+	refused map[netip.Addr]rtnetlink.Address
 }
 
 // holding is an address and the MAC of the interface that had the address.
@@ -281,6 +286,11 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	case rtnetlink.NewPort:
 		if ns == k.own {
 			k.setPVID(m.Link.Index, m.PVID, now)
+			if l := k.own.links[m.Link.Index]; l != nil && m.Port != nil && l.PortOptions != *m.Port {
+				changed := l.Link
+				changed.PortOptions = *m.Port
+				k.setLink(k.own, changed, now)
+			}
 		}
 	case unix.RTM_NEWLINK:
 		l := m.Link
@@ -306,9 +316,34 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	case unix.RTM_DELADDR:
 		if l, known := ns.links[m.Address.Index]; known {
 			l.addrs.remove(m.Address)
+			if m.Address.Flags&unix.IFA_F_DADFAILED != 0 && m.Address.Flags&unix.IFA_F_PERMANENT == 0 {
+				k.refuse(ns, l, m.Address)
+			}
 			k.addressChanged(ns, l, m.Address.Addr, now)
 		}
 	}
+}
+
+// refusedFor is how long an address that the kernel deleted because detection of duplicates failed is
+// reported. The kernel keeps only addresses without a lifetime.
+const refusedFor = 10 * time.Minute
+
+// refuse keeps a deleted address for a while, as one for which detection of duplicates has failed.
+func (k *Mirror) refuse(ns *namespace, l *link, a rtnetlink.Address) {
+	if l.refused == nil {
+		l.refused = map[netip.Addr]rtnetlink.Address{}
+	}
+	l.refused[a.Addr] = a
+	time.AfterFunc(refusedFor, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if l.refused[a.Addr] == a { // and not a later one
+			delete(l.refused, a.Addr)
+			if ns.links[l.Index] == l {
+				k.table.Update(func() { k.publishAddress(ns, l, a.Addr, time.Now()) })
+			}
+		}
+	})
 }
 
 // load lists the interfaces and addresses of a namespace, and makes the mirror equal to them.

@@ -99,10 +99,11 @@ func (p *publisher) publish(ns *namespace, l *link, now time.Time) {
 		p.publishAddress(ns, l, a, now)
 	}
 	for c := range l.claims {
-		if l.addrs[c.Address] == nil {
+		if _, refused := l.refused[c.Address]; l.addrs[c.Address] == nil && !refused {
 			p.endClaim(ns, l, c, now)
 		}
 	}
+	maps.DeleteFunc(l.since, func(a netip.Addr, _ time.Time) bool { return l.addrs[a] == nil })
 }
 
 // publishRecord updates the record of an interface in the table.
@@ -153,7 +154,13 @@ func (p *publisher) publishAddresses(ns *namespace, now time.Time) {
 // publishAddress updates one address of an interface in the table.
 func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
 	want := map[table.ClaimKey]rtnetlink.Address{}
-	for _, a := range l.addrs[addr] {
+	addrs := l.addrs[addr]
+	if addrs != nil {
+		delete(l.refused, addr) // it was set again
+	} else if refused, ok := l.refused[addr]; ok {
+		addrs = []rtnetlink.Address{refused}
+	}
+	for _, a := range addrs {
 		kind := ipwitnessv1.Evidence_ASSIGNED
 		switch {
 		case !l.Up(): // lists contain the addresses of such interfaces as well
@@ -170,6 +177,20 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		c := table.ClaimKey{Address: a.Addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
 		if have, ok := want[c]; !ok || a.PrefixLength < have.PrefixLength {
 			want[c] = a
+		}
+	}
+	key := table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
+	switch _, used := want[key]; {
+	case l.addrs[addr] == nil:
+		delete(l.since, addr)
+	case !used:
+		if l.since == nil {
+			l.since = map[netip.Addr]time.Time{}
+		}
+		l.since[addr] = time.Time{}
+	default:
+		if since, waited := l.since[addr]; waited && since.IsZero() {
+			l.since[addr] = now
 		}
 	}
 	for _, kind := range []ipwitnessv1.Evidence_Kind{ipwitnessv1.Evidence_ASSIGNED, ipwitnessv1.Evidence_DAD_FAILED} {
@@ -193,13 +214,25 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 				Routed:       routed,
 				PrefixLength: a.PrefixLength,
 				Flags:        a.Flags,
-				Assigned:     p.assigned(a.Created, now),
+				Assigned:     p.usedSince(l, a, now),
 				First:        now,
 				Last:         now,
 				Count:        1,
 			}, now)
 		}
 	}
+}
+
+// usedSince returns since when a link has used one of its addresses: since the kernel got it, or since it
+// could be used if that was noticeably later. Detection of duplicates, which takes a second, is part of
+// setting an address.
+func (p *publisher) usedSince(l *link, a rtnetlink.Address, now time.Time) time.Time {
+	const noticeably = 2 * time.Second
+	got := p.assigned(a.Created, now)
+	if since := l.since[a.Addr]; !got.IsZero() && since.Sub(got) > noticeably {
+		return since.Truncate(10 * time.Millisecond)
+	}
+	return got
 }
 
 // unpublish removes an interface and its addresses from the table.

@@ -210,8 +210,40 @@ func TestOnlyTheVLANForUntaggedFramesIsThePVID(t *testing.T) {
 		"flags of another length":      {port(attribute(unix.IFLA_AF_SPEC, slices.Concat(attribute(iflaBridgeFlags, bridgeFlagsSelf, 0, 0, 0), vlan)...)...), 21, 10},
 		"two bytes that are not flags": {port(attribute(unix.IFLA_AF_SPEC, slices.Concat(attribute(1, bridgeFlagsSelf, 0), vlan)...)...), 21, 10},
 	} {
-		if index, pvid, err := parsePort(c.msg); err != nil || index != c.index || pvid != c.pvid {
+		if index, pvid, _, err := parsePort(c.msg); err != nil || index != c.index || pvid != c.pvid {
 			t.Errorf("%s: got VLAN %d of interface %d and error %v, want %d of %d", name, pvid, index, err, c.pvid, c.index)
+		}
+	}
+}
+
+func TestOptionsOfABridgePort(t *testing.T) {
+	attrs := func(mode, learning, suppress byte) []byte {
+		return slices.Concat(attribute(iflaPortMode, mode), attribute(iflaPortLearning, learning), attribute(iflaPortNeighSuppress, suppress))
+	}
+	for name, c := range map[string]struct {
+		attrs []byte
+		want  PortOptions
+	}{
+		"usual":               {attrs(0, 1, 0), PortOptions{}},
+		"hairpin":             {attrs(1, 1, 0), PortOptions{Hairpin: true}},
+		"without learning":    {attrs(0, 0, 0), PortOptions{Closed: true}},
+		"answered in place":   {attrs(0, 1, 1), PortOptions{Closed: true}},
+		"of another length":   {attribute(iflaPortMode, 1, 0), PortOptions{}},
+		"not described":       {nil, PortOptions{}},
+	} {
+		head := make([]byte, unix.SizeofIfInfomsg)
+		head[4] = 21
+		if _, _, got, err := parsePort(slices.Concat(head, attribute(unix.IFLA_PROTINFO, c.attrs...))); err != nil || *got != c.want {
+			t.Errorf("%s, as a message of the bridge: got %+v and error %v, want %+v", name, got, err, c.want)
+		}
+		for kind, want := range map[string]PortOptions{"bridge": c.want, "bond": {}} {
+			info := slices.Concat(attribute(unix.IFLA_INFO_SLAVE_KIND, append([]byte(kind), 0)...), attribute(unix.IFLA_INFO_SLAVE_DATA, c.attrs...))
+			if got, err := parseLink(slices.Concat(head, attribute(unix.IFLA_LINKINFO, info...))); err != nil || got.PortOptions != want {
+				t.Errorf("%s, of a %s: got %+v and error %v, want %+v", name, kind, got.PortOptions, err, want)
+			}
+		}
+		if _, _, got, _ := parsePort(head); got != nil {
+			t.Errorf("message about the bridge itself: got %+v, want no options", got)
 		}
 	}
 }

@@ -29,9 +29,38 @@ type Link struct {
 	Proxy bool
 	// DefaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
 	DefaultPVID uint16
+	// PortOptions are those of a port of a bridge.
+	PortOptions
 	// ProtoDown is set if a program keeps the interface from having a carrier, as the vrrpd of FRR
 	// does while another router is master.
 	ProtoDown bool
+}
+
+// PortOptions are options of a port of a bridge.
+type PortOptions struct {
+	// Hairpin is set if frames may leave through the port that they entered.
+	Hairpin bool
+	// Closed is set if the bridge learns no MACs from the port, or answers in its place for neighbours
+	// behind it (NEIGH_SUPPRESS): a controller knows who is behind it, as that of an EVPN.
+	Closed bool
+}
+
+// parsePortOptions parses the attributes of a port (IFLA_BRPORT_*).
+func parsePortOptions(b []byte) (o PortOptions) {
+	for typ, val := range attributes(b) {
+		if len(val) != 1 {
+			continue
+		}
+		switch typ {
+		case iflaPortMode:
+			o.Hairpin = val[0] != 0
+		case iflaPortLearning:
+			o.Closed = o.Closed || val[0] == 0
+		case iflaPortNeighSuppress:
+			o.Closed = o.Closed || val[0] != 0
+		}
+	}
+	return o
 }
 
 // Up reports whether the interface is up, and no program has taken its carrier away. An interface that
@@ -65,8 +94,9 @@ type Message struct {
 	NSID    int32 // NoNSID for our own
 	Link    Link
 	Address Address
-	ID      int32  // RTM_NEWNSID, RTM_DELNSID
-	PVID    uint16 // NewPort
+	ID      int32        // RTM_NEWNSID, RTM_DELNSID
+	PVID    uint16       // NewPort
+	Port    *PortOptions // NewPort; nil if it is about the bridge itself
 }
 
 // NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which concern a bridge
@@ -83,7 +113,7 @@ func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err er
 				return false, nil // a port left its bridge, which is not the end of the interface
 			}
 			m.Type = NewPort
-			m.Link.Index, m.PVID, err = parsePort(data)
+			m.Link.Index, m.PVID, m.Port, err = parsePort(data)
 			return true, err
 		}
 		m.Link, err = parseLink(data)
@@ -178,7 +208,7 @@ func parseLink(b []byte) (Link, error) {
 		case unix.IFLA_MASTER:
 			l.Master = int32(u32(val))
 		case unix.IFLA_LINKINFO:
-			var data []byte
+			var data, slave []byte
 			for typ, val := range attributes(val) {
 				switch typ {
 				case unix.IFLA_INFO_KIND:
@@ -187,6 +217,8 @@ func parseLink(b []byte) (Link, error) {
 					l.SlaveKind = strings.ToValidUTF8(unix.ByteSliceToString(val), "\uFFFD")
 				case unix.IFLA_INFO_DATA:
 					data = val
+				case unix.IFLA_INFO_SLAVE_DATA:
+					slave = val
 				}
 			}
 			for typ, val := range attributes(data) {
@@ -201,27 +233,34 @@ func parseLink(b []byte) (Link, error) {
 					l.DefaultPVID = binary.NativeEndian.Uint16(val)
 				}
 			}
+			if l.SlaveKind == "bridge" {
+				l.PortOptions = parsePortOptions(slave)
+			}
 		}
 	}
 	return l, nil
 }
 
-// parsePort returns the interface that a message of the family AF_BRIDGE concerns, and the
-// VLAN that it assigns to untagged frames, or 0 if there is none. The index is 0 if a network
+// parsePort returns the interface that a message of the family AF_BRIDGE concerns, the VLAN that it
+// assigns to untagged frames, or 0 if there is none, and the options of a port. The index is 0 if a network
 // card describes its embedded switch, which says nothing about a bridge that the card is a
 // port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
-func parsePort(b []byte) (index int32, pvid uint16, err error) {
+func parsePort(b []byte) (index int32, pvid uint16, options *PortOptions, err error) {
 	if len(b) < unix.SizeofIfInfomsg {
-		return 0, 0, fmt.Errorf("parse bridge port: %w", errShort)
+		return 0, 0, nil, fmt.Errorf("parse bridge port: %w", errShort)
 	}
 	index = int32(binary.NativeEndian.Uint32(b[4:]))
 	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
+		if typ == unix.IFLA_PROTINFO {
+			of := parsePortOptions(val)
+			options = &of
+		}
 		if typ != unix.IFLA_AF_SPEC {
 			continue
 		}
 		for typ, val := range attributes(val) {
 			if typ == iflaBridgeFlags && len(val) == 2 && binary.NativeEndian.Uint16(val)&bridgeFlagsSelf != 0 {
-				return 0, 0, nil
+				return 0, 0, nil, nil
 			}
 			// struct bridge_vlan_info: flags, vid.
 			if typ == iflaBridgeVLANInfo && len(val) == 4 && binary.NativeEndian.Uint16(val)&bridgeVLANPVID != 0 {
@@ -229,7 +268,7 @@ func parsePort(b []byte) (index int32, pvid uint16, err error) {
 			}
 		}
 	}
-	return index, pvid, nil
+	return index, pvid, options, nil
 }
 
 // parseAddr parses struct ifaddrmsg and its attributes.

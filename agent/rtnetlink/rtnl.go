@@ -42,6 +42,9 @@ const (
 	iflaVXLANProxy        = 11 // IFLA_VXLAN_PROXY, in IFLA_INFO_DATA of a VXLAN device
 	iflaBridgeFiltering   = 7  // IFLA_BR_VLAN_FILTERING, in IFLA_INFO_DATA of a bridge
 	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
+	iflaPortMode          = 4  // IFLA_BRPORT_MODE (hairpin), in IFLA_INFO_SLAVE_DATA and IFLA_PROTINFO of a port of a bridge
+	iflaPortLearning      = 8  // IFLA_BRPORT_LEARNING, likewise
+	iflaPortNeighSuppress = 32 // IFLA_BRPORT_NEIGH_SUPPRESS, likewise
 	iflaBridgeFlags       = 0  // IFLA_BRIDGE_FLAGS, in IFLA_AF_SPEC of the family AF_BRIDGE
 	bridgeFlagsSelf       = 2  // BRIDGE_FLAGS_SELF
 	iflaBridgeVLANInfo    = 2  // IFLA_BRIDGE_VLAN_INFO, likewise
@@ -173,7 +176,7 @@ func (r *Conn) PVIDs() (map[int32]uint16, error) {
 		pvid  uint16
 	}
 	ports, err := list(r, unix.RTM_GETLINK, body, func(data []byte) (p port, err error) {
-		p.index, p.pvid, err = parsePort(data)
+		p.index, p.pvid, _, err = parsePort(data)
 		return p, err
 	})
 	out := make(map[int32]uint16, len(ports))

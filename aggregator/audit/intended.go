@@ -15,6 +15,38 @@ const IntendedAfter = 30 * time.Second
 // SourceKubernetes is the source of addresses that the Kubernetes API lists.
 const SourceKubernetes = "kubernetes"
 
+// The sources of an address that the kernel of its owner was told to use and does not use, because
+// duplicate address detection failed.
+const (
+	// SourceLooped: a bridge returned the owner's own solicitation.
+	SourceLooped = "looped"
+	// SourceRivalLeft: the rival has left since. The kernel does not try again.
+	SourceRivalLeft = "rival-left"
+)
+
+// auditRefused looks for kernels that do not use the address although nobody else is known to have it.
+func (a *addressAudit) auditRefused() {
+	for i := range a.judged.Owners {
+		o := &a.judged.Owners[i]
+		if !compared(o) || !o.DADFailed() {
+			continue
+		}
+		f := verdict.Finding{Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Owners: []verdict.Owner{*o}, Source: SourceRivalLeft}
+		switch rival, until, looped := a.in.Refused(o); {
+		case looped:
+			f.Source = SourceLooped
+		case rival == nil:
+			continue
+		default:
+			node := &verdict.Node{Name: rival.Node}
+			f.Former = &verdict.Former{Until: until, Owner: verdict.Owner{
+				ID: rival.ID, Node: node, MAC: rival.MAC, Namespace: &verdict.Namespace{Node: node, Who: rival.Who}, Interface: &verdict.Interface{},
+			}}
+		}
+		a.record(f, o.Namespace.ID+" ", 0)
+	}
+}
+
 // Meant is an address that an owner was meant to have, according to a source, on an interface.
 type Meant struct {
 	Address           netip.Addr

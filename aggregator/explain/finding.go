@@ -284,6 +284,14 @@ func (t *findingBuilder) effect() string {
 // intended describes an owner that lacks an address intended for it.
 func (t *findingBuilder) intended() {
 	from := t.f.Source
+	if key := t.f.Kind + "/" + from; has(key) {
+		rival, until := "", verdict.Stamp(0)
+		if f := t.f.Former; f != nil {
+			rival, until = OwnerName(&f.Owner)+" (node "+f.Owner.Node.Name+")", f.Until
+		}
+		t.add(key, "rival", rival, "until", until)
+		return
+	}
 	if has("source/" + from) {
 		from = Text("source/" + from)
 	}

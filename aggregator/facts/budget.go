@@ -464,7 +464,7 @@ func namespaceCostOf(rec *pb.NamespaceRecord) int {
 	for field, source := range w.GetSources() {
 		cost += textCost(field, source)
 	}
-	return cost + textCost(rec.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource(), w.GetProcess(), w.GetVirtualMachine())
+	return cost + textCost(rec.GetNetns(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource(), w.GetProcess(), w.GetVirtualMachine(), w.GetVipProgram())
 }
 
 func interfaceCostOf(rec *pb.InterfaceRecord) int {
@@ -472,7 +472,7 @@ func interfaceCostOf(rec *pb.InterfaceRecord) int {
 }
 
 func allocationCostOf(al *verdict.Allocation) int {
-	return allocationCost + textCost(al.ContainerID, al.Interface, al.Pod, al.Namespace, al.Location, al.MAC, al.Hostname)
+	return allocationCost + textCost(al.ContainerID, al.Interface, al.Pod, al.Namespace, al.Location, al.MAC, al.FormerMAC, al.Hostname)
 }
 
 func poolCostOf(rec *pb.PoolRecord) int {

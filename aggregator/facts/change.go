@@ -117,15 +117,16 @@ func (f *Facts) dropLink(n *Node, l uint32) {
 }
 
 // setLink adds or updates a link, and returns its index.
-func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted bool) uint32 {
+func (f *Facts) setLink(n *Node, name string, kind verdict.LinkKind, isRouted, isDistributed bool) uint32 {
 	l := n.namedLink(name)
 	one := n.links.at(l)
 	one.flags.set(known, true)
 	one.sweep = n.sweep
-	if one.kind != kind || one.flags.has(routed) != isRouted {
+	if one.kind != kind || one.flags.has(routed) != isRouted || one.flags.has(distributed) != isDistributed {
 		f.changeLink(n, l, func() {
 			one.kind = kind
 			one.flags.set(routed, isRouted)
+			one.flags.set(distributed, isDistributed)
 		})
 	}
 	return l
@@ -139,6 +140,7 @@ func (f *Facts) endLink(n *Node, l uint32) {
 	f.changeLink(n, l, func() {
 		one.kind = 0
 		one.flags.set(routed, false)
+		one.flags.set(distributed, false)
 	})
 	f.dropLink(n, l)
 }

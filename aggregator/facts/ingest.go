@@ -168,7 +168,7 @@ func (a *applying) link(rec *pb.LinkRecord) {
 		f.countRefused(n, "link", false)
 		return
 	}
-	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.OVSPort), rec.GetRouted())
+	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.OVSPort), rec.GetRouted(), rec.GetDistributed())
 	setCharge(f, n, &n.links.at(l).cost, cost)
 }
 
@@ -206,6 +206,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	others := rare{host: next.setFar(rec.GetPeerNamespace(), t.put(rec.GetHostInterface())), vrf: t.put(rec.GetVrf())}
 	next.flags.set(uplink, rec.GetUplink())
 	next.flags.set(tapped, rec.GetKind() == tap)
+	next.flags.set(hairpin, rec.GetHairpin())
 	i := f.setInterface(n, old, next, others, rec.GetLink())
 	setCharge(f, n, &n.interfaces.at(i).cost, cost)
 }

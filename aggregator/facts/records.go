@@ -126,6 +126,7 @@ const (
 	uplink flags = 1 << iota
 	tapped
 	hosted
+	hairpin
 )
 
 // link is a broadcast domain as a node sees it.
@@ -140,6 +141,7 @@ type link struct {
 
 const (
 	routed flags = 1 << iota
+	distributed
 	known        // false for a link that has only been named by other records
 	joined       // it is in the topology
 )

@@ -50,7 +50,7 @@ func (n *Node) fillNamespace(ns uint32, out *verdict.Namespace) *verdict.Namespa
 // fillLink makes the record of a link.
 func (n *Node) fillLink(l uint32, out *verdict.Link) *verdict.Link {
 	one := n.links.at(l)
-	*out = verdict.Link{Node: n.Rec, Name: n.texts.get(one.name), Kind: one.kind, Routed: one.flags.has(routed)}
+	*out = verdict.Link{Node: n.Rec, Name: n.texts.get(one.name), Kind: one.kind, Routed: one.flags.has(routed), Distributed: one.flags.has(distributed)}
 	if one.flags.has(joined) {
 		j := n.joints[l]
 		out.Domain, out.Proven = j.Domain(BySight), j.Domain(ByProof)
@@ -63,7 +63,7 @@ func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, o
 	one, t := n.interfaces.at(i), &n.texts
 	*out = verdict.Interface{
 		Namespace: ns, Link: l, Name: t.get(one.name), MAC: t.macOf(one.mac), HostInterface: n.host(i), VRF: n.vrf(i),
-		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Kind: t.get(one.kind),
+		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Hairpin: one.flags.has(hairpin), Kind: t.get(one.kind),
 	}
 	out.PodDevice = out.Attachment == verdict.Own && ipams.WithPodDevice(out.Name) != nil
 	return out

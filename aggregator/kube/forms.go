@@ -43,6 +43,7 @@ func correctAllocation(al *verdict.Allocation) {
 	correct(form.Interface, &al.Interface)
 	correct(form.Name, &al.Purpose)
 	correct(form.Text(64), &al.MAC)
+	correct(form.Text(64), &al.FormerMAC)
 	correct(form.Text(255), &al.Hostname)
 	correct(form.Text(1024), &al.Location)
 }

@@ -77,6 +77,9 @@ func (j *comparison) conflict(g group) bool {
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
+	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || prev.knewRival(&owners[0])) {
+		rule = "" // nobody else has the address; the audit says so
+	}
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
 		rule = prev.Rule // an owner that is silent now may still be there
 	}
@@ -134,6 +137,33 @@ func (j *comparison) conflict(g group) bool {
 	j.out.Conflicts = append(j.out.Conflicts, c)
 	j.note(Step{Rule: c.Rule, Scope: g.scope.Scope(), Applied: true, Conflict: c.ID})
 	return true
+}
+
+// looped reports whether duplicate address detection failed because a bridge returned the owner's own
+// solicitation.
+func (o *Owner) looped() bool {
+	return o.DADFailed() && o.Interface != nil && o.Interface.Hairpin
+}
+
+// knewRival reports whether a failed detection of duplicates was explained: the conflict had an owner
+// besides the one that is left.
+func (m *Memory) knewRival(left *Owner) bool {
+	return m != nil && m.Rule == RuleDADFailed && slices.ContainsFunc(m.Owners, func(was Member) bool { return !was.is(left) })
+}
+
+// Refused returns why the kernel of an owner does not use the address although no rival is known: its
+// own solicitation came back (looped), or the rival, which it returns, has left.
+func (c *Case) Refused(o *Owner) (rival *Member, until Stamp, looped bool) {
+	if o.looped() {
+		return nil, 0, true
+	}
+	for i := range c.Conflicts {
+		if m := &c.Conflicts[i]; !m.Active() && o.DADFailed() && m.knewRival(o) {
+			k := slices.IndexFunc(m.Owners, func(was Member) bool { return !was.is(o) })
+			return &m.Owners[k], m.ResolvedAt, false
+		}
+	}
+	return nil, 0, false
 }
 
 // has reports whether one of the owners is part of the conflict already. An external device is
@@ -208,19 +238,50 @@ const quietGraces = 3
 // gave the address up has no claim any longer.
 func (j *comparison) participants(g group) []Owner {
 	owners := j.members(g)
-	if len(owners) < 2 || !mayMove(owners) || !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.Assigns(&o) }) {
+	if owners = j.oneGateway(g, owners); len(owners) < 2 || !mayMove(owners) || !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.Assigns(&o) }) {
 		return owners
 	}
-	owners = owners[:0]
+	left := owners[:0]
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
+		if o.Excluded != nil {
+			continue
+		}
 		if !o.Assigned && !j.in.Assigns(o) && j.quiet(o) {
 			o.Excluded = &Exclusion{Rule: RuleHandedOver, Quiet: j.quietAfter()}
 			continue
 		}
-		owners = append(owners, *o)
+		left = append(left, *o)
 	}
-	return owners
+	return left
+}
+
+// oneGateway returns the owners of a group with one of the nodes whose bridges are a distributed gateway:
+// they have one MAC, and a controller tells each bridge where MACs are. The machines on a bridge reach
+// the gateway on their own node. Another owner is still compared with the one that is left.
+func (j *comparison) oneGateway(g group, owners []Owner) []Owner {
+	gateways := map[MAC]bool{}
+	left := owners[:0]
+	for _, i := range g.owners {
+		o := &j.out.Owners[i]
+		if o.distributed() {
+			if gateways[o.MAC] {
+				o.Excluded = &Exclusion{Rule: RuleAnycastGateway}
+				continue
+			}
+			gateways[o.MAC] = true
+		}
+		left = append(left, *o)
+	}
+	return left
+}
+
+// distributed reports whether a node has the address on bridges only to which a controller tells where
+// MACs are.
+func (o *Owner) distributed() bool {
+	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Counts() && !(c.Interface.isBridge() && c.Interface.Link != nil && c.Interface.Link.Distributed)
+	})
 }
 
 func (j *evaluation) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }

@@ -221,6 +221,9 @@ type Link struct {
 	Name   string
 	Kind   LinkKind
 	Routed bool // a bridge whose traffic the node routes
+	// Distributed is set for a bridge to which a controller tells where MACs are, as in an EVPN: bridges
+	// of several nodes may then have one address and one MAC as the gateway of their machines.
+	Distributed bool
 	// Domain is the broadcast domain that the link shares with links of other nodes; nil if no such
 	// link is known.
 	Domain *Domain
@@ -275,6 +278,7 @@ type Interface struct {
 	Attachment    Attachment
 	Uplink        bool
 	Tap           bool // a virtual machine is attached to it
+	Hairpin       bool // its bridge returns frames to the port they came from
 	PodDevice     bool // an IPAM reaches pods through it (ipam.IPAM.PodDevice)
 	// Kind is the link kind in the terms of rtnetlink (veth, bridge, vxlan, …); empty for hardware.
 	Kind string

@@ -49,6 +49,7 @@ const (
 	RuleOneOwner         = "one-owner"
 	RuleWiderScope       = "wider-scope"
 	RuleHandedOver       = "handed-over"
+	RuleAnycastGateway   = "anycast-gateway"
 	RuleAddressSpoofed   = "address-spoofed"
 	RuleMACCloned        = "mac-cloned"
 )

@@ -819,7 +819,10 @@ type LinkRecord struct {
 	// the node routes for its ports.
 	Routed bool `protobuf:"varint,3,opt,name=routed,proto3" json:"routed,omitempty"`
 	// True if the link is gone.
-	Gone          bool `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
+	// True if a controller tells the bridge where MACs are, as in an EVPN: one of its ports is a VXLAN
+	// device that it does not learn from, or in whose place it answers (neigh_suppress).
+	Distributed   bool `protobuf:"varint,5,opt,name=distributed,proto3" json:"distributed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -882,6 +885,13 @@ func (x *LinkRecord) GetGone() bool {
 	return false
 }
 
+func (x *LinkRecord) GetDistributed() bool {
+	if x != nil {
+		return x.Distributed
+	}
+	return false
+}
+
 // InterfaceRecord is one interface of one namespace.
 type InterfaceRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -909,7 +919,10 @@ type InterfaceRecord struct {
 	// OWN only: ID of the namespace with the veth peer; 0 for none.
 	PeerNamespace uint32 `protobuf:"varint,11,opt,name=peer_namespace,json=peerNamespace,proto3" json:"peer_namespace,omitempty"`
 	// True if the interface is gone, together with the claims on it.
-	Gone          bool `protobuf:"varint,12,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,12,opt,name=gone,proto3" json:"gone,omitempty"`
+	// True for an interface whose peer is a port of a bridge that returns frames to the port they came
+	// from (hairpin mode).
+	Hairpin       bool `protobuf:"varint,13,opt,name=hairpin,proto3" json:"hairpin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1024,6 +1037,13 @@ func (x *InterfaceRecord) GetPeerNamespace() uint32 {
 func (x *InterfaceRecord) GetGone() bool {
 	if x != nil {
 		return x.Gone
+	}
+	return false
+}
+
+func (x *InterfaceRecord) GetHairpin() bool {
+	if x != nil {
+		return x.Hairpin
 	}
 	return false
 }
@@ -2054,13 +2074,14 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"first_seen\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x12\x12\n" +
 	"\x04gone\x18\x05 \x01(\bR\x04gone\x122\n" +
-	"\bintended\x18\x06 \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"\xd2\x01\n" +
+	"\bintended\x18\x06 \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"\xf4\x01\n" +
 	"\n" +
 	"LinkRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.ipwitness.v1.LinkRecord.KindR\x04kind\x12\x16\n" +
 	"\x06routed\x18\x03 \x01(\bR\x06routed\x12\x12\n" +
-	"\x04gone\x18\x04 \x01(\bR\x04gone\"Q\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\x12 \n" +
+	"\vdistributed\x18\x05 \x01(\bR\vdistributed\"Q\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
@@ -2068,7 +2089,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x0ePOINT_TO_POINT\x10\x02\x12\n" +
 	"\n" +
 	"\x06UPLINK\x10\x03\x12\f\n" +
-	"\bOVS_PORT\x10\x04\"\xbe\x03\n" +
+	"\bOVS_PORT\x10\x04\"\xd8\x03\n" +
 	"\x0fInterfaceRecord\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x12\n" +
@@ -2084,7 +2105,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x06uplink\x18\n" +
 	" \x01(\bR\x06uplink\x12%\n" +
 	"\x0epeer_namespace\x18\v \x01(\rR\rpeerNamespace\x12\x12\n" +
-	"\x04gone\x18\f \x01(\bR\x04gone\"S\n" +
+	"\x04gone\x18\f \x01(\bR\x04gone\x12\x18\n" +
+	"\ahairpin\x18\r \x01(\bR\ahairpin\"S\n" +
 	"\n" +
 	"Attachment\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\a\n" +

@@ -1,0 +1,138 @@
+package verdict_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
+)
+
+// gateway gives a bridge of a node the address. The bridges of all nodes have one MAC.
+func gateway(w *world, node string, distributed bool) *verdict.Claim {
+	i := w.Bridge(node, "vnet0", "10.0.0.1/24")
+	i.MAC, i.Link.Distributed = "\xbc\x24\x11\x00\x00\xfe", distributed
+	return w.Assigned(i)
+}
+
+func TestADistributedGatewayIsOneOwner(t *testing.T) {
+	w := newWorld("10.0.0.1")
+	w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		gateway(w, n, true)
+	}
+	w.wantNone(t)
+	w.wantRule(t, verdict.RuleAnycastGateway)
+
+	// A machine with the address of the gateway is another owner.
+	vm, _ := w.Veth(w.Namespace("n2", 2, "102", verdicttest.Pod("vm")), "baaaaa", w.Link("n2", "vnet0", verdict.Bridge, true))
+	rogue := w.Assigned(vm)
+	if out := w.judge(); len(out.Conflicts) != 1 || len(out.Conflicts[0].Owners) != 2 {
+		t.Errorf("got conflicts %+v, want one of the gateway and the machine", out.Conflicts)
+	}
+	w.Drop(rogue)
+
+	for name, change := range map[string]func(*verdict.Interface){
+		"a bridge that learns":    func(i *verdict.Interface) { i.Link.Distributed = false },
+		"a bridge with its own":   func(i *verdict.Interface) { i.MAC = "\xbc\x24\x11\x00\x00\x01" },
+		"a device on that fabric": func(i *verdict.Interface) { i.Kind, i.Name = "macvlan", "mv0" },
+	} {
+		w := newWorld("10.0.0.1")
+		w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
+		gateway(w, "n1", true)
+		change(gateway(w, "n2", true).Interface)
+		if out := w.judge(); len(out.Conflicts) != 1 {
+			t.Errorf("%s: got conflicts %+v, want one", name, out.Conflicts)
+		}
+	}
+}
+
+// refused lets detection of duplicates fail in a pod.
+func refused(w *world, name string, record uint32) (*verdict.Claim, *verdict.Interface) {
+	inside, _ := w.Veth(w.Namespace("n1", record, "10"+name, verdicttest.Pod(name)), "baaaa"+name, w.Link("n1", "br0", verdict.Bridge, false))
+	return w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: inside, PrefixLength: 64}), inside
+}
+
+func TestDetectionOfDuplicatesFailsWithoutARival(t *testing.T) {
+	w := newWorld("fd00:7::a")
+	c, i := refused(w, "a", 2)
+	i.Hairpin = true
+	w.wantNone(t)
+	if _, _, looped := w.Case().Refused(&w.judge().Owners[0]); !looped {
+		t.Error("got not looped, want that the bridge returned the solicitation")
+	}
+	rival, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "br0", verdict.Bridge, false))
+	w.Assigned(rival)
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
+	w.Drop(c)
+
+	w = newWorld("fd00:7::a")
+	refused(w, "a", 2)
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0") // by a host that no agent sees
+}
+
+func TestARivalThatHasLeftIsNotUnknown(t *testing.T) {
+	w := newWorld("fd00:9::9")
+	one, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("p1")), "bbbbbb", w.Link("n1", "br0", verdict.Bridge, false))
+	rival := w.Assigned(one)
+	refused(w, "a", 2)
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
+	w.after(time.Minute).Drop(rival)
+	w.want(t, verdict.Resolved, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
+	out := w.judge()
+	if len(out.Conflicts) != 0 {
+		t.Errorf("got conflicts %+v, want none: the rival has left", out.Conflicts)
+	}
+	if m, until, looped := w.Case().Refused(&out.Owners[0]); m == nil || m.ID != "b-n1/103" && m.Node != "n1" || until == 0 || looped {
+		t.Errorf("got rival %+v until %v, looped %t, want p1, which has left", m, until, looped)
+	}
+	w.after(time.Minute)
+	w.Assigned(one)
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
+}
+
+func TestTimeOnALoopbackDeviceIsNoTenure(t *testing.T) {
+	w := newWorld("192.0.2.5")
+	y := w.Namespace("n1", 2, "102", verdicttest.Pod("y"))
+	l := w.Link("n1", "br0", verdict.Bridge, false)
+	lo := w.Assigned(w.Interface(y, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
+	w.after(6 * time.Second)
+	z, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("z")), "bzzzzz", l)
+	w.Assigned(z)
+	w.after(6 * time.Second)
+	eth0, _ := w.Veth(y, "byyyyy", l)
+	w.Assigned(eth0)
+	if c := w.judge().Conflicts[0]; keeper(&c) != "z" || c.Right != verdict.RightOlderAssignment {
+		t.Errorf("got %q by %d, want z, which had it first on the link", keeper(&c), c.Right)
+	}
+	w.Drop(lo)
+	if c := w.judge().Conflicts[0]; keeper(&c) != "z" {
+		t.Errorf("got %q, want z", keeper(&c))
+	}
+}
+
+func TestClonesMeetWithoutProofOfTheirLinks(t *testing.T) {
+	w := newWorld("192.0.2.11")
+	lan := verdicttest.OnLAN(w.World, "n1", "n2")
+	const mac = "\x52\x54\x00\xaa\xbb\xcc"
+	var claims []*verdict.Claim
+	for _, i := range lan {
+		i.MAC, i.Link.Proven = mac, nil
+		claims = append(claims, w.Assigned(i))
+	}
+	frame := w.Wire(lan[0], mac)
+	out := w.judge()
+	for _, o := range out.Owners {
+		for _, c := range o.Claims {
+			if c.Wire() && o.Node.Name == "n1" {
+				t.Error("a frame that entered n1 with n1's own MAC is evidence for n1")
+			}
+		}
+	}
+	w.after(w.Policy.HandoverGrace).Read(claims...)
+	w.Seen(frame)
+	c := w.want(t, verdict.Confirmed, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+	if c.Cause != verdict.CauseClonedMachine || c.Keeper != "" {
+		t.Errorf("got cause %s, keeper %q, want a clone, and that nothing says which one it is", c.Cause, c.Keeper)
+	}
+}
