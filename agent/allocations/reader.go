@@ -450,6 +450,9 @@ func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocatio
 	if mac, err := net.ParseMAC(a.MAC); err == nil {
 		r.Mac = mac
 	}
+	if mac, err := net.ParseMAC(a.FormerMAC); err == nil {
+		r.FormerMac = mac
+	}
 	for _, text := range []*string{&r.ContainerId, &r.Namespace, &r.Pod, &r.Hostname} {
 		if len(*text) > table.MaxLength {
 			*text = ""

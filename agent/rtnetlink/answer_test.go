@@ -224,12 +224,12 @@ func TestOptionsOfABridgePort(t *testing.T) {
 		attrs []byte
 		want  PortOptions
 	}{
-		"usual":               {attrs(0, 1, 0), PortOptions{}},
-		"hairpin":             {attrs(1, 1, 0), PortOptions{Hairpin: true}},
-		"without learning":    {attrs(0, 0, 0), PortOptions{Closed: true}},
-		"answered in place":   {attrs(0, 1, 1), PortOptions{Closed: true}},
-		"of another length":   {attribute(iflaPortMode, 1, 0), PortOptions{}},
-		"not described":       {nil, PortOptions{}},
+		"usual":             {attrs(0, 1, 0), PortOptions{}},
+		"hairpin":           {attrs(1, 1, 0), PortOptions{Hairpin: true}},
+		"without learning":  {attrs(0, 0, 0), PortOptions{Closed: true}},
+		"answered in place": {attrs(0, 1, 1), PortOptions{Closed: true}},
+		"of another length": {attribute(iflaPortMode, 1, 0), PortOptions{}},
+		"not described":     {nil, PortOptions{}},
 	} {
 		head := make([]byte, unix.SizeofIfInfomsg)
 		head[4] = 21

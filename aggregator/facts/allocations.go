@@ -38,7 +38,7 @@ func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.S
 	al := verdict.Allocation{
 		Allocation: ipam.Allocation{
 			Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(),
-			MAC: verdict.MAC(rec.GetMac()).String(), Hostname: rec.GetHostname(),
+			MAC: verdict.MAC(rec.GetMac()).String(), FormerMAC: verdict.MAC(rec.GetFormerMac()).String(), Hostname: rec.GetHostname(),
 		},
 		AllocatedAt: Stamp(rec.GetAllocatedAt()),
 	}

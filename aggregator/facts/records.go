@@ -142,8 +142,8 @@ type link struct {
 const (
 	routed flags = 1 << iota
 	distributed
-	known        // false for a link that has only been named by other records
-	joined       // it is in the topology
+	known  // false for a link that has only been named by other records
+	joined // it is in the topology
 )
 
 // claim is evidence that an address is held. There are more claims than other records, so rare

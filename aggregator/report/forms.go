@@ -90,6 +90,7 @@ var rules = map[string]rule{
 	"AllocationRecord.namespace":    {text: form.Label},
 	"AllocationRecord.pod":          {text: form.Subdomain},
 	"AllocationRecord.mac":          {sizes: hardwareSizes},
+	"AllocationRecord.former_mac":   {sizes: hardwareSizes},
 	"AllocationRecord.hostname":     {text: form.Text(255)},
 }
 

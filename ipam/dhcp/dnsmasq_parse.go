@@ -47,6 +47,9 @@ func parseLease(w []string) (r record, ok bool) {
 	}
 	if a.Is4() {
 		r.MAC = macOf(w[1])
+		if len(w) > 4 {
+			r.Client = strings.TrimPrefix(w[4], "*")
+		}
 	}
 	return r, true
 }

@@ -67,7 +67,8 @@ func (j journal) read(data []byte) (invalid string, err error) {
 		if mac, err := net.ParseMAC(column("hwaddr")); err == nil {
 			r.MAC = mac.String()
 		}
-		j[a] = r
+		r.Client = column("client_id")
+		j[a] = r.after(j[a])
 	}
 	return invalid, nil
 }

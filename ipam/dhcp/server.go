@@ -57,6 +57,9 @@ type record struct {
 	Address netip.Addr
 	// MAC is the hardware address of the client; empty if it is not known or there are several.
 	MAC, Hostname string
+	// Client is the client identifier that the client sent; empty if it sent none. FormerMAC is the
+	// hardware address of the client that had the lease before, if it sent the same identifier.
+	Client, FormerMAC string
 	// Expires is when the lease ends; zero for never.
 	Expires time.Time
 
@@ -141,7 +144,7 @@ func (s *server) keep(leases []record, now time.Time) (again bool) {
 	next := map[netip.Addr]record{}
 	for _, r := range leases {
 		if r.Expires.IsZero() || now.Before(r.Expires) {
-			next[r.Address] = r
+			next[r.Address] = r.after(s.leases[r.Address])
 		}
 	}
 	for a, r := range s.leases {
@@ -157,6 +160,19 @@ func (s *server) keep(leases []record, now time.Time) (again bool) {
 	}
 	s.leases = next
 	return again
+}
+
+// after returns the record with the hardware address that the lease had before, if it is the lease of one
+// client: a server renews a lease for whoever sends its client identifier.
+func (r record) after(was record) record {
+	switch {
+	case r.Client == "" || r.Client != was.Client:
+	case r.MAC == was.MAC:
+		r.FormerMAC = was.FormerMAC
+	default:
+		r.FormerMAC = was.MAC
+	}
+	return r
 }
 
 // fail records that the server's files cannot be read.
@@ -226,5 +242,5 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
-	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, Hostname: r.Hostname}}
+	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}}
 }

@@ -1908,7 +1908,10 @@ type AllocationRecord struct {
 	// Hardware address that a DHCP server has leased the address to; empty if the record names none.
 	Mac []byte `protobuf:"bytes,10,opt,name=mac,proto3" json:"mac,omitempty"`
 	// Host name of the DHCP client; empty if the record names none.
-	Hostname      string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Hostname string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	// Hardware address to which the address was leased before, if both clients sent the same client
+	// identifier; otherwise empty.
+	FormerMac     []byte `protobuf:"bytes,12,opt,name=former_mac,json=formerMac,proto3" json:"former_mac,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2018,6 +2021,13 @@ func (x *AllocationRecord) GetHostname() string {
 		return x.Hostname
 	}
 	return ""
+}
+
+func (x *AllocationRecord) GetFormerMac() []byte {
+	if x != nil {
+		return x.FormerMac
+	}
+	return nil
 }
 
 var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
@@ -2200,7 +2210,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x0e \x01(\bR\x04gone\"8\n" +
 	"\fAddressRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\fR\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\fR\x04last\"\xc6\x02\n" +
+	"\x04last\x18\x02 \x01(\fR\x04last\"\xe5\x02\n" +
 	"\x10AllocationRecord\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x18\n" +
@@ -2213,7 +2223,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x03pod\x18\t \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\n" +
 	" \x01(\fR\x03mac\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname2X\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\x12\x1d\n" +
+	"\n" +
+	"former_mac\x18\f \x01(\fR\tformerMac2X\n" +
 	"\rReportService\x12G\n" +
 	"\x06Report\x12\x1b.ipwitness.v1.ReportRequest\x1a\x1c.ipwitness.v1.ReportResponse(\x010\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
