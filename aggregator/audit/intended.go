@@ -39,9 +39,13 @@ func (a *addressAudit) auditRefused() {
 			continue
 		default:
 			node := &verdict.Node{Name: rival.Node}
-			f.Former = &verdict.Former{Until: until, Owner: verdict.Owner{
-				ID: rival.ID, Node: node, MAC: rival.MAC, Namespace: &verdict.Namespace{Node: node, Who: rival.Who}, Interface: &verdict.Interface{},
-			}}
+			was := verdict.Owner{ID: rival.ID, Node: node, MAC: rival.MAC, Interface: &verdict.Interface{}}
+			if rival.External {
+				was.Claims = []*verdict.Claim{{Kind: verdict.Announced, Interface: was.Interface, Frame: verdict.Frame{MAC: rival.MAC}}}
+			} else {
+				was.Namespace = &verdict.Namespace{Node: node, Who: rival.Who, ID: rival.ID, Netns: rival.ID[strings.LastIndexByte(rival.ID, '/')+1:]}
+			}
+			f.Former = &verdict.Former{Until: until, Owner: was}
 		}
 		a.record(f, o.Namespace.ID+" ", 0)
 	}

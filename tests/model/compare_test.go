@@ -79,7 +79,7 @@ func (r *run) compare(end bool) string {
 }
 
 func scrubFinding(f *pb.Finding) {
-	f.Summary, f.Evidence, f.Remedy, f.Runbook, f.Fixes = "", nil, nil, "", nil
+	f.Summary, f.Evidence, f.Remedy, f.Runbook, f.Fixes, f.Memory, f.Previous = "", nil, nil, "", nil, nil, nil
 	if f.GetPool() != nil {
 		f.Pool.ExhaustedIn = nil
 	}
@@ -137,7 +137,7 @@ func scrubOwner(o *pb.Owner) {
 
 func scrubConflict(c *pb.Conflict) {
 	over := c.GetState() == pb.Conflict_RESOLVED
-	c.Summary, c.Because, c.Diagnosis, c.Remedy, c.Runbook, c.Related = "", nil, nil, nil, "", nil
+	c.Summary, c.Because, c.Diagnosis, c.Remedy, c.Runbook, c.Related, c.Memory = "", nil, nil, nil, "", nil, nil
 	for _, e := range c.GetExcluded() {
 		e.Reason = ""
 	}
