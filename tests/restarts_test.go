@@ -17,7 +17,7 @@ import (
 )
 
 // restarts is the number of restarts. Before an issue about restarts is closed, it is 200:
-// go test ./tests -run RestartsUnderChurn -timeout 2h -args -restarts 200
+// `go test ./tests -run RestartsUnderChurn -timeout 2h -args -restarts 200`.
 var restarts = flag.Int("restarts", 3, "number of restarts of TestNothingChangesByRestartsUnderChurn")
 
 // lastRead is the part of evidence that changes with each reading.

@@ -123,7 +123,7 @@ func (g *segments) put(r *record) error {
 		return err // the segment has the terms of the item
 	}
 	for _, one := range r.terms {
-		err = errors.Join(err, b.Set(r.subject.append(termPrefix(g.current.number, one)), nil, nil))
+		err = errors.Join(err, b.Set(r.append(termPrefix(g.current.number, one)), nil, nil))
 	}
 	return err
 }

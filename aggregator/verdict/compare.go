@@ -280,7 +280,7 @@ func (j *comparison) oneGateway(g group, owners []Owner) []Owner {
 // MACs are.
 func (o *Owner) distributed() bool {
 	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && !(c.Interface.isBridge() && c.Interface.Link != nil && c.Interface.Link.Distributed)
+		return c.Counts() && (!c.Interface.isBridge() || c.Interface.Link == nil || !c.Interface.Link.Distributed)
 	})
 }
 

@@ -7,10 +7,12 @@ import (
 )
 
 func TestTextsWithValues(t *testing.T) {
-	values := map[string]any{"name": "a b", "id": "0123456789abcdef", "none": "", "no.node": "n1", "dash": "-x", "quote": `it's "x"`,
+	values := map[string]any{
+		"name": "a b", "id": "0123456789abcdef", "none": "", "no.node": "n1", "dash": "-x", "quote": `it's "x"`,
 		"restart": func(then string) Advice {
 			return Advice{Remedy: []Action{Say("Restart it: %s.", then)}, Fixes: []Fix{{What: then}}}
-		}}
+		},
+	}
 	f := Filler{Texts: ReadTexts(`
 # a comment
 plain: {name} of {no.node} is {^name}, {unknown} and {.field} {print $1} { {x y} }
