@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -191,6 +192,10 @@ func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k ipam.Kind)
 		f.mu.Unlock()
 		f.refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 		return
+	case q.Get("sendInitialEvents") == "true" && f.paged:
+		f.mu.Unlock()
+		f.refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		return
 	}
 	all := func() (items []any) {
 		f.custom.lists[k]++
@@ -208,13 +213,23 @@ func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k ipam.Kind)
 		})
 		return
 	}
-	if f.expired {
+	if f.expired && q.Get("sendInitialEvents") == "" {
 		f.mu.Unlock()
 		f.refuse(w, http.StatusGone, metav1.StatusReasonExpired)
 		return
 	}
 	send := func(e fakeEvent) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"type": e.kind, "object": e.object})
+	}
+	if q.Get("sendInitialEvents") == "true" {
+		for _, o := range all() {
+			send(fakeEvent{"ADDED", o})
+		}
+		send(fakeEvent{"BOOKMARK", map[string]any{
+			"apiVersion": k.Group + "/" + k.Version, "kind": k.Name, "metadata": map[string]any{
+				"resourceVersion": fmt.Sprint(f.version), "annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"},
+			},
+		}})
 	}
 	if version, err := strconv.Atoi(q.Get("resourceVersion")); err == nil {
 		for _, p := range f.custom.past {

@@ -31,12 +31,10 @@ type fakeAPI struct {
 	pods    map[string][]byte // encoded, by name
 	version int
 	watches map[chan watch.Event]bool
+	// paged makes it refuse to stream listings.
+	paged bool
 	// unwatched makes it refuse watches of pods.
 	unwatched bool
-	// hangsUp makes it close the connections of all watches without an answer.
-	hangsUp bool
-	// history has the changes of pods.
-	history []watch.Event
 	// expired makes it report that all resource versions are too old.
 	expired bool
 	// lists and pages count the requested listings and pages.
@@ -119,7 +117,6 @@ func (f *fakeAPI) drop(pod *corev1.Pod) {
 }
 
 func (f *fakeAPI) publish(e watch.Event) {
-	f.history = append(f.history, e)
 	for w := range f.watches {
 		w <- e
 	}
@@ -174,19 +171,15 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		f.events++
 		f.mu.Unlock()
-	case f.hangsUp && q.Get("watch") != "":
-		f.mu.Unlock()
-		conn, _, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			panic(err)
-		}
-		_ = conn.Close()
 	case f.broken != "" && f.broken == resource:
 		f.mu.Unlock()
 		f.refuse(w, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 	case f.forbidden[resource]:
 		f.mu.Unlock()
 		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+	case q.Get("sendInitialEvents") == "true" && f.paged:
+		f.mu.Unlock()
+		f.refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 	case q.Get("watch") != "" && f.unwatched && resource == "pods":
 		f.mu.Unlock()
 		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
@@ -257,7 +250,8 @@ func decode(b []byte) *corev1.Pod {
 	return o.(*corev1.Pod)
 }
 
-// watch sends the changes after a version. The caller holds the lock.
+// watch sends changes, and before them the existing objects if the request asks for them. The
+// caller holds the lock.
 func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	send := func(kind watch.EventType, object []byte) {
@@ -270,15 +264,16 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string)
 		_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)) //nolint:gosec // small
 	}
 	flush := w.(http.Flusher).Flush
-	expired := f.expired
+	q := r.URL.Query()
+	initial := q.Get("sendInitialEvents") == "true"
+	var present [][]byte
+	version := f.version
+	expired := f.expired && !initial
 	events := make(chan watch.Event, 1024)
-	var missed []watch.Event
 	if resource == "pods" {
-		after, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-		for _, e := range f.history {
-			if at, _ := strconv.Atoi(e.Object.(*corev1.Pod).ResourceVersion); at > after {
-				missed = append(missed, e)
-			}
+		if initial {
+			f.lists++
+			present = slices.Collect(maps.Values(f.pods))
 		}
 		f.watches[events] = true
 		f.opened++
@@ -290,8 +285,13 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string)
 		send(watch.Error, encode(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired}))
 		return
 	}
-	for _, e := range missed {
-		send(e.Type, encode(e.Object))
+	for _, pod := range present {
+		send(watch.Added, pod)
+	}
+	if initial {
+		send(watch.Bookmark, encode(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			ResourceVersion: strconv.Itoa(version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+		}}))
 	}
 	flush()
 	for {

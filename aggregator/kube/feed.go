@@ -3,17 +3,20 @@ package kube
 import (
 	"context"
 	"errors"
-	"io"
-	"math/rand/v2"
+	"fmt"
 	"net/http"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -33,9 +36,11 @@ type list interface {
 	metav1.ListInterface
 }
 
-// feed keeps a store equal to a resource of the API server. It lists the objects and then watches their changes.
-// A reflector of client-go would not report failed requests, would list all objects again after most of them, and
-// would wait up to a minute although the server is back.
+// feed keeps a store equal to a resource of the API server. A client-go
+// reflector decides when to list and when to watch; the feed makes its requests and
+// retries them itself. A reflector alone would not report failed requests, would list
+// all objects again after most of them, and would wait up to a minute although the
+// server is back.
 type feed struct {
 	cluster *Cluster
 	// name identifies the feed, and lost names what is missing without it.
@@ -49,6 +54,10 @@ type feed struct {
 	// source is the custom resource that the feed reads, which may come and go. It is
 	// nil for resources that every cluster has.
 	source *source
+
+	// stop ends the reflector. quiet closes its watch if the server is silent.
+	stop  context.CancelFunc
+	quiet *time.Timer
 }
 
 // resourceName returns the resource as messages name it.
@@ -68,39 +77,24 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
+// newBackoff returns the times to wait between attempts.
+func newBackoff() wait.DelayFunc {
+	return wait.Backoff{Duration: firstBackoff, Cap: maxBackoff, Steps: 10, Factor: 2, Jitter: 0.5}.DelayWithReset(clock.RealClock{}, 2*maxBackoff)
+}
+
 // reflect follows the resource until ctx ends, or until the server stops serving it or serves
 // another kind of it.
 func (f *feed) reflect(ctx context.Context) {
-	version, backoff := "", firstBackoff // the version up to which changes are known; empty before a listing
-	for {
-		back, begun := f.cluster.health.back(), time.Now()
-		var err error
-		if version == "" {
-			version, err = f.listAll(ctx)
-		}
-		if err == nil {
-			version, err = f.watch(ctx, version)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-		case expired(err):
-			version = ""
-		case f.source != nil && apierrors.IsNotFound(err):
-			f.source.vanished()
-			return
-		default:
-			f.cluster.failed(f, err)
-		}
-		if time.Since(begun) > maxBackoff {
-			backoff = firstBackoff
-		}
-		pause(ctx, backoff+rand.N(backoff/2), back)
-		backoff = min(2*backoff, maxBackoff)
-		if f.source != nil && !f.source.readBy(f.client) {
-			return
-		}
+	ctx, f.stop = context.WithCancel(ctx)
+	defer f.stop()
+	r := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: f.page, WatchFuncWithContext: f.watch},
+		nil, store{f}, cache.ReflectorOptions{Name: f.name})
+	r.WatchListPageSize = pageSize
+	delay := newBackoff()
+	for ctx.Err() == nil {
+		back := f.cluster.health.back()
+		_ = r.ListAndWatchWithContext(ctx) // attempt has reported it
+		pause(ctx, delay(), back)
 	}
 }
 
@@ -113,89 +107,134 @@ func pause(ctx context.Context, d time.Duration, back <-chan struct{}) {
 	}
 }
 
-// request returns a request for objects. It is retried by reflect and not by the client, so that failures are known
-// at once.
-func (f *feed) request(options metav1.ListOptions) *rest.Request {
+// attempt repeats a request until it succeeds or the reflector has to take another action.
+func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(*rest.Request) error) error {
 	options.FieldSelector = f.fields
-	return f.client.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).
-		VersionedParams(&options, metav1.ParameterCodec).MaxRetries(0)
-}
-
-// listAll replaces the contents of the store by all objects, and returns their version.
-func (f *feed) listAll(ctx context.Context) (version string, err error) {
-	var reduced []any
-	for next := ""; ; {
-		page := f.list()
-		if err := f.request(metav1.ListOptions{Limit: pageSize, Continue: next}).Do(ctx).Into(page); err != nil {
-			return "", err
+	delay := newBackoff()
+	// A reflector that has been stopped may still begin a listing in a goroutine.
+	for ctx.Err() == nil {
+		back := f.cluster.health.back()
+		// It is retried here and not by the client, so that failures are known at once.
+		err := do(f.client.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).
+			VersionedParams(&options, metav1.ParameterCodec).MaxRetries(0))
+		switch {
+		case err == nil, ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err),
+			apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+			return err
+		case options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)):
+			return err // a server before 1.32 cannot stream a listing: the reflector lists pages
+		case f.source != nil && apierrors.IsNotFound(err):
+			f.source.vanished()
+			f.stop()
+			return err
 		}
-		f.cluster.recordResponse()
-		if err := meta.EachListItem(page, func(o runtime.Object) error {
-			reduced = append(reduced, f.into.Reduce(readable(o)))
-			return nil
-		}); err != nil {
-			return "", err
-		}
-		if next = page.GetContinue(); next == "" {
-			f.cluster.replace(f.into, reduced)
-			f.cluster.listed(f)
-			return page.GetResourceVersion(), nil
+		f.cluster.failed(f, err)
+		pause(ctx, delay(), back)
+		if f.source != nil && !f.source.readBy(f.client) {
+			f.stop()
+			return err
 		}
 	}
+	return ctx.Err()
 }
 
-// watch follows the changes after a version until the watch ends. It returns the version up to which it has followed
-// them; empty if the server does not know that version any more.
-func (f *feed) watch(ctx context.Context, version string) (string, error) {
+// page lists a page of objects and reduces them.
+func (f *feed) page(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	// With a version, the server ignores the limit and sends all objects at once.
+	options.ResourceVersion = ""
+	page := f.list()
+	if err := f.attempt(ctx, options, func(r *rest.Request) error { return r.Do(ctx).Into(page) }); err != nil {
+		return nil, fmt.Errorf("list %s: %w", f.name, err)
+	}
+	f.cluster.recordResponse()
+	small := &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: page.GetResourceVersion(), Continue: page.GetContinue()}}
+	return small, meta.EachListItem(page, func(o runtime.Object) error {
+		small.Items = append(small.Items, reduce(f.into, o))
+		return nil
+	})
+}
+
+// watch opens a watch.
+func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
 	f.unfollow()
-	seconds := int64(5*60 + rand.N(5*60)) // not all feeds at the same time
-	w, err := f.request(metav1.ListOptions{Watch: true, AllowWatchBookmarks: true, ResourceVersion: version, TimeoutSeconds: &seconds}).Watch(ctx)
-	if err != nil {
-		return version, err
+	options.Watch = true
+	if err := f.attempt(ctx, options, func(r *rest.Request) error { w, err = r.Watch(ctx); return err }); err != nil {
+		return nil, fmt.Errorf("watch %s: %w", f.name, err)
 	}
-	if _, open := w.(*watch.StreamWatcher); !open { // client-go returns an empty watch if the connection has ended or timed out
-		return version, io.ErrUnexpectedEOF
+	if options.SendInitialEvents == nil {
+		f.cluster.worked(f)
 	}
-	defer f.unfollow()
-	defer w.Stop()
-	f.cluster.worked(f)
-	silence := f.cluster.health.pulse.silence // never changes
-	quiet := time.AfterFunc(silence, w.Stop)
-	defer quiet.Stop()
-	for e := range w.ResultChan() {
-		quiet.Reset(silence)
-		if e.Type == watch.Error {
-			if expired(apierrors.FromObject(e.Object)) {
-				version = ""
-			}
-			return version, nil // otherwise the connection is lost
-		}
-		f.cluster.recordResponse()
-		o, err := meta.Accessor(e.Object)
-		if err != nil {
-			return "", err
-		}
-		version = o.GetResourceVersion()
-		switch e.Type {
-		case watch.Added, watch.Modified:
-			f.cluster.put(f.into, e.Object)
-		case watch.Deleted:
-			f.cluster.drop(f.into, e.Object)
-		default: // a bookmark has only the version
-		}
-	}
-	return version, nil
-}
-
-// expired reports whether the server does not have a version any more, or not yet.
-func expired(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
+	f.quiet = time.AfterFunc(f.cluster.health.pulse.silence, w.Stop) // silence never changes
+	return openWatch{w, f}, nil
 }
 
 // unfollow records that the feed misses changes until a watch is open.
 func (f *feed) unfollow() {
 	if f.name == podFeed {
 		f.cluster.following.Store(0)
+	}
+}
+
+// openWatch is a watch that a reflector reads.
+type openWatch struct {
+	watch.Interface
+	by *feed
+}
+
+// Stop implements watch.Interface. A reflector calls it when the watch has ended, too.
+func (w openWatch) Stop() {
+	w.by.unfollow()
+	w.by.quiet.Stop()
+	w.Interface.Stop()
+}
+
+// store is the store of a feed's reflector.
+type store struct{ *feed }
+
+func (s store) recordResponse() {
+	s.quiet.Reset(s.cluster.health.pulse.silence)
+	s.cluster.recordResponse()
+}
+
+// Add implements cache.ReflectorStore.
+func (s store) Add(o any) error {
+	s.recordResponse()
+	s.cluster.put(s.into, o.(runtime.Object))
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (s store) Update(o any) error { return s.Add(o) }
+
+// Delete implements cache.ReflectorStore.
+func (s store) Delete(o any) error {
+	s.recordResponse()
+	s.cluster.drop(s.into, o.(runtime.Object))
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s store) Replace(items []any, _ string) error {
+	s.cluster.replace(s.into, items)
+	s.cluster.listed(s.feed)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s store) Resync() error { return nil }
+
+// Bookmark implements cache.ReflectorBookmarkStore.
+func (s store) Bookmark(string) error {
+	s.recordResponse()
+	return nil
+}
+
+// Transformer implements cache.TransformingStore. It reduces the objects of a streamed listing
+// one by one.
+func (s store) Transformer() cache.TransformFunc {
+	return func(o any) (any, error) {
+		s.recordResponse()
+		return reduce(s.into, o.(runtime.Object)), nil
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -39,12 +40,29 @@ func (c *Cluster) drop(from ipam.Store, o runtime.Object) {
 	c.ring()
 }
 
+// item is a reduced object of a listing. It implements runtime.Object, which the items of a list
+// must do.
+type item struct{ reduced any }
+
+// GetObjectKind implements runtime.Object.
+func (*item) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject implements runtime.Object. Items never change.
+func (i *item) DeepCopyObject() runtime.Object { return i }
+
+// reduce returns the part of an object that replace needs.
+func reduce(into ipam.Store, o runtime.Object) *item { return &item{into.Reduce(readable(o))} }
+
 // hold is the number of objects after which the lock is released, because the aggregator waits
 // for it.
 const hold = 512
 
-// replace replaces the contents of a store with the reduced objects of a complete listing.
-func (c *Cluster) replace(into ipam.Store, reduced []any) {
+// replace replaces the contents of a store with the items of a complete listing.
+func (c *Cluster) replace(into ipam.Store, items []any) {
+	reduced := make([]any, len(items))
+	for i := range items {
+		reduced[i] = items[i].(*item).reduced
+	}
 	n := 0
 	c.mu.Lock()
 	defer c.mu.Unlock()
