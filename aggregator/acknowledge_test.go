@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // acknowledge acknowledges a conflict for the duration d.
@@ -360,7 +361,11 @@ func TestAcknowledgeOverREST(t *testing.T) {
 	if want := `"expiresAt":"` + expires + `","reason":"NET-1"}`; code != 200 || !strings.Contains(compact(t, body), want) {
 		t.Errorf("got %d %s, want %s", code, body, want)
 	}
-	_, _, metrics := get(t, url+"/metrics")
+	var metrics string
+	wait.Until(t, "that nothing is awaited", func() bool { // before that, no series is 0
+		_, _, metrics = get(t, url+"/metrics")
+		return strings.Contains(metrics, `ipwitness_awaited{what="judgement"} 0`)
+	})
 	for _, want := range []string{
 		`ipwitness_conflicts{cause="unknown",state="suspected"} 2`,
 		`ipwitness_conflicts{cause="unknown",state="confirmed"} 0`,
