@@ -183,7 +183,11 @@ type way struct {
 	actions []*ipwitnessv1.Action
 }
 
-// ways returns all paths through a remedy. Each takes one alternative of every choice.
+// leaves begin the alternatives that leave the address with all owners.
+var leaves = []string{"all of them are meant", "it is known"}
+
+// ways returns all paths through a remedy that leave the address with one owner. Each takes one alternative
+// of every choice.
 func ways(actions []*ipwitnessv1.Action) []way {
 	all := []way{{}}
 	for _, a := range actions {
@@ -191,6 +195,9 @@ func ways(actions []*ipwitnessv1.Action) []way {
 		if len(a.GetChoice()) > 0 {
 			next = nil
 			for _, alternative := range a.GetChoice() {
+				if slices.ContainsFunc(leaves, func(begin string) bool { return strings.HasPrefix(alternative.GetWhen(), begin) }) {
+					continue
+				}
 				for _, w := range ways(alternative.GetActions()) {
 					next = append(next, way{append([]string{alternative.GetWhen()}, w.labels...), w.actions})
 				}

@@ -107,7 +107,8 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 	if len(owners) > mostKept {
 		more = fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
 	}
-	return a.steps("decide", "more", more, "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+	shared := fmt.Sprintf("`--shared %s=REASON`", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))
+	return a.steps("decide", "more", more, "shared", shared, "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
 		return placed(o) + " keeps the address", a.releaseAllBut(o, owners)
 	}))
 }

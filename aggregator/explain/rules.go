@@ -42,6 +42,11 @@ func (w *wording) answer(e *verdict.Explanation) string {
 		of := wording{policy: w.policy, address: c.Address, owners: c.Owners}
 		return verb + ". " + of.summary(c) + after(" ", of.headline(c))
 	}
+	if e.Awaited {
+		now := *e
+		now.Awaited = false
+		return w.text("answer/not-yet", "now", w.answer(&now))
+	}
 	names := each(e.Compared, func(c *verdict.Compared) string { return w.placed(c.Owner) })
 	switch {
 	case len(e.Owners) == 0 && e.Incomplete:

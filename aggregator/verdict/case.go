@@ -65,8 +65,9 @@ type Sight struct {
 	// created later may be missing. It is 0 if the API is not followed.
 	PodsKnownUntil Stamp
 	// Incomplete is set if some nodes are not observed. The absence of an owner then proves
-	// nothing. It is needed for explanations only.
-	Incomplete bool
+	// nothing. Awaited is set if reports of agents or records of IPAMs are awaited, so that nothing is
+	// certain yet. Both are needed for explanations only.
+	Incomplete, Awaited bool
 }
 
 // NamespaceFacts is a namespace with facts from other sources.

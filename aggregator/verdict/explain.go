@@ -21,15 +21,15 @@ type Explanation struct {
 	Steps     []Step
 	// Contested is set if several senders claim the address on the wire.
 	Contested bool
-	// Incomplete is set if some nodes are not observed.
-	Incomplete bool
+	// Incomplete is set if some nodes are not observed. Awaited is set if reports or records are awaited.
+	Incomplete, Awaited bool
 }
 
 // Explain judges one address and returns the judgement with its reasons.
 func (p *Policy) Explain(in *Case) Explanation {
 	j := evaluation{policy: p, in: in, memory: new(memory), explain: true}
 	out := j.judge()
-	e := Explanation{Address: in.Address, Owners: out.Owners, Conflicts: out.Conflicts, Contested: out.Contested, Incomplete: in.Incomplete}
+	e := Explanation{Address: in.Address, Owners: out.Owners, Conflicts: out.Conflicts, Contested: out.Contested, Incomplete: in.Incomplete, Awaited: in.Awaited}
 	var compared []*Owner
 	var widest Scope
 	for i := range out.Owners {
