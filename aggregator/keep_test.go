@@ -365,6 +365,8 @@ func TestAcknowledgementThatCannotBeSavedIsRefused(t *testing.T) {
 		}
 		l.wantAcknowledged(c, false)
 		rename(away, dir)
+		time.Sleep(saveAgainAfter + time.Second)
+		l.wantProblem() // also if nobody tries again
 		if _, err := l.client.AcknowledgeConflict(l.ctx, q); err != nil {
 			t.Fatal(err)
 		}

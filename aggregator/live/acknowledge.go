@@ -475,7 +475,8 @@ func (a *Acknowledgements) Run(ctx context.Context) {
 		}
 		dropped, ended := a.sweep()
 		if !shared {
-			if unsaved = unsaved || dropped; unsaved {
+			// A request that could not be kept was refused; saving again shows when others can be kept.
+			if unsaved = unsaved || dropped || a.dir.unsaved.Load() != nil; unsaved {
 				unsaved = save()
 			}
 			continue
