@@ -54,6 +54,8 @@ type Agent struct {
 	sources atomic.Pointer[map[string]float64]
 	wire    atomic.Pointer[wire.Wire]
 	vips    atomic.Pointer[workload.VIPProgram]
+	// seesProcesses is set before vips.
+	seesProcesses bool
 	// streams has a function for each group of aggregators, which returns how many of them are connected
 	// and disconnected.
 	streams atomic.Pointer[[]func() (connected, disconnected int)]
@@ -164,7 +166,8 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, clock, a.cfg.Node)
 	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime, a.ipam.Containers)
-	n.SeesAll = allocations.SeesProcesses("/proc")
+	a.seesProcesses = allocations.SeesProcesses("/proc")
+	n.SeesAll = a.seesProcesses
 	n.Mounted, n.VIPs.Changed, a.ipam.Renamed = a.ipam.CheckMounts, a.report, n.Wake
 	a.vips.Store(&n.VIPs)
 	look := k.Contest
@@ -309,6 +312,7 @@ func (a *Agent) report() {
 	}
 	if v := a.vips.Load(); v != nil {
 		s.VipProgram, s.VipProgramEnded = v.State()
+		s.SeesProcesses = a.seesProcesses
 	}
 	s.Problems = append(s.Problems, records.Problems...)
 	if w := a.wire.Load(); w != nil {

@@ -259,6 +259,8 @@ func journalProblem(p journal.Problem) string {
 		key = "journal/unreadable"
 	case journal.Damaged:
 		key = "journal/damaged"
+	case journal.Missing:
+		key = "journal/missing"
 	case journal.NotWritten:
 		key = "journal/not-written"
 	}

@@ -257,13 +257,14 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		c := newCluster(t, 2, "--handover-grace", "1s")
 		s := newScene(t, c.lab, c.nodes...)
 		c.shared()
+		c.moves("ucarp")
 		const vip = "192.0.2.50"
 		for i, n := range c.nodes {
 			n.sh("ip addr add " + vip + "/32 dev eth0")
 			n.announce("/eth0", vip)
 			c.awaitOwners(vip, i+1)
 		}
-		s.byHand["Find out why each of nodes"] = func() { // once the nodes hear each other again, the backup releases the address
+		s.byHand["Find out why ucarp considers"] = func() { // once the nodes hear each other again, the backup releases the address
 			c.nodes[1].sh("ip addr del " + vip + "/32 dev eth0")
 		}
 		s.keeper = "node1" // node1 had the address first

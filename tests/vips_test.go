@@ -44,6 +44,19 @@ vrrp_instance vip {
 	return cmd
 }
 
+// moves runs a program that agents take for one that moves virtual addresses, and waits until that is reported.
+func (c *cluster) moves(name string) {
+	c.t.Helper()
+	for _, l := range c.nodes {
+		cmd := l.Command("sh", "-c", "cp \"$(command -v sleep)\" /run/"+name+" && exec /run/"+name+" 1000")
+		if err := l.Start(cmd); err != nil {
+			c.t.Fatal(err)
+		}
+		c.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		c.awaitProgram(l.name, name, false)
+	}
+}
+
 // endGroup ends a program and its children with a signal, and waits for the program.
 func endGroup(cmd *exec.Cmd, by syscall.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, by)

@@ -112,8 +112,8 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		n.Rec.IPAMName = name
 		f.touchNode(n) // the causes of conflicts may follow from it
 	}
-	if program, ended := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(); program != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded {
-		n.Rec.VIPProgram, n.Rec.VIPProgramEnded = program, ended
+	if program, ended, sees := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(), n.Status.GetSeesProcesses(); program != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded || sees != n.Rec.SeesProcesses {
+		n.Rec.VIPProgram, n.Rec.VIPProgramEnded, n.Rec.SeesProcesses = program, ended, sees
 		f.touchNode(n) // it decides which node keeps a virtual address
 	}
 }

@@ -64,7 +64,7 @@ func (j *Journal) checkpoint(dir string) error {
 // notBackedUp reports whether a file in the data directory does not belong into a backup: temporary files,
 // the lock, and the store, of which there is a copy.
 func notBackedUp(name string) bool {
-	return name == "journal" || name == "lock" || strings.HasSuffix(name, ".tmp") || strings.HasPrefix(name, probe)
+	return name == "journal" || name == reachedFile || name == "lock" || strings.HasSuffix(name, ".tmp") || strings.HasPrefix(name, probe)
 }
 
 // sendFiles sends the regular files of a directory, except those directly in it that are left out.

@@ -74,6 +74,8 @@ type Journal struct {
 	// unreadable is set while the store is replaced by one in memory because its disk cannot be read.
 	// stuck is set if the store could not be closed, so that its directory is never opened again.
 	unreadable, stuck error
+	// before is what the journal had reached when its store was last opened.
+	before reached
 
 	// gap is the gap that has not ended; nil if there is none.
 	gap atomic.Pointer[pb.Gap]
@@ -110,7 +112,7 @@ func (j *Journal) open(reason pb.Gap_Reason) {
 		j.Log.Error("cannot open the journal: it is in memory only", "directory", j.Dir, "error", err)
 	}
 	if aside {
-		reason = pb.Gap_DAMAGED
+		reason, j.before = pb.Gap_DAMAGED, reached{}
 	}
 	j.memory = s == nil
 	if s == nil {
@@ -140,7 +142,10 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 		return nil, false, err
 	}
 	dir := storeDir(j.Dir)
-	s, err = openStore(dir, j.fs, j.Cache, j.Log)
+	j.before = readReached(j.Dir)
+	if err = marked(dir); err == nil {
+		s, err = openStore(dir, j.fs, j.Cache, j.Log)
+	}
 	if err == nil {
 		return s, false, nil
 	}

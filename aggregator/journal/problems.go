@@ -27,6 +27,8 @@ const (
 	Unreadable
 	// Damaged means that damaged records were found, and the journal was set aside.
 	Damaged
+	// Missing means that records are missing that had been written.
+	Missing
 	// NotWritten means that the journal cannot be written now.
 	NotWritten
 	// Failed means that the journal cannot continue before the aggregator is restarted.

@@ -356,7 +356,13 @@ func (l storeLogger) Fatalf(format string, args ...any) {
 // setAside renames an unusable store and returns its new name.
 func setAside(dir string, now time.Time) (string, error) {
 	to := dir + ".damaged-" + now.UTC().Format("20060102T150405.000Z")
-	return to, os.Rename(dir, to)
+	if err := os.Rename(dir, to); err != nil {
+		return to, err
+	}
+	if err := os.Remove(filepath.Join(filepath.Dir(dir), reachedFile)); !errors.Is(err, os.ErrNotExist) {
+		return to, err
+	}
+	return to, nil
 }
 
 // probe is the beginning of the names of files that Writable creates.

@@ -62,6 +62,10 @@ type writer struct {
 	// When the writer last noted that the journal is complete, dropped old segments, and looked whether
 	// the data directory can be used.
 	aliveAt, prunedAt, triedAt time.Time
+	// noted is the stamp up to which the journal is complete, in the batch, and kept the one in
+	// reachedFile, since keptAt.
+	noted, kept stamp
+	keptAt      time.Time
 }
 
 // begin prepares the writer for a store. Changes since the last record are a gap for the given reason.
@@ -71,6 +75,11 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 	alive, err := w.open(j.store)
 	if err != nil {
 		return err
+	}
+	if err := j.before.missing(alive); err != nil && !j.memory && j.Reached == nil {
+		reason = pb.Gap_DAMAGED
+		j.say(Problem{Missing, j.Dir, j.Clock(), err})
+		j.Log.Warn("the journal has lost records", "directory", j.Dir, "error", err)
 	}
 	if err := w.sign(); err != nil {
 		return err
@@ -170,7 +179,7 @@ func (w *writer) drain() {
 			continue
 		default:
 		}
-		w.aliveAt = time.Time{}
+		w.aliveAt, w.keptAt = time.Time{}, time.Time{}
 		if err := errors.Join(w.note(), w.commit()); err != nil {
 			w.j.Log.Warn("journal: cannot write the last changes", "error", err)
 		}
@@ -350,6 +359,7 @@ func (w *writer) note() error {
 	if w.j.Reached != nil { // which may be after records that are not written yet
 		at = max(w.last, 1)
 	}
+	w.noted = at
 	return w.pending().Set(metaKey(metaAlive, 0), binary.BigEndian.AppendUint64(nil, uint64(at)), nil)
 }
 
@@ -372,6 +382,7 @@ func (w *writer) commit() error {
 	if err := w.segments.commit(); err != nil {
 		return err
 	}
+	w.reach()
 	w.j.fresh.Store(w.fresh)
 	w.j.progress.written(w.last, w.whole, w.marks)
 	w.marks = w.marks[:0]

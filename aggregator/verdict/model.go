@@ -193,6 +193,8 @@ type Node struct {
 	// keepalived; empty if none was seen. VIPProgramEnded is set if it ran and has ended.
 	VIPProgram      string
 	VIPProgramEnded bool
+	// SeesProcesses is set if the agent sees the processes of the machine.
+	SeesProcesses bool
 }
 
 // Namespace is one network namespace as one node sees it. It is immutable: a change makes a new

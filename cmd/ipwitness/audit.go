@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -169,10 +170,27 @@ func (c *auditCommand) audited(ctx context.Context, about about) (*basis, error)
 	return a, err
 }
 
+// judgementOnly reports whether nothing is awaited but the judgement of problems that may pass by themselves.
+func judgementOnly(coverage *pb.Coverage) bool {
+	return len(coverage.GetAwaited()) > 0 && !slices.ContainsFunc(coverage.GetAwaited(), func(a *pb.Awaited) bool { return a.GetWhat() != pb.Awaited_JUDGEMENT })
+}
+
 // list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
 // the past are not known.
 func (c *auditCommand) list(ctx context.Context, about about) error {
 	findings, known, coverage, err := c.findings(ctx, about)
+	// A plan is of problems that last. Whether they do is known within seconds.
+	for range 30 {
+		if err != nil || !c.fixPlan || !judgementOnly(coverage) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+		findings, known, coverage, err = c.findings(ctx, about)
+	}
 	if err != nil {
 		return c.unknownAt(err)
 	}

@@ -83,7 +83,6 @@ var rows = []row{
 		situation: "A virtual IP (keepalived, kube-vip, MetalLB) stays on two nodes after a hand-over.",
 		shown: []shown{
 			{"T8", "Both have the address (keepalived, kube-vip)."},
-			{"T8-announced", "Neither has it, and both announce it (MetalLB)."},
 		},
 	},
 	{
@@ -158,11 +157,8 @@ var rows = []row{
 	},
 	{
 		id:        "L7",
-		situation: "A kube-vip or MetalLB address changes hands.",
-		shown: []shown{
-			{"L7", "The new node takes the address before the old one lets it go (kube-vip)."},
-			{"L7-announced", "The new node announces it before the old one stops (MetalLB)."},
-		},
+		situation: "A kube-vip address changes hands.",
+		shown:     []shown{{"L7", "The new node takes the address before the old one lets it go."}},
 	},
 	{
 		id:        "L8",

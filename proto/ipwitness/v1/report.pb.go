@@ -1314,6 +1314,8 @@ type StatusRecord struct {
 	VipProgram string `protobuf:"bytes,12,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
 	// True if that program ran while the agent watched, and has ended.
 	VipProgramEnded bool `protobuf:"varint,13,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
+	// True if the agent sees the processes of its machine.
+	SeesProcesses bool `protobuf:"varint,16,opt,name=sees_processes,json=seesProcesses,proto3" json:"sees_processes,omitempty"`
 	// IPAMs with records on the node that the agent has not read yet. It has read the records of all
 	// other IPAMs that it knows, as far as they can be read.
 	UnreadIpams []string `protobuf:"bytes,14,rep,name=unread_ipams,json=unreadIpams,proto3" json:"unread_ipams,omitempty"`
@@ -1433,6 +1435,13 @@ func (x *StatusRecord) GetVipProgram() string {
 func (x *StatusRecord) GetVipProgramEnded() bool {
 	if x != nil {
 		return x.VipProgramEnded
+	}
+	return false
+}
+
+func (x *StatusRecord) GetSeesProcesses() bool {
+	if x != nil {
+		return x.SeesProcesses
 	}
 	return false
 }
@@ -2151,7 +2160,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
-	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xbc\x04\n" +
+	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xe3\x04\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -2167,7 +2176,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tnode_name\x18\v \x01(\v2\x16.ipwitness.v1.NodeNameR\bnodeName\x12\x1f\n" +
 	"\vvip_program\x18\f \x01(\tR\n" +
 	"vipProgram\x12*\n" +
-	"\x11vip_program_ended\x18\r \x01(\bR\x0fvipProgramEnded\x12!\n" +
+	"\x11vip_program_ended\x18\r \x01(\bR\x0fvipProgramEnded\x12%\n" +
+	"\x0esees_processes\x18\x10 \x01(\bR\rseesProcesses\x12!\n" +
 	"\funread_ipams\x18\x0e \x03(\tR\vunreadIpams\x12)\n" +
 	"\x10unreadable_ipams\x18\x0f \x03(\tR\x0funreadableIpamsJ\x04\b\x06\x10\aR\x0fcalico_nodename\"\xab\x01\n" +
 	"\bNodeName\x12\x12\n" +

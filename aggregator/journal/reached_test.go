@@ -1,0 +1,36 @@
+package journal
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestMissingMarkerIsDamage(t *testing.T) {
+	dir := t.TempDir()
+	put := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := func(when string, damaged bool) {
+		t.Helper()
+		if err := marked(dir); (err != nil) != damaged || err != nil && !unusable(err) {
+			t.Errorf("%s: got %v, want damaged %t", when, err, damaged)
+		}
+	}
+	want("an empty directory", false)
+	put("LOCK", "000002.log")
+	want("a store that was about to begin", false)
+	put("MANIFEST-000001", "marker.manifest.000001.MANIFEST-000001")
+	want("a store", false)
+	if err := os.Remove(filepath.Join(dir, "marker.manifest.000001.MANIFEST-000001")); err != nil {
+		t.Fatal(err)
+	}
+	want("a store without its marker", true)
+	dir = filepath.Join(dir, "none")
+	want("no directory", false)
+}
