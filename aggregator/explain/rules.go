@@ -42,7 +42,7 @@ func (w *wording) answer(e *verdict.Explanation) string {
 		of := wording{policy: w.policy, address: c.Address, owners: c.Owners}
 		return verb + ". " + of.summary(c) + after(" ", of.headline(c))
 	}
-	if e.Awaited {
+	if e.Awaited && len(e.Owners) > 0 {
 		now := *e
 		now.Awaited = false
 		return w.text("answer/not-yet", "now", w.answer(&now))

@@ -37,7 +37,7 @@ func (o *Owner) busy() bool {
 // lives reports whether it is known that something runs in the owner, or that nothing does: by its
 // processes, by a program that knows its containers, or by the Kubernetes API.
 func (o *Owner) lives() bool {
-	if o.busy() || o.Node.SeesProcesses || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
+	if o.busy() || o.idle() || o.Node.SeesProcesses || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
 		return true
 	}
 	return !slices.Contains([]string{"", "cni-result", "netns", "docker-netns"}, o.Workload().Source)
