@@ -19,8 +19,8 @@ const settledAfter = 10 * TicksPerSecond
 const mostRead = 256
 
 // processes finds namespaces by their processes, and the processes that identify the workloads
-// of this node. It skips processes that it may not read. A process in our own namespace costs
-// one readlink and the reading of its name.
+// of this node. It skips processes that it may not read. A process costs one readlink and the
+// reading of its name; those of other namespaces may be read further.
 func (n *Names) processes() {
 	dir, err := os.Open(string(n.procDir))
 	if err != nil {

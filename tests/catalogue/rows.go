@@ -80,7 +80,7 @@ var rows = []row{
 	},
 	{
 		id:        "T8",
-		situation: "A virtual IP (keepalived, kube-vip, MetalLB) stays on two nodes after a hand-over.",
+		situation: "A virtual IP (keepalived, kube-vip) stays on two nodes after a hand-over.",
 		shown: []shown{
 			{"T8", "Both have the address (keepalived, kube-vip)."},
 		},
