@@ -72,6 +72,31 @@ func TestCSVHasAllColumnsAndTimes(t *testing.T) {
 	}
 }
 
+func TestCSVHasNoFormulas(t *testing.T) {
+	for name, want := range map[string]string{
+		"=cmd|'/C calc'!A0": "'=cmd|'/C calc'!A0",
+		"+1":                "'+1",
+		"-2":                "'-2",
+		"@SUM(A1)":          "'@SUM(A1)",
+		"＝1":                "'＝1",
+		"\t=1":              "\ufffd=1", // it is not printable
+		"a; =1;-2":          "a; '=1;'-2",
+		"a=b-c@d+e;f":       "a=b-c@d+e;f",
+		"'":                 "'",
+	} {
+		owner := &pb.Owner{Address: "10.0.0.7", Workload: &pb.Workload{Process: name}}
+		c := serve(t, handler{"/v1/owners": ok(&pb.ListOwnersResponse{Owners: []*pb.Owner{owner}, Coverage: everything})})
+		c.run(t, 0, "owners", "-o", "csv")
+		rows, err := csv.NewReader(&c.stdout).ReadAll()
+		if err != nil || len(rows) != 2 {
+			t.Fatalf("got %q and %v, want a header and an owner", rows, err)
+		}
+		if got := rows[1][slices.Index(rows[0], "process")]; got != want {
+			t.Errorf("process %q: got %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestFormatsWithoutTheCoverageWarnOnStderr(t *testing.T) {
 	for _, format := range []string{"name", "csv", "jsonpath={.owners[*].node}", "json"} {
 		c := serve(t, withItems(oneSilent))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -157,7 +158,12 @@ func (k Kind[T]) writeNames(w io.Writer, items []T) error {
 	return err
 }
 
+// formula matches what a spreadsheet takes for the beginning of a formula (it has no line breaks or tabs left). One
+// that separates cells by semicolons takes the text after each of them for a cell.
+var formula = regexp.MustCompile(`(^|; *)([=+\-@＝＋－＠])`)
+
 // writeCSV writes items as comma-separated values (RFC 4180), with all columns of their table.
+// Processes and pods name themselves, so an apostrophe before a formula makes it a text.
 func (k Kind[T]) writeCSV(w io.Writer, items []T) error {
 	columns := clustered(k.columns(), items)
 	var out bytes.Buffer
@@ -165,7 +171,7 @@ func (k Kind[T]) writeCSV(w io.Writer, items []T) error {
 	record := make([]string, len(columns))
 	write := func(cell func(c Column[T]) string) {
 		for i, c := range columns {
-			record[i] = clean(cell(c))
+			record[i] = formula.ReplaceAllString(clean(cell(c)), "$1'$2")
 		}
 		_ = lines.Write(record) // writing to a buffer cannot fail
 	}
