@@ -19,6 +19,9 @@ func TestABackupIsRestored(t *testing.T) {
 	t.Parallel()
 	const addr, later = "10.244.0.7", "10.244.0.8"
 	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "data", "journal"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	c := newAggregator(t, "--data-dir", filepath.Join(dir, "data"))
 	n := c.addNode("node1")
 	n.pod("a", addr+"/32")
@@ -40,6 +43,10 @@ func TestABackupIsRestored(t *testing.T) {
 	wantWords(t, refused(t, c.Host, 1, "backup", to), "not empty")
 	n.pod("c", later+"/32")
 	wait.Until(t, "a change after the backup", func() bool { return len(c.history(later).events) > 0 })
+
+	if readable, err := c.Run("find %s/data %s -mindepth 1 -perm /077", dir, to); err != nil || readable != "" {
+		t.Errorf("got %v and files that other users can read, want none:\n%s", err, readable)
+	}
 
 	c.sh("mkdir -p /run/small", "mount -t tmpfs -o size=8k none /run/small")
 	wantWords(t, refused(t, c.Host, 1, "backup", "/run/small/backup"), "no space")

@@ -142,6 +142,9 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 		return nil, false, err
 	}
 	dir := storeDir(j.Dir)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { // Pebble lets everyone read it
+		return nil, false, err
+	}
 	j.before = readReached(j.Dir)
 	if err = marked(dir); err == nil {
 		s, err = openStore(dir, j.fs, j.Cache, j.Log)

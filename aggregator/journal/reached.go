@@ -45,6 +45,7 @@ func (w *writer) reach() {
 	w.kept, w.keptAt = w.noted, j.Clock()
 	name, size := manifest(storeDir(j.Dir))
 	file := filepath.Join(j.Dir, reachedFile)
+	_ = os.Remove(file + ".tmp") // opening a FIFO would block
 	if err := os.WriteFile(file+".tmp", fmt.Appendf(nil, "%d %s %d\n", w.noted, name, size), 0o600); err == nil {
 		_ = os.Rename(file+".tmp", file)
 	}
@@ -59,7 +60,11 @@ type reached struct {
 
 // readReached reads reachedFile. The store must not be open.
 func readReached(dataDir string) (r reached) {
-	raw, err := os.ReadFile(filepath.Join(dataDir, reachedFile))
+	file := filepath.Join(dataDir, reachedFile)
+	if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
+		return reached{}
+	}
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return reached{}
 	}

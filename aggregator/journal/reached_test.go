@@ -3,6 +3,7 @@ package journal
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -33,4 +34,22 @@ func TestMissingMarkerIsDamage(t *testing.T) {
 	want("a store without its marker", true)
 	dir = filepath.Join(dir, "none")
 	want("no directory", false)
+}
+
+func TestFilesOfTheJournalAreNotReadableByOthers(t *testing.T) {
+	dir := t.TempDir()
+	for _, err := range []error{os.Mkdir(storeDir(dir), 0o755), os.Chmod(storeDir(dir), 0o755), syscall.Mkfifo(filepath.Join(dir, reachedFile+".tmp"), 0o666)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newBench(t, dir)
+	b.state(nil)
+	b.add(2 * reachedEvery)
+	b.restart()
+	for name, want := range map[string]os.FileMode{"journal": os.ModeDir | 0o700, reachedFile: 0o600} {
+		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
+			t.Errorf("%s: got %v, %v, want %v", name, info, err, want)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,7 @@ type system struct {
 }
 
 func main() {
+	syscall.Umask(0o077) // histories and backups are for this user, whatever a library or a directory allows
 	sys := system{
 		stdin:     os.Stdin,
 		stdout:    os.Stdout,
