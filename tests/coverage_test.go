@@ -28,10 +28,10 @@ func TestExitCodeWithoutAgents(t *testing.T) {
 	for _, args := range [][]string{
 		{"conflicts", "--exit-code"}, {"conflicts", "10.244.0.7", "--exit-code"}, {"audit", "--exit-code"}, {"audit", "--fix-plan"},
 	} {
-		wantWords(t, refused(t, c.Host, 3, args...), "No agent is connected, so nothing is seen.")
+		wantWords(t, refused(t, c.Host, 3, args...), "No agent is connected: nothing is being observed.")
 	}
 	for _, args := range [][]string{{"owners"}, {"conflicts"}, {"audit"}, {"nodes"}, {"explain", "10.244.0.7"}} {
-		wantWords(t, c.says(args...), "Warning: No agent is connected, so nothing is seen.")
+		wantWords(t, c.says(args...), "Warning: No agent is connected: nothing is being observed.")
 	}
 	wantWords(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known")
 }
@@ -45,7 +45,7 @@ func TestExitCodeWithADisconnectedNode(t *testing.T) {
 
 	c.nodes[1].pause()
 	wait.Until(t, "node2 to be missed", func() bool { return c.exits("conflicts", "--exit-code") == 3 })
-	const silent = "1 of 2 nodes is disconnected (node2), so ipwitness does not see what happens there."
+	const silent = "1 of 2 nodes is disconnected (node2): what happens there is not observed."
 	wantWords(t, refused(t, c.Host, 3, "conflicts", "--exit-code"), silent)
 	wantWords(t, refused(t, c.Host, 3, "audit", "node2", "--exit-code"), silent, "node node2 is disconnected")
 	wantWords(t, refused(t, c.Host, 3, "audit", "--fix-plan"), "# NOT SEEN: "+silent)

@@ -67,7 +67,7 @@ func (h *documentedHost) command(line string) *exec.Cmd {
 // what was found. An aggregator that has just started knows that it does not know an earlier time.
 func (h *documentedHost) exits(line string) error {
 	out, err := h.Output(h.command(line))
-	if strings.Contains(line, " --at ") && strings.Contains(out, "but the journal reaches back to") {
+	if strings.Contains(line, " --at ") && strings.Contains(out, ", before the journal begins") {
 		return nil
 	}
 	if exit, is := errors.AsType[*exec.ExitError](err); is && strings.Contains(line, "--exit-code") && exit.ExitCode() > 1 {

@@ -375,7 +375,7 @@ func wantProcess(t *testing.T, pid, uid, capabilities string) {
 	t.Helper()
 	wait.Until(t, "the program to run in process "+pid, func() bool { // until then, the process is runc
 		comm, _ := os.ReadFile("/proc/" + pid + "/comm")
-		return string(comm) == "ipwitness\n"
+		return strings.HasPrefix(string(comm), "ipwitness")
 	})
 	status, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {

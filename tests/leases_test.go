@@ -181,7 +181,7 @@ func TestDHCPServerGivesAwayAFixedAddress(t *testing.T) {
 			other := ""
 			// The server has another address by now.
 			n.write("/etc/dnsmasq.d/more", "dhcp-range=10.9.0.30,10.9.0.30,1h\n")
-			carried := n.carry(c.GetRemedy(), way, map[string]func(){"client (eth0, node node1) release its lease": func() { other = n.request("client") }})
+			carried := n.carry(c.GetRemedy(), way, map[string]func(){"client on node1 release its lease": func() { other = n.request("client") }})
 			n.watch.await("the end of the duplicate", inState("10.9.0.15", ipwitnessv1.Conflict_RESOLVED))
 			n.awaitOwner("10.9.0.15", keeper)
 			if keeper == "fixed" && other != "10.9.0.30" {
@@ -238,7 +238,7 @@ func TestDHCPServerThatLosesItsLeasesGivesThemAgain(t *testing.T) {
 	n.write("/etc/dnsmasq.d/more", "dhcp-range=10.9.0.30,10.9.0.30,1h\n")
 	n.sh("/run/fakes/systemctl restart dnsmasq")
 	other := ""
-	n.carry(c.GetRemedy(), "", map[string]func(){"client (eth0, node node1) release its lease": func() { other = n.request("client") }})
+	n.carry(c.GetRemedy(), "", map[string]func(){"client on node1 release its lease": func() { other = n.request("client") }})
 	n.watch.await("the end of the duplicate", inState("10.9.0.15", ipwitnessv1.Conflict_RESOLVED))
 	n.awaitOwner("10.9.0.15", "next")
 	if other != "10.9.0.30" {

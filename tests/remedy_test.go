@@ -217,7 +217,7 @@ func ways(actions []*ipwitnessv1.Action) []way {
 // interpretations are parts of instructions that mean the same in every scene. Most of
 // them require nothing to be done in the lab.
 var interpretations = []string{
-	"Leave ", "Read plan.sh", "The conflict resolves by itself", "The finding ends", "Find the other device that has the address",
+	"Leave ", "Review plan.sh", "Verify", "The finding ends", "Find the other device that has the address",
 	"Find out what deleted", "Find out how this happened", "Find out what removed the address", "Find out why two nodes got",
 	"write the reservations of all addresses in use", "Rebuild the records", "Addresses leak if", "Identify the machines",
 	"If it may, this version of the IPAM", "Restart all other workloads on", "make sure that they share nothing but the hostname",
@@ -241,7 +241,7 @@ func (s *scene) do(a *ipwitnessv1.Action) {
 		if !done && !slices.ContainsFunc(interpretations, func(part string) bool { return strings.Contains(a.GetText(), part) }) {
 			s.t.Fatalf("no interpretation of the action %q", a.GetText())
 		}
-		if strings.HasPrefix(a.GetText(), "Read plan.sh, and follow its instructions") {
+		if strings.HasPrefix(a.GetText(), "Review plan.sh, then run") {
 			for name, n := range s.nodes { // each part that exists
 				if plan, err := os.ReadFile(s.at.Path("/run/plan.sh")); err != nil {
 					s.t.Fatal(err)

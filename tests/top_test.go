@@ -116,7 +116,7 @@ func TestTopShowsADuplicateAsItAppears(t *testing.T) {
 	s.press("Enter")
 	s.shows("Esc removes it")
 	s.press("Enter")
-	s.shows("Conflict of 10.244.0.8", "10.244.0.8 is held by 2 owners", "netns/db1")
+	s.shows("Conflict of 10.244.0.8", "10.244.0.8 is held twice", "netns/db1")
 	s.press("x")
 	s.shows("Explanation of 10.244.0.8", "Held by:")
 	s.ask("resize-window", "-x", "120", "-y", "40")

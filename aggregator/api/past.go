@@ -214,7 +214,7 @@ func (s *Service) moment(t *timestamppb.Timestamp) (at time.Time, err error) {
 	case oldest.IsZero():
 		return at, status.Error(codes.OutOfRange, "the journal is empty: nothing was recorded yet")
 	case at.Before(oldest):
-		return at, status.Errorf(codes.OutOfRange, "at is %s, but the journal reaches back to %s only",
+		return at, status.Errorf(codes.OutOfRange, "at is %s, before the journal begins (%s)",
 			at.UTC().Format(time.RFC3339), oldest.UTC().Format(time.RFC3339))
 	}
 	return at, nil

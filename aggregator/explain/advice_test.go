@@ -69,13 +69,13 @@ func TestRemedies(t *testing.T) {
 		want      []string // in order
 	}{
 		{"T1 the record of the first pod is gone", []string{
-			"Restart nothing yet", "ipwitness audit --fix-plan > plan.sh", "Leave pod default/new",
+			"Do not restart anything yet", "ipwitness audit --fix-plan > plan.sh", "Leave pod default/new",
 			"kubectl delete pod -n default old",
 		}},
 		{"T1 the route leads to the pod without a record", []string{
-			"Restart nothing yet", "Leave pod default/new", "kubectl delete pod -n default old", "ip route get 10.244.1.5", "ip route replace 10.244.1.5/32 dev veth102 scope link",
+			"Do not restart anything yet", "Leave pod default/new", "kubectl delete pod -n default old", "ip route get 10.244.1.5", "ip route replace 10.244.1.5/32 dev veth102 scope link",
 		}},
-		{"T1 all records are gone", []string{"Restart nothing yet", "Leave pod default/old", "had the address first", "Reserve 10.244.1.5 for pod default/old", "kubectl delete pod -n default new"}},
+		{"T1 all records are gone", []string{"Do not restart anything yet", "Leave pod default/old", "had the address first", "Reserve 10.244.1.5 for pod default/old", "kubectl delete pod -n default new"}},
 		{"T3 the CNI configuration has the name of another node", []string{
 			"kubectl delete pods -A -l k8s-app=calico-node --field-selector spec.nodeName=n1", "grep name /etc/cni/net.d/10-calico.conflist", "kubectl delete pod -n default web",
 		}},

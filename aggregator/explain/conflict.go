@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -85,7 +86,19 @@ func (w *wording) ofConflict(about string, c *verdict.Conflict) string {
 	if c.Rule == verdict.RuleSamePod {
 		namespaces = each(c.Owners, placedNetns)
 	}
-	return w.text(variant(about, c), &c.Owners[0], "n", len(c.Owners), "owners", each(c.Owners, placed), "namespaces", namespaces,
+	name := placed
+	if c.Kind == verdict.NodeScope { // the text names the node
+		name = onNode
+	}
+	owners := each(c.Owners, name)
+	if len(slices.Compact(slices.Sorted(slices.Values(owners)))) < len(owners) {
+		owners = each(c.Owners, exactly)
+	}
+	times := "twice"
+	if n := len(c.Owners); n > 2 {
+		times = fmt.Sprintf("%d times", n)
+	}
+	return w.text(variant(about, c), &c.Owners[0], "n", len(c.Owners), "times", times, "owners", owners, "namespaces", namespaces,
 		"place", phrase(c.Kind, c.Scope), "within", verdict.AlternateWithin)
 }
 

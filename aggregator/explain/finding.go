@@ -205,7 +205,7 @@ func (t *findingBuilder) holding() {
 		if read != 0 {
 			details = append(details, "last read at "+stampText(read))
 		}
-		t.State("The kernel of node %s reports that %s has %s%s.", o.Node.Name, placed(o), t.f.Address, after("; ", strings.Join(details, ", ")))
+		t.State("The kernel of node %s reports that %s has %s on %s%s.", o.Node.Name, OwnerName(o), t.f.Address, o.Interface.Name, after("; ", strings.Join(details, ", ")))
 	}
 }
 
@@ -411,7 +411,7 @@ func (t *findingBuilder) spoofed() {
 		"victimsays", func() {
 			for i := range s.Victims {
 				v := &s.Victims[i]
-				t.State("The kernel of node %s reports that %s has %s.", v.Node.Name, placed(v), t.f.Address)
+				t.State("The kernel of node %s reports that %s has %s on %s.", v.Node.Name, OwnerName(v), t.f.Address, v.Interface.Name)
 			}
 		})
 }

@@ -61,7 +61,7 @@ func (w *wording) answer(e *verdict.Explanation) string {
 		return w.text("answer/contested", "owners", names)
 	}
 	for i, c := range e.Compared {
-		names[i] += " " + scopesText(c.Scopes)
+		names[i] = w.name(c.Owner) + " " + scopesText(c.Scopes)
 	}
 	if e.Address.IsLinkLocalUnicast() {
 		return w.text("answer/link-local", "owners", names)

@@ -185,10 +185,15 @@ func placed(o *verdict.Owner) string {
 	case o.Kind() == verdict.Host:
 		return fmt.Sprintf("%s (%s)", name, o.Interface.Name)
 	}
-	if p := o.Pod; p != nil && p.Controller != "" {
-		return fmt.Sprintf("%s of %s %s (%s, node %s)", name, p.ControllerKind, p.Controller, o.Interface.Name, o.Node.Name)
+	return name + " on " + o.Node.Name
+}
+
+// onNode returns the name of an owner in a sentence that names its node.
+func onNode(o *verdict.Owner) string {
+	if o.Namespace != nil && o.Interface.Namespace.ID == o.ID && o.Kind() != verdict.Host {
+		return OwnerName(o)
 	}
-	return fmt.Sprintf("%s (%s, node %s)", name, o.Interface.Name, o.Node.Name)
+	return placed(o)
 }
 
 // netnsName returns the name of an owner's network namespace, which distinguishes several namespaces of
@@ -202,7 +207,7 @@ func netnsName(o *verdict.Owner) string {
 
 // placedNetns returns the name of an owner's network namespace and its location.
 func placedNetns(o *verdict.Owner) string {
-	return fmt.Sprintf("%s (%s, node %s)", netnsName(o), o.Interface.Name, o.Node.Name)
+	return netnsName(o) + " on " + o.Node.Name
 }
 
 // witness returns the interface that a claim was seen on, as NODE/INTERFACE.
@@ -239,7 +244,7 @@ func phrase(kind verdict.ScopeKind, name string) string {
 	case verdict.LinkScope:
 		return "on link " + name
 	case verdict.NodeScope:
-		return "on node " + name
+		return "on " + name
 	case verdict.NetworkScope:
 		return "in network " + name
 	}

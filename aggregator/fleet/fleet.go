@@ -75,7 +75,7 @@ type Fleet struct {
 // New returns a fleet that does nothing before Run, but locks the data directory.
 func New(cfg Config) (*Fleet, error) {
 	if !cfg.NATS.Used() {
-		return nil, errors.New("a fleet needs the servers of the hub: set --nats")
+		return nil, errors.New("--fleet needs --nats")
 	}
 	if err := cfg.NATS.Check(); err != nil {
 		return nil, err

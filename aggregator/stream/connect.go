@@ -56,7 +56,7 @@ func (s *Settings) Used() bool { return len(s.Servers) > 0 }
 func (s *Settings) Check() error {
 	if !s.Used() {
 		if s.CA+s.Cert+s.Key+s.Creds+s.NKey+s.Token != "" {
-			return errors.New("the settings of NATS need its servers: set --nats")
+			return errors.New("the other --nats-… flags need --nats")
 		}
 		return nil
 	}

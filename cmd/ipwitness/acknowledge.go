@@ -28,10 +28,10 @@ type acknowledgeCommand struct {
 func newAcknowledge(sys system) *cobra.Command {
 	c := &acknowledgeCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
-		Use:     "acknowledge ID|ADDRESS --reason TEXT --for TIME [flags]",
+		Use:     "acknowledge ID|ADDRESS --reason TEXT --for DURATION [flags]",
 		Aliases: []string{"ack"},
-		Short:   "Silence a known conflict for a time",
-		Long: `Silence a known conflict for a time. It is still shown, marked (ack), but --exit-code
+		Short:   "Silence a known conflict for a limited time",
+		Long: `Silence a known conflict for a limited time. It is still shown, marked (ack), but --exit-code
 and alerts ignore it.
 
 The acknowledgement ends when its time is up, when the conflict is resolved, when
@@ -70,7 +70,7 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 	c.addFlags(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&c.reason, "reason", "", "reason, as `TEXT`, shown with the conflict")
-	fs.Var(cli.NewValue(&c.period, "TIME", parsePeriod), "for", "duration, like 30m, 24h or 7d; at most a year")
+	fs.Var(cli.NewValue(&c.period, "DURATION", parsePeriod), "for", "duration, like 30m, 24h or 7d; at most a year")
 	fs.Lookup("for").DefValue = "" // no default
 	fs.BoolVar(&c.withdraw, "withdraw", false, "withdraw the acknowledgement")
 	return cmd

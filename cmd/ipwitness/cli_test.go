@@ -211,7 +211,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"settings of NATS without its servers": {
 			[]string{"aggregator", "--nats-creds", badValue, "--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"},
 			nil,
-			"ipwitness: the settings of NATS need its servers: set --nats\n",
+			"ipwitness: the other --nats-… flags need --nats\n",
 		},
 		"token for NATS without TLS": {
 			[]string{"aggregator", "--nats", "nats://nats:4222", "--nats-token-file", badValue, "--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"},
@@ -379,10 +379,10 @@ func TestEmptyListsAreExplainedOnStderr(t *testing.T) {
 	tests := []struct{ args, stdout, stderr string }{
 		{"owners", "", "No owners: no agent has reported an address yet. 'ipwitness nodes' lists the agents.\n"},
 		{"owners 10.0.0.1", "", "No owner of address 10.0.0.1.\n"},
-		{"owners default/web", "", "No owner is pod web of namespace default.\n"},
+		{"owners default/web", "", "No owner matches pod default/web.\n"},
 		{"owners -o json", "{\n  \"owners\": []\n}\n", ""},
 		{"conflicts", "", "No conflicts.\n"},
-		{"conflicts 10.0.0.1", "", "No conflict of 10.0.0.1. 'ipwitness explain 10.0.0.1' shows why.\n"},
+		{"conflicts 10.0.0.1", "", "10.0.0.1 is not in conflict. 'ipwitness explain 10.0.0.1' shows why.\n"},
 		{"conflicts -o yaml", "conflicts: []\n", ""},
 		{"nodes", "", "No nodes: no agent has connected yet.\n"},
 		{"nodes -o json", "{\n  \"nodes\": [],\n  \"problems\": []\n}\n", ""},

@@ -95,7 +95,7 @@ func TestExitCodesWhereNotEverythingIsSeen(t *testing.T) {
 }
 
 func TestEveryListSaysWhatIsNotSeen(t *testing.T) {
-	const warning = "Warning: 1 of 3 nodes is disconnected (node-3), so ipwitness does not see what happens there.\n"
+	const warning = "Warning: 1 of 3 nodes is disconnected (node-3): what happens there is not observed.\n"
 	for _, args := range []string{"owners", "conflicts", "conflicts 10.0.0.7", "conflicts old", "explain 10.0.0.7", "audit", "audit --fix-plan", "nodes"} {
 		for _, found := range []bool{false, true} {
 			c := serve(t, covered(oneSilent, found))
@@ -183,7 +183,7 @@ func marked(c *pb.Coverage) string {
 }
 
 func TestWatchesSayWhatIsNotSeen(t *testing.T) {
-	const silent = "Warning: 1 of 3 nodes is disconnected (node-3), so ipwitness does not see what happens there.\n"
+	const silent = "Warning: 1 of 3 nodes is disconnected (node-3): what happens there is not observed.\n"
 	unaudited := covered(everything, false)
 	unaudited["/v1/pools"] = ok(&pb.ListPoolsResponse{Coverage: everything})
 	all := &pb.Coverage{Expected: 3, Heard: 3}

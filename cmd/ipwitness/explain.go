@@ -111,8 +111,8 @@ func newJudge(sys system) *cobra.Command {
 	c := &query{sys: sys}
 	cmd := &cobra.Command{
 		Use:   "judge FILE|- [flags]",
-		Short: "Judge a case file again",
-		Long: `Judge a case file again that '` + sys.program + ` explain ADDRESS -o case' wrote, and show the
+		Short: "Re-evaluate a saved case, offline",
+		Long: `Re-evaluate, offline, a case that '` + sys.program + ` explain ADDRESS -o case' wrote, and show the
 result in the same form as explain. FILE is a file, or - for standard input. This
 needs no aggregator, no agent and no privileges.
 

@@ -38,7 +38,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "time after which the owners of a disconnected node count as gone")
 	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "maximum duration of a hand-over between two nodes")
 	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "time for which an allocation may be unused before it is reported as leaked")
-	fs.Var(cli.NewValue(&cfg.ReusedWithin, "duration", parseLimit), "reused-within",
+	fs.Var(cli.NewValue(&cfg.ReusedWithin, "DURATION", parseLimit), "reused-within",
 		"time within which the reuse of an address is reported, such as 30s")
 	fs.Lookup("reused-within").DefValue = limitOff
 }
@@ -52,7 +52,7 @@ func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 	fs.StringVar(&cfg.AlertmanagerToken, "alertmanager-token-file", "", "bearer token `FILE` for Alertmanager")
 	fs.Var(cli.NewValue(&cfg.Webhook, "URL", parseURL), "webhook", "webhook that gets conflicts and findings as CloudEvents, signed")
 	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
-	fs.StringVar(&cfg.CA, "export-ca", "", "CA bundle `FILE` of these receivers, in PEM; reloaded when it changes (default: that of the system)")
+	fs.StringVar(&cfg.CA, "export-ca", "", "CA `FILE` for --webhook, --alertmanager and --otlp-endpoint, in PEM (default: those of the system)")
 }
 
 // natsFlags adds the flags of the stream of transitions on NATS.

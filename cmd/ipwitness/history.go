@@ -209,7 +209,7 @@ func (c *historyCommand) follow(ctx context.Context, sel selector) error {
 				c.note("The journal no longer has all events since the last one. Some are missing here.")
 			case pb.Watch_BOOKMARK:
 				if reach := m.GetReachesBackTo(); !live && reach != nil && c.beyond(reach) && !c.format.ForPrograms() {
-					c.note("The journal reaches back only to %s.", utc(reach.AsTime()))
+					c.note("The journal begins at %s.", utc(reach.AsTime()))
 				}
 				live = true
 				return seen.follow(m.GetCoverage())
@@ -228,26 +228,22 @@ func (c *historyCommand) beyond(reach *timestamppb.Timestamp) bool {
 
 // noteReach prints that nothing was found, and how far back the journal reaches.
 func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.Timestamp) {
-	only := ""
-	if c.beyond(reach) {
-		only = "only "
-	}
 	reaches := "The journal is empty."
 	if reach != nil {
-		reaches = "The journal reaches back " + only + "to " + utc(reach.AsTime()) + "."
+		reaches = "The journal begins at " + utc(reach.AsTime()) + "."
 	}
 	if found {
-		if c.since.IsZero() || only != "" {
+		if c.since.IsZero() || c.beyond(reach) {
 			c.note("%s", reaches)
 		}
 		return
 	}
-	what := strings.TrimSpace(c.kind + " event")
+	what := strings.TrimSpace(c.kind + " events")
 	if sel.what != "" {
-		what += " about " + sel.what
+		what += " for " + sel.what
 	}
 	if len(c.filters.given()) > 0 {
-		what += " that matches the filters"
+		what += " that match the filters"
 	}
 	period := ""
 	switch {
@@ -258,5 +254,5 @@ func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.
 	case !c.until.IsZero():
 		period = " before " + utc(c.until)
 	}
-	c.note("No %s was recorded%s. %s", what, period, reaches)
+	c.note("No %s%s. %s", what, period, reaches)
 }

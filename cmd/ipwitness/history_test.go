@@ -174,7 +174,7 @@ func TestHistorySelectsWorkloadsByName(t *testing.T) {
 }
 
 func TestHistorySaysWhatIsNotKnown(t *testing.T) {
-	const silent = "Warning: 1 of 3 nodes is disconnected (node-3), so ipwitness does not see what happens there.\n"
+	const silent = "Warning: 1 of 3 nodes is disconnected (node-3): what happens there is not observed.\n"
 	one := []*pb.Event{recorded(time.Hour, "web")}
 	gaps := []*pb.Gap{{From: ago(2 * time.Hour), Until: ago(time.Hour), Reason: pb.Gap_DAMAGED}}
 	hours := func(n int) *timestamppb.Timestamp { return ago(time.Duration(n) * time.Hour) }
@@ -187,37 +187,37 @@ func TestHistorySaysWhatIsNotKnown(t *testing.T) {
 	}{
 		{
 			"all", &pb.ListEventsResponse{Events: one, ReachesBackTo: hours(48)}, "10.0.0.7", 2,
-			"The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+			"The journal begins at 2026-03-12 15:09:26 UTC.\n",
 		},
 		{"since", &pb.ListEventsResponse{Events: one, ReachesBackTo: hours(48)}, "10.0.0.7 --since -1d", 2, ""},
 		{
 			"since before the journal", &pb.ListEventsResponse{Events: one, ReachesBackTo: hours(12)}, "10.0.0.7 --since -1d", 2,
-			"The journal reaches back only to 2026-03-14 03:09:26 UTC.\n",
+			"The journal begins at 2026-03-14 03:09:26 UTC.\n",
 		},
 		{
 			"nothing", &pb.ListEventsResponse{ReachesBackTo: hours(48)}, "10.0.0.7", 0,
-			"No event about 10.0.0.7 was recorded. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+			"No events for 10.0.0.7. The journal begins at 2026-03-12 15:09:26 UTC.\n",
 		},
 		{
 			"nothing since", &pb.ListEventsResponse{ReachesBackTo: hours(48)}, "node-1 --since -1d --kind conflict", 0,
-			"No conflict event about node node-1 was recorded since 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+			"No conflict events for node node-1 since 2026-03-13 15:09:26 UTC. The journal begins at 2026-03-12 15:09:26 UTC.\n",
 		},
 		{
 			"nothing, and the journal begins later", &pb.ListEventsResponse{ReachesBackTo: hours(12)}, "default/web --since -1d --until -1h", 3,
-			"No event about default/web was recorded between 2026-03-13 15:09:26 UTC and 2026-03-14 14:09:26 UTC. The journal reaches back only to 2026-03-14 03:09:26 UTC.\n",
+			"No events for default/web between 2026-03-13 15:09:26 UTC and 2026-03-14 14:09:26 UTC. The journal begins at 2026-03-14 03:09:26 UTC.\n",
 		},
-		{"nothing, and no journal", &pb.ListEventsResponse{}, "--since -1d", 3, "No event was recorded since 2026-03-13 15:09:26 UTC. The journal is empty.\n"},
+		{"nothing, and no journal", &pb.ListEventsResponse{}, "--since -1d", 3, "No events since 2026-03-13 15:09:26 UTC. The journal is empty.\n"},
 		{
 			"nothing, with a gap", &pb.ListEventsResponse{ReachesBackTo: hours(48), Gaps: gaps}, "10.0.0.7 --since -1d", 3,
-			"No event about 10.0.0.7 was recorded since 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+			"No events for 10.0.0.7 since 2026-03-13 15:09:26 UTC. The journal begins at 2026-03-12 15:09:26 UTC.\n",
 		},
 		{
 			"a silent node", &pb.ListEventsResponse{ReachesBackTo: hours(48), Coverage: oneSilent}, "10.0.0.7 --since -1d", 3,
-			silent + "No event about 10.0.0.7 was recorded since 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+			silent + "No events for 10.0.0.7 since 2026-03-13 15:09:26 UTC. The journal begins at 2026-03-12 15:09:26 UTC.\n",
 		},
 		{
 			"a node that is silent now", &pb.ListEventsResponse{ReachesBackTo: hours(48), Coverage: oneSilent}, "10.0.0.7 --until -1d", 0,
-			"No event about 10.0.0.7 was recorded before 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+			"No events for 10.0.0.7 before 2026-03-13 15:09:26 UTC. The journal begins at 2026-03-12 15:09:26 UTC.\n",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -290,7 +290,7 @@ func TestHistoryWatchContinuesWhereItWas(t *testing.T) {
 	lost := message(&pb.WatchEventsResponse{Type: pb.Watch_LOST, ResumeToken: "i-0-6"})
 	for _, test := range []struct{ format, stdout, stderr string }{
 		{"json", "ADDED a, ADDED b, ADDED c, GAP , LOST , ADDED d", ""},
-		{"table", "EVENT OWNER, ADDED a, ADDED b, ADDED c, GAP , ADDED d", "The journal reaches back only to 2026-03-14 03:09:26 UTC.\n"},
+		{"table", "EVENT OWNER, ADDED a, ADDED b, ADDED c, GAP , ADDED d", "The journal begins at 2026-03-14 03:09:26 UTC.\n"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &script{begin: time.Now(), tries: []try{

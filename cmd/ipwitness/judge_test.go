@@ -72,8 +72,8 @@ func TestJudge(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{caseFile("T1"), 0, "Conflict. 10.244.0.2 is held by 2 owners", ""},
-		{caseFile("T1") + " --exit-code", 2, "Conflict. 10.244.0.2 is held by 2 owners", ""},
+		{caseFile("T1"), 0, "Conflict. 10.244.0.2 is held twice", ""},
+		{caseFile("T1") + " --exit-code", 2, "Conflict. 10.244.0.2 is held twice", ""},
 		{caseFile("T1") + " --exit-code -o json", 2, `"state": "CONFIRMED"`, ""},
 		{caseFile("T1") + " -o yaml", 0, "state: CONFIRMED", ""},
 		{caseFile("L1") + " --exit-code", 0, "No conflict", ""},

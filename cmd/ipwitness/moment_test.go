@@ -124,7 +124,7 @@ func TestTheStateOfThePastNamesItsTimeAndGap(t *testing.T) {
 		{args: "conflicts abc", conflicts: []*pb.Conflict{before}, want: "CONFIRMED, for 5m", not: "kubectl delete"},
 		{args: "conflicts --exit-code", conflicts: []*pb.Conflict{before}, want: "5m ago", code: 2},
 		{args: "conflicts --exit-code", note: "No conflicts are known.\n", code: 3},
-		{args: "conflicts 10.0.0.7", note: "No conflict of 10.0.0.7.\n"},
+		{args: "conflicts 10.0.0.7", note: "10.0.0.7 is not in conflict.\n"},
 		{args: "audit", want: "in-use-unallocated", not: "IPAM  "}, // without pools
 		{args: "audit abc", want: "IPAM is wrong", not: "echo "},
 		{args: "audit node-1", want: "in-use-unallocated"},
@@ -167,7 +167,7 @@ func TestTheStateOfThePastNamesItsTimeAndGap(t *testing.T) {
 
 // A time before the journal is an error, and with --exit-code "cannot tell".
 func TestAtIsBeforeTheJournal(t *testing.T) {
-	const message = "at is 2026-03-12T00:00:00Z, but the journal reaches back to 2026-03-13T00:00:00Z only"
+	const message = "at is 2026-03-12T00:00:00Z, before the journal begins (2026-03-13T00:00:00Z)"
 	early := func(*http.Request) (int, string) { return 400, `{"code":11,"message":"` + message + `"}` }
 	server := handler{"/v1/owners": early, "/v1/conflicts": early, "/v1/findings": early}
 	for _, args := range []string{"owners", "conflicts", "conflicts abc", "audit", "audit abc"} {

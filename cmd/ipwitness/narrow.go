@@ -216,13 +216,13 @@ func parseSelector(arg string) (selector, error) {
 		return selector{query: url.Values{"cidr": {prefix.Masked().String()}}, what: "inside " + prefix.Masked().String()}, nil
 	}
 	if slices.Contains([]string{"container", "vm", "host", "netns"}, before) && after != "" && !strings.Contains(after, "/") {
-		return selector{query: url.Values{}, name: arg, what: "is " + arg}, nil
+		return selector{query: url.Values{}, name: arg, what: "matches " + arg}, nil
 	}
 	if !namespaceName.MatchString(before) || !podName.MatchString(after) {
 		return selector{}, notSelector(arg)
 	}
 	query := url.Values{"namespace": {before}, "pod": {after}}
-	return selector{query: query, what: fmt.Sprintf("is pod %s of namespace %s", after, before)}, nil
+	return selector{query: query, what: fmt.Sprintf("matches pod %s/%s", before, after)}, nil
 }
 
 // keep reports whether an owner that the server sent is selected.

@@ -87,9 +87,9 @@ func TestAnEmptyListNamesTheNodesIfTheNodeIsUnknown(t *testing.T) {
 			code   int
 			want   string
 		}{
-			{seen, "node-1", 0, "matches."},
+			{seen, "node-1", 0, "matches these filters."},
 			{seen, "node-9", 1, `there is no node "node-9": the known nodes are node-1, node-2`},
-			{unseen, "node-3", 0, "matches."}, // disconnected
+			{unseen, "node-3", 0, "matches these filters."}, // disconnected
 			{unseen, "node-9", 0, `No node "node-9" is known so far: the known nodes are node-1, node-3`},
 		} {
 			c := serve(t, test.server)

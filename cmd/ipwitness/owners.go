@@ -117,7 +117,7 @@ func (c *ownersCommand) list(ctx context.Context, sel selector) error {
 		case sel.what != "":
 			c.note("No owner %s.", sel.what)
 		case c.filtered():
-			c.note("No owner matches.")
+			c.note("No owner matches these filters.")
 		case !c.at.IsZero():
 			c.note("No owners.")
 		default:

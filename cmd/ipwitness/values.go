@@ -40,7 +40,7 @@ func parseNATS(s string) (string, error) {
 // durationFlag adds a flag for a positive duration.
 func durationFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
 	*to = byDefault
-	fs.Var(cli.NewValue(to, "duration", parseDuration), name, usage)
+	fs.Var(cli.NewValue(to, "DURATION", parseDuration), name, usage)
 }
 
 func parseDuration(s string) (time.Duration, error) {
@@ -179,7 +179,7 @@ func parseDataDir(s string) (string, error) {
 // retentionFlag adds a flag for a number of days, or for a duration.
 func retentionFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
 	*to = byDefault
-	fs.Var(cli.NewValue(to, "duration", parseRetention), name, usage)
+	fs.Var(cli.NewValue(to, "DURATION", parseRetention), name, usage)
 	fs.Lookup(name).DefValue = fmt.Sprintf("%.fd", byDefault.Hours()/24)
 }
 

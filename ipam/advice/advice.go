@@ -106,7 +106,7 @@ func Plan(node string) []Action {
 	}
 	return []Action{
 		Say("Generate the repair plan.").By("", MakePlan),
-		Say("Read plan.sh, and run its part for %s.", part).By(node, RunPlan(node)),
+		Say("Review plan.sh, then run its part for %s.", part).By(node, RunPlan(node)),
 	}
 }
 

@@ -38,11 +38,11 @@ func TestStepsOfSeveralRemedies(t *testing.T) {
 	}{
 		{advice.Plan(""), []advice.Action{
 			{Text: "Generate the repair plan.", Command: "ipwitness audit --fix-plan > plan.sh"},
-			{Text: "Read plan.sh, and run its part for the cluster.", Command: "sh plan.sh cluster"},
+			{Text: "Review plan.sh, then run its part for the cluster.", Command: "sh plan.sh cluster"},
 		}},
 		{advice.Plan("n 1"), []advice.Action{
 			{Text: "Generate the repair plan.", Command: "ipwitness audit --fix-plan > plan.sh"},
-			{Text: "Read plan.sh, and run its part for node n 1.", Node: "n 1", Command: "sh plan.sh node 'n 1'"},
+			{Text: "Review plan.sh, then run its part for node n 1.", Node: "n 1", Command: "sh plan.sh node 'n 1'"},
 		}},
 		{[]advice.Action{advice.Cordon("n1"), advice.Uncordon("-n1")}, []advice.Action{
 			{Text: "Start no pods on node n1 until this is repaired. DaemonSet pods still start on a cordoned node.", Command: "kubectl cordon n1"},

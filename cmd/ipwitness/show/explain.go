@@ -66,7 +66,7 @@ func (p *page) explain(e *pb.ExplainResponse, more string) {
 		p.why(c)
 	}
 	p.steps("Rules that applied:", e.GetSteps(), true)
-	p.steps("Rules that did not:", e.GetSteps(), false)
+	p.steps("Rules that did not apply:", e.GetSteps(), false)
 
 	if len(e.GetConflicts()) > 0 {
 		p.heading("Conflicts:")

@@ -146,7 +146,7 @@ func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
 	p := &page{layout: layout, now: now}
 	state := "connected"
 	if n.GetState() != pb.Node_LIVE {
-		state = "disconnected, so ipwitness does not see what happens there"
+		state = "disconnected: what happens there is not observed"
 	}
 	p.line("The agent of node %s is %s.", n.GetName(), state)
 	p.line("")
@@ -256,13 +256,15 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	switch silent := expected - heard; {
 	case expected == 0 && c.GetClusters() > 0, c.GetUnknown() == pb.Coverage_HUB && expected == 0:
 	case expected == 0:
-		add("No agent is connected, so nothing is seen.")
+		add("No agent is connected: nothing is being observed.")
+	case heard == 0 && expected == 1:
+		add("The only node (%s) is disconnected: nothing is being observed.", counted(c.GetSilentNodes(), silent))
 	case heard == 0:
-		add("None of %s is connected (%s), so nothing is seen.", Count(expected, "node", "nodes"), counted(c.GetSilentNodes(), silent))
+		add("None of %s is connected (%s): nothing is being observed.", Count(expected, "node", "nodes"), counted(c.GetSilentNodes(), silent))
 	case silent == 1:
-		add("1 of %d nodes is disconnected (%s), so ipwitness does not see what happens there.", expected, counted(c.GetSilentNodes(), silent))
+		add("1 of %d nodes is disconnected (%s): what happens there is not observed.", expected, counted(c.GetSilentNodes(), silent))
 	case silent > 1:
-		add("%d of %d nodes are disconnected (%s), so ipwitness does not see what happens there.", silent, expected, counted(c.GetSilentNodes(), silent))
+		add("%d of %d nodes are disconnected (%s): what happens there is not observed.", silent, expected, counted(c.GetSilentNodes(), silent))
 	}
 	if all := c.GetAwaited(); len(all) > 0 {
 		add("Cannot tell yet: waiting for %s.", awaited(all))
@@ -302,7 +304,7 @@ func awaited(all []*pb.Awaited) string {
 		what      pb.Awaited_What
 		one, many string
 	}{
-		{pb.Awaited_JOURNAL, "the state before the start, which is being read", ""},
+		{pb.Awaited_JOURNAL, "the journal, which is being read", ""},
 		{pb.Awaited_REPORT, "the report of node ", "the reports of nodes "},
 		{pb.Awaited_RECORDS, "the records of ", "the records of "},
 		{pb.Awaited_JUDGEMENT, "whether possible problems last on node ", "whether possible problems last on nodes "},

@@ -320,11 +320,7 @@ func (p *page) actions(margin string, actions []*pb.Action) {
 			p.line("%s%s  %s", margin, indent, strings.TrimRight(line, "\n"))
 		}
 		for k, alternative := range a.GetChoice() {
-			word := "EITHER"
-			if k > 0 {
-				word = "OR"
-			}
-			p.text(fmt.Sprintf("%s%s%s %c) ", margin, indent, word, 'a'+rune(k)), alternative.GetWhen()+":")
+			p.text(fmt.Sprintf("%s%s%c) ", margin, indent, 'a'+rune(k)), "If "+alternative.GetWhen()+":")
 			p.actions(margin+indent+indent, alternative.GetActions())
 		}
 	}

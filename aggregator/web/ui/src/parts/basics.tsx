@@ -89,7 +89,7 @@ export function Steps({ actions }: { actions: Action[] }) {
           {a.command && <Command text={a.command} node={a.node} />}
           {a.choice.map((c, i) => (
             <div class="choice">
-              <b>{i ? 'OR' : 'EITHER'} {String.fromCharCode(97 + i)}</b> — if {c.when}:
+              <b>{String.fromCharCode(97 + i)})</b> If {c.when}:
               <Steps actions={c.actions} />
             </div>
           ))}

@@ -24,7 +24,7 @@ export function Now() {
         {groups.map((g, i) => <ConflictCard key={g.conflicts[0]!.id} group={g} open={i < 1} linked={view === 'conflict' && g.conflicts.some((c) => c.id === subject)} />)}
       </section>}
       {found.length > 0 && <section aria-label="Findings">
-        <h2>Findings <span class="muted">— wrong, but not a duplicate yet</span></h2>
+        <h2>Findings <span class="muted">— problems that are not duplicates yet</span></h2>
         <FindingGroups findings={found} open={view === 'finding' ? subject : undefined} />
       </section>}
       <Resolved />
