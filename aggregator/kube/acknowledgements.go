@@ -85,24 +85,23 @@ func newAcknowledgements(c *Cluster) acknowledgements {
 		Changed: func(ipam.Key, *acknowledgementRecord, *acknowledgementRecord) {
 			c.pending.acknowledgements = true
 		},
-		Settled: func() { c.acknowledgements.report(c) },
-	}}
-}
-
-// report reports the objects that are ignored, with one as an example. The caller holds mu.
-func (a *acknowledgements) report(c *Cluster) {
-	text, ignored := "", 0
-	for _, at := range slices.SortedFunc(maps.Keys(a.Records), func(x, y ipam.Key) int { return strings.Compare(x.Name, y.Name) }) {
-		if r := a.Records[at]; r.problem != "" {
-			if ignored++; ignored == 1 {
-				text = fmt.Sprintf("%s %s/%s is ignored, so its conflict is reported: %s", acknowledgementKind.Name, at.Namespace, at.Name, r.problem)
+		// The objects that are ignored are reported, with one as an example.
+		Settled: func() {
+			text, ignored := "", 0
+			all := c.acknowledgements.Records
+			for _, at := range slices.SortedFunc(maps.Keys(all), func(x, y ipam.Key) int { return strings.Compare(x.Name, y.Name) }) {
+				if r := all[at]; r.problem != "" {
+					if ignored++; ignored == 1 {
+						text = fmt.Sprintf("%s %s/%s is ignored, so its conflict is reported: %s", acknowledgementKind.Name, at.Namespace, at.Name, r.problem)
+					}
+				}
 			}
-		}
-	}
-	if ignored > 1 {
-		text += fmt.Sprintf(" (and %d others)", ignored-1)
-	}
-	c.problem(acknowledgementFeed+" in an unexpected form", text)
+			if ignored > 1 {
+				text += fmt.Sprintf(" (and %d others)", ignored-1)
+			}
+			c.problem(acknowledgementFeed+" in an unexpected form", text)
+		},
+	}}
 }
 
 func readAcknowledgement(o *ipam.Object) (ipam.Key, *acknowledgementRecord) {
@@ -136,18 +135,6 @@ func readAcknowledgement(o *ipam.Object) (ipam.Key, *acknowledgementRecord) {
 		r.problem = "spec.expiresAt is more than a year after the acknowledgement: choose an earlier time, and acknowledge the conflict again then"
 	}
 	return o.Key(), r
-}
-
-// acknowledgementFeeds returns the feed of acknowledgements, if replicas share them.
-func (c *Cluster) acknowledgementFeeds() []*feed {
-	if c.election.name == "" {
-		return nil
-	}
-	return []*feed{{
-		name: acknowledgementFeed, lost: "conflicts that were acknowledged are reported as if they were not",
-		client: c.acknowledgementClient(), resource: acknowledgementKind.Resource, namespace: c.election.namespace,
-		into: &c.acknowledgements, list: func() list { return &objects{} },
-	}}
 }
 
 func (c *Cluster) acknowledgementClient() *rest.RESTClient {

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 )
 
@@ -29,18 +28,4 @@ func (r annotatedPod) Pod() podips.Pod {
 		p.IPs, p.Exclusive = slices.DeleteFunc(all[:], func(a netip.Addr) bool { return !a.IsValid() }), true
 	}
 	return p
-}
-
-// allocatedByOVN reports whether OVN-Kubernetes has allocated the addresses in the status of a pod.
-// If the status does not have them yet, it returns them.
-func allocatedByOVN(pod *corev1.Pod, status []netip.Addr) (same bool, allocated [2]netip.Addr) {
-	all := ovn.Addresses(pod.Annotations[ovn.Annotation])
-	if len(all) == 0 {
-		return false, allocated
-	}
-	if len(all) == len(status) && !slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(status, a) }) {
-		return true, allocated
-	}
-	copy(allocated[:], all)
-	return false, allocated
 }

@@ -115,13 +115,6 @@ type announced struct {
 	targets  map[target]bool
 }
 
-func newAnnouncer(c *Cluster) announcer {
-	return announcer{
-		cluster: c, limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
-		written: make(map[string]time.Time), refused: make(map[string]time.Time), past: make(map[string]*announced),
-	}
-}
-
 // Announce queues Events about a conflict that is confirmed or resolved: one for each pod
 // that the API has, and one for each node. Repeating it for the same state has no effect. A recalled conflict is
 // from before the start: if it was confirmed earlier than lately, its Events were written then.
@@ -156,7 +149,7 @@ func (c *Cluster) AnnounceFinding(finding *pb.Finding, over, recalled bool) {
 	for _, node := range finding.GetNodes() {
 		about = append(about, target{node: node})
 	}
-	reason := findingReason(finding.GetKind())
+	reason := findingReasons[finding.GetKind()]
 	c.announcer.announce(&announcement{
 		id: finding.GetId(), address: finding.GetAddress(), reason: reason, over: reason + "Resolved", mark: findingNote, finding: true,
 		resolved: over, detected: finding.GetDetectedAt().AsTime(),
@@ -241,10 +234,7 @@ func (a *announcer) announce(n *announcement, about []target, written bool) {
 		a.counts[dropped].Add(1)
 		a.queue = slices.Delete(a.queue, oldest, oldest+1)
 	}
-	select {
-	case a.bell <- struct{}{}:
-	default:
-	}
+	ring(a.bell)
 }
 
 func (a *announcer) remove(which func(*notice) bool) int {
@@ -382,7 +372,7 @@ func (a *announcer) write(ctx context.Context, n *notice) error {
 	case err == nil:
 		maps.DeleteFunc(a.refused, func(namespace string, until time.Time) bool { return namespace == event.Namespace || !until.After(now) })
 		if len(a.refused) == 0 {
-			a.problem("")
+			a.cluster.setProblem(eventsProblem, "")
 		}
 		if len(a.written) >= maxQueue {
 			maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= a.pause })
@@ -394,7 +384,8 @@ func (a *announcer) write(ctx context.Context, n *notice) error {
 		a.cluster.log.Debug("cannot write Event", "event", event.Namespace+"/"+event.Name, "err", err)
 	case apierrors.IsForbidden(err):
 		a.counts[forbidden].Add(1)
-		a.problem("no permission to write Events: kubectl describe does not show conflicts and findings; grant ipwitness's ClusterRole create, get and patch of events")
+		a.cluster.setProblem(eventsProblem, "no permission to write Events: kubectl describe does not show conflicts and findings; "+
+			"grant ipwitness's ClusterRole create, get and patch of events")
 		// Another namespace may allow it: the cause may be a quota.
 		a.refused[event.Namespace] = now.Add(rightsAgain)
 		a.postpone(n, a.refused[event.Namespace])
@@ -404,10 +395,4 @@ func (a *announcer) write(ctx context.Context, n *notice) error {
 	}
 	a.remove(func(other *notice) bool { return other == n })
 	return nil
-}
-
-func (a *announcer) problem(text string) {
-	a.cluster.mu.Lock()
-	a.cluster.problem(eventsProblem, text)
-	a.cluster.mu.Unlock()
 }

@@ -149,19 +149,15 @@ func (a *announcer) isNext(ctx context.Context, n *announcement, before *corev1.
 	case n.again:
 		return true, nil
 	}
-	return a.over(ctx, n, before) // otherwise it was found again after a restart
-}
-
-// over reports whether the episode of an event has ended, that is, whether the event with the
-// opposite reason was written after it.
-func (a *announcer) over(ctx context.Context, n *announcement, before *corev1.Event) (bool, error) {
+	// Otherwise it was found again after a restart. It is a later episode if the event of the opposite reason was written
+	// after this one.
 	opposite := n.over
 	if n.resolved {
 		opposite = n.reason
 	}
 	about := before.InvolvedObject
 	var twin corev1.Event
-	err := a.cluster.clients.core.Get().Namespace(before.Namespace).Resource("events").
+	err = a.cluster.clients.core.Get().Namespace(before.Namespace).Resource("events").
 		Name(eventName(about.Name, n.id, opposite, string(about.UID))).Do(ctx).Into(&twin)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -190,20 +186,4 @@ var findingReasons = map[string]string{
 	verdict.FindingIPAMUnreadable:        "IPAMUnreadable",
 	verdict.FindingPoolExhaustion:        "IPAMPoolExhaustion",
 	verdict.FindingDuplicateNodeName:     "DuplicateNodeName",
-}
-
-// findingReason returns the reason of events about a kind of findings. A kind without an
-// entry in findingReasons gets one derived from its name.
-func findingReason(kind string) string {
-	if reason := findingReasons[kind]; reason != "" {
-		return reason
-	}
-	var b strings.Builder
-	b.WriteString("IPAM")
-	for word := range strings.SplitSeq(kind, "-") {
-		if word != "" {
-			b.WriteString(strings.ToUpper(word[:1]) + word[1:])
-		}
-	}
-	return b.String()
 }

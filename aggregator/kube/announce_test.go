@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -178,14 +179,19 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 
 	// A finding that concerns hundreds of pods is announced for some of them. Conflicts come
 	// first.
-	finding = &pb.Finding{Kind: "some-thing", Id: "many", Address: "10.0.0.0/16", Severity: pb.Finding_WARNING, DetectedAt: timestamppb.Now()}
+	finding = &pb.Finding{Kind: verdict.FindingPodCIDROverlap, Id: "many", Address: "10.0.0.0/16", Severity: pb.Finding_WARNING, DetectedAt: timestamppb.Now()}
 	for i := range 500 {
 		finding.Owners = append(finding.Owners, conflictOf("default", "", pb.Conflict_CONFIRMED, fmt.Sprintf("p%d@n1", i)).Owners...)
 	}
 	c.AnnounceFinding(finding, false, false)
 	c.Announce(conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"), false)
-	if n := c.announcer.queue[0]; len(c.announcer.queue) != maxFindingTargets+2 || n.reason != "IPAMSomeThing" || !strings.HasSuffix(n.text(), " More: ipwitness audit") {
+	if n := c.announcer.queue[0]; len(c.announcer.queue) != maxFindingTargets+2 || n.reason != "IPAMPodCIDROverlap" || !strings.HasSuffix(n.text(), " More: ipwitness audit") {
 		t.Errorf("got %+v", n)
+	}
+	for _, kind := range verdict.FindingKinds() {
+		if findingReasons[kind] == "" {
+			t.Errorf("events about findings of kind %s have no reason", kind)
+		}
 	}
 	if n, _ := c.announcer.next(); n.finding {
 		t.Error("the finding is written before the conflict")

@@ -58,15 +58,11 @@ func (o *objects) DeepCopyObject() runtime.Object {
 
 func newCustomCodecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
-	known := make(map[schema.GroupVersion]bool)
 	for _, k := range customKinds() {
 		gv := versionOf(k)
 		scheme.AddKnownTypeWithName(gv.WithKind(k.Name), &object{})
 		scheme.AddKnownTypeWithName(gv.WithKind(k.Name+"List"), &objects{})
-		if !known[gv] {
-			metav1.AddToGroupVersion(scheme, gv)
-			known[gv] = true
-		}
+		metav1.AddToGroupVersion(scheme, gv)
 	}
 	return serializer.NewCodecFactory(scheme)
 }

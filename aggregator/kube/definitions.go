@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -18,42 +17,26 @@ const ovnPlugin = "ovn-k8s-cni-overlay"
 // resolve returns the networks of a pod's addresses. The caller holds mu.
 func (c *Cluster) resolve(r *podRecord) (all []verdict.Membership) {
 	for _, m := range r.rare().memberships {
-		if m.definition != (ipam.Key{}) {
-			switch of := c.definition(m.definition); {
-			case of == nil:
-			case m.OVS && of.Plugin == ovnPlugin:
-				m.Network = form.Name.Correct("udn/" + of.Name)
-			case m.OVS, of.IPAM == "": // nothing makes the address unique
-			default:
-				m.Network = verdict.DefinitionNetwork(m.definition.Namespace, m.definition.Name)
-				m.PerNode = of.IPAM == hostlocal.Name // it allocates on each node without regard to the others
-			}
+		if m.definition == (ipam.Key{}) {
+			all = append(all, m.Membership)
+			continue
+		}
+		var of *ipam.Definition // nil if it is not known
+		if i := slices.IndexFunc(c.ipams, func(p *publisher) bool { return p.objects.Definition != nil }); i >= 0 {
+			of = c.ipams[i].objects.Definition(m.definition)
+		}
+		switch {
+		case of == nil:
+		case m.OVS && of.Plugin == ovnPlugin:
+			m.Network = form.Name.Correct("udn/" + of.Name)
+		case m.OVS, of.IPAM == "": // nothing makes the address unique
+		default:
+			m.Network = verdict.DefinitionNetwork(m.definition.Namespace, m.definition.Name)
+			m.PerNode = of.IPAM == hostlocal.Name // it allocates on each node without regard to the others
 		}
 		all = append(all, m.Membership)
 	}
 	return all
-}
-
-// definition returns a NetworkAttachmentDefinition; nil if it is not known.
-func (c *Cluster) definition(at ipam.Key) *ipam.Definition {
-	for _, m := range c.ipams {
-		if m.objects.Definition != nil {
-			return m.objects.Definition(at)
-		}
-	}
-	return nil
-}
-
-// resolveAgain updates the pods that are attached to a network whose definition has changed. The
-// caller holds mu.
-func (p *pods) resolveAgain(definition ipam.Key) {
-	for _, r := range slices.Collect(maps.Keys(p.attached[definition])) {
-		if at := (ipam.Key{Namespace: r.Namespace, Name: r.Name}); p.Records[at] == r {
-			next := *r
-			p.Records[at] = &next
-			p.changed(r, &next)
-		}
-	}
 }
 
 // unreadProblem is the key of the problem that annotations about networks cannot be read.

@@ -85,7 +85,17 @@ func (c *Cluster) Lead(ctx context.Context, fit func() bool, do func(context.Con
 		do(ctx)
 		return nil
 	}
-	return c.election.run(ctx, fit, do)
+	e := c.election
+	for ctx.Err() == nil {
+		e.report(ctx, e.attempt(ctx, fit()))
+		if !e.leads() {
+			pause(ctx, e.times.every+rand.N(e.times.every), nil)
+			continue
+		}
+		e.term(ctx, fit, do)
+		e.release(context.WithoutCancel(ctx))
+	}
+	return nil
 }
 
 // Leads reports whether this replica leads now. One replica alone always does.
@@ -144,19 +154,6 @@ func holderOf(lease *coordinationv1.Lease) string {
 		return *holder
 	}
 	return ""
-}
-
-func (e *election) run(ctx context.Context, fit func() bool, do func(context.Context)) error {
-	for ctx.Err() == nil {
-		e.report(ctx, e.attempt(ctx, fit()))
-		if e.leads() {
-			e.term(ctx, fit, do)
-			e.release(context.WithoutCancel(ctx))
-			continue
-		}
-		pause(ctx, e.times.every+rand.N(e.times.every), nil)
-	}
-	return nil
 }
 
 // term calls do, and renews the lease until do has ended. The context of do ends with ctx, or if the lease
@@ -292,7 +289,5 @@ func (e *election) report(ctx context.Context, err error) {
 		text = fmt.Sprintf("cannot use Lease %s/%s: if no other replica leads, nothing is exported and no Events are written: %s",
 			e.namespace, e.name, ipam.Shorten(err.Error()))
 	}
-	e.cluster.mu.Lock()
-	defer e.cluster.mu.Unlock()
-	e.cluster.problem(electionProblem, text)
+	e.cluster.setProblem(electionProblem, text)
 }

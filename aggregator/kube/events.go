@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -89,27 +88,6 @@ func (c *Cluster) EventsHeard() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.health.problems[warningFeed] == "" && c.health.problems[nodeEventFeed] == ""
-}
-
-// eventFeeds returns feeds for warnings and for events about nodes. The latter are followed
-// whatever their type, because even the most serious have type Normal.
-func (c *Cluster) eventFeeds() []*feed {
-	lively := []fields.Selector{}
-	for _, reason := range ignoredReasons {
-		lively = append(lively, fields.OneTermNotEqualSelector("reason", reason))
-	}
-	of := func(name string, into ipam.Store, terms ...fields.Selector) *feed {
-		return &feed{
-			name: name, lost: "Events are missing in the diagnosis of conflicts",
-			client: c.clients.core, resource: "events", into: into, list: func() list { return &corev1.EventList{} },
-			fields: fields.AndSelectors(slices.Concat(terms, lively)...).String(),
-		}
-	}
-	return []*feed{
-		of(warningFeed, c.events.warnings, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
-		of(nodeEventFeed, c.events.normal, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
-			fields.OneTermNotEqualSelector("type", corev1.EventTypeWarning)),
-	}
 }
 
 // readEvent returns the record of an event. The record is nil unless the event may explain a

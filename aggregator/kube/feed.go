@@ -68,18 +68,16 @@ func (f *feed) resourceName() string {
 	return f.resource
 }
 
-func (f *feed) run(ctx context.Context) {
-	for f.source == nil || f.source.await(ctx) {
-		f.reflect(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-	}
-}
-
 // newBackoff returns the times to wait between attempts.
 func newBackoff() wait.DelayFunc {
 	return wait.Backoff{Duration: firstBackoff, Cap: maxBackoff, Steps: 10, Factor: 2, Jitter: 0.5}.DelayWithReset(clock.RealClock{}, 2*maxBackoff)
+}
+
+// run follows the resource until ctx ends, and waits while the server does not serve it.
+func (f *feed) run(ctx context.Context) {
+	for ctx.Err() == nil && (f.source == nil || f.source.await(ctx)) {
+		f.reflect(ctx)
+	}
 }
 
 // reflect follows the resource until ctx ends, or until the server stops serving it or serves
@@ -92,7 +90,7 @@ func (f *feed) reflect(ctx context.Context) {
 	r.WatchListPageSize = pageSize
 	delay := newBackoff()
 	for ctx.Err() == nil {
-		back := f.cluster.health.back()
+		back := f.cluster.back()
 		_ = r.ListAndWatchWithContext(ctx) // attempt has reported it
 		pause(ctx, delay(), back)
 	}
@@ -113,7 +111,7 @@ func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(
 	delay := newBackoff()
 	// A reflector that has been stopped may still begin a listing in a goroutine.
 	for ctx.Err() == nil {
-		back := f.cluster.health.back()
+		back := f.cluster.back()
 		// It is retried here and not by the client, so that failures are known at once.
 		err := do(f.client.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).
 			VersionedParams(&options, metav1.ParameterCodec).MaxRetries(0))

@@ -54,16 +54,8 @@ type health struct {
 	problems map[string]string
 	// returned is closed when the server answers again.
 	returned chan struct{}
-	cluster  *Cluster
 	// kick triggers a readiness check.
 	kick chan struct{}
-}
-
-func newHealth(c *Cluster) health {
-	return health{
-		state: pb.Kubernetes_SYNCING, since: time.Now(), problems: make(map[string]string),
-		returned: make(chan struct{}), kick: make(chan struct{}, 1), cluster: c, pulse: usualPulse,
-	}
 }
 
 func (h *health) texts() []string {
@@ -77,10 +69,10 @@ func (h *health) texts() []string {
 }
 
 // back returns a channel that is closed when the server answers again after an outage.
-func (h *health) back() <-chan struct{} {
-	h.cluster.mu.RLock()
-	defer h.cluster.mu.RUnlock()
-	return h.returned
+func (c *Cluster) back() <-chan struct{} {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.health.returned
 }
 
 // catchUp is how long a new watch may still report old changes. The server sends its backlog
@@ -116,23 +108,19 @@ func (c *Cluster) problem(about, text string) {
 	}
 }
 
+// setProblem is problem for callers that do not hold mu.
+func (c *Cluster) setProblem(about, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.problem(about, text)
+}
+
 // queueLog queues a log entry. It does not write the entry itself, because a caller that holds
 // mu must not wait for the log.
 func (c *Cluster) queueLog(level slog.Level, text string, more ...any) {
 	select {
 	case c.entries <- func(ctx context.Context) { c.log.Log(ctx, level, text, more...) }: //nolint:sloglint // constant where it is called
 	default: // drop the entry: the log is blocked
-	}
-}
-
-func (c *Cluster) writeLog(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case write := <-c.entries:
-			write(ctx)
-		}
 	}
 }
 
@@ -157,10 +145,7 @@ func (c *Cluster) failed(f *feed, err error) {
 			c.clients.server))
 	case (f.name == podFeed || !answered(err)) && unreachable(err), apierrors.IsForbidden(err):
 		c.problem(serverProblem, c.unreachableText(err))
-		select {
-		case c.health.kick <- struct{}{}:
-		default:
-		}
+		ring(c.health.kick)
 	default:
 		// A failure of one resource does not mean that the server is down: events may have an
 		// etcd of their own.
@@ -191,8 +176,9 @@ func (c *Cluster) worked(f *feed) {
 	defer c.mu.Unlock()
 	c.recordResponse()
 	c.problem(f.name, "")
-	if f.source != nil {
-		f.source.worked()
+	if s := f.source; s != nil {
+		s.failures = 0
+		s.set(followed, "")
 	}
 	if f.name == podFeed {
 		c.following.CompareAndSwap(0, c.clock())
@@ -289,17 +275,4 @@ func (c *Cluster) ready(ctx context.Context) error {
 		return nil // the server is up, but does not show us its readiness
 	}
 	return err
-}
-
-func (c *Cluster) notifyChanges(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.bell:
-		}
-		if changes, any := c.take(); any && c.notify != nil {
-			c.notify(changes)
-		}
-	}
 }

@@ -166,7 +166,16 @@ func (m *publisher) MachineChanged(pods []string) int64 {
 }
 
 // DefinitionChanged implements ipam.Publisher.
-func (m *publisher) DefinitionChanged(at ipam.Key) { m.cluster.pods.resolveAgain(at) }
+func (m *publisher) DefinitionChanged(at ipam.Key) {
+	pods := &m.cluster.pods
+	for _, r := range slices.Collect(maps.Keys(pods.attached[at])) {
+		if named := (ipam.Key{Namespace: r.Namespace, Name: r.Name}); pods.Records[named] == r {
+			next := *r
+			pods.Records[named] = &next
+			pods.changed(r, &next)
+		}
+	}
+}
 
 // Put implements ipam.Publisher.
 func (m *publisher) Put(next ipam.Pool, problem string, unreadable bool) {

@@ -20,8 +20,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -155,24 +158,32 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 }
 
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
-	c = &Cluster{log: log, begun: time.Now(), bell: make(chan struct{}, 1), entries: make(chan func(context.Context), maxEntries)}
+	c = &Cluster{
+		log: log, begun: time.Now(), bell: make(chan struct{}, 1), entries: make(chan func(context.Context), maxEntries), pending: newPending(),
+		health: health{
+			state: pb.Kubernetes_SYNCING, since: time.Now(), problems: make(map[string]string),
+			returned: make(chan struct{}), kick: make(chan struct{}, 1), pulse: usualPulse,
+		},
+		announcer: announcer{
+			limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
+			written: make(map[string]time.Time), refused: make(map[string]time.Time), past: make(map[string]*announced),
+		},
+		discovery: discovery{every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)},
+	}
+	c.announcer.cluster, c.discovery.cluster = c, c
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
 	c.cidrs.Store(&[]ipam.Range{})
-	c.health = newHealth(c)
-	c.pending = newPending()
 	c.pods = newPods(c)
 	c.pods.agentAccounts = cfg.AgentAccounts
 	c.nodes = newNodes(c)
 	c.services = newServices(c)
 	c.leases = newLeases(c)
 	c.events = events{newEventLog(c), newEventLog(c)}
-	c.announcer = newAnnouncer(c)
 	if c.election, err = newElection(c, cfg.Lease); err != nil {
 		return nil, err
 	}
-	c.discovery = newDiscovery(c)
 	c.acknowledgements = newAcknowledgements(c)
 	c.ipams = c.newPublishers()
 	c.feeds = c.newFeeds()
@@ -199,9 +210,35 @@ func (c *Cluster) newFeeds() []*feed {
 			client: c.clients.core, resource: "services", into: &c.services, list: func() list { return &corev1.ServiceList{} },
 		},
 	}
-	feeds = append(feeds, c.leaseFeeds()...)
-	feeds = append(feeds, c.eventFeeds()...)
-	feeds = append(feeds, c.acknowledgementFeeds()...)
+	for name, mirror := range c.leases {
+		feeds = append(feeds, &feed{
+			name: "lease " + name, lost: "the node that kube-vip elected to hold an address is unknown",
+			client: c.clients.coordination, resource: "leases", namespace: leaseNamespace,
+			fields: fields.OneTermEqualSelector("metadata.name", name).String(),
+			into:   mirror, list: func() list { return &coordinationv1.LeaseList{} },
+		})
+	}
+	events := func(name string, into ipam.Store, terms ...fields.Selector) {
+		for _, reason := range ignoredReasons {
+			terms = append(terms, fields.OneTermNotEqualSelector("reason", reason))
+		}
+		feeds = append(feeds, &feed{
+			name: name, lost: "Events are missing in the diagnosis of conflicts",
+			client: c.clients.core, resource: "events", into: into, list: func() list { return &corev1.EventList{} },
+			fields: fields.AndSelectors(terms...).String(),
+		})
+	}
+	// Events about nodes are followed whatever their type, because even the most serious have type Normal.
+	events(warningFeed, c.events.warnings, fields.OneTermEqualSelector("type", corev1.EventTypeWarning))
+	events(nodeEventFeed, c.events.normal, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
+		fields.OneTermNotEqualSelector("type", corev1.EventTypeWarning))
+	if c.election.name != "" { // replicas share acknowledgements
+		feeds = append(feeds, &feed{
+			name: acknowledgementFeed, lost: "conflicts that were acknowledged are reported as if they were not",
+			client: c.acknowledgementClient(), resource: acknowledgementKind.Resource, namespace: c.election.namespace,
+			into: &c.acknowledgements, list: func() list { return &objects{} },
+		})
+	}
 	for _, f := range feeds {
 		f.cluster = c
 	}
@@ -234,9 +271,29 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { c.discovery.run(ctx); return nil })
 	group.Go(func() error { c.beat(ctx); return nil })
-	group.Go(func() error { c.notifyChanges(ctx); return nil })
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.bell:
+			}
+			if changes, any := c.take(); any && c.notify != nil {
+				c.notify(changes)
+			}
+		}
+	})
 	group.Go(func() error { c.announcer.run(ctx); return nil })
-	group.Go(func() error { c.writeLog(ctx); return nil })
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case write := <-c.entries:
+				write(ctx)
+			}
+		}
+	})
 	return group.Wait()
 }
 
@@ -254,32 +311,27 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if p := c.pods.find(namespace, name, uid, node); p != nil {
-		return c.withMachine(&p.PodObject)
-	}
-	if c.health.state == pb.Kubernetes_LIVE && c.nodes.of(node) != nil {
+	p, live := c.pods.find(namespace, name, uid, node), c.health.state == pb.Kubernetes_LIVE
+	switch {
+	case p == nil && live && c.nodes.of(node) != nil:
 		return absent
-	}
-	return nil
-}
-
-// withMachine returns a pod with the state of its virtual machine, if it runs one. The caller holds mu.
-func (c *Cluster) withMachine(p *verdict.PodObject) *verdict.PodObject {
-	if p.VirtualMachine == "" || c.health.state != pb.Kubernetes_LIVE {
-		return p
+	case p == nil:
+		return nil
+	case p.VirtualMachine == "" || !live:
+		return &p.PodObject
 	}
 	for _, m := range c.ipams {
 		if m.objects.Machine == nil {
 			continue
 		}
 		if vm := m.objects.Machine(ipam.Key{Namespace: p.Namespace, Name: p.VirtualMachine}); vm != nil {
-			with := *p
+			with := p.PodObject
 			with.MachineNode, with.Migrating, with.MachineSince = vm.Node, vm.Migrating, verdict.Stamp(vm.Since)
 			correctPod(&with)
 			return &with
 		}
 	}
-	return p
+	return &p.PodObject
 }
 
 // PodNamed returns what the API says about the named pod, on any node. The result is Absent if

@@ -85,17 +85,6 @@ func (m *memberships) fail(annotation string) {
 	}
 }
 
-func (m *memberships) parse(name, value string, into any) bool {
-	if value == "" {
-		return false
-	}
-	if len(value) > longestAnnotation || json.Unmarshal([]byte(value), into) != nil {
-		m.fail(name)
-		return false
-	}
-	return true
-}
-
 // add adds an address, which may have a prefix length.
 func (m *memberships) add(annotation, address string, of membership) {
 	address, _, _ = strings.Cut(strings.TrimSpace(address), "/")
@@ -164,7 +153,11 @@ func (m *memberships) multus(name, value string) {
 		Interface string   `json:"interface"`
 		IPs       []string `json:"ips"`
 	}
-	if !m.parse(name, value, &networks) {
+	if value == "" {
+		return
+	}
+	if len(value) > longestAnnotation || json.Unmarshal([]byte(value), &networks) != nil {
+		m.fail(name)
 		return
 	}
 	for _, network := range networks {

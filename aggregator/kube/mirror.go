@@ -132,12 +132,15 @@ func newPending() pending {
 	}
 }
 
-func (c *Cluster) ring() {
+// ring wakes the receiver of a channel with room for one, unless that has been done already.
+func ring(bell chan struct{}) {
 	select {
-	case c.bell <- struct{}{}:
+	case bell <- struct{}{}:
 	default:
 	}
 }
+
+func (c *Cluster) ring() { ring(c.bell) }
 
 func (p *pending) pod(o *verdict.PodObject) {
 	p.pods[PodKey{o.Namespace, o.Name, o.UID}] = struct{}{}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +48,7 @@ var pluginApps = map[string]string{
 // system namespace or use the host network.
 func pluginOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil || owner.Kind != "DaemonSet" || !pod.Spec.HostNetwork && !systemNamespace(pod.Namespace) {
+	if owner == nil || owner.Kind != "DaemonSet" || !pod.Spec.HostNetwork && !slices.Contains(systemNamespaces, pod.Namespace) {
 		return ""
 	}
 	if name := pluginSets[owner.Name]; name != "" {
@@ -65,14 +66,10 @@ func pluginOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// systemNamespace reports whether a namespace usually holds a cluster's network components.
-func systemNamespace(name string) bool {
-	switch name {
-	case "kube-system", "kube-flannel", "calico-system", "cilium", "cilium-system", "antrea-system", "ovn-kubernetes",
-		"openshift-ovn-kubernetes", "openshift-multus", "kube-ovn", "kube-router", "weave", "spiderpool", "multus", "whereabouts":
-		return true
-	}
-	return false
+// systemNamespaces usually hold a cluster's network components.
+var systemNamespaces = []string{
+	"kube-system", "kube-flannel", "calico-system", "cilium", "cilium-system", "antrea-system", "ovn-kubernetes",
+	"openshift-ovn-kubernetes", "openshift-multus", "kube-ovn", "kube-router", "weave", "spiderpool", "multus", "whereabouts",
 }
 
 // pluginState is the state of a CNI plugin's pod.
@@ -130,14 +127,10 @@ func readPlugin(name string, pod *corev1.Pod) *pluginState {
 // lately is the maximum age of an event that may explain a conflict.
 const lately = time.Hour
 
-// pluginNews has the parts of a CNI plugin pod's state whose changes are reported.
-type pluginNews struct {
-	word     string
-	ready    bool
-	restarts int32
+// sameHealth reports whether two states differ in nothing that is reported.
+func sameHealth(a, b *pluginState) bool {
+	return a == b || a != nil && b != nil && a.word == b.word && a.ready == b.ready && a.restarts == b.restarts
 }
-
-func (s *pluginState) news() pluginNews { return pluginNews{s.word, s.ready, s.restarts} }
 
 // keptVIP returns the control plane address that a kube-vip pod manages.
 func keptVIP(pod *corev1.Pod) netip.Addr {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/proto/form"
 )
@@ -143,7 +144,12 @@ func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
 		more.alias = form.ID.Correct(alias)
 	}
-	r.ovn, more.allocated = allocatedByOVN(pod, r.IPs)
+	if all := ovn.Addresses(pod.Annotations[ovn.Annotation]); len(all) > 0 {
+		r.ovn = len(all) == len(r.IPs) && !slices.ContainsFunc(all, func(a netip.Addr) bool { return !slices.Contains(r.IPs, a) })
+		if !r.ovn { // the status does not have them yet
+			copy(more.allocated[:], all)
+		}
+	}
 	if name := pluginOf(pod); name != "" {
 		more.plugin = readPlugin(name, pod)
 	}
@@ -261,7 +267,7 @@ func (p *pods) changed(before, after *podRecord) {
 		pending.state = true // all pods whose tenant is not known are compared differently
 		p.cluster.ring()
 	}
-	if was, is := before.rare().plugin, after.rare().plugin; was != is && (was == nil || is == nil || was.news() != is.news()) {
+	if !sameHealth(before.rare().plugin, after.rare().plugin) {
 		for _, r := range []*podRecord{before, after} {
 			if r.rare().plugin != nil { // the health of the node's CNI plugin has changed
 				pending.relate(r.Node)

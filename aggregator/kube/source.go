@@ -109,10 +109,7 @@ func (s *source) discovered(as ipam.Kind, served bool, problem string) {
 		s.reads = as
 		s.feed.cluster.problem(s.feed.name, "")
 		s.set(reading, "")
-		select {
-		case s.bell <- struct{}{}:
-		default:
-		}
+		ring(s.bell)
 	case served:
 	case waits, s.state == forbiddenHere, s.state == failing:
 		// The watch of a source that is followed ends by itself.
@@ -133,13 +130,7 @@ func (s *source) vanished() {
 	s.failures = 0
 	s.set(absentHere, "")
 	c.mu.Unlock()
-	c.discovery.kick()
-}
-
-// worked records that the resource was listed or is followed again. The caller holds mu.
-func (s *source) worked() {
-	s.failures = 0
-	s.set(followed, "")
+	ring(c.discovery.bell)
 }
 
 // failed records a failed attempt to list or watch. The caller holds mu.
@@ -176,24 +167,13 @@ const (
 	checkEvery    = 2 * time.Minute
 )
 
-func newDiscovery(c *Cluster) discovery {
-	return discovery{cluster: c, every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}
-}
-
-func (d *discovery) kick() {
-	select {
-	case d.bell <- struct{}{}:
-	default:
-	}
-}
-
 // discoveryProblem is the key of problems with discovery.
 const discoveryProblem = "discovery"
 
 func (d *discovery) run(ctx context.Context) {
 	backoff := firstBackoff
 	for {
-		back := d.cluster.health.back()
+		back := d.cluster.back()
 		err := d.ask(ctx)
 		var wait time.Duration
 		switch {
@@ -204,8 +184,12 @@ func (d *discovery) run(ctx context.Context) {
 			d.cluster.check()
 			wait = d.every
 		default: // the feeds report problems with the server
+			// The API server may be starting: it then forbids everything.
 			if apierrors.IsForbidden(err) {
-				d.forbidden()
+				if d.refused++; d.refused >= sourceMisses {
+					d.cluster.setProblem(discoveryProblem, "no permission to discover custom resources (get of /apis): the records of IPAMs in custom resources are unknown; "+
+						"bind ipwitness's service account to the ClusterRole system:discovery")
+				}
 			}
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
 		}
@@ -217,17 +201,6 @@ func (d *discovery) run(ctx context.Context) {
 			pause(ctx, min(time.Second, d.every), nil) // until a resource that was just removed has left the discovery API as well
 		}
 	}
-}
-
-// forbidden reports that discovery is forbidden, unless the API server may be starting: it then forbids everything.
-func (d *discovery) forbidden() {
-	if d.refused++; d.refused < sourceMisses {
-		return
-	}
-	d.cluster.mu.Lock()
-	defer d.cluster.mu.Unlock()
-	d.cluster.problem(discoveryProblem, "no permission to discover custom resources (get of /apis): the records of IPAMs in custom resources are unknown; "+
-		"bind ipwitness's service account to the ClusterRole system:discovery")
 }
 
 func (d *discovery) ask(ctx context.Context) error {

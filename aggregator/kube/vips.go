@@ -7,7 +7,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -128,7 +127,6 @@ func (c *Cluster) controlPlaneChanged() {
 type leaseRecord struct {
 	namespace, name, holder string
 	acquired, renewed       verdict.Stamp
-	transitions             int32
 }
 
 // kube-vip uses these leases to elect the holder of an address: one for the control plane, and
@@ -171,22 +169,5 @@ func readLease(lease *coordinationv1.Lease) (ipam.Key, *leaseRecord) {
 	if lease.Spec.RenewTime != nil {
 		r.renewed = verdict.At(lease.Spec.RenewTime.Time)
 	}
-	if lease.Spec.LeaseTransitions != nil {
-		r.transitions = *lease.Spec.LeaseTransitions
-	}
 	return at, r
-}
-
-// leaseFeeds returns feeds that follow one lease each.
-func (c *Cluster) leaseFeeds() []*feed {
-	var feeds []*feed
-	for name, mirror := range c.leases {
-		feeds = append(feeds, &feed{
-			name: "lease " + name, lost: "the node that kube-vip elected to hold an address is unknown",
-			client: c.clients.coordination, resource: "leases", namespace: leaseNamespace,
-			fields: fields.OneTermEqualSelector("metadata.name", name).String(),
-			into:   mirror, list: func() list { return &coordinationv1.LeaseList{} },
-		})
-	}
-	return feeds
 }
