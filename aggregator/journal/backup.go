@@ -32,21 +32,7 @@ func (j *Journal) Backup(ctx context.Context, send func(name string, part []byte
 	}
 	defer j.backup.Unlock()
 	dir := filepath.Join(j.Dir, backupDir)
-	if err := j.checkpoint(dir); err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// Other files are replaced, not changed. They are first, so that they are of the same moment.
-	if files, err = sendFiles(ctx, j.Dir, notBackedUp, send); err != nil {
-		return files, err
-	}
-	more, err := sendFiles(ctx, dir, func(string) bool { return false }, send)
-	return files + more, err
-}
-
-// checkpoint links the files of the store into a new directory.
-func (j *Journal) checkpoint(dir string) error {
-	err := j.view(func(s *store) error {
+	err = j.view(func(s *store) error {
 		if j.memory {
 			return ErrInMemory
 		}
@@ -55,16 +41,22 @@ func (j *Journal) checkpoint(dir string) error {
 		}
 		return s.db.Checkpoint(storeDir(dir))
 	})
-	if err != nil && !errors.Is(err, ErrInMemory) && !errors.Is(err, errStopped) {
-		err = errors.Join(err, os.RemoveAll(dir))
+	if errors.Is(err, ErrInMemory) || errors.Is(err, errStopped) {
+		return 0, err
 	}
-	return err
-}
-
-// notBackedUp reports whether a file in the data directory does not belong into a backup: temporary files,
-// the lock, and the store, of which there is a copy.
-func notBackedUp(name string) bool {
-	return name == "journal" || name == reachedFile || name == "lock" || strings.HasSuffix(name, ".tmp") || strings.HasPrefix(name, probe)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err != nil {
+		return 0, err
+	}
+	// Other files are replaced, not changed. They are first, so that they are of the same moment. Temporary files, the
+	// lock, and the store, of which there is a copy, do not belong into a backup.
+	if files, err = sendFiles(ctx, j.Dir, func(name string) bool {
+		return name == "journal" || name == reachedFile || name == "lock" || strings.HasSuffix(name, ".tmp") || strings.HasPrefix(name, probe)
+	}, send); err != nil {
+		return files, err
+	}
+	more, err := sendFiles(ctx, dir, func(string) bool { return false }, send)
+	return files + more, err
 }
 
 // sendFiles sends the regular files of a directory, except those directly in it that are left out.

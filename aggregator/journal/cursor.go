@@ -29,14 +29,21 @@ type progress struct {
 
 // written announces that all records up to a stamp are written, and which marks belong to them. whole
 // is set if the present state was recorded, and all changes since then.
-func (p *progress) written(until stamp, whole bool, new []mark) {
+func (p *progress) written(until stamp, whole bool, more []mark) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.until == until && p.whole == whole && len(new) == 0 {
+	if p.until == until && p.whole == whole && len(more) == 0 {
 		return
 	}
 	p.until, p.whole = until, whole
-	p.add(new)
+	for _, m := range more {
+		of := p.marks[m.kind]
+		if of == nil {
+			of = &marks{}
+			p.marks[m.kind] = of
+		}
+		of.all[m.revision%marksKept], of.latest = m, m
+	}
 	if p.more != nil {
 		close(p.more)
 		p.more = nil

@@ -1,8 +1,28 @@
 package journal
 
 import (
+	"math"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
+
+// Compared is the comparison of the present state of one kind of items with the state that was recorded last, which
+// finds what has changed in a gap.
+type compared struct {
+	// begun is set while changes are recorded: since the present state began to arrive.
+	begun bool
+	// known has the items before the gap that have not been seen again, with a hash of their state. It
+	// is nil if the present state is complete.
+	known map[itemID]uint64
+	// over has the conflicts that were resolved before the gap, with a hash of their state.
+	over map[itemID]uint64
+}
+
+// An itemID identifies an item of a kind.
+type itemID struct {
+	place place
+	id    uint32
+}
 
 // A Feed records the changes of one kind of items. Its methods wait while the queue is full: the
 // caller loses events meanwhile, and then calls Lost. They are called by one goroutine, in this order:
@@ -15,14 +35,36 @@ type Feed struct {
 // Feed returns the feed of a kind.
 func (j *Journal) Feed(kind pb.Event_Kind) Feed { return Feed{j, kind} }
 
-// Begin announces that the present state follows.
+// Begin announces that the present state follows. It reads the state before the gap, with which that is compared.
 func (f Feed) Begin() error {
 	return f.j.put(func(w *writer) error {
 		if err := w.commit(); err != nil {
 			return err
 		}
 		w.j.progress.forget(f.kind)
-		return w.comparison.begin(w.s, f.kind)
+		state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
+		w.kinds[f.kind] = state
+		for at, err := range w.s.fold(w.s.list(), []pb.Event_Kind{f.kind}, math.MaxInt64, firstPlace, lastPlace) {
+			if err != nil {
+				return err
+			}
+			for i := range at.items {
+				e, err := w.s.event(&at.items[i], at.subject, at.items[i].at)
+				if err != nil {
+					return err
+				}
+				like, err := w.likenessOf(e)
+				if err != nil {
+					return err
+				}
+				if f.kind == pb.Event_CONFLICT && at.items[i].resolved() {
+					state.over[itemID{at.place, at.items[i].id}] = like
+				} else {
+					state.known[itemID{at.place, at.items[i].id}] = like
+				}
+			}
+		}
+		return nil
 	})
 }
 
@@ -33,8 +75,15 @@ func (f Feed) Present(c *Change) error {
 		return err
 	}
 	return f.j.put(func(w *writer) error {
-		differs, err := w.present(&r)
-		if err != nil || !differs {
+		state, id := w.kinds[r.kind], itemID{r.place, r.id}
+		before, known := state.known[id]
+		over, ended := state.over[id]
+		delete(state.known, id)
+		like, err := likeness(w.seed, r.item)
+		if r.typ = pb.Watch_ADDED; known { // or a resolved conflict that is active again
+			r.typ = pb.Watch_UPDATED
+		}
+		if err != nil || known && before == like || ended && over == like {
 			return err
 		}
 		r.notBefore = w.gapFrom()
@@ -50,7 +99,20 @@ func (f Feed) Changed(c *Change) error {
 		return err
 	}
 	revision, note := c.Revision, c.Note
-	return f.j.put(func(w *writer) error { return w.apply(&r, revision, note) })
+	return f.j.put(func(w *writer) error {
+		if !w.kinds[r.kind].begun { // it is part of the present state, which follows
+			return nil
+		}
+		if news, err := w.news(&r); err != nil || !news {
+			return err
+		}
+		delete(w.kinds[r.kind].known, itemID{r.place, r.id}) // it is not gone
+		if err := w.record(&r, false); err != nil {
+			return err
+		}
+		w.mark(r.kind, revision)
+		return w.write(note)
+	})
 }
 
 // Complete announces that the present state was sent. Other items are gone.
@@ -61,7 +123,7 @@ func (f Feed) Complete() error {
 // Passed announces that all changes before a revision were sent, for Mark.
 func (f Feed) Passed(revision uint64) error {
 	return f.j.put(func(w *writer) error {
-		if w.begun(f.kind) {
+		if w.kinds[f.kind].begun {
 			w.mark(f.kind, revision)
 		}
 		return nil

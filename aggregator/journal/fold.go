@@ -39,7 +39,11 @@ type folded struct {
 func (s *store) fold(list []segment, kinds []pb.Event_Kind, at stamp, first, last place) iter.Seq2[folded, error] {
 	return func(yield func(folded, error) bool) {
 		f := folding{at: at, segs: from(list, at)}
-		defer f.close()
+		defer func() {
+			for _, it := range f.its {
+				_ = it.Close() // next has returned its error
+			}
+		}()
 		for range f.segs {
 			it, err := s.db.NewIter(nil)
 			if err != nil {
@@ -74,12 +78,6 @@ type folding struct {
 	items []stored
 	// held has the items, whose values end when an iterator moves on.
 	held []byte
-}
-
-func (f *folding) close() {
-	for _, it := range f.its {
-		_ = it.Close() // next has returned its error
-	}
 }
 
 // next reads the items of the next place, which may have none. ok is false at the end.

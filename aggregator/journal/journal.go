@@ -227,7 +227,13 @@ func (j *Journal) Run(ctx context.Context) {
 		case <-replaced:
 		case <-written:
 			if s.failure.Load() == nil {
-				j.close()
+				j.mu.Lock()
+				defer j.mu.Unlock()
+				j.writer.close()
+				if err := j.store.close(); err != nil {
+					j.Log.Warn("close the journal", "error", err)
+				}
+				j.store = nil
 				return
 			}
 			<-s.failed
@@ -246,16 +252,6 @@ func (j *Journal) Replaced() <-chan struct{} {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	return j.replaced
-}
-
-func (j *Journal) close() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.writer.close()
-	if err := j.store.close(); err != nil {
-		j.Log.Warn("close the journal", "error", err)
-	}
-	j.store = nil
 }
 
 // errStopped is the error of questions after the end.

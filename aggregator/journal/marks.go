@@ -34,18 +34,6 @@ func (w *writer) mark(kind pb.Event_Kind, revision uint64) {
 	}
 }
 
-// add adds marks whose changes are on the disk. The caller holds the lock.
-func (p *progress) add(some []mark) {
-	for _, m := range some {
-		of := p.marks[m.kind]
-		if of == nil {
-			of = new(marks)
-			p.marks[m.kind] = of
-		}
-		of.all[m.revision%marksKept], of.latest = m, m
-	}
-}
-
 // forget forgets the marks of a feed that has lost changes, or begins.
 func (p *progress) forget(kind pb.Event_Kind) {
 	p.mu.Lock()
@@ -85,17 +73,6 @@ func (j *Journal) MarkOf(kind pb.Event_Kind, revision uint64) (m Mark, known boo
 	}
 	one := of.all[revision%marksKept]
 	return Mark{revision, time.UnixMicro(one.at)}, revision != 0 && one.revision == revision
-}
-
-// sign notes that this process writes from now on. Marks of earlier processes have earlier stamps.
-func (w *writer) sign() error {
-	if w.j.Reached == nil { // records of a stream keep their times
-		w.last++
-	}
-	if w.s.list() == nil {
-		w.last = max(w.last, w.j.now().UnixMicro())
-	}
-	return w.pending().Set(metaKey(metaInstance, uint64(w.last)), binary.BigEndian.AppendUint64(nil, uint64(w.j.Instance)), nil)
 }
 
 // Writer returns the instance of the process that wrote the journal at a time. known is not set if the

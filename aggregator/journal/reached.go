@@ -78,15 +78,6 @@ func readReached(dataDir string) (r reached) {
 	return r
 }
 
-// missing returns an error if records are missing that were on the disk. alive is the stamp up to which the
-// store is complete.
-func (r reached) missing(alive stamp) error {
-	if alive >= r.at && !r.cut {
-		return nil
-	}
-	return fmt.Errorf("records up to %s had been written, and some are missing", timeOf(r.at).AsTime().Format(time.RFC3339))
-}
-
 // marked returns an error if a directory has the files of a store, but not the marker that says which of
 // them belong to it. Pebble would begin a new store, and delete them.
 func marked(dir string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"time"
@@ -47,7 +48,9 @@ func (j *Journal) put(o op) error {
 type writer struct {
 	j *Journal
 	segments
-	comparison
+	// seed is that of hashes, and kinds has the comparisons with the state before a gap.
+	seed  maphash.Seed
+	kinds map[pb.Event_Kind]*compared
 	// latest has hashes of the states that were recorded last, of the items that were recorded latest.
 	latest map[subjectItem]uint64
 	// gap is the gap that has not ended; nil if there is none. It is published: its parts are replaced,
@@ -70,18 +73,29 @@ type writer struct {
 
 // begin prepares the writer for a store. Changes since the last record are a gap for the given reason.
 func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
-	*w = writer{j: j, latest: make(map[subjectItem]uint64), triedAt: j.Clock()}
-	w.comparison = comparison{seed: maphash.MakeSeed(), kinds: make(map[pb.Event_Kind]*compared)}
+	*w = writer{
+		j: j, latest: make(map[subjectItem]uint64), triedAt: j.Clock(), seed: maphash.MakeSeed(), kinds: make(map[pb.Event_Kind]*compared),
+	}
 	alive, err := w.open(j.store)
 	if err != nil {
 		return err
 	}
-	if err := j.before.missing(alive); err != nil && !j.memory && j.Reached == nil {
+	before := j.before
+	if (alive < before.at || before.cut) && !j.memory && j.Reached == nil {
+		err := fmt.Errorf("records up to %s had been written, and some are missing", timeOf(before.at).AsTime().Format(time.RFC3339))
 		reason = pb.Gap_DAMAGED
 		j.say(Problem{Missing, j.Dir, j.Clock(), err})
 		j.Log.Warn("the journal has lost records", "directory", j.Dir, "error", err)
 	}
-	if err := w.sign(); err != nil {
+	// This process writes from now on. Marks of earlier processes have earlier stamps.
+	if j.Reached == nil { // records of a stream keep their times
+		w.last++
+	}
+	if w.s.list() == nil {
+		w.last = max(w.last, j.now().UnixMicro())
+	}
+	err = w.pending().Set(metaKey(metaInstance, uint64(w.last)), binary.BigEndian.AppendUint64(nil, uint64(j.Instance)), nil)
+	if err != nil {
 		return err
 	}
 	for _, kind := range kinds {
@@ -126,7 +140,7 @@ func (j *Journal) write(ctx context.Context) {
 		}
 		err = errors.Join(err, w.copySome(), w.note(), w.prune(), w.commit())
 		if err == nil && (w.returned() || w.s.fs.manifestLost.Load()) { // a store that is opened has another manifest
-			w.restart(pb.Gap_NOT_WRITTEN, func() {})
+			w.restart(nil)
 			continue
 		}
 		if err == nil && w.s.fs.logLost.Swap(false) { // write what the log has to tables, and begin another log
@@ -141,12 +155,8 @@ func (j *Journal) write(ctx context.Context) {
 		if damaged := j.store.damaged.Load(); damaged != nil {
 			err = errors.Join(err, *damaged)
 		}
-		switch {
-		case err == nil:
-		case unusable(err):
-			w.replace(err)
-		default:
-			w.retreat(err)
+		if err != nil {
+			w.restart(err)
 		}
 	}
 }
@@ -197,34 +207,9 @@ func (w *writer) returned() bool {
 	return Writable(w.j.Dir) == nil
 }
 
-// replace sets a damaged store aside and opens a new one.
-func (w *writer) replace(cause error) {
-	j := w.j
-	w.restart(pb.Gap_DAMAGED, func() {
-		if j.memory {
-			return
-		}
-		problem := Problem{Damaged, storeDir(j.Dir), j.Clock(), cause}
-		if to, err := setAside(problem.Path, problem.At); err == nil {
-			problem.Path = to
-		}
-		j.Log.Error("the journal is damaged: starting a new one", "set_aside", problem.Path, "error", cause)
-		j.say(problem)
-	})
-}
-
-// retreat continues in memory, because the disk cannot be read, until the data directory can be used
-// again.
-func (w *writer) retreat(cause error) {
-	j := w.j
-	w.restart(pb.Gap_NOT_WRITTEN, func() { j.unreadable = cause })
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.unreadable = nil
-}
-
-// restart closes the store, does something, and opens the store again.
-func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
+// restart closes the store and opens it again. A store that has caused an error is set aside if it is damaged. If its disk
+// cannot be read, the journal continues in memory, until the data directory can be used again.
+func (w *writer) restart(cause error) {
 	j, waiting := w.j, w.waiting
 	j.mu.Lock()
 	w.close()
@@ -232,8 +217,22 @@ func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 		j.stuck = err
 	} // other errors do not matter: the store is damaged, unreadable, or in memory
 	j.problems = slices.DeleteFunc(j.problems, func(p Problem) bool { return p.Kind == InMemory })
-	meanwhile()
-	j.open(reason)
+	damaged := cause != nil && unusable(cause)
+	if damaged && !j.memory {
+		problem := Problem{Damaged, storeDir(j.Dir), j.Clock(), cause}
+		if to, err := setAside(problem.Path, problem.At); err == nil {
+			problem.Path = to
+		}
+		j.Log.Error("the journal is damaged: starting a new one", "set_aside", problem.Path, "error", cause)
+		j.say(problem)
+	}
+	if damaged {
+		j.open(pb.Gap_DAMAGED)
+	} else {
+		j.unreadable = cause
+		j.open(pb.Gap_NOT_WRITTEN)
+		j.unreadable = nil
+	}
 	close(j.replaced)
 	j.replaced = make(chan struct{})
 	j.mu.Unlock()
@@ -242,22 +241,39 @@ func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 	}
 }
 
-// apply records a change of an item, unless its kind has not begun: it is then part of the present state, which
-// follows.
-func (w *writer) apply(r *record, revision uint64, note []byte) error {
-	if !w.begun(r.kind) {
-		return nil
+// news reports whether a change has to be recorded: not if it leaves the item as it was recorded last,
+// because owners are also updated when their evidence changes, and not if an item is removed that was
+// never recorded, because it was gone before its turn came in the present state.
+func (w *writer) news(r *record) (bool, error) {
+	removed, id := r.item == nil, itemID{r.place, r.id}
+	awaited := w.kinds[r.kind].known // not nil while the present state is arriving
+	if _, present := awaited[id]; removed && (awaited == nil || present) || !removed && r.typ != pb.Watch_UPDATED {
+		return true, nil
 	}
-	news, err := w.news(r)
-	if err != nil || !news {
-		return err
+	before, known := w.latest[subjectItem{r.kind, id}]
+	if !known {
+		e, err := w.s.find(r.subject, r.id)
+		if err != nil || e == nil {
+			return !removed, err
+		}
+		if before, err = w.likenessOf(e); err != nil {
+			return false, err
+		}
 	}
-	delete(w.kinds[r.kind].known, itemID{r.place, r.id}) // it is not gone
-	if err := w.record(r, false); err != nil {
-		return err
+	if removed {
+		return true, nil
 	}
-	w.mark(r.kind, revision)
-	return w.write(note)
+	like, err := likeness(w.seed, r.item)
+	return before != like, err
+}
+
+// likenessOf returns the likeness of the item of a recorded event.
+func (w *writer) likenessOf(e *pb.Event) (uint64, error) {
+	r, err := newRecord(change(e))
+	if err != nil {
+		return 0, err
+	}
+	return likeness(w.seed, r.item)
 }
 
 // lose begins a gap in a kind, or continues one. If there is none, gap is how it begins; nil for after the last
@@ -278,10 +294,30 @@ func (w *writer) lose(kind pb.Event_Kind, n uint64, gap *pb.Gap) {
 	w.setGap(gap)
 }
 
+// A subjectItem identifies an item.
+type subjectItem struct {
+	kind pb.Event_Kind
+	itemID
+}
+
+// latestItems is the largest number of items in latest.
+const latestItems = 8192
+
 // record records a change.
 func (w *writer) record(r *record, first bool) error {
-	if err := w.remember(r); err != nil {
-		return err
+	if id := (subjectItem{r.kind, itemID{r.place, r.id}}); r.item == nil {
+		delete(w.latest, id)
+	} else {
+		if len(w.latest) >= latestItems {
+			if err := w.commit(); err != nil { // the others are found in the store
+				return err
+			}
+			clear(w.latest)
+		}
+		like, err := likeness(w.seed, r.item)
+		if w.latest[id] = like; err != nil {
+			return err
+		}
 	}
 	w.j.records.Add(1)
 	return w.add(r, first)
@@ -302,7 +338,11 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 		return err
 	}
 	now := w.j.now()
-	for id := range w.gone(kind) {
+	// Items that are not in the present state, which is complete, are gone.
+	state := w.kinds[kind]
+	gone := state.known
+	state.known, state.over = nil, nil
+	for id := range gone {
 		r := record{subject: subject{kind, id.place}, id: id.id, at: now.UnixMicro(), typ: pb.Watch_REMOVED, notBefore: w.gapFrom()}
 		if kind == pb.Event_CONFLICT { // it is resolved instead
 			e, err := w.s.find(r.subject, r.id)
@@ -320,8 +360,10 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 			return err
 		}
 	}
-	if !w.comparison.complete() {
-		return nil
+	for _, state := range w.kinds {
+		if !state.begun || state.known != nil {
+			return nil
+		}
 	}
 	if w.gap != nil {
 		g := proto.CloneOf(w.gap)
