@@ -134,8 +134,14 @@ func (f *following) run(ctx context.Context) error {
 			continue
 		}
 		f.Wait(time.Time{})
-		if err := f.reassure(ctx); err != nil {
-			return err
+		now, coverage := f.Delivery.Clock(), f.Coverage()
+		changed := !proto.Equal(coverage, f.covered) && now.Sub(f.coveredAt) >= coverageEvery
+		if changed || now.Sub(f.coveredAt) >= coveredEvery { // so that readers know that the cluster is alive
+			b := f.message()
+			b.Coverage = coverage
+			if err := f.publish(ctx, b); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-more:
@@ -321,31 +327,12 @@ func (f *following) look(ctx context.Context) error {
 	if err == nil {
 		err = f.st.extend(ctx)
 	}
-	switch {
-	case err != nil && f.st.conn.IsConnected():
+	if err != nil {
+		if !f.st.conn.IsConnected() { // NATS went away
+			return nil
+		}
 		return err
-	case err != nil: // NATS went away
-		return nil
-	case f.stateDue(first, now):
-		return f.publishState(ctx, f.at)
 	}
-	return nil
-}
-
-// reassure publishes the coverage if it has changed, or if nothing was published for some time.
-func (f *following) reassure(ctx context.Context) error {
-	now, coverage := f.Delivery.Clock(), f.Coverage()
-	if now.Sub(f.coveredAt) < coveredEvery && (proto.Equal(coverage, f.covered) || now.Sub(f.coveredAt) < coverageEvery) {
-		return nil
-	}
-	b := f.message()
-	b.Coverage = coverage
-	return f.publish(ctx, b)
-}
-
-// stateDue reports whether the state has to be published again, given the number of the first message in
-// the stream.
-func (f *following) stateDue(first uint64, now time.Time) bool {
 	age := now.Sub(f.stateAt)
 	lost := first > f.stateFrom
 	small := lost && age < smallWithin // it would be lost again
@@ -356,5 +343,8 @@ func (f *following) stateDue(first uint64, now time.Time) bool {
 	if f.st.age != 0 {
 		every = min(every, f.st.age/2)
 	}
-	return lost && !small || age >= every
+	if lost && !small || age >= every {
+		return f.publishState(ctx, f.at)
+	}
+	return nil
 }

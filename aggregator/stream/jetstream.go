@@ -205,7 +205,11 @@ func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func
 		}
 		if api := (*jetstream.APIError)(nil); errors.As(err, &api) &&
 			(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
-			return st.compare(ctx, b)
+			_, number, last, err := st.state(ctx) // perhaps the message is in the stream already
+			if err == nil && (number != b.GetSequence() || last.GetInstance() != b.GetInstance() || !proto.Equal(last.GetUntil(), b.GetUntil()) || last.GetPart() != b.GetPart()) {
+				err = errOther
+			}
+			return err
 		}
 		failed(err)
 		if err := sleep(ctx, pause(attempts)); err != nil {
@@ -221,18 +225,6 @@ func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func
 
 // lookAgainAfter is the number of failed attempts after which it is looked whether the stream exists.
 const lookAgainAfter = 5
-
-// compare looks whether a message that is refused is in the stream already.
-func (st *store) compare(ctx context.Context, b *pb.TransitionBatch) error {
-	_, number, last, err := st.state(ctx)
-	switch {
-	case err != nil:
-		return err
-	case number == b.GetSequence() && last.GetInstance() == b.GetInstance() && proto.Equal(last.GetUntil(), b.GetUntil()) && last.GetPart() == b.GetPart():
-		return nil
-	}
-	return errOther
-}
 
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
