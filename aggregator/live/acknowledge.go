@@ -48,19 +48,6 @@ func newAcknowledgement(k *kube.Acknowledgement, since verdict.Stamp) *acknowled
 	}, since}
 }
 
-// covers returns the time until which the acknowledgement holds. A new owner of the conflict ends it, but
-// only after the settle time, because the owner may leave again immediately. An owner that left and
-// came back is not new.
-func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
-	until := verdict.At(a.Expires)
-	for i := range c.Owners {
-		if o := &c.Owners[i]; !slices.Contains(a.Owners, acknowledgedAs(o)) {
-			until = min(until, o.Begun().Add(settle))
-		}
-	}
-	return until
-}
-
 // acknowledgedOwners returns the owners of a conflict in the form that an acknowledgement has.
 func acknowledgedOwners(c *verdict.Conflict) (all []string) {
 	for i := range c.Owners {
@@ -169,19 +156,6 @@ func (a *Acknowledgements) Len() int {
 	return len(a.byID)
 }
 
-// save writes all acknowledgements to the data directory, except one of a conflict that is replaced by
-// another one, or by none. The caller holds the mutex of the directory.
-func (a *Acknowledgements) save(replaced string, by *acknowledgement) error {
-	a.mu.Lock()
-	all := maps.Clone(a.recalled)
-	maps.Copy(all, a.byID)
-	a.mu.Unlock()
-	if delete(all, replaced); by != nil {
-		all[replaced] = by
-	}
-	return a.dir.save(all)
-}
-
 // Acknowledge silences a conflict until the acknowledgement expires, or withdraws the
 // acknowledgement, on behalf of a user. It returns the conflict as it was before.
 func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, error) {
@@ -266,45 +240,31 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 	return true
 }
 
+// save writes all acknowledgements to the data directory, except one of a conflict that is replaced by
+// another one, or by none. The caller holds the mutex of the directory.
+func (a *Acknowledgements) save(replaced string, by *acknowledgement) error {
+	a.mu.Lock()
+	all := maps.Clone(a.recalled)
+	maps.Copy(all, a.byID)
+	a.mu.Unlock()
+	if delete(all, replaced); by != nil {
+		all[replaced] = by
+	}
+	return a.dir.save(all)
+}
+
 // requested returns the conflict that a request is about, and the acknowledgement that it asks for; nil if it
 // withdraws one.
 func (a *Acknowledgements) requested(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, *acknowledgement, error) {
 	now := a.Facts.Clock()
-	if err := checkRequest(q, now); err != nil {
-		return nil, nil, err
+	bad := func(format string, args ...any) (*verdict.Conflict, *acknowledgement, error) {
+		return nil, nil, status.Errorf(codes.InvalidArgument, format, args...)
 	}
-	c := a.Conflicts.Get(q.GetId())
-	switch {
-	case c == nil:
-		return nil, nil, NoConflict(q.GetId())
-	case !c.Active():
-		return nil, nil, status.Errorf(codes.FailedPrecondition,
-			"the conflict %s of %s was resolved at %s: if it occurs again, acknowledge it then",
-			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
-	case q.GetWithdraw():
-		return c, nil, nil
-	}
-	return c, newAcknowledgement(&kube.Acknowledgement{
-		Conflict: c.ID, Address: c.Address, Reason: strings.TrimSpace(q.GetReason()), By: by, At: now.Time(), Expires: q.GetExpiresAt().AsTime(),
-		Owners: acknowledgedOwners(c),
-	}, 0), nil
-}
-
-// NoConflict is the error of a request for a conflict that is not known.
-func NoConflict(id string) error {
-	return status.Errorf(codes.NotFound,
-		"no conflict has the id %q: `ipwitness conflicts --all` lists all conflicts; resolved ones are kept for a day", id)
-}
-
-// checkRequest returns an error for an invalid request.
-func checkRequest(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) error {
-	bad := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
 	reason, expires := strings.TrimSpace(q.GetReason()), q.GetExpiresAt().AsTime()
 	switch {
 	case q.GetWithdraw() && (q.GetReason() != "" || q.GetExpiresAt() != nil):
 		return bad("withdraw cannot be combined with reason and expires_at: remove withdraw, or both of the others")
 	case q.GetWithdraw():
-		return nil
 	case reason == "":
 		return bad("reason is missing: give the reason why the conflict is acknowledged")
 	case len(reason) > maxReason:
@@ -319,7 +279,27 @@ func checkRequest(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) error {
 	case expires.After(now.Add(longestAcknowledgement).Time()):
 		return bad("expires_at is %s: an acknowledgement lasts at most a year; acknowledge the conflict again when it ends", expires.Format(time.RFC3339))
 	}
-	return nil
+	c := a.Conflicts.Get(q.GetId())
+	switch {
+	case c == nil:
+		return nil, nil, NoConflict(q.GetId())
+	case !c.Active():
+		return nil, nil, status.Errorf(codes.FailedPrecondition,
+			"the conflict %s of %s was resolved at %s: if it occurs again, acknowledge it then",
+			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
+	case q.GetWithdraw():
+		return c, nil, nil
+	}
+	return c, newAcknowledgement(&kube.Acknowledgement{
+		Conflict: c.ID, Address: c.Address, Reason: reason, By: by, At: now.Time(), Expires: expires,
+		Owners: acknowledgedOwners(c),
+	}, 0), nil
+}
+
+// NoConflict is the error of a request for a conflict that is not known.
+func NoConflict(id string) error {
+	return status.Errorf(codes.NotFound,
+		"no conflict has the id %q: `ipwitness conflicts --all` lists all conflicts; resolved ones are kept for a day", id)
 }
 
 // Lapse removes the acknowledgement of a conflict if the conflict is over, has had an additional
@@ -337,7 +317,15 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 	if ack == nil {
 		return 0, false
 	}
-	if until := ack.covers(c, a.Facts.Policy.Settle); c.Active() && a.Facts.Clock() < until {
+	// A new owner of the conflict ends the acknowledgement, but only after the settle time, because the owner may leave
+	// again immediately. An owner that left and came back is not new.
+	until = verdict.At(ack.Expires)
+	for i := range c.Owners {
+		if o := &c.Owners[i]; !slices.Contains(ack.Owners, acknowledgedAs(o)) {
+			until = min(until, o.Begun().Add(a.Facts.Policy.Settle))
+		}
+	}
+	if c.Active() && a.Facts.Clock() < until {
 		return until, false
 	}
 	delete(a.byID, c.ID)

@@ -62,11 +62,21 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 	out := Conflict(c, &text, Owners(c.Address, c.Owners, s.Owner))
 	s.Recorded.restore(out)
 	out.Acknowledgement = s.Acknowledgements.Of(c.ID)
+	says := explain.Kubernetes{}
 	if out.GetState() != pb.Conflict_RESOLVED {
 		out.Related = s.Kubernetes.Related(out)
 	}
+	if c.Active() {
+		says.Live, says.Events = s.Kubernetes.Status().GetState() == pb.Kubernetes_LIVE, s.Kubernetes.EventsHeard()
+		says.Whole = len(out.GetRelated()) < kube.MostRelated
+		says.Related = each(out.GetRelated(), func(r *pb.Related) explain.Related {
+			return explain.Related{
+				Kind: r.GetKind(), Namespace: r.GetNamespace(), Name: r.GetName(), Reason: r.GetReason(), Message: r.GetMessage(), Count: r.GetCount(),
+			}
+		})
+	}
 	if !c.Expected() {
-		out.Diagnosis = diagnosisProto(text.Diagnosis, s.kubernetesOf(c, out.Related))
+		out.Diagnosis = diagnosisProto(text.Diagnosis, says)
 	}
 	return out
 }
@@ -101,11 +111,22 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 	if n.Rec.Unheard {
 		state = pb.Node_DISCONNECTED
 	}
-	flooding, described := floods(n)
+	// The ports that flood its agent, with the namespace behind each.
+	var flooding []*pb.Node_Flooding
+	var floods []string
+	for _, f := range n.Status.GetFlooding() {
+		port := &pb.Node_Flooding{Interface: f.GetInterface(), LeftOut: f.GetLeftOut(), Rate: f.GetRate(), Since: f.GetSince()}
+		behind := n.Behind(f.GetIndex())
+		if behind != nil {
+			port.Workload = workloadProto(&verdict.Owner{Namespace: behind})
+		}
+		flooding = append(flooding, port)
+		floods = append(floods, explain.Flood(f.GetInterface(), behind, f.GetLeftOut(), facts.Stamp(f.GetSince()), f.GetRate()))
+	}
 	out := &pb.Node{
 		Name: n.Rec.Name, State: state, Version: n.Version, Kernel: n.Kernel, BootId: n.ID.Boot, Netns: n.ID.Netns,
 		Wire: n.Status.GetWire(), Ports: uint32(n.Ports), Claims: uint32(n.Claims()),
-		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: s.problems(n, described),
+		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: s.problems(n, floods),
 		ConnectedAt: timestamp(n.ConnectedAt), LastHeard: timestamp(n.LastHeard), Runtime: n.Status.GetRuntime(),
 		Flooding:   flooding,
 		VipProgram: n.Rec.VIPProgram, VipProgramEnded: n.Rec.VIPProgramEnded,
@@ -156,37 +177,6 @@ func (s *Converter) problems(n *facts.Node, floods []string) []string {
 		all = append(all, explain.Text("corrected", "fields", explain.Fields(n.Corrections)))
 	}
 	return all
-}
-
-// floods lists the ports of a node that flood its agent, with the namespace behind each, and describes them.
-func floods(n *facts.Node) (out []*pb.Node_Flooding, problems []string) {
-	for _, f := range n.Status.GetFlooding() {
-		flooding := &pb.Node_Flooding{Interface: f.GetInterface(), LeftOut: f.GetLeftOut(), Rate: f.GetRate(), Since: f.GetSince()}
-		behind := n.Behind(f.GetIndex())
-		if behind != nil {
-			flooding.Workload = workloadProto(&verdict.Owner{Namespace: behind})
-		}
-		out = append(out, flooding)
-		problems = append(problems, explain.Flood(f.GetInterface(), behind, f.GetLeftOut(), facts.Stamp(f.GetSince()), f.GetRate()))
-	}
-	return out, problems
-}
-
-// kubernetesOf returns the information from the Kubernetes API about a conflict. It is empty if the
-// conflict is resolved.
-func (s *Converter) kubernetesOf(c *verdict.Conflict, related []*pb.Related) explain.Kubernetes {
-	if !c.Active() {
-		return explain.Kubernetes{}
-	}
-	says := explain.Kubernetes{
-		Live: s.Kubernetes.Status().GetState() == pb.Kubernetes_LIVE, Events: s.Kubernetes.EventsHeard(), Whole: len(related) < kube.MostRelated,
-	}
-	says.Related = each(related, func(r *pb.Related) explain.Related {
-		return explain.Related{
-			Kind: r.GetKind(), Namespace: r.GetNamespace(), Name: r.GetName(), Reason: r.GetReason(), Message: r.GetMessage(), Count: r.GetCount(),
-		}
-	})
-	return says
 }
 
 // diagnosisProto returns a diagnosis in the format of the API, with the information from Kubernetes.
@@ -247,20 +237,15 @@ func Explanation(p *verdict.Policy, why verdict.Explanation, owner func(netip.Ad
 // addresses as far as the case contains them. all are the owners of the address.
 func CaseOwner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := Owner(p, a, o, all)
-	out.Intended = intendedProto(missing(a, o))
-	return out
-}
-
-// missing returns the intended addresses that an owner lacks, as far as a case shows them. Whether
-// the owner has the other addresses of its pod is unknown.
-func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
+	// Whether the owner has the other addresses of its pod is unknown.
 	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
-	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+	out.Intended = intendedProto(slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
 		if m.Address == a {
 			return speaks || o.Assigned && m.Source == audit.SourceKubernetes
 		}
 		return m.Source == audit.SourceKubernetes
-	})
+	}))
+	return out
 }
 
 // Gone returns an owner that was in a conflict and no longer holds the address.

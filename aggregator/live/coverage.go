@@ -85,38 +85,6 @@ func (s *Coverage) Awaits(nodes []string) bool {
 // disappear by itself counts as not judged yet. It is longer than it takes until most are reported.
 const settlesWithin = 6 * time.Second
 
-// awaits lists what is awaited. The caller holds the lock.
-func (s *Coverage) awaits(now verdict.Stamp) (all []*pb.Awaited) {
-	if s.unread {
-		all = append(all, &pb.Awaited{What: pb.Awaited_JOURNAL})
-	}
-	reports := make(map[string]bool)
-	for name := range s.missing {
-		reports[name] = true
-	}
-	for n := range s.Facts.Nodes {
-		name := n.Rec.Name
-		switch {
-		case n.Peer == nil:
-			continue
-		case n.Rec.Unheard, n.JudgedAt == 0:
-			reports[name] = true
-		case now < n.JudgedAt.Add(settlesWithin) && (s.Findings.Waits(name) || s.Findings.Compares(n)):
-			all = append(all, &pb.Awaited{What: pb.Awaited_JUDGEMENT, Node: name})
-		}
-		for _, ipam := range n.Status.GetUnreadIpams() {
-			all = append(all, &pb.Awaited{What: pb.Awaited_RECORDS, Node: name, Ipam: ipam})
-		}
-	}
-	for name := range reports {
-		all = append(all, &pb.Awaited{What: pb.Awaited_REPORT, Node: name})
-	}
-	slices.SortFunc(all, func(a, b *pb.Awaited) int {
-		return cmp.Or(cmp.Compare(a.GetWhat(), b.GetWhat()), cmp.Compare(a.GetNode(), b.GetNode()), cmp.Compare(a.GetIpam(), b.GetIpam()))
-	})
-	return all
-}
-
 // Attendance lists the nodes that are expected to report, and those that do.
 type Attendance struct {
 	// Heard are the nodes with a connected agent. Silent are the nodes whose agent is disconnected,
@@ -150,7 +118,10 @@ func (s *Coverage) Attend() Attendance {
 		switch {
 		case !n.Rec.Unheard:
 			a.Heard = append(a.Heard, n)
-		case expected && !s.replaced(n):
+		// A disconnected node may have been replaced by another one: its machine rebooted, or it timed out and another
+		// node reports under its name.
+		case expected && !n.Rec.Rebooted && (!n.Rec.TimedOut ||
+			!slices.ContainsFunc(s.Facts.Called(n.Name), func(other *facts.Node) bool { return !other.Rec.Unheard })):
 			a.Silent = append(a.Silent, n)
 		}
 	}
@@ -169,15 +140,6 @@ func (s *Coverage) Complete() bool {
 	defer s.Facts.RUnlock()
 	c, a := s.Now(), s.Attend()
 	return a.Asked && c.GetHeard() > 0 && c.GetHeard() == c.GetExpected() && len(c.GetAwaited()) == 0 && s.Shards.Waiting() == 0
-}
-
-// replaced reports whether another node has replaced a disconnected one: its machine rebooted, or
-// it timed out and another node reports under its name.
-func (s *Coverage) replaced(n *facts.Node) bool {
-	if n.Rec.Rebooted {
-		return true
-	}
-	return n.Rec.TimedOut && slices.ContainsFunc(s.Facts.Called(n.Name), func(other *facts.Node) bool { return !other.Rec.Unheard })
 }
 
 // Changed discards the cached coverage.
@@ -236,7 +198,34 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	}
 	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
 	out.LeftOut = uint32(len(out.NodesLeftOut))
-	s.awaited = s.awaits(now)
+	s.awaited = nil
+	if s.unread {
+		s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_JOURNAL})
+	}
+	reports := make(map[string]bool)
+	for name := range s.missing {
+		reports[name] = true
+	}
+	for n := range s.Facts.Nodes {
+		name := n.Rec.Name
+		switch {
+		case n.Peer == nil:
+			continue
+		case n.Rec.Unheard, n.JudgedAt == 0:
+			reports[name] = true
+		case now < n.JudgedAt.Add(settlesWithin) && (s.Findings.Waits(name) || s.Findings.Compares(n)):
+			s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_JUDGEMENT, Node: name})
+		}
+		for _, ipam := range n.Status.GetUnreadIpams() {
+			s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_RECORDS, Node: name, Ipam: ipam})
+		}
+	}
+	for name := range reports {
+		s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_REPORT, Node: name})
+	}
+	slices.SortFunc(s.awaited, func(a, b *pb.Awaited) int {
+		return cmp.Or(cmp.Compare(a.GetWhat(), b.GetWhat()), cmp.Compare(a.GetNode(), b.GetNode()), cmp.Compare(a.GetIpam(), b.GetIpam()))
+	})
 	out.Awaited = s.awaited[:min(len(s.awaited), maxCoverageNames)]
 	for _, names := range []*[]string{&out.SilentNodes, &out.NodesWithoutFrames, &out.NodesWithoutAddresses, &out.NodesLeftOut} {
 		slices.Sort(*names)

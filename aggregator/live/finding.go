@@ -32,7 +32,14 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 		Kind: a.Kind, Address: f.Place.Address, Id: a.ID, Severity: pb.Finding_Severity(a.Severity),
 		DetectedAt: timestamp(f.Since), Runbook: explain.Runbook(a.Kind), Owners: Owners(a.Address, a.Owners, s.Owner),
 	}
-	out.Previous, out.Memory = previous(a.Former), memory(a.Past, []*verdict.Pool{a.Pool})
+	if f := a.Former; f != nil {
+		o := &f.Owner
+		out.Previous = &pb.PreviousOwner{
+			Workload: workloadProto(o), Node: o.Node.Name, Interface: o.Interface.Name, Mac: o.MAC.String(), Netns: netns(o),
+			Until: timestamp(f.Until), Gap: durationpb.New(f.Gap()),
+		}
+	}
+	out.Memory = memory(a.Past, []*verdict.Pool{a.Pool})
 	var use verdict.PoolUse
 	if p := s.Facts.Pool(a.Pool); p != nil {
 		use = s.Findings.Use(p)
@@ -53,19 +60,6 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 	nodes := audit.Nodes(a)
 	out.Nodes = nodes[:min(len(nodes), maxNamed)]
 	return out
-}
-
-// previous returns a former owner in the format of the API; nil if there is none.
-func previous(f *verdict.Former) *pb.PreviousOwner {
-	if f == nil {
-		return nil
-	}
-	m := new(maker)
-	o := &f.Owner
-	return &pb.PreviousOwner{
-		Workload: m.workload(new(pb.Workload), o), Node: o.Node.Name, Interface: o.Interface.Name, Mac: o.MAC.String(), Netns: netns(o),
-		Until: timestamp(f.Until), Gap: durationpb.New(f.Gap()),
-	}
 }
 
 // adviceProto converts the actions for a finding to the format of the API.

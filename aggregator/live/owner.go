@@ -3,6 +3,7 @@ package live
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -129,7 +130,14 @@ func (m *maker) scopeOf(s verdict.Scope) *pb.Scope {
 // sourcesOf unpacks sources that were packed for an owner.
 func (m *maker) sourcesOf(packed string) map[string]string {
 	if m.packed != packed {
-		m.packed, m.sources = packed, sourcesProto(packed)
+		m.packed, m.sources = packed, nil
+		if packed != "" {
+			m.sources = make(map[string]string)
+			for word := range strings.SplitSeq(packed, ",") {
+				field, source, _ := strings.Cut(word, "=")
+				m.sources[field] = source
+			}
+		}
 	}
 	return m.sources
 }

@@ -241,7 +241,18 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 	var complete verdict.Stamp // when the last node had reported
 	for {
 		now := r.Facts.Clock()
-		undecided := r.look()
+		r.Facts.RLock()
+		before := len(r.missing)
+		maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
+			return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool {
+				return !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
+			})
+		})
+		if len(r.missing) != before {
+			r.Coverage.Expect(maps.Clone(r.missing))
+		}
+		undecided := r.Findings.Undecided()
+		r.Facts.RUnlock()
 		if len(r.missing) == 0 && complete == 0 {
 			complete = now
 		}
@@ -256,23 +267,6 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 			return false
 		}
 	}
-}
-
-// look looks which nodes have reported everything, and returns the number of findings that are not decided
-// yet.
-func (r *Recall) look() int {
-	r.Facts.RLock()
-	defer r.Facts.RUnlock()
-	before := len(r.missing)
-	maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
-		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool {
-			return !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
-		})
-	})
-	if len(r.missing) != before {
-		r.Coverage.Expect(maps.Clone(r.missing))
-	}
-	return r.Findings.Undecided()
 }
 
 // release has the conflicts judged whose nodes have reported or, if late is set, all conflicts.

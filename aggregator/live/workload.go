@@ -2,25 +2,11 @@ package live
 
 import (
 	"maps"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// sourcesProto unpacks packed sources.
-func sourcesProto(packed string) map[string]string {
-	if packed == "" {
-		return nil
-	}
-	fields := map[string]string{}
-	for word := range strings.SplitSeq(packed, ",") {
-		field, source, _ := strings.Cut(word, "=")
-		fields[field] = source
-	}
-	return fields
-}
 
 // intendedProto converts intended addresses to the format of the API.
 func intendedProto(all []audit.Meant) []*pb.Intended {

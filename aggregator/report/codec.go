@@ -39,6 +39,12 @@ const (
 	smallMessage  = 16 << 10
 )
 
+// newArrivals returns the arrivals of a process with a memory limit in bytes.
+func newArrivals(memory int64) *arrivals {
+	size := min(max(leastMessages, memory/messageShare), mostMessages)
+	return &arrivals{semaphore.NewWeighted(size), size, semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))}
+}
+
 // arrivals limits the total memory of messages from when they are read until they are applied, and
 // the number of large messages, because all other goroutines compete with those that work on them.
 type arrivals struct {
@@ -47,11 +53,6 @@ type arrivals struct {
 	// turns limits the number of large messages that are processed at a time. While one half of
 	// them changes the facts, the other half is decoded.
 	turns *semaphore.Weighted
-}
-
-func newArrivals(memory int64) *arrivals {
-	size := min(max(leastMessages, memory/messageShare), mostMessages)
-	return &arrivals{semaphore.NewWeighted(size), size, semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))}
 }
 
 // An arrival is a message of an agent with its turn and its reservation.
@@ -85,8 +86,6 @@ type bounded struct {
 	encoding.CodecV2
 	arrivals *arrivals
 }
-
-func newBounded(a *arrivals) encoding.CodecV2 { return bounded{encoding.GetCodecV2("proto"), a} }
 
 // Unmarshal implements encoding.CodecV2. It blocks while other large messages have all turns or all
 // memory. They release both once they are applied, which does not depend on any client.

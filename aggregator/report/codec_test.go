@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -37,7 +38,7 @@ func TestMessagesWithTooManyPartsAreRefused(t *testing.T) {
 		{"empty parts of one record", protowire.AppendBytes(protowire.AppendTag(nil, namespaces, protowire.BytesType), empty(intended, 1<<20)), false},
 		{"one large text", protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 3<<20)), true},
 	} {
-		err := newBounded(newArrivals(0)).Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.raw)}, &pb.ReportRequest{})
+		err := bounded{encoding.GetCodecV2("proto"), newArrivals(0)}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.raw)}, &pb.ReportRequest{})
 		if (err == nil) != c.ok {
 			t.Errorf("%s, %d bytes: got %v, want it to be read: %t", c.name, len(c.raw), err, c.ok)
 		}
@@ -55,7 +56,7 @@ func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		codec := newBounded(newArrivals(0))
+		codec := bounded{encoding.GetCodecV2("proto"), newArrivals(0)}
 		read := func(in *arrival) error { return codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(raw)}, in) }
 		var one, other bool
 		first, second := arrival{received: func() { one = true }}, arrival{received: func() { other = true }}

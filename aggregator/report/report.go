@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -80,7 +79,7 @@ func New(cfg Config) (*Service, error) {
 
 // Codec returns the codec with which a gRPC server must decode messages of agents. It limits their
 // size in memory.
-func (s *Service) Codec() encoding.CodecV2 { return newBounded(s.arrivals) }
+func (s *Service) Codec() encoding.CodecV2 { return bounded{encoding.GetCodecV2("proto"), s.arrivals} }
 
 // errStopping ends the streams of agents when the aggregator stops.
 var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping")
@@ -99,17 +98,6 @@ func (s *Service) Run(ctx context.Context) {
 		case <-ticker.C:
 			s.Facts.Refill()
 		}
-	}
-}
-
-// disconnect detaches an ended session from its node.
-func (s *Service) disconnect(r *Session) {
-	s.forgetPending(r)
-	if r.node == nil {
-		return
-	}
-	for _, b := range s.Facts.Disconnect(r, r.node, s.Shared) {
-		s.Judge(b)
 	}
 }
 
@@ -179,17 +167,6 @@ func (s *Service) logCorrected(n *facts.Node, some corrections) {
 	}
 	if s.complaints.shouldLog(n.Name, "corrected", s.Facts.Clock()) {
 		s.Log.Warn("an agent reported malformed strings", "node", n.Name, "fields", explain.Fields(some))
-	}
-}
-
-// warnOfSharedPlace logs a warning if other nodes report the same boot ID and network namespace as
-// a newly connected node.
-func (s *Service) warnOfSharedPlace(n *facts.Node) {
-	s.Facts.RLock()
-	name, others, now := n.Rec.Name, s.Facts.InOnePlace(n), s.Facts.Clock()
-	s.Facts.RUnlock()
-	if others != nil && s.complaints.shouldLog(name, "place "+strings.Join(others, " "), now) {
-		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.Text("shared-place", "others", explain.Names(others)))
 	}
 }
 

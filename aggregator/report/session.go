@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -100,15 +102,6 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	return r.err
 }
 
-func (r *Session) send() {
-	for m := r.Take(); m != nil; m = r.Take() {
-		if err := r.stream.Send(m); err != nil {
-			r.End(err) // no further response can be sent
-			return
-		}
-	}
-}
-
 // receive handles one message and starts a new goroutine for the next one. The new goroutine has a
 // small stack, however much stack this message needed.
 func (r *Session) receive() {
@@ -117,7 +110,12 @@ func (r *Session) receive() {
 		go r.receive()
 		return
 	}
-	r.service.disconnect(r)
+	r.service.forgetPending(r)
+	if r.node != nil {
+		for _, b := range r.service.Facts.Disconnect(r, r.node, r.service.Shared) {
+			r.service.Judge(b)
+		}
+	}
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
@@ -135,28 +133,22 @@ func (r *Session) receiveOne() error {
 	defer in.release()
 	now := r.service.Facts.Clock()
 	if err := r.Accept(&in.ReportRequest, now); err != nil {
-		r.complain(err, now)
+		from, name := "", ""
+		if p, ok := peer.FromContext(r.stream.Context()); ok {
+			from = p.Addr.String()
+		}
+		if r.node != nil {
+			name = r.node.Name
+		}
+		if r.service.complaints.shouldLog(from, status.Convert(err).Message(), now) {
+			r.service.Log.Warn("report stream ended", "node", name, "from", from, "reason", err)
+		}
 		return err
 	}
 	if p := in.GetPong(); p != nil {
 		r.pong(p, now)
 	}
 	return nil
-}
-
-// complain logs why the aggregator ends the stream.
-func (r *Session) complain(err error, now verdict.Stamp) {
-	from := ""
-	if p, ok := peer.FromContext(r.stream.Context()); ok {
-		from = p.Addr.String()
-	}
-	if r.service.complaints.shouldLog(from, status.Convert(err).Message(), now) {
-		name := ""
-		if r.node != nil {
-			name = r.node.Name
-		}
-		r.service.Log.Warn("report stream ended", "node", name, "from", from, "reason", err)
-	}
 }
 
 // Accept handles the next message of the stream.
@@ -203,7 +195,9 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if err := r.apply(m, at); err != nil {
 		return err
 	}
-	if onlyPong(m) { // acknowledged by the next response
+	// The answer to a ping alone is acknowledged by the next response.
+	if m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
+		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0 {
 		r.mu.Lock()
 		r.acknowledged = r.sequence
 		r.mu.Unlock()
@@ -211,12 +205,6 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	r.acknowledge()
 	return nil
-}
-
-// onlyPong reports whether a message contains nothing but the answer to a ping.
-func onlyPong(m *pb.ReportRequest) bool {
-	return m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
-		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0
 }
 
 func (r *Session) begin(m *pb.ReportRequest) error {
@@ -242,7 +230,18 @@ func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !r.inside {
 		return r.service.delta(r, m, at)
 	}
-	r.count(m)
+	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool { // wire claims above the limit
+		switch {
+		case facts.FromKernel(c):
+			r.kernelClaims++
+		case r.wireClaims == facts.MaxClaims:
+			r.excess++
+			return true
+		default:
+			r.wireClaims++
+		}
+		return false
+	})
 	if r.kernelClaims > facts.MaxClaims {
 		return facts.TooMany("claims", strconv.Itoa(facts.MaxClaims))
 	}
@@ -269,26 +268,17 @@ func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 	first := !r.synced
 	r.synced = true
 	r.mu.Unlock()
-	if first {
-		r.service.warnOfSharedPlace(r.node)
+	if !first {
+		return nil
+	}
+	s := r.service
+	s.Facts.RLock()
+	name, others, now := r.node.Rec.Name, s.Facts.InOnePlace(r.node), s.Facts.Clock()
+	s.Facts.RUnlock()
+	if others != nil && s.complaints.shouldLog(name, "place "+strings.Join(others, " "), now) {
+		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.Text("shared-place", "others", explain.Names(others)))
 	}
 	return nil
-}
-
-// count counts the claims in a message of a snapshot, and removes wire claims above the limit.
-func (r *Session) count(m *pb.ReportRequest) {
-	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
-		switch {
-		case facts.FromKernel(c):
-			r.kernelClaims++
-		case r.wireClaims == facts.MaxClaims:
-			r.excess++
-			return true
-		default:
-			r.wireClaims++
-		}
-		return false
-	})
 }
 
 // End ends the stream with an error or with nil. Only the first call counts.
@@ -325,7 +315,14 @@ func (r *Session) startSending() {
 	r.news = true
 	if r.stream != nil && !r.sending {
 		r.sending = true
-		go r.send()
+		go func() {
+			for m := r.Take(); m != nil; m = r.Take() {
+				if err := r.stream.Send(m); err != nil {
+					r.End(err) // no further response can be sent
+					return
+				}
+			}
+		}()
 	}
 }
 
