@@ -27,6 +27,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ipwitness/ipwitness/agent/allocations"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/report"
@@ -80,22 +82,18 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	if err := unix.Stat("/proc/self/ns/net", &netns); err != nil {
 		return nil, fmt.Errorf("read own network namespace: %w", err)
 	}
+	dirs := map[string][]string{hostlocal.Name: cfg.IPAMDirs}
+	if cfg.CalicoDir != "" {
+		dirs[calico.Name] = []string{cfg.CalicoDir}
+	}
 	a := &Agent{
-		cfg:     cfg,
-		log:     log,
-		table:   table.New(),
-		inode:   netns.Ino,
-		runtime: workload.NewRuntime(log, cfg.CRISocket, "/proc"),
+		cfg: cfg, log: log, table: table.New(), inode: netns.Ino, runtime: workload.NewRuntime(log, cfg.CRISocket, "/proc"),
 		hello: &ipwitnessv1.Hello{
-			Node:    cfg.Node,
-			BootId:  strings.TrimSpace(string(bootID)),
-			Netns:   fmt.Sprint(netns.Ino),
-			Epoch:   uint64(time.Now().UnixNano()),
-			Version: cfg.Version,
-			Kernel:  KernelRelease(),
+			Node: cfg.Node, BootId: strings.TrimSpace(string(bootID)), Netns: fmt.Sprint(netns.Ino),
+			Epoch: uint64(time.Now().UnixNano()), Version: cfg.Version, Kernel: KernelRelease(),
 		},
 	}
-	a.ipam = allocations.New(log, a.table, cfg.allocations(), allocations.FindRoot("/proc"))
+	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: dirs, CNIConfig: cfg.CNIConfig}, allocations.FindRoot("/proc"))
 	a.runtime.StatusChanged, a.ipam.StatusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -298,10 +296,7 @@ func (a *Agent) report() {
 	defer a.reporting.Unlock()
 	now := time.Now()
 	s := &ipwitnessv1.StatusRecord{
-		Wire:       string(WireOff),
-		LostEvents: a.lostNetlink.Load(),
-		Problems:   slices.Clone(a.problems),
-		Blind:      a.blind,
+		Wire: string(WireOff), LostEvents: a.lostNetlink.Load(), Problems: slices.Clone(a.problems), Blind: a.blind,
 	}
 	runtime, problems := a.runtime.Health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)

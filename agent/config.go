@@ -7,10 +7,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/ipwitness/ipwitness/agent/allocations"
-
 	"github.com/ipwitness/ipwitness/agent/workload"
-	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
@@ -94,13 +91,4 @@ func (c Config) defaults() (Config, error) {
 	var err error
 	c.CRISocket, err = workload.ParseRuntimeSocket(c.CRISocket)
 	return c, err
-}
-
-// allocations returns where to read the files of IPAMs.
-func (c Config) allocations() allocations.Config {
-	dirs := map[string][]string{hostlocal.Name: c.IPAMDirs}
-	if c.CalicoDir != "" {
-		dirs[calico.Name] = []string{c.CalicoDir}
-	}
-	return allocations.Config{Dirs: dirs, CNIConfig: c.CNIConfig}
 }

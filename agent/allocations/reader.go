@@ -106,14 +106,9 @@ const (
 // the node's files.
 func New(log *slog.Logger, t *table.Table, cfg Config, root Root) *Reader {
 	r := &Reader{
-		log:           log,
-		table:         t,
-		StatusChanged: func() {},
-		Renamed:       func() {},
-		mounted:       make(chan struct{}, 1),
-		ready:         make(chan struct{}),
-		published:     map[table.PoolKey]*ipwitnessv1.PoolRecord{},
-		ipams:         map[ipam.FileSource]string{},
+		log: log, table: t, StatusChanged: func() {}, Renamed: func() {},
+		mounted: make(chan struct{}, 1), ready: make(chan struct{}),
+		published: map[table.PoolKey]*ipwitnessv1.PoolRecord{}, ipams: map[ipam.FileSource]string{},
 	}
 	for _, m := range registry.All {
 		files := ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}
@@ -175,7 +170,11 @@ func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, errs 
 		case <-timer.C:
 			r.all, r.soon = true, false
 		case <-r.mounted:
-			r.all = r.all || r.moved()
+			// A place may be another directory than when it was last watched.
+			r.all = r.all || slices.ContainsFunc(r.places, func(place string) bool {
+				id, _ := identify(unix.AT_FDCWD, place)
+				return id != r.watches[place].ID
+			})
 		case e := <-events:
 			r.event(e)
 		case err := <-errs:
@@ -230,7 +229,16 @@ func (r *Reader) look(now time.Time) {
 		for _, s := range r.sources {
 			r.soon = s.Find(now) || r.soon
 		}
-		r.readName(now)
+		r.name = nodeName{}
+		for _, n := range r.names { // the first name that an IPAM has for the node is kept
+			name, problem, again := n.Read(now)
+			if r.soon = r.soon || again; problem != "" {
+				r.name.problems = append(r.name.problems, problem)
+			}
+			if r.name.Name == "" {
+				r.name.NodeName = name
+			}
+		}
 		r.watch()
 	}
 	read := ipam.FileRead{Now: now, All: r.all, Lost: r.lostEvents, Watches: r.watches}
@@ -283,14 +291,6 @@ func (r *Reader) watch() {
 			_ = r.watcher.Remove(dir)
 		}
 	}
-}
-
-// moved reports whether a place is another directory than when it was last watched.
-func (r *Reader) moved() bool {
-	return slices.ContainsFunc(r.places, func(place string) bool {
-		id, _ := identify(unix.AT_FDCWD, place)
-		return id != r.watches[place].ID
-	})
 }
 
 // publish puts everything that has changed into the table.
@@ -397,20 +397,6 @@ func (r *Reader) namePlaces() (places []string) {
 		places = append(places, n.Places()...)
 	}
 	return places
-}
-
-// readName reads the names that IPAMs have for the node. It keeps the first one.
-func (r *Reader) readName(now time.Time) {
-	r.name = nodeName{}
-	for _, n := range r.names {
-		name, problem, again := n.Read(now)
-		if r.soon = r.soon || again; problem != "" {
-			r.name.problems = append(r.name.problems, problem)
-		}
-		if r.name.Name == "" {
-			r.name.NodeName = name
-		}
-	}
 }
 
 // Health returns what has been read. The caller must not change it.

@@ -34,9 +34,7 @@ func NewContests(log *slog.Logger, look func(addr netip.Addr, on bool)) *Contest
 }
 
 // of returns the contests of a new stream.
-func (c *Contests) of() *contestsOf {
-	return &contestsOf{all: c, held: map[netip.Addr]struct{}{}}
-}
+func (c *Contests) of() *contestsOf { return &contestsOf{all: c, held: map[netip.Addr]struct{}{}} }
 
 // set starts or ends the contest of an address for this stream.
 func (s *contestsOf) set(addr netip.Addr, on bool) {

@@ -138,9 +138,11 @@ func (g *Group) Run(ctx context.Context) error {
 // rest waits until the name is to be looked up again, and reports whether ctx goes on.
 func (g *Group) rest(ctx context.Context) bool {
 	wait := findEvery/2 + rand.N(findEvery)
-	if g.empty() {
+	g.mu.Lock()
+	if len(g.members) == 0 {
 		wait = findAfter
 	}
+	g.mu.Unlock()
 	least, most := time.NewTimer(min(wait, findAfter)), time.NewTimer(wait)
 	defer least.Stop()
 	defer most.Stop()
@@ -156,12 +158,6 @@ func (g *Group) rest(ctx context.Context) bool {
 		return false
 	}
 	return true
-}
-
-func (g *Group) empty() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.members) == 0
 }
 
 // find looks the name up, starts reporters to new replicas, and stops those to replicas that are gone.

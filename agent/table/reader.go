@@ -84,9 +84,10 @@ const (
 	spareChanges = 65536
 )
 
-// mark records a change. If there are more than most changes, a snapshot must be sent instead.
+// mark records a change. If there are more than most changes, a snapshot must be sent instead. Before the first
+// snapshot, changes need not be recorded.
 func (c *changes[K]) mark(k K, received time.Time, most int) {
-	if _, ok := c.dirty[k]; ok || c.lost {
+	if _, ok := c.dirty[k]; ok || c.lost || c.dirty == nil {
 		return
 	}
 	if len(c.dirty) >= most {
@@ -109,43 +110,30 @@ func (c *changes[K]) emptied() {
 	}
 }
 
-// take yields changed keys and removes them, while there is room.
-func (c *changes[K]) take(room *int) func(yield func(K) bool) {
-	return func(yield func(K) bool) {
-		for k := range c.dirty {
-			if *room <= 0 {
-				return
-			}
-			*room--
-			delete(c.dirty, k)
-			if !yield(k) {
-				return
-			}
+// take adds the current state of changed records to a message, while there is room. gone returns the message for one
+// that was removed.
+func take[K comparable, V any](into *[]V, c *changes[K], live map[K]V, room *int, gone func(K) V) {
+	for k := range c.dirty {
+		if *room <= 0 {
+			return
 		}
-		c.emptied()
+		*room--
+		delete(c.dirty, k)
+		v, ok := live[k]
+		if !ok {
+			v = gone(k)
+		}
+		*into = append(*into, v)
 	}
+	c.emptied()
 }
 
 // Attach returns a new reader, which starts with a snapshot.
 func (t *Table) Attach() *Reader {
 	r := &Reader{table: t, wake: make(chan struct{}, 1), resync: true}
-	r.namespaces.reset()
-	r.links.reset()
-	r.interfaces.reset()
-	r.pools.reset()
-	r.allocated.reset()
-	r.claims.reset()
-	r.urgent.reset()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.readers = append(slices.Clone(t.readers), r)
-	t.Namespaces.changes = append(t.Namespaces.changes, &r.namespaces)
-	t.Links.changes = append(t.Links.changes, &r.links)
-	t.Interfaces.changes = append(t.Interfaces.changes, &r.interfaces)
-	t.Pools.changes = append(t.Pools.changes, &r.pools)
-	t.Allocations.changes = append(t.Allocations.changes, &r.allocated)
-	t.claims.changes = append(t.claims.changes, &r.claims)
-	t.claims.urgent = append(t.claims.urgent, &r.urgent)
 	return r
 }
 
@@ -154,18 +142,7 @@ func (r *Reader) Detach() {
 	t := r.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.readers = without(slices.Clone(t.readers), r)
-	t.Namespaces.changes = without(t.Namespaces.changes, &r.namespaces)
-	t.Links.changes = without(t.Links.changes, &r.links)
-	t.Interfaces.changes = without(t.Interfaces.changes, &r.interfaces)
-	t.Pools.changes = without(t.Pools.changes, &r.pools)
-	t.Allocations.changes = without(t.Allocations.changes, &r.allocated)
-	t.claims.changes = without(t.claims.changes, &r.claims)
-	t.claims.urgent = without(t.claims.urgent, &r.urgent)
-}
-
-func without[T comparable](list []T, one T) []T {
-	return slices.DeleteFunc(list, func(x T) bool { return x == one })
+	t.readers = slices.DeleteFunc(slices.Clone(t.readers), func(x *Reader) bool { return x == r })
 }
 
 // Wake returns a channel that holds one token while there may be something to take.
@@ -209,44 +186,24 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	room := maxRecords
 
 	// A record is sent after the records that it refers to, or together with them.
-	for k := range r.namespaces.take(&room) {
-		if v, ok := t.Namespaces.live[k]; ok {
-			m.Namespaces = append(m.Namespaces, v)
-		} else {
-			m.Namespaces = append(m.Namespaces, &ipwitnessv1.NamespaceRecord{Id: k, Gone: true})
-		}
-	}
-	for k := range r.links.take(&room) {
-		if v, ok := t.Links.live[k]; ok {
-			m.Links = append(m.Links, v)
-		} else {
-			m.Links = append(m.Links, &ipwitnessv1.LinkRecord{Name: k, Gone: true})
-		}
-	}
-	for k := range r.interfaces.take(&room) {
-		if v, ok := t.Interfaces.live[k]; ok {
-			m.Interfaces = append(m.Interfaces, v)
-		} else {
-			m.Interfaces = append(m.Interfaces, &ipwitnessv1.InterfaceRecord{Namespace: k.Namespace, Index: uint32(k.Index), Gone: true})
-		}
-	}
-	for k := range r.pools.take(&room) {
-		if v, ok := t.Pools.live[k]; ok {
-			m.Pools = append(m.Pools, v)
-		} else {
-			m.Pools = append(m.Pools, &ipwitnessv1.PoolRecord{Ipam: k.IPAM, Name: k.Name, Gone: true})
-			// This implies the end of its allocations. It does not earlier: if the pool comes back before, it is sent
-			// as changed, and the end of each allocation must be sent.
-			maps.DeleteFunc(r.allocated.dirty, func(a AllocationKey, _ time.Time) bool { return a.Pool == k })
-		}
-	}
-	for k := range r.allocated.take(&room) {
-		if v, ok := t.Allocations.live[k]; ok {
-			m.Allocations = append(m.Allocations, v)
-		} else {
-			m.Allocations = append(m.Allocations, &ipwitnessv1.AllocationRecord{Ipam: k.Pool.IPAM, Pool: k.Pool.Name, Address: k.Address.AsSlice(), Gone: true})
-		}
-	}
+	take(&m.Namespaces, &r.namespaces, t.Namespaces.live, &room, func(k uint32) *ipwitnessv1.NamespaceRecord {
+		return &ipwitnessv1.NamespaceRecord{Id: k, Gone: true}
+	})
+	take(&m.Links, &r.links, t.Links.live, &room, func(k string) *ipwitnessv1.LinkRecord {
+		return &ipwitnessv1.LinkRecord{Name: k, Gone: true}
+	})
+	take(&m.Interfaces, &r.interfaces, t.Interfaces.live, &room, func(k InterfaceKey) *ipwitnessv1.InterfaceRecord {
+		return &ipwitnessv1.InterfaceRecord{Namespace: k.Namespace, Index: uint32(k.Index), Gone: true}
+	})
+	take(&m.Pools, &r.pools, t.Pools.live, &room, func(k PoolKey) *ipwitnessv1.PoolRecord {
+		// This implies the end of its allocations. It does not earlier: if the pool comes back before, it is sent
+		// as changed, and the end of each allocation must be sent.
+		maps.DeleteFunc(r.allocated.dirty, func(a AllocationKey, _ time.Time) bool { return a.Pool == k })
+		return &ipwitnessv1.PoolRecord{Ipam: k.IPAM, Name: k.Name, Gone: true}
+	})
+	take(&m.Allocations, &r.allocated, t.Allocations.live, &room, func(k AllocationKey) *ipwitnessv1.AllocationRecord {
+		return &ipwitnessv1.AllocationRecord{Ipam: k.Pool.IPAM, Pool: k.Pool.Name, Address: k.Address.AsSlice(), Gone: true}
+	})
 	r.takeClaims(m, room, now)
 	if r.status && len(r.pools.dirty)+len(r.allocated.dirty) == 0 { // it says which records were read
 		m.Status, r.status = t.status, false

@@ -89,13 +89,15 @@ type Table struct {
 	readers     []*Reader // never changed in place
 }
 
-// Records has the records of one kind, and their changes that readers have not taken yet.
+// Records has the records of one kind.
 type Records[K comparable, V any] struct {
-	live    map[K]V
-	changes []*changes[K]
+	live map[K]V
+	// table has the readers, and of returns the changes that a reader has not taken yet.
+	table *Table
+	of    func(*Reader) *changes[K]
 
-	// urgent receives the changes of important keys. It is nil if no key can be important.
-	urgent    []*changes[K]
+	// urgent is of for the changes of important keys. Both are nil if no key can be important.
+	urgent    func(*Reader) *changes[K]
 	important func(K) bool
 
 	// begun and ended are called with added and removed keys. They may be nil.
@@ -104,12 +106,12 @@ type Records[K comparable, V any] struct {
 
 // mark records that a record changed.
 func (r *Records[K, V]) mark(k K, received time.Time) {
-	readers := r.changes
+	of := r.of
 	if r.important != nil && r.important(k) {
-		readers = r.urgent
+		of = r.urgent
 	}
-	for _, c := range readers {
-		c.mark(k, received, len(r.live)+spareChanges)
+	for _, reader := range r.table.readers {
+		of(reader).mark(k, received, len(r.live)+spareChanges)
 	}
 }
 
@@ -139,23 +141,22 @@ func (r *Records[K, V]) Get(k K) V { return r.live[k] }
 // All yields all records.
 func (r *Records[K, V]) All() iter.Seq2[K, V] { return maps.All(r.live) }
 
-func newRecords[K comparable, V any]() Records[K, V] {
-	return Records[K, V]{live: map[K]V{}}
+func newRecords[V any, K comparable](t *Table, of func(*Reader) *changes[K]) Records[K, V] {
+	return Records[K, V]{live: map[K]V{}, table: t, of: of}
 }
 
 // New returns an empty table.
 func New() *Table {
 	t := &Table{
-		Namespaces:  newRecords[uint32, *ipwitnessv1.NamespaceRecord](),
-		Links:       newRecords[string, *ipwitnessv1.LinkRecord](),
-		Interfaces:  newRecords[InterfaceKey, *ipwitnessv1.InterfaceRecord](),
-		Pools:       newRecords[PoolKey, *ipwitnessv1.PoolRecord](),
-		Allocations: newRecords[AllocationKey, *ipwitnessv1.AllocationRecord](),
-		claims:      newRecords[ClaimKey, *entry](),
-		byAddr:      map[netip.Addr][]*entry{},
-		byPort:      map[int32]*portClaims{},
-		important:   importance{holders: map[netip.Addr]int{}},
+		byAddr: map[netip.Addr][]*entry{}, byPort: map[int32]*portClaims{}, important: importance{holders: map[netip.Addr]int{}},
 	}
+	t.Namespaces = newRecords[*ipwitnessv1.NamespaceRecord](t, func(r *Reader) *changes[uint32] { return &r.namespaces })
+	t.Links = newRecords[*ipwitnessv1.LinkRecord](t, func(r *Reader) *changes[string] { return &r.links })
+	t.Interfaces = newRecords[*ipwitnessv1.InterfaceRecord](t, func(r *Reader) *changes[InterfaceKey] { return &r.interfaces })
+	t.Pools = newRecords[*ipwitnessv1.PoolRecord](t, func(r *Reader) *changes[PoolKey] { return &r.pools })
+	t.Allocations = newRecords[*ipwitnessv1.AllocationRecord](t, func(r *Reader) *changes[AllocationKey] { return &r.allocated })
+	t.claims = newRecords[*entry](t, func(r *Reader) *changes[ClaimKey] { return &r.claims })
+	t.claims.urgent = func(r *Reader) *changes[ClaimKey] { return &r.urgent }
 	t.claims.important = t.isImportant
 	t.claims.begun, t.claims.ended = ofKernelClaims(t.holdImportant), ofKernelClaims(t.releaseImportant)
 	t.Allocations.begun = func(k AllocationKey) { t.holdImportant(k.Address) }
@@ -276,31 +277,16 @@ func (t *Table) SetStatus(s *ipwitnessv1.StatusRecord) {
 // nil claim was removed.
 func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.ClaimRecord {
 	r := &ipwitnessv1.ClaimRecord{
-		Address:   k.Address.AsSlice(),
-		Kind:      k.Kind,
-		Namespace: k.At.Namespace,
-		Index:     uint32(k.At.Index),
-		Mac:       []byte(k.MAC),
-		Vlan:      uint32(k.VLAN),
-		InnerVlan: uint32(k.InnerVLAN),
-
-		NoOverride: k.NoOverride,
-		Source:     []byte(k.Source),
-		Residence:  durationpb.New(max(now.Sub(received), 0)),
-		Gone:       c == nil,
+		Address: k.Address.AsSlice(), Kind: k.Kind, Namespace: k.At.Namespace, Index: uint32(k.At.Index),
+		Mac: []byte(k.MAC), Vlan: uint32(k.VLAN), InnerVlan: uint32(k.InnerVLAN), NoOverride: k.NoOverride, Source: []byte(k.Source),
+		Residence: durationpb.New(max(now.Sub(received), 0)), Gone: c == nil,
 	}
 	if c == nil {
 		return r
 	}
-	r.Link = c.Link
-	r.Network = c.Network
-	r.Routed = c.Routed
-	r.PrefixLength = uint32(c.PrefixLength)
-	r.Flags = c.Flags
-	r.FirstSeen = timestamppb.New(c.First)
-	r.LastSeen = timestamppb.New(c.Last)
+	r.Link, r.Network, r.Routed, r.PrefixLength, r.Flags = c.Link, c.Network, c.Routed, uint32(c.PrefixLength), c.Flags
+	r.FirstSeen, r.LastSeen, r.Count = timestamppb.New(c.First), timestamppb.New(c.Last), c.Count
 	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock, because both times have its reading
-	r.Count = c.Count
 	if !c.Assigned.IsZero() {
 		r.AssignedAt = timestamppb.New(c.Assigned)
 	}

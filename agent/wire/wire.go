@@ -85,17 +85,9 @@ type port struct {
 // include, or any name if include is empty, and no glob of exclude.
 func New(log *slog.Logger, k *kernel.Mirror, t *table.Table, obs *bpf.Observer, mode bpf.Mode, include, exclude []string) *Wire {
 	w := &Wire{
-		log:           log,
-		kernel:        k,
-		table:         t,
-		obs:           obs,
-		mode:          mode,
-		watch:         globs{include, exclude},
-		changed:       make(chan struct{}, 1),
-		StatusChanged: func() {},
-		attached:      map[int32]*port{},
-		ended:         endings{wake: make(chan struct{}, 1)},
-		floods:        floods{log: log},
+		log: log, kernel: k, table: t, obs: obs, mode: mode, watch: globs{include, exclude},
+		changed: make(chan struct{}, 1), StatusChanged: func() {}, attached: map[int32]*port{},
+		ended: endings{wake: make(chan struct{}, 1)}, floods: floods{log: log},
 	}
 	k.PortsChanged = func() { table.Poke(w.changed) }
 	k.ClaimEnded = w.letGo
@@ -176,14 +168,8 @@ func (w *Wire) read() error {
 func (w *Wire) frame(ev *bpf.Event) {
 	seen := w.clock.at(ev.Ktime)
 	key := table.ClaimKey{
-		Address:   ev.Addr,
-		Kind:      evidenceOf[ev.Kind],
-		At:        table.InterfaceKey{Namespace: table.OwnNamespace, Index: int32(ev.Ifindex)},
-		MAC:       string(ev.SHA[:]),
-		VLAN:      ev.VLAN,
-		InnerVLAN: ev.InnerVLAN,
-
-		NoOverride: ev.NoOverride,
+		Address: ev.Addr, Kind: evidenceOf[ev.Kind], At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: int32(ev.Ifindex)},
+		MAC: string(ev.SHA[:]), VLAN: ev.VLAN, InnerVLAN: ev.InnerVLAN, NoOverride: ev.NoOverride,
 	}
 	if ev.Source != ev.SHA {
 		key.Source = string(ev.Source[:])

@@ -56,7 +56,13 @@ func (c *Runtime) serve(ctx context.Context, conn *grpc.ClientConn) {
 		}
 	})
 	client := runtimev1.NewRuntimeServiceClient(conn)
-	c.begin()
+	// Everything that the runtime did not know is requested again.
+	clear(c.unanswered)
+	c.wanted.mu.Lock()
+	for _, a := range c.wanted.unnamed {
+		*a = attempt{last: time.Now()}
+	}
+	c.wanted.mu.Unlock()
 	lists := listing{next: time.Now()}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -72,16 +78,6 @@ func (c *Runtime) serve(ctx context.Context, conn *grpc.ClientConn) {
 		case <-c.poked:
 		case <-timer.C:
 		}
-	}
-}
-
-// begin schedules a new request for everything that the runtime did not know.
-func (c *Runtime) begin() {
-	clear(c.unanswered)
-	c.wanted.mu.Lock()
-	defer c.wanted.mu.Unlock()
-	for _, a := range c.wanted.unnamed {
-		*a = attempt{last: time.Now()}
 	}
 }
 

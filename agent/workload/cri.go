@@ -122,16 +122,9 @@ func (a *attempt) due() time.Time {
 // NewRuntime returns a client of the runtime at a socket.
 func NewRuntime(log *slog.Logger, socket string, procDir ProcDir) *Runtime {
 	c := &Runtime{
-		log:        log,
-		sockets:    sockets,
-		procDir:    procDir,
-		Changed:    func() {},
-		hurry:      make(chan struct{}, 1),
-		poked:      make(chan struct{}, 1),
-		known:      map[string]*Sandbox{},
-		unanswered: map[string]*attempt{},
-		condition:  condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
-		wanted:     wanted{unnamed: map[uint64]*attempt{}},
+		log: log, sockets: sockets, procDir: procDir, Changed: func() {}, hurry: make(chan struct{}, 1), poked: make(chan struct{}, 1),
+		known: map[string]*Sandbox{}, unanswered: map[string]*attempt{}, wanted: wanted{unnamed: map[uint64]*attempt{}},
+		condition: condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
 	}
 	if socket == RuntimeOff {
 		c.sockets = nil

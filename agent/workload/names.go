@@ -75,18 +75,9 @@ type namedNetns struct {
 // containers of engines.
 func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir ProcDir, runtime *Runtime, engines func() []*ipam.Container) *Names {
 	n := &Names{
-		log:       log,
-		kernel:    k,
-		netnsDirs: netnsDirs,
-		procDir:   procDir,
-		ticks:     BootTicks,
-		sandboxes: runtime.Sandboxes,
-		engines:   engines,
-		unnamed:   runtime.Unnamed,
-		changed:   make(chan struct{}, 1),
-		Mounted:   func() {},
-		files:     map[netnsFile]namedNetns{},
-		tenants:   map[uint64]*tenant{},
+		log: log, kernel: k, netnsDirs: netnsDirs, procDir: procDir, ticks: BootTicks,
+		sandboxes: runtime.Sandboxes, engines: engines, unnamed: runtime.Unnamed, changed: make(chan struct{}, 1), Mounted: func() {},
+		files: map[netnsFile]namedNetns{}, tenants: map[uint64]*tenant{},
 	}
 	n.cni = newCNICache(log, cniResults, n.Wake)
 	k.Unnamed, runtime.Changed = n.Wake, n.Wake

@@ -106,7 +106,12 @@ func (n *Names) moveIn(t *tenant, inode uint64, pids []int) {
 	p, same := n.oldest(t.process, pids)
 	c := t.container
 	if !same || c == (Container{}) { // a process moves to its cgroup only once, when it starts
-		c = n.containerIn(p, inode)
+		// If a container created the namespace in addition to its own, the process is in the container's cgroup, too. In
+		// that case its parent is in the same cgroup, but in another namespace.
+		c = n.procDir.Container(p.PID)
+		if elsewhere, err := n.procDir.Netns(p.Parent); err == nil && elsewhere != inode && n.procDir.Container(p.Parent) == c {
+			c = Container{}
+		}
 	}
 	// The PID may have belonged to another process in the meantime. It is 0 if none of the processes
 	// is readable.
@@ -137,18 +142,6 @@ func (n *Names) oldest(last Process, pids []int) (oldest Process, same bool) {
 		}
 	}
 	return oldest, false
-}
-
-// containerIn returns the container that a namespace belongs to, based on its oldest process.
-// If a container created the namespace in addition to its own, the process is in the
-// container's cgroup, too. In that case its parent is in the same cgroup, but in another
-// namespace.
-func (n *Names) containerIn(p Process, inode uint64) Container {
-	c := n.procDir.Container(p.PID)
-	if elsewhere, err := n.procDir.Netns(p.Parent); err == nil && elsewhere != inode && n.procDir.Container(p.Parent) == c {
-		return Container{}
-	}
-	return c
 }
 
 // vipPrograms are the programs that move virtual addresses between nodes on their own, by the names
