@@ -65,9 +65,9 @@ func newCore(cfg coreConfig) (*core, error) {
 	dir, err := cfg.DataDir, error(nil)
 	if cfg.DataDir == DataDirAuto {
 		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); err != nil {
-			dir, c.unsaved = "", explain.Text("nothing-saved", "path", DefaultDataDir, "error", err)
-			cfg.log.Warn("history and acknowledgements are in memory only: make the directory writable, or set --data-dir",
-				"directory", DefaultDataDir, "error", err)
+			dir, c.unsaved = "", explain.Text("nothing-saved", "error", err, "remedy", journal.Remedy(DefaultDataDir, err))
+			cfg.log.Warn("history and acknowledgements are in memory only",
+				"directory", DefaultDataDir, "error", err, "remedy", journal.Remedy(DefaultDataDir, err))
 		}
 	}
 	if c.acknowledgements, err = live.NewAcknowledgements(live.AcknowledgementsConfig{
@@ -264,7 +264,7 @@ func journalProblem(p journal.Problem) string {
 	case journal.NotWritten:
 		key = "journal/not-written"
 	}
-	return explain.Text(key, "path", p.Path, "error", p.Err, "at", p.At.UTC().Format(time.RFC3339))
+	return explain.Text(key, "path", p.Path, "error", p.Err, "remedy", journal.Remedy(p.Path, p.Err), "at", p.At.UTC().Format(time.RFC3339))
 }
 
 // watches returns the number of watches, by type.

@@ -25,6 +25,20 @@ const Format = 2
 // MaxSize is the largest size of a file in bytes.
 const MaxSize = 64 << 20
 
+// mostObjects and mostValues limit what takes more memory than it takes in a file.
+const mostObjects, mostValues = 1 << 18, 1 << 20
+
+// bounded returns an error for a file that is too large, or that has too many values.
+func bounded(data []byte) error {
+	if len(data) > MaxSize {
+		return fmt.Errorf("more than %d bytes", MaxSize)
+	}
+	if bytes.Count(data, []byte{'{'}) > mostObjects || bytes.Count(data, []byte{','}) > mostValues {
+		return fmt.Errorf("more than %d objects, or %d values", mostObjects, mostValues)
+	}
+	return nil
+}
+
 // A File is a case with everything that is needed to judge it again.
 type File struct {
 	// Version is the version of ipwitness that wrote the case.
@@ -61,8 +75,8 @@ func Encode(f *File) ([]byte, error) {
 	if err := e.Encode(prune(tree)); err != nil {
 		return nil, fmt.Errorf("write case of %s: %w", f.Case.Address, err)
 	}
-	if out.Len() > MaxSize {
-		return nil, fmt.Errorf("write case of %s: %d bytes exceed the limit of %d", f.Case.Address, out.Len(), MaxSize)
+	if err := bounded(out.Bytes()); err != nil {
+		return nil, fmt.Errorf("write case of %s: it would have %w", f.Case.Address, err)
 	}
 	return out.Bytes(), nil
 }
@@ -100,8 +114,8 @@ func Read(r io.Reader) (*File, error) {
 
 // Decode decodes a file that Encode wrote.
 func Decode(data []byte) (*File, error) {
-	if len(data) > MaxSize {
-		return nil, fmt.Errorf("read case: more than %d bytes: this is not a case file", MaxSize)
+	if err := bounded(data); err != nil {
+		return nil, fmt.Errorf("read case: %w: this is not a case file", err)
 	}
 	var begin struct {
 		format

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -186,4 +187,21 @@ func FuzzDecode(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { judge(t, data) })
+}
+
+// A file of 30 MB takes no multiple of its size before it is refused.
+func TestDenseFilesAreRefusedCheaply(t *testing.T) {
+	for _, dense := range []string{`{}`, `null`, `""`, `[]`} {
+		data := []byte(`{"ipwitnessCase": 2, "case": {"Claims": [` + strings.Repeat(dense+",", 30<<20/(len(dense)+1)) + dense + `]}}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Decode(data)
+		runtime.ReadMemStats(&after)
+		if err == nil || !strings.Contains(err.Error(), "this is not a case file") {
+			t.Errorf("%s: got %v, want a refusal", dense, err)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+			t.Errorf("%s: got %d bytes allocated, want none to speak of", dense, got)
+		}
+	}
 }

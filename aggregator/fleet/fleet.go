@@ -81,7 +81,7 @@ func New(cfg Config) (*Fleet, error) {
 		return nil, err
 	}
 	if err := journal.Writable(cfg.DataDir); err != nil {
-		return nil, fmt.Errorf("a fleet needs a data directory: make it writable, or set --data-dir: %w", err)
+		return nil, fmt.Errorf("a fleet needs a data directory: %w: %s", err, journal.Remedy(cfg.DataDir, err))
 	}
 	for _, name := range cfg.NATS.Exposed() {
 		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)

@@ -2,7 +2,9 @@ package journal
 
 import (
 	"cmp"
+	"errors"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -34,6 +36,19 @@ const (
 	// Failed means that the journal cannot continue before the aggregator is restarted.
 	Failed
 )
+
+// Remedy says what to do about a data directory that cannot be used because of an error.
+func Remedy(dir string, err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return "let the process open more files (ulimit -n, or LimitNOFILE= of systemd)"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "free space in " + dir
+	case errors.Is(err, syscall.EIO):
+		return "check the disk of " + dir
+	}
+	return "make " + dir + " writable, or use another --data-dir"
+}
 
 // maxProblems is the largest number of problems that are kept.
 const maxProblems = 8

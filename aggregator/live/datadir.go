@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 )
 
@@ -119,8 +120,8 @@ func (d *dataDir) setUnsaved(err error) {
 		d.unsaved.Store(nil)
 		return
 	}
-	d.unsaved.Store(new(fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: "+
-		"make the directory writable, or use another --data-dir", err)))
+	d.unsaved.Store(new(fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: %s",
+		err, journal.Remedy(d.path, err))))
 }
 
 // problems returns descriptions of the current problems.

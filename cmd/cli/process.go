@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,9 +62,24 @@ func (l *Logging) logger(w io.Writer) (*slog.Logger, error) {
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
 		return nil, fmt.Errorf("--log-level: %w", err)
 	}
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: short}
 	if l.format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	}
 	return slog.New(slog.NewTextHandler(w, options)), nil
+}
+
+// longest is the largest number of bytes of a value in the log.
+const longest = 2 << 10
+
+// short shortens a value of a log line. Errors become their texts: slog's text handler writes them with %+v, which adds
+// the stack to errors of some libraries.
+func short(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		a.Value = slog.StringValue(fmt.Sprint(err))
+	}
+	if a.Value.Kind() == slog.KindString && len(a.Value.String()) > longest {
+		a.Value = slog.StringValue(strings.ToValidUTF8(a.Value.String()[:longest], "") + "…")
+	}
+	return a
 }
