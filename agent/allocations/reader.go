@@ -93,11 +93,24 @@ type due struct {
 	all        bool // read everything that may have changed
 	lostEvents bool // read everything, because events were lost
 	soon       bool // read everything, after a short wait
+	// rests has the sources that took long. Each is left alone for a while, with what is due of it.
+	rests map[ipam.FileSource]*rest
+}
+
+// A rest of a source keeps one with large or damaged files from taking a core, and from holding up the others.
+type rest struct {
+	until time.Time
+	due   bool // it would have been read
+	all   bool // with everything that may have changed
+	lost  bool // even without a sign of a change
 }
 
 const (
 	// waitingEvents limits the queued events. A thousand pods that end cause about as many.
 	waitingEvents = 1024
+	// A source that takes longer than quick is left alone for restFor times as long.
+	quick   = 100 * time.Millisecond
+	restFor = 10
 	// maxProblems limits the reported problems.
 	maxProblems = 16
 )
@@ -109,6 +122,7 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root Root) *Reader {
 		log: log, table: t, StatusChanged: func() {}, Renamed: func() {},
 		mounted: make(chan struct{}, 1), ready: make(chan struct{}),
 		published: map[table.PoolKey]*ipwitnessv1.PoolRecord{}, ipams: map[ipam.FileSource]string{},
+		due: due{rests: map[ipam.FileSource]*rest{}},
 	}
 	for _, m := range registry.All {
 		files := ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}
@@ -158,15 +172,25 @@ func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, errs 
 	close(r.ready)
 	timer := time.NewTimer(ipam.CheckEvery)
 	defer timer.Stop()
+	rested := time.NewTimer(ipam.CheckEvery)
+	defer rested.Stop()
 	for {
 		wait := ipam.CheckEvery
 		if r.soon {
 			wait = ipam.Settled
 		}
 		timer.Reset(wait)
+		rested.Stop()
+		for _, s := range r.rests {
+			if s.due { // one is enough: the others follow
+				rested.Reset(time.Until(s.until))
+				break
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
+		case <-rested.C:
 		case <-timer.C:
 			r.all, r.soon = true, false
 		case <-r.mounted:
@@ -224,11 +248,26 @@ func (r *Reader) loseEvents(err error) {
 
 // look reads everything that is due, and puts it into the table.
 func (r *Reader) look(now time.Time) {
-	if r.all {
-		r.watch() // before anything is read, so that later changes have events
-		for _, s := range r.sources {
-			r.soon = s.Find(now) || r.soon
+	reads, took := make([]ipam.FileRead, len(r.sources)), make([]time.Duration, len(r.sources))
+	found := r.all
+	for i, s := range r.sources {
+		reads[i] = ipam.FileRead{Now: now, All: r.all, Lost: r.lostEvents}
+		if had := r.rests[s]; had != nil {
+			reads[i].All, reads[i].Lost = r.all || had.all, r.lostEvents || had.lost
+			found = found || had.all && !now.Before(had.until)
 		}
+	}
+	if found {
+		r.watch() // before anything is read, so that later changes have events
+	}
+	for i, s := range r.sources {
+		if reads[i].All && !r.resting(s, reads[i]) {
+			began := time.Now()
+			r.soon = s.Find(now) || r.soon
+			took[i] = time.Since(began)
+		}
+	}
+	if found {
 		r.name = nodeName{}
 		for _, n := range r.names { // the first name that an IPAM has for the node is kept
 			name, problem, again := n.Read(now)
@@ -241,14 +280,31 @@ func (r *Reader) look(now time.Time) {
 		}
 		r.watch()
 	}
-	read := ipam.FileRead{Now: now, All: r.all, Lost: r.lostEvents, Watches: r.watches}
-	for _, s := range r.sources {
-		r.soon = s.Read(read) || r.soon
+	for i, s := range r.sources {
+		if reads[i].Watches = r.watches; r.resting(s, reads[i]) {
+			continue
+		}
+		began := time.Now()
+		r.soon = s.Read(reads[i]) || r.soon
+		delete(r.rests, s)
+		if took := took[i] + time.Since(began); took > quick {
+			r.rests[s] = &rest{until: time.Now().Add(restFor * took)}
+		}
 	}
 	r.all, r.lostEvents = false, false
 	r.publish(now)
 	r.publishStatus()
 	r.publishContainers()
+}
+
+// resting reports whether a source is left alone, and notes what is due of it.
+func (r *Reader) resting(s ipam.FileSource, read ipam.FileRead) bool {
+	had := r.rests[s]
+	if had == nil || !read.Now.Before(had.until) {
+		return false
+	}
+	had.due, had.all, had.lost = true, read.All, read.Lost
+	return true
 }
 
 // watch watches all places and their parents, so that the creation of a missing place has an

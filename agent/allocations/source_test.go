@@ -1,14 +1,19 @@
 package allocations
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -247,4 +252,56 @@ func TestDirectoriesHaveAnIdentity(t *testing.T) {
 	if err := (host{root: Root(false)}).Visible("/missing"); err != nil {
 		t.Errorf("visible on a host: got error %v", err)
 	}
+}
+
+// slow is a source that takes long to read.
+type slow struct {
+	scripted
+	takes time.Duration
+	reads []ipam.FileRead
+}
+
+func (s *slow) Read(r ipam.FileRead) bool {
+	s.reads = append(s.reads, r)
+	time.Sleep(s.takes)
+	return false
+}
+
+func TestASourceThatTakesLongRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large, small := &slow{takes: 2 * quick}, &slow{takes: quick / 2}
+		r := New(slog.New(slog.DiscardHandler), table.New(), Config{}, Root(false))
+		r.noWatcher, r.sources, r.names = errors.New("none"), []ipam.FileSource{large, small}, nil
+		events := make(chan fsnotify.Event)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { r.follow(ctx, events, nil); close(done) }()
+		synctest.Wait()
+		for range 600 { // a minute
+			time.Sleep(quick)
+			select {
+			case events <- fsnotify.Event{Name: "/elsewhere"}:
+			default:
+			}
+		}
+		cancel()
+		<-done
+		if n := len(large.reads); n < 20 || n > 30 {
+			t.Errorf("got %d reads of a source that takes %s in a minute, want one each %s", n, large.takes, (1+restFor)*large.takes)
+		}
+		if n := len(small.reads); n < 250 {
+			t.Errorf("got %d reads of the other one, want one for each event", n)
+		}
+		all := func(s *slow) (n int) {
+			for _, r := range s.reads {
+				if r.All {
+					n++
+				}
+			}
+			return n
+		}
+		if all(large) < all(small) {
+			t.Errorf("got %d complete reads of the slow source and %d of the other one, want none left out", all(large), all(small))
+		}
+	})
 }

@@ -28,8 +28,11 @@ const (
 	branchPage, leafPage, metaPage = 0x01, 0x02, 0x04
 	// bucketFlag marks an element of a leaf that is a bucket.
 	bucketFlag = 0x01
-	// maxDepth limits the depth of a tree, which has loops only if the database is damaged.
+	// maxDepth limits the depth of a tree.
 	maxDepth = 32
+	// readings limits the bytes that may be read of a database, as a multiple of its size: reading all of it takes two
+	// of them. In a damaged one, many keys may lead to the same bytes.
+	readings = 4
 )
 
 var native = binary.NativeEndian
@@ -42,12 +45,13 @@ type DB struct {
 	data     []byte
 	pageSize uint64
 	root     uint64
+	left     int // the number of bytes that may still be read
 }
 
 // Open returns the database with the given content. It only checks the metas.
 func Open(data []byte) (*DB, error) {
 	var newest uint64
-	db := &DB{data: data}
+	db := &DB{data: data, left: readings * len(data)}
 	// The second meta follows the first page, whose size only the first meta says if it is intact.
 	for size := uint64(1 << 10); size <= 1<<16; size <<= 1 {
 		for _, at := range []uint64{0, size} {
@@ -89,17 +93,16 @@ func (b *Bucket) Each(yield func(key, value []byte, sub *Bucket) error) error {
 	if b.inline != nil {
 		return b.db.leaf(b.inline, yield)
 	}
-	left := uint64(len(b.db.data))/b.db.pageSize + 1
-	return b.db.each(b.root, maxDepth, &left, yield)
+	return b.db.each(b.root, maxDepth, map[uint64]bool{}, yield)
 }
 
-// each calls yield for the keys below a page. left is the number of pages that may still be read.
-func (db *DB) each(id uint64, depth int, left *uint64, yield func(key, value []byte, sub *Bucket) error) error {
+// each calls yield for the keys below a page, unless it has been visited.
+func (db *DB) each(id uint64, depth int, visited map[uint64]bool, yield func(key, value []byte, sub *Bucket) error) error {
 	pages := uint64(len(db.data)) / db.pageSize
-	if depth == 0 || *left == 0 || id >= pages {
+	if depth == 0 || visited[id] || id >= pages {
 		return errDamaged
 	}
-	*left--
+	visited[id] = true
 	page := db.data[id*db.pageSize:]
 	if more := uint64(native.Uint32(page[12:])); id+more >= pages {
 		return errDamaged
@@ -107,15 +110,21 @@ func (db *DB) each(id uint64, depth int, left *uint64, yield func(key, value []b
 		return db.leaf(page, yield)
 	}
 	count := int(native.Uint16(page[10:]))
-	if native.Uint16(page[8:]) != branchPage || headerSize+count*branchSize > len(page) {
+	if native.Uint16(page[8:]) != branchPage || headerSize+count*branchSize > len(page) || !db.spend(len(page)) {
 		return errDamaged
 	}
 	for i := range count {
-		if err := db.each(native.Uint64(page[headerSize+i*branchSize+8:]), depth-1, left, yield); err != nil {
+		if err := db.each(native.Uint64(page[headerSize+i*branchSize+8:]), depth-1, visited, yield); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// spend reports whether some more bytes may be read.
+func (db *DB) spend(bytes int) bool {
+	db.left -= bytes
+	return db.left >= 0
 }
 
 // leaf calls yield for the keys of a leaf.
@@ -124,7 +133,7 @@ func (db *DB) leaf(page []byte, yield func(key, value []byte, sub *Bucket) error
 		return errDamaged
 	}
 	count := int(native.Uint16(page[10:]))
-	if headerSize+count*leafSize > len(page) {
+	if headerSize+count*leafSize > len(page) || !db.spend(len(page)) {
 		return errDamaged
 	}
 	for i := range count {
@@ -133,7 +142,7 @@ func (db *DB) leaf(page []byte, yield func(key, value []byte, sub *Bucket) error
 		key := uint64(at) + uint64(native.Uint32(e[4:]))
 		value := key + uint64(native.Uint32(e[8:]))
 		end := value + uint64(native.Uint32(e[12:]))
-		if end > uint64(len(page)) {
+		if end > uint64(len(page)) || !db.spend(int(end-key)) {
 			return errDamaged
 		}
 		var sub *Bucket
@@ -185,7 +194,7 @@ type File struct {
 	Path string
 
 	stale bool
-	info  os.FileInfo // of the version that was read; nil if none was
+	info  os.FileInfo // of the version that was read, even if it could not be parsed; nil if none was
 }
 
 // Changed records that the file may have changed.
@@ -198,12 +207,13 @@ func (d *File) Read(r ipam.FileRead, parse func(db *DB, written time.Time) error
 		return false, false, nil
 	}
 	info, err := os.Lstat(d.Path)
-	if err == nil && !d.stale && !r.Lost && d.info != nil && os.SameFile(info, d.info) && info.Size() == d.info.Size() && info.ModTime().Equal(d.info.ModTime()) {
+	if err == nil && !d.stale && !r.Lost && d.info != nil && os.SameFile(info, d.info) && info.Size() == d.info.Size() && info.Mode() == d.info.Mode() && info.ModTime().Equal(d.info.ModTime()) {
 		return false, false, nil
 	}
 	d.stale, d.info = false, nil
 	data, written, err := d.snapshot()
 	if err == nil {
+		d.info = info
 		var db *DB
 		if db, err = Open(data); err == nil {
 			err = parse(db, written)
@@ -211,7 +221,6 @@ func (d *File) Read(r ipam.FileRead, parse func(db *DB, written time.Time) error
 	}
 	switch {
 	case err == nil:
-		d.info = info
 	case errors.Is(err, errChanging), !errors.Is(err, os.ErrNotExist) && ipam.BeingWritten(written, r.Now):
 		d.stale = true
 		return false, true, nil

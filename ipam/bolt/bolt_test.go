@@ -2,15 +2,21 @@ package bolt_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/bolt"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // written returns the file of a database with the given keys in a bucket of a bucket.
@@ -121,6 +127,98 @@ func TestDamagedDatabasesAreErrors(t *testing.T) {
 	for _, size := range []int{0, 100, 1024, 2048, 8192} {
 		if got, err := read(data[:size]); err == nil {
 			t.Errorf("the first %d bytes: got %d keys, want an error", size, len(got))
+		}
+	}
+}
+
+// hostile returns a database of a size whose root is the page 2, which fill writes with all pages after it.
+func hostile(t testing.TB, pageSize, size int, fill func(page func(id, kind, count int) []byte)) []byte {
+	t.Helper()
+	data := make([]byte, size)
+	copy(data, written(t, pageSize, map[string]string{"k": "v"})[:2*pageSize])
+	for _, at := range []int{0, pageSize} {
+		meta := data[at+16:]
+		binary.NativeEndian.PutUint64(meta[16:], 2)
+		sum := fnv.New64a()
+		_, _ = sum.Write(meta[:56])
+		binary.NativeEndian.PutUint64(meta[56:], sum.Sum64())
+	}
+	fill(func(id, kind, count int) []byte {
+		page := data[id*pageSize:]
+		binary.NativeEndian.PutUint16(page[8:], uint16(kind))
+		binary.NativeEndian.PutUint16(page[10:], uint16(count))
+		return page
+	})
+	return data
+}
+
+// The content of a damaged database decides neither how often a page is visited, nor how much is read.
+func TestDamagedDatabasesTakeBoundedWork(t *testing.T) {
+	const pageSize, size = 4096, 40 << 20
+	const each = (pageSize - 16) / 16
+	native := binary.NativeEndian
+	leaf := func(page []byte, n, length int) { // each element has the same bytes
+		for i := range n {
+			native.PutUint32(page[16+i*16+4:], uint32((n-i)*16))
+			native.PutUint32(page[16+i*16+12:], uint32(length))
+		}
+	}
+	for name, data := range map[string][]byte{
+		"branches that lead to one page": hostile(t, pageSize, size, func(page func(id, kind, count int) []byte) {
+			for level := range 5 {
+				branch := page(2+level, 1, each)
+				for i := range each {
+					native.PutUint64(branch[16+i*16+8:], uint64(3+level))
+				}
+			}
+			leaf(page(7, 2, 1), 1, 8)
+		}),
+		"a loop": hostile(t, pageSize, size, func(page func(id, kind, count int) []byte) {
+			native.PutUint64(page(2, 1, 1)[24:], 2)
+		}),
+		"values that are the same bytes": hostile(t, pageSize, size, func(page func(id, kind, count int) []byte) {
+			root := page(2, 2, 60000)
+			native.PutUint32(root[12:], size/pageSize-3)
+			leaf(root, 60000, size/2)
+		}),
+	} {
+		db, err := bolt.Open(data)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		read := 0
+		err = db.Root().Each(func(key, value []byte, _ *bolt.Bucket) error {
+			read += len(key) + len(value)
+			return nil
+		})
+		if err == nil || read > 4*size {
+			t.Errorf("%s: got %v after %d bytes of keys and values, want an error before %d", name, err, read, 4*size)
+		}
+	}
+}
+
+func TestAFileThatCannotBeParsedIsReadOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	write := func(data []byte) {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := bolt.File{Host: ipamtest.Host{}, Path: path}
+	look := func() (parsed bool, err error) {
+		_, _, err = f.Read(ipam.FileRead{Now: time.Now().Add(time.Hour), All: true}, func(*bolt.DB, time.Time) error {
+			parsed = true
+			return errors.New("of another version")
+		})
+		return parsed, err
+	}
+	write(written(t, 4096, map[string]string{"k": "v"}))
+	for i, want := range []bool{true, false, false, true} {
+		if i == 3 {
+			write(written(t, 4096, many(30, 1000)))
+		}
+		if parsed, err := look(); parsed != want || (err != nil) != want {
+			t.Errorf("look %d: got parsed %t and %v, want %t", i, parsed, err, want)
 		}
 	}
 }

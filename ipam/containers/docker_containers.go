@@ -64,7 +64,8 @@ type dockerContainers struct {
 
 // dockerVersion is a version of a file with the container that it describes; nil if it does not run.
 type dockerVersion struct {
-	info os.FileInfo
+	info  os.FileInfo
+	fault error // why it cannot be parsed
 	*ipam.Container
 }
 
@@ -91,22 +92,26 @@ func (c *dockerContainers) read() {
 		}
 		had, ok := c.known[name]
 		if ok && sameVersion(info, had.info) {
-			next[name] = had
+			if next[name] = had; had.fault != nil {
+				c.faults, c.fault = c.faults+1, had.fault
+			}
 			continue
 		}
 		data, _, err := c.host.ReadFile(path, false, maxConfig)
 		var found *ipam.Container
 		if err == nil {
-			found, err = parseContainer(data)
+			if found, err = parseContainer(data); err != nil {
+				had.info = info // of no use to read it again
+			}
+		} else {
+			had.info = nil // read it again
 		}
 		switch {
 		case err == nil:
-			next[name] = dockerVersion{info, keep(had.Container, found)}
+			next[name] = dockerVersion{info, nil, keep(had.Container, found)}
 		case !os.IsNotExist(err):
 			c.faults, c.fault = c.faults+1, err
-			if ok {
-				next[name] = dockerVersion{nil, had.Container} // read it again, and keep what is known until then
-			}
+			next[name] = dockerVersion{had.info, err, had.Container} // keep what is known until then
 		}
 	}
 	c.known = next

@@ -232,6 +232,7 @@ func TestBadDatabasesAreAProblemOfDockerAlone(t *testing.T) {
 	if n.look(); len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "version of docker") {
 		t.Errorf("got problems %q, want the version", n.Problems())
 	}
+	n.save()
 	n.host.Broken[n.Path] = &os.PathError{Op: "open", Path: n.Path, Err: os.ErrPermission}
 	if n.look(); len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "read access") {
 		t.Errorf("got problems %q, want what to do", n.Problems())

@@ -124,9 +124,13 @@ func (n *podmanContainer) read(host ipam.Host, path string) {
 		return
 	}
 	data, _, err := host.ReadFile(path, false, maxConfig)
+	if err != nil {
+		return
+	}
+	n.info = info
 	var s spec
-	if err == nil && json.Unmarshal(data, &s) == nil {
-		n.info, n.netns = info, ""
+	if json.Unmarshal(data, &s) == nil {
+		n.netns = ""
 		if p := s.netns(); p != "" {
 			n.netns = ipam.CleanPath(p)
 		}

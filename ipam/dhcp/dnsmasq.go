@@ -51,7 +51,7 @@ type dnsmasqFiles struct{ nodeFiles }
 
 func newDnsmasq(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	f := dnsmasqFiles{newNodeFiles(host, cfg)}
-	return newSource(host, DnsmasqName, "dnsmasq", f.list)
+	return newSource(host, DnsmasqName, "dnsmasq", f.list, f.versions)
 }
 
 // list returns the directories with files of dnsmasq, and the servers.

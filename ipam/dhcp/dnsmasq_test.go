@@ -241,9 +241,59 @@ func TestEventsAreHandled(t *testing.T) {
 		t.Errorf("got changes %v, want the new lease", p.Changes)
 	}
 	l.host.Hidden[l.root+filepath.Dir(misc)] = os.ErrPermission
+	l.write(misc, one) // the file there is another one
 	l.look(0)
 	l.look(ipam.Settled)
 	if p := l.pool(misc + "#br0"); p.State != ipam.Unreadable {
 		t.Errorf("got state %d of a file that is not visible", p.State)
+	}
+}
+
+// counting counts the files that are read.
+type counting struct {
+	ipamtest.Host
+	reads int
+}
+
+func (c *counting) ReadFile(path string, follow bool, most int64) ([]byte, time.Time, error) {
+	c.reads++
+	return c.Host.ReadFile(path, follow, most)
+}
+
+func TestFilesThatHaveNotChangedAreNotReadAgain(t *testing.T) {
+	l := newLab(t)
+	host := &counting{Host: l.host}
+	l.source = newDnsmasq(host, ipam.FilesConfig{Dirs: []string{l.root}})
+	lease := func(a string, expires time.Duration) string {
+		return fmt.Sprintf("%d 02:00:00:00:00:01 %s * *\n", start.Add(expires).Unix(), a)
+	}
+	l.write("/var/lib/misc/dnsmasq.leases", lease("10.9.0.2", time.Hour)+lease("10.9.0.3", 2*time.Hour))
+	read := func(after time.Duration) bool {
+		host.reads = 0
+		l.look(after)
+		return host.reads > 0
+	}
+	for i, step := range []struct {
+		change func()
+		after  time.Duration
+		want   bool
+	}{
+		{nil, 0, true},
+		{nil, 15 * time.Second, false},
+		{nil, time.Hour, true}, // a lease has ended
+		{nil, 15 * time.Second, false},
+		{func() { l.write("/etc/dnsmasq.d/more", "dhcp-range=10.9.0.10,10.9.0.20\n") }, 15 * time.Second, true},
+		{nil, 15 * time.Second, false},
+		{func() { host.Interfaces = host.Interfaces[:2] }, 15 * time.Second, true},
+		{nil, 15 * time.Second, false},
+		{func() { _ = os.Remove(l.root + "/var/lib/misc/dnsmasq.leases") }, 15 * time.Second, true},
+		{nil, 15 * time.Second, true}, // the file may be about to be replaced
+	} {
+		if step.change != nil {
+			step.change()
+		}
+		if got := read(step.after); got != step.want {
+			t.Errorf("step %d: got read %t, want %t", i, got, step.want)
+		}
 	}
 }

@@ -52,7 +52,7 @@ type keaFiles struct{ nodeFiles }
 
 func newKea(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	f := keaFiles{newNodeFiles(host, cfg)}
-	return newSource(host, KeaName, "Kea", f.list)
+	return newSource(host, KeaName, "Kea", f.list, f.versions)
 }
 
 // list returns the directories with files of Kea, and the servers.

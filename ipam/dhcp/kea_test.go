@@ -45,7 +45,7 @@ func texts(records []record) (all []string) {
 func TestLastLineOfEachAddressCounts(t *testing.T) {
 	const a, b = "02:00:00:00:00:01", "02:00:00:00:00:02"
 	root := t.TempDir()
-	f := keaFiles{nodeFiles{ipamtest.NewHost(), root}}
+	f := keaFiles{nodeFiles{versions{}, ipamtest.NewHost(), root}}
 	leases := root + keaLeaseDir + "/kea-leases4.csv"
 	read := func() []string {
 		t.Helper()

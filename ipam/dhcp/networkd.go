@@ -45,7 +45,7 @@ func newNetworkd(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	at := location{Path: dir, Read: func() (content, error) { return read(host, dir) }}
 	return newSource(host, NetworkdName, "systemd-networkd", func() ([]string, []location) {
 		return []string{dir}, []location{at}
-	})
+	}, nil)
 }
 
 // read reads the leases of all interfaces. networkd removes the file of a lease that has ended.

@@ -5,14 +5,19 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// maxFile limits the size of a file. A lease takes about 100 bytes.
-const maxFile = 16 << 20
+const (
+	// maxFile limits the size of a file. A lease takes about 100 bytes.
+	maxFile = 16 << 20
+	// maxAge is how long files that have not changed are not read again.
+	maxAge = 24 * time.Hour
+)
 
 // A location is where one DHCP server keeps its records.
 type location struct {
@@ -31,27 +36,37 @@ type source struct {
 	title string
 	// list returns the directories to watch, and the servers.
 	list func() ([]string, []location)
+	// versions are those of the files that were read; nil if that is not known.
+	versions versions
 
 	places   []string
 	devices  []ipam.Device      // nil until they are needed
 	servers  map[string]*server // by path
 	unlisted bool               // servers may have appeared
 	stale    bool               // files may have changed
+	ends     time.Time          // when a lease ends, or something missing may be gone; zero for at once
 }
 
 // newSource returns a source that has read nothing yet. title is the name of the kind of servers in
 // sentences.
-func newSource(host ipam.Host, name, title string, list func() ([]string, []location)) *source {
-	return &source{host: host, ipam: name, title: title, list: list}
+func newSource(host ipam.Host, name, title string, list func() ([]string, []location), read versions) *source {
+	return &source{host: host, ipam: name, title: title, list: list, versions: read}
 }
 
 // Places implements ipam.FileSource.
 func (s *source) Places() []string { return s.places }
 
 // Find implements ipam.FileSource.
-func (s *source) Find(time.Time) (again bool) {
-	s.devices = nil
-	s.find()
+func (s *source) Find(now time.Time) (again bool) {
+	devices := s.devices
+	if s.devices = nil; devices != nil {
+		s.devices = s.host.Devices()
+	}
+	if s.versions == nil || !now.Before(s.ends) || s.versions.changed() || !reflect.DeepEqual(devices, s.devices) {
+		clear(s.versions)
+		s.find()
+		s.stale = true
+	}
 	return false
 }
 
@@ -77,14 +92,15 @@ func (s *source) Event(path string, _ bool) (handled bool) {
 	return true
 }
 
-// Read implements ipam.FileSource. It reads all files of all servers, because they are few and small.
+// Read implements ipam.FileSource. It reads all files of all servers, because they are few.
 func (s *source) Read(r ipam.FileRead) (again bool) {
-	if !r.All && !r.Lost && !s.stale {
+	if !r.Lost && !s.stale {
 		return false
 	}
 	if s.stale = false; s.unlisted {
 		s.find()
 	}
+	s.ends = r.Now.Add(maxAge)
 	for _, one := range s.servers {
 		if c, err := one.at.Read(); err == nil {
 			if s.devices == nil && len(one.leases)+len(c.Leases)+len(c.Reservations)+len(c.Ranges) > 0 {
@@ -93,7 +109,16 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 			again = one.put(c, s.devices, r.Now) || again
 		} else {
 			again = one.fail(err, r.Now) || again
+			s.ends = time.Time{}
 		}
+		for _, l := range one.leases {
+			if !l.Expires.IsZero() && l.Expires.Before(s.ends) {
+				s.ends = l.Expires
+			}
+		}
+	}
+	if again {
+		s.ends = time.Time{}
 	}
 	return again
 }
@@ -121,14 +146,35 @@ func (s *source) Problems() (problems []string) {
 	return problems
 }
 
+// versions are the files and directories that were read, as they were before; nil for those that did not exist.
+type versions map[string]os.FileInfo
+
+func (v versions) note(path string) { v[path], _ = os.Stat(path) }
+
+// changed reports whether one of them is another now.
+func (v versions) changed() bool {
+	for path, had := range v {
+		info, err := os.Stat(path)
+		if had == nil || err != nil {
+			if had != nil || err == nil {
+				return true
+			}
+		} else if !os.SameFile(info, had) || info.Size() != had.Size() || info.Mode() != had.Mode() || !info.ModTime().Equal(had.ModTime()) {
+			return true
+		}
+	}
+	return false
+}
+
 // nodeFiles are files of a node.
 type nodeFiles struct {
+	versions
 	host ipam.Host
 	root string // precedes all paths; empty except in tests
 }
 
 func newNodeFiles(host ipam.Host, cfg ipam.FilesConfig) nodeFiles {
-	f := nodeFiles{host: host}
+	f := nodeFiles{versions: versions{}, host: host}
 	if len(cfg.Dirs) > 0 {
 		f.root = cfg.Dirs[0]
 	}
@@ -140,6 +186,7 @@ const maxEntries = 1024
 
 // names returns the names of the entries of a directory of the node, sorted.
 func (f nodeFiles) names(dir string) []string {
+	f.note(dir)
 	if f.host.Visible(dir) != nil {
 		return nil
 	}
@@ -155,6 +202,7 @@ func (f nodeFiles) names(dir string) []string {
 
 // file returns the content of a file of the node.
 func (f nodeFiles) file(path string) ([]byte, error) {
+	f.note(path)
 	if err := f.host.Visible(filepath.Dir(path)); err != nil {
 		return nil, os.ErrNotExist // the file there is the container's own
 	}
