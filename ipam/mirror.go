@@ -111,9 +111,12 @@ func (m *Mirror[O, R]) put(e *entry[R]) {
 
 // Set replaces the record of an object: nil for none.
 func (m *Mirror[O, R]) Set(at Key, after *R) {
-	before := m.Records[at]
+	before, same := m.Records[at], m.Same
+	if same == nil {
+		same = func(a, b *R) bool { return reflect.DeepEqual(a, b) }
+	}
 	switch {
-	case before == nil && after == nil, before != nil && after != nil && m.same(before, after):
+	case before == nil && after == nil, before != nil && after != nil && same(before, after):
 		return
 	case after == nil:
 		delete(m.Records, at)
@@ -126,13 +129,6 @@ func (m *Mirror[O, R]) Set(at Key, after *R) {
 	if m.Changed != nil {
 		m.Changed(at, before, after)
 	}
-}
-
-func (m *Mirror[O, R]) same(a, b *R) bool {
-	if m.Same == nil {
-		return reflect.DeepEqual(a, b)
-	}
-	return m.Same(a, b)
 }
 
 func (m *Mirror[O, R]) settle() {

@@ -115,7 +115,8 @@ func (p *Pool) Competes(other *Pool) bool {
 		return false
 	}
 	a, _ := p.Overlap(other)
-	return p.meets(other.Wiring) && a.First.IsValid()
+	shared := p.Routed && other.Routed || p.Device != "" && p.Device == other.Device // a scope
+	return shared && a.First.IsValid()
 }
 
 // Overlap returns the first two ranges of two pools that overlap; invalid ranges if there are none.
@@ -169,11 +170,6 @@ type Wiring struct {
 	// Routed is set if the node routes between the pool's addresses and its other networks, so that
 	// they share a scope.
 	Routed bool
-}
-
-// meets reports whether the addresses of two pools of one node share a scope.
-func (w Wiring) meets(other Wiring) bool {
-	return w.Routed && other.Routed || w.Device != "" && w.Device == other.Device
 }
 
 // An Allocation is the record that an IPAM has of one address.

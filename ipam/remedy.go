@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"strings"
@@ -110,16 +111,6 @@ type Case struct {
 	Restart func(then string, now bool) advice.Advice
 }
 
-// KubernetesNode returns the name in Kubernetes of the node that the pool belongs to, as far as it is
-// known.
-func (c *Case) KubernetesNode() string {
-	if c.Holder != nil && c.Holder.KubernetesNode != "" {
-		return c.Holder.KubernetesNode
-	}
-	name, _, _ := strings.Cut(c.Node, "@") // the agents of several nodes may have the same name
-	return name
-}
-
 // words returns the values that the texts of all IPAMs may name. Those of the holder begin with its.
 func (c *Case) words() map[string]any {
 	h, p := c.Holder, c.Pool
@@ -135,7 +126,8 @@ func (c *Case) words() map[string]any {
 			return a
 		}
 	}
-	knode := c.KubernetesNode()
+	knode, _, _ := strings.Cut(c.Node, "@") // the agents of several nodes may have the same name
+	knode = cmp.Or(h.KubernetesNode, knode)
 	var cordon, uncordon []advice.Action
 	if h.IsPod && c.Node != "" { // its successor must not start on the node before the records are repaired
 		cordon, uncordon = []advice.Action{advice.Cordon(knode)}, []advice.Action{advice.Uncordon(knode)}

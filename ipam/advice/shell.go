@@ -16,15 +16,6 @@ const Replaced = unicode.ReplacementChar
 // Printable reports whether a string can be displayed unchanged: it is valid UTF-8, and no
 // character moves the cursor, changes the direction of writing, or is invisible.
 func Printable(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if s[i] < ' ' || s[i] > '~' {
-			return printable(s[i:])
-		}
-	}
-	return true
-}
-
-func printable(s string) bool {
 	for i, r := range s {
 		if !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
 			return false

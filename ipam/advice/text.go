@@ -110,7 +110,7 @@ func (f Filler) fill(template string) string {
 		if out.WriteString(before); !found {
 			return out.String()
 		}
-		inner, after, _ := cutBrace(rest)
+		inner, after := cutBrace(rest)
 		how, of, _ := strings.Cut(inner, " ")
 		name := strings.TrimPrefix(inner, "^")
 		switch quote := quotes[how]; {
@@ -131,8 +131,8 @@ func (f Filler) fill(template string) string {
 	}
 }
 
-// cutBrace cuts a text at the brace that closes the one before it.
-func cutBrace(text string) (before, after string, found bool) {
+// cutBrace cuts a text at the brace that closes the one before it. Both parts are empty if there is none.
+func cutBrace(text string) (before, after string) {
 	depth := 1
 	for i := range len(text) {
 		switch text[i] {
@@ -140,11 +140,11 @@ func cutBrace(text string) (before, after string, found bool) {
 			depth++
 		case '}':
 			if depth--; depth == 0 {
-				return text[:i], text[i+1:], true
+				return text[:i], text[i+1:]
 			}
 		}
 	}
-	return "", "", false
+	return "", ""
 }
 
 // Capital returns a text with a capital letter at its beginning.

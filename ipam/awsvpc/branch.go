@@ -36,9 +36,6 @@ const (
 	dummyPrefix = "dummy"
 )
 
-// event records that a result has changed.
-func (b *branchPods) event(name string) { b.stale[name] = true }
-
 // read reads the results of a network that have changed, or whose names are new if list is set, or
 // all of them. It returns true if addresses may have changed.
 func (b *branchPods) read(network string, list, all bool) (changed bool) {

@@ -77,12 +77,22 @@ func parse(data []byte, written time.Time) (c checkpoint, err error) {
 	twice, without := "", 0
 	for i := range f.Allocations {
 		e := &f.Allocations[i]
-		al := e.allocation(written)
+		al := ipam.FileAllocation{
+			Allocation:  ipam.Allocation{Namespace: e.Metadata.Namespace, Pod: e.Metadata.Pod, ContainerID: e.ContainerID, Interface: e.Interface},
+			AllocatedAt: written,
+		}
+		if e.Network == migrated {
+			al.Interface = ""
+		}
+		if e.Timestamp > 0 {
+			al.AllocatedAt = time.Unix(0, e.Timestamp)
+		}
 		valid := false
 		for _, text := range []string{e.IPv4, e.IPv6} {
-			a, ok := addressOf(text)
-			if !ok {
-				continue
+			a, err := netip.ParseAddr(text)
+			a = a.Unmap()
+			if err != nil || a.Zone() != "" || !a.IsGlobalUnicast() && !a.IsLinkLocalUnicast() {
+				continue // it cannot be that of a pod
 			}
 			valid = true
 			al.Address = a
@@ -115,28 +125,6 @@ func parse(data []byte, written time.Time) (c checkpoint, err error) {
 		c.invalid = fmt.Sprintf("%d of its %d entries have no valid address", without, len(f.Allocations))
 	}
 	return c, nil
-}
-
-// allocation returns the allocation of an entry, without its address.
-func (e *checkpointEntry) allocation(written time.Time) ipam.FileAllocation {
-	al := ipam.FileAllocation{
-		Allocation:  ipam.Allocation{Namespace: e.Metadata.Namespace, Pod: e.Metadata.Pod, ContainerID: e.ContainerID, Interface: e.Interface},
-		AllocatedAt: written,
-	}
-	if e.Network == migrated {
-		al.Interface = ""
-	}
-	if e.Timestamp > 0 {
-		al.AllocatedAt = time.Unix(0, e.Timestamp)
-	}
-	return al
-}
-
-// addressOf returns the address in a text, if it can be that of a pod.
-func addressOf(text string) (netip.Addr, bool) {
-	a, err := netip.ParseAddr(text)
-	a = a.Unmap()
-	return a, err == nil && a.Zone() == "" && (a.IsGlobalUnicast() || a.IsLinkLocalUnicast())
 }
 
 // named returns a container ID for a message.

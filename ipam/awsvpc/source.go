@@ -113,12 +113,6 @@ func isCheckpoint(name string) bool {
 	return name == checkpointName || card && strings.HasSuffix(name, ".json") && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// isTemporary reports whether ipamd writes a file of this name before it renames it to a checkpoint.
-func isTemporary(name string) bool {
-	before, _, temporary := strings.Cut(name, ".tmp")
-	return temporary && isCheckpoint(before)
-}
-
 // config returns the path of the CNI configuration of the AWS VPC CNI; empty if it does not exist.
 func (s *source) config() string {
 	for _, dir := range s.configs {
@@ -139,9 +133,10 @@ func (s *source) Event(path string, _ bool) (handled bool) {
 	dir, name := filepath.Split(path)
 	switch filepath.Clean(dir) {
 	case s.dir:
-		return isTemporary(name)
+		before, _, temporary := strings.Cut(name, ".tmp") // ipamd writes such a file before it renames it
+		return temporary && isCheckpoint(before)
 	case s.branches.dir:
-		s.branches.event(name)
+		s.branches.stale[name] = true
 		return true
 	}
 	return false

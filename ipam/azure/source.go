@@ -162,7 +162,13 @@ func (s *source) network(f *stateFile) string {
 
 // readDatabase reads the database of azure-cns. It returns true if it is to be called again soon.
 func (s *source) readDatabase(r ipam.FileRead) (again bool) {
-	if !s.mayUseDatabase() {
+	// azure-cns on this node may keep its state in a database, or did so.
+	may := len(s.state.Pools()) > 0
+	if _, err := os.Lstat(s.state.Path); !may && err == nil {
+		_, err := os.Lstat(s.cns.Path)
+		may = err == nil || s.network(s.cns) != "" || len(s.cns.Pools()) > 0
+	}
+	if !may {
 		s.inDatabase = false
 		s.state.Forget()
 		s.database.Changed() // for when it may
@@ -187,18 +193,6 @@ func (s *source) readDatabase(r ipam.FileRead) (again bool) {
 	}
 	s.state.describe(s.network(s.state), r.Watches[filepath.Dir(s.state.Path)])
 	return again
-}
-
-// mayUseDatabase reports whether azure-cns on this node may keep its state in a database, or did so.
-func (s *source) mayUseDatabase() bool {
-	if len(s.state.Pools()) > 0 {
-		return true
-	}
-	if _, err := os.Lstat(s.state.Path); err != nil {
-		return false
-	}
-	_, err := os.Lstat(s.cns.Path)
-	return err == nil || s.network(s.cns) != "" || len(s.cns.Pools()) > 0
 }
 
 // Pools implements ipam.FileSource.

@@ -21,7 +21,15 @@ type findings struct {
 // check looks for inconsistencies. An inconsistency counts only if it lasts, because Calico writes
 // handles, blocks and affinities one after the other.
 func (r *reader) check() {
-	found := findings{handles: r.lostHandles(), bound: r.strayAffinities()}
+	var found findings
+	if r.listed() {
+		found.handles, found.bound = r.lostHandles(), make(map[ipam.Key]bool)
+		for at, a := range r.affinities.Records {
+			if has, known := r.HasNode(a.node); a.node != "" && known && !has {
+				found.bound[at] = true
+			}
+		}
+	}
 	lasting := make(map[string]string)
 	for at := range found.bound {
 		if r.found.bound[at] {
@@ -55,9 +63,6 @@ func (r *reader) check() {
 
 // lostHandles returns the handles that name a block in which they have no address.
 func (r *reader) lostHandles() map[uint64]bool {
-	if !r.listed() {
-		return nil
-	}
 	had := make(map[uint64]struct{}, len(r.handles.blocks))
 	for _, block := range r.blocks.Records {
 		if block.bad {
@@ -76,20 +81,6 @@ func (r *reader) lostHandles() map[uint64]bool {
 		}
 	}
 	return lost
-}
-
-// strayAffinities returns the affinities whose node does not exist.
-func (r *reader) strayAffinities() map[ipam.Key]bool {
-	if !r.listed() {
-		return nil
-	}
-	stray := make(map[ipam.Key]bool)
-	for at, a := range r.affinities.Records {
-		if has, known := r.HasNode(a.node); a.node != "" && known && !has {
-			stray[at] = true
-		}
-	}
-	return stray
 }
 
 // listed reports whether all resources that the checks compare are followed.

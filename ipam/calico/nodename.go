@@ -132,7 +132,10 @@ func (n *nameReader) conf(now time.Time) (found *plugin, file string, again bool
 			}
 			p := &plugin{}
 			if unread == nil {
-				unread = p.parse(data)
+				unread = json.Unmarshal(data, p)
+				if _, other := errors.AsType[*json.UnmarshalTypeError](unread); other {
+					unread = nil // fields of another form belong to another plugin
+				}
 			}
 			before, known := n.confs[f]
 			switch {
@@ -155,15 +158,6 @@ func (n *nameReader) conf(now time.Time) (found *plugin, file string, again bool
 	}
 	n.confs = parsed
 	return found, file, again, err
-}
-
-// parse reads a configuration. Fields of another form belong to another plugin.
-func (p *plugin) parse(data []byte) error {
-	err := json.Unmarshal(data, p)
-	if _, other := errors.AsType[*json.UnmarshalTypeError](err); other {
-		return nil
-	}
-	return err
 }
 
 // calico returns the plugin in a configuration that uses Calico's IPAM; nil if there is none.

@@ -23,15 +23,6 @@ func kind(resource, name string) ipam.Kind {
 	return ipam.Kind{Group: "crd.projectcalico.org", Version: "v1", Resource: resource, Name: name}
 }
 
-// native returns the kind of the same objects in the group that newer versions of Calico use. Like
-// Calico itself (UsingV3CRDs in libcalico-go/lib/backend/k8s), ipwitness uses it only if
-// crd.projectcalico.org is not served at all. Otherwise Calico's own API server serves this group,
-// from the objects of crd.projectcalico.org.
-func native(k ipam.Kind) ipam.Kind {
-	k.Group, k.Version = "projectcalico.org", "v3"
-	return k
-}
-
 // pool is the record of an IPPool.
 type pool struct {
 	prefix   netip.Prefix
@@ -218,7 +209,7 @@ func (k *blockReader) own(al *allocation, a *attribute, block netip.Prefix) bool
 			al.pod, al.node = "", "" // during a live migration, two pods on two nodes have the address
 		}
 		// The handle of a virtual machine ends with its name, not with a container ID.
-		if id := handle[strings.LastIndexByte(handle, '.')+1:]; isHex(id) {
+		if id := handle[strings.LastIndexByte(handle, '.')+1:]; len(id) >= 12 && strings.Trim(id, "0123456789abcdef") == "" {
 			al.container = strings.Clone(id)
 		}
 	case purposes[kind] != "":
@@ -228,24 +219,12 @@ func (k *blockReader) own(al *allocation, a *attribute, block netip.Prefix) bool
 	case kind != "":
 		al.purpose = ipam.Interned(ipam.Plain(kind))
 	}
-	al.at = timeOf(a.Owner["timestamp"])
-	return true
-}
-
-// isHex reports whether a text can be a container ID.
-func isHex(id string) bool {
-	return len(id) >= 12 && strings.Trim(id, "0123456789abcdef") == ""
-}
-
-// timeOf parses an allocation time in the format of Go's time.Time.String, and returns nanoseconds
-// since the Unix epoch; 0 if it is none.
-func timeOf(text string) int64 {
-	text, _, _ = strings.Cut(text, " m=")
-	at, err := time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text)
-	if err != nil || at.IsZero() {
-		return 0
+	// The time is in the format of Go's time.Time.String.
+	text, _, _ := strings.Cut(a.Owner["timestamp"], " m=")
+	if at, err := time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text); err == nil && !at.IsZero() {
+		al.at = at.UnixNano()
 	}
-	return at.UnixNano()
+	return true
 }
 
 // affinity is the record of a BlockAffinity: the node that a block is bound to.

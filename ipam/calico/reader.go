@@ -63,8 +63,12 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		{Kind: Handles, Role: ipam.Extra, Store: &r.handles, Lost: "Calico handles without a block are not detected"},
 		r.reserving,
 	}
+	// Newer versions of Calico have the same objects in another group. Like Calico itself (UsingV3CRDs in
+	// libcalico-go/lib/backend/k8s), ipwitness uses it only if crd.projectcalico.org is not served at all. Otherwise Calico's
+	// own API server serves this group, from the objects of crd.projectcalico.org.
 	for _, resource := range r.resources {
-		resource.Alternative = native(resource.Kind)
+		k := resource.Kind
+		resource.Alternative = ipam.Kind{Group: "projectcalico.org", Version: "v3", Resource: k.Resource, Name: k.Name}
 	}
 	return &ipam.Objects{Resources: r.resources, Settle: func() { r.regroup = true; r.settle() }, Check: r.check}
 }

@@ -272,10 +272,7 @@ func newKubeOVN(p ipam.Publisher) *ipam.Objects {
 
 func (l *ledger) init(r *kubeOVNReader, k ipam.Kind, read func(*ipam.Object) (ipam.Key, *record)) {
 	l.reader, l.kind, l.invalid, l.unread = r, k, make(map[string]map[ipam.Key]string), ipam.Unread{Publisher: r.Publisher, Kind: k, Allocates: true}
-	l.Mirror = ipam.Mirror[*ipam.Object, record]{
-		Read:    read,
-		Changed: l.changed, Settled: r.settle,
-	}
+	l.Mirror = ipam.Mirror[*ipam.Object, record]{Read: read, Changed: l.changed, Settled: r.settle}
 }
 
 // changed publishes the change of an object. One that cannot be read keeps its addresses: they may still

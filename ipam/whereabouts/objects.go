@@ -96,21 +96,18 @@ func readReservation(o *ipam.Object) (at ipam.Key, r *reservation, problem strin
 	invalid := ""
 	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
 		spec.PodRef, spec.ContainerID, spec.IfName, invalid = "", "", "", err.Error()
-	} else if !namesAddress(o.Name) {
-		invalid = "its name does not end with an address"
+	} else {
+		// The name of a reservation is NETWORK-ADDRESS. Both parts may contain dashes.
+		found := false
+		for rest, more := o.Name, true; more && !found; _, rest, more = strings.Cut(rest, "-") {
+			_, found = reservedAddress(rest)
+		}
+		if !found {
+			invalid = "its name does not end with an address"
+		}
 	}
 	if invalid != "" {
 		problem = fmt.Sprintf("OverlappingRangeIPReservation %s/%s of whereabouts is invalid: %s", o.Namespace, o.Name, ipam.Shorten(invalid))
 	}
 	return o.Key(), &reservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}, problem
-}
-
-// namesAddress reports whether the name of a reservation, NETWORK-ADDRESS, ends with an address.
-func namesAddress(name string) bool {
-	for rest, more := name, true; more; _, rest, more = strings.Cut(rest, "-") {
-		if _, ok := reservedAddress(rest); ok {
-			return true
-		}
-	}
-	return false
 }
