@@ -153,7 +153,18 @@ func (c *Cluster) failed(f *feed, err error) {
 	}
 	switch {
 	case f.source != nil:
-		f.source.failed(err, c.health.problems[f.name])
+		s, problem := f.source, c.health.problems[f.name]
+		if s.failures++; !answered(err) {
+			s.failures = 0
+		}
+		switch {
+		case problem == "":
+			// Keep the state: the problem is with the server, or may be over soon.
+		case apierrors.IsForbidden(err):
+			s.set(forbiddenHere, problem)
+		case s.state >= followed:
+			s.set(failing, problem)
+		}
 	case f.name == podFeed:
 		c.health.failures++
 	case f.name == nodeFeed && apierrors.IsForbidden(err):

@@ -100,8 +100,12 @@ func newPods(c *Cluster) pods {
 	return pods{
 		cluster: c,
 		Mirror: ipam.Mirror[*corev1.Pod, podRecord]{
-			Read:    func(pod *corev1.Pod) (ipam.Key, *podRecord) { return c.pods.read(pod) },
-			Same:    samePod,
+			Read: func(pod *corev1.Pod) (ipam.Key, *podRecord) { return c.pods.read(pod) },
+			Same: func(a, b *podRecord) bool { // changed sets the other fields
+				same := *a
+				same.Heard, same.Memberships = b.Heard, b.Memberships
+				return reflect.DeepEqual(&same, b)
+			},
 			Changed: func(_ ipam.Key, before, after *podRecord) { c.pods.changed(before, after) },
 		},
 		byUID: make(map[string]*podRecord), aliases: index[string, podRecord]{}, plugins: index[string, podRecord]{}, vips: index[netip.Addr, podRecord]{},
@@ -228,13 +232,6 @@ func virtualMachine(pod *corev1.Pod) string {
 		}
 	}
 	return pod.Labels["kubevirt.io/domain"]
-}
-
-// samePod reports whether two records are of the same state of a pod: changed sets the other fields.
-func samePod(a, b *podRecord) bool {
-	same := *a
-	same.Heard, same.Memberships = b.Heard, b.Memberships
-	return reflect.DeepEqual(&same, b)
 }
 
 // changed updates the indexes and queues notifications. The caller holds mu.

@@ -50,32 +50,6 @@ type subject struct {
 	nodes   []string
 }
 
-// subjectOf returns the subject of a conflict. The caller holds mu.
-func (c *Cluster) subjectOf(conflict *pb.Conflict) subject {
-	s := subject{pods: make(map[ipam.Key]bool)}
-	s.address, _ = netip.ParseAddr(conflict.GetAddress())
-	s.address = s.address.Unmap()
-	node := func(name string) {
-		if name != "" && len(s.nodes) < maxRelatedNodes && !slices.Contains(s.nodes, name) {
-			s.nodes = append(s.nodes, name)
-		}
-	}
-	for _, o := range conflict.GetOwners() {
-		w := o.GetWorkload()
-		if w.GetKind() != pb.Workload_EXTERNAL {
-			node(o.GetNode())
-		}
-		if w.GetNamespace() != "" {
-			s.pods[ipam.Key{Namespace: w.GetNamespace(), Name: w.GetName()}] = true
-		}
-		if p := c.pods.find(w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()); p != nil {
-			s.pods[ipam.Key{Namespace: p.Namespace, Name: p.Name}] = true
-			node(p.Node) // the agent may use another name for the node
-		}
-	}
-	return s
-}
-
 // Related returns what Kubernetes knows that may explain a conflict, the most relevant first.
 func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	if c == nil {
@@ -84,7 +58,27 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	now := stampNow()
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	about := c.subjectOf(conflict)
+	about := subject{pods: make(map[ipam.Key]bool)}
+	about.address, _ = netip.ParseAddr(conflict.GetAddress())
+	about.address = about.address.Unmap()
+	node := func(name string) {
+		if name != "" && len(about.nodes) < maxRelatedNodes && !slices.Contains(about.nodes, name) {
+			about.nodes = append(about.nodes, name)
+		}
+	}
+	for _, o := range conflict.GetOwners() {
+		w := o.GetWorkload()
+		if w.GetKind() != pb.Workload_EXTERNAL {
+			node(o.GetNode())
+		}
+		if w.GetNamespace() != "" {
+			about.pods[ipam.Key{Namespace: w.GetNamespace(), Name: w.GetName()}] = true
+		}
+		if p := c.pods.find(w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()); p != nil {
+			about.pods[ipam.Key{Namespace: p.Namespace, Name: p.Name}] = true
+			node(p.Node) // the agent may use another name for the node
+		}
+	}
 	all := slices.Concat(c.addressResults(about), c.eventResults(about, now), c.nodeResults(about, now), c.pluginResults(about, now))
 	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
 	var related []*pb.Related

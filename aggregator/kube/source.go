@@ -133,28 +133,13 @@ func (s *source) vanished() {
 	ring(c.discovery.bell)
 }
 
-// failed records a failed attempt to list or watch. The caller holds mu.
-func (s *source) failed(err error, problem string) {
-	if s.failures++; !answered(err) {
-		s.failures = 0
-	}
-	switch {
-	case problem == "":
-		// Keep the state: the problem is with the server, or may be over soon.
-	case apierrors.IsForbidden(err):
-		s.set(forbiddenHere, problem)
-	case s.state >= followed:
-		s.set(failing, problem)
-	}
-}
-
 // discovery finds out at intervals which custom resources are served. Like kubectl, it
 // uses the discovery API: listing CustomResourceDefinitions would need another RBAC rule.
 type discovery struct {
 	cluster *Cluster
 	every   time.Duration
 	bell    chan struct{}
-	// check is the interval of Cluster.check, and checked is the time of the last check.
+	// check is the interval of checkIPAMs, and checked is the time of the last check.
 	check   time.Duration
 	checked time.Time
 	// refused is the number of times in a row that discovery was forbidden.
@@ -181,7 +166,7 @@ func (d *discovery) run(ctx context.Context) {
 			return
 		case err == nil:
 			backoff, d.refused = firstBackoff, 0
-			d.cluster.check()
+			d.checkIPAMs()
 			wait = d.every
 		default: // the feeds report problems with the server
 			// The API server may be starting: it then forbids everything.
@@ -199,6 +184,21 @@ func (d *discovery) run(ctx context.Context) {
 		case <-time.After(wait):
 		case <-d.bell:
 			pause(ctx, min(time.Second, d.every), nil) // until a resource that was just removed has left the discovery API as well
+		}
+	}
+}
+
+// checkIPAMs makes the IPAMs look, at intervals, for inconsistencies that count only if they last.
+func (d *discovery) checkIPAMs() {
+	if time.Since(d.checked) < d.check {
+		return
+	}
+	d.checked = time.Now()
+	d.cluster.mu.Lock()
+	defer d.cluster.mu.Unlock()
+	for _, m := range d.cluster.ipams {
+		if m.objects.Check != nil {
+			m.objects.Check()
 		}
 	}
 }
@@ -291,19 +291,4 @@ func (d *discovery) get(ctx context.Context, into any, path string) error {
 	}
 	d.cluster.recordResponse()
 	return ipam.Part(raw, "answer to "+http.MethodGet+" "+path, into)
-}
-
-// check makes the IPAMs look for inconsistencies that count only if they last.
-func (c *Cluster) check() {
-	if time.Since(c.discovery.checked) < c.discovery.check {
-		return
-	}
-	c.discovery.checked = time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.ipams {
-		if m.objects.Check != nil {
-			m.objects.Check()
-		}
-	}
 }
