@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -331,10 +330,22 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 	switch {
 	case q.alone():
 		t = addressTerm(q.Span.First)
-		if all, err = r.all(q.Span.First); err != nil {
-			return nil, false, err
+		p := placeOf(q.Span.First)
+		for _, kind := range kinds {
+			if kind == pb.Event_NODE || !q.wants(kind) {
+				continue
+			}
+			may := true
+			if kind != pb.Event_OWNER { // most addresses have had no conflict and no finding
+				if may, err = r.may(tablePrefix(r.seg.number, byte(kind)), p); err != nil {
+					return nil, false, err
+				}
+			}
+			if may {
+				all = append(all, subject{kind, p})
+			}
 		}
-		if may, err := r.may(termPrefix(r.seg.number, t[:1]), placeOf(q.Span.First)); err != nil || !may {
+		if may, err := r.may(termPrefix(r.seg.number, t[:1]), p); err != nil || !may {
 			return all, true, err
 		}
 	case q.Namespace != "" && q.Pod != "":
@@ -362,26 +373,6 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 		return err
 	})
 	return all, true, err
-}
-
-// all returns the subjects with an address.
-func (r *reading) all(a netip.Addr) (all []subject, err error) {
-	for _, kind := range kinds {
-		if kind == pb.Event_NODE || !r.q.wants(kind) {
-			continue
-		}
-		may := true
-		if kind != pb.Event_OWNER { // most addresses have had no conflict and no finding
-			may, err = r.may(tablePrefix(r.seg.number, byte(kind)), placeOf(a))
-		}
-		if err != nil {
-			return nil, err
-		}
-		if may {
-			all = append(all, subject{kind, placeOf(a)})
-		}
-	}
-	return all, nil
 }
 
 // may reports whether there may be keys with a prefix and a place after it. It avoids a read of the disk

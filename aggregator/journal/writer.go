@@ -139,7 +139,12 @@ func (j *Journal) write(ctx context.Context) {
 			return
 		}
 		err = errors.Join(err, w.copySome(), w.note(), w.prune(), w.commit())
-		if err == nil && (w.returned() || w.s.fs.manifestLost.Load()) { // a store that is opened has another manifest
+		// The data directory of a journal in memory may be usable again.
+		returned := false
+		if now := j.Clock(); j.memory && j.Dir != "" && j.stuck == nil && now.Sub(w.triedAt) >= aliveEvery {
+			w.triedAt, returned = now, Writable(j.Dir) == nil
+		}
+		if err == nil && (returned || w.s.fs.manifestLost.Load()) { // a store that is opened has another manifest
 			w.restart(nil)
 			continue
 		}
@@ -195,16 +200,6 @@ func (w *writer) drain() {
 		}
 		return
 	}
-}
-
-// returned reports whether the journal is in memory, but the data directory can be used again.
-func (w *writer) returned() bool {
-	now := w.j.Clock()
-	if !w.j.memory || w.j.Dir == "" || w.j.stuck != nil || now.Sub(w.triedAt) < aliveEvery {
-		return false
-	}
-	w.triedAt = now
-	return Writable(w.j.Dir) == nil
 }
 
 // restart closes the store and opens it again. A store that has caused an error is set aside if it is damaged. If its disk
@@ -405,7 +400,8 @@ func (w *writer) note() error {
 	return w.pending().Set(metaKey(metaAlive, 0), binary.BigEndian.AppendUint64(nil, uint64(at)), nil)
 }
 
-// prune drops old segments now and then. It waits for compactions, which may free space.
+// prune drops, now and then, the segments that ended before the retention, and the oldest ones if the store is too large.
+// It waits for compactions, which may free space.
 func (w *writer) prune() error {
 	now := w.j.Clock()
 	if now.Sub(w.prunedAt) < pruneEvery || w.copying != nil || w.s.compacting.Load() > 0 {
@@ -416,7 +412,42 @@ func (w *writer) prune() error {
 	if w.j.memory {
 		size = min(size, memorySize)
 	}
-	return w.segments.prune(now.Add(-w.j.Retention).UnixMicro(), size)
+	before := now.Add(-w.j.Retention).UnixMicro()
+	if err := w.segments.commit(); err != nil {
+		return err
+	}
+	list := w.s.list()
+	used := int64(w.s.db.Metrics().DiskSpaceUsage())
+	if len(list) == 1 && used > size/2 && w.records > segmentRecords/100 {
+		w.records = segmentRecords // the next record begins a new segment, so that this one can be dropped
+	}
+	drop := 0
+	for ; drop < len(list)-1 && (list[drop+1].start < before || used > size); drop++ {
+		taken, err := w.s.db.EstimateDiskUsage(tablePrefix(list[drop].number, 0), tablePrefix(list[drop+1].number, 0))
+		if err != nil {
+			return err
+		}
+		used -= int64(taken)
+	}
+	if drop == 0 {
+		return nil
+	}
+	b := w.pending()
+	first, end := tablePrefix(list[0].number, 0), tablePrefix(list[drop].number, 0)
+	err := errors.Join(
+		b.DeleteRange(first, end, nil),
+		b.DeleteRange(metaKey(metaSegment, 0), metaKey(metaSegment, uint64(list[drop].number)), nil),
+		b.DeleteRange(metaKey(metaGap, 0), metaKey(metaGap, uint64(list[drop].start)), nil),
+	)
+	if err != nil {
+		return err
+	}
+	w.s.setList(list[drop:])
+	if err := w.segments.commit(); err != nil {
+		return err
+	}
+	w.s.compact(first, end)
+	return nil
 }
 
 // commit writes the batch to the disk, and tells those that wait for it.
