@@ -89,9 +89,11 @@ func (p phases) conflict(t *transition, record string) {
 	lasts := known && before.state != pb.Conflict_RESOLVED && before.episode == c.GetEpisode()
 	state := strings.ToLower(c.GetState().String())
 	now := phase{episode: c.GetEpisode(), state: c.GetState(), reached: c.GetState()}
-	var sure bool
-	if now.beginning, sure = beginning(c); !sure && lasts {
-		now.beginning = before.beginning
+	// All replicas know when a conflict began. If that is not known, it is when this replica detected the conflict.
+	if now.beginning = episode.Began(c); now.beginning.Sub(c.GetDetectedAt().AsTime()).Abs() > promptly {
+		if now.beginning = c.GetDetectedAt().AsTime(); lasts {
+			now.beginning = before.beginning
+		}
 	}
 	now.confirmed = c.GetConfirmedAt() != nil || lasts && before.confirmed
 	t.confirmed = now.confirmed
@@ -117,16 +119,6 @@ func (p phases) conflict(t *transition, record string) {
 		maps.DeleteFunc(p, func(_ string, of phase) bool { return of.state == pb.Conflict_RESOLVED })
 	}
 	p[c.GetId()] = now
-}
-
-// beginning returns when a conflict began, as all replicas know it. Otherwise it returns when this replica detected
-// the conflict, and false.
-func beginning(c *pb.Conflict) (at time.Time, shared bool) {
-	detected := c.GetDetectedAt().AsTime()
-	if began := episode.Began(c); began.Sub(detected).Abs() <= promptly {
-		return began, true
-	}
-	return detected, false
 }
 
 func changed(typ pb.Watch_Type, added, updated, removed string) string {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -44,26 +45,21 @@ func token(cluster string) string {
 
 // subject returns the subject of a message. Its last part says what the message has: transitions of one
 // kind, of several kinds, a part of the state, or only the coverage.
-func subject(b *pb.TransitionBatch) string { return root + token(b.GetCluster()) + "." + content(b) }
-
-func content(b *pb.TransitionBatch) string {
-	switch b.GetPart() {
-	case pb.TransitionBatch_STATE_BEGINS:
-		return contentBegins
-	case pb.TransitionBatch_STATE_ENDS:
-		return contentEnds
-	case pb.TransitionBatch_STATE:
-		return contentPart
-	default:
-	}
-	if len(b.GetTransitions()) == 0 {
-		return contentCoverage
-	}
-	kind := b.GetTransitions()[0].GetEvent().GetKind()
-	for _, t := range b.GetTransitions() {
-		if t.GetGap() != nil || t.GetEvent().GetKind() != kind {
-			return contentSeveral
+func subject(b *pb.TransitionBatch) string {
+	content := contentCoverage
+	switch some := b.GetTransitions(); {
+	case b.GetPart() == pb.TransitionBatch_STATE_BEGINS:
+		content = contentBegins
+	case b.GetPart() == pb.TransitionBatch_STATE_ENDS:
+		content = contentEnds
+	case b.GetPart() == pb.TransitionBatch_STATE:
+		content = contentPart
+	case len(some) > 0:
+		kind := some[0].GetEvent().GetKind()
+		content = strings.ToLower(kind.String())
+		if slices.ContainsFunc(some, func(t *pb.Transition) bool { return t.GetGap() != nil || t.GetEvent().GetKind() != kind }) {
+			content = contentSeveral
 		}
 	}
-	return strings.ToLower(kind.String())
+	return root + token(b.GetCluster()) + "." + content
 }
