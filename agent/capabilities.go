@@ -32,23 +32,8 @@ func DropCapabilities(log *slog.Logger, obs *bpf.Observer) {
 			log.Info("the observer needs CAP_BPF for as long as it runs", "reason", err)
 		}
 	}
-	dropped, kept, err := dropPrivileges(keep)
-	if err != nil {
-		log.Warn("cannot drop capabilities that only the start needs, keeping all: allow capset(2) and prctl(2) in the seccomp profile", "error", err)
-		return
-	}
-	log.Info("dropped capabilities that only the start needs", "dropped", dropped, "kept", kept)
-}
-
-// dropPrivileges permanently drops all other capabilities from all threads of this process. A
-// program that it executes cannot regain them. It returns the names of the dropped and of the
-// kept capabilities.
-func dropPrivileges(keep []cap.Value) (dropped, kept string, err error) {
-	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
-		return "", "", fmt.Errorf("set no_new_privs: %w", err)
-	}
 	now, then := cap.GetProc(), cap.NewSet()
-	var without, with []string
+	var dropped, kept []string
 	for v := range cap.MaxBits() {
 		// The call returns no error for capabilities that the kernel knows.
 		if had, _ := now.GetFlag(cap.Permitted, v); !had {
@@ -56,14 +41,22 @@ func dropPrivileges(keep []cap.Value) (dropped, kept string, err error) {
 		}
 		name := strings.ToUpper(v.String())
 		if !slices.Contains(keep, v) {
-			without = append(without, name)
+			dropped = append(dropped, name)
 			continue
 		}
-		with = append(with, name)
+		kept = append(kept, name)
 		_, _ = then.SetFlag(cap.Permitted, true, v), then.SetFlag(cap.Effective, true, v)
 	}
-	if err := then.SetProc(); err != nil {
-		return "", "", fmt.Errorf("set capabilities: %w", err)
+	// All threads of this process drop them. A program that it executes cannot regain them.
+	_, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1)
+	if err != nil {
+		err = fmt.Errorf("set no_new_privs: %w", err)
+	} else if err = then.SetProc(); err != nil {
+		err = fmt.Errorf("set capabilities: %w", err)
 	}
-	return strings.Join(without, " "), strings.Join(with, " "), nil
+	if err != nil {
+		log.Warn("cannot drop capabilities that only the start needs, keeping all: allow capset(2) and prctl(2) in the seccomp profile", "error", err)
+		return
+	}
+	log.Info("dropped capabilities that only the start needs", "dropped", strings.Join(dropped, " "), "kept", strings.Join(kept, " "))
 }

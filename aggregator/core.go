@@ -251,20 +251,11 @@ func (c *core) problems() []string {
 
 // journalProblem describes a problem of the journal.
 func journalProblem(p journal.Problem) string {
-	key := "journal/failed"
-	switch p.Kind {
-	case journal.InMemory:
-		key = "journal/in-memory"
-	case journal.Unreadable:
-		key = "journal/unreadable"
-	case journal.Damaged:
-		key = "journal/damaged"
-	case journal.Missing:
-		key = "journal/missing"
-	case journal.NotWritten:
-		key = "journal/not-written"
-	}
-	return explain.Text(key, "path", p.Path, "error", p.Err, "remedy", journal.Remedy(p.Path, p.Err), "at", p.At.UTC().Format(time.RFC3339))
+	key := map[journal.ProblemKind]string{
+		journal.InMemory: "in-memory", journal.Unreadable: "unreadable", journal.Damaged: "damaged",
+		journal.Missing: "missing", journal.NotWritten: "not-written", journal.Failed: "failed",
+	}[p.Kind]
+	return explain.Text("journal/"+key, "path", p.Path, "error", p.Err, "remedy", journal.Remedy(p.Path, p.Err), "at", p.At.UTC().Format(time.RFC3339))
 }
 
 // watches returns the number of watches, by type.
@@ -325,7 +316,7 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 
 // judgeInside has the owners of the addresses in some ranges judged again.
 func (c *core) judgeInside(ranges []ipam.Range) {
-	for _, r := range merged(ranges) {
+	for _, r := range ipam.Union(ranges) {
 		var some []index.Address
 		for p := range c.within(r) {
 			if some = append(some, p.Address()); len(some) == judgedTogether {
@@ -361,24 +352,6 @@ func (c *core) republish(nodes []string) {
 	}
 	c.facts.RUnlock()
 	c.judge(c.facts.Republish(addrs))
-}
-
-// merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor
-// adjoin, in order. It changes the order of its argument.
-func merged(ranges []ipam.Range) (all []ipam.Range) {
-	slices.SortFunc(ranges, func(a, b ipam.Range) int { return a.First.Compare(b.First) })
-	for _, r := range ranges {
-		if n := len(all); n > 0 {
-			if end := all[n-1].Last; r.First.Compare(end) <= 0 || r.First == end.Next() {
-				if end.Less(r.Last) {
-					all[n-1].Last = r.Last
-				}
-				continue
-			}
-		}
-		all = append(all, r)
-	}
-	return all
 }
 
 const (

@@ -361,7 +361,7 @@ func TestRangesAreMerged(t *testing.T) {
 	r := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
-	got := merged([]ipam.Range{
+	got := ipam.Union([]ipam.Range{
 		r("fd00::", "fd00::ff"), r("10.0.2.0", "10.0.2.255"), r("10.0.0.0", "10.0.0.255"), r("10.0.1.0", "10.0.1.255"), r("10.0.0.7", "10.0.0.9"),
 		r("10.0.4.0", "10.0.4.9"), r("255.255.255.0", "255.255.255.255"), r("::", "::1"),
 	})

@@ -68,28 +68,20 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 		}
 	}
 	out.Workload = w
-	out.IPs = sandboxIPs(s.GetNetwork())
+	addresses := []string{s.GetNetwork().GetIp()}
+	for _, more := range s.GetNetwork().GetAdditionalIps() {
+		addresses = append(addresses, more.GetIp())
+	}
+	for _, text := range addresses {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && len(out.IPs) < maxIPs {
+			out.IPs = append(out.IPs, a.Unmap())
+		}
+	}
 	path, pid := sandboxNamespace(r.GetInfo()["info"])
 	if out.Path = path; path == "" {
 		out.Process.PID = pid
 	}
 	return out, nil
-}
-
-// sandboxIPs returns the addresses in a status.
-func sandboxIPs(n *runtimev1.PodSandboxNetworkStatus) (ips []netip.Addr) {
-	add := func(text string) {
-		a, err := netip.ParseAddr(text)
-		if err != nil || a.Zone() != "" || len(ips) == maxIPs {
-			return
-		}
-		ips = append(ips, a.Unmap())
-	}
-	add(n.GetIp())
-	for _, more := range n.GetAdditionalIps() {
-		add(more.GetIp())
-	}
-	return ips
 }
 
 // sandboxNamespace finds the network namespace of a sandbox in the non-standard information

@@ -352,10 +352,9 @@ func (a *Acknowledgements) activate(c *verdict.Conflict, ack *acknowledgement) {
 
 // Adopt takes over the acknowledgements that the replicas share.
 func (a *Acknowledgements) Adopt() {
+	var changed []index.Address // addresses whose conflicts have changed
 	a.adopting.Lock()
-	all, known := a.Shared.Acknowledgements()
-	var changed []index.Address
-	if known {
+	if all, known := a.Shared.Acknowledgements(); known {
 		changed = a.adopt(all)
 	}
 	a.adopting.Unlock()

@@ -240,19 +240,14 @@ func (d *dataDir) read() ([]kube.Acknowledgement, *unusableFile) {
 
 // save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
 // survive a power failure.
-func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
+func (d *dataDir) save(acknowledged map[string]*acknowledgement) (err error) {
 	if d.path == "" {
 		return nil
 	}
 	if d.closed {
 		return errors.New("the aggregator is stopping")
 	}
-	err := d.write(acknowledged)
-	d.setUnsaved(err)
-	return err
-}
-
-func (d *dataDir) write(acknowledged map[string]*acknowledgement) error {
+	defer func() { d.setUnsaved(err) }()
 	if err := d.take(); err != nil {
 		return err
 	}

@@ -161,7 +161,11 @@ func (f *checkedField) checkMessage(v reflect.Value, done *corrections) error {
 // checkWorkload checks a workload. The form of its name depends on its kind.
 func (f *checkedField) checkWorkload(v reflect.Value, done *corrections) error {
 	w := v.Interface().(*pb.Workload)
-	if of := nameOf(w); w != nil && !of.Has(w.GetName()) {
+	of := rules["Workload.name"].text
+	if w.GetKind() == pb.Workload_POD { // only Kubernetes restricts names
+		of = form.Subdomain
+	}
+	if w != nil && !of.Has(w.GetName()) {
 		w.Name = of.Correct(w.GetName())
 		done.count("Workload.name")
 	}

@@ -2,7 +2,6 @@ package report
 
 import (
 	"github.com/ipwitness/ipwitness/proto/form"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // A rule defines the valid values of a field of a report.
@@ -106,12 +105,4 @@ func upTo(most int) (all []int) {
 		all = append(all, n)
 	}
 	return all
-}
-
-// nameOf returns the form of a workload's name. Only Kubernetes restricts names.
-func nameOf(w *pb.Workload) form.Form {
-	if w.GetKind() == pb.Workload_POD {
-		return form.Subdomain
-	}
-	return rules["Workload.name"].text
 }

@@ -36,7 +36,14 @@ func (p *pending) add(r *Session, m *pb.ReportRequest) error {
 		*into = append(*into, raw)
 		return nil
 	}
-	wire := takeWire(m)
+	wire := new(pb.ReportRequest)
+	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
+		if facts.FromKernel(c) {
+			return false
+		}
+		wire.Claims = append(wire.Claims, c)
+		return true
+	})
 	records := len(m.GetNamespaces()) + len(m.GetLinks()) + len(m.GetInterfaces()) + len(m.GetClaims()) + len(m.GetPools()) + len(m.GetAllocations())
 	err := keep(m, &p.first, &p.leftOut.Records, max(1, records))
 	if n := len(wire.GetClaims()); n > 0 && err == nil {
@@ -68,19 +75,6 @@ func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 		}
 		kept(p.wire)
 	}
-}
-
-// takeWire moves the wire claims of a message to a new message.
-func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
-	wire := new(pb.ReportRequest)
-	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
-		if facts.FromKernel(c) {
-			return false
-		}
-		wire.Claims = append(wire.Claims, c)
-		return true
-	})
-	return wire
 }
 
 // forgetPending drops the incomplete snapshot of a session.

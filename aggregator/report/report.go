@@ -66,8 +66,20 @@ type Service struct {
 // New returns a service.
 func New(cfg Config) (*Service, error) {
 	s := &Service{
-		Config: cfg, arrivals: newArrivals(cfg.Memory), counters: newCounters(), snapshots: make(chan struct{}, runtime.GOMAXPROCS(0)),
-		instance: rand.Text(),
+		Config: cfg, arrivals: newArrivals(cfg.Memory), snapshots: make(chan struct{}, runtime.GOMAXPROCS(0)), instance: rand.Text(),
+		counters: counters{
+			received: prometheus.NewCounterVec(prometheus.CounterOpts{
+				Name: "ipwitness_aggregator_records_total",
+				Help: "Records received from agents: additions, changes and ends.",
+			}, []string{"record"}),
+			corrected: prometheus.NewCounter(prometheus.CounterOpts{
+				Name: "ipwitness_aggregator_corrected_texts_total",
+				Help: "Malformed strings in reports of agents. Characters that are not allowed were replaced, or the string was dropped.",
+			}),
+		},
+	}
+	for _, record := range facts.RecordKinds {
+		s.counters.received.WithLabelValues(record)
 	}
 	for _, c := range []prometheus.Collector{s.counters.received, s.counters.corrected} {
 		if err := cfg.Metrics.Register(c); err != nil {
@@ -180,23 +192,6 @@ func (s *Service) Session(caller *access.Caller) *Session {
 type counters struct {
 	received  *prometheus.CounterVec
 	corrected prometheus.Counter
-}
-
-func newCounters() counters {
-	c := counters{
-		received: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ipwitness_aggregator_records_total",
-			Help: "Records received from agents: additions, changes and ends.",
-		}, []string{"record"}),
-		corrected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "ipwitness_aggregator_corrected_texts_total",
-			Help: "Malformed strings in reports of agents. Characters that are not allowed were replaced, or the string was dropped.",
-		}),
-	}
-	for _, record := range facts.RecordKinds {
-		c.received.WithLabelValues(record)
-	}
-	return c
 }
 
 func (c *counters) countRecords(r *pb.ReportRequest) {
