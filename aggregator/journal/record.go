@@ -96,7 +96,14 @@ func newRecord(c *Change) (r record, err error) {
 		r.item = trimmed
 	case c.Finding != nil:
 		r.kind, r.id = pb.Event_FINDING, hashID(c.Finding.GetId())
-		r.place = placeOfFinding(c.Finding)
+		// The address of the finding, the first address of its prefix, or a hash of its identifier.
+		if a, err := netip.ParseAddr(c.Finding.GetAddress()); err == nil {
+			r.place = placeOf(a)
+		} else if p, err := netip.ParsePrefix(c.Finding.GetAddress()); err == nil {
+			r.place = placeOf(p.Addr())
+		} else {
+			r.place = placeOfName(c.Finding.GetId())
+		}
 		terms.finding(c.Finding)
 		trimmed := proto.CloneOf(c.Finding)
 		trimmed.Remedy, trimmed.Fixes, trimmed.Owners = nil, nil, trimOwners(trimmed.GetOwners())
@@ -119,18 +126,6 @@ func newRecord(c *Change) (r record, err error) {
 		r.item = nil
 	}
 	return r, nil
-}
-
-// placeOfFinding returns the address of a finding, the first address of its prefix, or a hash of its
-// identifier.
-func placeOfFinding(f *pb.Finding) place {
-	if a, err := netip.ParseAddr(f.GetAddress()); err == nil {
-		return placeOf(a)
-	}
-	if p, err := netip.ParsePrefix(f.GetAddress()); err == nil {
-		return placeOf(p.Addr())
-	}
-	return placeOfName(f.GetId())
 }
 
 type termSet struct{ list []term }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -41,15 +40,3 @@ func (c *Cluster) resolve(r *podRecord) (all []verdict.Membership) {
 
 // unreadProblem is the key of the problem that annotations about networks cannot be read.
 const unreadProblem = "annotations"
-
-// reportUnread reports the annotations that cannot be read, with one pod as an example. The caller
-// holds mu.
-func (p *pods) reportUnread() {
-	text := ""
-	for r := range p.unread[true] {
-		text = fmt.Sprintf("cannot read annotation %s of pod %s/%s: its addresses are not compared in the networks that it names (the same for %d pods in total); "+
-			"look for what wrote it, or report its format if its network plugin did", r.more.unread, r.Namespace, r.Name, len(p.unread[true]))
-		break
-	}
-	p.cluster.problem(unreadProblem, text)
-}

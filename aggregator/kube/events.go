@@ -95,7 +95,12 @@ func (c *Cluster) EventsHeard() bool {
 func (c *Cluster) readEvent(event *corev1.Event) (ipam.Key, *eventRecord) {
 	at := ipam.Key{Namespace: event.Namespace, Name: event.Name}
 	about := &event.InvolvedObject
-	if about.Kind != "Pod" && about.Kind != "Node" || event.Source.Component == reporter || !significant(event) {
+	significant, known := significantReasons[event.Reason]
+	if !known && event.Type == corev1.EventTypeWarning {
+		message := strings.ToLower(event.Message)
+		significant = slices.ContainsFunc(significantWords, func(word string) bool { return strings.Contains(message, word) })
+	}
+	if about.Kind != "Pod" && about.Kind != "Node" || event.Source.Component == reporter || !significant {
 		return at, nil
 	}
 	r := &eventRecord{
@@ -126,18 +131,6 @@ func (c *Cluster) readEvent(event *corev1.Event) (ipam.Key, *eventRecord) {
 		c.mu.RUnlock()
 	}
 	return at, r
-}
-
-// significant reports whether an event may explain a conflict.
-func significant(event *corev1.Event) bool {
-	if wanted, known := significantReasons[event.Reason]; known {
-		return wanted
-	}
-	if event.Type != corev1.EventTypeWarning {
-		return false
-	}
-	message := strings.ToLower(event.Message)
-	return slices.ContainsFunc(significantWords, func(word string) bool { return strings.Contains(message, word) })
 }
 
 // changed updates the index and enforces the limits. The caller holds mu.

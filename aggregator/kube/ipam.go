@@ -59,7 +59,12 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 		p := newPublisher(c, m.Name)
 		p.objects = m.Objects(p)
 		for _, r := range p.objects.Resources {
-			p.sources = append(p.sources, newSource(p, r))
+			s := &source{Resource: r, ipam: p, reads: r.Kind, bell: make(chan struct{}, 1)}
+			s.feed = &feed{
+				cluster: c, name: r.Kind.String(), lost: r.Lost, client: c.clients.custom[versionOf(r.Kind)], resource: r.Kind.Resource,
+				into: r.Store, list: func() list { return &objects{} }, source: s,
+			}
+			p.sources = append(p.sources, s)
 		}
 		all = append(all, p)
 	}

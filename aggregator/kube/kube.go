@@ -168,7 +168,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 			limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
 			written: make(map[string]time.Time), refused: make(map[string]time.Time), past: make(map[string]*announced),
 		},
-		discovery: discovery{every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)},
+		discovery: discovery{every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}, leases: make(leases),
 	}
 	c.announcer.cluster, c.discovery.cluster = c, c
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
@@ -179,7 +179,11 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.pods.agentAccounts = cfg.AgentAccounts
 	c.nodes = newNodes(c)
 	c.services = newServices(c)
-	c.leases = newLeases(c)
+	for _, name := range []string{controlPlaneLease, servicesLease} {
+		c.leases[name] = &ipam.Mirror[*coordinationv1.Lease, leaseRecord]{
+			Read: readLease, Changed: func(ipam.Key, *leaseRecord, *leaseRecord) { c.controlPlaneChanged() },
+		}
+	}
 	c.events = events{newEventLog(c), newEventLog(c)}
 	if c.election, err = newElection(c, cfg.Lease); err != nil {
 		return nil, err

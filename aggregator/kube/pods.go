@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -272,7 +273,13 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	if before.rare().unread+after.rare().unread != "" {
-		p.reportUnread()
+		text := ""
+		for r := range p.unread[true] { // one of them as an example
+			text = fmt.Sprintf("cannot read annotation %s of pod %s/%s: its addresses are not compared in the networks that it names (the same for %d pods in total); "+
+				"look for what wrote it, or report its format if its network plugin did", r.more.unread, r.Namespace, r.Name, len(p.unread[true]))
+			break
+		}
+		p.cluster.problem(unreadProblem, text)
 	}
 	p.cluster.addresses.Changed(before, after)
 	p.cluster.annotated.Changed(annotatedPod{before}, annotatedPod{after})

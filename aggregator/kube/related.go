@@ -240,43 +240,38 @@ func (c *Cluster) pluginResults(about subject, now verdict.Stamp) []ranked {
 			}})
 		}
 		for _, p := range slices.SortedFunc(maps.Keys(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) }) {
-			all = append(all, pluginResult(p, now))
+			s := p.more.plugin
+			r := &pb.Related{
+				Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Node: p.Node, Reason: s.word, FirstSeen: timestamp(s.begun),
+			}
+			// It runs, is ready and was not restarted lately.
+			r.Healthy = s.ready && s.word == string(corev1.PodRunning) && (s.restarted == 0 || now.Sub(s.restarted) >= lately)
+			text := fmt.Sprintf("%s on %s ", s.name, p.Node)
+			rank := ofNode
+			switch {
+			case r.GetHealthy():
+				rank = nothing
+				text += "runs and is ready"
+				if s.restarts > 0 {
+					text += fmt.Sprintf(", its last restart was %s", s.restarted.Time().Format(time.RFC3339))
+				}
+			case s.word == string(corev1.PodRunning):
+				r.Reason = "Restarted"
+				text += fmt.Sprintf("was restarted %s (%s)", s.restarted.Time().Format(time.RFC3339), s.counted())
+			default:
+				text += "is not healthy: " + s.word
+				if s.restarts > 0 {
+					text += " (" + s.counted() + ")"
+				}
+				if s.message != "" {
+					text += ": " + s.message
+				}
+			}
+			r.LastSeen, r.Message = timestamp(s.restarted), ipam.Cut(text, ipam.MaxMessage)
+			all = append(all, ranked{rank, r})
 		}
 	}
 	return all
-}
-
-// pluginResult returns the state of a CNI plugin's pod.
-func pluginResult(p *podRecord, now verdict.Stamp) ranked {
-	s := p.more.plugin
-	r := &pb.Related{
-		Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Node: p.Node, Reason: s.word, FirstSeen: timestamp(s.begun),
-	}
-	// It runs, is ready and was not restarted lately.
-	r.Healthy = s.ready && s.word == string(corev1.PodRunning) && (s.restarted == 0 || now.Sub(s.restarted) >= lately)
-	text := fmt.Sprintf("%s on %s ", s.name, p.Node)
-	rank := ofNode
-	switch {
-	case r.GetHealthy():
-		rank = nothing
-		text += "runs and is ready"
-		if s.restarts > 0 {
-			text += fmt.Sprintf(", its last restart was %s", s.restarted.Time().Format(time.RFC3339))
-		}
-	case s.word == string(corev1.PodRunning):
-		r.Reason = "Restarted"
-		text += fmt.Sprintf("was restarted %s (%s)", s.restarted.Time().Format(time.RFC3339), s.counted())
-	default:
-		text += "is not healthy: " + s.word
-		if s.restarts > 0 {
-			text += " (" + s.counted() + ")"
-		}
-		if s.message != "" {
-			text += ": " + s.message
-		}
-	}
-	r.LastSeen, r.Message = timestamp(s.restarted), ipam.Cut(text, ipam.MaxMessage)
-	return ranked{rank, r}
 }
 
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {

@@ -47,15 +47,6 @@ type source struct {
 	bell chan struct{}
 }
 
-func newSource(m *publisher, r *ipam.Resource) *source {
-	s := &source{Resource: r, ipam: m, reads: r.Kind, bell: make(chan struct{}, 1)}
-	s.feed = &feed{
-		cluster: m.cluster, name: r.Kind.String(), lost: r.Lost, client: m.cluster.clients.custom[versionOf(r.Kind)], resource: r.Kind.Resource,
-		into: r.Store, list: func() list { return &objects{} }, source: s,
-	}
-	return s
-}
-
 // set changes the state. The caller holds mu.
 func (s *source) set(state sourceState, problem string) {
 	if s.state == state && s.problem == problem {

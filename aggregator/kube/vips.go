@@ -142,17 +142,6 @@ const (
 // the node heartbeats, change every few seconds.
 type leases map[string]*ipam.Mirror[*coordinationv1.Lease, leaseRecord]
 
-func newLeases(c *Cluster) leases {
-	all := make(leases)
-	for _, name := range []string{controlPlaneLease, servicesLease} {
-		all[name] = &ipam.Mirror[*coordinationv1.Lease, leaseRecord]{
-			Read:    readLease,
-			Changed: func(ipam.Key, *leaseRecord, *leaseRecord) { c.controlPlaneChanged() },
-		}
-	}
-	return all
-}
-
 func (all leases) of(name string) *leaseRecord {
 	return all[name].Records[ipam.Key{Namespace: leaseNamespace, Name: name}]
 }
