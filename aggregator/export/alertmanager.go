@@ -128,7 +128,19 @@ func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
 	}
 	slices.SortFunc(changed, func(x, y *alert) int { return strings.Compare(x.key(), y.key()) })
 	for some := range slices.Chunk(changed, alertsAtOnce) {
-		if err := a.send(ctx, some); err != nil {
+		body, err := json.Marshal(some)
+		if err != nil {
+			return err
+		}
+		header := http.Header{"Content-Type": {"application/json"}}
+		if a.token != "" {
+			token, err := readSecret(a.token)
+			if err != nil {
+				return fmt.Errorf("read the token for Alertmanager: %w", err)
+			}
+			header.Set("Authorization", "Bearer "+token)
+		}
+		if _, err := a.post(ctx, header, body); err != nil {
 			return err
 		}
 	}
@@ -137,23 +149,6 @@ func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
 		a.resentAt = now
 	}
 	return nil
-}
-
-func (a *alertmanager) send(ctx context.Context, some []*alert) error {
-	body, err := json.Marshal(some)
-	if err != nil {
-		return err
-	}
-	header := http.Header{"Content-Type": {"application/json"}}
-	if a.token != "" {
-		token, err := readSecret(a.token)
-		if err != nil {
-			return fmt.Errorf("read the token for Alertmanager: %w", err)
-		}
-		header.Set("Authorization", "Bearer "+token)
-	}
-	_, err = a.post(ctx, header, body)
-	return err
 }
 
 // alerts returns the alerts that fire at a time, by their labels.

@@ -90,9 +90,16 @@ func (l *Link) Follow(ctx context.Context, cluster string, after Position, do fu
 		return fmt.Errorf("open the stream %s: %w", Name(cluster), err)
 	}
 	st.created = st.stream.CachedInfo().Created.UnixNano()
-	begin, err := st.beginAfter(opening, after)
+	first, _, last, err := st.state(opening)
 	if err != nil {
 		return err
+	}
+	begin := after.Sequence + 1
+	if after.Sequence == 0 || begin < first || last.GetStream() != after.Stream { // a new mirror may not have the message yet
+		state, err := st.lastState(opening)
+		if begin = cmp.Or(state.GetSequence(), first, 1); err != nil {
+			return err
+		}
 	}
 	consumer, err := st.stream.CreateConsumer(opening, jetstream.ConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: begin, AckPolicy: jetstream.AckNonePolicy,
@@ -118,7 +125,15 @@ func (l *Link) Follow(ctx context.Context, cluster string, after Position, do fu
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := st.check(ctx, consumer); err != nil {
+		looking, cancel := context.WithTimeout(ctx, answerWithin)
+		if _, _, _, err = st.state(looking); errors.Is(err, jetstream.ErrStreamNotFound) {
+			err = ErrNoStream
+		} else if err == nil {
+			if _, err = consumer.Info(looking); err != nil {
+				err = fmt.Errorf("read the stream %s: %w", Name(cluster), err)
+			}
+		}
+		if cancel(); err != nil {
 			return err
 		}
 	}
@@ -154,32 +169,4 @@ func (st *store) fetch(ctx context.Context, consumer jetstream.Consumer, do func
 		return n, fmt.Errorf("read the stream %s: %w", Name(st.cluster), err)
 	}
 	return n, nil
-}
-
-// check returns an error if the stream or a reader no longer exists, or if the stream was created again.
-func (st *store) check(ctx context.Context, consumer jetstream.Consumer) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	if _, _, _, err := st.state(ctx); errors.Is(err, jetstream.ErrStreamNotFound) {
-		return ErrNoStream
-	} else if err != nil {
-		return err
-	}
-	if _, err := consumer.Info(ctx); err != nil {
-		return fmt.Errorf("read the stream %s: %w", Name(st.cluster), err)
-	}
-	return nil
-}
-
-// beginAfter returns the number of the message with which a reader begins.
-func (st *store) beginAfter(ctx context.Context, after Position) (uint64, error) {
-	first, _, last, err := st.state(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if after.Sequence != 0 && after.Sequence+1 >= first && last.GetStream() == after.Stream { // a new mirror may not have the message yet
-		return after.Sequence + 1, nil
-	}
-	state, err := st.lastState(ctx)
-	return cmp.Or(state.GetSequence(), first, 1), err
 }

@@ -40,7 +40,21 @@ func (l *Link) open(ctx context.Context, cluster string) (*store, error) {
 	var err error
 	st.stream, err = l.js.Stream(ctx, Name(cluster))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		st.stream, err = st.create(ctx)
+		// It is not compressed: a server that is killed while it writes a compressed block cannot read that block again (s2:
+		// unsupported input), and then accepts nothing.
+		cfg := jetstream.StreamConfig{
+			Name: Name(cluster), Description: "transitions of the cluster " + cluster, Subjects: []string{Subjects(cluster)},
+			Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
+			MaxAge: st.Retention, MaxBytes: st.Size, Duplicates: duplicatesWithin, DenyDelete: true,
+		}
+		for _, cfg.Replicas = range []int{mostReplicas, 1} {
+			if st.stream, err = st.js.CreateStream(ctx, cfg); err == nil || !fewServers(err) {
+				break
+			}
+		}
+		if err == nil {
+			st.log.Info("created the stream of transitions", "stream", cfg.Name, "replicas", cfg.Replicas)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the stream %s: %w", Name(cluster), err)
@@ -69,25 +83,6 @@ func (st *store) extend(ctx context.Context) error {
 		return fmt.Errorf("set the replicas of the stream: %w", err)
 	}
 	return nil
-}
-
-// create creates the stream. It is not compressed: a server that is killed while it writes a compressed
-// block cannot read that block again (s2: unsupported input), and then accepts nothing.
-func (st *store) create(ctx context.Context) (s jetstream.Stream, err error) {
-	cfg := jetstream.StreamConfig{
-		Name: Name(st.cluster), Description: "transitions of the cluster " + st.cluster, Subjects: []string{Subjects(st.cluster)},
-		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
-		MaxAge: st.Retention, MaxBytes: st.Size, Duplicates: duplicatesWithin, DenyDelete: true,
-	}
-	for _, cfg.Replicas = range []int{mostReplicas, 1} {
-		if s, err = st.js.CreateStream(ctx, cfg); err == nil || !fewServers(err) {
-			break
-		}
-	}
-	if err == nil {
-		st.log.Info("created the stream of transitions", "stream", cfg.Name, "replicas", cfg.Replicas)
-	}
-	return s, err
 }
 
 // The codes of errors of JetStream for a stream that needs more servers than there are.

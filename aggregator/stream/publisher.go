@@ -105,7 +105,17 @@ func (p *Publisher) Run(ctx context.Context) {
 	p.use(link)
 	for attempts := 1; ctx.Err() == nil; attempts++ {
 		began := p.Delivery.Clock()
-		err := p.follow(ctx, link)
+		f := &following{Publisher: p, replaced: p.Journal.Replaced()}
+		err := link.await(ctx)
+		if err == nil {
+			f.st, err = link.open(ctx, p.Cluster)
+		}
+		if err == nil {
+			err = f.begin(ctx)
+		}
+		if err == nil {
+			err = f.run(ctx)
+		}
 		if ctx.Err() != nil || errors.Is(err, journal.ErrReplaced) {
 			continue
 		}
@@ -122,21 +132,4 @@ func (p *Publisher) use(link *Link) {
 	defer p.mu.Unlock()
 	p.link = link
 	p.Reset()
-}
-
-// follow publishes until ctx ends, or the journal or the stream cannot be used.
-func (p *Publisher) follow(ctx context.Context, link *Link) error {
-	replaced := p.Journal.Replaced()
-	if err := link.await(ctx); err != nil {
-		return err
-	}
-	st, err := link.open(ctx, p.Cluster)
-	if err != nil {
-		return err
-	}
-	f := &following{Publisher: p, st: st, replaced: replaced}
-	if err := f.begin(ctx); err != nil {
-		return err
-	}
-	return f.run(ctx)
 }
