@@ -28,7 +28,31 @@ type Notifier struct {
 func (s *Notifier) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	report := func(where string, from *Bus, enter func(*Event)) {
-		group.Go(func() { s.accountOf(ctx, where, from, enter) })
+		next := from.Revision()
+		group.Go(func() {
+			var some []Event
+			var logged time.Time
+			for ctx.Err() == nil {
+				var lost uint64
+				var changed <-chan struct{}
+				some, next, lost, changed = from.Since(next, Latest, some[:0])
+				if now := s.Clock().Time(); lost > 0 && now.Sub(logged) >= complainEvery {
+					logged = now
+					s.Log.Warn("event subscriber is lagging: some events have expired", "subscriber", where, "lost_events", lost)
+				}
+				for i := range some {
+					enter(&some[i])
+				}
+				clear(some)
+				if changed == nil {
+					continue
+				}
+				select {
+				case <-ctx.Done():
+				case <-changed:
+				}
+			}
+		})
 	}
 	logged := map[string]loggedState{} // the last logged state of each active conflict
 	conflicts, findings := newLogQuota(s.Log), newLogQuota(s.Log)
@@ -43,37 +67,6 @@ func (s *Notifier) Run(ctx context.Context) {
 		report("Kubernetes Events", s.Events.Findings, func(e *Event) { k.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED, e.Recalled) })
 	}
 	group.Wait()
-}
-
-// accountOf passes events to enter until ctx ends. where names the destination in the log.
-func (s *Notifier) accountOf(ctx context.Context, where string, from *Bus, enter func(*Event)) {
-	next := from.Revision()
-	var some []Event
-	var logged time.Time
-	for {
-		var lost uint64
-		var changed <-chan struct{}
-		some, next, lost, changed = from.Since(next, Latest, some[:0])
-		if now := s.Clock().Time(); lost > 0 && now.Sub(logged) >= complainEvery {
-			logged = now
-			s.Log.Warn("event subscriber is lagging: some events have expired", "subscriber", where, "lost_events", lost)
-		}
-		for i := range some {
-			enter(&some[i])
-		}
-		clear(some)
-		if changed == nil {
-			if ctx.Err() != nil {
-				return
-			}
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-	}
 }
 
 // loggedState is the last logged state of a conflict.

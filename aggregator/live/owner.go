@@ -3,7 +3,6 @@ package live
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -79,7 +78,11 @@ func (m *maker) next() *parts {
 func (m *maker) owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	one := m.next()
 	out := &one.owner
-	out.Address, out.Scope, out.Node = addressText(a), m.scopeOf(o.Scope), o.Node.Name
+	name := o.Scope.Text()
+	if m.scope == nil || m.scope.GetKind() != pb.Scope_Kind(o.Scope.Kind) || m.scope.GetName() != name {
+		m.scope = Scope(o.Scope.Kind, name)
+	}
+	out.Address, out.Scope, out.Node = addressText(a), m.scope, o.Node.Name
 	out.Mac, out.Netns = o.MAC.String(), netns(o)
 	out.Workload = m.workload(&one.workload, o)
 	out.State, out.Excluded = pb.Owner_State(o.State), explain.Exclusion(p, o, all)
@@ -117,29 +120,6 @@ func (m *maker) owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []v
 	}
 	out.FirstSeen, out.LastSeen = m.times.of(first), m.times.of(last)
 	return out
-}
-
-func (m *maker) scopeOf(s verdict.Scope) *pb.Scope {
-	name := s.Text()
-	if m.scope == nil || m.scope.GetKind() != pb.Scope_Kind(s.Kind) || m.scope.GetName() != name {
-		m.scope = Scope(s.Kind, name)
-	}
-	return m.scope
-}
-
-// sourcesOf unpacks sources that were packed for an owner.
-func (m *maker) sourcesOf(packed string) map[string]string {
-	if m.packed != packed {
-		m.packed, m.sources = packed, nil
-		if packed != "" {
-			m.sources = make(map[string]string)
-			for word := range strings.SplitSeq(packed, ",") {
-				field, source, _ := strings.Cut(word, "=")
-				m.sources[field] = source
-			}
-		}
-	}
-	return m.sources
 }
 
 // timestamps caches the times that were converted last, so that owners share them.

@@ -154,7 +154,18 @@ func (r *Recall) read(ctx context.Context) error {
 // remember notes earlier states of the records of an address, and of a pool.
 func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) {
 	for _, m := range memory {
-		al := allocationOf(m.GetAllocation())
+		rec, p := m.GetAllocation(), &verdict.Pool{}
+		p.IPAM, p.Name = rec.GetIpam(), rec.GetPool() // only what identifies it
+		if rec.GetNode() != "" {
+			p.Node = &verdict.Node{Name: rec.GetNode()}
+		}
+		al := &verdict.Allocation{
+			Pool: p, AllocatedAt: stampOf(rec.GetAllocatedAt()),
+			Allocation: ipam.Allocation{
+				Node: rec.GetNode(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(), ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(),
+				Location: rec.GetLocation(), MAC: rec.GetMac(), Hostname: rec.GetHostname(),
+			},
+		}
 		if m.GetKind() != verdict.FindingIPAMStateLost {
 			if m.GetAllocation() == nil {
 				al = nil
@@ -164,7 +175,6 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 			})
 			continue
 		}
-		p := al.Pool
 		if p.Node == nil {
 			continue // only the loss of a node's own pool is observed
 		}
@@ -179,22 +189,6 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 			}
 		}
 		r.lost = append(r.lost, p)
-	}
-}
-
-// allocationOf returns a recorded allocation. The record of its pool only has what identifies it.
-func allocationOf(m *pb.Allocation) *verdict.Allocation {
-	p := &verdict.Pool{}
-	p.IPAM, p.Name = m.GetIpam(), m.GetPool()
-	if m.GetNode() != "" {
-		p.Node = &verdict.Node{Name: m.GetNode()}
-	}
-	return &verdict.Allocation{
-		Pool: p, AllocatedAt: stampOf(m.GetAllocatedAt()),
-		Allocation: ipam.Allocation{
-			Node: m.GetNode(), Namespace: m.GetNamespace(), Pod: m.GetPod(), ContainerID: m.GetContainerId(), Interface: m.GetInterface(),
-			Location: m.GetLocation(), MAC: m.GetMac(), Hostname: m.GetHostname(),
-		},
 	}
 }
 
@@ -332,7 +326,9 @@ func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
 		Assigned: m.GetAssignedAt() != nil, Orphaned: w.GetOrphaned(),
 		Interface: &verdict.Interface{Name: m.GetInterface(), HostInterface: m.GetHostInterface(), MAC: parseMAC(m.GetMac())},
 	}
-	o.Scope = scopeOf(m.GetScope())
+	if o.Scope = (verdict.Scope{Kind: verdict.ScopeKind(m.GetScope().GetKind()), Name: m.GetScope().GetName()}); o.Scope.Kind != verdict.NetworkScope {
+		o.Scope.Node, o.Scope.Name, _ = strings.Cut(m.GetScope().GetName(), "/")
+	}
 	if active {
 		o.State = verdict.Unheard
 	}
@@ -356,14 +352,6 @@ func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
 	}
 	o.ID, o.Interface.Namespace = o.Namespace.ID, o.Namespace
 	return o
-}
-
-func scopeOf(m *pb.Scope) verdict.Scope {
-	s := verdict.Scope{Kind: verdict.ScopeKind(m.GetKind()), Name: m.GetName()}
-	if s.Kind != verdict.NetworkScope {
-		s.Node, s.Name, _ = strings.Cut(m.GetName(), "/")
-	}
-	return s
 }
 
 func parseMAC(text string) verdict.MAC {

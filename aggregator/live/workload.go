@@ -2,6 +2,7 @@ package live
 
 import (
 	"maps"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -27,7 +28,17 @@ func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 		w = o.Namespace.Who.Workload()
 	}
 	out.Kind, out.Namespace, out.Name, out.Uid = pb.Workload_Kind(w.Kind), w.Namespace, w.Name, w.UID
-	out.ContainerId, out.Source, out.Sources, out.VirtualMachine = w.ContainerID, w.Source, m.sourcesOf(w.Sources), w.VirtualMachine
+	if m.packed != w.Sources {
+		m.packed, m.sources = w.Sources, nil
+		if w.Sources != "" {
+			m.sources = make(map[string]string)
+			for word := range strings.SplitSeq(w.Sources, ",") {
+				field, source, _ := strings.Cut(word, "=")
+				m.sources[field] = source
+			}
+		}
+	}
+	out.ContainerId, out.Source, out.Sources, out.VirtualMachine = w.ContainerID, w.Source, m.sources, w.VirtualMachine
 	out.Process, out.ProcessId, out.ProcessEnded, out.Idle = w.Process, w.PID, w.Ended, w.Idle
 	out.VipProgram, out.VipProgramEnded = w.VIPProgram, w.VIPProgramEnded
 	p := o.Pod
