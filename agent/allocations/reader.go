@@ -294,7 +294,19 @@ func (r *Reader) look(now time.Time) {
 	r.all, r.lostEvents = false, false
 	r.publish(now)
 	r.publishStatus()
-	r.publishContainers()
+	var all []*ipam.Container
+	for _, s := range r.sources {
+		if s, ok := s.(ipam.ContainerSource); ok {
+			all = append(all, s.Containers()...)
+		}
+	}
+	r.status.mu.Lock()
+	same := slices.Equal(all, r.status.containers)
+	r.status.containers = all
+	r.status.mu.Unlock()
+	if !same {
+		r.Renamed()
+	}
 }
 
 // resting reports whether a source is left alone, and notes what is due of it.
@@ -420,23 +432,6 @@ func (r *Reader) publishStatus() {
 	r.status.mu.Unlock()
 	if !same {
 		r.StatusChanged()
-	}
-}
-
-// publishContainers calls Renamed if the containers of engines have changed.
-func (r *Reader) publishContainers() {
-	var all []*ipam.Container
-	for _, s := range r.sources {
-		if s, ok := s.(ipam.ContainerSource); ok {
-			all = append(all, s.Containers()...)
-		}
-	}
-	r.status.mu.Lock()
-	same := slices.Equal(all, r.status.containers)
-	r.status.containers = all
-	r.status.mu.Unlock()
-	if !same {
-		r.Renamed()
 	}
 }
 

@@ -218,8 +218,20 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 // takeClaims adds claims to a message with the given room, and the answers that are due. It
 // adds nothing if there is no room, because records that claims refer to may be unsent.
 func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Time) {
-	if len(r.batch) > 0 { // otherwise they are in the next batch
-		room -= r.takeUrgent(m, room/urgentShare, now) // most room is for the batch, because answers wait for it
+	// Claims to important addresses that changed since the batch was made come first. Most room is for the batch,
+	// because answers wait for it.
+	if urgent := room / urgentShare; len(r.batch) > 0 { // otherwise they are in the next batch
+		for k, received := range r.urgent.dirty {
+			if urgent == 0 {
+				break
+			}
+			delete(r.urgent.dirty, k)
+			m.Claims = append(m.Claims, claimRecord(k, r.table.claims.live[k], now, received))
+			urgent, room = urgent-1, room-1
+		}
+		if len(r.urgent.dirty) == 0 {
+			r.urgent.emptied()
+		}
 	}
 	for ; room > 0; room-- {
 		if len(r.batch) == 0 {
@@ -245,21 +257,6 @@ func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 		delete(r.urgent.dirty, c.key)
 		m.Claims = append(m.Claims, claimRecord(c.key, held, now, c.received))
 	}
-}
-
-// takeUrgent adds claims to important addresses that changed since the batch was made, while
-// there is room. It returns their number.
-func (r *Reader) takeUrgent(m *ipwitnessv1.ReportRequest, room int, now time.Time) (taken int) {
-	for k, received := range r.urgent.dirty {
-		if taken == room {
-			return taken
-		}
-		delete(r.urgent.dirty, k)
-		m.Claims = append(m.Claims, claimRecord(k, r.table.claims.live[k], now, received))
-		taken++
-	}
-	r.urgent.emptied()
-	return taken
 }
 
 // answer answers the questions from before the batch or snapshot that has just been sent.

@@ -147,10 +147,18 @@ func (t *Table) enqueue(c *entry) {
 // claim that was evicted for it, if any.
 func (t *Table) makeRoom(k ClaimKey, received time.Time) (room bool, evicted []ClaimKey) {
 	p := t.port(k.At.Index)
-	if !t.addressHasRoom(k) {
-		p.leftOut++
-		t.leftOut++
-		return false, nil
+	if len(t.byAddr[k.Address]) >= maxPerAddress {
+		have := 0
+		for _, c := range t.byAddr[k.Address] {
+			if c.key.At == k.At {
+				have++
+			}
+		}
+		if have >= addressShare {
+			p.leftOut++
+			t.leftOut++
+			return false, nil
+		}
 	}
 	last := seenAgain
 	if t.isImportant(k) {
@@ -197,20 +205,6 @@ func largest(ports map[int32]*portClaims, first, last queueIndex) (largest *port
 		}
 	}
 	return largest
-}
-
-// addressHasRoom reports whether a port may add one more claim to an address.
-func (t *Table) addressHasRoom(k ClaimKey) bool {
-	if len(t.byAddr[k.Address]) < maxPerAddress {
-		return true
-	}
-	have := 0
-	for _, c := range t.byAddr[k.Address] {
-		if c.key.At == k.At {
-			have++
-		}
-	}
-	return have < addressShare
 }
 
 // dropFrame removes one wire claim. The caller holds the lock.

@@ -234,25 +234,16 @@ func parseResult(data []byte) (cniFile, error) {
 	for _, i := range c.Result.Interfaces {
 		add(i.Sandbox)
 	}
-	if w.Kind == ipwitnessv1.Workload_POD && c.isPodNetwork() {
+	// Podman also leaves results of pods, but its bridges are separate networks on each host.
+	podman := c.NetworkName == "podman"
+	for _, i := range c.Result.Interfaces {
+		podman = podman || i.Sandbox == "" && strings.HasPrefix(i.Name, "cni-podman")
+	}
+	const most = 253
+	if w.Kind == ipwitnessv1.Workload_POD && !podman && len(c.NetworkName) <= most && utils.ValidateNetworkName(c.NetworkName) == nil {
 		f.networks = c.networks()
 	}
 	return f, nil
-}
-
-// isPodNetwork reports whether the network may be a network of pods. Podman also leaves such
-// results, but its bridges are separate networks on each host.
-func (c *cniResult) isPodNetwork() bool {
-	const most = 253
-	if c.NetworkName == "podman" || len(c.NetworkName) > most || utils.ValidateNetworkName(c.NetworkName) != nil {
-		return false
-	}
-	for _, i := range c.Result.Interfaces {
-		if i.Sandbox == "" && strings.HasPrefix(i.Name, "cni-podman") {
-			return false
-		}
-	}
-	return true
 }
 
 // networks returns the addresses of the result, by sandbox.

@@ -2,7 +2,6 @@ package awsvpc
 
 import (
 	"errors"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -80,18 +79,4 @@ func (f *file) read(dir error, watch ipam.Watch, now time.Time) (again bool) {
 		}
 	}
 	return false
-}
-
-// publish sets the allocations of the pool. The addresses of branch ENIs are reserved, so that they are not missed in the checkpoint, and have no holder in it,
-// so that they are not leaked.
-func (f *file) publish(branches map[string][]netip.Addr) {
-	f.changed = false
-	next := make(map[netip.Addr]ipam.FileAllocation, len(f.recorded))
-	for _, addresses := range branches {
-		for _, a := range addresses {
-			next[a] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: a}}
-		}
-	}
-	maps.Copy(next, f.recorded)
-	f.Set(next)
 }

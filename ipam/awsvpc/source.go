@@ -67,7 +67,14 @@ func (s *source) Places() []string {
 // Find looks for checkpoints.
 func (s *source) Find(time.Time) (again bool) {
 	names, err := s.checkpoints()
-	config := s.config()
+	config := "" // the CNI configuration of the AWS VPC CNI
+	for _, dir := range s.configs {
+		path := filepath.Join(dir, configName)
+		if _, _, err := s.host.ReadFile(path, true, maxFileSize); err == nil {
+			config = path
+			break
+		}
+	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) && (config != "" || s.host.Visible(s.dir) == nil) {
 		names = []string{checkpointName} // the node uses the AWS VPC CNI: its pool is unreadable
 	}
@@ -113,17 +120,6 @@ func isCheckpoint(name string) bool {
 	return name == checkpointName || card && strings.HasSuffix(name, ".json") && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// config returns the path of the CNI configuration of the AWS VPC CNI; empty if it does not exist.
-func (s *source) config() string {
-	for _, dir := range s.configs {
-		path := filepath.Join(dir, configName)
-		if _, _, err := s.host.ReadFile(path, true, maxFileSize); err == nil {
-			return path
-		}
-	}
-	return ""
-}
-
 // Event implements ipam.FileSource.
 func (s *source) Event(path string, _ bool) (handled bool) {
 	if f := s.files[path]; f != nil {
@@ -163,11 +159,19 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 		if !f.changed {
 			continue
 		}
-		var branches map[string][]netip.Addr
+		// The addresses of branch ENIs are reserved, so that they are not missed in the checkpoint, and have no holder in it,
+		// so that they are not leaked.
+		f.changed = false
+		next := make(map[netip.Addr]ipam.FileAllocation, len(f.recorded))
 		if f == first {
-			branches = s.branches.known
+			for _, addresses := range s.branches.known {
+				for _, a := range addresses {
+					next[a] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: a}}
+				}
+			}
 		}
-		f.publish(branches)
+		maps.Copy(next, f.recorded)
+		f.Set(next)
 	}
 	return again
 }

@@ -84,8 +84,21 @@ func (s *Addresses[R]) Changed(before, after R) {
 		s.enter(a, before, after)
 	}
 	for _, a := range was.exclusive() {
-		if !slices.Contains(is.exclusive(), a) {
-			s.leave(a, before)
+		if slices.Contains(is.exclusive(), a) {
+			continue
+		}
+		at, several := maphash.Comparable(s.seed, a), s.several[a]
+		if len(several) == 0 {
+			if s.one[at] == before {
+				delete(s.one, at)
+			}
+			continue
+		}
+		rest := without(several, before)
+		s.share(a, several, rest)
+		if len(rest) == 1 {
+			delete(s.several, a)
+			s.one[at] = rest[0]
 		}
 	}
 }
@@ -103,23 +116,6 @@ func (s *Addresses[R]) enter(a netip.Addr, before, after R) {
 	default:
 		delete(s.one, at)
 		s.share(a, nil, []R{one, after})
-	}
-}
-
-// leave records that a pod no longer has an address.
-func (s *Addresses[R]) leave(a netip.Addr, before R) {
-	at, several := maphash.Comparable(s.seed, a), s.several[a]
-	if len(several) == 0 {
-		if s.one[at] == before {
-			delete(s.one, at)
-		}
-		return
-	}
-	rest := without(several, before)
-	s.share(a, several, rest)
-	if len(rest) == 1 {
-		delete(s.several, a)
-		s.one[at] = rest[0]
 	}
 }
 
