@@ -367,8 +367,6 @@ const (
 type fitness struct {
 	coverage *live.Coverage
 	clock    func() verdict.Stamp
-
-	mu sync.Mutex
 	// lacking is since when most agents have been disconnected; 0 if they are not.
 	lacking verdict.Stamp
 }
@@ -376,8 +374,6 @@ type fitness struct {
 // fit reports whether the replica should lead.
 func (f *fitness) fit() bool {
 	c := f.coverage.Current()
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if c.GetExpected() == 0 || 2*c.GetHeard() >= c.GetExpected() {
 		f.lacking = 0
 		return true

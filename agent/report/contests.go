@@ -38,51 +38,37 @@ func (c *Contests) of() *contestsOf { return &contestsOf{all: c, held: map[netip
 
 // set starts or ends the contest of an address for this stream.
 func (s *contestsOf) set(addr netip.Addr, on bool) {
-	if _, held := s.held[addr]; held == on {
+	c := s.all
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch _, held := s.held[addr]; {
+	case held == on:
 		return
-	}
-	if !on {
+	case !on:
 		delete(s.held, addr)
-		s.all.less(addr)
-	} else if s.all.more(addr) {
-		s.held[addr] = struct{}{}
+		if c.by[addr]--; c.by[addr] == 0 {
+			delete(c.by, addr)
+			c.full = false
+			c.look(addr, false)
+		}
+		return
+	case c.by[addr] == 0 && len(c.by) >= maxContests:
+		if !c.full {
+			c.full = true
+			c.log.Warn("too many contested addresses: further ones are reported at the normal rate", "limit", maxContests)
+		}
+		return
+	case c.by[addr] == 0:
+		c.look(addr, true)
 	}
+	c.by[addr]++
+	s.held[addr] = struct{}{}
 }
 
 // end ends all contests of the stream, which is not used any more.
 func (s *contestsOf) end() {
 	for addr := range s.held {
-		s.all.less(addr)
-	}
-}
-
-// more adds one stream that wants an address. It returns false if there is no room.
-func (c *Contests) more(addr netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.by[addr]
-	if n == 0 {
-		if len(c.by) >= maxContests {
-			if !c.full {
-				c.full = true
-				c.log.Warn("too many contested addresses: further ones are reported at the normal rate", "limit", maxContests)
-			}
-			return false
-		}
-		c.look(addr, true)
-	}
-	c.by[addr] = n + 1
-	return true
-}
-
-// less removes one stream that wants an address.
-func (c *Contests) less(addr netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.by[addr]--; c.by[addr] == 0 {
-		delete(c.by, addr)
-		c.full = false
-		c.look(addr, false)
+		s.set(addr, false)
 	}
 }
 

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"cmp"
-	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -50,20 +49,6 @@ type counted struct {
 	gen              uint64
 	name             string
 	limited, leftOut uint64
-}
-
-// lookForFloods reads the counters until ctx ends.
-func (w *Wire) lookForFloods(ctx context.Context) {
-	tick := time.NewTicker(lookForFloodsEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			w.readCounters(now)
-		}
-	}
 }
 
 // readCounters reads the counters once.

@@ -101,10 +101,33 @@ func (w *Wire) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, w.obs.Interrupt)
 	defer stop()
-	g.Go(w.read)
+	g.Go(func() error { // turn frames into claims until the observer is interrupted
+		var ev bpf.Event
+		for {
+			err := w.obs.Read(&ev)
+			switch {
+			case errors.Is(err, os.ErrClosed):
+				return nil
+			case err != nil:
+				return fmt.Errorf("read frames from the observer: %w", err)
+			}
+			w.frame(&ev)
+		}
+	})
 	g.Go(func() error { w.keep(ctx); return nil })
 	g.Go(func() error { w.forget(ctx); return nil })
-	g.Go(func() error { w.lookForFloods(ctx); return nil })
+	g.Go(func() error {
+		tick := time.NewTicker(lookForFloodsEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case now := <-tick.C:
+				w.readCounters(now)
+			}
+		}
+	})
 	return g.Wait()
 }
 
@@ -146,21 +169,6 @@ func (w *Wire) forget(ctx context.Context) {
 				w.log.Debug("cannot mark an address as important in the observer", "address", addr, "error", err)
 			}
 		}
-	}
-}
-
-// read turns frames into claims until the observer is interrupted.
-func (w *Wire) read() error {
-	var ev bpf.Event
-	for {
-		err := w.obs.Read(&ev)
-		switch {
-		case errors.Is(err, os.ErrClosed):
-			return nil
-		case err != nil:
-			return fmt.Errorf("read frames from the observer: %w", err)
-		}
-		w.frame(&ev)
 	}
 }
 

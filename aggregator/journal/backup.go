@@ -78,30 +78,26 @@ func sendFiles(ctx context.Context, dir string, leftOut func(name string) bool, 
 			return err
 		}
 		files++
-		return sendFile(ctx, path, filepath.ToSlash(name), send)
-	})
-	return files, err
-}
-
-func sendFile(ctx context.Context, path, name string, send func(name string, part []byte) error) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // opened for reading only
-	part := make([]byte, backedUpAtOnce)
-	for first := true; ; first = false {
-		n, err := io.ReadFull(f, part)
-		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		f, err := os.Open(path)
+		if err != nil {
 			return err
 		}
-		if n > 0 || first {
-			if err := errors.Join(ctx.Err(), send(name, part[:n])); err != nil {
+		defer func() { _ = f.Close() }() // opened for reading only
+		part := make([]byte, backedUpAtOnce)
+		for first := true; ; first = false {
+			n, err := io.ReadFull(f, part)
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				return err
 			}
+			if n > 0 || first {
+				if err := errors.Join(ctx.Err(), send(filepath.ToSlash(name), part[:n])); err != nil {
+					return err
+				}
+			}
+			if n < len(part) {
+				return nil
+			}
 		}
-		if n < len(part) {
-			return nil
-		}
-	}
+	})
+	return files, err
 }

@@ -145,7 +145,17 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { // Pebble lets everyone read it
 		return nil, false, err
 	}
-	j.before = readReached(j.Dir)
+	j.before = reached{}
+	if raw, err := os.ReadFile(filepath.Join(j.Dir, reachedFile)); err == nil {
+		var r reached
+		var name string
+		var size int64
+		if _, err := fmt.Sscan(string(raw), &r.at, &name, &size); err == nil {
+			now, left := manifest(dir)
+			r.cut = now == name && left < size
+			j.before = r
+		}
+	}
 	if err = marked(dir); err == nil {
 		s, err = openStore(dir, j.fs, j.Cache, j.Log)
 	}

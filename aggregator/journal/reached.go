@@ -58,26 +58,6 @@ type reached struct {
 	cut bool
 }
 
-// readReached reads reachedFile. The store must not be open.
-func readReached(dataDir string) (r reached) {
-	file := filepath.Join(dataDir, reachedFile)
-	if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
-		return reached{}
-	}
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return reached{}
-	}
-	var name string
-	var size int64
-	if _, err := fmt.Sscan(string(raw), &r.at, &name, &size); err != nil {
-		return reached{}
-	}
-	now, left := manifest(storeDir(dataDir))
-	r.cut = now == name && left < size
-	return r
-}
-
 // marked returns an error if a directory has the files of a store, but not the marker that says which of
 // them belong to it. Pebble would begin a new store, and delete them.
 func marked(dir string) error {

@@ -93,7 +93,16 @@ func (c *Cluster) Lead(ctx context.Context, fit func() bool, do func(context.Con
 			continue
 		}
 		e.term(ctx, fit, do)
-		e.release(context.WithoutCancel(ctx))
+		if e.holder() != e.identity {
+			continue
+		}
+		// This replica gives the lease up, so that another one need not wait until it expires.
+		releasing := context.WithoutCancel(ctx)
+		err := e.read(releasing)
+		if err == nil && e.holder() == e.identity {
+			err = e.write(releasing, "")
+		}
+		e.report(releasing, err)
 	}
 	return nil
 }
@@ -206,18 +215,6 @@ func (e *election) attempt(ctx context.Context, fit bool) error {
 		return err
 	}
 	return e.write(ctx, e.identity)
-}
-
-// release gives up the lease if this replica holds it, so that another one need not wait until it expires.
-func (e *election) release(ctx context.Context) {
-	if e.holder() != e.identity {
-		return
-	}
-	err := e.read(ctx)
-	if err == nil && e.holder() == e.identity {
-		err = e.write(ctx, "")
-	}
-	e.report(ctx, err)
 }
 
 func (e *election) read(ctx context.Context) error {

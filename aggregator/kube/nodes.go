@@ -44,7 +44,23 @@ func newNodes(c *Cluster) nodes {
 	return nodes{cluster: c, Mirror: ipam.Mirror[*corev1.Node, nodeRecord]{
 		Read:    readNode,
 		Changed: func(_ ipam.Key, before, after *nodeRecord) { c.nodes.changed(before, after) },
-		Settled: func() { c.nodes.keepRanges() },
+		Settled: func() { // once for all nodes that changed together
+			if len(c.nodes.moved) == 0 {
+				return
+			}
+			var ranges []ipam.Range
+			for _, r := range c.nodes.Records {
+				for _, p := range r.cidrs {
+					ranges = append(ranges, ipam.RangeOf(p))
+				}
+			}
+			ranges = ipam.Union(ranges)
+			c.cidrs.Store(&ranges)
+			for _, p := range c.nodes.moved {
+				c.pending.networks[p] = struct{}{}
+			}
+			c.nodes.moved = nil
+		},
 	}}
 }
 
@@ -94,26 +110,6 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	if after == nil || before == nil || was.ready != is.ready || was.uid != is.uid {
 		n.cluster.pending.relate(cmp.Or(was.name, is.name))
 	}
-}
-
-// keepRanges updates the ranges of InPodCIDR, once for all nodes that changed together. The
-// caller holds mu.
-func (n *nodes) keepRanges() {
-	if len(n.moved) == 0 {
-		return
-	}
-	var ranges []ipam.Range
-	for _, r := range n.Records {
-		for _, p := range r.cidrs {
-			ranges = append(ranges, ipam.RangeOf(p))
-		}
-	}
-	ranges = ipam.Union(ranges)
-	n.cluster.cidrs.Store(&ranges)
-	for _, p := range n.moved {
-		n.cluster.pending.networks[p] = struct{}{}
-	}
-	n.moved = nil
 }
 
 // NodeRange is a pod CIDR of a node (Node.spec.podCIDRs).

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
@@ -160,7 +159,7 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 			p.Node = &verdict.Node{Name: rec.GetNode()}
 		}
 		al := &verdict.Allocation{
-			Pool: p, AllocatedAt: stampOf(rec.GetAllocatedAt()),
+			Pool: p, AllocatedAt: facts.Stamp(rec.GetAllocatedAt()),
 			Allocation: ipam.Allocation{
 				Node: rec.GetNode(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(), ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(),
 				Location: rec.GetLocation(), MAC: rec.GetMac(), Hostname: rec.GetHostname(),
@@ -171,7 +170,7 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 				al = nil
 			}
 			r.past[index.AddressOf(a)] = append(r.past[index.AddressOf(a)], verdict.Past{
-				Owner: m.GetOwner(), Kind: m.GetKind(), Allocation: al, Since: stampOf(m.GetSince()),
+				Owner: m.GetOwner(), Kind: m.GetKind(), Allocation: al, Since: facts.Stamp(m.GetSince()),
 			})
 			continue
 		}
@@ -179,7 +178,7 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 			continue // only the loss of a node's own pool is observed
 		}
 		p.Node.Boot, p.State = r.boots[p.Node.Name], ipam.Missing
-		p.Loss = verdict.Loss{LostAt: stampOf(m.GetSince()), Lost: m.GetCount(), LostHeard: stampOf(m.GetSince())}
+		p.Loss = verdict.Loss{LostAt: facts.Stamp(m.GetSince()), Lost: m.GetCount(), LostHeard: facts.Stamp(m.GetSince())}
 		if pool.GetName() == p.Name {
 			p.Network = pool.GetNetwork()
 			for _, text := range pool.GetRanges() {
@@ -215,7 +214,7 @@ func (r *Recall) finding(m *pb.Finding) *judge.Found {
 		}
 	}
 	return &judge.Found{
-		Finding: f, Place: judge.FindingPlace{Kind: f.Kind, Address: m.GetAddress(), ID: f.ID}, Since: stampOf(m.GetDetectedAt()),
+		Finding: f, Place: judge.FindingPlace{Kind: f.Kind, Address: m.GetAddress(), ID: f.ID}, Since: facts.Stamp(m.GetDetectedAt()),
 	}
 }
 
@@ -305,7 +304,7 @@ func (r *Recall) conflict(m *pb.Conflict) *verdict.Conflict {
 		},
 		Course: verdict.Course{
 			Phase: verdict.Phase(m.GetState()), Rule: m.GetRule(), LinkProof: verdict.LinkProof(m.GetLinkProof()),
-			DetectedAt: stampOf(m.GetDetectedAt()), ConfirmedAt: stampOf(m.GetConfirmedAt()), ResolvedAt: stampOf(m.GetResolvedAt()),
+			DetectedAt: facts.Stamp(m.GetDetectedAt()), ConfirmedAt: facts.Stamp(m.GetConfirmedAt()), ResolvedAt: facts.Stamp(m.GetResolvedAt()),
 		},
 		Order: m.GetOrder(),
 	}
@@ -357,13 +356,6 @@ func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
 func parseMAC(text string) verdict.MAC {
 	raw, _ := hex.DecodeString(strings.ReplaceAll(text, ":", "")) // as MAC.String makes it
 	return verdict.MAC(raw)
-}
-
-func stampOf(t *timestamppb.Timestamp) verdict.Stamp {
-	if t == nil {
-		return 0
-	}
-	return verdict.At(t.AsTime())
 }
 
 // Recorded has the messages of the conflicts and findings from before the start, as they were recorded.

@@ -20,7 +20,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -151,22 +150,6 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 		return facts.ErrTakenOver
 	}
 	return nil
-}
-
-// delta applies a message with changes.
-func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error {
-	if len(r.corrected) > 0 {
-		s.Facts.Update(func() {
-			all := corrections(r.node.Corrections)
-			all.add(r.corrected)
-			r.node.Corrections = all
-		})
-		s.logCorrected(r.node, r.corrected)
-	}
-	s.counters.countRecords(m)
-	b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
-	s.Judge(b)
-	return err
 }
 
 // logCorrected counts corrected strings of a node and logs them.

@@ -90,7 +90,12 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	r.stream = stream
 	s.sessions.Add(1)
 	defer s.sessions.Add(-1)
-	r.watch()
+	r.mu.Lock()
+	now := s.Facts.Clock()
+	r.late, r.pinged = now.Add(snapshotWithin), now
+	r.ping(now)
+	r.timer = time.AfterFunc(pingEvery, r.check)
+	r.mu.Unlock()
 	go r.receive()
 	select {
 	case <-r.ended:
@@ -228,7 +233,19 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 // apply applies a message to the facts. Messages of a snapshot are kept until it is complete.
 func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !r.inside {
-		return r.service.delta(r, m, at)
+		s := r.service
+		if len(r.corrected) > 0 {
+			s.Facts.Update(func() {
+				all := corrections(r.node.Corrections)
+				all.add(r.corrected)
+				r.node.Corrections = all
+			})
+			s.logCorrected(r.node, r.corrected)
+		}
+		s.counters.countRecords(m)
+		b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
+		s.Judge(b)
+		return err
 	}
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool { // wire claims above the limit
 		switch {

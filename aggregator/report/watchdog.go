@@ -26,15 +26,6 @@ type watchdog struct {
 	pinged verdict.Stamp
 }
 
-func (r *Session) watch() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.service.Facts.Clock()
-	r.late, r.pinged = now.Add(snapshotWithin), now
-	r.ping(now)
-	r.timer = time.AfterFunc(pingEvery, r.check)
-}
-
 // check checks the agent, and pings it if a ping is due.
 func (r *Session) check() {
 	r.mu.Lock()

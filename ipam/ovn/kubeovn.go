@@ -336,8 +336,25 @@ func (r *kubeOVNReader) settle() {
 		if s := r.subnets.Records[ipam.Key{Name: name}]; s == nil {
 			gone[name] = r.Pool(name) != nil
 		} else {
-			added[name] = r.Pool(name) == nil
-			r.publish(name, s)
+			last := r.Pool(name)
+			added[name] = last == nil
+			next := ipam.Pool{
+				Name: name, Served: ipam.Served{Realm: s.realm}, Ranges: s.ranges, Gateways: s.gateways, Config: "subnets " + name,
+				Wiring: ipam.Wiring{Plugin: "kube-ovn"},
+			}
+			if s.bad && last != nil {
+				next = *last
+			}
+			problem, bad := s.problem, s.bad
+			for _, l := range []*ledger{&r.ips, &r.vips} {
+				for at, other := range l.invalid[name] {
+					if problem == "" || other < problem && !s.bad {
+						problem = other
+					}
+					bad = bad || l.Records[at] != nil && l.Records[at].bad && len(l.Records[at].addrs) == 0
+				}
+			}
+			r.Put(next, problem, bad)
 		}
 	}
 	clear(r.dirty)
@@ -361,25 +378,4 @@ func (l *ledger) of(subnets map[string]bool) (all []ipam.Record) {
 		}
 	}
 	return all
-}
-
-// publish publishes a subnet.
-func (r *kubeOVNReader) publish(name string, s *subnet) {
-	next := ipam.Pool{
-		Name: name, Served: ipam.Served{Realm: s.realm}, Ranges: s.ranges, Gateways: s.gateways, Config: "subnets " + name,
-		Wiring: ipam.Wiring{Plugin: "kube-ovn"},
-	}
-	if last := r.Pool(name); s.bad && last != nil {
-		next = *last
-	}
-	problem, bad := s.problem, s.bad
-	for _, l := range []*ledger{&r.ips, &r.vips} {
-		for at, other := range l.invalid[name] {
-			if problem == "" || other < problem && !s.bad {
-				problem = other
-			}
-			bad = bad || l.Records[at] != nil && l.Records[at].bad && len(l.Records[at].addrs) == 0
-		}
-	}
-	r.Put(next, problem, bad)
 }
