@@ -116,9 +116,9 @@ func TestEndedClaimIsReportedAgainByItsNextFrame(t *testing.T) {
 		events := w.frames(bpf.ResultEvent)
 		other := netip.MustParseAddr("192.0.2.99")
 		w.letGo([]table.ClaimKey{{Address: other}})
-		wait.Until(t, "the Wire looks for what to forget", func() bool { return len(w.ended.wake) == 0 })
+		wait.Until(t, "the Wire looks for what to forget", func() bool { return len(w.wake) == 0 })
 		w.letGo([]table.ClaimKey{{Address: other}})
-		wait.Until(t, "the Wire has forgotten it", func() bool { return len(w.ended.wake) == 0 })
+		wait.Until(t, "the Wire has forgotten it", func() bool { return len(w.wake) == 0 })
 		known := w.frames(bpf.ResultKnown)
 		w.send("a", macA, claimed)
 		wait.Until(t, "the frame is known", func() bool { return w.frames(bpf.ResultKnown) > known || w.frames(bpf.ResultEvent) > events })
@@ -147,7 +147,7 @@ func TestContestedAddressIsImportant(t *testing.T) {
 		for _, on := range []bool{true, false} {
 			w.Contest(claimed, on)
 			select {
-			case <-w.ended.wake:
+			case <-w.wake:
 			default:
 				t.Errorf("contested %v: the observer is not told", on)
 			}

@@ -44,19 +44,16 @@ type Wire struct {
 	mu       sync.Mutex
 	attached map[int32]*port
 
-	ended      endings
+	// ending guards ended, the bindings that the observer must forget. Each costs a system call, and there can be
+	// thousands. So another goroutine makes the calls, without the locks that are held when claims end. If it is late, the
+	// observer merely reports a binding once more.
+	ending sync.Mutex
+	ended  []table.ClaimKey
+	wake   chan struct{} // holds one token while there are ended bindings, or the importance of an address has changed
+
 	floods     floods
 	lostFrames rising     // used by AddStatus only
 	clock      frameClock // used by read only
-}
-
-// endings has the bindings that the observer must forget. Each costs a system call, and there
-// can be thousands. So another goroutine makes the calls, without the locks that are held when
-// claims end. If it is late, the observer merely reports a binding once more.
-type endings struct {
-	mu   sync.Mutex
-	keys []table.ClaimKey
-	wake chan struct{} // holds one token while there are keys, or the importance of an address has changed
 }
 
 // globs select interfaces by name.
@@ -87,11 +84,11 @@ func New(log *slog.Logger, k *kernel.Mirror, t *table.Table, obs *bpf.Observer, 
 	w := &Wire{
 		log: log, kernel: k, table: t, obs: obs, mode: mode, watch: globs{include, exclude},
 		changed: make(chan struct{}, 1), StatusChanged: func() {}, attached: map[int32]*port{},
-		ended: endings{wake: make(chan struct{}, 1)}, floods: floods{log: log},
+		wake: make(chan struct{}, 1), floods: floods{log: log},
 	}
 	k.PortsChanged = func() { table.Poke(w.changed) }
 	k.ClaimEnded = w.letGo
-	t.FollowImportance(func() { table.Poke(w.ended.wake) })
+	t.FollowImportance(func() { table.Poke(w.wake) })
 	return w
 }
 
@@ -136,10 +133,10 @@ func (w *Wire) letGo(keys []table.ClaimKey) {
 	if len(keys) == 0 {
 		return
 	}
-	w.ended.mu.Lock()
-	w.ended.keys = append(w.ended.keys, keys...)
-	w.ended.mu.Unlock()
-	table.Poke(w.ended.wake)
+	w.ending.Lock()
+	w.ended = append(w.ended, keys...)
+	w.ending.Unlock()
+	table.Poke(w.wake)
 }
 
 // forget deletes ended bindings from the observer and tells it which addresses
@@ -149,12 +146,12 @@ func (w *Wire) forget(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.ended.wake:
+		case <-w.wake:
 		}
-		w.ended.mu.Lock()
-		ended := w.ended.keys
-		w.ended.keys = nil
-		w.ended.mu.Unlock()
+		w.ending.Lock()
+		ended := w.ended
+		w.ended = nil
+		w.ending.Unlock()
 		for _, c := range ended {
 			var mac bpf.MAC
 			copy(mac[:], c.MAC)

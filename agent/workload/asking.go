@@ -30,17 +30,17 @@ func (c *Runtime) Unnamed(unnamed []uint64) {
 	if len(c.sockets) == 0 {
 		return
 	}
-	c.wanted.mu.Lock()
-	defer c.wanted.mu.Unlock()
-	now, before := time.Now(), c.wanted.unnamed
-	c.wanted.unnamed = make(map[uint64]*attempt, len(unnamed))
+	c.wanting.Lock()
+	defer c.wanting.Unlock()
+	now, before := time.Now(), c.unnamed
+	c.unnamed = make(map[uint64]*attempt, len(unnamed))
 	for _, ns := range unnamed {
 		a := before[ns]
 		if a == nil {
 			a = &attempt{last: now}
 			defer table.Poke(c.poked)
 		}
-		c.wanted.unnamed[ns] = a
+		c.unnamed[ns] = a
 	}
 }
 
@@ -58,11 +58,11 @@ func (c *Runtime) serve(ctx context.Context, conn *grpc.ClientConn) {
 	client := runtimev1.NewRuntimeServiceClient(conn)
 	// Everything that the runtime did not know is requested again.
 	clear(c.unanswered)
-	c.wanted.mu.Lock()
-	for _, a := range c.wanted.unnamed {
+	c.wanting.Lock()
+	for _, a := range c.unnamed {
 		*a = attempt{last: time.Now()}
 	}
-	c.wanted.mu.Unlock()
+	c.wanting.Unlock()
 	lists := listing{next: time.Now()}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -121,9 +121,9 @@ func soonest(a, b time.Time) time.Time {
 
 // unnamedDue returns when to list for the next namespace without a sandbox, zero for never.
 func (c *Runtime) unnamedDue() (next time.Time) {
-	c.wanted.mu.Lock()
-	defer c.wanted.mu.Unlock()
-	for _, a := range c.wanted.unnamed {
+	c.wanting.Lock()
+	defer c.wanting.Unlock()
+	for _, a := range c.unnamed {
 		next = soonest(next, a.due())
 	}
 	return next
@@ -155,14 +155,14 @@ func (c *Runtime) list(ctx context.Context, client runtimev1.RuntimeServiceClien
 		return err
 	}
 	c.answers()
-	c.wanted.mu.Lock()
-	for _, a := range c.wanted.unnamed {
+	c.wanting.Lock()
+	for _, a := range c.unnamed {
 		if !a.last.After(begun) {
 			a.last = begun
 			a.tries++
 		}
 	}
-	c.wanted.mu.Unlock()
+	c.wanting.Unlock()
 
 	ready := make(map[string]bool, len(r.GetItems()))
 	tooMany := 0

@@ -96,13 +96,8 @@ type Runtime struct {
 	known      map[string]*Sandbox // by id
 	unanswered map[string]*attempt // sandboxes whose status is not known, by id
 
-	wanted wanted
-}
-
-// wanted has the questions of other goroutines.
-type wanted struct {
-	mu      sync.Mutex
-	unnamed map[uint64]*attempt // namespaces that no sandbox is known for
+	wanting sync.Mutex
+	unnamed map[uint64]*attempt // namespaces that other goroutines know no sandbox for
 }
 
 // attempt counts the attempts to learn something that the runtime does not know yet.
@@ -123,7 +118,7 @@ func (a *attempt) due() time.Time {
 func NewRuntime(log *slog.Logger, socket string, procDir ProcDir) *Runtime {
 	c := &Runtime{
 		log: log, sockets: sockets, procDir: procDir, Changed: func() {}, hurry: make(chan struct{}, 1), poked: make(chan struct{}, 1),
-		known: map[string]*Sandbox{}, unanswered: map[string]*attempt{}, wanted: wanted{unnamed: map[uint64]*attempt{}},
+		known: map[string]*Sandbox{}, unanswered: map[string]*attempt{}, unnamed: map[uint64]*attempt{},
 		condition: condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
 	}
 	if socket == RuntimeOff {

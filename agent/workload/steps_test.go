@@ -80,7 +80,7 @@ func TestSandboxThatWasAskedForInVainIsAskedForAgainWhenItIsListedMuchLater(t *t
 	if len(s.known) != 1 || s.changed != 1 || s.state != 1 {
 		t.Errorf("known sandboxes: got %v, changed %d times, status %d times, want only the one that is kept, told once, and that the runtime answers", s.known, s.changed, s.state)
 	}
-	if a := s.wanted.unnamed[7]; a.tries != 1 || a.last.Before(before) {
+	if a := s.unnamed[7]; a.tries != 1 || a.last.Before(before) {
 		t.Errorf("attempt for a namespace: got %+v, want one at the time of the list", a)
 	}
 	if err := s.list(t.Context(), s.client); err != nil || s.changed != 1 || s.state != 1 {

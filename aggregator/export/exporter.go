@@ -82,7 +82,7 @@ func (x *exporter) run(ctx context.Context) {
 		err := x.follow(ctx)
 		if ctx.Err() == nil && !errors.Is(err, journal.ErrReplaced) {
 			x.Log.Error("cannot export what the journal has: trying again", "error", err)
-			_ = sleep(ctx, readAgainAfter)
+			_ = journal.Sleep(ctx, readAgainAfter)
 		}
 	}
 }
@@ -324,20 +324,9 @@ func (x *exporter) deliver(ctx context.Context, some []transition) error {
 				}
 			}
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := journal.Sleep(ctx, wait); err != nil {
 			return err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

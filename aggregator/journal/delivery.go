@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -89,6 +90,18 @@ func (d *Delivery) Lose(lost []Loss) {
 		} else {
 			d.Log.Error("the journal lost transitions before the receiver got them", "from", l.From, "until", l.Until, "events", l.Events)
 		}
+	}
+}
+
+// Sleep waits before another attempt. It returns the error of ctx if that ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

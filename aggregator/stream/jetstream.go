@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -207,7 +208,7 @@ func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func
 			return err
 		}
 		failed(err)
-		if err := sleep(ctx, pause(attempts)); err != nil {
+		if err := journal.Sleep(ctx, pause(attempts)); err != nil {
 			return err
 		}
 		if attempts%lookAgainAfter == 0 { // perhaps the stream was removed
@@ -220,14 +221,3 @@ func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func
 
 // lookAgainAfter is the number of failed attempts after which it is looked whether the stream exists.
 const lookAgainAfter = 5
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

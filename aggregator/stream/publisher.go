@@ -96,7 +96,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	link, err := Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Delivery.Log, p.Delivery.Clock)
 	for err != nil { // a file of the settings has changed
 		p.fail(err)
-		if sleep(ctx, againAfter) != nil {
+		if journal.Sleep(ctx, againAfter) != nil {
 			return
 		}
 		link, err = Connect(p.Settings, "ipwitness aggregator "+p.Cluster, p.Delivery.Log, p.Delivery.Clock)
@@ -123,7 +123,7 @@ func (p *Publisher) Run(ctx context.Context) {
 		if p.Delivery.Clock().Sub(began) > lastPause {
 			attempts = 1
 		}
-		_ = sleep(ctx, againAfter+pause(attempts))
+		_ = journal.Sleep(ctx, againAfter+pause(attempts))
 	}
 }
 
