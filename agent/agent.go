@@ -217,7 +217,6 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	return g.Wait()
 }
 
-// aggregators returns the number of connected and of disconnected aggregators.
 func (a *Agent) aggregators() (connected, disconnected int) {
 	if all := a.streams.Load(); all != nil {
 		for _, streams := range *all {

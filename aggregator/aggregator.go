@@ -165,7 +165,6 @@ func (s *server) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handl
 	return api.Handlers(s.witness, gatherer, s.guard, s.ready)
 }
 
-// healthy sets the health status of the server and of each service.
 func (s *server) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
 	for _, name := range append([]string{""}, s.services...) {
 		s.health.SetServingStatus(name, status)

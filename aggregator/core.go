@@ -29,7 +29,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// coreConfig is the configuration of a core.
 type coreConfig struct {
 	Config
 	policy verdict.Policy
@@ -249,7 +248,6 @@ func (c *core) problems() []string {
 	return problems
 }
 
-// journalProblem describes a problem of the journal.
 func journalProblem(p journal.Problem) string {
 	key := map[journal.ProblemKind]string{
 		journal.InMemory: "in-memory", journal.Unreadable: "unreadable", journal.Damaged: "damaged",

@@ -73,7 +73,6 @@ type Health struct {
 	NodeName ipam.NodeName
 }
 
-// nodeName is the name that an IPAM has for the node.
 type nodeName struct {
 	ipam.NodeName
 	problems []string
@@ -457,7 +456,6 @@ func (r *Reader) Health() Health {
 	return r.status.health
 }
 
-// poolRecord returns the record of a pool.
 func poolRecord(p *ipam.FilePool) *ipwitnessv1.PoolRecord {
 	r := &ipwitnessv1.PoolRecord{
 		Name: p.Name, Ipam: p.IPAM, Network: p.Network,

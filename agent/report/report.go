@@ -168,7 +168,6 @@ func (r *Reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 	return time.Since(begin), context.Cause(ctx)
 }
 
-// send sends the table and its changes.
 func (r *Reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader) error {
 	hello := r.hello
 	for sequence := uint64(1); ; sequence++ {

@@ -41,7 +41,6 @@ type Reader struct {
 	asked   Questions     // answered at the end of the next one
 }
 
-// claimChange is one claim of a batch.
 type claimChange struct {
 	key      ClaimKey
 	received time.Time

@@ -104,7 +104,6 @@ type Records[K comparable, V any] struct {
 	begun, ended func(K)
 }
 
-// mark records that a record changed.
 func (r *Records[K, V]) mark(k K, received time.Time) {
 	of := r.of
 	if r.important != nil && r.important(k) {

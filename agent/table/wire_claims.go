@@ -42,7 +42,6 @@ const (
 	queues
 )
 
-// portClaims has the wire claims of one port.
 type portClaims struct {
 	queues  [queues]queue
 	leftOut uint64 // claims that were refused or evicted

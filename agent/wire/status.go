@@ -63,7 +63,6 @@ func (w *Wire) Ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	return out, problems
 }
 
-// frames returns the number of frames with a result.
 func (w *Wire) frames(result bpf.Result) (frames uint64) {
 	for _, c := range w.Counters() {
 		if c.Result == result.String() {

@@ -81,7 +81,6 @@ func (c *Runtime) serve(ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// listing schedules lists.
 type listing struct {
 	next     time.Time // the next list without a reason
 	soonest  time.Time // the earliest next list with a reason

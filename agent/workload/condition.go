@@ -42,7 +42,6 @@ func (c *condition) socketIs(runtime, socket string) (other bool) {
 	return other
 }
 
-// count counts a call.
 func (c *condition) count(method string, err error) {
 	result := "ok"
 	switch status.Code(err) {

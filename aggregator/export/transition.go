@@ -82,7 +82,6 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 	return t
 }
 
-// conflict completes the transition of a conflict.
 func (p phases) conflict(t *transition, record string) {
 	c := t.GetConflict()
 	before, known := p[c.GetId()]

@@ -55,7 +55,6 @@ func newWebhook(cfg *Config, files tlsFiles) (*receiver, error) {
 	}, err
 }
 
-// cloudEvent is the JSON of a CloudEvent.
 type cloudEvent struct {
 	SpecVersion string          `json:"specversion"`
 	ID          string          `json:"id"`

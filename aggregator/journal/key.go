@@ -104,7 +104,6 @@ func placeOfName(name string) place {
 	return place(append([]byte{tagName}, sum[:nameSize]...))
 }
 
-// address returns the address of a place that has one.
 func (p place) address() (a netip.Addr) {
 	if len(p) > 1 && p[0] != tagName {
 		a, _ = netip.AddrFromSlice([]byte(p[1:]))
@@ -186,7 +185,6 @@ func timeKey(segment uint32, at stamp, s subject) []byte {
 	return s.append(timePrefix(segment, bucketOf(at)))
 }
 
-// parseTimeKey returns the bucket and the subject of a key of the table by time.
 func parseTimeKey(key []byte) (bucket uint32, s subject, err error) {
 	if len(key) < prefixSize+4 {
 		return 0, s, errDamagedRecord

@@ -269,7 +269,6 @@ func parseRecord(typ pb.Watch_Type, v []byte) (s stored, err error) {
 	return s, nil
 }
 
-// event returns the event of a stored record.
 func (s *store) event(one *stored, about subject, at stamp) (*pb.Event, error) {
 	e := &pb.Event{Kind: about.kind, Type: one.typ, Time: timeOf(at), NotBefore: timeOf(one.notBefore)}
 	var m proto.Message

@@ -289,7 +289,6 @@ func (w *writer) lose(kind pb.Event_Kind, n uint64, gap *pb.Gap) {
 	w.setGap(gap)
 }
 
-// A subjectItem identifies an item.
 type subjectItem struct {
 	kind pb.Event_Kind
 	itemID
@@ -298,7 +297,6 @@ type subjectItem struct {
 // latestItems is the largest number of items in latest.
 const latestItems = 8192
 
-// record records a change.
 func (w *writer) record(r *record, first bool) error {
 	if id := (subjectItem{r.kind, itemID{r.place, r.id}}); r.item == nil {
 		delete(w.latest, id)
@@ -374,7 +372,6 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	return nil
 }
 
-// end writes a gap that has ended.
 func (w *writer) end(g *pb.Gap, at time.Time) error {
 	w.j.gaps.Add(1)
 	w.last = max(w.last+1, at.UnixMicro()) // a stamp of its own, after all records that are known to be written

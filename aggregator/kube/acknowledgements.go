@@ -54,7 +54,6 @@ type Acknowledgement struct {
 	Version string `json:"-"`
 }
 
-// acknowledgementSpec is the spec of the object.
 type acknowledgementSpec struct {
 	Address        string     `json:"address"`
 	Reason         string     `json:"reason"`
@@ -71,7 +70,6 @@ type acknowledgementRecord struct {
 	problem string
 }
 
-// acknowledgements has the acknowledgements.
 type acknowledgements struct {
 	ipam.Mirror[*ipam.Object, acknowledgementRecord]
 	// listed is set when all of them are known.

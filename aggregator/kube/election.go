@@ -18,7 +18,6 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// leaseTimes are the times of an election.
 type leaseTimes struct {
 	// lasts is the time after its last renewal after which another replica takes the lease.
 	lasts time.Duration

@@ -18,7 +18,6 @@ const (
 	maxEvents, maxNodeEvents = 8192, 64
 )
 
-// eventRecord is the record of an event.
 type eventRecord struct {
 	at              ipam.Key // the event's own key
 	reason          string
@@ -33,7 +32,6 @@ type eventRecord struct {
 // events has the events of the last hour that may explain a conflict.
 type events struct{ warnings, normal *eventLog }
 
-// eventLog has the events of one feed.
 type eventLog struct {
 	ipam.Mirror[*corev1.Event, eventRecord]
 	cluster *Cluster

@@ -60,7 +60,6 @@ type feed struct {
 	quiet *time.Timer
 }
 
-// resourceName returns the resource as messages name it.
 func (f *feed) resourceName() string {
 	if f.source != nil {
 		return f.source.reads.String()
@@ -152,7 +151,6 @@ func (f *feed) page(ctx context.Context, options metav1.ListOptions) (runtime.Ob
 	})
 }
 
-// watch opens a watch.
 func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
 	f.unfollow()
 	options.Watch = true

@@ -38,7 +38,6 @@ type publisher struct {
 	stand *verdict.Pool
 }
 
-// poolState is the state of a published pool.
 type poolState struct {
 	published *verdict.Pool // never changes
 	// problem describes an inconsistency; unreadable means that the pool is unreliable because of

@@ -16,7 +16,6 @@ import (
 // nodeFeed is the name of the feed of nodes.
 const nodeFeed = "nodes"
 
-// nodeRecord is the record of a node.
 type nodeRecord struct {
 	name  string
 	uid   string
@@ -32,7 +31,6 @@ type nodeRecord struct {
 	since           verdict.Stamp
 }
 
-// nodes has the nodes of the cluster.
 type nodes struct {
 	ipam.Mirror[*corev1.Node, nodeRecord]
 	cluster *Cluster

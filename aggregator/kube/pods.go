@@ -20,7 +20,6 @@ import (
 // podFeed is the name of the feed of pods, which decides whether the mirror is live.
 const podFeed = "pods"
 
-// podRecord is the record of a pod.
 type podRecord struct {
 	verdict.PodObject
 	// more has fields that few pods have; nil for the others.
@@ -77,7 +76,6 @@ func (r *podRecord) shared() []netip.Addr {
 // ofTenant reports whether an address is in a tenant's network.
 func ofTenant(m verdict.Membership) bool { return m.OVS && m.Network != podNetwork }
 
-// pods has the pods of all namespaces.
 type pods struct {
 	ipam.Mirror[*corev1.Pod, podRecord]
 	cluster *Cluster

@@ -37,7 +37,6 @@ const (
 	nothing                  // a healthy component, which is not the cause
 )
 
-// ranked is a result with its rank.
 type ranked struct {
 	rank rank
 	*pb.Related

@@ -24,7 +24,6 @@ type serviceRecord struct {
 	class string
 }
 
-// serviceAddress is an address of a service and its role.
 type serviceAddress struct {
 	netip.Addr
 	as string
@@ -123,7 +122,6 @@ func (c *Cluster) controlPlaneChanged() {
 	c.kubeVIP.ControlPlane(at, slices.SortedFunc(maps.Keys(c.pods.vips), netip.Addr.Compare), holder)
 }
 
-// leaseRecord is the record of a lease.
 type leaseRecord struct {
 	namespace, name, holder string
 	acquired, renewed       verdict.Stamp

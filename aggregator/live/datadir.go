@@ -148,7 +148,6 @@ func (d *dataDir) close() error {
 	return d.lock.Close()
 }
 
-// keptFile is acknowledgementsFile.
 type keptFile struct {
 	Version          int                    `json:"version"`
 	Acknowledgements []kube.Acknowledgement `json:"acknowledgements"`

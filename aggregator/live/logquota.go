@@ -80,7 +80,6 @@ func (q *logQuota) of(nodes string, part int) *nodeQuota {
 	return of
 }
 
-// nodesOfEvent returns the nodes that an event is about.
 func nodesOfEvent(e *Event) (nodes []string) {
 	switch {
 	case e.Node != nil:

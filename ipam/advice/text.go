@@ -155,7 +155,6 @@ func Capital(s string) string {
 	return string(s[0]-'a'+'A') + s[1:]
 }
 
-// jsonText returns a text as a JSON string.
 func jsonText(s string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
@@ -180,7 +179,6 @@ func (f Filler) applies(text string) (string, bool) {
 	return text, true
 }
 
-// write adds lines to advice, and returns the summary.
 func (f Filler) write(a *Advice, lines []*line) (summary string) {
 	for _, l := range lines {
 		text, applies := f.applies(l.text)

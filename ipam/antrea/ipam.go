@@ -36,7 +36,6 @@ var Pools = ipam.Kind{Group: "crd.antrea.io", Version: "v1beta1", Resource: "ipp
 // pool is the record of an IPPool. Its realm is the VLAN of the pool, if it has one.
 type pool = ipam.ListedPool[entry]
 
-// entry is an allocation.
 type entry struct {
 	addr                             netip.Addr
 	namespace, pod, container, iface string
@@ -136,7 +135,6 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Pools, Role: ipam.Needed, Store: pools, Lost: "the allocations of Antrea are unknown"}}}
 }
 
-// allocation returns the allocation to publish for an entry.
 func allocation(pool string, e *entry) ipam.Allocation {
 	al := ipam.Allocation{
 		Address: e.addr, Namespace: e.namespace, Pod: e.pod, ContainerID: e.container, Interface: e.iface, Kept: e.kept,

@@ -69,7 +69,6 @@ func (f *stateFile) describe(network string, watch ipam.Watch) {
 	}
 }
 
-// put records the content of the file.
 func (f *stateFile) put(c *content, written, now time.Time) {
 	pool := func(name string, ranges []ipam.Range, allocations map[netip.Addr]ipam.Allocation) ipam.PoolRecords {
 		return ipam.PoolRecords{Pool: ipam.Pool{Name: name, Ranges: ranges, Wiring: ipam.Wiring{Routed: true}}, Allocations: allocations}

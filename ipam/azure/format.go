@@ -230,14 +230,12 @@ func (c *content) valid(a netip.Addr, record string) bool {
 	return false
 }
 
-// addTo adds an allocation with the address that a record has.
 func (c *content) addTo(al ipam.Allocation, a prefix, record, nicType string) {
 	if al.Address = a.IP; c.valid(a.IP, record) {
 		c.add(al, nicType)
 	}
 }
 
-// add adds an allocation.
 func (c *content) add(al ipam.Allocation, nicType string) {
 	c.allocations = append(c.allocations, al)
 	if nicType != "" && nicType != infraNIC {
@@ -385,7 +383,6 @@ func parseDatabase(db *bolt.DB) (content, error) {
 	return c.sorted()
 }
 
-// bucket returns a bucket of the database.
 func bucket(db *bolt.DB, name string) (*bolt.Bucket, error) {
 	b, err := db.Root().Sub(name)
 	if err == nil && b == nil {

@@ -63,7 +63,6 @@ func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	}
 }
 
-// files returns all files, and the database.
 func (s *source) files() []*stateFile { return append(slices.Clone(s.ipams), s.vnet, s.cns, s.state) }
 
 // Places implements ipam.FileSource.

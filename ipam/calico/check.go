@@ -107,7 +107,6 @@ type handle struct {
 	problem string
 }
 
-// hash returns the hash of a handle and a block.
 func (h *handles) hash(handle, block string) uint64 {
 	return maphash.String(h.seed, strings.ToLower(handle)+" "+block) | 1
 }

@@ -113,7 +113,6 @@ type blockReader struct {
 	hash func(handle, block string) uint64
 }
 
-// read returns the record of an IPAMBlock.
 func (k *blockReader) read(o *ipam.Object) (ipam.Key, *block) {
 	at := o.Key()
 	var spec struct {

@@ -232,7 +232,6 @@ func (r *reader) settle() {
 	}
 }
 
-// published returns the allocation to publish for an address of a block.
 func (al *allocation) published(at ipam.Key, block netip.Prefix) ipam.Allocation {
 	addr, _ := ipam.Plus(block.Addr(), uint64(al.ordinal)) //nolint:gosec // not negative
 	return ipam.Allocation{

@@ -66,7 +66,6 @@ const (
 	interconnection = "u2o-interconnection."
 )
 
-// subnet is the record of a Subnet.
 type subnet struct {
 	ranges   []ipam.Range
 	gateways []netip.Addr
@@ -79,7 +78,6 @@ type subnet struct {
 	bad     bool
 }
 
-// readSubnet returns the record of a Subnet.
 func readSubnet(o *ipam.Object) (ipam.Key, *subnet) {
 	var spec struct {
 		VPC        string   `json:"vpc"`
@@ -213,7 +211,6 @@ func readVIP(o *ipam.Object) (ipam.Key, *record) {
 	return r.withAddresses(o, VIPs, cmp.Or(status.V4, spec.V4)+","+cmp.Or(status.V6, spec.V6))
 }
 
-// withAddresses returns the record with the addresses in a list.
 func (r *record) withAddresses(o *ipam.Object, k ipam.Kind, list string) (ipam.Key, *record) {
 	if !o.Created.IsZero() {
 		r.at = o.Created.UnixNano()
@@ -294,7 +291,6 @@ func (l *ledger) changed(at ipam.Key, before, after *record) {
 	ipam.Move(r, l.records(at, before), l.records(at, after))
 }
 
-// note records the problem of an object, or that it has none.
 func (l *ledger) note(at ipam.Key, of *record, problem string) {
 	if of != nil && of.subnet == "" {
 		l.unread.Set(at, problem)
@@ -367,7 +363,6 @@ func (r *kubeOVNReader) settle() {
 	}
 }
 
-// of returns the allocations from subnets.
 func (l *ledger) of(subnets map[string]bool) (all []ipam.Record) {
 	if !slices.Contains(slices.Collect(maps.Values(subnets)), true) {
 		return nil

@@ -19,7 +19,6 @@ var (
 // pool is the record of a SpiderIPPool. It serves the CNI networks that it names, or any.
 type pool = ipam.ListedPool[entry]
 
-// entry is an allocation.
 type entry struct {
 	addr       netip.Addr
 	pod, iface string // pod is NAMESPACE/NAME

@@ -49,7 +49,6 @@ func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
 	}
 }
 
-// allocation returns the allocation to publish for an entry of a pool.
 func (r *reader) allocation(pool string, e *entry) ipam.Allocation {
 	al := ipam.Allocation{Address: e.addr, Interface: e.iface, Location: "spiderippools " + pool + " /status/allocatedIPs"}
 	namespace, name, ok := strings.Cut(e.pod, "/")

@@ -48,7 +48,6 @@ func newEgressIPs(p ipam.Publisher) *ipam.Objects {
 	}}
 }
 
-// egressIP is the record of an EgressIP.
 type egressIP struct {
 	assigned []ipam.Allocation
 	problem  string

@@ -32,7 +32,6 @@ var MetalLB = ipam.IPAM{
 //go:embed metallb.txt
 var metalLBTexts string
 
-// serviceL2Status is the record of a ServiceL2Status.
 type serviceL2Status struct {
 	node    string
 	service ipam.Key

@@ -24,7 +24,6 @@ type network struct {
 	ranges   []networkRange
 }
 
-// networkRange is an address range of a network.
 type networkRange struct {
 	prefix netip.Prefix
 	// first and last narrow the prefix if they are valid.
@@ -130,7 +129,6 @@ func (n *network) readRanges(text string) (invalid string) {
 	return invalid
 }
 
-// served reports whether whereabouts serves the network.
 func (n *network) served() bool { return n != nil && len(n.ranges) > 0 }
 
 // read parses a range in the form CIDR or FIRST-LAST/LENGTH.

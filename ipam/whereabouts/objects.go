@@ -27,7 +27,6 @@ type pool struct {
 	bad     bool
 }
 
-// allocation is an allocation in a pool.
 type allocation struct {
 	addr                  netip.Addr
 	pod, container, iface string // pod is NAMESPACE/NAME

@@ -322,7 +322,6 @@ func compare(a, b *entry) int {
 	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(pooled(a), pooled(b)), cmp.Compare(a.reservation, b.reservation))
 }
 
-// allocation returns the allocation to publish for an entry.
 func (is *published) allocation(e *entry) ipam.Allocation {
 	al := ipam.Allocation{Address: e.addr, ContainerID: e.container, Interface: e.iface}
 	al.Namespace, al.Pod, _ = strings.Cut(e.pod, "/")
