@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path"
@@ -65,9 +66,7 @@ func (c Config) defaults() (Config, error) {
 	if !utf8.ValidString(c.Node) {
 		return c, fmt.Errorf("node name %q is not valid UTF-8", c.Node)
 	}
-	if c.Wire == "" {
-		c.Wire = WireAuto
-	}
+	c.Wire = cmp.Or(c.Wire, WireAuto)
 	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
 		return c, fmt.Errorf("unknown method to watch frames %q: use auto, tcx, clsact or off", c.Wire)
 	}
@@ -79,9 +78,7 @@ func (c Config) defaults() (Config, error) {
 	if len(c.NetnsDirs) == 0 {
 		c.NetnsDirs = []string{"/run/netns", "/run/docker/netns"}
 	}
-	if c.CNIResults == "" {
-		c.CNIResults = "/var/lib/cni/results"
-	}
+	c.CNIResults = cmp.Or(c.CNIResults, "/var/lib/cni/results")
 	if len(c.CNIConfig) == 0 {
 		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -304,10 +305,7 @@ func sourcesCheck(root allocations.Root, feature string, dirs []string, gives st
 			there = append(there, dir)
 		}
 	}
-	detail := strings.Join(there, ", ")
-	if detail == "" {
-		detail = "none of " + strings.Join(dirs, ", ") + " exists (it may appear later)"
-	}
+	detail := cmp.Or(strings.Join(there, ", "), "none of "+strings.Join(dirs, ", ")+" exists (it may appear later)")
 	return Check{Feature: feature, Status: StatusOK, Detail: detail}
 }
 

@@ -11,6 +11,7 @@
 package aggregator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -209,9 +210,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
 		LeakedAfter: cfg.LeakedAfter, ReusedWithin: cfg.ReusedWithin, Routers: cfg.Routers,
 	}
-	if policy.Cluster == "" {
-		policy.Cluster = DefaultCluster
-	}
+	policy.Cluster = cmp.Or(policy.Cluster, DefaultCluster)
 	for _, d := range []struct {
 		name  string
 		value *time.Duration
@@ -232,9 +231,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 			return nil, fmt.Errorf("use %s %s: it must not be negative", d.name, *d.value)
 		}
 	}
-	if cfg.JournalSize == 0 {
-		cfg.JournalSize = DefaultJournalSize
-	}
+	cfg.JournalSize = cmp.Or(cfg.JournalSize, DefaultJournalSize)
 	for _, n := range cfg.SharedNetworks {
 		return nil, fmt.Errorf("use network %s: only a fleet knows networks of several clusters: remove clusters=, or use --fleet", n.Name)
 	}

@@ -69,9 +69,7 @@ func ReadTexts(files ...string) func() advice.Texts {
 
 // Filler returns the texts of the IPAM with the values of a case. Names are followed by their values.
 func (m *IPAM) Filler(c Case, values ...string) advice.Filler {
-	if c.Pool == nil {
-		c.Pool = &Pool{}
-	}
+	c.Pool = cmp.Or(c.Pool, &Pool{})
 	words := c.words()
 	words["title"] = m.Title
 	if m.Words != nil {
@@ -113,10 +111,7 @@ type Case struct {
 
 // words returns the values that the texts of all IPAMs may name. Those of the holder begin with its.
 func (c *Case) words() map[string]any {
-	h, p := c.Holder, c.Pool
-	if h == nil {
-		h = &Holder{}
-	}
+	h, p := cmp.Or(c.Holder, &Holder{}), c.Pool
 	yes := map[bool]string{true: "yes"}
 	restart := func(now bool) func(string) advice.Advice {
 		return func(then string) (a advice.Advice) {

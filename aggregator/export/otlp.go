@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -41,9 +42,7 @@ func newOTLP(cfg *Config, files tlsFiles) (*receiver, error) {
 		return cfg.Environment("OTEL_EXPORTER_OTLP_" + name)
 	}
 	if ca, cert, key := value("CERTIFICATE"), value("CLIENT_CERTIFICATE"), value("CLIENT_KEY"); ca+cert+key != "" {
-		if ca == "" {
-			ca = cfg.CA
-		}
+		ca = cmp.Or(ca, cfg.CA)
 		files = tlsFiles{ca, cert, key}
 		if _, err := files.config(); err != nil {
 			return nil, fmt.Errorf("use the variables OTEL_EXPORTER_OTLP_…: %w", err)

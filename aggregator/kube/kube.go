@@ -9,6 +9,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -145,10 +146,7 @@ func Open(cfg Config) (*Cluster, error) { return open(cfg, func(*rest.Config) {}
 
 // open is Open with a hook that lets tests change the client configuration.
 func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
-	log := cfg.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	where, err := configure(cfg, log)
 	if err != nil || where == nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,10 +24,7 @@ func (c *Cluster) ReviewToken(ctx context.Context, token, audience string) (acce
 	}
 	switch {
 	case !got.Status.Authenticated:
-		reason := got.Status.Error
-		if reason == "" {
-			reason = "unknown token"
-		}
+		reason := cmp.Or(got.Status.Error, "unknown token")
 		return access.Subject{}, fmt.Errorf("%w: %s", access.ErrRefused, reason)
 	case audience != "" && !slices.Contains(got.Status.Audiences, audience):
 		// API servers without support for audiences return none.

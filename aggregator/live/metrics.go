@@ -68,15 +68,14 @@ type Counters struct {
 
 // metric describes a metric that is computed when it is scraped, without its prefix.
 type metric struct {
-	name, help string
-	labels     []string
-	typ        prometheus.ValueType
-	desc       *prometheus.Desc
+	name string
+	typ  prometheus.ValueType
+	desc *prometheus.Desc
 }
 
 func metrics() []*metric {
 	counter := func(name, help string, labels ...string) *metric {
-		return &metric{name, help, labels, prometheus.CounterValue, prometheus.NewDesc("ipwitness_"+name, help, labels, nil)}
+		return &metric{name, prometheus.CounterValue, prometheus.NewDesc("ipwitness_"+name, help, labels, nil)}
 	}
 	gauge := func(name, help string, labels ...string) *metric {
 		m := counter(name, help, labels...)

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -103,9 +104,7 @@ func (m *maker) owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []v
 		}
 		last = max(last, c.Last)
 		mac, macText := c.MAC, out.Mac
-		if mac == "" {
-			mac = c.Interface.MAC
-		}
+		mac = cmp.Or(mac, c.Interface.MAC)
 		if mac != o.MAC {
 			macText = mac.String()
 		}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -71,12 +72,8 @@ func New(cfg Config) (*Publisher, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	if cfg.Retention == 0 {
-		cfg.Retention = DefaultRetention
-	}
-	if cfg.Size == 0 {
-		cfg.Size = DefaultSize
-	}
+	cfg.Retention = cmp.Or(cfg.Retention, DefaultRetention)
+	cfg.Size = cmp.Or(cfg.Size, DefaultSize)
 	for _, name := range cfg.Exposed() {
 		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 	}

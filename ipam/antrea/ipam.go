@@ -94,10 +94,7 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		p.Gateways = append(p.Gateways, a.Unmap())
 	}
 	for _, r := range spec.IPRanges {
-		text := r.CIDR
-		if text == "" {
-			text = r.Start + "-" + r.End
-		}
+		text := cmp.Or(r.CIDR, r.Start+"-"+r.End)
 		parsed, err := ipam.ParseRange(text, "-")
 		if err != nil {
 			return invalid(true, "its ipRanges: "+err.Error())

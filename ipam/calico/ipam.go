@@ -30,10 +30,7 @@ var remedies string
 
 // words returns the values that the texts of remedies name: the right and the wrong name of the holder's node.
 func words(c *ipam.Case) map[string]any {
-	h, al := c.Holder, c.Allocation
-	if h == nil {
-		h = &ipam.Holder{}
-	}
+	h, al := cmp.Or(c.Holder, &ipam.Holder{}), c.Allocation
 	right, wrong := cmp.Or(h.KubernetesNode, h.Node), h.WrongName
 	w := map[string]any{
 		"right": right, "wrong": wrong.Name, "wrong.on": wrong.On(h.Node), "wrong.file": wrong.File, "restartdaemon": daemon.Restart(right),

@@ -209,9 +209,7 @@ func (r *reader) publishNode(name string, was, is *node) {
 		}
 	}
 	r.Put(next, is.invalid, false)
-	if was == nil {
-		was = &node{}
-	}
+	was = cmp.Or(was, &node{})
 	r.publishUses(name, was, is)
 }
 

@@ -7,6 +7,7 @@
 package vip
 
 import (
+	"cmp"
 	_ "embed" // for the texts of remedies
 	"net/netip"
 	"slices"
@@ -37,9 +38,7 @@ func newEgressIPs(p ipam.Publisher) *ipam.Objects {
 	store := &ipam.Mirror[*ipam.Object, egressIP]{
 		Read: readEgressIP,
 		Changed: func(at ipam.Key, _, after *egressIP) {
-			if after == nil {
-				after = &egressIP{}
-			}
+			after = cmp.Or(after, &egressIP{})
 			assigned.Set(at, after.assigned, after.problem)
 		},
 	}

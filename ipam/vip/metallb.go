@@ -8,6 +8,7 @@
 package vip
 
 import (
+	"cmp"
 	_ "embed" // for the texts of remedies
 	"slices"
 
@@ -103,10 +104,7 @@ func (r *metalLBReader) changed(at ipam.Key, before, after *serviceL2Status) {
 
 // assign publishes the addresses that an object assigns.
 func (r *metalLBReader) assign(at ipam.Key) {
-	s := r.statuses.Records[at]
-	if s == nil {
-		s = &serviceL2Status{}
-	}
+	s := cmp.Or(r.statuses.Records[at], &serviceL2Status{})
 	var assigned []ipam.Allocation
 	if s.problem == "" {
 		for _, a := range r.ServiceAddresses(s.service) {

@@ -1,6 +1,7 @@
 package whereabouts
 
 import (
+	"cmp"
 	_ "embed" // for the texts of remedies
 	"strconv"
 	"strings"
@@ -13,10 +14,7 @@ var remedies string
 
 // words returns the values that the texts of remedies name: the entry of an address in its IPPool.
 func words(c *ipam.Case) map[string]any {
-	p, al, h := c.Pool, c.Allocation, c.Holder
-	if h == nil {
-		h = &ipam.Holder{}
-	}
+	p, al, h := c.Pool, c.Allocation, cmp.Or(c.Holder, &ipam.Holder{})
 	namespace, name, named := strings.Cut(p.Name, "/")
 	w := map[string]any{"pool.namespace": namespace, "pool.name": name, "podref": h.Namespace + "/" + h.Pod, "former": al.Namespace + "/" + al.Pod, "range": ""}
 	if bits, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:]); err == nil && p.Base.IsValid() && bits >= 0 && bits <= p.Base.BitLen() {
