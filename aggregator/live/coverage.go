@@ -182,22 +182,6 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	for _, n := range a.Silent {
 		out.SilentNodes = append(out.SilentNodes, n.Rec.Name)
 	}
-	for n := range s.Facts.Nodes { // includes disconnected nodes
-		if n.Incomplete() {
-			out.NodesLeftOut = append(out.NodesLeftOut, n.Rec.Name)
-		}
-		if n.Rec.Unheard {
-			continue
-		}
-		if n.Status.GetBlind() {
-			out.NodesWithoutAddresses = append(out.NodesWithoutAddresses, n.Rec.Name)
-		}
-		if wire := n.Status.GetWire(); wire == "" || wire == wireOff || n.Status.GetUnwatchedPorts() > 0 {
-			out.NodesWithoutFrames = append(out.NodesWithoutFrames, n.Rec.Name)
-		}
-	}
-	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
-	out.LeftOut = uint32(len(out.NodesLeftOut))
 	s.awaited = nil
 	if s.unread {
 		s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_JOURNAL})
@@ -206,8 +190,17 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	for name := range s.missing {
 		reports[name] = true
 	}
-	for n := range s.Facts.Nodes {
+	for n := range s.Facts.Nodes { // includes disconnected nodes
 		name := n.Rec.Name
+		if n.Incomplete() {
+			out.NodesLeftOut = append(out.NodesLeftOut, name)
+		}
+		if !n.Rec.Unheard && n.Status.GetBlind() {
+			out.NodesWithoutAddresses = append(out.NodesWithoutAddresses, name)
+		}
+		if wire := n.Status.GetWire(); !n.Rec.Unheard && (wire == "" || wire == wireOff || n.Status.GetUnwatchedPorts() > 0) {
+			out.NodesWithoutFrames = append(out.NodesWithoutFrames, name)
+		}
 		switch {
 		case n.Peer == nil:
 			continue
@@ -220,6 +213,8 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 			s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_RECORDS, Node: name, Ipam: ipam})
 		}
 	}
+	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
+	out.LeftOut = uint32(len(out.NodesLeftOut))
 	for name := range reports {
 		s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_REPORT, Node: name})
 	}
