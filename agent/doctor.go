@@ -136,7 +136,16 @@ func Doctor(cfg Config) []Check {
 		nsid, err := req.OwnNSID()
 		found.add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
 			err, fmt.Sprintf("interfaces and addresses are read by nsid (ours is %d)", nsid))
-		found.checks = append(found.checks, readOVS(req))
+		// Whether the tenants of pods on this host's ports of Open vSwitch can be told apart.
+		links, err := req.Links(rtnetlink.NoNSID)
+		if err == nil {
+			found.checks = append(found.checks, ovsCheck(kernel.OVSPorts(links)))
+		} else {
+			found.checks = append(found.checks, Check{
+				Feature: checkOVS, Status: StatusDegraded, Detail: err.Error(), Used: "other sources", Lost: "the ports of Open vSwitch",
+				Fix: "look for what denies it: a seccomp profile or an LSM",
+			})
+		}
 	}
 	listen, err := rtnetlink.Listen(true)
 	if err == nil {
@@ -157,18 +166,6 @@ func Doctor(cfg Config) []Check {
 		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "address ranges and their networks"),
 		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "the records of IPAM: duplicates are not predicted"),
 		readRuntime(cfg.CRISocket), readProcesses("/proc"))
-}
-
-// readOVS checks whether the tenants of pods on this host's ports of Open vSwitch can be told apart.
-func readOVS(req *rtnetlink.Conn) Check {
-	links, err := req.Links(rtnetlink.NoNSID)
-	if err != nil {
-		return Check{
-			Feature: checkOVS, Status: StatusDegraded, Detail: err.Error(), Used: "other sources", Lost: "the ports of Open vSwitch",
-			Fix: "look for what denies it: a seccomp profile or an LSM",
-		}
-	}
-	return ovsCheck(kernel.OVSPorts(links))
 }
 
 // checkOVS is the feature of the check of Open vSwitch.

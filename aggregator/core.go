@@ -304,8 +304,19 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 	if len(what.Networks) > 0 || len(what.Nodes) > 0 {
 		c.findings.RangesChanged(nil)
 	}
-	if len(what.Related) > 0 {
-		c.republish(what.Related)
+	if len(what.Related) > 0 { // publish again the conflicts that have an owner on one of the nodes
+		var addrs []index.Address
+		c.facts.RLock()
+		for _, one := range c.shards.Conflicts.All() {
+			if one.Active() && slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool {
+				_, told := slices.BinarySearch(what.Related, o.Node.Name)
+				return told
+			}) {
+				addrs = append(addrs, index.AddressOf(one.Address))
+			}
+		}
+		c.facts.RUnlock()
+		c.judge(c.facts.Republish(addrs))
 	}
 	if what.Acknowledgements {
 		c.acknowledgements.Adopt()
@@ -333,23 +344,6 @@ const judgedTogether = 4096
 func (c *core) within(r ipam.Range) iter.Seq[judge.Place] {
 	last := index.AddressOf(r.Last)
 	return index.Until(c.shards.Places().From(judge.From(index.AddressOf(r.First))), func(p judge.Place) bool { return last.Less(p.Address()) })
-}
-
-// republish publishes again the conflicts that have an owner on one of the nodes.
-func (c *core) republish(nodes []string) {
-	told := make(map[string]bool, len(nodes))
-	for _, n := range nodes {
-		told[n] = true
-	}
-	var addrs []index.Address
-	c.facts.RLock()
-	for _, one := range c.shards.Conflicts.All() {
-		if one.Active() && slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return told[o.Node.Name] }) {
-			addrs = append(addrs, index.AddressOf(one.Address))
-		}
-	}
-	c.facts.RUnlock()
-	c.judge(c.facts.Republish(addrs))
 }
 
 const (

@@ -463,16 +463,12 @@ func (r *reading) read(about subject, since, until stamp) (end stamp, err error)
 		r.found = append(r.found, found{one.at, about, one})
 		return nil
 	})
-	if err == nil || errors.Is(err, errEnough) {
-		err = r.restore(about, r.found[first:])
+	if errors.Is(err, errEnough) {
+		err = nil
 	}
-	r.found = slices.Delete(r.found, first, first+copies)
-	return end, err
-}
-
-// restore gives the removed items of a place the state before.
-func (r *reading) restore(about subject, all []found) error {
-	for i := range all {
+	// Removed items get the state before.
+	all := r.found[first:]
+	for i := 0; i < len(all) && err == nil; i++ {
 		one := &all[i].stored
 		if one.typ != pb.Watch_REMOVED {
 			continue
@@ -484,14 +480,12 @@ func (r *reading) restore(about subject, all []found) error {
 			}
 		}
 		if state.typ == 0 {
-			var err error
-			if state, err = r.before(about, one.id, all[i].at); err != nil {
-				return err
-			}
+			state, err = r.before(about, one.id, all[i].at)
 		}
 		one.item, one.at = state.item, state.at
 	}
-	return nil
+	r.found = slices.Delete(r.found, first, first+copies)
+	return end, err
 }
 
 // before returns the last record of an item before it was removed; an empty one if there is none.

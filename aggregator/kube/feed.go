@@ -127,9 +127,14 @@ func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(
 		}
 		f.cluster.failed(f, err)
 		pause(ctx, delay(), back)
-		if f.source != nil && !f.source.readBy(f.client) {
-			f.stop()
-			return err
+		if s := f.source; s != nil {
+			f.cluster.mu.RLock()
+			read := s.state > strange && f.cluster.clients.custom[versionOf(s.reads)] == f.client
+			f.cluster.mu.RUnlock()
+			if !read {
+				f.stop()
+				return err
+			}
 		}
 	}
 	return ctx.Err()

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -81,14 +80,6 @@ func (s *source) await(ctx context.Context) bool {
 		case <-s.bell:
 		}
 	}
-}
-
-// readBy reports whether the resource is still to be read by a client.
-func (s *source) readBy(client *rest.RESTClient) bool {
-	c := s.feed.cluster
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return s.state > strange && c.clients.custom[versionOf(s.reads)] == client
 }
 
 // discovered records whether the resource is served, and as which kind. problem is set if only

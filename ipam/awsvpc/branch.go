@@ -40,7 +40,19 @@ const (
 // all of them. It returns true if addresses may have changed.
 func (b *branchPods) read(network string, list, all bool) (changed bool) {
 	if list || all {
-		names := b.list(network + "-")
+		names := map[string]bool{}
+		if dir, _, err := b.host.OpenDir(b.dir); err == nil {
+			for err == nil && len(names) < maxResults {
+				var some []string
+				some, err = dir.Readdirnames(1024)
+				for _, name := range some {
+					if strings.HasPrefix(name, network+"-") {
+						names[name] = true
+					}
+				}
+			}
+			_ = dir.Close()
+		}
 		for name := range b.known {
 			if !names[name] || all {
 				changed = changed || len(b.known[name]) > 0
@@ -73,26 +85,6 @@ func (b *branchPods) read(network string, list, all bool) (changed bool) {
 	}
 	clear(b.stale)
 	return changed
-}
-
-// list returns the names of the results that begin with a prefix.
-func (b *branchPods) list(prefix string) map[string]bool {
-	found := map[string]bool{}
-	dir, _, err := b.host.OpenDir(b.dir)
-	if err != nil {
-		return found
-	}
-	defer func() { _ = dir.Close() }()
-	for err == nil && len(found) < maxResults {
-		var names []string
-		names, err = dir.Readdirnames(1024)
-		for _, name := range names {
-			if strings.HasPrefix(name, prefix) {
-				found[name] = true
-			}
-		}
-	}
-	return found
 }
 
 // branchAddresses returns the addresses in a file of libcni's cache if they are of a branch ENI.

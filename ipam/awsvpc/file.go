@@ -26,15 +26,6 @@ type file struct {
 // maxFileSize limits the size of a checkpoint. An allocation takes about 250 bytes.
 const maxFileSize = 8 << 20
 
-func newFile(path string, host ipam.Host) *file {
-	f := &file{FilePool: *ipam.NewFilePool(Name, path), host: host, stale: true, changed: true}
-	f.Network = networkName
-	// Each pod has a veth of its own, and the node routes to it.
-	f.Plugin, f.Routed = pluginType, true
-	f.State = ipam.Reading
-	return f
-}
-
 // read reads the file. It returns true if it has to be read again soon. ipamd itself never removes the file: its
 // allocations are lost then.
 func (f *file) read(dir error, watch ipam.Watch, now time.Time) (again bool) {

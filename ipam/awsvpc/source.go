@@ -81,7 +81,10 @@ func (s *source) Find(time.Time) (again bool) {
 	s.unopened, s.truncated = err, len(names) > maxCards
 	for _, name := range names[:min(len(names), maxCards)] {
 		if path := filepath.Join(s.dir, name); s.files[path] == nil {
-			s.files[path] = newFile(path, s.host)
+			f := &file{FilePool: *ipam.NewFilePool(Name, path), host: s.host, stale: true, changed: true}
+			// Each pod has a veth of its own, and the node routes to it.
+			f.Network, f.Plugin, f.Routed, f.State = networkName, pluginType, true, ipam.Reading
+			s.files[path] = f
 		}
 	}
 	for _, f := range s.files {
