@@ -79,6 +79,9 @@ func planOf(m proto.Message) *plan {
 	return p
 }
 
+// elsewhere are the kinds of values that protojson encodes.
+var elsewhere = []protoreflect.Kind{protoreflect.BytesKind, protoreflect.FloatKind, protoreflect.DoubleKind, protoreflect.GroupKind}
+
 // newPlan returns the plan of a type. made contains the unfinished plans, because types may be
 // recursive.
 func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[reflect.Type]*plan) *plan {
@@ -109,7 +112,7 @@ func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[r
 		if f.dict {
 			f.kind = fd.MapValue().Kind()
 		}
-		if oneof := fd.ContainingOneof(); !there || oneof != nil && !oneof.IsSynthetic() || !encodes(f.kind) ||
+		if oneof := fd.ContainingOneof(); !there || oneof != nil && !oneof.IsSynthetic() || slices.Contains(elsewhere, f.kind) ||
 			f.dict && (fd.MapKey().Kind() != protoreflect.StringKind || f.kind != protoreflect.StringKind) {
 			return p
 		}
@@ -121,8 +124,12 @@ func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[r
 			}
 			f.plan = newPlan(fd.Message(), element, made)
 		case protoreflect.EnumKind:
-			if f.words = words(fd.Enum()); f.words == nil {
-				return p
+			for i := range fd.Enum().Values().Len() {
+				v := fd.Enum().Values().Get(i)
+				if int(v.Number()) != i || fd.Enum().FullName() == "google.protobuf.NullValue" {
+					return p // only numbers that are 0, 1, 2 and so on
+				}
+				f.words = append(f.words, strconv.Quote(string(v.Name())))
 			}
 		}
 		fields = append(fields, f)
@@ -145,29 +152,6 @@ func placesOf(of reflect.Type) map[protoreflect.FieldNumber]int {
 		}
 	}
 	return places
-}
-
-// encodes reports whether this package encodes values of a kind.
-func encodes(k protoreflect.Kind) bool {
-	switch k {
-	case protoreflect.BytesKind, protoreflect.FloatKind, protoreflect.DoubleKind, protoreflect.GroupKind:
-		return false
-	default:
-		return true
-	}
-}
-
-// words returns the names of an enumeration whose numbers are 0, 1, 2 and so on. It returns nil for
-// any other enumeration.
-func words(of protoreflect.EnumDescriptor) (all []string) {
-	for i := range of.Values().Len() {
-		v := of.Values().Get(i)
-		if int(v.Number()) != i || of.FullName() == "google.protobuf.NullValue" {
-			return nil
-		}
-		all = append(all, strconv.Quote(string(v.Name())))
-	}
-	return all
 }
 
 // message appends the message that a pointer refers to.
@@ -199,30 +183,27 @@ func (e *encoder) message(out []byte, pointer reflect.Value, p *plan) (_ []byte,
 		if len(out) > first {
 			out = append(out, ',')
 		}
-		if out, err = e.field(append(out, f.name...), v, f); err != nil {
+		out = append(out, f.name...)
+		switch {
+		case f.list:
+			out = append(out, '[')
+			for i := 0; i < v.Len() && err == nil; i++ {
+				if i > 0 {
+					out = append(out, ',')
+				}
+				out, err = e.value(out, v.Index(i), f)
+			}
+			out = append(out, ']')
+		case f.dict:
+			out, err = entries(out, v.Interface().(map[string]string))
+		default:
+			out, err = e.value(out, v, f)
+		}
+		if err != nil {
 			return out, err
 		}
 	}
 	return append(out, '}'), nil
-}
-
-func (e *encoder) field(out []byte, v reflect.Value, f *field) (_ []byte, err error) {
-	switch {
-	case f.list:
-		out = append(out, '[')
-		for i := range v.Len() {
-			if i > 0 {
-				out = append(out, ',')
-			}
-			if out, err = e.value(out, v.Index(i), f); err != nil {
-				return out, err
-			}
-		}
-		return append(out, ']'), nil
-	case f.dict:
-		return entries(out, v.Interface().(map[string]string))
-	}
-	return e.value(out, v, f)
 }
 
 // entries appends a map in the order of its keys.

@@ -205,8 +205,13 @@ func (d *discovery) ask(ctx context.Context) error {
 			if len(served[s.Kind.Group]) > 0 {
 				continue
 			}
-			if err := d.list(ctx, s.Alternative, served, resources); err != nil && m.readsAlternative() {
-				return err // a failure of an IPAM's own API server must not hide the other groups
+			if err := d.list(ctx, s.Alternative, served, resources); err != nil {
+				d.cluster.mu.RLock()
+				used := slices.ContainsFunc(m.sources, func(s *source) bool { return s.reads == s.Alternative && s.state > strange })
+				d.cluster.mu.RUnlock()
+				if used {
+					return err // a failure of an IPAM's own API server must not hide the other groups
+				}
 			}
 		}
 	}
@@ -255,13 +260,6 @@ func (d *discovery) list(ctx context.Context, k ipam.Kind, served map[string][]s
 		resources[ipam.Kind{Group: k.Group, Version: k.Version, Resource: r.Name}] = true
 	}
 	return nil
-}
-
-// readsAlternative reports whether any resource of the IPAM is read as its alternative.
-func (m *publisher) readsAlternative() bool {
-	m.cluster.mu.RLock()
-	defer m.cluster.mu.RUnlock()
-	return slices.ContainsFunc(m.sources, func(s *source) bool { return s.reads == s.Alternative && s.state > strange })
 }
 
 func (d *discovery) get(ctx context.Context, into any, path string) error {
