@@ -322,6 +322,32 @@ func TestTwoNodesWithOneRangeAreFound(t *testing.T) {
 	})
 }
 
+// A node got another range, and its bridge and a pod keep addresses of the former one, which another
+// node, without any pod, will allocate from.
+func TestAFormerRangeOfANodeIsFoundBeforeItIsAllocated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		own := hostLocal("10.244.8.0/24", pb.Pool_KNOWN)
+		l.dial().send(snapshot(hello("n1", 1), kindPod(2, "early", "10.244.7.2"), kindPod(3, "late", "10.244.8.2"), poolOf(own), given(allocated("10.244.8.2", "sandbox-late")))).sync()
+		next := hostLocal("10.244.9.0/24", pb.Pool_MISSING)
+		next.Config = "/etc/cni/net.d/10-net.conflist"
+		a := l.dial().send(snapshot(hello("n2", 1), poolOf(next))).sync()
+		time.Sleep(overlapPause)
+		l.wantFindings("n2 has a range of its own")
+		former := hostLocal("10.244.7.0/24", pb.Pool_MISSING)
+		former.Config = next.Config
+		a.send(poolOf(former)).sync()
+		time.Sleep(overlapPause)
+		f := l.wantFindings("n2 has the former range of n1", "pod-cidr-overlap 10.244.7.2/32")[0]
+		if !slices.Equal(f.GetNodes(), []string{"n1", "n2"}) {
+			t.Errorf("got nodes %v, want both", f.GetNodes())
+		}
+		a.send(poolOf(next)).sync()
+		time.Sleep(overlapPause)
+		l.wantFindings("n2 has a range of its own again")
+	})
+}
+
 func TestDockersBridgesOverlapOnPurpose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})

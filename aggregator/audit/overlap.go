@@ -3,6 +3,7 @@ package audit
 import (
 	"cmp"
 	"net/netip"
+	"path"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -11,6 +12,10 @@ import (
 
 // If two nodes, or two networks of one node, give pods addresses from overlapping ranges,
 // duplicates occur although every IPAM works correctly.
+
+// Other nodes must not allocate addresses in use either: a node that got another range may still have
+// pods with addresses of its former range, and a node itself may have an address in the range of
+// another one.
 
 // A Subnet is an address of a node itself. Pods is set if pods with addresses from CNI are behind
 // it.
@@ -21,15 +26,19 @@ type Subnet struct {
 
 // Sides returns the ranges from which a node gives its pods addresses: the pools of the networks
 // that its pods use, and the prefixes of the node's own addresses with pods behind them. If
-// prefixes overlap, it returns the widest one.
-func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, subnets []Subnet) (list []verdict.Side) {
+// prefixes overlap, it returns the widest one. It also returns addresses in use: those of pods that
+// are outside of all these ranges, and those of the node on its LANs. networks has the addresses of the pods by
+// network.
+func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string][]netip.Addr, subnets []Subnet) (list []verdict.Side) {
+	first := firstPool(pools)
 	for _, p := range pools {
-		if !p.Routed || !networks[p.Network] {
+		_, used := networks[p.Network]
+		if !p.Routed || !used && (len(networks) > 0 || p != first) {
 			continue
 		}
 		for _, r := range p.Ranges {
 			s := poolSide(n, p)
-			s.Range = r
+			s.Range, s.Unused = r, !used
 			list = append(list, s)
 		}
 	}
@@ -47,7 +56,38 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, sub
 			Node: n.Name, Agent: n, Range: r, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()}, Source: verdict.SideAddress,
 		})
 	}
+	hold := func(a netip.Addr, network, device string) {
+		if !slices.ContainsFunc(list, func(s verdict.Side) bool { return s.Range.Contains(a) }) {
+			single := netip.PrefixFrom(a, a.BitLen())
+			list = append(list, verdict.Side{
+				Node: n.Name, Agent: n, Range: ipam.RangeOf(single), Network: network, Device: device, Prefixes: []netip.Prefix{single}, Source: verdict.SideHeld,
+			})
+		}
+	}
+	for _, p := range pools {
+		if p.Routed && len(p.Ranges) > 0 { // otherwise it is not known which addresses are outside
+			for _, a := range networks[p.Network] {
+				hold(a, p.Network, "")
+			}
+		}
+	}
+	for _, sub := range subnets {
+		if i := sub.Interface; (sub.LAN || i.Uplink || i.Kind == "vlan") && !sub.Prefix.Addr().IsLinkLocalUnicast() {
+			hold(sub.Prefix.Addr(), "", i.Name)
+		}
+	}
 	return list
+}
+
+// firstPool returns the pool that a node without pods will use: container runtimes use the first
+// configuration by file name.
+func firstPool(pools []*verdict.Pool) (first *verdict.Pool) {
+	for _, p := range pools {
+		if p.Routed && !p.Engine && !verdict.MadeByEngine(p.Device) && p.Config != "" && (first == nil || path.Base(p.Config) < path.Base(first.Config)) {
+			first = p
+		}
+	}
+	return first
 }
 
 // NodeSpecSide returns a pod range that Kubernetes assigned to a node.
@@ -72,7 +112,7 @@ func poolSide(n *verdict.Node, p *verdict.Pool) verdict.Side {
 // SameSide reports whether two sides are equal.
 func SameSide(a, b verdict.Side) bool {
 	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Pool == b.Pool && a.Config == b.Config && a.Device == b.Device &&
-		a.Source == b.Source && a.IPAM == b.IPAM && a.Grows == b.Grows && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
+		a.Source == b.Source && a.IPAM == b.IPAM && a.Grows == b.Grows && a.Unused == b.Unused && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
 }
 
 // oneNode reports whether two sides are of one node. Kubernetes and the agent may use different
@@ -116,18 +156,35 @@ func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding
 	return findings
 }
 
+// collide reports whether two sides may lead to one address on two nodes. An address in use
+// concerns only pools. A pool without any pod concerns only nodes with pods.
+func collide(a, b *verdict.Side) bool {
+	inUse := func(s *verdict.Side) bool { return !s.Unused && s.Source != verdict.SideNodeSpec }
+	switch {
+	case oneNode(a, b), !a.Range.Overlaps(b.Range):
+		return false
+	case a.Source == verdict.SideHeld || b.Source == verdict.SideHeld:
+		return a.Source == verdict.SidePool || b.Source == verdict.SidePool
+	}
+	return !a.Unused && !b.Unused || inUse(a) || inUse(b)
+}
+
 // overlapOf returns the overlap in a group of sorted ranges, each of which overlaps an earlier one;
-// nil if all are of one node.
+// nil if there is none. It prefers a pair of ranges to an address in a range.
 func overlapOf(group []verdict.Side) *verdict.Overlap {
 	var out *verdict.Overlap
 	for i := range group {
 		for k := range i {
 			a, b := &group[k], &group[i]
-			if oneNode(a, b) || !a.Range.Overlaps(b.Range) {
+			if !collide(a, b) {
 				continue
 			}
+			held := a.Source == verdict.SideHeld || b.Source == verdict.SideHeld
 			if out == nil {
-				out = &verdict.Overlap{Range: a.Range.Common(b.Range), Sides: [2]verdict.Side{*a, *b}}
+				out = &verdict.Overlap{}
+			}
+			if len(out.Nodes) == 0 || !held && out.Held() {
+				out.Range, out.Sides = a.Range.Common(b.Range), [2]verdict.Side{*a, *b}
 			}
 			for _, name := range []string{a.Node, b.Node} {
 				if at, there := slices.BinarySearch(out.Nodes, name); !there {

@@ -199,17 +199,68 @@ func TestSidesOfANode(t *testing.T) {
 	away.Routed = false
 	lan, empty := subnet("10.5.0.1/24"), subnet("10.6.0.1/24")
 	lan.LAN, empty.Pods = true, false
-	sides := audit.Sides(n, []*verdict.Pool{pool("pods", "10.1.0.0/24"), pool("unused", "10.2.0.0/24"), away}, map[string]bool{"pods": true},
+	sides := audit.Sides(n, []*verdict.Pool{pool("pods", "10.1.0.0/24"), pool("unused", "10.2.0.0/24"), away}, map[string][]netip.Addr{"pods": {netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.4.0.2"), netip.MustParseAddr("10.7.0.2")}},
 		[]audit.Subnet{subnet("10.4.0.1/24"), lan, empty, subnet("10.1.0.1/16"), subnet("10.1.0.9/24"), subnet("fe80::1/64")})
 	var got []string
 	for _, s := range sides {
 		got = append(got, s.Range.String())
 	}
-	if want := []string{"10.1.0.0/24", "10.4.0.0/24"}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v: the pool that pods use, and the bridge of pods that no pool has", got, want)
+	if want := []string{"10.1.0.0/24", "10.4.0.0/24", "10.7.0.2/32", "10.5.0.1/32"}; !slices.Equal(got, want) {
+		t.Fatalf("got %v, want %v: the pool that pods use, the bridge of pods that no pool has, a pod outside of both, and the node on its LAN", got, want)
 	}
-	if sides[0].Source != verdict.SidePool || sides[1].Source != verdict.SideAddress || sides[1].Agent != n {
-		t.Errorf("got %+v, want a pool and an address", sides)
+	if sides[0].Source != verdict.SidePool || sides[1].Source != verdict.SideAddress || sides[1].Agent != n || sides[2].Source != verdict.SideHeld || sides[2].Network != "pods" || sides[3].Device != "br" {
+		t.Errorf("got %+v, want a pool, the prefix of a bridge, a pod's address and an address of the node", sides)
+	}
+}
+
+// A node without pods has one pool that its first pod will use.
+func TestSidesOfANodeWithoutPods(t *testing.T) {
+	pool := func(config, device, text string) *verdict.Pool {
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Served: ipam.Served{Network: config}, Wiring: ipam.Wiring{Routed: true, Device: device}, Config: "/etc/cni/net.d/" + config, Ranges: []ipam.Range{prefix(text)}}}
+	}
+	pools := []*verdict.Pool{pool("87-podman.conflist", "cni0", "10.1.0.0/24"), pool("10-net.conflist", "cni0", "10.2.0.0/24"), pool("00-engine.conflist", "cni-podman0", "10.3.0.0/24")}
+	sides := audit.Sides(agent("n1", "1"), pools, nil, nil)
+	if len(sides) != 1 || sides[0].Range.String() != "10.2.0.0/24" || !sides[0].Unused {
+		t.Errorf("got %+v, want the first one that is no engine's, unused", sides)
+	}
+	if sides := audit.Sides(agent("n1", "1"), pools, map[string][]netip.Addr{"other": nil}, nil); len(sides) != 0 {
+		t.Errorf("got %+v of a node whose pods use another network, want none", sides)
+	}
+}
+
+func TestRangesAgainstAddressesInUse(t *testing.T) {
+	n1, n2, n3 := agent("n1", "1"), agent("n2", "1"), agent("n3", "1")
+	held := func(n *verdict.Node, text string) verdict.Side {
+		return verdict.Side{Node: n.Name, Agent: n, Range: prefix(text + "/32"), Device: "eth0", Source: verdict.SideHeld}
+	}
+	unused := func(n *verdict.Node, text string) verdict.Side {
+		s := ofAgent(n, text)
+		s.Unused = true
+		return s
+	}
+	bridge := ofAgent(n1, "10.244.7.0/24")
+	bridge.Source = verdict.SideAddress
+	for why, test := range map[string]struct {
+		sides []verdict.Side
+		want  string
+	}{
+		"an address in the range of another node":         {[]verdict.Side{held(n1, "10.244.7.9"), ofAgent(n2, "10.244.7.0/24")}, "10.244.7.9/32"},
+		"an address in the range of a node without pods":  {[]verdict.Side{held(n1, "10.244.7.9"), unused(n2, "10.244.7.0/24")}, "10.244.7.9/32"},
+		"a bridge with pods in the range of such a node":  {[]verdict.Side{bridge, unused(n2, "10.244.7.0/24")}, "10.244.7.0/24"},
+		"an address in the node's own range":              {[]verdict.Side{held(n1, "10.244.7.9"), ofAgent(n1, "10.244.7.0/24")}, ""},
+		"an address in a range that Kubernetes reserves":  {[]verdict.Side{held(n1, "10.244.7.9"), ofKubernetes("n2", "10.244.7.0/24")}, ""},
+		"an address that two nodes have":                  {[]verdict.Side{held(n1, "10.244.7.9"), held(n2, "10.244.7.9")}, ""},
+		"two nodes without pods":                          {[]verdict.Side{unused(n1, "10.244.7.0/24"), unused(n2, "10.244.7.0/24")}, ""},
+		"a node without pods and a range of Kubernetes":   {[]verdict.Side{unused(n1, "10.244.7.0/24"), ofKubernetes("n2", "10.244.7.0/24")}, ""},
+		"two ranges, and an address in one of them first": {[]verdict.Side{held(n1, "10.244.7.9"), ofAgent(n2, "10.244.7.0/24"), ofAgent(n3, "10.244.7.128/25")}, "10.244.7.128/25"},
+	} {
+		for range 2 {
+			found := audit.Ranges(policy, slices.Clone(test.sides))
+			if len(found) == 0 && test.want != "" || len(found) > 1 || len(found) == 1 && found[0].Overlap.Range.String() != test.want {
+				t.Errorf("%s: got %+v, want %q", why, found, test.want)
+			}
+			slices.Reverse(test.sides) // the order does not matter
+		}
 	}
 }
 
@@ -243,6 +294,7 @@ func TestEqualSides(t *testing.T) {
 		"source":   func(s *verdict.Side) { s.Source = verdict.SideAddress },
 		"ipam":     func(s *verdict.Side) { s.IPAM = "x" },
 		"pool":     func(s *verdict.Side) { s.Pool = "x" },
+		"use":      func(s *verdict.Side) { s.Unused = true },
 	} {
 		s := side()
 		if change(&s); audit.SameSide(side(), s) {

@@ -44,6 +44,10 @@ func TestNoNameRunsACommand(t *testing.T) {
 				checkText(overlap(kind, a, b))
 				checkText(overlap(kind, b, a))
 			}
+			for _, source := range []verdict.SideSource{verdict.SideAddress, verdict.SideHeld} {
+				a.Source = source
+				checkText(overlap(verdict.FindingPodCIDROverlap, a, b))
+			}
 		}
 		if script := cage.Sings(); script != "" {
 			t.Errorf("got a command that executes %q:\n%s", payload, script)

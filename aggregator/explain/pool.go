@@ -218,15 +218,24 @@ type side verdict.Side
 func (t *findingBuilder) overlap() {
 	f := t.f
 	a, b := side(f.Overlap.Sides[0]), side(f.Overlap.Sides[1])
+	if b.Source == verdict.SideHeld {
+		a, b = b, a
+	}
 	m := registry.Of(a.IPAM)
 	common := cmp.Or(a.common(b), "addresses")
+	if f.Overlap.Held() {
+		common = strings.TrimSuffix(strings.TrimSuffix(common, "/32"), "/128")
+	}
 	t.Evidence = []string{a.evidence(f.Kind), b.evidence(f.Kind)}
 	values := []any{
 		"a", a.Node, "b", b.Node, "anet", a.Network, "bnet", b.Network, "apool", a.Pool, "bpool", b.Pool, "title", m.Title, "common", common, "within", a.within(b),
 		"aconfig", cmp.Or(a.Config, a.from(f.Kind)), "bconfig", cmp.Or(b.Config, b.from(f.Kind)), "afile", cmp.Or(a.Config, a.Network), "bfile", cmp.Or(b.Config, b.Network),
 		"anetd", cmp.Or(a.Config, "/etc/cni/net.d"), "bnetd", cmp.Or(b.Config, "/etc/cni/net.d"), "bplain", plainName(b.Node),
+		"abridge", when(a.Source == verdict.SideAddress, a.Device), "bbridge", when(b.Source == verdict.SideAddress, b.Device),
 	}
 	switch {
+	case f.Overlap.Held():
+		t.add("overlap/held", append(values, "device", a.Device, "cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
 	case a.Source == verdict.SideDivided:
 		divide := func(s side) []advice.Action {
 			return m.Filler(ipam.Case{Pool: &ipam.Pool{Config: s.Config}}, "common", common).Steps("divide")
@@ -282,6 +291,9 @@ func (s side) evidence(kind string) string {
 	ranges := when(len(names) > 0, list(names))
 	if s.Source == verdict.SideDivided {
 		return Text("overlap/evidence/divided", "pool", s.Pool, "ranges", ranges, "config", s.Config)
+	}
+	if s.Source == verdict.SideHeld {
+		return Text("overlap/evidence/held", "node", s.Node, "address", s.Range.First, "device", s.Device, "network", s.Network)
 	}
 	who := "Node " + s.Node
 	if kind == verdict.FindingRangesOverlap {

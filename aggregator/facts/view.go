@@ -265,10 +265,10 @@ func (f *Facts) Before(a index.Address) (owners []verdict.Owner, derived bool) {
 	return f.queue(a).before(a)
 }
 
-// PodNetworks returns the CNI networks of the first interfaces of a node's pods. Networks of
-// further interfaces (Multus) are often the same on each node.
-func (n *Node) PodNetworks() map[string]bool {
-	networks := make(map[string]bool)
+// PodNetworks returns the CNI networks of the first interfaces of a node's pods, with the addresses that
+// they have from each. Networks of further interfaces (Multus) are often the same on each node.
+func (n *Node) PodNetworks() map[string][]netip.Addr {
+	networks := make(map[string][]netip.Addr)
 	for ns := range n.namespaces.all {
 		if n.namespaces.at(ns).record == verdict.OwnRecord || n.whoOf(ns).Kind() != verdict.Pod {
 			continue
@@ -279,7 +279,8 @@ func (n *Node) PodNetworks() map[string]bool {
 			}
 			for c := range n.on(i) {
 				if one := n.claims.at(c); one.kind == verdict.Assigned && one.network != 0 {
-					networks[n.texts.get(one.network)] = true
+					network := n.texts.get(one.network)
+					networks[network] = append(networks[network], one.addr.Addr())
 				}
 			}
 		}

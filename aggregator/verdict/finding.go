@@ -117,6 +117,11 @@ type Overlap struct {
 	Nodes []string
 }
 
+// Held reports whether one of the sides is an address in use and not a range.
+func (o *Overlap) Held() bool {
+	return o.Sides[0].Source == SideHeld || o.Sides[1].Source == SideHeld
+}
+
 // SideSource is the source of a side's range.
 type SideSource uint8
 
@@ -132,6 +137,9 @@ const (
 	SidePool
 	// SideDivided: a pool of the cluster that gives parts of its ranges to nodes. The side has no node.
 	SideDivided
+	// SideHeld: an address in use, outside of the ranges of its node: of the node itself if Device is
+	// set, otherwise of a pod in Network.
+	SideHeld
 )
 
 // A Side is a node or a network of a node that assigns addresses from a range to its pods, or a pool
@@ -155,6 +163,8 @@ type Side struct {
 	Source SideSource
 	IPAM   string
 	Grows  bool
+	// Unused is set for a pool that a node without pods will use for its first one.
+	Unused bool
 }
 
 // Namesakes are nodes with the same name.

@@ -3,6 +3,7 @@ package model_test
 import (
 	"cmp"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -245,7 +246,8 @@ func (r *reference) compareNetworks(n *node, a, b *pool) []*pb.Finding {
 type side struct {
 	node *node
 	ipam.Range
-	from string
+	from         string
+	held, unused bool
 }
 
 // sides returns the ranges from which a node allocates the addresses of pods.
@@ -255,9 +257,9 @@ func (n *node) sides(w *world) (list []side) {
 			c.port.namespace.rec.Record != verdict.OwnRecord && c.port.namespace.rec.Who.Kind() == verdict.Pod
 	}
 	for _, p := range n.pools {
-		if p.rec.Routed && slices.ContainsFunc(n.claims, func(c *claim) bool { return byCNI(c) && c.Network == p.rec.Network }) {
+		if used := slices.ContainsFunc(n.claims, func(c *claim) bool { return byCNI(c) && c.Network == p.rec.Network }); p.rec.Routed && (used || n.unusedPool(byCNI) == p) {
 			for _, g := range p.rec.Ranges {
-				list = append(list, side{n, g, "the configured ranges of host-local there"})
+				list = append(list, side{node: n, Range: g, from: "the configured ranges of host-local there", unused: !used})
 			}
 		}
 	}
@@ -280,9 +282,38 @@ func (n *node) sides(w *world) (list []side) {
 			slices.ContainsFunc(list, func(other side) bool { return other.Overlaps(covered) }) {
 			continue
 		}
-		list = append(list, side{n, covered, "the address of " + i.Name + " there"})
+		list = append(list, side{node: n, Range: covered, from: "the address of " + i.Name + " there"})
+	}
+	outside := func(a netip.Addr) {
+		if !slices.ContainsFunc(list, func(s side) bool { return s.Contains(a) }) {
+			list = append(list, side{node: n, Range: ipam.Range{First: a, Last: a}, from: "in use", held: true})
+		}
+	}
+	for _, c := range n.claims {
+		served := slices.ContainsFunc(n.pools, func(p *pool) bool { return p.rec.Routed && len(p.rec.Ranges) > 0 && p.rec.Network == c.Network })
+		if byCNI(c) && served {
+			outside(c.addr)
+		}
+	}
+	for _, sub := range n.subnets(w) {
+		if i := sub.Interface; (sub.LAN || i.Uplink || i.Kind == "vlan") && !sub.Prefix.Addr().IsLinkLocalUnicast() {
+			outside(sub.Prefix.Addr())
+		}
 	}
 	return list
+}
+
+// unusedPool returns the pool that the first pod of a node will use; nil if the node has pods.
+func (n *node) unusedPool(byCNI func(c *claim) bool) (first *pool) {
+	if slices.ContainsFunc(n.claims, byCNI) {
+		return nil
+	}
+	for _, p := range n.pools {
+		if p.rec.Routed && p.rec.Config != "" && !verdict.MadeByEngine(p.rec.Device) && (first == nil || path.Base(p.rec.Config) < path.Base(first.rec.Config)) {
+			first = p
+		}
+	}
+	return first
 }
 
 // compareSides returns findings about ranges of different nodes that overlap.
@@ -290,7 +321,10 @@ func (r *reference) compareSides(all []side) (list []*pb.Finding) {
 	slices.SortFunc(all, func(a, b side) int {
 		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), strings.Compare(a.node.rec.Name, b.node.rec.Name), strings.Compare(a.from, b.from))
 	})
-	same := func(a, b side) bool { return a.node == b.node || a.node.rec.Name == b.node.rec.Name }
+	same := func(a, b side) bool {
+		return a.node == b.node || a.node.rec.Name == b.node.rec.Name || a.held && b.held || a.unused && b.unused ||
+			a.held && strings.HasPrefix(b.from, "the address") || b.held && strings.HasPrefix(a.from, "the address")
+	}
 	for len(all) > 0 {
 		group, last := 1, all[0].Last
 		for group < len(all) && all[group].First.BitLen() == last.BitLen() && all[group].First.Compare(last) <= 0 {
@@ -301,14 +335,15 @@ func (r *reference) compareSides(all []side) (list []*pb.Finding) {
 		}
 		var common *ipam.Range
 		var nodes []string
+		held := false
 		for i, b := range all[:group] {
 			for _, a := range all[:i] {
 				if same(a, b) || !a.Overlaps(b.Range) {
 					continue
 				}
-				if common == nil {
+				if common == nil || held && !a.held && !b.held {
 					both := a.Common(b.Range)
-					common = &both
+					common, held = &both, a.held || b.held
 				}
 				nodes = append(nodes, a.node.rec.Name, b.node.rec.Name)
 				break
