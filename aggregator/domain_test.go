@@ -478,3 +478,34 @@ func (l *lab) joined() bool {
 	_, links := l.core.facts.SharedMACs()
 	return !links.Empty()
 }
+
+// Two machines with one MAC and different addresses are on one LAN, which the frames of a third node prove.
+func TestOneMACOnTwoNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		cloned := []byte{0x52, 0x54, 0, 0xaa, 0xbb, 0xcc}
+		var agents []*agent
+		for i, mac := range [][]byte{cloned, cloned, nodeMAC(3)} {
+			agents = append(agents, l.dial().send(snapshot(hello(fmt.Sprintf("n%d", i+1), 1), uplink(mac), ownAddress(fmt.Sprintf("192.0.2.%d", 11+i)))).sync())
+		}
+		time.Sleep(time.Minute)
+		l.wantFindings("nothing shows that they are on one LAN")
+		for _, a := range agents[:2] {
+			a.send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.13", nodeMAC(3)))).sync()
+		}
+		agents[2].send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.11", cloned), entered(pb.Evidence_ANNOUNCED, "192.0.2.12", cloned))).sync()
+		time.Sleep(2 * time.Second)
+		f := l.wantFindings("they are on one LAN", "mac-cloned ")[0]
+		if f.GetSeverity() != pb.Finding_CRITICAL || !slices.Equal(f.GetNodes(), []string{"n1", "n2"}) || !strings.Contains(f.GetSummary(), "52:54:00:aa:bb:cc") {
+			t.Errorf("got %v, want a critical one about both and their MAC", f)
+		}
+		for i, node := range []string{"n1", "n2"} {
+			if o := l.owners(&pb.ListOwnersRequest{Address: fmt.Sprintf("192.0.2.%d", 11+i)}); len(o) != 1 || o[0].GetNode() != node {
+				t.Errorf("got owners %v, want only %s", o, node)
+			}
+		}
+		agents[1].send(uplink(nodeMAC(2))).sync()
+		time.Sleep(2 * time.Second)
+		l.wantFindings("one of them has another MAC")
+	})
+}

@@ -383,7 +383,15 @@ func (t *findingBuilder) heldElsewhere() {
 // another one.
 func (t *findingBuilder) spoofed() {
 	s := t.f.Spoof
-	t.owner = &s.Owner
+	if t.owner = &s.Owner; s.Count == 0 { // no frame shows it, but kernels do
+		owners, virtual := each(t.f.Owners, placed), when(s.MACs[0].Virtual(), "yes")
+		t.add("mac-cloned/twice", "owners", owners, "mac", s.MACs[0].String(), "addresses", s.Addresses, "virtual", virtual, "says", func() {
+			for i := range t.f.Owners {
+				t.State("The kernel of node %s reports that %s has MAC %s.", t.f.Owners[i].Node.Name, owners[i], s.MACs[0])
+			}
+		})
+		return
+	}
 	node, port := s.Port.Namespace.Node.Name, advice.Quote(s.Port.Name)
 	down := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
 	why := "it claims an address of another workload"

@@ -321,7 +321,7 @@ func TestSendersOnOtherNodesAreNotified(t *testing.T) {
 	b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
 	s.notified.heard = nil
 	b.report(seen("10.0.0.1", records.MAC(2), 1))
-	s.wantHeard("a frame by the uplink", "lack n1#2")
+	s.wantHeard("a frame by the uplink", "lack n1#2", "ranges n1", "ranges n2")
 	b.report(records.Claims(announced(3, "10.0.0.8", records.MAC(3))))
 	s.wantHeard("a frame by the port of a pod", "lack n2#3")
 }

@@ -184,7 +184,7 @@ func (f *Facts) addressed(n *Node, c uint32) {
 	if one.kind != verdict.Assigned {
 		return
 	}
-	if at.attachment == verdict.Own || one.network != 0 {
+	if at.attachment == verdict.Own || one.network != 0 || at.alike != 0 || len(f.holders.more[at.mac.bytes]) > 0 {
 		f.Listener.RangesChanged(n)
 	}
 	if ns := n.namespaces.at(at.namespace); ns.record != verdict.OwnRecord {

@@ -153,7 +153,7 @@ func TestAllHoldersOfAMACAreNotified(t *testing.T) {
 	a.report(&pb.ReportRequest{Interfaces: renamed})
 	s.wantHeard("an interface with the MAC changes", "lack n1#2", "lack n1#3", "ranges n1")
 	a.report(assignedMessage(2, "10.0.0.8"))
-	s.wantHeard("a kernel has an address that entered by another pod's port", "lack n1#2", "lack n1#3")
+	s.wantHeard("a kernel has an address that entered by another pod's port", "lack n1#2", "lack n1#3", "ranges n1")
 }
 
 // The allocations of a node's pools are judged when the node leaves, even if they are not in use.

@@ -27,7 +27,8 @@ type Listener interface {
 	NamesChanged(n *Node)
 	// Answered is called when a message shows that the agent of a node is alive.
 	Answered(n *Node)
-	// RangesChanged is called when a node may allocate other addresses; n is nil for the cluster.
+	// RangesChanged is called when a node may allocate other addresses, or may share a hardware address with
+	// other interfaces on its links; n is nil for the cluster.
 	RangesChanged(n *Node)
 	// MayLack is called when a namespace may lack an address that it was meant to have.
 	MayLack(n *Node, record uint32)

@@ -1,10 +1,12 @@
 package facts
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -199,6 +201,7 @@ func (f *Facts) linkOf(j *Link) (*Node, uint32) {
 func (f *Facts) linkChanging(j *Link, with []*Link) {
 	n, l := f.linkOf(j)
 	f.touchLink(n, l)
+	f.Listener.RangesChanged(n)
 	for i := range n.interfaces.all {
 		if n.interfaces.at(i).link != l {
 			continue
@@ -251,24 +254,45 @@ func (f *Facts) joinLinks(n *Node, c uint32) {
 	}
 	var first *Node
 	firstID := ""
+	ambiguous := false
 	var nodes []*Node
 	for by, i := range f.holdersOf(hw.mac.bytes) {
 		id := by.idOf(by.interfaces.at(i).namespace)
 		if first == nil {
 			first, firstID = by, id
 		}
-		if by == n || by != first && id != firstID {
-			return // a frame of this node itself, or an ambiguous MAC
-		}
+		ambiguous = ambiguous || by == n || by != first && id != firstID
 		if !slices.Contains(nodes, by) {
 			nodes = append(nodes, by)
 		}
+	}
+	if ambiguous { // then the only holder with the address sent the frame, unless that is this node itself
+		sender := ""
+		for _, by := range nodes {
+			id := f.holderWith(by, one.addr, hw.mac)
+			if id != "" && (by == n || sender != "" && id != sender) {
+				return
+			}
+			sender = cmp.Or(sender, id)
+		}
+		nodes = slices.DeleteFunc(nodes, func(by *Node) bool { return f.holderWith(by, one.addr, hw.mac) == "" })
 	}
 	for _, by := range nodes {
 		if home := f.homeOf(by, n, c); home != 0 {
 			f.topology.Sighted(n.joint(w.link), by.joint(home), verdict.MAC(hw.mac.bytes[:]), w.seen, now)
 		}
 	}
+}
+
+// holderWith returns the ID of the namespace of a node whose interface with a MAC has an address; empty if
+// there is none.
+func (f *Facts) holderWith(n *Node, a index.Address, m mac) string {
+	for c := range n.same(f.addresses.of(a, n.number)) {
+		if one := n.claims.at(c); one.kind == verdict.Assigned && n.interfaces.at(one.port).mac == m {
+			return n.idOf(n.interfaces.at(one.port).namespace)
+		}
+	}
+	return ""
 }
 
 // homeOf returns the link of a node with the MAC of a sighting. If there are several, it returns

@@ -92,8 +92,18 @@ func TestFramesThatProveNoLink(t *testing.T) {
 			c.Mac = []byte{0, 0, 0x5e, 0, 1, 7}
 			home.report(clone(4, c.Mac))
 		}, false},
-		{"with a MAC of its own node, too", func(_ *scene, _, by *agent, c *pb.ClaimRecord) { by.report(clone(4, c.Mac)) }, false},
-		{"with a MAC of a third node, too", func(s *scene, _, _ *agent, c *pb.ClaimRecord) { s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac)) }, false},
+		{"with a MAC of its own node, too", func(_ *scene, _, by *agent, c *pb.ClaimRecord) { by.report(clone(4, c.Mac)) }, true},
+		{"with a MAC and an address of its own node, too", func(_ *scene, _, by *agent, c *pb.ClaimRecord) {
+			by.report(clone(4, c.Mac), records.Claims(assigned(4, "10.0.0.1")))
+		}, false},
+		{"with a MAC of a third node, too", func(s *scene, _, _ *agent, c *pb.ClaimRecord) { s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac)) }, true},
+		{"with a MAC and an address of a third node, too", func(s *scene, _, _ *agent, c *pb.ClaimRecord) {
+			s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac), records.Claims(assigned(4, "10.0.0.1")))
+		}, false},
+		{"with a MAC of a third node, too, and an address that neither has", func(s *scene, _, _ *agent, c *pb.ClaimRecord) {
+			c.Address = []byte{10, 0, 0, 55}
+			s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac))
+		}, false},
 		{"with a MAC of a second pod on its link, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) { home.report(clone(4, c.Mac)) }, true},
 		{"by a port that is no uplink", func(_ *scene, _, by *agent, c *pb.ClaimRecord) {
 			m := lan(2)

@@ -56,7 +56,7 @@ func NewFindings(cfg FindingsConfig) *Findings {
 		},
 		Overlaps: &Overlaps{
 			facts: f, kube: cfg.Kubernetes, set: set, wake: newSignal(),
-			dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{}),
+			dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), macs: make(map[*facts.Node][]verdict.MAC), found: make(map[string]struct{}),
 		},
 		Intended: &Intended{
 			facts: f, set: set, builders: sync.Pool{New: func() any { return f.Builder() }}, wake: newSignal(),

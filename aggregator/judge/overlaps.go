@@ -12,7 +12,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Overlaps finds address ranges that overlap, on one node or across the cluster.
+// Overlaps finds address ranges that overlap, on one node or across the cluster, and hardware addresses at
+// several places.
 type Overlaps struct {
 	facts *facts.Facts
 	kube  *kube.Cluster // nil if the API is not used
@@ -27,10 +28,13 @@ type Overlaps struct {
 	dirty map[*facts.Node]struct{}
 	moved bool
 
-	// ranges are the pod ranges of each node; found has the IDs of the current findings. Only the
-	// goroutine that calls run uses them.
+	// ranges are the pod ranges of each node, and macs the hardware addresses that may be those of several
+	// places; found has the IDs of the current findings, and begun when two places with one hardware
+	// address were first found. Only the goroutine that calls run uses them.
 	ranges map[*facts.Node][]verdict.Side
+	macs   map[*facts.Node][]verdict.MAC
 	found  map[string]struct{}
+	begun  map[string]verdict.Stamp
 }
 
 // overlapPause is how long changes are collected before ranges are compared.
@@ -90,11 +94,13 @@ func (o *Overlaps) run() verdict.Stamp {
 		if ranges := o.sides(n); !slices.EqualFunc(o.ranges[n], ranges, audit.SameSide) {
 			o.ranges[n], moved = ranges, true
 		}
+		o.macs[n] = n.CommonMACs()
 		o.facts.RUnlock()
 	}
 	o.facts.RLock()
 	nodes := slices.Collect(o.facts.Nodes)
 	maps.DeleteFunc(o.ranges, func(n *facts.Node, _ []verdict.Side) bool { return !slices.Contains(o.facts.At(n.ID.Place()), n) })
+	maps.DeleteFunc(o.macs, func(n *facts.Node, _ []verdict.MAC) bool { return !slices.Contains(o.facts.At(n.ID.Place()), n) })
 	var all, ofPools []verdict.Side
 	var divided []*verdict.Pool
 	if moved {
@@ -115,7 +121,7 @@ func (o *Overlaps) run() verdict.Stamp {
 		o.publishAll(audit.Divided(o.facts.Policy, divided))
 	} else {
 		for id := range before {
-			if f := o.set.finding(id); f != nil && (f.Kind == verdict.FindingPodCIDROverlap || f.Overlap.Sides[0].Source == verdict.SideDivided) {
+			if f := o.set.finding(id); f != nil && f.Overlap != nil && (f.Kind == verdict.FindingPodCIDROverlap || f.Overlap.Sides[0].Source == verdict.SideDivided) {
 				o.found[id] = struct{}{}
 			}
 		}
@@ -123,6 +129,7 @@ func (o *Overlaps) run() verdict.Stamp {
 	for _, n := range nodes {
 		o.publishAll(o.compareNetworks(n))
 	}
+	again := o.compareMACs(nodes)
 	o.facts.RLock()
 	defer o.facts.RUnlock()
 	for id := range before {
@@ -130,7 +137,12 @@ func (o *Overlaps) run() verdict.Stamp {
 			o.set.End(id, false)
 		}
 	}
-	return 0
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if again != 0 && (o.at == 0 || again < o.at) {
+		o.at = again
+	}
+	return o.at
 }
 
 // publishAll publishes findings about overlaps.

@@ -35,6 +35,12 @@ func sameVM(owners []Owner) bool {
 	return name != "" && !slices.ContainsFunc(owners, func(o Owner) bool { return o.VirtualMachine() != name })
 }
 
+// OneWorkload reports whether two owners are sandboxes of one pod, or pods of one virtual machine.
+func OneWorkload(a, b Owner) bool {
+	two := []Owner{a, b}
+	return samePod(two) || sameVM(two)
+}
+
 // InGuest reports whether the guest of a virtual machine has the address, and not the kernel of the pod
 // that runs it. A guest keeps its address when it is migrated to another pod.
 func (o *Owner) InGuest() bool {

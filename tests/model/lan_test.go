@@ -139,10 +139,25 @@ func (r *reference) look(c *claim) {
 	if len(holders) == 0 || c.Seen.Add(r.generationTime()) <= r.now {
 		return
 	}
-	for _, i := range holders {
-		if i.node == c.node || i.node != holders[0].node && i.namespace.rec.ID != holders[0].namespace.rec.ID {
-			return // the node's own MAC, or one that several nodes have
+	if slices.ContainsFunc(holders, func(i *iface) bool {
+		return i.node == c.node || i.node != holders[0].node && i.namespace.rec.ID != holders[0].namespace.rec.ID
+	}) { // it is the node's own MAC, or one that several nodes have: only one of them may have the address, too
+		sender := ""
+		with := map[*node]bool{}
+		for _, i := range holders {
+			for _, a := range i.node.claims {
+				if a.addr != c.addr || a.Kind != verdict.Assigned || a.port.rec.MAC != c.MAC || with[i.node] {
+					continue
+				}
+				with[i.node] = true
+				if id := a.port.namespace.rec.ID; i.node == c.node || sender != "" && id != sender {
+					return
+				} else {
+					sender = id
+				}
+			}
 		}
+		holders = slices.DeleteFunc(holders, func(i *iface) bool { return !with[i.node] })
 	}
 	for _, n := range r.nodes {
 		if home := r.homeOf(holders, n, c); home != nil {
