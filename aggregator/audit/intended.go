@@ -32,7 +32,7 @@ func (a *addressAudit) auditRefused() {
 			continue
 		}
 		f := verdict.Finding{Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Owners: []verdict.Owner{*o}, Source: SourceRivalLeft}
-		switch rival, until, looped := a.in.Refused(o); {
+		switch rival, until, looped := a.in.Refused(o, a.judged.Ended); {
 		case looped:
 			f.Source = SourceLooped
 		case rival == nil:

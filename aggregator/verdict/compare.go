@@ -152,15 +152,21 @@ func (m *Memory) knewRival(left *Owner) bool {
 }
 
 // Refused returns why the kernel of an owner does not use the address although no rival is known: its
-// own solicitation came back (looped), or the rival, which it returns, has left.
-func (c *Case) Refused(o *Owner) (rival *Member, until Stamp, looped bool) {
+// own solicitation came back (looped), or the rival, which it returns, has left. ended are the conflicts
+// that the judgement of the case ends.
+func (c *Case) Refused(o *Owner, ended []Ended) (rival *Member, until Stamp, looped bool) {
 	if o.looped() {
 		return nil, 0, true
 	}
 	for i := range c.Conflicts {
-		if m := &c.Conflicts[i]; !m.Active() && o.DADFailed() && m.knewRival(o) {
+		m := &c.Conflicts[i]
+		until := m.ResolvedAt
+		if k := slices.IndexFunc(ended, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
+			until = ended[k].At
+		}
+		if until != 0 && o.DADFailed() && m.knewRival(o) {
 			k := slices.IndexFunc(m.Owners, func(was Member) bool { return !was.is(o) })
-			return &m.Owners[k], m.ResolvedAt, false
+			return &m.Owners[k], until, false
 		}
 	}
 	return nil, 0, false
