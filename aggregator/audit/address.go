@@ -477,6 +477,13 @@ func (a *addressAudit) past() {
 		}
 	}
 	for _, al := range a.in.Vanished {
+		if al.Pool.Assigns && al.Pool.State == ipam.Known {
+			for i := range a.judged.Owners {
+				if o := &a.judged.Owners[i]; o.OnNode(al.Node) {
+					a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingVIPHeldElsewhere, Allocation: al, Since: a.in.Now})
+				}
+			}
+		}
 		if al.Pool.Assigns || al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
 			continue // it may still exist, or has moved to another record
 		}
@@ -511,8 +518,11 @@ func (a *addressAudit) note(p verdict.Past) {
 	for i := range a.out.Past {
 		b := &a.out.Past[i]
 		if b.Owner == p.Owner && b.Kind == p.Kind {
-			if b.Allocation == nil {
+			if b.Allocation == nil || p.Kind == verdict.FindingVIPHeldElsewhere {
 				b.Allocation = p.Allocation
+			}
+			if p.Kind == verdict.FindingVIPHeldElsewhere {
+				b.Since = p.Since
 			}
 			return
 		}

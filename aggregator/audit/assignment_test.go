@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/registry"
@@ -202,4 +203,33 @@ func TestVirtualAddressFindingOverTime(t *testing.T) {
 	step("it gives it up")
 	w.Drop(one)
 	step("no node has it")
+}
+
+// TestAssignmentByTurns: speakers that do not see each other assign the address to one node after the other
+// while both hold it. A finding that names the node of the moment would give alternating advice.
+func TestAssignmentByTurns(t *testing.T) {
+	w := newWorld("192.0.2.50")
+	lan := verdicttest.OnLAN(w.World, "n1", "n2")
+	w.Assigned(lan[0])
+	w.Assigned(lan[1])
+	var past []verdict.Past
+	for turn, node := range []string{"n1", "n2", "n1"} {
+		var former *verdict.Allocation
+		if turn > 0 {
+			former, w.Allocations = w.Allocations[0], nil
+		}
+		w.assigned(vip.MetalLBName, node, node)
+		w.after(2 * w.Policy.HandoverGrace)
+		out, in := w.Judge(), w.Case()
+		in.Past = past
+		if former != nil {
+			in.Vanished = []*verdict.Allocation{former}
+		}
+		got := audit.Address(&w.Policy, in, &out)
+		past = got.Past
+		found := slices.ContainsFunc(got.Findings, func(f verdict.Finding) bool { return f.Kind == heldElsewhere })
+		if want := turn < 2; found != want {
+			t.Errorf("turn %d: got a finding %t, want %t", turn, found, want)
+		}
+	}
 }

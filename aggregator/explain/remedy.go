@@ -310,6 +310,9 @@ func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
 // oneActive returns the steps that leave an address on one of several nodes that have it
 // themselves.
 func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
+	if i := slices.IndexFunc(a.c.Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactAlternates }); i >= 0 {
+		return a.steps("two-sides", "program", registry.Of(a.c.Facts[i].Pool.IPAM).Title, "nodes", a.c.Facts[i].Nodes)
+	}
 	keep, right := a.c.Rightful(owners)
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
 		program, hint := "", ""

@@ -65,7 +65,8 @@ func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp)
 			return nil
 		}
 		item := f.touch(a)
-		if have.ContainerID != al.ContainerID || have.Pod != al.Pod || have.Namespace != al.Namespace || have.MAC != al.MAC {
+		if have.ContainerID != al.ContainerID || have.Pod != al.Pod || have.Namespace != al.Namespace || have.MAC != al.MAC ||
+			al.Pool.Assigns && have.Node != al.Node {
 			item.Vanished = append(item.Vanished, &have.Allocation)
 		}
 		next := &allocation{Allocation: al, cost: have.cost}

@@ -202,7 +202,7 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 			out.NodesWithoutFrames = append(out.NodesWithoutFrames, name)
 		}
 		switch {
-		case n.Peer == nil:
+		case n.Peer == nil, n.Rec.TimedOut: // a node that has timed out counts as disconnected until it reports
 			continue
 		case n.Rec.Unheard, n.JudgedAt == 0:
 			reports[name] = true

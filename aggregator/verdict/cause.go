@@ -133,6 +133,10 @@ func (q *inquiry) splitBrain() (r reason) {
 // moves returns the evidence that the address is meant to move between its owners.
 func (q *inquiry) moves() (facts []Fact) {
 	for _, al := range q.assignments {
+		if Alternates(q.in.Past, q.c.DetectedAt) {
+			facts = append(facts, Fact{Kind: FactAlternates, Pool: al.Pool.Label(), Nodes: nodesOf(q.owners)})
+			break
+		}
 		facts = append(facts, Fact{Kind: FactController, Pool: al.Pool.Label(), Records: al.records()})
 	}
 	for _, o := range q.owners {

@@ -31,6 +31,8 @@ const (
 	FactProgramEnded FactKind = "program-ended"
 	// FactVirtualMAC: the hardware address of Owners[0] is that of a virtual router.
 	FactVirtualMAC FactKind = "virtual-mac"
+	// FactAlternates: the controller Pool has assigned the address to the nodes by turns.
+	FactAlternates FactKind = "assignment-alternates"
 	// FactHandedOver: Nodes[0] had the address until At.
 	FactHandedOver FactKind = "handed-over-before"
 	// FactSilent: no frame of Owners[0] with the address was seen since At.

@@ -44,13 +44,25 @@ type Allocation struct {
 type Past struct {
 	// Owner is the ID of the owner.
 	Owner string
-	// Kind is the finding of that time: FindingInUseUnallocated or FindingBookedElsewhere.
+	// Kind is the finding of that time: FindingInUseUnallocated or FindingBookedElsewhere. For an owner to
+	// which a controller assigned the address, it is FindingVIPHeldElsewhere.
 	Kind string
 	// Allocation is the allocation of that time: one for another owner, or the owner's own
 	// allocation before it vanished; nil if there was none.
 	Allocation *Allocation
-	// Since is when that state began, as far as it is known.
+	// Since is when that state began, as far as it is known; for FindingVIPHeldElsewhere, the last time.
 	Since Stamp
+}
+
+// Alternates reports whether a controller has assigned an address to several owners by turns since a time.
+func Alternates(past []Past, since Stamp) bool {
+	n := 0 // note keeps one for each owner
+	for _, p := range past {
+		if p.Kind == FindingVIPHeldElsewhere && p.Since >= since {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // A Subnet is an address of a node itself, with its prefix.

@@ -41,6 +41,11 @@ func (q *inquiry) title(o *Owner) Title {
 	return t
 }
 
+// Alternates reports whether a controller assigns the address to its owners by turns.
+func (c *Conflict) Alternates() bool {
+	return slices.ContainsFunc(c.Facts, func(f Fact) bool { return f.Kind == FactAlternates })
+}
+
 // Title returns what is known about an owner's right to the address.
 func (c *Conflict) Title(o *Owner) Title {
 	for _, t := range c.Titles {
@@ -82,6 +87,9 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		if current := filterOwners(left, func(o *Owner) bool { return !slices.Contains(c.Wrong, o.ID) }); len(current) == 1 {
 			return current[0], RightCurrent
 		}
+	}
+	if c.Alternates() {
+		return nil, RightUndecided // advice would alternate, too
 	}
 	if c.Rule == RuleSplitBrain {
 		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {

@@ -53,6 +53,15 @@ func assign(w *verdicttest.World, node string, state ipam.State) {
 	}})
 }
 
+// assigned remembers that a controller assigned the address to a node, until a time after the start.
+func assigned(w *verdicttest.World, node string, until time.Duration) {
+	for _, c := range w.Claims {
+		if c.Node().Name == node {
+			w.Past = append(w.Past, verdict.Past{Owner: c.Interface.Namespace.ID, Kind: verdict.FindingVIPHeldElsewhere, Since: verdicttest.Start.Add(until)})
+		}
+	}
+}
+
 // program makes a program that moves virtual addresses run on a node, or end there.
 func program(w *verdicttest.World, node, name string, ended bool) {
 	w.Node(node).VIPProgram, w.Node(node).VIPProgramEnded = name, ended
@@ -167,6 +176,18 @@ func TestRightfulOwner(t *testing.T) {
 			assign(w, "n1", ipam.Known)
 			assign(w, "n2", ipam.Known)
 		}, "", verdict.RightUndecided},
+		{"a controller assigns it to both nodes by turns", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n2", ipam.Known)
+			assigned(w, "n1", 24*time.Hour)
+			assigned(w, "n2", 24*time.Hour)
+		}, "", verdict.RightUndecided},
+		{"a controller assigned it to the older node when that one held it alone", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n2", ipam.Known)
+			assigned(w, "n1", 24*time.Hour)
+			assigned(w, "n2", -time.Hour)
+		}, "n2", verdict.RightAssignment},
 		{"a controller assigned it to the newer node when the API last responded", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")
 			assign(w, "n2", ipam.Stale)
