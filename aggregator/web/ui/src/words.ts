@@ -1,5 +1,5 @@
 // Names of things, and texts for values of the API.
-import type { Conflict, Coverage, Finding, ListNodesResponse, Owner, PreviousOwner, Scope, Workload } from './types'
+import type { Awaited, Conflict, Coverage, Finding, ListNodesResponse, Owner, PreviousOwner, Scope, Workload } from './types'
 
 export const count = (n: number, one: string, many: string) => `${n.toLocaleString('en-US')} ${n === 1 ? one : many}`
 
@@ -76,12 +76,22 @@ export interface Unseen {
   decisive: boolean
 }
 
+function awaitedName({ what, node, ipam }: Awaited): string {
+  switch (what) {
+    case 'JOURNAL': return 'the journal'
+    case 'RECORDS': return `the records of ${ipam} on ${node}`
+    case 'JUDGEMENT': return `whether possible problems on ${node} last`
+    default: return `the report of ${node}`
+  }
+}
+
 /** Lists everything that is not observed, the worst first. */
 export function unseen(c: Coverage | undefined, n: Pick<ListNodesResponse, 'kubernetes' | 'problems'> | undefined): Unseen[] {
   const out: Unseen[] = []
   if (c) {
     if (c.unknown === 'STARTING') out.push({ what: 'The aggregator has just started', meaning: 'agents may not have reconnected yet', decisive: true })
     if (c.unknown === 'KUBERNETES') out.push({ what: 'The Kubernetes API does not answer', meaning: 'nodes without an agent may be missing here', decisive: true })
+    if (c.awaited.length) out.push({ what: `Awaited: ${someOf(c.awaited.map(awaitedName))}`, meaning: 'until then, an empty list proves nothing', decisive: true })
     if (!c.heard && !c.silentNodes.length) out.push({ what: 'No agent reports', meaning: 'nothing is observed', decisive: true })
     const silent = c.expected - c.heard
     if (silent > 0) out.push({ what: `${count(silent, 'node does', 'nodes do')} not report: ${someOf(c.silentNodes, silent)}`, meaning: 'a duplicate there is not found', decisive: true })
