@@ -30,7 +30,7 @@ func TestT3PodsOfTwoNodesWithOneAddress(t *testing.T) {
 	c.awaitOwners(addr, 1)
 	add(t, c.nodes[1].cni(podsByPTP), "db")
 	c.wantConflict(addr, confirmed, "assigned-twice", "default/db | default/web", "NETWORK pods",
-		"pod default/web", "pod default/db", "node node1", "node node2")
+		"pod default/web", "pod default/db", "on node1", "on node2")
 	// Both nodes also have the gateway address, but it belongs to no pod.
 	c.wantHolders(map[string][]string{
 		addr:         {"node1/default/web", "node2/default/db"},
@@ -53,7 +53,7 @@ func TestT3DeclaredNetwork(t *testing.T) {
 	}
 	for _, addr := range []string{"10.244.3.7", "fd00:10:244::7"} {
 		c.wantConflict(addr, confirmed, "assigned-twice", "p1 | p2", "NETWORK pods",
-			"network namespace p1", "network namespace p2", "node node1", "node node2")
+			"network namespace p1", "network namespace p2", "on node1", "on node2")
 	}
 	c.plant()
 	c.wantNone("10.245.0.7") // in no declared network: each node has a different address
@@ -71,7 +71,7 @@ func TestT4MacvlanPodsOfTwoNodesOnOneLAN(t *testing.T) {
 		add(t, n.macvlan(), fmt.Sprintf("p%d", i+1))
 	}
 	c.wantConflict(addr, confirmed, "assigned-twice", "default/p1 | default/p2", "LINK node1/eth0",
-		"pod default/p1", "pod default/p2", "node node1", "node node2")
+		"pod default/p1", "pod default/p2", "on node1", "on node2")
 	for i, n := range c.nodes {
 		pod := fmt.Sprintf("p%d", i+1)
 		n.announce(pod+"/net1", addr)
@@ -94,7 +94,7 @@ func TestT5TwoNodesWithOneRangeOfPodAddresses(t *testing.T) {
 		add(t, n.cni(podsByBridge), fmt.Sprintf("web%d", i+1), fmt.Sprintf("db%d", i+1))
 	}
 	c.wantConflict(podAddress(1), confirmed, "assigned-twice", "default/web1 | default/web2", "NETWORK pods",
-		"pod default/web1", "pod default/web2", "node node1", "node node2")
+		"pod default/web1", "pod default/web2", "on node1", "on node2")
 	c.wantConflict(podAddress(2), confirmed, "assigned-twice", "default/db1 | default/db2", "NETWORK pods")
 	for i, n := range c.nodes {
 		pod := fmt.Sprintf("web%d", i+1)

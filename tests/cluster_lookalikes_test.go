@@ -440,7 +440,7 @@ func TestL18TwoNodesOfOneMachine(t *testing.T) {
 	})
 	// An address that two pods really have is reported as a duplicate.
 	c.nodes[1].pod("p3", "10.244.1.2/32")
-	c.wantConflict("10.244.1.2", confirmed, "assigned-twice", "p1 | p3", "NETWORK pods", "node worker1", "node worker2")
+	c.wantConflict("10.244.1.2", confirmed, "assigned-twice", "p1 | p3", "NETWORK pods", "on worker1", "on worker2")
 }
 
 func TestL20FrameThatTwoNodesSee(t *testing.T) {

@@ -40,7 +40,7 @@ func TestExitCodeWithADisconnectedNode(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	wait.Until(t, "all nodes to be seen", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
-	wantWords(t, c.says("explain", "10.244.0.7"), "No conflict: no owner of 10.244.0.7 is known")
+	wantWords(t, c.says("explain", "10.244.0.7"), "No conflict: nobody is known to hold 10.244.0.7")
 	refused(t, c.Host, 1, "audit", "nodee2")
 
 	c.nodes[1].pause()

@@ -402,7 +402,7 @@ func TestTwoNodesWithOneName(t *testing.T) {
 	c.nodes[0].pod("p1", "10.244.0.2/32")
 	twin.pod("p2", "10.244.0.2/32")
 	c.wantExactly(map[string][]string{"10.244.0.2": {"node1/p1", long + "/p2"}})
-	wantWords(t, c.only("10.244.0.2").GetSummary(), "node node1", "node "+long)
+	wantWords(t, c.only("10.244.0.2").GetSummary(), "on node1", "on "+long)
 
 	// The other twin continues alone.
 	twin.agent.Kill()

@@ -184,7 +184,7 @@ type way struct {
 }
 
 // leaves begin the alternatives that leave the address with all owners.
-var leaves = []string{"all of them are meant", "it is known"}
+var leaves = []string{"all of them are meant", "the conflict is known"}
 
 // ways returns all paths through a remedy that leave the address with one owner. Each takes one alternative
 // of every choice.

@@ -94,7 +94,7 @@ func TestRemedies(t *testing.T) {
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
 		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},
-		{"T6 on the node, with records of IPAM", []string{"ip addr del", "have host-local skip 10.244.1.5", "kubectl delete pod -n default web"}},
+		{"T6 on the node, with records of IPAM", []string{"ip addr del", "Exclude 10.244.1.5 from the range of IPAM host-local (/var/lib/cni/networks/kindnet, network kindnet, node n1): set rangeStart and rangeEnd", "kubectl delete pod -n default web"}},
 		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device must keep", "kubectl delete pod -n default web"}},
 		{"T7 a machine outside has the node's address", []string{"Find the device with MAC 02:00:00:00:00:99", "changes nothing"}},
 		{"T7 a machine outside has a pod's address, and a node has no agent", []string{"ip -br link | grep -i 02:00:00:00:00:99", "Find the device"}},

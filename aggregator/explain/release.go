@@ -187,9 +187,9 @@ func outOfRange(pools []*verdict.Pool, a netip.Addr) (steps []advice.Action) {
 // exclusion returns how to exclude an address from a pool, as a clause and as a step.
 func exclusion(p *verdict.Pool, a netip.Addr) (how string, step advice.Action) {
 	texts := ipamOf(p).Filler(ipam.Case{Pool: &p.Pool, Node: nodeOf(p), Address: a})
-	how = cmp.Or(texts.Text("how/exclude"), "configure a range without addresses of nodes")
+	how = cmp.Or(texts.Text("how/exclude"), "configure a range without it"+after(" in ", p.Config))
 	if steps := texts.Steps("exclude"); len(steps) > 0 {
 		return how, steps[0]
 	}
-	return how, advice.Say("%s", Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "config", after(" in ", p.Config)))
+	return how, advice.Say("%s", Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "how", how))
 }
