@@ -35,25 +35,10 @@ func (s *Service) walkFindings(f *findingFilter, from judge.FindingPlace) *walk[
 // ListFindings lists problems that are not conflicts, or have not become conflicts yet, now or at a
 // time.
 func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
-	if err := s.own(q); err != nil {
-		return nil, err
-	}
 	f, err := newFindingFilter(q)
-	if err != nil {
-		return nil, err
-	}
-	if q.GetAt() != nil {
-		p, err := listAt(ctx, s, q, selectFindings(&f), (*pb.Event).GetFinding)
-		return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
-	}
-	from, err := parsePageToken[judge.FindingPlace](q.GetPageToken())
-	if err != nil {
-		return nil, err
-	}
-	coverage := s.Coverage.Current()
-	page := NewPage[*pb.Finding](q.GetPageSize())
-	next := fill(page, s.walkFindings(&f, from))
-	return &pb.ListFindingsResponse{Findings: page.Items, NextPageToken: next, Coverage: coverage}, nil
+	walk := func(from judge.FindingPlace) *walk[*judge.Found, *pb.Finding] { return s.walkFindings(&f, from) }
+	p, err := list(ctx, s, q, err, selectFindings(&f), walk, (*pb.Event).GetFinding)
+	return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // GetFinding returns a finding by its ID.

@@ -116,7 +116,7 @@ func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, gua
 		}),
 		runtime.WithDisablePathLengthFallback(), // a POST is never a GET
 	)
-	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, direct{service, guard})
+	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, pb.NewWitnessServiceClient(direct{service, guard}))
 	if err != nil {
 		return nil, nil, fmt.Errorf("register REST routes: %w", err)
 	}

@@ -1,13 +1,11 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -172,20 +170,3 @@ func (w *linesWriter) finish() {
 	defer w.unlock()
 	_ = w.write()
 }
-
-// lineServer is the service's end of a stream. It has only the methods that a watch calls.
-type lineServer[M any] struct {
-	grpc.ServerStream
-	ctx   context.Context // of the call
-	lines *linesWriter
-}
-
-// Context implements grpc.ServerStream.
-func (s lineServer[M]) Context() context.Context { return s.ctx }
-
-// Send implements grpc.ServerStreamingServer. The line is written together with later ones, or by
-// Flush.
-func (s lineServer[M]) Send(m *M) error { return s.lines.send(any(m).(proto.Message)) }
-
-// Flush implements flusher.
-func (s lineServer[M]) Flush() error { return s.lines.flush() }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
@@ -61,17 +62,17 @@ type place struct {
 	ID   string
 }
 
-// pageToken returns the token of the page that begins after a place, which can be any value.
-func pageToken(place any) string {
+// Token returns the token of a place, which can be any value.
+func Token(place any) string {
 	raw, err := json.Marshal(place)
 	if err != nil {
-		panic(err) // places have only texts and numbers
+		panic(err) // places have only texts, numbers and times
 	}
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// parsePageToken returns the place in a token; the zero value, which is before all others, if there is none.
-func parsePageToken[T any](token string) (place T, err error) {
+// ParseToken returns the place in a token; the zero value, which is before all others, if there is none.
+func ParseToken[T any](token string) (place T, err error) {
 	if token == "" {
 		return place, nil
 	}
@@ -85,30 +86,51 @@ func parsePageToken[T any](token string) (place T, err error) {
 // ErrPageToken is the error of a page token that no page has returned.
 var ErrPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
 
-// ListOwners lists the owners of addresses, now or at a time.
-func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
-	if err := s.own(q); err != nil {
-		return nil, err
-	}
-	f, err := newOwnerFilter(q)
-	if err != nil {
-		return nil, err
+// listing is a request for a list, now or at a time.
+type listing interface {
+	GetAt() *timestamppb.Timestamp
+	GetCluster() []string
+	GetPageSize() uint32
+	GetPageToken() string
+}
+
+// listed is a page of a list, and what is missing in it.
+type listed[T proto.Message] struct {
+	items    []T
+	next     string
+	coverage *pb.Coverage
+	gap      *pb.Gap
+}
+
+// list returns a page of what a request selects, unless the request has an error: the items of a walk from a
+// place on or, if the request has a time, the recorded ones.
+func list[P, K any, T proto.Message](ctx context.Context, s *Service, q listing, err error, sel Selection, walk func(from P) *walk[K, T], item func(*pb.Event) T) (out listed[T], _ error) {
+	if err := cmp.Or(s.own(q), err); err != nil {
+		return out, err
 	}
 	if q.GetAt() != nil {
-		p, err := listAt(ctx, s, q, selectOwners(&f), (*pb.Event).GetOwner)
-		return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+		return listAt(ctx, s, q, sel, item)
 	}
-	from, err := parsePageToken[place](q.GetPageToken())
+	from, err := ParseToken[P](q.GetPageToken())
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	coverage := s.Coverage.Current()
-	owners := NewPage[*pb.Owner](q.GetPageSize())
-	next := fill(owners, s.walkOwners(&f, from))
-	if q.GetAddress() != "" {
-		s.addPrevious(owners.Items)
+	out.coverage = s.Coverage.Current()
+	page := NewPage[T](q.GetPageSize())
+	out.next = fill(page, walk(from))
+	out.items = page.Items
+	return out, nil
+}
+
+// ListOwners lists the owners of addresses, now or at a time.
+func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
+	f, err := newOwnerFilter(q)
+	walk := func(from place) *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, from) }
+	p, err := list(ctx, s, q, err, selectOwners(&f), walk, (*pb.Event).GetOwner)
+	if q.GetAddress() != "" && q.GetAt() == nil {
+		s.addPrevious(p.items)
 	}
-	return &pb.ListOwnersResponse{Owners: owners.Items, NextPageToken: next, Coverage: coverage}, nil
+	return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // walkOwners returns a walk of the matching owners from a place on. Its keys are addresses, because
@@ -119,7 +141,15 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 		span.First = from.Addr
 	}
 	first, last := index.AddressOf(span.First), index.AddressOf(span.Last)
-	addresses := s.addressesFrom
+	addresses := func(first index.Address) iter.Seq[index.Address] {
+		return func(yield func(index.Address) bool) {
+			for p := range s.Shards.Places().From(judge.From(first)) {
+				if !yield(p.Address()) {
+					return
+				}
+			}
+		}
+	}
 	if f.node != "" && span.First != span.Last {
 		addresses = func(first index.Address) iter.Seq[index.Address] {
 			all := s.Facts.AddressesOn(f.node)
@@ -160,39 +190,13 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 	}
 }
 
-// addressesFrom yields the addresses with owners, starting at first.
-func (s *Service) addressesFrom(first index.Address) iter.Seq[index.Address] {
-	return func(yield func(index.Address) bool) {
-		for p := range s.Shards.Places().From(judge.From(first)) {
-			if !yield(p.Address()) {
-				return
-			}
-		}
-	}
-}
-
 // ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
 func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
-	if err := s.own(q); err != nil {
-		return nil, err
-	}
 	f, err := newConflictFilter(q)
-	if err != nil {
-		return nil, err
-	}
 	f.active = f.phase == 0 && !q.GetAll()
-	if q.GetAt() != nil {
-		p, err := listAt(ctx, s, q, selectConflicts(&f, &f), (*pb.Event).GetConflict)
-		return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
-	}
-	from, err := parsePageToken[place](q.GetPageToken())
-	if err != nil {
-		return nil, err
-	}
-	coverage := s.Coverage.Current()
-	conflicts := NewPage[*pb.Conflict](q.GetPageSize())
-	next := fill(conflicts, s.walkConflicts(&f, from))
-	return &pb.ListConflictsResponse{Conflicts: conflicts.Items, NextPageToken: next, Coverage: coverage}, nil
+	walk := func(from place) *walk[place, *pb.Conflict] { return s.walkConflicts(&f, from) }
+	p, err := list(ctx, s, q, err, selectConflicts(&f, &f), walk, (*pb.Event).GetConflict)
+	return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // walkConflicts returns a walk of the matching conflicts after a place.

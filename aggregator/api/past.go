@@ -28,17 +28,11 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if s.Journal == nil {
 		return nil, errNoJournal
 	}
-	query, err := SelectEvents(q)
+	query, err := SelectPeriod(q)
 	if err != nil {
 		return nil, err
 	}
-	if query.Until, err = OptionalTime("until", q.GetUntil()); err != nil {
-		return nil, err
-	}
-	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
-		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
-	}
-	if query.After, err = parsePageToken[time.Time](q.GetPageToken()); err != nil {
+	if query.After, err = ParseToken[time.Time](q.GetPageToken()); err != nil {
 		return nil, err
 	}
 	out := &pb.ListEventsResponse{Coverage: s.Coverage.Current()}
@@ -57,7 +51,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	p := NewPage[*pb.Event](q.GetPageSize())
 	if err := s.Journal.Events(ctx, &query, func(e *pb.Event) bool {
 		if p.Full() {
-			out.NextPageToken = pageToken(p.Items[len(p.Items)-1].GetTime().AsTime())
+			out.NextPageToken = Token(p.Items[len(p.Items)-1].GetTime().AsTime())
 			return false
 		}
 		p.Add(e)
@@ -67,6 +61,18 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	}
 	out.Events = p.Items
 	return out, nil
+}
+
+// SelectPeriod returns the query of a request for the events of a period.
+func SelectPeriod(q *pb.ListEventsRequest) (query journal.Query, err error) {
+	if query, err = SelectEvents(q); err != nil {
+		return query, err
+	}
+	query.Until, err = OptionalTime("until", q.GetUntil())
+	if err == nil && q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
+		err = status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
+	}
+	return query, err
 }
 
 // SelectEvents returns the query of a request for events, but not its end.
@@ -182,13 +188,6 @@ func (f *filter) recorded(e *pb.Event) bool {
 	return false
 }
 
-// atRequest is a request for a list with a time.
-type atRequest interface {
-	GetAt() *timestamppb.Timestamp
-	GetPageSize() uint32
-	GetPageToken() string
-}
-
 // ClockError is how far the clock of a client may be ahead.
 const ClockError = 5 * time.Second
 
@@ -220,16 +219,8 @@ func (s *Service) moment(t *timestamppb.Timestamp) (at time.Time, err error) {
 	return at, nil
 }
 
-// A pastPage is a page of the items at a time, and what is missing in it.
-type pastPage[T proto.Message] struct {
-	items    []T
-	next     string
-	coverage *pb.Coverage
-	gap      *pb.Gap
-}
-
 // listAt returns a page of the items that are selected at a time. item returns the item of an event.
-func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, sel Selection, item func(*pb.Event) T) (out pastPage[T], err error) {
+func listAt[T proto.Message](ctx context.Context, s *Service, q listing, sel Selection, item func(*pb.Event) T) (out listed[T], err error) {
 	at, err := s.moment(q.GetAt())
 	if err != nil {
 		return out, err
@@ -333,19 +324,19 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 			out.Scope = o.GetScope()
 		}
 	}
-	slices.SortStableFunc(out.Conflicts, func(a, b *pb.Conflict) int { return b.GetResolvedAt().AsTime().Compare(a.GetResolvedAt().AsTime()) })
-	slices.SortStableFunc(out.Conflicts, func(a, b *pb.Conflict) int { return cmp.Compare(over(a), over(b)) })
-	for _, c := range out.GetConflicts() {
-		inConflict = inConflict || over(c) == 0
-	}
+	slices.SortStableFunc(out.Conflicts, CompareRecorded)
+	inConflict = len(out.GetConflicts()) > 0 && out.GetConflicts()[0].GetState() != pb.Conflict_RESOLVED
 	out.Summary = explain.Past(addr, compared, inConflict)
 	return out, nil
 }
 
-// over returns 1 for a conflict that is over, and 0 for an active one.
-func over(c *pb.Conflict) int {
-	if c.GetState() == pb.Conflict_RESOLVED {
-		return 1
+// CompareRecorded compares conflicts: active ones come first, then resolved ones, the latest first.
+func CompareRecorded(a, b *pb.Conflict) int {
+	over := func(c *pb.Conflict) int {
+		if c.GetState() == pb.Conflict_RESOLVED {
+			return 1
+		}
+		return 0
 	}
-	return 0
+	return cmp.Or(cmp.Compare(over(a), over(b)), b.GetResolvedAt().AsTime().Compare(a.GetResolvedAt().AsTime()))
 }

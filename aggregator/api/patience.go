@@ -35,9 +35,6 @@ func (p *patience) limit(do func() error) error {
 	return do()
 }
 
-// A flusher is a stream that may buffer messages until Flush is called.
-type flusher interface{ Flush() error }
-
 // Attend runs follow, which serves a subscriber with the functions that it is given: send sends a
 // message, and flush is called when there is nothing more to send for now. It returns before follow does if
 // one of these blocks for too long, if the caller's access is revoked, or when stopped is closed. token
@@ -46,8 +43,8 @@ func Attend[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}
 	p := newPatience()
 	send := func(m *M) error { return p.limit(func() error { return stream.Send(m) }) }
 	flush := func() error { return nil }
-	if f, ok := stream.(flusher); ok {
-		flush = func() error { return p.limit(f.Flush) }
+	if lines, ok := stream.Context().Value(linesKey{}).(*linesWriter); ok {
+		flush = func() error { return p.limit(lines.flush) }
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()

@@ -34,7 +34,7 @@ func (s *Service) walkPools(from judge.PoolPlace, history bool) *walk[judge.Pool
 
 // ListPools lists the pools from which IPAM allocates addresses, with their usage.
 func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListPoolsResponse, error) {
-	from, err := parsePageToken[poolPlace](q.GetPageToken())
+	from, err := ParseToken[poolPlace](q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}

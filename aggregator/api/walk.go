@@ -138,7 +138,7 @@ func fill[K any, T proto.Message](p *Page[T], w *walk[K, T]) (next string) {
 		part := w.step(min(pageStep, p.size-len(p.Items)+1))
 		for _, one := range part.items {
 			if p.Full() {
-				return pageToken(last)
+				return Token(last)
 			}
 			p.Add(one.it)
 			last = one.at

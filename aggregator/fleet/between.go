@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,7 +89,7 @@ func (b *between) recall(ctx context.Context) error {
 	now := b.clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.itemsNow(ctx, pb.Event_CONFLICT, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+	return b.items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 		a, err := netip.ParseAddr(e.GetConflict().GetAddress())
 		n := b.networks.of(a)
 		if err == nil && n != nil && n.Name == e.GetConflict().GetScope().GetName() {
@@ -112,7 +111,7 @@ func (b *between) watch() *watch {
 	}
 	b.reset()
 	return &watch{
-		s: &Service{Fleet: b.fleet}, kind: pb.Event_OWNER, sel: sel, present: true, at: make(positions),
+		s: &Service{Fleet: b.fleet}, sel: sel, present: true, at: make(positions),
 		flush: b.judgeDirty,
 		send: func(m message) error {
 			switch {
@@ -202,8 +201,7 @@ func (b *between) begin() error {
 
 // judge judges an address. The caller holds the lock.
 func (b *between) judge(a netip.Addr, gone []string) error {
-	n, before := b.networks.of(a), b.contests[a]
-	names := b.where[a]
+	n, before, names := b.networks.of(a), b.contests[a], b.where[a]
 	if len(names) < 2 && !before.active() && len(gone) == 0 {
 		return nil
 	}
@@ -220,7 +218,7 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 	var still []string
 	for _, c := range clusters {
 		counted := false
-		if err := c.itemsNow(context.Background(), pb.Event_OWNER, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		if err := c.items(context.Background(), sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 			owners = append(owners, e.GetOwner())
 			counted = counted || counts(e.GetOwner())
 			return true
@@ -236,8 +234,8 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 	}
 	now := b.clock()
 	heard := func(name string, after time.Time) bool {
-		i, found := slices.BinarySearchFunc(clusters, name, func(c *cluster, name string) int { return strings.Compare(c.name, name) })
-		if !found || clusters[i].lives(now) != pb.Cluster_LIVE {
+		i := slices.IndexFunc(clusters, func(c *cluster) bool { return c.name == name })
+		if i < 0 || clusters[i].lives(now) != pb.Cluster_LIVE {
 			return false
 		}
 		clusters[i].mu.Lock()
@@ -313,17 +311,4 @@ func (b *between) again() error {
 		}
 	}
 	return nil
-}
-
-// states returns the number of active conflicts by state.
-func (b *between) states() map[pb.Conflict_State]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all := map[pb.Conflict_State]int{pb.Conflict_SUSPECTED: 0, pb.Conflict_CONFIRMED: 0}
-	for _, c := range b.contests {
-		if c.active() {
-			all[c.conflict.GetState()]++
-		}
-	}
-	return all
 }

@@ -18,6 +18,29 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// A position is how far the journal of a cluster has recorded its stream. It is the note of the journal, in JSON,
+// so it is always that of the last record.
+type position struct {
+	stream.Position
+	// Done is the number of transitions of the next message that are recorded.
+	Done uint32
+	// Waiting is set while messages are missing, and Since is the time from which on they are; zero if
+	// that is not known.
+	Waiting bool
+	Since   time.Time
+	// Until is the time up to which everything is recorded, and Heard is when the stream got the last
+	// message.
+	Until, Heard time.Time
+}
+
+func (p *position) encode() []byte {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // it has only texts, numbers and times
+	}
+	return raw
+}
+
 // kinds are the kinds of items that the state of a cluster has.
 var kinds = [...]pb.Event_Kind{pb.Event_NODE, pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING}
 
@@ -74,25 +97,20 @@ func (c *cluster) run(ctx context.Context, link *stream.Link) {
 		if ctx.Err() != nil {
 			return
 		}
-		c.fail(err)
+		if errors.Is(err, context.Canceled) { // the journal has started again
+			err = nil
+		}
+		c.mu.Lock()
+		if c.failing == nil && err != nil {
+			c.log.Warn("cannot read the stream: trying again", "error", err)
+		}
+		c.failing = err
+		c.mu.Unlock()
 		select {
 		case <-time.After(againAfter):
 		case <-ctx.Done():
 		}
 	}
-}
-
-// fail notes why the stream cannot be read.
-func (c *cluster) fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if errors.Is(err, context.Canceled) { // the journal has started again
-		err = nil
-	}
-	if c.failing == nil && err != nil {
-		c.log.Warn("cannot read the stream: trying again", "error", err)
-	}
-	c.failing = err
 }
 
 // follow records the stream until ctx ends, or the stream or the journal cannot be used.
@@ -161,37 +179,43 @@ func (c *cluster) apply(m stream.Message) error {
 	}
 	c.last = m.GetSequence()
 	at.Stream, at.Heard = m.GetStream(), m.Stored
-	c.note(&at, m)
-	var err error
-	switch m.GetPart() {
-	case pb.TransitionBatch_STATE_BEGINS:
-		for _, kind := range kinds {
-			err = errors.Join(err, c.journal.Feed(kind).Begin())
-		}
-		c.state = true
-		err = errors.Join(err, c.part(m))
-	case pb.TransitionBatch_STATE:
-		err = c.part(m)
-	case pb.TransitionBatch_STATE_ENDS:
-		if err = c.part(m); c.state && err == nil {
-			err = c.complete(&at, m)
-		}
-	default:
-		err = c.changes(&at, m)
-	}
-	return err
-}
-
-// note notes what a message says about the cluster.
-func (c *cluster) note(at *position, m stream.Message) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.at.Heard, c.at.Stream, c.coverage = at.Heard, at.Stream, m.GetCoverage()
 	c.messages++
 	if c.failing != nil {
 		c.log.Info("the stream can be read again")
 		c.failing = nil
 	}
+	c.mu.Unlock()
+	switch m.GetPart() {
+	case pb.TransitionBatch_STATE_BEGINS:
+		for _, kind := range kinds {
+			if err := c.journal.Feed(kind).Begin(); err != nil {
+				return err
+			}
+		}
+		c.state = true
+	case pb.TransitionBatch_STATE, pb.TransitionBatch_STATE_ENDS:
+	default:
+		return c.changes(&at, m)
+	}
+	if !c.state {
+		return nil // its beginning was missed
+	}
+	for _, t := range m.GetTransitions() {
+		change := changeOf(t)
+		if change == nil {
+			continue
+		}
+		change.At, change.Type = m.GetUntil().AsTime(), pb.Watch_ADDED
+		if err := c.journal.Feed(t.GetEvent().GetKind()).Present(change); err != nil {
+			return err
+		}
+	}
+	if m.GetPart() == pb.TransitionBatch_STATE_ENDS {
+		return c.complete(&at, m)
+	}
+	return nil
 }
 
 // lose notes that messages are missing, so that nothing is recorded before the next state.
@@ -207,23 +231,6 @@ func (c *cluster) lose(at *position) error {
 	c.mu.Unlock()
 	c.set(*at)
 	return errors.Join(c.journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED), c.journal.Note(c.from, at.encode()))
-}
-
-func (c *cluster) part(m stream.Message) error {
-	if !c.state {
-		return nil // its beginning was missed
-	}
-	for _, t := range m.GetTransitions() {
-		change := changeOf(t)
-		if change == nil {
-			continue
-		}
-		change.At, change.Type = m.GetUntil().AsTime(), pb.Watch_ADDED
-		if err := c.journal.Feed(t.GetEvent().GetKind()).Present(change); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (c *cluster) complete(at *position, m stream.Message) error {

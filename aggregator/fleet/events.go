@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/api"
@@ -56,19 +54,13 @@ func (r *reading) next(ctx context.Context) (*pb.Event, error) {
 
 // ListEvents lists the changes that are recorded, in order of their times.
 func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.ListEventsResponse, error) {
-	query, err := api.SelectEvents(q)
+	query, err := api.SelectPeriod(q)
 	if err != nil {
 		return nil, err
 	}
-	if query.Until, err = api.OptionalTime("until", q.GetUntil()); err != nil {
+	from, err := api.ParseToken[moment](q.GetPageToken())
+	if err != nil {
 		return nil, err
-	}
-	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
-		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
-	}
-	var from moment
-	if parseToken(q.GetPageToken(), &from) != nil {
-		return nil, api.ErrPageToken
 	}
 	clusters, _, err := s.Fleet.named(q.GetCluster())
 	if err != nil {
@@ -113,7 +105,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 		}
 		if p.Full() {
 			last := p.Items[len(p.Items)-1]
-			out.NextPageToken = token(moment{last.GetTime().AsTime(), last.GetCluster()})
+			out.NextPageToken = api.Token(moment{last.GetTime().AsTime(), last.GetCluster()})
 			break
 		}
 		e := first.some[0]

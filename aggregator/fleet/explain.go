@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -50,11 +49,8 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 		return nil, err
 	}
 	for _, r := range all {
-		for _, one := range []struct {
-			kind pb.Event_Kind
-			sel  api.Selection
-		}{{pb.Event_OWNER, owners}, {pb.Event_CONFLICT, conflicts}, {pb.Event_FINDING, findings}} {
-			if err := r.itemsAt(ctx, one.kind, at, one.sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		for _, sel := range []api.Selection{owners, conflicts, findings} {
+			if err := r.items(ctx, sel, at, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 				switch {
 				case e.GetOwner() != nil:
 					out.Owners = append(out.Owners, e.GetOwner())
@@ -74,9 +70,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 			out.Scope = o.GetScope()
 		}
 	}
-	slices.SortStableFunc(out.Conflicts, func(a, b *pb.Conflict) int {
-		return cmp.Or(cmp.Compare(over(a), over(b)), b.GetResolvedAt().AsTime().Compare(a.GetResolvedAt().AsTime()))
-	})
+	slices.SortStableFunc(out.Conflicts, api.CompareRecorded)
 	out.Summary = summary(owners.Span.First, out, !at.IsZero())
 	return out, nil
 }
@@ -93,7 +87,7 @@ func summary(a netip.Addr, out *pb.ExplainResponse, past bool) string {
 	}
 	between := false
 	for _, c := range out.GetConflicts() {
-		if over(c) != 0 {
+		if c.GetState() == pb.Conflict_RESOLVED {
 			continue
 		}
 		if len(c.GetClusters()) > 1 {
@@ -105,12 +99,4 @@ func summary(a netip.Addr, out *pb.ExplainResponse, past bool) string {
 		}
 	}
 	return explain.Clusters(a, all, between, past)
-}
-
-// over returns 1 for a conflict that is over, and 0 for an active one.
-func over(c *pb.Conflict) int {
-	if c.GetState() == pb.Conflict_RESOLVED {
-		return 1
-	}
-	return 0
 }

@@ -58,8 +58,16 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(gaps), c.name)
 		to <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(bytes), c.name)
 	}
-	if m.fleet.between != nil {
-		for state, n := range m.fleet.between.states() {
+	if b := m.fleet.between; b != nil {
+		states := map[pb.Conflict_State]int{pb.Conflict_SUSPECTED: 0, pb.Conflict_CONFIRMED: 0}
+		b.mu.Lock()
+		for _, c := range b.contests {
+			if c.active() {
+				states[c.conflict.GetState()]++
+			}
+		}
+		b.mu.Unlock()
+		for state, n := range states {
 			to <- prometheus.MustNewConstMetric(m.conflicts, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))
 		}
 	}

@@ -34,15 +34,17 @@ type listing interface {
 	GetPageToken() string
 }
 
-// list returns a page of items, ordered by cluster.
-func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Event_Kind, sel api.Selection, item func(*pb.Event) T) (p page[T], err error) {
+// list returns a page of items, ordered by cluster, unless the request has an error.
+func list[T proto.Message](ctx context.Context, f *Fleet, q listing, sel api.Selection, err error, item func(*pb.Event) T) (p page[T], _ error) {
 	p.Page = api.NewPage[T](q.GetPageSize())
-	all, _, err := f.sources(q.GetCluster(), kind)
 	if err != nil {
 		return p, err
 	}
-	var from place
-	err = parseToken(q.GetPageToken(), &from)
+	all, _, err := f.sources(q.GetCluster(), sel.Changes.Kind)
+	if err != nil {
+		return p, err
+	}
+	from, err := api.ParseToken[place](q.GetPageToken())
 	position, invalid := journal.ParsePosition(from.Position)
 	if err != nil || invalid != nil {
 		return p, api.ErrPageToken
@@ -62,13 +64,13 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q listing, kind pb.Eve
 		if r.name > from.Cluster {
 			last = journal.Position{}
 		}
-		if err := r.itemsAt(ctx, kind, at, sel, last, func(e *pb.Event, position journal.Position) bool {
+		if err := r.items(ctx, sel, at, last, func(e *pb.Event, position journal.Position) bool {
 			if p.Full() {
 				next := place{Cluster: r.name}
 				if last != (journal.Position{}) {
 					next.Position = last.Token()
 				}
-				p.next = token(next)
+				p.next = api.Token(next)
 				return false
 			}
 			p.Add(item(e))
@@ -117,8 +119,25 @@ func (f *Fleet) seen(ctx context.Context, names []string, at time.Time) (*pb.Cov
 		if gap == nil {
 			gap = c.gap(in)
 		}
-		if err := c.nodesAt(ctx, at, out); err != nil {
-			return nil, nil, err
+		if err := c.journal.At(ctx, pb.Event_NODE, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			n := e.GetNode()
+			out.Expected++
+			switch {
+			case n.GetState() == pb.Node_LIVE:
+				out.Heard++
+			case len(out.SilentNodes) < mostNames:
+				out.SilentNodes = append(out.SilentNodes, c.name+"/"+n.GetName())
+			}
+			if n.GetIncomplete() {
+				out.LeftOut++
+				out.Incomplete = true
+				if len(out.NodesLeftOut) < mostNames {
+					out.NodesLeftOut = append(out.NodesLeftOut, c.name+"/"+n.GetName())
+				}
+			}
+			return true
+		}); err != nil {
+			return nil, nil, failed(err)
 		}
 		until, _, _ := c.journal.Written()
 		out.Incomplete = out.Incomplete || in != nil || at.After(until) && c.lives(f.Clock()) != pb.Cluster_LIVE
@@ -144,26 +163,4 @@ func (f *Fleet) seen(ctx context.Context, names []string, at time.Time) (*pb.Cov
 	}
 	out.Incomplete = out.Incomplete || out.GetHeard() == 0 || out.GetHeard() < out.GetExpected()
 	return out, gap, nil
-}
-
-// nodesAt adds the nodes at a time to a coverage.
-func (c *cluster) nodesAt(ctx context.Context, at time.Time, to *pb.Coverage) error {
-	return failed(c.journal.At(ctx, pb.Event_NODE, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-		n := e.GetNode()
-		to.Expected++
-		switch {
-		case n.GetState() == pb.Node_LIVE:
-			to.Heard++
-		case len(to.SilentNodes) < mostNames:
-			to.SilentNodes = append(to.SilentNodes, c.name+"/"+n.GetName())
-		}
-		if n.GetIncomplete() {
-			to.LeftOut++
-			to.Incomplete = true
-			if len(to.NodesLeftOut) < mostNames {
-				to.NodesLeftOut = append(to.NodesLeftOut, c.name+"/"+n.GetName())
-			}
-		}
-		return true
-	}))
 }

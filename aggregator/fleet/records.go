@@ -35,13 +35,8 @@ func (f *Fleet) sources(names []string, kind pb.Event_Kind) (all []*records, cha
 	return all, changed, err
 }
 
-// itemsNow calls do with the items as they are now, from a position on, until it returns false.
-func (r *records) itemsNow(ctx context.Context, kind pb.Event_Kind, sel api.Selection, begin journal.Position, do func(*pb.Event, journal.Position) bool) error {
-	return r.itemsAt(ctx, kind, time.Time{}, sel, begin, do)
-}
-
-// itemsAt calls do with the items at a time, or as they are now if it is zero, from a position on, until it returns false.
-func (r *records) itemsAt(ctx context.Context, kind pb.Event_Kind, at time.Time, sel api.Selection, begin journal.Position, do func(*pb.Event, journal.Position) bool) error {
+// items calls do with the items at a time, or as they are now if it is zero, from a position on, until it returns false.
+func (r *records) items(ctx context.Context, sel api.Selection, at time.Time, begin journal.Position, do func(*pb.Event, journal.Position) bool) error {
 	select {
 	case <-r.journal.Opened():
 	case <-ctx.Done():
@@ -50,7 +45,7 @@ func (r *records) itemsAt(ctx context.Context, kind pb.Event_Kind, at time.Time,
 	if at.IsZero() {
 		at, _, _ = r.journal.Written()
 	}
-	return failed(r.journal.At(ctx, kind, at, sel.Span, begin, func(e *pb.Event, p journal.Position) bool {
+	return failed(r.journal.At(ctx, sel.Changes.Kind, at, sel.Span, begin, func(e *pb.Event, p journal.Position) bool {
 		r.label(e)
 		return !sel.Matches(e) || !r.selected(e) || do(e, p)
 	}))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -25,30 +26,21 @@ type Service struct {
 // ListOwners lists the owners of addresses, now or at a time, ordered by cluster and address.
 func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
 	sel, err := api.SelectOwners(q)
-	if err != nil {
-		return nil, err
-	}
-	p, err := list(ctx, s.Fleet, q, pb.Event_OWNER, sel, (*pb.Event).GetOwner)
+	p, err := list(ctx, s.Fleet, q, sel, err, (*pb.Event).GetOwner)
 	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
 func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
 	sel, err := api.SelectConflicts(q, q.GetAll())
-	if err != nil {
-		return nil, err
-	}
-	p, err := list(ctx, s.Fleet, q, pb.Event_CONFLICT, sel, (*pb.Event).GetConflict)
+	p, err := list(ctx, s.Fleet, q, sel, err, (*pb.Event).GetConflict)
 	return &pb.ListConflictsResponse{Conflicts: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
 // ListFindings lists problems that are not conflicts, now or at a time.
 func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
 	sel, err := api.SelectFindings(q)
-	if err != nil {
-		return nil, err
-	}
-	p, err := list(ctx, s.Fleet, q, pb.Event_FINDING, sel, (*pb.Event).GetFinding)
+	p, err := list(ctx, s.Fleet, q, sel, err, (*pb.Event).GetFinding)
 	return &pb.ListFindingsResponse{Findings: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
 }
 
@@ -72,7 +64,7 @@ func nodes(ctx context.Context, clusters []*cluster, name string) ([]*pb.Node, e
 	sel := api.SelectNode(name)
 	for _, c := range clusters {
 		first := len(all)
-		if err := c.itemsNow(ctx, pb.Event_NODE, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		if err := c.items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 			all = append(all, e.GetNode())
 			return true
 		}); err != nil {
@@ -111,7 +103,7 @@ func (s *Service) GetConflict(ctx context.Context, q *pb.GetConflictRequest) (*p
 	if err != nil {
 		return nil, err
 	}
-	e, err := s.find(ctx, pb.Event_CONFLICT, sel, func(e *pb.Event) bool { return e.GetConflict().GetId() == q.GetId() })
+	e, err := s.find(ctx, sel, func(e *pb.Event) bool { return e.GetConflict().GetId() == q.GetId() })
 	if err == nil && e == nil {
 		err = live.NoConflict(q.GetId())
 	}
@@ -124,7 +116,7 @@ func (s *Service) GetFinding(ctx context.Context, q *pb.GetFindingRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	e, err := s.find(ctx, pb.Event_FINDING, sel, func(e *pb.Event) bool { return e.GetFinding().GetId() == q.GetId() })
+	e, err := s.find(ctx, sel, func(e *pb.Event) bool { return e.GetFinding().GetId() == q.GetId() })
 	if err == nil && e == nil {
 		err = status.Errorf(codes.NotFound, "no finding has the ID %q: /v1/findings lists all findings", q.GetId())
 	}
@@ -132,11 +124,11 @@ func (s *Service) GetFinding(ctx context.Context, q *pb.GetFindingRequest) (*pb.
 }
 
 // find returns the first item that is wanted; nil if there is none.
-func (s *Service) find(ctx context.Context, kind pb.Event_Kind, sel api.Selection, wanted func(*pb.Event) bool) (found *pb.Event, err error) {
-	all, _, err := s.Fleet.sources(nil, kind)
+func (s *Service) find(ctx context.Context, sel api.Selection, wanted func(*pb.Event) bool) (found *pb.Event, err error) {
+	all, _, err := s.Fleet.sources(nil, sel.Changes.Kind)
 	for _, c := range all {
 		if err == nil && found == nil {
-			err = c.itemsNow(ctx, kind, sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			err = c.items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 				if wanted(e) {
 					found = e
 				}

@@ -29,7 +29,6 @@ const (
 type watch struct {
 	s     *Service
 	names []string
-	kind  pb.Event_Kind
 	// sel selects the items that the watch begins with, and the events that follow. Without present, it
 	// begins with the events after since, or from now on if that is zero.
 	sel     api.Selection
@@ -70,11 +69,12 @@ type positions map[string]time.Time
 // tokenPrefix tells the tokens of a fleet from those of an aggregator.
 const tokenPrefix = "f"
 
-func (p positions) token() string { return tokenPrefix + token(p) }
+func (p positions) token() string { return tokenPrefix + api.Token(p) }
 
 // parsePositions parses a token; nil for none.
 func parsePositions(token string) (p positions, err error) {
-	if text, ours := strings.CutPrefix(token, tokenPrefix); token != "" && (!ours || text == "" || parseToken(text, &p) != nil) {
+	text, ours := strings.CutPrefix(token, tokenPrefix)
+	if p, err = api.ParseToken[positions](text); err != nil || token != "" && (!ours || text == "") {
 		return nil, status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start a new watch")
 	}
 	return p, nil
@@ -85,13 +85,6 @@ func (w *watch) token() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.at.token()
-}
-
-func (w *watch) position(name string) (at time.Time, known bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at, known = w.at[name]
-	return at, known
 }
 
 func (w *watch) move(name string, to time.Time) {
@@ -106,7 +99,7 @@ func (w *watch) follow(ctx context.Context) error {
 	defer quiet.Stop()
 	for first := true; ; first = false {
 		soon := time.After(watchEvery)
-		all, changed, err := w.s.Fleet.sources(w.names, w.kind)
+		all, changed, err := w.s.Fleet.sources(w.names, w.sel.Changes.Kind)
 		if err != nil {
 			return err
 		}
@@ -165,27 +158,30 @@ func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{
 		return nil, ctx.Err()
 	}
 	until, _, written := r.journal.Written()
-	at, known := w.position(r.name)
-	switch expired := known && w.expired(r, at, until); {
+	at, known := w.at[r.name] // which only this goroutine changes
+	expired := false
+	if known { // the events after the position were dropped, or the journal was lost and has begun again
+		_, from, err := r.journal.Lost(at, at)
+		if expired = until.Before(at) || err == nil && from.After(at); expired {
+			if err := w.send(message{typ: pb.Watch_LOST, token: w.token()}); err != nil {
+				return written, err
+			}
+		}
+	}
+	switch {
 	case !known && r.journal.Fresh(): // its first state is arriving
 		return written, nil
 	case expired && w.present:
-		if err := w.send(message{typ: pb.Watch_LOST, token: w.token()}); err != nil {
-			return written, err
-		}
 		w.mu.Lock()
 		clear(w.at) // the present of all clusters follows
 		w.mu.Unlock()
 		return nil, nil
 	case expired:
-		if err := w.send(message{typ: pb.Watch_LOST, token: w.token()}); err != nil {
-			return written, err
-		}
 		if until.Before(at) {
 			w.move(r.name, until)
 		}
 	case !known && w.present:
-		if err := r.itemsAt(ctx, w.kind, until, w.sel, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		if err := r.items(ctx, w.sel, until, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 			e.Type = pb.Watch_ADDED
 			err = w.send(message{typ: e.Type, event: e})
 			return err == nil
@@ -207,13 +203,6 @@ func (w *watch) advance(ctx context.Context, r *records) (written <-chan struct{
 		}
 	}
 	return written, nil
-}
-
-// expired reports whether a journal, which is written up to a time, does not have the events after another
-// time, because they were dropped, or because it was lost and has begun again.
-func (w *watch) expired(r *records, at, until time.Time) bool {
-	_, from, err := r.journal.Lost(at, at)
-	return until.Before(at) || err == nil && from.After(at)
 }
 
 // replay sends some of the events of a journal, and returns the time up to which it has sent all.
@@ -269,16 +258,25 @@ func (w *watch) bookmark(always bool) error {
 	return w.send(message{typ: pb.Watch_BOOKMARK, token: w.token(), coverage: w.covered})
 }
 
-// serve runs a watch that begins at a token. of makes the messages of the API.
-func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, w *watch, token string, of func(message) *M) error {
-	if _, _, err := s.Fleet.named(w.names); err != nil {
-		return err
-	}
-	at, err := parsePositions(token)
+// watching is a request for a watch.
+type watching interface {
+	GetCluster() []string
+	GetResumeToken() string
+}
+
+// serve runs a watch, unless its request has an error. of makes the messages of the API.
+func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, q watching, err error, w *watch, of func(message) *M) error {
 	if err != nil {
 		return err
 	}
-	if w.s, w.at = s, at; at == nil {
+	w.s, w.names = s, q.GetCluster()
+	if _, _, err := s.Fleet.named(w.names); err != nil {
+		return err
+	}
+	if w.at, err = parsePositions(q.GetResumeToken()); err != nil {
+		return err
+	}
+	if w.at == nil {
 		w.at = make(positions)
 	}
 	return api.Attend(stream, s.Stopped, w.token, func(ctx context.Context, send func(*M) error, flush func() error) error {
@@ -290,11 +288,7 @@ func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, w *watch, to
 // WatchOwners sends the current owners, then every change.
 func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService_WatchOwnersServer) error {
 	sel, err := api.SelectOwners(q)
-	if err != nil {
-		return err
-	}
-	w := &watch{names: q.GetCluster(), kind: pb.Event_OWNER, sel: sel, present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchOwnersResponse {
+	return serve(stream, s, q, err, &watch{sel: sel, present: true}, func(m message) *pb.WatchOwnersResponse {
 		return &pb.WatchOwnersResponse{Type: m.typ, Owner: m.event.GetOwner(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 	})
 }
@@ -302,11 +296,7 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 // WatchConflicts sends the active conflicts, then every change of a conflict.
 func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessService_WatchConflictsServer) error {
 	sel, err := api.SelectConflicts(q, false)
-	if err != nil {
-		return err
-	}
-	w := &watch{names: q.GetCluster(), kind: pb.Event_CONFLICT, sel: sel, present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchConflictsResponse {
+	return serve(stream, s, q, err, &watch{sel: sel, present: true}, func(m message) *pb.WatchConflictsResponse {
 		return &pb.WatchConflictsResponse{Type: m.typ, Conflict: m.event.GetConflict(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 	})
 }
@@ -314,19 +304,15 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 // WatchFindings sends the current findings, then every change.
 func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessService_WatchFindingsServer) error {
 	sel, err := api.SelectFindings(q)
-	if err != nil {
-		return err
-	}
-	w := &watch{names: q.GetCluster(), kind: pb.Event_FINDING, sel: sel, present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchFindingsResponse {
+	return serve(stream, s, q, err, &watch{sel: sel, present: true}, func(m message) *pb.WatchFindingsResponse {
 		return &pb.WatchFindingsResponse{Type: m.typ, Finding: m.event.GetFinding(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 	})
 }
 
 // WatchNodes sends the nodes, then every change of a node.
 func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_WatchNodesServer) error {
-	w := &watch{names: q.GetCluster(), kind: pb.Event_NODE, sel: api.SelectNode(q.GetName()), present: true}
-	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchNodesResponse {
+	w := &watch{sel: api.SelectNode(q.GetName()), present: true}
+	return serve(stream, s, q, nil, w, func(m message) *pb.WatchNodesResponse {
 		out := &pb.WatchNodesResponse{Type: m.typ, Node: m.event.GetNode(), ResumeToken: m.bookmarkToken(), Coverage: m.coverage}
 		if m.typ == pb.Watch_BOOKMARK {
 			out.Problems = s.Fleet.Problems()
@@ -339,17 +325,14 @@ func (s *Service) WatchNodes(q *pb.WatchNodesRequest, stream pb.WitnessService_W
 // each cluster are in order.
 func (s *Service) WatchEvents(q *pb.WatchEventsRequest, stream pb.WitnessService_WatchEventsServer) error {
 	query, err := api.SelectEvents(q)
-	if err != nil {
-		return err
-	}
-	w := &watch{names: q.GetCluster(), kind: q.GetKind(), sel: api.Selection{Changes: query}, gaps: true}
+	w := &watch{sel: api.Selection{Changes: query}, gaps: true}
 	if q.GetSince() != nil {
 		w.since = time.UnixMicro(max(1, query.Since.UnixMicro()))
 	}
-	return serve(stream, s, w, q.GetResumeToken(), func(m message) *pb.WatchEventsResponse {
+	return serve(stream, s, q, err, w, func(m message) *pb.WatchEventsResponse {
 		out := &pb.WatchEventsResponse{Type: m.typ, Event: m.event, Gap: m.gap, ResumeToken: m.token, Coverage: m.coverage}
 		if m.typ == pb.Watch_BOOKMARK {
-			all, _, _ := s.Fleet.sources(w.names, w.kind) // an error ends the watch
+			all, _, _ := s.Fleet.sources(w.names, query.Kind) // an error ends the watch
 			out.ReachesBackTo = reachBackTo(all)
 		}
 		return out
