@@ -42,11 +42,19 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
   ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,
 		Args: cobra.MatchAll(oneArgument("the ID or the ADDRESS of a conflict",
 			"acknowledge needs the ID or the ADDRESS of a conflict: '"+sys.program+" conflicts' lists them"), checkIDOrAddress),
-		ValidArgsFunction: c.completeArgument(conflictIDs, conflictAddresses),
+		ValidArgsFunction: c.completeArgument(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ask, err := c.request()
-			if err != nil {
-				return err
+			ask := &pb.AcknowledgeConflictRequest{Withdraw: c.withdraw}
+			switch {
+			case c.withdraw && (c.reason != "" || c.period != 0):
+				return errors.New("--withdraw cannot be combined with --reason or --for: remove --withdraw, or both of the others")
+			case c.withdraw:
+			case strings.TrimSpace(c.reason) == "":
+				return errors.New(`--reason is missing: give a reason, like --reason "NET-42: moves on Friday"`)
+			case c.period == 0:
+				return errors.New("--for is missing: give a duration, like --for 24h")
+			default:
+				ask.Reason, ask.ExpiresAt = c.reason, timestamppb.New(sys.now().Add(c.period))
 			}
 			id, address, err := idOrAddress(args[0])
 			if err != nil {
@@ -74,21 +82,6 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 	fs.Lookup("for").DefValue = "" // no default
 	fs.BoolVar(&c.withdraw, "withdraw", false, "withdraw the acknowledgement")
 	return cmd
-}
-
-// request returns the request to the server.
-func (c *acknowledgeCommand) request() (*pb.AcknowledgeConflictRequest, error) {
-	switch {
-	case c.withdraw && (c.reason != "" || c.period != 0):
-		return nil, errors.New("--withdraw cannot be combined with --reason or --for: remove --withdraw, or both of the others")
-	case c.withdraw:
-		return &pb.AcknowledgeConflictRequest{Withdraw: true}, nil
-	case strings.TrimSpace(c.reason) == "":
-		return nil, errors.New(`--reason is missing: give a reason, like --reason "NET-42: moves on Friday"`)
-	case c.period == 0:
-		return nil, errors.New("--for is missing: give a duration, like --for 24h")
-	}
-	return &pb.AcknowledgeConflictRequest{Reason: c.reason, ExpiresAt: timestamppb.New(c.sys.now().Add(c.period))}, nil
 }
 
 // onlyConflict returns the id of the active conflict of an address, if there is exactly one.

@@ -56,7 +56,14 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		Args:              atMostOne("the ID or the ADDRESS of a finding, or the name of a NODE"),
 		ValidArgsFunction: c.completeArgument(findingIDs, nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			about, err := parseAbout(strings.Join(args, ""))
+			arg := strings.Join(args, "")
+			about := about{name: arg}
+			var err error
+			if addr, failed := parseAddress(arg); failed == nil {
+				about.address, about.name = addr.String(), ""
+			} else if arg != "" && !nodeName.MatchString(arg) {
+				err = fmt.Errorf("%q is not the id of a finding, an address (10.244.0.7) or the name of a node", arg)
+			}
 			if err := cmp.Or(err, c.checkWatch(),
 				exclusive(c.fixPlan && !c.at.IsZero(), "--fix-plan", "--at", "a plan repairs the current state")); err != nil {
 				return err
@@ -84,17 +91,6 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 // about selects findings by address, or by a name that is an id or a node.
 type about struct{ address, name string }
 
-// parseAbout parses the argument of audit.
-func parseAbout(arg string) (about, error) {
-	if addr, err := parseAddress(arg); err == nil {
-		return about{address: addr.String()}, nil
-	}
-	if arg != "" && !nodeName.MatchString(arg) {
-		return about{}, fmt.Errorf("%q is not the id of a finding, an address (10.244.0.7) or the name of a node", arg)
-	}
-	return about{name: arg}, nil
-}
-
 // keep reports whether a finding is selected.
 func (a about) keep(f *pb.Finding) bool {
 	return a == about{} || a.address != "" && (f.GetAddress() == a.address || slices.Contains(f.GetAddresses(), a.address)) ||
@@ -116,26 +112,26 @@ func (c *auditCommand) ask(about about, kind string) (url.Values, error) {
 // findings returns the findings that the command asks for. known reports whether any
 // finding has the requested ID or node, even if it is of another kind.
 func (c *auditCommand) findings(ctx context.Context, about about) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
-	if about.name != "" && c.at.IsZero() && !c.filtered() {
-		f, err := c.finding(ctx, about.name)
-		if err == nil {
-			findings, known = []*pb.Finding{f}, true
-			coverage, err = c.coverage(ctx)
-		}
-		if err != nil && !unknown(err) {
-			return nil, false, nil, err
+	kind := c.kind
+	if about.name != "" {
+		kind = ""
+		if c.at.IsZero() && !c.filtered() {
+			f, err := c.finding(ctx, about.name)
+			if err == nil {
+				findings, known = []*pb.Finding{f}, true
+				coverage, err = c.coverage(ctx)
+			}
+			if err != nil && !unknown(err) {
+				return nil, false, nil, err
+			}
 		}
 	}
 	if !known {
-		kind := c.kind
-		if about.name != "" {
-			kind = ""
-		}
 		ask, err := c.ask(about, kind)
-		if err != nil {
-			return nil, false, nil, err
+		if err == nil {
+			findings, coverage, err = list(ctx, &c.query, "/v1/findings", ask, (*pb.ListFindingsResponse).GetFindings)
 		}
-		if findings, coverage, err = list(ctx, &c.query, "/v1/findings", ask, (*pb.ListFindingsResponse).GetFindings); err != nil {
+		if err != nil {
 			return nil, false, nil, err
 		}
 	}
@@ -170,18 +166,14 @@ func (c *auditCommand) audited(ctx context.Context, about about) (*basis, error)
 	return a, err
 }
 
-// judgementOnly reports whether nothing is awaited but the judgement of problems that may pass by themselves.
-func judgementOnly(coverage *pb.Coverage) bool {
-	return len(coverage.GetAwaited()) > 0 && !slices.ContainsFunc(coverage.GetAwaited(), func(a *pb.Awaited) bool { return a.GetWhat() != pb.Awaited_JUDGEMENT })
-}
-
 // list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
 // the past are not known.
 func (c *auditCommand) list(ctx context.Context, about about) error {
 	findings, known, coverage, err := c.findings(ctx, about)
-	// A plan is of problems that last. Whether they do is known within seconds.
+	// A plan is of problems that last. If nothing else is awaited, whether they do is known within seconds.
+	other := func(a *pb.Awaited) bool { return a.GetWhat() != pb.Awaited_JUDGEMENT }
 	for range 30 {
-		if err != nil || !c.fixPlan || !judgementOnly(coverage) {
+		if err != nil || !c.fixPlan || len(coverage.GetAwaited()) == 0 || slices.ContainsFunc(coverage.GetAwaited(), other) {
 			break
 		}
 		select {

@@ -66,17 +66,6 @@ type serverError struct {
 
 func (e *serverError) Error() string { return e.message }
 
-// lasting reports whether a retry would fail in the same way.
-func (e *serverError) lasting() bool {
-	switch e.code {
-	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated,
-		codes.Unimplemented, codes.FailedPrecondition, codes.OutOfRange:
-		return true
-	default:
-		return false
-	}
-}
-
 // get requests one message.
 func (c *client) get(ctx context.Context, path string, query url.Values, into proto.Message) error {
 	return c.call(ctx, http.MethodGet, path, query, nil, into)

@@ -5,12 +5,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/ipwitness/ipwitness/aggregator"
 )
 
 func TestNetworksOfSeveralClusters(t *testing.T) {
 	var cfg aggregator.Config
-	flag := newNetworks(&cfg)
+	cmd := &cobra.Command{}
+	aggregatorFlags(cmd, &cfg)
+	flag := cmd.Flags().Lookup("network").Value
 	for _, text := range []string{"pods=10.244.0.0/16", "lan=10.0.0.0/8,fd00::/8,clusters=*", "dmz=192.0.2.0/24,clusters=west, east"} {
 		if err := flag.Set(text); err != nil {
 			t.Fatalf("%s: %v", text, err)

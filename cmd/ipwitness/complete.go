@@ -99,24 +99,13 @@ func (c *candidates) narrowed() url.Values {
 	return ask
 }
 
-// conflictIDs adds the ids of active conflicts.
-func conflictIDs(ctx context.Context, c *candidates) {
+// conflictItems adds the ids of active conflicts and, once something is begun, their addresses.
+func conflictItems(ctx context.Context, c *candidates) {
 	_, _ = pages(ctx, c.client(), "/v1/conflicts", nil, func(page *pb.ListConflictsResponse) bool {
 		return !slices.ContainsFunc(page.GetConflicts(), func(one *pb.Conflict) bool {
-			about := fmt.Sprintf("%s %s: %s", show.ConflictState(one), one.GetAddress(), show.ConflictNames(one))
-			return !c.add(one.GetId(), about)
-		})
-	})
-}
-
-// conflictAddresses adds the addresses of active conflicts, once an address is begun.
-func conflictAddresses(ctx context.Context, c *candidates) {
-	if c.begun == "" { // the ids have the addresses beside them
-		return
-	}
-	_, _ = pages(ctx, c.client(), "/v1/conflicts", nil, func(page *pb.ListConflictsResponse) bool {
-		return !slices.ContainsFunc(page.GetConflicts(), func(one *pb.Conflict) bool {
-			return !c.add(one.GetAddress(), fmt.Sprintf("%s: %s", show.ConflictState(one), show.ConflictNames(one)))
+			state, names := show.ConflictState(one), show.ConflictNames(one)
+			return !c.add(one.GetId(), fmt.Sprintf("%s %s: %s", state, one.GetAddress(), names)) ||
+				c.begun != "" && !c.add(one.GetAddress(), fmt.Sprintf("%s: %s", state, names))
 		})
 	})
 }
@@ -142,12 +131,12 @@ func ownerAddresses(ctx context.Context, c *candidates) {
 }
 
 // pods adds pods as NAMESPACE/POD, or by their names if a namespace is selected.
-func pods(ctx context.Context, c *candidates) { c.pods(ctx, c.narrowed()) }
+func pods(ctx context.Context, c *candidates) { podsOf(ctx, c, c.narrowed()) }
 
 // longPods adds pods as NAMESPACE/POD.
-func longPods(ctx context.Context, c *candidates) { c.pods(ctx, url.Values{}) }
+func longPods(ctx context.Context, c *candidates) { podsOf(ctx, c, url.Values{}) }
 
-func (c *candidates) pods(ctx context.Context, ask url.Values) {
+func podsOf(ctx context.Context, c *candidates, ask url.Values) {
 	namespace, _, begun := strings.Cut(c.begun, "/")
 	short := ask.Get("namespace") != "" && !begun
 	if begun {

@@ -51,7 +51,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
   ipwitness conflicts --at -2h
   ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a conflict"),
-		ValidArgsFunction: c.completeArgument(conflictIDs, conflictAddresses),
+		ValidArgsFunction: c.completeArgument(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.checkWatch(); err != nil {
 				return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"slices"
@@ -42,7 +41,7 @@ With -o case, write all data that the address was judged by, as a file for
   ipwitness explain 10.244.0.7 -o case > case.json`,
 		Args: cobra.MatchAll(oneArgument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
 			"explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)), checkIDOrAddress),
-		ValidArgsFunction: c.completeArgument(conflictIDs, conflictAddresses, ownerAddresses),
+		ValidArgsFunction: c.completeArgument(conflictItems, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := exclusive(!c.at.IsZero() && c.format == formatCase, "--at", "-o case", "cases are not recorded"); err != nil {
 				return err
@@ -124,9 +123,21 @@ aggregator has: acknowledgements, and Kubernetes objects that are not in the cas
   ipwitness explain 10.244.0.7 -o case | ipwitness judge -`,
 		Args: oneArgument("a FILE or -", "judge needs a FILE that '"+sys.program+" explain ADDRESS -o case' wrote, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f, err := readCase(args[0], cmd.InOrStdin())
+			if args[0] == "-" {
+				f, err := casefile.Read(cmd.InOrStdin())
+				if err != nil {
+					return err
+				}
+				return c.judge(f)
+			}
+			file, err := os.Open(args[0])
 			if err != nil {
 				return err
+			}
+			defer func() { _ = file.Close() }() // opened for reading only
+			f, err := casefile.Read(file)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			return c.judge(f)
 		},
@@ -135,23 +146,6 @@ aggregator has: acknowledgements, and Kubernetes objects that are not in the cas
 	colorFlag(cmd, &c.color)
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 on a confirmed conflict, 0 if none, 3 if not all nodes were seen, 1 on error")
 	return cmd
-}
-
-// readCase reads the case in a file.
-func readCase(name string, stdin io.Reader) (*casefile.File, error) {
-	if name == "-" {
-		return casefile.Read(stdin)
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }() // opened for reading only
-	f, err := casefile.Read(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return f, nil
 }
 
 // judge judges a case and shows the result.
@@ -167,11 +161,9 @@ func (q *query) judge(f *casefile.File) error {
 		}
 		err = show.Explain(q.sys.stdout, explained, q.layout(), f.Case.Now.Time())
 	}
-	confirmed := slices.ContainsFunc(explained.GetConflicts(), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_CONFIRMED })
 	switch {
 	case !q.exitCode:
-		return err
-	case confirmed:
+	case slices.ContainsFunc(explained.GetConflicts(), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_CONFIRMED }):
 		return errors.Join(err, exitFound)
 	case incomplete:
 		return errors.Join(err, exitCannotTell)

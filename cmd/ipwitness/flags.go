@@ -3,6 +3,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ipwitness/ipwitness/aggregator"
@@ -23,12 +25,19 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	fs.Var(cli.NewList(&cfg.Routers, "WHO=REASON", "\n", parseRouter), "router",
 		"workload that may answer for others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
 	cfg.DataDir = aggregator.DataDirAuto
-	fs.Var(cli.NewValue(&cfg.DataDir, "DIR", parseDataDir), "data-dir",
-		"data directory, off for no history, or auto for "+aggregator.DefaultDataDir+" if writable")
+	fs.Var(cli.NewValue(&cfg.DataDir, "DIR", func(s string) (string, error) {
+		switch s {
+		case "":
+			return "", errors.New("it is empty: give a directory, auto or off")
+		case "off":
+			return "", nil // no directory
+		}
+		return s, nil
+	}), "data-dir", "data directory, off for no history, or auto for "+aggregator.DefaultDataDir+" if writable")
 	retentionFlag(fs, &cfg.Retention, "retention", aggregator.DefaultRetention, "time for which the history is kept, in whole days if possible")
 	sizeFlag(fs, &cfg.JournalSize, "journal-size", aggregator.DefaultJournalSize, "disk space that the history may take")
-	fs.Var(newNetworks(cfg), "network",
-		"addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
+	networks := cli.NewList(new([]string), "NAME=CIDR[,CIDR...]", "\n", func(s string) (string, error) { return s, addNetwork(cfg, s) })
+	fs.Var(networks, "network", "addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
 	fs.StringVar(&cfg.Lease, "lease", "",
 		"Lease used to elect a leader among replicas, as `NAMESPACE/NAME` (default: this one always leads)")
 	fs.StringVar(&cfg.Kubeconfig, "kubeconfig", aggregator.DefaultKubeconfig,

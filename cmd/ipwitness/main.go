@@ -39,11 +39,14 @@ type system struct {
 func main() {
 	syscall.Umask(0o077) // histories and backups are for this user, whatever a library or a directory allows
 	sys := system{
-		stdin:     os.Stdin,
-		stdout:    os.Stdout,
-		stderr:    os.Stderr,
-		terminal:  term.IsTerminal(int(os.Stdout.Fd())),
-		width:     stdoutWidth,
+		stdin:    os.Stdin,
+		stdout:   os.Stdout,
+		stderr:   os.Stderr,
+		terminal: term.IsTerminal(int(os.Stdout.Fd())),
+		width: func() int {
+			width, _, _ := term.GetSize(int(os.Stdout.Fd()))
+			return max(0, width) // it is negative if it is not known
+		},
 		getenv:    os.Getenv,
 		now:       time.Now,
 		transport: newTransport(),
@@ -106,13 +109,4 @@ func (s system) terminalLayout(color colorChoice) show.Layout {
 		layout.Width, layout.Resized = s.width(), s.width
 	}
 	return layout
-}
-
-// stdoutWidth returns the number of columns of the terminal; 0 if that is not known.
-func stdoutWidth() int {
-	width, _, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
 }

@@ -48,7 +48,17 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 			case q.watch:
 				return q.watchNodes(cmd.Context(), name)
 			case name != "":
-				return q.showNode(cmd.Context(), name)
+				n := &pb.Node{}
+				err := q.client().get(cmd.Context(), "/v1/nodes/"+url.PathEscape(name), q.within(nil), n)
+				switch {
+				case unknown(err):
+					return cmp.Or(q.checkNode(cmd.Context(), name), fmt.Errorf("no agent has reported from node %q yet", name))
+				case err != nil:
+					return err
+				case q.format.ForPrograms():
+					return show.Message(sys.stdout, q.format, n)
+				}
+				return show.Node(sys.stdout, n, q.layout(), sys.now())
 			}
 			list, err := q.nodes(cmd.Context())
 			if err != nil {
@@ -68,21 +78,6 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
 	q.addClusterFlag(cmd, "nodes in the cluster")
 	q.addWatchFlag(cmd)
 	return cmd
-}
-
-// showNode shows the details of a node.
-func (q *query) showNode(ctx context.Context, name string) error {
-	n := &pb.Node{}
-	err := q.client().get(ctx, "/v1/nodes/"+url.PathEscape(name), q.within(nil), n)
-	switch {
-	case unknown(err):
-		return cmp.Or(q.checkNode(ctx, name), fmt.Errorf("no agent has reported from node %q yet", name))
-	case err != nil:
-		return err
-	case q.format.ForPrograms():
-		return show.Message(q.sys.stdout, q.format, n)
-	}
-	return show.Node(q.sys.stdout, n, q.layout(), q.sys.now())
 }
 
 // watchNodes follows the nodes, or the node with a name.

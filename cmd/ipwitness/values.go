@@ -103,11 +103,6 @@ func parseRouter(s string) (verdict.Router, error) {
 	return verdict.Router{Who: who, Reason: reason}, nil
 }
 
-// newNetworks returns a flag that adds networks to the configuration.
-func newNetworks(cfg *aggregator.Config) pflag.Value {
-	return cli.NewList(new([]string), "NAME=CIDR[,CIDR...]", "\n", func(s string) (string, error) { return s, addNetwork(cfg, s) })
-}
-
 // addNetwork parses NAME=CIDR[,CIDR…], and ,clusters=* or ,clusters=NAME[,NAME…] behind it. A network with clusters is
 // shared: by these, or by all of them.
 func addNetwork(cfg *aggregator.Config, s string) error {
@@ -163,17 +158,6 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its mask: write %s or, for one address, %s", s, prefix.Masked(), one)
 	}
 	return prefix, nil
-}
-
-// parseDataDir parses a data directory, or auto. The directory is empty for off.
-func parseDataDir(s string) (string, error) {
-	switch s {
-	case "":
-		return "", errors.New("it is empty: give a directory, auto or off")
-	case "off":
-		return "", nil
-	}
-	return s, nil
 }
 
 // retentionFlag adds a flag for a number of days, or for a duration.

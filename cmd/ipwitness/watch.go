@@ -9,8 +9,10 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -26,6 +28,11 @@ const (
 	firstWait = 500 * time.Millisecond
 	lastWait  = 10 * time.Second
 )
+
+// lasting are the codes of errors with which a retry would fail in the same way.
+var lasting = []codes.Code{
+	codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.FailedPrecondition, codes.OutOfRange,
+}
 
 // A watched message is a message of a watch.
 type watched interface {
@@ -75,7 +82,7 @@ func (w *watcher[T]) run(ctx context.Context) error {
 		case refused != nil && refused.resume != "":
 			w.resume = refused.resume
 			continue // this client was slow, but nothing is lost
-		case refused != nil && refused.lasting(), !connected:
+		case refused != nil && slices.Contains(lasting, refused.code), !connected:
 			return err
 		}
 		if unreachable, ok := errors.AsType[*unreachableError](err); ok {
@@ -222,11 +229,12 @@ func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
 		}
 		return table.Event(kind, item, q.sys.now())
 	}
-	w := &watcher[E]{client: q.client(), notice: q.sys.stderr, path: "/v1/" + t.kind.Plural() + ":watch", query: q.within(t.ask), event: event}
-	w.connected = func(whole bool) {
+	connected := func(whole bool) {
 		if whole {
 			table.Begin()
 		}
 	}
+	path := "/v1/" + t.kind.Plural() + ":watch"
+	w := &watcher[E]{client: q.client(), notice: q.sys.stderr, path: path, query: q.within(t.ask), event: event, connected: connected}
 	return w.run(ctx)
 }
