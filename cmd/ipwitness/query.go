@@ -63,11 +63,11 @@ func (q *query) addListFlags(cmd *cobra.Command) {
 	formats := []string{string(show.FormatTable), string(show.FormatWide), string(show.FormatJSON), string(show.FormatYAML), string(show.FormatName), string(show.FormatCSV)}
 	known := strings.Join(formats, ", ") + ", jsonpath=TEMPLATE"
 	parse := func(s string) (show.Format, error) {
-		f, is, err := show.ParseTemplate(s)
-		if err == nil && !is && !slices.Contains(formats, s) {
+		is, err := show.Format(s).CheckTemplate()
+		if !is && !slices.Contains(formats, s) {
 			err = fmt.Errorf("%q is not one of %s", s, known)
 		}
-		return f, err
+		return show.Format(s), err
 	}
 	q.format = show.FormatTable
 	cmd.Flags().VarP(cli.NewValue(&q.format, "FORMAT", parse), "output", "o", "format: "+known)

@@ -69,17 +69,6 @@ func findingTone(f *pb.Finding) Tone {
 	return PlainTone
 }
 
-// poolTone returns the tone of the state of a pool.
-func poolTone(p *pb.Pool) Tone {
-	switch p.GetState() {
-	case pb.Pool_KNOWN, pb.Pool_READING:
-		return PlainTone
-	case pb.Pool_MISSING, pb.Pool_UNREADABLE:
-		return BadTone
-	}
-	return WarnTone
-}
-
 // tint colours the first occurrence of a word in a text.
 func (p painter) tint(t Tone, word, text string) string {
 	if word == "" {

@@ -87,7 +87,14 @@ func since(c *pb.Conflict, now time.Time) string {
 func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) (groups []Group, err error) {
 	rows := conflicts
 	if !layout.Ungrouped && !layout.Wide {
-		rows = grouped(conflicts, contenders, func(all []*pb.Conflict) *pb.Conflict {
+		rows = grouped(conflicts, func(c *pb.Conflict) string {
+			var holders []string
+			for _, o := range c.GetOwners() {
+				holders = append(holders, holder(o))
+			}
+			slices.Sort(holders)
+			return strings.Join(append(holders, ConflictState(c), scope(c.GetScope()), c.GetCause(), ConflictNames(c)), "\x00")
+		}, func(all []*pb.Conflict) *pb.Conflict {
 			groups = append(groups, Group{len(all), clean(strings.Join(OwnerNames(all[0].GetOwners()), " and "))})
 			return combined(all)
 		})
@@ -120,16 +127,6 @@ func grouped[T comparable](items []T, key func(T) string, combine func([]T) T) (
 		}
 	}
 	return rows
-}
-
-// contenders identifies what the conflicts of a group have in common.
-func contenders(c *pb.Conflict) string {
-	var holders []string
-	for _, o := range c.GetOwners() {
-		holders = append(holders, holder(o))
-	}
-	slices.Sort(holders)
-	return strings.Join(append(holders, ConflictState(c), scope(c.GetScope()), c.GetCause(), ConflictNames(c)), "\x00")
 }
 
 // combined returns a conflict for one row of a table that stands for several. It has been there since

@@ -62,13 +62,12 @@ func (f Format) parseTemplate() (*jsonpath.JSONPath, error) {
 	return path, nil
 }
 
-// ParseTemplate accepts a format with a template.
-func ParseTemplate(s string) (f Format, is bool, err error) {
-	if f = Format(s); !f.isTemplate() {
-		return f, false, nil
+// CheckTemplate returns an error if the format has a template that is not valid. is reports whether it has one.
+func (f Format) CheckTemplate() (is bool, err error) {
+	if f.isTemplate() {
+		_, err = f.parseTemplate()
 	}
-	_, err = f.parseTemplate()
-	return f, true, err
+	return f.isTemplate(), err
 }
 
 // Message writes one message.

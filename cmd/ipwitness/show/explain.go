@@ -125,7 +125,25 @@ func (p *page) why(c *pb.Conflict) {
 			p.item("  - ", fact)
 		}
 		if c.GetCause() == verdict.CauseUnknown {
-			p.arrivals(c)
+			// When, where and by which process each owner got the address is the best available information.
+			owners := c.GetOwners()
+			called := OwnerNames(owners)
+			for _, i := range c.GetOrder() {
+				if int(i) >= len(owners) {
+					continue
+				}
+				o := owners[i]
+				at := place(o)
+				if o.GetInterface() == "" {
+					at = o.GetHostInterface()
+				}
+				since := "was first seen with the address at " + clock(o.GetFirstSeen(), p.now)
+				if o.GetAssignedAt() != nil {
+					since = "got the address at " + clock(o.GetAssignedAt(), p.now)
+				}
+				p.item("  - ", join(", ", called[i]+" "+since, join(" of ", prefixed("on ", at), prefixed("node ", o.GetNode())),
+					prefixed("process ", o.GetWorkload().GetProcess())))
+			}
 		}
 	}
 	var excluded, steps [][2]string
@@ -141,29 +159,6 @@ func (p *page) why(c *pb.Conflict) {
 	if c.GetRunbook() != "" {
 		p.line("")
 		p.link("Runbook: ", c.GetRunbook())
-	}
-}
-
-// arrivals adds when, where and by which process each owner got the address. It is the best
-// available information if the cause is not known.
-func (p *page) arrivals(c *pb.Conflict) {
-	owners := c.GetOwners()
-	called := OwnerNames(owners)
-	for _, i := range c.GetOrder() {
-		if int(i) >= len(owners) {
-			continue
-		}
-		o := owners[i]
-		at := place(o)
-		if o.GetInterface() == "" {
-			at = o.GetHostInterface()
-		}
-		since := "was first seen with the address at " + clock(o.GetFirstSeen(), p.now)
-		if o.GetAssignedAt() != nil {
-			since = "got the address at " + clock(o.GetAssignedAt(), p.now)
-		}
-		p.item("  - ", join(", ", called[i]+" "+since, join(" of ", prefixed("on ", at), prefixed("node ", o.GetNode())),
-			prefixed("process ", o.GetWorkload().GetProcess())))
 	}
 }
 

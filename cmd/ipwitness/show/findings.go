@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -38,17 +37,13 @@ func SortFindings(findings []*pb.Finding) {
 	for i, kind := range verdict.FindingKinds() {
 		rank[kind] = i - len(verdict.FindingKinds()) // unknown kinds come last
 	}
-	address := func(f *pb.Finding) netip.Addr {
-		a, _ := netip.ParseAddr(f.GetAddress())
-		return a
-	}
 	slices.SortStableFunc(findings, func(a, b *pb.Finding) int {
 		return cmp.Or(
 			cmp.Compare(b.GetSeverity(), a.GetSeverity()),
 			cmp.Compare(rank[a.GetKind()], rank[b.GetKind()]), cmp.Compare(a.GetKind(), b.GetKind()),
 			cmp.Compare(PoolName(a.GetPool()), PoolName(b.GetPool())),
 			strings.Compare(a.GetCluster(), b.GetCluster()), slices.Compare(FindingNodes(a), FindingNodes(b)),
-			address(a).Compare(address(b)), cmp.Compare(a.GetId(), b.GetId()))
+			CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	})
 }
 
@@ -95,26 +90,24 @@ func Findings(w io.Writer, findings []*pb.Finding, layout Layout, now time.Time)
 			if f.GetAddress() == "" {
 				return ""
 			}
-			return strings.Join(append(FindingNodes(f), f.GetCluster(), f.GetSeverity().String(), f.GetKind(), poolKey(f.GetPool())), "\x00")
-		}, group)
+			p := f.GetPool()
+			return strings.Join(append(FindingNodes(f), f.GetCluster(), f.GetSeverity().String(), f.GetKind(), p.GetIpam(), p.GetName(), p.GetNode()), "\x00")
+		}, func(all []*pb.Finding) *pb.Finding {
+			f := all[0]
+			out := &pb.Finding{
+				Severity: f.GetSeverity(), Kind: fmt.Sprintf("%s (%d)", f.GetKind(), len(all)), Pool: f.GetPool(), Nodes: f.GetNodes(), Cluster: f.GetCluster(),
+			}
+			for _, f := range all {
+				out.Addresses = append(out.Addresses, f.GetAddress())
+				out.Owners = append(out.Owners, f.GetOwners()...)
+				if CompareTimes(f.GetDetectedAt(), out.GetDetectedAt()) < 0 {
+					out.DetectedAt = f.GetDetectedAt()
+				}
+			}
+			return out
+		})
 	}
 	return list(w, layout, clustered(narrow(findingColumns(), layout.Wide), findings), rows, now)
-}
-
-// group combines similar findings into one, for one line of a table.
-func group(findings []*pb.Finding) *pb.Finding {
-	out := &pb.Finding{
-		Severity: findings[0].GetSeverity(), Kind: fmt.Sprintf("%s (%d)", findings[0].GetKind(), len(findings)),
-		Pool: findings[0].GetPool(), Nodes: findings[0].GetNodes(), Cluster: findings[0].GetCluster(),
-	}
-	for _, f := range findings {
-		out.Addresses = append(out.Addresses, f.GetAddress())
-		out.Owners = append(out.Owners, f.GetOwners()...)
-		if CompareTimes(f.GetDetectedAt(), out.GetDetectedAt()) < 0 {
-			out.DetectedAt = f.GetDetectedAt()
-		}
-	}
-	return out
 }
 
 // allocatedTo lists the workloads that an address is allocated to.

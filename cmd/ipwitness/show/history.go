@@ -217,7 +217,8 @@ func (h *History) gapsBefore(e *pb.Event) error {
 		if g.GetUntil() != nil {
 			until = "no records until " + h.clock(g.GetUntil())
 		}
-		h.table.Span(h.clock(g.GetFrom()), join(": ", prefixed("cluster ", g.GetCluster()), until, gapReason(g)))
+		span := clean(join(": ", prefixed("cluster ", g.GetCluster()), until, gapReason(g)))
+		h.table.rows = append(h.table.rows, row{cells: [][]string{{h.clock(g.GetFrom())}}, span: span})
 	}
 	return nil
 }

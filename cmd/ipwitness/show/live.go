@@ -153,7 +153,9 @@ func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 		switch c, before := change.Item, change.Before; {
 		case change.Kind == pb.Watch_REMOVED:
 		case before.GetState() != c.GetState() || before.GetEpisode() != c.GetEpisode() || ConflictNames(before) != ConflictNames(c):
-			l.conflict(now, c)
+			if l.conflictBurst.take(now, strings.ToLower(ConflictState(c)), l.endConflicts) {
+				l.conflict(now, c)
+			}
 		case before.GetAcknowledgement() == nil && c.GetAcknowledgement() != nil:
 			l.about(now, PlainTone, "ACK       ", fmt.Sprintf("%s: %s  id %s", c.GetAddress(), until(c.GetAcknowledgement(), time.TimeOnly, now), c.GetId()))
 		case before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil:
@@ -170,9 +172,6 @@ func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 
 func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 	state := ConflictState(c)
-	if !l.conflictBurst.take(now, strings.ToLower(state), l.endConflicts) {
-		return
-	}
 	if c.GetState() == pb.Conflict_RESOLVED {
 		l.about(now, GoodTone, state, fmt.Sprintf("  %s: after %s  id %s", c.GetAddress(), age(c.GetDetectedAt(), c.GetResolvedAt().AsTime()), c.GetId()))
 		return

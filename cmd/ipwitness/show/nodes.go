@@ -206,24 +206,19 @@ func clustered[T any](columns []Column[T], items []T) []Column[T] {
 	return withClusters(columns)
 }
 
-// clusterColumns returns the columns of a table of clusters.
-func clusterColumns() []Column[*pb.Cluster] {
-	return []Column[*pb.Cluster]{
-		{Header: "NAME", cell: func(c *pb.Cluster, _ time.Time) string { return c.GetName() }},
-		{Header: "STATE", Tone: func(c *pb.Cluster) Tone { return unless(c.GetState() == pb.Cluster_LIVE, BadTone) }, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
-		{Header: "NODES", cell: func(c *pb.Cluster, _ time.Time) string { return connected(c.GetCoverage()) }},
-		{Header: "LAST HEARD", trait: trait{rank: 1}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetLastHeard(), now) }},
-		{Header: "LAST CHANGE", trait: trait{rank: 2}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetUntil(), now) }},
-		{Header: "REACHES BACK", trait: trait{rank: 3}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetReachesBackTo(), now) }},
-	}
-}
-
-// connected returns how many of the expected nodes are connected.
-func connected(c *pb.Coverage) string {
-	if c == nil {
-		return ""
-	}
-	return fmt.Sprintf("%d of %d", c.GetHeard(), c.GetExpected())
+// clusterColumns are the columns of a table of clusters.
+var clusterColumns = []Column[*pb.Cluster]{
+	{Header: "NAME", cell: func(c *pb.Cluster, _ time.Time) string { return c.GetName() }},
+	{Header: "STATE", Tone: func(c *pb.Cluster) Tone { return unless(c.GetState() == pb.Cluster_LIVE, BadTone) }, cell: func(c *pb.Cluster, _ time.Time) string { return c.GetState().String() }},
+	{Header: "NODES", cell: func(c *pb.Cluster, _ time.Time) string {
+		if c.GetCoverage() == nil {
+			return ""
+		}
+		return fmt.Sprintf("%d of %d", c.GetCoverage().GetHeard(), c.GetCoverage().GetExpected())
+	}},
+	{Header: "LAST HEARD", trait: trait{rank: 1}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetLastHeard(), now) }},
+	{Header: "LAST CHANGE", trait: trait{rank: 2}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetUntil(), now) }},
+	{Header: "REACHES BACK", trait: trait{rank: 3}, cell: func(c *pb.Cluster, now time.Time) string { return ago(c.GetReachesBackTo(), now) }},
 }
 
 // Clusters writes clusters as a table, followed by their problems and those of the fleet.
@@ -231,7 +226,7 @@ func Clusters(w io.Writer, answer *pb.ListClustersResponse, layout Layout, now t
 	p := &page{layout: layout, now: now}
 	var problems []string
 	if clusters := answer.GetClusters(); len(clusters) > 0 {
-		_ = list(p, layout, narrow(clusterColumns(), layout.Wide), clusters, now) // writing to a page cannot fail
+		_ = list(p, layout, clusterColumns, clusters, now) // writing to a page cannot fail
 		for _, c := range clusters {
 			for _, problem := range c.GetProblems() {
 				problems = append(problems, c.GetName()+": "+problem)

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -34,7 +35,13 @@ func ownerColumns() []Column[*pb.Owner] {
 		{Header: "PROCESS", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetWorkload().GetProcess() }},
 		{Header: "CONTROLLER", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return controller(o.GetWorkload()) }},
 		{Header: "PHASE", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return phase(o.GetWorkload()) }},
-		{Header: "INTENDED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return intended(o) }},
+		{Header: "INTENDED", wide: true, cell: func(o *pb.Owner, _ time.Time) string {
+			var words []string
+			for _, i := range o.GetIntended() { // the addresses that the owner should have but does not
+				words = append(words, i.GetAddress()+" ("+i.GetSource()+")")
+			}
+			return strings.Join(words, ", ")
+		}},
 		{Header: "SCOPE", Order: byScope[*pb.Owner], trait: trait{rank: 10}, wide: true, cell: func(o *pb.Owner, _ time.Time) string { return scope(o.GetScope()) }},
 		{Header: "NOT COMPARED", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetExcluded() }},
 	}
@@ -96,20 +103,17 @@ func (m *Marks) of(o *pb.Owner) string {
 	return ""
 }
 
-// tone returns the tone of a mark.
-func (m *Marks) tone(o *pb.Owner) Tone {
-	if c := m.conflicts[ownerKey(o)]; c != nil {
-		return conflictTone(c)
-	}
-	return PlainTone
-}
-
 // Kind returns how owners with marks are listed, or without if there are none.
 func (m *Marks) Kind() Kind[*pb.Owner] {
 	if m == nil {
 		return OwnerKind
 	}
-	return OwnerKind.WithColumn("CONFLICT", m.of, m.tone)
+	return OwnerKind.WithColumn("CONFLICT", m.of, func(o *pb.Owner) Tone {
+		if c := m.conflicts[ownerKey(o)]; c != nil {
+			return conflictTone(c)
+		}
+		return PlainTone
+	})
 }
 
 // WithoutLinkLocal returns the owners whose addresses are not link-local, and those that take part in

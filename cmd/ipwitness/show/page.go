@@ -119,7 +119,20 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		}
 		p.detail("where", join(", ", prefixed("cluster ", o.GetCluster()), prefixed("node ", o.GetNode()), where,
 			prefixed("MAC ", o.GetMac()), prefixed("netns ", o.GetNetns())))
-		p.workload(o.GetWorkload())
+		w := o.GetWorkload()
+		p.detail("named by", cmp.Or(w.GetSources()["name"], w.GetSource()))
+		for _, attribute := range []struct{ name, field, value string }{
+			{"pod uid", "uid", w.GetUid()},
+			{"container", "containerId", shortID(w.GetContainerId())},
+			{"process", "", w.GetProcess()},
+			{"machine", "virtualMachine", w.GetVirtualMachine()},
+			{"made by", "controller", controller(w)},
+			{"phase", "phase", phase(w)},
+		} {
+			if attribute.value != "" {
+				p.detail(attribute.name, attribute.value+from(w.GetSources()[attribute.field]))
+			}
+		}
 		for _, i := range o.GetIntended() {
 			p.detail("intended", join(" ", i.GetAddress(), prefixed("on ", i.GetInterface()))+", but not configured"+from(i.GetSource()))
 		}
@@ -158,22 +171,6 @@ func Previous(o *pb.Owner, now time.Time) string {
 	return fmt.Sprintf("Before %s, %s was held by %s.", Name(o), o.GetAddress(), previous(o.GetPrevious(), "15:04:05.000 "+zone, now))
 }
 
-// workload adds what is known about the workload of an owner, in addition to its name.
-func (p *page) workload(w *pb.Workload) {
-	p.detail("named by", cmp.Or(w.GetSources()["name"], w.GetSource()))
-	attribute := func(name, field, value string) {
-		if value != "" {
-			p.detail(name, value+from(w.GetSources()[field]))
-		}
-	}
-	attribute("pod uid", "uid", w.GetUid())
-	attribute("container", "containerId", shortID(w.GetContainerId()))
-	p.detail("process", w.GetProcess())
-	attribute("machine", "virtualMachine", w.GetVirtualMachine())
-	attribute("made by", "controller", controller(w))
-	attribute("phase", "phase", phase(w))
-}
-
 // from returns the source of a field, if it is not the source of the name.
 func from(source string) string {
 	if source == "" {
@@ -201,16 +198,6 @@ func phase(w *pb.Workload) string {
 		return w.GetPhase() + ", terminating"
 	}
 	return w.GetPhase()
-}
-
-// intended lists the addresses that an owner should have but does not, each with the source of that
-// information.
-func intended(o *pb.Owner) string {
-	var words []string
-	for _, i := range o.GetIntended() {
-		words = append(words, i.GetAddress()+" ("+i.GetSource()+")")
-	}
-	return strings.Join(words, ", ")
 }
 
 // related adds the Kubernetes objects related to a conflict.

@@ -18,7 +18,15 @@ func poolColumns() []Column[*pb.Pool] {
 		{Header: "POOL", trait: trait{rank: 1}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetName() }},
 		{Header: "NETWORK", wide: true, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNetwork() }},
 		{Header: "NODE", trait: trait{rank: 3}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetNode() }},
-		{Header: "STATE", Tone: poolTone, cell: func(p *pb.Pool, _ time.Time) string { return p.GetState().String() }},
+		{Header: "STATE", Tone: func(p *pb.Pool) Tone {
+			switch p.GetState() {
+			case pb.Pool_KNOWN, pb.Pool_READING:
+				return PlainTone
+			case pb.Pool_MISSING, pb.Pool_UNREADABLE:
+				return BadTone
+			}
+			return WarnTone
+		}, cell: func(p *pb.Pool, _ time.Time) string { return p.GetState().String() }},
 		{Header: "ALLOCATED", cell: func(p *pb.Pool, _ time.Time) string { return filled(p) }},
 		{Header: "LEAKED", trait: trait{rank: 4}, cell: func(p *pb.Pool, _ time.Time) string { return fmt.Sprint(p.GetLeaked()) }},
 		{Header: "FULL IN", trait: trait{rank: 2}, cell: func(p *pb.Pool, _ time.Time) string { return fullIn(p) }},
@@ -52,9 +60,6 @@ func fullIn(p *pb.Pool) string {
 	}
 	return Duration(p.GetExhaustedIn().AsDuration())
 }
-
-// poolKey returns the identity of a pool.
-func poolKey(p *pb.Pool) string { return p.GetIpam() + "|" + p.GetName() + "|" + p.GetNode() }
 
 // PoolName returns the short name of a pool. A pool that is a directory is named after its network.
 func PoolName(p *pb.Pool) string {

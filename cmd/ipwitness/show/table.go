@@ -31,14 +31,6 @@ func (l Layout) current(w int) int {
 	return cmp.Or(l.Resized(), w)
 }
 
-// tableWidth returns the width that tables are fitted to; 0 for any width.
-func (l Layout) tableWidth() int {
-	if l.Wide {
-		return 0
-	}
-	return l.Width
-}
-
 // Table lays out rows in aligned columns. Rows after a Flush keep the column positions, and widen
 // columns if necessary. A table with a width leaves out columns, and folds or shortens cells to fit.
 type Table struct {
@@ -88,10 +80,11 @@ const (
 
 func newTable(w io.Writer, layout Layout, traits []trait) *Table {
 	n := len(traits)
-	return &Table{
-		w: w, layout: layout, width: layout.tableWidth(), traits: traits, paint: painter(layout.Color).tone,
-		widths: make([]int, n), least: make([]int, n),
+	t := &Table{w: w, layout: layout, traits: traits, paint: painter(layout.Color).tone, widths: make([]int, n), least: make([]int, n)}
+	if !layout.Wide {
+		t.width = layout.Width
 	}
+	return t
 }
 
 // Row adds a row. An empty cell is shown as a dash.
@@ -103,11 +96,6 @@ func (t *Table) add(tones []Tone, cells ...string) {
 		r.cells = append(r.cells, []string{cmp.Or(clean(c), none)})
 	}
 	t.rows = append(t.rows, r)
-}
-
-// Span adds a row with a text that reaches over all columns but the first.
-func (t *Table) Span(cell, text string) {
-	t.rows = append(t.rows, row{cells: [][]string{{clean(cell)}}, span: clean(text)})
 }
 
 // floor returns the least width of a column, with the widths of its longest word and cell.

@@ -159,11 +159,20 @@ func (m *model) press(msg tea.KeyPressMsg) tea.Cmd {
 		return tea.Quit
 	case keyHelp.is(key):
 		return m.open(helpPage())
-	case m.page() != nil:
-		return m.pressInPage(m.page(), key)
-	default:
+	}
+	p := m.page()
+	if p == nil {
 		return m.pressInList(key)
 	}
+	switch {
+	case keyBack.is(key), keyPrior.is(key) && key == "left":
+		m.pages = m.pages[:len(m.pages)-1]
+		return m.refresh(time.Second)
+	case keyExplain.is(key), keyOpen.is(key):
+		return m.explain(p.address, keyExplain.is(key))
+	}
+	p.move(moves(key, p.height, len(p.wrapped)))
+	return nil
 }
 
 // typeFilter handles a key while a filter is being typed.
@@ -204,18 +213,6 @@ func (m *model) filter(text string) tea.Cmd {
 	m.lists.owners.filter = text
 	m.lists.owners.table.grid.Reset()
 	return m.lists.owners.load(m.ctx, m.server, place{}, nil, false)
-}
-
-func (m *model) pressInPage(p *page, key string) tea.Cmd {
-	switch {
-	case keyBack.is(key), keyPrior.is(key) && key == "left":
-		m.pages = m.pages[:len(m.pages)-1]
-		return m.refresh(time.Second)
-	case keyExplain.is(key), keyOpen.is(key):
-		return m.explain(p.address, keyExplain.is(key))
-	}
-	p.move(moves(key, p.height, len(p.wrapped)))
-	return nil
 }
 
 // moves returns by how much a key moves the cursor, if a number of items are on the screen.
@@ -342,11 +339,3 @@ var (
 
 // is reports whether a key belongs to the binding.
 func (b binding) is(key string) bool { return slices.Contains(b.keys, key) }
-
-// helpKeys lists the keys in the order of the help.
-func helpKeys() []binding {
-	return []binding{
-		keyOpen, keyExplain, keyBack, keyFilter, keySort, keyReverse, keyTabs, keyNext, keyPrior,
-		keyUp, keyDown, keyPageUp, keyPage, keyHome, keyEnd, keyRedraw, keySuspend, keyHelp, keyQuit,
-	}
-}

@@ -50,40 +50,18 @@ func pageOf[T any](title, address string, ask func(context.Context) (T, error), 
 	}}
 }
 
-func conflictPage(s *Server, c *pb.Conflict) *page {
-	ask := func(ctx context.Context) (*pb.Conflict, error) { return s.Conflict(ctx, c.GetId()) }
-	return pageOf("Conflict of "+c.GetAddress(), c.GetAddress(), ask, show.Conflict)
-}
-
-func findingPage(s *Server, f *pb.Finding) *page {
-	ask := func(ctx context.Context) (*pb.Finding, error) { return s.Finding(ctx, f.GetId()) }
-	return pageOf("Finding "+f.GetKind(), f.GetAddress(), ask, show.Finding)
-}
-
 func explainPage(s *Server, address string) *page {
 	ask := func(ctx context.Context) (*pb.ExplainResponse, error) { return s.Explain(ctx, address) }
 	return pageOf("Explanation of "+address, "", ask, show.Explain)
 }
 
-func nodePage(s *Server, n *pb.Node) *page {
-	return pageOf("Node "+visible(n.GetName()), "", func(ctx context.Context) (*pb.Node, error) {
-		list, err := s.Nodes(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, listed := range list.GetNodes() {
-			if show.NodeKind.Key(listed) == show.NodeKind.Key(n) {
-				return listed, nil
-			}
-		}
-		return nil, fmt.Errorf("the server no longer lists node %s", n.GetName())
-	}, show.Node)
-}
-
 // helpPage explains the keys and the lists. It needs no server.
 func helpPage() *page {
 	var b strings.Builder
-	for _, k := range helpKeys() {
+	for _, k := range []binding{
+		keyOpen, keyExplain, keyBack, keyFilter, keySort, keyReverse, keyTabs, keyNext, keyPrior,
+		keyUp, keyDown, keyPageUp, keyPage, keyHome, keyEnd, keyRedraw, keySuspend, keyHelp, keyQuit,
+	} {
 		fmt.Fprintf(&b, "%-11s%s\n", k.name, k.help)
 	}
 	b.WriteString(`

@@ -2,6 +2,8 @@ package top
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"time"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -43,7 +45,11 @@ func conflictTable() table[*pb.Conflict] {
 	order := func(a, b *pb.Conflict) int {
 		return cmp.Or(show.CompareUrgency(a, b), show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	}
-	t := newTable(show.ConflictKind, order, conflictPage, "STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID")
+	details := func(s *Server, c *pb.Conflict) *page {
+		ask := func(ctx context.Context) (*pb.Conflict, error) { return s.Conflict(ctx, c.GetId()) }
+		return pageOf("Conflict of "+c.GetAddress(), c.GetAddress(), ask, show.Conflict)
+	}
+	t := newTable(show.ConflictKind, order, details, "STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID")
 	t.grid.Columns[0].Order = show.CompareUrgency
 	return t
 }
@@ -54,7 +60,11 @@ func findingTable() table[*pb.Finding] {
 			cmp.Compare(show.PoolName(a.GetPool()), show.PoolName(b.GetPool())),
 			show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	}
-	return newTable(show.FindingKind, order, findingPage, "SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
+	details := func(s *Server, f *pb.Finding) *page {
+		ask := func(ctx context.Context) (*pb.Finding, error) { return s.Finding(ctx, f.GetId()) }
+		return pageOf("Finding "+f.GetKind(), f.GetAddress(), ask, show.Finding)
+	}
+	return newTable(show.FindingKind, order, details, "SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
 }
 
 // ownerTable returns the table of owners. conflicts has the states of the addresses in conflict.
@@ -103,7 +113,21 @@ func nodeTable() table[*pb.Node] {
 	order := func(a, b *pb.Node) int {
 		return cmp.Or(urgent(a, b), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(show.NodeKind.Key(a), show.NodeKind.Key(b)))
 	}
-	t := newTable(show.NodeKind, order, nodePage, "STATE", "NAME", "LAST HEARD", "WIRE", "PORTS", "CLAIMS", "LOST", "VERSION", "KERNEL", "PROBLEMS")
+	details := func(s *Server, n *pb.Node) *page {
+		return pageOf("Node "+visible(n.GetName()), "", func(ctx context.Context) (*pb.Node, error) {
+			list, err := s.Nodes(ctx)
+			if err != nil {
+				return nil, err
+			}
+			for _, listed := range list.GetNodes() {
+				if show.NodeKind.Key(listed) == show.NodeKind.Key(n) {
+					return listed, nil
+				}
+			}
+			return nil, fmt.Errorf("the server no longer lists node %s", n.GetName())
+		}, show.Node)
+	}
+	t := newTable(show.NodeKind, order, details, "STATE", "NAME", "LAST HEARD", "WIRE", "PORTS", "CLAIMS", "LOST", "VERSION", "KERNEL", "PROBLEMS")
 	t.grid.Columns[0].Tone, t.grid.Columns[0].Order = toned, urgent
 	return t
 }

@@ -192,15 +192,7 @@ func (m *model) body(height int) []string {
 	for len(lines) < height-1 {
 		lines = append(lines, "")
 	}
-	return append(lines, paint.paint(dim, show.Fit(m.ownersLine(), columns)))
-}
-
-// ownersLine says which owners the page has.
-func (m *model) ownersLine() string {
-	o := &m.lists.owners
-	if o.reason != "" {
-		return "Cannot load the owners: " + o.reason
-	}
+	o := &m.lists.owners // which owners the page has
 	text := fmt.Sprintf("Owners %d to %d", o.at.start+1, o.at.start+len(o.table.all))
 	switch {
 	case o.next != "":
@@ -210,7 +202,11 @@ func (m *model) ownersLine() string {
 	default:
 		text = show.Count(len(o.table.all), "owner", "owners")
 	}
-	return text + ", as of " + o.loaded.UTC().Format(clockLayout)
+	text += ", as of " + o.loaded.UTC().Format(clockLayout)
+	if o.reason != "" {
+		text = "Cannot load the owners: " + o.reason
+	}
+	return append(lines, paint.paint(dim, show.Fit(text, columns)))
 }
 
 // empty says why a list is empty.
@@ -222,7 +218,7 @@ func (m *model) empty() []string {
 		return []string{"Cannot load the owners: " + o.reason}
 	case m.tab == ownersTab && o.loaded.IsZero():
 		return []string{"Loading…"}
-	case m.tab != ownersTab && !m.complete():
+	case m.tab != ownersTab && !(m.seen && !m.links[conflicts].caughtUp.IsZero() && (m.tab != findingsTab || !m.links[findings].caughtUp.IsZero())):
 		return []string{"Waiting for " + visible(m.server.Name) + "…"}
 	case filtered:
 		return []string{"Nothing matches the filter. Esc removes it."}
@@ -246,11 +242,6 @@ func (m *model) empty() []string {
 		fmt.Sprintf("%s on %d of %s, and no address is held twice.", show.Count(claims, "claim", "claims"),
 			c.GetHeard(), show.Count(int(c.GetExpected()), "node", "nodes")),
 	}
-}
-
-// complete reports whether the list on the screen was complete at some time.
-func (m *model) complete() bool {
-	return m.seen && !m.links[0].caughtUp.IsZero() && (m.tab != findingsTab || !m.links[1].caughtUp.IsZero())
 }
 
 // foot returns the last lines, and the column of the cursor if a filter is being typed, or -1.
