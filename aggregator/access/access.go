@@ -9,6 +9,7 @@ package access
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -172,7 +174,7 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 		if g.cfg.Audience == "" {
 			g.cfg.Audience = DefaultAudience
 		}
-		g.reviews = newReviews(reviewer)
+		g.reviews = &reviews{ask: reviewer, slots: make(chan struct{}, atOnce), now: time.Now, answers: map[[sha256.Size]byte]answer{}}
 	} else if len(cfg.AgentAccounts) > 0 {
 		return nil, errors.New("--agent-account applies only to Kubernetes tokens: add --token-review")
 	}
@@ -222,9 +224,14 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 	if !reports {
 		audiences = append(audiences, "") // users and Prometheus present tokens for the API server
 	}
-	// Each new token causes a request to the API server, so limit them.
-	who, err := g.reviews.token(ctx, by.token, audiences,
-		func() error { return g.limits.review(by) }, func() { g.limits.of(by.remote.String()).calls.AllowN(time.Now(), wrongToken) })
+	// Each new token causes a request to the API server, so limit those of an address that were rejected.
+	calls := func() *rate.Limiter { return g.limits.of(by.remote.String()).calls }
+	who, err := g.reviews.token(ctx, by.token, audiences, func() error {
+		if calls().Tokens() < wrongToken {
+			return status.Errorf(codes.ResourceExhausted, "too many invalid tokens from %s: wait a few seconds", by.remote)
+		}
+		return nil
+	}, func() { calls().AllowN(time.Now(), wrongToken) })
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, status.Errorf(codes.Unauthenticated,
@@ -236,7 +243,10 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 	}
 	c := &Caller{name: who.Name, subject: &who}
 	if slices.Contains(g.accounts, who.Name) {
-		if c.node = first(who.Extra[nodeName]); c.node == "" && reports {
+		if names := who.Extra[nodeName]; len(names) > 0 {
+			c.node = names[0]
+		}
+		if c.node == "" && reports {
 			return nil, status.Errorf(codes.PermissionDenied,
 				"the token of %s is not bound to a node: use a projected token of a pod, and Kubernetes 1.30 or newer", who.Name)
 		}
@@ -245,20 +255,13 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 	return c, nil
 }
 
-func first(values []string) string {
-	if len(values) == 0 {
-		return ""
-	}
-	return values[0]
-}
-
 // certified returns the caller that a certificate identifies.
 func certified(cert *x509.Certificate) (*Caller, error) {
 	is := func(group string) bool { return slices.Contains(cert.Subject.Organization, group) }
 	c := &Caller{name: cert.Subject.CommonName, agent: is(AgentsGroup), operator: is(OperatorsGroup)}
 	c.reader = c.operator || is(ReadersGroup)
-	if c.name == "" {
-		c.name = first(cert.DNSNames)
+	if c.name == "" && len(cert.DNSNames) > 0 {
+		c.name = cert.DNSNames[0]
 	}
 	if c.name == "" { // an agent without a name could report for all nodes
 		return nil, status.Error(codes.Unauthenticated, "the client certificate has no name: it must have a common name (CN) or a DNS name")
@@ -327,8 +330,18 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 			"%q is not a name of this host: use 127.0.0.1, [::1], localhost or its hostname (other names are refused because of DNS rebinding)", c.from.host)
 	case !what.operates() && !what.report && g.cfg.Anonymous == AnonymousRead:
 		return nil
+	case what.report && g.cfg.Certificates != nil && c.from.certificate == nil:
+		return status.Error(codes.Unauthenticated,
+			"an agent must present a client certificate that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)")
+	case what.report && c.agent:
+		return nil
+	case what.report && c.from.certificate != nil && c.from.token == "":
+		return status.Errorf(codes.PermissionDenied,
+			"%s may not report with its certificate alone: the certificate must have organization %s and the name of the node, or the agent must also present a token (--token-file)", c.name, AgentsGroup)
+	case what.report && c.name == "":
+		return status.Error(codes.Unauthenticated, "an agent must authenticate with a token (--token-file) or a client certificate (--tls-cert)")
 	case what.report:
-		return g.mayReport(c)
+		return status.Errorf(codes.PermissionDenied, "%s may not report: it is not an agent (--agent-account, --tokens)", c.name)
 	case c.subject != nil:
 		ok, err := g.reviews.access(ctx, *c.subject, what)
 		switch {
@@ -347,22 +360,6 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 		return status.Errorf(codes.Unauthenticated, "authentication is required to %s: present a bearer token (--token-file) or a client certificate (--tls-cert)", what)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not %s", c.name, what)
-}
-
-func (g *Guard) mayReport(c *Caller) error {
-	switch {
-	case g.cfg.Certificates != nil && c.from.certificate == nil:
-		return status.Error(codes.Unauthenticated,
-			"an agent must present a client certificate that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)")
-	case c.agent:
-		return nil
-	case c.from.certificate != nil && c.from.token == "":
-		return status.Errorf(codes.PermissionDenied,
-			"%s may not report with its certificate alone: the certificate must have organization %s and the name of the node, or the agent must also present a token (--token-file)", c.name, AgentsGroup)
-	case c.name == "":
-		return status.Error(codes.Unauthenticated, "an agent must authenticate with a token (--token-file) or a client certificate (--tls-cert)")
-	}
-	return status.Errorf(codes.PermissionDenied, "%s may not report: it is not an agent (--agent-account, --tokens)", c.name)
 }
 
 // Reasons for refusals, as in the metric.

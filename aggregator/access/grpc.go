@@ -93,7 +93,13 @@ func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		end()
 		return nil, err
 	}
-	return newReply(ctx, message, end), nil
+	late := time.AfterFunc(takenWithin, func() {
+		if c := connection(ctx); c != nil {
+			c.HangUp()
+		}
+		end()
+	})
+	return &reply{message, func() { late.Stop(); end() }}, nil
 }
 
 func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -140,7 +146,9 @@ func shownBy(ctx context.Context, md metadata.MD) (by credential) {
 			by.certificate = by.chain[0]
 		}
 	}
-	by.token = bearer(first(md.Get("authorization")))
+	if header := md.Get("authorization"); len(header) > 0 {
+		by.token = bearer(header[0])
+	}
 	return by
 }
 

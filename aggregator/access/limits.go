@@ -153,11 +153,3 @@ func (l *limits) come(ctx context.Context, by credential) (context.Context, erro
 	context.AfterFunc(ctx, func() { cancel(); room.Release(1) })
 	return ctx, nil
 }
-
-// review returns an error if too many tokens from an address were rejected.
-func (l *limits) review(by credential) error {
-	if l.of(by.remote.String()).calls.Tokens() < wrongToken {
-		return status.Errorf(codes.ResourceExhausted, "too many invalid tokens from %s: wait a few seconds", by.remote)
-	}
-	return nil
-}

@@ -1,9 +1,6 @@
 package access
 
 import (
-	"context"
-	"time"
-
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 )
@@ -12,21 +9,11 @@ import (
 // client has read the answer. To bound that memory, a call here stays in progress until the
 // buffer of its answer is released. A client that does not read the answer is disconnected.
 
-// A reply is the answer of a unary call and the pool that its buffer is returned to.
+// A reply is the answer of a unary call and the pool that its buffer is returned to. taken is called once
+// the answer has been read or abandoned.
 type reply struct {
 	message any
 	taken   func()
-}
-
-// newReply returns a reply that calls end once it has been read or abandoned.
-func newReply(ctx context.Context, message any, end func()) *reply {
-	late := time.AfterFunc(takenWithin, func() {
-		if c := connection(ctx); c != nil {
-			c.HangUp()
-		}
-		end()
-	})
-	return &reply{message, func() { late.Stop(); end() }}
 }
 
 // Get implements mem.BufferPool.

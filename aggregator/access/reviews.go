@@ -51,10 +51,6 @@ type answer struct {
 	at  time.Time
 }
 
-func newReviews(ask Reviewer) *reviews {
-	return &reviews{ask: ask, slots: make(chan struct{}, atOnce), now: time.Now, answers: map[[sha256.Size]byte]answer{}}
-}
-
 // token returns the subject of a token for one of the audiences. An unknown token is
 // reviewed only if may allows it, and refused is called if it is not accepted. Both run
 // while the review holds one of the slots, so that many concurrent calls cannot evade them.

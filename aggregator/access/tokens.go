@@ -2,7 +2,6 @@ package access
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -26,14 +25,10 @@ type tokens struct {
 	logged  string
 }
 
-func openTokens(name string, log *slog.Logger) (*tokens, error) {
-	t := &tokens{name: name, log: log}
-	callers, info, err := t.read()
-	if err != nil {
-		return nil, err
-	}
-	t.callers, t.info = callers, info
-	return t, nil
+func openTokens(name string, log *slog.Logger) (t *tokens, err error) {
+	t = &tokens{name: name, log: log}
+	t.callers, t.info, err = t.read()
+	return t, err
 }
 
 // find returns the caller of a token; nil for a token that is not in the file.
@@ -43,31 +38,24 @@ func (t *tokens) find(token string) *Caller {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refresh()
+	info, err := os.Stat(t.name)
+	if err != nil || !os.SameFile(info, t.info) || !info.ModTime().Equal(t.info.ModTime()) || info.Size() != t.info.Size() {
+		callers, info, err := t.read()
+		switch {
+		case err == nil:
+			t.callers, t.info, t.logged = callers, info, ""
+			t.log.Info("reloaded the changed tokens file", "file", t.name, "tokens", len(callers))
+		case t.logged != err.Error():
+			t.logged = err.Error()
+			t.log.Warn("cannot use the changed tokens file: keeping the previous tokens", "error", err)
+		}
+	}
 	// A lookup by hash does not leak through its timing how much of a token is right.
 	c, ok := t.callers[sha256.Sum256([]byte(token))]
 	if !ok {
 		return nil
 	}
 	return &c
-}
-
-// refresh reads the file again if it has changed.
-func (t *tokens) refresh() {
-	info, err := os.Stat(t.name)
-	if err == nil && t.info != nil && os.SameFile(info, t.info) && info.ModTime().Equal(t.info.ModTime()) && info.Size() == t.info.Size() {
-		return
-	}
-	callers, info, err := t.read()
-	if err != nil {
-		if t.logged != err.Error() {
-			t.logged = err.Error()
-			t.log.Warn("cannot use the changed tokens file: keeping the previous tokens", "error", err)
-		}
-		return
-	}
-	t.callers, t.info, t.logged = callers, info, ""
-	t.log.Info("reloaded the changed tokens file", "file", t.name, "tokens", len(callers))
 }
 
 // read reads the file. Errors name lines, never tokens.
@@ -89,36 +77,31 @@ func (t *tokens) read() (map[[sha256.Size]byte]Caller, fs.FileInfo, error) {
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
 		}
-		c, err := tokenLine(fields)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s, line %d: %w", t.name, i+1, err)
+		failed := func(format string, args ...any) (map[[sha256.Size]byte]Caller, fs.FileInfo, error) {
+			return nil, nil, fmt.Errorf("%s, line %d: %w", t.name, i+1, fmt.Errorf(format, args...))
+		}
+		switch {
+		case len(fields) != 3:
+			return failed("want TOKEN ROLE NAME")
+		case len(fields[0]) < shortestToken:
+			return failed("the token has fewer than %d characters: make one with 'openssl rand -hex 32'", shortestToken)
+		}
+		c := Caller{name: fields[2]}
+		switch fields[1] {
+		case "agent":
+			c.agent, c.node = true, fields[2]
+		case "reader":
+			c.reader = true
+		case "operator":
+			c.reader, c.operator = true, true
+		default:
+			return failed("unknown role %q: use agent, reader or operator", fields[1])
 		}
 		sum := sha256.Sum256([]byte(fields[0]))
 		if _, twice := callers[sum]; twice {
-			return nil, nil, fmt.Errorf("%s, line %d: duplicate token", t.name, i+1)
+			return failed("duplicate token")
 		}
 		callers[sum] = c
 	}
 	return callers, info, nil
-}
-
-func tokenLine(fields []string) (Caller, error) {
-	if len(fields) != 3 {
-		return Caller{}, errors.New("want TOKEN ROLE NAME")
-	}
-	if len(fields[0]) < shortestToken {
-		return Caller{}, fmt.Errorf("the token has fewer than %d characters: make one with 'openssl rand -hex 32'", shortestToken)
-	}
-	c := Caller{name: fields[2]}
-	switch fields[1] {
-	case "agent":
-		c.agent, c.node = true, fields[2]
-	case "reader":
-		c.reader = true
-	case "operator":
-		c.reader, c.operator = true, true
-	default:
-		return Caller{}, fmt.Errorf("unknown role %q: use agent, reader or operator", fields[1])
-	}
-	return c, nil
 }

@@ -8,12 +8,12 @@ package apijson
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -27,15 +27,7 @@ var options = protojson.MarshalOptions{EmitDefaultValues: true}
 
 // Append appends m as JSON. m must not be nil.
 func Append(out []byte, m proto.Message) ([]byte, error) {
-	return new(encoder).message(out, reflect.ValueOf(m), planOf(m))
-}
-
-// encoder encodes one message.
-type encoder struct {
-	// minute is the minute of the last time that was encoded, and prefix is its text up to the
-	// seconds. The times of one message are often close together.
-	minute int64
-	prefix [17]byte
+	return appendMessage(out, reflect.ValueOf(m), planOf(m))
 }
 
 // plan describes how messages of one type are encoded.
@@ -79,9 +71,6 @@ func planOf(m proto.Message) *plan {
 	return p
 }
 
-// elsewhere are the kinds of values that protojson encodes.
-var elsewhere = []protoreflect.Kind{protoreflect.BytesKind, protoreflect.FloatKind, protoreflect.DoubleKind, protoreflect.GroupKind}
-
 // newPlan returns the plan of a type. made contains the unfinished plans, because types may be
 // recursive.
 func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[reflect.Type]*plan) *plan {
@@ -101,7 +90,14 @@ func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[r
 	case of.ParentFile().Package() == "google.protobuf", of.RequiredNumbers().Len() > 0, of.ExtensionRanges().Len() > 0:
 		return p
 	}
-	places := placesOf(pointer.Elem())
+	// The field numbers are in the tags of a generated struct, like `protobuf:"bytes,3,opt,name=node,proto3"`.
+	places := make(map[protoreflect.FieldNumber]int)
+	for i := range pointer.Elem().NumField() {
+		parts := strings.SplitN(pointer.Elem().Field(i).Tag.Get("protobuf"), ",", 3)
+		if number, err := strconv.Atoi(parts[min(1, len(parts)-1)]); err == nil {
+			places[protoreflect.FieldNumber(number)] = i
+		}
+	}
 	var fields []field
 	for i := range of.Fields().Len() {
 		fd := of.Fields().Get(i)
@@ -112,11 +108,13 @@ func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[r
 		if f.dict {
 			f.kind = fd.MapValue().Kind()
 		}
-		if oneof := fd.ContainingOneof(); !there || oneof != nil && !oneof.IsSynthetic() || slices.Contains(elsewhere, f.kind) ||
+		if oneof := fd.ContainingOneof(); !there || oneof != nil && !oneof.IsSynthetic() ||
 			f.dict && (fd.MapKey().Kind() != protoreflect.StringKind || f.kind != protoreflect.StringKind) {
 			return p
 		}
 		switch f.kind {
+		case protoreflect.BytesKind, protoreflect.FloatKind, protoreflect.DoubleKind, protoreflect.GroupKind:
+			return p
 		case protoreflect.MessageKind:
 			element := pointer.Elem().Field(at).Type
 			if f.list {
@@ -124,12 +122,8 @@ func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[r
 			}
 			f.plan = newPlan(fd.Message(), element, made)
 		case protoreflect.EnumKind:
-			for i := range fd.Enum().Values().Len() {
-				v := fd.Enum().Values().Get(i)
-				if int(v.Number()) != i || fd.Enum().FullName() == "google.protobuf.NullValue" {
-					return p // only numbers that are 0, 1, 2 and so on
-				}
-				f.words = append(f.words, strconv.Quote(string(v.Name())))
+			if f.words = words(fd.Enum()); f.words == nil {
+				return p
 			}
 		}
 		fields = append(fields, f)
@@ -138,27 +132,24 @@ func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[r
 	return p
 }
 
-// placesOf returns the indexes of the fields of a generated struct by field number. A field's tag
-// looks like `protobuf:"bytes,3,opt,name=node,proto3"`.
-func placesOf(of reflect.Type) map[protoreflect.FieldNumber]int {
-	places := make(map[protoreflect.FieldNumber]int)
-	for i := range of.NumField() {
-		parts := strings.SplitN(of.Field(i).Tag.Get("protobuf"), ",", 3)
-		if len(parts) < 2 {
-			continue
+// words returns the names of an enumeration whose numbers are 0, 1, 2 and so on. It returns nil for
+// any other enumeration.
+func words(of protoreflect.EnumDescriptor) (all []string) {
+	for i := range of.Values().Len() {
+		v := of.Values().Get(i)
+		if int(v.Number()) != i || of.FullName() == "google.protobuf.NullValue" {
+			return nil
 		}
-		if number, err := strconv.Atoi(parts[1]); err == nil {
-			places[protoreflect.FieldNumber(number)] = i
-		}
+		all = append(all, strconv.Quote(string(v.Name())))
 	}
-	return places
+	return all
 }
 
-// message appends the message that a pointer refers to.
-func (e *encoder) message(out []byte, pointer reflect.Value, p *plan) (_ []byte, err error) {
+// appendMessage appends the message that a pointer refers to.
+func appendMessage(out []byte, pointer reflect.Value, p *plan) (_ []byte, err error) {
 	switch p.form {
 	case timestamp:
-		return e.timestamp(out, pointer.Interface().(*timestamppb.Timestamp))
+		return appendTime(out, pointer.Interface().(*timestamppb.Timestamp))
 	case delegated:
 		return options.MarshalAppend(out, pointer.Interface().(proto.Message))
 	case object:
@@ -185,19 +176,19 @@ func (e *encoder) message(out []byte, pointer reflect.Value, p *plan) (_ []byte,
 		}
 		out = append(out, f.name...)
 		switch {
-		case f.list:
+		case f.dict:
+			out, err = appendMap(out, v.Interface().(map[string]string))
+		case !f.list:
+			out, err = appendValue(out, v, f)
+		default:
 			out = append(out, '[')
 			for i := 0; i < v.Len() && err == nil; i++ {
 				if i > 0 {
 					out = append(out, ',')
 				}
-				out, err = e.value(out, v.Index(i), f)
+				out, err = appendValue(out, v.Index(i), f)
 			}
 			out = append(out, ']')
-		case f.dict:
-			out, err = entries(out, v.Interface().(map[string]string))
-		default:
-			out, err = e.value(out, v, f)
 		}
 		if err != nil {
 			return out, err
@@ -206,16 +197,10 @@ func (e *encoder) message(out []byte, pointer reflect.Value, p *plan) (_ []byte,
 	return append(out, '}'), nil
 }
 
-// entries appends a map in the order of its keys.
-func entries(out []byte, all map[string]string) (_ []byte, err error) {
-	var some [8]string
-	keys := some[:0]
-	for key := range all {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
+// appendMap appends a map in the order of its keys.
+func appendMap(out []byte, all map[string]string) (_ []byte, err error) {
 	out = append(out, '{')
-	for i, key := range keys {
+	for i, key := range slices.Sorted(maps.Keys(all)) {
 		if i > 0 {
 			out = append(out, ',')
 		}
@@ -229,8 +214,8 @@ func entries(out []byte, all map[string]string) (_ []byte, err error) {
 	return append(out, '}'), nil
 }
 
-// value appends a value that is neither a list nor a map.
-func (e *encoder) value(out []byte, v reflect.Value, f *field) ([]byte, error) {
+// appendValue appends a value that is neither a list nor a map.
+func appendValue(out []byte, v reflect.Value, f *field) ([]byte, error) {
 	switch f.kind {
 	case protoreflect.StringKind:
 		return appendString(out, v.String())
@@ -251,7 +236,7 @@ func (e *encoder) value(out []byte, v reflect.Value, f *field) ([]byte, error) {
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		return append(strconv.AppendUint(append(out, '"'), v.Uint(), 10), '"'), nil
 	case protoreflect.MessageKind:
-		return e.message(out, v, f.plan)
+		return appendMessage(out, v, f.plan)
 	default:
 		return out, fmt.Errorf("encode %s: kind %s has no encoding", f.name, f.kind)
 	}
@@ -273,33 +258,20 @@ const (
 	lastSecond  = 253402300799
 )
 
-// timestamp appends a time in RFC 3339 format with 0, 3, 6 or 9 fractional digits.
-func (e *encoder) timestamp(out []byte, t *timestamppb.Timestamp) ([]byte, error) {
+// appendTime appends a time in RFC 3339 format with 0, 3, 6 or 9 fractional digits.
+func appendTime(out []byte, t *timestamppb.Timestamp) ([]byte, error) {
 	s, n := t.GetSeconds(), t.GetNanos()
 	if s < firstSecond || s > lastSecond || n < 0 || n > 999_999_999 {
 		return options.MarshalAppend(out, t)
 	}
-	minute, second := s/60, s%60
-	if second < 0 {
-		minute, second = minute-1, second+60
+	layout := `"2006-01-02T15:04:05.000000000Z"`
+	switch {
+	case n == 0:
+		layout = `"2006-01-02T15:04:05Z"`
+	case n%1_000_000 == 0:
+		layout = `"2006-01-02T15:04:05.000Z"`
+	case n%1000 == 0:
+		layout = `"2006-01-02T15:04:05.000000Z"`
 	}
-	if minute != e.minute || e.prefix[0] == 0 {
-		e.minute = minute
-		time.Unix(60*minute, 0).UTC().AppendFormat(e.prefix[:0], "2006-01-02T15:04:")
-	}
-	out = append(append(out, '"'), e.prefix[:]...)
-	out = append(out, byte('0'+second/10), byte('0'+second%10))
-	if n != 0 {
-		digits := 9
-		for n%1000 == 0 {
-			n, digits = n/1000, digits-3
-		}
-		end := len(out) + 1 + digits
-		out = append(out, ".000000000"[:1+digits]...)
-		for i := end - 1; n > 0; i-- {
-			out[i] = byte('0' + n%10)
-			n /= 10
-		}
-	}
-	return append(out, 'Z', '"'), nil
+	return t.AsTime().AppendFormat(out, layout), nil
 }

@@ -77,22 +77,17 @@ func FlagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("--%s needs a value", missing.GetFlag().Name)
 	}
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
-		return fmt.Errorf("unknown flag --%s%s", unknown.GetSpecifiedName(), similarFlags(cmd, unknown.GetSpecifiedName()))
+		name := unknown.GetSpecifiedName()
+		flags := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra compares names of commands
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		})
+		if similar := flags.SuggestionsFor(name); len(similar) > 0 {
+			return fmt.Errorf("unknown flag --%s: did you mean --%s?", name, strings.Join(similar, " or --"))
+		}
+		return fmt.Errorf("unknown flag --%s", name)
 	}
 	return err
-}
-
-// similarFlags suggests flags with a similar name. It uses cobra's comparison of command names.
-func similarFlags(cmd *cobra.Command, name string) string {
-	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
-	})
-	similar := flags.SuggestionsFor(name)
-	if len(similar) == 0 {
-		return ""
-	}
-	return ": did you mean --" + strings.Join(similar, " or --") + "?"
 }
 
 // valueError returns an error about an invalid value from a source, such as a flag or a variable.

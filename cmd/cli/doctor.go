@@ -40,7 +40,7 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 				}
 				return usable
 			}
-			if _, err := io.WriteString(stdout, form.VisibleLines(table(checks)+lacks(checks))); err != nil {
+			if _, err := io.WriteString(stdout, form.VisibleLines(report(checks))); err != nil {
 				return err
 			}
 			if usable != nil {
@@ -55,8 +55,8 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 	return cmd
 }
 
-// table lists all checks.
-func table(checks []agent.Check) string {
+// report lists all checks, and the consequences of those that are not ok.
+func report(checks []agent.Check) string {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "FEATURE\tSTATUS\tFOUND") // a builder returns no errors
@@ -64,12 +64,6 @@ func table(checks []agent.Check) string {
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\n", c.Feature, c.Status, strings.Join(strings.Fields(c.Detail), " "))
 	}
 	_ = t.Flush()
-	return b.String()
-}
-
-// lacks describes the consequences of each check that is not ok.
-func lacks(checks []agent.Check) string {
-	var b strings.Builder
 	for _, c := range checks {
 		if c.Status == agent.StatusOK {
 			continue

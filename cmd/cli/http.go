@@ -78,7 +78,18 @@ func WarnOpen(log *slog.Logger, l net.Listener, name, may string, encrypted bool
 // streams, so the handler itself limits how long a client may take to read.
 func NewHTTPServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler: bodyDeadline(handler),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength != 0 {
+				// A request other than POST does not wait for its body: an HTTP/1 server would read it before it answers.
+				deadline := time.Now()
+				if r.Method == http.MethodPost || r.ProtoMajor > 1 {
+					deadline = deadline.Add(BodyWithin)
+				}
+				// Setting the deadline fails only if the request did not come from a network.
+				_ = http.NewResponseController(w).SetReadDeadline(deadline)
+			}
+			handler.ServeHTTP(w, r)
+		}),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { // so that access finds the connection of a request
 			return peer.NewContext(ctx, &peer.Peer{Addr: c.RemoteAddr()})
 		},
@@ -96,22 +107,6 @@ func NewProbeServer(handler http.Handler, tls *tls.Config, log *slog.Logger) *ht
 	s := NewHTTPServer(handler, tls, log)
 	s.WriteTimeout = ReadWithin
 	return s
-}
-
-// bodyDeadline limits how long the body of a request may take. A request other than POST does
-// not wait for its body; an HTTP/1 server would otherwise read the body before it answers.
-func bodyDeadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			deadline := time.Now()
-			if r.Method == http.MethodPost || r.ProtoMajor > 1 {
-				deadline = deadline.Add(BodyWithin)
-			}
-			// Setting the deadline fails only if the request did not come from a network.
-			_ = http.NewResponseController(w).SetReadDeadline(deadline)
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // RunHTTP serves until ctx ends, and then returns nil. Requests in progress have StopGrace to end.

@@ -28,7 +28,15 @@ func ApplySettings(cmd *cobra.Command, getenv func(string) string) error {
 			return err
 		}
 	}
-	file, err := readSettings(config.Value.String(), knownFlags(cmd.Root()))
+	known := map[string]bool{} // the flags of all commands, so that one file can serve all of them
+	for _, c := range append(cmd.Root().Commands(), cmd.Root()) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if settable(f) {
+				known[f.Name] = true
+			}
+		})
+	}
+	file, err := readSettings(config.Value.String(), known)
 	if err != nil {
 		return err
 	}
@@ -86,19 +94,6 @@ func ReplacedBy(cmd *cobra.Command, name, by string) {
 	if err := cmd.Flags().SetAnnotation(name, replaced, []string{by}); err != nil {
 		panic(err) // the flag does not exist
 	}
-}
-
-// knownFlags returns the flags of all commands, so that one file can serve all of them.
-func knownFlags(root *cobra.Command) map[string]bool {
-	known := map[string]bool{}
-	for _, c := range append(root.Commands(), root) {
-		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if settable(f) {
-				known[f.Name] = true
-			}
-		})
-	}
-	return known
 }
 
 // readSettings reads a file of flag names and values. It returns no settings if the name is empty.

@@ -284,7 +284,7 @@ type bearer struct {
 
 // RoundTrip implements http.RoundTripper.
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && !loopback(r.URL.Hostname()) {
+	if host := r.URL.Hostname(); r.URL.Scheme != "https" && host != "localhost" && !net.ParseIP(host).IsLoopback() {
 		return nil, Problem{errors.New("--token-file is not sent without TLS, because it could be read in transit: use an https:// server")}
 	}
 	token, err := ReadToken(string(b.token))
@@ -305,10 +305,6 @@ func (p Problem) RoundTrip(*http.Request) (*http.Response, error) { return nil, 
 // NewProblem returns an error as a Problem.
 func NewProblem(err error) Problem { return Problem{err} }
 
-func loopback(host string) bool {
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
-}
-
 // follower holds a configuration made from files, and makes it again when they change.
 //
 // It looks at the files at each handshake. grpc's certprovider/pemfile, which polls them
@@ -326,14 +322,6 @@ type follower struct {
 	value  *tls.Config
 	valid  bool
 	logged string // the last error that was logged
-}
-
-// unchanged reports whether two states of a file are the same.
-func unchanged(a, b os.FileInfo) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
 // follow returns a follower of the files, which calls read when one of them has changed.
@@ -356,7 +344,12 @@ func (f *follower) get() (*tls.Config, error) {
 	for i, name := range f.names {
 		now[i], _ = os.Stat(name) // read returns the error
 	}
-	if f.valid && slices.EqualFunc(f.state, now, unchanged) {
+	if f.valid && slices.EqualFunc(f.state, now, func(a, b os.FileInfo) bool {
+		if a == nil || b == nil {
+			return a == nil && b == nil
+		}
+		return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	}) {
 		return f.value, nil
 	}
 	value, err := f.read()

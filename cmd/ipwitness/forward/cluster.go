@@ -132,10 +132,21 @@ func (c *cluster) service(ctx context.Context, namespace string) (service, error
 	}
 	var found service
 	var names []string
-	for _, i := range list.Items {
-		if s, ok := parseService(i); ok {
-			found, names = s, append(names, s.namespace+"/"+s.name)
+	for _, s := range list.Items {
+		i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == "http" || p.Name == "https" })
+		if i < 0 || len(s.Spec.Selector) == 0 {
+			continue
 		}
+		p, scheme := s.Spec.Ports[i], "http"
+		if p.Name == "https" || p.AppProtocol != nil && strings.EqualFold(*p.AppProtocol, "https") {
+			scheme = "https"
+		}
+		found = service{
+			namespace: s.Namespace, name: s.Name, scheme: scheme,
+			selector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: s.Spec.Selector}),
+			port:     cmp.Or(p.TargetPort.IntValue(), int(p.Port)), portName: p.TargetPort.StrVal,
+		}
+		names = append(names, s.Namespace+"/"+s.Name)
 	}
 	switch len(names) {
 	case 0:
@@ -150,25 +161,6 @@ func (c *cluster) service(ctx context.Context, namespace string) (service, error
 	}
 	return service{}, failed("no Service in %s of %s has the labels %s and a port http: is ipwitness installed there? Select another place with --context and --aggregator-namespace",
 		where, c.config.Host, labels)
-}
-
-// parseService returns the Service of an aggregator, and whether it is one.
-func parseService(s corev1.Service) (service, bool) {
-	for _, p := range s.Spec.Ports {
-		if p.Name != "http" && p.Name != "https" || len(s.Spec.Selector) == 0 {
-			continue
-		}
-		scheme := "http"
-		if p.Name == "https" || p.AppProtocol != nil && strings.EqualFold(*p.AppProtocol, "https") {
-			scheme = "https"
-		}
-		return service{
-			namespace: s.Namespace, name: s.Name, scheme: scheme,
-			selector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: s.Spec.Selector}),
-			port:     cmp.Or(p.TargetPort.IntValue(), int(p.Port)), portName: p.TargetPort.StrVal,
-		}, true
-	}
-	return service{}, false
 }
 
 // pod is a pod of an aggregator, and its port.
