@@ -65,8 +65,10 @@ type filtering interface {
 
 func newFilter(q filtering) (f filter, err error) {
 	f.node, f.namespace, f.pod = q.GetNode(), q.GetNamespace(), q.GetPod()
-	if f.addr, err = optionalAddress(q.GetAddress()); err != nil {
-		return f, err
+	if text := q.GetAddress(); text != "" {
+		if f.addr, err = parseAddress(text); err != nil {
+			return f, err
+		}
 	}
 	if text := q.GetCidr(); text != "" {
 		if f.prefix, err = netip.ParsePrefix(text); err != nil {
@@ -75,8 +77,9 @@ func newFilter(q filtering) (f filter, err error) {
 		f.prefix = Unmap(f.prefix)
 	}
 	if text := q.GetMac(); text != "" {
-		var ok bool
-		if f.mac, ok = parseMAC(text); !ok {
+		// Any usual notation: 02:42:ac:11:00:02, 02-42-AC-11-00-02, 0242.ac11.0002, 0242ac110002.
+		raw, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(text))
+		if f.mac = verdict.MAC(raw); err != nil || len(raw) < 6 || len(raw) > 32 {
 			return f, status.Errorf(codes.InvalidArgument, "%q is not a hardware address: give one like 02:42:ac:11:00:02", text)
 		}
 	}
@@ -144,18 +147,6 @@ func (f *conflictFilter) contest(c *live.Contest) bool {
 		(!f.anyOwner() || slices.ContainsFunc(c.Holders, func(h live.Holder) bool { return f.owner(&h.Owner, h.Node) }))
 }
 
-// event returns the type of an event as a subscriber with this filter sees it, and whether the
-// subscriber gets it.
-func (f *conflictFilter) event(e *live.Event) (typ pb.Watch_Type, ok bool) {
-	if e.Conflict == nil {
-		return e.Type, true
-	}
-	if !f.address(e.Address) {
-		return e.Type, false
-	}
-	return change(e.Type, f.contest(&e.Contested), f.contest(&e.Contest))
-}
-
 // change returns the type of an event as a subscriber sees it, and whether the subscriber gets it.
 // was and is say whether the item matched before and matches now: an item that no longer matches is
 // gone for the subscriber, and one that begins to match is new.
@@ -196,26 +187,12 @@ func parseAddress(text string) (netip.Addr, error) {
 	return a.Unmap().WithZone(""), nil
 }
 
-func optionalAddress(text string) (netip.Addr, error) {
-	if text == "" {
-		return netip.Addr{}, nil
-	}
-	return parseAddress(text)
-}
-
 // Unmap returns the IPv4 prefix of an IPv4-mapped IPv6 prefix, and any other prefix unchanged.
 func Unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
 	return p
-}
-
-// parseMAC parses a MAC in any usual notation: 02:42:ac:11:00:02, 02-42-AC-11-00-02,
-// 0242.ac11.0002, 0242ac110002.
-func parseMAC(text string) (verdict.MAC, bool) {
-	raw, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(text))
-	return verdict.MAC(raw), err == nil && len(raw) >= 6 && len(raw) <= 32
 }
 
 // address reports whether an address matches.
@@ -244,19 +221,6 @@ func (f *filter) owner(o *verdict.Owner, node string) bool {
 		}
 	}
 	return false
-}
-
-// event returns the type of an event as a subscriber with this filter sees it, and whether the
-// subscriber gets it.
-func (f *filter) event(e *live.Event) (typ pb.Watch_Type, ok bool) {
-	if e.Owner == nil {
-		return e.Type, true
-	}
-	if !f.address(e.Address) {
-		return e.Type, false
-	}
-	was := e.Type != pb.Watch_ADDED && f.owner(&e.Before.Owner, e.Before.Node)
-	return change(e.Type, was, f.owner(&e.Holder.Owner, e.Holder.Node))
 }
 
 // findingFilter selects findings. A finding that names several addresses is about each of them.
@@ -292,12 +256,6 @@ func (f *findingFilter) finding(one live.Matter) bool {
 	workload := filter{namespace: f.namespace, pod: f.pod}
 	return !workload.anyOwner() || owned(&workload) ||
 		slices.ContainsFunc(one.Allocations, func(al *verdict.Allocation) bool { return workload.named(al.Namespace, al.Pod) })
-}
-
-// event returns the type of an event as a subscriber with this filter sees it, and whether the
-// subscriber gets it.
-func (f *findingFilter) event(e *live.Event) (typ pb.Watch_Type, ok bool) {
-	return change(e.Type, e.Found.Finding != nil && f.finding(e.Found), f.finding(e.Matter))
 }
 
 // somewhere reports whether the filter has a condition for addresses.

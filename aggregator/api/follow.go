@@ -92,7 +92,17 @@ func (w *eventWatch) follow(ctx context.Context, q *pb.WatchEventsRequest, token
 			default:
 			}
 		}
-		if err := w.reassure(); err != nil {
+		if open := w.s.Journal.OpenGap(); open != nil && (w.open == nil || !proto.Equal(open.GetFrom(), w.open.GetFrom())) {
+			w.open = open
+			if err := w.send(&pb.WatchEventsResponse{Type: pb.Watch_GAP, Gap: open, ResumeToken: w.past.within(w.at).String()}); err != nil {
+				return err
+			}
+		}
+		done := w.flush
+		if now := w.s.Coverage.Current(); w.covered == nil || now != w.covered && !proto.Equal(now, w.covered) {
+			done = w.mark
+		}
+		if err := done(); err != nil {
 			return err
 		}
 		select {
@@ -213,20 +223,6 @@ func (w *eventWatch) mark() error {
 	}
 	if err := w.send(m); err != nil {
 		return err
-	}
-	return w.flush()
-}
-
-// reassure sends the gap that has not ended, and a bookmark if the coverage has changed, each once.
-func (w *eventWatch) reassure() error {
-	if open := w.s.Journal.OpenGap(); open != nil && (w.open == nil || !proto.Equal(open.GetFrom(), w.open.GetFrom())) {
-		w.open = open
-		if err := w.send(&pb.WatchEventsResponse{Type: pb.Watch_GAP, Gap: open, ResumeToken: w.past.within(w.at).String()}); err != nil {
-			return err
-		}
-	}
-	if now := w.s.Coverage.Current(); w.covered == nil || now != w.covered && !proto.Equal(now, w.covered) {
-		return w.mark()
 	}
 	return w.flush()
 }

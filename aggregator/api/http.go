@@ -155,7 +155,13 @@ func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, gua
 	}
 	mux.Handle("GET /{$}", site.Index(text(indexPage)))
 	mux.Handle("GET /assets/", site)
-	mux.HandleFunc("GET /openapi.json", describe)
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		// It changes with the version of the program only, so that clients may keep it and ask whether it is still the same.
+		w.Header().Set("Cache-Control", "no-cache")
+		w.Header().Set("Etag", fmt.Sprintf(`W/"%x"`, sha256.Sum256(pb.OpenAPI))) // weak: it may be compressed
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(pb.OpenAPI))
+	})
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store") // what is true now
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -219,13 +225,4 @@ func text(body string) http.HandlerFunc {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, body)
 	}
-}
-
-// describe serves the description of the REST interface. It changes with the version of the program
-// only, so that clients may keep it and ask whether it is still the same.
-func describe(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-cache")
-	w.Header().Set("Etag", fmt.Sprintf(`W/"%x"`, sha256.Sum256(pb.OpenAPI))) // weak: it may be compressed
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(pb.OpenAPI))
 }

@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -70,7 +74,18 @@ func newResources(description []byte) (resources, error) {
 			if method == nil {
 				return nil, fmt.Errorf("the service has no method for operation %q of %s", described.OperationID, template)
 			}
-			one.operations[strings.ToUpper(verb)] = newOperation(method, names, verb == "post")
+			typ := method.Output().Fields().ByName("type")
+			op := &operation{
+				method: method, query: make(map[string]protoreflect.FieldDescriptor),
+				watch: method.IsStreamingServer() && typ != nil && typ.Enum() != nil && typ.Enum().FullName() == pb.Watch_UNSPECIFIED.Descriptor().FullName(),
+			}
+			for i := range method.Input().Fields().Len() {
+				// Fields that the path has, and all fields if the request has a body, are not in the query.
+				if f := method.Input().Fields().Get(i); verb != "post" && !slices.Contains(names, string(f.Name())) {
+					op.query[string(f.Name())], op.query[f.JSONName()] = f, f
+				}
+			}
+			one.operations[strings.ToUpper(verb)] = op
 		}
 		all = append(all, one)
 	}
@@ -80,62 +95,35 @@ func newResources(description []byte) (resources, error) {
 	return all, nil
 }
 
-// newOperation returns the operation that calls a method. Fields that the path has, and all fields if
-// the request has a body, are not in the query.
-func newOperation(method protoreflect.MethodDescriptor, inPath []string, body bool) *operation {
-	op := &operation{method: method, query: make(map[string]protoreflect.FieldDescriptor), watch: isWatch(method)}
-	for i := range method.Input().Fields().Len() {
-		f := method.Input().Fields().Get(i)
-		if body || slices.Contains(inPath, string(f.Name())) {
-			continue
-		}
-		op.query[string(f.Name())], op.query[f.JSONName()] = f, f
-	}
-	return op
-}
-
-// isWatch reports whether a method sends watch events.
-func isWatch(method protoreflect.MethodDescriptor) bool {
-	typ := method.Output().Fields().ByName("type")
-	return method.IsStreamingServer() && typ != nil && typ.Enum() != nil && typ.Enum().FullName() == pb.Watch_UNSPECIFIED.Descriptor().FullName()
-}
-
-// at returns the resource at a path, or nil.
-func (all resources) at(path string) *resource {
-	for _, one := range all {
-		if one.pattern.MatchString(path) {
-			return one
-		}
-	}
-	return nil
-}
-
-// allow returns the methods of a resource in the format of the header Allow.
-func (r *resource) allow() string {
-	methods := append(slices.Collect(maps.Keys(r.operations)), http.MethodOptions)
-	if r.operations[http.MethodGet] != nil {
-		methods = append(methods, http.MethodHead)
-	}
-	slices.Sort(methods)
-	return strings.Join(methods, ", ")
-}
-
 // serve passes requests for operations on to the gateway. mux has everything else that this server
 // serves.
 func (all resources) serve(gateway http.Handler, mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		at := all.at(r.URL.Path)
-		if at == nil {
-			serveOther(mux, w, r)
+		i := slices.IndexFunc(all, func(one *resource) bool { return one.pattern.MatchString(r.URL.Path) })
+		if i < 0 {
+			// If mux serves the path, it does so for GET and HEAD only.
+			read := r.Clone(r.Context())
+			read.Method = http.MethodGet
+			if _, pattern := mux.Handler(read); pattern != "" && pattern != "/" {
+				notAllowed(w, r, "GET, HEAD, OPTIONS")
+				return
+			}
+			refuse(w, r, status.Errorf(codes.NotFound, "%s does not exist: / lists all paths", r.URL.Path))
 			return
 		}
+		at := all[i]
 		verb := r.Method
 		if verb == http.MethodHead { // the server sends no body
 			verb = http.MethodGet
 		}
 		op := at.operations[verb]
 		if op == nil {
-			notAllowed(w, r, at.allow())
+			methods := append(slices.Collect(maps.Keys(at.operations)), http.MethodOptions)
+			if at.operations[http.MethodGet] != nil {
+				methods = append(methods, http.MethodHead)
+			}
+			slices.Sort(methods)
+			notAllowed(w, r, strings.Join(methods, ", "))
 			return
 		}
 		q, err := readQuery(op, r.URL.RawQuery)
@@ -157,18 +145,6 @@ func (all resources) serve(gateway http.Handler, mux *http.ServeMux) http.Handle
 		asked.Method, asked.URL.RawQuery = verb, q.Encode()
 		gateway.ServeHTTP(w, asked)
 	})
-}
-
-// serveOther answers a request for a path that is not in the API. If mux serves it, it does so for GET
-// and HEAD only.
-func serveOther(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
-	read := r.Clone(r.Context())
-	read.Method = http.MethodGet
-	if _, pattern := mux.Handler(read); pattern != "" && pattern != "/" {
-		notAllowed(w, r, "GET, HEAD, OPTIONS")
-		return
-	}
-	refuse(w, r, status.Errorf(codes.NotFound, "%s does not exist: / lists all paths", r.URL.Path))
 }
 
 // notAllowed answers a request whose method a path does not have, and requests for the list of methods.
@@ -199,4 +175,98 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(cmp.Or(code, runtime.HTTPStatusFromCode(s.Code())))
 	_, _ = w.Write(body) // the client may be gone
+}
+
+// readQuery parses the query of a request for an operation. It refuses what the gateway would ignore,
+// and what the gateway would refuse in the terms of its parser. The names of states and kinds may be
+// in lower case.
+func readQuery(op *operation, raw string) (url.Values, error) {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "the query is malformed: %s", err)
+	}
+	given := make(map[protoreflect.FieldNumber]string)
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		field := op.query[name]
+		if field == nil {
+			return nil, unknownParameter(op, name)
+		}
+		if before := given[field.Number()]; before != "" {
+			return nil, status.Errorf(codes.InvalidArgument, "%s and %s are the same parameter: use only one of them", before, name)
+		}
+		given[field.Number()] = name
+		if field.IsList() {
+			continue // of names
+		}
+		if n := len(q[name]); n > 1 {
+			return nil, status.Errorf(codes.InvalidArgument, "%s is given %d times: give it once", name, n)
+		}
+		value, err := readParameter(field, name, q.Get(name))
+		if err != nil {
+			return nil, err
+		}
+		q.Set(name, value)
+	}
+	return q, nil
+}
+
+// readParameter checks the value of a parameter that is not a string, and returns it as the gateway
+// parses it.
+func readParameter(field protoreflect.FieldDescriptor, name, value string) (string, error) {
+	switch field.Kind() {
+	case protoreflect.EnumKind:
+		value = strings.ToUpper(value)
+		if value != "" && field.Enum().Values().ByName(protoreflect.Name(value)) == nil {
+			return "", wordErrors[field.Enum().FullName()]
+		}
+	case protoreflect.BoolKind:
+		if _, err := strconv.ParseBool(value); err != nil {
+			return "", status.Errorf(codes.InvalidArgument, "%s must be true or false", name)
+		}
+	case protoreflect.Uint32Kind:
+		if _, err := strconv.ParseUint(value, 10, 32); err != nil {
+			return "", status.Errorf(codes.InvalidArgument,
+				"%s must be a number: 0 is %d, and there are at most %d on a page", name, defaultPage, maxPage)
+		}
+	case protoreflect.MessageKind: // a Timestamp
+		if _, err := time.Parse(time.RFC3339Nano, value); err != nil {
+			return "", status.Errorf(codes.InvalidArgument, "%s must be a time in RFC 3339, like 2026-03-14T15:09:26Z", name)
+		}
+	default:
+	}
+	return value, nil
+}
+
+// wordErrors has the error for a word that an enumeration does not have.
+var wordErrors = map[protoreflect.FullName]error{
+	pb.Owner_UNSPECIFIED.Descriptor().FullName():    errOwnerState,
+	pb.Conflict_UNSPECIFIED.Descriptor().FullName(): errState,
+	pb.Event_UNSPECIFIED.Descriptor().FullName():    errEventKind,
+}
+
+var errEventKind = status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
+
+// unknownParameter returns the error for a parameter that an operation does not have. It names the
+// nearest parameter, or all of them if none is near.
+func unknownParameter(op *operation, name string) error {
+	known := slices.Sorted(maps.Keys(op.query))
+	if len(known) == 0 {
+		return status.Errorf(codes.InvalidArgument, "unknown parameter %q: this call has no parameters in its query", name)
+	}
+	nearest, distance := "", 0
+	for _, one := range known {
+		if d := levenshtein.ComputeDistance(strings.ToLower(name), strings.ToLower(one)); nearest == "" || d < distance {
+			nearest, distance = one, d
+		}
+	}
+	if distance <= max(1, len(nearest)/3) {
+		return status.Errorf(codes.InvalidArgument, "unknown parameter %q: did you mean %q?", name, nearest)
+	}
+	var names []string
+	for i := range op.method.Input().Fields().Len() {
+		if f := op.method.Input().Fields().Get(i); op.query[string(f.Name())] != nil {
+			names = append(names, string(f.Name()))
+		}
+	}
+	return status.Error(codes.InvalidArgument, fmt.Sprintf("unknown parameter %q: this call has %s", name, strings.Join(names, ", ")))
 }

@@ -152,9 +152,13 @@ func (f *conflictFilter) recorded(c *pb.Conflict) bool {
 
 // recorded reports whether a recorded finding matches.
 func (f *findingFilter) recorded(one *pb.Finding) bool {
+	matches := func(text string) bool {
+		a, err := netip.ParseAddr(text)
+		return err == nil && f.address(a)
+	}
 	switch {
 	case f.kind != "" && f.kind != one.GetKind(),
-		f.somewhere() && !f.recordedAddress(one),
+		f.somewhere() && !matches(one.GetAddress()) && !slices.ContainsFunc(one.GetAddresses(), matches),
 		f.node != "" && !slices.Contains(one.GetNodes(), f.node),
 		f.mac != "" && !slices.ContainsFunc(one.GetOwners(), (&filter{mac: f.mac}).message):
 		return false
@@ -162,15 +166,6 @@ func (f *findingFilter) recorded(one *pb.Finding) bool {
 	workload := filter{namespace: f.namespace, pod: f.pod}
 	return !workload.anyOwner() || slices.ContainsFunc(one.GetOwners(), workload.message) ||
 		slices.ContainsFunc(one.GetAllocations(), func(al *pb.Allocation) bool { return workload.named(al.GetNamespace(), al.GetPod()) })
-}
-
-// recordedAddress reports whether a recorded finding is about a matching address.
-func (f *filter) recordedAddress(one *pb.Finding) bool {
-	matches := func(text string) bool {
-		a, err := netip.ParseAddr(text)
-		return err == nil && f.address(a)
-	}
-	return matches(one.GetAddress()) || slices.ContainsFunc(one.GetAddresses(), matches)
 }
 
 // recorded reports whether an event matches.

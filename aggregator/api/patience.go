@@ -57,7 +57,16 @@ func Attend[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}
 		}
 		return err
 	case <-p.late.C:
-		return errCutOff(token())
+		resume := token()
+		s := status.Newf(codes.ResourceExhausted,
+			"the watch was disconnected because the client read nothing for %s; watch again with resume_token=%s: no event is lost, "+
+				"but the last one may be sent twice", sendWithin, resume)
+		if detailed, err := s.WithDetails(&errdetails.ErrorInfo{
+			Reason: cutOffReason, Domain: errorDomain, Metadata: map[string]string{resumeTokenKey: resume},
+		}); err == nil { // it fails only if the status is OK
+			s = detailed
+		}
+		return s.Err()
 	case <-access.Revoked(ctx):
 		return access.ErrRevoked
 	case <-stopped:
@@ -74,19 +83,6 @@ const (
 	// resumeTokenKey is the key of the token in the metadata of the ErrorInfo.
 	resumeTokenKey = "resume_token"
 )
-
-// errCutOff returns the error that ends a watch whose watcher does not read.
-func errCutOff(token string) error {
-	s := status.Newf(codes.ResourceExhausted,
-		"the watch was disconnected because the client read nothing for %s; watch again with resume_token=%s: no event is lost, "+
-			"but the last one may be sent twice", sendWithin, token)
-	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{
-		Reason: cutOffReason, Domain: errorDomain, Metadata: map[string]string{resumeTokenKey: token},
-	}); err == nil { // it fails only if the status is OK
-		s = detailed
-	}
-	return s.Err()
-}
 
 // ResumeToken returns the token to resume with if err ended a watch because its watcher did not
 // read, and an empty string otherwise.

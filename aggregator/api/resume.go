@@ -278,12 +278,3 @@ func (w *watch[K, T]) markAt(at time.Time) error {
 	w.at.Store(at.UnixMicro())
 	return w.send(&message{typ: pb.Watch_BOOKMARK, token: w.past.within(at).String(), coverage: w.coverage()})
 }
-
-// cutOff returns the token of the last event that the subscriber has received.
-func (w *watch[K, T]) cutOff() resumeToken {
-	from, at := w.from.Load(), w.at.Load()
-	if from == fromStart && at != 0 {
-		return w.past.within(time.UnixMicro(at))
-	}
-	return w.past.token(from)
-}

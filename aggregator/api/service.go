@@ -3,15 +3,15 @@
 package api
 
 import (
+	"context"
 	"sync/atomic"
 
-	"github.com/ipwitness/ipwitness/aggregator/live"
-
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
-
+	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -38,4 +38,18 @@ type Service struct {
 	Version string
 	// Stopped is closed when watches must end.
 	Stopped <-chan struct{}
+}
+
+// AcknowledgeConflict silences a conflict until the acknowledgement expires, or withdraws it.
+func (s *Service) AcknowledgeConflict(ctx context.Context, q *pb.AcknowledgeConflictRequest) (*pb.AcknowledgeConflictResponse, error) {
+	c, err := s.Acknowledgements.Acknowledge(q, access.Of(ctx).Name())
+	if err != nil {
+		return nil, err
+	}
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	if now := s.Shards.Conflicts.Get(c.ID); now != nil {
+		c = now
+	}
+	return &pb.AcknowledgeConflictResponse{Conflict: s.Convert.Conflict(c)}, nil
 }

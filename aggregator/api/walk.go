@@ -66,14 +66,32 @@ type part[T any] struct {
 	done     bool
 }
 
-// step reads at most room items. It may read none even if there are more.
+// step takes the next keys or, if there are some, reads at most room items. It may read none even if there
+// are more.
 func (w *walk[K, T]) step(room int) (p part[T]) {
 	w.bound = w.last
 	if len(w.rest) == 0 {
 		if p.revision = w.revision(); w.events != nil {
 			w.facts.Await() // a judgement publishes its events before it updates the index
 		}
-		p.done = !w.list()
+		most := cmp.Or(w.atOnce, listedKeys)
+		if w.first > 0 {
+			most = min(most, w.first)
+			w.first *= 2 // a filter may exclude nearly all of them
+		}
+		w.listed = w.listed[:0]
+		for key := range w.keys(w.last) {
+			if w.last != nil && !w.less(*w.last, key) {
+				continue
+			}
+			if w.listed = append(w.listed, key); len(w.listed) == most {
+				break
+			}
+		}
+		w.rest = w.listed
+		if p.done = len(w.rest) == 0; !p.done {
+			w.last = new(w.rest[len(w.rest)-1])
+		}
 		return p
 	}
 	clear(w.items)
@@ -101,34 +119,6 @@ func (w *walk[K, T]) revision() uint64 {
 	}
 	return w.events.Revision()
 }
-
-// list takes the next keys and reports whether there are any.
-func (w *walk[K, T]) list() bool {
-	w.listed = w.listed[:0]
-	most := cmp.Or(w.atOnce, listedKeys)
-	if w.first > 0 {
-		most = min(most, w.first)
-		w.first *= 2 // a filter may exclude nearly all of them
-	}
-	for key := range w.keys(w.last) {
-		if w.last != nil && !w.less(*w.last, key) {
-			continue
-		}
-		if w.listed = append(w.listed, key); len(w.listed) == most {
-			break
-		}
-	}
-	if w.rest = w.listed; len(w.rest) == 0 {
-		return false
-	}
-	last := w.rest[len(w.rest)-1]
-	w.last = &last
-	return true
-}
-
-// passed reports whether a change of the item with a key must be sent, because the walk has read
-// the item or has listed the keys around it.
-func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bound, key) }
 
 // fill fills a page with the items of a walk and returns the token of the next page.
 func fill[K any, T proto.Message](p *Page[T], w *walk[K, T]) (next string) {

@@ -87,7 +87,13 @@ func (s *Service) watchOwners(f *filter) *watch[index.Address, *pb.Owner] {
 		walk:   func() *walk[index.Address, *pb.Owner] { return s.walkOwners(f, place{}) },
 		add:    func(o item[*pb.Owner]) *message { return &message{owner: o.it, id: o.at.(place).ID} },
 		key:    func(e *live.Event) index.Address { return index.AddressOf(e.Address) },
-		filter: f.event,
+		filter: func(e *live.Event) (pb.Watch_Type, bool) {
+			if e.Owner == nil || !f.address(e.Address) {
+				return e.Type, e.Owner == nil
+			}
+			was := e.Type != pb.Watch_ADDED && f.owner(&e.Before.Owner, e.Before.Node)
+			return change(e.Type, was, f.owner(&e.Holder.Owner, e.Holder.Node))
+		},
 	}
 }
 
@@ -108,7 +114,12 @@ func (s *Service) watchConflicts(present, f *conflictFilter) *watch[place, *pb.C
 		walk:   func() *walk[place, *pb.Conflict] { return s.walkConflicts(present, place{}) },
 		add:    func(c item[*pb.Conflict]) *message { return &message{conflict: c.it} },
 		key:    func(e *live.Event) place { return place{e.Address, e.Conflict.GetId()} },
-		filter: f.event,
+		filter: func(e *live.Event) (pb.Watch_Type, bool) {
+			if e.Conflict == nil || !f.address(e.Address) {
+				return e.Type, e.Conflict == nil
+			}
+			return change(e.Type, f.contest(&e.Contested), f.contest(&e.Contest))
+		},
 	}
 }
 
@@ -127,7 +138,9 @@ func (s *Service) watchFindings(f *findingFilter) *watch[*judge.Found, *pb.Findi
 		walk:   func() *walk[*judge.Found, *pb.Finding] { return s.walkFindings(f, judge.FindingPlace{}) },
 		add:    func(one item[*pb.Finding]) *message { return &message{finding: one.it} },
 		key:    func(e *live.Event) *judge.Found { return &judge.Found{Place: e.Matter.Place} },
-		filter: f.event,
+		filter: func(e *live.Event) (pb.Watch_Type, bool) {
+			return change(e.Type, e.Found.Finding != nil && f.finding(e.Found), f.finding(e.Matter))
+		},
 	}
 }
 
@@ -147,7 +160,13 @@ func serveWatch[K, T, M any](stream grpc.ServerStreamingServer[M], s *Service, q
 	w.past.instance, w.past.journal = instanceText(s.Instance), s.Journal
 	w.events.Join()
 	defer w.events.Leave()
-	token := func() string { return w.cutOff().String() }
+	token := func() string { // of the last event that the subscriber has received
+		from, at := w.from.Load(), w.at.Load()
+		if from == fromStart && at != 0 {
+			return w.past.within(time.UnixMicro(at)).String()
+		}
+		return w.past.token(from).String()
+	}
 	return Attend(stream, s.Stopped, token, func(ctx context.Context, send func(*M) error, flush func() error) error {
 		w.send, w.flush = func(m *message) error { return send(as(m)) }, flush
 		return w.follow(ctx, q.GetResumeToken())
@@ -169,7 +188,13 @@ func (w *watch[K, T]) follow(ctx context.Context, token string) error {
 			next, err = w.again(ctx, lost)
 			continue
 		}
-		if err = w.reassure(ctx, next); err != nil || changed == nil {
+		if w.doubtful { // the change of a node may have changed the coverage
+			w.doubtful = false
+			if now := w.coverage(); now != w.covered && !proto.Equal(now, w.covered) {
+				err = w.markWith(ctx, next, now)
+			}
+		}
+		if err != nil || changed == nil {
 			err = cmp.Or(err, ctx.Err())
 			continue
 		}
@@ -231,18 +256,6 @@ func (w *watch[K, T]) markWith(ctx context.Context, next uint64, coverage *pb.Co
 	return w.send(&message{typ: pb.Watch_BOOKMARK, token: w.past.settled(ctx, next).String(), coverage: coverage})
 }
 
-// reassure sends a bookmark if the change of a node has changed the coverage.
-func (w *watch[K, T]) reassure(ctx context.Context, next uint64) error {
-	if !w.doubtful {
-		return nil
-	}
-	w.doubtful = false
-	if now := w.coverage(); now != w.covered && !proto.Equal(now, w.covered) {
-		return w.markWith(ctx, next, now)
-	}
-	return nil
-}
-
 // again sends the current state to a subscriber that has lost events.
 func (w *watch[K, T]) again(ctx context.Context, lost uint64) (next uint64, err error) {
 	w.from.Store(fromStart)
@@ -298,15 +311,15 @@ func (w *watch[K, T]) present(ctx context.Context) (next uint64, err error) {
 }
 
 // pass sends some of the events from a revision on and before another one, and returns the revision
-// after them. If walk is not nil, it sends only events about nodes and about items that the walk
-// has passed. The other results are those of bus.Since.
+// after them. If walk is not nil, it sends only events about nodes, and about items that the walk
+// has read or around which it has listed the keys. The other results are those of bus.Since.
 func (w *watch[K, T]) pass(from, before uint64, walk *walk[K, T]) (next, lost uint64, changed <-chan struct{}, err error) {
 	w.some, next, lost, changed = w.events.Since(from, before, w.some[:0])
 	for i := range w.some {
 		e := &w.some[i]
 		w.reached = from + uint64(i) + 1
 		w.doubtful = w.doubtful || e.Node != nil
-		if walk == nil || e.Node != nil || walk.passed(w.key(e)) {
+		if walk == nil || e.Node != nil || walk.bound != nil && !walk.less(*walk.bound, w.key(e)) {
 			if typ, ok := w.filter(e); ok {
 				m := &message{typ: typ, owner: e.Owner, conflict: e.Conflict, finding: e.Finding, node: e.Node, event: e}
 				if err := w.send(m); err != nil {

@@ -12,14 +12,6 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
-// programPlace returns where the program of an owner runs that moves virtual addresses.
-func programPlace(o *verdict.Owner) string {
-	if o.Kind() == verdict.Host {
-		return "node " + o.Node.Name
-	}
-	return "node " + o.Node.Name + ", in " + OwnerName(o)
-}
-
 // factWords are the values that the texts of facts name.
 var factWords = map[string]func(*wording, *verdict.Fact) any{
 	"owner":      func(w *wording, f *verdict.Fact) any { return w.name(f.Owners[0]) },
@@ -33,34 +25,78 @@ var factWords = map[string]func(*wording, *verdict.Fact) any{
 	"node":       func(w *wording, f *verdict.Fact) any { return w.node(f.Owners[0]) },
 	"netns":      func(w *wording, f *verdict.Fact) any { return w.netns(f.Owners[0]) },
 	"othernetns": func(w *wording, f *verdict.Fact) any { return w.netns(f.Owners[1]) },
-	"where":      func(w *wording, f *verdict.Fact) any { return w.ofOwner(f.Owners[0], programPlace, unknownOwner) },
-	"mac":        func(w *wording, f *verdict.Fact) any { return w.mac(f.Owners[0]) },
-	"guest":      func(w *wording, f *verdict.Fact) any { return guestText(w.owner(f.Owners[0])) },
-	"given":      func(w *wording, f *verdict.Fact) any { return w.given(f.Owners[0]) },
-	"holds":      func(w *wording, f *verdict.Fact) any { return holds(w.owner(f.Owners[0])) },
-	"first":      func(_ *wording, f *verdict.Fact) any { return f.Nodes[0] },
-	"second":     func(_ *wording, f *verdict.Fact) any { return f.Nodes[1] },
-	"nodenames":  func(_ *wording, f *verdict.Fact) any { return f.Nodes },
-	"nodes":      func(_ *wording, f *verdict.Fact) any { return nodesText(f.Nodes) },
+	"where": func(w *wording, f *verdict.Fact) any { // the program runs that moves virtual addresses
+		o := w.owner(f.Owners[0])
+		switch {
+		case o == nil:
+			return unknownOwner
+		case o.Kind() == verdict.Host:
+			return "node " + o.Node.Name
+		}
+		return "node " + o.Node.Name + ", in " + OwnerName(o)
+	},
+	"mac": func(w *wording, f *verdict.Fact) any {
+		return w.ofOwner(f.Owners[0], func(o *verdict.Owner) string { return o.MAC.String() }, "of "+unknownOwner)
+	},
+	"guest": func(w *wording, f *verdict.Fact) any { // the device that claims the address from behind a port of a node
+		o := w.owner(f.Owners[0])
+		switch {
+		case o == nil:
+		case o.Guest() == verdict.TapGuest:
+			return fmt.Sprintf("the device with MAC %s is behind tap device %s of node %s: it is a virtual machine on that node", o.MAC, o.Claims[0].Interface.Name, o.Node.Name)
+		case o.Guest() == verdict.PortGuest:
+			return fmt.Sprintf("the device with MAC %s is behind %s, the port of %s", o.MAC, witness(o.Claims[0]), OwnerName(o))
+		}
+		return unknownOwner
+	},
+	"given": func(w *wording, f *verdict.Fact) any { return w.given(f.Owners[0]) },
+	"holds": func(w *wording, f *verdict.Fact) any { // the address, and how that is known
+		o := w.owner(f.Owners[0])
+		switch {
+		case o == nil:
+			return "had the address"
+		case o.Assigned:
+			return "has the address, according to its kernel"
+		case o.DADFailed():
+			return "tried to configure the address, according to its kernel"
+		}
+		return "has the address, as its frames show"
+	},
+	"first":     func(_ *wording, f *verdict.Fact) any { return f.Nodes[0] },
+	"second":    func(_ *wording, f *verdict.Fact) any { return f.Nodes[1] },
+	"nodenames": func(_ *wording, f *verdict.Fact) any { return f.Nodes },
+	"nodes": func(_ *wording, f *verdict.Fact) any {
+		if len(f.Nodes) == 1 {
+			return "node " + f.Nodes[0]
+		}
+		return "nodes " + list(f.Nodes)
+	},
 	"othernodes": func(_ *wording, f *verdict.Fact) any { return f.Others },
 	"devices":    func(_ *wording, f *verdict.Fact) any { return f.Devices },
 	"device":     func(_ *wording, f *verdict.Fact) any { return f.Device },
 	"network":    func(_ *wording, f *verdict.Fact) any { return f.Network },
 	"side":       func(_ *wording, f *verdict.Fact) any { return networkName(f.Network, f.Device) },
-	"tunnel":     func(_ *wording, f *verdict.Fact) any { return tunnelName(f.Text) },
-	"text":       func(_ *wording, f *verdict.Fact) any { return f.Text },
-	"problem":    func(_ *wording, f *verdict.Fact) any { return after(": ", f.Text) },
-	"at":         func(_ *wording, f *verdict.Fact) any { return stampExact(f.At) },
-	"addresses":  func(_ *wording, f *verdict.Fact) any { return f.Addresses },
-	"ranges":     func(_ *wording, f *verdict.Fact) any { return rangesText(f.Ranges) },
-	"somerange":  func(_ *wording, f *verdict.Fact) any { return cmp.Or(rangesText(f.Ranges), "a range that contains it") },
-	"thatrange":  func(_ *wording, f *verdict.Fact) any { return after(", ", rangesText(f.Ranges)) },
-	"pool":       func(_ *wording, f *verdict.Fact) any { return poolTitle(f.Pool) },
-	"poolshort":  func(_ *wording, f *verdict.Fact) any { return poolShort(f.Pool) },
-	"ipam":       func(_ *wording, f *verdict.Fact) any { return f.Pool.IPAM },
-	"holder":     func(_ *wording, f *verdict.Fact) any { return holderName(f.Records[0].Holder) },
-	"ipamname":   func(_ *wording, f *verdict.Fact) any { return f.NodeName.Name },
-	"named":      func(*wording, *verdict.Fact) any { return registry.NodeNamed().Title },
+	"tunnel": func(_ *wording, f *verdict.Fact) any {
+		if m := registry.WithPodDevice(f.Text); m != nil {
+			return "the device through which " + m.Title + " reaches pods"
+		}
+		return "a tunnel device (" + f.Text + ")"
+	},
+	"text":      func(_ *wording, f *verdict.Fact) any { return f.Text },
+	"problem":   func(_ *wording, f *verdict.Fact) any { return after(": ", f.Text) },
+	"at":        func(_ *wording, f *verdict.Fact) any { return stampExact(f.At) },
+	"addresses": func(_ *wording, f *verdict.Fact) any { return f.Addresses },
+	"ranges":    func(_ *wording, f *verdict.Fact) any { return rangesText(f.Ranges) },
+	"somerange": func(_ *wording, f *verdict.Fact) any { return cmp.Or(rangesText(f.Ranges), "a range that contains it") },
+	"thatrange": func(_ *wording, f *verdict.Fact) any { return after(", ", rangesText(f.Ranges)) },
+	"pool":      func(_ *wording, f *verdict.Fact) any { return poolTitle(f.Pool) },
+	"poolshort": func(_ *wording, f *verdict.Fact) any {
+		return cmp.Or(registry.Of(f.Pool.IPAM).Title, f.Pool.IPAM) + after(" on node ", f.Pool.Node)
+	},
+	"ipam":     func(_ *wording, f *verdict.Fact) any { return f.Pool.IPAM },
+	"holder":   func(_ *wording, f *verdict.Fact) any { return holderName(f.Records[0].Holder) },
+	"ipamname": func(_ *wording, f *verdict.Fact) any { return f.NodeName.Name },
+	"named":    func(*wording, *verdict.Fact) any { return registry.NodeNamed().Title },
 	"wrongname": func(w *wording, f *verdict.Fact) any {
 		if len(f.Owners) > 0 && f.Kind == verdict.FactWrongNodeName {
 			return f.NodeName.On(w.node(f.Owners[0]))
@@ -228,37 +264,4 @@ func (w *wording) given(id string) string {
 		return "the device behind " + witness(o.Claims[0]) + ", the port of " + OwnerName(o)
 	}
 	return w.placed(id)
-}
-
-// holds states that an owner has the address, and how that is known.
-func holds(o *verdict.Owner) string {
-	switch {
-	case o == nil:
-		return "had the address"
-	case o.Assigned:
-		return "has the address, according to its kernel"
-	case o.DADFailed():
-		return "tried to configure the address, according to its kernel"
-	}
-	return "has the address, as its frames show"
-}
-
-// guestText describes the device that claims the address from behind a port of a node.
-func guestText(o *verdict.Owner) string {
-	switch {
-	case o == nil:
-	case o.Guest() == verdict.TapGuest:
-		return fmt.Sprintf("the device with MAC %s is behind tap device %s of node %s: it is a virtual machine on that node", o.MAC, o.Claims[0].Interface.Name, o.Node.Name)
-	case o.Guest() == verdict.PortGuest:
-		return fmt.Sprintf("the device with MAC %s is behind %s, the port of %s", o.MAC, witness(o.Claims[0]), OwnerName(o))
-	}
-	return unknownOwner
-}
-
-// tunnelName names a kind of tunnel.
-func tunnelName(kind string) string {
-	if m := registry.WithPodDevice(kind); m != nil {
-		return "the device through which " + m.Title + " reaches pods"
-	}
-	return "a tunnel device (" + kind + ")"
 }

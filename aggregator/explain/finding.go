@@ -62,22 +62,17 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 	case verdict.FindingVIPHeldElsewhere:
 		t.heldElsewhere()
 	}
-	return t.readable()
-}
-
-// withheld replaces a command that contains invisible characters.
-const withheld = "The command is withheld because a name in it has unprintable characters, is too long or looks like an option. Handle this step by hand."
-
-// readable returns t without commands that contain unreadable names.
-func (t FindingText) readable() FindingText {
 	readable(t.Remedy)
 	for i, f := range t.Fixes {
 		if advice.Withheld(f.Command) {
 			t.Fixes[i] = advice.Fix{Node: f.Node, What: f.What + " " + withheld, Manual: true}
 		}
 	}
-	return t
+	return t.FindingText
 }
+
+// withheld replaces a command that contains invisible characters.
+const withheld = "The command is withheld because a name in it has unprintable characters, is too long or looks like an option. Handle this step by hand."
 
 // readable returns actions with withheld in place of each command that contains an unreadable name.
 func readable(actions []advice.Action) []advice.Action {
@@ -259,6 +254,11 @@ func (t *findingBuilder) mismatch() {
 	case t.use.ExhaustedIn > 0:
 		exhausted = " " + Text("exhaustion/soon", "soon", secondsText(t.use.ExhaustedIn))
 	}
+	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
+	effect := cmp.Or(when(own, texts.Text("effect/wrongnode")), texts.Text("effect/elsewhere"), "When that owner ends, the address is freed and allocated to another pod while it is in use.")
+	if t.ofNode() {
+		effect = "As soon as that owner configures the address, it is a duplicate."
+	}
 	noHolder := "no live owner holds it"
 	if t.f.Since != 0 {
 		noHolder = "no live owner has held it since " + stampText(t.f.Since)
@@ -267,18 +267,8 @@ func (t *findingBuilder) mismatch() {
 		"free", cmp.Or(texts.Text("effect/free"), fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p))),
 		"missing", when(missing, "yes"), "since", after(" since ", lostAt),
 		"lost", when(!missing, lost), "lostat", after(" at ", lostAt), "norecord", when(!missing && lost == "", "yes"),
-		"effect", t.effect(), "noholder", noHolder, "exhaustion", exhausted,
+		"effect", effect, "noholder", noHolder, "exhaustion", exhausted,
 		"reserve", func() { t.remedy("reserve") }, "reassign", func() { t.remedy("reassign") }, "release", func() { t.remedy("release") })
-}
-
-// effect describes the consequence of a wrong allocation.
-func (t *findingBuilder) effect() string {
-	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
-	if t.ofNode() {
-		return "As soon as that owner configures the address, it is a duplicate."
-	}
-	texts := textOf(t.pool)
-	return cmp.Or(when(own, texts.Text("effect/wrongnode")), texts.Text("effect/elsewhere"), "When that owner ends, the address is freed and allocated to another pod while it is in use.")
 }
 
 // intended describes an owner that lacks an address intended for it.
@@ -522,18 +512,28 @@ func (t *findingBuilder) ofAllocation(al *verdict.Allocation, key string, values
 	return t.scope(values...).steps(key)
 }
 
-// remedy adds a remedy for the address: reserve, reassign or release.
+// remedy adds a remedy for the address: reserve, reassign or release. An address that a node itself or a guest of
+// a virtual machine has is never released.
 func (t *findingBuilder) remedy(key string) {
 	m := ipamOf(t.pool)
 	switch {
+	case t.ofNode() && key == "release":
+	case t.ofNode() && m.Daemon.Name != "" && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "":
+		t.add("own/tunnel", "restart", m.Daemon.Restart(kubernetesName(t.owner)), "daemon", m.Daemon.Name)
 	case t.ofNode():
-		if key != "release" {
-			t.ownAddress(m)
-		}
+		how, _ := exclusion(t.pool, t.f.Address)
+		t.add("own/exclude", "how", how)
 	case t.owner != nil && t.owner.InGuest() && !m.Leases:
-		if key != "release" { // never for an address that a guest has
-			t.guest(key)
+		if key == "release" {
+			return
 		}
+		_, exclude := exclusion(t.pool, t.f.Address)
+		restart := t.scope("delete", scope{t.owner}.steps("delete-pod")).steps("guest/restart")
+		steps := t.scope("restart", restart, "exclude", exclude).steps("guest/choice")
+		if key == "reassign" && t.allocation.Pod != "" {
+			steps = t.scope("restart", restart, "choice", steps).steps("guest/other")
+		}
+		t.add("guest", "steps", steps)
 	case m.Has("reserve"):
 		m.Filler(t.remedyCase()).Write(&t.Advice, key)
 	case key != "release":
@@ -570,25 +570,4 @@ func (t *findingBuilder) remedyCase() ipam.Case {
 		c.Holder.WrongName = name
 	}
 	return c
-}
-
-// ownAddress advises to exclude an address of a node itself from the pool, or to have the IPAM allocate it to its tunnel.
-func (t *findingBuilder) ownAddress(m *ipam.IPAM) {
-	if m.Daemon.Name != "" && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "" {
-		t.add("own/tunnel", "restart", m.Daemon.Restart(kubernetesName(t.owner)), "daemon", m.Daemon.Name)
-		return
-	}
-	how, _ := exclusion(t.pool, t.f.Address)
-	t.add("own/exclude", "how", how)
-}
-
-// guest advises what to do about an address that the guest of a virtual machine has.
-func (t *findingBuilder) guest(key string) {
-	_, exclude := exclusion(t.pool, t.f.Address)
-	restart := t.scope("delete", scope{t.owner}.steps("delete-pod")).steps("guest/restart")
-	steps := t.scope("restart", restart, "exclude", exclude).steps("guest/choice")
-	if key == "reassign" && t.allocation.Pod != "" {
-		steps = t.scope("restart", restart, "choice", steps).steps("guest/other")
-	}
-	t.add("guest", "steps", steps)
 }

@@ -44,9 +44,20 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		key = "vm"
 	default:
 		var steps []advice.Action
+		key := "unassign/namespace"
+		switch {
+		case w.Kind == verdict.Host:
+			key = "unassign/host"
+		case w.OnlyNetns():
+			key = "unassign/netns"
+		case w.Name == "" && w.Ended:
+			key = "unassign/ended"
+		case w.Name == "" && w.PID != 0:
+			key = "unassign/process"
+		}
 		for _, c := range o.Claims {
 			if c.Counts() || c.Kind == verdict.DADFailed {
-				steps = append(steps, unassign(o, c, a)...)
+				steps = append(steps, scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a)}.steps(key)...)
 			}
 		}
 		return steps
@@ -65,22 +76,6 @@ func deletionOf(c *verdict.Claim, a netip.Addr) string {
 	return fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, advice.Quote(c.Interface.Name))
 }
 
-// unassign returns the action that removes an address from one interface of an owner.
-func unassign(o *verdict.Owner, c *verdict.Claim, a netip.Addr) []advice.Action {
-	w, key := o.Workload(), "namespace"
-	switch {
-	case w.Kind == verdict.Host:
-		key = "host"
-	case w.OnlyNetns():
-		key = "netns"
-	case w.Name == "" && w.Ended:
-		key = "ended"
-	case w.Name == "" && w.PID != 0:
-		key = "process"
-	}
-	return scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a)}.steps("unassign/" + key)
-}
-
 // removal returns the steps that remove a sandbox that was left behind.
 func removal(o *verdict.Owner) []advice.Action {
 	w := o.Workload()
@@ -92,21 +87,6 @@ func removal(o *verdict.Owner) []advice.Action {
 		filter = "--namespace " + advice.Quote(w.Namespace) + " --name " + advice.Quote(w.Name)
 	}
 	return scope{o, "filter", filter}.steps("remove-sandbox/unknown")
-}
-
-// successor describes what replaces a pod that is deleted.
-func successor(o *verdict.Owner) string {
-	const recreates = "creates a new one, which requests a new address"
-	switch p := o.Pod; {
-	case p == nil || p.Absent:
-		return "its controller, if it has one, " + recreates
-	case p.Controller == "":
-		return "it has no controller: create it again from its manifest"
-	case p.ControllerKind == "VirtualMachineInstance":
-		return "this stops virtual machine " + p.Controller + "; its VirtualMachine, if it has one, starts it again"
-	default:
-		return p.ControllerKind + " " + p.Controller + " " + recreates
-	}
 }
 
 // static reports whether an owner is a static pod. The kubelet runs static pods from files,

@@ -335,8 +335,11 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	var steps, restart []advice.Action
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return o == keep }) {
 		if right == verdict.RightProgram {
-			if router := routerOfFRR(o); router != "" {
-				steps = append(steps, a.steps("restart-frr", o, "router", router)...)
+			// The vrrpd of FRR moves an address by the carrier of the interface on which it has the address.
+			if i := slices.IndexFunc(o.Claims, func(c *verdict.Claim) bool {
+				return c.Counts() && o.Node.VIPProgram == "vrrpd" && c.Interface.Kind == "macvlan" && c.Interface.MAC.Virtual()
+			}); i >= 0 {
+				steps = append(steps, a.steps("restart-frr", o, "router", o.Claims[i].Interface.Name)...)
 				continue
 			}
 			restart = append(restart, a.steps("restart-program", o)...)
@@ -344,17 +347,6 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		steps = append(steps, giveUp(o, a.address, a.c.Title(keep).Controller)...)
 	}
 	return a.leave(keep, right, append(steps, restart...))
-}
-
-// routerOfFRR returns the name of the interface on which a node has a virtual address for the vrrpd of
-// FRR; empty if there is none. FRR moves the address by the carrier of this interface.
-func routerOfFRR(o *verdict.Owner) string {
-	for _, c := range o.Claims {
-		if i := c.Interface; c.Counts() && o.Node.VIPProgram == "vrrpd" && i.Kind == "macvlan" && i.MAC.Virtual() {
-			return i.Name
-		}
-	}
-	return ""
 }
 
 // giveUp returns the steps by which a node gives a virtual address up. p is the pool of the controller

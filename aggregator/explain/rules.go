@@ -123,13 +123,20 @@ var ruleWords = map[string]func(*wording, *verdict.Step) any{
 	"node":     func(_ *wording, s *verdict.Step) any { return s.Scope.Node },
 	"nodename": func(_ *wording, s *verdict.Step) any { return s.Node },
 	"n":        func(_ *wording, s *verdict.Step) any { return len(s.Seen) },
-	"seen":     func(_ *wording, s *verdict.Step) any { return each(s.Seen, witnessText) },
-	"port":     func(_ *wording, s *verdict.Step) any { return s.Seen[0].Node + "/" + s.Seen[0].Interface },
-	"mac":      func(_ *wording, s *verdict.Step) any { return s.MAC },
-	"source":   func(_ *wording, s *verdict.Step) any { return s.Source },
-	"network":  func(_ *wording, s *verdict.Step) any { return s.Network },
-	"prefix":   func(_ *wording, s *verdict.Step) any { return s.Prefix },
-	"joints":   func(w *wording, s *verdict.Step) any { return each(s.Joints, w.joint) },
+	"seen": func(_ *wording, s *verdict.Step) any {
+		return each(s.Seen, func(p *verdict.Place) string { // where a claim was seen
+			if p.Node != "" {
+				return "frames on " + p.Node + "/" + p.Interface
+			}
+			return "its kernel on " + p.Interface
+		})
+	},
+	"port":    func(_ *wording, s *verdict.Step) any { return s.Seen[0].Node + "/" + s.Seen[0].Interface },
+	"mac":     func(_ *wording, s *verdict.Step) any { return s.MAC },
+	"source":  func(_ *wording, s *verdict.Step) any { return s.Source },
+	"network": func(_ *wording, s *verdict.Step) any { return s.Network },
+	"prefix":  func(_ *wording, s *verdict.Step) any { return s.Prefix },
+	"joints":  func(w *wording, s *verdict.Step) any { return each(s.Joints, w.joint) },
 }
 
 // step returns the text of a rule and its result.
@@ -167,14 +174,6 @@ func (w *wording) step(e *verdict.Explanation, s *verdict.Step) string {
 		}
 		return nil
 	}), "within", verdict.AlternateWithin)
-}
-
-// witnessText says where a claim was seen.
-func witnessText(p *verdict.Place) string {
-	if p.Node != "" {
-		return "frames on " + p.Node + "/" + p.Interface
-	}
-	return "its kernel on " + p.Interface
 }
 
 // joint says why two links are considered one.

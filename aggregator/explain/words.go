@@ -8,7 +8,7 @@
 package explain
 
 import (
-	"cmp"
+	"embed"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,7 +18,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // wording is the context for sentences about one address: the operator's policy, and the owners
@@ -84,10 +83,6 @@ func (w *wording) node(id string) string {
 	return w.ofOwner(id, func(o *verdict.Owner) string { return o.Node.Name }, "(gone)")
 }
 
-func (w *wording) mac(id string) string {
-	return w.ofOwner(id, func(o *verdict.Owner) string { return o.MAC.String() }, "of "+unknownOwner)
-}
-
 func (w *wording) names(ids []string) []string {
 	return each(ids, func(id *string) string { return w.name(*id) })
 }
@@ -117,8 +112,20 @@ var ownerWords = map[string]func(*verdict.Owner) string{
 	"vm":           func(o *verdict.Owner) string { return o.Workload().VirtualMachine },
 	"program":      func(o *verdict.Owner) string { program, _ := o.VIPProgram(); return program },
 	"assigned":     func(o *verdict.Owner) string { return stampExact(o.AssignedAt()) },
-	"successor":    successor,
-	"manifest":     func(o *verdict.Owner) string { return o.Workload().Name + ".yaml" },
+	"successor": func(o *verdict.Owner) string { // what replaces a pod that is deleted
+		const recreates = "creates a new one, which requests a new address"
+		switch p := o.Pod; {
+		case p == nil || p.Absent:
+			return "its controller, if it has one, " + recreates
+		case p.Controller == "":
+			return "it has no controller: create it again from its manifest"
+		case p.ControllerKind == "VirtualMachineInstance":
+			return "this stops virtual machine " + p.Controller + "; its VirtualMachine, if it has one, starts it again"
+		default:
+			return p.ControllerKind + " " + p.Controller + " " + recreates
+		}
+	},
+	"manifest": func(o *verdict.Owner) string { return o.Workload().Name + ".yaml" },
 	"bare": func(o *verdict.Owner) string { // a pod that no controller would create again
 		if p := o.Pod; p != nil && !p.Absent && p.Controller == "" {
 			return o.Workload().Name
@@ -256,11 +263,6 @@ func poolTitle(p verdict.PoolName) string {
 	return "IPAM " + p.IPAM + " (" + p.Name + after(", network ", p.Network) + after(", node ", p.Node) + ")"
 }
 
-// poolShort returns a short name of a pool.
-func poolShort(p verdict.PoolName) string {
-	return cmp.Or(registry.Of(p.IPAM).Title, p.IPAM) + after(" on node ", p.Node)
-}
-
 // holderName returns the name of the workload or purpose that an allocation is for.
 func holderName(h verdict.Holder) string {
 	var who string
@@ -299,14 +301,6 @@ func networkName(network, device string) string {
 		return "network " + network
 	}
 	return "bridge " + device
-}
-
-// nodesText lists nodes.
-func nodesText(names []string) string {
-	if len(names) == 1 {
-		return "node " + names[0]
-	}
-	return "nodes " + list(names)
 }
 
 // mostListed is the number of names that a list contains at most; it counts the others.
@@ -399,3 +393,83 @@ const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks
 
 // Runbook returns the URL of the page about a cause or a kind of finding.
 func Runbook(name string) string { return runbooks + name + ".md" }
+
+//go:embed text
+var files embed.FS
+
+// texts are the texts of all files in folder text. {name} is also a word of the owner (ownerWords).
+var texts = readTexts()
+
+func readTexts() advice.Texts {
+	var all []string
+	names, _ := files.ReadDir("text") // the files are in the program
+	for _, name := range names {
+		data, _ := files.ReadFile("text/" + name.Name())
+		all = append(all, string(data))
+	}
+	return advice.ReadTexts(all...)
+}
+
+// has reports whether there is a text with a key.
+func has(key string) bool { return texts[key] != nil }
+
+// A source gives the values of names; nil for names that it does not have.
+type source func(name string) any
+
+// A scope has the values that a text may name: sources, owners, and names that are each followed by
+// their values.
+type scope []any
+
+// value returns the value of a name. {was.node} is the node of the owner that the scope has as was.
+func (s scope) value(name string) any {
+	for i := 0; i < len(s); i++ {
+		switch from := s[i].(type) {
+		case source:
+			if v := from(name); v != nil {
+				return printed(v)
+			}
+		case *verdict.Owner:
+			if word := ownerWords[name]; word != nil {
+				return word(from)
+			}
+		case string:
+			i++
+			if from == name {
+				return printed(s[i])
+			}
+			if o, ok := s[i].(*verdict.Owner); ok && strings.HasPrefix(name, from+".") {
+				return ownerWords[name[len(from)+1:]](o)
+			}
+		}
+	}
+	return nil
+}
+
+// printed returns a value in the form of texts.
+func printed(v any) any {
+	switch v := v.(type) {
+	case verdict.Stamp:
+		return stampText(v)
+	case []string:
+		return list(v)
+	case []netip.Addr:
+		return list(each(v, addrText))
+	}
+	return v
+}
+
+func (s scope) filler() advice.Filler { return advice.Filler{Texts: texts, Value: s.value} }
+
+// text returns the text of a key.
+func (s scope) text(key string) string { return s.filler().Text(key) }
+
+// Text returns the text of a key. Names are followed by their values.
+func Text(key string, values ...any) string { return scope(values).text(key) }
+
+// steps returns the actions of a key.
+func (s scope) steps(key string) []advice.Action { return s.filler().Steps(key) }
+
+// write adds the text of a key.
+func (s scope) write(t *FindingText, key string) {
+	t.Summary = strings.TrimPrefix(t.Summary+" "+s.filler().Write(&t.Advice, key), " ")
+}

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,17 +46,6 @@ type between struct {
 
 	// ready is set when all clusters were judged once since the start.
 	ready atomic.Bool
-}
-
-func (f *Fleet) newBetween(all networks) *between {
-	b := &between{
-		fleet: f, networks: all, log: f.Log, clock: f.Clock,
-		where: make(map[netip.Addr][]string), dirty: make(map[netip.Addr][]string), contests: make(map[netip.Addr]*contest),
-	}
-	b.journal = journal.New(journal.Config{
-		Dir: filepath.Join(f.DataDir, "between"), Retention: f.Retention, Size: f.Size, Instance: f.Instance, Clock: f.Clock, Log: f.Log, Cache: cached,
-	})
-	return b
 }
 
 // run judges until ctx ends.

@@ -70,10 +70,7 @@ type cluster struct {
 
 func (f *Fleet) newCluster(name string) *cluster {
 	c := &cluster{records: records{name: name}, log: f.Log.With("cluster", name), clock: f.Clock}
-	c.journal = journal.New(journal.Config{
-		Dir: filepath.Join(f.dir(), stream.Name(name)), Retention: f.Retention, Size: f.Size, Instance: f.Instance,
-		Clock: f.Clock, Log: c.log, Reached: c.reached, Cache: cached,
-	})
+	c.journal = f.newJournal(filepath.Join("clusters", stream.Name(name)), c.log, c.reached)
 	return c
 }
 

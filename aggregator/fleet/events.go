@@ -96,9 +96,16 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	slices.SortStableFunc(out.Gaps, func(a, b *pb.Gap) int { return a.GetFrom().AsTime().Compare(b.GetFrom().AsTime()) })
 	p := api.NewPage[*pb.Event](q.GetPageSize())
 	for {
-		first, err := earliest(ctx, readings)
-		if err != nil {
-			return nil, err
+		var first *reading // with the earliest event
+		var at time.Time
+		for _, r := range readings {
+			e, err := r.next(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if t := e.GetTime().AsTime(); e != nil && (first == nil || cmp.Or(t.Compare(at), strings.Compare(r.name, first.name)) < 0) {
+				first, at = r, t
+			}
 		}
 		if first == nil {
 			break
@@ -125,22 +132,4 @@ func reachBackTo(all []*records) (at *timestamppb.Timestamp) {
 		}
 	}
 	return at
-}
-
-// earliest returns the reading with the earliest event; nil if there are no more events.
-func earliest(ctx context.Context, all []*reading) (first *reading, err error) {
-	var at time.Time
-	for _, r := range all {
-		e, err := r.next(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if e == nil {
-			continue
-		}
-		if t := e.GetTime().AsTime(); first == nil || cmp.Or(t.Compare(at), strings.Compare(r.name, first.name)) < 0 {
-			first, at = r, t
-		}
-	}
-	return first, nil
 }

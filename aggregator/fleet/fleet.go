@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,12 +17,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 const (
@@ -92,9 +96,13 @@ func New(cfg Config) (*Fleet, error) {
 	}
 	f := &Fleet{Config: cfg, lock: lock, clusters: make(map[string]*cluster), changed: make(chan struct{})}
 	if len(cfg.Networks) > 0 {
-		f.between = f.newBetween(cfg.Networks)
+		f.between = &between{
+			fleet: f, networks: cfg.Networks, log: f.Log, clock: f.Clock,
+			where: make(map[netip.Addr][]string), dirty: make(map[netip.Addr][]string), contests: make(map[netip.Addr]*contest),
+		}
+		f.between.journal = f.newJournal("between", f.Log, nil)
 	}
-	dirs, err := os.ReadDir(f.dir())
+	dirs, err := os.ReadDir(filepath.Join(f.DataDir, "clusters"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errors.Join(fmt.Errorf("read the journals of the clusters: %w", err), lock.Close())
 	}
@@ -106,7 +114,12 @@ func New(cfg Config) (*Fleet, error) {
 	return f, nil
 }
 
-func (f *Fleet) dir() string { return filepath.Join(f.DataDir, "clusters") }
+func (f *Fleet) newJournal(dir string, log *slog.Logger, reached func() time.Time) *journal.Journal {
+	return journal.New(journal.Config{
+		Dir: filepath.Join(f.DataDir, dir), Retention: f.Retention, Size: f.Size, Instance: f.Instance,
+		Clock: f.Clock, Log: log, Reached: reached, Cache: cached,
+	})
+}
 
 // Run follows the clusters until ctx ends.
 func (f *Fleet) Run(ctx context.Context) error {
@@ -168,12 +181,7 @@ func (f *Fleet) add(names []string, err error) (added []*cluster) {
 
 // inOrder returns the clusters by name. The caller holds the lock.
 func (f *Fleet) inOrder() []*cluster {
-	var all []*cluster
-	for _, c := range f.clusters {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, func(a, b *cluster) int { return strings.Compare(a.name, b.name) })
-	return all
+	return slices.SortedFunc(maps.Values(f.clusters), func(a, b *cluster) int { return strings.Compare(a.name, b.name) })
 }
 
 // named returns the clusters with some names, or all if there are none, by name. changed is closed when a
@@ -183,30 +191,26 @@ func (f *Fleet) named(names []string) (all []*cluster, changed <-chan struct{}, 
 	defer f.mu.RUnlock()
 	all = f.inOrder()
 	for _, name := range names {
-		if f.clusters[name] == nil {
-			return nil, nil, unknown(name, all)
+		if f.clusters[name] != nil {
+			continue
 		}
+		const most = 20
+		var known []string
+		for _, c := range all[:min(len(all), most)] {
+			known = append(known, c.name)
+		}
+		switch {
+		case len(known) == 0:
+			return nil, nil, status.Errorf(codes.InvalidArgument, "the cluster %q is not known, nor is any other so far", name)
+		case len(all) > most:
+			known = append(known, "…")
+		}
+		return nil, nil, status.Errorf(codes.InvalidArgument, "the cluster %q is not known: known are %s", name, strings.Join(known, ", "))
 	}
 	if len(names) > 0 {
 		all = slices.DeleteFunc(all, func(c *cluster) bool { return !slices.Contains(names, c.name) })
 	}
 	return all, f.changed, nil
-}
-
-// unknown returns the error for a cluster that is not known.
-func unknown(name string, all []*cluster) error {
-	const most = 20
-	var known []string
-	for _, c := range all[:min(len(all), most)] {
-		known = append(known, c.name)
-	}
-	if len(all) > most {
-		known = append(known, "…")
-	}
-	if len(known) == 0 {
-		return status.Errorf(codes.InvalidArgument, "the cluster %q is not known, nor is any other so far", name)
-	}
-	return status.Errorf(codes.InvalidArgument, "the cluster %q is not known: known are %s", name, strings.Join(known, ", "))
 }
 
 // Problems describes what is wrong with the connection to the hub.
@@ -227,4 +231,69 @@ func (f *Fleet) Problems() []string {
 		problems = append(problems, fmt.Sprintf("the hub at %s has no stream of a cluster: its mirrors must be named ipwitness_CLUSTER", f.NATS.Hosts()))
 	}
 	return problems
+}
+
+// metrics are the metrics of a fleet. Values are read at scrape time.
+type metrics struct {
+	fleet                         *Fleet
+	clusters, lag, messages, gaps *prometheus.Desc
+	bytes, conflicts              *prometheus.Desc
+}
+
+// Metrics returns the metrics of the fleet.
+func (f *Fleet) Metrics() prometheus.Collector {
+	of := []string{"cluster"}
+	return &metrics{
+		fleet: f,
+		clusters: prometheus.NewDesc("ipwitness_fleet_clusters",
+			"Clusters of the fleet, by state: live, disconnected (no message has arrived for 30 s), or waiting (messages are missing, so the complete state is awaited).", []string{"state"}, nil),
+		lag:       prometheus.NewDesc("ipwitness_fleet_lag_seconds", "Age of the last message of a cluster. A cluster publishes at least every 10 s.", of, nil),
+		messages:  prometheus.NewDesc("ipwitness_fleet_messages_total", "Messages of a cluster that were received.", of, nil),
+		gaps:      prometheus.NewDesc("ipwitness_fleet_gaps_total", "Gaps in the numbers of the messages of a cluster. After a gap, the complete state is awaited.", of, nil),
+		bytes:     prometheus.NewDesc("ipwitness_fleet_journal_bytes", "Size of the records of a cluster.", of, nil),
+		conflicts: prometheus.NewDesc("ipwitness_fleet_conflicts", "Active conflicts between clusters, in the networks that they share (--network).", []string{"state"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.clusters, m.lag, m.messages, m.gaps, m.bytes, m.conflicts} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(to chan<- prometheus.Metric) {
+	all, _, _ := m.fleet.named(nil) // no name is given that may not be known
+	now := m.fleet.Clock()
+	states := map[pb.Cluster_State]int{pb.Cluster_LIVE: 0, pb.Cluster_DISCONNECTED: 0, pb.Cluster_WAITING: 0}
+	for _, c := range all {
+		states[c.lives(now)]++
+		bytes := c.journal.Stats().Bytes
+		c.mu.Lock()
+		heard, messages, gaps := c.at.Heard, c.messages, c.gaps
+		c.mu.Unlock()
+		if !heard.IsZero() {
+			to <- prometheus.MustNewConstMetric(m.lag, prometheus.GaugeValue, max(0, now.Sub(heard).Seconds()), c.name)
+		}
+		to <- prometheus.MustNewConstMetric(m.messages, prometheus.CounterValue, float64(messages), c.name)
+		to <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(gaps), c.name)
+		to <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(bytes), c.name)
+	}
+	if b := m.fleet.between; b != nil {
+		states := map[pb.Conflict_State]int{pb.Conflict_SUSPECTED: 0, pb.Conflict_CONFIRMED: 0}
+		b.mu.Lock()
+		for _, c := range b.contests {
+			if c.active() {
+				states[c.conflict.GetState()]++
+			}
+		}
+		b.mu.Unlock()
+		for state, n := range states {
+			to <- prometheus.MustNewConstMetric(m.conflicts, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))
+		}
+	}
+	for state, n := range states {
+		to <- prometheus.MustNewConstMetric(m.clusters, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))
+	}
 }

@@ -110,7 +110,12 @@ func judge(before *contest, n *Network, a netip.Addr, owners []*pb.Owner, heard 
 	c, since := &pb.Conflict{}, now
 	if before.active() {
 		c, since = proto.CloneOf(before.conflict), before.since
-		if same(c.GetOwners(), all) < 2 { // others took their place
+		left := slices.DeleteFunc(slices.Clone(c.GetOwners()), func(o *pb.Owner) bool {
+			return !slices.ContainsFunc(all, func(other *pb.Owner) bool {
+				return other.GetCluster() == o.GetCluster() && identity(other) == identity(o)
+			})
+		})
+		if len(left) < 2 { // others took their place
 			c.State, c.ConfirmedAt, since = pb.Conflict_SUSPECTED, nil, now
 		}
 	} else {
@@ -139,15 +144,4 @@ func judge(before *contest, n *Network, a netip.Addr, owners []*pb.Owner, heard 
 		return before
 	}
 	return &contest{n, c, since}
-}
-
-func same(a, b []*pb.Owner) (n int) {
-	for _, o := range a {
-		if slices.ContainsFunc(b, func(other *pb.Owner) bool {
-			return other.GetCluster() == o.GetCluster() && identity(other) == identity(o)
-		}) {
-			n++
-		}
-	}
-	return n
 }

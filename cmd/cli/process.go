@@ -26,14 +26,9 @@ func NewProcess(stderr io.Writer, l Logging) (Process, error) {
 	// detach from the interfaces.
 	signal.Ignore(syscall.SIGPIPE)
 
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
-		return Process{}, fmt.Errorf("--log-level: %w", err)
-	}
-	options := &slog.HandlerOptions{Level: level, ReplaceAttr: short}
-	log := slog.New(slog.NewTextHandler(stderr, options))
-	if l.format == "json" {
-		log = slog.New(slog.NewJSONHandler(stderr, options))
+	log, err := l.logger(stderr)
+	if err != nil {
+		return Process{}, err
 	}
 	b := ReadBuild()
 	return Process{Build: b, Log: log, Registry: NewRegistry(b)}, nil
@@ -60,6 +55,20 @@ func (l *Logging) AddFlags(cmd *cobra.Command) {
 	ChoiceFlag(cmd, &l.Level, "log-level", "", "lowest level to log; the default of run in a terminal is warn", "info", "debug", "warn", "error")
 	ChoiceFlag(cmd, &l.format, "log-format", "", "log format", "text", "json")
 }
+
+// logger returns the logger that the flags select.
+func (l *Logging) logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: short}
+	if l.format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, options)), nil
+}
+
 // longest is the largest number of bytes of a value in the log.
 const longest = 2 << 10
 
