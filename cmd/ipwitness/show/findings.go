@@ -133,13 +133,22 @@ func Finding(w io.Writer, f *pb.Finding, layout Layout, now time.Time) error {
 	if at := f.GetDetectedAt(); at != nil {
 		since = clock(at, now) + ", for " + age(at, now)
 	}
+	pool := ""
+	if of := f.GetPool(); of != nil {
+		left := fullIn(of)
+		if left != "now" {
+			left = prefixed("in ", left)
+		}
+		pool = join(", ", join(" ", of.GetIpam(), of.GetName()), prefixed("node ", of.GetNode()), prefixed("network ", of.GetNetwork()),
+			few(of.GetRanges()), of.GetState().String(), filled(of)+" allocated", fmt.Sprintf("%d leaked", of.GetLeaked()), prefixed("full ", left))
+	}
 	p.fields("Finding", f.GetId(), "Cluster", f.GetCluster(), "Kind", f.GetKind())
 	p.toned(findingTone(f), f.GetSeverity().String(), "Severity:  ", f.GetSeverity().String())
 	p.fields(
 		"Address", f.GetAddress(),
 		"Since", since,
 		"Nodes", strings.Join(f.GetNodes(), ", "),
-		"Pool", poolLine(f.GetPool()),
+		"Pool", pool,
 	)
 	if f.GetRunbook() != "" {
 		p.link("Runbook:   ", f.GetRunbook())
@@ -237,19 +246,6 @@ func PoolName(p *pb.Pool) string {
 		name = cmp.Or(p.GetNetwork(), name)
 	}
 	return join(" ", p.GetIpam(), name)
-}
-
-// poolLine describes a pool in one line.
-func poolLine(p *pb.Pool) string {
-	if p == nil {
-		return ""
-	}
-	left := fullIn(p)
-	if left != "now" {
-		left = prefixed("in ", left)
-	}
-	return join(", ", join(" ", p.GetIpam(), p.GetName()), prefixed("node ", p.GetNode()), prefixed("network ", p.GetNetwork()),
-		few(p.GetRanges()), p.GetState().String(), filled(p)+" allocated", fmt.Sprintf("%d leaked", p.GetLeaked()), prefixed("full ", left))
 }
 
 // mostPools is the maximum number of pools in a table that is not wide.

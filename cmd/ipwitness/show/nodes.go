@@ -110,7 +110,16 @@ func Nodes(w io.Writer, answer *pb.ListNodesResponse, layout Layout, now time.Ti
 	p.bullets("Problems:", "  ", problems...)
 	if k.GetState() > pb.Kubernetes_OFF {
 		p.line("")
-		p.text("Kubernetes API: ", kubernetes(k, now))
+		known := Count(int(k.GetPods()), "pod", "pods") + " and " + Count(int(k.GetNodes()), "node", "nodes")
+		text := join(", ", k.GetState().String(), k.GetServer())
+		switch k.GetState() {
+		case pb.Kubernetes_LIVE:
+			text = join(", ", text, known, prefixed("last heard ", ago(k.GetLastHeard(), now)))
+		case pb.Kubernetes_STALE:
+			text = join(", ", text, prefixed("disconnected since ", clockTo("15:04:05.000 "+zone, k.GetLastHeard(), now)), ago(k.GetLastHeard(), now)) +
+				": the data of " + known + " may be outdated"
+		}
+		p.text("Kubernetes API: ", text)
 		for _, problem := range k.GetProblems() {
 			p.text("  ", problem)
 		}
@@ -125,20 +134,6 @@ func Nodes(w io.Writer, answer *pb.ListNodesResponse, layout Layout, now time.Ti
 	}
 	p.bullets("Problems of the aggregator:", "  ", answer.GetProblems()...)
 	return p.write(w)
-}
-
-// kubernetes describes the state of the Kubernetes API.
-func kubernetes(k *pb.Kubernetes, now time.Time) string {
-	known := Count(int(k.GetPods()), "pod", "pods") + " and " + Count(int(k.GetNodes()), "node", "nodes")
-	switch k.GetState() {
-	case pb.Kubernetes_LIVE:
-		return join(", ", "LIVE", k.GetServer(), known, prefixed("last heard ", ago(k.GetLastHeard(), now)))
-	case pb.Kubernetes_STALE:
-		return join(", ", "STALE", k.GetServer(), prefixed("disconnected since ", clockTo("15:04:05.000 "+zone, k.GetLastHeard(), now)),
-			prefixed("", ago(k.GetLastHeard(), now))) + ": the data of " + known + " may be outdated"
-	default:
-		return join(", ", k.GetState().String(), k.GetServer())
-	}
 }
 
 // Node writes the details of one node as a page.

@@ -261,7 +261,16 @@ func total(shown, widths []int) int {
 
 // write writes a row, in several lines if cells have several or are folded.
 func (t *Table) write(b *strings.Builder, r row, shown, widths []int) {
-	if r.loose || t.overflows(r, shown, widths) {
+	loose := r.loose
+	if t.width > 0 && !t.cuts { // although columns were left out, the row may not fit
+		present := slices.DeleteFunc(slices.Clone(shown), func(i int) bool { return i >= len(r.cells) })
+		needed := total(present, widths)
+		if last := shown[len(shown)-1]; last < len(r.cells) && r.span == "" { // nothing pads the last cell
+			needed -= max(0, widths[last]-width(r.cells[last][0]))
+		}
+		loose = loose || needed > t.width
+	}
+	if loose {
 		t.writeWords(b, r, shown)
 		return
 	}
@@ -319,19 +328,6 @@ func (t *Table) painted(r row, shown []int, n int, text string) string {
 		return t.paint(r.tones[shown[n]], text)
 	}
 	return text
-}
-
-// overflows reports whether a row does not fit, although columns were left out.
-func (t *Table) overflows(r row, shown, widths []int) bool {
-	if t.width == 0 || t.cuts {
-		return false
-	}
-	present := slices.DeleteFunc(slices.Clone(shown), func(i int) bool { return i >= len(r.cells) })
-	sum := total(present, widths)
-	if last := shown[len(shown)-1]; last < len(r.cells) && r.span == "" { // nothing pads the last cell
-		sum -= max(0, widths[last]-width(r.cells[last][0]))
-	}
-	return sum > t.width
 }
 
 // writeWords writes the cells of a row that does not fit one after the other, in as many lines as they

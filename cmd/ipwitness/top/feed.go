@@ -171,21 +171,6 @@ type nodesMsg struct {
 	err  error
 }
 
-// listed takes over the list of nodes.
-func (m *model) listed(msg nodesMsg) {
-	if msg.err != nil {
-		m.health.nodesReason = visible(msg.err.Error())
-		return
-	}
-	nodes := &m.lists.nodes
-	nodes.changes.Begin()
-	for _, n := range msg.list.GetNodes() {
-		nodes.apply(pb.Watch_UPDATED, n)
-	}
-	nodes.apply(pb.Watch_BOOKMARK, nil)
-	m.health = health{coverage: msg.list.GetCoverage(), problems: msg.list.GetProblems()}
-}
-
 // settle shows what has changed, and requests again what depends on it.
 func (m *model) settle() tea.Cmd {
 	m.seen = true

@@ -99,7 +99,17 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 		return m, tea.Batch(append(requests, m.settle())...)
 	case nodesMsg:
-		m.listed(msg)
+		if msg.err != nil {
+			m.health.nodesReason = visible(msg.err.Error())
+			return m, m.settle()
+		}
+		nodes := &m.lists.nodes
+		nodes.changes.Begin()
+		for _, n := range msg.list.GetNodes() {
+			nodes.apply(pb.Watch_UPDATED, n)
+		}
+		nodes.apply(pb.Watch_BOOKMARK, nil)
+		m.health = health{coverage: msg.list.GetCoverage(), problems: msg.list.GetProblems()}
 		return m, m.settle()
 	case ownersMsg:
 		m.lists.owners.answered(msg, m.now)

@@ -109,11 +109,3 @@ func (p *page) view(columns, height int) []string {
 	p.move(0)
 	return p.wrapped[p.offset:min(len(p.wrapped), p.offset+height)]
 }
-
-// position says which part of the page is on the screen; empty if it is the whole page.
-func (p *page) position() string {
-	if len(p.wrapped) <= p.height {
-		return ""
-	}
-	return fmt.Sprintf("lines %d to %d of %d", p.offset+1, min(len(p.wrapped), p.offset+p.height), len(p.wrapped))
-}

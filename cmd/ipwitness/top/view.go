@@ -81,8 +81,8 @@ func (m *model) worst() link {
 func (m *model) heading() string {
 	if p := m.page(); p != nil {
 		title := p.title
-		if at := p.position(); at != "" {
-			title += "  (" + at + ")"
+		if len(p.wrapped) > p.height { // the page is longer than the screen
+			title += fmt.Sprintf("  (lines %d to %d of %d)", p.offset+1, min(len(p.wrapped), p.offset+p.height), len(p.wrapped))
 		}
 		return m.screen.paint.paint(strong, show.Fit(title, m.screen.columns))
 	}
