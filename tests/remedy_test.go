@@ -3,6 +3,7 @@ package tests
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -226,6 +227,9 @@ var interpretations = []string{
 // looks matches commands that only read. They may find nothing.
 var looks = regexp.MustCompile(`^ip -br link \| grep|^kubectl get|^crictl pods|^cat |^find /proc `)
 
+// exclusion matches the instruction to exclude an address from the range of host-local, by its configuration.
+var exclusion = regexp.MustCompile(`^Exclude (\S+) from the range of IPAM host-local .* set rangeStart and rangeEnd in (\S+) `)
+
 // do carries out one action.
 func (s *scene) do(a *ipwitnessv1.Action) {
 	s.t.Helper()
@@ -236,6 +240,13 @@ func (s *scene) do(a *ipwitnessv1.Action) {
 			fn()
 			done = true
 		}
+	}
+	if m := exclusion.FindStringSubmatch(a.GetText()); m != nil {
+		after := netip.MustParseAddr(m[1]).Next()
+		for _, at := range s.machines() {
+			s.run(at, fmt.Sprintf(`if [ -e %[2]s ]; then sed -i -E 's#"subnet": ?"[^"]+"#&,"rangeStart":"%[1]s"#' %[2]s; fi`, after, m[2]))
+		}
+		done = true
 	}
 	if a.GetCommand() == "" {
 		if !done && !slices.ContainsFunc(interpretations, func(part string) bool { return strings.Contains(a.GetText(), part) }) {
