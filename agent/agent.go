@@ -207,6 +207,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	g.Go(func() error { return a.ipam.Run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listener.Run) })
 	g.Go(func() error { return k.FollowRoutes(ctx) })
+	g.Go(func() error { return k.FollowAnswers(ctx) })
 	g.Go(func() error { return k.ListAgain(ctx, hearErr != nil && foreignErr == nil) })
 	for _, group := range groups {
 		g.Go(func() error {

@@ -403,7 +403,7 @@ func TestEnumerationsEqualTheContracts(t *testing.T) {
 		last protoreflect.EnumNumber
 		enum protoreflect.Enum
 	}{
-		"Evidence":   {protoreflect.EnumNumber(verdict.Believed), pb.Evidence_BELIEVED},
+		"Evidence":   {protoreflect.EnumNumber(verdict.WouldAnswer), pb.Evidence_WOULD_ANSWER},
 		"Attachment": {protoreflect.EnumNumber(verdict.Local), pb.InterfaceRecord_LOCAL},
 		"LinkKind":   {protoreflect.EnumNumber(verdict.OVSPort), pb.LinkRecord_OVS_PORT},
 		"Workload":   {protoreflect.EnumNumber(verdict.Unknown), pb.Workload_UNKNOWN},

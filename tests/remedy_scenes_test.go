@@ -522,6 +522,15 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		}
 		return s.found("shared-address-answered", addr)
 	},
+	"answered-by-another": func(t *testing.T, _ block) *scene {
+		c := newCluster(t, 2)
+		s := newScene(t, c.lab, c.nodes...)
+		c.shared()
+		const addr = "192.0.2.2"
+		c.nodes[0].sh("ip addr add " + addr + "/32 dev lo")
+		s.byHand["Find out what has set it there"] = func() { c.nodes[0].sh("ip addr del " + addr + "/32 dev lo") }
+		return s.found("answered-by-another", addr)
+	},
 	"vip-held-elsewhere": func(t *testing.T, _ block) *scene {
 		v := newVIPs(t)
 		v.kubeVIP("node2")

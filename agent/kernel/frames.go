@@ -71,6 +71,9 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 		}
 		k.ClaimEnded(evicted)
 	})
+	if k.mayAnswer(key.Address) {
+		table.Poke(k.answers.changed)
+	}
 }
 
 // routedTo reports whether the node itself routes an address to the namespace behind its port

@@ -128,6 +128,9 @@ func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 	}
 	delete(ns.links, index)
 	k.part(l)
+	if ns == k.own {
+		k.dropAnswers(func(key table.ClaimKey) bool { return key.At.Index == index }, now)
+	}
 	k.unpublish(ns, l, now)
 	if ns != k.own {
 		k.publishNamespace(ns, now)

@@ -29,6 +29,9 @@ type Requests interface {
 	NSIDs() ([]int32, error)
 	PVIDs() (map[int32]uint16, error)
 	Route(addr netip.Addr) ([]rtnetlink.Hop, error)
+	RouteFrom(index int32, from, addr netip.Addr) ([]rtnetlink.Hop, error)
+	LocalRoutes() ([]rtnetlink.LocalRoute, error)
+	Settings(iface string) (arpIgnore int, proxyARP bool)
 }
 
 // A Mirror mirrors the namespaces, interfaces and addresses of this machine, as reported by
@@ -44,6 +47,7 @@ type Mirror struct {
 	req      Requests
 	reusable map[uint64]bool // inodes of namespaces that ended since BeginNames
 	again    chan struct{}   // holds one token while everything has to be listed again
+	answers  answers
 }
 
 // hooks are called with the kernel locked. They are set before any method is called.
@@ -159,6 +163,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 		req:      req,
 		reusable: map[uint64]bool{},
 		again:    again,
+		answers:  answers{changed: make(chan struct{}, 1), published: map[table.ClaimKey]string{}},
 		publisher: publisher{
 			topology: topology{
 				ownNSID:  ownNSID,
@@ -211,7 +216,11 @@ func (k *Mirror) List() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var err error
-	k.table.Update(func() { err = k.listLocked() })
+	k.table.Update(func() {
+		if err = k.listLocked(); err == nil {
+			k.answer(time.Now())
+		}
+	})
 	return err
 }
 
@@ -258,6 +267,13 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	if m.NSID == k.ownNSID {
 		m.NSID = rtnetlink.NoNSID
 	}
+	if m.Type == rtnetlink.Answering {
+		if m.NSID == rtnetlink.NoNSID {
+			table.Poke(k.answers.changed)
+		}
+		return
+	}
+	table.Poke(k.answers.changed)
 	if m.Type == unix.RTM_NEWNSID || m.Type == unix.RTM_DELNSID {
 		if m.NSID != rtnetlink.NoNSID || m.ID < 0 || m.ID == k.ownNSID {
 			return // a message about another namespace's table, or about our own namespace

@@ -199,6 +199,34 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		wantHops("192.0.2.7", Hop{Index: br})
 		wantHops("192.0.2.1", Hop{Index: br, Local: true})
 
+		_, alias, err := net.ParseCIDR("192.0.2.64/26")
+		must(t, err)
+		must(t, netlink.RouteAdd(&netlink.Route{Dst: alias, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST, LinkIndex: int(br)}))
+		wantHops("192.0.2.65", Hop{Index: br, Local: true})
+		local, err := req.LocalRoutes()
+		must(t, err)
+		for _, want := range []string{"192.0.2.64/26", "192.0.2.1/32", "2001:db8::1/128"} {
+			if !slices.ContainsFunc(local, func(r LocalRoute) bool { return r.String() == want }) {
+				t.Errorf("local routes: got %v, want %s among them", local, want)
+			}
+		}
+		if ignore, proxy := req.Settings("br0"); ignore != 0 || proxy {
+			t.Errorf("settings: got arp_ignore %d and proxy_arp %t, want the defaults", ignore, proxy)
+		}
+		from, to := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("10.1.0.1")
+		if hops, err := req.RouteFrom(br, from, to); err != nil || hops != nil {
+			t.Errorf("a packet from %s without forwarding: got %v and error %v, want no hop", from, hops, err)
+		}
+		for file, value := range map[string]string{"ip_forward": "1", "conf/br0/proxy_arp": "1", "conf/all/arp_ignore": "2", "conf/br0/rp_filter": "0", "conf/all/rp_filter": "0"} {
+			must(t, os.WriteFile("/proc/sys/net/ipv4/"+file, []byte(value), 0o600))
+		}
+		if ignore, proxy := req.Settings("br0"); ignore != 2 || !proxy {
+			t.Errorf("settings: got arp_ignore %d and proxy_arp %t, want 2 and true", ignore, proxy)
+		}
+		if hops, err := req.RouteFrom(br, from, to); err != nil || !slices.Equal(hops, []Hop{{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")}}) {
+			t.Errorf("a packet from %s: got %v and error %v, want the gateway", from, hops, err)
+		}
+
 		own, err := req.OwnNSID()
 		must(t, err)
 		if own < 0 || own == nsid || own == second {
@@ -406,6 +434,43 @@ func TestChangesOfAllNamespacesAreHeard(t *testing.T) {
 		if err := here.Run(t.Context(), func(*Message) {}, func() {}, func() {}); err == nil {
 			t.Error("run on a closed socket: got no error")
 		}
+	})
+}
+
+func TestOfRoutesOnlyLocalOnesAreHeard(t *testing.T) {
+	alone.Run(t, func() {
+		l, err := Listen(true)
+		must(t, err)
+		defer l.Close()
+		h := hear(t, l)
+		d := &netlink.Bridge{LinkAttrs: attrs("d0")}
+		addLink(t, d, "192.0.2.1/24")
+		add := func(to string, typ, table int) {
+			_, dst, err := net.ParseCIDR(to)
+			must(t, err)
+			scope := map[bool]netlink.Scope{true: netlink.SCOPE_HOST, false: netlink.SCOPE_LINK}[typ == unix.RTN_LOCAL]
+			must(t, netlink.RouteAdd(&netlink.Route{Dst: dst, Type: typ, Table: table, Scope: scope, LinkIndex: d.Index}))
+		}
+		ofMTU := func(mtu int) func(Message) bool {
+			must(t, netlink.LinkSetMTU(d, mtu))
+			return func(m Message) bool { return m.Type == unix.RTM_NEWLINK && m.Link.Index == int32(d.Index) }
+		}
+		h.await("the interface", func(m Message) bool { return m.Type == unix.RTM_NEWADDR && m.Address.Addr.Is4() })
+		h.await("the interface again", ofMTU(1400))
+		add("10.1.0.0/16", unix.RTN_UNICAST, unix.RT_TABLE_MAIN)
+		add("10.2.0.0/16", unix.RTN_UNICAST, 100)
+		heard := false
+		next := ofMTU(1300)
+		h.await("the interface after two routes", func(m Message) bool {
+			heard = heard || m.Type == Answering
+			return next(m)
+		})
+		if heard {
+			t.Error("a message about a unicast route was heard")
+		}
+		add("10.3.0.0/16", unix.RTN_LOCAL, unix.RT_TABLE_LOCAL)
+		h.await("the local route", func(m Message) bool { return m.Type == Answering && m.NSID == NoNSID })
+		must(t, h.stop())
 	})
 }
 

@@ -88,6 +88,12 @@ type Hop struct {
 	Local   bool
 }
 
+// A LocalRoute is a route of type local: the node takes packets for the prefix as its own.
+type LocalRoute struct {
+	netip.Prefix
+	Index int32
+}
+
 // A Message is one message of the route family, with the namespace that it concerns.
 type Message struct {
 	Type    uint16
@@ -102,6 +108,10 @@ type Message struct {
 // NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which concern a bridge
 // or a port of one. Netlink does not use the number.
 const NewPort uint16 = 0xffff
+
+// Answering is the type of all messages after which the node may answer for other addresses than before: about
+// local routes, rules and the configuration of interfaces. Netlink does not use the number.
+const Answering uint16 = 0xfffe
 
 // parse parses one message of the listener, and reports whether its type is known.
 func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
@@ -121,6 +131,8 @@ func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err er
 		m.Address, err = parseAddr(data)
 	case unix.RTM_NEWNSID, unix.RTM_DELNSID:
 		m.ID, err = parseNSID(data)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE, unix.RTM_NEWNETCONF:
+		m.Type = Answering
 	default:
 		return false, nil
 	}
@@ -344,6 +356,27 @@ func parseRoute(b []byte) ([]Hop, error) {
 		out = append(out, one)
 	}
 	return out, nil
+}
+
+// parseLocalRoute parses a struct rtmsg and its attributes.
+func parseLocalRoute(b []byte) (r LocalRoute, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return r, fmt.Errorf("parse route: %w", errShort)
+	}
+	addr := netip.IPv4Unspecified()
+	if b[0] == unix.AF_INET6 {
+		addr = netip.IPv6Unspecified()
+	}
+	for typ, val := range attributes(b[unix.SizeofRtMsg:]) {
+		switch typ {
+		case unix.RTA_DST:
+			addr, _ = netip.AddrFromSlice(val)
+		case unix.RTA_OIF:
+			r.Index = int32(u32(val))
+		}
+	}
+	r.Prefix = netip.PrefixFrom(addr, int(b[1]))
+	return r, nil
 }
 
 func (h *Hop) setGateway(typ uint16, val []byte) {

@@ -13,6 +13,8 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -186,23 +188,74 @@ func (r *Conn) PVIDs() (map[int32]uint16, error) {
 	return out, namespaceError("list VLANs of bridge ports", NoNSID, err)
 }
 
-// Route returns the hops to which the node's own routing tables send an address, or none
-// if there is no route.
-func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
+// routeRequest returns the body of a request for the route that matches an address, and not for the result of
+// the lookup.
+func routeRequest(addr netip.Addr) []byte {
 	body := make([]byte, unix.SizeofRtMsg)
-	raw := addr.AsSlice()
 	body[0], body[1] = unix.AF_INET, uint8(addr.BitLen())
 	if addr.Is6() {
 		body[0] = unix.AF_INET6
 	}
-	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // return the matching route itself, not the result of the lookup
+	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH)
+	return appendAddr(body, unix.RTA_DST, addr)
+}
+
+func appendAddr(body []byte, typ uint16, addr netip.Addr) []byte {
+	raw := addr.AsSlice()
 	body = binary.NativeEndian.AppendUint16(body, uint16(unix.SizeofRtAttr+len(raw)))
-	body = binary.NativeEndian.AppendUint16(body, unix.RTA_DST)
-	hops, err = get(r, unix.RTM_GETROUTE, append(body, raw...), parseRoute)
+	return append(binary.NativeEndian.AppendUint16(body, typ), raw...)
+}
+
+// Route returns the hops to which the node's own routing tables send an address, or none
+// if there is no route.
+func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
+	hops, err = get(r, unix.RTM_GETROUTE, routeRequest(addr), parseRoute)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil, nil
 	}
 	return hops, namespaceError("look up route", NoNSID, err)
+}
+
+// RouteFrom returns the hops to which the node forwards a packet for an address that enters an interface
+// from a neighbour, or none if it drops the packet, as with strict rp_filter or without forwarding.
+func (r *Conn) RouteFrom(index int32, from, addr netip.Addr) (hops []Hop, err error) {
+	body := appendAttr(routeRequest(addr), unix.RTA_IIF, uint32(index))
+	body[2] = uint8(from.BitLen())
+	hops, err = get(r, unix.RTM_GETROUTE, appendAddr(body, unix.RTA_SRC, from), parseRoute)
+	if errno := unix.Errno(0); errors.As(err, &errno) {
+		return nil, nil // the kernel's reason to drop it
+	}
+	return hops, err
+}
+
+// LocalRoutes lists the routes of type local in all tables of our own namespace. Most of them are those of
+// addresses.
+func (r *Conn) LocalRoutes() (out []LocalRoute, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		body := make([]byte, unix.SizeofRtMsg)
+		body[0], body[7] = family, unix.RTN_LOCAL
+		some, err := list(r, unix.RTM_GETROUTE, body, parseLocalRoute)
+		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
+			break // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, namespaceError("list local routes", NoNSID, err)
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
+// Settings returns how an interface of our own namespace answers ARP requests for addresses that it does
+// not have: net.ipv4.conf.*.arp_ignore and proxy_arp, as the kernel combines them with those of all
+// interfaces. A setting that cannot be read is 0, the kernel's default.
+func (r *Conn) Settings(iface string) (ignore int, proxy bool) {
+	of := func(iface, name string) int {
+		text, _ := os.ReadFile("/proc/sys/net/ipv4/conf/" + iface + "/" + name)
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		return n
+	}
+	return max(of("all", "arp_ignore"), of(iface, "arp_ignore")), of("all", "proxy_arp")+of(iface, "proxy_arp") > 0
 }
 
 // NSIDs lists the ids of all namespaces in our table.
@@ -277,7 +330,13 @@ func Listen(everywhere bool) (*Listener, error) {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fail("bind rtnetlink socket", err)
 	}
-	for _, group := range []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID} {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, localRoutesOnly()); err != nil {
+		return fail("filter rtnetlink socket", err)
+	}
+	for _, group := range []int{
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF,
+	} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
 			return fail(fmt.Sprintf("join rtnetlink group %d", group), err)
 		}
@@ -289,6 +348,24 @@ func Listen(everywhere bool) (*Listener, error) {
 		return nil, fmt.Errorf("watch rtnetlink socket: %w", err)
 	}
 	return &Listener{file: file, rc: rc, buf: make([]byte, 64<<10), oob: make([]byte, 256)}, nil
+}
+
+// localRoutesOnly returns a filter that drops messages about routes of other types than local in the kernel:
+// a router may change thousands of routes per second.
+func localRoutesOnly() *unix.SockFprog {
+	typ := func(t uint16) uint32 { // as a load in network byte order returns it
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, t)))
+	}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4}, // nlmsghdr.nlmsg_type
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: typ(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: typ(unix.RTM_DELROUTE), Jf: 2},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: unix.SizeofNlMsghdr + 7}, // rtmsg.rtm_type
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RTN_LOCAL, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+		{Code: unix.BPF_RET | unix.BPF_K},
+	}
+	return &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 }
 
 // Close closes the socket.

@@ -55,6 +55,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditDoubleAllocation()
 	a.auditAssignments()
 	a.auditShared()
+	a.auditAnswers()
 	a.auditSpoofs()
 	a.auditRefused()
 	a.auditReuse()
@@ -355,6 +356,35 @@ func (a *addressAudit) auditShared() {
 	}
 }
 
+// auditAnswers checks whether a node answers for an address on a link on which another owner has it, unless
+// both are in a confirmed conflict.
+func (a *addressAudit) auditAnswers() {
+	for i := range a.judged.Owners {
+		o := &a.judged.Owners[i]
+		if !o.Alive() || !o.WouldAnswer() {
+			continue
+		}
+		wronged := []verdict.Owner{*o}
+		for k := range a.judged.Owners {
+			if r := &a.judged.Owners[k]; k != i && compared(r) && o.AnswersFor(r) != nil && !a.rivals(o, r) {
+				wronged = append(wronged, *r)
+			}
+		}
+		if len(wronged) > 1 {
+			f := verdict.Finding{Kind: verdict.FindingAnsweredByAnother, Severity: verdict.Critical, Owners: wronged}
+			a.record(f, o.ID+" ", a.policy.Settle/2)
+		}
+	}
+}
+
+// rivals reports whether two owners are in one confirmed conflict.
+func (a *addressAudit) rivals(o, other *verdict.Owner) bool {
+	in := func(c *verdict.Conflict, id string) bool {
+		return slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.ID == id })
+	}
+	return slices.ContainsFunc(a.judged.Conflicts, func(c verdict.Conflict) bool { return c.Phase == verdict.Confirmed && in(&c, o.ID) && in(&c, other.ID) })
+}
+
 // auditSpoofs adds the findings about claims of other senders to the address.
 func (a *addressAudit) auditSpoofs() {
 	for i := range a.judged.Spoofs {
@@ -430,7 +460,7 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 
 // replaced reports whether a conflict replaces findings of a kind.
 func (a *addressAudit) replaced(kind string) bool {
-	return a.contested && kind != verdict.FindingAddressSpoofed && kind != verdict.FindingVIPHeldElsewhere
+	return a.contested && kind != verdict.FindingAddressSpoofed && kind != verdict.FindingVIPHeldElsewhere && kind != verdict.FindingAnsweredByAnother
 }
 
 // silentSince reports whether an owner is known from the wire only, and no frame of it was seen after

@@ -57,6 +57,8 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 		t.spoofed()
 	case verdict.FindingSharedAddressAnswered:
 		t.shared()
+	case verdict.FindingAnsweredByAnother:
+		t.answered()
 	case verdict.FindingReusedTooSoon:
 		t.reused()
 	case verdict.FindingVIPHeldElsewhere:
@@ -331,6 +333,47 @@ func (t *findingBuilder) shared() {
 			}
 		}
 	})
+}
+
+// answered describes a node that answers for an address on a link on which another owner has it.
+func (t *findingBuilder) answered() {
+	o, others := &t.f.Owners[0], t.f.Owners[1:]
+	c := cmp.Or(o.AnswersFor(&others[0]), &verdict.Claim{Interface: o.Interface, Network: "address " + o.Interface.Name})
+	why, rest, _ := strings.Cut(c.Network, " ")
+	prefix, device, routed := strings.Cut(rest, " ")
+	if !routed {
+		prefix, device = "", rest
+	}
+	if !has(t.f.Kind + "/" + why) {
+		why, device = "address", o.Interface.Name
+	}
+	by, have := "device", "has"
+	if len(others) > 1 {
+		have = "have"
+	}
+	switch {
+	case device == "kube-ipvs0":
+		by = "service"
+	case strings.HasPrefix(device, "virbr"):
+		by = "libvirt"
+	case verdict.MadeByEngine(device):
+		by = "engine"
+	case slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
+		return c.Kind == verdict.Assigned && c.Interface.Attachment == verdict.Local
+	}):
+		by = "local"
+	}
+	t.add(t.f.Kind+"/"+why, "others", each(others, placed), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address,
+		"fix", func() { t.scope("address", t.f.Address, "device", device).write(&t.FindingText, "answered/"+by) },
+		"holds", func() {
+			for i := range others {
+				key, seen, last := "answered/holds", "", verdict.Stamp(0)
+				if claims := others[i].Claims; len(claims) > 0 && claims[0].Wire() {
+					key, seen, last = key+"/wire", witness(claims[0]), claims[0].Last
+				}
+				t.State("%s", scope{&others[i], "address", t.f.Address, "seen", seen, "last", last}.text(key))
+			}
+		})
 }
 
 // heldElsewhere describes a node that holds a virtual address that its controller assigns to another node.

@@ -112,6 +112,27 @@ func findings() map[string]verdict.Finding {
 		i := w.Interface(ns, verdict.Interface{Name: device, Kind: kind, Attachment: verdict.Own})
 		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{assigned(i)}}}
 	}
+	// node-a answers on its LAN for an address that node-b has.
+	answers := func(device, why string) verdict.Finding {
+		lan := map[string]*verdict.Interface{}
+		for _, n := range []string{"node-a", "node-b"} {
+			lan[n] = w.Interface(w.Host(n), verdict.Interface{Name: "eth0", MAC: verdict.MAC("uplink" + n), Attachment: verdict.Own, Link: w.Link(n, "eth0", verdict.Uplink, false)})
+			lan[n].Link.Domain = &verdict.Domain{Node: w.Node("node-a"), Name: "eth0"}
+		}
+		owner := func(i *verdict.Interface, claims ...*verdict.Claim) verdict.Owner {
+			return verdict.Owner{ID: i.Namespace.ID, Node: i.Namespace.Node, Namespace: i.Namespace, Interface: i, MAC: i.MAC, State: verdict.Live, Assigned: true, Claims: claims}
+		}
+		var claims []*verdict.Claim
+		if device != "" {
+			attachment := verdict.Own
+			if device == "lo" || device == "kube-ipvs0" {
+				attachment = verdict.Local
+			}
+			claims = append(claims, assigned(w.Interface(w.Host("node-a"), verdict.Interface{Name: device, Attachment: attachment})))
+		}
+		claims = append(claims, &verdict.Claim{Kind: verdict.WouldAnswer, Interface: lan["node-a"], Network: why})
+		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
+	}
 	static := holder(w, "node-e", "proxy-node-e", "eth0")
 	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
 	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
@@ -173,6 +194,13 @@ func findings() map[string]verdict.Finding {
 		"mac-cloned, two virtual routers":              twins(w, "\x00\x00\x5e\x00\x01\x33"),
 		"reused-too-soon":                              reusedAddress(find(verdict.FindingReusedTooSoon, nil, "10.244.0.5", host), holder(w, "node-b", "cart-0", "eth0"), 4*time.Second),
 		"reused-too-soon aws-vpc, at once":             reusedAddress(find(verdict.FindingReusedTooSoon, &verdict.Pool{Pool: ipam.Pool{IPAM: awsvpc.Name, Traits: registry.Traits(awsvpc.Name), Name: "/var/run/aws-node/ipam.json"}, Node: owner.Node}, "10.244.0.5", host), holder(w, "node-a", "cart-0", "eth0"), -time.Millisecond),
+		"answered-by-another lo":                       answers("lo", "address lo"),
+		"answered-by-another kube-ipvs0":               answers("kube-ipvs0", "address kube-ipvs0"),
+		"answered-by-another docker0":                  answers("docker0", "address docker0"),
+		"answered-by-another virbr0":                   answers("virbr0", "address virbr0"),
+		"answered-by-another eth1":                     answers("eth1", "address eth1"),
+		"answered-by-another route":                    answers("", "route 192.0.2.8/29 eth0"),
+		"answered-by-another proxy":                    answers("", "proxy_arp eth0"),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
 		"vip-held-elsewhere kube-vip":                  virtual(w, vip.KubeVIPName, true, true),
 		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, vip.KubeVIPName, true, false),

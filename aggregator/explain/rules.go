@@ -199,7 +199,7 @@ func Exclusion(p *verdict.Policy, o *verdict.Owner, all []verdict.Owner) string 
 // proxies are the names of the kinds of proxies in the keys of texts.
 var proxies = [...]string{
 	verdict.ByPlugin: "plugin", verdict.ByNoOverride: "no-override", verdict.ByManyAddresses: "many-addresses",
-	verdict.ByOwnMAC: "own-mac", verdict.BySeveralOwners: "several-owners",
+	verdict.ByOwnMAC: "own-mac", verdict.BySeveralOwners: "several-owners", verdict.ByKernel: "kernel",
 }
 
 // exclusion says why an owner is not compared.

@@ -192,6 +192,7 @@ func TestExclusions(t *testing.T) {
 		{Rule: verdict.RuleReachableVia, Proxy: verdict.ByManyAddresses},
 		{Rule: verdict.RuleReachableVia, Proxy: verdict.ByOwnMAC},
 		{Rule: verdict.RuleReachableVia, Proxy: verdict.BySeveralOwners},
+		{Rule: verdict.RuleReachableVia, Proxy: verdict.ByKernel},
 		{Rule: verdict.RulePrivateLink},
 		{Rule: verdict.RuleStale},
 		{Rule: verdict.RuleMACCloned, MAC: plugin},

@@ -67,6 +67,7 @@ var findingRules = map[string]rule{
 	verdict.FindingIPAMUnreadable:        {"IpwitnessIPAMUnreadable", warning, 10 * time.Minute, 0},
 	verdict.FindingIntendedNotObserved:   {"IpwitnessAddressNotObserved", warning, 10 * time.Minute, 0},
 	verdict.FindingSharedAddressAnswered: {"IpwitnessSharedAddressAnswered", warning, 10 * time.Minute, 0},
+	verdict.FindingAnsweredByAnother:     {"IpwitnessAddressAnsweredByAnother", critical, 0, 0},
 	verdict.FindingVIPHeldElsewhere:      {"IpwitnessVIPHeldElsewhere", critical, time.Minute, 0},
 	verdict.FindingPoolExhaustion:        {"IpwitnessPoolNearlyFull", warning, 20 * time.Minute, 0},
 	verdict.FindingLeaked:                {"IpwitnessAddressesLeaked", info, time.Hour, 0},

@@ -227,7 +227,7 @@ func (b *Builder) link(n *Node, l uint32) *verdict.Link {
 }
 
 // wired reports whether a claim is a wire claim and not a claim of a kernel.
-func wired(c *verdict.Claim) bool { return c.Kind != verdict.Assigned && c.Kind != verdict.DADFailed }
+func wired(c *verdict.Claim) bool { return !c.Kind.Kernel() }
 
 // several reports whether the claims to the address may have several owners. Different owners may
 // have the same hardware address if it is derived from the IP address.

@@ -31,7 +31,7 @@ func Stamp(t *timestamppb.Timestamp) verdict.Stamp {
 
 // FromKernel reports whether a record is a kernel claim and not a wire claim.
 func FromKernel(rec *pb.ClaimRecord) bool {
-	return rec.GetKind() == pb.Evidence_ASSIGNED || rec.GetKind() == pb.Evidence_DAD_FAILED
+	return Known(rec.GetKind(), verdict.WouldAnswer).Kernel()
 }
 
 // kernelClaims returns the number of kernel claims that a message may add.

@@ -215,7 +215,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	f, n := a.facts, a.node
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	port := n.iface(rec.GetNamespace(), rec.GetIndex())
-	kind := Known(rec.GetKind(), verdict.Believed)
+	kind := Known(rec.GetKind(), verdict.WouldAnswer)
 	if port == 0 {
 		if !rec.GetGone() { // a removed one ended with its interface
 			f.Listener.Dropped("claim", 1)

@@ -171,7 +171,7 @@ const leadsHere = 1 << 15
 
 // wire returns the index of a wire claim's additional part; 0 for a kernel claim.
 func (c *claim) wire() uint32 {
-	if c.kind == verdict.Assigned || c.kind == verdict.DADFailed {
+	if c.kind.Kernel() {
 		return 0
 	}
 	return c.more

@@ -176,6 +176,7 @@ var findingReasons = map[string]string{
 	verdict.FindingDoubleAllocated:       "AddressDoubleAllocated",
 	verdict.FindingIntendedNotObserved:   "AddressNotObserved",
 	verdict.FindingSharedAddressAnswered: "AddressSharedAnswered",
+	verdict.FindingAnsweredByAnother:     "AddressAnsweredByAnother",
 	verdict.FindingVIPHeldElsewhere:      "VIPHeldElsewhere",
 	verdict.FindingReusedTooSoon:         "AddressReusedTooSoon",
 	verdict.FindingAddressSpoofed:        "AddressSpoofed",

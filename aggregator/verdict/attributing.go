@@ -17,6 +17,7 @@ type attribution struct {
 // evidence is the evidence for one owner. It is gathered while claims are attributed.
 type evidence struct {
 	assigned, failed, local, private bool  // claims of kernels
+	answers                          bool  // a kernel answers without having the address
 	strong, old, weak                bool  // claims on the wire: recent, expired, and too weak to make an owner
 	until                            Stamp // when strong expires if no frame follows; 0 for never
 	proxied                          Proxy // why answers on the wire do not make the sender an owner

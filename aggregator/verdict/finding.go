@@ -43,6 +43,9 @@ const (
 	// FindingVIPHeldElsewhere: a node holds a virtual address that its controller assigns to another
 	// node.
 	FindingVIPHeldElsewhere = "vip-held-elsewhere"
+	// FindingAnsweredByAnother: a node answers for an address that another owner on the link has, or keeps
+	// its packets.
+	FindingAnsweredByAnother = "answered-by-another"
 	// FindingReusedTooSoon: an owner has an address that another owner had a moment before.
 	FindingReusedTooSoon = "reused-too-soon"
 	// FindingDuplicateNodeName: two nodes have the same name.
@@ -259,7 +262,8 @@ func (s *Spoof) Merge(other *Spoof) {
 // FindingKinds returns all kinds of findings, the most important first.
 func FindingKinds() []string {
 	return []string{
-		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere, FindingPodCIDROverlap,
+		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere,
+		FindingAnsweredByAnother, FindingPodCIDROverlap,
 		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingPoolExhaustion, FindingLeaked,
 		FindingReusedTooSoon, FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}

@@ -60,13 +60,17 @@ type Evidence uint8
 
 // The kinds of evidence.
 const (
-	Assigned  Evidence = iota + 1 // configured on an interface
-	Announced                     // gratuitous ARP, unsolicited neighbour advertisement
-	Answered                      // ARP reply, solicited neighbour advertisement
-	Used                          // sender of an ordinary ARP request
-	DADFailed                     // the kernel's own duplicate address detection failed
-	Believed                      // an entry in a neighbour table
+	Assigned    Evidence = iota + 1 // configured on an interface
+	Announced                       // gratuitous ARP, unsolicited neighbour advertisement
+	Answered                        // ARP reply, solicited neighbour advertisement
+	Used                            // sender of an ordinary ARP request
+	DADFailed                       // the kernel's own duplicate address detection failed
+	Believed                        // an entry in a neighbour table
+	WouldAnswer                     // the kernel answers on a link on which it does not have the address
 )
+
+// Kernel reports whether a kernel is the source of the evidence, and not the wire.
+func (e Evidence) Kernel() bool { return e == Assigned || e == DADFailed || e == WouldAnswer }
 
 // Attachment is how an interface is connected to its node. The numbers are those of the API.
 type Attachment uint8
@@ -299,7 +303,7 @@ type Claim struct {
 	Flags        uint32
 	Count        uint32
 	// Network is the network for which a container runtime or CNI result gave the address to the
-	// interface; empty if it is not known.
+	// interface; empty if it is not known. For WouldAnswer, it is what makes the kernel answer.
 	Network string
 	Times
 }

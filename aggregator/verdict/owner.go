@@ -87,6 +87,8 @@ const (
 	ByOwnMAC
 	// BySeveralOwners: the sender only ever answers, for addresses of several owners.
 	BySeveralOwners
+	// ByKernel: the kernel of the node answers, or takes packets, and lacks the address.
+	ByKernel
 )
 
 // ExcludedBy reports whether a rule excludes the owner.

@@ -61,12 +61,14 @@ func (j *attribution) owners() {
 // kernelClaim attributes a claim of a kernel and returns the index of the owner; -1 for a claim on
 // the wire.
 func (j *attribution) kernelClaim(l *ownerTable, c *Claim) int32 {
-	if c.Kind != Assigned && c.Kind != DADFailed {
+	if !c.Kind.Kernel() {
 		return -1
 	}
 	o := l.namespace(c.Interface.Namespace)
 	e := &l.evidence[o]
 	switch {
+	case c.Kind == WouldAnswer:
+		e.answers = true
 	case c.Interface.Attachment == Local:
 		e.local = true
 	case c.Interface.Attachment == Private:
@@ -106,7 +108,9 @@ func (j *attribution) wireClaim(l *ownerTable, c *Claim) int32 {
 	default:
 		var proxied Proxy
 		if !e.configured() {
-			proxied = j.proxied(c, ns, via)
+			if proxied = j.proxied(c, ns, via); e.answers && via != nil && c.Kind == Announced {
+				proxied = ByKernel // Linux answers announcements, and its answer looks like one
+			}
 		}
 		switch {
 		case proxied != 0: // independent of the order of claims
@@ -295,6 +299,8 @@ func (j *attribution) exclusion(e *evidence) *Exclusion {
 		return nil
 	case e.proxied == ByPlugin:
 		return &Exclusion{Rule: RuleReachableVia, Proxy: ByPlugin, MAC: e.plugin}
+	case e.answers:
+		return &Exclusion{Rule: RuleReachableVia, Proxy: ByKernel}
 	case e.proxied != 0:
 		return &Exclusion{Rule: RuleReachableVia, Proxy: e.proxied}
 	case e.private:

@@ -45,7 +45,7 @@ func (j *evaluation) scopes(o *Owner, c *Claim, yield func(extent)) {
 // make the owner a rival.
 func (j *evaluation) reaches(o *Owner, c *Claim, yield func(extent)) {
 	a := c.Interface.Attachment
-	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed {
+	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed || c.Kind == WouldAnswer {
 		return
 	}
 	link := c.Interface.Link

@@ -68,6 +68,25 @@ func (c *Claim) Counts() bool {
 	return c.Kind == Assigned && c.Interface.Attachment != Local && c.Interface.Attachment != Private
 }
 
+// WouldAnswer reports whether the owner's kernel answers for the address on a link on which it does not have it.
+func (o *Owner) WouldAnswer() bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == WouldAnswer })
+}
+
+// AnswersFor returns the claim by which the owner's kernel answers for the address on a link on which another
+// owner has it; nil if there is none. Frames with another MAC than that of an owner whose kernel has the address
+// may be answers of the node itself.
+func (o *Owner) AnswersFor(other *Owner) *Claim {
+	for _, c := range o.Claims {
+		if l := linkScope(c).canonical(); c.Kind == WouldAnswer && l != (extent{}) && slices.ContainsFunc(other.Claims, func(has *Claim) bool {
+			return (has.Counts() || has.Wire() && !has.Weak() && (!other.Assigned || has.MAC == other.MAC)) && linkScope(has).canonical() == l
+		}) {
+			return c
+		}
+	}
+	return nil
+}
+
 // DADFailed reports whether duplicate address detection failed in a kernel of the owner.
 func (o *Owner) DADFailed() bool {
 	return o.Excluded == nil && slices.ContainsFunc(o.Claims, func(c *Claim) bool {

@@ -22,6 +22,10 @@ type Namespace struct {
 	PVIDs     map[int32]uint16
 	// Routes holds the routes of the namespace, by destination.
 	Routes map[netip.Addr][]rtnetlink.Hop
+	Local  []rtnetlink.LocalRoute
+	// ARPIgnore and ProxyARP are the settings of interfaces, by name.
+	ARPIgnore map[string]int
+	ProxyARP  map[string]bool
 }
 
 func (f Fake) namespace(nsid int32) (*Namespace, error) {
@@ -86,6 +90,18 @@ func (f Fake) PVIDs() (map[int32]uint16, error) { return f[rtnetlink.NoNSID].PVI
 // Route returns the route of our own namespace to an address.
 func (f Fake) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
 	return f[rtnetlink.NoNSID].Routes[addr], nil
+}
+
+// RouteFrom returns the route of our own namespace to an address.
+func (f Fake) RouteFrom(_ int32, _, addr netip.Addr) ([]rtnetlink.Hop, error) { return f.Route(addr) }
+
+// LocalRoutes returns the local routes of our own namespace.
+func (f Fake) LocalRoutes() ([]rtnetlink.LocalRoute, error) { return f[rtnetlink.NoNSID].Local, nil }
+
+// Settings returns the settings of an interface of our own namespace.
+func (f Fake) Settings(iface string) (ignore int, proxy bool) {
+	ns := f[rtnetlink.NoNSID]
+	return ns.ARPIgnore[iface], ns.ProxyARP[iface]
 }
 
 // Put adds or replaces an interface with its addresses.

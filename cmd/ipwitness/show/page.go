@@ -242,6 +242,8 @@ func evidence(e *pb.Evidence, now time.Time) string {
 	switch e.GetKind() {
 	case pb.Evidence_ASSIGNED:
 		s += ": its kernel has the address on " + inside
+	case pb.Evidence_WOULD_ANSWER:
+		s += ": its kernel answers for the address on " + inside + ", without having it there"
 	case pb.Evidence_DAD_FAILED:
 		s += ": its kernel tried to configure the address on " + inside + " and found another host using it"
 	default:

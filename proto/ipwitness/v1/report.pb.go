@@ -1096,7 +1096,8 @@ type ClaimRecord struct {
 	// monotonic clock. In a snapshot this can be long. If unset, it equals residence.
 	Age *durationpb.Duration `protobuf:"bytes,19,opt,name=age,proto3" json:"age,omitempty"`
 	// rtnetlink: CNI network that assigned the address to this interface, as named by the CNI result;
-	// "cri" if only the container runtime reports the address; empty if no network is known.
+	// "cri" if only the container runtime reports the address; empty if no network is known. WOULD_ANSWER:
+	// what makes the node answer: "address INTERFACE", "route PREFIX INTERFACE" or "proxy_arp INTERFACE".
 	Network string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
 	// Wire: true if the node itself routes the address to the namespace behind the port on which the
 	// frame arrived, either through that port or through a next hop in the namespace. rtnetlink: true if

@@ -110,6 +110,9 @@ const (
 	Evidence_DAD_FAILED Evidence_Kind = 5
 	// Neighbour table entry. It never makes an owner.
 	Evidence_BELIEVED Evidence_Kind = 6
+	// The node's kernel would answer for the address on this interface's link, or takes packets for it,
+	// although the node does not have the address there. It makes no owner.
+	Evidence_WOULD_ANSWER Evidence_Kind = 7
 )
 
 // Enum value maps for Evidence_Kind.
@@ -122,15 +125,17 @@ var (
 		4: "USED",
 		5: "DAD_FAILED",
 		6: "BELIEVED",
+		7: "WOULD_ANSWER",
 	}
 	Evidence_Kind_value = map[string]int32{
-		"UNSPECIFIED": 0,
-		"ASSIGNED":    1,
-		"ANNOUNCED":   2,
-		"ANSWERED":    3,
-		"USED":        4,
-		"DAD_FAILED":  5,
-		"BELIEVED":    6,
+		"UNSPECIFIED":  0,
+		"ASSIGNED":     1,
+		"ANNOUNCED":    2,
+		"ANSWERED":     3,
+		"USED":         4,
+		"DAD_FAILED":   5,
+		"BELIEVED":     6,
+		"WOULD_ANSWER": 7,
 	}
 )
 
@@ -2433,7 +2438,7 @@ type Finding struct {
 	// Kind of the finding: in-use-unallocated, booked-elsewhere, leaked, pod-cidr-overlap,
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
 	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
-	// vip-held-elsewhere, reused-too-soon.
+	// vip-held-elsewhere, reused-too-soon, answered-by-another.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -3971,7 +3976,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\bIntended\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1c\n" +
-	"\tinterface\x18\x03 \x01(\tR\tinterface\"\xfe\x02\n" +
+	"\tinterface\x18\x03 \x01(\tR\tinterface\"\x90\x03\n" +
 	"\bEvidence\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x129\n" +
 	"\n" +
@@ -3981,7 +3986,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\awitness\x18\x05 \x01(\tR\awitness\x12\x10\n" +
 	"\x03mac\x18\x06 \x01(\tR\x03mac\x12\x1f\n" +
 	"\vno_override\x18\a \x01(\bR\n" +
-	"noOverride\"j\n" +
+	"noOverride\"|\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\f\n" +
 	"\bASSIGNED\x10\x01\x12\r\n" +
@@ -3990,7 +3995,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04USED\x10\x04\x12\x0e\n" +
 	"\n" +
 	"DAD_FAILED\x10\x05\x12\f\n" +
-	"\bBELIEVED\x10\x06\"\x83\x01\n" +
+	"\bBELIEVED\x10\x06\x12\x10\n" +
+	"\fWOULD_ANSWER\x10\a\"\x83\x01\n" +
 	"\x05Scope\x12,\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Scope.KindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"8\n" +

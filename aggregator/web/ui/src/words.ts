@@ -43,6 +43,7 @@ const titles: Record<string, string> = {
   'ipam-unreadable': 'IPAM records unreadable',
   'intended-not-observed': 'Intended address missing',
   'vip-held-elsewhere': 'Virtual address on the wrong node',
+  'answered-by-another': 'Address answered by another node',
   'pool-exhaustion': 'Pool almost full',
   leaked: 'Leaked allocation',
   'reused-too-soon': 'Reused too soon',

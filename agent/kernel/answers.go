@@ -1,0 +1,253 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Linux answers ARP requests for any address that its routing tables call local, on any interface, and with
+// proxy_arp for any that they send elsewhere (arp_process in net/ipv4/arp.c). It takes packets for local ones
+// itself, even if a pod or another host has the address.
+const (
+	// answersEvery is how often the answers are determined again without a message of the kernel, which
+	// reports neither arp_ignore nor, to us, unicast routes. It is longer if it takes long to determine them,
+	// so that this takes 0.05 % of the time on a quiet node, and 1 % on any other.
+	answersEvery, quietShare = 10 * time.Second, 2000
+	// answersAfter is how long further changes are awaited.
+	answersAfter, busyShare = 200 * time.Millisecond, 100
+	// mostAnswers limits the addresses that a route or a proxy covers.
+	mostAnswers = 1024
+)
+
+// answers are the addresses that the node answers for on links on which it does not have them.
+type answers struct {
+	changed   chan struct{}             // holds one token while the answers must be determined again
+	published map[table.ClaimKey]string // what makes the node answer
+	own       map[netip.Addr][]*link    // addresses of our own namespace
+	routes    []rtnetlink.LocalRoute    // local routes that are not those of addresses
+	proxies   bool                      // an interface answers for others
+}
+
+// An answerer is an interface of our own namespace that receives ARP requests, or packets for its link.
+type answerer struct {
+	*link
+	outside bool // frames from outside of the node enter its link
+	ignore  int  // arp_ignore
+	proxy   bool // proxy_arp
+}
+
+// FollowAnswers keeps the answers up to date until ctx ends.
+func (k *Mirror) FollowAnswers(ctx context.Context) error {
+	var took time.Duration
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.answers.changed:
+		case <-time.After(max(answersEvery, quietShare*took)):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(answersAfter, busyShare*took)):
+		}
+		began := time.Now()
+		k.mu.Lock()
+		k.table.Update(func() { k.answer(began) })
+		k.mu.Unlock()
+		took = time.Since(began)
+	}
+}
+
+// answer determines the answers and publishes claims to their addresses.
+func (k *Mirror) answer(now time.Time) {
+	a := &k.answers
+	routes, err := k.req.LocalRoutes()
+	if err != nil {
+		k.log.Debug("cannot list local routes", "error", err)
+		return
+	}
+	a.own = map[netip.Addr][]*link{}
+	macs := map[string]bool{}
+	for _, l := range k.own.links {
+		macs[l.MAC] = true
+		for addr := range l.addrs {
+			a.own[addr] = append(a.own[addr], l)
+		}
+	}
+	a.routes = slices.DeleteFunc(routes, func(r rtnetlink.LocalRoute) bool {
+		// A default route in a table of its own is for marked packets only.
+		return r.Bits() == 0 || r.Addr().IsLoopback() || r.IsSingleIP() && a.own[r.Addr()] != nil
+	})
+	answerers := k.answerers()
+
+	want, asked := map[table.ClaimKey]string{}, map[table.ClaimKey]bool{}
+	ask := func(addr netip.Addr, domain string) {
+		for _, at := range answerers[domain] {
+			key := table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_WOULD_ANSWER, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: at.Index}}
+			if _, known := a.published[key]; asked[key] || !known && len(asked) >= mostAnswers {
+				continue
+			}
+			asked[key] = true
+			if why := k.answersFor(addr, at, domain); why != "" {
+				want[key] = why
+			}
+		}
+	}
+	// Addresses that others have on a link of the node.
+	for host, ends := range k.attached {
+		for l, ns := range ends {
+			if own := k.own.links[host]; own != nil && ns != k.own {
+				for addr := range l.addrs {
+					if k.mayAnswer(addr) {
+						ask(addr, k.domainOf(own).name)
+					}
+				}
+			}
+		}
+	}
+	for _, port := range k.table.WirePorts() {
+		for key, c := range k.table.WireClaims(port) {
+			if !macs[key.MAC] && k.mayAnswer(key.Address) {
+				ask(key.Address, c.Link)
+			}
+		}
+	}
+	// Addresses in the subnet of a LAN, even if no frame has shown an owner there.
+	for domain, all := range answerers {
+		if !all[0].outside {
+			continue
+		}
+		for addr := range a.own {
+			if addr.Is4() && slices.ContainsFunc(all, func(at *answerer) bool { return at.contains(addr) }) {
+				ask(addr, domain)
+			}
+		}
+	}
+
+	for key, why := range want {
+		if a.published[key] != why {
+			a.published[key] = why
+			k.table.Add(key, table.Claim{Network: why, First: now, Last: now, Count: 1}, now)
+		}
+	}
+	k.dropAnswers(func(key table.ClaimKey) bool { return want[key] == "" }, now)
+}
+
+// dropAnswers ends answers.
+func (k *Mirror) dropAnswers(match func(table.ClaimKey) bool, now time.Time) {
+	for key := range k.answers.published {
+		if match(key) {
+			delete(k.answers.published, key)
+			k.table.RemoveClaim(key, now)
+		}
+	}
+}
+
+// mayAnswer reports whether the node may answer for an address on a link on which it does not have it.
+func (k *Mirror) mayAnswer(addr netip.Addr) bool {
+	a := &k.answers
+	return usable(addr) && (a.own[addr] != nil || a.proxies && addr.Is4() ||
+		slices.ContainsFunc(a.routes, func(r rtnetlink.LocalRoute) bool { return r.Contains(addr) }))
+}
+
+// answerers returns the interfaces that may answer, by the name of their link.
+func (k *Mirror) answerers() map[string][]*answerer {
+	k.answers.proxies = false
+	outside := map[*link]bool{}
+	for _, l := range k.own.links {
+		if l.published.GetUplink() {
+			outside[k.domainOf(l).base] = true
+		}
+	}
+	out := map[string][]*answerer{}
+	for _, l := range k.own.links {
+		d := k.domainOf(l)
+		at := &answerer{link: l, outside: outside[d.base]}
+		switch {
+		case !l.Up() || isLocal(l) || l.ARPHRD != unix.ARPHRD_ETHER || l.Master != 0:
+			continue // a port, or in a VRF, whose tables are not looked up
+		case d.kind == ipwitnessv1.LinkRecord_OVS_PORT, d.kind == ipwitnessv1.LinkRecord_BRIDGE && !at.outside && !k.routes(d):
+			continue
+		case d.kind != ipwitnessv1.LinkRecord_POINT_TO_POINT: // else the only one who asks is the one who has the address
+			at.ignore, at.proxy = k.req.Settings(l.Name)
+		}
+		k.answers.proxies = k.answers.proxies || at.proxy
+		out[d.name] = append(out[d.name], at)
+	}
+	return out
+}
+
+// contains reports whether an address is in a subnet of an interface.
+func (l *link) contains(addr netip.Addr) bool {
+	for own, entries := range l.addrs {
+		for _, a := range entries {
+			if p := netip.PrefixFrom(own, int(a.PrefixLength)); !p.IsSingleIP() && p.Contains(addr) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// answersFor returns what makes the node answer for an address on an interface, or take packets from there for
+// it; empty if it does not, or has the address on that link.
+func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) string {
+	own := k.answers.own[addr]
+	if slices.ContainsFunc(own, func(l *link) bool { return k.domainOf(l).name == domain }) {
+		return ""
+	}
+	hops := k.hops(addr)
+	if slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Local }) {
+		switch {
+		case !at.outside: // it keeps the packets, whether it answers or not
+		case addr.Is6(): // the kernel answers solicitations only on the interface that has the address
+			return ""
+		case at.ignore == 1 || at.ignore == 2 || at.ignore == 8 || at.ignore == 3 && own == nil:
+			return ""
+		}
+		if len(own) > 0 {
+			return "address " + slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) }).Name
+		}
+		var by rtnetlink.LocalRoute
+		for _, r := range k.answers.routes {
+			if r.Contains(addr) && r.Bits() >= by.Bits() {
+				by = r
+			}
+		}
+		if dev := k.own.links[by.Index]; dev != nil {
+			return fmt.Sprintf("route %s %s", by.Prefix, dev.Name)
+		}
+		return ""
+	}
+	if !at.proxy || addr.Is6() {
+		return ""
+	}
+	hops, err := k.req.RouteFrom(at.Index, k.neighbour(addr), addr)
+	if err != nil || len(hops) == 0 || slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Index == at.Index }) {
+		return ""
+	}
+	return "proxy_arp " + at.Name
+}
+
+// neighbour returns an address beside another one, which is no broadcast address and not the node's own.
+func (k *Mirror) neighbour(addr netip.Addr) netip.Addr {
+	raw := addr.As4()
+	raw[3] = raw[3]&^3 | 1 + raw[3]&1 // 1 or 2 of its block of four
+	for k.answers.own[netip.AddrFrom4(raw)] != nil {
+		raw[3] ^= 4
+		if raw[3]&4 == 0 {
+			raw[2] ^= 1
+		}
+	}
+	return netip.AddrFrom4(raw)
+}

@@ -1,0 +1,176 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
+)
+
+// answering returns what a mirror says the node answers for: "address interface: why".
+func answering(k *Mirror) string {
+	var out []string
+	for key, c := range k.table.Claims() {
+		if key.Kind == ipwitnessv1.Evidence_WOULD_ANSWER {
+			out = append(out, fmt.Sprintf("%s %s: %s", key.Address, k.own.links[key.At.Index].Name, c.Network))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// answeringHost returns a node with a LAN on eth0, a bridge with a pod, and a pod behind a veth alone.
+func answeringHost() agenttest.Fake {
+	f := agenttest.Fake{}
+	own := func(index int32, name, kind string, addrs ...string) {
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}, addrs...)
+	}
+	f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 1, Name: "lo", Flags: agenttest.Up | unix.IFF_LOOPBACK, LowerNSID: rtnetlink.NoNSID}, "127.0.0.1/8")
+	own(2, "eth0", "", "192.0.2.11/24", "2001:db8::11/64")
+	own(4, "cni0", "bridge", "10.244.0.1/24")
+	port := agenttest.HostVeth(20, 5)
+	port.Master, port.SlaveKind = 4, "bridge"
+	f.Put(rtnetlink.NoNSID, port)
+	f.Put(5, agenttest.PodVeth(20), "10.244.0.5/24")
+	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(21, 6), "10.8.0.1/32")
+	f.Put(6, agenttest.PodVeth(21), "10.8.0.2/32")
+	f[rtnetlink.NoNSID].Routes = map[netip.Addr][]rtnetlink.Hop{}
+	return f
+}
+
+func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
+	device := func(f agenttest.Fake, name, kind string, addrs ...string) {
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 9, Name: name, Kind: kind, ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}, addrs...)
+	}
+	route := func(f agenttest.Fake, addr string, hop rtnetlink.Hop) {
+		f[rtnetlink.NoNSID].Routes[netip.MustParseAddr(addr)] = []rtnetlink.Hop{hop}
+	}
+	local := func(f agenttest.Fake, prefix string, index int32) {
+		f[rtnetlink.NoNSID].Local = append(f[rtnetlink.NoNSID].Local, rtnetlink.LocalRoute{Prefix: netip.MustParsePrefix(prefix), Index: index})
+	}
+	for _, test := range []struct {
+		name  string
+		host  func(f agenttest.Fake)
+		frame string // an address that a frame from eth0 claims
+		want  string
+	}{
+		{"only its own addresses", func(agenttest.Fake) {}, "192.0.2.50", ""},
+		{"an address of the LAN on a dummy device", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32", "10.96.0.1/32")
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+		}, "", "192.0.2.12 eth0: address kube-ipvs0"},
+		{"the same, with strict ARP", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+			f[rtnetlink.NoNSID].ARPIgnore = map[string]int{"eth0": 1}
+		}, "192.0.2.12", ""},
+		{"the same, by a table that the node does not look up", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
+		}, "192.0.2.12", ""},
+		{"an IPv6 address of the LAN on a dummy device", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "2001:db8::12/128")
+			route(f, "2001:db8::12", rtnetlink.Hop{Index: 9, Local: true})
+		}, "", ""},
+		{"a bridge in the range of the LAN", func(f agenttest.Fake) {
+			device(f, "docker0", "bridge", "192.0.2.1/24")
+			route(f, "192.0.2.1", rtnetlink.Hop{Index: 9, Local: true})
+			route(f, "192.0.2.11", rtnetlink.Hop{Index: 2, Local: true})
+		}, "192.0.2.1", "192.0.2.1 eth0: address docker0"},
+		{"an address that a frame shows on the LAN", func(f agenttest.Fake) {
+			device(f, "dummy0", "dummy", "203.0.113.5/32")
+			route(f, "203.0.113.5", rtnetlink.Hop{Index: 9, Local: true})
+		}, "203.0.113.5", "203.0.113.5 eth0: address dummy0"},
+		{"local routes for pods", func(f agenttest.Fake) {
+			local(f, "10.244.0.0/29", 4)
+			local(f, "10.8.0.0/24", 2)
+			local(f, "0.0.0.0/0", 1) // in a table for marked packets
+			route(f, "10.244.0.5", rtnetlink.Hop{Index: 4, Local: true})
+			route(f, "10.8.0.2", rtnetlink.Hop{Index: 2, Local: true})
+		}, "", "10.244.0.5 cni0: route 10.244.0.0/29 cni0, 10.8.0.2 veth21: route 10.8.0.0/24 eth0"},
+		{"local routes that lose against others", func(f agenttest.Fake) {
+			local(f, "10.8.0.0/24", 2)
+			route(f, "10.8.0.2", rtnetlink.Hop{Index: 21})
+		}, "", ""},
+		{"a local route for a machine of the LAN, which it does not answer for", func(f agenttest.Fake) {
+			local(f, "192.0.2.48/29", 2)
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2, Local: true})
+			f[rtnetlink.NoNSID].ARPIgnore = map[string]int{"eth0": 3}
+		}, "192.0.2.50", ""},
+		{"proxy_arp on a LAN that its routes do not know", func(f agenttest.Fake) {
+			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
+			f[rtnetlink.NoNSID].ProxyARP = map[string]bool{"eth0": true}
+		}, "198.51.100.9", "198.51.100.9 eth0: proxy_arp eth0"},
+		{"proxy_arp on a LAN that its routes know", func(f agenttest.Fake) {
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2})
+			f[rtnetlink.NoNSID].ProxyARP = map[string]bool{"eth0": true, "cni0": true}
+		}, "192.0.2.50", ""},
+	} {
+		f := answeringHost()
+		test.host(f)
+		k := newTestKernel(t, f)
+		if test.frame != "" {
+			k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANNOUNCED, test.frame, "machin"), seenNow())
+			if err := k.List(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := answering(k); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: k.own.links[2].Link})
+		if got := answering(k); strings.Contains(got, "eth0:") {
+			t.Errorf("%s: got %q without eth0", test.name, got)
+		}
+	}
+}
+
+// Messages about routes and settings are followed; those of other namespaces do not matter.
+func TestAnswersFollowMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := answeringHost()
+		k := newTestKernel(t, f)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- k.FollowAnswers(ctx) }()
+		pass := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		pass(time.Second)
+		k.mu.Lock()
+		f[rtnetlink.NoNSID].Local = []rtnetlink.LocalRoute{{Prefix: netip.MustParsePrefix("10.244.0.0/29"), Index: 4}}
+		f[rtnetlink.NoNSID].Routes[netip.MustParseAddr("10.244.0.5")] = []rtnetlink.Hop{{Index: 4, Local: true}}
+		k.mu.Unlock()
+		k.Handle(&rtnetlink.Message{Type: rtnetlink.Answering, NSID: 5})
+		pass(time.Second)
+		if got := answering(k); got != "" {
+			t.Errorf("after a message about another namespace: got %q", got)
+		}
+		k.Handle(&rtnetlink.Message{Type: rtnetlink.Answering, NSID: rtnetlink.NoNSID})
+		pass(answersAfter)
+		if got, want := answering(k), "10.244.0.5 cni0: route 10.244.0.0/29 cni0"; got != want {
+			t.Errorf("after a message: got %q, want %q", got, want)
+		}
+		k.mu.Lock()
+		clear(f[rtnetlink.NoNSID].Routes)
+		k.mu.Unlock()
+		pass(answersEvery + answersAfter)
+		if got := answering(k); got != "" {
+			t.Errorf("after %s without the route: got %q", answersEvery, got)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("got %v after cancel, want nil", err)
+		}
+	})
+}

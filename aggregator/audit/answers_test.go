@@ -1,0 +1,76 @@
+package audit_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
+)
+
+// node1 answers on the LAN for an address that node2 has.
+func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
+	type scene struct {
+		*world
+		lan         []*verdict.Interface
+		answer, has *verdict.Claim
+	}
+	device := func(s *scene, attachment verdict.Attachment) {
+		s.Assigned(s.Interface(s.Host("n1"), verdict.Interface{Name: "lo", Attachment: attachment}))
+	}
+	for _, test := range []struct {
+		name   string
+		change func(s *scene)
+		want   []string // the owners of the finding
+	}{
+		{"it has the address on a loopback device", func(s *scene) { device(s, verdict.Local) }, []string{"n1", "n2"}},
+		{"its kernel does not have it", nil, []string{"n1", "n2"}},
+		{"its answer to an announcement was seen", func(s *scene) { s.Wire(s.lan[1], string(s.lan[0].MAC)) }, []string{"n1", "n2"}},
+		{"a machine of the LAN has it", func(s *scene) {
+			s.Drop(s.has)
+			s.Wire(s.lan[1], "\x02\x00\x00\x00\x00\x99")
+		}, []string{"n1", ""}},
+		{"nobody has it", func(s *scene) { s.Drop(s.has) }, nil},
+		{"only others that would answer have it", func(s *scene) { s.has.Interface.Attachment = verdict.Local }, nil},
+		{"it is on another LAN", func(s *scene) { s.has.Interface.Link.Domain = nil }, nil},
+		{"it is on another LAN, and frames with the MAC of the node are seen", func(s *scene) {
+			s.has.Interface.Link.Domain = nil
+			s.Wire(s.lan[0], string(s.lan[0].MAC))
+		}, nil},
+		{"the node has timed out", func(s *scene) { s.Node("n1").TimedOut = true }, nil},
+		{"it is declared", func(s *scene) {
+			s.Policy.Shared = []verdict.Shared{{Prefix: verdicttest.Prefixes("192.0.2.0/24")[0], Reason: "anycast"}}
+		}, nil},
+		{"both are in a conflict", func(s *scene) { s.Assigned(s.lan[0]) }, nil},
+	} {
+		s := &scene{world: newWorld("192.0.2.12")}
+		s.lan = verdicttest.OnLAN(s.World, "n1", "n2")
+		s.has = s.Assigned(s.lan[1])
+		s.answer = s.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: s.lan[0], Network: "address lo"})
+		if test.change != nil {
+			test.change(s)
+		}
+		if test.name == "both are in a conflict" {
+			s.Judge()
+			s.after(20 * time.Second)
+			s.Read(s.Claims...)
+		}
+		first := s.auditAll()
+		out := s.after(s.Policy.Settle / 2).auditAll(first.Findings...)
+		var got []string
+		for _, f := range out.Findings {
+			if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting {
+				for _, o := range f.Owners {
+					got = append(got, map[bool]string{true: o.Node.Name}[o.Namespace != nil])
+				}
+			}
+		}
+		if !slices.Equal(got, test.want) || len(reported(first.Findings)) != 0 {
+			t.Errorf("%s: got owners %q of %+v, want %q", test.name, got, out.Findings, test.want)
+		}
+		if n := len(s.Judge().Conflicts); n != map[bool]int{true: 1}[test.name == "both are in a conflict"] {
+			t.Errorf("%s: got %d conflicts", test.name, n)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package tests
+
+import "testing"
+
+const answered = "answered-by-another"
+
+// Incident 41, kubernetes/kubernetes#127410: the externalIPs of a Service are the address of a node, and
+// kube-proxy puts it on a device of the other nodes.
+func TestIncidentTheExternalIPOfAServiceIsTheAddressOfANode(t *testing.T) {
+	t.Parallel()
+	const addr = "192.0.2.2"
+	c := newCluster(t, 3)
+	c.shared()
+	i := c.incident(41)
+	c.nodes[2].sysctl("", "net/ipv4/conf/all/arp_ignore=1") // a look-alike: it does not answer
+	for _, k := range []int{2, 0} {
+		c.nodes[k].sh("ip addr add " + addr + "/32 dev lo")
+	}
+	c.awaitOwners(addr, 1)
+	i.foretold(answered, addr)
+	i.found(answered, addr)
+	c.wantOnlyPlanted(addr)
+	c.awaitFindings(answered + " " + addr) // one, of node1
+	const silent = "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+	c.nodes[0].sh(silent)
+	i.remedied(silent)
+	c.awaitFindings()
+	// The bridge of an engine in the range of the LAN, with the address of the gateway.
+	out := c.nodes[1]
+	out.sh("ip link add docker0 type bridge", "ip link set docker0 up", "ip addr add 192.0.2.1/24 dev docker0")
+	c.awaitFindings(answered + " 192.0.2.1")
+	out.sh("ip addr flush dev docker0", "ip addr add 172.17.0.1/16 dev docker0")
+	c.awaitFindings()
+}
+
+// Incident 42, threefoldtech/zos#544: a host with proxy_arp has no route to the hosts of a LAN.
+func TestIncidentAProxyAnswersForTheHostsOfItsLAN(t *testing.T) {
+	t.Parallel()
+	const addr = "192.0.2.2"
+	c := newCluster(t, 2)
+	c.shared()
+	i := c.incident(42)
+	n := c.nodes[0]
+	n.sysctl("", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/eth0/rp_filter=0")
+	c.wantOnlyPlanted(addr) // its route to the LAN is by the same interface
+	c.awaitFindings()
+	n.sh("ip link add in0 type veth peer name in1", "ip link set in0 up", "ip link set in1 up", "ip addr add 198.18.0.1/24 dev in0", "ip route add 192.0.2.2/32 via 198.18.0.2")
+	i.foretold(answered, addr)
+	i.found(answered, addr)
+	const off = "sysctl -w net/ipv4/conf/eth0/proxy_arp=0"
+	n.sh(off)
+	i.remedied(off)
+}
+
+// Incident 43, cilium/cilium#36817: the guest agent of a cloud adds a local route for an alias range, from which
+// pods have their addresses.
+func TestIncidentALocalRouteTakesThePacketsOfPods(t *testing.T) {
+	t.Parallel()
+	const bridged, routed = "10.9.0.11", "10.244.1.2"
+	l := newLab(t)
+	i := l.incident(43)
+	l.sh("ip link add br0 type bridge", "ip link set br0 up", "ip addr add 10.9.0.1/24 dev br0")
+	l.pod("web", bridged+"/24")
+	l.pod("db", routed+"/32")
+	l.sh("ip link set vweb master br0", "ip addr add 10.244.1.1/32 dev vdb", "ip route add "+routed+" dev vdb")
+	l.awaitOwner(bridged, "web")
+	l.awaitOwner(routed, "db")
+	// The route of the pod is longer, and wins as long as there is no rule.
+	l.sh("ip route add local 10.244.1.0/24 dev br0 proto 66", "ip route add local default dev lo table 100")
+	l.wantOnlyPlanted(bridged, routed)
+	l.awaitFindings()
+	l.sh("ip route add local 10.9.0.8/29 dev br0 proto 66")
+	i.foretold(answered, bridged)
+	i.found(answered, bridged)
+	l.sh("ip rule add from 203.0.113.0/24 lookup 100")
+	l.awaitFindings(answered+" "+routed, answered+" "+bridged)
+	const off = "ip route del local 10.9.0.8/29 dev br0"
+	l.sh(off)
+	i.remedied(off)
+	l.sh("ip route del local 10.244.1.0/24 dev br0")
+	l.awaitFindings()
+}
