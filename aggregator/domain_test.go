@@ -269,7 +269,7 @@ func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 				l.read(agents, 10*time.Minute)
 				l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
 				l.read(agents, 2*3*DefaultStaleAfter)
-				if c := l.conflict(pb.Conflict_RESOLVED); c.GetConfirmedAt() != nil || !strings.Contains(c.GetSummary(), "no longer show that these links are one LAN") {
+				if c := l.conflict(pb.Conflict_RESOLVED); c.GetConfirmedAt() != nil || !strings.Contains(c.GetSummary(), "no recent frame shows that these links are one LAN") {
 					t.Errorf("got %v, want it resolved without confirmation, because no frame shows it any longer", c)
 				}
 				if l.joined() {

@@ -276,3 +276,25 @@ func masked(text string, differs ...string) string {
 }
 
 var numbersOrTime = regexp.MustCompile(`\d+(([-:.TZ ]+\d+)+Z?)?`)
+
+// A copied container keeps the MAC of its original. A container behind another bridge may have the same MAC.
+func TestOneMACAtTwoPorts(t *testing.T) {
+	t.Parallel()
+	spoofers.Store(t.Name(), true)
+	l := newLab(t)
+	l.sh("ip link add br0 type bridge", "ip link set br0 up", "ip addr add 10.9.0.1/24 dev br0", "ip link add br1 type bridge", "ip link set br1 up")
+	for name, bridge := range map[string]string{"web": "br0", "copy": "br0", "far": "br1"} {
+		l.pod(name)
+		l.sh(fmt.Sprintf("ip -n %s link set eth0 address 00:16:3e:aa:bb:01", name), fmt.Sprintf("ip link set v%s master %s", name, bridge))
+	}
+	l.assign("web", "10.9.0.11/24")
+	l.assign("far", "10.8.0.11/24")
+	l.awaitOwners("10.8.0.11", 1)
+	l.assign("copy", "10.9.0.12/24")
+	f := l.awaitFindings("mac-cloned")[0]
+	if got := f.GetAddresses(); !slices.Equal(got, []string{"10.9.0.11", "10.9.0.12"}) || !strings.Contains(f.GetSummary(), "00:16:3e:aa:bb:01") {
+		t.Errorf("got %v, want the addresses of the original and its copy, and their MAC", f)
+	}
+	l.sh("ip -n copy link set eth0 address 00:16:3e:aa:bb:02")
+	l.awaitFindings()
+}

@@ -19,23 +19,34 @@ type MACHolder struct {
 // different addresses count. Those with a common address are in conflict about it, or share it by design,
 // such as virtual routers and distributed gateways.
 func Twins(p *verdict.Policy, mac verdict.MAC, all []MACHolder) (findings []verdict.Finding) {
-	var places []MACHolder
+	type place struct {
+		namespace string
+		link      verdict.LinkKey
+	}
+	seen, links := make(map[place]bool), make(map[verdict.LinkKey][]MACHolder)
 	for _, h := range all {
-		if !mac.Group() && (!mac.Shared() || mac.Virtual()) && h.counts(all) && !slices.ContainsFunc(places, h.together) {
-			places = append(places, h)
+		if mac.Group() || mac.Shared() && !mac.Virtual() || !h.counts(all) {
+			continue
+		}
+		i := h.Interface
+		at := place{i.Namespace.ID, i.Link.Key()}
+		if i.Link.Domain != nil {
+			at.link = i.Link.Domain.Key()
+		}
+		if !seen[at] {
+			seen[at] = true
+			links[at.link] = append(links[at.link], h)
 		}
 	}
-	slices.SortFunc(places, func(a, b MACHolder) int {
-		x, y := a.Interface, b.Interface
-		return cmp.Or(cmp.Compare(x.Namespace.Node.Name, y.Namespace.Node.Name), cmp.Compare(x.Namespace.ID, y.Namespace.ID), cmp.Compare(x.Link.Name, y.Link.Name))
-	})
-	for len(places) > 0 {
-		first, rest := places[0], []MACHolder(nil)
+	for _, places := range links {
+		slices.SortFunc(places, func(a, b MACHolder) int {
+			x, y := a.Interface, b.Interface
+			return cmp.Or(cmp.Compare(x.Namespace.Node.Name, y.Namespace.Node.Name), cmp.Compare(x.Namespace.ID, y.Namespace.ID), cmp.Compare(x.Link.Name, y.Link.Name))
+		})
+		first := places[0]
 		owners, addresses, severity := []verdict.Owner{first.owner()}, slices.Clone(first.Addresses), verdict.Critical
 		for _, h := range places[1:] {
 			switch i := h.Interface; {
-			case !first.Interface.Link.OneWith(i.Link):
-				rest = append(rest, h)
 			case slices.ContainsFunc(h.Addresses, func(a netip.Addr) bool { return slices.Contains(addresses, a) }),
 				slices.ContainsFunc(owners, func(o verdict.Owner) bool { return verdict.OneWorkload(o, h.owner()) }):
 			default:
@@ -45,7 +56,7 @@ func Twins(p *verdict.Policy, mac verdict.MAC, all []MACHolder) (findings []verd
 				}
 			}
 		}
-		if places = rest; len(owners) < 2 {
+		if len(owners) < 2 {
 			continue
 		}
 		slices.SortFunc(addresses, netip.Addr.Compare)
@@ -69,11 +80,6 @@ func (h MACHolder) counts(all []MACHolder) bool {
 		i.Attachment == verdict.Lower && !slices.ContainsFunc(all, func(o MACHolder) bool {
 			return o.Interface.Attachment == verdict.Own && o.Interface.Namespace.Node.Is(i.Namespace.Node)
 		}))
-}
-
-// together reports whether two interfaces are those of one namespace on one link.
-func (h MACHolder) together(o MACHolder) bool {
-	return h.Interface.Namespace.ID == o.Interface.Namespace.ID && h.Interface.Link != nil && h.Interface.Link.OneWith(o.Interface.Link)
 }
 
 func (h MACHolder) owner() verdict.Owner {

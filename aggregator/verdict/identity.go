@@ -53,9 +53,6 @@ func (l *Link) Is(other *Link) bool {
 	return l == other || l != nil && other != nil && l.Name == other.Name && l.Node.Is(other.Node)
 }
 
-// OneWith reports whether two links are one broadcast domain.
-func (l *Link) OneWith(other *Link) bool { return sameLink(l, other) }
-
 // Key returns the identity of the domain: its first link. It is the zero key for nil.
 func (d *Domain) Key() LinkKey {
 	if d == nil {
