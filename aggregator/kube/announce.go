@@ -41,6 +41,9 @@ const (
 	// Events per second and in a burst; an event of one name is written once per eventPause.
 	eventRate, eventBurst = 10, 50
 	eventPause            = 10 * time.Second
+	// renewEvery is how often the events about what lasts are written again. An API server forgets an event an hour
+	// (--event-ttl) after its last change, unless it is configured otherwise.
+	renewEvery = 20 * time.Minute
 	// maxQueue is the maximum number of events that wait to be written. They wait no longer than lately.
 	maxQueue = 5000
 	// maxAnnounced is the maximum number of conflicts and findings that are remembered.
@@ -72,7 +75,8 @@ type announcement struct {
 	began              time.Time // episode.Began
 	// again means that it is another episode of a conflict that was announced before.
 	again   bool
-	since   time.Time // when it was queued
+	since   time.Time         // when it was queued
+	names   map[string]string // of the owners, by their places
 	summary string
 	first   string // the first step of the remedy
 	runbook string
@@ -83,6 +87,8 @@ type notice struct {
 	*announcement
 	target target
 	due    time.Time // when to write it; zero for immediately
+	// renews means that the event exists, unless the API server has forgotten it.
+	renews bool
 }
 
 // announcer writes events about conflicts and findings.
@@ -101,6 +107,7 @@ type announcer struct {
 	// written is when an event of each name was last written. refused is the time until which
 	// nothing is written to a namespace that forbids it. Only run uses them.
 	written, refused map[string]time.Time
+	renewed          time.Time // when it was last looked which events to renew; only run uses it
 
 	mu    sync.Mutex
 	past  map[string]*announced // by id
@@ -113,6 +120,9 @@ type announced struct {
 	again    bool
 	resolved bool
 	targets  map[target]bool
+	// last is the last state; nil while nothing is to be written. renewed is when all of its events were last queued.
+	last    *announcement
+	renewed time.Time
 }
 
 // Announce queues Events about a conflict that is confirmed or resolved: one for each pod
@@ -121,6 +131,7 @@ type announced struct {
 func (c *Cluster) Announce(conflict *pb.Conflict, recalled bool) {
 	resolved := conflict.GetState() == pb.Conflict_RESOLVED
 	if c == nil || conflict.GetConfirmedAt() == nil || conflict.GetAcknowledgement() != nil || !resolved && conflict.GetState() != pb.Conflict_CONFIRMED {
+		c.hush(conflict.GetId())
 		return
 	}
 	var about []target
@@ -130,7 +141,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict, recalled bool) {
 	c.announcer.announce(&announcement{
 		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
 		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), began: episode.Began(conflict),
-		summary: conflict.GetSummary(), first: firstOf(conflict.GetRemedy()), runbook: conflict.GetRunbook(),
+		summary: conflict.GetSummary(), first: firstOf(conflict.GetRemedy()), runbook: conflict.GetRunbook(), names: namesOf(conflict.GetOwners()),
 	}, about, recalled && time.Since(conflict.GetConfirmedAt().AsTime()) > lately)
 }
 
@@ -140,6 +151,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict, recalled bool) {
 // it was detected earlier than lately, its Events were written then.
 func (c *Cluster) AnnounceFinding(finding *pb.Finding, over, recalled bool) {
 	if c == nil || finding.GetSeverity() < pb.Finding_WARNING && !over {
+		c.hush(finding.GetId())
 		return
 	}
 	var about []target
@@ -153,8 +165,40 @@ func (c *Cluster) AnnounceFinding(finding *pb.Finding, over, recalled bool) {
 	c.announcer.announce(&announcement{
 		id: finding.GetId(), address: finding.GetAddress(), reason: reason, over: reason + "Resolved", mark: findingNote, finding: true,
 		resolved: over, detected: finding.GetDetectedAt().AsTime(),
-		summary: finding.GetSummary(), first: firstOf(finding.GetRemedy()), runbook: finding.GetRunbook(),
+		summary: finding.GetSummary(), first: firstOf(finding.GetRemedy()), runbook: finding.GetRunbook(), names: namesOf(finding.GetOwners()),
 	}, about, recalled && time.Since(finding.GetDetectedAt().AsTime()) > lately)
+}
+
+// hush leaves the events about a conflict or a finding as they are, until it is announced again.
+func (c *Cluster) hush(id string) {
+	if c == nil {
+		return
+	}
+	c.announcer.mu.Lock()
+	defer c.announcer.mu.Unlock()
+	if of := c.announcer.past[id]; of != nil {
+		of.last = nil
+	}
+}
+
+// namesOf returns the names of owners by their places.
+func namesOf(owners []*pb.Owner) map[string]string {
+	names := make(map[string]string, len(owners))
+	for _, o := range owners {
+		w := o.GetWorkload()
+		names[o.GetNode()+" "+o.GetNetns()+" "+o.GetMac()] = w.GetKind().String() + " " + w.GetNamespace() + "/" + w.GetName()
+	}
+	return names
+}
+
+// renames reports whether an owner has another name than before, such as that of a pod which was not known.
+func (n *announcement) renames(before *announcement) bool {
+	for place, name := range before.names {
+		if now, ok := n.names[place]; ok && now != name {
+			return true
+		}
+	}
+	return false
 }
 
 // firstOf returns the first step of a remedy on one line; empty if there is none.
@@ -217,17 +261,51 @@ func (a *announcer) announce(n *announcement, about []target, written bool) {
 	}
 	if n.resolved {
 		targets = slices.Collect(maps.Keys(of.targets))
-		of.resolved, of.targets = true, nil
+		of.resolved, of.targets, of.last = true, nil, nil
+	}
+	n.again, n.since = of.again, time.Now()
+	before := of.last
+	if !n.resolved {
+		if of.last = n; of.renewed.IsZero() {
+			of.renewed = n.since
+		}
 	}
 	if written {
 		return
 	}
+	a.enqueue(n, targets, false)
+	if of.last != nil && before != nil && n.renames(before) {
+		a.enqueue(n, slices.DeleteFunc(slices.Collect(maps.Keys(of.targets)), func(t target) bool { return slices.Contains(targets, t) }), true)
+	}
+}
+
+// renew queues the events, which the API server would forget, about conflicts and findings that last.
+func (a *announcer) renew(now time.Time) {
+	if now.Sub(a.renewed) < renewEvery/20 {
+		return
+	}
+	a.renewed = now
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, of := range a.past {
+		if of.last != nil && now.Sub(of.renewed) >= renewEvery {
+			n := *of.last
+			n.since, of.renewed = now, now
+			a.enqueue(&n, slices.Collect(maps.Keys(of.targets)), true)
+		}
+	}
+}
+
+// enqueue queues the events of an announcement. The caller holds the lock.
+func (a *announcer) enqueue(n *announcement, targets []target, renews bool) {
 	slices.SortFunc(targets, func(x, y target) int {
 		return cmp.Or(cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.name, y.name), cmp.Compare(x.uid, y.uid), cmp.Compare(x.node, y.node))
 	})
-	n.again, n.since = of.again, time.Now()
+	if renews {
+		a.queue = slices.DeleteFunc(a.queue, func(other *notice) bool { return other.renews && other.id == n.id })
+	}
 	for _, t := range targets {
-		a.queue = append(a.queue, &notice{announcement: n, target: t})
+		a.queue = append(a.queue, &notice{announcement: n, target: t, renews: renews})
 	}
 	for len(a.queue) > maxQueue { // drop the oldest one about a finding or, without findings, about a conflict
 		oldest := max(0, slices.IndexFunc(a.queue, func(n *notice) bool { return n.finding }))
@@ -311,12 +389,14 @@ func (a *announcer) leave(available time.Time) {
 func (a *announcer) run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
+		a.renew(time.Now())
 		n, at := a.next()
 		bell, wait := a.bell, time.Until(at)
 		switch status := a.cluster.Status(); {
 		case n == nil && at.IsZero():
-			wait = time.Hour // until the next announcement
+			wait = renewEvery / 20 // or until the next announcement
 		case n == nil:
+			wait = min(wait, renewEvery/20)
 		case status.GetState() != pb.Kubernetes_LIVE: // the pods are not known
 			bell, wait = nil, time.Second
 		case !a.cluster.election.leads():
@@ -367,7 +447,7 @@ func (a *announcer) write(ctx context.Context, n *notice) error {
 	if err := a.limiter.Wait(ctx); err != nil {
 		return err
 	}
-	became, err := a.put(ctx, n.announcement, event)
+	became, err := a.put(ctx, n, event)
 	switch now := time.Now(); {
 	case err == nil:
 		maps.DeleteFunc(a.refused, func(namespace string, until time.Time) bool { return namespace == event.Namespace || !until.After(now) })

@@ -109,8 +109,8 @@ func (n *announcement) text() string {
 	return ipam.Cut(summary, maxText-len(tail)) + tail
 }
 
-// put writes an event, or increases its count if it is another episode.
-func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Event) (result, error) {
+// put writes an event, or increases its count if it is another episode, or lasts.
+func (a *announcer) put(ctx context.Context, n *notice, event *corev1.Event) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeWithin)
 	defer cancel()
 	client := a.cluster.clients.core
@@ -122,18 +122,33 @@ func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Even
 	if err := client.Get().Namespace(event.Namespace).Resource("events").Name(event.Name).Do(ctx).Into(&before); err != nil {
 		return failed, fmt.Errorf("read event %s/%s: %w", event.Namespace, event.Name, err)
 	}
-	if next, err := a.isNext(ctx, n, &before); err != nil || !next {
-		return known, err
+	next, err := a.isNext(ctx, n.announcement, &before)
+	if err != nil {
+		return failed, err
 	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": event.Annotations}, "message": event.Message,
-		"count": before.Count + 1, "lastTimestamp": event.LastTimestamp,
-	})
+	changes := n.changes(&before, event, next)
+	if changes == nil {
+		return known, nil
+	}
+	patch, err := json.Marshal(changes)
 	if err != nil {
 		return failed, err
 	}
 	err = client.Patch(types.MergePatchType).Namespace(event.Namespace).Resource("events").Name(event.Name).Body(patch).Do(ctx).Error()
 	return repeated, err
+}
+
+// changes returns what has to change of an event that exists; nil if nothing does. next is set for another episode.
+func (n *notice) changes(before, event *corev1.Event, next bool) map[string]any {
+	next = next || n.renews && event.LastTimestamp.Sub(before.LastTimestamp.Time) >= renewEvery/2
+	if !next && (!n.renews || before.Message == event.Message) {
+		return nil
+	}
+	changes := map[string]any{"metadata": map[string]any{"annotations": event.Annotations}, "message": event.Message}
+	if next {
+		changes["count"], changes["lastTimestamp"] = before.Count+1, event.LastTimestamp
+	}
+	return changes
 }
 
 // isNext reports whether an announcement is about a later episode than an event.

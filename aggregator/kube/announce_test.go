@@ -70,6 +70,76 @@ func TestWhichConflictsAreAnnounced(t *testing.T) {
 	announce("one that was acknowledged to its end", "")
 }
 
+// An API server forgets events after an hour, and knows those of pods by the names that they had at first.
+func TestEventsAreRenewedAndRenamed(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	a := &c.announcer
+	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "@n2")
+	wanted := func(what, want string) {
+		t.Helper()
+		if got := queued(c); got != want {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	announce := func(what, want string) {
+		t.Helper()
+		c.Announce(proto.CloneOf(conflict), false)
+		wanted(what, want)
+	}
+	now := time.Now()
+	renew := func(what, want string) {
+		t.Helper()
+		now = now.Add(renewEvery + time.Second)
+		a.renew(now)
+		wanted(what, want)
+	}
+	conflict.Owners[0].Workload = &pb.Workload{Kind: pb.Workload_UNKNOWN, Name: "heir"}
+	announce("confirmed, the pod is not known", "conflict @n1 @n2")
+	conflict.Owners[0].Workload = &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: "one"}
+	announce("the pod is known", "conflict one@n1 @n1 @n2")
+	conflict.Summary = "another one"
+	announce("another summary", "")
+	a.renew(now.Add(time.Minute))
+	wanted("after a minute", "")
+	renew("after a while", "conflict @n1 @n2 one@n1")
+	a.renew(now.Add(time.Minute))
+	wanted("a minute later", "")
+	renew("after another while", "conflict @n1 @n2 one@n1")
+	conflict.Acknowledgement = &pb.Acknowledgement{}
+	announce("acknowledged", "")
+	renew("while it is acknowledged", "")
+	conflict.Acknowledgement = nil
+	announce("not acknowledged any more", "")
+	renew("after that", "conflict @n1 @n2 one@n1")
+	conflict.State = pb.Conflict_RESOLVED
+	announce("resolved", "resolved @n1 @n2 one@n1")
+	renew("after its end", "")
+}
+
+func TestWhatIsChangedOfARenewedEvent(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	before := &corev1.Event{Message: "as before", Count: 3, LastTimestamp: metav1.NewTime(at)}
+	for _, row := range []struct {
+		what         string
+		renews, next bool
+		message      string
+		after        time.Duration
+		want         string // the message and the count of the changes
+	}{
+		{"announced again", false, false, "another", time.Hour, "<nil> <nil>"},
+		{"another episode", false, true, "another", time.Second, "another 4"},
+		{"renewed", true, false, "as before", renewEvery, "as before 4"},
+		{"renewed by another replica a moment ago", true, false, "as before", time.Minute, "<nil> <nil>"},
+		{"renamed", true, false, "another", time.Minute, "another <nil>"},
+	} {
+		event := &corev1.Event{Message: row.message, LastTimestamp: metav1.NewTime(at.Add(row.after))}
+		got := (&notice{renews: row.renews}).changes(before, event, row.next)
+		if text := fmt.Sprint(got["message"], " ", got["count"]); text != row.want {
+			t.Errorf("%s: got %s, want %s", row.what, text, row.want)
+		}
+	}
+}
+
 // The queue for an unreachable API server is bounded and keeps the newest announcements.
 func TestAnnouncementsAreBounded(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
