@@ -72,6 +72,8 @@ func Recalled(p *verdict.Policy, c *verdict.Conflict) string {
 func variant(about string, c *verdict.Conflict) string {
 	keys := []string{about + c.Rule, strings.TrimSuffix(about, "/")}
 	switch {
+	case c.Rule == verdict.RuleExternalsAlternate && !c.AllExternal():
+		keys = slices.Insert(keys, 0, about+c.Rule+"/known")
 	case c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1:
 		keys = slices.Insert(keys, 0, about+c.Rule+"/one")
 	case c.Rule == verdict.RuleSamePod && !c.OfPod():
@@ -145,7 +147,7 @@ func (w *wording) standing(c *verdict.Conflict) string {
 			confirmed += " " + w.text("standing/joined", "joined", list(joined))
 		}
 		return confirmed
-	case c.LinkProof == verdict.OneWay && c.Rule != verdict.RuleExternalsAlternate:
+	case c.LinkProof == verdict.OneWay && !c.AllExternal():
 		key = "standing/one-way"
 	default:
 		key = variant("standing/", c)

@@ -108,9 +108,6 @@ func (j *comparison) conflict(g group) bool {
 			c.Episode = prev.Episode + 1
 		}
 	}
-	if rule == RuleExternalsAlternate {
-		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner whose address an agent could read has left
-	}
 	if active && !prev.has(owners) {
 		c.Phase, c.ConfirmedAt, c.Asked = Suspected, 0, 0 // all owners that were witnessed have left
 	}
@@ -118,6 +115,9 @@ func (j *comparison) conflict(g group) bool {
 		restoreOrphaned(owners, prev.Owners)
 	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
+	if c.AllExternal() {
+		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner that an agent knows has left
+	}
 	c.LinkProof = c.linkProof(g.across())
 	if c.LinkProof == OneWay && rule != RuleDADFailed && !oneMAC(owners) {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // even if it was proven before

@@ -228,10 +228,16 @@ func (c Conflict) Continue(was *Conflict) Conflict {
 	}
 	c.Episode, c.DetectedAt, c.Resumed = was.Episode, was.DetectedAt, c.DetectedAt
 	m := was.Memory()
-	if was.Phase == Confirmed && c.Phase != Resolved && c.Rule != RuleExternalsAlternate && c.LinkProof != OneWay && m.has(c.Owners) {
+	if was.Phase == Confirmed && c.Phase != Resolved && !c.AllExternal() && c.LinkProof != OneWay && m.has(c.Owners) {
 		c.Phase, c.ConfirmedAt = Confirmed, was.ConfirmedAt
 	}
 	return c
+}
+
+// AllExternal reports whether only frames of devices without an agent show the conflict. A node or a namespace
+// that only frames show is known by its hardware address.
+func (c *Conflict) AllExternal() bool {
+	return c.Rule == RuleExternalsAlternate && !slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.Namespace != nil })
 }
 
 // Active reports whether the conflict is not resolved.

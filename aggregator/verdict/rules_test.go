@@ -150,6 +150,25 @@ func TestExternalsAlternate(t *testing.T) {
 	w.Seen(b)
 	w.want(t, verdict.Suspected, verdict.RuleExternalsAlternate, verdict.LinkScope, "n1/eth0")
 
+	// One of them is a node whose kernel does not have the address.
+	for _, again := range []bool{true, false} {
+		w := newWorld("192.168.1.20")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		a, b := w.Wire(lan[1], string(lan[0].MAC)), w.Wire(lan[1], "bbbbbb")
+		b.Begun, b.Seen = w.Now.Add(time.Second), w.Now.Add(time.Second)
+		w.after(2 * time.Second)
+		w.Seen(a)
+		w.want(t, verdict.Suspected, verdict.RuleExternalsAlternate, verdict.LinkScope, "n1/eth0")
+		w.after(w.Policy.HandoverGrace)
+		w.Seen(a)
+		want := verdict.Suspected
+		if again {
+			w.Seen(b)
+			want = verdict.Confirmed
+		}
+		w.want(t, want, verdict.RuleExternalsAlternate, verdict.LinkScope, "n1/eth0")
+	}
+
 	slow := newWorld("192.168.1.20")
 	eth0 = slow.Uplink("n1")
 	a = slow.Wire(eth0, "baaaaa")

@@ -13,8 +13,8 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 		c.confirm(j.in.Now)
 		return
 	}
-	if c.Rule == RuleExternalsAlternate {
-		return // no agent can read the address of an external device
+	if c.AllExternal() {
+		return // no agent knows any of them
 	}
 	due := max(c.DetectedAt, secondBegun(c.Owners)).Add(j.policy.Wait(c))
 	if c.Rule == RuleSameVM {
@@ -46,7 +46,7 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 		}
 	}
 	for _, m := range met {
-		if len(m.owners) >= 2 && (m.configured || c.Rule == RuleSplitBrain) {
+		if len(m.owners) >= 2 && (m.configured || c.Rule == RuleSplitBrain || c.Rule == RuleExternalsAlternate) {
 			c.confirm(j.in.Now)
 			return
 		}
@@ -167,7 +167,7 @@ func (p *Policy) Wait(c *Conflict) time.Duration {
 	if c.Rule == RuleSameVM {
 		return p.MigrationGrace
 	}
-	if c.Rule == RuleSamePod || c.Rule == RuleSplitBrain || virtual(c.Owners) {
+	if c.Rule == RuleSamePod || c.Rule == RuleSplitBrain || c.Rule == RuleExternalsAlternate || virtual(c.Owners) {
 		return p.HandoverGrace
 	}
 	return p.Settle
