@@ -226,6 +226,15 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.service.nodePorts.grpc=70000":       "'/aggregator/service/nodePorts/grpc'",
 		"aggregator.ingress.tls[0].secret=web":          "additional properties 'secret' not allowed",
 		"monitoring.podMonitor.interval=1.5m":           "'/monitoring/podMonitor/interval'",
+		"fullnameOverride=a.b":                          "'/fullnameOverride'",
+		"fullnameOverride=1e3":                          "the name 1e3 of the Service must begin with a lower-case letter",
+		"nameOverride=UPPER":                            "'/nameOverride'",
+		"tls.extraAddresses={banana}":                   "'/tls/extraAddresses/0'",
+		"tls.extraNames={a_b}":                          "'/tls/extraNames/0'",
+		"tls.existing.serverSecret=a_b":                 "'/tls/existing/serverSecret'",
+		"networkPolicy.nodeCIDRs={10.1.0.0/8}":          "networkPolicy.nodeCIDRs: \"10.1.0.0/8\" has bits beyond its mask",
+		"aggregator.persistence.size=1.2.3Gi":           "'/aggregator/persistence/size'",
+		"agent.podLabels.a=b c":                         "'/agent/podLabels/a'",
 		// Labels that selectors use.
 		`commonLabels.app\.kubernetes\.io/name=a`:         "invalid propertyName 'app.kubernetes.io/name'",
 		`agent.podLabels.app\.kubernetes\.io/component=a`: "invalid propertyName 'app.kubernetes.io/component'",
@@ -707,7 +716,7 @@ func TestNamesAndLabels(t *testing.T) {
 // Names that look like numbers in YAML remain strings, because the API server would refuse numbers.
 func TestNamesLikeNumbers(t *testing.T) {
 	for _, release := range []string{"1234567", "1e3"} {
-		for _, set := range []string{"tls.mode=helm", "fullnameOverride=1e3,tls.mode=cert-manager,monitoring.rules.enabled=true"} {
+		for _, set := range []string{"fullnameOverride=e1", "fullnameOverride=e3,tls.mode=cert-manager,monitoring.rules.enabled=true"} {
 			for _, o := range template(t, release, set) {
 				if o.Labels["app.kubernetes.io/instance"] != release {
 					t.Errorf("%s %s of release %s has labels %v", o.Kind, o.Name, release, o.Labels)
@@ -820,6 +829,164 @@ func TestSettingsAreFlags(t *testing.T) {
 			}
 		}
 	}
+}
+
+// flagValues has, for each flag that values of the chart set, the value, and values that the program accepts
+// and refuses. The JSON of a value is that of helm's --set-json.
+var flagValues = map[string]struct {
+	command, value string
+	// entry returns what the chart writes for a value; nil for the value itself.
+	entry            func(value string) any
+	accepts, refuses []string
+}{
+	"cluster": {"aggregator", "witness.cluster", nil, []string{"prod", "eu.west_1"}, []string{"", " ", "a/b", "a b", strings.Repeat("a", 254)}},
+	"network": {
+		"aggregator", "witness.networks", network, []string{`{"pods":["10.244.0.0/16","fd00:244::/48"]}`, `{"all":["0.0.0.0/0","::/0"]}`, `{"one":["10.0.0.1/32","fd00::1/128","::1/128"]}`, `{"odd":["10.0.128.0/17","fd00:0:0:8000::/49","1:2:3:4:5:6:7:8/128"]}`},
+		[]string{`{"x":["10.0.0.0/99"]}`, `{"x":["10.0.0.1/8"]}`, `{"x":["10.0.0.0/8","10.0.128.0/16"]}`, `{"x":["fd00:9::1/64"]}`, `{"x":["fd00:0:0:8000::/48"]}`, `{"x":["fd00::/129"]}`, `{"x":["1::2::3/64"]}`, `{"x":["10.0.0/8"]}`, `{"x":["256.0.0.0/8"]}`, `{"x":["banana/8"]}`, `{"a b":["10.0.0.0/8"]}`, `{"a/b":["10.0.0.0/8"]}`, `{"x":[]}`},
+	},
+	"shared":         {"aggregator", "witness.shared", reasons, []string{`{"10.9.0.0/24":"any cast"}`, `{"fd00:9::/64":"=1"}`}, []string{`{"10.9.0.1/24":"anycast"}`, `{"10.9.0.0/33":"anycast"}`, `{"10.9.0.0/24":" "}`, `{"10.9.0.0/24":""}`, `{"a":"anycast"}`}},
+	"router":         {"aggregator", "witness.routers", reasons, []string{`{"kube-system/vpn-*":"gateway"}`, `{"02:00:00:00:00:01":"gateway"}`, `{"a/[b-d]?":"gateway"}`}, []string{`{" ":"gateway"}`, `{"a/[":"gateway"}`, `{"a/[]":"gateway"}`, `{"a/b":" "}`, `{"a/b":""}`}},
+	"settle":         {"aggregator", "witness.settle", nil, durations, notDurations},
+	"stale-after":    {"aggregator", "witness.staleAfter", nil, durations, notDurations},
+	"node-timeout":   {"aggregator", "witness.nodeTimeout", nil, durations, notDurations},
+	"handover-grace": {"aggregator", "witness.handoverGrace", nil, durations, notDurations},
+	"leaked-after":   {"aggregator", "witness.leakedAfter", nil, durations, notDurations},
+	"reused-within":  {"aggregator", "witness.reusedWithin", nil, append([]string{"off"}, durations...), notDurations},
+	"retention":      {"aggregator", "aggregator.retention", nil, []string{"30d", "12h", "90m"}, []string{"0d", "99999d", "d", "1w"}},
+	"journal-size":   {"aggregator", "aggregator.journalSize", nil, []string{"16MiB", "16384KiB", "10GiB", "524287GiB"}, []string{"15MiB", "16383KiB", "0GiB", "524288GiB", "10GB", "10"}},
+	"otlp-endpoint":  {"aggregator", "aggregator.export.otlpEndpoint", nil, urls, notURLs},
+	"alertmanager":   {"aggregator", "aggregator.export.alertmanagers", list, quoted(urls), quoted(notURLs)},
+	"webhook":        {"aggregator", "aggregator.export.webhookUrl", nil, urls, notURLs},
+	"nats":           {"aggregator", "aggregator.export.natsServers", list, quoted([]string{"nats://n:4222", "tls://[fd00::1]:4222", "wss://n.example.net"}), quoted([]string{"nats://", "nats://u:p@n:4222", "http://n:4222", "nats://n:x", "n:4222"})},
+	"anonymous":      {"aggregator", "auth.anonymous", nil, []string{"none", "read"}, []string{"write"}},
+	"log-level":      {"aggregator", "log.level", nil, []string{"debug", "error"}, []string{"loud"}},
+	"log-format":     {"aggregator", "log.format", nil, []string{"json", "text"}, []string{"xml"}},
+
+	"aggregator":         {"agent", "agent.aggregators", list, quoted([]string{"a.example.net:9640", "192.0.2.1:1", "[2001:db8::1]:65535"}), quoted([]string{"a", ":9640", "a:0", "a:65536", "a:x", "http://a:9640", "2001:db8::1:9640"})},
+	"wire":               {"agent", "agent.wire", nil, []string{"auto", "off"}, []string{"xdp"}},
+	"cri-socket":         {"agent", "agent.criSocket", nil, []string{"auto", "off", "/run/cri.sock"}, nil},
+	"interfaces":         {"agent", "agent.interfaces", list, quoted(globs), quoted(notGlobs)},
+	"exclude-interfaces": {"agent", "agent.excludeInterfaces", list, quoted(globs), quoted(notGlobs)},
+	"http-listen":        {"agent", "agent.httpListen", nil, []string{":9642", "127.0.0.1:9642", "[::1]:1", "localhost:65535"}, []string{":99999", ":65536", "9642", "a:b:9642", ":", ":http"}},
+}
+
+var (
+	durations    = []string{"1s", "500ms", "1h30m", "1.5s", "0h1m", "999999h"}
+	notDurations = []string{"0s", "0.0s", "0h0m", "-1s", "1", "soon", "9999999h", "1d", ""}
+	urls         = []string{"http://a:4318", "https://a.example.net/b?c=d#e", "http://[fd00::1]:80/", "https://u:p@a/%20"}
+	notURLs      = []string{"a:4318", "http://", "http:///a", "ftp://a", "http://a:b", "http://a b", "http://a/%zz", "http://[::1"}
+	globs        = []string{"eth*", "bond?", "e[a-c]0", "e[^0-9]"}
+	notGlobs     = []string{"e[", "e[]", "e[a", "e[a-]", `e\\`}
+)
+
+func quoted(values []string) (all []string) {
+	for _, v := range values {
+		all = append(all, `["`+v+`"]`)
+	}
+	return all
+}
+
+// decoded returns the value of a JSON text of flagValues.
+func decoded[T any](text string) (v T) {
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func list(text string) any { return decoded[[]string](text) }
+
+func network(text string) any {
+	var all []string
+	for name, cidrs := range decoded[map[string][]string](text) {
+		all = append(all, name+"="+strings.Join(cidrs, ","))
+	}
+	return all
+}
+
+func reasons(text string) any {
+	var all []string
+	for key, reason := range decoded[map[string]string](text) {
+		all = append(all, key+"="+reason)
+	}
+	return all
+}
+
+// The chart accepts the values that the program accepts, and refuses those that it refuses.
+func TestTheChartRefusesWhatTheProgramRefuses(t *testing.T) {
+	needHelm(t)
+	dir := t.TempDir()
+	binary, err := netlab.Build(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string][]string{"agent": {netlab.AgentOf(binary)}, "aggregator": {binary, "aggregator"}}
+	// Flags with values that the chart decides.
+	fixed := regexp.MustCompile(`^(lease|data-dir|(grpc|metrics)-listen|.*-(file|ca|cert|key|creds)|tokens|token-review|token-audience|agent-account|require-auth)$`)
+	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(string(must(os.ReadFile(filepath.Join(chart, "templates/_config.tpl")))), -1) {
+		if _, ok := flagValues[m[1]]; !ok && !fixed.MatchString(m[1]) {
+			t.Errorf("no values of the flag --%s", m[1])
+		}
+	}
+	file := filepath.Join(dir, "config.yaml")
+	var accepted, refused [][]string // the arguments of helm for values of different flags, which are checked together
+	for flag, f := range flagValues {
+		for i, value := range append(slices.Clone(f.accepts), f.refuses...) {
+			entry, text := any(value), string(must(json.Marshal(value)))
+			if f.entry != nil {
+				entry, text = f.entry(value), value
+			}
+			wrong := "log-format: nowhere\n" // an error in any case, so that nothing starts
+			if flag == "log-format" {
+				wrong = "log-level: nowhere\n"
+			}
+			if err := os.WriteFile(file, append(must(yaml.Marshal(map[string]any{flag: entry})), wrong...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, _ := exec.Command(lines[f.command][0], append(slices.Clone(lines[f.command][1:]), "--config", file)...).CombinedOutput()
+			want := i >= len(f.accepts)
+			if got := strings.Count(string(out), "config.yaml") > 1; got != want && value != "" && value != `{"x":[]}` { // which a file may leave out
+				t.Errorf("--%s=%s: got refused %t by the program, want %t: %s", flag, value, got, want, out)
+			}
+			rounds, round := &accepted, i
+			if want {
+				rounds, round = &refused, i-len(f.accepts)
+			}
+			for len(*rounds) <= round {
+				*rounds = append(*rounds, nil)
+			}
+			(*rounds)[round] = append((*rounds)[round], f.value+"="+text)
+		}
+	}
+	check := func(values ...string) error {
+		args := []string{"template", "ipwitness", chart, "--set", "aggregator.export.webhookSecret=w"}
+		for _, v := range values {
+			args = append(args, "--set-json", v)
+		}
+		_, err := helm(args...)
+		return err
+	}
+	for _, values := range accepted {
+		if err := check(values...); err != nil {
+			t.Errorf("%q: got %v from the chart, want these accepted as by the program", values, err)
+		}
+	}
+	for _, values := range refused {
+		err := check(values...) // it names all values that the schema refuses
+		for _, v := range values {
+			path, _, _ := strings.Cut(v, "=")
+			if (err == nil || !strings.Contains(err.Error(), "'/"+strings.ReplaceAll(path, ".", "/"))) && check(v) == nil {
+				t.Errorf("%s: got it accepted by the chart, want it refused as by the program", v)
+			}
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // Their text is not evaluated as a template.

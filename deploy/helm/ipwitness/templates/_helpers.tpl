@@ -140,3 +140,33 @@ pods, so that the certificate does not depend on the number of replicas. */}}
 httpGet: {{ .get | toJson }}
 {{ toYaml .probe }}
 {{- end }}
+
+{{- /* Fails if one of some CIDRs has bits beyond its mask, in the words of the program. */}}
+{{- define "ipwitness.masked" -}}
+{{- $value := first . }}
+{{- range $cidr := last . }}
+{{- $address := splitList "/" $cidr | first }}
+{{- $bits := splitList "/" $cidr | last | int }}
+{{- $groups := splitList "." $address }}
+{{- $base := dict "size" 8 "separator" "." "write" "%d" "read" "" }}
+{{- if contains ":" $cidr }}
+{{- $base = dict "size" 16 "separator" ":" "write" "%x" "read" "0x" }}
+{{- $groups = splitList "::" $address | first | splitList ":" | compact }}
+{{- $rest := splitList "::" $address | rest | join "" | splitList ":" | compact }}
+{{- range until (sub 8 (add (len $groups) (len $rest)) | int) }}{{ $groups = append $groups "0" }}{{ end }}
+{{- $groups = concat $groups $rest }}
+{{- end }}
+{{- $masked := list }}
+{{- $beyond := false }}
+{{- range $i, $group := $groups }}
+{{- $unit := 1 }}
+{{- range until (sub $base.size (sub $bits (mul $i $base.size) | max 0 | min $base.size) | int) }}{{ $unit = mul $unit 2 }}{{ end }}
+{{- $n := printf "%s%s" $base.read $group | int64 }}
+{{- if mod $n $unit }}{{ $beyond = true }}{{ end }}
+{{- $masked = append $masked (printf $base.write (sub $n (mod $n $unit))) }}
+{{- end }}
+{{- if $beyond }}
+{{- fail (printf "%s: %q has bits beyond its mask: write %s/%d or, for one address, %s/%d" $value $cidr (regexReplaceAll "(:0)+$" (join $base.separator $masked) "::") $bits $address (mul (len $groups) $base.size)) }}
+{{- end }}
+{{- end }}
+{{- end }}
