@@ -4,8 +4,7 @@
 # Expected: RFC 5227 counts another host's probe for the same address as a conflict, and `arping -D` is
 # the program in the scripts that bring addresses up (ifup, cluster agents). It takes note only of frames
 # whose sender is the address: a probe has the sender 0.0.0.0 and is passed over. Machines that start together, as
-# after a power cut or when a Deployment is scaled, all get the exit status 0 and all take the address. The
-# kernel's detection for IPv6, in the same scene, sees the other's probe, and the address fails.
+# after a power cut or when a Deployment is scaled, all get the exit status 0 and all take the address.
 # So "both sides tested the address" is no evidence against a duplicate.
 #
 # Seen with iputils 3:20221126-1+deb12u1 (Debian 12), Linux 6.18.44:
