@@ -3,7 +3,6 @@ package audit
 import (
 	"cmp"
 	"net/netip"
-	"path"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -83,7 +82,7 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string][]netip.A
 // configuration by file name.
 func firstPool(pools []*verdict.Pool) (first *verdict.Pool) {
 	for _, p := range pools {
-		if p.Routed && !p.Engine && !verdict.MadeByEngine(p.Device) && p.Config != "" && (first == nil || path.Base(p.Config) < path.Base(first.Config)) {
+		if p.Routed && !p.Engine && !verdict.MadeByEngine(p.Device) && p.Config != "" && (first == nil || p.Config < first.Config) {
 			first = p
 		}
 	}
