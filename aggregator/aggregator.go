@@ -366,8 +366,11 @@ func (l *listener) NamesChanged(n *facts.Node) {
 	l.Findings.NamesChanged(n)
 }
 
-// CoverageChanged discards the cached coverage.
-func (l *listener) CoverageChanged() { l.core.coverage.Changed() }
+// CoverageChanged discards the cached coverage, and ends the findings that waited for complete facts.
+func (l *listener) CoverageChanged() {
+	l.core.coverage.Changed()
+	l.Findings.CoverageChanged()
+}
 
 // OwnersWatched reports whether owners are watched.
 func (l *listener) OwnersWatched() bool { return l.core.events.Owners.Wanted() }

@@ -100,6 +100,9 @@ func (f *Findings) Rested() {
 	f.Pools.wakeIfWaiting()
 }
 
+// CoverageChanged wakes the check of findings that end as soon as the facts about them are complete.
+func (f *Findings) CoverageChanged() { f.Set.wake.set() }
+
 // A signal wakes one goroutine.
 type signal chan struct{}
 
