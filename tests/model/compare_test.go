@@ -60,10 +60,9 @@ func (r *run) compare(end bool) string {
 	if d := differ("conflict", conflicts, r.listConflicts(all), scrubConflict); d != "" {
 		return d
 	}
-	twins := map[string]bool{} // findings about one MAC in several namespaces, which the reference does not make
 	for _, n := range r.nodes {
 		for _, i := range n.interfaces {
-			twins[verdict.FindingID(r.policy.Cluster, verdict.FindingMACCloned, i.rec.MAC.String()+" "+i.namespace.rec.ID)] = true
+			r.twins[verdict.FindingID(r.policy.Cluster, verdict.FindingMACCloned, i.rec.MAC.String()+" "+i.namespace.rec.ID)] = true
 		}
 	}
 	var findings []*pb.Finding
@@ -73,7 +72,7 @@ func (r *run) compare(end bool) string {
 			return err.Error()
 		}
 		for _, f := range page.GetFindings() {
-			if !twins[f.GetId()] && (r.quiet() || !slices.Contains(lateFindings, f.GetKind())) {
+			if !r.twins[f.GetId()] && (r.quiet() || !slices.Contains(lateFindings, f.GetKind())) {
 				findings = append(findings, proto.CloneOf(f))
 			}
 		}

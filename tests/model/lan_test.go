@@ -150,11 +150,11 @@ func (r *reference) look(c *claim) {
 					continue
 				}
 				with[i.node] = true
-				if id := a.port.namespace.rec.ID; i.node == c.node || sender != "" && id != sender {
+				id := a.port.namespace.rec.ID
+				if i.node == c.node || sender != "" && id != sender {
 					return
-				} else {
-					sender = id
 				}
+				sender = id
 			}
 		}
 		holders = slices.DeleteFunc(holders, func(i *iface) bool { return !with[i.node] })

@@ -35,6 +35,8 @@ type reference struct {
 	nodes    []*node // in the order in which they first connected
 	sessions map[*session]bool
 	memory   map[netip.Addr]*memory
+	// twins are the IDs of findings about one MAC in several namespaces, which the reference does not make.
+	twins map[string]bool
 	// tombstones are the addresses that holders have released, with their MACs.
 	tombstones map[tomb]death
 	// since is the time since when each finding has been reported.
@@ -141,7 +143,7 @@ type allocation struct {
 
 func newReference(policy verdict.Policy, now verdict.Stamp) *reference {
 	return &reference{
-		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, tombstones: map[tomb]death{},
+		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, twins: map[string]bool{}, tombstones: map[tomb]death{},
 		since: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
 	}
 }

@@ -218,7 +218,7 @@ func (m *model) empty() []string {
 		return []string{"Cannot load the owners: " + o.reason}
 	case m.tab == ownersTab && o.loaded.IsZero():
 		return []string{"Loading…"}
-	case m.tab != ownersTab && !(m.seen && !m.links[conflicts].caughtUp.IsZero() && (m.tab != findingsTab || !m.links[findings].caughtUp.IsZero())):
+	case m.tab != ownersTab && (!m.seen || m.links[conflicts].caughtUp.IsZero() || m.tab == findingsTab && m.links[findings].caughtUp.IsZero()):
 		return []string{"Waiting for " + visible(m.server.Name) + "…"}
 	case filtered:
 		return []string{"Nothing matches the filter. Esc removes it."}
