@@ -217,8 +217,9 @@ func (f *Set) decide() verdict.Stamp {
 	f.mu.Lock()
 	var some []*Found
 	for id := range f.doubtful {
-		if _, waits := f.waiting[id]; !waits {
-			some = append(some, f.byID[id])
+		one := f.byID[id]
+		if _, waits := f.waiting[id]; !waits || !one.Unjudged { // a problem from before the start may be found again
+			some = append(some, one)
 		}
 	}
 	left := len(f.doubtful)

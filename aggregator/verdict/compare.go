@@ -152,24 +152,28 @@ func (m *Memory) knewRival(left *Owner) bool {
 }
 
 // Refused returns why the kernel of an owner does not use the address although no rival is known: its
-// own solicitation came back (looped), or the rival, which it returns, has left. ended are the conflicts
+// own solicitation came back (looped), or the rival, which it returns, has left. over are the conflicts
 // that the judgement of the case ends.
-func (c *Case) Refused(o *Owner, ended []Ended) (rival *Member, until Stamp, looped bool) {
+func (c *Case) Refused(o *Owner, over []Ended) (rival *Member, until Stamp, looped bool) {
 	if o.looped() {
 		return nil, 0, true
 	}
 	for i := range c.Conflicts {
 		m := &c.Conflicts[i]
-		until := m.ResolvedAt
-		if k := slices.IndexFunc(ended, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
-			until = ended[k].At
+		ended := m.ResolvedAt
+		if k := slices.IndexFunc(over, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
+			ended = over[k].At
 		}
-		if until != 0 && o.DADFailed() && m.knewRival(o) {
-			k := slices.IndexFunc(m.Owners, func(was Member) bool { return !was.is(o) })
-			return &m.Owners[k], until, false
+		if ended < max(until, 1) || !o.DADFailed() || m.Rule != RuleDADFailed || !m.has([]Owner{*o}) {
+			continue
+		}
+		for k := range m.Owners {
+			if was := &m.Owners[k]; !was.is(o) && (ended > until || was.ID < rival.ID) {
+				rival, until = was, ended
+			}
 		}
 	}
-	return nil, 0, false
+	return rival, until, false
 }
 
 // has reports whether one of the owners is part of the conflict already. An external device is

@@ -80,11 +80,20 @@ func (r *run) compare(end bool) string {
 			break
 		}
 	}
-	return differ("finding", findings, r.listFindings(), scrubFinding)
+	// Findings about a node whose report is awaited do not end before it has arrived. The reference ends them.
+	awaited := func(f *pb.Finding) bool {
+		return slices.ContainsFunc(r.nodes, func(n *node) bool {
+			return n.session != nil && n.rec.Unheard && !n.rec.TimedOut && slices.Contains(f.GetNodes(), n.rec.Name)
+		})
+	}
+	return differ("finding", slices.DeleteFunc(findings, awaited), slices.DeleteFunc(r.listFindings(), awaited), scrubFinding)
 }
 
 func scrubFinding(f *pb.Finding) {
 	f.Summary, f.Evidence, f.Remedy, f.Runbook, f.Fixes, f.Memory, f.Previous = "", nil, nil, "", nil, nil, nil
+	if f.GetKind() == verdict.FindingIntendedNotObserved { // which of several rivals is named depends on the order of judgements
+		f.Nodes = nil
+	}
 	if f.GetPool() != nil {
 		f.Pool.ExhaustedIn = nil
 	}

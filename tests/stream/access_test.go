@@ -241,7 +241,7 @@ func TestSettingsThatCannotWorkAreErrors(t *testing.T) {
 	}
 	servers := []string{"nats://127.0.0.1:4222"}
 	for want, s := range map[string]stream.Settings{
-		"set --nats":           {Creds: exists},
+		"need --nats":          {Creds: exists},
 		"set both --nats-cert": {Servers: servers, Cert: exists},
 		"set only one of them": {Servers: servers, Creds: exists, Token: exists},
 		"read the credentials": {Servers: servers, Token: exists + "-missing"},
