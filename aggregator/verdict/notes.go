@@ -35,7 +35,7 @@ func (j *evaluation) noteOwner(o *Owner) {
 	}
 	var seen []Place
 	for _, c := range o.Claims {
-		if p := c.place(); !slices.Contains(seen, p) {
+		if p := c.place(); c.Kind != WouldAnswer && !slices.Contains(seen, p) {
 			seen = append(seen, p)
 		}
 	}

@@ -45,7 +45,8 @@ type Conflict struct {
 // order does not depend on inodes.
 func (r Row) Text() string {
 	for i := range r.Owners {
-		r.Owners[i].Evidence = Set(r.Owners[i].Evidence)
+		// What a node would answer is asked some seconds later.
+		r.Owners[i].Evidence = Set(slices.DeleteFunc(r.Owners[i].Evidence, func(kind string) bool { return kind == "WOULD_ANSWER" }))
 	}
 	slices.SortFunc(r.Owners, func(a, b Owner) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	for i := range r.Conflicts {
