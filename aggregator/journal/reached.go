@@ -23,7 +23,7 @@ const reachedFile = "reached"
 // reachedEvery is the shortest time between two writes of reachedFile.
 const reachedEvery = time.Second
 
-// manifest returns the name and the size of the latest list of files of a store; none if there is none.
+// manifest returns the name and the size of the latest list of files of a store; zero values if it has no list.
 func manifest(dir string) (name string, size int64) {
 	files, _ := filepath.Glob(filepath.Join(dir, "MANIFEST-*")) // in order
 	if len(files) == 0 {
@@ -51,7 +51,7 @@ func (w *writer) reach() {
 	}
 }
 
-// reached is the content of reachedFile; zero if there is none.
+// reached is the content of reachedFile; zero if the file does not exist.
 type reached struct {
 	at stamp
 	// cut is set if the list of files is shorter now.

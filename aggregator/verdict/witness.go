@@ -74,7 +74,7 @@ func (o *Owner) WouldAnswer() bool {
 }
 
 // AnswersFor returns the claim by which the owner's kernel answers for the address on a link on which another
-// owner has it; nil if there is none. Frames with another MAC than that of an owner whose kernel has the address
+// owner has it; nil if it answers on no such link. Frames with another MAC than that of an owner whose kernel has the address
 // may be answers of the node itself.
 func (o *Owner) AnswersFor(other *Owner) *Claim {
 	for _, c := range o.Claims {

@@ -131,7 +131,7 @@ func (f Filler) fill(template string) string {
 	}
 }
 
-// cutBrace cuts a text at the brace that closes the one before it. Both parts are empty if there is none.
+// cutBrace cuts a text at the brace that closes the one before it. Both parts are empty if no brace is closed.
 func cutBrace(text string) (before, after string) {
 	depth := 1
 	for i := range len(text) {
