@@ -195,14 +195,15 @@ func witness(all []*pb.Finding) (texts []string) {
 func TestFindingsAreToldAsBeforeUntilTheFactsAreComplete(t *testing.T) {
 	cfg := Config{DataDir: t.TempDir(), Alone: true}
 	l := newLab(t, cfg)
+	a, b := kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3") // assigned once, at one time
 	pods := func(more ...*pb.ReportRequest) *pb.ReportRequest {
-		return snapshot(hello("n1", uint64(time.Now().UnixNano())), append(more, kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"))...)
+		return snapshot(hello("n1", uint64(time.Now().UnixNano())), append(more, a, b)...)
 	}
-	a := l.dial().send(pods(poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
+	n1 := l.dial().send(pods(poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
 		given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 	lost := hostLocal("10.244.0.0/24", pb.Pool_MISSING)
 	lost.LostAt, lost.Lost = timestamppb.Now(), 2
-	a.send(records.Merge(&pb.ReportRequest{}, poolOf(lost), freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+	n1.send(records.Merge(&pb.ReportRequest{}, poolOf(lost), freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
 	var before []*pb.Finding
 	wait.Until(t, "the loss and both addresses", func() bool {
 		before, _ = l.told()
@@ -234,7 +235,7 @@ func TestFindingsAreToldAsBeforeUntilTheFactsAreComplete(t *testing.T) {
 	}
 	unread := pods()
 	unread.Status = &pb.StatusRecord{Wire: "off", UnreadIpams: []string{"host-local"}}
-	a = l.dial().send(unread).sync()
+	n1 = l.dial().send(unread).sync()
 	for until := time.Now().Add(2 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		all, awaited := l.told()
 		if same("before its records were read", all); len(awaited) == 0 {
@@ -243,7 +244,7 @@ func TestFindingsAreToldAsBeforeUntilTheFactsAreComplete(t *testing.T) {
 	}
 	read := poolOf(hostLocal("10.244.0.0/24", pb.Pool_MISSING))
 	read.Status = &pb.StatusRecord{Wire: "off"}
-	a.send(read).sync()
+	n1.send(read).sync()
 	wait.Until(t, "all to be judged", func() bool {
 		var awaited []string
 		all, awaited = l.told()
@@ -261,13 +262,13 @@ func TestFindingsAreToldAsBeforeUntilTheFactsAreComplete(t *testing.T) {
 		}
 	}
 
-	a.cancel()
-	a = l.dial().send(pods(poolOf(hostLocal("10.244.0.0/24", pb.Pool_MISSING)))).sync()
+	n1.cancel()
+	n1 = l.dial().send(pods(poolOf(hostLocal("10.244.0.0/24", pb.Pool_MISSING)))).sync()
 	all, _ = l.told()
 	if len(all) != 3 {
 		t.Errorf("got %v after a restart of the agent, want the same findings", all)
 	}
-	a.send(records.Merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
+	n1.send(records.Merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
 		given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 	wait.Until(t, "the end of the findings", func() bool {
 		all, _ := l.told()
