@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -122,9 +121,8 @@ type Publisher interface {
 	Pools() []string
 	// State returns the state of the pools whose records are readable.
 	State() State
-	// ServiceAddresses returns the addresses of a Service at which clients outside of the cluster reach
-	// it.
-	ServiceAddresses(at Key) []netip.Addr
+	// Service returns a Service; nil if there is none with that key, or if it has no addresses.
+	Service(at Key) *Service
 	// MachineChanged records that the virtual machine of some pods, given by their UIDs, has another
 	// state, and returns the time.
 	MachineChanged(pods []string) (at int64)
@@ -210,9 +208,10 @@ type Object struct {
 	Created      time.Time
 	Labels       map[string]string
 	Spec, Status json.RawMessage
-	// Endpoints and EndpointsNamespace are the fields of a CiliumEndpointSlice, which has no spec.
-	Endpoints          json.RawMessage
-	EndpointsNamespace string
+	// Endpoints and EndpointsNamespace are the fields of a CiliumEndpointSlice, which has no spec. Endpoints and AddressType
+	// are those of an EndpointSlice of Kubernetes.
+	Endpoints                       json.RawMessage
+	EndpointsNamespace, AddressType string
 }
 
 // Key returns the key of the object.

@@ -193,6 +193,8 @@ type Allocation struct {
 	// for a pod of a StatefulSet or for a virtual machine. Pod may then be the name of the virtual
 	// machine.
 	Kept bool
+	// Service is set if the address is that of a Service, so that nodes redirect its packets.
+	Service *Redirect
 	// Location is where the allocation is recorded: a file, or "KIND NAMESPACE/NAME" and a path in
 	// the object, such as /spec/allocations/3.
 	Location string

@@ -154,6 +154,27 @@ func Union(ranges []Range) []Range {
 	return all
 }
 
+// ParseAddress parses an address as Kubernetes does: in IPv4, leading zeros have no meaning ("010" is 10), and an
+// IPv4-mapped address is IPv4.
+func ParseAddress(text string) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a.Unmap(), nil
+	}
+	// The part before the IPv4 part, for an IPv4-mapped address.
+	i := strings.LastIndexByte(text, ':') + 1
+	parts := strings.Split(text[i:], ".")
+	for k, part := range parts {
+		if parts[k] = strings.TrimLeft(part, "0"); parts[k] == "" && part != "" {
+			parts[k] = "0"
+		}
+	}
+	if len(parts) == 4 {
+		text = text[:i] + strings.Join(parts, ".")
+	}
+	a, err := netip.ParseAddr(text)
+	return a.Unmap(), err
+}
+
 // Contain reports whether one of the ranges that Union returned contains an address.
 func Contain(sorted []Range, a netip.Addr) bool {
 	i, found := slices.BinarySearchFunc(sorted, a, func(r Range, a netip.Addr) int { return r.First.Compare(a) })

@@ -38,6 +38,21 @@ func addresses(text string) (all []netip.Addr) {
 	return all
 }
 
+func TestParseAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1", "010.000.00.08": "10.0.0.8", "00010.1.2.3": "10.1.2.3", "::ffff:10.0.0.1": "10.0.0.1", "::ffff:010.0.0.01": "10.0.0.1",
+		"fd00::01": "fd00::1", "": "", "10.0.0": "", "10.0.0.256": "", "0x0a.0.0.1": "", "10.0..1": "", "10.0.0.1.2": "", "x": "", "10.0.0.1/8": "",
+	} {
+		got := ""
+		if a, err := ipam.ParseAddress(text); err == nil {
+			got = a.String()
+		}
+		if got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestAddressesOfARange(t *testing.T) {
 	for _, test := range []struct {
 		text, inside, outside, prefix, written string

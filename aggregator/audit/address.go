@@ -20,6 +20,9 @@ const (
 	// statusDelay is how long the Kubernetes API may list an address for a pod that had it before
 	// its node rebooted.
 	statusDelay = 30 * time.Second
+	// refusedAfter is how long a Service may have no endpoints before it is reported that nodes refuse packets for the
+	// address of a node.
+	refusedAfter = time.Minute
 	// recheckInterval is the interval at which an address is audited again while the Kubernetes API
 	// lags behind.
 	recheckInterval = time.Second
@@ -56,6 +59,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditAssignments()
 	a.auditShared()
 	a.auditAnswers()
+	a.auditServices()
 	a.auditSpoofs()
 	a.auditRefused()
 	a.auditReuse()
@@ -377,6 +381,39 @@ func (a *addressAudit) auditAnswers() {
 	}
 }
 
+// auditServices checks whether nodes redirect packets for the address of an owner to the endpoints of a Service. A
+// node's own address as an external or load balancer address is intended (a gateway by externalIPs, the load balancer of
+// k3s), but without endpoints nodes refuse packets for it.
+func (a *addressAudit) auditServices() {
+	for i := range a.in.Allocations {
+		al := &a.in.Allocations[i]
+		if al.Service == nil {
+			continue
+		}
+		var taken []verdict.Owner
+		severity, patience := verdict.Critical, a.policy.Settle
+		for k := range a.judged.Owners {
+			o, s := &a.judged.Owners[k], al.Service
+			switch inRange := s.Field == ipam.ClusterIP; {
+			case !holds(o), o.Kind() != verdict.Host && o.Pod == nil, !inRange && s.Endpoints == ipam.OwnEndpoint:
+				continue
+			case o.Kind() == verdict.Host && !inRange:
+				if s.Field != ipam.ExternalIP || s.Endpoints != ipam.NoEndpoints {
+					continue
+				}
+				severity, patience = verdict.Warning, refusedAfter
+			}
+			taken = append(taken, *o)
+		}
+		if len(taken) > 0 {
+			f := verdict.Finding{
+				Kind: verdict.FindingAnsweredByAnother, Severity: severity, Pool: al.Pool, Allocations: []*verdict.Allocation{al.Allocation}, Owners: taken,
+			}
+			a.record(f, al.Location+" ", patience)
+		}
+	}
+}
+
 // rivals reports whether two owners are in one confirmed conflict.
 func (a *addressAudit) rivals(o, other *verdict.Owner) bool {
 	in := func(c *verdict.Conflict, id string) bool {
@@ -514,7 +551,7 @@ func (a *addressAudit) past() {
 				}
 			}
 		}
-		if al.Pool.Assigns || al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
+		if al.Pool.Assigns || al.Service != nil || al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
 			continue // it may still exist, or has moved to another record
 		}
 		for i := range a.judged.Owners {

@@ -58,6 +58,10 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 	case verdict.FindingSharedAddressAnswered:
 		t.shared()
 	case verdict.FindingAnsweredByAnother:
+		if s := t.allocation.Service; s != nil {
+			t.add(t.f.Kind+"/service", redirectWords(s)...)
+			break
+		}
 		t.answered()
 	case verdict.FindingReusedTooSoon:
 		t.reused()
@@ -333,6 +337,15 @@ func (t *findingBuilder) shared() {
 			}
 		}
 	})
+}
+
+// redirectWords returns the values that texts name of a Service and of what nodes do with packets for its address.
+func redirectWords(s *ipam.Redirect) []any {
+	return []any{
+		"service", s.Namespace + "/" + s.Name, "servicenamespace", s.Namespace, "servicename", s.Name, "field", Text("field" + string(s.Field)),
+		"ports", s.Ports, "cluster", when(s.Field == ipam.ClusterIP, "yes"), "external", when(s.Field == ipam.ExternalIP, "yes"),
+		"ingress", when(s.Field == ipam.Ingress, "yes"), "none", when(s.Endpoints == ipam.NoEndpoints, "yes"),
+	}
 }
 
 // answered describes a node that answers for an address on a link on which another owner has it.

@@ -133,6 +133,14 @@ func findings() map[string]verdict.Finding {
 		claims = append(claims, &verdict.Claim{Kind: verdict.WouldAnswer, Interface: lan["node-a"], Network: why})
 		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
 	}
+	// The address is that of a Service, too.
+	taken := func(owners []verdict.Owner, field ipam.ServiceField, endpoints ipam.Endpoints) verdict.Finding {
+		services := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeProxyName, Traits: registry.Traits(vip.KubeProxyName), Name: "services", State: ipam.Known}}
+		return find(verdict.FindingAnsweredByAnother, services, "10.244.0.5", owners, &verdict.Allocation{Allocation: ipam.Allocation{
+			Purpose: "Service shop/api", Location: "services shop/api " + string(field),
+			Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: field, Ports: "80/TCP,53/UDP", Endpoints: endpoints},
+		}})
+	}
 	static := holder(w, "node-e", "proxy-node-e", "eth0")
 	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
 	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
@@ -201,6 +209,9 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another eth1":                     answers("eth1", "address eth1"),
 		"answered-by-another route":                    answers("", "route 192.0.2.8/29 eth0"),
 		"answered-by-another proxy":                    answers("", "proxy_arp eth0"),
+		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
+		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
+		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
 		"vip-held-elsewhere kube-vip":                  virtual(w, vip.KubeVIPName, true, true),
 		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, vip.KubeVIPName, true, false),

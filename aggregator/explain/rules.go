@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // AddressText is the explanation of an address as text.
@@ -153,6 +154,8 @@ func (w *wording) step(e *verdict.Explanation, s *verdict.Step) string {
 		key += "/alone"
 	case s.Rule == verdict.RuleWeakSource && s.MAC.Group():
 		key += "/group"
+	case s.Rule == verdict.RuleService && s.Service.Endpoints == ipam.NoEndpoints:
+		key += "/none"
 	case s.Rule != verdict.RuleInNetwork:
 	case !s.Applied:
 		key += "/none"
@@ -168,12 +171,16 @@ func (w *wording) step(e *verdict.Explanation, s *verdict.Step) string {
 	if !has(key) {
 		return ""
 	}
-	return w.text(key, source(func(name string) any {
+	values := []any{source(func(name string) any {
 		if word := ruleWords[name]; word != nil {
 			return word(w, s)
 		}
 		return nil
-	}), "within", verdict.AlternateWithin)
+	}), "within", verdict.AlternateWithin}
+	if s.Service != nil {
+		values = append(values, redirectWords(s.Service)...)
+	}
+	return w.text(key, values...)
 }
 
 // joint says why two links are considered one.

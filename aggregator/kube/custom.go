@@ -34,6 +34,7 @@ type object struct {
 	// Objects without a spec have their fields here.
 	Endpoints          json.RawMessage `json:"endpoints"`
 	EndpointsNamespace string          `json:"namespace"`
+	AddressType        string          `json:"addressType"`
 }
 
 // DeepCopyObject implements runtime.Object. A shallow copy is enough, because objects never

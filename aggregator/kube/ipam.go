@@ -3,7 +3,6 @@ package kube
 import (
 	"cmp"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 
@@ -154,9 +153,12 @@ func (m *publisher) HasNode(name string) (has, known bool) {
 	return c.nodes.of(name) != nil, c.health.placed && len(c.nodes.Records) > 0
 }
 
-// ServiceAddresses implements ipam.Publisher.
-func (m *publisher) ServiceAddresses(at ipam.Key) []netip.Addr {
-	return m.cluster.services.Records[at].ingress()
+// Service implements ipam.Publisher.
+func (m *publisher) Service(at ipam.Key) *ipam.Service {
+	if s := m.cluster.services.Records[at]; s != nil {
+		return &s.Service
+	}
+	return nil
 }
 
 // MachineChanged implements ipam.Publisher.

@@ -92,11 +92,11 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 func (c *Cluster) addressResults(about subject) []ranked {
 	var all []ranked
 	services := slices.SortedFunc(maps.Keys(c.services.byAddress[about.address]), func(a, b *serviceRecord) int {
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	for _, s := range services {
-		as := s.addresses[slices.IndexFunc(s.addresses, func(a serviceAddress) bool { return a.Addr == about.address })].as
-		text := fmt.Sprintf("%s is %s of Service %s/%s", about.address, as, s.namespace, s.name)
+		of := s.Addresses[slices.IndexFunc(s.Addresses, func(a ipam.ServiceAddress) bool { return a.Addr == about.address })]
+		text := fmt.Sprintf("%s is %s of Service %s/%s", about.address, addressRoles[of.Field], s.Namespace, s.Name)
 		if s.class != "" {
 			text += " (class " + s.class + ")"
 		}
@@ -104,7 +104,7 @@ func (c *Cluster) addressResults(about subject) []ranked {
 			text += "; kube-vip has it on " + s.host
 		}
 		all = append(all, ranked{ofAddress, &pb.Related{
-			Kind: "Service", Namespace: s.namespace, Name: s.name, Node: s.host, Reason: "Address", Message: ipam.Cut(text, ipam.MaxMessage), Healthy: true,
+			Kind: "Service", Namespace: s.Namespace, Name: s.Name, Node: s.host, Reason: "Address", Message: ipam.Cut(text, ipam.MaxMessage), Healthy: true,
 		}})
 		if s.host != "" {
 			all = append(all, c.leaseResults(servicesLease, "of services")...)

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -11,30 +13,26 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/vip"
+	"github.com/ipwitness/ipwitness/proto/form"
 )
 
-// serviceRecord is the record of a service with addresses that move between nodes or that
-// several nodes route to.
+// serviceRecord is the record of a service with addresses.
 type serviceRecord struct {
-	namespace, name string
-	addresses       []serviceAddress
+	ipam.Service
 	// host is the node that holds the addresses according to kube-vip.
 	host string
 	// class is the load balancer class, if the service has one.
 	class string
 }
 
-type serviceAddress struct {
-	netip.Addr
-	as string
+// addressRoles are the roles of the addresses of services.
+var addressRoles = map[ipam.ServiceField]string{
+	ipam.ClusterIP:      "the cluster IP",
+	ipam.Ingress:        "the load balancer address",
+	ipam.ProxiedIngress: "the load balancer address",
+	ipam.RequestedIP:    "the requested load balancer address",
+	ipam.ExternalIP:     "an external address (spec.externalIPs)",
 }
-
-// Roles of the addresses of services.
-const (
-	asIngress  = "the load balancer address"
-	asAsked    = "the requested load balancer address"
-	asExternal = "an external address (spec.externalIPs)"
-)
 
 // services has the services whose addresses explain conflicts.
 type services struct {
@@ -49,16 +47,18 @@ func newServices(c *Cluster) services {
 			Read: readService,
 			Changed: func(at ipam.Key, before, after *serviceRecord) {
 				c.services.byAddress.move(before, after, func(s *serviceRecord) (all []netip.Addr) {
-					for _, a := range s.addresses {
-						all = append(all, a.Addr)
+					for _, a := range s.Addresses {
+						if !slices.Contains(all, a.Addr) {
+							all = append(all, a.Addr)
+						}
 					}
 					return all
 				})
-				host := ""
+				now := serviceRecord{}
 				if after != nil {
-					host = after.host
+					now = *after
 				}
-				c.kubeVIP.Service(at, after.ingress(), host)
+				c.kubeVIP.Service(at, now.Ingress(), now.host)
 				for _, m := range c.ipams {
 					if changed := m.objects.ServiceChanged; changed != nil {
 						changed(at)
@@ -69,47 +69,59 @@ func newServices(c *Cluster) services {
 	}
 }
 
-// readService returns the record of a service: the addresses that clients outside the cluster
-// use.
+// serviceProxyName is the label of a service that is left to a proxy of its own.
+const serviceProxyName = "service.kubernetes.io/service-proxy-name"
+
+// readService returns the record of a service; nil if it has no addresses.
 func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
 	at := ipam.Key{Namespace: service.Namespace, Name: service.Name}
-	r := &serviceRecord{namespace: at.Namespace, name: at.Name, host: ipam.Plain(service.Annotations[vip.HostAnnotation])}
-	add := func(text, as string) {
-		a, err := netip.ParseAddr(text)
-		a = a.Unmap()
-		if err == nil && !slices.ContainsFunc(r.addresses, func(known serviceAddress) bool { return known.Addr == a }) {
-			r.addresses = append(r.addresses, serviceAddress{a, as})
+	spec := &service.Spec
+	r := &serviceRecord{Service: ipam.Service{Namespace: at.Namespace, Name: at.Name}, host: ipam.Plain(service.Annotations[vip.HostAnnotation])}
+	correct(form.Label, &r.Namespace)
+	correct(form.Subdomain, &r.Name)
+	r.Unproxied = spec.ClusterIP == "" || spec.ClusterIP == corev1.ClusterIPNone || spec.Type == corev1.ServiceTypeExternalName || service.Labels[serviceProxyName] != ""
+	add := func(text string, field ipam.ServiceField) {
+		a := ipam.ServiceAddress{Field: field}
+		var err error
+		if a.Addr, err = ipam.ParseAddress(text); err == nil && !slices.Contains(r.Addresses, a) {
+			r.Addresses = append(r.Addresses, a)
 		}
 	}
-	if service.Spec.Type == corev1.ServiceTypeLoadBalancer {
+	for _, ip := range append([]string{spec.ClusterIP}, spec.ClusterIPs...) {
+		add(ip, ipam.ClusterIP)
+	}
+	if spec.Type == corev1.ServiceTypeLoadBalancer {
 		for _, ingress := range service.Status.LoadBalancer.Ingress {
-			add(ingress.IP, asIngress)
+			field := ipam.Ingress
+			if mode := ingress.IPMode; mode != nil && *mode == corev1.LoadBalancerIPModeProxy {
+				field = ipam.ProxiedIngress
+			}
+			add(ingress.IP, field)
 		}
-		add(service.Spec.LoadBalancerIP, asAsked)
-		if class := service.Spec.LoadBalancerClass; class != nil {
-			r.class = ipam.Plain(*class)
+		add(spec.LoadBalancerIP, ipam.RequestedIP)
+		if spec.LoadBalancerClass != nil {
+			r.class = ipam.Plain(*spec.LoadBalancerClass)
 		}
 	}
-	for _, ip := range service.Spec.ExternalIPs {
-		add(ip, asExternal)
+	for _, ip := range spec.ExternalIPs {
+		add(ip, ipam.ExternalIP)
 	}
-	if len(r.addresses) == 0 {
+	if len(r.Addresses) == 0 {
 		return at, nil
 	}
-	return at, r
-}
-
-// ingress returns the addresses of the load balancer. It returns none for nil.
-func (r *serviceRecord) ingress() (addresses []netip.Addr) {
-	if r == nil {
-		return nil
-	}
-	for _, a := range r.addresses {
-		if a.as == asIngress {
-			addresses = append(addresses, a.Addr)
+	const mostPorts = 8
+	for i, port := range spec.Ports {
+		if i == mostPorts {
+			r.Ports += ",..."
+			break
 		}
+		if i > 0 {
+			r.Ports += ","
+		}
+		r.Ports += fmt.Sprintf("%d/%s", port.Port, cmp.Or(port.Protocol, corev1.ProtocolTCP))
 	}
-	return addresses
+	correct(form.Text(128), &r.Ports)
+	return at, r
 }
 
 // controlPlaneChanged publishes the node that kube-vip elected for the addresses of the control

@@ -51,6 +51,11 @@ func (p *Policy) Explain(in *Case) Explanation {
 	if in.Address.IsLinkLocalUnicast() && len(compared) > 0 {
 		j.note(Step{Rule: RuleLinkLocal, Applied: true})
 	}
+	for _, al := range in.Allocations {
+		if al.Service != nil {
+			j.note(Step{Rule: RuleService, Applied: true, Service: al.Service})
+		}
+	}
 	j.noteScopes(compared)
 	j.noteApart(compared)
 	e.Steps = j.steps

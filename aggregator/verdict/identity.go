@@ -1,5 +1,7 @@
 package verdict
 
+import "github.com/ipwitness/ipwitness/ipam"
+
 // The keys that identify records.
 type (
 	// NodeKey is the identity of a node together with its name.
@@ -79,9 +81,17 @@ func (p *Pool) Is(other *Pool) bool {
 	return p == other || p != nil && other != nil && p.IPAM == other.IPAM && p.Name == other.Name && p.Node.Is(other.Node)
 }
 
+// redirect returns what nodes do with packets for the address; zero for an address of no Service.
+func redirect(al *Allocation) ipam.Redirect {
+	if al.Service == nil {
+		return ipam.Redirect{}
+	}
+	return *al.Service
+}
+
 // Is reports whether two records are of one allocation and have equal contents.
 func (al *Allocation) Is(other *Allocation) bool {
 	return al.Pool.Is(other.Pool) && al.Address == other.Address && al.Node == other.Node && al.Namespace == other.Namespace && al.Pod == other.Pod &&
-		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Kept == other.Kept && al.Location == other.Location &&
+		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Kept == other.Kept && redirect(al) == redirect(other) && al.Location == other.Location &&
 		al.MAC == other.MAC && al.FormerMAC == other.FormerMAC && al.Hostname == other.Hostname && al.AllocatedAt == other.AllocatedAt && al.Heard == other.Heard
 }

@@ -1,6 +1,10 @@
 package verdict
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // A Step is a rule that was evaluated, with its outcome. The rule determines which operands are
 // set.
@@ -25,6 +29,8 @@ type Step struct {
 	Annotated bool
 	// Joints are the evidence that the links of a domain are one; nil for a link of one node.
 	Joints []Joint
+	// Service is the Service whose address it is, and what nodes do with packets for it (RuleService).
+	Service *ipam.Redirect
 	// Conflict is the ID of the conflict that the rule makes. Excludes is set if the rule excludes
 	// the owner.
 	Conflict string

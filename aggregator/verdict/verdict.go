@@ -52,6 +52,7 @@ const (
 	RuleAnycastGateway   = "anycast-gateway"
 	RuleAddressSpoofed   = "address-spoofed"
 	RuleMACCloned        = "mac-cloned"
+	RuleService          = "service"
 )
 
 // The rules that determine where an address is compared.

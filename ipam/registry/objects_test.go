@@ -59,7 +59,10 @@ var unreadable = map[ipam.Kind]struct {
 
 	vip.EgressIPs:         {"metadata: {name: bad}\nstatus: {items: [{node: n1, egressIP: %s}]}", "10.9.0.1", "7", "nowhere"},
 	vip.ServiceL2Statuses: {"metadata: {name: bad, namespace: n}\nstatus: {node: %s, serviceName: s, serviceNamespace: n}", "n1", "[]", ""},
-	vip.Machines:          {"metadata: {name: bad, namespace: n}\nstatus: {nodeName: %s}", "n1", "[]", ""},
+	vip.EndpointSlices: {
+		"metadata: {labels: {kubernetes.io/service-name: s}, name: bad, namespace: n}\naddressType: IPv4\nendpoints: [{addresses: [%s]}]", "10.9.0.1", "7", "nowhere",
+	},
+	vip.Machines: {"metadata: {name: bad, namespace: n}\nstatus: {nodeName: %s}", "n1", "[]", ""},
 }
 
 // An object of any kind in an unexpected format is a problem of its own: one pool has it, and all others

@@ -107,7 +107,7 @@ func (r *metalLBReader) assign(at ipam.Key) {
 	s := cmp.Or(r.statuses.Records[at], &serviceL2Status{})
 	var assigned []ipam.Allocation
 	if s.problem == "" {
-		for _, a := range r.ServiceAddresses(s.service) {
+		for _, a := range r.Service(s.service).Ingress() {
 			assigned = append(assigned, ipam.Allocation{
 				Address: a, Node: s.node, Purpose: "Service " + s.service.Namespace + "/" + s.service.Name,
 				Location: ServiceL2Statuses.Resource + " " + at.Namespace + "/" + at.Name + " /status/node",

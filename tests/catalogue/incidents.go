@@ -67,10 +67,13 @@ var incidents = []incident{
 	{[]string{"apache/cloudstack#11710"}, "Two routers are keepalived masters.", ""},
 	{[]string{"systemd/systemd#39460", "systemd/systemd#43721"}, "systemd-networkd detects a duplicate of its leased address and sends no DHCPDECLINE.", ""},
 	{[]string{"weaveworks/scope#2198"}, "The bridge of a node has the address of a pod, which took three days to find.", ""},
-	{[]string{"kubernetes/kubernetes#109414", "kubernetes/kubernetes#135593"}, "An address is reused while the object of its former pod exists, and an endpoint leads to the wrong pod.", "At each time, one pod has the address. That an EndpointSlice still lists it for another pod is not a duplicate, and ipwitness does not read EndpointSlices."},
+	{[]string{"kubernetes/kubernetes#109414", "kubernetes/kubernetes#135593"}, "An address is reused while the object of its former pod exists, and an endpoint leads to the wrong pod.", "At each time, one pod has the address. That an EndpointSlice still lists it for another pod is not a duplicate."},
 	{[]string{"kubernetes/kubernetes#127410", "kubernetes/kubernetes#75290", "kubernetes/kubernetes#93175"}, "A Service has the address of a node as its external IP, and the other nodes answer for it.", ""},
 	{[]string{"threefoldtech/zos#544", "acassen/keepalived#1507"}, "A host with proxy_arp answers for all hosts of a LAN that it has no route to.", ""},
 	{[]string{"cilium/cilium#36817"}, "The guest agent of a cloud adds a local route for the range of the pods, and the node keeps their packets.", ""},
+	{[]string{"kubernetes/dns#273"}, "A pod gets an address that is the cluster IP of a Service.", ""},
+	{[]string{"kubernetes/kubernetes#97076", "kubernetes/kubernetes#22650"}, "A Service has the address of a pod in externalIPs, and takes its packets.", ""},
+	{[]string{"sassoftware/viya4-iac-k8s#192"}, "The range of a load balancer overlaps with that of the pods.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
@@ -196,7 +199,7 @@ const incidentIntro = `<!-- Made by make generate from the texts of the tests: d
 
 # Incidents
 
-Forty-three incidents with duplicate, stolen or stale addresses that users of other projects reported, and how ipwitness reports them. Each text below is what ` + "`ipwitness explain` or `ipwitness audit`" + ` printed in the test that is named with it. The test plays the incident with real network namespaces, with the real plugins and programs where they run there, and otherwise with the files or objects that they write. Values that vary between runs are replaced by fixed ones, as in [situations.md](situations.md).
+Forty-six incidents with duplicate, stolen or stale addresses that users of other projects reported, and how ipwitness reports them. Each text below is what ` + "`ipwitness explain` or `ipwitness audit`" + ` printed in the test that is named with it. The test plays the incident with real network namespaces, with the real plugins and programs where they run there, and otherwise with the files or objects that they write. Values that vary between runs are replaced by fixed ones, as in [situations.md](situations.md).
 
 The table shows what these tests prove. An empty cell means that no test proves it.
 

@@ -25,8 +25,8 @@ type Cluster struct {
 	Nodes []string
 	// Published is called with each published pool, or with an allocation of it; nil for nothing.
 	Published func(p *ipam.Pool, al *ipam.Allocation, at int64, gone bool)
-	// Services are the addresses of Services.
-	Services map[ipam.Key][]netip.Addr
+	// Services are the Services with addresses.
+	Services map[ipam.Key]*ipam.Service
 	// Machines are the UIDs that MachineChanged was called with.
 	Machines []string
 
@@ -338,8 +338,8 @@ func (c *Cluster) State() ipam.State {
 	return ipam.Reading
 }
 
-// ServiceAddresses implements ipam.Publisher.
-func (c *Cluster) ServiceAddresses(at ipam.Key) []netip.Addr { return c.Services[at] }
+// Service implements ipam.Publisher.
+func (c *Cluster) Service(at ipam.Key) *ipam.Service { return c.Services[at] }
 
 // MachineChanged implements ipam.Publisher.
 func (c *Cluster) MachineChanged(pods []string) int64 {
@@ -353,12 +353,22 @@ func (c *Cluster) DefinitionChanged(ipam.Key) {}
 // Machine returns the state of a virtual machine.
 func (c *Cluster) Machine(at ipam.Key) *ipam.Machine { return c.objects.Machine(at) }
 
-// SetService sets the addresses of a Service.
+// SetService sets the addresses of the load balancer of a Service.
 func (c *Cluster) SetService(at ipam.Key, addresses ...netip.Addr) {
-	if c.Services == nil {
-		c.Services = make(map[ipam.Key][]netip.Addr)
+	s := &ipam.Service{Namespace: at.Namespace, Name: at.Name}
+	for _, a := range addresses {
+		s.Addresses = append(s.Addresses, ipam.ServiceAddress{Addr: a, Field: ipam.Ingress})
 	}
-	c.Services[at] = addresses
+	c.PutService(s)
+}
+
+// PutService creates or replaces a Service.
+func (c *Cluster) PutService(s *ipam.Service) {
+	if c.Services == nil {
+		c.Services = make(map[ipam.Key]*ipam.Service)
+	}
+	at := ipam.Key{Namespace: s.Namespace, Name: s.Name}
+	c.Services[at] = s
 	c.objects.ServiceChanged(at)
 }
 

@@ -710,6 +710,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		"ciliumnodes.cilium.io [] [] [list watch]",
 		"ciliumpodippools.cilium.io [] [] [list watch]",
 		"egressips.k8s.ovn.org [] [] [list watch]",
+		"endpointslices.discovery.k8s.io [] [] [list watch]",
 		"events [] [] [list watch get create patch]",
 		"ipamblocks.crd.projectcalico.org [] [] [list watch]",
 		"ipamblocks.projectcalico.org [] [] [list watch]",

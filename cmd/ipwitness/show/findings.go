@@ -118,7 +118,7 @@ func allocatedTo(allocations []*pb.Allocation) string {
 		if al.GetPod() != "" {
 			who = al.GetNamespace() + "/" + al.GetPod()
 		}
-		out = append(out, cmp.Or(join("", who, prefixed("@", al.GetNode())), "?"))
+		out = append(out, cmp.Or(join("", who, prefixed("@", al.GetNode())), al.GetLocation(), "?"))
 	}
 	return strings.Join(out, " | ")
 }

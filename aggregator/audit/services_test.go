@@ -1,0 +1,83 @@
+package audit_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/vip"
+)
+
+// The address of a pod or of a node is that of a Service.
+func TestTheAddressOfAServiceIsHeld(t *testing.T) {
+	const critical, warning = verdict.Critical, verdict.Warning
+	for _, test := range []struct {
+		name      string
+		field     ipam.ServiceField
+		endpoints ipam.Endpoints
+		node      bool
+		change    func(w *world, c *verdict.Claim)
+		want      []verdict.Severity
+		after     time.Duration
+	}{
+		{"a cluster IP is that of a pod", ipam.ClusterIP, ipam.SomeEndpoints, false, nil, []verdict.Severity{critical}, 0},
+		{"a cluster IP is that of one of its endpoints", ipam.ClusterIP, ipam.OwnEndpoint, false, nil, []verdict.Severity{critical}, 0},
+		{"an external IP is that of a pod", ipam.ExternalIP, ipam.SomeEndpoints, false, nil, []verdict.Severity{critical}, 0},
+		{"an external IP without endpoints is that of a pod", ipam.ExternalIP, ipam.NoEndpoints, false, nil, []verdict.Severity{critical}, 0},
+		{"a load balancer has the address of a pod", ipam.Ingress, ipam.EndpointsUnknown, false, nil, []verdict.Severity{critical}, 0},
+		{"a load balancer has the address of an endpoint", ipam.Ingress, ipam.OwnEndpoint, false, nil, nil, 0},
+		{"a cluster IP is that of a node", ipam.ClusterIP, ipam.SomeEndpoints, true, nil, []verdict.Severity{critical}, 0},
+		{"a gateway by external IPs of a node", ipam.ExternalIP, ipam.SomeEndpoints, true, nil, nil, 0},
+		{"the same, and the endpoints are those of the node", ipam.ExternalIP, ipam.OwnEndpoint, true, nil, nil, 0},
+		{"the same, and EndpointSlices are not known", ipam.ExternalIP, ipam.EndpointsUnknown, true, nil, nil, 0},
+		{"it has no endpoints for a while", ipam.ExternalIP, ipam.NoEndpoints, true, nil, nil, 0},
+		{"it has no endpoints for longer", ipam.ExternalIP, ipam.NoEndpoints, true, nil, []verdict.Severity{warning}, time.Minute},
+		{"the load balancer of k3s has the address of a node", ipam.Ingress, ipam.NoEndpoints, true, nil, nil, time.Minute},
+		{"kube-proxy has a cluster IP on a device", ipam.ClusterIP, ipam.SomeEndpoints, true, func(w *world, c *verdict.Claim) {
+			c.Interface = w.Interface(w.Host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
+		}, nil, 0},
+		{"a container that is no pod", ipam.ExternalIP, ipam.SomeEndpoints, false, func(_ *world, c *verdict.Claim) {
+			c.Interface.Namespace.Who = verdict.Workload{Kind: verdict.Container, Name: "db"}.Who()
+		}, nil, 0},
+		{"the node of the pod has timed out", ipam.ExternalIP, ipam.SomeEndpoints, false, func(_ *world, c *verdict.Claim) { c.Node().TimedOut = true }, nil, 0},
+	} {
+		w := newWorld("10.244.1.5")
+		var c *verdict.Claim
+		if test.node {
+			w.Device("n1", "eth0", "")
+			c = w.Claims[0]
+		} else {
+			c = w.kindPod("n1", "web", "pods", 2)
+			w.Says("uid-web", verdict.PodObject{Namespace: "default", Name: "web", Phase: "Running"})
+		}
+		if test.change != nil {
+			test.change(w, c)
+		}
+		w.allocate(w.Pool(vip.KubeProxyName, "", ""), verdict.Allocation{Allocation: ipam.Allocation{
+			Purpose: "Service shop/api", Location: "services shop/api " + string(test.field),
+			Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: test.field, Ports: "80/TCP", Endpoints: test.endpoints},
+		}})
+		w.Pools[0].Ranges = nil
+		first := w.auditAll()
+		out := w.after(w.Policy.Settle + test.after).auditAll(first.Findings...)
+		var got []verdict.Severity
+		for _, f := range out.Findings {
+			if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting {
+				got = append(got, f.Severity)
+			}
+		}
+		if !slices.Equal(got, test.want) || len(reported(first.Findings)) != 0 {
+			t.Errorf("%s: got severities %v of %+v, want %v", test.name, got, out.Findings, test.want)
+		}
+		// It ends with the Service.
+		w.Allocations = nil
+		if end := w.auditAll(out.Findings...); len(end.Findings) != 0 {
+			t.Errorf("%s: got %+v without the Service, want none", test.name, end.Findings)
+		}
+		if n := len(w.Judge().Conflicts); n != 0 {
+			t.Errorf("%s: got %d conflicts", test.name, n)
+		}
+	}
+}

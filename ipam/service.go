@@ -1,0 +1,69 @@
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// A Service is what the Kubernetes API says about a Service with addresses. It never changes.
+type Service struct {
+	Namespace, Name string
+	// Addresses are its addresses. The same address may be in several fields.
+	Addresses []ServiceAddress
+	// Ports are its ports in the form of kubectl, such as "80/TCP,53/UDP".
+	Ports string
+	// Unproxied is set if nodes redirect no packets for it: it is headless, an alias of a name, or left to a proxy of
+	// its own.
+	Unproxied bool
+}
+
+// A ServiceAddress is an address of a Service.
+type ServiceAddress struct {
+	netip.Addr
+	Field ServiceField
+}
+
+// A ServiceField is the field of a Service with an address. The value is its path.
+type ServiceField string
+
+// The fields, in the order in which nodes compare them.
+const (
+	ClusterIP   ServiceField = "/spec/clusterIPs"
+	ExternalIP  ServiceField = "/spec/externalIPs"
+	Ingress     ServiceField = "/status/loadBalancer/ingress"
+	RequestedIP ServiceField = "/spec/loadBalancerIP"
+	// ProxiedIngress is an ingress address with ipMode Proxy: its packets reach the load balancer.
+	ProxiedIngress ServiceField = "/status/loadBalancer/ingress/ipMode"
+)
+
+// Ingress returns the addresses of the load balancer. It returns none for nil.
+func (s *Service) Ingress() (addresses []netip.Addr) {
+	if s == nil {
+		return nil
+	}
+	for _, a := range s.Addresses {
+		if (a.Field == Ingress || a.Field == ProxiedIngress) && !slices.Contains(addresses, a.Addr) {
+			addresses = append(addresses, a.Addr)
+		}
+	}
+	return addresses
+}
+
+// A Redirect is what nodes do with packets for an address of a Service. It never changes.
+type Redirect struct {
+	Namespace, Name string
+	Field           ServiceField
+	Ports           string
+	Endpoints       Endpoints
+}
+
+// Endpoints says which endpoints a Service has that get packets.
+type Endpoints uint8
+
+// The values of Endpoints.
+const (
+	EndpointsUnknown Endpoints = iota
+	NoEndpoints                // nodes refuse the packets
+	SomeEndpoints
+	OwnEndpoint // the address is that of one of the endpoints
+)

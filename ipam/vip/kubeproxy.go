@@ -1,0 +1,173 @@
+// This file describes the addresses of Services. kube-proxy, or what takes its place, redirects packets for them to
+// the endpoints of the Service on each node, whoever has the address.
+//
+// The format of EndpointSlices is that of discovery.k8s.io/v1, as in Kubernetes 1.21 and newer.
+
+package vip
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// KubeProxyName is the name of kube-proxy in the API.
+const KubeProxyName = "kube-proxy"
+
+// EndpointSlices are the objects with the endpoints of Services.
+var EndpointSlices = ipam.Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Name: "EndpointSlice"}
+
+// KubeProxy describes the addresses of Services.
+var KubeProxy = ipam.IPAM{
+	Name: KubeProxyName, Title: "kube-proxy",
+	Traits:    ipam.Traits{Status: true},
+	PoolTitle: func(*ipam.Pool, string) string { return "kube-proxy" },
+	Objects:   newKubeProxy,
+}
+
+// serviceLabel is the label of an EndpointSlice with the name of its Service.
+const serviceLabel = "kubernetes.io/service-name"
+
+// endpointSlice is the record of an EndpointSlice: the addresses of endpoints that get packets.
+type endpointSlice struct {
+	service   ipam.Key
+	addresses []netip.Addr
+}
+
+// redirects publishes the addresses of Services.
+type redirects struct {
+	*ipam.Assignments
+	slices   ipam.Mirror[*ipam.Object, endpointSlice]
+	resource *ipam.Resource
+	// of has the EndpointSlices of each Service.
+	of map[ipam.Key][]ipam.Key
+	// published has what was published of each Service.
+	published map[ipam.Key][]ipam.Allocation
+	// followed is set if the published allocations are those of EndpointSlices that are followed.
+	followed bool
+}
+
+func newKubeProxy(p ipam.Publisher) *ipam.Objects {
+	r := &redirects{
+		Assignments: ipam.NewAssignments(p, "services"), of: make(map[ipam.Key][]ipam.Key), published: make(map[ipam.Key][]ipam.Allocation),
+	}
+	r.slices = ipam.Mirror[*ipam.Object, endpointSlice]{
+		Parse: readEndpointSlice, Unread: &ipam.Unread{Publisher: p, Kind: EndpointSlices}, Changed: r.changed,
+	}
+	r.resource = &ipam.Resource{Kind: EndpointSlices, Role: ipam.Extra, Store: &r.slices, Lost: "whether Services have endpoints is unknown"}
+	return &ipam.Objects{
+		Resources:      []*ipam.Resource{r.resource},
+		ServiceChanged: r.publish,
+		Settle: func() {
+			if r.followed != r.resource.Followed {
+				r.followed = r.resource.Followed
+				for _, at := range slices.Collect(maps.Keys(r.published)) {
+					r.publish(at)
+				}
+			}
+		},
+	}
+}
+
+// readEndpointSlice returns the record of an EndpointSlice; nil if it belongs to no Service or has no endpoint that gets
+// packets.
+func readEndpointSlice(o *ipam.Object) (at ipam.Key, _ *endpointSlice, problem string) {
+	at = o.Key()
+	name := o.Labels[serviceLabel]
+	if name == "" || o.AddressType == "FQDN" || len(o.Endpoints) == 0 {
+		return at, nil, ""
+	}
+	var endpoints []struct {
+		Addresses  []string `json:"addresses"`
+		Conditions struct {
+			Ready   *bool `json:"ready"`
+			Serving *bool `json:"serving"`
+		} `json:"conditions"`
+	}
+	if err := ipam.Part(o.Endpoints, "endpoints", &endpoints); err != nil {
+		return at, nil, o.Invalid(EndpointSlices.Name, err.Error())
+	}
+	r := &endpointSlice{service: ipam.Key{Namespace: at.Namespace, Name: name}}
+	for _, e := range endpoints {
+		// Endpoints that terminate get packets if there are no others.
+		if ready, serving := e.Conditions.Ready, e.Conditions.Serving; ready != nil && !*ready && (serving == nil || !*serving) {
+			continue
+		}
+		for _, text := range e.Addresses {
+			a, err := ipam.ParseAddress(text)
+			if err != nil {
+				problem = o.Invalid(EndpointSlices.Name, "it has the endpoint "+text+", which is no address")
+				continue
+			}
+			r.addresses = append(r.addresses, a)
+		}
+	}
+	if len(r.addresses) == 0 && problem == "" {
+		return at, nil, ""
+	}
+	return at, r, problem
+}
+
+// changed updates the EndpointSlices of Services, and publishes these.
+func (r *redirects) changed(at ipam.Key, before, after *endpointSlice) {
+	if before != nil && (after == nil || before.service != after.service) {
+		if rest := slices.DeleteFunc(r.of[before.service], func(other ipam.Key) bool { return other == at }); len(rest) > 0 {
+			r.of[before.service] = rest
+		} else {
+			delete(r.of, before.service)
+		}
+		r.publish(before.service)
+	}
+	if after != nil {
+		if !slices.Contains(r.of[after.service], at) {
+			r.of[after.service] = append(r.of[after.service], at)
+		}
+		r.publish(after.service)
+	}
+}
+
+// publish publishes the addresses of a Service for which nodes redirect packets.
+func (r *redirects) publish(at ipam.Key) {
+	s := cmp.Or(r.Service(at), &ipam.Service{})
+	var now []ipam.Allocation
+	for _, field := range []ipam.ServiceField{ipam.ClusterIP, ipam.ExternalIP, ipam.Ingress} {
+		for _, a := range s.Addresses {
+			if s.Unproxied || a.Field != field || slices.ContainsFunc(now, func(al ipam.Allocation) bool { return al.Address == a.Addr }) {
+				continue
+			}
+			to := &ipam.Redirect{Namespace: s.Namespace, Name: s.Name, Field: field, Ports: s.Ports, Endpoints: r.endpoints(at, a.Addr)}
+			// An unchanged redirect keeps its pointer, by which allocations are compared.
+			if i := slices.IndexFunc(r.published[at], func(al ipam.Allocation) bool { return *al.Service == *to }); i >= 0 {
+				to = r.published[at][i].Service
+			}
+			now = append(now, ipam.Allocation{
+				Address: a.Addr, Service: to, Purpose: "Service " + at.Namespace + "/" + at.Name,
+				Location: "services " + at.Namespace + "/" + at.Name + " " + string(field),
+			})
+		}
+	}
+	if r.published[at] = now; len(now) == 0 {
+		delete(r.published, at)
+	}
+	r.Set(at, now, "")
+}
+
+// endpoints returns which endpoints a Service has, seen from one of its addresses.
+func (r *redirects) endpoints(service ipam.Key, a netip.Addr) ipam.Endpoints {
+	if !r.resource.Followed {
+		return ipam.EndpointsUnknown
+	}
+	found := ipam.NoEndpoints
+	for _, at := range r.of[service] {
+		switch all := r.slices.Records[at].addresses; {
+		case slices.Contains(all, a):
+			return ipam.OwnEndpoint
+		case len(all) > 0:
+			found = ipam.SomeEndpoints
+		}
+	}
+	return found
+}

@@ -1,0 +1,80 @@
+package vip_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/vip"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
+)
+
+func TestServices(t *testing.T) {
+	c := ipamtest.New(t, &vip.KubeProxy, vip.EndpointSlices)
+	published := map[string]ipam.Redirect{}
+	c.Published = func(_ *ipam.Pool, al *ipam.Allocation, _ int64, gone bool) {
+		switch {
+		case al == nil:
+		case gone:
+			delete(published, al.Address.String()+" "+al.Location)
+		default:
+			published[al.Address.String()+" "+al.Location] = *al.Service
+		}
+	}
+	want := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for at, s := range published {
+			a, _, _ := strings.Cut(at, " ")
+			got = append(got, fmt.Sprint(a, " ", s.Namespace, "/", s.Name, " ", s.Field, " ", s.Ports, " ", s.Endpoints))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", when, got, want)
+		}
+	}
+	addresses := func(of ...string) (all []ipam.ServiceAddress) {
+		for _, text := range of {
+			field, a, _ := strings.Cut(text, " ")
+			all = append(all, ipam.ServiceAddress{Addr: netip.MustParseAddr(a), Field: ipam.ServiceField(field)})
+		}
+		return all
+	}
+	const cluster, external, ingress = string(ipam.ClusterIP), string(ipam.ExternalIP), string(ipam.Ingress)
+	web := &ipam.Service{Namespace: "shop", Name: "web", Ports: "80/TCP", Addresses: addresses(
+		cluster+" 10.96.0.7", external+" 192.0.2.7", ingress+" 192.0.2.7", string(ipam.ProxiedIngress)+" 192.0.2.8", string(ipam.RequestedIP)+" 192.0.2.9")}
+	c.PutService(web)
+	want("a Service without endpoints", "10.96.0.7 shop/web "+cluster+" 80/TCP 1", "192.0.2.7 shop/web "+external+" 80/TCP 1")
+	c.PutService(&ipam.Service{Namespace: "shop", Name: "headless", Unproxied: true, Addresses: addresses(external + " 192.0.2.6")})
+	c.Changes()
+	slice := func(name, of, endpoints string) {
+		c.Apply(vip.EndpointSlices, "metadata: {namespace: shop, name: "+name+", labels: {kubernetes.io/service-name: "+of+"}}\naddressType: IPv4\nendpoints: "+endpoints)
+	}
+	slice("web-1", "web", "[{addresses: [10.0.0.1], conditions: {ready: false}}, {addresses: [10.0.0.2], conditions: {ready: false, serving: false}}]")
+	slice("other", "other", "[{addresses: [10.0.0.1]}]")
+	want("endpoints that are not ready", "10.96.0.7 shop/web "+cluster+" 80/TCP 1", "192.0.2.7 shop/web "+external+" 80/TCP 1")
+	if n := c.Changes(); n != 0 {
+		t.Errorf("a Service that is the same: got %d changes, want none", n)
+	}
+	slice("web-2", "web", "[{addresses: [010.000.000.3], conditions: {ready: false, serving: true}}]")
+	want("an endpoint that terminates", "10.96.0.7 shop/web "+cluster+" 80/TCP 2", "192.0.2.7 shop/web "+external+" 80/TCP 2")
+	slice("web-1", "web", "[{addresses: [192.0.2.007]}]")
+	want("an endpoint with the address, in another form", "10.96.0.7 shop/web "+cluster+" 80/TCP 2", "192.0.2.7 shop/web "+external+" 80/TCP 3")
+	slice("web-2", "other", "[{addresses: [10.0.0.3]}]")
+	c.Remove(vip.EndpointSlices, ipam.Key{Namespace: "shop", Name: "web-1"})
+	want("its endpoints are those of another Service", "10.96.0.7 shop/web "+cluster+" 80/TCP 1", "192.0.2.7 shop/web "+external+" 80/TCP 1")
+	slice("web-1", "web", "[{addresses: [10.0.0.x]}]")
+	if all := c.Problems(); len(all) != 1 || !strings.Contains(all[0], "10.0.0.x") {
+		t.Errorf("an endpoint that is no address: got problems %q, want one", all)
+	}
+	c.Resource(vip.EndpointSlices).Followed = false
+	c.Settle()
+	want("EndpointSlices cannot be read", "10.96.0.7 shop/web "+cluster+" 80/TCP 0", "192.0.2.7 shop/web "+external+" 80/TCP 0")
+	c.PutService(&ipam.Service{Namespace: "shop", Name: "web", Ports: "80/TCP", Addresses: addresses(ingress + " 192.0.2.7")})
+	want("it has one address left", "192.0.2.7 shop/web "+ingress+" 80/TCP 0")
+	c.PutService(&ipam.Service{Namespace: "shop", Name: "web"})
+	want("it has none")
+}
