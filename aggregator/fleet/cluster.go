@@ -66,6 +66,8 @@ type cluster struct {
 	// messages the messages.
 	failing        error
 	gaps, messages uint64
+	// foreign are the messages that no aggregator of the cluster has published.
+	foreign stream.Foreign
 }
 
 func (f *Fleet) newCluster(name string) *cluster {
@@ -167,8 +169,28 @@ func (c *cluster) set(at position) {
 	c.at, c.known = at, true
 }
 
+// skip passes over a foreign message. A state that arrives continues after it.
+func (c *cluster) skip(at *position, number uint64) error {
+	c.mu.Lock()
+	c.foreign.Note(number, c.clock())
+	c.failing = nil
+	c.mu.Unlock()
+	if number != c.last+1 {
+		return nil // the next message of the cluster shows that others are missing
+	}
+	if c.last = number; c.state {
+		return nil
+	}
+	at.Sequence = number
+	c.set(*at)
+	return c.journal.Note(c.from, at.encode())
+}
+
 func (c *cluster) apply(m stream.Message) error {
 	at := c.at // only this goroutine changes it
+	if m.Foreign {
+		return c.skip(&at, m.GetSequence())
+	}
 	if missed := m.GetSequence() != c.last+1 || m.GetStream() != at.Stream; missed || c.state && m.GetPart() == pb.TransitionBatch_UNSPECIFIED {
 		if err := c.lose(&at); err != nil {
 			return err
@@ -351,6 +373,9 @@ func (c *cluster) problems(now time.Time) (problems []string) {
 		problems = append(problems, fmt.Sprintf("the stream cannot be read: %s", c.failing))
 	case c.known && !c.at.Heard.IsZero() && now.Sub(c.at.Heard) > heardWithin:
 		problems = append(problems, "the mirror gets nothing from the cluster: its aggregator, its NATS servers or their connection to the hub are down")
+	}
+	if problem := c.foreign.Problem(c.name, now); problem != "" {
+		problems = append(problems, problem)
 	}
 	if c.at.Waiting && !c.at.Since.IsZero() {
 		problems = append(problems, fmt.Sprintf("messages in the stream are missing since %s: what has changed since then is known after the next complete state, which the cluster publishes at least once a day",

@@ -31,6 +31,8 @@ type following struct {
 	// covered is the coverage that was published last, and when.
 	covered   *pb.Coverage
 	coveredAt time.Time
+	// skipped is the number of foreign messages before the last state.
+	skipped uint64
 	// lookedAt is when it was last looked what the stream has.
 	lookedAt time.Time
 }
@@ -251,7 +253,7 @@ var errPruned = errors.New("the journal has dropped the state before all of it w
 // publishes a message, it does not read the journal: the journal waits for its readers.
 func (f *following) publishState(ctx context.Context, at time.Time) error {
 	f.at = at
-	first := f.number + 1
+	first, skipped := f.number+1, f.Publisher.skipped()
 	b := f.message()
 	b.Part = pb.TransitionBatch_STATE_BEGINS
 	for _, kind := range []pb.Event_Kind{pb.Event_NODE, pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING} {
@@ -281,7 +283,7 @@ func (f *following) publishState(ctx context.Context, at time.Time) error {
 	if err := f.publish(ctx, b); err != nil {
 		return err
 	}
-	f.stateAt, f.stateFrom = f.Delivery.Clock(), first
+	f.stateAt, f.stateFrom, f.skipped = f.Delivery.Clock(), first, skipped
 	f.Delivery.Log.Info("published the complete state", "at", at, "messages", f.number-first+1)
 	return nil
 }
@@ -343,7 +345,7 @@ func (f *following) look(ctx context.Context) error {
 	if f.st.age != 0 {
 		every = min(every, f.st.age/2)
 	}
-	if lost && !small || age >= every {
+	if lost && !small || age >= every || f.skipped != f.Publisher.skipped() { // readers may have begun meanwhile
 		return f.publishState(ctx, f.at)
 	}
 	return nil

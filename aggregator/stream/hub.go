@@ -20,6 +20,8 @@ type Message struct {
 	*pb.TransitionBatch
 	// Stored is when the cluster's own stream got the message.
 	Stored time.Time
+	// Foreign is set if no aggregator of the cluster has published it: only its number is known.
+	Foreign bool
 }
 
 // ClusterOf returns the cluster of a stream, or of a mirror. ok is not set for other streams.
@@ -90,12 +92,13 @@ func (l *Link) Follow(ctx context.Context, cluster string, after Position, do fu
 		return fmt.Errorf("open the stream %s: %w", Name(cluster), err)
 	}
 	st.created = st.stream.CachedInfo().Created.UnixNano()
-	first, _, last, err := st.state(opening)
+	first, number, last, err := st.state(opening)
 	if err != nil {
 		return err
 	}
 	begin := after.Sequence + 1
-	if after.Sequence == 0 || begin < first || last.GetStream() != after.Stream { // a new mirror may not have the message yet
+	replaced := number < after.Sequence || last != nil && last.GetStream() != after.Stream // or a new mirror does not have the message yet
+	if after.Sequence == 0 || begin < first || replaced {
 		state, err := st.lastState(opening)
 		if begin = cmp.Or(state.GetSequence(), first, 1); err != nil {
 			return err
@@ -149,19 +152,16 @@ func (st *store) fetch(ctx context.Context, consumer jetstream.Consumer, do func
 	}
 	for m := range some.Messages() {
 		n++
-		b, err := decode(m.Data())
-		if err != nil {
-			return n, fmt.Errorf("read a message of the stream %s, which something else has written: %w", Name(st.cluster), err)
-		}
 		meta, err := m.Metadata()
 		if err != nil {
 			return n, fmt.Errorf("read a message of the stream %s: %w", Name(st.cluster), err)
 		}
-		if b.GetCluster() != st.cluster || b.GetSequence() != meta.Sequence.Stream {
-			return n, fmt.Errorf("message %d of the stream %s is message %d of the cluster %q: it is not a mirror of one stream",
-				meta.Sequence.Stream, Name(st.cluster), b.GetSequence(), b.GetCluster())
+		b := st.decode(m.Data(), meta.Sequence.Stream)
+		foreign := b == nil
+		if foreign {
+			b = &pb.TransitionBatch{Sequence: meta.Sequence.Stream}
 		}
-		if err := do(Message{b, meta.Timestamp}); err != nil {
+		if err := do(Message{b, meta.Timestamp, foreign}); err != nil {
 			return n, err
 		}
 	}

@@ -30,6 +30,8 @@ type store struct {
 	// created is the creation time of the stream, and age is how long it keeps messages; 0 for ever.
 	created int64
 	age     time.Duration
+	// foreign is called with the number of each message that no aggregator of the cluster has published; nil to do nothing.
+	foreign func(number uint64)
 }
 
 // open returns the stream of a cluster, which it creates if it does not exist. The settings of a stream
@@ -115,17 +117,20 @@ func (st *store) state(ctx context.Context) (first, number uint64, last *pb.Tran
 	if info.State.Msgs == 0 {
 		return first, number, nil, nil
 	}
+	last, err = st.message(ctx, number)
+	return first, number, last, err
+}
+
+// message returns a message of the stream; nil if it was removed, or if it is foreign.
+func (st *store) message(ctx context.Context, number uint64) (*pb.TransitionBatch, error) {
 	raw, err := st.stream.GetMsg(ctx, number)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return first, number, nil, nil
+		return nil, nil
 	}
 	if err != nil {
-		return 0, 0, nil, fmt.Errorf("read the last message of the stream: %w", err)
+		return nil, fmt.Errorf("read the message %d of the stream: %w", number, err)
 	}
-	if last, err = decode(raw.Data); err != nil {
-		return 0, 0, nil, fmt.Errorf("read the last message of the stream, which something else has written: %w", err)
-	}
-	return first, number, last, nil
+	return st.decode(raw.Data, number), nil
 }
 
 // lastState returns the first message of the last state in the stream, without its content; nil if there
@@ -154,21 +159,54 @@ func (st *store) last(ctx context.Context, content string) (*pb.TransitionBatch,
 	if err != nil {
 		return nil, fmt.Errorf("read the last state in the stream: %w", err)
 	}
-	return decode(raw.Data)
+	return st.decode(raw.Data, raw.Sequence), nil
 }
 
 // errReplaced is the error for a stream that was removed and created again.
 var errReplaced = errors.New("the stream was removed and created again")
 
-func decode(raw []byte) (*pb.TransitionBatch, error) {
+// decode decodes the message with a number; nil for a foreign one.
+func (st *store) decode(raw []byte, number uint64) *pb.TransitionBatch {
 	b := new(pb.TransitionBatch)
-	if err := proto.Unmarshal(raw, b); err != nil {
-		return nil, err
+	if proto.Unmarshal(raw, b) == nil && b.GetCluster() == st.cluster && b.GetSequence() == number {
+		return b
 	}
-	if b.GetCluster() == "" || b.GetSequence() == 0 {
-		return nil, errors.New("it is not a message of ipwitness")
+	if st.foreign != nil {
+		st.foreign(number)
 	}
-	return b, nil
+	return nil
+}
+
+// mostForeign is the number of foreign messages that are skipped one by one.
+const mostForeign = 64
+
+// errForeign is the error for more foreign messages than that.
+var errForeign = errors.New("something else publishes to the stream")
+
+// instead looks what the stream has instead of the message that it does not accept as the next one. It returns 0 if that is
+// the message itself, and the number after foreign messages.
+func (st *store) instead(ctx context.Context, b *pb.TransitionBatch) (next uint64, err error) {
+	_, number, _, err := st.state(ctx)
+	switch {
+	case err != nil:
+		return 0, err
+	case number < b.GetSequence():
+		return 0, errOther
+	case number-b.GetSequence() >= mostForeign:
+		return 0, errForeign
+	}
+	for n := b.GetSequence(); n <= number; n++ {
+		switch has, err := st.message(ctx, n); {
+		case err != nil:
+			return 0, err
+		case has == nil:
+		case n == b.GetSequence() && has.GetInstance() == b.GetInstance() && proto.Equal(has.GetUntil(), b.GetUntil()) && has.GetPart() == b.GetPart():
+			return 0, nil
+		default:
+			return 0, errOther
+		}
+	}
+	return number + 1, nil
 }
 
 // errOther is the error for a message that is not the next one, because another publisher was faster.
@@ -176,14 +214,14 @@ var errOther = errors.New("another aggregator has published to the stream")
 
 // publish adds a message to the stream, after the one before it. It tries again until the message is in
 // the stream or cannot be the next one. A message that was added although its acknowledgement was lost
-// is not added again.
+// is not added again. If foreign messages have its number, it gets the next one.
 func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func(error)) error {
-	raw, err := proto.Marshal(b)
-	if err != nil {
-		return err
-	}
-	id := fmt.Sprintf("%s-%d-%d-%d", token(b.GetCluster()), b.GetStream(), b.GetInstance(), b.GetSequence())
 	for attempts := 1; ; attempts++ {
+		raw, err := proto.Marshal(b)
+		if err != nil {
+			return err
+		}
+		id := fmt.Sprintf("%s-%d-%d-%d", token(b.GetCluster()), b.GetStream(), b.GetInstance(), b.GetSequence())
 		if err := st.await(ctx); err != nil {
 			return err
 		}
@@ -201,11 +239,12 @@ func (st *store) publish(ctx context.Context, b *pb.TransitionBatch, failed func
 		}
 		if api := (*jetstream.APIError)(nil); errors.As(err, &api) &&
 			(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
-			_, number, last, err := st.state(ctx) // perhaps the message is in the stream already
-			if err == nil && (number != b.GetSequence() || last.GetInstance() != b.GetInstance() || !proto.Equal(last.GetUntil(), b.GetUntil()) || last.GetPart() != b.GetPart()) {
-				err = errOther
+			next, err := st.instead(ctx, b)
+			if err != nil || next == 0 {
+				return err
 			}
-			return err
+			b.Sequence = next
+			continue
 		}
 		failed(err)
 		if err := journal.Sleep(ctx, pause(attempts)); err != nil {

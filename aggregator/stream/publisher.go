@@ -61,6 +61,8 @@ type Publisher struct {
 	// pause of contestedFor, and contestedAt is the last of them.
 	contests    int
 	contestedAt time.Time
+	// foreign are the messages that something else has published.
+	foreign Foreign
 	// small is set if the stream cannot keep the state.
 	small bool
 	// link is the connection; nil while this replica does not publish.
@@ -106,6 +108,9 @@ func (p *Publisher) Run(ctx context.Context) {
 		err := link.await(ctx)
 		if err == nil {
 			f.st, err = link.open(ctx, p.Cluster)
+		}
+		if err == nil {
+			f.st.foreign = p.skip
 		}
 		if err == nil {
 			err = f.begin(ctx)

@@ -22,6 +22,48 @@ func (p *Publisher) fail(err error) {
 	p.contestedAt = p.Delivery.Clock()
 }
 
+// Foreign are the messages of a stream that no aggregator of its cluster has published.
+type Foreign struct {
+	count, last uint64
+	at          time.Time
+}
+
+// Note notes the number of a message.
+func (f *Foreign) Note(number uint64, now time.Time) {
+	if number != f.last {
+		f.count++
+	}
+	f.last, f.at = number, now
+}
+
+// foreignFor is how long a foreign message is a problem.
+const foreignFor = 5 * time.Minute
+
+// Problem describes the messages; empty if there are none, or none lately.
+func (f *Foreign) Problem(cluster string, now time.Time) string {
+	if f.count == 0 || now.Sub(f.at) >= foreignFor {
+		return ""
+	}
+	return fmt.Sprintf("%d messages of the stream %s are no transitions of the cluster and were skipped, the last one with number %d: find out who publishes to %s, or whether a mirror has several sources; only the aggregators of the cluster may",
+		f.count, Name(cluster), f.last, Subjects(cluster))
+}
+
+// skip notes a foreign message in the stream.
+func (p *Publisher) skip(number uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if number != p.foreign.last {
+		p.Delivery.Log.Warn("something else has published to the stream: skipping its message", "number", number)
+	}
+	p.foreign.Note(number, p.Delivery.Clock())
+}
+
+func (p *Publisher) skipped() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.foreign.count
+}
+
 // Stats returns the counters; nil if p is nil. If nothing is known to wait, the lag is how long NATS has been
 // unreachable or has failed.
 func (p *Publisher) Stats() *journal.DeliveryStats {
@@ -67,6 +109,9 @@ func (p *Publisher) Problems() []string {
 	if p.contests > mostContests && now.Sub(p.contestedAt) < contestedFor {
 		problems = append(problems, fmt.Sprintf("several aggregators publish to the stream %s at %s: give each cluster a --cluster of its own, and the replicas of one cluster the same --lease",
 			Name(p.Cluster), p.Hosts()))
+	}
+	if problem := p.foreign.Problem(p.Cluster, now); problem != "" {
+		problems = append(problems, problem)
 	}
 	if p.small {
 		problems = append(problems, fmt.Sprintf("the stream %s at %s has dropped the state within minutes: raise its max_bytes, or readers that begin do not learn the state",

@@ -213,7 +213,7 @@ func Connect(host *netlab.Host, urls string, options ...nats.Option) (*nats.Conn
 	return nats.Connect(urls, options...)
 }
 
-// Read returns the messages of a stream that there are now.
+// Read returns the messages of a stream that there are now, except those that are no transitions.
 func Read(ctx context.Context, conn *nats.Conn, domain, stream string) (all []*pb.TransitionBatch, err error) {
 	js, err := jetstream.New(conn)
 	if domain != "" {
@@ -239,8 +239,9 @@ func Read(ctx context.Context, conn *nats.Conn, domain, stream string) (all []*p
 		n := 0
 		for m := range some.Messages() {
 			b := new(pb.TransitionBatch)
-			if err := proto.Unmarshal(m.Data(), b); err != nil {
-				return all, err
+			n++
+			if proto.Unmarshal(m.Data(), b) != nil {
+				continue
 			}
 			meta, err := m.Metadata()
 			if err != nil {
@@ -250,7 +251,6 @@ func Read(ctx context.Context, conn *nats.Conn, domain, stream string) (all []*p
 				return all, fmt.Errorf("message %d of the stream says that it is number %d", meta.Sequence.Stream, b.GetSequence())
 			}
 			all = append(all, b)
-			n++
 		}
 		if err := some.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
 			return all, err

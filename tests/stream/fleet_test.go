@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	natsclient "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -152,6 +153,79 @@ func (l *lab) leads(addrs ...string) *replica {
 	wait.Until(l, "the state in the stream of "+l.cluster, func() bool { return r.states() > 0 })
 	l.Cleanup(end)
 	return r
+}
+
+// Three bytes by any account that may publish stop neither the publisher nor a fleet, and nothing is missing.
+func TestForeignMessagesAreSkippedAndNamed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t).in("prod")
+	r := l.replica(0)
+	r.present("10.0.0.1")
+	publisher, end := r.lead()
+	defer func() { end() }()
+	f := newFleet(t, l.url)
+	f.await([]string{"prod"}, "prod 10.0.0.1")
+	foreign := func(contents ...string) {
+		t.Helper()
+		for _, c := range contents {
+			r.must(l.conn.Publish("ipwitness.prod."+c, []byte("abc")))
+		}
+		r.must(l.conn.Flush())
+	}
+	named := func(what string, problems func() []string) {
+		t.Helper()
+		wait.Until(t, "the problem of "+what, func() bool {
+			return slices.ContainsFunc(problems(), func(p string) bool {
+				return strings.Contains(p, "are no transitions of the cluster and were skipped, the last one with number ")
+			})
+		})
+	}
+	ofFleet := func() []string { return f.clusters()["prod"].GetProblems() }
+	if p := append(publisher.Problems(), ofFleet()...); len(p) > 0 {
+		t.Errorf("got problems %q of a stream without foreign messages, want none", p)
+	}
+	foreign("x", "owner", "state.begin")
+	r.record(pb.Watch_ADDED, "10.0.0.2")
+	f.await([]string{"prod"}, "prod 10.0.0.1", "prod 10.0.0.2")
+	named("the publisher", publisher.Problems)
+	named("the fleet", ofFleet)
+
+	// The last message is foreign when both start again.
+	end()
+	foreign("coverage", "state.end")
+	f.stop()
+	f.start()
+	publisher, end = r.lead()
+	r.record(pb.Watch_REMOVED, "10.0.0.1")
+	f.await([]string{"prod"}, "prod 10.0.0.2")
+	named("the publisher that started again", publisher.Problems)
+	if got, want := f.changes("prod"), []string{"prod ADDED 10.0.0.2", "prod REMOVED 10.0.0.1"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q: each once, and none left out", got, want)
+	}
+
+	// A fleet that begins now gets the state.
+	other := newFleet(t, l.url)
+	other.await([]string{"prod"}, "prod 10.0.0.2")
+}
+
+func TestAStreamOfForeignMessagesIsAClearState(t *testing.T) {
+	t.Parallel()
+	l := newLab(t).in("prod")
+	js, err := l.conn.JetStream()
+	if err == nil {
+		_, err = js.AddStream(&natsclient.StreamConfig{Name: stream.Name("prod"), Subjects: []string{stream.Subjects("prod")}})
+	}
+	if err == nil {
+		_, err = js.Publish("ipwitness.prod.owner", []byte("abc"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(t, l.url)
+	wait.Until(t, "the cluster with its problem", func() bool {
+		c := f.clusters()["prod"]
+		return c.GetState() == pb.Cluster_WAITING && strings.Contains(fmt.Sprint(c.GetProblems()), "with number 1:")
+	})
 }
 
 // A fleet answers for two clusters. After it was stopped and started, it continues where it was: nothing

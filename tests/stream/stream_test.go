@@ -259,6 +259,8 @@ func TestAStreamThatLosesTheStateGetsItAgain(t *testing.T) {
 	r.present("10.0.0.1")
 	_, end := r.lead()
 	defer end()
+	r.record(pb.Watch_ADDED, "10.0.0.2")
+	l.await("ADDED 10.0.0.2")         // so the publisher has noted when it published the state
 	r.ahead.Store(int64(2 * longAgo)) // long after the state
 	js, err := l.conn.JetStream()
 	r.must(err)
