@@ -321,7 +321,7 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 	// again immediately. An owner that left and came back is not new.
 	until = verdict.At(ack.Expires)
 	for i := range c.Owners {
-		if o := &c.Owners[i]; !slices.Contains(ack.Owners, acknowledgedAs(o)) {
+		if o := &c.Owners[i]; len(o.Claims) > 0 && !slices.Contains(ack.Owners, acknowledgedAs(o)) { // one from before the start is judged later
 			until = min(until, o.Begun().Add(a.Facts.Policy.Settle))
 		}
 	}
