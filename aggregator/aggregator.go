@@ -318,13 +318,24 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	return err
 }
 
-// await waits until the aggregator is ready to serve requests. It returns false if ctx ends first.
+// await waits until the aggregator is ready to serve requests: until it knows what was recorded, and a replica also what
+// the others know. It returns false if ctx ends first.
 func (a *Aggregator) await(ctx context.Context) bool {
+	limit := time.NewTimer(completeWithin)
+	defer limit.Stop()
+	if a.core.recall != nil {
+		select {
+		case <-a.core.recall.Known():
+		case <-ctx.Done():
+			return false
+		case <-limit.C:
+			a.core.log.Warn("ready, but the journal is not read yet: conflicts and findings from before the start are missing", "waited", completeWithin)
+			return true
+		}
+	}
 	if !a.waits {
 		return true
 	}
-	limit := time.NewTimer(completeWithin)
-	defer limit.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {

@@ -104,6 +104,50 @@ func TestAConflictIsKnownAfterARestart(t *testing.T) {
 	}
 }
 
+// An aggregator is ready when it lists what it knew before its start. Until then, its answers say that they lack the journal.
+func TestAnAggregatorIsReadyWhenItKnowsTheJournal(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond}
+	l := newLab(t, cfg)
+	if l.dial().send(twoPods()).sync(); !l.ready() {
+		wait.Until(t, "readiness with an empty journal", l.ready)
+	}
+	l.recorded(pb.Conflict_SUSPECTED)
+	l.settled()
+	l.stop()
+
+	l = newLab(t, cfg)
+	for ready := false; !ready; {
+		ready = l.ready()
+		out, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lacks := slices.ContainsFunc(out.GetCoverage().GetAwaited(), func(a *pb.Awaited) bool { return a.GetWhat() == pb.Awaited_JOURNAL })
+		if len(out.GetConflicts()) == 0 && (ready || !lacks) {
+			t.Fatalf("got no conflict of before the start with the coverage %v, ready: %t; want the aggregator not to be ready, and the coverage to say that the journal is awaited",
+				out.GetCoverage(), ready)
+		}
+	}
+}
+
+// An owner that came after the acknowledgement, shortly before the restart, is not known to this process yet.
+func TestAnAcknowledgedConflictWithANewOwnerIsKnownAfterARestart(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir(), Settle: time.Hour}
+	l := newLab(t, cfg)
+	a := l.dial().send(twoPods()).sync()
+	l.acknowledge(l.recorded(pb.Conflict_SUSPECTED).GetId(), 3*time.Hour)
+	a.send(podVeth(4, "c", addr)).sync()
+	l.await("the third owner in the journal", &pb.ListEventsRequest{Kind: pb.Event_CONFLICT, Address: addr}, func(e *pb.Event) bool {
+		return len(e.GetConflict().GetOwners()) == 3
+	})
+	l.settled()
+	l.stop()
+	l = newLab(t, cfg)
+	if c := l.known(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 3 || c.GetAcknowledgement() == nil {
+		t.Errorf("got %v, want the three owners, and the acknowledgement", c)
+	}
+}
+
 // What ended while the aggregator was away has ended, with a reason; the next episode has its number.
 func TestAConflictThatEndsDuringARestartIsResolved(t *testing.T) {
 	cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond}

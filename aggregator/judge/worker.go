@@ -3,6 +3,7 @@ package judge
 import (
 	"container/heap"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -85,12 +86,23 @@ func (w *worker) forget(p conflictPlace) {
 func (s *Shards) KeptSince() verdict.Stamp { return s.Clock().Add(-keepResolvedFor) }
 
 // Recall adds conflicts from before the start, or replaces those that were added and not judged since.
-// A conflict that was detected again meanwhile continues its episode.
-func (s *Shards) Recall(all []*verdict.Conflict) {
+// A conflict that was detected again meanwhile continues its episode. It returns a channel that is closed when all were added.
+func (s *Shards) Recall(all []*verdict.Conflict) <-chan struct{} {
 	for _, c := range all {
 		w := s.owning(index.AddressOf(c.Address))
 		w.later(func() { w.recall(c) })
 	}
+	added := make(chan struct{})
+	var left atomic.Int64
+	left.Store(int64(len(s.workers)))
+	for _, w := range s.workers {
+		w.later(func() {
+			if left.Add(-1) == 0 {
+				close(added)
+			}
+		})
+	}
+	return added
 }
 
 func (w *worker) recall(c *verdict.Conflict) {

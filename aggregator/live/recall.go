@@ -50,7 +50,8 @@ type RecallConfig struct {
 // A Recall puts back what was known before the start. Use New.
 type Recall struct {
 	RecallConfig
-	done chan struct{}
+	// known is closed when what was known before the start has been read, and done when nothing is awaited any longer.
+	known, done chan struct{}
 	// boots has the boot IDs of the nodes by name. missing are the nodes that are awaited.
 	boots   map[string]string
 	missing map[string]bool
@@ -63,8 +64,11 @@ type Recall struct {
 
 // NewRecall returns a Recall that does nothing before Run.
 func NewRecall(cfg RecallConfig) *Recall {
-	return &Recall{RecallConfig: cfg, done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool), past: make(map[index.Address][]verdict.Past)}
+	return &Recall{RecallConfig: cfg, known: make(chan struct{}), done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool), past: make(map[index.Address][]verdict.Past)}
 }
+
+// Known returns a channel that is closed when what was known before the start can be listed, or cannot be read.
+func (r *Recall) Known() <-chan struct{} { return r.known }
 
 // Done returns a channel that is closed when no node and no conflict is awaited any longer, so that the
 // present state can be compared with the state before the start.
@@ -83,6 +87,7 @@ func (r *Recall) Run(ctx context.Context) {
 		r.Log.Error("cannot read from the journal what was known before the start: conflicts that last are detected anew", "error", err)
 	}
 	r.Coverage.Expect(maps.Clone(r.missing))
+	close(r.known)
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
 		r.Coverage.Expect(nil)
 		close(r.done)
@@ -129,7 +134,7 @@ func (r *Recall) read(ctx context.Context) error {
 			}
 		}
 	}
-	r.Shards.Recall(all[max(0, len(all)-len(r.awaited)-judge.KeepResolved):])
+	added := r.Shards.Recall(all[max(0, len(all)-len(r.awaited)-judge.KeepResolved):])
 	var found []*judge.Found
 	if err := r.each(ctx, pb.Event_FINDING, func(e *pb.Event) {
 		r.Recorded.Add(e)
@@ -147,6 +152,10 @@ func (r *Recall) read(ctx context.Context) error {
 	r.Findings.Recall(found)
 	r.Judge(r.Facts.RecallLost(r.lost))
 	r.Judge(r.Facts.Touch(addrs))
+	select {
+	case <-added:
+	case <-ctx.Done():
+	}
 	return nil
 }
 
