@@ -94,7 +94,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 		},
 	}
 	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: dirs, CNIConfig: cfg.CNIConfig}, allocations.FindRoot("/proc"))
-	a.runtime.StatusChanged, a.ipam.StatusChanged = a.report, a.report
+	a.runtime.StatusChanged, a.ipam.StatusChanged, a.runtime.Lacks.Changed = a.report, a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
@@ -309,7 +309,7 @@ func (a *Agent) report() {
 		s.VipProgram, s.VipProgramEnded = v.State()
 		s.SeesProcesses = a.seesProcesses
 	}
-	s.Problems = append(s.Problems, records.Problems...)
+	s.Problems = slices.Concat(s.Problems, a.runtime.Lacks.Problems(), records.Problems)
 	if w := a.wire.Load(); w != nil {
 		w.AddStatus(s, now)
 	}

@@ -2,11 +2,9 @@ package ipam
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -111,13 +109,11 @@ func Unreadably(err error) string {
 	return OneLine(err)
 }
 
-// Succeed records that the allocations were read. problem describes an inconsistency; empty for none. dir
-// is the directory of the file, and watch is its state.
-func (p *FilePool) Succeed(problem, dir string, watch Watch) {
+// Succeed records that the allocations were read. problem describes an inconsistency; empty for none. watch is the state of
+// the directory of the file: without events, the allocations may be old, which is a problem of the agent, not of the pool.
+func (p *FilePool) Succeed(problem string, watch Watch) {
 	if p.State, p.Problem = Known, problem; watch.Err != nil {
 		p.State = Stale
-		p.Problem = fmt.Sprintf("cannot watch %s for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			dir, OneLine(watch.Err), CheckEvery)
 	}
 }
 
@@ -150,7 +146,7 @@ func (d *Document) Put(found []PoolRecords, written, now time.Time, watch Watch)
 		p := d.pool(found[i].Name)
 		p.Pool = found[i].Pool
 		p.IPAM = d.IPAM
-		p.Succeed("", filepath.Dir(d.Path), watch)
+		p.Succeed("", watch)
 		p.Update(found[i].Allocations, since, now)
 	}
 	for name, p := range d.pools {

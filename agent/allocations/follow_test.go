@@ -190,7 +190,7 @@ func TestNameOfTheNodeFollowsItsFile(t *testing.T) {
 		var file string
 		d := drive(t, func(d *driven) {
 			file = filepath.Join(d.root, "names/nodename")
-			d.ipam.names = []ipam.NameReader{calico.IPAM.NodeName(host{}, ipam.FilesConfig{Dirs: []string{filepath.Dir(file)}})}
+			d.ipam.names = []ipam.NameReader{calico.IPAM.NodeName(&host{}, ipam.FilesConfig{Dirs: []string{filepath.Dir(file)}})}
 		})
 		want := func(what, name string, problems int) {
 			t.Helper()
@@ -248,7 +248,7 @@ func TestHealthNamesTheIPAMsThatWereNotRead(t *testing.T) {
 func TestUnchangedPoolIsPublishedOnce(t *testing.T) {
 	l := newIPAMLab(t)
 	path := filepath.Join(l.root, "state")
-	l.ipam.sources = []ipam.FileSource{&oneFile{host: host{}, path: path}}
+	l.ipam.sources = []ipam.FileSource{&oneFile{host: &host{}, path: path}}
 	l.must(os.WriteFile(path, []byte("10.1.0.2 a\nend\n"), 0o600))
 	l.ipam.all = true
 	for _, want := range []bool{true, false} {
@@ -316,7 +316,7 @@ func TestDirectoryThatWasRemovedUnderItsMountIsClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = unix.Unmount(mounted, unix.MNT_DETACH) })
-		if _, _, err := (host{}).OpenDir(mounted); !errors.Is(err, ipam.ErrOrphaned) {
+		if _, _, err := (&host{}).OpenDir(mounted); !errors.Is(err, ipam.ErrOrphaned) {
 			t.Fatalf("open: got error %v, want %v", err, ipam.ErrOrphaned)
 		}
 		var want unix.Stat_t

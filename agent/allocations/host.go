@@ -11,23 +11,43 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // host implements ipam.Host.
-type host struct{ root Root }
+type host struct {
+	root Root
+	// lack is an error that says nothing about a file, because a resource was exhausted.
+	lack error
+}
+
+// note notes an error that says nothing about a file.
+func (h *host) note(err error) {
+	if table.Lack(err) != "" {
+		h.lack = err
+	}
+}
+
+// lacked returns the last error that was noted since it was called before.
+func (h *host) lacked() (err error) {
+	err, h.lack = h.lack, nil
+	return err
+}
 
 // ReadFile implements ipam.Host.
-func (host) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
+func (h *host) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
 	flags := unix.O_NOFOLLOW
 	if follow {
 		flags = 0
 	}
-	return readRegular(path, flags, most)
+	data, written, err = readRegular(path, flags, most)
+	h.note(err)
+	return data, written, err
 }
 
 // OpenDir implements ipam.Host.
-func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
+func (h *host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if Orphaned(path) {
 		err = &os.PathError{Op: "read", Path: path, Err: ipam.ErrOrphaned} // it may exist, and is empty
@@ -37,6 +57,7 @@ func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 		id, err = identify(int(dir.Fd()), "")
 	}
 	if err != nil {
+		h.note(err)
 		_ = dir.Close()
 		return nil, id, err
 	}
@@ -44,12 +65,13 @@ func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 }
 
 // Visible implements ipam.Host.
-func (h host) Visible(dirs ...string) error { return h.root.ReachAny(dirs) }
+func (h *host) Visible(dirs ...string) error { return h.root.ReachAny(dirs) }
 
 // Devices implements ipam.Host. It returns none if they cannot be listed.
-func (host) Devices() (devices []ipam.Device) {
+func (h *host) Devices() (devices []ipam.Device) {
 	conn, err := rtnetlink.Dial()
 	if err != nil {
+		h.note(err)
 		return nil
 	}
 	defer conn.Close()

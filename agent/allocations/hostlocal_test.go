@@ -1,11 +1,13 @@
 package allocations
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/alone"
 )
 
 func TestAllocationsOfHostLocalAreReported(t *testing.T) {
@@ -341,4 +344,75 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 		problems := l.ipam.Health().Problems
 		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is not a subnet")
 	})
+}
+
+// A process that may open no more files learns nothing about them: what it has read before still counts, nothing is missing
+// or unreadable, and all of it ends with the lack.
+func TestExhaustedDescriptorsSayNothingAboutFiles(t *testing.T) {
+	alone.Run(t, func() {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		allow := func(descriptors uint64) {
+			t.Helper()
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: descriptors, Max: limit.Max}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := newIPAMLab(t)
+		l.giveMany("pods", 3)
+		look := func() Health { // twice, because a source waits for a file that may be about to be replaced
+			for _, later := range []time.Duration{0, 2 * ipam.Settled} {
+				l.ipam.all = true
+				l.ipam.look(time.Now().Add(later))
+				l.take()
+			}
+			return l.ipam.Health()
+		}
+		lacks := func(h Health) {
+			t.Helper()
+			if len(h.Unreadable) != 0 || len(h.Problems) != 1 || !strings.Contains(h.Problems[0], "too many open files): raise the agent's limit of open files") {
+				t.Errorf("got %+v without descriptors, want one problem with the limit, and nothing unreadable", h)
+			}
+		}
+		allow(0)
+		h := look()
+		if lacks(h); len(l.pools) != 0 || !slices.Contains(h.Unread, hostlocal.Name) {
+			t.Errorf("got pools %v, unread %q before anything could be read, want no pool, and host-local among the unread", l.pools, h.Unread)
+		}
+		allow(limit.Cur)
+		if h = look(); len(h.Unread)+len(h.Problems) != 0 || l.pools[l.path("pods")].GetState() != known || len(l.allocations[l.path("pods")]) != 3 {
+			t.Errorf("got %+v, pools %v, allocations %v, want everything read", h, l.pools, l.allocations)
+		}
+		l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.1")))
+		allow(0)
+		for range 2 {
+			if lacks(look()); l.pools[l.path("pods")].GetState() != known || len(l.allocations[l.path("pods")]) != 3 {
+				t.Errorf("got pools %v, allocations %v without descriptors, want those of before", l.pools, l.allocations)
+			}
+		}
+		if !l.ipam.soon {
+			t.Error("nothing is read again soon")
+		}
+		allow(limit.Cur)
+		if h = look(); len(h.Problems) != 0 || l.pools[l.path("pods")].GetState() != known || len(l.allocations[l.path("pods")]) != 2 {
+			t.Errorf("got %+v, pools %v, allocations %v, want no problem and what there is now", h, l.pools, l.allocations)
+		}
+	})
+}
+
+// Inotify may have no instance left when the reader starts. The problem ends when there is one.
+func TestInotifyIsOpenedLater(t *testing.T) {
+	l := newIPAMLab(t)
+	l.giveMany("pods", 3)
+	l.ipam.noWatcher, l.ipam.soon = unix.EMFILE, true // everything is read again after a second
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() { l.ipam.follow(ctx, nil, nil); close(over) }()
+	t.Cleanup(func() { cancel(); <-over })
+	for _, problems := range []int{1, 0} {
+		l.await(fmt.Sprint(problems, " problems"), func() bool { return len(l.ipam.Health().Problems) == problems })
+	}
+	l.awaitGiven("pods", 3, known)
 }

@@ -5,6 +5,7 @@
 package allocations
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,8 +52,10 @@ type Reader struct {
 	// Only the goroutine of Run uses these.
 	watching
 	due
+	host      *host
 	sources   []ipam.FileSource
 	ipams     map[ipam.FileSource]string // the names of their IPAMs
+	lacks     map[ipam.FileSource]error  // why sources could not be read just now, although their files may be fine
 	names     []ipam.NameReader
 	name      nodeName                                  // as last read
 	published map[table.PoolKey]*ipwitnessv1.PoolRecord // the records in the table
@@ -120,18 +124,18 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root Root) *Reader {
 	r := &Reader{
 		log: log, table: t, StatusChanged: func() {}, Renamed: func() {},
 		mounted: make(chan struct{}, 1), ready: make(chan struct{}),
-		published: map[table.PoolKey]*ipwitnessv1.PoolRecord{}, ipams: map[ipam.FileSource]string{},
+		published: map[table.PoolKey]*ipwitnessv1.PoolRecord{}, ipams: map[ipam.FileSource]string{}, host: &host{root: root}, lacks: map[ipam.FileSource]error{},
 		due: due{rests: map[ipam.FileSource]*rest{}},
 	}
 	for _, m := range registry.All {
 		files := ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}
 		if m.Files != nil {
-			s := m.Files(host{root}, files)
+			s := m.Files(r.host, files)
 			r.sources, r.ipams[s] = append(r.sources, s), m.Name
 			r.status.health.Unread = append(r.status.health.Unread, m.Name)
 		}
 		if m.NodeName != nil {
-			r.names = append(r.names, m.NodeName(host{root}, files))
+			r.names = append(r.names, m.NodeName(r.host, files))
 		}
 	}
 	return r
@@ -152,16 +156,22 @@ func (r *Reader) Await(ctx context.Context) {
 
 // Run reads the files that change, until ctx ends.
 func (r *Reader) Run(ctx context.Context) error {
-	var events <-chan fsnotify.Event
-	var errs <-chan error
-	if w, err := fsnotify.NewBufferedWatcher(waitingEvents); err != nil {
-		r.noWatcher = err
-	} else {
-		defer func() { _ = w.Close() }()
-		r.watcher, events, errs = w, w.Events, w.Errors
-	}
+	events, errs := r.open()
 	r.follow(ctx, events, errs)
+	if r.watcher != nil {
+		_ = r.watcher.Close()
+	}
 	return nil
+}
+
+// open opens inotify, and returns its events. Without it, the files are only read at intervals.
+func (r *Reader) open() (events <-chan fsnotify.Event, errs <-chan error) {
+	var w *fsnotify.Watcher
+	if w, r.noWatcher = fsnotify.NewBufferedWatcher(waitingEvents); r.noWatcher != nil {
+		return nil, nil
+	}
+	r.watcher = w
+	return w.Events, w.Errors
 }
 
 // follow reads everything, and then again after events and at intervals, until ctx ends.
@@ -191,7 +201,9 @@ func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, errs 
 			return
 		case <-rested.C:
 		case <-timer.C:
-			r.all, r.soon = true, false
+			if r.all, r.soon = true, false; r.noWatcher != nil { // an instance may be free now
+				events, errs = r.open()
+			}
 		case <-r.mounted:
 			// A place may be another directory than when it was last watched.
 			r.all = r.all || slices.ContainsFunc(r.places, func(place string) bool {
@@ -247,10 +259,10 @@ func (r *Reader) loseEvents(err error) {
 
 // look reads everything that is due, and puts it into the table.
 func (r *Reader) look(now time.Time) {
-	reads, took := make([]ipam.FileRead, len(r.sources)), make([]time.Duration, len(r.sources))
+	reads, took, lacks := make([]ipam.FileRead, len(r.sources)), make([]time.Duration, len(r.sources)), make([]error, len(r.sources))
 	found := r.all
 	for i, s := range r.sources {
-		reads[i] = ipam.FileRead{Now: now, All: r.all, Lost: r.lostEvents}
+		reads[i] = ipam.FileRead{Now: now, All: r.all, Lost: r.lostEvents || r.lacks[s] != nil}
 		if had := r.rests[s]; had != nil {
 			reads[i].All, reads[i].Lost = r.all || had.all, r.lostEvents || had.lost
 			found = found || had.all && !now.Before(had.until)
@@ -264,9 +276,11 @@ func (r *Reader) look(now time.Time) {
 			began := time.Now()
 			r.soon = s.Find(now) || r.soon
 			took[i] = time.Since(began)
+			lacks[i] = r.host.lacked()
 		}
 	}
 	if found {
+		before := r.name.NodeName
 		r.name = nodeName{}
 		for _, n := range r.names { // the first name that an IPAM has for the node is kept
 			name, problem, again := n.Read(now)
@@ -277,6 +291,9 @@ func (r *Reader) look(now time.Time) {
 				r.name.NodeName = name
 			}
 		}
+		if r.host.lacked() != nil {
+			r.name, r.soon = nodeName{NodeName: before}, true
+		}
 		r.watch()
 	}
 	for i, s := range r.sources {
@@ -284,8 +301,17 @@ func (r *Reader) look(now time.Time) {
 			continue
 		}
 		began := time.Now()
-		r.soon = s.Read(reads[i]) || r.soon
+		again := s.Read(reads[i])
 		delete(r.rests, s)
+		err := cmp.Or(r.host.lacked(), lacks[i])
+		if again && err == nil {
+			err = r.lacks[s] // it has not decided yet
+		}
+		if r.soon = again || err != nil || r.soon; err != nil {
+			r.lacks[s] = err
+		} else {
+			delete(r.lacks, s)
+		}
 		if took := took[i] + time.Since(began); took > quick {
 			r.rests[s] = &rest{until: time.Now().Add(restFor * took)}
 		}
@@ -362,8 +388,12 @@ func (r *Reader) watch() {
 
 // publish puts everything that has changed into the table.
 func (r *Reader) publish(now time.Time) {
-	pools := map[table.PoolKey]*ipam.FilePool{}
+	pools, kept := map[table.PoolKey]*ipam.FilePool{}, map[string]bool{}
 	for _, s := range r.sources {
+		if r.lacks[s] != nil { // what was read before still counts
+			kept[r.ipams[s]] = true
+			continue
+		}
 		for _, p := range s.Pools() {
 			pools[table.PoolKey{IPAM: p.IPAM, Name: p.Name}] = p
 		}
@@ -376,7 +406,7 @@ func (r *Reader) publish(now time.Time) {
 		}
 	}
 	for k := range r.published {
-		if pools[k] == nil {
+		if pools[k] == nil && !kept[k.IPAM] {
 			delete(r.published, k)
 			ended = append(ended, k)
 		}
@@ -411,23 +441,35 @@ func (r *Reader) publish(now time.Time) {
 // into the table.
 func (r *Reader) publishStatus() {
 	problems := slices.Clone(r.name.problems)
-	var unreadable []string
+	var unread, unreadable []string
 	if r.unwatched != nil {
 		problems = append(problems, fmt.Sprintf("cannot watch the IPAM directories for changes (%s), reading them every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
 			table.Short(r.unwatched), ipam.CheckEvery))
 	}
+	var lacking []string
+	var lack error
 	for _, s := range r.sources {
-		if some := s.Problems(); len(some) > 0 {
+		if err := r.lacks[s]; err != nil {
+			lacking, lack = append(lacking, r.ipams[s]), err
+		} else if some := s.Problems(); len(some) > 0 {
 			problems, unreadable = append(problems, some...), append(unreadable, r.ipams[s])
 		}
+	}
+	if lack != nil {
+		problems = append(problems, fmt.Sprintf("the records of %s are not read at the moment, and those of before count (%s): %s", strings.Join(lacking, ", "), table.Short(lack), table.Lack(lack)))
 	}
 	if more := len(problems) - maxProblems; more > 0 {
 		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more problems with IPAM", more))
 	}
 	r.status.mu.Lock()
 	before := &r.status.health
-	same := len(before.Unread) == 0 && slices.Equal(problems, before.Problems) && r.name.NodeName == before.NodeName
-	*before = Health{Unreadable: unreadable, Problems: problems, NodeName: r.name.NodeName}
+	for _, name := range before.Unread {
+		if slices.Contains(lacking, name) {
+			unread = append(unread, name)
+		}
+	}
+	same := slices.Equal(unread, before.Unread) && slices.Equal(problems, before.Problems) && r.name.NodeName == before.NodeName
+	*before = Health{Unread: unread, Unreadable: unreadable, Problems: problems, NodeName: r.name.NodeName}
 	r.status.mu.Unlock()
 	if !same {
 		r.StatusChanged()

@@ -99,7 +99,7 @@ func TestSourceWithOneFileIsFollowed(t *testing.T) {
 	var path string
 	l := startIPAM(t, func(l *ipamLab) {
 		path = filepath.Join(l.root, "run/one/state")
-		l.ipam.sources = append(l.ipam.sources, &oneFile{host: host{}, path: path})
+		l.ipam.sources = append(l.ipam.sources, &oneFile{host: &host{}, path: path})
 		l.dir = filepath.Dir(path) // so that pools are named after their files
 	})
 	write := func(content string, age time.Duration) {
@@ -133,7 +133,7 @@ func TestSourceWithOneFileIsFollowed(t *testing.T) {
 func TestFileThatIsBeingWrittenIsReadAgainSoon(t *testing.T) {
 	l := newIPAMLab(t)
 	path := filepath.Join(l.root, "state")
-	l.ipam.sources = []ipam.FileSource{&oneFile{host: host{}, path: path}}
+	l.ipam.sources = []ipam.FileSource{&oneFile{host: &host{}, path: path}}
 	l.must(os.WriteFile(path, []byte("10.1.0.2 a\n"), 0o600))
 	l.ipam.noWatcher = errors.New("no inotify")
 	look := func() {
@@ -155,7 +155,7 @@ func TestPoolThatEndsTakesOnlyItsOwnAllocations(t *testing.T) {
 	paths := []string{filepath.Join(l.root, "first"), filepath.Join(l.root, "second")}
 	l.ipam.sources = nil
 	for _, path := range paths {
-		l.ipam.sources = append(l.ipam.sources, &oneFile{host: host{}, path: path})
+		l.ipam.sources = append(l.ipam.sources, &oneFile{host: &host{}, path: path})
 		l.must(os.WriteFile(path, []byte("10.1.0.2 a\n10.1.0.3 b\nend\n"), 0o600))
 	}
 	look := func() {
@@ -185,7 +185,7 @@ func TestProblemsOfSourcesAreLimited(t *testing.T) {
 	l.ipam.sources = nil
 	for i := range maxProblems + 3 {
 		path := filepath.Join(l.root, fmt.Sprint("state", i))
-		l.ipam.sources = append(l.ipam.sources, &oneFile{host: host{}, path: path})
+		l.ipam.sources = append(l.ipam.sources, &oneFile{host: &host{}, path: path})
 		l.must(os.Mkdir(path, 0o700))
 	}
 	l.ipam.all = true
@@ -223,7 +223,7 @@ func TestDirectoriesHaveAnIdentity(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
 	open := func() (ipam.DirID, error) {
-		f, id, err := host{}.OpenDir(path)
+		f, id, err := (&host{}).OpenDir(path)
 		if err == nil {
 			err = f.Close()
 		}
@@ -249,7 +249,7 @@ func TestDirectoriesHaveAnIdentity(t *testing.T) {
 		}
 		seen[id] = true
 	}
-	if err := (host{root: Root(false)}).Visible("/missing"); err != nil {
+	if err := (&host{root: Root(false)}).Visible("/missing"); err != nil {
 		t.Errorf("visible on a host: got error %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/fsnotify/fsnotify"
@@ -65,13 +66,17 @@ func (c *cniCache) path(name string) string {
 	return filepath.Join(c.dir, name)
 }
 
+const notWatchedResults = "pods get their names late, because the results of CNI are not watched"
+
 // watch calls changed whenever a CNI result is created, written or removed.
-func (c *cniCache) watch(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		c.log.Warn("cannot watch CNI results: pods get their names late", "error", err)
+func (c *cniCache) watch(ctx context.Context, lacks *Lacks) error {
+	var w *fsnotify.Watcher
+	if err := lacks.until(ctx, notWatchedResults, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
+		c.log.Warn(notWatchedResults, "error", err)
 		return nil
 	}
+	c.forget() // there were no events until now
+	c.changed()
 	defer func() { _ = w.Close() }()
 	dirs := map[string]string{c.dir: "", c.multusDir(): ofMultus}
 	watch := func() {
@@ -87,10 +92,14 @@ func (c *cniCache) watch(ctx context.Context) error {
 // follow handles events about the results in dirs and about their parents, until ctx ends. It calls
 // watch for directories that may be new.
 func (c *cniCache) follow(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error, dirs map[string]string, watch func()) {
+	again := time.NewTicker(lackEvery)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-again.C:
+			watch() // there may have been no watches left
 		case e := <-events:
 			onTheWay := false
 			for results := range dirs {
@@ -126,8 +135,14 @@ func (c *cniCache) forget() {
 	c.all = true
 }
 
-// read reads the results that have changed. A missing cache is not an error.
-func (c *cniCache) read() {
+// read reads the results that have changed. A missing cache is not an error. If a resource is exhausted, what was read before
+// still counts, and the error is returned.
+func (c *cniCache) read() (lack error) {
+	defer func() {
+		if lack != nil {
+			c.forget()
+		}
+	}()
 	c.mu.Lock()
 	stale, all := c.stale, c.all
 	c.stale, c.all = map[string]bool{}, false
@@ -135,7 +150,10 @@ func (c *cniCache) read() {
 	if all {
 		there := map[string]bool{}
 		for dir, prefix := range map[string]string{c.dir: "", c.multusDir(): ofMultus} {
-			entries, _ := readDir(dir)
+			entries, err := readDir(dir)
+			if table.Lack(err) != "" {
+				return err
+			}
 			for name := range entries {
 				there[prefix+name] = true
 			}
@@ -148,10 +166,14 @@ func (c *cniCache) read() {
 		}
 	}
 	for name := range stale {
-		delete(c.results, name)
 		path := c.path(name)
 		v := versionOf(path) // before the content, which may then be newer but not older
 		data, err := readSmall(path)
+		if table.Lack(err) != "" {
+			lack = err
+			continue
+		}
+		delete(c.results, name)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -167,6 +189,7 @@ func (c *cniCache) read() {
 		f.version = v
 		c.results[name] = f
 	}
+	return lack
 }
 
 // cniResult is a file of libcni's cache (cniCacheV1, libcni/api.go of

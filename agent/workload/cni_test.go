@@ -261,7 +261,7 @@ func TestResultsOfMultusAreWatched(t *testing.T) {
 	n, _ := newTestNames(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
-	go func() { over <- n.cni.watch(ctx) }()
+	go func() { over <- n.cni.watch(ctx, n.lacks) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-over; err != nil {

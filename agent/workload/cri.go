@@ -84,6 +84,8 @@ type Runtime struct {
 	sockets []string
 	chosen  bool // the socket was configured: it is a problem if it is missing
 	procDir ProcDir
+	// Lacks is also that of the Names with this Runtime.
+	Lacks Lacks
 
 	Changed func()        // called when the sandboxes have changed; set before run
 	hurry   chan struct{} // holds one token while there may be a new socket
@@ -177,11 +179,13 @@ func (c *Runtime) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+const notWatchedSocket = "a new container runtime is found late, because its socket is not watched"
+
 // watchSockets triggers an attempt to connect whenever one of the sockets is created.
 func (c *Runtime) watchSockets(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		c.log.Warn("cannot watch for the socket of the container runtime: a new runtime is found late", "error", err)
+	var w *fsnotify.Watcher
+	if err := c.Lacks.until(ctx, notWatchedSocket, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
+		c.log.Warn(notWatchedSocket, "error", err)
 		return nil
 	}
 	defer func() { _ = w.Close() }()

@@ -1,15 +1,80 @@
 package workload
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/table"
 )
+
+// lackEvery is how often what could not be opened is tried again.
+const lackEvery = 15 * time.Second
+
+// Lacks has what is not seen, or late, because a resource of this process or of the machine is exhausted.
+type Lacks struct {
+	Changed func() // called after the problems have changed; set before run
+
+	mu      sync.Mutex
+	reasons map[string]error
+}
+
+// Problems describes what is not seen, in order.
+func (l *Lacks) Problems() (problems []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, what := range slices.Sorted(maps.Keys(l.reasons)) {
+		err := l.reasons[what]
+		problems = append(problems, fmt.Sprintf("%s (%s): %s", what, table.Short(err), table.Lack(err)))
+	}
+	return problems
+}
+
+// note notes why something is not seen; nil when it is.
+func (l *Lacks) note(what string, err error) {
+	l.mu.Lock()
+	had := l.reasons[what]
+	switch {
+	case err == nil:
+		delete(l.reasons, what)
+	case l.reasons == nil:
+		l.reasons = map[string]error{what: err}
+	default:
+		l.reasons[what] = err
+	}
+	l.mu.Unlock()
+	if l.Changed != nil && (had == nil) != (err == nil) {
+		l.Changed()
+	}
+}
+
+// until calls try until no resource is exhausted any longer, and returns its error: an instance of inotify may be free later.
+func (l *Lacks) until(ctx context.Context, what string, try func() error) error {
+	for {
+		err := try()
+		if err != nil && table.Lack(err) == "" {
+			return err
+		}
+		if l.note(what, err); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(lackEvery):
+		}
+	}
+}
 
 // watchPath watches a directory that may be missing, and all its parents. It starts at the root,
 // so that the creation of a missing directory always has an event.

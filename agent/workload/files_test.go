@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -167,6 +169,75 @@ func TestDirectoryIsReadWithTheInodesOfItsEntries(t *testing.T) {
 		}
 		if got := open(); got != before {
 			t.Errorf("open files: got %d after reading, want %d as before", got, before)
+		}
+	})
+}
+
+// Without descriptors, nothing that was known is forgotten, and a problem says what is not seen as long as it is not seen.
+func TestExhaustedDescriptorsForgetNoName(t *testing.T) {
+	alone.Run(t, func() {
+		n, _ := newTestNames(t)
+		dir := filepath.Join(n.cni.dir, "..", "netns")
+		n.netnsDirs = []string{dir}
+		for _, err := range []error{
+			os.MkdirAll(n.cni.dir, 0o700), os.MkdirAll(dir, 0o700),
+			os.WriteFile(filepath.Join(n.cni.dir, "pods-x-eth0"), []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","web"]]}`), 0o600),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := n.cni.read(); err != nil {
+			t.Fatal(err)
+		}
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		allow := func(descriptors uint64) {
+			t.Helper()
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: descriptors, Max: limit.Max}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		allow(0)
+		for range 2 {
+			n.files = map[netnsFile]namedNetns{{filepath.Join(dir, "a"), 7}: {inode: 8}}
+			if n.lookFiles(false); len(n.files) != 1 {
+				t.Errorf("got files %v without descriptors, want those of before", n.files)
+			}
+			if n.Look(true); len(n.cni.results) != 1 {
+				t.Errorf("got results %v without descriptors, want those of before", n.cni.results)
+			}
+			if p := n.lacks.Problems(); len(p) != 1 || !strings.Contains(p[0], "too many open files): raise the agent's limit of open files") {
+				t.Errorf("got problems %q without descriptors, want one with the limit", p)
+			}
+		}
+		allow(limit.Cur)
+		if n.Look(false); len(n.lacks.Problems()) != 0 || len(n.cni.results) != 1 || len(n.files) != 0 {
+			t.Errorf("got problems %q, results %v, files %v, want no problem and what there is", n.lacks.Problems(), n.cni.results, n.files)
+		}
+	})
+}
+
+func TestWhatCannotBeOpenedIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		l := &Lacks{}
+		l.Changed = func() { told = append(told, strings.Join(l.Problems(), ";")) }
+		tries := 0
+		err := l.until(t.Context(), "names are late", func() error {
+			if tries++; tries < 3 {
+				return unix.EMFILE
+			}
+			return nil
+		})
+		if err != nil || !errors.Is(l.until(t.Context(), "names are late", func() error { return fs.ErrNotExist }), fs.ErrNotExist) {
+			t.Errorf("got %v, want nil, and another error at once", err)
+		}
+		want := []string{"names are late (too many open files): " + table.Lack(unix.EMFILE), ""}
+		if tries != 3 || !slices.Equal(told, want) {
+			t.Errorf("got %q after %d attempts, want %q after 3", told, tries, want)
 		}
 	})
 }

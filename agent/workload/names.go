@@ -49,6 +49,9 @@ type Names struct {
 	// VIPs is the program of this node that moves virtual addresses.
 	VIPs VIPProgram
 
+	lacks *Lacks
+	lack  error // why the last search did not see everything, although it may exist
+
 	files   map[netnsFile]namedNetns // the namespaces that were found by their files
 	cni     *cniCache
 	walked  time.Time          // when all processes were last read
@@ -77,7 +80,7 @@ func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults stri
 	n := &Names{
 		log: log, kernel: k, netnsDirs: netnsDirs, procDir: procDir, ticks: BootTicks,
 		sandboxes: runtime.Sandboxes, engines: engines, unnamed: runtime.Unnamed, changed: make(chan struct{}, 1), Mounted: func() {},
-		files: map[netnsFile]namedNetns{}, tenants: map[uint64]*tenant{},
+		lacks: &runtime.Lacks, files: map[netnsFile]namedNetns{}, tenants: map[uint64]*tenant{},
 	}
 	n.cni = newCNICache(log, cniResults, n.Wake)
 	k.Unnamed, runtime.Changed = n.Wake, n.Wake
@@ -114,7 +117,7 @@ const (
 func (n *Names) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watchMounts(ctx) })
-	g.Go(func() error { return n.cni.watch(ctx) })
+	g.Go(func() error { return n.cni.watch(ctx, n.lacks) })
 	g.Go(func() error { n.search(ctx); return nil })
 	return g.Wait()
 }
@@ -146,12 +149,15 @@ func (n *Names) search(ctx context.Context) {
 
 // Look searches once. If everything is set, it also reads again what it knows.
 func (n *Names) Look(everything bool) {
-	if everything {
+	everything = everything || n.lack != nil
+	if n.lack = nil; everything {
 		n.cni.forget()
 	}
 	n.kernel.BeginNames()
 	byPath, byInode := n.lookFiles(everything)
-	n.cni.read()
+	if err := n.cni.read(); err != nil {
+		n.lack = err
+	}
 	for name, f := range n.cni.results {
 		for _, path := range f.netns {
 			// A result may outlive its sandbox.
@@ -178,7 +184,13 @@ func (n *Names) Look(everything bool) {
 	assigned, intended := n.assignments(byPath, byInode)
 	n.kernel.SetNames(names, assigned, intended)
 	n.unnamed(unnamed)
+	if n.lacks.note("new network namespaces and the names of workloads are not seen at the moment, and those of before count", n.lack); n.lack != nil {
+		n.wakeAfter(lackAgain)
+	}
 }
+
+// lackAgain is how soon a search that did not see everything is repeated.
+const lackAgain = time.Second
 
 // lookFiles finds the named namespaces. It returns their inodes by path, and the facts from
 // their files by inode. It reads known files again only if again is set.
@@ -191,7 +203,15 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uin
 			source = "docker-netns"
 		}
 		entries, err := readDir(dir)
-		if err != nil {
+		if table.Lack(err) != "" {
+			n.lack = err
+			entries = map[string]uint64{} // as before
+			for f := range n.files {
+				if filepath.Dir(f.path) == dir {
+					entries[filepath.Base(f.path)] = f.file
+				}
+			}
+		} else if err != nil {
 			continue // the node does not have this directory
 		}
 		for _, name := range slices.Sorted(maps.Keys(entries)) { // one namespace may have two names
@@ -395,7 +415,10 @@ func (n *Names) adopt(path string, inode uint64) {
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return // removed or not readable
+		if table.Lack(err) != "" {
+			n.lack = err
+		}
+		return // otherwise, it was removed or is not readable
 	}
 	// The namespace stays open until the mirror has it, and no longer. Until then, neither its
 	// inode nor its nsid can be reused.
@@ -406,7 +429,7 @@ func (n *Names) adopt(path string, inode uint64) {
 	}
 	req, err := rtnetlink.Dial()
 	if err != nil {
-		n.log.Warn("cannot get namespace id", "error", err)
+		n.lack = err
 		return
 	}
 	defer req.Close()
@@ -418,18 +441,25 @@ func (n *Names) adopt(path string, inode uint64) {
 	n.kernel.Adopt(nsid, inode, assigned)
 }
 
+const notWatchedMounts = "named namespaces without a veth are found late, because mounts are not watched"
+
 // watchMounts wakes the search whenever a mount is added or removed, because a named namespace
 // is a mount. The kernel reports mounts by poll(2) on mountinfo.
 func (n *Names) watchMounts(ctx context.Context) error {
-	mounts, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		n.log.Warn("cannot watch mounts: named namespaces without a veth are found late", "error", err)
-		return nil
-	}
+	var mounts, r, w *os.File
+	err := n.lacks.until(ctx, notWatchedMounts, func() (err error) {
+		if mounts == nil {
+			if mounts, err = os.Open("/proc/self/mountinfo"); err != nil {
+				return err
+			}
+		}
+		r, w, err = os.Pipe()
+		return err
+	})
 	defer func() { _ = mounts.Close() }()
-	r, w, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("make pipe: %w", err)
+		n.log.Warn(notWatchedMounts, "error", err)
+		return nil
 	}
 	defer func() { _ = r.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = w.Close() })

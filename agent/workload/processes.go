@@ -24,10 +24,15 @@ const mostRead = 256
 func (n *Names) processes() {
 	dir, err := os.Open(string(n.procDir))
 	if err != nil {
+		n.lack = err
 		return
 	}
 	defer func() { _ = dir.Close() }()
-	entries, _ := dir.Readdirnames(-1)
+	entries, err := dir.Readdirnames(-1)
+	if err != nil {
+		n.lack = err
+		return
+	}
 	found := map[uint64][]int{}
 	vips := map[uint64]string{}
 	all := n.SeesAll

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -57,7 +56,7 @@ func (f *file) read(dir error, watch ipam.Watch, now time.Time) (again bool) {
 		}
 		return false
 	}
-	f.Succeed(c.invalid, filepath.Dir(f.Name), watch)
+	f.Succeed(c.invalid, watch)
 	f.recorded = c.allocations
 	if c.network != "" {
 		f.Network = c.network

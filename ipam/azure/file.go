@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -64,7 +63,7 @@ func (f *stateFile) describe(network string, watch ipam.Watch) {
 			}
 		}
 		if f.Read {
-			p.Succeed(problem, filepath.Dir(f.Path), watch)
+			p.Succeed(problem, watch)
 		}
 	}
 }

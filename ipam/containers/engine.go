@@ -96,6 +96,12 @@ func (s *source) read(r ipam.FileRead, parse func(db *bolt.DB) ([]ipam.PoolRecor
 			p.EndLoss()
 		}
 		s.networks.Fail(err)
+	case !changed:
+		for _, p := range s.Pools() {
+			if p.State == ipam.Known || p.State == ipam.Stale {
+				p.Succeed(p.Problem, r.Watches[filepath.Dir(s.Path)])
+			}
+		}
 	}
 	return again || changed && err == nil, err
 }

@@ -97,7 +97,7 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	if !r.Lost && !s.stale {
 		return false
 	}
-	if s.stale = false; s.unlisted {
+	if s.stale = false; s.unlisted || r.Lost {
 		s.find()
 	}
 	s.ends = r.Now.Add(maxAge)

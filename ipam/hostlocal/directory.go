@@ -174,7 +174,7 @@ func (d *directory) read(room int, now time.Time) {
 	}
 	d.id, d.marked = id, marked
 	d.stale = id != d.watch.ID // the directory was created since then: changes before it was watched had no events
-	if d.Succeed("", "it", d.watch); full {
+	if d.Succeed("", d.watch); full {
 		d.State = ipam.Unreadable
 		d.Problem = fmt.Sprintf("it exceeds the limit of %d addresses (%d in all directories): remove the files of addresses that no pod has",
 			maxAllocations, maxAllAllocations)
