@@ -2,6 +2,7 @@ package tests
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -64,6 +65,35 @@ func TestNodeWithADHCPLeaseKeepsItsAddress(t *testing.T) {
 		t.Errorf("got remedy %v, want that the node keeps the address", c.GetRemedy())
 	}
 	n.awaitFindings()
+}
+
+// A client gives its address up when another machine claims it for the second time (RFC 5227, section
+// 2.4). It lives, and has lost the address that its server gave it.
+func TestClientThatGivesItsAddressUpToAnotherMachineIsReported(t *testing.T) {
+	t.Parallel()
+	n := newLab(t)
+	out := &dhcpNode{newLAN(t).lab}
+	lan := &lan{lab: out.lab}
+	lan.cable(n, "eth0")
+	out.sh("ip addr add 10.9.0.1/24 dev br0", "mkdir -p /var/lib/misc /etc/dnsmasq.d /run/fakes")
+	out.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
+	lan.machine("thief", "02:00:00:00:00:99")
+	n.sh("ip addr add 192.0.2.1/24 dev eth0")
+	n.isOutside(lan, "thief", "10.9.0.66")
+	networkd(t, n, "eth0", "SendDecline=yes\n")
+	n.awaitOwners("10.9.0.15", 1)
+	lan.assign("thief", "10.9.0.15/24")
+	wait.Until(t, "the client to give its address up", func() bool {
+		lan.announce("thief", "10.9.0.15")
+		got, err := n.Run("ip -4 addr show dev eth0")
+		return err == nil && !strings.Contains(got, "10.9.0.15")
+	})
+	n.wantConflict("10.9.0.15", ipwitnessv1.Conflict_CONFIRMED, "dad-failed", " | node1", "LINK node1/eth0",
+		"node node1 itself", "the device with MAC 02:00:00:00:00:99")
+	n.plant()
+	if c := n.only("10.9.0.15"); c.GetState() != ipwitnessv1.Conflict_CONFIRMED || c.GetCause() != "external-device" {
+		t.Errorf("got %v, want that it lasts", c)
+	}
 }
 
 // Incident 38: a client finds that the address of its lease is in use, and does not take it. Its

@@ -315,3 +315,43 @@ func TestAddressThatTheKernelDeletedAsADuplicateIsReportedForAWhile(t *testing.T
 		want("a permanent one that a person deleted", "")
 	})
 }
+
+// A DHCP client gives its address up when another host claims it (RFC 5227, section 2.4).
+func TestAddressThatAClientGaveUpToAnotherHost(t *testing.T) {
+	mine, others := string([]byte{2, 0, 0, 0, 0, 1}), string([]byte{2, 0, 0, 0, 0, 9})
+	for name, c := range map[string]struct {
+		flags   uint32
+		expired bool
+		claim   table.ClaimKey // of a frame
+		since   time.Duration
+		want    string
+	}{
+		"another host claims it":              {0, false, table.ClaimKey{MAC: others}, 2 * time.Second, "DAD_FAILED"},
+		"its own frame":                       {0, false, table.ClaimKey{MAC: mine}, 0, ""},
+		"another host claimed it a while ago": {0, false, table.ClaimKey{MAC: others}, time.Minute, ""},
+		"another host speaks for somebody":    {0, false, table.ClaimKey{MAC: others, Source: mine}, 0, ""},
+		"its lifetime has run out":            {0, true, table.ClaimKey{MAC: others}, 0, ""},
+		"a static address is deleted":         {unix.IFA_F_PERMANENT, false, table.ClaimKey{MAC: others}, 0, ""},
+	} {
+		f := agenttest.Fake{}
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 2, Name: "eth0", MAC: mine, Flags: unix.IFF_UP, ARPHRD: unix.ARPHRD_ETHER})
+		k := newTestKernel(t, f)
+		a := agenttest.Address(2, "192.0.2.7/24")
+		a.Flags = c.flags
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: a})
+		c.claim.Address, c.claim.Kind, c.claim.At = a.Addr, ipwitnessv1.Evidence_ANNOUNCED, table.InterfaceKey{Namespace: table.OwnNamespace, Index: 2}
+		at := time.Now().Add(-c.since)
+		k.AddFrame(c.claim, table.Claim{First: at, Last: at, Count: 1})
+		a.Expired = c.expired
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: a})
+		got := ""
+		for key := range k.table.Claims() {
+			if key.Kind == ipwitnessv1.Evidence_DAD_FAILED {
+				got = key.Kind.String()
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -117,7 +117,8 @@ type link struct {
 	// since is when the link began to use an address that it had without using it, because it was down, or
 	// detection of duplicates had not ended; zero while it does not.
 	since map[netip.Addr]time.Time
-	// refused are addresses that the kernel deleted because detection of duplicates failed.
+	// refused are addresses that were deleted because detection of duplicates failed: by the kernel, or by
+	// a DHCP client.
 	refused map[netip.Addr]rtnetlink.Address
 }
 
@@ -332,7 +333,7 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	case unix.RTM_DELADDR:
 		if l, known := ns.links[m.Address.Index]; known {
 			l.addrs.remove(m.Address)
-			if m.Address.Flags&unix.IFA_F_DADFAILED != 0 && m.Address.Flags&unix.IFA_F_PERMANENT == 0 {
+			if m.Address.Flags&unix.IFA_F_PERMANENT == 0 && (m.Address.Flags&unix.IFA_F_DADFAILED != 0 || k.yields(l, m.Address, now)) {
 				k.refuse(ns, l, m.Address)
 			}
 			k.addressChanged(ns, l, m.Address.Addr, now)
@@ -340,9 +341,38 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	}
 }
 
-// refusedFor is how long an address that the kernel deleted because detection of duplicates failed is
-// reported. The kernel keeps only addresses without a lifetime.
-const refusedFor = 10 * time.Minute
+const (
+	// refusedFor is how long an address that was deleted because detection of duplicates failed is
+	// reported. The kernel keeps only addresses without a lifetime.
+	refusedFor = 10 * time.Minute
+	// defendInterval is how soon another host must claim an address again so that its holder gives it up
+	// (RFC 5227, section 2.4).
+	defendInterval = 10 * time.Second
+)
+
+// yields reports whether a DHCP client gave up an IPv4 address because another host claims it on the
+// same link (RFC 5227, section 2.4): it deleted the address before its lifetime had run out.
+func (k *Mirror) yields(l *link, a rtnetlink.Address, now time.Time) bool {
+	if !a.Addr.Is4() || a.Expired || !l.Up() {
+		return false
+	}
+	for key, c := range k.table.WireClaimsTo(a.Addr) {
+		if key.MAC != l.MAC && key.Source == "" && c.Link == l.published.GetLink() && now.Sub(c.Last) < defendInterval && !k.hasMAC(key.MAC) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasMAC reports whether one of our own interfaces has a MAC address.
+func (k *Mirror) hasMAC(mac string) bool {
+	for _, l := range k.own.links {
+		if l.MAC == mac {
+			return true
+		}
+	}
+	return false
+}
 
 // refuse keeps a deleted address for a while, as one for which detection of duplicates has failed.
 func (k *Mirror) refuse(ns *namespace, l *link, a rtnetlink.Address) {

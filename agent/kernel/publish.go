@@ -157,8 +157,10 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 	addrs := l.addrs[addr]
 	if addrs != nil {
 		delete(l.refused, addr) // it was set again
-	} else if refused, ok := l.refused[addr]; ok {
-		addrs = []rtnetlink.Address{refused}
+	}
+	deleted, refused := l.refused[addr]
+	if refused {
+		addrs = []rtnetlink.Address{deleted}
 	}
 	for _, a := range addrs {
 		kind := ipwitnessv1.Evidence_ASSIGNED
@@ -169,7 +171,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 			continue
 		case a.Addr.Is4In6(): // not the IPv4 address, and never a source on a wire: Linux drops such packets
 			continue
-		case a.Flags&unix.IFA_F_DADFAILED != 0:
+		case refused, a.Flags&unix.IFA_F_DADFAILED != 0:
 			kind = ipwitnessv1.Evidence_DAD_FAILED
 		case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:
 			continue

@@ -78,6 +78,7 @@ type Address struct {
 	PrefixLength uint8
 	Flags        uint32
 	Created      time.Duration // IFA_CACHEINFO's cstamp: time since boot, in steps of 10 ms
+	Expired      bool          // its valid lifetime has run out, according to IFA_CACHEINFO
 }
 
 // A Hop is one path of a route: an interface and, if the route has one, the gateway. Local is set for
@@ -304,6 +305,7 @@ func parseAddr(b []byte) (Address, error) {
 			a.Flags = u32(val)
 		case unix.IFA_CACHEINFO: // two lifetimes, then cstamp and tstamp
 			if len(val) >= 16 {
+				a.Expired = binary.NativeEndian.Uint32(val[4:]) == 0
 				a.Created = time.Duration(binary.NativeEndian.Uint32(val[8:])) * 10 * time.Millisecond
 			}
 		}

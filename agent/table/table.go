@@ -229,6 +229,17 @@ func (t *Table) Claims() iter.Seq2[ClaimKey, *Claim] {
 	}
 }
 
+// WireClaimsTo yields the wire claims to an address. The caller holds the lock.
+func (t *Table) WireClaimsTo(addr netip.Addr) iter.Seq2[ClaimKey, *Claim] {
+	return func(yield func(ClaimKey, *Claim) bool) {
+		for _, c := range t.byAddr[addr] {
+			if !yield(c.key, &c.Claim) {
+				return
+			}
+		}
+	}
+}
+
 // RemoveWire removes matching wire claims to an address, and returns their keys. The caller
 // holds the lock.
 func (t *Table) RemoveWire(addr netip.Addr, match func(ClaimKey) bool, received time.Time) (dropped []ClaimKey) {

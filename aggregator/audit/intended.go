@@ -28,7 +28,7 @@ const (
 func (a *addressAudit) auditRefused() {
 	for i := range a.judged.Owners {
 		o := &a.judged.Owners[i]
-		if !compared(o) || !o.DADFailed() {
+		if !compared(o) || !o.DADFailed() || o.Yielded() { // a client requests another address
 			continue
 		}
 		f := verdict.Finding{Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Owners: []verdict.Owner{*o}, Source: SourceRivalLeft}

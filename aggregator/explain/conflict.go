@@ -76,6 +76,8 @@ func variant(about string, c *verdict.Conflict) string {
 		keys = slices.Insert(keys, 0, about+c.Rule+"/known")
 	case c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1:
 		keys = slices.Insert(keys, 0, about+c.Rule+"/one")
+	case c.Rule == verdict.RuleDADFailed && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Yielded() }):
+		keys = slices.Insert(keys, 0, about+c.Rule+"/yielded")
 	case c.Rule == verdict.RuleSamePod && !c.OfPod():
 		keys = slices.Insert(keys, 0, about+c.Rule+"/container")
 	}
@@ -136,7 +138,7 @@ func (w *wording) standing(c *verdict.Conflict) string {
 	case len(unheard) > 0:
 		return strings.Join(unheard, " ")
 	case c.Rule == verdict.RuleDADFailed:
-		key = "standing/dad-failed"
+		key = variant("standing/", c)
 	case c.Phase == verdict.Confirmed:
 		key = "standing/asked"
 		if c.Rule == verdict.RuleAssignedAndWire || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return !o.Assigned }) {

@@ -57,6 +57,8 @@ var factWords = map[string]func(*wording, *verdict.Fact) any{
 			return "had the address"
 		case o.Assigned:
 			return "has the address, according to its kernel"
+		case o.Yielded():
+			return "gave the address up, according to its kernel"
 		case o.DADFailed():
 			return "tried to configure the address, according to its kernel"
 		}

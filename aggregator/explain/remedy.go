@@ -56,7 +56,7 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	case c.Rule == verdict.RuleSameVM:
 		return a.oneMachine(owners)
 	case c.Rule == verdict.RuleDADFailed && len(owners) == 1:
-		return a.steps("somebody-else", owners[0], "release", release(owners[0], a.address))
+		return a.steps("somebody-else", owners[0], "release", release(owners[0], a.address), "retake", a.retake(owners[0]))
 	}
 	switch a.c.Cause {
 	case verdict.CauseIPAMStateLost:
@@ -157,6 +157,7 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 		}
 		steps = append(steps, a.giveUp(o)...)
 	}
+	steps = append(steps, a.retake(keep)...)
 	// Plugins set the route of a pod when the pod starts, and fail to do so while another pod has one for the
 	// same address.
 	elsewhere := slices.ContainsFunc(others, func(o *verdict.Owner) bool { return o.Node.Is(keep.Node) && o.Routed() })
@@ -166,10 +167,25 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 	return steps
 }
 
+// retake returns the steps by which an owner uses an address again for which detection of duplicates
+// failed.
+func (a *remedyBuilder) retake(o *verdict.Owner) []advice.Action {
+	switch {
+	case o.Yielded():
+		return a.steps("retake/yielded", o)
+	case o.DADFailed():
+		return a.steps("retake", o)
+	}
+	return nil
+}
+
 // giveUp returns the steps by which an owner gives the address up. A DHCP client must request another
 // one, because it would otherwise use the lease that it has.
 func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
-	if !a.leased(o) || o.Kind() == verdict.Pod {
+	switch {
+	case o.Yielded():
+		return a.steps("release/yielded", o)
+	case !a.leased(o) || o.Kind() == verdict.Pod:
 		return release(o, a.address)
 	}
 	return a.steps("release/lease", o)
@@ -573,6 +589,8 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
 	}
 	if len(ours) > 1 {
 		find = append(find, a.decide(ours)...)
+	} else if len(ours) == 1 {
+		find = append(find, a.retake(ours[0])...)
 	}
 	if keep, right := a.c.Rightful(owners); keep != nil && slices.Contains(ours, keep) {
 		return a.leave(keep, right, find)

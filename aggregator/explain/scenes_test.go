@@ -63,9 +63,15 @@ var scenes = []verdicttest.Situation{
 	{Name: "a kernel that refused it, and a proxy", Addr: "fd00::5", Build: func(w *verdicttest.World) {
 		l := w.Link("n1", "br1", verdict.Bridge, false)
 		one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
-		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
+		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: one, PrefixLength: 64})
 		_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("proxy")), "bbbbbb", l)
 		w.Wire(port, "bbbbbb").Kind = verdict.Answered
+	}},
+	{Name: "a client that gave its address up to a device", Addr: "192.168.1.20", Build: func(w *verdicttest.World) {
+		eth0 := w.Uplink("n1")
+		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: eth0, PrefixLength: 24, Times: verdict.Times{AssignedAt: w.Now}})
+		w.After(time.Hour)
+		w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
 	}},
 	{Name: "a virtual address that its controller assigns to one node", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {

@@ -77,7 +77,7 @@ func (j *comparison) conflict(g group) bool {
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
-	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || prev.knewRival(&owners[0])) {
+	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || owners[0].Yielded() || prev.knewRival(&owners[0])) {
 		rule = "" // nobody else has the address; the audit says so
 	}
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {

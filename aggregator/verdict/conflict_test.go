@@ -97,11 +97,11 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 		}, verdict.Confirmed, 0},
 		{"a kernel that found a duplicate on a LAN", func(w *world) {
 			_, claims := lanOfPods(w, false, "n1", "n2")
-			claims[1].Kind = verdict.DADFailed
+			claims[1].Kind, claims[1].Flags = verdict.DADFailed, verdict.FlagDADFailed
 		}, verdict.Confirmed, verdict.OneWay},
 		{"a kernel that found a duplicate of an unknown owner", func(w *world) {
 			_, claims := lanOfPods(w, false, "n1", "n2")
-			claims[1].Kind = verdict.DADFailed
+			claims[1].Kind, claims[1].Flags = verdict.DADFailed, verdict.FlagDADFailed
 			w.Drop(claims[0])
 		}, verdict.Confirmed, 0},
 	} {

@@ -50,7 +50,7 @@ func TestADistributedGatewayIsOneOwner(t *testing.T) {
 // refused lets detection of duplicates fail in a pod.
 func refused(w *world, name string, record uint32) (*verdict.Claim, *verdict.Interface) {
 	inside, _ := w.Veth(w.Namespace("n1", record, "10"+name, verdicttest.Pod(name)), "baaaa"+name, w.Link("n1", "br0", verdict.Bridge, false))
-	return w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: inside, PrefixLength: 64}), inside
+	return w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: inside, PrefixLength: 64}), inside
 }
 
 func TestDetectionOfDuplicatesFailsWithoutARival(t *testing.T) {

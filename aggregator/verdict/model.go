@@ -64,7 +64,7 @@ const (
 	Announced                       // gratuitous ARP, unsolicited neighbour advertisement
 	Answered                        // ARP reply, solicited neighbour advertisement
 	Used                            // sender of an ordinary ARP request
-	DADFailed                       // the kernel's own duplicate address detection failed
+	DADFailed                       // duplicate address detection failed in the kernel, or in a DHCP client
 	Believed                        // an entry in a neighbour table
 	WouldAnswer                     // the kernel answers on a link on which it does not have the address
 )

@@ -150,7 +150,7 @@ func (o *Owner) AssignedAt() Stamp {
 	var first Stamp
 	counts := slices.ContainsFunc(o.Claims, (*Claim).Counts)
 	for _, c := range o.Claims {
-		if c.Kind == Assigned && c.Counts() == counts && c.AssignedAt != 0 && (first == 0 || c.AssignedAt < first) {
+		if (c.Kind == Assigned || c.yielded()) && c.Counts() == counts && c.AssignedAt != 0 && (first == 0 || c.AssignedAt < first) {
 			first = c.AssignedAt
 		}
 	}

@@ -121,7 +121,7 @@ func TestOwners(t *testing.T) {
 		}, []string{"a n1/eth0 live assigned declared-shared 1"}},
 		{"a kernel that found it a duplicate", func(w *world) {
 			inside, _ := w.ptp("n1", 2, "a", "baaaaa")
-			w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: inside})
+			w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: inside})
 		}, []string{"a n1/eth0 live NODE=n1 1"}},
 
 		// States of owners.
@@ -163,7 +163,7 @@ func TestOwners(t *testing.T) {
 		}, []string{"a n1/eth0 gone assigned LINK=n1/eth0 2"}},
 		{"the same of a pod whose kernel found a duplicate", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
-			w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: w.Child("a", "baaaaa", lan[0].Link)})
+			w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: w.Child("a", "baaaaa", lan[0].Link)})
 			w.Wire(lan[1], "baaaaa")
 			w.Node("n1").TimedOut = true
 			w.after(w.Policy.StaleAfter)

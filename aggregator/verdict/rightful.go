@@ -195,11 +195,11 @@ func oldest(owners []*Owner) *Owner {
 		if o == first {
 			continue
 		}
-		if o.DADFailed() && o.Node.Is(first.Node) {
+		if o.DADFailed() && !o.Yielded() && o.Node.Is(first.Node) {
 			continue // its kernel found that the address was already in use
 		}
 		at := o.AssignedAt()
-		if !o.Assigned {
+		if !o.Assigned && !o.Yielded() {
 			at = o.firstSeen()
 		}
 		if at == 0 {

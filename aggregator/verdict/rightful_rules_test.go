@@ -136,14 +136,14 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 			w.Addr = netip.MustParseAddr("fd00::5")
 			w.Within("n1", "br0", "", blue("a"))
 			b := w.Within("n1", "br0", "", blue("b"))
-			b.Kind, b.AssignedAt = verdict.DADFailed, 0
+			b.Kind, b.Flags, b.AssignedAt = verdict.DADFailed, verdict.FlagDADFailed, 0
 			w.after(0)
 		}, "a", verdict.RightOlderAssignment},
 		{"the kernel of another node found the duplicate", func(w *world) {
 			w.declare("pods fd00::/64")
 			w.Addr = netip.MustParseAddr("fd00::5")
 			a, b := w.Within("n1", "br0", "", blue("a")), w.Within("n2", "br0", "", blue("b"))
-			b.Kind, b.AssignedAt, b.First = verdict.DADFailed, 0, 0
+			b.Kind, b.Flags, b.AssignedAt, b.First = verdict.DADFailed, verdict.FlagDADFailed, 0, 0
 			a.AssignedAt = verdicttest.Start.Add(-time.Minute)
 		}, "", verdict.RightUndecided},
 		{"one is a device outside", func(w *world) {

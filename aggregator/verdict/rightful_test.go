@@ -161,7 +161,16 @@ func TestRightfulOwner(t *testing.T) {
 		{"a kernel that refused it", func(w *verdicttest.World) {
 			w.Addr = netip.MustParseAddr("fd00:10:244::5")
 			w.Within("n1", "cni0", "", blue("first"))
-			w.After(time.Minute).Within("n1", "cni0", "", blue("refused")).Kind = verdict.DADFailed
+			c := w.After(time.Minute).Within("n1", "cni0", "", blue("refused"))
+			c.Kind, c.Flags = verdict.DADFailed, verdict.FlagDADFailed
+		}, "first", verdict.RightOlderAssignment},
+		{"a client that gave its address up to a newer owner", func(w *verdicttest.World) {
+			w.Within("n1", "cni0", "", blue("client")).Kind = verdict.DADFailed
+			w.After(time.Minute).Within("n1", "cni0", "", blue("newer"))
+		}, "", verdict.RightUndecided},
+		{"a newer client that gave its address up", func(w *verdicttest.World) {
+			w.Within("n1", "cni0", "", blue("first"))
+			w.After(time.Minute).Within("n1", "cni0", "", blue("client")).Kind = verdict.DADFailed
 		}, "first", verdict.RightOlderAssignment},
 		{"a controller assigns it to the newer node", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")

@@ -182,7 +182,7 @@ func TestDADFailed(t *testing.T) {
 	w := newWorld("fd00::5")
 	l := w.Link("n1", "br0", verdict.Bridge, false)
 	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
-	failed := w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
+	failed := w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: one, PrefixLength: 64})
 	c := w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
 	if len(c.Owners) != 1 {
 		t.Errorf("got %d owners, want one: the other is not known", len(c.Owners))
@@ -382,7 +382,7 @@ func TestDADFailedAndItsRivalAreOneConflict(t *testing.T) {
 	w := newWorld("fd00::5")
 	l := w.Link("n1", "cni0", verdict.Bridge, true)
 	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
-	w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
+	w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: one, PrefixLength: 64})
 	alone := w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.NodeScope, "n1")
 	eth0 := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
 	w.Wire(eth0, "ttrang")

@@ -94,6 +94,18 @@ func (o *Owner) DADFailed() bool {
 	})
 }
 
+// Yielded reports whether a DHCP client of the owner gave the address up because another host claimed it
+// (RFC 5227, section 2.4).
+func (o *Owner) Yielded() bool {
+	return o.DADFailed() && slices.ContainsFunc(o.Claims, (*Claim).yielded)
+}
+
+// yielded reports whether detection failed in a client, and not in the kernel.
+func (c *Claim) yielded() bool { return c.Kind == DADFailed && c.Flags&FlagDADFailed == 0 }
+
+// FlagDADFailed is IFA_F_DADFAILED, which a kernel sets in Claim.Flags.
+const FlagDADFailed = 0x08
+
 // alternate reports whether two owners alternate on the wire (A-B-A) within AlternateWithin.
 func alternate(owners []Owner) bool {
 	for i := range owners {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -358,6 +359,7 @@ func (g *generator) assigned(a *agent, m *pb.ReportRequest) {
 	}
 	if g.IntN(12) == 0 {
 		c.Kind = pb.Evidence_DAD_FAILED
+		c.Flags = pick[uint32](g, unix.IFA_F_DADFAILED, 0) // by the kernel, or by a DHCP client
 	}
 	m.Claims = append(m.Claims, c)
 }

@@ -222,7 +222,7 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "cbr0", Who("old"))
 			c := w.After(time.Minute).Within("n1", "cni0", "cbr0", Who("new"))
-			c.Kind, c.Network = verdict.DADFailed, ""
+			c.Kind, c.Flags, c.Network = verdict.DADFailed, verdict.FlagDADFailed, ""
 			w.Books(w.Pool(hostlocal.Name, "n1", "cbr0", "fd00:10:244::1-fd00:10:244::ffff"), "new")
 		},
 		Facts: []string{

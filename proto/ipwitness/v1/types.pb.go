@@ -106,7 +106,8 @@ const (
 	Evidence_ANSWERED Evidence_Kind = 3
 	// Sender of an ordinary ARP request or source of a neighbour solicitation.
 	Evidence_USED Evidence_Kind = 4
-	// The kernel's own duplicate address detection failed for the address.
+	// The kernel's own duplicate address detection failed for the address, or a DHCP client gave an IPv4
+	// address up because another host claimed it (RFC 5227, section 2.4; without IFA_F_DADFAILED).
 	Evidence_DAD_FAILED Evidence_Kind = 5
 	// Neighbour table entry. It never makes an owner.
 	Evidence_BELIEVED Evidence_Kind = 6
