@@ -167,14 +167,16 @@ func newRunning(t *testing.T, how Wire) *running {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.conn.Close() })
+	at := func(name string) string { return filepath.Join(r.dir, name) }
 	for name, content := range map[string]string{
 		"networks/pods/10.244.0.9": "some-container\neth0",
 		"calico/nodename":          "calico-1",
 		"netns/keep":               "",
 		"results/keep":             "",
-		"net.d/10-pods.conflist":   `{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.0.0/24"}]]}}]}`,
+		"net.d/10-pods.conflist": fmt.Sprintf(`{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","ipam":{"type":"host-local",
+			"dataDir":%q,"ranges":[[{"subnet":"10.244.0.0/24"}]]}}]}`, at("networks")), // and not what this machine has
 	} {
-		path := filepath.Join(r.dir, name)
+		path := at(name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +184,6 @@ func newRunning(t *testing.T, how Wire) *running {
 			t.Fatal(err)
 		}
 	}
-	at := func(name string) string { return filepath.Join(r.dir, name) }
 	r.Agent, err = New(Config{
 		Node: "node1", Version: "v1", Wire: how, NetnsDirs: []string{at("netns")}, CNIResults: at("results"), CNIConfig: []string{at("net.d")},
 		IPAMDirs: []string{at("networks")}, CalicoDir: at("calico"), CRISocket: at("missing\xff.sock"), ExcludeInterfaces: []string{"hidden*"},
