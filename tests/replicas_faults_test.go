@@ -3,19 +3,26 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	natsclient "github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/chaos"
+	"github.com/ipwitness/ipwitness/tests/nats"
+	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -139,22 +146,178 @@ func (s *stage) cutTheLeaderFromTheAPI() {
 
 func (s *stage) cutAgentsFromAReplica() {
 	s.t.Helper()
-	cut := s.replicas[rand.IntN(len(s.replicas))]
-	leads, from := cut == s.leader(), time.Now()
-	s.during("a replica without agents", s.except(cut), func() time.Duration {
-		cut.Leave()
+	s.harm("a replica without agents", func(cut *stagedReplica) {
 		cut.agents.Cut()
 		s.moves()
 		s.moves()
 		cut.agents.Mend()
+	})
+}
+
+// harm has a fault of one of the replicas, which may lead meanwhile although it cannot do all that a leader does.
+func (s *stage) harm(what string, fault func(one *stagedReplica)) {
+	s.t.Helper()
+	one := s.replicas[rand.IntN(len(s.replicas))]
+	leads, from := one == s.leader(), time.Now()
+	s.during(what, s.except(one), func() time.Duration {
+		one.Leave()
+		fault(one)
 		return 0
 	})
-	cut.returns()
+	one.returns()
 	if leads {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.unled = append(s.unled, chaos.Outage{From: from, Until: time.Now()})
 	}
+}
+
+// problems returns what a replica says is wrong with itself.
+func (r *stagedReplica) problems() []string {
+	m, err := r.nodesList()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return m.GetProblems()
+}
+
+const (
+	// dataDir is the data directory of each replica, a tmpfs of its own.
+	dataDir, dataSize = "/run/data", 16 << 30
+	natsAt            = "nats://127.0.0.1:4222"
+	stageCluster      = "chaos"
+)
+
+// fillADisk leaves no space in the data directory of a replica.
+func (s *stage) fillADisk() {
+	s.t.Helper()
+	s.harm("a full disk", func(r *stagedReplica) {
+		wait.Until(s.t, "the disk of "+r.Name+" to be full", func() bool { // it grows meanwhile
+			_, err := r.host.Output(r.host.Command("sh", "-c", "mount -o remount,size=$(($(df -B1 --output=used "+dataDir+" | tail -1) + 65536)) "+dataDir))
+			return err == nil
+		})
+		wait.Until(s.t, r.Name+" to say that the journal is not written", func() bool { return len(r.problems()) > 0 })
+		s.moves()
+		if _, err := r.host.Run("mount -o remount,size=%d %s", dataSize, dataDir); err != nil {
+			s.t.Fatal(err)
+		}
+		wait.Until(s.t, r.Name+" to write the journal", func() bool {
+			return !slices.ContainsFunc(r.problems(), func(p string) bool { return strings.Contains(p, "journal") })
+		})
+	})
+}
+
+// takeDescriptors lets a replica open nothing for a while.
+func (s *stage) takeDescriptors() {
+	s.t.Helper()
+	s.harm("no descriptors", func(r *stagedReplica) {
+		pid := r.program.Cmd.Process.Pid
+		var before unix.Rlimit
+		err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before)
+		if err == nil {
+			err = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}, nil)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.moves()
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
+			s.t.Fatal(err)
+		}
+	})
+}
+
+// publishForeign publishes what is no transition to the stream, again and again.
+func (s *stage) publishForeign() {
+	s.t.Helper()
+	s.during("foreign messages in the stream", s.replicas, func() time.Duration {
+		for i := range 3 {
+			for range 1 + rand.IntN(100) {
+				if err := s.nats.conn.Publish("ipwitness."+stageCluster+".owner", []byte("abc")); err != nil {
+					s.t.Fatal(err)
+				}
+			}
+			s.moves()
+			wait.Until(s.t, fmt.Sprint("the leader to name them, ", i), func() bool {
+				return slices.ContainsFunc(s.leader().problems(), func(p string) bool { return strings.Contains(p, "no transitions of the cluster") })
+			})
+		}
+		return 0
+	})
+}
+
+// A stagedNATS is the NATS server of a stage, on a host of its own.
+type stagedNATS struct {
+	host *netlab.Host
+	conn *natsclient.Conn
+}
+
+// startNATS starts the server, and notes which conflicts are in the stream.
+func (s *stage) startNATS() *stagedNATS {
+	s.t.Helper()
+	n := &stagedNATS{host: newHost(s.t)}
+	bin, err := nats.Binary("..")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	server, err := nats.Start(n.host, bin, s.t.TempDir(), nats.Config{Name: "one", Port: 4222})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(server.Kill)
+	if n.conn, err = nats.Connect(n.host, natsAt); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(n.conn.Close)
+	for _, content := range []string{"conflict", "several"} {
+		if _, err := n.conn.Subscribe("ipwitness."+stageCluster+"."+content, func(m *natsclient.Msg) {
+			b := new(pb.TransitionBatch)
+			if proto.Unmarshal(m.Data, b) != nil || b.GetPart() != pb.TransitionBatch_UNSPECIFIED {
+				return
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, t := range b.GetTransitions() {
+				if c := t.GetEvent().GetConflict(); c != nil && t.GetEvent().GetType() != pb.Watch_REMOVED {
+					s.streamed = append(s.streamed, chaos.ToldOf(c, t.GetEvent().GetTime().AsTime()))
+				}
+			}
+		}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// serve lets a replica reach the server at natsAt.
+func (n *stagedNATS) serve(r *stagedReplica) {
+	t := r.stage.t
+	t.Helper()
+	at := strings.TrimPrefix(natsAt, "nats://")
+	var l net.Listener
+	if err := r.host.Do(func() (err error) { l, err = net.Listen("tcp", at); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var out net.Conn
+			if err := n.host.Do(func() (err error) { out, err = net.Dial("tcp", at); return err }); err != nil {
+				_ = in.Close()
+				continue
+			}
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				go func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_ = pair[0].Close()
+				}()
+			}
+		}
+	}()
 }
 
 // acknowledge acknowledges the conflict of a steady duplicate through one of the replicas.
@@ -213,6 +376,7 @@ func (s *stage) learnt() *chaos.Run {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	run.Streamed = slices.Clone(s.streamed)
 	run.Notifications, run.Acknowledged, run.Unled, run.Slack = slices.Clone(s.notified), maps.Clone(s.acknowledged), s.unled, s.slack
 	return run
 }

@@ -57,6 +57,7 @@ type stage struct {
 	steady, probes, cycling []*chaos.Duplicate
 	disk                    *diskProbe
 	secret                  string
+	nats                    *stagedNATS
 	began                   time.Time
 	changes                 atomic.Int64
 	// calm ends churn and cycles, and waits for them.
@@ -64,6 +65,7 @@ type stage struct {
 
 	mu           sync.Mutex
 	notified     []chaos.Notification
+	streamed     []chaos.Told      // conflicts in the stream of NATS
 	acknowledged map[string]string // reasons by address
 	slack        time.Duration
 	faults       []stagedFault
@@ -91,6 +93,7 @@ func newStage(t *testing.T, replicas int) *stage {
 	}
 	s := &stage{t: t, api: api, all: chaos.NewDuplicates(), disk: startDiskProbe(t), secret: webhookSecret(t), acknowledged: make(map[string]string)}
 	s.all.Appeared, s.all.Left = s.appeared, s.left
+	s.nats = s.startNATS()
 	for i := range stageNodes {
 		n := chaos.NewNode(i, fmt.Sprintf("n%d", i+1), crowdSize)
 		s.nodes = append(s.nodes, n)
@@ -260,8 +263,12 @@ clusters: [{name: c, cluster: {server: "http://%s"}}], users: [{name: u, user: {
 	}
 	r.serve(apiAt, r.api, s.api)
 	r.serve(hookAt, chaos.NewLink(), http.HandlerFunc(s.hook))
+	s.nats.serve(r)
+	if out, err := r.host.Run("mount -t tmpfs -o size=%d -m none %s", dataSize, dataDir); err != nil {
+		s.t.Fatal(err, out)
+	}
 	r.flags = []string{
-		"--kubeconfig", config, "--lease", "witness/aggregator", "--data-dir", filepath.Join(s.t.TempDir(), "data"),
+		"--kubeconfig", config, "--lease", "witness/aggregator", "--data-dir", dataDir, "--cluster", stageCluster, "--nats", natsAt, "--nats-size", "1GiB",
 		"--settle", "100ms", "--network", "pods=10.0.0.0/8", "--webhook", "http://" + hookAt, "--webhook-secret-file", s.secret,
 	}
 	conn, err := r.dial(chaos.NewLink())

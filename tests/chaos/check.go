@@ -27,6 +27,8 @@ type Run struct {
 	Replicas []*Replica
 	// Notifications are in the order in which they arrived, with those that were repeated.
 	Notifications []Notification
+	// Streamed are the conflicts in the stream of NATS.
+	Streamed []Told
 	// Events has the number of Events of each reason about each object: a pod or a node.
 	Events map[About]int
 	// Acknowledged are the reasons of the acknowledgements that are in effect, by address.
@@ -91,6 +93,9 @@ func Check(run *Run) Result {
 		c.checkPresent(r)
 		c.checkHistory(r)
 		c.checkDelivered(r)
+	}
+	for _, t := range c.Streamed {
+		c.happened("the stream", t)
 	}
 	c.checkNotifications()
 	c.checkEvents()

@@ -200,6 +200,9 @@ func TestTheCheckerSeesWhatIsDroppedDoubledOrInvented(t *testing.T) {
 			n.ID, n.Pod = "other", podPrefix+"0"
 			run.Notifications = append(run.Notifications, n)
 		},
+		"the stream has a conflict that did not happen": func(run *Run, _ *Replica) {
+			run.Streamed = append(run.Streamed, Told{At: seconds(99), ID: "x", Address: "10.0.0.9", State: pb.Conflict_SUSPECTED})
+		},
 		"an Event is missing":                                func(run *Run, _ *Replica) { delete(run.Events, About{"a", ConflictReason, steadyAddress}) },
 		"an Event of a pod that has several is missing":      func(run *Run, _ *Replica) { run.Events[About{"b", ConflictReason, movingAddress}] = 1 },
 		"an Event about an end is missing":                   func(run *Run, _ *Replica) { run.Events[About{"n1", ResolvedReason, movingAddress}] = 1 },
