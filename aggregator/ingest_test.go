@@ -404,8 +404,8 @@ func TestEnumerationsEqualTheContracts(t *testing.T) {
 		enum protoreflect.Enum
 	}{
 		"Evidence":   {protoreflect.EnumNumber(verdict.WouldAnswer), pb.Evidence_WOULD_ANSWER},
-		"Attachment": {protoreflect.EnumNumber(verdict.Local), pb.InterfaceRecord_LOCAL},
-		"LinkKind":   {protoreflect.EnumNumber(verdict.OVSPort), pb.LinkRecord_OVS_PORT},
+		"Attachment": {protoreflect.EnumNumber(verdict.Inner), pb.InterfaceRecord_INNER},
+		"LinkKind":   {protoreflect.EnumNumber(verdict.Overlay), pb.LinkRecord_OVERLAY},
 		"Workload":   {protoreflect.EnumNumber(verdict.Unknown), pb.Workload_UNKNOWN},
 		"Scope":      {protoreflect.EnumNumber(verdict.NetworkScope), pb.Scope_NETWORK},
 		"State":      {protoreflect.EnumNumber(verdict.Gone), pb.Owner_GONE},

@@ -85,7 +85,7 @@ func (m *model) change(r *rand.Rand) *pb.ReportRequest {
 		}
 		i := &pb.InterfaceRecord{
 			Namespace: record, Index: pick[uint32](r, 1, 2), Name: "eth0", Mac: records.MAC(pick[uint32](r, 1, 2, 3)),
-			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(5)), Link: pick(r, "l1", "l2", "l3", ""),
+			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(6)), Link: pick(r, "l1", "l2", "l3", ""),
 		}
 		if record == 1 {
 			i.Attachment, i.Uplink, i.PeerNamespace = pb.InterfaceRecord_OWN, r.IntN(3) == 0, pick[uint32](r, 0, 2, 3, 4)

@@ -157,7 +157,8 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		l.evidence(b.first(), "web", "ASSIGNED eth0", "ANNOUNCED")
 		l.sh("ip -n launcher link add br0 type bridge", "ip -n launcher link set br0 up", "ip -n launcher addr flush dev eth0",
 			"ip -n launcher link set eth0 master br0",
-			"ip netns add guest", "ip -n launcher link add tap0 type veth peer name eth0 netns guest", "ip -n launcher link set tap0 master br0",
+			"ip netns add guest", "ip -n launcher link add tap0 type veth peer name tap1", "ip -n launcher link set tap0 master br0",
+			"ip -n launcher link set tap1 up", "ip -n launcher link add link tap1 name eth0 netns guest type macvlan mode bridge",
 			"ip -n launcher link set tap0 up", "ip -n guest link set eth0 address 02:00:00:00:00:06", "ip -n guest link set eth0 up")
 		l.assign("guest", b.first()+"/24")
 		silence := talks(t, func() { l.uses("guest", b.first(), b.address(77)) })

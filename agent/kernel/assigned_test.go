@@ -37,7 +37,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
 	f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
 	k := newTestKernel(t, f)
-	k.Adopt(5, 4000, true)
+	k.Adopt(5, 4000, true, false)
 	r := agenttest.Follow(k.table)
 	result := map[uint64]Networks{4000: {
 		{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods",
@@ -46,7 +46,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
 	}}
 	give := func(by map[uint64]Networks) {
-		k.SetNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]Intended{})
+		k.SetNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]Intended{}, nil)
 	}
 
 	give(result) // after the address
@@ -85,9 +85,9 @@ func TestNamespaceThatIsFoundLateHasItsNetwork(t *testing.T) {
 	f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}})
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}}, nil)
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED ")
-	k.Adopt(5, 4000, true)
+	k.Adopt(5, 4000, true, false)
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods")
 	// Another namespace may get the inode next.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: agenttest.HostVeth(10, 5)})
@@ -113,11 +113,11 @@ func TestMissingIntendedAddressIsReportedAfterAWhile(t *testing.T) {
 		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
 		f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24")
 		k := newTestKernel(t, f)
-		k.Adopt(5, 4000, true)
+		k.Adopt(5, 4000, true, false)
 		g := func(ip string) InterfaceAddress { return InterfaceAddress{"eth0", netip.MustParseAddr(ip)} }
 		mean := Intended{g("10.0.0.2"): "cri", g("fd00::2"): "cni-result"}
 		say := func(m Intended) {
-			k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, nil, map[uint64]Intended{4000: m})
+			k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, nil, map[uint64]Intended{4000: m}, nil)
 		}
 		var again []time.Duration
 		k.CompareAgain = func(d time.Duration) { again = append(again, d) }
@@ -185,19 +185,19 @@ func TestNamesOfAnEndedNamespaceDoNotApplyToTheNext(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
 	f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
-	k.Adopt(5, 4000, true)
+	k.Adopt(5, 4000, true, false)
 	k.BeginNames()
 	other := agenttest.PodVeth(10)
 	other.MAC = "others"
 	f.Put(5, other, "10.0.0.2/24")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
-	k.Adopt(5, 4000, true) // the next namespace has the same inode
+	k.Adopt(5, 4000, true, false) // the next namespace has the same inode
 	if !k.Reused()[4000] {
 		t.Error("inodes of namespaces that ended: got none, want 4000")
 	}
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
 	say := func() {
-		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}})
+		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}}, nil)
 	}
 	say()
 	if got := agenttest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {
@@ -235,7 +235,7 @@ func TestTimeWithoutUsingAnAddressIsNoTenure(t *testing.T) {
 		if err := k.List(); err != nil {
 			t.Fatal(err)
 		}
-		k.Adopt(5, 4000, true)
+		k.Adopt(5, 4000, true, false)
 		r := agenttest.Follow(k.table)
 		set := func(flags uint32, created time.Duration) {
 			a := agenttest.Address(2, "fd00::2/64")
@@ -279,7 +279,7 @@ func TestAddressThatTheKernelDeletedAsADuplicateIsReportedForAWhile(t *testing.T
 		f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
 		f.Put(5, agenttest.PodVeth(10))
 		k := newTestKernel(t, f)
-		k.Adopt(5, 4000, true)
+		k.Adopt(5, 4000, true, false)
 		change := func(typ uint16, flags uint32) {
 			a := agenttest.Address(2, "fd00::2/64")
 			a.Flags = flags

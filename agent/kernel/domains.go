@@ -32,6 +32,10 @@ func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwi
 		r.PeerNamespace = p.peerOf(l)
 		r.Uplink = p.isUplink(l, r.PeerNamespace)
 	case l.LowerNSID != p.ownNSID:
+		if d, ok := p.nested[l]; ok {
+			r.Attachment, r.Link = ipwitnessv1.InterfaceRecord_INNER, d.name
+			p.putDomain(d, now)
+		}
 		return r
 	default:
 		if r.Attachment = ipwitnessv1.InterfaceRecord_PEER; !isPair(l.Kind) {
@@ -82,7 +86,7 @@ func (p *publisher) publishDomain(d domain, now time.Time) {
 // each bridge where MACs are: one of its ports is a VXLAN device, from which it does not learn, or in
 // whose place it answers.
 func (p *publisher) distributed(d domain) bool {
-	if d.kind != ipwitnessv1.LinkRecord_BRIDGE {
+	if d.kind != ipwitnessv1.LinkRecord_BRIDGE || p.own.links[d.base.Index] != d.base {
 		return false
 	}
 	for _, l := range p.own.links {
@@ -108,9 +112,9 @@ func (p *publisher) addressed(l *link, now time.Time) {
 }
 
 // dropDomains ends the domains that a device formed.
-func (p *publisher) dropDomains(index int32, now time.Time) {
+func (p *publisher) dropDomains(base *link, now time.Time) {
 	for _, d := range p.domains {
-		if d.base.Index == index {
+		if d.base == base {
 			p.dropDomain(d.name, now)
 		}
 	}

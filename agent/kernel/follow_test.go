@@ -96,7 +96,7 @@ func newFlaky(t *testing.T) (*flaky, *Mirror) {
 	if err := k.List(); err != nil {
 		t.Fatal("list: ", err)
 	}
-	k.Adopt(5, 4000, false)
+	k.Adopt(5, 4000, false, false)
 	return f, k
 }
 
@@ -116,7 +116,7 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 	}
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.244.0.2")}
 	names := func() {
-		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 1: {Name: "nobody"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}, 1: {g: "cri"}})
+		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 1: {Name: "nobody"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}, 1: {g: "cri"}}, nil)
 	}
 	names()
 	r := agenttest.Follow(k.table)
@@ -125,8 +125,8 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 	for name, change := range map[string]func(){
 		"listing":                  func() { _ = k.List() },
 		"names":                    names,
-		"adopted again":            func() { k.Adopt(5, 4000, true) },
-		"own namespace is adopted": func() { k.Adopt(agenttest.OwnNSID, 7000, true) },
+		"adopted again":            func() { k.Adopt(5, 4000, true, false) },
+		"own namespace is adopted": func() { k.Adopt(agenttest.OwnNSID, 7000, true, false) },
 		"link of the host":         func() { k.Handle(own(unix.RTM_NEWLINK, port)) },
 		"link of the pod":          func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: agenttest.PodVeth(10)}) },
 		"address": func() {
@@ -258,7 +258,7 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 			t.Errorf("%s: got namespaces without a name: %v, want %v", what, got, anonymous)
 		}
 	}
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{}, nil)
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{}, nil, nil)
 	if k.Anonymous(func(uint64) bool { return false }) {
 		t.Error("named namespace: got anonymous")
 	}
@@ -268,7 +268,7 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 	if !k.Anonymous(func(uint64) bool { return true }) {
 		t.Error("namespace without a known inode: got not anonymous")
 	}
-	k.Adopt(0, 4001, false)
+	k.Adopt(0, 4001, false, false)
 	if k.Anonymous(func(inode uint64) bool { return inode == 4001 }) || !k.Anonymous(func(inode uint64) bool { return inode == 4000 }) {
 		t.Error("namespace with an inode: got anonymous or not whatever the caller knows")
 	}
@@ -289,7 +289,7 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 	want("next namespace with its nsid", true, func() {
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 0, Address: agenttest.Address(2, "10.0.0.9/24")})
 	})
-	k.Adopt(0, 4001, false)
+	k.Adopt(0, 4001, false, false)
 	if got := k.OurInodes(); got[4001] == ours[4001] {
 		t.Errorf("next namespace with the inode of a former one: got number %d of both", got[4001])
 	}
@@ -299,9 +299,9 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 	stranger.LowerNSID = 6
 	f.Put(7, stranger)
 	want("namespace of another node", true, func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 7}) })
-	k.Adopt(7, 4007, false)
+	k.Adopt(7, 4007, false, false)
 	k.BeginNames()
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 4001: {Name: "web-1"}}, map[uint64]Networks{4007: {InterfaceAddress{}: "x"}}, map[uint64]Intended{4007: {InterfaceAddress{}: "x"}})
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 4001: {Name: "web-1"}}, map[uint64]Networks{4007: {InterfaceAddress{}: "x"}}, map[uint64]Intended{4007: {InterfaceAddress{}: "x"}}, nil)
 	if got := k.OurInodes(); len(got) != 2 || k.Anonymous(func(uint64) bool { return false }) {
 		t.Errorf("our namespaces: got %v, want two with a name", got)
 	}
@@ -383,7 +383,7 @@ func TestNSIDThatWeAssignedIsReportedOnlyOnce(t *testing.T) {
 	f, k := newFlaky(t)
 	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 6))
 	f.Put(6, agenttest.PodVeth(11), "10.244.0.3/24")
-	k.Adopt(6, 4001, true)
+	k.Adopt(6, 4001, true, false)
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.3 ASSIGNED 3/2")
 	for i, want := range []bool{false, true} {
 		f.requests = 0
@@ -393,13 +393,13 @@ func TestNSIDThatWeAssignedIsReportedOnlyOnce(t *testing.T) {
 		}
 	}
 	f.requests = 0
-	k.Adopt(6, 4001, true)
-	k.Adopt(agenttest.OwnNSID, 1, true)
+	k.Adopt(6, 4001, true, false)
+	k.Adopt(agenttest.OwnNSID, 1, true, false)
 	if f.requests != 0 {
 		t.Errorf("adopted again: got %d requests, want none", f.requests)
 	}
 	f.links = errors.New("busy")
-	k.Adopt(9, 4009, true) // cannot be read, so that nothing is known of it
+	k.Adopt(9, 4009, true, false) // cannot be read, so that nothing is known of it
 	if k.Known(4009) || !k.Known(4001) || k.Known(4010) {
 		t.Error("known inodes: got another answer than 4001 only")
 	}

@@ -17,14 +17,14 @@ func (k *Mirror) addLink(ns *namespace, m rtnetlink.Link) *link {
 	ns.links[m.Index] = l
 	k.join(ns, l)
 	if ns == k.own {
-		k.rewired(l)
+		k.carried(l)
 	}
 	return l
 }
 
-// rewired has the ports determined again. If domains of other interfaces depend on our
+// carried has the ports determined again. If domains of other interfaces depend on our
 // interface l, the domains are determined again, too.
-func (k *Mirror) rewired(l *link) {
+func (k *Mirror) carried(l *link) {
 	if k.carries(l) {
 		k.wiring = nil
 	}
@@ -73,7 +73,7 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	}
 	k.PortsChanged()
 	if known && old.Name != m.Name {
-		k.dropDomains(m.Index, now)
+		k.dropDomains(l, now)
 	}
 	if isPair(m.Kind) {
 		k.resolvePeer(l, now)
@@ -140,18 +140,31 @@ func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 		if l.Master != 0 {
 			k.publishHostEnds(ns, now)
 		}
+		ends := map[*link]*namespace{}
+		for _, other := range k.byNSID {
+			for _, end := range other.links {
+				if isPair(end.Kind) && end.LowerNSID == ns.nsid && end.Lower == index {
+					ends[end] = other
+				}
+			}
+		}
+		k.readEnds(ends, now)
 		return
 	}
-	k.rewired(l)
-	k.dropDomains(index, now)
+	k.carried(l)
+	k.dropDomains(l, now)
 	// Its wire claims end with it.
 	k.dropFrames(index, now)
 	if k.carries(l) {
 		k.publishAttached(nil, now)
 	}
-	// The other end was removed as well, or one of the two moved. A namespace that is being
-	// destroyed sends no messages, so send a request.
-	for peer, other := range maps.Clone(k.attached[index]) {
+	k.readEnds(maps.Clone(k.attached[index]), now)
+}
+
+// readEnds reads interfaces again whose peer or lower device is gone: they were removed as well, or
+// one of the two moved. A namespace that is being destroyed sends no messages.
+func (k *Mirror) readEnds(ends map[*link]*namespace, now time.Time) {
+	for peer, other := range ends {
 		m, err := k.req.Link(other.nsid, peer.Index)
 		switch {
 		case err == nil:

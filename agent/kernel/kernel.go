@@ -89,6 +89,11 @@ type topology struct {
 	// interface that is their peer or lower device.
 	attached map[int32]map[*link]*namespace
 	wiring   *wiring // nil if it must be computed
+	// nested has the links of interfaces at bridges in other namespaces. They must be computed again if
+	// rewired is set.
+	nested   map[*link]domain
+	rewired  bool
+	overlays map[uint64]string // networks over several nodes, by the inode of the namespace of their bridge
 }
 
 // namespace is one network namespace.
@@ -100,6 +105,8 @@ type namespace struct {
 	first         time.Time
 	links         map[int32]*link
 	published     bool
+	nested        bool                           // it is at a nested bridge of this node
+	unprivileged  bool                           // it belongs to a user namespace other than ours
 	missing       map[InterfaceAddress]time.Time // intended addresses that it lacks, and since when
 	intended      []*ipwitnessv1.Intended        // those missing addresses that are published
 	awaitsNewNSID bool                           // we assigned its nsid, and RTM_NEWNSID is still expected
@@ -253,6 +260,7 @@ func (k *Mirror) listLocked() error {
 			k.renew(ns, now)
 		}
 	}
+	k.nest(now)
 	return nil
 }
 
@@ -265,6 +273,7 @@ func (k *Mirror) Handle(m *rtnetlink.Message) {
 }
 
 func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
+	defer k.nest(now)
 	if m.NSID == k.ownNSID {
 		m.NSID = rtnetlink.NoNSID
 	}

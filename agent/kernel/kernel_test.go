@@ -116,7 +116,7 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
 	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	k.Adopt(5, 4026532000, true)
+	k.Adopt(5, 4026532000, true, false)
 
 	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(11, 5))
 	f.Put(5, agenttest.PodVeth(11), "10.244.0.3/24")
@@ -126,7 +126,7 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 		t.Error("the inode of a dead namespace is still known")
 	}
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
-	k.Adopt(5, 4026532000, true)
+	k.Adopt(5, 4026532000, true, false)
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 	if got := k.table.Namespaces.Get(3).GetNetns(); got != "4026532000" {
 		t.Errorf("inode of the new namespace: got %q", got)
@@ -147,10 +147,10 @@ func TestLateEndOfANamespaceDoesNotEndTheNextWithItsID(t *testing.T) {
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 
 	// The file of a third namespace is found before there is a message about that namespace.
-	k.Adopt(5, 4026532000, true)
+	k.Adopt(5, 4026532000, true, false)
 	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(12, 5))
 	f.Put(5, agenttest.PodVeth(12), "10.244.0.4/24")
-	k.Adopt(5, 4026532001, true)
+	k.Adopt(5, 4026532001, true, false)
 	wantClaims(t, k, "10.244.0.4 ASSIGNED 4/2")
 }
 
@@ -420,9 +420,9 @@ func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, agenttest.HostVeth(10, 5))
 	f.Put(5, agenttest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	k.Adopt(5, 4000, true)
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}}, nil, nil)
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{}, nil, nil)
+	k.Adopt(5, 4000, true, false)
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}}, nil, nil, nil)
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{}, nil, nil, nil)
 	if got := k.table.Namespaces.Get(2).GetWorkload().GetName(); got != "pod1" {
 		t.Errorf("name after its file is gone: got %q, want pod1", got)
 	}

@@ -84,8 +84,9 @@ func (k *Mirror) fail(ns *namespace, err error, now time.Time) {
 }
 
 // Adopt records the inode of the namespace with an nsid. assigned means that the nsid is new,
-// so that its RTM_NEWNSID is still expected.
-func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
+// so that its RTM_NEWNSID is still expected. unprivileged means that the namespace belongs to a user
+// namespace other than ours, as those of rootless containers.
+func (k *Mirror) Adopt(nsid int32, inode uint64, assigned, unprivileged bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if nsid == k.ownNSID {
@@ -107,12 +108,13 @@ func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 			}
 			ns.awaitsNewNSID = assigned
 		}
-		ns.inode = inode
+		ns.inode, ns.unprivileged, k.rewired = inode, unprivileged, true
 		k.inodes[inode] = ns
 		if ns.published {
 			k.putNamespace(ns, now)
 			k.publishAddresses(ns, now) // the inode determines their networks
 		}
+		k.nest(now)
 	})
 }
 
@@ -175,9 +177,10 @@ func (k *Mirror) OurInodes() map[uint64]uint64 {
 	return ours
 }
 
-// SetNames sets the workloads of namespaces, the networks that assigned their addresses, and
-// their intended addresses, by inode. It keeps the maps.
-func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[uint64]Networks, intended map[uint64]Intended) {
+// SetNames sets the workloads of namespaces, the networks that assigned their addresses, their
+// intended addresses, and the networks over several nodes whose bridge they have, by inode. It keeps
+// the maps.
+func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[uint64]Networks, intended map[uint64]Intended, overlays map[uint64]string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
@@ -185,9 +188,11 @@ func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[u
 		delete(names, inode)
 		delete(networks, inode)
 		delete(intended, inode)
+		delete(overlays, inode)
 	}
+	k.rewired = k.rewired || !maps.Equal(k.overlays, overlays)
 	old, before := k.names, k.networks
-	k.names, k.networks, k.intended = names, networks, intended
+	k.names, k.networks, k.intended, k.overlays = names, networks, intended, overlays
 	k.table.Update(func() {
 		for inode, ns := range k.inodes {
 			if names[inode] == nil && old[inode] != nil {
@@ -196,6 +201,7 @@ func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[u
 			if ns.published && old[inode] != names[inode] && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // because a pod is not a switch
+				k.rewired = true
 			}
 			if kept := networks[inode].Keep(before[inode]); kept != nil {
 				networks[inode] = kept // an abandoned sandbox keeps its assigned addresses
@@ -205,5 +211,6 @@ func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[u
 			}
 			k.compareIntended(ns, now)
 		}
+		k.nest(now)
 	})
 }

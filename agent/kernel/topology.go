@@ -205,7 +205,7 @@ func (t *topology) peerOf(l *link) uint32 {
 // That is true for hardware. It is also true for the veth of a nested node (kind, a test lab):
 // its other end is a switch port, and it has an address with a LAN prefix here, or is a port
 // of a bridge that has one. A pod's veth has no address, or one with a host prefix. A bridge
-// inside a pod, such as that of a virtual machine, does not count as a switch.
+// inside a pod or container, such as that of a virtual machine, does not count as a switch.
 func (t *topology) isUplink(l *link, peer uint32) bool {
 	if !isPair(l.Kind) {
 		return isPort(l) && l.Kind != "tun"
@@ -214,7 +214,7 @@ func (t *topology) isUplink(l *link, peer uint32) bool {
 		return false
 	}
 	for p, ns := range t.attached[l.Index] {
-		if ns.id != peer || p.Master == 0 || t.names[ns.inode].GetKind() == ipwitnessv1.Workload_POD {
+		if ns.id != peer || p.Master == 0 || t.contained(ns) {
 			continue
 		}
 		if hasPrefix(l) || isMaster(t.own.links[l.Master]) && isSwitch(ns, p) && t.onLAN(t.domainOf(l)) {
@@ -325,6 +325,7 @@ func (t *topology) carries(l *link) bool {
 
 // join adds an interface to attached if its peer or lower device is one of our own interfaces.
 func (t *topology) join(ns *namespace, l *link) {
+	t.rewired = true
 	if ns == t.own || l.LowerNSID != t.ownNSID {
 		return
 	}
@@ -336,6 +337,7 @@ func (t *topology) join(ns *namespace, l *link) {
 
 // part removes an interface from attached.
 func (t *topology) part(l *link) {
+	t.rewired = true
 	if delete(t.attached[l.Lower], l); len(t.attached[l.Lower]) == 0 {
 		delete(t.attached, l.Lower)
 	}
@@ -347,10 +349,10 @@ func (t *topology) all() []*namespace {
 }
 
 // ours reports whether a namespace belongs to this node, that is, whether the peer or lower
-// device of one of its interfaces is in our own namespace. The machine may have namespaces of
-// other nodes.
+// device of one of its interfaces is in our own namespace, or it is at a nested bridge of the node.
+// The machine may have namespaces of other nodes.
 func (t *topology) ours(ns *namespace) bool {
-	if ns == t.own {
+	if ns == t.own || ns.nested {
 		return true
 	}
 	for _, l := range ns.links {

@@ -216,7 +216,7 @@ func (w *wirings) step() {
 		w.f.Put(rtnetlink.NoNSID, agenttest.HostVeth(i, 1000+i))
 		w.k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1000 + i})
 		w.set(agenttest.HostVeth(i, 1000+i))
-		w.k.Adopt(1000+i, inodeOf(1000+i), false)
+		w.k.Adopt(1000+i, inodeOf(1000+i), false, false)
 	case 10:
 		switch l := w.pick("vlan", "veth", "bridge", "macvlan", "bond", ""); {
 		case l.Index == 0:
@@ -237,7 +237,7 @@ func (w *wirings) step() {
 			w.log = append(w.log, fmt.Sprintf("nsid %d gets its name", nsid))
 			kind := []ipwitnessv1.Workload_Kind{ipwitnessv1.Workload_POD, ipwitnessv1.Workload_CONTAINER}[w.r.IntN(2)]
 			w.names[inodeOf(nsid)] = &ipwitnessv1.Workload{Kind: kind, Name: "some"}
-			w.k.SetNames(maps.Clone(w.names), nil, nil)
+			w.k.SetNames(maps.Clone(w.names), nil, nil, nil)
 		}
 	}
 	if l := w.pick("", "veth"); l.Index != 0 {
@@ -326,10 +326,10 @@ func (w *wirings) compare() {
 	fresh := newTestKernel(w.t, w.f)
 	for nsid := range w.f {
 		if nsid != rtnetlink.NoNSID && nsid != agenttest.OwnNSID {
-			fresh.Adopt(nsid, inodeOf(nsid), false)
+			fresh.Adopt(nsid, inodeOf(nsid), false, false)
 		}
 	}
-	fresh.SetNames(maps.Clone(w.names), nil, nil)
+	fresh.SetNames(maps.Clone(w.names), nil, nil, nil)
 	if got, want := state(w.k), state(fresh); !slices.Equal(got, want) {
 		w.t.Errorf("followed state:\n%s\nwant that of a fresh listing:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}

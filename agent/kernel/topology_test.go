@@ -443,7 +443,7 @@ func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 	want("with hardware on the other bridge", true, true)
 
 	// The namespace is named as a pod.
-	k.Adopt(6, 4000, true)
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}}, nil, nil)
+	k.Adopt(6, 4000, true, false)
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}}, nil, nil, nil)
 	want("named as a pod", true, false)
 }

@@ -16,9 +16,16 @@ import (
 // generatedName matches the names that container runtimes generate for files of namespaces:
 // containerd, CRI-O and podman in /run/netns, docker in /run/docker/netns.
 var generatedName = map[string]*regexp.Regexp{
-	"netns":        regexp.MustCompile(`^(?:cni-|netns-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
-	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
+	"netns":     regexp.MustCompile(`^(?:cni-|netns-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
+	dockerNetns: regexp.MustCompile(`^[0-9a-f]{12}$`),
 }
+
+// dockerNetns is the source of names of files in /run/docker/netns.
+const dockerNetns = "docker-netns"
+
+// overlay matches docker's name for the namespace with the bridge of an overlay network: a number and the id
+// that the network has on all nodes of the swarm, cut to twelve characters (GenerateKey in libnetwork/osl of moby).
+var overlay = regexp.MustCompile(`^[0-9]{1,3}-([0-9a-z]{8})[0-9a-z]{0,2}$`)
 
 // isGenerated reports whether there is a file whose name a container runtime generated.
 func isGenerated(file *ipwitnessv1.Workload) bool {

@@ -182,7 +182,13 @@ func (n *Names) Look(everything bool) {
 	}
 	names, unnamed := n.moveTenants(byInode, containers)
 	assigned, intended := n.assignments(byPath, byInode)
-	n.kernel.SetNames(names, assigned, intended)
+	overlays := map[uint64]string{}
+	for _, ns := range n.files {
+		if network := overlay.FindStringSubmatch(ns.name.GetName()); network != nil && ns.name.GetSource() == dockerNetns {
+			overlays[ns.inode] = network[1]
+		}
+	}
+	n.kernel.SetNames(names, assigned, intended, overlays)
 	n.unnamed(unnamed)
 	if n.lacks.note("new network namespaces and the names of workloads are not seen at the moment, and those of before count", n.lack); n.lack != nil {
 		n.wakeAfter(lackAgain)
@@ -200,7 +206,7 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uin
 	for _, dir := range n.netnsDirs {
 		source := "netns"
 		if filepath.Base(filepath.Dir(dir)) == "docker" {
-			source = "docker-netns"
+			source = dockerNetns
 		}
 		entries, err := readDir(dir)
 		if table.Lack(err) != "" {
@@ -217,7 +223,7 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uin
 		for _, name := range slices.Sorted(maps.Keys(entries)) { // one namespace may have two names
 			f := netnsFile{filepath.Join(dir, name), entries[name]}
 			ns, ok := n.files[f]
-			if !ok || again || source == "docker-netns" { // docker unmounts a file up to a minute before it removes it
+			if !ok || again || source == dockerNetns { // docker unmounts a file up to a minute before it removes it
 				if ns.inode, err = namespaceInode(f.path); err != nil {
 					continue // not mounted yet, or removed
 				}
@@ -438,7 +444,18 @@ func (n *Names) adopt(path string, inode uint64) {
 		n.log.Debug("cannot assign a namespace id", "path", path, "error", err)
 		return
 	}
-	n.kernel.Adopt(nsid, inode, assigned)
+	n.kernel.Adopt(nsid, inode, assigned, n.unprivileged(fd))
+}
+
+// unprivileged reports whether an open network namespace belongs to a user namespace other than ours.
+func (n *Names) unprivileged(fd int) bool {
+	owner, err := unix.IoctlRetInt(fd, unix.NS_GET_USERNS)
+	if err != nil {
+		return false // that of a parent, which we may not open
+	}
+	defer func() { _ = unix.Close(owner) }()
+	var of, own unix.Stat_t
+	return unix.Fstat(owner, &of) == nil && unix.Stat("/proc/self/ns/user", &own) == nil && of.Ino != own.Ino
 }
 
 const notWatchedMounts = "named namespaces without a veth are found late, because mounts are not watched"

@@ -47,7 +47,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*testNames, agenttest.Tree) {
 	p := agenttest.NewTree(t)
 	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), ProcDir(p.Dir), NewRuntime(slog.New(slog.DiscardHandler), RuntimeOff, ProcDir(p.Dir)), noContainers)
 	for i, inode := range inodes {
-		k.Adopt(int32(i+1), inode, false)
+		k.Adopt(int32(i+1), inode, false, false)
 	}
 	return &testNames{n, tab, f}, p
 }
@@ -58,7 +58,7 @@ func (n *testNames) reuse(inode uint64) {
 	other.MAC = "others"
 	n.fake.Put(1, other)
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1})
-	n.kernel.Adopt(1, inode, false)
+	n.kernel.Adopt(1, inode, false, false)
 }
 
 // wantNetworks compares the networks of all claims.
@@ -78,7 +78,7 @@ func (n *testNames) named(inode uint64, by map[uint64]facts) string {
 	}
 	n.processes()
 	names, _ := n.moveTenants(found, nil)
-	n.kernel.SetNames(names, nil, nil)
+	n.kernel.SetNames(names, nil, nil, nil)
 	w := agenttest.Workload(n.table, inode)
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
@@ -252,7 +252,7 @@ func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 			if when == "before names are set" {
 				n.reuse(100)
 			}
-			k.SetNames(names, map[uint64]kernel.Networks{100: {}}, map[uint64]kernel.Intended{100: {}})
+			k.SetNames(names, map[uint64]kernel.Networks{100: {}}, map[uint64]kernel.Intended{100: {}}, nil)
 			if got := published(); got != "" {
 				t.Errorf("the next namespace: got name %q, want none", got)
 			}
@@ -395,7 +395,7 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	n, p := newTestNames(t)
 	k, unknown := n.kernel, func(uint64) bool { return false }
 	n.fake.Put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: agenttest.Up | unix.IFF_LOOPBACK})
-	k.Adopt(1, 100, false)
+	k.Adopt(1, 100, false, false)
 	p.Put(40, 1, "sleep", 600, 100, "/")
 	n.Look(true)
 	if k.Anonymous(unknown) || len(k.OurInodes()) != 0 {

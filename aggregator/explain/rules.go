@@ -165,6 +165,8 @@ func (w *wording) step(e *verdict.Explanation, s *verdict.Step) string {
 		key += "/cidr"
 	case s.Annotated:
 		key += "/annotated"
+	case s.Overlay:
+		key += "/overlay"
 	case s.Network == verdict.NetworkOfAPI, s.Network == verdict.NetworkOfRuntime:
 		key += "/" + s.Network
 	}

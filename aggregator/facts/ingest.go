@@ -168,7 +168,7 @@ func (a *applying) link(rec *pb.LinkRecord) {
 		f.countRefused(n, "link", false)
 		return
 	}
-	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.OVSPort), rec.GetRouted(), rec.GetDistributed())
+	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.Overlay), rec.GetRouted(), rec.GetDistributed())
 	setCharge(f, n, &n.links.at(l).cost, cost)
 }
 
@@ -185,7 +185,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 		return
 	}
 	ns := n.namespace(rec.GetNamespace())
-	attachment := Known(rec.GetAttachment(), verdict.Local)
+	attachment := Known(rec.GetAttachment(), verdict.Inner)
 	if ns == 0 || attachment == 0 || old == 0 && n.interfaces.count >= MaxInterfaces {
 		f.Listener.Dropped("interface", 1)
 		return

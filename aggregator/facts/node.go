@@ -105,6 +105,23 @@ func (n *Node) Claims() int { return n.claims.count }
 // Namespaces returns the number of namespaces of the node.
 func (n *Node) Namespaces() int { return n.namespaces.count }
 
+// PrivateInterfaces returns the number of interfaces whose addresses, other than link-local ones, are
+// compared with no others.
+func (n *Node) PrivateInterfaces() (private int) {
+	for i := range n.interfaces.all {
+		if n.interfaces.at(i).attachment != verdict.Private {
+			continue
+		}
+		for c := range n.on(i) {
+			if !n.claims.at(c).addr.Addr().IsLinkLocalUnicast() {
+				private++
+				break
+			}
+		}
+	}
+	return private
+}
+
 // Covers reports whether an agent reports for a node and can see into its pods.
 func (n *Node) Covers() bool { return n.Peer != nil && !n.Rec.Unheard && !n.Blind() }
 

@@ -128,7 +128,7 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 		Wire: n.Status.GetWire(), Ports: uint32(n.Ports), Claims: uint32(n.Claims()),
 		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: s.problems(n, floods),
 		ConnectedAt: timestamp(n.ConnectedAt), LastHeard: timestamp(n.LastHeard), Runtime: n.Status.GetRuntime(),
-		Flooding:   flooding,
+		Flooding: flooding, PrivateInterfaces: uint32(n.PrivateInterfaces()),
 		VipProgram: n.Rec.VIPProgram, VipProgramEnded: n.Rec.VIPProgramEnded,
 		Incomplete: n.Incomplete(), LeftOut: uint64(n.LeftOut.Records + n.LeftOut.Wire + n.Excess),
 	}

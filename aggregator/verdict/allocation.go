@@ -23,6 +23,8 @@ func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
 	case p.Leases:
 		return p.serves(o)
+	case i.Attachment == Inner: // the engine that runs inside of a container has pools of its own
+		return false
 	case p.Node == nil && !p.Secondary: // a cluster-wide pool, which is routed everywhere outside of other tenants' networks
 		return (p.Realm == "" || p.OfTenant(o)) && o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on

@@ -82,6 +82,7 @@ const (
 	Lower                         // its lower device is in the agent's own namespace
 	Private                       // reachable only within its namespace
 	Local                         // loopback or dummy
+	Inner                         // its veth peer is a port of a bridge in another namespace, or it is such a bridge
 )
 
 // LinkKind is the kind of a broadcast domain. The numbers are those of the API.
@@ -93,6 +94,7 @@ const (
 	PointToPoint
 	Uplink
 	OVSPort
+	Overlay
 )
 
 // PodObject is what the Kubernetes API says about a pod. It is immutable: an update of the object

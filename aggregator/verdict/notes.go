@@ -102,6 +102,8 @@ func (j *evaluation) noteScope(s extent, o *Owner, c *Claim) {
 			break
 		}
 		switch {
+		case c.Interface.Attachment == Inner:
+			step.Network, step.Overlay = s.Name, true
 		case s.Name != podNetwork:
 			step.Network, step.Annotated, step.Owners = s.Name, true, withoutScopes(o)
 		case c.Network != "" && c.Interface.Attachment != Own:

@@ -118,13 +118,20 @@ func (j *evaluation) network(o *Owner, c *Claim, link *Link) string {
 		}
 		name, _ := j.declared()
 		return name
-	case i.Attachment != Own && i.Attachment != Peer && i.Attachment != Lower:
+	case i.Attachment == Inner && i.isBridge():
+		return "" // the gateway of an overlay network, which each node has
+	case i.Attachment != Own && i.Attachment != Peer && i.Attachment != Lower && i.Attachment != Inner:
 		return ""
 	}
 	if name, _ := j.declared(); name != "" {
 		return name
 	}
 	switch {
+	case i.Attachment == Inner:
+		if link != nil && link.Kind == Overlay {
+			return link.Name
+		}
+		return ""
 	case i.Attachment == Own:
 		return j.ofNode(c)
 	case i.Namespace.Who.Kind() != Pod:

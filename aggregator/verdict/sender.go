@@ -198,7 +198,7 @@ func sameLink(a, b *Link) bool {
 
 // cloned returns the interface of another namespace that has a hardware address on the link of
 // a claim; nil if there is none or the sender itself has the address. Hardware addresses that
-// several interfaces share by design are ignored.
+// several interfaces share by design are ignored, and those of namespaces behind the port of another one.
 func (j *evaluation) cloned(c *Claim, mac MAC) (victim *Interface) {
 	port := c.Interface
 	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.sharedByRouters() {
@@ -213,7 +213,7 @@ func (j *evaluation) cloned(c *Claim, mac MAC) (victim *Interface) {
 		if h.Namespace.ID == sender.ID {
 			return nil
 		}
-		if h.Is(port) || !h.Link.Is(c.Link) || victim != nil && compareInterfaces(victim, h) <= 0 {
+		if h.Is(port) || !h.Link.Is(c.Link) || h.Attachment == Inner || victim != nil && compareInterfaces(victim, h) <= 0 {
 			continue
 		}
 		if two[1] = (Owner{ID: h.Namespace.ID, Node: h.Namespace.Node, Namespace: h.Namespace}); !samePod(two) && !sameVM(two) {

@@ -53,7 +53,7 @@ func (j spoofDetection) spoof(c *Claim, sender *Namespace) {
 	if o := j.ownerOf(sender); o != nil && (o.Excluded == nil || o.Excluded.Rule == RuleStale || o.Excluded.Rule == RuleDeclaredShared) {
 		return // two owners are a conflict, not a spoof
 	}
-	if c.Routed || j.holds(sender) {
+	if c.Routed || j.holds(sender, c) {
 		return
 	}
 	if _, declared := j.router(c, sender); declared {
@@ -82,11 +82,13 @@ func (j spoofDetection) spoof(c *Claim, sender *Namespace) {
 	}
 }
 
-// holds reports whether the kernel of a namespace has the address on an interface that counts.
-func (j spoofDetection) holds(ns *Namespace) bool {
+// holds reports whether the kernel of a namespace has the address on an interface that counts, or that of
+// another one behind it, which sent the frame.
+func (j spoofDetection) holds(ns *Namespace, frame *Claim) bool {
 	return slices.ContainsFunc(j.in.Claims, func(c *Claim) bool {
-		return (c.Kind == Assigned || c.Kind == DADFailed) && c.Interface.Namespace.ID == ns.ID &&
-			c.Interface.Attachment != Local && c.Interface.Attachment != Private
+		i := c.Interface
+		return (c.Kind == Assigned || c.Kind == DADFailed) && i.Attachment != Local && i.Attachment != Private &&
+			(i.Namespace.ID == ns.ID || i.Attachment == Inner && i.MAC == frame.MAC && sameLink(i.Link, frame.Link))
 	})
 }
 

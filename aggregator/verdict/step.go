@@ -27,6 +27,8 @@ type Step struct {
 	Network   string
 	Prefix    netip.Prefix
 	Annotated bool
+	// Overlay is set if the network is that of a container engine on several nodes.
+	Overlay bool
 	// Joints are the evidence that the links of a domain are one; nil for a link of one node.
 	Joints []Joint
 	// Service is the Service whose address it is, and what nodes do with packets for it (RuleService).

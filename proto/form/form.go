@@ -105,7 +105,7 @@ var (
 	// Interface is a printable name that Linux accepts for an interface (dev_valid_name in
 	// net/core/dev.c).
 	Interface = Form{most: 15, valid: func(s string) bool { return s != "." && s != ".." && only(s, interfaceRune) }, allowed: interfaceRune}
-	// Link is the name of an interface followed by up to two VLAN IDs.
+	// Link is the name of an interface followed by up to two VLAN IDs or the number of its namespace.
 	Link = Form{most: 32, valid: func(s string) bool { return only(s, interfaceRune) }, allowed: interfaceRune}
 	// Name is the name of a container, a network or a network namespace.
 	Name = Text(253)

@@ -74,6 +74,7 @@ var incidents = []incident{
 	{[]string{"kubernetes/dns#273"}, "A pod gets an address that is the cluster IP of a Service.", ""},
 	{[]string{"kubernetes/kubernetes#97076", "kubernetes/kubernetes#22650"}, "A Service has the address of a pod in externalIPs, and takes its packets.", ""},
 	{[]string{"sassoftware/viya4-iac-k8s#192"}, "The range of a load balancer overlaps with that of the pods.", ""},
+	{[]string{"moby/moby#40989", "moby/moby#41576"}, "An overlay network of Docker Swarm gives the address of an endpoint or of a task to another task.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values

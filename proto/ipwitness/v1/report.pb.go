@@ -37,6 +37,9 @@ const (
 	LinkRecord_UPLINK LinkRecord_Kind = 3
 	// One port of an Open vSwitch bridge.
 	LinkRecord_OVS_PORT LinkRecord_Kind = 4
+	// A bridge that is, by the state of a container engine, part of a network over several nodes. The
+	// name is that of the network on all of them.
+	LinkRecord_OVERLAY LinkRecord_Kind = 5
 )
 
 // Enum value maps for LinkRecord_Kind.
@@ -47,6 +50,7 @@ var (
 		2: "POINT_TO_POINT",
 		3: "UPLINK",
 		4: "OVS_PORT",
+		5: "OVERLAY",
 	}
 	LinkRecord_Kind_value = map[string]int32{
 		"UNSPECIFIED":    0,
@@ -54,6 +58,7 @@ var (
 		"POINT_TO_POINT": 2,
 		"UPLINK":         3,
 		"OVS_PORT":       4,
+		"OVERLAY":        5,
 	}
 )
 
@@ -100,6 +105,8 @@ const (
 	InterfaceRecord_PRIVATE InterfaceRecord_Attachment = 4
 	// A loopback or dummy device. Its addresses make no owner.
 	InterfaceRecord_LOCAL InterfaceRecord_Attachment = 5
+	// Its peer is a port of a bridge in another namespace of the node, or it is such a bridge.
+	InterfaceRecord_INNER InterfaceRecord_Attachment = 6
 )
 
 // Enum value maps for InterfaceRecord_Attachment.
@@ -111,6 +118,7 @@ var (
 		3: "LOWER",
 		4: "PRIVATE",
 		5: "LOCAL",
+		6: "INNER",
 	}
 	InterfaceRecord_Attachment_value = map[string]int32{
 		"UNSPECIFIED": 0,
@@ -119,6 +127,7 @@ var (
 		"LOWER":       3,
 		"PRIVATE":     4,
 		"LOCAL":       5,
+		"INNER":       6,
 	}
 )
 
@@ -811,7 +820,8 @@ func (x *NamespaceRecord) GetIntended() []*Intended {
 // LinkRecord is a broadcast domain as the node sees it.
 type LinkRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key: IFACE[.VLAN], unique on the node.
+	// Key, unique on the node: IFACE[.VLAN], or BRIDGE@NETNS for a bridge in another namespace than the
+	// agent's own.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Kind of the broadcast domain.
 	Kind LinkRecord_Kind `protobuf:"varint,2,opt,name=kind,proto3,enum=ipwitness.v1.LinkRecord_Kind" json:"kind,omitempty"`
@@ -2094,14 +2104,14 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"first_seen\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x12\x12\n" +
 	"\x04gone\x18\x05 \x01(\bR\x04gone\x122\n" +
-	"\bintended\x18\x06 \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"\xf4\x01\n" +
+	"\bintended\x18\x06 \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"\x81\x02\n" +
 	"\n" +
 	"LinkRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.ipwitness.v1.LinkRecord.KindR\x04kind\x12\x16\n" +
 	"\x06routed\x18\x03 \x01(\bR\x06routed\x12\x12\n" +
 	"\x04gone\x18\x04 \x01(\bR\x04gone\x12 \n" +
-	"\vdistributed\x18\x05 \x01(\bR\vdistributed\"Q\n" +
+	"\vdistributed\x18\x05 \x01(\bR\vdistributed\"^\n" +
 	"\x04Kind\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
@@ -2109,7 +2119,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x0ePOINT_TO_POINT\x10\x02\x12\n" +
 	"\n" +
 	"\x06UPLINK\x10\x03\x12\f\n" +
-	"\bOVS_PORT\x10\x04\"\xd8\x03\n" +
+	"\bOVS_PORT\x10\x04\x12\v\n" +
+	"\aOVERLAY\x10\x05\"\xe3\x03\n" +
 	"\x0fInterfaceRecord\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x12\n" +
@@ -2126,7 +2137,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	" \x01(\bR\x06uplink\x12%\n" +
 	"\x0epeer_namespace\x18\v \x01(\rR\rpeerNamespace\x12\x12\n" +
 	"\x04gone\x18\f \x01(\bR\x04gone\x12\x18\n" +
-	"\ahairpin\x18\r \x01(\bR\ahairpin\"S\n" +
+	"\ahairpin\x18\r \x01(\bR\ahairpin\"^\n" +
 	"\n" +
 	"Attachment\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\a\n" +
@@ -2134,7 +2145,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04PEER\x10\x02\x12\t\n" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
-	"\x05LOCAL\x10\x05\"\xcc\x05\n" +
+	"\x05LOCAL\x10\x05\x12\t\n" +
+	"\x05INNER\x10\x06\"\xcc\x05\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +

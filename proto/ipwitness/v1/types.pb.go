@@ -3124,9 +3124,12 @@ type Node struct {
 	// True if that program ran while the agent watched, and has ended.
 	VipProgramEnded bool `protobuf:"varint,22,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
 	// Name of the cluster of the node. Only a fleet sets it.
-	Cluster       string `protobuf:"bytes,23,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Cluster string `protobuf:"bytes,23,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Number of interfaces with addresses that are compared with no others, because they lead neither to
+	// the node nor to a bridge in one of its namespaces.
+	PrivateInterfaces uint32 `protobuf:"varint,24,opt,name=private_interfaces,json=privateInterfaces,proto3" json:"private_interfaces,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -3318,6 +3321,13 @@ func (x *Node) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *Node) GetPrivateInterfaces() uint32 {
+	if x != nil {
+		return x.PrivateInterfaces
+	}
+	return 0
 }
 
 // Cluster is a cluster whose stream a fleet follows.
@@ -4211,7 +4221,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x10\n" +
 	"\x03mac\x18\n" +
 	" \x01(\tR\x03mac\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname\"\xc5\b\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\"\xf4\b\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -4243,7 +4253,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vvip_program\x18\x15 \x01(\tR\n" +
 	"vipProgram\x12*\n" +
 	"\x11vip_program_ended\x18\x16 \x01(\bR\x0fvipProgramEnded\x12\x18\n" +
-	"\acluster\x18\x17 \x01(\tR\acluster\x1a8\n" +
+	"\acluster\x18\x17 \x01(\tR\acluster\x12-\n" +
+	"\x12private_interfaces\x18\x18 \x01(\rR\x11privateInterfaces\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x1a\xbd\x01\n" +
