@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -106,5 +107,58 @@ func TestIncidentALoadBalancerGivesOutTheAddressOfAPod(t *testing.T) {
 	i.found(answered, servedPod)
 	n.serves("front", balanced(`{"ip": "192.0.2.80"}`))
 	i.remedied("kubectl get service -n default front -o yaml")
+	n.awaitFindings()
+}
+
+// Incident 48: the sandbox of a pod that was force-deleted lives on, and another pod gets its address.
+func TestIncidentTheSandboxOfAForceDeletedPodLivesOn(t *testing.T) {
+	t.Parallel()
+	const orphaned = "orphaned-sandbox"
+	n := newKubeNode(t)
+	n.runs("db", servedPod)
+	n.runs("web", otherPod)
+	i := n.incident(48)
+	n.awaitFindings()
+	// Look-alikes: a pod that is deleted as usual, and one whose sandbox the kubelet ends a moment after its object.
+	n.api.put(t, "pods", "default", "web", `{"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "node1"}, "status": {"phase": "Running"}}`)
+	n.runs("job", "10.244.1.9")
+	n.api.drop("pods", "job")
+	n.sh("ip netns del job")
+	n.api.drop("pods", "db")
+	i.foretold(orphaned, servedPod)
+	n.awaitFindings(orphaned + " " + servedPod)
+	if out := i.run("owners", servedPod); !strings.Contains(out, "orphaned") {
+		t.Errorf("owners does not mark the orphan:\n%s", out)
+	}
+	n.api.put(t, "pods", "default", "heir", `{"spec": {"nodeName": "node1"}, "status": {"phase": "Running"}}`)
+	n.played("pods", "heir", servedPod)
+	i.conflicted(servedPod, orphaned)
+	n.sh("ip netns del db")
+	id := sandbox("db")[:12]
+	i.remedied("crictl stopp " + id + " && crictl rmp " + id)
+	n.awaitFindings()
+}
+
+// Incident 49: the kubelets of two machines chose the address of a NAT interface, which is the same on all machines.
+func TestIncidentTwoNodesHaveOneInternalIP(t *testing.T) {
+	t.Parallel()
+	slow(t)
+	n := newKubeNode(t)
+	const nat = "10.0.2.15"
+	n.sh("ip link add up0 type veth peer name up1", "ip link set up0 up", "ip link set up1 up", "ip addr add "+nat+"/24 dev up0")
+	n.awaitOwners(nat, 1)
+	i := n.incident(49)
+	node := func(name, addr string) {
+		n.api.put(t, "nodes", "", name, `{"status": {"addresses": [{"type": "InternalIP", "address": "`+addr+`"}, {"type": "ExternalIP", "address": "203.0.113.1"}]}}`)
+	}
+	node("node1", nat)
+	node("node2", "192.168.56.12") // without an agent
+	n.wantOnlyPlanted(nat)
+	n.awaitFindings()
+	node("node2", nat)
+	i.foretold("double-allocated", nat)
+	i.found("double-allocated", nat)
+	node("node2", "192.168.56.12")
+	i.remedied("kubectl get nodes -o wide")
 	n.awaitFindings()
 }

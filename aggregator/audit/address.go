@@ -20,6 +20,9 @@ const (
 	// statusDelay is how long the Kubernetes API may list an address for a pod that had it before
 	// its node rebooted.
 	statusDelay = 30 * time.Second
+	// orphanGrace is how long the sandbox of a deleted pod may have its address: a kubelet ends the sandbox of a pod that
+	// was force-deleted within seconds, and of all others before it deletes the pod.
+	orphanGrace = 5 * time.Second
 	// refusedAfter is how long a Service may have no endpoints before it is reported that nodes refuse packets for the
 	// address of a node.
 	refusedAfter = time.Minute
@@ -60,6 +63,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditShared()
 	a.auditAnswers()
 	a.auditServices()
+	a.auditOrphans()
 	a.auditSpoofs()
 	a.auditRefused()
 	a.auditReuse()
@@ -307,7 +311,11 @@ func (a *addressAudit) auditDoubleAllocation() {
 			al, other := &all[i], &all[i+1+k]
 			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience := cmp.Or(al.Pool.EndDelay, a.policy.Settle)
-				a.recordOf(verdict.FindingDoubleAllocated, severityOf(al.Pool), al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
+				severity := severityOf(al.Pool)
+				if al.Pool.Status && al.Pod == "" { // Node objects, one of which may be left over
+					severity = verdict.Warning
+				}
+				a.recordOf(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
 				a.again(a.in.Now.Add(statusDelay)) // the end of one of the pods does not trigger an audit
 				return
 			}
@@ -410,6 +418,28 @@ func (a *addressAudit) auditServices() {
 				Kind: verdict.FindingAnsweredByAnother, Severity: severity, Pool: al.Pool, Allocations: []*verdict.Allocation{al.Allocation}, Owners: taken,
 			}
 			a.record(f, al.Location+" ", patience)
+		}
+	}
+}
+
+// auditOrphans checks whether the sandbox of a pod that has ended or no longer exists has the address.
+func (a *addressAudit) auditOrphans() {
+	for i := range a.judged.Owners {
+		o := &a.judged.Owners[i]
+		switch f := (verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: verdict.Warning, Owners: []verdict.Owner{*o}}); {
+		case !holds(o) || o.Kind() != verdict.Pod || a.in.Address.IsLinkLocalUnicast():
+		case o.Orphaned:
+			patience := orphanGrace
+			if o.Pod != nil && o.Pod.Ended() {
+				patience = endGrace
+			}
+			a.record(f, o.ID+" ", patience)
+		case o.Pod == nil: // the Kubernetes API does not respond and cannot contradict what it said
+			for _, b := range a.in.Before {
+				if b.Kind == f.Kind && !b.Waiting && b.Owners[0].ID == o.ID && !a.contested {
+					a.out.Findings = append(a.out.Findings, b)
+				}
+			}
 		}
 	}
 }

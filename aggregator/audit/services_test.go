@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 )
 
@@ -78,6 +79,38 @@ func TestTheAddressOfAServiceIsHeld(t *testing.T) {
 		}
 		if n := len(w.Judge().Conflicts); n != 0 {
 			t.Errorf("%s: got %d conflicts", test.name, n)
+		}
+	}
+}
+
+// Two Node objects have one InternalIP.
+func TestTwoNodesHaveOneInternalIP(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		nodes []string
+		after time.Duration
+		want  []verdict.Severity
+	}{
+		{"one of them has no agent", []string{"n1", "n9"}, time.Minute, []verdict.Severity{verdict.Warning}},
+		{"none has an agent", []string{"n8", "n9"}, time.Minute, []verdict.Severity{verdict.Warning}},
+		{"one of them is deleted soon", []string{"n1", "n9"}, 20 * time.Second, nil},
+	} {
+		w := newWorld("10.0.2.15")
+		w.Device("n1", "eth0", "")
+		p := w.Pool(podips.Name, "", "")
+		p.Name, p.Ranges = podips.NodePool, nil
+		for _, n := range test.nodes {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: n, Purpose: "InternalIP", Location: "nodes " + n + " " + podips.NodeStatus}})
+		}
+		first := w.auditAll()
+		var got []verdict.Severity
+		for _, f := range w.after(test.after).auditAll(first.Findings...).Findings {
+			if f.Kind == verdict.FindingDoubleAllocated && !f.Waiting {
+				got = append(got, f.Severity)
+			}
+		}
+		if !slices.Equal(got, test.want) || len(reported(first.Findings)) != 0 {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
 	}
 }

@@ -63,6 +63,12 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 			break
 		}
 		t.answered()
+	case verdict.FindingOrphanedSandbox:
+		phase := ""
+		if pod := t.owner.Pod; pod != nil && pod.Ended() {
+			phase = pod.Phase
+		}
+		t.add(t.f.Kind, "phase", phase, "remove", removal(t.owner))
 	case verdict.FindingReusedTooSoon:
 		t.reused()
 	case verdict.FindingVIPHeldElsewhere:
@@ -485,6 +491,10 @@ func (t *findingBuilder) namesakes() {
 // double describes an address that an IPAM has allocated twice.
 func (t *findingBuilder) double() {
 	m := ipamOf(t.pool)
+	if m.Status && t.allocation.Pod == "" {
+		t.add(t.f.Kind+"/nodes", "names", each(t.f.Allocations, func(al **verdict.Allocation) string { return (*al).Node }))
+		return
+	}
 	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
 	t.add(t.f.Kind, "names", names, "usual", when(!m.Mirrored && !m.Status, "yes"), "mirrored", when(m.Mirrored, "yes"), "status", when(m.Status && !m.Mirrored, "yes"),
 		"keepone", func() { t.keepOne(names) })

@@ -141,6 +141,11 @@ func findings() map[string]verdict.Finding {
 			Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: field, Ports: "80/TCP,53/UDP", Endpoints: endpoints},
 		}})
 	}
+	orphan := func(phase string) verdict.Owner {
+		o := holder(w, "node-h", "web-6c", "eth0")
+		o.Orphaned, o.Pod = true, &verdict.PodObject{Namespace: "shop", Name: "web-6c", Node: "node-h", Phase: phase, Absent: phase == ""}
+		return o
+	}
 	static := holder(w, "node-e", "proxy-node-e", "eth0")
 	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
 	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
@@ -212,12 +217,16 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
 		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),
-		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
-		"vip-held-elsewhere kube-vip":                  virtual(w, vip.KubeVIPName, true, true),
-		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, vip.KubeVIPName, true, false),
-		"vip-held-elsewhere metallb":                   virtual(w, vip.MetalLBName, false, true),
-		"vip-held-elsewhere egressip":                  virtual(w, vip.EgressIPName, true, false),
-		"in-use-unallocated of an unknown owner":       find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
+		"double-allocated nodes": find(verdict.FindingDoubleAllocated, api, "10.0.2.15", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Node: "node-a", Purpose: "InternalIP", Location: "nodes node-a /status/addresses"}},
+			&verdict.Allocation{Allocation: ipam.Allocation{Node: "node-z", Purpose: "InternalIP", Location: "nodes node-z /status/addresses"}}),
+		"orphaned-sandbox":                          find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("")}),
+		"orphaned-sandbox, of a pod that has ended": find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("Succeeded")}),
+		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
+		"vip-held-elsewhere kube-vip":               virtual(w, vip.KubeVIPName, true, true),
+		"vip-held-elsewhere kube-vip, by it alone":  virtual(w, vip.KubeVIPName, true, false),
+		"vip-held-elsewhere metallb":                virtual(w, vip.MetalLBName, false, true),
+		"vip-held-elsewhere egressip":               virtual(w, vip.EgressIPName, true, false),
+		"in-use-unallocated of an unknown owner":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
 }
 

@@ -67,10 +67,11 @@ var findingRules = map[string]rule{
 	verdict.FindingIPAMUnreadable:        {"IpwitnessIPAMUnreadable", warning, 10 * time.Minute, 0},
 	verdict.FindingIntendedNotObserved:   {"IpwitnessAddressNotObserved", warning, 10 * time.Minute, 0},
 	verdict.FindingSharedAddressAnswered: {"IpwitnessSharedAddressAnswered", warning, 10 * time.Minute, 0},
-	verdict.FindingAnsweredByAnother:     {"IpwitnessAddressAnsweredByAnother", critical, 0, 0},
+	verdict.FindingAnsweredByAnother:     {"IpwitnessAddressAnsweredByAnother", critical, 0, pb.Finding_CRITICAL},
 	verdict.FindingVIPHeldElsewhere:      {"IpwitnessVIPHeldElsewhere", critical, time.Minute, 0},
 	verdict.FindingPoolExhaustion:        {"IpwitnessPoolNearlyFull", warning, 20 * time.Minute, 0},
 	verdict.FindingLeaked:                {"IpwitnessAddressesLeaked", info, time.Hour, 0},
+	verdict.FindingOrphanedSandbox:       {"IpwitnessOrphanedSandbox", warning, 5 * time.Minute, 0},
 	verdict.FindingReusedTooSoon:         {"IpwitnessAddressReusedTooSoon", info, 0, 0},
 	verdict.FindingDuplicateNodeName:     {"IpwitnessDuplicateNodeName", warning, time.Minute, 0},
 }

@@ -193,6 +193,7 @@ var findingReasons = map[string]string{
 	verdict.FindingSharedAddressAnswered: "AddressSharedAnswered",
 	verdict.FindingAnsweredByAnother:     "AddressAnsweredByAnother",
 	verdict.FindingVIPHeldElsewhere:      "VIPHeldElsewhere",
+	verdict.FindingOrphanedSandbox:       "OrphanedSandbox",
 	verdict.FindingReusedTooSoon:         "AddressReusedTooSoon",
 	verdict.FindingAddressSpoofed:        "AddressSpoofed",
 	verdict.FindingMACCloned:             "MACCloned",

@@ -68,6 +68,7 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 	}
 	p, o, v := newPublisher(c, podips.Name), newPublisher(c, ovn.OVNKubernetesName), newPublisher(c, vip.KubeVIPName)
 	c.addresses = podips.NewAddresses[*podRecord](p, podips.Pool, podips.Status)
+	c.nodeAddresses = podips.NewAddresses[nodeAddresses](p, podips.NodePool, podips.NodeStatus)
 	c.annotated = podips.NewAddresses[annotatedPod](o, ovn.DefaultNetwork, ovn.Annotated)
 	c.kubeVIP = vip.NewAssignments(v)
 	return append(all, p, o, v)

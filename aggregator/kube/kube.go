@@ -130,7 +130,9 @@ type Cluster struct {
 	addresses *podips.Addresses[*podRecord]
 	// annotated has the addresses that OVN-Kubernetes has written into the annotations of pods.
 	annotated *podips.Addresses[annotatedPod]
-	kubeVIP   vip.Assignments
+	// nodeAddresses has the addresses of nodes.
+	nodeAddresses *podips.Addresses[nodeAddresses]
+	kubeVIP       vip.Assignments
 
 	acknowledgements acknowledgements
 

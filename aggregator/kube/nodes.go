@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -20,7 +22,9 @@ type nodeRecord struct {
 	name  string
 	uid   string
 	cidrs []netip.Prefix
-	added verdict.Stamp
+	// addresses are the addresses at which the cluster reaches the node (InternalIP).
+	addresses []netip.Addr
+	added     verdict.Stamp
 	// other means that agents cannot run on the node: it has another operating system, or it
 	// is a virtual node.
 	other bool
@@ -75,8 +79,20 @@ func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 		cidrs = []string{node.Spec.PodCIDR}
 	}
 	for _, cidr := range cidrs {
+		address, bits, _ := strings.Cut(cidr, "/")
+		if a, err := ipam.ParseAddress(address); err == nil {
+			cidr = a.String() + "/" + bits // without leading zeros
+		}
 		if p, err := netip.ParsePrefix(cidr); err == nil {
 			r.cidrs = append(r.cidrs, p.Masked())
+		}
+	}
+	// Simulated nodes (KWOK) and virtual ones have addresses of others.
+	if kind := node.Labels["type"]; kind != "virtual-kubelet" && kind != "kwok" {
+		for _, address := range node.Status.Addresses {
+			if a, err := ipam.ParseAddress(address.Address); err == nil && address.Type == corev1.NodeInternalIP {
+				r.addresses = append(r.addresses, a)
+			}
 		}
 	}
 	for _, condition := range node.Status.Conditions {
@@ -88,6 +104,17 @@ func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 		}
 	}
 	return ipam.Key{Name: node.Name}, r
+}
+
+// nodeAddresses is the record of a node for the comparison of its addresses with those of other nodes.
+type nodeAddresses struct{ *nodeRecord }
+
+// Pod implements podips.Record.
+func (r nodeAddresses) Pod() podips.Pod {
+	if r.nodeRecord == nil {
+		return podips.Pod{}
+	}
+	return podips.Pod{Node: r.name, IPs: r.addresses, Exclusive: true}
 }
 
 // changed collects the changed pod CIDRs and queues notifications. The caller holds mu.
@@ -102,6 +129,7 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	if !slices.Equal(was.cidrs, is.cidrs) {
 		n.moved = append(append(n.moved, was.cidrs...), is.cidrs...)
 	}
+	n.cluster.nodeAddresses.Changed(nodeAddresses{before}, nodeAddresses{after})
 	if after == nil || before == nil {
 		n.cluster.pending.nodes[cmp.Or(was.name, is.name)] = struct{}{}
 	}

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,6 +74,59 @@ kubernetes pods known
 kubernetes pods known
 10.0.0.4 default/four n4 at pods default/four /status/podIPs
 10.0.0.4 default/same n1 at pods default/same /status/podIPs`)
+}
+
+// Kubernetes accepts addresses with leading zeros, which are decimal.
+func TestAddressesWithLeadingZeros(t *testing.T) {
+	c := liveMirror(t, func(c *Cluster) { c.put(&c.nodes, testNode("n1", "010.244.001.0/24")) })
+	c.put(&c.pods, testPod("zeros", "n1", "010.244.001.008"))
+	if got := fmt.Sprint(c.Pod("default", "zeros", "", "n1").IPs, c.NodeRanges()); got != "[10.244.1.8] [{n1 10.244.1.0/24}]" {
+		t.Errorf("got %s", got)
+	}
+	if got := c.Status().GetProblems(); len(got) != 0 {
+		t.Errorf("got problems %q, want none", got)
+	}
+	c.put(&c.pods, testPod("bad", "n1", "10.244.1.300"))
+	if got := c.Status().GetProblems(); len(got) != 1 || !strings.Contains(got[0], `cannot read address "10.244.1.300" in status.podIPs of pod default/bad`) {
+		t.Errorf("got problems %q, want one about the address", got)
+	}
+	c.drop(&c.pods, testPod("bad", "n1", "10.244.1.300"))
+	if got := c.Status().GetProblems(); len(got) != 0 {
+		t.Errorf("got problems %q after the pod was deleted, want none", got)
+	}
+}
+
+func TestAddressesOfSeveralNodes(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	l := newLedger(t)
+	node := func(name, label string, addresses ...string) {
+		n := testNode(name, "")
+		n.Labels = map[string]string{"type": label}
+		for _, a := range addresses {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+		}
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.1"}, corev1.NodeAddress{Type: corev1.NodeHostName, Address: name})
+		c.put(&c.nodes, n)
+	}
+	published := func(what, want string) {
+		t.Helper()
+		changes, _ := c.take()
+		l.take(changes.IPAM)
+		if got := l.text(); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
+		}
+	}
+	node("n1", "", "10.0.2.15", "fd00::15")
+	node("n2", "", "10.0.2.16", "fd00::16")
+	node("simulated", "kwok", "10.0.2.15")
+	node("virtual", "virtual-kubelet", "10.0.2.15")
+	published("all differ, except of nodes that are no machines", "")
+	node("n2", "", "010.0.02.015", "fd00::16")
+	published("two nodes have one address", `kubernetes nodes known
+10.0.2.15 InternalIP n1 at nodes n1 /status/addresses
+10.0.2.15 InternalIP n2 at nodes n2 /status/addresses`)
+	c.drop(&c.nodes, testNode("n1", ""))
+	published("one of them is gone", "")
 }
 
 func TestNodeRangesAndCoverage(t *testing.T) {

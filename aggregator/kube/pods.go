@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -38,8 +39,8 @@ type podMore struct {
 	vip netip.Addr
 	// agentOn is the node that an agent's pod runs on or was created for.
 	agentOn string
-	// memberships are the networks of the pod's addresses. unread is the name of an annotation about
-	// them that cannot be read.
+	// memberships are the networks of the pod's addresses. unread names an annotation about them, or an
+	// address, that cannot be read.
 	memberships []membership
 	unread      string
 	// allocated are the addresses that OVN-Kubernetes has allocated to a pod whose status does not have
@@ -132,9 +133,10 @@ func (p *pods) find(namespace, name, uid, node string) *podRecord {
 
 func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	namespace := ipam.Interned(pod.Namespace)
+	ips, unreadIP := podIPs(pod)
 	r := &podRecord{PodObject: verdict.PodObject{
 		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: ipam.Interned(pod.Spec.NodeName),
-		Phase: ipam.Interned(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: podIPs(pod),
+		Phase: ipam.Interned(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: ips,
 		VirtualMachine: ipam.Interned(virtualMachine(pod)),
 	}}
 	kind, name := controller(pod)
@@ -156,7 +158,10 @@ func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	if name := pluginOf(pod); name != "" {
 		more.plugin = readPlugin(name, pod)
 	}
-	more.memberships, more.unread = p.readMemberships(pod)
+	if more.memberships, more.unread = p.readMemberships(pod); more.unread != "" {
+		more.unread = "annotation " + more.unread
+	}
+	more.unread = cmp.Or(unreadIP, more.unread)
 	if !more.isEmpty() {
 		r.more = &more
 	}
@@ -182,22 +187,20 @@ func (p *pods) agentOn(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-// podIPs returns the pod's addresses according to the API.
-func podIPs(pod *corev1.Pod) []netip.Addr {
-	n := len(pod.Status.PodIPs)
-	if n == 0 {
-		if a, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
-			return []netip.Addr{a.Unmap()}
-		}
-		return nil
+// podIPs returns the pod's addresses according to the API, and a text in their place that is no address.
+func podIPs(pod *corev1.Pod) (ips []netip.Addr, unread string) {
+	all := pod.Status.PodIPs
+	if len(all) == 0 && pod.Status.PodIP != "" {
+		all = []corev1.PodIP{{IP: pod.Status.PodIP}}
 	}
-	ips := make([]netip.Addr, 0, n)
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := netip.ParseAddr(ip.IP); err == nil {
-			ips = append(ips, a.Unmap())
+	for _, ip := range all {
+		if a, err := ipam.ParseAddress(ip.IP); err == nil {
+			ips = append(ips, a)
+		} else {
+			unread = fmt.Sprintf("address %q in status.podIPs", ipam.Shorten(ip.IP))
 		}
 	}
-	return ips
+	return ips, unread
 }
 
 // controller returns the workload that created a pod. For a ReplicaSet, this is its
@@ -273,7 +276,7 @@ func (p *pods) changed(before, after *podRecord) {
 	if before.rare().unread+after.rare().unread != "" {
 		text := ""
 		for r := range p.unread[true] { // one of them as an example
-			text = fmt.Sprintf("cannot read annotation %s of pod %s/%s: its addresses are not compared in the networks that it names (the same for %d pods in total); "+
+			text = fmt.Sprintf("cannot read %s of pod %s/%s: the pod's addresses are not compared in the networks that it names, or the address is not known (the same for %d pods in total); "+
 				"look for what wrote it, or report its format if its network plugin did", r.more.unread, r.Namespace, r.Name, len(p.unread[true]))
 			break
 		}

@@ -46,6 +46,8 @@ const (
 	// FindingAnsweredByAnother: a node answers for an address that another owner on the link has, or keeps
 	// its packets.
 	FindingAnsweredByAnother = "answered-by-another"
+	// FindingOrphanedSandbox: a sandbox has the address although its pod has ended or no longer exists.
+	FindingOrphanedSandbox = "orphaned-sandbox"
 	// FindingReusedTooSoon: an owner has an address that another owner had a moment before.
 	FindingReusedTooSoon = "reused-too-soon"
 	// FindingDuplicateNodeName: two nodes have the same name.
@@ -264,7 +266,7 @@ func FindingKinds() []string {
 	return []string{
 		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere,
 		FindingAnsweredByAnother, FindingPodCIDROverlap,
-		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingPoolExhaustion, FindingLeaked,
+		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingOrphanedSandbox, FindingPoolExhaustion, FindingLeaked,
 		FindingReusedTooSoon, FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}
 }

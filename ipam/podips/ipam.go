@@ -31,7 +31,13 @@ const (
 	Status = "/status/podIPs"
 )
 
-// A Pod is the part of a pod that Addresses uses.
+// NodePool is the name of the pool of addresses that several nodes have, and NodeStatus is where the API has them.
+const (
+	NodePool   = "nodes"
+	NodeStatus = "/status/addresses"
+)
+
+// A Pod is the part of a pod that Addresses uses, or a node: it has no Name.
 type Pod struct {
 	// VirtualMachine is the name of the KubeVirt virtual machine that the pod runs; empty if it runs
 	// none.
@@ -161,6 +167,12 @@ func rivals[R Record](all []R) (pods []Pod) {
 // records returns the allocations to publish for an address of pods.
 func (s *Addresses[R]) records(a netip.Addr, pods []Pod) (all []ipam.Record) {
 	for _, p := range pods {
+		if p.Name == "" {
+			all = append(all, ipam.Record{Pool: s.pool, Allocation: ipam.Allocation{
+				Address: a, Node: p.Node, Purpose: "InternalIP", Location: "nodes " + p.Node + " " + s.place,
+			}})
+			continue
+		}
 		all = append(all, ipam.Record{Pool: s.pool, Allocation: ipam.Allocation{
 			Address: a, Node: p.Node, Namespace: p.Namespace, Pod: p.Name, Location: "pods " + p.Namespace + "/" + p.Name + " " + s.place,
 		}})

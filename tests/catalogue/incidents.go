@@ -75,6 +75,8 @@ var incidents = []incident{
 	{[]string{"kubernetes/kubernetes#97076", "kubernetes/kubernetes#22650"}, "A Service has the address of a pod in externalIPs, and takes its packets.", ""},
 	{[]string{"sassoftware/viya4-iac-k8s#192"}, "The range of a load balancer overlaps with that of the pods.", ""},
 	{[]string{"moby/moby#40989", "moby/moby#41576"}, "An overlay network of Docker Swarm gives the address of an endpoint or of a task to another task.", ""},
+	{[]string{"kubernetes/kubernetes#113073", "kubernetes/kubernetes#107730"}, "Sandboxes of deleted pods stay on their node.", ""},
+	{[]string{"k3s-io/k3s#10109", "k3s-io/k3s#14682", "kubernetes/kubernetes#30984"}, "Two nodes have one InternalIP.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
@@ -200,7 +202,7 @@ const incidentIntro = `<!-- Made by make generate from the texts of the tests: d
 
 # Incidents
 
-Forty-six incidents with duplicate, stolen or stale addresses that users of other projects reported, and how ipwitness reports them. Each text below is what ` + "`ipwitness explain` or `ipwitness audit`" + ` printed in the test that is named with it. The test plays the incident with real network namespaces, with the real plugins and programs where they run there, and otherwise with the files or objects that they write. Values that vary between runs are replaced by fixed ones, as in [situations.md](situations.md).
+Forty-nine incidents with duplicate, stolen or stale addresses that users of other projects reported, and how ipwitness reports them. Each text below is what ` + "`ipwitness explain` or `ipwitness audit`" + ` printed in the test that is named with it. The test plays the incident with real network namespaces, with the real plugins and programs where they run there, and otherwise with the files or objects that they write. Values that vary between runs are replaced by fixed ones, as in [situations.md](situations.md).
 
 The table shows what these tests prove. An empty cell means that no test proves it.
 

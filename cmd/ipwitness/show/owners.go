@@ -91,12 +91,14 @@ func NewMarks(owners []*pb.Owner, conflicts []*pb.Conflict) *Marks {
 	return m
 }
 
-// of returns the state of the conflict that an owner takes part in; "shared" if there is none and the
-// address has other owners.
+// of returns the state of the conflict that an owner takes part in. If there is none, it returns "orphaned" for the
+// sandbox of a pod that has ended or no longer exists, and "shared" if the address has other owners.
 func (m *Marks) of(o *pb.Owner) string {
 	switch c := m.conflicts[ownerKey(o)]; {
 	case c != nil:
 		return ConflictState(c)
+	case o.GetWorkload().GetOrphaned():
+		return "orphaned"
 	case m.holders[o.GetAddress()] > 1:
 		return "shared"
 	}

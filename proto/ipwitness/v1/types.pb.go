@@ -2439,7 +2439,7 @@ type Finding struct {
 	// Kind of the finding: in-use-unallocated, booked-elsewhere, leaked, pod-cidr-overlap,
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
 	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
-	// vip-held-elsewhere, reused-too-soon, answered-by-another.
+	// vip-held-elsewhere, reused-too-soon, answered-by-another, orphaned-sandbox.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`

@@ -44,6 +44,7 @@ const titles: Record<string, string> = {
   'intended-not-observed': 'Intended address missing',
   'vip-held-elsewhere': 'Virtual address on the wrong node',
   'answered-by-another': 'Address answered by another node',
+  'orphaned-sandbox': 'Sandbox without a pod',
   'pool-exhaustion': 'Pool almost full',
   leaked: 'Leaked allocation',
   'reused-too-soon': 'Reused too soon',
