@@ -84,6 +84,47 @@ func (f *brokenFile) Sync() error {
 	return syscall.EIO
 }
 
+// fewFS is a file system that has renamed a log when there is no descriptor to open it, once.
+type fewFS struct {
+	vfs.FS
+	failed bool
+}
+
+func (f *fewFS) ReuseForWrite(from, to string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if f.failed {
+		return f.FS.ReuseForWrite(from, to, category)
+	}
+	f.failed = true
+	if err := f.Rename(from, to); err != nil {
+		return nil, err
+	}
+	return nil, syscall.EMFILE
+}
+
+func TestALogThatIsRenamedWithoutADescriptorIsCreated(t *testing.T) {
+	dir := t.TempDir()
+	fs := patientFS{&fewFS{FS: vfs.Default}, &patience{stopped: make(chan struct{})}}
+	fs.patient.Store(true)
+	from, to := filepath.Join(dir, "1.log"), filepath.Join(dir, "2.log")
+	old, err := fs.Create(from, "")
+	if err == nil {
+		err = old.Close()
+	}
+	var file vfs.File
+	if err == nil {
+		file, err = fs.ReuseForWrite(from, to, "")
+	}
+	if err == nil {
+		_, err = file.Write([]byte("x"))
+	}
+	if err == nil {
+		err = file.Close()
+	}
+	if info, statErr := vfs.Default.Stat(to); err != nil || statErr != nil || info.Size() != 1 || fs.failure.Load() != nil {
+		t.Errorf("got %v, %v and the failure %v, want the new log, and no failure any more", err, statErr, fs.failure.Load())
+	}
+}
+
 // What the kernel loses when a Sync fails is written to another file.
 func TestADiskThatLosesWhatItCannotSync(t *testing.T) {
 	for name, test := range map[string]func(*bench, *brokenFS){

@@ -100,7 +100,13 @@ func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 		}
 		return f.Create(newname, category)
 	}
-	return f.file(newname, func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, category) })
+	return f.file(newname, func() (vfs.File, error) {
+		file, err := f.FS.ReuseForWrite(oldname, newname, category)
+		if errors.Is(err, os.ErrNotExist) { // the attempt before has renamed it, and could not open it: without it, Pebble would end the process
+			return f.FS.Create(newname, category)
+		}
+		return file, err
+	})
 }
 
 // Rename implements vfs.FS.
