@@ -131,6 +131,8 @@ type Document struct {
 type PoolRecords struct {
 	Pool
 	Allocations map[netip.Addr]Allocation
+	// Fault says why the records of this pool cannot be read, although those of others can.
+	Fault error
 }
 
 // Put replaces the pools by those in the document, which was last written at the given time.
@@ -146,6 +148,10 @@ func (d *Document) Put(found []PoolRecords, written, now time.Time, watch Watch)
 		p := d.pool(found[i].Name)
 		p.Pool = found[i].Pool
 		p.IPAM = d.IPAM
+		if err := found[i].Fault; err != nil {
+			p.Fail(err)
+			continue
+		}
 		p.Succeed("", watch)
 		p.Update(found[i].Allocations, since, now)
 	}

@@ -64,11 +64,12 @@ type content struct {
 	bridges   map[string]string        // names of bridges by ID of the network
 	endpoints map[string][]endpoint
 	sandboxes map[string]string // IDs of containers by ID of the sandbox
+	unread    map[string]error  // why a record cannot be read, by ID of the network
 }
 
 // parseDocker parses the database.
 func parseDocker(db *bolt.DB) ([]ipam.PoolRecords, error) {
-	c := content{map[string]dockerNetwork{}, map[string]string{}, map[string][]endpoint{}, map[string]string{}}
+	c := content{map[string]dockerNetwork{}, map[string]string{}, map[string][]endpoint{}, map[string]string{}, map[string]error{}}
 	b, err := db.Root().Sub(bucket)
 	switch {
 	case err != nil:
@@ -95,7 +96,8 @@ func parseDocker(db *bolt.DB) ([]ipam.PoolRecords, error) {
 	return c.list(), nil
 }
 
-// add adds the record with a key.
+// add adds the record with a key. One that cannot be read concerns its network only, unless it is that of the network, which
+// has its name; a sandbox only has the container.
 func (c *content) add(key []string, value []byte) (err error) {
 	switch {
 	case key[0] == "network" && len(key) == 2:
@@ -112,13 +114,16 @@ func (c *content) add(key []string, value []byte) (err error) {
 		c.endpoints[key[1]] = append(c.endpoints[key[1]], e)
 	case key[0] == "sandbox" && len(key) == 2:
 		var s struct{ Cid string }
-		err = json.Unmarshal(value, &s)
+		_ = json.Unmarshal(value, &s)
 		c.sandboxes[key[1]] = s.Cid
 	}
 	if err != nil {
-		return fmt.Errorf("parse %s: %w: the version of docker may not be known to ipwitness", key[0], err)
+		err = fmt.Errorf("parse %s: %w: the version of docker may not be known to ipwitness", key[0], err)
 	}
-	return nil
+	if err != nil && key[0] != "network" {
+		c.unread[key[1]], err = err, nil
+	}
+	return err
 }
 
 // list returns the networks with addresses, in the order of their names.
@@ -127,7 +132,7 @@ func (c *content) list() (all []ipam.PoolRecords) {
 		if n.Name == "" || len(n.Name) > maxName || n.Driver == "host" || n.Driver == "null" {
 			continue
 		}
-		net := ipam.PoolRecords{Pool: ipam.Pool{Name: n.Name, Wiring: c.wiring(id, &n)}, Allocations: map[netip.Addr]ipam.Allocation{}}
+		net := ipam.PoolRecords{Pool: ipam.Pool{Name: n.Name, Wiring: c.wiring(id, &n)}, Allocations: map[netip.Addr]ipam.Allocation{}, Fault: c.unread[id]}
 		for _, family := range [][2]string{{n.V4Info, n.V4Config}, {n.V6Info, n.V6Config}} {
 			ranges, reserved := subnets(family[0], family[1])
 			net.Ranges, net.Gateways = append(net.Ranges, ranges...), append(net.Gateways, reserved...)

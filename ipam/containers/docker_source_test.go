@@ -227,6 +227,13 @@ func TestBadDatabasesAreAProblemOfDockerAlone(t *testing.T) {
 			t.Errorf("%s: got %+v and problems %q, want it unreadable and not lost", name, p.Pool, n.Problems())
 		}
 	}
+	n.put("endpoint/lan/e9", `{"sandbox":7}`)
+	n.save()
+	n.look()
+	if web, lan := n.pool("appnet"), n.pool("lan"); web.State != ipam.Known || lan.State != ipam.Unreadable || len(n.Problems()) != 1 {
+		t.Errorf("got %+v, %+v and problems %q of a bad record of the network lan, want only this one unreadable", web.Pool, lan.Pool, n.Problems())
+	}
+	delete(n.keys, prefix+"endpoint/lan/e9/")
 	n.put("network/lan", `{"id":7}`)
 	n.save()
 	if n.look(); len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "version of docker") {
