@@ -2,6 +2,7 @@ package stream
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,24 @@ func TestTheSubjectSaysWhatAMessageHas(t *testing.T) {
 	mixed := &pb.TransitionBatch{Cluster: "a", Transitions: []*pb.Transition{ownerEvent(pb.Watch_ADDED, "10.0.0.1"), conflictEvent(pb.Conflict_SUSPECTED)}}
 	if got := subject(mixed); got != "ipwitness.a.several" {
 		t.Errorf("got %q, want ipwitness.a.several", got)
+	}
+}
+
+// The problem of foreign messages names the last one, and ends.
+func TestTheProblemOfForeignMessagesEnds(t *testing.T) {
+	var f Foreign
+	at := time.Unix(0, 0)
+	if got := f.Problem("prod", at); got != "" {
+		t.Errorf("got %q without a message, want none", got)
+	}
+	for _, number := range []uint64{7, 9, 9} {
+		f.Note(number, at)
+	}
+	if got := f.Problem("prod", at.Add(foreignFor-1)); !strings.HasPrefix(got, "2 messages of the stream ipwitness_prod ") || !strings.Contains(got, "with number 9:") {
+		t.Errorf("got %q, want both messages, and the number of the last one", got)
+	}
+	if got := f.Problem("prod", at.Add(foreignFor)); got != "" {
+		t.Errorf("got %q later, want none", got)
 	}
 }
 
