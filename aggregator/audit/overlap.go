@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -151,6 +152,56 @@ func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding
 			})
 		}
 		sides = sides[group:]
+	}
+	return findings
+}
+
+// Outside returns the findings about nodes that assign addresses outside of the ranges that Kubernetes has assigned to them,
+// while other nodes with the same CNI network use theirs: Kubernetes may assign that range to another node. Ranges
+// that overlap with those of another node already are left to Ranges.
+func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding) {
+	label := func(node string) string { // a node may have another name in Kubernetes, with or without a domain
+		name, _, _ := strings.Cut(strings.ToLower(node), ".")
+		return name
+	}
+	assigned := make(map[string][]*verdict.Side)
+	for i := range sides {
+		if s := &sides[i]; s.Source == verdict.SideNodeSpec {
+			assigned[label(s.Node)] = append(assigned[label(s.Node)], s)
+		}
+	}
+	following := make(map[string][]string) // the nodes that use their ranges, by network
+	var outside [][2]*verdict.Side
+	for i := range sides {
+		s := &sides[i]
+		if s.Source != verdict.SidePool || s.Unused {
+			continue
+		}
+		var own *verdict.Side
+		inside := false
+		for _, spec := range assigned[label(s.Node)] {
+			if oneNode(s, spec) && spec.Range.First.BitLen() == s.Range.First.BitLen() {
+				own, inside = spec, inside || spec.Range.Overlaps(s.Range)
+			}
+		}
+		switch {
+		case inside:
+			following[s.Network] = append(following[s.Network], s.Node)
+		case own != nil:
+			outside = append(outside, [2]*verdict.Side{s, own})
+		}
+	}
+	for _, pair := range outside {
+		s := pair[0]
+		if !slices.ContainsFunc(following[s.Network], func(node string) bool { return node != s.Node }) || p.DeclaresShared(s.Range) ||
+			slices.ContainsFunc(sides, func(other verdict.Side) bool { return collide(s, &other) }) {
+			continue
+		}
+		findings = append(findings, verdict.Finding{
+			ID:   verdict.FindingID(p.Cluster, verdict.FindingPodCIDROverlap, s.Node+" "+s.Range.First.String()),
+			Kind: verdict.FindingPodCIDROverlap, Severity: verdict.Critical,
+			Overlap: &verdict.Overlap{Range: s.Range, Sides: [2]verdict.Side{*s, *pair[1]}, Nodes: []string{s.Node}},
+		})
 	}
 	return findings
 }

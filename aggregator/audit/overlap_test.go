@@ -34,6 +34,37 @@ func ofAgent(n *verdict.Node, text string) verdict.Side {
 	return verdict.Side{Node: n.Name, Agent: n, Range: prefix(text), Source: verdict.SidePool, IPAM: hostlocal.Name}
 }
 
+func TestNodesThatAllocateOutsideOfTheirRanges(t *testing.T) {
+	n1, n2, short := agent("n1", "1"), agent("n2", "2"), agent("n2.example", "2")
+	in := func(s verdict.Side, network string) verdict.Side { s.Network = network; return s }
+	specs := []verdict.Side{ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n1", "fd00:1::/64"), ofKubernetes("n2", "10.244.2.0/24")}
+	unused := in(ofAgent(n2, "10.244.7.0/24"), "pods")
+	unused.Unused = true
+	for _, test := range []struct {
+		why   string
+		sides []verdict.Side
+		want  string
+	}{
+		{"another node uses its range", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.7.0/24"), "pods")}, "n2 10.244.7.0"},
+		{"the same, with a domain", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(short, "10.244.7.0/24"), "pods")}, "n2.example 10.244.7.0"},
+		{"both use theirs", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.2.0/24"), "pods")}, ""},
+		{"a part of its range", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.2.128/25"), "pods")}, ""},
+		{"no node uses its range: the plugin has ranges of its own", []verdict.Side{in(ofAgent(n1, "10.9.1.0/24"), "pods"), in(ofAgent(n2, "10.9.2.0/24"), "pods")}, ""},
+		{"a secondary network", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "192.0.2.0/24"), "lan")}, ""},
+		{"no pod uses it", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), unused}, ""},
+		{"Kubernetes has assigned no range of that family", []verdict.Side{in(ofAgent(n1, "fd00:1::/64"), "pods"), in(ofAgent(n2, "fd00:7::/64"), "pods")}, ""},
+		{"the range is that of another node already", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.1.0/24"), "pods")}, ""},
+	} {
+		got := ""
+		for _, f := range audit.Outside(policy, append(slices.Clone(specs), test.sides...)) {
+			got += f.Overlap.Sides[0].Node + " " + f.Overlap.Range.First.String()
+		}
+		if got != test.want {
+			t.Errorf("%s: got %q, want %q", test.why, got, test.want)
+		}
+	}
+}
+
 func TestRangesOfNodes(t *testing.T) {
 	n1, renamed, other := agent("n1", "1"), agent("n1", "1"), agent("n1", "2")
 	renamed.Name, other.Name = "before", "two"

@@ -234,6 +234,10 @@ func (t *findingBuilder) overlap() {
 		"abridge", when(a.Source == verdict.SideAddress, a.Device), "bbridge", when(b.Source == verdict.SideAddress, b.Device),
 	}
 	switch {
+	case f.Kind == verdict.FindingPodCIDROverlap && len(f.Overlap.Nodes) == 1:
+		t.Evidence = t.Evidence[:1] // the text has the other one
+		ranges := func(s side) string { return list(each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })) }
+		t.add("overlap/outside", append(values, "used", list(each(a.Ranges, rangeText)), "assigned", ranges(b), "cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
 	case f.Overlap.Held():
 		t.add("overlap/held", append(values, "device", a.Device, "cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
 	case a.Source == verdict.SideDivided:

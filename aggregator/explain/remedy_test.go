@@ -349,6 +349,8 @@ func TestTextsOfOverlaps(t *testing.T) {
 		"node-a", "node-b"))
 	pool := verdict.Side{Node: "node-b", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Ranges: []ipam.Range{{First: netip.MustParseAddr("10.244.7.2"), Last: netip.MustParseAddr("10.244.7.254")}}, Source: verdict.SidePool, IPAM: hostlocal.Name}
 	held := verdict.Side{Node: "node-a", Device: "eth0", Range: ipam.Range{First: netip.MustParseAddr("10.244.7.9")}, Prefixes: verdicttest.Prefixes("10.244.7.9/32"), Source: verdict.SideHeld}
+	wantText(t, "pod-cidr-overlap, outside of its range", overlap(verdict.FindingPodCIDROverlap, pool,
+		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.9.0/24"), Source: verdict.SideNodeSpec}, "node-b"))
 	wantText(t, "pod-cidr-overlap with an address of a node", overlap(verdict.FindingPodCIDROverlap, pool, held, "node-a", "node-b"))
 	held.Network, held.Device = "cbr0", ""
 	wantText(t, "pod-cidr-overlap with an address of a pod", overlap(verdict.FindingPodCIDROverlap, held, pool, "node-a", "node-b"))

@@ -116,6 +116,7 @@ func (o *Overlaps) run() verdict.Stamp {
 	before := o.found
 	o.found = make(map[string]struct{})
 	if moved {
+		o.publishAll(audit.Outside(o.facts.Policy, all))
 		o.publishAll(audit.Ranges(o.facts.Policy, all))
 		o.publishAll(audit.Ranges(o.facts.Policy, ofPools))
 		o.publishAll(audit.Divided(o.facts.Policy, divided))
