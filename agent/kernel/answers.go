@@ -137,7 +137,7 @@ func (k *Mirror) answer(now time.Time) {
 	for key, why := range want {
 		if a.published[key] != why {
 			a.published[key] = why
-			k.table.Add(key, table.Claim{Network: why, First: now, Last: now, Count: 1}, now)
+			k.table.Add(key, table.Claim{Network: table.Network{Name: why}, First: now, Last: now, Count: 1}, now)
 		}
 	}
 	k.dropAnswers(func(key table.ClaimKey) bool { return want[key] == "" }, now)

@@ -22,7 +22,7 @@ func answering(k *Mirror) string {
 	var out []string
 	for key, c := range k.table.Claims() {
 		if key.Kind == ipwitnessv1.Evidence_WOULD_ANSWER {
-			out = append(out, fmt.Sprintf("%s %s: %s", key.Address, k.own.links[key.At.Index].Name, c.Network))
+			out = append(out, fmt.Sprintf("%s %s: %s", key.Address, k.own.links[key.At.Index].Name, c.Name))
 		}
 	}
 	slices.Sort(out)

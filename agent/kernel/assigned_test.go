@@ -20,15 +20,15 @@ import (
 
 func TestChoiceOfTwoNetworksIsTheSameOnAllNodes(t *testing.T) {
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
-	a, b := Networks{g: "a"}, Networks{g: "b"}
-	if got, same := a.With(b)[g], b.With(a)[g]; got != "a" || same != "a" {
-		t.Errorf("networks: got %q and %q, want a", got, same)
+	a, b := Networks{g: {Name: "a"}}, Networks{g: {Name: "b"}}
+	if got, same := a.With(b)[g], b.With(a)[g]; got.Name != "a" || same.Name != "a" {
+		t.Errorf("networks: got %q and %q, want a", got.Name, same.Name)
 	}
-	if a[g] != "a" || b[g] != "b" {
+	if a[g].Name != "a" || b[g].Name != "b" {
 		t.Error("what was added to has changed")
 	}
-	if got := Networks(nil).With(b)[g]; got != "b" {
-		t.Errorf("one network: got %q, want b", got)
+	if got := Networks(nil).With(b)[g]; got.Name != "b" {
+		t.Errorf("one network: got %q, want b", got.Name)
 	}
 }
 
@@ -40,10 +40,10 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	k.Adopt(5, 4000, true, false)
 	r := agenttest.Follow(k.table)
 	result := map[uint64]Networks{4000: {
-		{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods",
-		{"eth0", netip.MustParseAddr("fd00::2")}:  "pods",
-		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
-		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
+		{"eth0", netip.MustParseAddr("10.0.0.2")}: {Name: "pods"},
+		{"eth0", netip.MustParseAddr("fd00::2")}:  {Name: "pods"},
+		{"eth1", netip.MustParseAddr("10.0.0.9")}: {Name: "pods"},
+		{"eth0", netip.MustParseAddr("10.0.0.3")}: {Name: "pods"},
 	}}
 	give := func(by map[uint64]Networks) {
 		k.SetNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]Intended{}, nil)
@@ -73,7 +73,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 
 	// A namespace keeps its networks even if no source names them any more.
-	give(map[uint64]Networks{4000: {{"eth1", netip.MustParseAddr("10.0.0.2")}: "other"}})
+	give(map[uint64]Networks{4000: {{"eth1", netip.MustParseAddr("10.0.0.2")}: {Name: "other"}}})
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 	give(map[uint64]Networks{})
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
@@ -85,7 +85,7 @@ func TestNamespaceThatIsFoundLateHasItsNetwork(t *testing.T) {
 	f.Put(5, agenttest.PodVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}}, nil)
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: {Name: "pods"}}}, map[uint64]Intended{4000: {g: "cri"}}, nil)
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED ")
 	k.Adopt(5, 4000, true, false)
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods")
@@ -197,7 +197,7 @@ func TestNamesOfAnEndedNamespaceDoNotApplyToTheNext(t *testing.T) {
 	}
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
 	say := func() {
-		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}}, nil)
+		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: {Name: "pods"}}}, map[uint64]Intended{4000: {g: "cri"}}, nil)
 	}
 	say()
 	if got := agenttest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {

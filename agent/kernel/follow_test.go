@@ -116,7 +116,7 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 	}
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.244.0.2")}
 	names := func() {
-		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 1: {Name: "nobody"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}, 1: {g: "cri"}}, nil)
+		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 1: {Name: "nobody"}}, map[uint64]Networks{4000: {g: {Name: "pods"}}}, map[uint64]Intended{4000: {g: "cri"}, 1: {g: "cri"}}, nil)
 	}
 	names()
 	r := agenttest.Follow(k.table)
@@ -301,7 +301,7 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 	want("namespace of another node", true, func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 7}) })
 	k.Adopt(7, 4007, false, false)
 	k.BeginNames()
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 4001: {Name: "web-1"}}, map[uint64]Networks{4007: {InterfaceAddress{}: "x"}}, map[uint64]Intended{4007: {InterfaceAddress{}: "x"}}, nil)
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 4001: {Name: "web-1"}}, map[uint64]Networks{4007: {InterfaceAddress{}: {Name: "x"}}}, map[uint64]Intended{4007: {InterfaceAddress{}: "x"}}, nil)
 	if got := k.OurInodes(); len(got) != 2 || k.Anonymous(func(uint64) bool { return false }) {
 		t.Errorf("our namespaces: got %v, want two with a name", got)
 	}
@@ -833,9 +833,9 @@ func TestMACIsReportedOnlyIfItIsOne(t *testing.T) {
 
 func TestNetworksAreKeptForAddressesThatHaveNoneNow(t *testing.T) {
 	g := func(ip string) InterfaceAddress { return InterfaceAddress{"eth0", netip.MustParseAddr(ip)} }
-	now, before := Networks{g("10.0.0.1"): "new"}, Networks{g("10.0.0.1"): "old", g("10.0.0.2"): "old", g("10.0.0.3"): "old"}
+	now, before := Networks{g("10.0.0.1"): {Name: "new"}}, Networks{g("10.0.0.1"): {Name: "old"}, g("10.0.0.2"): {Name: "old"}, g("10.0.0.3"): {Name: "old"}}
 	got := now.Keep(before)
-	if want := (Networks{g("10.0.0.1"): "new", g("10.0.0.2"): "old", g("10.0.0.3"): "old"}); !maps.Equal(got, want) || len(now) != 1 {
+	if want := (Networks{g("10.0.0.1"): {Name: "new"}, g("10.0.0.2"): {Name: "old"}, g("10.0.0.3"): {Name: "old"}}); !maps.Equal(got, want) || len(now) != 1 {
 		t.Errorf("networks: got %v, want %v, and the first ones unchanged", got, want)
 	}
 	if got := Networks(nil).Keep(before); !maps.Equal(got, before) {

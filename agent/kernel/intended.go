@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -72,9 +73,9 @@ func (ns *namespace) has(addr netip.Addr) bool {
 	return false
 }
 
-// Networks maps the addresses of one namespace to the names of the networks that assigned
-// them. It is never changed in place.
-type Networks map[InterfaceAddress]string
+// Networks maps the addresses of one namespace to the networks that assigned them. It is never changed in
+// place.
+type Networks map[InterfaceAddress]table.Network
 
 // InterfaceAddress is an address of an interface inside a namespace. An empty interface means any.
 type InterfaceAddress struct {
@@ -89,9 +90,9 @@ func (n Networks) With(others Networks) Networks {
 		return others
 	}
 	sum := maps.Clone(n)
-	for g, name := range others {
-		if have, ok := sum[g]; !ok || name < have {
-			sum[g] = name
+	for g, network := range others {
+		if have, ok := sum[g]; !ok || network.Name < have.Name {
+			sum[g] = network
 		}
 	}
 	return sum
@@ -100,7 +101,7 @@ func (n Networks) With(others Networks) Networks {
 // Keep returns the networks, and the previous ones for addresses that have none now.
 func (n Networks) Keep(before Networks) Networks {
 	copied := false
-	for g, name := range before {
+	for g, network := range before {
 		if _, ok := n[g]; ok {
 			continue
 		}
@@ -109,7 +110,7 @@ func (n Networks) Keep(before Networks) Networks {
 				n = Networks{}
 			}
 		}
-		n[g] = name
+		n[g] = network
 	}
 	return n
 }

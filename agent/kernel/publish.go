@@ -199,7 +199,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
 		a, wanted := want[c]
 		have, published := l.claims[c]
-		network, routed := "", kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr)
+		network, routed := table.Network{}, kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr)
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
 			given := p.networks[ns.inode]
 			network = cmp.Or(given[InterfaceAddress{l.Name, addr}], given[InterfaceAddress{Addr: addr}])

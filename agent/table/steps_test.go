@@ -183,14 +183,14 @@ func TestImportanceThatChangesIsReportedOnce(t *testing.T) {
 func TestNetworkOfAClaimIsSentWhenItChanges(t *testing.T) {
 	tab := New()
 	now := time.Now()
-	tab.Add(testClaim(1), Claim{Count: 3, Network: "pods"}, now)
+	tab.Add(testClaim(1), Claim{Count: 3, Network: Network{Name: "pods"}}, now)
 	r := follow(tab)
-	tab.Describe(testClaim(1), "pods", false, now)
-	tab.Describe(testClaim(2), "pods", true, now)
+	tab.Describe(testClaim(1), Network{Name: "pods"}, false, now)
+	tab.Describe(testClaim(2), Network{Name: "pods"}, true, now)
 	if m := r.Take(now); m != nil {
 		t.Errorf("same network, and a claim that is not known: got %v, want no change", m)
 	}
-	tab.Describe(testClaim(1), "storage", false, now)
+	tab.Describe(testClaim(1), Network{Name: "storage"}, false, now)
 	if m := r.Take(now); len(m.GetClaims()) != 1 || m.GetClaims()[0].GetNetwork() != "storage" || m.GetClaims()[0].GetCount() != 3 {
 		t.Errorf("another network: got %v, want the claim with it, and with the same count", m)
 	}

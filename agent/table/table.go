@@ -47,10 +47,16 @@ type AllocationKey struct {
 	Address netip.Addr
 }
 
+// Network is a network that assigned an address to an interface.
+type Network struct {
+	Name       string // in a CNI result
+	TakenAlong bool   // the interface had the address as a device of the node
+}
+
 // Claim is the content of a claim record, without its key.
 type Claim struct {
 	Link         string // wire only
-	Network      string // rtnetlink only: the network that assigned the address, by its name in a CNI result
+	Network             // rtnetlink only: the network that assigned the address
 	Routed       bool   // the node itself routes the address to the sender; rtnetlink: to the holder
 	PrefixLength uint8
 	Flags        uint32
@@ -208,7 +214,7 @@ func (t *Table) Add(k ClaimKey, c Claim, received time.Time) (took bool, evicted
 
 // Describe sets the network that assigned the address of a known claim, and whether the node routes
 // the address to its holder. The claim does not count as seen again. The caller holds the lock.
-func (t *Table) Describe(k ClaimKey, network string, routed bool, received time.Time) {
+func (t *Table) Describe(k ClaimKey, network Network, routed bool, received time.Time) {
 	if c := t.claims.live[k]; c != nil && (c.Network != network || c.Routed != routed) {
 		c.Network, c.Routed = network, routed
 		t.claims.mark(k, received)
@@ -294,7 +300,7 @@ func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.Cla
 	if c == nil {
 		return r
 	}
-	r.Link, r.Network, r.Routed, r.PrefixLength, r.Flags = c.Link, c.Network, c.Routed, uint32(c.PrefixLength), c.Flags
+	r.Link, r.Network, r.TakenAlong, r.Routed, r.PrefixLength, r.Flags = c.Link, c.Name, c.TakenAlong, c.Routed, uint32(c.PrefixLength), c.Flags
 	r.FirstSeen, r.LastSeen, r.Count = timestamppb.New(c.First), timestamppb.New(c.Last), c.Count
 	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock, because both times have its reading
 	if !c.Assigned.IsZero() {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -200,6 +201,7 @@ type cniResult struct {
 	NetworkName string      `json:"networkName"`
 	NetNS       string      `json:"netns"`
 	CNIArgs     [][2]string `json:"cniArgs"`
+	Config      []byte      `json:"config"`
 	Result      struct {
 		Interfaces []struct {
 			Name    string `json:"name"`
@@ -269,8 +271,24 @@ func parseResult(data []byte) (cniFile, error) {
 	return f, nil
 }
 
+// takenAlong reports whether the addresses are those that a device of the node had: since version 1.10, the
+// plugin host-device copies them into the pod if it is told to.
+func (c *cniResult) takenAlong() bool {
+	type plugin struct {
+		Type                string `json:"type"`
+		UseInterfaceNetwork bool   `json:"useInterfaceNetwork"`
+	}
+	var config struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	_ = json.Unmarshal(c.Config, &config) // without a configuration, it is not known
+	return slices.ContainsFunc(append(config.Plugins, config.plugin), func(p plugin) bool { return p.Type == "host-device" && p.UseInterfaceNetwork })
+}
+
 // networks returns the addresses of the result, by sandbox.
 func (c *cniResult) networks() map[string]kernel.Networks {
+	network := table.Network{Name: c.NetworkName, TakenAlong: c.takenAlong()}
 	all := map[string]kernel.Networks{}
 	add := func(sandbox, iface, address string) {
 		prefix, err := netip.ParsePrefix(address)
@@ -281,7 +299,7 @@ func (c *cniResult) networks() map[string]kernel.Networks {
 		if all[path] == nil {
 			all[path] = kernel.Networks{}
 		}
-		all[path][kernel.InterfaceAddress{Interface: iface, Addr: prefix.Addr().Unmap()}] = c.NetworkName
+		all[path][kernel.InterfaceAddress{Interface: iface, Addr: prefix.Addr().Unmap()}] = network
 	}
 	add(c.NetNS, c.IfName, c.Result.IP4.IP)
 	add(c.NetNS, c.IfName, c.Result.IP6.IP)

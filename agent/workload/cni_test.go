@@ -3,8 +3,10 @@ package workload
 import (
 	"context"
 	"embed"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +18,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -62,6 +65,34 @@ func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
 	for _, junk := range []string{"", "null", "[]", `{"cniArgs":[["a"]]}`, `{"result":7}`} {
 		if f, err := parseResult([]byte(junk)); err == nil && len(f.netns) != 0 {
 			t.Errorf("result %q: got namespaces %v", junk, f.netns)
+		}
+	}
+}
+
+// The plugin host-device copies the addresses of the device that it moves if it is told to.
+func TestCNIResultSaysThatAnAddressWasTakenAlong(t *testing.T) {
+	for name, c := range map[string]struct {
+		config string
+		want   bool
+	}{
+		"told to":          {`{"name":"lan","plugins":[{"type":"host-device","device":"eth1","useInterfaceNetwork":true},{"type":"tuning"}]}`, true},
+		"one plugin":       {`{"name":"lan","type":"host-device","device":"eth1","useInterfaceNetwork":true}`, true},
+		"by IPAM":          {`{"name":"lan","plugins":[{"type":"host-device","device":"eth1","ipam":{"type":"static"}}]}`, false},
+		"another plugin":   {`{"name":"lan","plugins":[{"type":"macvlan","useInterfaceNetwork":true}]}`, false},
+		"no configuration": {``, false},
+		"junk":             {`[1`, false},
+	} {
+		file, err := json.Marshal(map[string]any{
+			"kind": "cniCacheV1", "containerId": "abc", "networkName": "lan", "ifName": "net1", "netns": "/run/netns/a", "config": []byte(c.config),
+			"cniArgs": [][]string{{"K8S_POD_NAME", "web-0"}}, "result": map[string]any{"ips": []map[string]any{{"address": "192.0.2.7/24"}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := parseResult(file)
+		got := f.networks["/run/netns/a"][kernel.InterfaceAddress{Interface: "net1", Addr: netip.MustParseAddr("192.0.2.7")}]
+		if want := (table.Network{Name: "lan", TakenAlong: c.want}); err != nil || got != want {
+			t.Errorf("%s: got %+v and error %v, want %+v", name, got, err, want)
 		}
 	}
 }
@@ -157,7 +188,7 @@ func TestCNIResultNamesTheNetworkOfAnAddress(t *testing.T) {
 			var got []string
 			for path, addrs := range f.networks {
 				for g, network := range addrs {
-					got = append(got, fmt.Sprint(path, " ", g.Interface, " ", g.Addr, " ", network))
+					got = append(got, fmt.Sprint(path, " ", g.Interface, " ", g.Addr, " ", network.Name))
 				}
 			}
 			slices.Sort(got)
@@ -226,7 +257,9 @@ func TestResultsOfMultusAreRead(t *testing.T) {
 		}
 	}
 	read := func() (names []string) {
-		n.cni.read()
+		if err := n.cni.read(); err != nil {
+			t.Fatal(err)
+		}
 		for name, f := range n.cni.results {
 			names = append(names, name+" "+f.workload.GetName())
 		}
@@ -280,7 +313,9 @@ func TestResultsOfMultusAreWatched(t *testing.T) {
 			}
 			select {
 			case <-n.changed:
-				n.cni.read()
+				if err := n.cni.read(); err != nil {
+					t.Fatal(err)
+				}
 			case <-again.C:
 			}
 		}
@@ -303,7 +338,9 @@ func TestUnchangedResultIsReadOnce(t *testing.T) {
 	}
 	read := func() *ipwitnessv1.Workload {
 		n.cni.forget()
-		n.cni.read()
+		if err := n.cni.read(); err != nil {
+			t.Fatal(err)
+		}
 		return n.cni.results["pods-x-eth0"].workload
 	}
 	write("web-0")

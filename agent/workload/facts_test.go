@@ -188,10 +188,10 @@ func TestNetworkOfTheCNIResultIsPreferredToTheRuntimes(t *testing.T) {
 	}
 	n.cni.results["x"] = cniFile{
 		workload: &ipwitnessv1.Workload{Source: "cni-result"},
-		networks: map[string]kernel.Networks{"/p": {g("eth0", "10.0.0.2"): "pods", g("net1", "10.1.0.2"): "storage"}},
+		networks: map[string]kernel.Networks{"/p": {g("eth0", "10.0.0.2"): {Name: "pods"}, g("net1", "10.1.0.2"): {Name: "storage"}}},
 	}
 	assigned, intended := n.assignments(map[string]uint64{"/p": 100}, map[uint64]facts{100: {sandbox: s}})
-	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(assigned[100], want) {
+	if want := (kernel.Networks{g("eth0", "10.0.0.2"): {Name: "pods"}, g("eth0", "10.0.0.3"): {Name: "cri"}, g("net1", "10.1.0.2"): {Name: "storage"}}); !maps.Equal(assigned[100], want) {
 		t.Errorf("networks: got %v, want %v", assigned[100], want)
 	}
 	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cri", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "cni-result"}); !maps.Equal(intended[100], want) {
@@ -210,11 +210,11 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 	of := func(addrs kernel.Networks) cniFile {
 		return cniFile{workload: &ipwitnessv1.Workload{Source: "cni-result"}, networks: map[string]kernel.Networks{"/p": addrs}}
 	}
-	n.cni.results["multus-cni-network-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "multus-cni-network", g("eth0", "fd00::2"): "multus-cni-network"})
-	n.cni.results[ofMultus+"pods-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "pods"})
-	n.cni.results[ofMultus+"storage-x-net1"] = of(kernel.Networks{g("net1", "10.1.0.2"): "storage"})
+	n.cni.results["multus-cni-network-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): {Name: "multus-cni-network"}, g("eth0", "fd00::2"): {Name: "multus-cni-network"}})
+	n.cni.results[ofMultus+"pods-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): {Name: "pods"}})
+	n.cni.results[ofMultus+"storage-x-net1"] = of(kernel.Networks{g("net1", "10.1.0.2"): {Name: "storage"}})
 	assigned, intended := n.assignments(map[string]uint64{"/p": 100}, map[uint64]facts{})
-	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(assigned[100], want) {
+	if want := (kernel.Networks{g("eth0", "10.0.0.2"): {Name: "pods"}, g("eth0", "fd00::2"): {Name: "multus-cni-network"}, g("net1", "10.1.0.2"): {Name: "storage"}}); !maps.Equal(assigned[100], want) {
 		t.Errorf("networks: got %v, want %v", assigned[100], want)
 	}
 	// net1 may be a user-space device, so its address is not expected.

@@ -356,7 +356,7 @@ func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) 
 		if f.engine != nil {
 			given := kernel.Networks{}
 			for a, network := range f.engine.Given {
-				given[kernel.InterfaceAddress{Addr: a}] = network
+				given[kernel.InterfaceAddress{Addr: a}] = table.Network{Name: network}
 			}
 			assigned[inode] = assigned[inode].Keep(given)
 		}
@@ -366,7 +366,7 @@ func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) 
 		addrs := kernel.Networks{}
 		for _, ip := range f.sandbox.IPs {
 			g := kernel.InterfaceAddress{Interface: PodInterface, Addr: ip}
-			addrs[g] = Source
+			addrs[g] = table.Network{Name: Source}
 			mean(inode, g, Source)
 		}
 		assigned[inode] = assigned[inode].Keep(addrs) // only for addresses that no CNI result names

@@ -83,6 +83,8 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		return a.endLeftovers(owners)
 	case verdict.CauseDHCPClientIdentity, verdict.CauseClonedMachine:
 		return a.separate(owners)
+	case verdict.CauseTakenAlong:
+		return append(a.steps("taken-along"), a.decide(owners)...)
 	}
 	if a.c.Rule == verdict.RuleSplitBrain {
 		return a.oneActive(owners)

@@ -272,7 +272,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		h := n.history(one)
 		switch {
 		case a.snapshot && h.last == Stamp(rec.GetLastSeen()) && h.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork() &&
-			(!kernel || (one.flags&leadsHere != 0) == rec.GetRouted()):
+			(!kernel || (one.flags&leadsHere != 0) == rec.GetRouted()) && (one.flags&takenAlong != 0) == rec.GetTakenAlong():
 			// The claim is known and was not seen since.
 			f.moveClaimLink(n, c, rec.GetLink())
 		case !f.fits(n, changedCost(n, c, rec)-int(one.cost), kernel):
@@ -329,9 +329,12 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		w.seen = max(w.seen, at)
 		one.begun = min(one.begun, w.seen)
 	}
-	one.flags = uint16(rec.GetFlags()) &^ leadsHere //nolint:gosec // 12 bits
+	one.flags = uint16(rec.GetFlags()) &^ (leadsHere | takenAlong) //nolint:gosec // 12 bits
 	if one.wire() == 0 && rec.GetRouted() {
 		one.flags |= leadsHere
+	}
+	if rec.GetTakenAlong() {
+		one.flags |= takenAlong
 	}
 	f.setPrefix(n, c, prefixOf(rec))
 	first, assigned := Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())

@@ -160,7 +160,7 @@ type claim struct {
 	lists
 	network text
 	cost    uint16
-	flags   uint16 // the kernel uses 12 bits; leadsHere is another one
+	flags   uint16 // the kernel uses 12 bits; leadsHere and takenAlong are two others
 	kind    verdict.Evidence
 	prefix  uint8
 	sweep   uint8
@@ -168,6 +168,9 @@ type claim struct {
 
 // leadsHere is set in the flags of a kernel claim if the node routes the address to the interface.
 const leadsHere = 1 << 15
+
+// takenAlong is set if the interface had the address as a device of the node (ClaimRecord.taken_along).
+const takenAlong = 1 << 14
 
 // wire returns the index of a wire claim's additional part; 0 for a kernel claim.
 func (c *claim) wire() uint32 {

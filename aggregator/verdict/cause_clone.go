@@ -43,6 +43,17 @@ func (o *Owner) lives() bool {
 	return !slices.Contains([]string{"", "cni-result", "netns", "docker-netns"}, o.Workload().Source)
 }
 
+// takenAlong: the plugin host-device moved a device with its addresses into a pod. Nothing there renews a
+// lease, or hands a virtual address over.
+func (q *inquiry) takenAlong() (r reason) {
+	for _, o := range q.owners {
+		if i := slices.IndexFunc(o.Claims, func(c *Claim) bool { return c.Counts() && c.TakenAlong }); i >= 0 {
+			r.fact(Fact{Kind: FactTakenAlong, Owners: ids(o), Network: o.Claims[i].Network})
+		}
+	}
+	return r
+}
+
 // dhcpClientIdentity: a DHCP server takes several owners for one client, and so leases one address to
 // all of them.
 func (q *inquiry) dhcpClientIdentity() (r reason) {

@@ -41,6 +41,8 @@ const (
 	FactIdle FactKind = "no-process"
 	// FactBusy: processes run in Owners[0], of which Text is one; it is empty for a node.
 	FactBusy FactKind = "has-processes"
+	// FactTakenAlong: Owners[0] took the address along with a device of its node, by Network.
+	FactTakenAlong FactKind = "taken-along"
 	// FactLeasedToOneMAC: Pool has leased the address to a hardware address that all Owners have.
 	FactLeasedToOneMAC FactKind = "leased-to-one-mac"
 	// FactLeaseTaken: Pool had leased the address to the hardware address of Owners[0], and then to

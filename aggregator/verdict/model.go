@@ -307,6 +307,9 @@ type Claim struct {
 	// Network is the network for which a container runtime or CNI result gave the address to the
 	// interface; empty if it is not known. For WouldAnswer, it is what makes the kernel answer.
 	Network string
+	// TakenAlong is set if the interface had the address as a device of the node, and the plugin host-device
+	// copied it into the pod.
+	TakenAlong bool
 	Times
 }
 

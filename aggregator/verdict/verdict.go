@@ -72,6 +72,8 @@ const (
 	// CauseLeftoverNamespace: a network namespace without processes has the address of a workload that
 	// runs.
 	CauseLeftoverNamespace = "leftover-namespace"
+	// CauseTakenAlong: a pod took the address along with a device of its node.
+	CauseTakenAlong = "address-taken-along"
 	// CauseDHCPClientIdentity: a DHCP server takes several owners for one client.
 	CauseDHCPClientIdentity = "dhcp-client-identity"
 	// CauseClonedMachine: a copy of a machine or container has its address and its hardware address.

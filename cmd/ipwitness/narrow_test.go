@@ -61,7 +61,7 @@ func TestFiltersThatCannotMatchAreRefused(t *testing.T) {
 		"owners 10.0.0.0/8 --cidr 10.0.0.0/9": "--cidr selects the cidr 10.0.0.0/9, but 10.0.0.0/8 is also selected: remove one of them",
 		"owners --workload shop -n red":       "--namespace selects the namespace red, but shop is also selected: remove one of them",
 		"conflicts --sort-by age":             `--sort-by: "age" is not an order of conflicts: use one of address, cause, id, owners, scope, since, state`,
-		"conflicts --cause split-brian":       `--cause: "split-brian" is not a cause: use one of cloned-machine, `,
+		"conflicts --cause split-brian":       `--cause: "split-brian" is not a cause: use one of address-taken-along, cloned-machine, `,
 		"conflicts --workload shop/a -n red":  "--namespace selects the namespace red, but shop is also selected: remove one of them",
 		"history node-1 --node node-2":        "--node selects the node node-2, but node-1 is also selected: remove one of them",
 		"audit --node node-3":                 `there is no node "node-3": the known nodes are node-1, node-2`,

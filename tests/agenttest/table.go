@@ -30,7 +30,7 @@ func Networks(t *table.Table) string {
 	var all []string
 	t.Update(func() {
 		for key, c := range t.Claims() {
-			all = append(all, fmt.Sprint(key.Address, " ", key.Kind, " ", c.Network))
+			all = append(all, fmt.Sprint(key.Address, " ", key.Kind, " ", c.Name))
 		}
 	})
 	slices.Sort(all)

@@ -355,7 +355,7 @@ func (g *generator) assigned(a *agent, m *pb.ReportRequest) {
 	}
 	c := &pb.ClaimRecord{
 		Address: g.address(), Kind: pb.Evidence_ASSIGNED, Namespace: i.GetNamespace(), Index: i.GetIndex(), PrefixLength: g.prefix(),
-		Network: pick(g, "", "", "net1", "net2", "cri"),
+		Network: pick(g, "", "", "net1", "net2", "cri"), TakenAlong: g.IntN(12) == 0,
 	}
 	if g.IntN(12) == 0 {
 		c.Kind = pb.Evidence_DAD_FAILED

@@ -730,6 +730,7 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 	c.Routed, c.PrefixLength, c.Flags, c.Count = rec.GetRouted(), uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
 	c.First, c.Last, c.AssignedAt, c.Network = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen()), stamp(rec.GetAssignedAt()), rec.GetNetwork()
+	c.TakenAlong = rec.GetTakenAlong()
 	c.Seen = max(c.Seen, at)
 	if c.wire() {
 		c.Begun = min(c.Begun, c.Seen)

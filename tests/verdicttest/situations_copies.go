@@ -64,6 +64,26 @@ var ofCopies = []Situation{
 		RuledOut: []string{"static-address (open): giver-not-known owners=old"},
 	},
 	{
+		Name: "a pod has taken the address along with a device of its node", Cause: verdict.CauseTakenAlong,
+		Build: func(w *World) {
+			w.Within("n1", "", "lan", Who("took")).TakenAlong = true
+			w.After(time.Minute).Within("n2", "", "lan", Who("leased"))
+		},
+		Facts:    []string{"taken-along owners=took network=lan"},
+		RuledOut: []string{"static-address: given-to-all owners=took,leased"},
+	},
+	{
+		Name: "a pod with a device of its node and an address from IPAM", Cause: unknown,
+		Build: func(w *World) {
+			w.Within("n1", "", "lan", Who("moved"))
+			w.After(time.Minute).Within("n2", "", "lan", Who("other"))
+		},
+		RuledOut: []string{
+			"pod-cidr-overlap (open): ranges-of-nodes-not-known nodes=n1,n2", "ipam-state-lost (open): no-records-known nodes=n1,n2",
+			"static-address: given-to-all owners=moved,other",
+		},
+	},
+	{
 		Name: "machines with one client identifier", Cause: client,
 		Build:    func(w *World) { machines(w, oneMAC, otherMAC); lease(w, otherMAC, oneMAC) },
 		Facts:    []string{"lease-taken owners=n1,n2 pool=dnsmasq|n1|"},

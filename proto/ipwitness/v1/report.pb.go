@@ -1112,7 +1112,10 @@ type ClaimRecord struct {
 	// Wire: true if the node itself routes the address to the namespace behind the port on which the
 	// frame arrived, either through that port or through a next hop in the namespace. rtnetlink: true if
 	// the address is contested and the node's own route for it leads to this interface.
-	Routed        bool `protobuf:"varint,21,opt,name=routed,proto3" json:"routed,omitempty"`
+	Routed bool `protobuf:"varint,21,opt,name=routed,proto3" json:"routed,omitempty"`
+	// rtnetlink: true if the interface was a device of the node, and the plugin host-device took the address
+	// along with it (useInterfaceNetwork). Nothing renews a lease there.
+	TakenAlong    bool `protobuf:"varint,22,opt,name=taken_along,json=takenAlong,proto3" json:"taken_along,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1290,6 +1293,13 @@ func (x *ClaimRecord) GetNetwork() string {
 func (x *ClaimRecord) GetRouted() bool {
 	if x != nil {
 		return x.Routed
+	}
+	return false
+}
+
+func (x *ClaimRecord) GetTakenAlong() bool {
+	if x != nil {
+		return x.TakenAlong
 	}
 	return false
 }
@@ -2146,7 +2156,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
 	"\x05LOCAL\x10\x05\x12\t\n" +
-	"\x05INNER\x10\x06\"\xcc\x05\n" +
+	"\x05INNER\x10\x06\"\xed\x05\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -2173,7 +2183,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
-	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xe3\x04\n" +
+	"\x06routed\x18\x15 \x01(\bR\x06routed\x12\x1f\n" +
+	"\vtaken_along\x18\x16 \x01(\bR\n" +
+	"takenAlong\"\xe3\x04\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
