@@ -225,7 +225,7 @@ func (f *Set) decide() verdict.Stamp {
 	left := len(f.doubtful)
 	f.mu.Unlock()
 	for _, one := range some {
-		if !f.early(one) && (one.Pool == nil || f.facts.Readable(one.Pool)) && !f.awaits(audit.Nodes(one.Finding)) {
+		if !f.early(one) && f.decidable(one) && !f.awaits(audit.Nodes(one.Finding)) {
 			f.conclude(one.ID, false)
 			left--
 		}
@@ -234,6 +234,12 @@ func (f *Set) decide() verdict.Stamp {
 		return 0
 	}
 	return f.facts.Clock().Add(decideEvery)
+}
+
+// decidable reports whether it can be found that a finding has ended: that is known already, or its IPAM can
+// be read. The caller holds the facts.
+func (f *Set) decidable(one *Found) bool {
+	return !one.Unjudged || one.Pool == nil || f.facts.Readable(one.Pool)
 }
 
 // early reports whether it is too early to find a finding from before the start again. The caller
@@ -260,7 +266,7 @@ func (f *Set) Undecided() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id := range f.doubtful {
-		if one := f.byID[id]; one.Pool == nil || f.facts.Readable(one.Pool) {
+		if f.decidable(f.byID[id]) {
 			n++
 		}
 	}
