@@ -146,6 +146,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	} else if !e.active() { // an active conflict may wait for the end of its acknowledgement
 		w.disarm(e)
 	}
+	w.forgetOld(e)
 	w.settle(e)
 }
 

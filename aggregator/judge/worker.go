@@ -74,12 +74,21 @@ func (w *worker) forget(p conflictPlace) {
 		return
 	}
 	at := e.conflict(p.id)
-	if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
+	if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at || e.conflicts[at].Explains(e.owners) {
 		return
 	}
 	e.conflicts = slices.Delete(e.conflicts, at, at+1)
 	w.shards.Conflicts.drop(p)
 	w.settle(e)
+}
+
+// forgetOld drops the resolved conflicts of an address that explained something until now.
+func (w *worker) forgetOld(e *entry) {
+	for _, c := range slices.Clone(e.conflicts) {
+		if !c.Active() && c.ResolvedAt < w.shards.KeptSince() {
+			w.forget(conflictPlace{e.addr, c.ID, c.ResolvedAt})
+		}
+	}
 }
 
 // KeptSince returns the time since which resolved conflicts are kept.

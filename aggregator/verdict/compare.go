@@ -176,6 +176,12 @@ func (c *Case) Refused(o *Owner, over []Ended) (rival *Member, until Stamp, loop
 	return rival, until, false
 }
 
+// Explains reports whether a resolved conflict is why the kernel of an owner does not use the address. It is
+// kept as long as that lasts: without it, the rival would count as unknown.
+func (c *Conflict) Explains(owners []Owner) bool {
+	return c.Rule == RuleDADFailed && slices.ContainsFunc(owners, func(o Owner) bool { return o.DADFailed() && c.Owner(o.ID) != nil })
+}
+
 // has reports whether one of the owners is part of the conflict already. An external device is
 // identified by its hardware address, because its ID changes when links are merged into a domain.
 func (m *Memory) has(owners []Owner) bool {

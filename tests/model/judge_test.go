@@ -265,6 +265,7 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 		return expired, false // the address is judged again without them
 	}
 	m.owners, m.again = out.Owners, out.Again
+	r.forgetOld(m)
 	clear(m.claims)
 	for _, o := range out.Owners {
 		for _, c := range o.Claims {
@@ -311,7 +312,7 @@ func (r *reference) next() (at verdict.Stamp) {
 	for _, m := range r.memory {
 		due(m.again)
 		for i := range m.conflicts {
-			if c := &m.conflicts[i]; !c.Active() {
+			if c := &m.conflicts[i]; !c.Active() && !c.Explains(m.owners) {
 				due(c.ResolvedAt.Add(keepResolvedFor))
 			}
 		}
@@ -361,9 +362,14 @@ func (r *reference) tick() {
 		if m.again <= r.now {
 			m.again = 0
 		}
-		m.conflicts = slices.DeleteFunc(m.conflicts, func(c verdict.Conflict) bool {
-			return !c.Active() && c.ResolvedAt.Add(keepResolvedFor) <= r.now
-		})
+		r.forgetOld(m)
 	}
 	r.judge()
+}
+
+// forgetOld drops the resolved conflicts that are too old and explain nothing.
+func (r *reference) forgetOld(m *memory) {
+	m.conflicts = slices.DeleteFunc(m.conflicts, func(c verdict.Conflict) bool {
+		return !c.Active() && c.ResolvedAt.Add(keepResolvedFor) <= r.now && !c.Explains(m.owners)
+	})
 }
