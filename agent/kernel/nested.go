@@ -39,8 +39,8 @@ func (k *Mirror) nest(now time.Time) {
 			if l.Kind == "bridge" && !l.Filtering { // the VLANs of its ports are not known
 				bridges[l] = &nestedBridge{ns: ns, ends: map[*link]*namespace{}}
 			}
-			// The port of a switch leads to other nodes as well.
-			reached[ns] = reached[ns] || l.LowerNSID == k.ownNSID && (l.Master == 0 || k.contained(ns))
+			// Another namespace may be a switch, whose ports lead to other nodes.
+			reached[ns] = reached[ns] || l.LowerNSID == k.ownNSID && k.contained(ns)
 		}
 		reached[ns] = reached[ns] || ns.unprivileged || k.overlays[ns.inode] != ""
 	}

@@ -58,8 +58,8 @@ func TestBridgesInNamespacesOfTheNode(t *testing.T) {
 		learn func(k *Mirror)
 		want  string // the link of the end in namespace 12; empty if that is not of this node
 	}{
-		"its number is not known": {nil, nil, "br0@nsid11"},
-		"its number is known":     {nil, func(k *Mirror) { k.Adopt(11, 4011, false, false) }, "br0@4011"},
+		"it is not known to be a container's": {nil, func(k *Mirror) { k.Adopt(11, 4011, false, false) }, ""},
+		"it is a container's":                 {nil, named, "br0@4011"},
 		"an overlay network": {detach, func(k *Mirror) {
 			k.Adopt(11, 4011, false, false)
 			k.SetNames(nil, nil, nil, map[uint64]string{4011: "abc"})
@@ -102,7 +102,12 @@ func TestNestedLinksEqualThoseOfAFreshListing(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		f := nestedFake(nil)
+		contain := func(k *Mirror) {
+			k.Adopt(11, 4011, false, true)
+			k.Adopt(12, 4012, false, true)
+		}
 		k := newTestKernel(t, f)
+		contain(k)
 		index := int32(100)
 		for range 40 {
 			a, b := 1+r.Int32N(4), 1+r.Int32N(4)
@@ -167,6 +172,7 @@ func TestNestedLinksEqualThoseOfAFreshListing(t *testing.T) {
 				}
 			}
 			fresh := newTestKernel(t, f)
+			contain(fresh)
 			got, want := nestedRecords(k), nestedRecords(fresh)
 			if !maps.EqualFunc(got, want, func(a, b *ipwitnessv1.InterfaceRecord) bool { return proto.Equal(a, b) }) {
 				t.Fatalf("seed %d: got %v, want %v", seed, got, want)
