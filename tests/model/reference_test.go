@@ -729,7 +729,11 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 // saw updates a claim from its record.
 func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 	c.Routed, c.PrefixLength, c.Flags, c.Count = rec.GetRouted(), uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
-	c.First, c.Last, c.AssignedAt, c.Network = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen()), stamp(rec.GetAssignedAt()), rec.GetNetwork()
+	first, assigned := stamp(rec.GetFirstSeen()), stamp(rec.GetAssignedAt())
+	if c.First == 0 || first < c.First || assigned.Sub(c.AssignedAt).Abs() > time.Second { // otherwise the agent may have restarted
+		c.First, c.AssignedAt = first, assigned
+	}
+	c.Last, c.Network = stamp(rec.GetLastSeen()), rec.GetNetwork()
 	c.TakenAlong = rec.GetTakenAlong()
 	c.Seen = max(c.Seen, at)
 	if c.wire() {
