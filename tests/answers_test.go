@@ -52,6 +52,26 @@ func TestIncidentAProxyAnswersForTheHostsOfItsLAN(t *testing.T) {
 	i.remedied(off)
 }
 
+// A node answers as a proxy for single addresses, for IPv6 only with proxy_ndp.
+func TestAProxyEntryAnswersForALivingHost(t *testing.T) {
+	t.Parallel()
+	const addr, addr6 = "192.0.2.2", "2001:db8::2"
+	c := newCluster(t, 2)
+	c.shared()
+	n := c.nodes[0]
+	c.nodes[1].sh("ip addr add " + addr6 + "/64 dev eth0 nodad")
+	n.sysctl("", "net/ipv4/ip_forward=1", "net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/eth0/rp_filter=0", "net/ipv6/conf/all/forwarding=1")
+	n.sh("ip neigh add proxy "+addr+" dev eth0", "ip neigh add proxy "+addr6+" dev eth0")
+	c.wantOnlyPlanted(addr, addr6) // its route to the LAN is by the same interface
+	c.awaitFindings()
+	n.sysctl("", "net/ipv6/conf/eth0/proxy_ndp=1")
+	c.awaitFindings(answered + " " + addr6)
+	n.sh("ip link add in0 type veth peer name in1", "ip link set in0 up", "ip link set in1 up", "ip addr add 198.18.0.1/24 dev in0", "ip route add "+addr+"/32 via 198.18.0.2")
+	c.awaitFindings(answered+" "+addr, answered+" "+addr6)
+	n.sh("ip neigh del proxy "+addr+" dev eth0", "ip neigh del proxy "+addr6+" dev eth0")
+	c.awaitFindings()
+}
+
 // Incident 43, cilium/cilium#36817: the guest agent of a cloud adds a local route for an alias range, from which
 // pods have their addresses.
 func TestIncidentALocalRouteTakesThePacketsOfPods(t *testing.T) {

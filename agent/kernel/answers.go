@@ -35,14 +35,15 @@ type answers struct {
 	own       map[netip.Addr][]*link    // addresses of our own namespace
 	routes    []rtnetlink.LocalRoute    // local routes that are not those of addresses
 	proxies   bool                      // an interface answers for others
+	proxied   []rtnetlink.Proxied       // the addresses for which one answers as a proxy
+	filtered  bool                      // a packet filter may drop answers
 }
 
 // An answerer is an interface of our own namespace that receives ARP requests, or packets for its link.
 type answerer struct {
 	*link
+	rtnetlink.Settings
 	outside bool // frames from outside of the node enter its link
-	ignore  int  // arp_ignore
-	proxy   bool // proxy_arp
 }
 
 // FollowAnswers keeps the answers up to date until ctx ends.
@@ -76,6 +77,10 @@ func (k *Mirror) answer(now time.Time) {
 		k.log.Debug("cannot list local routes", "error", err)
 		return
 	}
+	if a.proxied, err = k.req.Proxied(); err != nil {
+		k.log.Debug("cannot list proxied addresses", "error", err)
+	}
+	a.filtered = k.req.FiltersARP()
 	a.own = map[netip.Addr][]*link{}
 	macs := map[string]bool{}
 	for _, l := range k.own.links {
@@ -98,7 +103,11 @@ func (k *Mirror) answer(now time.Time) {
 				continue
 			}
 			asked[key] = true
-			if why := k.answersFor(addr, at, domain); why != "" {
+			switch why := k.answersFor(addr, at, domain); {
+			case why == "":
+			case a.filtered && at.outside && addr.Is4():
+				want[key] = "filtered " + why
+			default:
 				want[key] = why
 			}
 		}
@@ -119,6 +128,14 @@ func (k *Mirror) answer(now time.Time) {
 		for key, c := range k.table.WireClaims(port) {
 			if !macs[key.MAC] && k.mayAnswer(key.Address) {
 				ask(key.Address, c.Link)
+			}
+		}
+	}
+	// Addresses that it has an entry for, even if no frame has shown an owner.
+	for _, p := range a.proxied {
+		for domain, all := range answerers {
+			if usable(p.Addr) && slices.ContainsFunc(all, func(at *answerer) bool { return at.Index == p.Index }) {
+				ask(p.Addr, domain)
 			}
 		}
 	}
@@ -157,6 +174,7 @@ func (k *Mirror) dropAnswers(match func(table.ClaimKey) bool, now time.Time) {
 func (k *Mirror) mayAnswer(addr netip.Addr) bool {
 	a := &k.answers
 	return usable(addr) && (a.own[addr] != nil || a.proxies && addr.Is4() ||
+		slices.ContainsFunc(a.proxied, func(p rtnetlink.Proxied) bool { return p.Addr == addr }) ||
 		slices.ContainsFunc(a.routes, func(r rtnetlink.LocalRoute) bool { return r.Contains(addr) }))
 }
 
@@ -174,14 +192,14 @@ func (k *Mirror) answerers() map[string][]*answerer {
 		d := k.domainOf(l)
 		at := &answerer{link: l, outside: outside[d.base]}
 		switch {
-		case !l.Up() || isLocal(l) || l.ARPHRD != unix.ARPHRD_ETHER || l.Master != 0:
-			continue // a port, or in a VRF, whose tables are not looked up
+		case !l.Up() || isLocal(l) || l.ARPHRD != unix.ARPHRD_ETHER || l.Master != 0 && (k.vrfOf(l) == "" || !at.outside):
+			continue // a port, or in a VRF, whose tables are looked up for packets from outside only
 		case d.kind == ipwitnessv1.LinkRecord_OVS_PORT, d.kind == ipwitnessv1.LinkRecord_BRIDGE && !at.outside && !k.routes(d):
 			continue
 		case d.kind != ipwitnessv1.LinkRecord_POINT_TO_POINT: // else the only one who asks is the one who has the address
-			at.ignore, at.proxy = k.req.Settings(l.Name)
+			at.Settings = k.req.Settings(l.Name)
 		}
-		k.answers.proxies = k.answers.proxies || at.proxy
+		k.answers.proxies = k.answers.proxies || at.ProxyARP
 		out[d.name] = append(out[d.name], at)
 	}
 	return out
@@ -206,14 +224,30 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) string
 	if slices.ContainsFunc(own, func(l *link) bool { return k.domainOf(l).name == domain }) {
 		return ""
 	}
+	proxied := slices.ContainsFunc(k.answers.proxied, func(p rtnetlink.Proxied) bool {
+		return p.Addr == addr && (p.Index == at.Index || p.Index == 0)
+	})
+	if addr.Is6() && at.outside { // the kernel answers solicitations only on the interface that has the address
+		if proxied && at.ProxyNDP {
+			return "neigh " + at.Name
+		}
+		return ""
+	}
+	asker := addr
 	hops := k.hops(addr)
+	if at.outside || at.ProxyARP || proxied {
+		asker = k.asker(addr, at)
+		hops, _ = k.req.RouteFrom(at.Index, asker, addr)
+	}
 	if slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Local }) {
 		switch {
 		case !at.outside: // it keeps the packets, whether it answers or not
-		case addr.Is6(): // the kernel answers solicitations only on the interface that has the address
+		case at.ARPIgnore == 1 || at.ARPIgnore == 2 || at.ARPIgnore == 8 || at.ARPIgnore == 3 && own == nil:
 			return ""
-		case at.ignore == 1 || at.ignore == 2 || at.ignore == 8 || at.ignore == 3 && own == nil:
-			return ""
+		case at.ARPFilter:
+			if back, _ := k.req.RouteFrom(0, addr, asker); !slices.ContainsFunc(back, func(h rtnetlink.Hop) bool { return h.Index == at.Index }) {
+				return ""
+			}
 		}
 		if len(own) > 0 {
 			return "address " + slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) }).Name
@@ -229,14 +263,30 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) string
 		}
 		return ""
 	}
-	if !at.proxy || addr.Is6() {
-		return ""
+	switch {
+	case len(hops) == 0 || slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Index == at.Index }):
+	case addr.Is4() && at.ProxyARP:
+		return "proxy_arp " + at.Name
+	case addr.Is4() && proxied:
+		return "neigh " + at.Name
 	}
-	hops, err := k.req.RouteFrom(at.Index, k.neighbour(addr), addr)
-	if err != nil || len(hops) == 0 || slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Index == at.Index }) {
-		return ""
+	return ""
+}
+
+// asker returns an address from which a host on the link of an interface would ask for another address: one
+// beside that, or beside one of the interface's own if none of its subnets contains the address.
+func (k *Mirror) asker(addr netip.Addr, at *answerer) netip.Addr {
+	if addr.Is4() && !at.contains(addr) {
+		for own, entries := range at.addrs {
+			if own.Is4() && int(entries[0].PrefixLength) < 31 {
+				return k.neighbour(own)
+			}
+		}
 	}
-	return "proxy_arp " + at.Name
+	if addr.Is6() {
+		return addr
+	}
+	return k.neighbour(addr)
 }
 
 // neighbour returns an address beside another one, which is no broadcast address and not the node's own.

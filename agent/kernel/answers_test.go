@@ -72,7 +72,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"the same, with strict ARP", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
-			f[rtnetlink.NoNSID].ARPIgnore = map[string]int{"eth0": 1}
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPIgnore: 1}}
 		}, "192.0.2.12", ""},
 		{"the same, by a table that the node does not look up", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
@@ -104,16 +104,52 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"a local route for a machine of the LAN, which it does not answer for", func(f agenttest.Fake) {
 			local(f, "192.0.2.48/29", 2)
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2, Local: true})
-			f[rtnetlink.NoNSID].ARPIgnore = map[string]int{"eth0": 3}
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPIgnore: 3}}
 		}, "192.0.2.50", ""},
 		{"proxy_arp on a LAN that its routes do not know", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
-			f[rtnetlink.NoNSID].ProxyARP = map[string]bool{"eth0": true}
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}}
 		}, "198.51.100.9", "198.51.100.9 eth0: proxy_arp eth0"},
 		{"proxy_arp on a LAN that its routes know", func(f agenttest.Fake) {
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2})
-			f[rtnetlink.NoNSID].ProxyARP = map[string]bool{"eth0": true, "cni0": true}
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}, "cni0": {ProxyARP: true}}
 		}, "192.0.2.50", ""},
+		{"arp_filter, and the route to the neighbours is by the interface", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+			route(f, "192.0.2.13", rtnetlink.Hop{Index: 2})
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPFilter: true}}
+		}, "", "192.0.2.12 eth0: address kube-ipvs0"},
+		{"arp_filter, and the route to the neighbours is by another interface", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+			route(f, "192.0.2.13", rtnetlink.Hop{Index: 4})
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPFilter: true}}
+		}, "", ""},
+		{"a packet filter with rules about ARP", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+			f[rtnetlink.NoNSID].Filters = true
+		}, "", "192.0.2.12 eth0: filtered address kube-ipvs0"},
+		{"a proxy entry for a host of the LAN", func(f agenttest.Fake) {
+			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
+		}, "198.51.100.9", "198.51.100.9 eth0: neigh eth0"},
+		{"a proxy entry on another interface", func(f agenttest.Fake) {
+			route(f, "198.51.100.9", rtnetlink.Hop{Index: 21})
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 4, Addr: netip.MustParseAddr("198.51.100.9")}}
+		}, "198.51.100.9", "198.51.100.9 cni0: neigh cni0"},
+		{"a proxy entry for what its routes send back", func(f agenttest.Fake) {
+			route(f, "198.51.100.9", rtnetlink.Hop{Index: 2})
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
+		}, "198.51.100.9", ""},
+		{"an IPv6 proxy entry", func(f agenttest.Fake) {
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
+		}, "2001:db8::50", "2001:db8::50 eth0: neigh eth0"},
+		{"an IPv6 proxy entry without proxy_ndp", func(f agenttest.Fake) {
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
+		}, "2001:db8::50", ""},
 	} {
 		f := answeringHost()
 		test.host(f)

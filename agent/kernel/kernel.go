@@ -31,7 +31,9 @@ type Requests interface {
 	Route(addr netip.Addr) ([]rtnetlink.Hop, error)
 	RouteFrom(index int32, from, addr netip.Addr) ([]rtnetlink.Hop, error)
 	LocalRoutes() ([]rtnetlink.LocalRoute, error)
-	Settings(iface string) (arpIgnore int, proxyARP bool)
+	Proxied() ([]rtnetlink.Proxied, error)
+	Settings(iface string) rtnetlink.Settings
+	FiltersARP() bool
 }
 
 // A Mirror mirrors the namespaces, interfaces and addresses of this machine, as reported by

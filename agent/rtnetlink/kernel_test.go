@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -203,25 +204,61 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		must(t, err)
 		must(t, netlink.RouteAdd(&netlink.Route{Dst: alias, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST, LinkIndex: int(br)}))
 		wantHops("192.0.2.65", Hop{Index: br, Local: true})
-		local, err := req.LocalRoutes()
-		must(t, err)
 		for _, want := range []string{"192.0.2.64/26", "192.0.2.1/32", "2001:db8::1/128"} {
-			if !slices.ContainsFunc(local, func(r LocalRoute) bool { return r.String() == want }) {
-				t.Errorf("local routes: got %v, want %s among them", local, want)
-			}
+			wait.Until(t, "local route "+want, func() bool { // that of an IPv6 address comes after duplicate address detection
+				local, err := req.LocalRoutes()
+				return err == nil && slices.ContainsFunc(local, func(r LocalRoute) bool { return r.String() == want })
+			})
 		}
-		if ignore, proxy := req.Settings("br0"); ignore != 0 || proxy {
-			t.Errorf("settings: got arp_ignore %d and proxy_arp %t, want the defaults", ignore, proxy)
+		if got := req.Settings("br0"); got != (Settings{}) {
+			t.Errorf("settings: got %+v, want the defaults", got)
+		}
+		if req.FiltersARP() {
+			t.Error("got rules about ARP, want none")
+		}
+		if arptables, err := exec.LookPath("arptables"); err == nil { // not each machine has it
+			must(t, exec.Command(arptables, "-A", "OUTPUT", "-s", "192.0.2.1", "-j", "DROP").Run())
+			if !req.FiltersARP() {
+				t.Error("got no rules about ARP, want that of arptables")
+			}
 		}
 		from, to := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("10.1.0.1")
 		if hops, err := req.RouteFrom(br, from, to); err != nil || hops != nil {
 			t.Errorf("a packet from %s without forwarding: got %v and error %v, want no hop", from, hops, err)
 		}
-		for file, value := range map[string]string{"ip_forward": "1", "conf/br0/proxy_arp": "1", "conf/all/arp_ignore": "2", "conf/br0/rp_filter": "0", "conf/all/rp_filter": "0"} {
+		for file, value := range map[string]string{"ip_forward": "1", "conf/br0/proxy_arp": "1", "conf/all/arp_ignore": "2", "conf/all/arp_filter": "1", "conf/br0/rp_filter": "0", "conf/all/rp_filter": "0"} {
 			must(t, os.WriteFile("/proc/sys/net/ipv4/"+file, []byte(value), 0o600))
 		}
-		if ignore, proxy := req.Settings("br0"); ignore != 2 || !proxy {
-			t.Errorf("settings: got arp_ignore %d and proxy_arp %t, want 2 and true", ignore, proxy)
+		for _, file := range []string{"br0/forwarding", "all/proxy_ndp"} {
+			must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+file, []byte("1"), 0o600))
+		}
+		if got, want := req.Settings("br0"), (Settings{ARPIgnore: 2, ARPFilter: true, ProxyARP: true, ProxyNDP: true}); got != want {
+			t.Errorf("settings: got %+v, want %+v", got, want)
+		}
+		// Strict rp_filter drops a packet whose sender has a route by another interface.
+		for _, check := range []struct {
+			from   string
+			filter string
+			want   []Hop
+		}{
+			{"192.0.2.7", "1", []Hop{{Index: br, Local: true}}},
+			{"198.51.100.7", "1", nil},
+			{"10.1.0.7", "0", []Hop{{Index: br, Local: true}}},
+		} {
+			must(t, os.WriteFile("/proc/sys/net/ipv4/conf/br0/rp_filter", []byte(check.filter), 0o600))
+			if hops, err := req.RouteFrom(br, netip.MustParseAddr(check.from), netip.MustParseAddr("192.0.2.65")); err != nil || !slices.Equal(hops, check.want) {
+				t.Errorf("a packet from %s, rp_filter %s: got %v and error %v, want %v", check.from, check.filter, hops, err, check.want)
+			}
+		}
+		if hops, err := req.RouteFrom(0, netip.MustParseAddr("192.0.2.65"), to); err != nil || !slices.Equal(hops, []Hop{{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")}}) {
+			t.Errorf("a packet of the node itself: got %v and error %v, want the gateway", hops, err)
+		}
+		want := []Proxied{{Index: br, Addr: netip.MustParseAddr("198.51.100.9")}, {Index: br, Addr: netip.MustParseAddr("2001:db8::50")}}
+		for _, p := range want {
+			must(t, netlink.NeighAdd(&netlink.Neigh{LinkIndex: int(br), IP: p.Addr.AsSlice(), Flags: netlink.NTF_PROXY}))
+		}
+		if got, err := req.Proxied(); err != nil || !slices.Equal(got, want) {
+			t.Errorf("proxied addresses: got %v and error %v, want %v", got, err, want)
 		}
 		if hops, err := req.RouteFrom(br, from, to); err != nil || !slices.Equal(hops, []Hop{{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")}}) {
 			t.Errorf("a packet from %s: got %v and error %v, want the gateway", from, hops, err)

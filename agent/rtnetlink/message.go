@@ -95,6 +95,12 @@ type LocalRoute struct {
 	Index int32
 }
 
+// Proxied is an address that an interface answers for as a proxy; index 0 stands for all interfaces.
+type Proxied struct {
+	Index int32
+	Addr  netip.Addr
+}
+
 // A Message is one message of the route family, with the namespace that it concerns.
 type Message struct {
 	Type    uint16
@@ -379,6 +385,20 @@ func parseLocalRoute(b []byte) (r LocalRoute, err error) {
 	}
 	r.Prefix = netip.PrefixFrom(addr, int(b[1]))
 	return r, nil
+}
+
+// parseProxied parses a struct ndmsg and its attributes.
+func parseProxied(b []byte) (p Proxied, err error) {
+	if len(b) < unix.SizeofNdMsg {
+		return p, fmt.Errorf("parse neighbour: %w", errShort)
+	}
+	p.Index = int32(u32(b[4:8]))
+	for typ, val := range attributes(b[unix.SizeofNdMsg:]) {
+		if typ == unix.NDA_DST {
+			p.Addr, _ = netip.AddrFromSlice(val)
+		}
+	}
+	return p, nil
 }
 
 func (h *Hop) setGateway(typ uint16, val []byte) {

@@ -216,10 +216,14 @@ func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
 	return hops, namespaceError("look up route", NoNSID, err)
 }
 
-// RouteFrom returns the hops to which the node forwards a packet for an address that enters an interface
-// from a neighbour, or none if it drops the packet, as with strict rp_filter or without forwarding.
+// RouteFrom returns the hops to which the node sends a packet for an address that enters an interface
+// from a neighbour, or none if it drops the packet, as with strict rp_filter or without forwarding. If
+// index is 0, the node itself sends the packet from one of its addresses.
 func (r *Conn) RouteFrom(index int32, from, addr netip.Addr) (hops []Hop, err error) {
-	body := appendAttr(routeRequest(addr), unix.RTA_IIF, uint32(index))
+	body := routeRequest(addr)
+	if index != 0 {
+		body = appendAttr(body, unix.RTA_IIF, uint32(index))
+	}
 	body[2] = uint8(from.BitLen())
 	hops, err = get(r, unix.RTM_GETROUTE, appendAddr(body, unix.RTA_SRC, from), parseRoute)
 	if errno := unix.Errno(0); errors.As(err, &errno) {
@@ -246,16 +250,61 @@ func (r *Conn) LocalRoutes() (out []LocalRoute, err error) {
 	return out, nil
 }
 
-// Settings returns how an interface of our own namespace answers ARP requests for addresses that it does
-// not have: net.ipv4.conf.*.arp_ignore and proxy_arp, as the kernel combines them with those of all
-// interfaces. A setting that cannot be read is 0, the kernel's default.
-func (r *Conn) Settings(iface string) (ignore int, proxy bool) {
-	of := func(iface, name string) int {
-		text, _ := os.ReadFile("/proc/sys/net/ipv4/conf/" + iface + "/" + name)
+// Settings are how an interface answers requests for addresses that it does not have (net.ipv4.conf.* and
+// net.ipv6.conf.*), as the kernel combines them with those of all interfaces.
+type Settings struct {
+	ARPIgnore int
+	ARPFilter bool
+	ProxyARP  bool
+	ProxyNDP  bool // and it forwards IPv6
+}
+
+// Settings returns the settings of an interface of our own namespace. A setting that cannot be read is 0,
+// the kernel's default.
+func (r *Conn) Settings(iface string) Settings {
+	of := func(family, iface, name string) int {
+		text, _ := os.ReadFile("/proc/sys/net/" + family + "/conf/" + iface + "/" + name)
 		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 		return n
 	}
-	return max(of("all", "arp_ignore"), of(iface, "arp_ignore")), of("all", "proxy_arp")+of(iface, "proxy_arp") > 0
+	either := func(family, name string) bool { return of(family, "all", name)+of(family, iface, name) > 0 }
+	return Settings{
+		ARPIgnore: max(of("ipv4", "all", "arp_ignore"), of("ipv4", iface, "arp_ignore")), ARPFilter: either("ipv4", "arp_filter"),
+		ProxyARP: either("ipv4", "proxy_arp"), ProxyNDP: either("ipv6", "proxy_ndp") && of("ipv6", iface, "forwarding") > 0,
+	}
+}
+
+// Proxied lists the addresses for which interfaces of our own namespace answer as a proxy (`ip neigh add
+// proxy`).
+func (r *Conn) Proxied() (out []Proxied, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		body := make([]byte, unix.SizeofNdMsg)
+		body[0], body[10] = family, unix.NTF_PROXY
+		some, err := list(r, unix.RTM_GETNEIGH, body, parseProxied)
+		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
+			break // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, namespaceError("list proxied addresses", NoNSID, err)
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
+// FiltersARP reports whether a packet filter of our own namespace has rules about ARP, or about all frames:
+// nftables' families arp, bridge and netdev, and the tables of arptables. Its rules are not evaluated. It is
+// false if that cannot be read.
+func (r *Conn) FiltersARP() bool {
+	if names, _ := os.ReadFile("/proc/net/arp_tables_names"); len(names) > 0 {
+		return true
+	}
+	return slices.ContainsFunc([]byte{unix.NFPROTO_ARP, unix.NFPROTO_BRIDGE, unix.NFPROTO_NETDEV}, func(family byte) bool {
+		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
+		req.AddRawData([]byte{family, unix.NFNETLINK_V0, 0, 0}) // struct nfgenmsg
+		rules, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+		return err == nil && len(rules) > 0
+	})
 }
 
 // NSIDs lists the ids of all namespaces in our table.

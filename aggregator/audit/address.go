@@ -376,14 +376,20 @@ func (a *addressAudit) auditAnswers() {
 		if !o.Alive() || !o.WouldAnswer() {
 			continue
 		}
-		wronged := []verdict.Owner{*o}
+		wronged, severity := []verdict.Owner{*o}, verdict.Warning
 		for k := range a.judged.Owners {
-			if r := &a.judged.Owners[k]; k != i && compared(r) && o.AnswersFor(r) != nil && !a.rivals(o, r) {
-				wronged = append(wronged, *r)
+			r := &a.judged.Owners[k]
+			if k == i || !compared(r) {
+				continue
+			}
+			if c := o.AnswersFor(r); c != nil && !a.rivals(o, r) {
+				if wronged = append(wronged, *r); !c.MayBeFiltered() {
+					severity = verdict.Critical
+				}
 			}
 		}
 		if len(wronged) > 1 {
-			f := verdict.Finding{Kind: verdict.FindingAnsweredByAnother, Severity: verdict.Critical, Owners: wronged}
+			f := verdict.Finding{Kind: verdict.FindingAnsweredByAnother, Severity: severity, Owners: wronged}
 			a.record(f, o.ID+" ", a.policy.Settle/2)
 		}
 	}

@@ -25,6 +25,7 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		want   []string // the owners of the finding
 	}{
 		{"it has the address on a loopback device", func(s *scene) { device(s, verdict.Local) }, []string{"n1", "n2"}},
+		{"a packet filter may drop the answers", func(s *scene) { s.answer.Network = "filtered address lo" }, []string{"n1", "n2"}},
 		{"its kernel does not have it", nil, []string{"n1", "n2"}},
 		{"its answer to an announcement was seen", func(s *scene) { s.Wire(s.lan[1], string(s.lan[0].MAC)) }, []string{"n1", "n2"}},
 		{"a machine of the LAN has it", func(s *scene) {
@@ -61,6 +62,9 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		var got []string
 		for _, f := range out.Findings {
 			if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting {
+				if filtered := s.answer.MayBeFiltered(); (f.Severity == verdict.Warning) != filtered {
+					t.Errorf("%s: got severity %v", test.name, f.Severity)
+				}
 				for _, o := range f.Owners {
 					got = append(got, map[bool]string{true: o.Node.Name}[o.Namespace != nil])
 				}

@@ -358,11 +358,7 @@ func redirectWords(s *ipam.Redirect) []any {
 func (t *findingBuilder) answered() {
 	o, others := &t.f.Owners[0], t.f.Owners[1:]
 	c := cmp.Or(o.AnswersFor(&others[0]), &verdict.Claim{Interface: o.Interface, Network: "address " + o.Interface.Name})
-	why, rest, _ := strings.Cut(c.Network, " ")
-	prefix, device, routed := strings.Cut(rest, " ")
-	if !routed {
-		prefix, device = "", rest
-	}
+	why, prefix, device := c.AnsweredBy()
 	if !has(t.f.Kind + "/" + why) {
 		why, device = "address", o.Interface.Name
 	}
@@ -383,7 +379,11 @@ func (t *findingBuilder) answered() {
 		by = "local"
 	}
 	t.add(t.f.Kind+"/"+why, "others", each(others, placed), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address,
-		"fix", func() { t.scope("address", t.f.Address, "device", device).write(&t.FindingText, "answered/"+by) },
+		"filtered", func() {
+			if c.MayBeFiltered() {
+				t.State("%s", scope{o}.text("answered/filtered"))
+			}
+		}, "fix", func() { t.scope("address", t.f.Address, "device", device).write(&t.FindingText, "answered/"+by) },
 		"holds", func() {
 			for i := range others {
 				key, seen, last := "answered/holds", "", verdict.Stamp(0)

@@ -23,9 +23,10 @@ type Namespace struct {
 	// Routes holds the routes of the namespace, by destination.
 	Routes map[netip.Addr][]rtnetlink.Hop
 	Local  []rtnetlink.LocalRoute
-	// ARPIgnore and ProxyARP are the settings of interfaces, by name.
-	ARPIgnore map[string]int
-	ProxyARP  map[string]bool
+	// Settings are those of interfaces, by name.
+	Settings map[string]rtnetlink.Settings
+	Proxied  []rtnetlink.Proxied
+	Filters  bool // there are rules about ARP
 }
 
 func (f Fake) namespace(nsid int32) (*Namespace, error) {
@@ -99,10 +100,13 @@ func (f Fake) RouteFrom(_ int32, _, addr netip.Addr) ([]rtnetlink.Hop, error) { 
 func (f Fake) LocalRoutes() ([]rtnetlink.LocalRoute, error) { return f[rtnetlink.NoNSID].Local, nil }
 
 // Settings returns the settings of an interface of our own namespace.
-func (f Fake) Settings(iface string) (ignore int, proxy bool) {
-	ns := f[rtnetlink.NoNSID]
-	return ns.ARPIgnore[iface], ns.ProxyARP[iface]
-}
+func (f Fake) Settings(iface string) rtnetlink.Settings { return f[rtnetlink.NoNSID].Settings[iface] }
+
+// Proxied returns the addresses that our own namespace answers for as a proxy.
+func (f Fake) Proxied() ([]rtnetlink.Proxied, error) { return f[rtnetlink.NoNSID].Proxied, nil }
+
+// FiltersARP reports whether our own namespace has rules about ARP.
+func (f Fake) FiltersARP() bool { return f[rtnetlink.NoNSID].Filters }
 
 // Put adds or replaces an interface with its addresses.
 func (f Fake) Put(nsid int32, l rtnetlink.Link, addrs ...string) {
