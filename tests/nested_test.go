@@ -119,6 +119,7 @@ func TestTwinsOnABridgeInsideANamespace(t *testing.T) {
 // Nothing of the networks of rootless containers leads to the node; they belong to another user namespace. The
 // agents of all tests see them, so that no other test runs meanwhile.
 func TestTwinsOfRootlessContainers(t *testing.T) {
+	slow(t) // and not beside others: their agents would see these namespaces, too
 	const addr = "10.89.0.5"
 	l := newLab(t)
 	cmd := l.Command("unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "sh", "-euc", `
