@@ -83,15 +83,19 @@ func TestChurnOfRecordsIsSilent(t *testing.T) {
 			o := apiObjects{t, api}
 			k.Begin(o)
 			l.start("--node", "node1", "--kubeconfig", kubeconfig, "--leaked-after", "20s")
+			running := func(pod string) {
+				api.put(t, "pods", "default", pod, `{"spec": {"nodeName": "node1"}, "status": {"phase": "Running"}}`)
+			}
 			l.churnOfRecords(k.Name, k.IPAM.StartDelay > time.Minute, k.Address, func(live map[int]churn.Pod, i int, pod churn.Pod, freed bool) {
 				if !freed {
-					api.put(t, "pods", "default", pod.Name, `{"spec": {"nodeName": "node1"}, "status": {"phase": "Running"}}`)
+					running(pod.Name)
 				}
 				k.Write(o, live, i, pod, freed)
 				if freed {
 					api.drop("pods", pod.Name)
 				}
 			}, func(pod, address string) {
+				running(pod)
 				if !k.Underlay {
 					l.played(k.Name, pod, address)
 					return
