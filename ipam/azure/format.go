@@ -366,10 +366,13 @@ func parseDatabase(db *bolt.DB) (content, error) {
 		return content{}, err
 	}
 	var c content
+	var unknown error
 	err = endpoints.Each(func(key, value []byte, _ *bolt.Bucket) error {
 		var e *endpointInfo
 		if err := json.Unmarshal(value, &e); err != nil {
-			return fmt.Errorf("parse endpoint %q: %w: its version of Azure CNI may not be known to ipwitness", key, err)
+			c.valid(netip.Addr{}, "endpoint "+string(key))
+			unknown = fmt.Errorf("parse endpoint %q: %w: its version of Azure CNI may not be known to ipwitness", key, err)
+			return nil
 		}
 		c.endpoint(string(key), e)
 		if len(c.allocations) > maxAllocations {
@@ -377,6 +380,9 @@ func parseDatabase(db *bolt.DB) (content, error) {
 		}
 		return nil
 	})
+	if err == nil && len(c.allocations) == 0 {
+		err = unknown // no endpoint can be read, which is no loss
+	}
 	if err != nil {
 		return content{}, err
 	}

@@ -436,7 +436,7 @@ func TestStateOfCNSInADatabase(t *testing.T) {
 	newer["metadata"].(ipamtest.Bucket)["schema_version"] = []byte{2, 0, 0, 0}
 	without := ipamtest.AzureDatabase("bolt", web)
 	delete(without, "endpoints")
-	other := ipamtest.AzureDatabase("bolt", web)
+	other := ipamtest.AzureDatabase("bolt")
 	other["endpoints"].(ipamtest.Bucket)["c"] = "[]"
 	for name, test := range map[string]struct {
 		root ipamtest.Bucket
@@ -460,6 +460,13 @@ func TestStateOfCNSInADatabase(t *testing.T) {
 	l.want("damaged", l.database+unreadable+"0")
 	l.store(ipamtest.AzureDatabase("bolt", web))
 	l.want("repaired", l.database+known+"2")
+	one := ipamtest.AzureDatabase("bolt", web)
+	one["endpoints"].(ipamtest.Bucket)["c"] = "[]"
+	l.store(one)
+	l.want("one bad endpoint", l.database+known+"2")
+	if got := l.source.Problems(); len(got) != 1 || !strings.Contains(got[0], "endpoint c") {
+		t.Errorf("one bad endpoint: got problems %q, want that it is named", got)
+	}
 
 	l.store(ipamtest.AzureDatabase("json", web))
 	l.write(l.cns, ipamtest.AzureEndpoints(db))

@@ -34,9 +34,11 @@ type podmanNetwork struct {
 	} `json:"subnets"`
 	Internal bool              `json:"internal"`
 	IPAM     map[string]string `json:"ipam_options"`
+	fault    error             // why the configuration cannot be read
 }
 
-// configs returns the configurations of networks in a directory, by name.
+// configs returns the configurations of networks in a directory, by name. That of one that cannot be read is the name of
+// its file.
 func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
 	found := map[string]*podmanNetwork{}
 	d, _, err := host.OpenDir(dir)
@@ -51,7 +53,13 @@ func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
 		}
 		data, _, err := host.ReadFile(filepath.Join(dir, name), true, maxConfig)
 		var n podmanNetwork
-		if err == nil && json.Unmarshal(data, &n) == nil && n.Name != "" {
+		if err == nil {
+			err = json.Unmarshal(data, &n)
+		}
+		if err != nil {
+			n = podmanNetwork{Name: strings.TrimSuffix(name, ".json"), fault: fmt.Errorf("read %s: %w", filepath.Join(dir, name), err)}
+		}
+		if n.Name != "" {
 			found[n.Name] = &n
 		}
 	}
@@ -109,6 +117,8 @@ func describe(n *ipam.PoolRecords, c *podmanNetwork, subnets []netip.Prefix) {
 			n.Ranges = append(n.Ranges, subnet(s, s))
 			n.Gateways = append(n.Gateways, s.Masked().Addr().Next())
 		}
+	case c != nil && c.fault != nil:
+		n.Fault = c.fault
 	case c != nil:
 		n.Wiring = ipam.Wiring{Plugin: c.Driver, Device: c.Interface, Routed: c.Driver == "bridge" && !c.Internal}
 		for _, s := range c.Subnets {

@@ -138,6 +138,15 @@ func TestNetworksAndContainersAreRead(t *testing.T) {
 	if want := []string{"c1 web /run/netns/n11", "c2 mac /run/netns/n21", "infra pod-infra /run/netns/pod1"}; !slices.Equal(names, want) {
 		t.Errorf("got containers %q, want %q", names, want)
 	}
+	n.write(filepath.Join(n.root, "etc", "lan.json"), "{")
+	n.save()
+	n.look()
+	if lan, bridge := n.Pools()[0], n.Pools()[1]; lan.State != ipam.Unreadable || bridge.State != ipam.Known || len(n.Problems()) != 1 {
+		t.Errorf("got %+v, %+v and problems %q of a bad configuration of lan, want only this one unreadable", lan.Pool, bridge.Pool, n.Problems())
+	}
+	n.write(filepath.Join(n.root, "etc", "lan.json"), lanConfig)
+	n.save()
+	n.look()
 	first := n.Containers()[0]
 	n.container("c2", "libpod", "/run/netns/other")
 	n.look()
