@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -201,7 +202,7 @@ type cniResult struct {
 	NetworkName string      `json:"networkName"`
 	NetNS       string      `json:"netns"`
 	CNIArgs     [][2]string `json:"cniArgs"`
-	Config      []byte      `json:"config"`
+	Config      any         `json:"config"` // base64
 	Result      struct {
 		Interfaces []struct {
 			Name    string `json:"name"`
@@ -282,7 +283,9 @@ func (c *cniResult) takenAlong() bool {
 		plugin
 		Plugins []plugin `json:"plugins"`
 	}
-	_ = json.Unmarshal(c.Config, &config) // without a configuration, it is not known
+	text, _ := c.Config.(string)
+	raw, _ := base64.StdEncoding.DecodeString(text)
+	_ = json.Unmarshal(raw, &config) // without a configuration, it is not known
 	return slices.ContainsFunc(append(config.Plugins, config.plugin), func(p plugin) bool { return p.Type == "host-device" && p.UseInterfaceNetwork })
 }
 

@@ -72,18 +72,19 @@ func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
 // The plugin host-device copies the addresses of the device that it moves if it is told to.
 func TestCNIResultSaysThatAnAddressWasTakenAlong(t *testing.T) {
 	for name, c := range map[string]struct {
-		config string
+		config any
 		want   bool
 	}{
-		"told to":          {`{"name":"lan","plugins":[{"type":"host-device","device":"eth1","useInterfaceNetwork":true},{"type":"tuning"}]}`, true},
-		"one plugin":       {`{"name":"lan","type":"host-device","device":"eth1","useInterfaceNetwork":true}`, true},
-		"by IPAM":          {`{"name":"lan","plugins":[{"type":"host-device","device":"eth1","ipam":{"type":"static"}}]}`, false},
-		"another plugin":   {`{"name":"lan","plugins":[{"type":"macvlan","useInterfaceNetwork":true}]}`, false},
-		"no configuration": {``, false},
-		"junk":             {`[1`, false},
+		"of another form":  {map[string]any{"type": "host-device", "useInterfaceNetwork": true}, false},
+		"told to":          {[]byte(`{"name":"lan","plugins":[{"type":"host-device","device":"eth1","useInterfaceNetwork":true},{"type":"tuning"}]}`), true},
+		"one plugin":       {[]byte(`{"name":"lan","type":"host-device","device":"eth1","useInterfaceNetwork":true}`), true},
+		"by IPAM":          {[]byte(`{"name":"lan","plugins":[{"type":"host-device","device":"eth1","ipam":{"type":"static"}}]}`), false},
+		"another plugin":   {[]byte(`{"name":"lan","plugins":[{"type":"macvlan","useInterfaceNetwork":true}]}`), false},
+		"no configuration": {[]byte(``), false},
+		"junk":             {[]byte(`[1`), false},
 	} {
 		file, err := json.Marshal(map[string]any{
-			"kind": "cniCacheV1", "containerId": "abc", "networkName": "lan", "ifName": "net1", "netns": "/run/netns/a", "config": []byte(c.config),
+			"kind": "cniCacheV1", "containerId": "abc", "networkName": "lan", "ifName": "net1", "netns": "/run/netns/a", "config": c.config,
 			"cniArgs": [][]string{{"K8S_POD_NAME", "web-0"}}, "result": map[string]any{"ips": []map[string]any{{"address": "192.0.2.7/24"}}},
 		})
 		if err != nil {
