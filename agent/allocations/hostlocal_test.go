@@ -389,7 +389,7 @@ func TestExhaustedDescriptorsSayNothingAboutFiles(t *testing.T) {
 		allow(0)
 		for range 2 {
 			if lacks(look()); l.pools[l.path("pods")].GetState() != known || len(l.allocations[l.path("pods")]) != 3 {
-				t.Errorf("got pools %v, allocations %v without descriptors, want those of before", l.pools, l.allocations)
+				t.Errorf("got pools %v, allocations %v without descriptors, want the earlier ones", l.pools, l.allocations)
 			}
 		}
 		if !l.ipam.soon {

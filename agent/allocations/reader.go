@@ -456,7 +456,7 @@ func (r *Reader) publishStatus() {
 		}
 	}
 	if lack != nil {
-		problems = append(problems, fmt.Sprintf("the records of %s are not read at the moment, and those of before count (%s): %s", strings.Join(lacking, ", "), table.Short(lack), table.Lack(lack)))
+		problems = append(problems, fmt.Sprintf("the records of %s cannot be read at the moment, so those that were read earlier still count (%s): %s", strings.Join(lacking, ", "), table.Short(lack), table.Lack(lack)))
 	}
 	if more := len(problems) - maxProblems; more > 0 {
 		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more problems with IPAM", more))

@@ -204,10 +204,10 @@ func TestExhaustedDescriptorsForgetNoName(t *testing.T) {
 		for range 2 {
 			n.files = map[netnsFile]namedNetns{{filepath.Join(dir, "a"), 7}: {inode: 8}}
 			if n.lookFiles(false); len(n.files) != 1 {
-				t.Errorf("got files %v without descriptors, want those of before", n.files)
+				t.Errorf("got files %v without descriptors, want the earlier ones", n.files)
 			}
 			if n.Look(true); len(n.cni.results) != 1 {
-				t.Errorf("got results %v without descriptors, want those of before", n.cni.results)
+				t.Errorf("got results %v without descriptors, want the earlier ones", n.cni.results)
 			}
 			if p := n.lacks.Problems(); len(p) != 1 || !strings.Contains(p[0], "too many open files): raise the agent's limit of open files") {
 				t.Errorf("got problems %q without descriptors, want one with the limit", p)

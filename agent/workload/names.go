@@ -190,7 +190,7 @@ func (n *Names) Look(everything bool) {
 	}
 	n.kernel.SetNames(names, assigned, intended, overlays)
 	n.unnamed(unnamed)
-	if n.lacks.note("new network namespaces and the names of workloads are not seen at the moment, and those of before count", n.lack); n.lack != nil {
+	if n.lacks.note("new network namespaces and the names of workloads cannot be seen at the moment, so those that were seen earlier still count", n.lack); n.lack != nil {
 		n.wakeAfter(lackAgain)
 	}
 }

@@ -39,7 +39,7 @@ func (f *Foreign) Note(number uint64, now time.Time) {
 // foreignFor is how long a foreign message is a problem.
 const foreignFor = 5 * time.Minute
 
-// Problem describes the messages; empty if there are none, or none lately.
+// Problem describes the messages; empty if none has come lately.
 func (f *Foreign) Problem(cluster string, now time.Time) string {
 	if f.count == 0 || now.Sub(f.at) >= foreignFor {
 		return ""
