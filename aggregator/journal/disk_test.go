@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync/atomic"
@@ -82,6 +83,14 @@ func (f *brokenFile) Sync() error {
 		}
 	}
 	return syscall.EIO
+}
+
+// SyncTo fails and loses like Sync.
+func (f *brokenFile) SyncTo(length int64) (bool, error) {
+	if f.syncs != nil && f.syncs.Load() {
+		return false, f.Sync()
+	}
+	return f.File.SyncTo(length)
 }
 
 // fewFS is a file system that has renamed a log when there is no descriptor to open it, once.
@@ -169,6 +178,32 @@ func TestADiskThatLosesWhatItCannotSync(t *testing.T) {
 				t.Errorf("got %d owners and %v after a restart, want 21", len(got), b.Problems())
 			}
 		})
+	}
+}
+
+// An error of sync_file_range is not returned by fsync again.
+func TestATableWhoseBeginningIsLostIsNotUsed(t *testing.T) {
+	dir := t.TempDir()
+	broken := &brokenFS{FS: vfs.Default}
+	broken.tables.Store(true)
+	fs := patientFS{broken, &patience{stopped: make(chan struct{})}}
+	fs.patient.Store(true)
+	file, err := fs.Create(filepath.Join(dir, "1.sst"), "")
+	if err == nil {
+		_, err = file.Write([]byte("x"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.SyncTo(1); !errors.Is(err, syscall.EIO) || fs.tableFailure.Load() == nil {
+		t.Errorf("got %v and no failure, want both", err)
+	}
+	broken.tables.Store(false)
+	if _, err := file.SyncTo(1); err != nil || fs.tableFailure.Load() == nil {
+		t.Errorf("got %v and no failure, want one until a table is synced as a whole", err)
+	}
+	if err := file.Sync(); err != nil || fs.tableFailure.Load() != nil {
+		t.Errorf("got %v and a failure, want none", err)
 	}
 }
 

@@ -144,19 +144,18 @@ func (f *patientFile) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// sync syncs the file by one of its methods. When that fails, the kernel drops what it could not write,
-// or considers it written: the next attempt succeeds without it, even if it is written again (ext4 leaves
-// its blocks marked as unwritten). So the content belongs into another file: Pebble writes another table,
+// sync syncs the file, or its beginning, by one of its methods. When that fails, the kernel drops what it
+// could not write, or considers it written: the next attempt succeeds without it, even if it is written
+// again (ext4 leaves its blocks marked as unwritten), and an fsync does not return an error that
+// sync_file_range has returned. So the content belongs into another file: Pebble writes another table,
 // and the writer replaces the others.
 func (f *patientFile) sync(method func() error) error {
 	if f.patient.Load() && f.ext == ".sst" {
 		err := method()
-		if err == nil {
-			f.tableFailure.Store(nil)
-			return nil
+		if err != nil {
+			f.tableFailure.Store(&err)
+			<-time.After(tryAgainAfter) // so that Pebble does not try again at once
 		}
-		f.tableFailure.Store(&err)
-		<-time.After(tryAgainAfter) // so that Pebble does not try again at once
 		return err
 	}
 	failed := false
@@ -193,13 +192,22 @@ func (f *patientFile) Preallocate(offset, length int64) error {
 }
 
 // Sync implements vfs.File.
-func (f *patientFile) Sync() error { return f.sync(f.File.Sync) }
+func (f *patientFile) Sync() error { return f.syncAll(f.File.Sync) }
 
 // SyncData implements vfs.File.
-func (f *patientFile) SyncData() error { return f.sync(f.File.SyncData) }
+func (f *patientFile) SyncData() error { return f.syncAll(f.File.SyncData) }
+
+// syncAll syncs the whole file by one of its methods.
+func (f *patientFile) syncAll(method func() error) error {
+	err := f.sync(method)
+	if err == nil && f.ext == ".sst" {
+		f.tableFailure.Store(nil)
+	}
+	return err
+}
 
 // SyncTo implements vfs.File.
 func (f *patientFile) SyncTo(length int64) (full bool, err error) {
-	err = f.try(func() (err error) { full, err = f.File.SyncTo(length); return err })
+	err = f.sync(func() (err error) { full, err = f.File.SyncTo(length); return err })
 	return full, err
 }
