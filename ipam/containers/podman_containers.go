@@ -17,13 +17,15 @@ import (
 const (
 	// suffix ends the directory of the containers in the storage: overlay-containers.
 	suffix = "-containers"
-	// listName is the list of the containers in that directory.
-	listName = "containers.json"
-	// maxListSize limits the size of the list. A container has less than a kilobyte in it.
+	// maxListSize limits the size of a list. A container has less than a kilobyte in it.
 	maxListSize = 16 << 20
 )
 
-// entry is a container in the list (Container in containers.go of containers/storage v1.43).
+// lists are the lists of the containers in that directory. Since containers/storage 1.44, those that a
+// reboot may lose (podman run --rm) have a list of their own.
+var lists = []string{"containers.json", "volatile-containers.json"}
+
+// entry is a container in a list (Container in containers.go of containers/storage v1.57).
 type entry struct {
 	ID    string   `json:"id"`
 	Names []string `json:"names"`
@@ -91,25 +93,28 @@ func (c *podmanContainers) find() {
 func (c *podmanContainers) read() error {
 	next := map[string]podmanContainer{}
 	for _, dir := range c.dirs {
-		data, _, err := c.host.ReadFile(filepath.Join(dir, listName), false, maxListSize)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		var list []entry
-		if err == nil {
-			err = json.Unmarshal(data, &list)
-		}
-		if err != nil {
-			return fmt.Errorf("read %s: %w", filepath.Join(dir, listName), err)
-		}
-		for _, e := range list[:min(len(list), maxContainers)] {
-			if e.ID == "" || len(e.ID) > ipam.MaxText || len(e.Names) == 0 || len(e.Names[0]) > ipam.MaxText {
+		for _, name := range lists {
+			path := filepath.Join(dir, name)
+			data, _, err := c.host.ReadFile(path, false, maxListSize)
+			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
-			n := c.known[e.ID]
-			n.name = e.Names[0]
-			n.read(c.host, filepath.Join(dir, e.ID, "userdata", "config.json"))
-			next[e.ID] = n
+			var list []entry
+			if err == nil {
+				err = json.Unmarshal(data, &list)
+			}
+			if err != nil {
+				return fmt.Errorf("read %s: %w", path, err)
+			}
+			for _, e := range list[:min(len(list), maxContainers)] {
+				if e.ID == "" || len(e.ID) > ipam.MaxText || len(e.Names) == 0 || len(e.Names[0]) > ipam.MaxText {
+					continue
+				}
+				n := c.known[e.ID]
+				n.name = e.Names[0]
+				n.read(c.host, filepath.Join(dir, e.ID, "userdata", "config.json"))
+				next[e.ID] = n
+			}
 		}
 	}
 	c.known = next

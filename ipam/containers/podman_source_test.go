@@ -99,7 +99,8 @@ func TestNetworksAndContainersAreRead(t *testing.T) {
 	n.save()
 	n.write(filepath.Join(n.root, "etc", "lan.json"), lanConfig)
 	n.write(filepath.Join(n.root, "etc", "bad.json"), "{")
-	n.write(filepath.Join(n.storage, "containers.json"), `[{"id":"c1","names":["web"]},{"id":"c2","names":["mac"]},{"id":"infra","names":["pod-infra"]},{"id":"a-member","names":["app"]},{"id":"z-member","names":["sidecar"]},{"id":"crio","names":["k8s_POD"]},{"id":"new","names":["created"]},{"id":"nameless"}]`)
+	n.write(filepath.Join(n.storage, "volatile-containers.json"), `[{"id":"c2","names":["mac"],"flags":{"Volatile":true}},{"id":"cached","names":["build"],"flags":{"Volatile":true}}]`)
+	n.write(filepath.Join(n.storage, "containers.json"), `[{"id":"c1","names":["web"]},{"id":"infra","names":["pod-infra"]},{"id":"a-member","names":["app"]},{"id":"z-member","names":["sidecar"]},{"id":"crio","names":["k8s_POD"]},{"id":"new","names":["created"]},{"id":"nameless"}]`)
 	n.container("c1", "libpod", "/run/netns/n1")
 	n.container("c2", "libpod", "/run/netns/n2")
 	for _, id := range []string{"infra", "a-member", "z-member"} {
