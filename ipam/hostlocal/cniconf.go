@@ -27,6 +27,7 @@ type cniNetwork struct {
 	dir      string // where host-local keeps its allocations
 	ranges   []ipam.Range
 	gateways []netip.Addr
+	refused  string // why its configuration has no effect, or only in part
 	env      string // flannel only: the file that has its ranges
 	file     string
 }
@@ -96,12 +97,11 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 		if p.Plugins != nil {
 			return
 		}
-		n, err := p.network(name)
+		n, err := p.network(file, name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("network %q: %w", name, err))
 		}
 		if n != nil {
-			n.file = file
 			networks = append(networks, *n)
 		}
 	}
@@ -149,7 +149,7 @@ func (p *cniPlugin) delegate() (*cniPlugin, error) {
 }
 
 // network returns the network of a plugin, or nil if its IPAM is not host-local.
-func (p *cniPlugin) network(name string) (*cniNetwork, error) {
+func (p *cniPlugin) network(file, name string) (*cniNetwork, error) {
 	d := p
 	if p.Type == flannel || len(p.Delegate) > 0 && !p.hostLocal() {
 		var err error
@@ -175,7 +175,7 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	case len(d.Type) > ipam.MaxText || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
 		return nil, errors.New("the name of its plugin or device is invalid")
 	}
-	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name)}
+	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name), file: file}
 	if p.Type == flannel {
 		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > ipam.MaxText {
 			return n, errors.New("its subnetFile is not an absolute path: its ranges are unknown")
@@ -183,8 +183,10 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 		return n, nil
 	}
 	var err error
-	n.ranges, n.gateways, err = conf.ranges(d.IPAM)
-	return n, err
+	if n.ranges, n.gateways, err = conf.ranges(d.IPAM); err != nil {
+		n.refused = ipam.OneLine(err)
+	}
+	return n, nil
 }
 
 // isNetworkName reports whether s is a valid name of a CNI network and not too long.
@@ -237,7 +239,7 @@ func flannelRanges(env []byte) ([]ipam.Range, []netip.Addr, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s is not a subnet", key)
 		}
-		c.Ranges = append(c.Ranges, []subnetConf{{subnet.Masked().String()}})
+		c.Ranges = append(c.Ranges, []subnetConf{{Subnet: subnet.Masked().String()}})
 	}
 	raw, _ := json.Marshal(map[string]any{"ranges": c.Ranges}) // strings can always be encoded
 	return c.ranges(raw)
@@ -294,8 +296,11 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				if ipam.BeingWritten(written, now) {
 					later = true
 				} else {
-					problems = append(problems, fmt.Sprintf("cannot parse CNI configuration %s (%s): the allocations of host-local under it are unknown; correct or remove it",
-						file, ipam.OneLine(err)))
+					problem := fmt.Sprintf("cannot parse CNI configuration %s (%s): the allocations of host-local under it are unknown; correct or remove it", file, ipam.OneLine(err))
+					problems = append(problems, problem)
+					for i := range found {
+						found[i].refused = problem
+					}
 				}
 			}
 			parsed[file] = found
@@ -311,7 +316,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				if n.env != "" {
 					c.envs = append(c.envs, n.env)
 					if err := n.readEnv(c.host); err != nil {
-						problems = append(problems, fmt.Sprintf("the ranges of network %s are unknown: %s", n.name, ipam.OneLine(err)))
+						n.refused = "its ranges are unknown: " + ipam.OneLine(err)
 					}
 				}
 				first, known := networks[n.dir]
@@ -321,6 +326,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				case first.file == n.file: // two plugins of the same list
 					first.ranges = union(first.ranges, n.ranges)
 					first.gateways = union(first.gateways, n.gateways)
+					first.refused = cmp.Or(first.refused, n.refused)
 					networks[n.dir] = first
 				}
 			}
@@ -350,7 +356,10 @@ type ipamConf struct {
 
 // subnetConf is one range of the configuration.
 type subnetConf struct {
-	Subnet string `json:"subnet"`
+	Subnet     string `json:"subnet"`
+	RangeStart string `json:"rangeStart,omitempty"`
+	RangeEnd   string `json:"rangeEnd,omitempty"`
+	Gateway    string `json:"gateway,omitempty"`
 }
 
 // maxRanges limits the ranges of one configuration.
@@ -358,36 +367,64 @@ const maxRanges = 128
 
 // ranges returns the ranges that host-local allocates addresses from, and the gateways, which it
 // never allocates. There are none if they are not in the configuration. Host-local's own code
-// decides whether it accepts the configuration; otherwise it allocates nothing.
+// decides whether it accepts the configuration; err says why it does not. If that is a gateway outside of
+// its subnet, the ranges are returned nevertheless: versions before 1.10 accept it.
 func (c *ipamConf) ranges(raw json.RawMessage) (ranges []ipam.Range, gateways []netip.Addr, err error) {
-	all := slices.Concat(c.Ranges...)
+	sets := c.Ranges
 	if c.Subnet != "" {
-		all = append(all, c.subnetConf)
+		sets = append([][]subnetConf{{c.subnetConf}}, sets...)
 	}
+	all := slices.Concat(sets...)
 	// Calico replaces usePodCidr and usePodCidrIPv6 with the pod CIDRs of the node.
 	usesPodCIDR := func(s subnetConf) bool { return strings.HasPrefix(strings.ToLower(s.Subnet), "usepodcidr") }
 	switch {
-	case c.Subnet == "" && len(c.Ranges) == 0, slices.ContainsFunc(all, usesPodCIDR):
+	case len(sets) == 0, slices.ContainsFunc(all, usesPodCIDR):
 		return nil, nil, nil
 	case len(all) > maxRanges:
 		return nil, nil, fmt.Errorf("it has more ranges than the limit of %d: they are ignored", maxRanges)
 	}
-	// The runtime sets the version. raw can be encoded, because it has been decoded.
-	network, _ := json.Marshal(map[string]any{"cniVersion": "1.0.0", "ipam": raw})
-	conf, _, err := allocator.LoadIPAMConfig(network, "")
-	if err != nil {
-		return nil, nil, err
+	_, err = load(raw)
+	for i := range all {
+		gateway, wrong := netip.ParseAddr(cmp.Or(all[i].Gateway, "::"))
+		if wrong != nil || gateway.Zone() != "" {
+			return nil, nil, refused(err, "")
+		}
+		gateways = append(gateways, gateway.Unmap())
 	}
+	for _, set := range sets {
+		for i := range set {
+			set[i].Gateway = ""
+		}
+	}
+	conf, other := load(map[string]any{"ranges": sets})
+	if other != nil {
+		return nil, nil, refused(err, "")
+	}
+	n := 0
 	for _, set := range conf.Ranges {
 		for _, r := range set {
 			first, _ := netip.AddrFromSlice(r.RangeStart)
 			last, _ := netip.AddrFromSlice(r.RangeEnd)
-			gateway, _ := netip.AddrFromSlice(r.Gateway)
-			ranges = append(ranges, ipam.Without([]ipam.Range{{First: first, Last: last}}, ipam.Range{First: gateway, Last: gateway})...)
-			if !slices.Contains(gateways, gateway) {
-				gateways = append(gateways, gateway)
+			if gateways[n].IsUnspecified() {
+				gateways[n], _ = netip.AddrFromSlice(r.Gateway)
 			}
+			ranges = append(ranges, ipam.Without([]ipam.Range{{First: first, Last: last}}, ipam.Range{First: gateways[n], Last: gateways[n]})...)
+			n++
 		}
 	}
-	return ranges, gateways, nil
+	return ranges, union(nil, gateways), refused(err, "; versions before 1.10 accept it")
+}
+
+// load lets host-local check a configuration. The runtime sets the version.
+func load(conf any) (*allocator.IPAMConfig, error) {
+	network, _ := json.Marshal(map[string]any{"cniVersion": "1.0.0", "ipam": conf}) // it has been decoded
+	checked, _, err := allocator.LoadIPAMConfig(network, "")
+	return checked, err
+}
+
+func refused(err error, unless string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("host-local of CNI plugins 1.10 refuses its configuration, and neither allocates addresses nor frees them (%w%s)", err, unless)
 }

@@ -1,6 +1,7 @@
 package hostlocal
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -57,7 +58,17 @@ func TestRangesOfHostLocalConfigurations(t *testing.T) {
 		"old and new form together": {
 			`{"name":"x","type":"ipvlan","master":"eth0","ipMasq":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/29","ranges":[[{"subnet":"10.2.0.0/29","gateway":"10.9.9.9"}]]}}`,
 			[]string{`x ipvlan "eth0" routed=false ` + dir + `x 10.1.0.2-10.1.0.6,10.2.0.1-10.2.0.6 [10.1.0.1 10.9.9.9]`},
-			"",
+			"gateway 10.9.9.9 not in network 10.2.0.0/29; versions before 1.10 accept it",
+		},
+		"a gateway of the link": {
+			`{"name":"x","type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/29"}],[{"subnet":"fd00::/126","gateway":"fe80::1"}]]}}`,
+			[]string{`x bridge "cni0" routed=false ` + dir + `x 10.1.0.2-10.1.0.6,fd00::1-fd00::3 [10.1.0.1 fe80::1]`},
+			"gateway fe80::1 not in network fd00::/126; versions before 1.10 accept it",
+		},
+		"a gateway and a start outside of the subnet": {
+			`{"name":"x","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/29","gateway":"10.9.9.9","rangeStart":"10.9.9.8"}}`,
+			[]string{`x bridge "cni0" routed=false ` + dir + `x  []`},
+			"gateway 10.9.9.9 not in network 10.1.0.0/29",
 		},
 		"host-device": {
 			`{"name":"x","type":"host-device","device":"eth3","ipam":{"type":"host-local","dataDir":"/var/run/x","subnet":"10.1.0.0/29"}}`,
@@ -213,6 +224,11 @@ func TestRangesOfHostLocalConfigurations(t *testing.T) {
 			if !slices.Equal(got, c.want) {
 				t.Errorf("networks:\ngot  %q\nwant %q", got, c.want)
 			}
+			for _, n := range networks {
+				if err == nil && n.refused != "" {
+					err = errors.New(n.refused)
+				}
+			}
 			if err == nil && c.err != "" || err != nil && (c.err == "" || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("error: got %v, want one with %q", err, c.err)
 			}
@@ -231,7 +247,7 @@ func TestMostRangesAreAccepted(t *testing.T) {
 		t.Errorf("got %+v and error %v, want %d ranges", networks, err, maxRanges)
 	}
 	conf = strings.Replace(conf, `"ranges":[`, `"ranges":[[{"subnet":"10.3.0.0/24"}],`, 1)
-	if networks, err := parseConf("file", []byte(conf)); err == nil || len(networks) != 1 || len(networks[0].ranges) != 0 {
+	if networks, err := parseConf("file", []byte(conf)); len(networks) != 1 || networks[0].refused == "" || len(networks[0].ranges) != 0 {
 		t.Errorf("one range more: got %+v and error %v", networks, err)
 	}
 }
@@ -255,10 +271,10 @@ func TestRangesThatHostLocalRejectsAreRejected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			networks, err := parseConf("file", []byte(`{"name":"x","type":"ptp","ipam":{"type":"host-local","ranges":`+c.ranges+`}}`))
-			if err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("error: got %v, want one with %q", err, c.err)
+			if err != nil || len(networks) != 1 || !strings.Contains(networks[0].refused, c.err) {
+				t.Fatalf("got %v and error %v, want a network that host-local refuses with %q", networks, err, c.err)
 			}
-			if len(networks) != 1 || len(networks[0].ranges)+len(networks[0].gateways) != 0 {
+			if len(networks[0].ranges)+len(networks[0].gateways) != 0 {
 				t.Errorf("networks: got %v, want one without ranges", networks)
 			}
 		})

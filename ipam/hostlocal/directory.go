@@ -19,7 +19,8 @@ import (
 type directory struct {
 	ipam.FilePool // its name is the path of the directory
 	host          ipam.Host
-	found         bool // it is, or was, in one of the configured directories
+	found         bool   // it is, or was, in one of the configured directories
+	refused       string // why the configuration of the network has no effect, or only in part
 
 	id        ipam.DirID // the directory that was read; zero if none was
 	watch     ipam.Watch
@@ -77,7 +78,10 @@ func newDirectory(path string, host ipam.Host) *directory {
 
 // configure applies the configuration of the network: the zero value if it has none.
 func (d *directory) configure(n cniNetwork) {
-	d.Wiring, d.Config, d.Ranges, d.Gateways = n.wiring, n.file, n.ranges, n.gateways
+	d.Wiring, d.Config, d.Ranges, d.Gateways, d.refused = n.wiring, n.file, n.ranges, n.gateways, n.refused
+	if d.State == ipam.Known || d.State == ipam.Stale {
+		d.Problem = d.refused
+	}
 }
 
 // isMark reports whether host-local created the file for itself.
@@ -174,7 +178,7 @@ func (d *directory) read(room int, now time.Time) {
 	}
 	d.id, d.marked = id, marked
 	d.stale = id != d.watch.ID // the directory was created since then: changes before it was watched had no events
-	if d.Succeed("", d.watch); full {
+	if d.Succeed(d.refused, d.watch); full {
 		d.State = ipam.Unreadable
 		d.Problem = fmt.Sprintf("it exceeds the limit of %d addresses (%d in all directories): remove the files of addresses that no pod has",
 			maxAllocations, maxAllAllocations)
@@ -198,6 +202,9 @@ func (d *directory) fail(err error, now time.Time) {
 		d.vanish(now)
 		d.State = ipam.Missing
 		d.Problem = "the directory does not exist: no address was allocated there yet, or it was removed"
+		if d.refused != "" && d.LostAt.IsZero() {
+			d.State, d.Problem = ipam.Unreadable, d.refused
+		}
 		return
 	case errors.Is(err, ipam.ErrOrphaned):
 		d.vanish(now)

@@ -144,7 +144,7 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 	}
 	l.host.Hidden[filepath.Dir(env)] = errors.New("not mounted")
 	l.look()
-	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "the ranges of network cbr0 are unknown: not mounted") {
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "its ranges are unknown: not mounted") {
 		t.Errorf("problems: got %q", problems)
 	}
 	clear(l.host.Hidden)
@@ -170,6 +170,38 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 		if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], want) || len(l.pool("cbr0").Ranges) != 0 {
 			t.Errorf("%q: got problems %q, ranges %v", content, problems, l.pool("cbr0").Ranges)
 		}
+	}
+}
+
+func TestConfigurationThatHostLocalRefusesIsAProblemOfItsPool(t *testing.T) {
+	l := newLab(t)
+	conf := func(start string) string {
+		return fmt.Sprintf(`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.1.0.0/29","rangeStart":%q}]]}}`, l.dir, start)
+	}
+	l.configure("x.conf", conf("10.1.0.3"))
+	l.allocate("x", "10.1.0.3", "c")
+	if l.look(); l.pool("x").State != ipam.Known || l.pool("x").Problem != "" || len(l.source.Problems()) != 0 {
+		t.Fatalf("got %+v and problems %q of a good configuration", l.pool("x").Pool, l.source.Problems())
+	}
+	l.configure("x.conf", conf("10.2.0.3"))
+	l.look()
+	if p := l.pool("x"); p.State != ipam.Known || !strings.Contains(p.Problem, "RangeStart 10.2.0.3 not in network 10.1.0.0/29") || len(p.Ranges) != 0 {
+		t.Errorf("got %+v, want the refusal of host-local", p.Pool)
+	}
+	if got := l.addresses("x"); !slices.Equal(got, []string{"10.1.0.3"}) {
+		t.Errorf("got addresses %q, want that of the record", got)
+	}
+	l.configure("x.conf", `{"name":`)
+	if l.look(); !strings.Contains(l.pool("x").Problem, "parse JSON") || len(l.addresses("x")) != 1 {
+		t.Errorf("got %+v, want that the configuration cannot be parsed", l.pool("x").Pool)
+	}
+	l.configure("x.conf", strings.Replace(conf("10.2.0.3"), `"x"`, `"new"`, 1))
+	if l.look(); l.pool("new").State != ipam.Unreadable || !strings.Contains(l.pool("new").Problem, "RangeStart") {
+		t.Errorf("got %+v, want the refusal although no address was allocated", l.pool("new").Pool)
+	}
+	l.configure("x.conf", conf("10.1.0.3"))
+	if l.look(); l.pool("x").Problem != "" || len(l.pool("x").Ranges) != 1 {
+		t.Errorf("got %+v of a good configuration again", l.pool("x").Pool)
 	}
 }
 
