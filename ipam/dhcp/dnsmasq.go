@@ -10,6 +10,7 @@ package dhcp
 import (
 	_ "embed" // for the texts of remedies
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,14 +59,12 @@ func newDnsmasq(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 func (f dnsmasqFiles) list() (places []string, at []location) {
 	etc, misc, libvirt := f.root+etcDir, f.root+miscDir, f.root+libvirtDir
 	places = []string{etc, etc + "/dnsmasq.d", misc, libvirt}
-	config := etc + "/" + configName
-	o := f.options(config)
 	path := misc + "/" + leaseName
-	if o.leaseFile != "" {
+	if o := f.configured(); o.leaseFile != "" {
 		path = f.root + ipam.CleanPath(o.leaseFile)
 		places = append(places, filepath.Dir(path))
 	}
-	at = append(at, location{Path: path, Config: config, Read: func() (content, error) { return f.read(path, f.options(config)) }})
+	at = append(at, location{Path: path, Config: etc + "/" + configName, Read: func() (content, error) { return f.read(path, f.configured()) }})
 	for _, name := range f.names(libvirt) {
 		if bridge, ok := strings.CutSuffix(name, ".status"); ok {
 			at = append(at, f.ofLibvirt(libvirt, bridge))
@@ -84,19 +83,86 @@ func (f dnsmasqFiles) list() (places []string, at []location) {
 	return places, at
 }
 
-// options returns the options of the main configuration.
-func (f dnsmasqFiles) options(config string) (o options) {
-	data, _ := f.file(config)
-	o.parseConfig(data)
-	dir := filepath.Dir(config) + "/dnsmasq.d"
-	for _, name := range f.names(dir) {
-		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") || strings.Contains(name, ".dpkg-") {
+// configured returns the options of the main configuration. Debian starts dnsmasq with this --conf-dir.
+func (f dnsmasqFiles) configured() (o options) {
+	for _, config := range []string{etcDir + "/" + configName, etcDir + "/dnsmasq.d"} {
+		if f.note(f.root + config); f.versions[f.root+config] == nil {
 			continue
 		}
-		data, _ := f.file(filepath.Join(dir, name))
-		o.parseConfig(data)
+		if f.versions[f.root+config].IsDir() {
+			o.dirs = append(o.dirs, config+",.dpkg-dist,.dpkg-old,.dpkg-new")
+		} else {
+			o.files = append(o.files, config)
+		}
 	}
+	f.follow(&o)
 	return o
+}
+
+// follow reads all files to which options lead.
+func (f dnsmasqFiles) follow(o *options) {
+	read := func(path string, parse func(data []byte)) {
+		data, err := f.file(f.root + path)
+		if err != nil {
+			o.problem = "cannot read " + path + ": " + ipam.OneLine(err)
+		}
+		parse(data)
+	}
+	for done := 0; done < len(o.files) || len(o.dirs) > 0; {
+		for ; done < len(o.files); done++ {
+			if path := o.files[done]; !slices.Contains(o.files[:done], path) {
+				read(path, o.parseConfig)
+			}
+		}
+		for _, dir := range o.dirs {
+			o.files = append(o.files, f.confFiles(o, dir)...)
+		}
+		o.dirs = nil
+	}
+	for _, path := range o.hosts {
+		f.note(f.root + path)
+		switch info := f.versions[f.root+path]; {
+		case info == nil: // dnsmasq starts without it
+		case info.IsDir():
+			for _, file := range f.confFiles(o, path) {
+				read(file, o.parseHosts)
+			}
+		default:
+			read(path, o.parseHosts)
+		}
+	}
+	if o.ethers {
+		read(etcDir+"/ethers", o.parseEthers)
+	}
+}
+
+// confFiles returns the files that a value of conf-dir names: those of a directory, without those whose
+// names have one of the endings that follow, or, after a "*", only with those.
+func (f dnsmasqFiles) confFiles(o *options, value string) (files []string) {
+	words := strings.Split(value, ",")
+	dir := words[0]
+	all := f.names(f.root + dir)
+	if f.versions[f.root+dir] == nil {
+		o.problem = "cannot read " + dir + ": it does not exist, or is not visible to the agent"
+	}
+	wants := slices.ContainsFunc(words, func(word string) bool { return len(word) > 1 && word[0] == '*' })
+	for _, name := range all {
+		ends := func(wanted bool) bool {
+			return slices.ContainsFunc(words[1:], func(word string) bool {
+				ending, starred := strings.CutPrefix(word, "*")
+				return starred == wanted && ending != "" && len(name) > len(ending) && strings.HasSuffix(name, ending)
+			})
+		}
+		if ends(false) || wants && !ends(true) || strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		f.note(f.root + path)
+		if info := f.versions[f.root+path]; info != nil && info.Mode().IsRegular() {
+			files = append(files, path)
+		}
+	}
+	return files
 }
 
 // started returns the options with which LXD or Incus started a server, according to the file that
@@ -105,42 +171,31 @@ func (f dnsmasqFiles) started(path string) (o options) {
 	var process struct {
 		Args []string `yaml:"args"`
 	}
-	if data, err := f.file(path); err == nil && yaml.Unmarshal(data, &process) == nil {
-		o.parseArguments(process.Args)
+	data, err := f.file(path)
+	if err == nil {
+		err = yaml.Unmarshal(data, &process)
 	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		o.problem = "cannot read " + strings.TrimPrefix(path, f.root) + ": " + ipam.OneLine(err)
+	}
+	o.parseArguments(process.Args)
 	o.hosts = []string{strings.TrimPrefix(filepath.Dir(path), f.root) + "/dnsmasq.hosts"}
+	f.follow(&o)
 	return o
 }
 
 // read returns what a lease file and the options of a server say.
 func (f dnsmasqFiles) read(path string, o options) (c content, err error) {
 	data, err := f.file(path)
+	if errors.Is(err, os.ErrNotExist) && o.problem != "" {
+		err = errors.New(o.problem) // which may name another lease file
+	}
 	if err != nil {
 		return c, err
 	}
 	c.Leases, c.Problem = parseLeases(data)
-	f.add(&c, o)
+	o.addTo(&c)
 	return c, nil
-}
-
-// add adds what the options of a server say.
-func (f dnsmasqFiles) add(c *content, o options) {
-	c.Ranges, c.Reservations = o.ranges, o.reservations
-	for _, path := range o.hosts {
-		path = f.root + path
-		paths := []string{path}
-		for _, name := range f.names(path) {
-			paths = append(paths, filepath.Join(path, name))
-		}
-		for _, path := range paths {
-			data, _ := f.file(path) // a directory has no data
-			for line := range strings.Lines(string(data)) {
-				if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
-					c.Reservations = append(c.Reservations, parseHost(line)...)
-				}
-			}
-		}
-	}
 }
 
 // ofLibvirt returns the server of one of libvirt's bridges. Its configuration is named after the
@@ -161,9 +216,11 @@ func (f dnsmasqFiles) ofLibvirt(dir, bridge string) location {
 			return c, errors.New("the file has another format: " + err.Error())
 		}
 		var o options
-		data, _ = f.file(config)
-		o.parseConfig(data)
-		f.add(&c, o)
+		if config != "" {
+			o.files = []string{strings.TrimPrefix(config, f.root)}
+		}
+		f.follow(&o)
+		o.addTo(&c)
 		return c, nil
 	}}
 }

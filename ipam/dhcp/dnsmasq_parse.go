@@ -2,6 +2,8 @@ package dhcp
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/hex"
 	"encoding/json"
 	"net"
 	"net/netip"
@@ -54,14 +56,25 @@ func parseLease(w []string) (r record, ok bool) {
 	return r, true
 }
 
-// macOf returns a hardware address in its usual notation; empty if the text is none. A number and a
-// dash may precede it: the type of the hardware.
+// macOf returns a hardware address in its usual notation; empty if the text is none. Its bytes are separated by
+// colons, dashes or spaces, and may have one digit; or nothing separates them. A number and a dash may
+// precede it: the type of the hardware.
 func macOf(text string) string {
 	if _, address, typed := strings.Cut(text, "-"); typed && strings.Contains(address, ":") {
 		text = address
 	}
-	mac, err := net.ParseMAC(text)
-	if err != nil {
+	var mac net.HardwareAddr
+	for digits := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(":- ", r) }) {
+		if len(digits)%2 == 1 {
+			digits = "0" + digits
+		}
+		part, err := hex.DecodeString(digits)
+		if err != nil {
+			return ""
+		}
+		mac = append(mac, part...)
+	}
+	if ethernet, firewire, infiniband := 6, 8, 20; len(mac) != ethernet && len(mac) != firewire && len(mac) != infiniband {
 		return ""
 	}
 	return mac.String()
@@ -85,10 +98,7 @@ func parseStatus(data []byte) (leases []record, err error) {
 		if !l.Address.IsValid() {
 			continue // the entry of the server's own DUID
 		}
-		r := record{Address: l.Address, Hostname: l.Hostname}
-		if l.Address.Is4() {
-			r.MAC = macOf(l.MAC)
-		}
+		r := record{Address: l.Address, MAC: macOf(l.MAC), Hostname: l.Hostname}
 		if l.Expiry != 0 {
 			r.Expires = time.Unix(l.Expiry, 0)
 		}
@@ -101,17 +111,28 @@ func parseStatus(data []byte) (leases []record, err error) {
 type options struct {
 	ranges       []ipam.Range
 	reservations []record
+	kept         []ipam.Range // prefixes that one client is to have
 	leaseFile    string
 	hosts        []string // files and directories with more reservations
+	ethers       bool     // /etc/ethers has more reservations
+	files, dirs  []string // more configurations: paths, and values of conf-dir
+	problem      string   // why some are not known
 }
 
-// parseConfig reads the lines "OPTION=VALUE" of a configuration.
+// addTo adds what the options say to the content of the files of a server.
+func (o *options) addTo(c *content) {
+	for c.Ranges = o.ranges; len(o.kept) > 0; o.kept = o.kept[1:] {
+		c.Ranges = ipam.Without(c.Ranges, o.kept[0])
+	}
+	c.Reservations, c.Problem = o.reservations, cmp.Or(c.Problem, o.problem)
+}
+
+// parseConfig reads the lines "OPTION=VALUE" or "OPTION" of a configuration.
 func (o *options) parseConfig(data []byte) {
 	for line := range strings.Lines(string(data)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
-			value, _, _ = strings.Cut(value, " #")
-			o.set(strings.TrimSpace(name), strings.Trim(strings.TrimSpace(value), `"`))
-		}
+		line, _, _ = strings.Cut(" "+strings.ReplaceAll(line, "\t", " "), " #")
+		name, value, _ := strings.Cut(line, "=")
+		o.set(strings.TrimSpace(name), strings.Trim(strings.TrimSpace(value), `"`))
 	}
 }
 
@@ -133,11 +154,41 @@ func (o *options) set(name, value string) {
 			o.ranges = append(o.ranges, r)
 		}
 	case "dhcp-host":
-		o.reservations = append(o.reservations, parseHost(value)...)
+		o.reserve(value)
 	case "dhcp-leasefile":
 		o.leaseFile = value
 	case "dhcp-hostsfile", "dhcp-hostsdir":
 		o.hosts = append(o.hosts, value)
+	case "read-ethers":
+		o.ethers = true
+	case "conf-file":
+		if value != "" {
+			o.files = append(o.files, value)
+		}
+	case "conf-dir":
+		o.dirs = append(o.dirs, value)
+	case "conf-script":
+		o.problem = "a part of its configuration is the output of a program: " + ipam.Shorten(value)
+	}
+}
+
+// parseHosts reads the lines of a hosts file.
+func (o *options) parseHosts(data []byte) {
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
+			o.reserve(line)
+		}
+	}
+}
+
+// parseEthers reads the lines "MAC ADDRESS" of /etc/ethers.
+func (o *options) parseEthers(data []byte) {
+	for line := range strings.Lines(string(data)) {
+		if w := strings.Fields(line); len(w) > 1 && macOf(w[0]) != "" {
+			if a, err := netip.ParseAddr(w[1]); err == nil && a.Is4() {
+				o.reservations = append(o.reservations, record{Address: a, MAC: macOf(w[0])})
+			}
+		}
 	}
 }
 
@@ -159,32 +210,49 @@ func parseRange(value string) (r ipam.Range, ok bool) {
 	return r, false
 }
 
-// parseHost parses a value of dhcp-host, or a line of a hosts file: a hardware address or other
-// identities of the client, addresses, a name and a lease time, in any order.
-func parseHost(value string) (reserved []record) {
+// reserve parses a value of dhcp-host, or a line of a hosts file: a hardware address or other
+// identities of the client, addresses, a name and a lease time, in any order. An address of IPv6 is in
+// brackets. It may be a prefix; one whose first 64 bits are zero is the second half of an address, which is
+// leased to other clients, too (dnsmasq's config_find_by_address6 compares all 128 bits).
+func (o *options) reserve(value string) {
 	var macs []string
+	var reserved []record
 	hostname := ""
 	for word := range strings.SplitSeq(value, ",") {
 		word = strings.TrimSpace(word)
-		a, err := netip.ParseAddr(strings.Trim(word, "[]"))
-		switch mac := macOf(word); {
-		case word == "ignore":
-			return nil
-		case strings.HasPrefix(word, "set:"), strings.HasPrefix(word, "tag:"), strings.HasPrefix(word, "net:"):
-		case err == nil:
+		six, bracketed := strings.CutPrefix(word, "[")
+		if word == "ignore" {
+			return
+		}
+		if strings.HasPrefix(word, "set:") || strings.HasPrefix(word, "tag:") || strings.HasPrefix(word, "net:") {
+			continue
+		}
+		if bracketed {
+			r, err := ipam.ParseRange(strings.TrimSuffix(six, "]"), "/")
+			switch half := netip.MustParsePrefix("::/64"); {
+			case err != nil || half.Contains(r.First):
+			case r.First == r.Last:
+				reserved = append(reserved, record{Address: r.First})
+			default:
+				o.kept = append(o.kept, r)
+			}
+			continue
+		}
+		switch a, err := netip.ParseAddr(word); {
+		case err == nil && a.Is4():
 			reserved = append(reserved, record{Address: a})
-		case mac != "":
-			macs = append(macs, mac)
+		case strings.Contains(word, ":") && macOf(word) != "":
+			macs = append(macs, macOf(word))
 		case strings.Contains(word, ":"), strings.Contains(word, "*"), word == "":
 			macs = append(macs, "") // an identity of another kind, or a pattern
 		case hostname == "" && strings.Trim(word, "0123456789") != "":
 			hostname = word
 		}
 	}
-	for i := range reserved {
-		if reserved[i].Hostname = hostname; len(macs) == 1 {
-			reserved[i].MAC = macs[0]
+	for _, r := range reserved {
+		if r.Hostname = hostname; len(macs) == 1 {
+			r.MAC = macs[0]
 		}
+		o.reservations = append(o.reservations, r)
 	}
-	return reserved
 }

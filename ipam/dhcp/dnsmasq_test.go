@@ -131,6 +131,62 @@ func TestLeasesAreRead(t *testing.T) {
 	l.want(misc+"#br0", "10.9.0.13 02:00:00:00:00:03 forever", "10.9.0.200 02:00:00:00:00:0a printer", "10.9.0.201", "10.9.0.202")
 }
 
+func TestAllFilesOfAConfigurationAreRead(t *testing.T) {
+	l := newLab(t)
+	l.write("/etc/dnsmasq.conf", "conf-file=/opt/a.conf\nconf-file=/opt/a.conf\nconf-dir = /opt/d/,*.conf\nread-ethers\t# and names\ndhcp-hostsdir=/opt/hosts\n")
+	l.write("/opt/a.conf", "conf-file=/etc/dnsmasq.conf\ndhcp-leasefile=/opt/leases\ndhcp-range=10.9.0.10,10.9.0.99\n")
+	l.write("/opt/d/b.conf", "dhcp-host=2:0:0:0:0:b,10.9.0.201\n")
+	l.write("/opt/d/b.conf.off", "dhcp-host=02:00:00:00:00:ff,10.9.0.250\n")
+	l.write("/etc/dnsmasq.d/x.dpkg-old", "dhcp-host=02:00:00:00:00:ff,10.9.0.251\n")
+	l.write("/etc/dnsmasq.d/x", "conf-dir=/opt/e,.bak\n")
+	l.write("/opt/e/c", "dhcp-host=0200:00:00:0:0c,10.9.0.202,cc\n")
+	l.write("/opt/e/c.bak", "dhcp-host=02:00:00:00:00:ff,10.9.0.252\n")
+	l.write("/opt/e/sub/c", "dhcp-host=02:00:00:00:00:ff,10.9.0.253\n")
+	l.write("/opt/hosts/d", "# a comment\n02:00:00:00:00:0d,10.9.0.203\n")
+	l.write("/etc/ethers", "# a comment\n2:0:0:0:0:e 10.9.0.204\n02:00:00:00:00:0f name\n")
+	l.write("/opt/leases", one)
+	l.look(0)
+	l.want("/opt/leases#br0", "10.9.0.11 02:00:00:00:00:01 web", "10.9.0.201 02:00:00:00:00:0b", "10.9.0.202 02:00:00:00:00:0c cc",
+		"10.9.0.203 02:00:00:00:00:0d", "10.9.0.204 02:00:00:00:00:0e")
+	p := l.pool("/opt/leases#br0")
+	if got := fmt.Sprint(p.Ranges); got != "[10.9.0.10-10.9.0.99 10.9.0.201-10.9.0.204]" || p.Problem != "" {
+		t.Errorf("got ranges %s and problem %q", got, p.Problem)
+	}
+	for conf, want := range map[string]string{
+		"conf-file=/opt/lost\n":             "cannot read /opt/lost",
+		"conf-dir=/opt/lost\n":              "cannot read /opt/lost",
+		"conf-script=/opt/make hosts\n":     "the output of a program: /opt/make hosts",
+		"read-ethers\n":                     "",
+		"dhcp-hostsfile=/opt/not-yet\n":     "",
+		"conf-dir=/opt/e,.bak,*\n":          "",
+		"conf-file=\"/opt/d/b.conf\" # x\n": "",
+	} {
+		l.write("/opt/a.conf", "dhcp-leasefile=/opt/leases\n"+conf)
+		l.look(time.Second)
+		if got := l.pool("/opt/leases#br0").Problem; got != want && (want == "" || !strings.Contains(got, want)) {
+			t.Errorf("%q: got problem %q, want %q", conf, got, want)
+		}
+	}
+	// If the configuration cannot be read, where the leases are is not known.
+	l.write("/etc/dnsmasq.conf", "conf-file=/opt/lost\n")
+	l.look(time.Second)
+	if p := l.pool(misc); p.State != ipam.Unreadable || !strings.Contains(p.Problem, "/opt/lost") {
+		t.Errorf("got state %d (%s), want it unreadable", p.State, p.Problem)
+	}
+}
+
+func TestReservationsOfIPv6(t *testing.T) {
+	l := newLab(t)
+	l.write("/etc/dnsmasq.conf", "dhcp-range=fd00:9::50,fd00:9::5f,64\ndhcp-host=02:00:00:00:00:0a,[fd00:9::51],a\n"+
+		"dhcp-host=02:00:00:00:00:0b,[::55],half\ndhcp-host=02:00:00:00:00:0c,[fd00:9::58/126],prefix\n")
+	l.write(misc, one)
+	l.look(0)
+	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web", "fd00:9::51 02:00:00:00:00:0a a")
+	if got := fmt.Sprint(l.pool(misc + "#br0").Ranges); got != "[fd00:9::50/125 fd00:9::5c/126]" {
+		t.Errorf("got ranges %s, want them without the prefix of one client", got)
+	}
+}
+
 func TestFileThatIsBeingWrittenLosesNothing(t *testing.T) {
 	l := newLab(t)
 	l.write(misc, one+two)
@@ -205,13 +261,15 @@ func TestServersOfLibvirtAndIncusAreFound(t *testing.T) {
 	l.write("/var/lib/libvirt/dnsmasq/default.conf", "strict-order\ninterface=virbr0\ndhcp-range=192.168.122.2,192.168.122.254,255.255.255.0\ndhcp-hostsfile=/var/lib/libvirt/dnsmasq/default.hostsfile\n")
 	l.write("/var/lib/libvirt/dnsmasq/default.hostsfile", "02:00:00:00:00:0a,192.168.122.7,vm7\n")
 	l.write("/var/lib/libvirt/dnsmasq/virbr0.status", `[ { "ip-address": "192.168.122.9", "mac-address": "52:54:00:00:00:01", "hostname": "vm9", "client-id": "x", "expiry-time": `+later+` },
-		{ "server-duid": "00:01" } ]`)
+		{ "iaid": "1", "ip-address": "fd00:9::7", "mac-address": "52:54:00:00:00:02", "client-id": "00:04", "server-duid": "00:01", "expiry-time": `+later+` },
+		{ "ip-address": "192.168.122.10", "mac-address": "52:54:00:00:00:03", "expiry-time": 1699999999 } ]`)
 	incus := "/var/lib/incus/networks/br0/"
 	l.write(incus+"dnsmasq.pid", "name: dnsmasq\nargs: [--keep-in-foreground, --interface=br0, --dhcp-range, '10.9.0.2,10.9.0.254,1h', --listen-address=10.9.0.1]\npid: 7\n")
 	l.write(incus+"dnsmasq.hosts/c1.eth0", "02:00:00:00:00:01,10.9.0.11,c1\n")
 	l.write(incus+"dnsmasq.leases", two)
 	l.look(0)
 	l.want("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0", "192.168.122.7 02:00:00:00:00:0a vm7", "192.168.122.9 52:54:00:00:00:01 vm9")
+	l.want("/var/lib/libvirt/dnsmasq/virbr0.status#br0", "fd00:9::7 52:54:00:00:00:02")
 	l.want(incus+"dnsmasq.leases#br0", "10.9.0.11 02:00:00:00:00:01 c1", "10.9.0.12 02:00:00:00:00:02")
 	if p := l.pool("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0"); fmt.Sprint(p.Ranges) != "[192.168.122.2-192.168.122.254]" || p.Config != l.root+"/var/lib/libvirt/dnsmasq/default.conf" {
 		t.Errorf("got ranges %v, configuration %s", p.Ranges, p.Config)
