@@ -74,20 +74,29 @@ func (f keaFiles) config(path string) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	return parseConfig(data)
+	return parseConfig(data, func(path string) ([]byte, error) {
+		data, err := f.file(f.root + ipam.CleanPath("/"+path)) // systemd starts Kea in /
+		if err != nil {
+			err = fmt.Errorf("read %s: %w", path, err)
+		}
+		return data, err
+	})
 }
 
 // read reads the lease files and the configuration of a server.
 func (f keaFiles) read(path, configPath string) (c content, err error) {
 	conf, err := f.config(configPath)
 	switch {
-	case conf.database != "":
-		return c, fmt.Errorf("its leases are in a database (%s), which ipwitness does not read", conf.database)
-	case err != nil && !errors.Is(err, os.ErrNotExist):
+	case conf.elsewhere != "":
+		return c, fmt.Errorf("its leases are %s, which ipwitness does not read", conf.elsewhere)
+	case err != nil && f.versions[configPath] != nil:
 		c.Problem = "cannot read the ranges in " + configPath + ": " + ipam.OneLine(err)
 	}
 	c.Ranges, c.Reservations = conf.ranges, conf.reservations
 	newest, err := f.file(path)
+	if errors.Is(err, os.ErrNotExist) && c.Problem != "" {
+		err = errors.New(c.Problem) // which may name another lease file
+	}
 	if err != nil {
 		return c, err
 	}

@@ -1,11 +1,12 @@
 package dhcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 // The values of columns that matter.
 const (
 	stateLeased  = "0"
+	stateKept    = "1" // a client has declined it, and the server leases it to nobody until it expires
 	typeAddress  = "0" // not a temporary address or a prefix (IPv6)
 	forever      = "4294967295"
 	escapedComma = "&#x2c"
@@ -56,17 +58,15 @@ func (j journal) read(data []byte) (invalid string, err error) {
 			invalid = "a line of the lease file has another format: " + ipam.Shorten(line)
 			continue
 		}
-		if state, kind := column("state"), column("lease_type"); column("valid_lifetime") == "0" || state != "" && state != stateLeased || kind != "" && kind != typeAddress {
-			delete(j, a) // released, declined, reclaimed, or not an address
+		if state, kind := column("state"), column("lease_type"); column("valid_lifetime") == "0" || state != "" && state != stateLeased && state != stateKept || kind != "" && kind != typeAddress {
+			delete(j, a) // released, reclaimed, or not an address
 			continue
 		}
 		r := record{Address: a, Hostname: strings.TrimSuffix(column("hostname"), "."), Expires: time.Unix(expire, 0)}
 		if column("valid_lifetime") == forever {
 			r.Expires = time.Time{}
 		}
-		if mac, err := net.ParseMAC(column("hwaddr")); err == nil {
-			r.MAC = mac.String()
-		}
+		r.MAC = macOf(column("hwaddr"))
 		r.Client = column("client_id")
 		j[a] = r.after(j[a])
 	}
@@ -76,7 +76,7 @@ func (j journal) read(data []byte) (invalid string, err error) {
 // A config is what the configuration says.
 type config struct {
 	leaseFile    string
-	database     string // the type of the database; empty for files
+	elsewhere    string // where the leases are; empty for files
 	ranges       []ipam.Range
 	reservations []record
 }
@@ -86,6 +86,7 @@ type (
 	global struct {
 		Database struct {
 			Type, Name string
+			Persist    *bool
 		} `json:"lease-database"`
 		Networks []subnets `json:"shared-networks"`
 		subnets
@@ -105,10 +106,14 @@ type (
 	}
 )
 
-// parseConfig parses a configuration.
-func parseConfig(data []byte) (c config, err error) {
+// parseConfig parses a configuration. read returns the content of an included file.
+func parseConfig(data []byte, read func(path string) ([]byte, error)) (c config, err error) {
+	var plain []byte
+	if err := plainly(&plain, string(data), read, maxIncluded); err != nil {
+		return c, err
+	}
 	var all struct{ Dhcp4, Dhcp6 *global }
-	if err := json.Unmarshal(withoutComments(data), &all); err != nil {
+	if err := json.Unmarshal(plain, &all); err != nil {
 		return c, err
 	}
 	g := all.Dhcp4
@@ -118,11 +123,13 @@ func parseConfig(data []byte) (c config, err error) {
 	if g == nil {
 		return c, errors.New("it has neither Dhcp4 nor Dhcp6")
 	}
-	if t := g.Database.Type; t == "" || t == "memfile" {
-		c.leaseFile = g.Database.Name
-	} else {
-		c.database = t
+	switch d := g.Database; {
+	case d.Type != "" && d.Type != "memfile":
+		c.elsewhere = "in a database (" + d.Type + ")"
+	case d.Persist != nil && !*d.Persist:
+		c.elsewhere = "in its memory (persist is false)"
 	}
+	c.leaseFile = g.Database.Name
 	c.reserve(g.Reservations)
 	for _, n := range append(g.Networks, g.subnets) {
 		for _, s := range append(n.Subnet4, n.Subnet6...) {
@@ -139,10 +146,7 @@ func parseConfig(data []byte) (c config, err error) {
 
 func (c *config) reserve(all []reservation) {
 	for _, r := range all {
-		record := record{Hostname: r.Hostname}
-		if mac, err := net.ParseMAC(r.MAC); err == nil {
-			record.MAC = mac.String()
-		}
+		record := record{MAC: macOf(strings.TrimPrefix(r.MAC, "0x")), Hostname: r.Hostname}
 		if a, err := netip.ParseAddr(r.Address); err == nil {
 			r.Addresses = append(r.Addresses, a)
 		}
@@ -152,31 +156,41 @@ func (c *config) reserve(all []reservation) {
 	}
 }
 
-// withoutComments returns a configuration without its comments: "//" and "#" to the end of the line,
-// and "/* */".
-func withoutComments(data []byte) (out []byte) {
-	for text := string(data); text != ""; {
-		end, found := 0, ""
-		quoted := false
-		for ; end < len(text) && found == ""; end++ {
-			switch {
-			case quoted && text[end] == '\\':
-				end++
-			case text[end] == '"':
-				quoted = !quoted
-			case quoted:
-			case text[end] == '#', strings.HasPrefix(text[end:], "//"):
-				found = "\n"
-			case strings.HasPrefix(text[end:], "/*"):
-				found = "*/"
-			}
-		}
-		if found == "" {
-			return append(out, text...)
-		}
-		out = append(out, text[:end-1]...)
-		_, text, _ = strings.Cut(text[end:], found)
-		out = append(out, '\n')
+// maxIncluded is how deep Kea lets files include others.
+const maxIncluded = 10
+
+// plainly appends a configuration as JSON: without its comments ("//" and "#" to the end of the line, and
+// "/* */") and extra commas, and with the files that it includes (<?include "PATH"?>).
+func plainly(out *[]byte, text string, read func(path string) ([]byte, error), depth int) error {
+	afterComma := func() bool {
+		*out = bytes.TrimRight(*out, " \t\r\n")
+		return bytes.HasSuffix(*out, []byte(","))
 	}
-	return out
+	for text != "" {
+		token := token.FindStringSubmatch(text)
+		text = text[len(token[0]):]
+		switch path := token[1]; {
+		case path != "" && depth == 0:
+			return errors.New("it includes files too deep")
+		case path != "":
+			data, err := read(path)
+			if err == nil {
+				err = plainly(out, string(data), read, depth-1)
+			}
+			if err != nil {
+				return err
+			}
+		case token[0][0] == '#', strings.HasPrefix(token[0], "//"), strings.HasPrefix(token[0], "/*"):
+		case token[0] == "," && afterComma():
+		default:
+			if c := token[0]; (c == "}" || c == "]") && afterComma() {
+				*out = (*out)[:len(*out)-1]
+			}
+			*out = append(*out, token[0]...)
+		}
+	}
+	return nil
 }
+
+// token matches a string, a comment, an included file, a byte with a meaning, or anything else.
+var token = regexp.MustCompile(`^(?s:"(?:[^"\\]|\\.)*"|#[^\n]*|//[^\n]*|/\*.*?\*/|<\?\s*include\s*"([^"\n]+)"\s*\?>|[^"#/<,\]}]+|.)`)

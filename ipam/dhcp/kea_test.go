@@ -60,7 +60,8 @@ func TestLastLineOfEachAddressCounts(t *testing.T) {
 	write(t, leases, header4+line("10.0.0.3", a, "3600", "0", "x&#x2cy.")+line("10.0.0.4", a, "3600", "0", "")+line("10.0.0.4", a, "0", "0", "")+
 		line("10.0.0.5", a, "3600", "0", "")+line("10.0.0.5", "", "3600", "1", "")+line("10.0.0.6", a, "3600", "0", "")+line("10.0.0.6", a, "3600", "2", "")+
 		line("10.0.0.7", a, "4294967295", "0", "")+"10.0.0.8,"+a)
-	want := []string{"10.0.0.1 " + a + " copy", "10.0.0.2 " + b + " previous", "10.0.0.3 " + a + " x,y", "10.0.0.7 " + a}
+	// The client has declined 10.0.0.5, and the server keeps it back.
+	want := []string{"10.0.0.1 " + a + " copy", "10.0.0.2 " + b + " previous", "10.0.0.3 " + a + " x,y", "10.0.0.5", "10.0.0.7 " + a}
 	if got := read(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -97,6 +98,9 @@ func TestLeasesOfIPv6AreRead(t *testing.T) {
 	}
 }
 
+// nothing is included.
+func nothing(string) ([]byte, error) { return nil, os.ErrNotExist }
+
 func TestConfigurationIsParsed(t *testing.T) {
 	c, err := parseConfig([]byte(`# a comment
 		{ "Dhcp4": { // another
@@ -105,21 +109,47 @@ func TestConfigurationIsParsed(t *testing.T) {
 			"reservations": [ { "hw-address": "02:00:00:00:00:0A", "ip-address": "10.0.0.9" } ],
 			"shared-networks": [ { "name": "n", "subnet4": [ { "subnet": "10.1.0.0/24", "pools": [ { "pool": "10.1.0.64/26" } ] } ] } ],
 			"subnet4": [ { "subnet": "10.0.0.0/24", "pools": [ { "pool": "10.0.0.10-10.0.0.20" }, { "pool": "x" } ],
-				"reservations": [ { "client-id": "01", "ip-address": "10.0.0.8", "hostname": "h" } ] } ] } }`))
-	if err != nil || c.leaseFile != "/tmp/x.csv" || c.database != "" {
+				"reservations": [ { "client-id": "01", "ip-address": "10.0.0.8", "hostname": "h" } ] } ] } }`), nothing)
+	if err != nil || c.leaseFile != "/tmp/x.csv" || c.elsewhere != "" {
 		t.Fatalf("got %+v, %v", c, err)
 	}
 	if got := fmt.Sprint(c.ranges, texts(c.reservations)); got != "[10.1.0.64/26 10.0.0.10-10.0.0.20] [10.0.0.8  h 10.0.0.9 02:00:00:00:00:0a]" {
 		t.Errorf("got %s", got)
 	}
-	c, err = parseConfig([]byte(`{"Dhcp6": {"lease-database": {"type": "mysql", "name": "kea"}, "subnet6": [{"pools": [{"pool": "fd00::/112"}], "reservations": [{"duid": "01", "ip-addresses": ["fd00:1::1"]}]}]}}`))
-	if err != nil || c.database != "mysql" || fmt.Sprint(c.ranges, texts(c.reservations)) != "[fd00::/112] [fd00:1::1]" {
+	c, err = parseConfig([]byte(`{"Dhcp6": {"lease-database": {"type": "mysql", "name": "kea"}, "subnet6": [{"pools": [{"pool": "fd00::/112"}], "reservations": [{"duid": "01", "ip-addresses": ["fd00:1::1"]}]}]}}`), nothing)
+	if err != nil || c.elsewhere != "in a database (mysql)" || fmt.Sprint(c.ranges, texts(c.reservations)) != "[fd00::/112] [fd00:1::1]" {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	for _, bad := range []string{"", "{", "{}", `{"Dhcp4": []}`} {
-		if _, err := parseConfig([]byte(bad)); err == nil {
+	for _, bad := range []string{"", "{", "{}", `{"Dhcp4": []}`, `{"Dhcp4": {} / }`, `{"Dhcp4": <?include "none"?>}`} {
+		if _, err := parseConfig([]byte(bad), nothing); err == nil {
 			t.Errorf("got no error of %q", bad)
 		}
+	}
+}
+
+// Kea 2.2 accepts each of these (kea-dhcp4 -t).
+func TestConfigurationWithIncludedFilesAndExtraCommasIsParsed(t *testing.T) {
+	files := map[string]string{
+		"/etc/kea/subnets.json": `{ "subnet": "10.0.0.0/24", "pools": [ { "pool": "10.0.0.10-10.0.0.20", },, ], <?include "more//files"?> }, # a comment`,
+		"more//files":           `"reservations": [ { "hw-address": "2:0:0:0:0:b", "ip-address": "10.0.0.5" }, { "hw-address": "02000000000c", "ip-address": "10.0.0.6" }, { "hw-address": "0x2000000000d", "ip-address": "10.0.0.7" }, { "hw-address": "02 00 00 00 00 0e", "ip-address": "10.0.0.8", "hostname": ",}" } ]`,
+		"/itself":               `<?include "/itself"?>`,
+	}
+	read := func(path string) ([]byte, error) {
+		if text, ok := files[path]; ok {
+			return []byte(text), nil
+		}
+		return nil, os.ErrNotExist
+	}
+	c, err := parseConfig([]byte(`{ "Dhcp4": { "subnet4": [ <?include "/etc/kea/subnets.json"?> ], } }`), read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "[10.0.0.10-10.0.0.20] [10.0.0.5 02:00:00:00:00:0b 10.0.0.6 02:00:00:00:00:0c 10.0.0.7 02:00:00:00:00:0d 10.0.0.8 02:00:00:00:00:0e ,}]"
+	if got := fmt.Sprint(c.ranges, texts(c.reservations)); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if _, err := parseConfig([]byte(`{ "Dhcp4": <?include "/itself"?> }`), read); err == nil || !strings.Contains(err.Error(), "too deep") {
+		t.Errorf("got %v of a file that includes itself", err)
 	}
 }
 
@@ -146,6 +176,20 @@ func TestSourceOfANodeWithKea(t *testing.T) {
 	for _, p := range look() {
 		if p.Name == root+"/data/4.csv" && (p.State != ipam.Known || p.Problem == "") {
 			t.Errorf("got %+v, want a problem with the configuration", p)
+		}
+	}
+
+	// The configuration names the lease file: if it cannot be read, the server's leases are not known.
+	write(t, root+"/etc/kea/kea-dhcp4.conf", `{"Dhcp4": <?include "/etc/kea/lost.json"?>}`)
+	for _, p := range look() {
+		if p.Name == root+keaLeaseDir+"/kea-leases4.csv" && (p.State != ipam.Unreadable || !strings.Contains(p.Problem, "lost.json")) {
+			t.Errorf("got %+v, want the file that is missing", p)
+		}
+	}
+	write(t, root+"/etc/kea/kea-dhcp4.conf", `{"Dhcp4": {"lease-database": {"type": "memfile", "persist": false}}}`)
+	for _, p := range look() {
+		if strings.Contains(p.Name, "leases4") && (p.State != ipam.Unreadable || !strings.Contains(p.Problem, "persist is false")) {
+			t.Errorf("got %+v, want that the leases are in memory", p)
 		}
 	}
 }
