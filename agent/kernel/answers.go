@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -30,13 +29,12 @@ const (
 
 // answers are the addresses that the node answers for on links on which it does not have them.
 type answers struct {
-	changed   chan struct{}             // holds one token while the answers must be determined again
-	published map[table.ClaimKey]string // what makes the node answer
-	own       map[netip.Addr][]*link    // addresses of our own namespace
-	routes    []rtnetlink.LocalRoute    // local routes that are not those of addresses
-	proxies   bool                      // an interface answers for others
-	proxied   []rtnetlink.Proxied       // the addresses for which one answers as a proxy
-	filtered  bool                      // a packet filter may drop answers
+	changed   chan struct{}                  // holds one token while the answers must be determined again
+	published map[table.ClaimKey]table.Claim // what makes the node answer, without times
+	own       map[netip.Addr][]*link         // addresses of our own namespace
+	routes    []rtnetlink.LocalRoute         // local routes that are not those of addresses
+	proxies   bool                           // an interface answers for others
+	proxied   []rtnetlink.Proxied            // the addresses for which one answers as a proxy
 }
 
 // An answerer is an interface of our own namespace that receives ARP requests, or packets for its link.
@@ -80,11 +78,17 @@ func (k *Mirror) answer(now time.Time) {
 	if a.proxied, err = k.req.Proxied(); err != nil {
 		k.log.Debug("cannot list proxied addresses", "error", err)
 	}
-	a.filtered = k.req.FiltersARP()
+	filter := ipwitnessv1.ClaimRecord_NO_RULES
+	switch filtered, err := k.req.FiltersARP(); {
+	case err != nil:
+		k.log.Debug("cannot tell whether a packet filter drops answers", "error", err)
+		filter = ipwitnessv1.ClaimRecord_UNREADABLE
+	case filtered:
+		filter = ipwitnessv1.ClaimRecord_RULES
+	}
 	a.own = map[netip.Addr][]*link{}
-	macs := map[string]bool{}
+	macs := k.ownMACs()
 	for _, l := range k.own.links {
-		macs[l.MAC] = true
 		for addr := range l.addrs {
 			a.own[addr] = append(a.own[addr], l)
 		}
@@ -95,7 +99,7 @@ func (k *Mirror) answer(now time.Time) {
 	})
 	answerers := k.answerers()
 
-	want, asked := map[table.ClaimKey]string{}, map[table.ClaimKey]bool{}
+	want, asked := map[table.ClaimKey]table.Claim{}, map[table.ClaimKey]bool{}
 	ask := func(addr netip.Addr, domain string) {
 		for _, at := range answerers[domain] {
 			key := table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_WOULD_ANSWER, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: at.Index}}
@@ -103,12 +107,11 @@ func (k *Mirror) answer(now time.Time) {
 				continue
 			}
 			asked[key] = true
-			switch why := k.answersFor(addr, at, domain); {
-			case why == "":
-			case a.filtered && at.outside && addr.Is4():
-				want[key] = "filtered " + why
-			default:
-				want[key] = why
+			if c := k.answersFor(addr, at, domain); c.Answer != 0 {
+				if at.outside && addr.Is4() {
+					c.Filter = filter
+				}
+				want[key] = c
 			}
 		}
 	}
@@ -151,13 +154,14 @@ func (k *Mirror) answer(now time.Time) {
 		}
 	}
 
-	for key, why := range want {
-		if a.published[key] != why {
-			a.published[key] = why
-			k.table.Add(key, table.Claim{Network: table.Network{Name: why}, First: now, Last: now, Count: 1}, now)
+	for key, c := range want {
+		if a.published[key] != c {
+			a.published[key] = c
+			c.First, c.Last, c.Count = now, now, 1
+			k.table.Add(key, c, now)
 		}
 	}
-	k.dropAnswers(func(key table.ClaimKey) bool { return want[key] == "" }, now)
+	k.dropAnswers(func(key table.ClaimKey) bool { return want[key].Answer == 0 }, now)
 }
 
 // dropAnswers ends answers.
@@ -218,20 +222,23 @@ func (l *link) contains(addr netip.Addr) bool {
 }
 
 // answersFor returns what makes the node answer for an address on an interface, or take packets from there for
-// it; empty if it does not, or has the address on that link.
-func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) string {
+// it, as a claim without times; the zero Claim if it does not, or has the address on that link.
+func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no table.Claim) {
+	by := func(answer ipwitnessv1.ClaimRecord_Answer, l *link) table.Claim {
+		return table.Claim{Network: table.Network{Name: l.Name}, Answer: answer}
+	}
 	own := k.answers.own[addr]
 	if slices.ContainsFunc(own, func(l *link) bool { return k.domainOf(l).name == domain }) {
-		return ""
+		return no
 	}
 	proxied := slices.ContainsFunc(k.answers.proxied, func(p rtnetlink.Proxied) bool {
 		return p.Addr == addr && (p.Index == at.Index || p.Index == 0)
 	})
 	if addr.Is6() && at.outside { // the kernel answers solicitations only on the interface that has the address
 		if proxied && at.ProxyNDP {
-			return "neigh " + at.Name
+			return by(ipwitnessv1.ClaimRecord_PROXY_ENTRY, at.link)
 		}
-		return ""
+		return no
 	}
 	asker := addr
 	hops := k.hops(addr)
@@ -243,34 +250,37 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) string
 		switch {
 		case !at.outside: // it keeps the packets, whether it answers or not
 		case at.ARPIgnore == 1 || at.ARPIgnore == 2 || at.ARPIgnore == 8 || at.ARPIgnore == 3 && own == nil:
-			return ""
+			return no
 		case at.ARPFilter:
 			if back, _ := k.req.RouteFrom(0, addr, asker); !slices.ContainsFunc(back, func(h rtnetlink.Hop) bool { return h.Index == at.Index }) {
-				return ""
+				return no
 			}
 		}
 		if len(own) > 0 {
-			return "address " + slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) }).Name
+			return by(ipwitnessv1.ClaimRecord_ADDRESS, slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) }))
 		}
-		var by rtnetlink.LocalRoute
+		var route rtnetlink.LocalRoute
 		for _, r := range k.answers.routes {
-			if r.Contains(addr) && r.Bits() >= by.Bits() {
-				by = r
+			if r.Contains(addr) && r.Bits() >= route.Bits() {
+				route = r
 			}
 		}
-		if dev := k.own.links[by.Index]; dev != nil {
-			return fmt.Sprintf("route %s %s", by.Prefix, dev.Name)
+		dev := k.own.links[route.Index]
+		if dev == nil {
+			return no
 		}
-		return ""
+		c := by(ipwitnessv1.ClaimRecord_ROUTE, dev)
+		c.PrefixLength = uint8(route.Bits()) //nolint:gosec // 128 at most
+		return c
 	}
 	switch {
 	case len(hops) == 0 || slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Index == at.Index }):
 	case addr.Is4() && at.ProxyARP:
-		return "proxy_arp " + at.Name
+		return by(ipwitnessv1.ClaimRecord_PROXY_ARP, at.link)
 	case addr.Is4() && proxied:
-		return "neigh " + at.Name
+		return by(ipwitnessv1.ClaimRecord_PROXY_ENTRY, at.link)
 	}
-	return ""
+	return no
 }
 
 // asker returns an address from which a host on the link of an interface would ask for another address: one

@@ -17,12 +17,19 @@ import (
 	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
 
-// answering returns what a mirror says the node answers for: "address interface: why".
+// answering returns what a mirror says the node answers for: "address interface: answer filter interface".
 func answering(k *Mirror) string {
 	var out []string
 	for key, c := range k.table.Claims() {
 		if key.Kind == ipwitnessv1.Evidence_WOULD_ANSWER {
-			out = append(out, fmt.Sprintf("%s %s: %s", key.Address, k.own.links[key.At.Index].Name, c.Name))
+			line := fmt.Sprintf("%s %s: %s ", key.Address, k.own.links[key.At.Index].Name, c.Answer)
+			if c.Filter != 0 {
+				line += c.Filter.String() + " "
+			}
+			if c.PrefixLength != 0 {
+				line += fmt.Sprintf("/%d ", c.PrefixLength)
+			}
+			out = append(out, line+c.Name)
 		}
 	}
 	slices.Sort(out)
@@ -68,7 +75,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"an address of the LAN on a dummy device", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32", "10.96.0.1/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
-		}, "", "192.0.2.12 eth0: address kube-ipvs0"},
+		}, "", "192.0.2.12 eth0: ADDRESS kube-ipvs0"},
 		{"the same, with strict ARP", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
@@ -85,18 +92,18 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			device(f, "docker0", "bridge", "192.0.2.1/24")
 			route(f, "192.0.2.1", rtnetlink.Hop{Index: 9, Local: true})
 			route(f, "192.0.2.11", rtnetlink.Hop{Index: 2, Local: true})
-		}, "192.0.2.1", "192.0.2.1 eth0: address docker0"},
+		}, "192.0.2.1", "192.0.2.1 eth0: ADDRESS docker0"},
 		{"an address that a frame shows on the LAN", func(f agenttest.Fake) {
 			device(f, "dummy0", "dummy", "203.0.113.5/32")
 			route(f, "203.0.113.5", rtnetlink.Hop{Index: 9, Local: true})
-		}, "203.0.113.5", "203.0.113.5 eth0: address dummy0"},
+		}, "203.0.113.5", "203.0.113.5 eth0: ADDRESS dummy0"},
 		{"local routes for pods", func(f agenttest.Fake) {
 			local(f, "10.244.0.0/29", 4)
 			local(f, "10.8.0.0/24", 2)
 			local(f, "0.0.0.0/0", 1) // in a table for marked packets
 			route(f, "10.244.0.5", rtnetlink.Hop{Index: 4, Local: true})
 			route(f, "10.8.0.2", rtnetlink.Hop{Index: 2, Local: true})
-		}, "", "10.244.0.5 cni0: route 10.244.0.0/29 cni0, 10.8.0.2 veth21: route 10.8.0.0/24 eth0"},
+		}, "", "10.244.0.5 cni0: ROUTE /29 cni0, 10.8.0.2 veth21: ROUTE /24 eth0"},
 		{"local routes that lose against others", func(f agenttest.Fake) {
 			local(f, "10.8.0.0/24", 2)
 			route(f, "10.8.0.2", rtnetlink.Hop{Index: 21})
@@ -109,7 +116,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"proxy_arp on a LAN that its routes do not know", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}}
-		}, "198.51.100.9", "198.51.100.9 eth0: proxy_arp eth0"},
+		}, "198.51.100.9", "198.51.100.9 eth0: PROXY_ARP eth0"},
 		{"proxy_arp on a LAN that its routes know", func(f agenttest.Fake) {
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}, "cni0": {ProxyARP: true}}
@@ -119,7 +126,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
 			route(f, "192.0.2.13", rtnetlink.Hop{Index: 2})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPFilter: true}}
-		}, "", "192.0.2.12 eth0: address kube-ipvs0"},
+		}, "", "192.0.2.12 eth0: ADDRESS kube-ipvs0"},
 		{"arp_filter, and the route to the neighbours is by another interface", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
@@ -130,15 +137,22 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
 			f[rtnetlink.NoNSID].Filters = true
-		}, "", "192.0.2.12 eth0: filtered address kube-ipvs0"},
+		}, "", "192.0.2.12 eth0: ADDRESS RULES kube-ipvs0"},
+		{"packet filters that cannot be read", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+			local(f, "10.8.0.0/24", 2)
+			route(f, "10.8.0.2", rtnetlink.Hop{Index: 2, Local: true})
+			f[rtnetlink.NoNSID].Unread = unix.EPERM
+		}, "", "10.8.0.2 veth21: ROUTE /24 eth0, 192.0.2.12 eth0: ADDRESS UNREADABLE kube-ipvs0"},
 		{"a proxy entry for a host of the LAN", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
-		}, "198.51.100.9", "198.51.100.9 eth0: neigh eth0"},
+		}, "198.51.100.9", "198.51.100.9 eth0: PROXY_ENTRY eth0"},
 		{"a proxy entry on another interface", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 21})
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 4, Addr: netip.MustParseAddr("198.51.100.9")}}
-		}, "198.51.100.9", "198.51.100.9 cni0: neigh cni0"},
+		}, "198.51.100.9", "198.51.100.9 cni0: PROXY_ENTRY cni0"},
 		{"a proxy entry for what its routes send back", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 2})
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
@@ -146,7 +160,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"an IPv6 proxy entry", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
-		}, "2001:db8::50", "2001:db8::50 eth0: neigh eth0"},
+		}, "2001:db8::50", "2001:db8::50 eth0: PROXY_ENTRY eth0"},
 		{"an IPv6 proxy entry without proxy_ndp", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 		}, "2001:db8::50", ""},
@@ -194,7 +208,7 @@ func TestAnswersFollowMessages(t *testing.T) {
 		}
 		k.Handle(&rtnetlink.Message{Type: rtnetlink.Answering, NSID: rtnetlink.NoNSID})
 		pass(answersAfter)
-		if got, want := answering(k), "10.244.0.5 cni0: route 10.244.0.0/29 cni0"; got != want {
+		if got, want := answering(k), "10.244.0.5 cni0: ROUTE /29 cni0"; got != want {
 			t.Errorf("after a message: got %q, want %q", got, want)
 		}
 		k.mu.Lock()

@@ -33,7 +33,7 @@ type Requests interface {
 	LocalRoutes() ([]rtnetlink.LocalRoute, error)
 	Proxied() ([]rtnetlink.Proxied, error)
 	Settings(iface string) rtnetlink.Settings
-	FiltersARP() bool
+	FiltersARP() (bool, error)
 }
 
 // A Mirror mirrors the namespaces, interfaces and addresses of this machine, as reported by
@@ -173,7 +173,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 		req:      req,
 		reusable: map[uint64]bool{},
 		again:    again,
-		answers:  answers{changed: make(chan struct{}, 1), published: map[table.ClaimKey]string{}},
+		answers:  answers{changed: make(chan struct{}, 1), published: map[table.ClaimKey]table.Claim{}},
 		publisher: publisher{
 			topology: topology{
 				ownNSID:  ownNSID,
@@ -368,21 +368,20 @@ func (k *Mirror) yields(l *link, a rtnetlink.Address, now time.Time) bool {
 		return false
 	}
 	for key, c := range k.table.WireClaimsTo(a.Addr) {
-		if key.MAC != l.MAC && key.Source == "" && c.Link == l.published.GetLink() && now.Sub(c.Last) < defendInterval && !k.hasMAC(key.MAC) {
+		if key.MAC != l.MAC && key.Source == "" && c.Link == l.published.GetLink() && now.Sub(c.Last) < defendInterval && !k.ownMACs()[key.MAC] {
 			return true
 		}
 	}
 	return false
 }
 
-// hasMAC reports whether one of our own interfaces has a MAC address.
-func (k *Mirror) hasMAC(mac string) bool {
+// ownMACs returns the MAC addresses of our own interfaces.
+func (k *Mirror) ownMACs() map[string]bool {
+	macs := map[string]bool{}
 	for _, l := range k.own.links {
-		if l.MAC == mac {
-			return true
-		}
+		macs[l.MAC] = true
 	}
-	return false
+	return macs
 }
 
 // refuse keeps a deleted address for a while, as one for which detection of duplicates has failed.

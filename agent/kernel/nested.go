@@ -116,5 +116,4 @@ func (k *Mirror) nest(now time.Time) {
 			k.publishNamespace(ns, now)
 		}
 	}
-	k.rewired = false
 }

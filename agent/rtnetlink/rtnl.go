@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -293,18 +294,26 @@ func (r *Conn) Proxied() (out []Proxied, err error) {
 }
 
 // FiltersARP reports whether a packet filter of our own namespace has rules about ARP, or about all frames:
-// nftables' families arp, bridge and netdev, and the tables of arptables. Its rules are not evaluated. It is
-// false if that cannot be read.
-func (r *Conn) FiltersARP() bool {
-	if names, _ := os.ReadFile("/proc/net/arp_tables_names"); len(names) > 0 {
-		return true
+// nftables' families arp, bridge and netdev, and the tables of arptables. Its rules are not evaluated.
+func (r *Conn) FiltersARP() (bool, error) {
+	names, unread := os.ReadFile("/proc/net/arp_tables_names")
+	if errors.Is(unread, fs.ErrNotExist) { // a kernel without arptables, or that has not loaded it
+		unread = nil
 	}
-	return slices.ContainsFunc([]byte{unix.NFPROTO_ARP, unix.NFPROTO_BRIDGE, unix.NFPROTO_NETDEV}, func(family byte) bool {
+	found := len(names) > 0
+	for _, family := range []byte{unix.NFPROTO_ARP, unix.NFPROTO_BRIDGE, unix.NFPROTO_NETDEV} {
 		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
 		req.AddRawData([]byte{family, unix.NFNETLINK_V0, 0, 0}) // struct nfgenmsg
 		rules, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-		return err == nil && len(rules) > 0
-	})
+		found = found || len(rules) > 0
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EPROTONOSUPPORT) { // a kernel without nftables, or without netfilter
+			unread = errors.Join(unread, err)
+		}
+	}
+	if found || unread == nil {
+		return found, nil
+	}
+	return false, fmt.Errorf("read packet filters: %w", unread)
 }
 
 // NSIDs lists the ids of all namespaces in our table.

@@ -56,8 +56,10 @@ type Network struct {
 // Claim is the content of a claim record, without its key.
 type Claim struct {
 	Link         string // wire only
-	Network             // rtnetlink only: the network that assigned the address
-	Routed       bool   // the node itself routes the address to the sender; rtnetlink: to the holder
+	Network             // rtnetlink only: the network that assigned the address; the interface of an Answer
+	Answer       ipwitnessv1.ClaimRecord_Answer
+	Filter       ipwitnessv1.ClaimRecord_Filter
+	Routed       bool // the node itself routes the address to the sender; rtnetlink: to the holder
 	PrefixLength uint8
 	Flags        uint32
 	Assigned     time.Time
@@ -301,6 +303,7 @@ func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.Cla
 		return r
 	}
 	r.Link, r.Network, r.TakenAlong, r.Routed, r.PrefixLength, r.Flags = c.Link, c.Name, c.TakenAlong, c.Routed, uint32(c.PrefixLength), c.Flags
+	r.Answer, r.Filter = c.Answer, c.Filter
 	r.FirstSeen, r.LastSeen, r.Count = timestamppb.New(c.First), timestamppb.New(c.Last), c.Count
 	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock, because both times have its reading
 	if !c.Assigned.IsZero() {

@@ -383,7 +383,7 @@ func (a *addressAudit) auditAnswers() {
 				continue
 			}
 			if c := o.AnswersFor(r); c != nil && !a.rivals(o, r) {
-				if wronged = append(wronged, *r); !c.MayBeFiltered() {
+				if wronged = append(wronged, *r); c.Answer.Filter == 0 {
 					severity = verdict.Critical
 				}
 			}

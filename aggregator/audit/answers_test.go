@@ -25,7 +25,8 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		want   []string // the owners of the finding
 	}{
 		{"it has the address on a loopback device", func(s *scene) { device(s, verdict.Local) }, []string{"n1", "n2"}},
-		{"a packet filter may drop the answers", func(s *scene) { s.answer.Network = "filtered address lo" }, []string{"n1", "n2"}},
+		{"a packet filter may drop the answers", func(s *scene) { s.answer.Answer.Filter = verdict.FilterRules }, []string{"n1", "n2"}},
+		{"its packet filters cannot be read", func(s *scene) { s.answer.Answer.Filter = verdict.FilterUnreadable }, []string{"n1", "n2"}},
 		{"its kernel does not have it", nil, []string{"n1", "n2"}},
 		{"its answer to an announcement was seen", func(s *scene) { s.Wire(s.lan[1], string(s.lan[0].MAC)) }, []string{"n1", "n2"}},
 		{"a machine of the LAN has it", func(s *scene) {
@@ -48,7 +49,7 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		s := &scene{world: newWorld("192.0.2.12")}
 		s.lan = verdicttest.OnLAN(s.World, "n1", "n2")
 		s.has = s.Assigned(s.lan[1])
-		s.answer = s.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: s.lan[0], Network: "address lo"})
+		s.answer = s.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: s.lan[0], Network: "lo", Answer: verdict.KernelAnswer{By: verdict.ByAddress}})
 		if test.change != nil {
 			test.change(s)
 		}
@@ -62,7 +63,7 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		var got []string
 		for _, f := range out.Findings {
 			if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting {
-				if filtered := s.answer.MayBeFiltered(); (f.Severity == verdict.Warning) != filtered {
+				if filtered := s.answer.Answer.Filter != 0; (f.Severity == verdict.Warning) != filtered {
 					t.Errorf("%s: got severity %v", test.name, f.Severity)
 				}
 				for _, o := range f.Owners {

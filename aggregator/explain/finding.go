@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -357,10 +358,17 @@ func redirectWords(s *ipam.Redirect) []any {
 // answered describes a node that answers for an address on a link on which another owner has it.
 func (t *findingBuilder) answered() {
 	o, others := &t.f.Owners[0], t.f.Owners[1:]
-	c := cmp.Or(o.AnswersFor(&others[0]), &verdict.Claim{Interface: o.Interface, Network: "address " + o.Interface.Name})
-	why, prefix, device := c.AnsweredBy()
-	if !has(t.f.Kind + "/" + why) {
-		why, device = "address", o.Interface.Name
+	c := cmp.Or(o.AnswersFor(&others[0]), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
+	device, why, prefix := c.Network, "address", ""
+	switch c.Answer.By {
+	case verdict.ByRoute:
+		prefix = netip.PrefixFrom(t.f.Address, int(c.PrefixLength)).Masked().String()
+		why = "route"
+	case verdict.ByProxyARP:
+		why = "proxy_arp"
+	case verdict.ByProxyEntry:
+		why = "neigh"
+	default:
 	}
 	by, have := "device", "has"
 	if len(others) > 1 {
@@ -380,8 +388,12 @@ func (t *findingBuilder) answered() {
 	}
 	t.add(t.f.Kind+"/"+why, "others", each(others, placed), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address,
 		"filtered", func() {
-			if c.MayBeFiltered() {
+			switch c.Answer.Filter {
+			case verdict.FilterRules:
 				t.State("%s", scope{o}.text("answered/filtered"))
+			case verdict.FilterUnreadable:
+				t.State("%s", scope{o}.text("answered/unreadable"))
+			default:
 			}
 		}, "fix", func() { t.scope("address", t.f.Address, "device", device).write(&t.FindingText, "answered/"+by) },
 		"holds", func() {

@@ -113,7 +113,7 @@ func findings() map[string]verdict.Finding {
 		return []verdict.Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{assigned(i)}}}
 	}
 	// node-a answers on its LAN for an address that node-b has.
-	answers := func(device, why string) verdict.Finding {
+	answers := func(device, on string, answer verdict.KernelAnswer) verdict.Finding {
 		lan := map[string]*verdict.Interface{}
 		for _, n := range []string{"node-a", "node-b"} {
 			lan[n] = w.Interface(w.Host(n), verdict.Interface{Name: "eth0", MAC: verdict.MAC("uplink" + n), Attachment: verdict.Own, Link: w.Link(n, "eth0", verdict.Uplink, false)})
@@ -130,7 +130,7 @@ func findings() map[string]verdict.Finding {
 			}
 			claims = append(claims, assigned(w.Interface(w.Host("node-a"), verdict.Interface{Name: device, Attachment: attachment})))
 		}
-		claims = append(claims, &verdict.Claim{Kind: verdict.WouldAnswer, Interface: lan["node-a"], Network: why})
+		claims = append(claims, &verdict.Claim{Kind: verdict.WouldAnswer, Interface: lan["node-a"], Network: on, PrefixLength: 29, Answer: answer})
 		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
 	}
 	// The address is that of a Service, too.
@@ -207,18 +207,19 @@ func findings() map[string]verdict.Finding {
 		"mac-cloned, two virtual routers":              twins(w, "\x00\x00\x5e\x00\x01\x33"),
 		"reused-too-soon":                              reusedAddress(find(verdict.FindingReusedTooSoon, nil, "10.244.0.5", host), holder(w, "node-b", "cart-0", "eth0"), 4*time.Second),
 		"reused-too-soon aws-vpc, at once":             reusedAddress(find(verdict.FindingReusedTooSoon, &verdict.Pool{Pool: ipam.Pool{IPAM: awsvpc.Name, Traits: registry.Traits(awsvpc.Name), Name: "/var/run/aws-node/ipam.json"}, Node: owner.Node}, "10.244.0.5", host), holder(w, "node-a", "cart-0", "eth0"), -time.Millisecond),
-		"answered-by-another lo":                       answers("lo", "address lo"),
-		"answered-by-another kube-ipvs0":               answers("kube-ipvs0", "address kube-ipvs0"),
-		"answered-by-another docker0":                  answers("docker0", "address docker0"),
-		"answered-by-another virbr0":                   answers("virbr0", "address virbr0"),
-		"answered-by-another eth1":                     answers("eth1", "address eth1"),
-		"answered-by-another route":                    answers("", "route 192.0.2.8/29 eth0"),
-		"answered-by-another proxy":                    answers("", "proxy_arp eth0"),
+		"answered-by-another lo":                       answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress}),
+		"answered-by-another kube-ipvs0":               answers("kube-ipvs0", "kube-ipvs0", verdict.KernelAnswer{By: verdict.ByAddress}),
+		"answered-by-another docker0":                  answers("docker0", "docker0", verdict.KernelAnswer{By: verdict.ByAddress}),
+		"answered-by-another virbr0":                   answers("virbr0", "virbr0", verdict.KernelAnswer{By: verdict.ByAddress}),
+		"answered-by-another eth1":                     answers("eth1", "eth1", verdict.KernelAnswer{By: verdict.ByAddress}),
+		"answered-by-another route":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByRoute}),
+		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
 		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),
-		"answered-by-another neigh":                    answers("", "neigh eth0"),
-		"answered-by-another filtered":                 answers("lo", "filtered address lo"),
+		"answered-by-another neigh":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyEntry}),
+		"answered-by-another filtered":                 answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterRules}),
+		"answered-by-another unreadable filter":        answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterUnreadable}),
 		"double-allocated nodes": find(verdict.FindingDoubleAllocated, api, "10.0.2.15", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Node: "node-a", Purpose: "InternalIP", Location: "nodes node-a /status/addresses"}},
 			&verdict.Allocation{Allocation: ipam.Allocation{Node: "node-z", Purpose: "InternalIP", Location: "nodes node-z /status/addresses"}}),
 		"orphaned-sandbox":                          find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("")}),

@@ -272,7 +272,8 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		h := n.history(one)
 		switch {
 		case a.snapshot && h.last == Stamp(rec.GetLastSeen()) && h.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork() &&
-			(!kernel || (one.flags&leadsHere != 0) == rec.GetRouted()) && (one.flags&takenAlong != 0) == rec.GetTakenAlong():
+			(!kernel || (one.flags&leadsHere != 0) == rec.GetRouted()) && (one.flags&takenAlong != 0) == rec.GetTakenAlong() &&
+			one.answer == answerOf(rec):
 			// The claim is known and was not seen since.
 			f.moveClaimLink(n, c, rec.GetLink())
 		case !f.fits(n, changedCost(n, c, rec)-int(one.cost), kernel):
@@ -294,6 +295,11 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 const sameAssignment = time.Second
 
 func prefixOf(rec *pb.ClaimRecord) uint8 { return uint8(rec.GetPrefixLength()) } //nolint:gosec // 128 at most
+
+// answerOf returns what makes a kernel answer, and whether its packet filters may drop the answers.
+func answerOf(rec *pb.ClaimRecord) uint8 {
+	return uint8(Known(rec.GetAnswer(), verdict.ByProxyEntry)) | uint8(Known(rec.GetFilter(), verdict.FilterUnreadable))<<4
+}
 
 // seenAgain updates the mark of a claim that is seen again. For a wire claim, the mark is the time
 // of the previous sighting. For a kernel claim in a message of changes, it is the current time,
@@ -336,6 +342,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	if rec.GetTakenAlong() {
 		one.flags |= takenAlong
 	}
+	one.answer = answerOf(rec)
 	f.setPrefix(n, c, prefixOf(rec))
 	first, assigned := Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())
 	if one.first == 0 || first < one.first || assigned.Sub(one.assigned).Abs() > sameAssignment { // otherwise the agent may have restarted

@@ -164,6 +164,7 @@ type claim struct {
 	kind    verdict.Evidence
 	prefix  uint8
 	sweep   uint8
+	answer  uint8 // verdict.KernelAnswer: By, and Filter << 4
 }
 
 // leadsHere is set in the flags of a kernel claim if the node routes the address to the interface.

@@ -72,6 +72,33 @@ const (
 // Kernel reports whether a kernel is the source of the evidence, and not the wire.
 func (e Evidence) Kernel() bool { return e == Assigned || e == DADFailed || e == WouldAnswer }
 
+// A KernelAnswer is what makes a kernel answer for an address on a link on which it does not have it, and whether
+// a packet filter may drop the answers. The numbers are those of the API.
+type KernelAnswer struct {
+	By     AnswerSource
+	Filter AnswerFilter
+}
+
+// AnswerSource is what makes a kernel answer.
+type AnswerSource uint8
+
+// The sources of answers.
+const (
+	ByAddress    AnswerSource = iota + 1 // on another interface
+	ByRoute                              // of type local
+	ByProxyARP                           // a setting of the interface
+	ByProxyEntry                         // of `ip neigh add proxy`
+)
+
+// AnswerFilter is what is known of a node's packet filters.
+type AnswerFilter uint8
+
+// The states of packet filters that may drop answers.
+const (
+	FilterRules      AnswerFilter = iota + 1 // they have rules about ARP, which are not evaluated
+	FilterUnreadable                         // they could not be read
+)
+
 // Attachment is how an interface is connected to its node. The numbers are those of the API.
 type Attachment uint8
 
@@ -305,8 +332,10 @@ type Claim struct {
 	Flags        uint32
 	Count        uint32
 	// Network is the network for which a container runtime or CNI result gave the address to the
-	// interface; empty if it is not known. For WouldAnswer, it is what makes the kernel answer.
+	// interface; empty if it is not known. For WouldAnswer, it is the name of the interface that has the
+	// address or the route, or that answers as a proxy.
 	Network string
+	Answer  KernelAnswer // WouldAnswer only
 	// TakenAlong is set if the interface had the address as a device of the node, and the plugin host-device
 	// copied it into the pod.
 	TakenAlong bool

@@ -3,7 +3,6 @@ package verdict
 import (
 	"cmp"
 	"slices"
-	"strings"
 )
 
 // When owners were witnessed, and by which nodes.
@@ -73,23 +72,6 @@ func (c *Claim) Counts() bool {
 func (o *Owner) WouldAnswer() bool {
 	return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == WouldAnswer })
 }
-
-// MayBeFiltered reports whether a packet filter, whose rules are not known, may drop the answers of a WouldAnswer claim.
-func (c *Claim) MayBeFiltered() bool { return strings.HasPrefix(c.Network, filtered) }
-
-// AnsweredBy returns what makes the kernel answer according to a WouldAnswer claim: an address, a route with its
-// prefix, proxy_arp, or neigh, and the device.
-func (c *Claim) AnsweredBy() (why, prefix, device string) {
-	why, rest, _ := strings.Cut(strings.TrimPrefix(c.Network, filtered), " ")
-	prefix, device, routed := strings.Cut(rest, " ")
-	if !routed {
-		prefix, device = "", rest
-	}
-	return why, prefix, device
-}
-
-// filtered precedes what makes a node answer if its packet filter has rules about ARP.
-const filtered = "filtered "
 
 // AnswersFor returns the claim by which the owner's kernel answers for the address on a link on which another
 // owner has it; nil if it answers on no such link. Frames with another MAC than that of an owner whose kernel has the address

@@ -26,7 +26,8 @@ type Namespace struct {
 	// Settings are those of interfaces, by name.
 	Settings map[string]rtnetlink.Settings
 	Proxied  []rtnetlink.Proxied
-	Filters  bool // there are rules about ARP
+	Filters  bool  // there are rules about ARP
+	Unread   error // of reading the packet filters
 }
 
 func (f Fake) namespace(nsid int32) (*Namespace, error) {
@@ -106,7 +107,9 @@ func (f Fake) Settings(iface string) rtnetlink.Settings { return f[rtnetlink.NoN
 func (f Fake) Proxied() ([]rtnetlink.Proxied, error) { return f[rtnetlink.NoNSID].Proxied, nil }
 
 // FiltersARP reports whether our own namespace has rules about ARP.
-func (f Fake) FiltersARP() bool { return f[rtnetlink.NoNSID].Filters }
+func (f Fake) FiltersARP() (bool, error) {
+	return f[rtnetlink.NoNSID].Filters, f[rtnetlink.NoNSID].Unread
+}
 
 // Put adds or replaces an interface with its addresses.
 func (f Fake) Put(nsid int32, l rtnetlink.Link, addrs ...string) {

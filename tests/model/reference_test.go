@@ -735,6 +735,7 @@ func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 	}
 	c.Last, c.Network = stamp(rec.GetLastSeen()), rec.GetNetwork()
 	c.TakenAlong = rec.GetTakenAlong()
+	c.Answer = verdict.KernelAnswer{By: verdict.AnswerSource(rec.GetAnswer()), Filter: verdict.AnswerFilter(rec.GetFilter())}
 	c.Seen = max(c.Seen, at)
 	if c.wire() {
 		c.Begun = min(c.Begun, c.Seen)

@@ -158,6 +158,120 @@ func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
 }
 
+// Answer is what makes a kernel answer for an address on a link on which it does not have it.
+type ClaimRecord_Answer int32
+
+const (
+	// Never sent with WOULD_ANSWER.
+	ClaimRecord_UNSPECIFIED ClaimRecord_Answer = 0
+	// The address is on another interface.
+	ClaimRecord_ADDRESS ClaimRecord_Answer = 1
+	// A route of type local contains the address.
+	ClaimRecord_ROUTE ClaimRecord_Answer = 2
+	// proxy_arp is set for the interface.
+	ClaimRecord_PROXY_ARP ClaimRecord_Answer = 3
+	// The address is in an entry of `ip neigh add proxy`.
+	ClaimRecord_PROXY_ENTRY ClaimRecord_Answer = 4
+)
+
+// Enum value maps for ClaimRecord_Answer.
+var (
+	ClaimRecord_Answer_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "ADDRESS",
+		2: "ROUTE",
+		3: "PROXY_ARP",
+		4: "PROXY_ENTRY",
+	}
+	ClaimRecord_Answer_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"ADDRESS":     1,
+		"ROUTE":       2,
+		"PROXY_ARP":   3,
+		"PROXY_ENTRY": 4,
+	}
+)
+
+func (x ClaimRecord_Answer) Enum() *ClaimRecord_Answer {
+	p := new(ClaimRecord_Answer)
+	*p = x
+	return p
+}
+
+func (x ClaimRecord_Answer) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ClaimRecord_Answer) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_report_proto_enumTypes[2].Descriptor()
+}
+
+func (ClaimRecord_Answer) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_report_proto_enumTypes[2]
+}
+
+func (x ClaimRecord_Answer) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ClaimRecord_Answer.Descriptor instead.
+func (ClaimRecord_Answer) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 0}
+}
+
+// Filter is what is known of a node's packet filters (nftables, arptables).
+type ClaimRecord_Filter int32
+
+const (
+	// They have no rules about ARP.
+	ClaimRecord_NO_RULES ClaimRecord_Filter = 0
+	// They have rules about ARP, which are not evaluated.
+	ClaimRecord_RULES ClaimRecord_Filter = 1
+	// They could not be read.
+	ClaimRecord_UNREADABLE ClaimRecord_Filter = 2
+)
+
+// Enum value maps for ClaimRecord_Filter.
+var (
+	ClaimRecord_Filter_name = map[int32]string{
+		0: "NO_RULES",
+		1: "RULES",
+		2: "UNREADABLE",
+	}
+	ClaimRecord_Filter_value = map[string]int32{
+		"NO_RULES":   0,
+		"RULES":      1,
+		"UNREADABLE": 2,
+	}
+)
+
+func (x ClaimRecord_Filter) Enum() *ClaimRecord_Filter {
+	p := new(ClaimRecord_Filter)
+	*p = x
+	return p
+}
+
+func (x ClaimRecord_Filter) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ClaimRecord_Filter) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_report_proto_enumTypes[3].Descriptor()
+}
+
+func (ClaimRecord_Filter) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_report_proto_enumTypes[3]
+}
+
+func (x ClaimRecord_Filter) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ClaimRecord_Filter.Descriptor instead.
+func (ClaimRecord_Filter) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 1}
+}
+
 // Source is where the name is from.
 type NodeName_Source int32
 
@@ -199,11 +313,11 @@ func (x NodeName_Source) String() string {
 }
 
 func (NodeName_Source) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[2].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[4].Descriptor()
 }
 
 func (NodeName_Source) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[2]
+	return &file_ipwitness_v1_report_proto_enumTypes[4]
 }
 
 func (x NodeName_Source) Number() protoreflect.EnumNumber {
@@ -1085,7 +1199,7 @@ type ClaimRecord struct {
 	// Wire: Ethernet source address, if it is not the sender hardware address. Such a claim is weak.
 	// Part of the key.
 	Source []byte `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
-	// rtnetlink: prefix length in bits.
+	// rtnetlink: prefix length in bits. WOULD_ANSWER: that of the route.
 	PrefixLength uint32 `protobuf:"varint,10,opt,name=prefix_length,json=prefixLength,proto3" json:"prefix_length,omitempty"`
 	// rtnetlink: IFA_F_* flags.
 	Flags uint32 `protobuf:"varint,11,opt,name=flags,proto3" json:"flags,omitempty"`
@@ -1107,7 +1221,7 @@ type ClaimRecord struct {
 	Age *durationpb.Duration `protobuf:"bytes,19,opt,name=age,proto3" json:"age,omitempty"`
 	// rtnetlink: CNI network that assigned the address to this interface, as named by the CNI result;
 	// "cri" if only the container runtime reports the address; empty if no network is known. WOULD_ANSWER:
-	// what makes the node answer: "address INTERFACE", "route PREFIX INTERFACE" or "proxy_arp INTERFACE".
+	// name of the interface that has the address or the route, or that answers as a proxy.
 	Network string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
 	// Wire: true if the node itself routes the address to the namespace behind the port on which the
 	// frame arrived, either through that port or through a next hop in the namespace. rtnetlink: true if
@@ -1115,7 +1229,11 @@ type ClaimRecord struct {
 	Routed bool `protobuf:"varint,21,opt,name=routed,proto3" json:"routed,omitempty"`
 	// rtnetlink: true if the interface was a device of the node, and the plugin host-device took the address
 	// along with it (useInterfaceNetwork). Nothing renews a lease there.
-	TakenAlong    bool `protobuf:"varint,22,opt,name=taken_along,json=takenAlong,proto3" json:"taken_along,omitempty"`
+	TakenAlong bool `protobuf:"varint,22,opt,name=taken_along,json=takenAlong,proto3" json:"taken_along,omitempty"`
+	// WOULD_ANSWER: what makes the node answer.
+	Answer ClaimRecord_Answer `protobuf:"varint,23,opt,name=answer,proto3,enum=ipwitness.v1.ClaimRecord_Answer" json:"answer,omitempty"`
+	// WOULD_ANSWER: whether a packet filter of the node may drop the answers.
+	Filter        ClaimRecord_Filter `protobuf:"varint,24,opt,name=filter,proto3,enum=ipwitness.v1.ClaimRecord_Filter" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1302,6 +1420,20 @@ func (x *ClaimRecord) GetTakenAlong() bool {
 		return x.TakenAlong
 	}
 	return false
+}
+
+func (x *ClaimRecord) GetAnswer() ClaimRecord_Answer {
+	if x != nil {
+		return x.Answer
+	}
+	return ClaimRecord_UNSPECIFIED
+}
+
+func (x *ClaimRecord) GetFilter() ClaimRecord_Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return ClaimRecord_NO_RULES
 }
 
 // StatusRecord is the health of the agent.
@@ -2156,7 +2288,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
 	"\x05LOCAL\x10\x05\x12\t\n" +
-	"\x05INNER\x10\x06\"\xed\x05\n" +
+	"\x05INNER\x10\x06\"\xe7\a\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -2185,7 +2317,20 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
 	"\x06routed\x18\x15 \x01(\bR\x06routed\x12\x1f\n" +
 	"\vtaken_along\x18\x16 \x01(\bR\n" +
-	"takenAlong\"\xe3\x04\n" +
+	"takenAlong\x128\n" +
+	"\x06answer\x18\x17 \x01(\x0e2 .ipwitness.v1.ClaimRecord.AnswerR\x06answer\x128\n" +
+	"\x06filter\x18\x18 \x01(\x0e2 .ipwitness.v1.ClaimRecord.FilterR\x06filter\"Q\n" +
+	"\x06Answer\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\v\n" +
+	"\aADDRESS\x10\x01\x12\t\n" +
+	"\x05ROUTE\x10\x02\x12\r\n" +
+	"\tPROXY_ARP\x10\x03\x12\x0f\n" +
+	"\vPROXY_ENTRY\x10\x04\"1\n" +
+	"\x06Filter\x12\f\n" +
+	"\bNO_RULES\x10\x00\x12\t\n" +
+	"\x05RULES\x10\x01\x12\x0e\n" +
+	"\n" +
+	"UNREADABLE\x10\x02\"\xe3\x04\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -2276,78 +2421,82 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_report_proto_rawDescData
 }
 
-var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
-	(NodeName_Source)(0),            // 2: ipwitness.v1.NodeName.Source
-	(*ReportRequest)(nil),           // 3: ipwitness.v1.ReportRequest
-	(*Pong)(nil),                    // 4: ipwitness.v1.Pong
-	(*ReportResponse)(nil),          // 5: ipwitness.v1.ReportResponse
-	(*Contest)(nil),                 // 6: ipwitness.v1.Contest
-	(*Check)(nil),                   // 7: ipwitness.v1.Check
-	(*Hello)(nil),                   // 8: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 9: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 10: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 11: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 12: ipwitness.v1.ClaimRecord
-	(*StatusRecord)(nil),            // 13: ipwitness.v1.StatusRecord
-	(*NodeName)(nil),                // 14: ipwitness.v1.NodeName
-	(*Unparsed)(nil),                // 15: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 16: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 17: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 18: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 19: ipwitness.v1.AllocationRecord
-	(*timestamppb.Timestamp)(nil),   // 20: google.protobuf.Timestamp
-	(*Workload)(nil),                // 21: ipwitness.v1.Workload
-	(*Intended)(nil),                // 22: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 23: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
-	(*Node_Port)(nil),               // 25: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 26: ipwitness.v1.Pool.State
+	(ClaimRecord_Answer)(0),         // 2: ipwitness.v1.ClaimRecord.Answer
+	(ClaimRecord_Filter)(0),         // 3: ipwitness.v1.ClaimRecord.Filter
+	(NodeName_Source)(0),            // 4: ipwitness.v1.NodeName.Source
+	(*ReportRequest)(nil),           // 5: ipwitness.v1.ReportRequest
+	(*Pong)(nil),                    // 6: ipwitness.v1.Pong
+	(*ReportResponse)(nil),          // 7: ipwitness.v1.ReportResponse
+	(*Contest)(nil),                 // 8: ipwitness.v1.Contest
+	(*Check)(nil),                   // 9: ipwitness.v1.Check
+	(*Hello)(nil),                   // 10: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 11: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 12: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 13: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 14: ipwitness.v1.ClaimRecord
+	(*StatusRecord)(nil),            // 15: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 16: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 17: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 18: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 19: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 20: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 21: ipwitness.v1.AllocationRecord
+	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
+	(*Workload)(nil),                // 23: ipwitness.v1.Workload
+	(*Intended)(nil),                // 24: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 25: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 26: google.protobuf.Duration
+	(*Node_Port)(nil),               // 27: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 28: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	8,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	9,  // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	10, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	11, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	12, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	13, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
-	4,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	17, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	19, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	20, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	6,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	7,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	21, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	20, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	22, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	10, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	11, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	12, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	13, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	14, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	15, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	6,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
+	19, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	21, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	22, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	8,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	9,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	23, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	22, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	24, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
 	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
 	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	23, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	20, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	20, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	20, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	24, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	24, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	25, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	15, // 24: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	16, // 25: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	14, // 26: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
-	2,  // 27: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
-	20, // 28: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	18, // 29: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	26, // 30: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	20, // 31: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	20, // 32: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	3,  // 33: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	5,  // 34: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	34, // [34:35] is the sub-list for method output_type
-	33, // [33:34] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	25, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	22, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	22, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	22, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	26, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	26, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	2,  // 23: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
+	3,  // 24: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
+	27, // 25: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	17, // 26: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	18, // 27: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	16, // 28: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	4,  // 29: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	22, // 30: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	20, // 31: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	28, // 32: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	22, // 33: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	22, // 34: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	5,  // 35: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	7,  // 36: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	36, // [36:37] is the sub-list for method output_type
+	35, // [35:36] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -2361,7 +2510,7 @@ func file_ipwitness_v1_report_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      5,
 			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
