@@ -103,13 +103,14 @@ func (r Range) Prefix() netip.Prefix {
 	return netip.PrefixFrom(r.First, same).Masked()
 }
 
-// OffsetOf returns the distance of an address from the base in decimal, because IPv6 offsets may
-// exceed 64 bits. It returns false if the address is below the base or of another family.
+// OffsetOf returns the distance of an address from the base in decimal; false if the address is below the base, of
+// another family, or too far for an int64.
 func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
 	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
 		return "", false
 	}
-	return distance(base, a).String(), true
+	n := distance(base, a)
+	return n.String(), n.IsInt64()
 }
 
 // Usable returns a prefix without its first and last address, unless it has only these.
@@ -205,19 +206,11 @@ func Plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
 	return netip.AddrFrom16(b), true
 }
 
-// OffsetFrom is Plus for an offset in text form. Offsets in IPv6 ranges may need more than 64
-// bits.
+// OffsetFrom is Plus for an offset in text form, which must fit into an int64.
 func OffsetFrom(a netip.Addr, offset string) (netip.Addr, bool) {
-	if n, err := strconv.ParseUint(offset, 10, 64); err == nil {
-		return Plus(a, n)
-	}
-	const most = 39 // digits of a 128-bit number
-	if offset == "" || len(offset) > most || strings.Trim(offset, "0123456789") != "" {
+	n, err := strconv.ParseInt(offset, 10, 64)
+	if err != nil || n < 0 {
 		return netip.Addr{}, false
 	}
-	n, _ := new(big.Int).SetString(offset, 10)
-	if n.Add(n, new(big.Int).SetBytes(a.AsSlice())); n.BitLen() > a.BitLen() {
-		return netip.Addr{}, false
-	}
-	return netip.AddrFromSlice(n.FillBytes(a.AsSlice()))
+	return Plus(a, uint64(n))
 }

@@ -26,26 +26,3 @@ func TestRanges(t *testing.T) {
 		}
 	}
 }
-
-func TestOffsetsOfAddresses(t *testing.T) {
-	for _, test := range []struct {
-		base, addr, want string
-		ok               bool
-	}{
-		{"10.0.0.0", "10.0.0.0", "0", true},
-		{"10.0.0.0", "10.0.1.2", "258", true},
-		{"10.0.0.5", "10.0.0.4", "", false},
-		{"10.0.0.0", "fd00::1", "", false},
-		{"fd00::", "fd00::ffff:ffff:ffff:ffff", "18446744073709551615", true},
-		{"fd00::", "fd00:0:0:1::", "18446744073709551616", true},
-		{"fd00::ffff", "fd00:0:0:2::", "36893488147419037697", true},
-		{"::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "340282366920938463463374607431768211455", true},
-	} {
-		if got, ok := ipam.OffsetOf(netip.MustParseAddr(test.base), netip.MustParseAddr(test.addr)); got != test.want || ok != test.ok {
-			t.Errorf("%s from %s: got %q, %t, want %q, %t", test.addr, test.base, got, ok, test.want, test.ok)
-		}
-	}
-	if got, ok := ipam.OffsetOf(netip.Addr{}, netip.Addr{}); ok {
-		t.Errorf("got offset %q of no address", got)
-	}
-}

@@ -142,7 +142,7 @@ whereabouts w/none unreadable: IPPool w/none of whereabouts is invalid: its rang
 10.0.0.1 n/p a at ippools w/10.0.0.0-30 /spec/allocations/1`)
 }
 
-// IPv6 ranges may have more than 2^64 addresses, and later versions of whereabouts write IPv6
+// whereabouts ignores an offset that is no int64, and a reservation protects its address nevertheless. Later versions of whereabouts write IPv6
 // addresses in full in the names of reservations.
 func TestWhereaboutsIPv6(t *testing.T) {
 	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
@@ -157,8 +157,8 @@ spec:
 	c.Apply(whereabouts.Reservations, "metadata: {name: fd00-0000-0000-0000-0000-0000-0000-0005, namespace: w}\nspec: {podref: n/p, ifname: net1}")
 	c.Apply(whereabouts.Reservations, "metadata: {name: fd00-0-0-1--5, namespace: w}\nspec: {podref: n/q, ifname: net1}")
 	c.Want("all is listed", `
-whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: IPPool w/fd00---32 of whereabouts is invalid: /spec/allocations/79228162514264337593543950336 is not an offset in fd00::/32: remove it
-fd00:0:0:1::5 n/q b net1 at ippools w/fd00---32 /spec/allocations/18446744073709551621; overlappingrangeipreservations w/fd00-0-0-1--5
+whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: IPPool w/fd00---32 of whereabouts is invalid: /spec/allocations/18446744073709551621 is not an offset in fd00::/32: remove it
+fd00:0:0:1::5 n/q net1 at overlappingrangeipreservations w/fd00-0-0-1--5
 fd00::5 n/p a net1 at ippools w/fd00---32 /spec/allocations/5; overlappingrangeipreservations w/fd00-0000-0000-0000-0000-0000-0000-0005`)
 }
 

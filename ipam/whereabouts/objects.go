@@ -2,8 +2,10 @@ package whereabouts
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -55,9 +57,15 @@ func readPool(o *ipam.Object) *pool {
 	}
 	r.base, r.prefix = base.Addr(), base.Masked()
 	for offset, a := range spec.Allocations {
+		// whereabouts writes offsets as uint64, reads them as int64, and ignores what does not fit (toAllocationMap and
+		// toIPReservationList in pkg/storage/kubernetes/ipam.go). So it takes such an address for free.
 		addr, fits := ipam.OffsetFrom(r.base, offset)
 		if !fits || !r.prefix.Contains(addr) {
-			problem := problemOf(o, fmt.Sprintf("/spec/allocations/%s is not an offset in %s: remove it", ipam.Shorten(offset), r.prefix))
+			what := fmt.Sprintf("/spec/allocations/%s is not an offset in %s: remove it", ipam.Shorten(offset), r.prefix)
+			if n, err := strconv.ParseUint(offset, 10, 64); err == nil && n > math.MaxInt64 {
+				what = fmt.Sprintf("whereabouts writes /spec/allocations/%d and does not read it back, so that it allocates the address again: give the network a range of at most 2^63 addresses, such as a /65", n)
+			}
+			problem := problemOf(o, what)
 			if r.problem == "" || problem < r.problem {
 				r.problem = problem
 			}

@@ -29,9 +29,16 @@ func TestPoolObjects(t *testing.T) {
 		"fields that are missing or not known": {
 			spec: `{"range":"10.0.0.0/24","color":7,"allocations":{"1":{"since":{}}}}`, base: "10.0.0.0", want: []allocation{{addr: netip.MustParseAddr("10.0.0.1")}},
 		},
-		"no allocations":             {spec: `{"range":"fd00::/64"}`, base: "fd00::"},
-		"an offset below the range":  {spec: `{"range":"10.0.0.0/24","allocations":{"-1":{}}}`, base: "10.0.0.0", problem: "/spec/allocations/-1 is not an offset in 10.0.0.0/24"},
-		"an offset above the range":  {spec: `{"range":"10.0.0.0/24","allocations":{"256":{}}}`, base: "10.0.0.0", problem: "/spec/allocations/256 is not an offset"},
+		"no allocations":            {spec: `{"range":"fd00::/64"}`, base: "fd00::"},
+		"an offset below the range": {spec: `{"range":"10.0.0.0/24","allocations":{"-1":{}}}`, base: "10.0.0.0", problem: "/spec/allocations/-1 is not an offset in 10.0.0.0/24"},
+		"an offset above the range": {spec: `{"range":"10.0.0.0/24","allocations":{"256":{}}}`, base: "10.0.0.0", problem: "/spec/allocations/256 is not an offset"},
+		"the last offset that is read": {
+			spec: `{"range":"fd00::/64","allocations":{"9223372036854775807":{"podref":"n/p"}}}`, base: "fd00::",
+			want: []allocation{{addr: netip.MustParseAddr("fd00::7fff:ffff:ffff:ffff"), pod: "n/p"}},
+		},
+		"an offset that is not read back": {
+			spec: `{"range":"fd00::/64","allocations":{"9223372036854775813":{"podref":"n/p"}}}`, base: "fd00::", problem: "does not read it back",
+		},
 		"no range":                   {spec: `{"allocations":{}}`, problem: `its range "" is not a CIDR`, bad: true},
 		"an address without length":  {spec: `{"range":"10.0.0.0"}`, problem: `its range "10.0.0.0" is not a CIDR`, bad: true},
 		"a range that is none":       {spec: `{"range":"here","allocations":{"1":{}}}`, problem: `its range "here" is not a CIDR`, bad: true},

@@ -16,7 +16,7 @@ var remedies string
 func words(c *ipam.Case) map[string]any {
 	p, al, h := c.Pool, c.Allocation, cmp.Or(c.Holder, &ipam.Holder{})
 	namespace, name, named := strings.Cut(p.Name, "/")
-	w := map[string]any{"pool.namespace": namespace, "pool.name": name, "podref": h.Namespace + "/" + h.Pod, "former": al.Namespace + "/" + al.Pod, "range": ""}
+	w := map[string]any{"pool.namespace": namespace, "pool.name": name, "podref": h.Namespace + "/" + h.Pod, "former": al.Namespace + "/" + al.Pod, "range": "", "far": ""}
 	if bits, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:]); err == nil && p.Base.IsValid() && bits >= 0 && bits <= p.Base.BitLen() {
 		w["range"] = p.Base.String() + "/" + strconv.Itoa(bits)
 	}
@@ -30,8 +30,11 @@ func words(c *ipam.Case) map[string]any {
 	switch {
 	case !named:
 		missing = "the IPPool is unknown"
-	case !known:
+	case !p.Base.IsValid():
 		missing = "the offset of the address is unknown"
+	case !known:
+		missing = "whereabouts does not read back a record so far above the start of the range"
+		w["far"] = "yes"
 	}
 	// why says why the entry that the holder should have is not known.
 	switch {

@@ -13,7 +13,8 @@ import (
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
 	four := &ipam.Pool{IPAM: whereabouts.Name, Name: "kube-system/192.0.2.0-29", Base: netip.MustParseAddr("192.0.2.0")}
-	six := &ipam.Pool{IPAM: whereabouts.Name, Name: "kube-system/blue-fd00---64", Base: netip.MustParseAddr("fd00::"), Served: ipam.Served{Realm: "blue"}}
+	six := &ipam.Pool{IPAM: whereabouts.Name, Name: "kube-system/blue-fd00-0-0-1---64", Base: netip.MustParseAddr("fd00:0:0:1::"), Served: ipam.Served{Realm: "blue"}}
+	far := &ipam.Pool{IPAM: whereabouts.Name, Name: "kube-system/fd00---64", Base: netip.MustParseAddr("fd00::")}
 	noName := &ipam.Pool{IPAM: whereabouts.Name, Name: "192.0.2.0-29", Base: four.Base}
 	noBase := &ipam.Pool{IPAM: whereabouts.Name, Name: four.Name}
 	known := ipamtest.Holder()
@@ -21,6 +22,8 @@ func TestRemedies(t *testing.T) {
 		a := "192.0.2.3"
 		if p == six {
 			a = "fd00:0:0:1::5"
+		} else if p == far {
+			a = "fd00::8000:0:0:5"
 		}
 		return ipam.Case{Address: netip.MustParseAddr(a), Pool: p, Holder: h, Allocation: al}
 	}
@@ -30,7 +33,7 @@ func TestRemedies(t *testing.T) {
 		al.Location = location
 		return al
 	}
-	noID := ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/18446744073709551621"}
+	noID := ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00-0-0-1---64 /spec/allocations/5"}
 	r := ipamtest.Remedies{IPAM: &whereabouts.IPAM}
 	r.Reserve("in use, not allocated", of(four, known, none))
 	r.Reserve("in use, not allocated, of a named network", of(six, ipamtest.Holder(func(h *ipam.Holder) { h.UID = "" }), none))
@@ -40,6 +43,7 @@ func TestRemedies(t *testing.T) {
 	r.Reserve("the sandbox is not known", of(four, ipamtest.Holder(func(h *ipam.Holder) { h.Sandbox = "" }), none))
 	r.Reserve("the IPPool is not known", of(noName, known, none))
 	r.Reserve("the base of the IPPool is not known", of(noBase, known, none))
+	r.Reserve("further from the base than whereabouts reads", of(far, known, none))
 	r.Reassign("allocated to another pod", of(four, known, other))
 	r.Reassign("allocated to another pod, without a container", of(six, known, noID))
 	r.Reassign("allocated to an unknown pod", of(four, known, none))
