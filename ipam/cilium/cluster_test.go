@@ -50,6 +50,24 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 		t.Errorf("got sizes %d and %d, want 252, and none of the one that gets more", n1.Size(), n3.Size())
 	}
 
+	// The first and last addresses of a pool that allows them.
+	pools := func(allowed string) string {
+		return strings.Replace(ipamtest.CiliumNode("n4", "172.18.0.5", "", "10.4.0.9", ""), "pools: {}", "pools: {allocated: [{pool: default, "+allowed+"cidrs: [10.4.0.0/28, 10.4.1.0/32]}]}", 1)
+	}
+	for allowed, want := range map[string]string{
+		"":                     "10.4.0.1-10.4.0.14",
+		"allowFirstIP: true, ": "10.4.0.0-10.4.0.14",
+		"allowLastIP: true, ":  "10.4.0.1-10.4.0.15",
+		"allowFirstIP: true, allowLastIP: true, ": "10.4.0.0-10.4.0.15",
+	} {
+		c.Apply(cilium.Nodes, pools(allowed))
+		c.Want("pool with "+allowed, n1+n2+n3+"\ncilium n4 known "+want+" 10.4.1.0-10.4.1.0"+web+db+eni)
+	}
+	if p := c.Pool("n4"); p.Single || !p.Grows {
+		t.Errorf("got %+v, want a pool that grows, with a prefix", p)
+	}
+	c.Remove(cilium.Nodes, ipam.Key{Name: "n4"})
+
 	// A range moves to another node together with its allocations.
 	c.Apply(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.2", "10.0.3.0/24", "10.0.2.236", ""))
 	c.Want("an endpoint has left the range of its node", strings.Replace(n1, "10.0.2.1-10.0.2.254", "10.0.3.1-10.0.3.254", 1)+n2+n3+

@@ -20,6 +20,7 @@ var (
 // node is the record of a CiliumNode.
 type node struct {
 	prefixes []netip.Prefix
+	ranges   []ipam.Range // what the node allocates of the prefixes
 	// single are the addresses that the node has one by one, and used are those it has allocated.
 	single []netip.Addr
 	used   []use
@@ -102,6 +103,8 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 			Pool     map[string]struct{} `json:"pool"`
 			Pools    struct {
 				Allocated []struct {
+					First bool     `json:"allowFirstIP"`
+					Last  bool     `json:"allowLastIP"`
 					CIDRs []string `json:"cidrs"`
 				} `json:"allocated"`
 			} `json:"pools"`
@@ -118,17 +121,35 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 		return at, &node{problem: o.Invalid(Nodes.Name, err.Error())}
 	}
 	r := &node{}
+	add := func(texts []string, first, last, single bool) {
+		for _, text := range texts {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				r.problem = fmt.Sprintf("CiliumNode %s is invalid: %q is not a CIDR", at.Name, ipam.Shorten(text))
+				return
+			}
+			if single && p.IsSingleIP() {
+				r.single = append(r.single, p.Addr())
+				continue
+			}
+			usable, all := ipam.Usable(p), ipam.RangeOf(p)
+			if first {
+				usable.First = all.First
+			}
+			if last {
+				usable.Last = all.Last
+			}
+			r.prefixes, r.ranges = append(r.prefixes, p.Masked()), append(r.ranges, usable)
+		}
+	}
+	add(spec.IPAM.PodCIDRs, false, false, false)
+	// Since 1.20, single addresses of a cloud's interfaces are here, too (eniPoolAccessor in pkg/ipam/eni.go).
 	for _, p := range spec.IPAM.Pools.Allocated {
 		r.grows = true
-		spec.IPAM.PodCIDRs = append(spec.IPAM.PodCIDRs, p.CIDRs...)
+		add(p.CIDRs, p.First, p.Last, true)
 	}
-	for _, text := range spec.IPAM.PodCIDRs {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			r.problem = fmt.Sprintf("CiliumNode %s is invalid: %q is not a CIDR", at.Name, ipam.Shorten(text))
-			return at, r
-		}
-		r.prefixes = append(r.prefixes, p.Masked())
+	if r.problem != "" {
+		return at, r
 	}
 	unknown := func(text string) {
 		r.invalid = fmt.Sprintf("CiliumNode %s is invalid: %q is not an address", at.Name, ipam.Shorten(text))
@@ -149,7 +170,7 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 		}
 	}
 	slices.SortFunc(r.used, func(a, b use) int { return a.addr.Compare(b.addr) })
-	add := func(to *[]netip.Addr, text string) {
+	own := func(to *[]netip.Addr, text string) {
 		if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(*to, a.Unmap()) {
 			*to = append(*to, a.Unmap())
 		}
@@ -157,13 +178,13 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 	for _, a := range spec.Addresses {
 		switch a.Type {
 		case "CiliumInternalIP":
-			add(&r.own, a.IP)
+			own(&r.own, a.IP)
 		case "InternalIP":
-			add(&r.internal, a.IP)
+			own(&r.internal, a.IP)
 		}
 	}
 	for _, text := range []string{spec.Health.IPv4, spec.Health.IPv6, spec.Ingress.IPv4, spec.Ingress.IPv6} {
-		add(&r.own, text)
+		own(&r.own, text)
 	}
 	return at, r
 }

@@ -25,6 +25,10 @@ func TestNodeObjects(t *testing.T) {
 			want: "[10.0.2.0/24] [] [] [10.0.2.1 10.0.2.2 fd00::3] [172.18.0.2]",
 		},
 		"pools": {spec: `{"ipam":{"pools":{"allocated":[{"cidrs":["10.0.0.0/27"]},{"pool":"b","cidrs":["10.1.0.0/27"]}]}}}`, want: "[10.0.0.0/27 10.1.0.0/27] [] [] [] []", grows: true},
+		"interfaces of a cloud": {
+			spec: `{"ipam":{"pools":{"allocated":[{"pool":"default","allowFirstIP":true,"allowLastIP":true,"cidrs":["10.0.0.5/32","10.0.0.16/28","fd00::5/128"]}]}}}`,
+			want: "[10.0.0.16/28] [10.0.0.5 fd00::5] [] [] []", grows: true,
+		},
 		"single addresses": {
 			spec: `{"ipam":{"pool":{"10.0.0.2":{"resource":"eni"},"10.0.0.1":{},"x":{}}}}`, status: `{"ipam":{"used":{"10.0.0.2":{"owner":"n/p"},"y":{}}}}`,
 			want: "[] [10.0.0.1 10.0.0.2] [10.0.0.2 n/p] [] []", grows: true,

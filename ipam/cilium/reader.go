@@ -196,9 +196,7 @@ func (r *reader) publishNode(name string, was, is *node) {
 		ipam.Publish(r, next, is.problem, true)
 		return
 	}
-	for _, p := range is.prefixes {
-		next.Ranges = append(next.Ranges, ipam.Usable(p))
-	}
+	next.Ranges = slices.Clone(is.ranges)
 	for _, a := range is.single {
 		next.Ranges = append(next.Ranges, ipam.Range{First: a, Last: a})
 	}
