@@ -301,12 +301,13 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		return nil
 	})
 	for _, run := range []func(context.Context){
-		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run, a.core.standby,
+		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run,
 	} {
 		group.Go(func() error { run(ctx); return nil })
 	}
 	if a.core.journal != nil {
 		group.Go(func() error { a.core.journal.Run(ctx); return nil })
+		group.Go(func() error { a.core.exports.Run(ctx); return nil })
 		group.Go(func() error { a.core.recall.Run(ctx); return nil })
 		group.Go(func() error { a.core.witness.Record(ctx, a.core.recall.Done()); return nil })
 	}

@@ -26,7 +26,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 type coreConfig struct {
@@ -138,37 +137,11 @@ func (c *core) lead(ctx context.Context) {
 		return
 	}
 	var group sync.WaitGroup
-	group.Go(func() { c.exports.Run(ctx) })
+	group.Go(func() { c.exports.Lead(ctx) })
 	if c.stream != nil {
 		group.Go(func() { c.stream.Run(ctx) })
 	}
 	group.Wait()
-}
-
-// standbyEvery is how often a replica looks whether another one leads.
-const standbyEvery = 10 * time.Second
-
-// standby tells the exporters while another replica leads, until ctx ends.
-func (c *core) standby(ctx context.Context) {
-	if c.kubernetes.Election() == nil || c.journal == nil {
-		return
-	}
-	tick := time.NewTicker(standbyEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		e := c.kubernetes.Election()
-		if e.GetLeads() || e.GetLeader() == "" || c.kubernetes.Status().GetState() != pb.Kubernetes_LIVE {
-			continue // perhaps no replica leads
-		}
-		if err := c.exports.Standby(); err != nil {
-			c.log.Error("cannot note that another replica exports: this one will repeat more when it leads", "error", err)
-		}
-	}
 }
 
 // run judges addresses and runs the work that is due, until ctx ends.

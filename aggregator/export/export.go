@@ -6,8 +6,9 @@
 // other queue. Events are delivered in order, each at least once, with an id that is the same in each
 // attempt, so that a receiver can drop duplicates.
 //
-// Of several replicas, only the leader exports. The cursors of the other ones stay a few minutes behind, so a
-// new leader repeats what happened in these minutes.
+// Of several replicas, the leader exports. A new leader begins some minutes before: it does not know what the former
+// one has delivered. The former one delivers what it recorded until then, which the new one may not know, also after a
+// restart: a replica has a cursor until it has done that.
 package export
 
 import (
@@ -54,7 +55,13 @@ type Config struct {
 }
 
 // Exporters are the exporters of all receivers. Use New.
-type Exporters struct{ all []*exporter }
+type Exporters struct {
+	all []*exporter
+	mu  sync.Mutex
+	// leads is set while this replica leads. changed is closed when that changes.
+	leads   bool
+	changed chan struct{}
+}
 
 // New returns exporters that do nothing before Run. It checks the files of the settings.
 func New(cfg Config) (*Exporters, error) {
@@ -62,7 +69,7 @@ func New(cfg Config) (*Exporters, error) {
 	if _, err := files.config(); err != nil {
 		return nil, err
 	}
-	e := &Exporters{}
+	e := &Exporters{changed: make(chan struct{})}
 	for _, name := range []string{cfg.AlertmanagerToken, cfg.WebhookSecret} {
 		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {
 			cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
@@ -93,23 +100,35 @@ func New(cfg Config) (*Exporters, error) {
 	return e, errors.Join(errs...)
 }
 
-// Run exports until ctx ends. It may be called again after that: each time that this replica becomes the
-// leader.
+// Run exports until ctx ends, while this replica leads, and what it recorded until then.
 func (e *Exporters) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, x := range e.all {
-		group.Go(func() { x.run(ctx) })
+		group.Go(func() { x.run(ctx, e.role) })
 	}
 	group.Wait()
 }
 
-// Standby notes that another replica leads now. A replica that never calls it continues where it stopped itself.
-func (e *Exporters) Standby() error {
-	var errs []error
-	for _, x := range e.all {
-		errs = append(errs, x.standby())
-	}
-	return errors.Join(errs...)
+// Lead notes that this replica leads until ctx ends.
+func (e *Exporters) Lead(ctx context.Context) {
+	e.turn(true)
+	<-ctx.Done()
+	e.turn(false)
+}
+
+func (e *Exporters) turn(leads bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leads = leads
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// role returns whether this replica leads, and a channel that is closed when that changes.
+func (e *Exporters) role() (leads bool, changed <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.leads, e.changed
 }
 
 // Problems describes the receivers that do not accept what they are sent.

@@ -93,8 +93,9 @@ func (b *bench) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { b.Journal.Run(ctx) })
+	group.Go(func() { b.Exporters.Run(ctx) })
 	if !b.replica {
-		group.Go(func() { b.Exporters.Run(ctx) })
+		group.Go(func() { b.Lead(ctx) })
 	}
 	b.stop = func() { b.follow(); cancel(); group.Wait() }
 	<-b.Opened()
@@ -104,7 +105,7 @@ func (b *bench) start() {
 func (b *bench) lead() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { b.Exporters.Run(ctx) })
+	group.Go(func() { b.Lead(ctx) })
 	b.follow = func() { cancel(); group.Wait() }
 }
 

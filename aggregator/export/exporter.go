@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -61,38 +60,59 @@ type exporter struct {
 	kind, name string
 	to         *receiver
 	phases     phases
-	// running is set while run runs.
-	running atomic.Bool
 }
 
-func (x *exporter) run(ctx context.Context) {
+// run follows the journal until ctx ends. role returns whether this replica leads, and what is closed when that changes.
+func (x *exporter) run(ctx context.Context, role func() (leads bool, changed <-chan struct{})) {
 	select {
 	case <-x.Journal.Opened():
 	case <-ctx.Done():
 		return
 	}
-	x.running.Store(true)
-	defer x.running.Store(false)
-	x.Reset()
-	defer x.Reset()
-	if x.Journal.Stats().Memory {
-		x.Log.Warn("the journal is in memory: what is not delivered when the aggregator ends is not delivered later")
-	}
 	for ctx.Err() == nil {
-		err := x.follow(ctx)
-		if ctx.Err() == nil && !errors.Is(err, journal.ErrReplaced) {
-			x.Log.Error("cannot export what the journal has: trying again", "error", err)
-			_ = journal.Sleep(ctx, readAgainAfter)
+		leads, changed := role()
+		term, end := context.WithCancel(ctx)
+		go func() {
+			select {
+			case <-changed:
+			case <-term.Done():
+			}
+			end()
+		}()
+		x.Reset()
+		if leads && x.Journal.Stats().Memory {
+			x.Log.Warn("the journal is in memory: what is not delivered when the aggregator ends is not delivered later")
 		}
+		for term.Err() == nil {
+			switch err := x.follow(term, leads); {
+			case err == nil: // everything is delivered
+				<-term.Done()
+			case term.Err() == nil && !errors.Is(err, journal.ErrReplaced):
+				x.Log.Error("cannot export what the journal has: trying again", "error", err)
+				_ = journal.Sleep(term, readAgainAfter)
+			}
+		}
+		end()
+		x.Reset()
 	}
 }
 
-// follow delivers what is recorded, until ctx ends or the journal cannot be used.
-func (x *exporter) follow(ctx context.Context) error {
+// follow delivers what is recorded until ctx ends or the journal cannot be used. A replica that does not lead delivers
+// what it recorded until now, if it led before. Then it returns nil.
+func (x *exporter) follow(ctx context.Context, leads bool) error {
 	replaced := x.Journal.Replaced()
 	cursor, err := x.Journal.Cursor(x.name)
 	if err != nil {
 		return err
+	}
+	var last time.Time
+	if !leads {
+		if !x.replicas || x.to.alerts != nil || cursor.At().IsZero() {
+			return nil
+		}
+		if last, err = x.whole(ctx, replaced); err != nil {
+			return err
+		}
 	}
 	at, err := x.begin(ctx, cursor, replaced)
 	if err != nil {
@@ -101,6 +121,9 @@ func (x *exporter) follow(ctx context.Context) error {
 	moved := x.Clock()
 	for {
 		until, _, more := x.Journal.Written()
+		if !leads && until.After(last) {
+			until = last
+		}
 		lost, from, err := x.Journal.Lost(at, until)
 		if err != nil {
 			return err
@@ -132,6 +155,9 @@ func (x *exporter) follow(ctx context.Context) error {
 		if at = reached; at.Before(until) {
 			continue
 		}
+		if !leads {
+			return cursor.Clear()
+		}
 		var again <-chan time.Time
 		if due := x.to.alerts.due(); !due.IsZero() {
 			again = time.After(due.Sub(x.Clock()))
@@ -147,52 +173,46 @@ func (x *exporter) follow(ctx context.Context) error {
 	}
 }
 
-// begin returns the time from which on the receiver gets what is recorded. The receiver gets the conflicts and
-// findings of that time if it has got nothing yet, or if another replica may not have delivered them.
+// begin returns the time from which on the receiver gets what is recorded. It gets the conflicts and findings of that
+// time if this replica has delivered nothing yet.
 func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <-chan struct{}) (at time.Time, err error) {
 	at = cursor.At()
-	switch {
-	case at.IsZero():
-		for whole := false; !whole; { // wait for the complete present state
-			var more <-chan struct{}
-			if at, whole, more = x.Journal.Written(); whole {
-				break
-			}
-			select {
-			case <-more:
-			case <-replaced:
-				return at, journal.ErrReplaced
-			case <-ctx.Done():
-				return at, ctx.Err()
-			}
+	known := !at.IsZero()
+	if !known {
+		if at, err = x.whole(ctx, replaced); err != nil {
+			return at, err
 		}
-		if x.replicas { // another replica may have led
-			at = x.recent(at)
-		}
-	case !x.replicas || x.to.alerts != nil:
-		all, err := x.stateAt(ctx, at)
-		if x.to.alerts != nil {
-			x.to.alerts.restore(all, at)
-		}
-		return at, err
 	}
-	return at, x.present(ctx, cursor, at)
+	if x.replicas && (!known || x.to.alerts != nil) { // another replica may have led
+		if recent := x.recent(at); !known || recent.After(at) {
+			at = recent
+		}
+	}
+	if !known && (x.to.alerts == nil || !x.replicas) {
+		return at, x.present(ctx, cursor, at)
+	}
+	all, err := x.stateAt(ctx, at)
+	if x.to.alerts != nil {
+		x.to.alerts.restore(all, at)
+	}
+	return at, err
 }
 
-// standby moves the cursor of a replica that does not lead, so that it stays some time behind.
-func (x *exporter) standby() error {
-	to, whole, _ := x.Journal.Written()
-	if x.running.Load() || !whole {
-		return nil
+// whole waits until the journal has the complete present state, and returns the time until which it is written.
+func (x *exporter) whole(ctx context.Context, replaced <-chan struct{}) (until time.Time, err error) {
+	for {
+		until, whole, more := x.Journal.Written()
+		if whole {
+			return until, nil
+		}
+		select {
+		case <-more:
+		case <-replaced:
+			return until, journal.ErrReplaced
+		case <-ctx.Done():
+			return until, ctx.Err()
+		}
 	}
-	cursor, err := x.Journal.Cursor(x.name)
-	if err != nil {
-		return err
-	}
-	if to = x.recent(to); !to.After(cursor.At()) {
-		return nil
-	}
-	return cursor.Move(to)
 }
 
 // recent returns the time before which everything was delivered by the former leader, if this replica becomes the

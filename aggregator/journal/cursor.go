@@ -91,14 +91,25 @@ func (c *Cursor) At() time.Time { return c.at }
 
 // Move moves the cursor. It is on the disk with the next record that is written.
 func (c *Cursor) Move(to time.Time) error {
+	return c.set(to, func(db *pebble.DB) error {
+		return db.Set(c.key, binary.BigEndian.AppendUint64(nil, uint64(micro(to))), pebble.NoSync)
+	})
+}
+
+// Clear removes the cursor, as if its reader had not begun.
+func (c *Cursor) Clear() error {
+	return c.set(time.Time{}, func(db *pebble.DB) error { return db.Delete(c.key, pebble.NoSync) })
+}
+
+func (c *Cursor) set(at time.Time, write func(*pebble.DB) error) error {
 	err := c.j.view(func(s *store) error {
 		if s != c.store {
 			return ErrReplaced
 		}
-		return s.db.Set(c.key, binary.BigEndian.AppendUint64(nil, uint64(micro(to))), pebble.NoSync)
+		return write(s.db)
 	})
 	if err == nil {
-		c.at = to
+		c.at = at
 	}
 	return err
 }
