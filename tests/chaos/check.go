@@ -307,7 +307,7 @@ const (
 )
 
 // checkNotifications checks that a receiver that drops duplicates was told of the beginning and the end of each
-// episode once, and of nothing else. A new leader repeats what is recent, and delivers what the former one missed, so
+// episode once, and of nothing else. It is told only of the end if each replica overlooked the beginning, or started then. A new leader repeats what is recent, and delivers what the former one missed, so
 // episodes may be told in another order.
 func (c *checker) checkNotifications() {
 	byID := make(map[string]Notification)
@@ -336,7 +336,7 @@ func (c *checker) checkNotifications() {
 	}
 	for _, e := range c.Run.Episodes {
 		switch begun, ended := times[confirmedType][e.Pod], times[resolvedType][e.Pod]; {
-		case begun == 0 && ended > 0:
+		case begun == 0 && ended > 0 && slices.ContainsFunc(c.Replicas, func(r *Replica) bool { return r.confirmed(e) }):
 			c.problem(e.Address, "the receiver was told only of the end of the conflict of %s with %s", e.Address, e.Pod)
 		case begun > 0 && ended == 0 && e.over():
 			c.problem(e.Address, "the receiver was not told of the end of the conflict of %s with %s", e.Address, e.Pod)
