@@ -181,12 +181,16 @@ func (t *findingBuilder) stateLost() {
 	default:
 		backup = texts.Text("backup")
 	}
-	if node != "" {
+	pods := node == "" || slices.ContainsFunc(atRisk, func(h verdict.Held) bool { return h.Owner == nil || h.Owner.Kind() == verdict.Pod })
+	next := strings.Replace(poolNext(p), "one of the next", "the next", 1)
+	if pods && node != "" {
 		uncordon = []advice.Action{advice.Uncordon(kubernetes)}
+	} else if !pods {
+		next = strings.Replace(next, "pods", "containers", 1)
 	}
 	t.add(t.f.Kind, "lost", lost, "count", plural(len(atRisk), "address", "addresses"), "are", isAre(len(atRisk)),
-		"addresses", each(atRisk, func(h *verdict.Held) string { return h.Address.String() }), "next", strings.Replace(poolNext(p), "one of the next", "the next", 1),
-		"at", at, "problem", strings.TrimSuffix(p.Problem, "."), "node", node,
+		"addresses", each(atRisk, func(h *verdict.Held) string { return h.Address.String() }), "next", next,
+		"at", at, "problem", strings.TrimSuffix(p.Problem, "."), "node", node, "pods", when(pods, "yes"),
 		"inuse", func() {
 			for some := range slices.Chunk(atRisk, mostNamed) {
 				t.State("In use: %s.", strings.Join(each(some, func(h *verdict.Held) string {
@@ -198,7 +202,7 @@ func (t *findingBuilder) stateLost() {
 			}
 		},
 		"cordon", func() {
-			if node != "" {
+			if pods && node != "" {
 				t.add("state-lost/cordon", "knode", kubernetes, "cordon", advice.Cordon(kubernetes))
 			}
 		},

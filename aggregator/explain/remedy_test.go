@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/containers"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/registry"
@@ -328,6 +329,10 @@ func TestTextsOfPoolFindings(t *testing.T) {
 	}
 	wantText(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
 	lans := whereaboutsPool("kube-system/192.0.2.0-29", "192.0.2.0")
+	bridge := &verdict.Pool{Pool: ipam.Pool{IPAM: containers.DockerName, Traits: registry.Traits(containers.DockerName), Name: "/var/lib/docker/network/files/local-kv.db#bridge", Served: ipam.Served{Network: "docker:bridge"}, State: ipam.Missing}, Node: w.Node("node-a")}
+	box := holder(w, "node-a", "web", "eth0")
+	box.Namespace.Who, box.Pod = verdict.Workload{Kind: verdict.Container, Name: "web", ContainerID: otherID}.Who(), nil
+	wantText(t, "ipam-state-lost docker", ofPool(verdict.FindingIPAMStateLost, bridge, verdict.PoolUse{}, []verdict.Held{{Address: netip.MustParseAddr("172.17.0.2"), Owner: &box}}))
 	wantText(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
 	lans.State, lans.Problem = ipam.Missing, "IPPool kube-system/192.0.2.0-29 is gone"
 	wantText(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
