@@ -58,7 +58,7 @@ func TestNodeWithADHCPLeaseKeepsItsAddress(t *testing.T) {
 	n.takes(lan, "thief", "10.9.0.15", "10.9.0.77")
 	wait.Until(t, "the lease in the conflict", func() bool { return len(n.only("10.9.0.15").GetAllocations()) == 1 })
 	c := n.only("10.9.0.15")
-	if al := c.GetAllocations()[0]; al.GetIpam() != "systemd-networkd" || al.GetMac() == "" || c.GetCause() != "external-device" {
+	if al := c.GetAllocations()[0]; al.GetIpam() != "dhcp-client" || al.GetMac() == "" || c.GetCause() != "external-device" {
 		t.Errorf("got cause %s, allocation %v, want external-device and the lease of the node", c.GetCause(), al)
 	}
 	if keeper := c.GetRemedy()[0].GetText(); keeper == "" || len(c.GetRemedy()[0].GetChoice()) != 0 {

@@ -1,5 +1,5 @@
 // Package dhcp reads the leases and reservations of the DHCP servers dnsmasq and Kea, and the leases of
-// the DHCP client systemd-networkd, from their files.
+// DHCP clients, from their files.
 package dhcp
 
 import (

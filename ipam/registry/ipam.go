@@ -24,7 +24,7 @@ import (
 // All has all supported IPAMs and controllers of virtual addresses, in the order of the documentation.
 var All = []*ipam.IPAM{
 	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &ovn.KubeOVN, &spiderpool.IPAM, &antrea.IPAM, &ovn.OVNKubernetes,
-	&awsvpc.IPAM, &azure.IPAM, &dhcp.Dnsmasq, &dhcp.Kea, &dhcp.Networkd, &containers.Docker, &containers.Podman, &podips.IPAM, &vip.KubeProxy, &vip.KubeVIP, &vip.MetalLB, &vip.EgressIP, &vip.KubeVirt,
+	&awsvpc.IPAM, &azure.IPAM, &dhcp.Dnsmasq, &dhcp.Kea, &dhcp.Client, &containers.Docker, &containers.Podman, &podips.IPAM, &vip.KubeProxy, &vip.KubeVIP, &vip.MetalLB, &vip.EgressIP, &vip.KubeVirt,
 }
 
 // unknown has nothing that distinguishes it.

@@ -128,7 +128,7 @@ func sourceRows(ctx context.Context, bin string) ([]row, error) {
 		return rows, err
 	}
 	for _, m := range registry.All {
-		if m.Files == nil || m.Name == dhcp.NetworkdName { // a node has one lease for each of its links
+		if m.Files == nil || m.Name == dhcp.ClientName { // a node has one lease for each of its links
 			continue
 		}
 		if writers[m.Name] == nil {

@@ -1,0 +1,158 @@
+// This file describes the DHCP clients of a node: what DHCP servers have leased to the node itself. Such a
+// lease never makes a finding; in a conflict, it shows that the node has its address from a server, and
+// the rival has not.
+//
+// The formats are those of systemd 252 (src/libsystemd-network/sd-dhcp-lease.c, dhcp_lease_save), NetworkManager
+// 1.42 (src/core/dhcp/nm-dhcp-nettools.c, lease_save), ISC dhclient 4.4 (dhclient.leases(5)) and dhcpcd 9.4
+// (src/dhcp.c, dhcp_bind). systemd and NetworkManager call theirs private, so that another version may
+// have another one.
+
+package dhcp
+
+import (
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// ClientName is the name of DHCP clients in the API.
+const ClientName = "dhcp-client"
+
+// Client describes DHCP clients.
+var Client = ipam.IPAM{
+	Name: ClientName, Title: "DHCP clients",
+	Traits: ipam.Traits{Leases: true},
+	Files:  newClients,
+	PoolTitle: func(p *ipam.Pool, node string) string {
+		title := "the DHCP client"
+		for _, c := range clients {
+			if strings.HasSuffix(leasePath(p), c.dir) {
+				title += " " + c.name
+			}
+		}
+		if node != "" {
+			title += " of node " + node
+		}
+		return title
+	},
+}
+
+// clients are the directories in which clients keep their leases.
+var clients = []struct{ dir, name string }{
+	{"/run/systemd/netif/leases", "systemd-networkd"},
+	{"/var/lib/NetworkManager", "NetworkManager"}, // its own client, or dhclient
+	{"/var/lib/dhcp", "dhclient"},
+	{"/var/lib/dhclient", "dhclient"},
+	{"/var/lib/dhcpcd", "dhcpcd"},
+}
+
+func newClients(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
+	f := newNodeFiles(host, cfg)
+	var dirs []string
+	var at []location
+	for _, c := range clients {
+		dir := f.root + c.dir
+		dirs = append(dirs, dir)
+		at = append(at, location{Path: dir, Read: func() (content, error) { return f.leased(dir) }})
+	}
+	return newSource(host, ClientName, "DHCP clients", func() ([]string, []location) { return dirs, at }, nil)
+}
+
+// leased reads the leases of all interfaces in a directory.
+func (f nodeFiles) leased(dir string) (c content, err error) {
+	names := f.names(dir)
+	if len(names) == 0 {
+		return c, nil
+	}
+	for _, device := range f.host.Devices() {
+		for _, name := range names {
+			parse := leaseOf(&device, name)
+			if parse == nil {
+				continue
+			}
+			data, err := f.file(filepath.Join(dir, name))
+			if err != nil {
+				return c, err
+			}
+			switch r, ok := parse(data); {
+			case !ok:
+				c.Problem = filepath.Join(dir, name) + " has another format"
+			case r.Address.IsValid():
+				r.MAC = device.MAC
+				c.Leases = append(c.Leases, r)
+			}
+		}
+	}
+	return c, nil
+}
+
+// leaseOf returns how to parse a file with the lease of an interface; nil if the file is none.
+func leaseOf(device *ipam.Device, name string) func(data []byte) (r record, ok bool) {
+	base, ended := strings.CutSuffix(name, ".lease")
+	switch {
+	case name == strconv.Itoa(device.Index), ended && strings.HasPrefix(base, "internal-") && strings.HasSuffix(base, "-"+device.Name):
+		return parsePrivate
+	case strings.HasPrefix(name, "dhclient"):
+		return func(data []byte) (record, bool) { return parseDhclient(data, device.Name) }
+	case ended && (base == device.Name || strings.HasPrefix(base, device.Name+"-")): // with the SSID
+		return parsePacket
+	}
+	return nil
+}
+
+// parsePrivate parses a file with lines "NAME=VALUE" of systemd-networkd or NetworkManager. They remove the
+// file of a lease that has ended, or write it anew.
+func parsePrivate(data []byte) (r record, ok bool) {
+	for line := range strings.Lines(string(data)) {
+		if value, found := strings.CutPrefix(strings.TrimSpace(line), "ADDRESS="); found {
+			a, err := netip.ParseAddr(value)
+			return record{Address: a}, err == nil
+		}
+	}
+	return r, false
+}
+
+// parseDhclient returns the last lease of an interface in a file of dhclient, which appends leases:
+//
+//	lease {
+//	  interface "eth0";
+//	  fixed-address 192.0.2.108;
+//	  expire 6 2026/11/28 20:27:05;
+//	}
+func parseDhclient(data []byte, device string) (last record, ok bool) {
+	var r record
+	on := ""
+	for line := range strings.Lines(string(data)) {
+		w := strings.Fields(strings.TrimRight(strings.TrimSpace(line), ";"))
+		switch {
+		case len(w) == 2 && w[0] == "lease":
+			r, on = record{}, ""
+		case len(w) == 2 && w[0] == "interface":
+			on = strings.Trim(w[1], `"`)
+		case len(w) == 2 && w[0] == "fixed-address":
+			r.Address, _ = netip.ParseAddr(w[1])
+		case len(w) > 2 && w[0] == "expire" && w[1] == "epoch":
+			n, _ := strconv.ParseInt(strings.TrimRight(w[2], ";"), 10, 64)
+			r.Expires = time.Unix(n, 0)
+		case len(w) == 4 && w[0] == "expire":
+			r.Expires, _ = time.Parse(time.DateTime, strings.ReplaceAll(w[2], "/", "-")+" "+w[3])
+		case len(w) == 1 && w[0] == "}" && on == device:
+			last = r
+		}
+	}
+	return last, true
+}
+
+// parsePacket returns the address in the DHCP message that dhcpcd keeps (RFC 2131, section 2).
+func parsePacket(data []byte) (r record, ok bool) {
+	const reply, yiaddr, cookie = 2, 16, 236
+	if len(data) < cookie+4 || data[0] != reply || string(data[cookie:cookie+4]) != "\x63\x82\x53\x63" {
+		return r, false
+	}
+	r.Address, ok = netip.AddrFromSlice(data[yiaddr : yiaddr+4])
+	return r, ok
+}

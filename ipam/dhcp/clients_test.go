@@ -1,0 +1,114 @@
+package dhcp
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
+)
+
+// What the clients write: systemd-networkd 252, NetworkManager 1.42.4, dhclient 4.4.3-P1 and dhcpcd 9.4.1.
+const (
+	ofNetworkd = `# This is private data. Do not parse.
+ADDRESS=10.9.0.20
+NETMASK=255.255.255.0
+ROUTER=10.9.0.1
+SERVER_ADDRESS=10.9.0.1
+T1=1800
+T2=3150
+LIFETIME=3600
+CLIENTID=ff
+`
+	ofNetworkManager = "# This is private data. Do not parse.\nADDRESS=10.9.0.21\n"
+	ofDhclient       = `default-duid "\000\001";
+lease {
+  interface "eth1";
+  fixed-address 10.9.0.29;
+  option dhcp-lease-time 3600;
+  expire 4 2023/11/16 20:27:05;
+}
+lease {
+  interface "eth0";
+  fixed-address 10.9.0.22;
+  option subnet-mask 255.255.255.0;
+  expire 4 2023/11/16 20:27:05;
+}
+`
+)
+
+// ofDhcpcd is the DHCPACK that dhcpcd keeps.
+var ofDhcpcd = "\x02\x01\x06\x00\xac\x56\x79\x4a" + strings.Repeat("\x00", 8) + "\x0a\x09\x00\x17\x0a\x09\x00\x01" + strings.Repeat("\x00", 4) +
+	"\x12\x2d\x10\x27\xb1\xb3" + strings.Repeat("\x00", 202) + "\x63\x82\x53\x63\x35\x01\x05\xff"
+
+func TestLeasesOfTheNodeAreRead(t *testing.T) {
+	root := t.TempDir()
+	host := ipamtest.NewHost()
+	host.Interfaces = []ipam.Device{{Index: 2, Name: "eth0", MAC: "02:00:00:00:00:02"}, {Index: 3, Name: "eth1", MAC: "02:00:00:00:00:03"}}
+	source := newClients(host, ipam.FilesConfig{Dirs: []string{root}})
+	now := time.Unix(1_700_000_000, 0)
+	look := func() (found []string) {
+		now = now.Add(time.Minute)
+		source.Find(now)
+		source.Read(ipam.FileRead{Now: now, All: true})
+		for _, p := range source.Pools() {
+			for a, al := range p.Changes {
+				if al != nil {
+					found = append(found, a.String()+" "+al.MAC+" by "+Client.PoolTitle(&p.Pool, "n"))
+				}
+			}
+			clear(p.Changes)
+			if p.Problem != "" {
+				found = append(found, strings.TrimPrefix(p.Problem, root))
+			}
+		}
+		slices.Sort(found)
+		return found
+	}
+	want := func(want ...string) {
+		t.Helper()
+		if got := look(); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	want()
+	for path, content := range map[string]string{
+		"/run/systemd/netif/leases/2":                           ofNetworkd,
+		"/run/systemd/netif/leases/9":                           ofNetworkd,
+		"/var/lib/NetworkManager/internal-4a1f-8b2c-eth1.lease": ofNetworkManager,
+		"/var/lib/NetworkManager/internal-4a1f-8b2c-eth9.lease": ofNetworkManager,
+		"/var/lib/NetworkManager/secret_key":                    "x",
+		"/var/lib/dhcp/dhclient.eth0.leases":                    ofDhclient,
+		"/var/lib/dhclient/dhclient-4a1f-eth0.lease":            "",
+		"/var/lib/dhcpcd/eth1-wlan.lease":                       ofDhcpcd,
+		"/var/lib/dhcpcd/duid":                                  "x",
+	} {
+		write(t, root+path, content)
+	}
+	const zero, one = "02:00:00:00:00:02", "02:00:00:00:00:03"
+	want("10.9.0.20 "+zero+" by the DHCP client systemd-networkd of node n", "10.9.0.21 "+one+" by the DHCP client NetworkManager of node n",
+		"10.9.0.22 "+zero+" by the DHCP client dhclient of node n", "10.9.0.23 "+one+" by the DHCP client dhcpcd of node n",
+		"10.9.0.29 "+one+" by the DHCP client dhclient of node n")
+
+	write(t, root+"/run/systemd/netif/leases/3", `{"Address":[10,9,0,21]}`)
+	write(t, root+"/var/lib/dhcpcd/eth0.lease", ofDhcpcd[:100])
+	want("/run/systemd/netif/leases/3 has another format", "/var/lib/dhcpcd/eth0.lease has another format")
+
+	// A lease that has ended, one that never ends, and files that are gone.
+	write(t, root+"/var/lib/dhcp/dhclient.eth0.leases", strings.Replace(strings.ReplaceAll(ofDhclient, "4 2023/11/16 20:27:05", "epoch 1700000000; # Tue"), "10.9.0.29", "10.9.0.28", 1))
+	write(t, root+"/var/lib/dhclient/dhclient-4a1f-eth0.lease", strings.ReplaceAll(ofDhclient, "4 2023/11/16 20:27:05", "never"))
+	for _, dir := range []string{"/run", "/var/lib/dhcpcd"} {
+		if err := os.RemoveAll(filepath.Join(root, dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look()
+	look() // until it is certain that they are gone
+	if got := source.Pools(); len(got) != 2 || got[0].Allocated()+got[1].Allocated() != 3 {
+		t.Errorf("got %v, want the lease of NetworkManager and those that never end", got)
+	}
+}
