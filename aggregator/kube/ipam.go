@@ -65,11 +65,15 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 			p.sources = append(p.sources, s)
 		}
 		all = append(all, p)
+		if m.Name == vip.KubeProxyName {
+			c.services.Unread = &ipam.Unread{Publisher: p, Kind: ipam.Kind{Name: "Service"}}
+		}
 	}
 	p, o, v := newPublisher(c, podips.Name), newPublisher(c, ovn.OVNKubernetesName), newPublisher(c, vip.KubeVIPName)
 	c.addresses = podips.NewAddresses[*podRecord](p, podips.Pool, podips.Status)
 	c.nodeAddresses = podips.NewAddresses[nodeAddresses](p, podips.NodePool, podips.NodeStatus)
 	c.annotated = podips.NewAddresses[annotatedPod](o, ovn.DefaultNetwork, ovn.Annotated)
+	c.nodes.Unread = &ipam.Unread{Publisher: p, Kind: ipam.Kind{Name: "Node"}}
 	c.kubeVIP = vip.NewAssignments(v)
 	return append(all, p, o, v)
 }

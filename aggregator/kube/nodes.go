@@ -44,7 +44,7 @@ type nodes struct {
 
 func newNodes(c *Cluster) nodes {
 	return nodes{cluster: c, Mirror: ipam.Mirror[*corev1.Node, nodeRecord]{
-		Read:    readNode,
+		Parse:   readNode,
 		Changed: func(_ ipam.Key, before, after *nodeRecord) { c.nodes.changed(before, after) },
 		Settled: func() { // once for all nodes that changed together
 			if len(c.nodes.moved) == 0 {
@@ -68,8 +68,9 @@ func newNodes(c *Cluster) nodes {
 
 func (n *nodes) of(name string) *nodeRecord { return n.Records[ipam.Key{Name: name}] }
 
-func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
-	r := &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
+// readNode returns the record of a node, and what of its addresses cannot be read.
+func readNode(node *corev1.Node) (at ipam.Key, r *nodeRecord, problem string) {
+	at, r = ipam.Key{Name: node.Name}, &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
 	// DaemonSets have no pods on a virtual node, that is, one of virtual-kubelet (such as the virtual nodes of AKS)
 	// or of Fargate on EKS.
 	os := cmp.Or(node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem, string(corev1.Linux))
@@ -85,12 +86,18 @@ func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 		}
 		if p, err := netip.ParsePrefix(cidr); err == nil {
 			r.cidrs = append(r.cidrs, p.Masked())
+		} else {
+			problem = unreadAddress("Node "+node.Name, "/spec/podCIDRs", cidr)
 		}
 	}
 	// Simulated nodes (KWOK) and virtual ones have addresses of others.
 	if kind := node.Labels["type"]; kind != "virtual-kubelet" && kind != "kwok" {
 		for _, address := range node.Status.Addresses {
-			if a, err := ipam.ParseAddress(address.Address); err == nil && address.Type == corev1.NodeInternalIP {
+			switch a, err := ipam.ParseAddress(address.Address); {
+			case address.Type != corev1.NodeInternalIP:
+			case err != nil:
+				problem = unreadAddress("Node "+node.Name, podips.NodeStatus, address.Address)
+			default:
 				r.addresses = append(r.addresses, a)
 			}
 		}
@@ -103,7 +110,7 @@ func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 			}
 		}
 	}
-	return ipam.Key{Name: node.Name}, r
+	return at, r, problem
 }
 
 // nodeAddresses is the record of a node for the comparison of its addresses with those of other nodes.

@@ -44,7 +44,7 @@ func newServices(c *Cluster) services {
 	return services{
 		byAddress: index[netip.Addr, serviceRecord]{},
 		Mirror: ipam.Mirror[*corev1.Service, serviceRecord]{
-			Read: readService,
+			Parse: readService,
 			Changed: func(at ipam.Key, before, after *serviceRecord) {
 				c.services.byAddress.move(before, after, func(s *serviceRecord) (all []netip.Addr) {
 					for _, a := range s.Addresses {
@@ -73,8 +73,8 @@ func newServices(c *Cluster) services {
 const serviceProxyName = "service.kubernetes.io/service-proxy-name"
 
 // readService returns the record of a service; nil if it has no addresses.
-func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
-	at := ipam.Key{Namespace: service.Namespace, Name: service.Name}
+func readService(service *corev1.Service) (at ipam.Key, _ *serviceRecord, problem string) {
+	at = ipam.Key{Namespace: service.Namespace, Name: service.Name}
 	spec := &service.Spec
 	r := &serviceRecord{Service: ipam.Service{Namespace: at.Namespace, Name: at.Name}, host: ipam.Plain(service.Annotations[vip.HostAnnotation])}
 	correct(form.Label, &r.Namespace)
@@ -83,7 +83,11 @@ func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
 	add := func(text string, field ipam.ServiceField) {
 		a := ipam.ServiceAddress{Field: field}
 		var err error
-		if a.Addr, err = ipam.ParseAddress(text); err == nil && !slices.Contains(r.Addresses, a) {
+		switch a.Addr, err = ipam.ParseAddress(text); {
+		case text == "" || text == corev1.ClusterIPNone:
+		case err != nil:
+			problem = unreadAddress("Service "+at.Namespace+"/"+at.Name, string(field), text)
+		case !slices.Contains(r.Addresses, a):
 			r.Addresses = append(r.Addresses, a)
 		}
 	}
@@ -107,7 +111,7 @@ func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
 		add(ip, ipam.ExternalIP)
 	}
 	if len(r.Addresses) == 0 {
-		return at, nil
+		return at, nil, problem
 	}
 	const mostPorts = 8
 	for i, port := range spec.Ports {
@@ -121,7 +125,12 @@ func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
 		r.Ports += fmt.Sprintf("%d/%s", port.Port, cmp.Or(port.Protocol, corev1.ProtocolTCP))
 	}
 	correct(form.Text(128), &r.Ports)
-	return at, r
+	return at, r, problem
+}
+
+// unreadAddress describes a text in place of an address of an object.
+func unreadAddress(object, field, text string) string {
+	return fmt.Sprintf("%s is invalid: %q in %s is not an address", object, ipam.Shorten(text), field)
 }
 
 // controlPlaneChanged publishes the node that kube-vip elected for the addresses of the control
