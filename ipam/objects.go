@@ -35,6 +35,9 @@ type Objects struct {
 	Settle func()
 	// ServiceChanged is called after the addresses of a Service changed; nil if nothing has to be done.
 	ServiceChanged func(at Key)
+	// ServerFlags is called with the values of the flag --service-cluster-ip-range of API servers that run as pods, when
+	// they change; nil if nothing has to be done.
+	ServerFlags func(values []string)
 	// Machine returns the state of a virtual machine; nil if it is not known. It is nil for IPAMs that
 	// know no virtual machines.
 	Machine func(at Key) *Machine
@@ -206,6 +209,7 @@ type Object struct {
 	// Version is the resource version.
 	Version      string
 	Created      time.Time
+	Deleted      bool // it is being deleted
 	Labels       map[string]string
 	Spec, Status json.RawMessage
 	// Endpoints and EndpointsNamespace are the fields of a CiliumEndpointSlice, which has no spec. Endpoints and AddressType

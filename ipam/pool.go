@@ -37,6 +37,9 @@ type Pool struct {
 	// Divided are the ranges of a pool that gives parts of them to nodes. The parts are the ranges of
 	// other pools, which allocate the addresses. A pool with Divided has no Ranges.
 	Divided []Range
+	// Services is set if Services get the addresses, and says in which field: ClusterIP or Ingress. It is empty for
+	// pools whose addresses owners get.
+	Services ServiceField
 	// Gateways are addresses in the ranges that belong to the node or to a router.
 	Gateways []netip.Addr
 	State    State

@@ -1,8 +1,10 @@
 package ipam
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // A Service is what the Kubernetes API says about a Service with addresses. It never changes.
@@ -35,6 +37,52 @@ const (
 	// ProxiedIngress is an ingress address with ipMode Proxy: its packets reach the load balancer.
 	ProxiedIngress ServiceField = "/status/loadBalancer/ingress/ipMode"
 )
+
+// serviceRanges is the record of an object with ranges of addresses for Services.
+type serviceRanges struct {
+	ranges  []Range
+	problem string
+}
+
+// ServiceRanges returns a store of objects with ranges of addresses that Services get in a field. It publishes each as a
+// pool. read returns the ranges of an object.
+func ServiceRanges(p Publisher, k Kind, field ServiceField, read func(*Object) ([]Range, error)) Store {
+	return &Mirror[*Object, serviceRanges]{
+		Read: func(o *Object) (Key, *serviceRanges) {
+			ranges, err := read(o)
+			switch {
+			case err != nil:
+				return o.Key(), &serviceRanges{problem: o.Invalid(k.Name, err.Error())}
+			case len(ranges) == 0:
+				return o.Key(), nil
+			}
+			return o.Key(), &serviceRanges{ranges: Union(ranges)}
+		},
+		Changed: func(at Key, _, after *serviceRanges) {
+			name := strings.TrimPrefix(at.Namespace+"/"+at.Name, "/")
+			next := Pool{Name: k.Name + " " + name, Config: k.Resource + " " + name, Services: field}
+			if after == nil {
+				p.Drop(next.Name)
+				return
+			}
+			next.Ranges = after.ranges
+			p.Use()
+			Publish(p, next, after.problem, after.problem != "")
+		},
+	}
+}
+
+// CIDRs returns the ranges of CIDRs.
+func CIDRs(texts ...string) (ranges []Range, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a CIDR", Shorten(text))
+		}
+		ranges = append(ranges, RangeOf(p))
+	}
+	return ranges, nil
+}
 
 // Ingress returns the addresses of the load balancer. It returns none for nil.
 func (s *Service) Ingress() (addresses []netip.Addr) {

@@ -162,3 +162,44 @@ func TestIncidentTwoNodesHaveOneInternalIP(t *testing.T) {
 	i.remedied("kubectl get nodes -o wide")
 	n.awaitFindings()
 }
+
+// Incident 50: an administrator thinks that the pool of MetalLB must have the addresses of the nodes.
+func TestIncidentMetalLBGivesOutTheAddressOfANode(t *testing.T) {
+	t.Parallel()
+	const own = "192.0.2.2"
+	n := newKubeNode(t)
+	n.api.put(t, "nodes", "", "node1", `{"status": {"addresses": [{"type": "InternalIP", "address": "`+own+`"}]}}`)
+	n.runs("db", servedPod)
+	n.sh("ip link add up0 type veth peer name up1", "ip link set up0 up", "ip link set up1 up", "ip addr add "+own+"/24 dev up0")
+	n.awaitOwners(own, 1)
+	i := n.incident(50)
+	balanced := func(service, ip string) {
+		n.serves(service, `{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.7", "ports": [{"port": 443}]}, "status": {"loadBalancer": {"ingress": [{"ip": "`+ip+`"}]}}}`)
+	}
+	pool := func(name, addresses string) {
+		n.api.apply(t, "ipaddresspools", "metadata: {namespace: metallb-system, name: "+name+"}\nspec: {addresses: ["+addresses+"]}")
+	}
+	cidrs := func(name, cidr string) {
+		n.api.apply(t, "servicecidrs", "metadata: {name: "+name+"}\nspec: {cidrs: ["+cidr+"]}")
+	}
+	// Look-alikes: ranges beside the addresses in use, and a virtual address of a Service that a node has.
+	pool("first", "192.0.2.16-192.0.2.31")
+	cidrs("kubernetes", "10.96.0.0/12")
+	n.sh("ip addr add 192.0.2.20/32 dev up0")
+	balanced("virtual", "192.0.2.20")
+	n.wantOnlyPlanted(own, servedPod, "192.0.2.20")
+	n.awaitFindings()
+	pool("second", "192.0.2.1-192.0.2.9")
+	cidrs("more", "10.244.1.0/28")
+	i.foretold("in-use-unallocated", own)
+	n.awaitFindings("in-use-unallocated "+servedPod, "in-use-unallocated "+own)
+	n.api.drop("servicecidrs", "more")
+	n.awaitFindings("in-use-unallocated " + own)
+	balanced("front", own)
+	i.found(answered, own)
+	n.awaitFindings(answered + " " + own)
+	pool("second", "192.0.2.5-192.0.2.9")
+	balanced("front", "192.0.2.5")
+	i.remedied("kubectl get service -n default front -o yaml")
+	n.awaitFindings()
+}

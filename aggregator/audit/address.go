@@ -63,6 +63,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditShared()
 	a.auditAnswers()
 	a.auditServices()
+	a.auditServicePools()
 	a.auditOrphans()
 	a.auditSpoofs()
 	a.auditRefused()
@@ -89,7 +90,7 @@ func bothCritical(f, other *verdict.Finding) bool {
 
 // rememberReported adds a finding that is reported to the past of the owner, if it is about a record.
 func (a *addressAudit) rememberReported(f *verdict.Finding) {
-	if f.Kind == verdict.FindingInUseUnallocated || f.Kind == verdict.FindingBookedElsewhere {
+	if f.Pool != nil && f.Pool.Services == "" && (f.Kind == verdict.FindingInUseUnallocated || f.Kind == verdict.FindingBookedElsewhere) {
 		a.remember(f)
 	}
 	f.Past = a.out.Past
@@ -412,10 +413,18 @@ func (a *addressAudit) auditServices() {
 			case !holds(o), o.Kind() != verdict.Host && o.Pod == nil, !inRange && s.Endpoints == ipam.OwnEndpoint:
 				continue
 			case o.Kind() == verdict.Host && !inRange:
-				if s.Field != ipam.ExternalIP || s.Endpoints != ipam.NoEndpoints {
+				pooled := s.Field == ipam.Ingress && slices.ContainsFunc(a.in.ServicePools, func(p *verdict.Pool) bool { return p.Services == ipam.Ingress })
+				switch {
+				case pooled && a.internal(o.Node):
+					severity = verdict.Warning
+				case pooled: // a virtual address; the Kubernetes API may list the addresses of the node later
+					a.again(a.in.Now.Add(statusDelay))
+					continue
+				case s.Field == ipam.ExternalIP && s.Endpoints == ipam.NoEndpoints:
+					severity, patience = verdict.Warning, refusedAfter
+				default:
 					continue
 				}
-				severity, patience = verdict.Warning, refusedAfter
 			}
 			taken = append(taken, *o)
 		}
@@ -424,6 +433,47 @@ func (a *addressAudit) auditServices() {
 				Kind: verdict.FindingAnsweredByAnother, Severity: severity, Pool: al.Pool, Allocations: []*verdict.Allocation{al.Allocation}, Owners: taken,
 			}
 			a.record(f, al.Location+" ", patience)
+		}
+	}
+}
+
+// internal reports whether the Kubernetes API has the address as one of a node.
+func (a *addressAudit) internal(n *verdict.Node) bool {
+	return slices.ContainsFunc(a.in.Nodes, func(f verdict.NodeFacts) bool { return f.Internal && f.Node == n.Key() })
+}
+
+// auditServicePools checks whether a Service may get the address of an owner: an owner whose kernel has it, or a device
+// without an agent that uses it. Those that only answer may have answered for a Service. A load balancer may have the
+// address of a node on purpose.
+func (a *addressAudit) auditServicePools() {
+	if slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool {
+		return al.Service != nil || al.Pool.Assigns
+	}) {
+		return // a Service has it
+	}
+	for _, p := range a.in.ServicePools {
+		if a.in.PodsKnownUntil == 0 || p.State == ipam.Unreadable || p.State == ipam.Stale {
+			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
+			continue
+		}
+		for i := range a.judged.Owners {
+			o := &a.judged.Owners[i]
+			if !holds(o) && !(o.Kind() == verdict.External && compared(o) && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Kind == verdict.Used })) {
+				continue
+			}
+			severity := verdict.Critical
+			if p.Services == ipam.Ingress && o.Kind() == verdict.Host {
+				severity = verdict.Warning
+			}
+			kind := verdict.FindingInUseUnallocated
+			var given []*verdict.Allocation
+			for _, al := range a.in.Allocations {
+				if al.Pool.Is(p) {
+					kind, given = verdict.FindingBookedElsewhere, append(given, al.Allocation)
+				}
+			}
+			a.recordOf(kind, severity, p, o, given, max(a.policy.Settle, recordDelay))
+			break
 		}
 	}
 }

@@ -85,7 +85,7 @@ func Lost(g Given) bool {
 		return n
 	}
 	switch p := g.Pool; {
-	case len(g.AtRisk) == 0:
+	case len(g.AtRisk) == 0, p.Services != "":
 		return false
 	case p.State == ipam.Missing:
 		return true

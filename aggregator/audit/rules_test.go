@@ -26,6 +26,9 @@ func (w *world) auditAll(before ...verdict.Finding) audit.Result {
 	out := w.Judge()
 	in := w.Case()
 	in.Before = before
+	if w.unfollowed {
+		in.PodsKnownUntil = 0
+	}
 	return audit.Address(&w.Policy, in, &out)
 }
 

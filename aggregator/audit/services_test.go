@@ -7,7 +7,9 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 )
 
@@ -111,6 +113,113 @@ func TestTwoNodesHaveOneInternalIP(t *testing.T) {
 		}
 		if !slices.Equal(got, test.want) || len(reported(first.Findings)) != 0 {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// ofServices adds a pool of which Services get the addresses, or one of owners without a field.
+func (w *world) ofServices(field ipam.ServiceField) *verdict.Pool {
+	p := w.ofCluster(calico.Name, "192.0.2.0/28")
+	p.Services = field
+	return p
+}
+
+// given records that the address is one of a Service, or assigned by a controller.
+func (w *world) given(of string, al ipam.Allocation) {
+	w.allocate(&verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "services", State: ipam.Known}}, verdict.Allocation{Allocation: al})
+}
+
+var balanced = ipam.Allocation{
+	Purpose: "Service shop/api", Location: "services shop/api /status/loadBalancer/ingress", Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: ipam.Ingress},
+}
+
+// A Service may get the address of an owner.
+func TestAServiceMayGetTheAddress(t *testing.T) {
+	pod := func(w *world) { w.kindPod("n1", "web", "pods", 2) }
+	node := func(w *world) { w.Device("n1", "eth0", "") }
+	machine := func(kind verdict.Evidence) func(*world) {
+		return func(w *world) { w.Wire(w.Uplink("n1"), "\x02\x00\x00\x00\x00\x99").Kind = kind }
+	}
+	critical, warning := []verdict.Severity{verdict.Critical}, []verdict.Severity{verdict.Warning}
+	for _, test := range []struct {
+		name   string
+		field  ipam.ServiceField
+		holder func(*world)
+		change func(w *world, p *verdict.Pool)
+		kind   string
+		want   []verdict.Severity
+	}{
+		{"a pod in the range of cluster IPs", ipam.ClusterIP, pod, nil, unallocated, critical},
+		{"a node in the range of cluster IPs", ipam.ClusterIP, node, nil, unallocated, critical},
+		{"a pod in the range of a load balancer", ipam.Ingress, pod, nil, unallocated, critical},
+		{"a node in the range of a load balancer", ipam.Ingress, node, nil, unallocated, warning},
+		{"a machine without an agent", ipam.Ingress, machine(verdict.Used), nil, unallocated, critical},
+		{"a speaker without an agent still answers", ipam.Ingress, machine(verdict.Answered), nil, "", nil},
+		{"the Service has it, whose virtual address it is", ipam.Ingress, node, func(w *world, _ *verdict.Pool) { w.given(vip.KubeProxyName, balanced) }, "", nil},
+		{"kube-vip assigns it to the node", ipam.Ingress, node, func(w *world, _ *verdict.Pool) {
+			w.given(vip.KubeVIPName, ipam.Allocation{Node: "n1", Purpose: "control plane"})
+		}, "", nil},
+		{"Calico has allocated it to a Service", ipam.Ingress, pod, func(w *world, p *verdict.Pool) {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Purpose: "load balancer of Service shop/api"}})
+		}, bookedElse, critical},
+		{"kube-proxy has a former cluster IP on a device", ipam.ClusterIP, func(w *world) { w.Device("n1", "kube-ipvs0", "").Attachment = verdict.Local }, nil, "", nil},
+		{"the Kubernetes API is not followed", ipam.ClusterIP, pod, func(w *world, _ *verdict.Pool) { w.unfollowed = true }, "", nil},
+		{"the pool cannot be read", ipam.ClusterIP, pod, func(_ *world, p *verdict.Pool) { p.State = ipam.Unreadable }, "", nil},
+	} {
+		w := newWorld("192.0.2.5")
+		test.holder(w)
+		p := w.ofServices(test.field)
+		if test.change != nil {
+			test.change(w, p)
+		}
+		first := w.auditAll()
+		w.after(time.Minute)
+		for _, c := range w.Claims {
+			w.Seen(c)
+		}
+		out := w.auditAll(first.Findings...)
+		kind, got := "", []verdict.Severity(nil)
+		for _, f := range out.Findings {
+			if !f.Waiting {
+				kind, got = f.Kind, append(got, f.Severity)
+			}
+		}
+		if !slices.Equal(got, test.want) || kind != test.kind || len(reported(first.Findings)) != 0 || len(out.Past) != 0 {
+			t.Errorf("%s: got %q with severities %v, past %+v, want %q with %v", test.name, kind, got, out.Past, test.kind, test.want)
+		}
+		// A failure of the Kubernetes API ends nothing, and the end of the pool does.
+		p.State = ipam.Stale
+		if n := len(reported(w.auditAll(out.Findings...).Findings)); n != len(test.want) {
+			t.Errorf("%s: got %d findings while the pool is stale, want %d", test.name, n, len(test.want))
+		}
+		w.Pools, w.Allocations = nil, nil
+		if end := w.auditAll(out.Findings...); len(end.Findings) != 0 {
+			t.Errorf("%s: got %+v without the pool, want none", test.name, end.Findings)
+		}
+	}
+}
+
+// A load balancer has given a Service the address of a node.
+func TestALoadBalancerHasTheAddressOfANode(t *testing.T) {
+	for _, test := range []struct {
+		name, internal string
+		pooled         bool
+		want           []string
+	}{
+		{"from its pool", "n1", true, []string{verdict.FindingAnsweredByAnother + " services"}},
+		{"a virtual address that the node has", "", true, nil},
+		{"the load balancer of k3s", "n1", false, nil},
+	} {
+		w := newWorld("192.0.2.5")
+		w.Device("n1", "eth0", "")
+		if w.Internal = test.internal; test.pooled {
+			w.ofServices(ipam.Ingress)
+		}
+		w.given(vip.KubeProxyName, balanced)
+		first := w.auditAll()
+		out := w.after(w.Policy.Settle).auditAll(first.Findings...).Findings
+		if got := reported(out); !slices.Equal(got, test.want) || len(got) > 0 && out[0].Severity != verdict.Warning {
+			t.Errorf("%s: got %+v, want warnings %q", test.name, out, test.want)
 		}
 	}
 }

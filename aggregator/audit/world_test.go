@@ -9,9 +9,12 @@ import (
 const start = verdicttest.Start
 
 // world is a World with helpers for these tests.
-type world struct{ *verdicttest.World }
+type world struct {
+	*verdicttest.World
+	unfollowed bool // the Kubernetes API is not followed
+}
 
-func newWorld(addr string) *world { return &world{verdicttest.New(addr)} }
+func newWorld(addr string) *world { return &world{World: verdicttest.New(addr)} }
 
 // after advances the time.
 func (w *world) after(d time.Duration) *world {

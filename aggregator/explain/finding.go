@@ -255,6 +255,12 @@ func (t *findingBuilder) ofNode() bool {
 // mismatch describes an address about which an IPAM and the kernels disagree.
 func (t *findingBuilder) mismatch() {
 	p, texts := t.pool, textOf(t.pool)
+	if p.Services != "" && t.f.Kind == verdict.FindingInUseUnallocated {
+		c := ipam.Case{Pool: &p.Pool, Address: t.f.Address, Holder: &ipam.Holder{Name: placed(t.owner)}}
+		t.add(t.f.Kind+"/services", "cluster", when(p.Services == ipam.ClusterIP, "yes"), "exclude", ipamOf(p).Steps("services", c),
+			"ranges", list(each(p.Ranges, rangeText)))
+		return
+	}
 	lost, lostAt := "", ""
 	if p.LostAt != 0 {
 		lost, lostAt = plural(p.Lost, "record", "records"), stampText(p.LostAt)

@@ -142,6 +142,12 @@ func findings() map[string]verdict.Finding {
 			Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: field, Ports: "80/TCP,53/UDP", Endpoints: endpoints},
 		}})
 	}
+	ranges := func(of, name, config string, field ipam.ServiceField) *verdict.Pool {
+		return &verdict.Pool{Pool: ipam.Pool{
+			IPAM: of, Traits: registry.Traits(of), Name: name, State: ipam.Known, Config: config, Services: field,
+			Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.96.0.0/16"))},
+		}}
+	}
 	orphan := func(phase string) verdict.Owner {
 		o := holder(w, "node-h", "web-6c", "eth0")
 		o.Orphaned, o.Pod = true, &verdict.PodObject{Namespace: "shop", Name: "web-6c", Node: "node-h", Phase: phase, Absent: phase == ""}
@@ -220,6 +226,10 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another neigh":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyEntry}),
 		"answered-by-another filtered":                 answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterRules}),
 		"answered-by-another unreadable filter":        answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterUnreadable}),
+		"in-use-unallocated by a cluster IP":           find(verdict.FindingInUseUnallocated, ranges(vip.KubeProxyName, "ServiceCIDR kubernetes", "servicecidrs kubernetes", ipam.ClusterIP), "10.96.3.5", host),
+		"in-use-unallocated by MetalLB":                find(verdict.FindingInUseUnallocated, ranges(vip.MetalLBName, "IPAddressPool metallb-system/first", "ipaddresspools metallb-system/first", ipam.Ingress), "10.96.3.5", self("eth0", "")),
+		"in-use-unallocated by a load balancer cilium": find(verdict.FindingInUseUnallocated, ranges("cilium", "CiliumLoadBalancerIPPool blue", "ciliumloadbalancerippools blue", ipam.Ingress), "10.96.3.5", host),
+		"in-use-unallocated by a load balancer calico": find(verdict.FindingInUseUnallocated, ranges("calico", "BGPConfiguration default", "bgpconfigurations default", ipam.Ingress), "10.96.3.5", host),
 		"double-allocated nodes": find(verdict.FindingDoubleAllocated, api, "10.0.2.15", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Node: "node-a", Purpose: "InternalIP", Location: "nodes node-a /status/addresses"}},
 			&verdict.Allocation{Allocation: ipam.Allocation{Node: "node-z", Purpose: "InternalIP", Location: "nodes node-z /status/addresses"}}),
 		"orphaned-sandbox":                          find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("")}),

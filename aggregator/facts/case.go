@@ -128,7 +128,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	}
 	several = several || b.several()
 	allocations := f.allocations[key]
-	c.Pools = b.covering(a, allocations)
+	c.Pools, c.ServicePools = b.covering(a, allocations)
 	b.addStations()
 	b.addNamespaces()
 	b.addAnswers()
@@ -436,6 +436,7 @@ func (b *Builder) addNodes(several bool) {
 			return
 		}
 		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
+		facts.Internal = len(c.ServicePools) > 0 && f.Followed && f.Kubernetes.Internal(rec.Name, c.Address)
 		if pool && len(c.Allocations) > 0 {
 			n := f.Node(rec) // found by its identity, because names may be shared
 			facts.Covered = n != nil && n.Covers()
@@ -448,7 +449,7 @@ func (b *Builder) addNodes(several bool) {
 				facts.Subnets = n.subnets(func(p netip.Prefix) bool { return p.Contains(c.Address) })
 			}
 		}
-		if facts.InPodCIDR || facts.Covered || len(facts.Pools)+len(facts.Subnets) > 0 {
+		if facts.InPodCIDR || facts.Internal || facts.Covered || len(facts.Pools)+len(facts.Subnets) > 0 {
 			c.Nodes = append(c.Nodes, facts)
 		}
 	}

@@ -57,6 +57,7 @@ type Kubernetes interface {
 	KnownUntil() verdict.Stamp
 	InPodCIDR(a netip.Addr) bool
 	InPodCIDROf(node string, a netip.Addr) bool
+	Internal(node string, a netip.Addr) bool
 	OneTenant() bool
 	NodesCovered(reports func(name string) bool) (all, asked bool)
 }

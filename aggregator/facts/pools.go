@@ -175,15 +175,20 @@ func (x *prefixes) leave(p *Pool) {
 	}
 }
 
-// covering returns the pools that have allocated the address of the case or may allocate it.
-func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*verdict.Pool) {
+// covering returns the pools that have allocated the address of the case or may allocate it, and those from which a
+// Service may get it.
+func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list, services []*verdict.Pool) {
 	f := b.facts
 	if len(f.byKey) == 0 {
-		return nil
+		return nil, nil
 	}
 	add := func(p *verdict.Pool) {
-		if !slices.Contains(list, p) {
-			list = append(list, p)
+		into := &list
+		if p.Services != "" {
+			into = &services
+		}
+		if !slices.Contains(*into, p) {
+			*into = append(*into, p)
 		}
 	}
 	gotFrom := func(network string) bool {
@@ -216,7 +221,7 @@ func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*ver
 	for _, al := range allocations {
 		add(al.Pool)
 	}
-	return list
+	return list, services
 }
 
 // applyPool applies the record of a pool that a node sent.

@@ -48,6 +48,7 @@ func (c cluster) PodNamed(string, string) *verdict.PodObject            { return
 func (cluster) KnownUntil() verdict.Stamp                               { return 0 }
 func (cluster) InPodCIDR(netip.Addr) bool                               { return false }
 func (cluster) OneTenant() bool                                         { return false }
+func (cluster) Internal(string, netip.Addr) bool                        { return false }
 func (cluster) InPodCIDROf(string, netip.Addr) bool                     { return false }
 func (cluster) NodesCovered(func(string) bool) (all, asked bool)        { return true, true }
 

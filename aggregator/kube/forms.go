@@ -50,7 +50,7 @@ func correctAllocation(al *verdict.Allocation) {
 
 func correctPool(p *verdict.Pool) {
 	correct(word, &p.IPAM, &p.Unread)
-	correct(poolName, &p.Name, &p.Config)
+	correct(poolName, &p.Name, &p.Config, (*string)(&p.Services))
 	correct(form.Name, &p.Network, &p.Realm, &p.Plugin)
 	correct(form.Interface, &p.Device)
 	correct(form.Text(1024), &p.Problem)

@@ -376,6 +376,17 @@ func (c *Cluster) InPodCIDROf(node string, a netip.Addr) bool {
 	return n != nil && slices.ContainsFunc(n.cidrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
+// Internal reports whether an address is one of a node according to the API (InternalIP).
+func (c *Cluster) Internal(node string, a netip.Addr) bool {
+	if c == nil {
+		return false
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n := c.nodes.of(node)
+	return n != nil && slices.Contains(n.addresses, a.Unmap().WithZone(""))
+}
+
 // InPodCIDR reports whether an address is in the pod CIDR of any node.
 func (c *Cluster) InPodCIDR(a netip.Addr) bool {
 	return c != nil && ipam.Contain(*c.cidrs.Load(), a.Unmap().WithZone(""))

@@ -18,7 +18,7 @@ func readable(o runtime.Object) any {
 	if o, ok := o.(*object); ok {
 		return &ipam.Object{
 			Namespace: o.Namespace, Name: o.Name, Version: o.ResourceVersion, Created: o.CreationTimestamp.Time, Labels: o.Labels, Spec: o.Spec, Status: o.Status,
-			Endpoints: o.Endpoints, EndpointsNamespace: o.EndpointsNamespace, AddressType: o.AddressType,
+			Endpoints: o.Endpoints, EndpointsNamespace: o.EndpointsNamespace, AddressType: o.AddressType, Deleted: o.DeletionTimestamp != nil,
 		}
 	}
 	return o

@@ -3,11 +3,15 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 func TestAddressesOfSeveralPods(t *testing.T) {
@@ -155,5 +159,84 @@ func TestNodeRangesAndCoverage(t *testing.T) {
 	c = nil
 	if all, known := c.NodesCovered(func(string) bool { return true }); all || known || c.NodeRanges() != nil {
 		t.Errorf("no cluster: got %t, %t", all, known)
+	}
+}
+
+// An address of a Service or a Node that cannot be read is named, and hides no other one.
+func TestUnreadableAddressesOfServicesAndNodes(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	service := func(name string, ips ...string) {
+		c.put(&c.services, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.7", ExternalIPs: ips},
+			Status:     corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: "lb.example"}}}},
+		})
+	}
+	problems := func() (all []string) {
+		changes, _ := c.take()
+		for _, change := range changes.IPAM {
+			if p := change.Pool; p != nil && p.Unread != "" {
+				all = append(all, fmt.Sprint(p.IPAM, " ", p.Name, ": ", p.Problem, " ", change.Gone))
+			}
+		}
+		return all
+	}
+	want := func(what string, want ...string) {
+		t.Helper()
+		if got := problems(); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	service("good", "010.000.000.009")
+	node := testNode("n1", "10.244.0.0/24")
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n1"}, {Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+	c.put(&c.nodes, node)
+	want("names of hosts, and leading zeros")
+	service("bad", "10.0.0.x", "192.0.2.9")
+	want("a Service", `kube-proxy Service objects: Service shop/bad is invalid: "10.0.0.x" in /spec/externalIPs is not an address false`)
+	if s := c.services.Records[ipam.Key{Namespace: "shop", Name: "bad"}]; len(s.Addresses) != 2 {
+		t.Errorf("got %+v, want the other addresses", s)
+	}
+	service("bad", "192.0.2.9")
+	want("it is corrected", `kube-proxy Service objects:  true`)
+	bad := testNode("n1", "10.244.0.0/x")
+	bad.Status.Addresses = node.Status.Addresses
+	c.put(&c.nodes, bad)
+	want("a range of a Node", `kubernetes Node objects: Node n1 is invalid: "10.244.0.0/x" in /spec/podCIDRs is not an address false`)
+	bad = testNode("n1", "10.244.0.0/24")
+	bad.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.one"}}
+	c.put(&c.nodes, bad)
+	want("an address of a Node", `kubernetes Node objects: Node n1 is invalid: "192.0.2.one" in /status/addresses is not an address false`)
+	c.drop(&c.nodes, bad)
+	want("it is gone", `kubernetes Node objects:  true`)
+}
+
+// The range of cluster IPs is in the flags of API servers that run as pods.
+func TestFlagsOfAPIServers(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	var got []string
+	for _, m := range c.ipams {
+		if m.objects.ServerFlags != nil {
+			m.objects.ServerFlags = func(values []string) { got = values }
+		}
+	}
+	pod := func(namespace, name, component string, command ...string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), Labels: map[string]string{"component": component}}}
+		p.Spec.Containers = []corev1.Container{{Command: command}}
+		c.put(&c.pods, p)
+		return p
+	}
+	const flag = "--service-cluster-ip-range=10.96.0.0/12"
+	pod("default", "fake", "kube-apiserver", "kube-apiserver", flag)
+	pod("kube-system", "controller", "kube-controller-manager", "kube-controller-manager", flag)
+	if got != nil {
+		t.Errorf("got %q of pods that are no API servers", got)
+	}
+	server := pod("kube-system", "server", "kube-apiserver", "kube-apiserver", "--secure-port=6443", flag)
+	if !slices.Equal(got, []string{"10.96.0.0/12"}) {
+		t.Errorf("got %q, want the range", got)
+	}
+	if c.drop(&c.pods, server); len(got) != 0 {
+		t.Errorf("got %q without the pod, want none", got)
 	}
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -46,10 +47,12 @@ type podMore struct {
 	// allocated are the addresses that OVN-Kubernetes has allocated to a pod whose status does not have
 	// them yet.
 	allocated [2]netip.Addr
+	// clusterIPs is the value of the flag --service-cluster-ip-range of an API server.
+	clusterIPs string
 }
 
 func (m *podMore) isEmpty() bool {
-	return m.alias == "" && m.plugin == nil && !m.vip.IsValid() && m.agentOn == "" && len(m.memberships) == 0 && m.unread == "" && m.allocated == [2]netip.Addr{}
+	return m.alias == "" && m.plugin == nil && !m.vip.IsValid() && m.agentOn == "" && len(m.memberships) == 0 && m.unread == "" && m.clusterIPs == "" && m.allocated == [2]netip.Addr{}
 }
 
 // Pod implements podips.Record.
@@ -94,6 +97,8 @@ type pods struct {
 	// tenants has the pods that belong to a tenant with a network of its own, and unread those with an
 	// annotation about networks that cannot be read, both by true.
 	tenants, unread index[bool, podRecord]
+	// servers has the API servers by the ranges of cluster IPs in their flags.
+	servers index[string, podRecord]
 }
 
 func newPods(c *Cluster) pods {
@@ -109,7 +114,7 @@ func newPods(c *Cluster) pods {
 			Changed: func(_ ipam.Key, before, after *podRecord) { c.pods.changed(before, after) },
 		},
 		byUID: make(map[string]*podRecord), aliases: index[string, podRecord]{}, plugins: index[string, podRecord]{}, vips: index[netip.Addr, podRecord]{},
-		agents: index[string, podRecord]{}, attached: index[ipam.Key, podRecord]{}, tenants: index[bool, podRecord]{}, unread: index[bool, podRecord]{},
+		agents: index[string, podRecord]{}, attached: index[ipam.Key, podRecord]{}, tenants: index[bool, podRecord]{}, unread: index[bool, podRecord]{}, servers: index[string, podRecord]{},
 	}
 }
 
@@ -145,7 +150,7 @@ func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	if pod.DeletionTimestamp != nil {
 		r.DeletionTimestamp = verdict.At(pod.DeletionTimestamp.Time)
 	}
-	more := podMore{vip: keptVIP(pod), agentOn: p.agentOn(pod)}
+	more := podMore{vip: keptVIP(pod), agentOn: p.agentOn(pod), clusterIPs: serverFlag(pod)}
 	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
 		more.alias = form.ID.Correct(alias)
 	}
@@ -166,6 +171,22 @@ func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 		r.more = &more
 	}
 	return ipam.Key{Namespace: namespace, Name: pod.Name}, r
+}
+
+// serverFlag returns the value of the flag --service-cluster-ip-range of an API server that runs as a pod, such as a static
+// one of kubeadm. It returns the empty string for other pods.
+func serverFlag(pod *corev1.Pod) string {
+	if pod.Namespace != metav1.NamespaceSystem || pod.Labels["component"] != "kube-apiserver" && pod.Labels["k8s-app"] != "kube-apiserver" {
+		return ""
+	}
+	for i := range pod.Spec.Containers {
+		for _, arg := range slices.Concat(pod.Spec.Containers[i].Command, pod.Spec.Containers[i].Args) {
+			if value, ok := strings.CutPrefix(arg, "--service-cluster-ip-range="); ok {
+				return ipam.Shorten(value)
+			}
+		}
+	}
+	return ""
 }
 
 // agentOn returns the node that an agent's pod runs on, or that the DaemonSet controller
@@ -322,6 +343,13 @@ func (p *pods) index(before, after *podRecord) {
 	})
 	p.tenants.move(before, after, func(r *podRecord) []bool { return given(slices.ContainsFunc(r.Memberships, ofTenant)) })
 	p.unread.move(before, after, func(r *podRecord) []bool { return given(r.rare().unread != "") })
+	if p.servers.move(before, after, func(r *podRecord) []string { return given(r.rare().clusterIPs) }); was.clusterIPs != is.clusterIPs {
+		for _, m := range p.cluster.ipams {
+			if changed := m.objects.ServerFlags; changed != nil {
+				changed(slices.Sorted(maps.Keys(p.servers)))
+			}
+		}
+	}
 	if p.vips.move(before, after, func(r *podRecord) []netip.Addr { return given(r.rare().vip) }); was.vip != is.vip {
 		p.cluster.controlPlaneChanged()
 	}

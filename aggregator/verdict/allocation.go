@@ -119,7 +119,7 @@ func (al *Allocation) ofEndpoint(w Workload) bool {
 // OfNode reports whether the pool is an object of the cluster in which an IPAM assigns ranges to the
 // node with the name of the pool, such as a CiliumNode.
 func (p *Pool) OfNode() bool {
-	return p.Node == nil && !p.Single && p.NodePools
+	return p.Node == nil && !p.Single && p.NodePools && p.Services == ""
 }
 
 // Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not

@@ -42,6 +42,8 @@ type Case struct {
 type IPAM struct {
 	// Pools are the pools that have allocated the address or may allocate it.
 	Pools []*Pool
+	// ServicePools are the pools from which a Service may get the address.
+	ServicePools []*Pool
 	// Allocations are the IPAM records of the address. Vanished are the allocations that
 	// disappeared since the last audit.
 	Allocations []AllocationFacts
@@ -86,6 +88,8 @@ type NodeFacts struct {
 	Node NodeKey
 	// InPodCIDR is set if the address is in the pod range of the node (Node.spec.podCIDRs).
 	InPodCIDR bool
+	// Internal is set if the Kubernetes API has the address as one of the node (InternalIP).
+	Internal bool
 	// Covered is set if an agent reports for the node and can see into its pods.
 	Covered bool
 	// Pools are the pools of the node's own IPAM. They are set if there are several claims to the

@@ -215,3 +215,23 @@ func TestBlocksThatMoveBetweenPools(t *testing.T) {
 	c.Remove(calico.Blocks, ipam.Key{Name: "10-1-0-0-26"})
 	c.Want("nothing is left", "")
 }
+
+func TestRangesOfLoadBalancers(t *testing.T) {
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Reservations, calico.Advertised)
+	services := func(name string, want ipam.ServiceField, ranges int) {
+		t.Helper()
+		if p := c.Pool(name); p == nil || p.Services != want || len(p.Ranges) != ranges {
+			t.Errorf("%s: got %+v, want field %q and %d ranges", name, p, want, ranges)
+		}
+	}
+	c.Apply(calico.Advertised, "metadata: {name: default}\nspec: {serviceLoadBalancerIPs: [{cidr: 192.0.2.0/28}, {cidr: 'fd00::/120'}], serviceClusterIPs: [{cidr: 10.96.0.0/12}]}")
+	c.Apply(calico.Pools, "metadata: {name: balancers}\nspec: {cidr: 198.51.100.0/24, allowedUses: [LoadBalancer]}")
+	c.Apply(calico.Pools, "metadata: {name: pods}\nspec: {cidr: 10.244.0.0/16, allowedUses: [Workload, Tunnel]}")
+	services("BGPConfiguration default", ipam.Ingress, 2)
+	services("balancers", ipam.Ingress, 1)
+	services("pods", "", 1)
+	c.Apply(calico.Advertised, "metadata: {name: default}\nspec: {}")
+	if p := c.Pool("BGPConfiguration default"); p != nil {
+		t.Errorf("it advertises none: got %+v", p)
+	}
+}

@@ -5,6 +5,7 @@ package calico
 import (
 	"cmp"
 	_ "embed" // for the texts of remedies
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -15,10 +16,15 @@ const Name = "calico"
 // IPAM describes Calico.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Calico",
-	NodeName:  newNameReader,
-	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
-	Objects:   newObjects,
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Daemon: daemon},
+	NodeName: newNameReader,
+	PoolTitle: func(p *ipam.Pool, _ string) string {
+		if strings.HasPrefix(p.Name, Advertised.Name+" ") {
+			return "Calico (" + p.Name + ")"
+		}
+		return "Calico (IPPool " + p.Name + ")"
+	},
+	Objects: newObjects,
+	Repair:  ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Daemon: daemon},
 }
 
 // daemon restores the node's network configuration and allocates the address of its tunnel when it

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ var (
 	Blocks       = kind("ipamblocks", "IPAMBlock")
 	Affinities   = kind("blockaffinities", "BlockAffinity")
 	Handles      = kind("ipamhandles", "IPAMHandle")
+	Advertised   = kind("bgpconfigurations", "BGPConfiguration")
 	Reservations = kind("ipreservations", "IPReservation")
 )
 
@@ -28,17 +30,20 @@ type pool struct {
 	prefix   netip.Prefix
 	disabled bool
 	// asked means that only pods that request the pool by name get addresses from it.
-	asked   bool
-	problem string // why the pool cannot be read
+	asked bool
+	// services means that only Services get addresses from it.
+	services bool
+	problem  string // why the pool cannot be read
 }
 
 // readPool returns the record of an IPPool.
 func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	var spec struct {
-		CIDR     string `json:"cidr"`
-		Disabled bool   `json:"disabled"`
-		Nodes    string `json:"nodeSelector"`
-		Mode     string `json:"assignmentMode"`
+		CIDR     string   `json:"cidr"`
+		Disabled bool     `json:"disabled"`
+		Nodes    string   `json:"nodeSelector"`
+		Mode     string   `json:"assignmentMode"`
+		Uses     []string `json:"allowedUses"`
 	}
 	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
 		return o.Key(), &pool{problem: fmt.Sprintf("IPPool %s of Calico is invalid: %s", o.Name, ipam.Shorten(err.Error()))}
@@ -48,7 +53,24 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		return o.Key(), &pool{problem: fmt.Sprintf("IPPool %s of Calico is invalid: its cidr %q is not a CIDR", o.Name, ipam.Shorten(spec.CIDR))}
 	}
 	asked := strings.ReplaceAll(spec.Nodes, " ", "") == "!all()" || spec.Mode == "Manual"
-	return o.Key(), &pool{prefix: prefix.Masked(), disabled: spec.Disabled, asked: asked}
+	return o.Key(), &pool{prefix: prefix.Masked(), disabled: spec.Disabled, asked: asked, services: slices.Equal(spec.Uses, []string{"LoadBalancer"})}
+}
+
+// readAdvertised returns the ranges of the load balancers' addresses that a BGPConfiguration has nodes advertise.
+func readAdvertised(o *ipam.Object) ([]ipam.Range, error) {
+	var spec struct {
+		Ranges []struct {
+			CIDR string `json:"cidr"`
+		} `json:"serviceLoadBalancerIPs"`
+	}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		return nil, err
+	}
+	var texts []string
+	for _, r := range spec.Ranges {
+		texts = append(texts, r.CIDR)
+	}
+	return ipam.CIDRs(texts...)
 }
 
 // reservation is the record of an IPReservation.

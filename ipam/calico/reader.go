@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -63,14 +64,18 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		{Kind: Handles, Role: ipam.Extra, Store: &r.handles, Lost: "Calico handles without a block are not detected"},
 		r.reserving,
 	}
+	all := append(slices.Clip(r.resources), &ipam.Resource{ // without those that the checks compare
+		Kind: Advertised, Role: ipam.Extra, Lost: "addresses in use in the ranges of load balancers that Calico advertises are not detected",
+		Store: ipam.ServiceRanges(p, Advertised, ipam.Ingress, readAdvertised),
+	})
 	// Newer versions of Calico have the same objects in another group. Like Calico itself (UsingV3CRDs in
 	// libcalico-go/lib/backend/k8s), ipwitness uses it only if crd.projectcalico.org is not served at all. Otherwise Calico's
 	// own API server serves this group, from the objects of crd.projectcalico.org.
-	for _, resource := range r.resources {
+	for _, resource := range all {
 		k := resource.Kind
 		resource.Alternative = ipam.Kind{Group: "projectcalico.org", Version: "v3", Resource: k.Resource, Name: k.Name}
 	}
-	return &ipam.Objects{Resources: r.resources, Settle: func() { r.regroup = true; r.settle() }, Check: r.check}
+	return &ipam.Objects{Resources: all, Settle: func() { r.regroup = true; r.settle() }, Check: r.check}
 }
 
 // decided reports whether the set of pools and reservations is known, or cannot be known.
@@ -187,6 +192,9 @@ func (r *reader) publishPool(name string) {
 		}
 	case !p.disabled: // a disabled pool has nothing to allocate
 		next.Ranges, next.Asked = []ipam.Range{ipam.RangeOf(p.prefix)}, p.asked
+		if p.services {
+			next.Services = ipam.Ingress
+		}
 		for _, reservation := range r.reservations.Records {
 			for _, p := range reservation.prefixes {
 				next.Ranges = ipam.Without(next.Ranges, ipam.RangeOf(p))
@@ -226,7 +234,7 @@ func (r *reader) settle() {
 		used[pool] = true
 	}
 	for _, name := range r.Pools() {
-		if r.pools.Records[ipam.Key{Name: name}] == nil && !used[name] {
+		if r.pools.Records[ipam.Key{Name: name}] == nil && !used[name] && !strings.HasPrefix(name, Advertised.Name+" ") {
 			r.Drop(name)
 		}
 	}

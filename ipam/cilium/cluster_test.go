@@ -323,3 +323,22 @@ func TestPodIPPools(t *testing.T) {
 	c.Remove(cilium.Pools, ipam.Key{Name: "green"})
 	c.Want("it is gone", strings.ReplaceAll(pool+node, "reading", "known"))
 }
+
+func TestLoadBalancerPools(t *testing.T) {
+	c := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Balancers)
+	pool := func(spec, want string) {
+		t.Helper()
+		c.Apply(cilium.Balancers, "metadata: {name: blue}\nspec: "+spec)
+		c.Want(spec, want)
+	}
+	const known = "cilium CiliumLoadBalancerIPPool blue known "
+	pool("{blocks: [{cidr: 192.0.2.0/28}, {start: 192.0.2.20, stop: 192.0.2.29}, {start: 192.0.2.40}, {cidr: 'fd00::/120'}]}",
+		known+"192.0.2.0-192.0.2.15 192.0.2.20-192.0.2.29 192.0.2.40-192.0.2.40 fd00::-fd00::ff")
+	if p := c.Pool("CiliumLoadBalancerIPPool blue"); p.Services != ipam.Ingress {
+		t.Errorf("got %+v, want a pool of load balancers", p)
+	}
+	pool("{cidrs: [{cidr: 192.0.2.0/28}]}", known+"192.0.2.0-192.0.2.15") // before 1.15
+	pool("{blocks: [{cidr: 192.0.2.0/28}], disabled: true}", "")
+	pool("{blocks: [{start: 192.0.2.9, stop: nowhere}]}",
+		`cilium CiliumLoadBalancerIPPool blue unreadable: CiliumLoadBalancerIPPool blue is invalid: "192.0.2.9-nowhere" is not a range`)
+}

@@ -27,7 +27,7 @@ var IPAM = ipam.IPAM{
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		switch {
 		case node != "":
-		case strings.HasPrefix(p.Name, Pools.Name+" "):
+		case p.Services != "", strings.HasPrefix(p.Name, Pools.Name+" "):
 			return "Cilium (" + p.Name + ")"
 		default:
 			return "Cilium (CiliumNode " + p.Name + ")"

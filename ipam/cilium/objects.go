@@ -1,6 +1,7 @@
 package cilium
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ var (
 	Nodes     = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumnodes", Name: "CiliumNode"}
 	Endpoints = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumendpoints", Name: "CiliumEndpoint"}
 	Pools     = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumpodippools", Name: "CiliumPodIPPool"}
+	Balancers = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumloadbalancerippools", Name: "CiliumLoadBalancerIPPool"}
 	Slices    = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumendpointslices", Name: "CiliumEndpointSlice"}
 )
 
@@ -261,6 +263,40 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	}
 	r.ranges = ipam.Union(r.ranges)
 	return o.Key(), r
+}
+
+// readBalancer returns the ranges of a CiliumLoadBalancerIPPool. No addresses are allocated from one that is disabled. Cilium
+// before 1.15 has cidrs in place of blocks.
+func readBalancer(o *ipam.Object) (ranges []ipam.Range, err error) {
+	var spec struct {
+		Disabled bool `json:"disabled"`
+		Blocks   []struct {
+			CIDR  string `json:"cidr"`
+			Start string `json:"start"`
+			Stop  string `json:"stop"`
+		} `json:"blocks"`
+		CIDRs []struct {
+			CIDR string `json:"cidr"`
+		} `json:"cidrs"`
+	}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil || spec.Disabled {
+		return nil, err
+	}
+	texts := make([]string, 0, len(spec.Blocks)+len(spec.CIDRs))
+	for _, b := range spec.Blocks {
+		texts = append(texts, cmp.Or(b.CIDR, b.Start+"-"+cmp.Or(b.Stop, b.Start)))
+	}
+	for _, c := range spec.CIDRs {
+		texts = append(texts, c.CIDR)
+	}
+	for _, text := range texts {
+		r, err := ipam.ParseRange(text, "-")
+		if err != nil {
+			return nil, err
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, nil
 }
 
 // readSlice returns the record of a CiliumEndpointSlice. Its fields are not in a spec.

@@ -69,6 +69,10 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 			{Kind: Endpoints, Role: ipam.Used, Store: &r.endpoints, Lost: "the allocations of Cilium are unknown"},
 			{Kind: Slices, Role: ipam.Used, Store: &r.slices, Lost: "the allocations of Cilium that have no CiliumEndpoint are unknown"},
 			{Kind: Pools, Role: ipam.Extra, Store: &r.pools, Lost: "pools of Cilium that overlap are not noticed"},
+			{
+				Kind: Balancers, Role: ipam.Extra, Lost: "addresses in use that Cilium may give to Services are not detected",
+				Store: ipam.ServiceRanges(p, Balancers, ipam.Ingress, readBalancer),
+			},
 		},
 	}
 }

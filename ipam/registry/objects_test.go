@@ -37,6 +37,12 @@ var unreadable = map[ipam.Kind]struct {
 	cilium.Slices: {
 		"metadata: {name: bad}\nnamespace: n\nendpoints: [{name: p, networking: {addressing: %s, node: 172.18.0.1}}]", "[{ipv4: 10.0.0.9}]", "7", "[{ipv4: nowhere}]",
 	},
+	calico.Advertised: {"metadata: {name: bad}\nspec: {serviceLoadBalancerIPs: [{cidr: %s}]}", "10.9.0.0/24", "7", "nowhere"},
+	cilium.Balancers:  {"metadata: {name: bad}\nspec: {blocks: [{cidr: %s}]}", "10.9.0.0/24", "7", "nowhere"},
+	vip.ServiceCIDRs:  {"metadata: {name: bad}\nspec: {cidrs: [%s]}", "10.9.0.0/24", "7", "nowhere"},
+	vip.IPAddressPools: {
+		"metadata: {name: bad, namespace: n}\nspec: {addresses: [%s]}", "10.9.0.1-10.9.0.9", "7", "nowhere",
+	},
 	cilium.Pools: {"metadata: {name: bad}\nspec: {ipv4: {cidrs: %s}}", "[10.9.0.0/16]", "7", "[nowhere]"},
 
 	ovn.Subnets: {"metadata: {name: bad}\nspec: {cidrBlock: %s}", "10.9.0.0/24", "[]", "nowhere"},

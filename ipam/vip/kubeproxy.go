@@ -7,9 +7,11 @@ package vip
 
 import (
 	"cmp"
+	_ "embed" // for the texts of remedies
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -20,13 +22,28 @@ const KubeProxyName = "kube-proxy"
 // EndpointSlices are the objects with the endpoints of Services.
 var EndpointSlices = ipam.Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Name: "EndpointSlice"}
 
+// ServiceCIDRs are the ranges of cluster IPs, in Kubernetes 1.33 and newer.
+var ServiceCIDRs = ipam.Kind{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs", Name: "ServiceCIDR"}
+
+// serverRange is the name of the pool with the range of cluster IPs according to the flag of an API server.
+const serverRange = "--service-cluster-ip-range"
+
 // KubeProxy describes the addresses of Services.
 var KubeProxy = ipam.IPAM{
 	Name: KubeProxyName, Title: "kube-proxy",
-	Traits:    ipam.Traits{Status: true},
-	PoolTitle: func(*ipam.Pool, string) string { return "kube-proxy" },
-	Objects:   newKubeProxy,
+	Traits: ipam.Traits{Status: true},
+	PoolTitle: func(p *ipam.Pool, _ string) string {
+		if p.Services != "" {
+			return "the API server (" + p.Name + ")"
+		}
+		return "kube-proxy"
+	},
+	Objects: newKubeProxy,
+	Repair:  ipam.Repair{Texts: ipam.ReadTexts(kubeProxyTexts)},
 }
+
+//go:embed kubeproxy.txt
+var kubeProxyTexts string
 
 // serviceLabel is the label of an EndpointSlice with the name of its Service.
 const serviceLabel = "kubernetes.io/service-name"
@@ -40,8 +57,10 @@ type endpointSlice struct {
 // redirects publishes the addresses of Services.
 type redirects struct {
 	*ipam.Assignments
-	slices   ipam.Mirror[*ipam.Object, endpointSlice]
-	resource *ipam.Resource
+	slices          ipam.Mirror[*ipam.Object, endpointSlice]
+	resource, cidrs *ipam.Resource
+	// flags are the values of the flag --service-cluster-ip-range of API servers that run as pods.
+	flags []string
 	// of has the EndpointSlices of each Service.
 	of map[ipam.Key][]ipam.Key
 	// published has what was published of each Service.
@@ -58,10 +77,18 @@ func newKubeProxy(p ipam.Publisher) *ipam.Objects {
 		Parse: readEndpointSlice, Unread: &ipam.Unread{Publisher: p, Kind: EndpointSlices}, Changed: r.changed,
 	}
 	r.resource = &ipam.Resource{Kind: EndpointSlices, Role: ipam.Extra, Store: &r.slices, Lost: "whether Services have endpoints is unknown"}
+	r.cidrs = &ipam.Resource{
+		Kind: ServiceCIDRs, Role: ipam.Extra, Lost: "addresses in use that Services may get as cluster IPs are not detected", Store: ipam.ServiceRanges(p, ServiceCIDRs, ipam.ClusterIP, readServiceCIDR),
+	}
 	return &ipam.Objects{
-		Resources:      []*ipam.Resource{r.resource},
+		Resources:      []*ipam.Resource{r.resource, r.cidrs},
 		ServiceChanged: r.publish,
+		ServerFlags: func(values []string) {
+			r.flags = values
+			r.publishFlags()
+		},
 		Settle: func() {
+			r.publishFlags()
 			if r.followed != r.resource.Followed {
 				r.followed = r.resource.Followed
 				for _, at := range slices.Collect(maps.Keys(r.published)) {
@@ -69,6 +96,37 @@ func newKubeProxy(p ipam.Publisher) *ipam.Objects {
 				}
 			}
 		},
+	}
+}
+
+// readServiceCIDR returns the ranges of a ServiceCIDR. No addresses are allocated from one that is being deleted.
+func readServiceCIDR(o *ipam.Object) ([]ipam.Range, error) {
+	var spec struct {
+		CIDRs []string `json:"cidrs"`
+	}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil || o.Deleted {
+		return nil, err
+	}
+	return ipam.CIDRs(spec.CIDRs...)
+}
+
+// publishFlags publishes the ranges in the flags of API servers, unless ServiceCIDRs are served or may be.
+func (r *redirects) publishFlags() {
+	var ranges []ipam.Range
+	problem := ""
+	for _, value := range r.flags {
+		if some, err := ipam.CIDRs(strings.Split(value, ",")...); err == nil {
+			ranges = append(ranges, some...)
+		} else {
+			problem = "flag " + serverRange + " of an API server: " + err.Error()
+		}
+	}
+	switch {
+	case r.cidrs.Decided && !r.cidrs.Followed && len(r.flags) > 0:
+		r.Use()
+		r.Put(ipam.Pool{Name: serverRange, Config: "flag " + serverRange + " of the API server", Services: ipam.ClusterIP, Ranges: ipam.Union(ranges)}, problem, false)
+	case r.Pool(serverRange) != nil:
+		r.Drop(serverRange)
 	}
 }
 

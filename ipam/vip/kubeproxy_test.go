@@ -78,3 +78,37 @@ func TestServices(t *testing.T) {
 	c.PutService(&ipam.Service{Namespace: "shop", Name: "web"})
 	want("it has none")
 }
+
+// The ranges of cluster IPs are those of ServiceCIDRs, or else in the flags of API servers.
+func TestRangesOfClusterIPs(t *testing.T) {
+	c := ipamtest.New(t, &vip.KubeProxy, vip.EndpointSlices, vip.ServiceCIDRs)
+	c.Apply(vip.ServiceCIDRs, "metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, 'fd00:96::/112']}")
+	const cidr = "kube-proxy ServiceCIDR kubernetes known 10.96.0.0-10.111.255.255 fd00:96::-fd00:96::ffff"
+	c.Want("a ServiceCIDR", cidr)
+	if p := c.Pool("ServiceCIDR kubernetes"); p.Services != ipam.ClusterIP || p.Config != "servicecidrs kubernetes" {
+		t.Errorf("got %+v, want a pool of cluster IPs", p)
+	}
+	c.Apply(vip.ServiceCIDRs, "metadata: {name: more}\nspec: {cidrs: [10.200.0.0/16]}")
+	c.Apply(vip.ServiceCIDRs, "metadata: {name: more, deletionTimestamp: '2026-01-01T00:00:00Z'}\nspec: {cidrs: [10.200.0.0/16]}")
+	c.ServerFlags("10.96.0.0/16")
+	c.Want("one that is being deleted, and a flag", cidr)
+	for _, spec := range []string{"7", "{cidrs: [10.96.0.0]}", "{cidrs: 7}"} {
+		c.Apply(vip.ServiceCIDRs, "metadata: {name: kubernetes}\nspec: "+spec)
+		if p := c.Pool("ServiceCIDR kubernetes"); p.State != ipam.Unreadable || p.Problem == "" || len(p.Ranges) != 2 {
+			t.Errorf("%s: got %+v, want an unreadable pool with its last ranges", spec, p)
+		}
+	}
+	c.Remove(vip.ServiceCIDRs, ipam.Key{Name: "kubernetes"})
+	c.Resource(vip.ServiceCIDRs).Followed = false
+	c.Settle()
+	const flag = "kube-proxy --service-cluster-ip-range known "
+	c.Want("ServiceCIDRs are not served", flag+"10.96.0.0-10.96.255.255")
+	c.ServerFlags("10.96.0.0/16,fd00:96::/112", "10.96.0.0/12")
+	c.Want("two API servers", flag+"10.96.0.0-10.111.255.255 fd00:96::-fd00:96::ffff")
+	c.ServerFlags("10.96.0.0/16", "nonsense")
+	if p := c.Pool("--service-cluster-ip-range"); !strings.Contains(p.Problem, "nonsense") || len(p.Ranges) != 1 {
+		t.Errorf("got %+v, want a problem beside the other range", p)
+	}
+	c.ServerFlags()
+	c.Want("the API servers run as no pods", "")
+}

@@ -2,7 +2,7 @@
 // one of its speakers answers for the addresses of the Service. MetalLB allocates these addresses, but
 // only to Services; which node answers for them is in an object of each speaker.
 //
-// The format is that of metallb.io/v1beta1 in api/v1beta1/servicel2status_types.go of MetalLB 0.15.
+// The format is that of metallb.io/v1beta1 in api/v1beta1 (servicel2status_types.go, ipaddresspool_types.go) of MetalLB 0.15.
 // Objects of versions before 0.14.9 do not name the Service. There is no such object in BGP mode.
 
 package vip
@@ -11,6 +11,7 @@ import (
 	"cmp"
 	_ "embed" // for the texts of remedies
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -21,13 +22,21 @@ const MetalLBName = "metallb"
 // ServiceL2Statuses are the objects that say which node announces a Service.
 var ServiceL2Statuses = ipam.Kind{Group: "metallb.io", Version: "v1beta1", Resource: "servicel2statuses", Name: "ServiceL2Status"}
 
+// IPAddressPools are the objects with the ranges from which Services get addresses.
+var IPAddressPools = ipam.Kind{Group: "metallb.io", Version: "v1beta1", Resource: "ipaddresspools", Name: "IPAddressPool"}
+
 // MetalLB describes MetalLB.
 var MetalLB = ipam.IPAM{
 	Name: MetalLBName, Title: "MetalLB",
-	Traits:    ipam.Traits{Assigns: true},
-	PoolTitle: func(*ipam.Pool, string) string { return "MetalLB" },
-	Objects:   newMetalLB,
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(metalLBTexts)},
+	Traits: ipam.Traits{Assigns: true},
+	PoolTitle: func(p *ipam.Pool, _ string) string {
+		if p.Services != "" {
+			return "MetalLB (" + p.Name + ")"
+		}
+		return "MetalLB"
+	},
+	Objects: newMetalLB,
+	Repair:  ipam.Repair{Texts: ipam.ReadTexts(metalLBTexts)},
 }
 
 //go:embed metallb.txt
@@ -64,6 +73,24 @@ func readServiceL2Status(o *ipam.Object) (ipam.Key, *serviceL2Status) {
 	return at, &serviceL2Status{node: s.Node, service: ipam.Key{Namespace: s.ServiceNamespace, Name: s.ServiceName}}
 }
 
+// readIPAddressPool returns the ranges of an IPAddressPool.
+func readIPAddressPool(o *ipam.Object) (ranges []ipam.Range, err error) {
+	var spec struct {
+		Addresses []string `json:"addresses"`
+	}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		return nil, err
+	}
+	for _, text := range spec.Addresses {
+		r, err := ipam.ParseRange(strings.ReplaceAll(text, " ", ""), "-")
+		if err != nil {
+			return nil, err
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, nil
+}
+
 // metalLBReader combines the objects of the speakers with the addresses of Services.
 type metalLBReader struct {
 	*ipam.Assignments
@@ -77,7 +104,11 @@ func newMetalLB(p ipam.Publisher) *ipam.Objects {
 	r.statuses = ipam.Mirror[*ipam.Object, serviceL2Status]{Read: readServiceL2Status, Changed: r.changed}
 	return &ipam.Objects{
 		Resources: []*ipam.Resource{
-			{Kind: ServiceL2Statuses, Role: ipam.Needed, Store: &r.statuses, Lost: "the nodes on which MetalLB announces addresses are unknown"},
+			{Kind: ServiceL2Statuses, Role: ipam.Used, Store: &r.statuses, Lost: "the nodes on which MetalLB announces addresses are unknown"},
+			{
+				Kind: IPAddressPools, Role: ipam.Extra, Lost: "addresses in use that MetalLB may give to Services are not detected",
+				Store: ipam.ServiceRanges(p, IPAddressPools, ipam.Ingress, readIPAddressPool),
+			},
 		},
 		ServiceChanged: func(service ipam.Key) {
 			for _, at := range r.of[service] {

@@ -48,3 +48,21 @@ func TestMetalLB(t *testing.T) {
 	c.Remove(vip.ServiceL2Statuses, ipam.Key{Namespace: "metallb-system", Name: "l2-b"})
 	c.Want("nothing is announced any more", "")
 }
+
+func TestIPAddressPools(t *testing.T) {
+	c := ipamtest.New(t, &vip.MetalLB, vip.IPAddressPools)
+	c.Apply(vip.IPAddressPools, "metadata: {namespace: metallb-system, name: first}\nspec: {addresses: [192.0.2.16/30, 192.0.2.20 - 192.0.2.29, 'fd00::/120'], autoAssign: false}")
+	const first = "metallb IPAddressPool metallb-system/first known 192.0.2.16-192.0.2.29 fd00::-fd00::ff"
+	c.Want("a pool, without speakers in layer 2 mode", first)
+	if p := c.Pool("IPAddressPool metallb-system/first"); p.Services != ipam.Ingress || p.Config != "ipaddresspools metallb-system/first" {
+		t.Errorf("got %+v, want a pool of load balancers", p)
+	}
+	for _, spec := range []string{"{addresses: [nowhere]}", "{addresses: 7}", "{addresses: [192.0.2.9-192.0.2.1]}"} {
+		c.Apply(vip.IPAddressPools, "metadata: {namespace: metallb-system, name: bad}\nspec: "+spec)
+		if p := c.Pool("IPAddressPool metallb-system/bad"); p.State != ipam.Unreadable || p.Problem == "" {
+			t.Errorf("%s: got %+v, want an unreadable pool", spec, p)
+		}
+	}
+	c.Remove(vip.IPAddressPools, ipam.Key{Namespace: "metallb-system", Name: "bad"})
+	c.Want("the other one is as before", first)
+}

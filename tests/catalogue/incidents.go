@@ -77,6 +77,7 @@ var incidents = []incident{
 	{[]string{"moby/moby#40989", "moby/moby#41576"}, "An overlay network of Docker Swarm gives the address of an endpoint or of a task to another task.", ""},
 	{[]string{"kubernetes/kubernetes#113073", "kubernetes/kubernetes#107730"}, "Sandboxes of deleted pods stay on their node.", ""},
 	{[]string{"k3s-io/k3s#10109", "k3s-io/k3s#14682", "kubernetes/kubernetes#30984"}, "Two nodes have one InternalIP.", ""},
+	{[]string{"metallb/metallb#1397", "metallb/metallb#364", "metallb/metallb#2700"}, "The pool of MetalLB has the address of a node, and a Service gets it.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values

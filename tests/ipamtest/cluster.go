@@ -65,6 +65,9 @@ func (c *Cluster) Settle() {
 	}
 }
 
+// ServerFlags sets the flags of API servers with the range of cluster IPs.
+func (c *Cluster) ServerFlags(values ...string) { c.objects.ServerFlags(values) }
+
 // Check looks for inconsistencies that count only if they last.
 func (c *Cluster) Check() {
 	if c.objects.Check != nil {
@@ -89,6 +92,7 @@ func (c *Cluster) Apply(k ipam.Kind, text string) {
 		Metadata struct {
 			Namespace, Name string
 			Created         string `yaml:"creationTimestamp"`
+			Deleted         string `yaml:"deletionTimestamp"`
 			Labels          map[string]string
 		}
 		Spec, Status, Endpoints any
@@ -99,7 +103,7 @@ func (c *Cluster) Apply(k ipam.Kind, text string) {
 	}
 	object := &ipam.Object{
 		Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: o.Metadata.Labels, Spec: c.encode(o.Spec), Status: c.encode(o.Status),
-		Endpoints: c.encode(o.Endpoints), EndpointsNamespace: o.Namespace,
+		Endpoints: c.encode(o.Endpoints), EndpointsNamespace: o.Namespace, Deleted: o.Metadata.Deleted != "",
 	}
 	if o.Metadata.Created != "" {
 		at, err := time.Parse(time.RFC3339, o.Metadata.Created)

@@ -29,6 +29,7 @@ type World struct {
 	Answers   map[verdict.MAC][2]int
 	Subnets   []verdict.Subnet
 	Uncovered []string // nodes without an agent
+	Internal  string   // the node whose InternalIP is the address
 	Kubernetes
 
 	Allocations []*verdict.Allocation
@@ -51,11 +52,18 @@ func New(addr string) *World {
 func (w *World) Case() *verdict.Case {
 	c := &verdict.Case{
 		Address: w.Addr, Now: w.Now, Claims: w.Claims, Conflicts: w.memories(),
-		Stations: w.Interfaces, IPAM: verdict.IPAM{Pools: w.Pools, Past: w.Past},
+		Stations: w.Interfaces, IPAM: verdict.IPAM{Past: w.Past},
 		Sight: verdict.Sight{
 			InPodCIDR: w.PodCIDR.IsValid() && w.PodCIDR.Contains(w.Addr), Covered: len(w.Uncovered) == 0, PodsKnownUntil: cmp.Or(w.Known, w.Now),
 			OneTenant: w.OneTenant,
 		},
+	}
+	for _, p := range w.Pools {
+		if p.Services != "" {
+			c.ServicePools = append(c.ServicePools, p)
+		} else {
+			c.Pools = append(c.Pools, p)
+		}
 	}
 	for _, ns := range w.Namespaces {
 		nested := slices.ContainsFunc(w.Namespaces, func(own *verdict.Namespace) bool {
@@ -64,7 +72,7 @@ func (w *World) Case() *verdict.Case {
 		c.Namespaces = append(c.Namespaces, verdict.NamespaceFacts{Namespace: ns, Nested: nested, Pod: w.Pods[ns.Who.Workload().UID]})
 	}
 	for _, n := range w.Nodes {
-		f := verdict.NodeFacts{Node: n.Key(), InPodCIDR: c.InPodCIDR && (w.PodCIDROf == "" || w.PodCIDROf == n.Name), Covered: w.covered(n.Name)}
+		f := verdict.NodeFacts{Node: n.Key(), InPodCIDR: c.InPodCIDR && (w.PodCIDROf == "" || w.PodCIDROf == n.Name), Covered: w.covered(n.Name), Internal: n.Name == w.Internal}
 		for _, p := range w.Pools {
 			if p.Node == n {
 				f.Pools = append(f.Pools, p)
