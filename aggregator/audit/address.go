@@ -127,12 +127,11 @@ func concerns(p *verdict.Pool, o *verdict.Owner) bool {
 
 // auditOwner compares an owner of the address with the records of IPAMs.
 func (a *addressAudit) auditOwner(o *verdict.Owner) {
+	if _, orphan := a.orphaned(o); orphan {
+		return // auditOrphans does it
+	}
 	for _, p := range a.poolsOf(o) {
-		if o.State == verdict.Unheard || p.Node != nil && p.Node.Unheard || o.InGuest() && o.Pod != nil && o.Pod.Migrating {
-			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
-			continue
-		}
-		if p.State != ipam.Known && p.State != ipam.Missing {
+		if !upToDate(p, o) || o.InGuest() && o.Pod != nil && o.Pod.Migrating {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
 			continue
 		}
@@ -151,6 +150,11 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, cmp.Or(p.StartDelay, a.patience(p, o)))
 		}
 	}
+}
+
+// upToDate reports whether the records of a pool and the address of an owner are up to date.
+func upToDate(p *verdict.Pool, o *verdict.Owner) bool {
+	return o.State != verdict.Unheard && (p.Node == nil || !p.Node.Unheard) && (p.State == ipam.Known || p.State == ipam.Missing)
 }
 
 // severityOf returns the severity of a record in the pool that is wrong about a live owner.
@@ -478,25 +482,49 @@ func (a *addressAudit) auditServicePools() {
 	}
 }
 
-// auditOrphans checks whether the sandbox of a pod that has ended or no longer exists has the address.
+// orphaned reports whether an owner is the sandbox of a pod that has ended or no longer exists, and returns the finding
+// about it from before. A Kubernetes API that does not respond cannot contradict what it said.
+func (a *addressAudit) orphaned(o *verdict.Owner) (before *verdict.Finding, is bool) {
+	if !holds(o) || o.Kind() != verdict.Pod || a.in.Address.IsLinkLocalUnicast() {
+		return nil, false
+	}
+	i := slices.IndexFunc(a.in.Before, func(b verdict.Finding) bool {
+		return b.Kind == verdict.FindingOrphanedSandbox && b.Owners[0].ID == o.ID
+	})
+	if i >= 0 {
+		before = &a.in.Before[i]
+	}
+	return before, o.Orphaned || o.Pod == nil && before != nil && !before.Waiting
+}
+
+// auditOrphans checks whether the sandbox of a pod that has ended or no longer exists has the address. The finding is
+// critical, and names the pool, if the IPAM has freed the address already.
 func (a *addressAudit) auditOrphans() {
 	for i := range a.judged.Owners {
 		o := &a.judged.Owners[i]
-		switch f := (verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: verdict.Warning, Owners: []verdict.Owner{*o}}); {
-		case !holds(o) || o.Kind() != verdict.Pod || a.in.Address.IsLinkLocalUnicast():
-		case o.Orphaned:
-			patience := orphanGrace
-			if o.Pod != nil && o.Pod.Ended() {
-				patience = endGrace
-			}
-			a.record(f, o.ID+" ", patience)
-		case o.Pod == nil: // the Kubernetes API does not respond and cannot contradict what it said
-			for _, b := range a.in.Before {
-				if b.Kind == f.Kind && !b.Waiting && b.Owners[0].ID == o.ID && !a.contested {
-					a.out.Findings = append(a.out.Findings, b)
-				}
+		before, is := a.orphaned(o)
+		if !is {
+			continue
+		}
+		f := verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: verdict.Warning, Owners: []verdict.Owner{*o}}
+		for _, p := range a.poolsOf(o) {
+			booked, others := a.allocated(p, o)
+			switch free := !booked && (len(others) > 0 || !p.Partial); {
+			case f.Pool != nil:
+			case upToDate(p, o) && free:
+				f.Pool, f.Allocations, f.Severity = p, others, severityOf(p)
+			case !upToDate(p, o) && before != nil && before.Pool.Is(p):
+				f.Pool, f.Allocations, f.Severity = p, before.Allocations, before.Severity
 			}
 		}
+		patience := orphanGrace
+		switch {
+		case !o.Orphaned:
+			f.Owners = before.Owners
+		case o.Pod != nil && o.Pod.Ended():
+			patience = endGrace
+		}
+		a.record(f, o.ID+" ", patience)
 	}
 }
 

@@ -1,11 +1,13 @@
 package audit_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // The pod of a sandbox is deleted, and the sandbox stays for a while.
@@ -60,6 +62,58 @@ func TestTheSandboxOfADeletedPodHasAnAddress(t *testing.T) {
 		w.Drop(c)
 		if got := reported(w.auditAll(last.Findings...).Findings); len(got) != 0 {
 			t.Errorf("%s: got %q without the sandbox, want none", test.name, got)
+		}
+	}
+}
+
+// The IPAM has freed the address of an orphaned sandbox, or given it to another pod: that is one finding, with both facts.
+func TestTheAddressOfAnOrphanedSandboxIsFree(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		record func(w *world, p *verdict.Pool)
+		absent bool
+		want   string // kind, severity and number of allocations
+	}{
+		{"its record is gone", func(*world, *verdict.Pool) {}, true, "orphaned-sandbox CRITICAL /var/lib/cni/networks/pods 0"},
+		{"it is allocated to another pod", func(w *world, p *verdict.Pool) {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-db"}})
+		}, true, "orphaned-sandbox CRITICAL /var/lib/cni/networks/pods 1"},
+		{"it has its record", func(w *world, p *verdict.Pool) {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-web"}})
+		}, true, "orphaned-sandbox WARNING  0"},
+		{"its pool cannot be read", func(_ *world, p *verdict.Pool) { p.State = ipam.Unreadable }, true, "orphaned-sandbox WARNING  0"},
+		{"its pod runs", func(*world, *verdict.Pool) {}, false, "in-use-unallocated CRITICAL /var/lib/cni/networks/pods 0"},
+	} {
+		w := newWorld("10.244.1.5")
+		c := w.kindPod("n1", "web", "pods", 2)
+		w.Says("uid-web", verdict.PodObject{Absent: test.absent, Namespace: "default", Name: "web", Phase: "Running"})
+		p := w.hostLocal("n1", "pods", "10.244.1.0/24")
+		test.record(w, p)
+		w.after(time.Minute)
+		found := w.auditAll().Findings
+		found = w.after(time.Minute).auditAll(found...).Findings
+		if len(found) != 1 || found[0].Waiting {
+			t.Errorf("%s: got %q, want one finding", test.name, reported(found))
+			continue
+		}
+		describe := func(f *verdict.Finding) string {
+			name := ""
+			if f.Pool != nil {
+				name = f.Pool.Name
+			}
+			return fmt.Sprintf("%s %s %s %d", f.Kind, map[verdict.Severity]string{verdict.Warning: "WARNING", verdict.Critical: "CRITICAL"}[f.Severity], name, len(f.Allocations))
+		}
+		if got := describe(&found[0]); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+		// Without the Kubernetes API, and while the pool cannot be read, it stays as it is.
+		w.Pods, p.State = nil, ipam.Unreadable
+		if found = w.after(time.Minute).auditAll(found...).Findings; len(found) != 1 || describe(&found[0]) != test.want {
+			t.Errorf("%s: got %+v while nothing is known, want %q", test.name, found, test.want)
+		}
+		w.Drop(c)
+		if found = w.auditAll(found...).Findings; len(reported(found)) != 0 {
+			t.Errorf("%s: got %q without the sandbox, want none", test.name, reported(found))
 		}
 	}
 }

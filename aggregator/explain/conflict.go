@@ -54,6 +54,9 @@ func Conflict(p *verdict.Policy, c *verdict.Conflict) ConflictText {
 		return text
 	}
 	text.Summary = w.summary(c) + after(" ", w.headline(c))
+	if c.Rule != verdict.RuleSamePod { // whose texts name sandboxes or namespaces
+		w.alike = c.Owners
+	}
 	a := remedyBuilder{wording: w, c: c, parties: c.Parties()}
 	text.Remedy = readable(a.remedy())
 	return text
@@ -94,10 +97,7 @@ func (w *wording) ofConflict(about string, c *verdict.Conflict) string {
 	if c.Kind == verdict.NodeScope { // the text names the node
 		name = onNode
 	}
-	owners := each(c.Owners, name)
-	if len(slices.Compact(slices.Sorted(slices.Values(owners)))) < len(owners) {
-		owners = each(c.Owners, exactly)
-	}
+	owners := each(c.Owners, namesakes(c.Owners).naming(name))
 	times := "twice"
 	if n := len(c.Owners); n > 2 {
 		times = fmt.Sprintf("%d times", n)

@@ -30,7 +30,10 @@ func (t FindingText) Superseded() FindingText {
 // Finding returns the text of a finding. For a finding about one address, use is the current usage
 // of its pool, or the zero value if it is not known.
 func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
-	t := &findingBuilder{f: f, pool: f.Pool, use: use, allocation: &verdict.Allocation{}}
+	t := &findingBuilder{f: f, pool: f.Pool, use: use, allocation: &verdict.Allocation{}, alike: f.Owners}
+	if f.Former != nil && f.Former.Owner.Namespace != nil {
+		t.alike = append(slices.Clip(t.alike), f.Former.Owner)
+	}
 	if t.pool == nil {
 		t.pool = &verdict.Pool{}
 	}
@@ -65,11 +68,18 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 		}
 		t.answered()
 	case verdict.FindingOrphanedSandbox:
-		phase := ""
+		phase, risk := "", "orphaned/risk"
 		if pod := t.owner.Pod; pod != nil && pod.Ended() {
 			phase = pod.Phase
 		}
-		t.add(t.f.Kind, "phase", phase, "remove", removal(t.owner))
+		switch {
+		case len(t.f.Allocations) > 0:
+			risk += "/booked"
+		case t.f.Pool != nil:
+			risk += "/free"
+		}
+		// Each sandbox of the pod is a finding.
+		t.add(t.f.Kind, "phase", phase, "free", when(strings.HasSuffix(risk, "/free"), "yes"), "risk", t.scope().text(risk), "which", after(", in sandbox ", advice.ShortID(t.owner.Workload().ContainerID)), "remove", removal(t.owner))
 	case verdict.FindingReusedTooSoon:
 		t.reused()
 	case verdict.FindingVIPHeldElsewhere:
@@ -115,6 +125,7 @@ type findingBuilder struct {
 	// the address; it is empty if there is none.
 	owner      *verdict.Owner
 	allocation *verdict.Allocation
+	alike      namesakes // the owners that the texts name
 	FindingText
 }
 
@@ -130,7 +141,7 @@ func (t *findingBuilder) word(name string) any {
 		if t.owner == nil {
 			return "an unknown owner"
 		}
-		return placed(t.owner)
+		return t.alike.naming(placed)(t.owner)
 	case "pool":
 		return poolName(t.pool)
 	case "poolbegin":
@@ -173,7 +184,7 @@ func (t *findingBuilder) scope(values ...any) scope {
 	if t.owner != nil {
 		values = append(values, t.owner)
 	}
-	return append(scope(values), source(t.word))
+	return append(scope(values), t.alike, source(t.word))
 }
 
 // add adds the text of a key.
@@ -213,7 +224,7 @@ func (t *findingBuilder) holding() {
 		if read != 0 {
 			details = append(details, "last read at "+stampText(read))
 		}
-		t.State("The kernel of node %s reports that %s has %s on %s%s.", o.Node.Name, OwnerName(o), t.f.Address, o.Interface.Name, after("; ", strings.Join(details, ", ")))
+		t.State("The kernel of node %s reports that %s has %s on %s%s.", o.Node.Name, t.alike.naming(OwnerName)(o), t.f.Address, o.Interface.Name, after("; ", strings.Join(details, ", ")))
 	}
 }
 
@@ -342,7 +353,7 @@ func (t *findingBuilder) shared() {
 	for i, node := range nodes[:min(len(nodes), mostKept)] {
 		choice = append(choice, advice.Either("only node "+node+" should answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
 	}
-	t.add(t.f.Kind, "owners", each(owners, placed), "silent", silent, "choice", choice, "seen", func() {
+	t.add(t.f.Kind, "owners", each(owners, t.alike.naming(placed)), "silent", silent, "choice", choice, "seen", func() {
 		for i := range owners {
 			if k := slices.IndexFunc(owners[i].Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }); k >= 0 {
 				c := owners[i].Claims[k]
@@ -392,7 +403,7 @@ func (t *findingBuilder) answered() {
 	}):
 		by = "local"
 	}
-	t.add(t.f.Kind+"/"+why, "others", each(others, placed), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address,
+	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address,
 		"filtered", func() {
 			switch c.Answer.Filter {
 			case verdict.FilterRules:
@@ -454,7 +465,7 @@ func (t *findingBuilder) heldElsewhere() {
 func (t *findingBuilder) spoofed() {
 	s := t.f.Spoof
 	if t.owner = &s.Owner; s.Count == 0 { // no frame shows it, but kernels do
-		owners, virtual := each(t.f.Owners, placed), when(s.MACs[0].Virtual(), "yes")
+		owners, virtual := each(t.f.Owners, t.alike.naming(placed)), when(s.MACs[0].Virtual(), "yes")
 		t.add("mac-cloned/twice", "owners", owners, "mac", s.MACs[0].String(), "addresses", s.Addresses, "virtual", virtual, "says", func() {
 			for i := range t.f.Owners {
 				t.State("The kernel of node %s reports that %s has MAC %s.", t.f.Owners[i].Node.Name, owners[i], s.MACs[0])
@@ -481,7 +492,7 @@ func (t *findingBuilder) spoofed() {
 		link = s.Link.Name
 	}
 	exposed := each(s.Exposed, func(ns **verdict.Namespace) string { return NamespaceName(*ns) })
-	t.add(t.f.Kind, "port", s.Port.Name, "portnode", node, "victims", each(s.Victims, placed), "victim", &s.Victims[0],
+	t.add(t.f.Kind, "port", s.Port.Name, "portnode", node, "victims", each(s.Victims, t.alike.naming(placed)), "victim", &s.Victims[0],
 		"macs", each(s.MACs, func(m *verdict.MAC) string { return m.String() }), "addresses", s.Addresses,
 		"times", fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last)),
 		"link", link, "exposed", when(len(exposed) > 0, list(exposed)), "declaration", declaration+"=REASON",
@@ -489,7 +500,7 @@ func (t *findingBuilder) spoofed() {
 		"victimsays", func() {
 			for i := range s.Victims {
 				v := &s.Victims[i]
-				t.State("The kernel of node %s reports that %s has %s on %s.", v.Node.Name, OwnerName(v), t.f.Address, v.Interface.Name)
+				t.State("The kernel of node %s reports that %s has %s on %s.", v.Node.Name, t.alike.naming(OwnerName)(v), t.f.Address, v.Interface.Name)
 			}
 		})
 }

@@ -22,7 +22,7 @@ type remedyBuilder struct {
 
 // steps returns the actions of a key.
 func (a *remedyBuilder) steps(key string, values ...any) []advice.Action {
-	return append(scope(values), source(a.word)).steps(key)
+	return append(scope(values), a.alike, source(a.word)).steps(key)
 }
 
 // remedy returns the steps to resolve the conflict, given its cause.
@@ -111,7 +111,7 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 	}
 	shared := fmt.Sprintf("`--shared %s=REASON`", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))
 	return a.steps("decide", "more", more, "shared", shared, "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
-		return placed(o) + " keeps the address", a.releaseAllBut(o, owners)
+		return a.placed(o.ID) + " keeps the address", a.releaseAllBut(o, owners)
 	}))
 }
 
@@ -257,7 +257,7 @@ func (a *remedyBuilder) oneMachine(owners []*verdict.Owner) []advice.Action {
 		return a.steps("one-machine", keep, "keep", a.keep(keep, right, owners))
 	}
 	return a.steps("which-machine", owners[0], "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
-		return "it runs on node " + kubernetesName(o) + ", in " + OwnerName(o), ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action { return release(o, a.address) })
+		return "it runs on node " + kubernetesName(o) + ", in " + a.name(o.ID), ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action { return release(o, a.address) })
 	}))
 }
 
@@ -286,7 +286,7 @@ func (a *remedyBuilder) endLeftovers(owners []*verdict.Owner) []advice.Action {
 	if len(given) > 1 {
 		gone = append(gone, a.decide(given)...)
 	}
-	return a.steps("leftover", "given", ownerNames(given), "gone", gone)
+	return a.steps("leftover", "given", a.ownerNames(given), "gone", gone)
 }
 
 // endNamespace returns the steps that end a namespace without processes: by the runtime that knows its
@@ -316,8 +316,8 @@ func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
 		key, copied = "one-clone", func(*verdict.Owner) string { return "copy/machine" }
 	}
 	wrong := a.wrong()
-	steps := a.steps(key, "owners", ownerNames(wrong), "choice", choices(wrong, func(o *verdict.Owner) (string, []advice.Action) {
-		return placed(o) + " is the copy", a.steps(copied(o), o)
+	steps := a.steps(key, "owners", a.ownerNames(wrong), "choice", choices(wrong, func(o *verdict.Owner) (string, []advice.Action) {
+		return a.placed(o.ID) + " is the copy", a.steps(copied(o), o)
 	}))
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }) {
 		steps = append(steps, release(o, a.address)...)
@@ -519,7 +519,7 @@ func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 		gone = append(gone, a.decide(given)...)
 	}
 	if a.c.Gateway {
-		return a.steps("leave-gateway", "given", ownerNames(given), "gone", gone)
+		return a.steps("leave-gateway", "given", a.ownerNames(given), "gone", gone)
 	}
 	keep, right := a.c.Rightful(owners)
 	// External clients may use the address of a node or a machine, which ipwitness cannot see.
@@ -533,7 +533,7 @@ func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 	if keep != nil && !byHand(keep) && !firm {
 		return a.leave(keep, right, gone)
 	}
-	return a.steps("by-hand", "wrong", ownerNames(wrong), "given", ownerNames(given), "because", because, "gone", gone, "instead", a.insteadOf(given))
+	return a.steps("by-hand", "wrong", a.ownerNames(wrong), "given", a.ownerNames(given), "because", because, "gone", gone, "instead", a.insteadOf(given))
 }
 
 // insteadOf returns the steps by which some owners give the address up to an owner without an
@@ -574,7 +574,7 @@ func (a *remedyBuilder) leaveDevice(owners []*verdict.Owner) []advice.Action {
 	if keep != nil && right == verdict.RightAllocation && m != nil {
 		return a.leave(keep, right, another)
 	}
-	return a.steps("which-device", devices[0], "pods", ownerNames(pods), "another", another, "instead", a.insteadOf(pods))
+	return a.steps("which-device", devices[0], "pods", a.ownerNames(pods), "another", another, "instead", a.insteadOf(pods))
 }
 
 // goOutside returns the steps that find a device outside all nodes.
@@ -600,7 +600,7 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
 	for _, o := range ours {
 		giveUp = append(giveUp, a.giveUp(o)...)
 	}
-	return a.steps("which-side", "ours", ownerNames(ours), "wrong", ownerNames(wrong), "find", find, "giveup", giveUp)
+	return a.steps("which-side", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "find", find, "giveup", giveUp)
 }
 
 // wrong returns the owners that must give the address up according to the cause.
@@ -639,6 +639,7 @@ func ofAllBut(keep *verdict.Owner, owners []*verdict.Owner, of func(*verdict.Own
 }
 
 // ownerNames returns the names of owners.
-func ownerNames(owners []*verdict.Owner) []string {
-	return each(owners, func(o **verdict.Owner) string { return OwnerName(*o) })
+func (w *wording) ownerNames(owners []*verdict.Owner) []string {
+	name := w.alike.naming(OwnerName)
+	return each(owners, func(o **verdict.Owner) string { return name(*o) })
 }

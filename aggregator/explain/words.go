@@ -28,6 +28,8 @@ type wording struct {
 	owners  []verdict.Owner
 	// named are other owners that reasons refer to.
 	named []verdict.Owner
+	// alike are the owners among which names have to tell one from another; nil if the texts do that.
+	alike namesakes
 }
 
 // word returns a value that does not depend on what a text is about.
@@ -36,7 +38,7 @@ func (w *wording) word(name string) any {
 	case "address":
 		return w.address
 	case "all":
-		return each(w.owners, OwnerName)
+		return each(w.owners, w.alike.naming(OwnerName))
 	case "handover":
 		return w.policy.HandoverGrace
 	case "migration":
@@ -51,7 +53,7 @@ func (w *wording) word(name string) any {
 
 // text returns the text of a key.
 func (w *wording) text(key string, values ...any) string {
-	return append(scope(values), source(w.word)).text(key)
+	return append(scope(values), w.alike, source(w.word)).text(key)
 }
 
 // owner returns the owner with an id; nil if there is none.
@@ -75,9 +77,13 @@ func (w *wording) ofOwner(id string, word func(*verdict.Owner) string, gone stri
 	return gone
 }
 
-func (w *wording) name(id string) string   { return w.ofOwner(id, OwnerName, unknownOwner) }
-func (w *wording) placed(id string) string { return w.ofOwner(id, placed, unknownOwner) }
-func (w *wording) netns(id string) string  { return w.ofOwner(id, netnsName, unknownOwner) }
+func (w *wording) name(id string) string {
+	return w.ofOwner(id, w.alike.naming(OwnerName), unknownOwner)
+}
+func (w *wording) placed(id string) string {
+	return w.ofOwner(id, w.alike.naming(placed), unknownOwner)
+}
+func (w *wording) netns(id string) string { return w.ofOwner(id, netnsName, unknownOwner) }
 
 func (w *wording) node(id string) string {
 	return w.ofOwner(id, func(o *verdict.Owner) string { return o.Node.Name }, "(gone)")
@@ -201,6 +207,49 @@ func onNode(o *verdict.Owner) string {
 		return OwnerName(o)
 	}
 	return placed(o)
+}
+
+// namesakes are owners of which several may have one name: sandboxes of one pod, or pods of one name after
+// each other.
+type namesakes []verdict.Owner
+
+// distinctions are what tells owners of one name apart, in the order in which they are tried.
+var distinctions = []func(*verdict.Owner) string{
+	func(o *verdict.Owner) string { return " on " + o.Node.Name },
+	func(o *verdict.Owner) string { return after(" with uid ", o.Workload().UID) },
+	func(o *verdict.Owner) string {
+		what := "container"
+		if o.Kind() == verdict.Pod {
+			what = "sandbox"
+		}
+		if id := o.Workload().ContainerID; id != "" {
+			return " (" + what + " " + advice.ShortID(id) + ")"
+		}
+		return ""
+	},
+	func(o *verdict.Owner) string {
+		if o.Namespace == nil {
+			return ""
+		}
+		return " (" + netnsName(o) + ")"
+	},
+}
+
+// naming returns a function that adds to the name of an owner what tells it from others of that name.
+func (all namesakes) naming(name func(*verdict.Owner) string) func(*verdict.Owner) string {
+	return func(o *verdict.Owner) string {
+		text := name(o)
+		same := slices.DeleteFunc(slices.Clone(all), func(other verdict.Owner) bool { return other.ID == o.ID || name(&other) != text })
+		if len(same) == 0 {
+			return text
+		}
+		for _, of := range distinctions {
+			if own := of(o); own != "" && !slices.ContainsFunc(same, func(other verdict.Owner) bool { return of(&other) == own }) {
+				return text + own
+			}
+		}
+		return text
+	}
 }
 
 // netnsName returns the name of an owner's network namespace, which distinguishes several namespaces of
@@ -430,7 +479,7 @@ func (s scope) value(name string) any {
 			}
 		case *verdict.Owner:
 			if word := ownerWords[name]; word != nil {
-				return word(from)
+				return s.alike(name).naming(word)(from)
 			}
 		case string:
 			i++
@@ -438,8 +487,22 @@ func (s scope) value(name string) any {
 				return printed(s[i])
 			}
 			if o, ok := s[i].(*verdict.Owner); ok && strings.HasPrefix(name, from+".") {
-				return ownerWords[name[len(from)+1:]](o)
+				word := name[len(from)+1:]
+				return s.alike(word).naming(ownerWords[word])(o)
 			}
+		}
+	}
+	return nil
+}
+
+// alike returns the owners from which a word has to tell an owner.
+func (s scope) alike(word string) namesakes {
+	if word != "owner" && word != "placed" {
+		return nil
+	}
+	for _, v := range s {
+		if alike, ok := v.(namesakes); ok {
+			return alike
 		}
 	}
 	return nil

@@ -257,3 +257,45 @@ func conflictText(t *testing.T, w *verdicttest.World, c *verdict.Conflict) []byt
 	}
 	return written(t, append(b, "\nRemedy:\n"...), "", text.Remedy)
 }
+
+// Owners of one name are told apart by what differs, in the summary and in the remedy.
+func TestOwnersOfOneNameAreToldApart(t *testing.T) {
+	of := func(uid, sandbox string) verdict.Workload {
+		w := verdicttest.Pod("web")
+		w.UID, w.ContainerID = uid, sandbox
+		return w
+	}
+	for _, test := range []struct {
+		name  string
+		nodes [2]string
+		who   [2]verdict.Workload
+		want  [2]string
+	}{
+		{"on two nodes", [2]string{"n1", "n2"}, [2]verdict.Workload{of("u1", "s1"), of("u1", "s2")}, [2]string{"pod default/web on n1", "pod default/web on n2"}},
+		{"other pods", [2]string{"n1", "n1"}, [2]verdict.Workload{of("u1", "s1"), of("u2", "s2")}, [2]string{"pod default/web on n1 with uid u1", "pod default/web on n1 with uid u2"}},
+		{"other sandboxes", [2]string{"n1", "n1"}, [2]verdict.Workload{of("u1", "s1"), of("u1", "s2")}, [2]string{"pod default/web on n1 (sandbox s1)", "pod default/web on n1 (sandbox s2)"}},
+		{"other namespaces", [2]string{"n1", "n1"}, [2]verdict.Workload{of("u1", "s1"), of("u1", "s1")}, [2]string{"pod default/web on n1 (network namespace 100)", "pod default/web on n1 (network namespace 101)"}},
+		{"other names", [2]string{"n1", "n1"}, [2]verdict.Workload{verdicttest.Pod("web"), verdicttest.Pod("db")}, [2]string{"pod default/web on n1", "pod default/db on n1"}},
+	} {
+		w := verdicttest.New("10.244.1.5")
+		c := &verdict.Conflict{Address: w.Addr, Course: verdict.Course{Phase: verdict.Confirmed}, Identity: verdict.Identity{Kind: verdict.NetworkScope, Scope: "pods"}}
+		for i, who := range test.who {
+			ns := w.Namespace(test.nodes[i], uint32(i+2), strconv.Itoa(100+i), who)
+			at := w.Interface(ns, verdict.Interface{Name: "eth0", Attachment: verdict.Peer})
+			c.Owners = append(c.Owners, verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: at, State: verdict.Live, Assigned: true, Claims: []*verdict.Claim{w.Assigned(at)}})
+		}
+		text := explain.Conflict(&w.Policy, c)
+		if want := "by " + test.want[0] + " and " + test.want[1] + "."; !strings.Contains(strings.ReplaceAll(text.Summary, ": by ", ", by "), want) {
+			t.Errorf("%s: got %q, want %q", test.name, text.Summary, want)
+		}
+		var choices []string
+		for _, step := range text.Remedy {
+			for _, choice := range step.Choice {
+				choices = append(choices, choice.When)
+			}
+		}
+		if want := []string{test.want[0] + " keeps the address", test.want[1] + " keeps the address"}; len(choices) < 2 || !slices.Equal(choices[:2], want) {
+			t.Errorf("%s: got choices %q, want %q", test.name, choices, want)
+		}
+	}
+}
