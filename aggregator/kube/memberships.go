@@ -148,11 +148,11 @@ func (m *memberships) ovn(name, value string) {
 }
 
 func (m *memberships) multus(name, value string) {
-	var networks []struct {
+	var networks []ipam.Item[struct {
 		Name      string   `json:"name"`
 		Interface string   `json:"interface"`
 		IPs       []string `json:"ips"`
-	}
+	}]
 	if value == "" {
 		return
 	}
@@ -160,7 +160,12 @@ func (m *memberships) multus(name, value string) {
 		m.fail(name)
 		return
 	}
-	for _, network := range networks {
+	for _, item := range networks {
+		network := item.Value
+		if item.Err != nil {
+			m.fail(name)
+			continue
+		}
 		definition := definitionNamed(network.Name)
 		if definition == (ipam.Key{}) || network.Interface == "" {
 			continue // the cluster's default network

@@ -101,6 +101,7 @@ func TestNetworksOfPods(t *testing.T) {
 		"Multus, a definition without an IPAM":     {annotations: map[string]string{multusStatus: `[{"name":"blue/bare","interface":"net1","ips":["192.168.2.1"]}]`}, want: []string{"192.168.2.1%net1 "}},
 		"Multus, a definition that cannot be read": {annotations: map[string]string{multusStatus: `[{"name":"default/junk","interface":"net1","ips":["192.168.2.1"]}]`}, want: []string{"192.168.2.1%net1 "}},
 		"no JSON":                 {annotations: map[string]string{ovn.Annotation: `{"default":`}, unread: ovn.Annotation},
+		"one bad network":         {annotations: map[string]string{multusStatus: `[{"name":7},{"name":"blue/bare","interface":"net1","ips":["192.168.2.1"]}]`}, want: []string{"192.168.2.1%net1 "}, unread: multusStatus},
 		"another JSON":            {annotations: map[string]string{multusStatus: `{"name":"default/lan"}`}, unread: multusStatus},
 		"another type":            {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":"10.244.1.5"}}`}, unread: ovn.Annotation},
 		"no prefix length":        {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["10.244.1.5"]}}`}, unread: ovn.Annotation},

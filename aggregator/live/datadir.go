@@ -18,6 +18,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // Files of a data directory.
@@ -56,6 +57,7 @@ type dataDir struct {
 type unusableFile struct {
 	reason string
 	err    error
+	kept   int // number of its records that could be read
 }
 
 // errInUse is the error if another process uses the data directory.
@@ -148,12 +150,13 @@ func (d *dataDir) close() error {
 	return d.lock.Close()
 }
 
-type keptFile struct {
-	Version          int                    `json:"version"`
-	Acknowledgements []kube.Acknowledgement `json:"acknowledgements"`
+// keptFile is the content of acknowledgementsFile.
+type keptFile[T any] struct {
+	Version          int `json:"version"`
+	Acknowledgements []T `json:"acknowledgements"`
 }
 
-// load returns the kept acknowledgements. It sets an unusable file aside.
+// load returns the kept acknowledgements. It sets an unusable file aside, and keeps what could be read of it.
 func (d *dataDir) load() []kube.Acknowledgement {
 	if d.path == "" {
 		return nil
@@ -162,19 +165,25 @@ func (d *dataDir) load() []kube.Acknowledgement {
 	if d.unusable = unusable; unusable == nil {
 		return found
 	}
+	unusable.kept = len(found)
 	switch err := d.setAside(); {
 	case d.lock == nil: // the problem of the directory is already recorded
 		d.setLost("the file is left unchanged")
 	case err != nil:
 		d.setLost("the file cannot be renamed: " + err.Error())
+	case len(found) > 0:
+		d.setUnsaved(d.write(found))
 	}
-	return nil
+	return found
 }
 
-// setLost records why the acknowledgements from before the start are not known, and where the file
-// is.
+// setLost records why acknowledgements from before the start are not known, and where the file is.
 func (d *dataDir) setLost(where string) {
-	d.lost.Store(new(fmt.Sprintf("the acknowledgements from before the start are not known: %s is %s: %s: %s",
+	which := "the acknowledgements from before the start are not known"
+	if d.unusable.kept > 0 {
+		which = fmt.Sprintf("some acknowledgements from before the start are not known, and %d are", d.unusable.kept)
+	}
+	d.lost.Store(new(fmt.Sprintf("%s: %s is %s: %s: %s", which,
 		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)))
 }
 
@@ -201,40 +210,48 @@ func (d *dataDir) read() ([]kube.Acknowledgement, *unusableFile) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, &unusableFile{"unreadable", err}
+		return nil, &unusableFile{reason: "unreadable", err: err}
 	}
 	defer func() { _ = f.Close() }() // opened for reading only, so an error loses nothing
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, &unusableFile{"unreadable", err}
+		return nil, &unusableFile{reason: "unreadable", err: err}
 	case !info.Mode().IsRegular():
-		return nil, &unusableFile{"not-a-file", fmt.Errorf("its type is %s", info.Mode().Type())}
+		return nil, &unusableFile{reason: "not-a-file", err: fmt.Errorf("its type is %s", info.Mode().Type())}
 	case info.Size() > maxFile:
-		return nil, &unusableFile{"too-large", fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile)}
+		return nil, &unusableFile{reason: "too-large", err: fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile)}
 	case info.Size() == 0:
-		return nil, &unusableFile{"empty", errors.New("it has no version")}
+		return nil, &unusableFile{reason: "empty", err: errors.New("it has no version")}
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile))
 	if err != nil {
-		return nil, &unusableFile{"unreadable", err}
+		return nil, &unusableFile{reason: "unreadable", err: err}
 	}
-	var file keptFile
+	var file keptFile[ipam.Item[kube.Acknowledgement]]
 	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, &unusableFile{"damaged", err}
+		return nil, &unusableFile{reason: "damaged", err: err}
 	}
 	switch {
 	case file.Version < 1:
-		return nil, &unusableFile{"damaged", errors.New("it has no version")}
+		return nil, &unusableFile{reason: "damaged", err: errors.New("it has no version")}
 	case file.Version > fileVersion:
-		return nil, &unusableFile{"of-a-newer-version", fmt.Errorf("it has version %d, but the newest supported version is %d", file.Version, fileVersion)}
+		return nil, &unusableFile{reason: "of-a-newer-version", err: fmt.Errorf("it has version %d, but the newest supported version is %d", file.Version, fileVersion)}
 	}
-	for _, k := range file.Acknowledgements {
-		if k.Conflict == "" || k.Reason == "" || k.Expires.IsZero() || !k.Address.IsValid() {
-			return nil, &unusableFile{"damaged", errors.New("an entry is incomplete")}
+	var found []kube.Acknowledgement
+	var unusable *unusableFile
+	for i, item := range file.Acknowledgements {
+		k := item.Value
+		if item.Err == nil && (k.Conflict == "" || k.Reason == "" || k.Expires.IsZero() || !k.Address.IsValid()) {
+			item.Err = errors.New("it is incomplete")
+		}
+		if item.Err == nil {
+			found = append(found, k)
+		} else if unusable == nil {
+			unusable = &unusableFile{reason: "damaged", err: fmt.Errorf("entry %d (conflict %q): %w", i, ipam.Cut(ipam.Plain(k.Conflict), 64), item.Err)}
 		}
 	}
-	return file.Acknowledgements, nil
+	return found, unusable
 }
 
 // save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
@@ -253,11 +270,16 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) (err error) {
 	if err := d.setAside(); err != nil {
 		return fmt.Errorf("rename an unusable file: %w", err)
 	}
-	file := keptFile{Version: fileVersion, Acknowledgements: make([]kube.Acknowledgement, 0, len(acknowledged))}
+	all := make([]kube.Acknowledgement, 0, len(acknowledged))
 	for _, id := range slices.Sorted(maps.Keys(acknowledged)) {
-		file.Acknowledgements = append(file.Acknowledgements, acknowledged[id].Acknowledgement)
+		all = append(all, acknowledged[id].Acknowledgement)
 	}
-	raw, err := json.MarshalIndent(file, "", "  ")
+	return d.write(all)
+}
+
+// write replaces the stored acknowledgements.
+func (d *dataDir) write(all []kube.Acknowledgement) error {
+	raw, err := json.MarshalIndent(keptFile[kube.Acknowledgement]{fileVersion, all}, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -36,8 +36,8 @@ type checkpoint struct {
 
 // checkpointFile has the fields in use of the file (CheckpointData).
 type checkpointFile struct {
-	Version     string            `json:"version"`
-	Allocations []checkpointEntry `json:"allocations"`
+	Version     string                       `json:"version"`
+	Allocations []ipam.Item[checkpointEntry] `json:"allocations"`
 }
 
 // checkpointEntry is an allocation in the file (CheckpointEntry).
@@ -74,9 +74,13 @@ func parse(data []byte, written time.Time) (c checkpoint, err error) {
 	}
 	c.allocations = make(map[netip.Addr]ipam.FileAllocation, len(f.Allocations))
 	networks := map[string]int{}
-	twice, without := "", 0
+	twice, without, unread := "", 0, ""
 	for i := range f.Allocations {
-		e := &f.Allocations[i]
+		e := &f.Allocations[i].Value
+		if err := f.Allocations[i].Err; err != nil {
+			unread = fmt.Sprintf("entry %d (container %s) has another format: %s", i, named(e.ContainerID), ipam.OneLine(err))
+			continue
+		}
 		al := ipam.FileAllocation{
 			Allocation:  ipam.Allocation{Namespace: e.Metadata.Namespace, Pod: e.Metadata.Pod, ContainerID: e.ContainerID, Interface: e.Interface},
 			AllocatedAt: written,
@@ -119,6 +123,10 @@ func parse(data []byte, written time.Time) (c checkpoint, err error) {
 		c.network = names[0]
 	}
 	switch {
+	case unread != "" && len(c.allocations) == 0:
+		return checkpoint{}, errors.New("parse JSON: " + unread)
+	case unread != "":
+		c.invalid = unread
 	case twice != "":
 		c.invalid = twice + ": ipamd does not start with such a file"
 	case without > 0:

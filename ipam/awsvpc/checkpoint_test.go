@@ -97,9 +97,12 @@ func TestUnusualEntriesAreParsed(t *testing.T) {
 		`{"version":"vpc-cni-ipam/1"}`:                                                            {"", "", ""},
 
 		checkpointOf(entry(`"ipv4":"10.0.0.5"`), entry(`"ipv4":"mine"`), entry(`"x":1`)): {"10.0.0.5" + web, "aws-cni", "2 of its 3 entries have no valid address"},
-		checkpointOf(entry(`"ipv4":"224.0.0.5"`)):                                        {"", "aws-cni", "1 of its 1 entries have no valid address"},
-		checkpointOf(entry(`"ipv6":"fe80::1%eth0"`)):                                     {"", "aws-cni", "1 of its 1 entries have no valid address"},
-		checkpointOf(entry(`"ipv4":"0.0.0.0"`)):                                          {"", "aws-cni", "1 of its 1 entries have no valid address"},
+		checkpointOf(entry(`"ipv4":"10.0.0.5"`), entry(`"ipv4":7`)): {
+			"10.0.0.5" + web, "aws-cni", "entry 1 (container c1) has another format: json: cannot unmarshal number into Go struct field checkpointEntry.ipv4 of type string",
+		},
+		checkpointOf(entry(`"ipv4":"224.0.0.5"`)):    {"", "aws-cni", "1 of its 1 entries have no valid address"},
+		checkpointOf(entry(`"ipv6":"fe80::1%eth0"`)): {"", "aws-cni", "1 of its 1 entries have no valid address"},
+		checkpointOf(entry(`"ipv4":"0.0.0.0"`)):      {"", "aws-cni", "1 of its 1 entries have no valid address"},
 		checkpointOf(entry(`"ipv4":"10.0.0.5"`), entry(`"ipv4":"10.0.0.5","containerID":"new","allocationTimestamp":1700000200000000000`)): {
 			"10.0.0.5 default/web new eth0", "aws-cni", "10.0.0.5 is allocated to containers c1 and new: ipamd does not start with such a file",
 		},

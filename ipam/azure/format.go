@@ -30,6 +30,8 @@ type content struct {
 	delegated map[netip.Addr]bool
 	// invalid describes a record that has no valid address; empty if there is none.
 	invalid string
+	// unknown is why a record cannot be read.
+	unknown error
 }
 
 // maxAllocations limits the addresses in a file, and maxRanges the ranges of their pool, of which an
@@ -73,7 +75,7 @@ type prefix struct{ IP netip.Addr }
 type addressManager struct {
 	AddressSpaces map[string]struct {
 		Pools map[string]struct {
-			Addresses map[string]*addressRecord
+			Addresses map[string]ipam.Item[*addressRecord]
 		}
 	}
 }
@@ -95,8 +97,9 @@ func parseIPAM(data []byte) (content, error) {
 	var c content
 	for _, space := range state.AddressSpaces {
 		for _, pool := range space.Pools {
-			for key, r := range pool.Addresses {
-				if r == nil || !c.valid(r.Addr, "record "+key) {
+			for key, item := range pool.Addresses {
+				r := item.Value
+				if c.unreadable(item.Err, "record", key) || r == nil || !c.valid(r.Addr, "record "+key) {
 					continue
 				}
 				c.ranges = append(c.ranges, ipam.Range{First: r.Addr, Last: r.Addr})
@@ -118,7 +121,7 @@ func parseIPAM(data []byte) (content, error) {
 type networkManager struct {
 	ExternalInterfaces map[string]struct {
 		Networks map[string]struct {
-			Endpoints map[string]*endpoint
+			Endpoints map[string]ipam.Item[*endpoint]
 		}
 	}
 }
@@ -147,8 +150,9 @@ func parseVnet(data []byte) (content, error) {
 	var c content
 	for _, device := range state.ExternalInterfaces {
 		for _, network := range device.Networks {
-			for id, e := range network.Endpoints {
-				if e == nil {
+			for id, item := range network.Endpoints {
+				e := item.Value
+				if c.unreadable(item.Err, "endpoint", id) || e == nil {
 					continue
 				}
 				al := ipam.Allocation{ContainerID: e.ContainerID, Interface: e.IfName, Namespace: e.PODNameSpace, Pod: e.PODName}
@@ -184,13 +188,15 @@ type endpointInfo struct {
 
 // parseEndpoints parses azure-endpoints.json. It has the addresses in use.
 func parseEndpoints(data []byte) (content, error) {
-	state, err := decode[map[string]*endpointInfo](data, "Endpoints")
+	state, err := decode[map[string]ipam.Item[*endpointInfo]](data, "Endpoints")
 	if err != nil {
 		return content{}, err
 	}
 	var c content
 	for id, e := range state {
-		c.endpoint(id, e)
+		if !c.unreadable(e.Err, "endpoint", id) {
+			c.endpoint(id, e.Value)
+		}
 	}
 	return c.sorted()
 }
@@ -230,6 +236,15 @@ func (c *content) valid(a netip.Addr, record string) bool {
 	return false
 }
 
+// unreadable reports whether a record cannot be read. It remembers the record.
+func (c *content) unreadable(err error, kind, key string) bool {
+	if err != nil {
+		c.valid(netip.Addr{}, kind+" "+key)
+		c.unknown = fmt.Errorf("parse %s %q: %w: its version of Azure CNI may not be known to ipwitness", kind, key, err)
+	}
+	return err != nil
+}
+
 func (c *content) addTo(al ipam.Allocation, a prefix, record, nicType string) {
 	if al.Address = a.IP; c.valid(a.IP, record) {
 		c.add(al, nicType)
@@ -246,8 +261,12 @@ func (c *content) add(al ipam.Allocation, nicType string) {
 	}
 }
 
-// sorted returns the content in an order that does not depend on the order of map keys.
+// sorted returns the content in an order that does not depend on the order of map keys. If no record can be read,
+// which is no loss, it returns why.
 func (c *content) sorted() (content, error) {
+	if c.unknown != nil && len(c.allocations) == 0 && len(c.ranges) == 0 {
+		return content{}, c.unknown
+	}
 	if len(c.allocations) > maxAllocations {
 		return content{}, fmt.Errorf("it exceeds the limit of %d allocations", maxAllocations)
 	}
@@ -366,23 +385,16 @@ func parseDatabase(db *bolt.DB) (content, error) {
 		return content{}, err
 	}
 	var c content
-	var unknown error
 	err = endpoints.Each(func(key, value []byte, _ *bolt.Bucket) error {
 		var e *endpointInfo
-		if err := json.Unmarshal(value, &e); err != nil {
-			c.valid(netip.Addr{}, "endpoint "+string(key))
-			unknown = fmt.Errorf("parse endpoint %q: %w: its version of Azure CNI may not be known to ipwitness", key, err)
-			return nil
+		if !c.unreadable(json.Unmarshal(value, &e), "endpoint", string(key)) {
+			c.endpoint(string(key), e)
 		}
-		c.endpoint(string(key), e)
 		if len(c.allocations) > maxAllocations {
 			return fmt.Errorf("it exceeds the limit of %d allocations", maxAllocations)
 		}
 		return nil
 	})
-	if err == nil && len(c.allocations) == 0 {
-		err = unknown // no endpoint can be read, which is no loss
-	}
 	if err != nil {
 		return content{}, err
 	}

@@ -167,7 +167,7 @@ func TestRecordsWithoutAValidAddressAreNamed(t *testing.T) {
 		"azure-vnet.json":      {parseVnet, ipamtest.AzureVnet(pod("x", "c1c1c1c1", "10.240.0.5"), pod("y", "c2c2c2c2", "10.240.0.6"), pod("z", "c3c3c3c3", "10.240.0.7")), "endpoint c1c1c1c1-eth0"},
 		"azure-endpoints.json": {parseEndpoints, ipamtest.AzureEndpoints(pod("x", "c1", "10.240.0.5"), pod("y", "c2", "10.240.0.6"), pod("z", "c3", "10.240.0.7")), "endpoint c1"},
 	} {
-		for _, bad := range []string{"", "fe80::1%eth0", "::ffff:10.0.0.1"} {
+		for _, bad := range []string{"", "fe80::1%eth0", "::ffff:10.0.0.1", "none"} {
 			data := strings.NewReplacer(`: "10.240.0.5"`, `: "`+bad+`"`, `: "10.240.0.6"`, `: "`+bad+`"`).Replace(string(test.data))
 			c, err := test.parse([]byte(data))
 			if err != nil || len(c.allocations) != 1 || c.allocations[0].Address.String() != "10.240.0.7" || c.invalid != test.want {

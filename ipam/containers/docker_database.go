@@ -86,7 +86,8 @@ func parseDocker(db *bolt.DB) ([]ipam.PoolRecords, error) {
 		if records++; records > maxRecords {
 			return fmt.Errorf("it has more than %d records", maxRecords)
 		}
-		return c.add(strings.Split(strings.TrimSuffix(rest, "/"), "/"), value[counter:])
+		c.add(strings.Split(strings.TrimSuffix(rest, "/"), "/"), value[counter:])
+		return nil
 	}); err != nil {
 		return nil, err
 	}
@@ -96,9 +97,9 @@ func parseDocker(db *bolt.DB) ([]ipam.PoolRecords, error) {
 	return c.list(), nil
 }
 
-// add adds the record with a key. One that cannot be read concerns its network only, unless it is that of the network, which
-// has its name; a sandbox only has the container.
-func (c *content) add(key []string, value []byte) (err error) {
+// add adds the record with a key. One that cannot be read concerns its network only; a sandbox only has the container.
+func (c *content) add(key []string, value []byte) {
+	var err error
 	switch {
 	case key[0] == "network" && len(key) == 2:
 		var n dockerNetwork
@@ -118,17 +119,16 @@ func (c *content) add(key []string, value []byte) (err error) {
 		c.sandboxes[key[1]] = s.Cid
 	}
 	if err != nil {
-		err = fmt.Errorf("parse %s: %w: the version of docker may not be known to ipwitness", key[0], err)
+		c.unread[key[1]] = fmt.Errorf("parse %s: %w: the version of docker may not be known to ipwitness", key[0], err)
 	}
-	if err != nil && key[0] != "network" {
-		c.unread[key[1]], err = err, nil
-	}
-	return err
 }
 
 // list returns the networks with addresses, in the order of their names.
 func (c *content) list() (all []ipam.PoolRecords) {
 	for id, n := range c.networks {
+		if n.Name == "" && c.unread[id] != nil {
+			n.Name = id // the record does not say the name
+		}
 		if n.Name == "" || len(n.Name) > maxName || n.Driver == "host" || n.Driver == "null" {
 			continue
 		}

@@ -236,8 +236,9 @@ func TestBadDatabasesAreAProblemOfDockerAlone(t *testing.T) {
 	delete(n.keys, prefix+"endpoint/lan/e9/")
 	n.put("network/lan", `{"id":7}`)
 	n.save()
-	if n.look(); len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "version of docker") {
-		t.Errorf("got problems %q, want the version", n.Problems())
+	n.look()
+	if web, lan := n.pool("appnet"), n.pool("lan"); web.State != ipam.Known || lan.State != ipam.Unreadable || len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "version of docker") {
+		t.Errorf("got %+v, %+v and problems %q of a bad record of a network, want only this one unreadable, and the version", web.Pool, lan.Pool, n.Problems())
 	}
 	n.save()
 	n.host.Broken[n.Path] = &os.PathError{Op: "open", Path: n.Path, Err: os.ErrPermission}

@@ -92,6 +92,7 @@ func (c *podmanContainers) find() {
 // read reads what has changed.
 func (c *podmanContainers) read() error {
 	next := map[string]podmanContainer{}
+	var bad error
 	for _, dir := range c.dirs {
 		for _, name := range lists {
 			path := filepath.Join(dir, name)
@@ -99,14 +100,18 @@ func (c *podmanContainers) read() error {
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
-			var list []entry
+			var list []ipam.Item[entry]
 			if err == nil {
 				err = json.Unmarshal(data, &list)
 			}
 			if err != nil {
 				return fmt.Errorf("read %s: %w", path, err)
 			}
-			for _, e := range list[:min(len(list), maxContainers)] {
+			for i, item := range list[:min(len(list), maxContainers)] {
+				e := item.Value
+				if item.Err != nil && bad == nil {
+					bad = fmt.Errorf("read container %d (%s) in %s: %w", i, ipam.Cut(ipam.Plain(e.ID), 64), path, item.Err)
+				}
 				if e.ID == "" || len(e.ID) > ipam.MaxText || len(e.Names) == 0 || len(e.Names[0]) > ipam.MaxText {
 					continue
 				}
@@ -117,8 +122,13 @@ func (c *podmanContainers) read() error {
 			}
 		}
 	}
+	for id, n := range c.known {
+		if _, found := next[id]; bad != nil && !found {
+			next[id] = n
+		}
+	}
 	c.known = next
-	return nil
+	return bad
 }
 
 // read reads the path of the container's network namespace if the file has changed. Before the first

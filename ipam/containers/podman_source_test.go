@@ -139,6 +139,17 @@ func TestNetworksAndContainersAreRead(t *testing.T) {
 	if want := []string{"c1 web /run/netns/n11", "c2 mac /run/netns/n21", "infra pod-infra /run/netns/pod1"}; !slices.Equal(names, want) {
 		t.Errorf("got containers %q, want %q", names, want)
 	}
+	n.write(filepath.Join(n.storage, "containers.json"), `[{"id":"c1","names":"web"},{"id":"infra","names":["renamed"]},{"id":"a-member","names":["app"]}]`)
+	n.look()
+	names = nil
+	for _, c := range n.Containers() {
+		names = append(names, c.ID+" "+c.Name)
+	}
+	if want := []string{"c1 web", "c2 mac", "infra renamed"}; !slices.Equal(names, want) || len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "container 0 (c1)") {
+		t.Errorf("got containers %q and problems %q of a bad entry, want %q and that the entry is named", names, n.Problems(), want)
+	}
+	n.write(filepath.Join(n.storage, "containers.json"), `[{"id":"c1","names":["web"]},{"id":"infra","names":["pod-infra"]},{"id":"a-member","names":["app"]}]`)
+	n.look()
 	n.write(filepath.Join(n.root, "etc", "lan.json"), "{")
 	n.save()
 	n.look()

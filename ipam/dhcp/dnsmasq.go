@@ -212,7 +212,7 @@ func (f dnsmasqFiles) ofLibvirt(dir, bridge string) location {
 		if err != nil {
 			return c, err
 		}
-		if c.Leases, err = parseStatus(data); err != nil {
+		if c.Leases, c.Problem, err = parseStatus(data); err != nil {
 			return c, errors.New("the file has another format: " + err.Error())
 		}
 		var o options

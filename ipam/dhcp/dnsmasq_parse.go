@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -80,21 +81,26 @@ func macOf(text string) string {
 	return mac.String()
 }
 
-// parseStatus parses a file BRIDGE.status of libvirt's leaseshelper.
-func parseStatus(data []byte) (leases []record, err error) {
-	var all []struct {
+// parseStatus parses a file BRIDGE.status of libvirt's leaseshelper. invalid names an entry that cannot be parsed.
+func parseStatus(data []byte) (leases []record, invalid string, err error) {
+	var all []ipam.Item[struct {
 		Address  netip.Addr `json:"ip-address"`
 		MAC      string     `json:"mac-address"`
 		Hostname string     `json:"hostname"`
 		Expiry   int64      `json:"expiry-time"`
-	}
+	}]
 	if len(strings.TrimSpace(string(data))) == 0 {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err := json.Unmarshal(data, &all); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	for _, l := range all {
+	for i, item := range all {
+		l := item.Value
+		if item.Err != nil {
+			invalid = fmt.Sprintf("entry %d has another format: %s", i, ipam.OneLine(item.Err))
+			continue
+		}
 		if !l.Address.IsValid() {
 			continue // the entry of the server's own DUID
 		}
@@ -104,7 +110,7 @@ func parseStatus(data []byte) (leases []record, err error) {
 		}
 		leases = append(leases, r)
 	}
-	return leases, nil
+	return leases, invalid, nil
 }
 
 // options are the options of a configuration that say what a server leases.

@@ -278,6 +278,15 @@ func TestServersOfLibvirtAndIncusAreFound(t *testing.T) {
 		t.Errorf("got ranges %v", p.Ranges)
 	}
 
+	// An entry of libvirt that cannot be parsed is named, and hides no other.
+	l.write("/var/lib/libvirt/dnsmasq/virbr0.status", `[ { "ip-address": "none", "mac-address": "52:54:00:00:00:04", "expiry-time": `+later+` },
+		{ "ip-address": "192.168.122.9", "mac-address": "52:54:00:00:00:01", "hostname": "vm9", "expiry-time": `+later+` } ]`)
+	l.look(0)
+	l.want("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0", "192.168.122.7 02:00:00:00:00:0a vm7", "192.168.122.9 52:54:00:00:00:01 vm9")
+	if p := l.pool("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0"); p.State != ipam.Known || !strings.Contains(p.Problem, "entry 0 has another format") {
+		t.Errorf("got state %v and problem %q, want that the entry is named", p.State, p.Problem)
+	}
+
 	// A lease of an address that is reserved for another one is left out; a second reservation is not.
 	l.write(incus+"dnsmasq.leases", two+later+" 02:00:00:00:00:09 10.9.0.11 thief *\n")
 	l.write(incus+"dnsmasq.hosts/c2.eth0", "02:00:00:00:00:02,10.9.0.11,c2\n")
