@@ -1,6 +1,13 @@
 package tests
 
-import "testing"
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
 
 const answered = "answered-by-another"
 
@@ -99,4 +106,48 @@ func TestIncidentALocalRouteTakesThePacketsOfPods(t *testing.T) {
 	i.remedied(off)
 	l.sh("ip route del local 10.244.1.0/24 dev br0")
 	l.awaitFindings()
+}
+
+// Incident 51: the range of a node changes, and its bridge and a pod that started before do not.
+func TestIncidentANodeKeepsAddressesOfItsFormerRange(t *testing.T) {
+	t.Parallel()
+	const overlap = "pod-cidr-overlap"
+	c := newCluster(t, 2)
+	node, other := c.nodes[0], c.nodes[1]
+	conf := func(cidr string) string { return strings.Replace(netlab.Bridge, "10.244.0.0/16", cidr, 1) }
+	i := c.incident(51)
+	add(t, node.cni(conf("10.244.7.0/24")), "early")
+	c.awaitOwners("10.244.7.2", 1)
+	node.sh("rm -rf /var/lib/cni/networks/cbr0")
+	node.cni(conf("10.244.8.0/24"))
+	other.cni(conf("10.244.9.0/24")) // a look-alike: a range of its own
+	c.wantOnlyPlanted("10.244.7.2")
+	c.awaitFindings()
+	other.cni(conf("10.244.7.0/24"))
+	const common = "10.244.7.1-10.244.7.254"
+	i.foretold(overlap, common)
+	i.found(overlap, common)
+	const end = "ip link del dev cni0"
+	node.sh("ip netns del early", end)
+	i.remedied(end)
+	c.awaitFindings()
+}
+
+// What a program on the node sends through a packet socket does not enter any port of the node. If this fails because the
+// node sees it, docs/verdicts.md says so no longer.
+func TestFramesThatANodeSendsAreNotSeenThere(t *testing.T) {
+	t.Parallel()
+	const addr = "192.0.2.9"
+	l := newLab(t)
+	out := l.outside("eth0")
+	l.sh("ip link set eth0 up", "ip addr add 192.0.2.1/24 dev eth0")
+	l.ports(1)
+	out.from("eth0", claim(addr))
+	l.awaitOwners(addr, 1)
+	a := netip.MustParseAddr(addr)
+	for op := range uint16(2) {
+		l.from("eth0", netlab.ARP(op+1, net.HardwareAddr{0x02, 0, 0, 0, 0, 0x77}, a, a))
+	}
+	l.wantOnlyPlanted()
+	l.awaitOwners(addr, 1)
 }

@@ -135,6 +135,10 @@ func (p *publisher) redirected(changed *link, now time.Time) {
 	for _, index := range ports {
 		stays := map[[2]uint16]string{}
 		port := p.own.links[index]
+		if p.isMixed(port) {
+			p.dropFrames(index, now)
+			continue
+		}
 		for key, c := range p.table.WireClaims(index) {
 			vids := [2]uint16{key.VLAN, key.InnerVLAN}
 			if _, ok := stays[vids]; !ok {

@@ -845,3 +845,50 @@ func TestNetworksAreKeptForAddressesThatHaveNoneNow(t *testing.T) {
 		t.Errorf("new networks only: got %v, want %v", got, now)
 	}
 }
+
+// A VXLAN device of which the bridge takes the VLANs from tunnels has frames of several networks.
+func TestFramesOfSeveralTenantsAreOfNoLink(t *testing.T) {
+	f, k := newFlaky(t)
+	bridge := func(filtering bool) rtnetlink.Link {
+		return device(4, "br0", "bridge", func(l *rtnetlink.Link) { l.Filtering = filtering })
+	}
+	port := func(tunnels bool) rtnetlink.Link {
+		return device(3, "vx0", "vxlan", func(l *rtnetlink.Link) {
+			l.Master, l.SlaveKind, l.VLANTunnel = 4, "bridge", tunnels
+		})
+	}
+	f.Put(rtnetlink.NoNSID, bridge(true))
+	f.Put(rtnetlink.NoNSID, port(false))
+	if err := k.List(); err != nil {
+		t.Fatal(err)
+	}
+	key := table.ClaimKey{
+		Address: netip.MustParseAddr("10.1.0.5"), Kind: ipwitnessv1.Evidence_ANNOUNCED, MAC: "\x02\x00\x00\x00\x00\x05",
+		At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: 3},
+	}
+	count := func() (n int) {
+		for range k.table.WireClaims(3) {
+			n++
+		}
+		return n
+	}
+	want := func(what string, mixed bool) {
+		t.Helper()
+		before := count()
+		now := time.Now()
+		k.AddFrame(key, table.Claim{First: now, Last: now, Count: 1})
+		i := slices.IndexFunc(k.Ports(), func(p Port) bool { return p.Name == "vx0" })
+		if claims := count(); i < 0 || k.Ports()[i].Mixed != mixed || mixed && before != 0 || (claims == 0) != mixed {
+			t.Errorf("%s: got %d claims before a frame and %d after it, ports %+v; want mixed %t", what, before, claims, k.Ports(), mixed)
+		}
+	}
+	want("a VXLAN device of one network", false)
+	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 3}, Port: &rtnetlink.PortOptions{VLANTunnel: true}})
+	want("vlan_tunnel", true)
+	k.Handle(own(unix.RTM_NEWLINK, bridge(false)))
+	want("the bridge ignores VLANs", false)
+	k.Handle(own(unix.RTM_NEWLINK, bridge(true)))
+	want("the bridge tells VLANs apart again", true)
+	k.Handle(own(unix.RTM_NEWLINK, port(false)))
+	want("without vlan_tunnel", false)
+}

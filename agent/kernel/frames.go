@@ -17,6 +17,9 @@ type Port struct {
 	Index int32
 	Gen   uint64
 	Name  string
+	// Mixed is set if frames of several networks enter through the port, which only the bridge tells apart, by the
+	// tunnel that they came through. The observer does not see the VLAN that the bridge gives them.
+	Mixed bool
 }
 
 // Ports returns the lowest devices of our own namespace through which frames can enter:
@@ -27,7 +30,7 @@ func (k *Mirror) Ports() []Port {
 	var out []Port
 	for _, l := range k.own.links {
 		if isPort(l) {
-			out = append(out, Port{l.Index, l.gen, l.Name})
+			out = append(out, Port{l.Index, l.gen, l.Name, k.isMixed(l)})
 		}
 	}
 	slices.SortFunc(out, func(a, b Port) int { return int(a.Index) - int(b.Index) })
@@ -46,14 +49,20 @@ func isPort(l *link) bool {
 	return true
 }
 
+// isMixed reports whether frames of several networks enter through an interface.
+func (t *topology) isMixed(l *link) bool {
+	bridge := t.own.links[l.Master]
+	return l.VLANTunnel && bridge != nil && bridge.Filtering
+}
+
 // AddFrame adds the claim of frames that entered through one of our own interfaces and were
 // last seen at c.Last. It determines their link.
 func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.own.links[key.At.Index]
-	if l == nil {
-		return // the interface is gone, with all its claims
+	if l == nil || k.isMixed(l) {
+		return // the interface is gone with all its claims, or its frames are of unknown networks
 	}
 	if l.Proxy && key.Kind == ipwitnessv1.Evidence_ANSWERED {
 		return // by our own kernel, from its neighbour table, or by a holder that is also seen by its other frames

@@ -43,6 +43,9 @@ type PortOptions struct {
 	// Closed is set if the bridge learns no MACs from the port, or answers in its place for neighbours
 	// behind it (NEIGH_SUPPRESS): a controller knows who is behind it, as that of an EVPN.
 	Closed bool
+	// VLANTunnel is set if the bridge takes the VLAN of a frame from the tunnel that it came through: one VXLAN device
+	// serves many networks.
+	VLANTunnel bool
 }
 
 // parsePortOptions parses the attributes of a port (IFLA_BRPORT_*).
@@ -56,6 +59,8 @@ func parsePortOptions(b []byte) (o PortOptions) {
 			o.Hairpin = val[0] != 0
 		case iflaPortLearning:
 			o.Closed = o.Closed || val[0] == 0
+		case iflaPortVLANTunnel:
+			o.VLANTunnel = val[0] != 0
 		case iflaPortNeighSuppress:
 			o.Closed = o.Closed || val[0] != 0
 		}

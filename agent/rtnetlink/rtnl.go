@@ -47,6 +47,7 @@ const (
 	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
 	iflaPortMode          = 4  // IFLA_BRPORT_MODE (hairpin), in IFLA_INFO_SLAVE_DATA and IFLA_PROTINFO of a port of a bridge
 	iflaPortLearning      = 8  // IFLA_BRPORT_LEARNING, likewise
+	iflaPortVLANTunnel    = 29 // IFLA_BRPORT_VLAN_TUNNEL, likewise
 	iflaPortNeighSuppress = 32 // IFLA_BRPORT_NEIGH_SUPPRESS, likewise
 	iflaBridgeFlags       = 0  // IFLA_BRIDGE_FLAGS, in IFLA_AF_SPEC of the family AF_BRIDGE
 	bridgeFlagsSelf       = 2  // BRIDGE_FLAGS_SELF

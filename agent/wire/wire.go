@@ -29,6 +29,10 @@ import (
 // known binding again every 30 s while it is used.
 const kept = 10 * time.Minute
 
+// errMixed is why a port whose frames are of several networks is not watched.
+var errMixed = errors.New("the bridge takes their VLANs from tunnels (vlan_tunnel), so that the tenants of this port cannot be told apart; " +
+	"exclude the interface (--exclude-interfaces) to accept that duplicates behind these tunnels are not seen, or declare the networks (--network)")
+
 // A Wire keeps the observer attached to the ports of the node, and turns the frames that it
 // reports into claims.
 type Wire struct {
@@ -74,8 +78,10 @@ func (g globs) match(name string) bool {
 type port struct {
 	name string
 	gen  uint64
-	att  *bpf.Attachment
-	err  error
+	// mixed is that of the kernel.Port: err is set instead of att.
+	mixed bool
+	att   *bpf.Attachment
+	err   error
 }
 
 // New returns a Wire that keeps obs attached to the ports of k whose names match a glob of
@@ -210,17 +216,17 @@ func (w *Wire) renew(now time.Time) {
 // attach attaches and detaches the observer as the current ports require.
 func (w *Wire) attach(ctx context.Context) {
 	want := w.kernel.Ports()
-	living := map[int32]uint64{}
+	living := map[int32]kernel.Port{}
 	for _, p := range want {
 		if w.watch.match(p.Name) {
-			living[p.Index] = p.Gen
+			living[p.Index] = p
 		}
 	}
 	changed := false
 	w.mu.Lock()
 	var ended []*port
 	for index, p := range w.attached {
-		if gen, ok := living[index]; !ok || gen != p.gen {
+		if now, ok := living[index]; !ok || now.Gen != p.gen || now.Mixed != p.mixed {
 			delete(w.attached, index)
 			ended = append(ended, p)
 		}
@@ -244,9 +250,12 @@ func (w *Wire) attach(ctx context.Context) {
 		if old != nil {
 			continue
 		}
-		p := &port{name: l.Name, gen: l.Gen}
+		p := &port{name: l.Name, gen: l.Gen, mixed: l.Mixed}
 		p.err = bpf.ErrDescriptors
-		if w.mode == bpf.TCX {
+		switch {
+		case l.Mixed:
+			p.err = errMixed
+		case w.mode == bpf.TCX:
 			p.att, p.err = w.obs.AttachTCX(int(l.Index))
 		}
 		if errors.Is(p.err, bpf.ErrDescriptors) {

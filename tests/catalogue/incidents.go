@@ -78,6 +78,7 @@ var incidents = []incident{
 	{[]string{"kubernetes/kubernetes#113073", "kubernetes/kubernetes#107730"}, "Sandboxes of deleted pods stay on their node.", ""},
 	{[]string{"k3s-io/k3s#10109", "k3s-io/k3s#14682", "kubernetes/kubernetes#30984"}, "Two nodes have one InternalIP.", ""},
 	{[]string{"metallb/metallb#1397", "metallb/metallb#364", "metallb/metallb#2700"}, "The pool of MetalLB has the address of a node, and a Service gets it.", ""},
+	{[]string{"cloudnativelabs/kube-router#689", "cloudnativelabs/kube-router#496", "lf-edge/eve#6614"}, "A node gets another podCIDR, and its bridge and a pod keep addresses of the former one, which is another node's now.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
