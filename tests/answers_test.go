@@ -124,7 +124,7 @@ func TestIncidentANodeKeepsAddressesOfItsFormerRange(t *testing.T) {
 	c.wantOnlyPlanted("10.244.7.2")
 	c.awaitFindings()
 	other.cni(conf("10.244.7.0/24"))
-	const common = "10.244.7.1-10.244.7.254"
+	const common = "10.244.7.2-10.244.7.254"
 	i.foretold(overlap, common)
 	i.found(overlap, common)
 	const end = "ip link del dev cni0"
