@@ -12,6 +12,7 @@ package dhcp
 import (
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,10 +30,8 @@ var Client = ipam.IPAM{
 	Files:  newClients,
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		title := "the DHCP client"
-		for _, c := range clients {
-			if strings.HasSuffix(leasePath(p), c.dir) {
-				title += " " + c.name
-			}
+		if i := slices.IndexFunc(clients, func(c client) bool { return strings.HasSuffix(leasePath(p), c.dir) }); i >= 0 {
+			title += " " + clients[i].name
 		}
 		if node != "" {
 			title += " of node " + node
@@ -41,8 +40,10 @@ var Client = ipam.IPAM{
 	},
 }
 
-// clients are the directories in which clients keep their leases.
-var clients = []struct{ dir, name string }{
+// A client keeps its leases in a directory.
+type client struct{ dir, name string }
+
+var clients = []client{
 	{"/run/systemd/netif/leases", "systemd-networkd"},
 	{"/var/lib/NetworkManager", "NetworkManager"}, // its own client, or dhclient
 	{"/var/lib/dhcp", "dhclient"},

@@ -20,9 +20,10 @@ func TestRemedies(t *testing.T) {
 	known := ipamtest.Holder()
 	of := func(p *ipam.Pool, h *ipam.Holder, al ipam.Allocation) ipam.Case {
 		a := "192.0.2.3"
-		if p == six {
+		switch p {
+		case six:
 			a = "fd00:0:0:1::5"
-		} else if p == far {
+		case far:
 			a = "fd00::8000:0:0:5"
 		}
 		return ipam.Case{Address: netip.MustParseAddr(a), Pool: p, Holder: h, Allocation: al}
