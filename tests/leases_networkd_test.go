@@ -42,16 +42,23 @@ func end(t *testing.T, name string, cmd *exec.Cmd, log *netlab.Log) {
 	}
 }
 
+// dhcpOutside connects eth0 of a node to a LAN whose DHCP server has no agent, and leases one address.
+func dhcpOutside(t *testing.T, n *lab) *lan {
+	t.Helper()
+	server := &dhcpNode{newLAN(t).lab}
+	outside := &lan{lab: server.lab}
+	outside.cable(n, "eth0")
+	server.sh("ip addr add 10.9.0.1/24 dev br0", "mkdir -p /var/lib/misc /etc/dnsmasq.d /run/fakes")
+	server.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
+	return outside
+}
+
 // The DHCP server is elsewhere, and has no agent. The lease on the node shows that the node was given
 // its address, and a machine outside was not.
 func TestNodeWithADHCPLeaseKeepsItsAddress(t *testing.T) {
 	t.Parallel()
 	n := newLab(t)
-	out := &dhcpNode{newLAN(t).lab}
-	lan := &lan{lab: out.lab}
-	lan.cable(n, "eth0")
-	out.sh("ip addr add 10.9.0.1/24 dev br0", "mkdir -p /var/lib/misc /etc/dnsmasq.d /run/fakes")
-	out.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
+	lan := dhcpOutside(t, n)
 	networkd(t, n, "eth0", "")
 	n.awaitOwners("10.9.0.15", 1)
 	lan.machine("thief", "02:00:00:00:00:99", "10.9.0.15/24")
@@ -72,11 +79,7 @@ func TestNodeWithADHCPLeaseKeepsItsAddress(t *testing.T) {
 func TestClientThatGivesItsAddressUpToAnotherMachineIsReported(t *testing.T) {
 	t.Parallel()
 	n := newLab(t)
-	out := &dhcpNode{newLAN(t).lab}
-	lan := &lan{lab: out.lab}
-	lan.cable(n, "eth0")
-	out.sh("ip addr add 10.9.0.1/24 dev br0", "mkdir -p /var/lib/misc /etc/dnsmasq.d /run/fakes")
-	out.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
+	lan := dhcpOutside(t, n)
 	lan.machine("thief", "02:00:00:00:00:99")
 	n.sh("ip addr add 192.0.2.1/24 dev eth0")
 	n.isOutside(lan, "thief", "10.9.0.66")
