@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,8 @@ type Objects struct {
 	// Machine returns the state of a virtual machine; nil if it is not known. It is nil for IPAMs that
 	// know no virtual machines.
 	Machine func(at Key) *Machine
+	// Devices returns the addresses of the devices of a pod, given by its UID. It is nil for IPAMs that know no devices.
+	Devices func(uid string) []DeviceAddress
 	// Definition returns a NetworkAttachmentDefinition; nil if it is not known. It is nil for IPAMs that
 	// read no definitions.
 	Definition func(at Key) *Definition
@@ -59,6 +62,12 @@ type Machine struct {
 	Migrating bool
 	// Since is when the aggregator learned of this state, in nanoseconds since the Unix epoch.
 	Since int64
+}
+
+// A DeviceAddress is an address of a network device that was allocated to a pod, and its interface in the pod.
+type DeviceAddress struct {
+	Address   netip.Addr
+	Interface string
 }
 
 // A Definition is a NetworkAttachmentDefinition, which configures the network of further interfaces
@@ -129,6 +138,8 @@ type Publisher interface {
 	// MachineChanged records that the virtual machine of some pods, given by their UIDs, has another
 	// state, and returns the time.
 	MachineChanged(pods []string) (at int64)
+	// DevicesChanged records that the devices of a pod, given by its UID, have changed.
+	DevicesChanged(uid string)
 	// DefinitionChanged records that a NetworkAttachmentDefinition has changed.
 	DefinitionChanged(at Key)
 	// HasNode reports whether the cluster has a node with a name. known is false if the nodes of the

@@ -32,6 +32,9 @@ func TestIntendedAddresses(t *testing.T) {
 	}{
 		{"without the API", nil, []audit.Meant{intended}},
 		{"running", &verdict.PodObject{Phase: "Running", IPs: []netip.Addr{b}}, []audit.Meant{intended, api}},
+		{"with the device of a ResourceClaim, and an address of an annotation", &verdict.PodObject{
+			Phase: "Running", Memberships: []verdict.Membership{{Address: b, Interface: "net1", Device: true}, {Address: a, Interface: "net2"}},
+		}, []audit.Meant{intended, {Address: b, Source: audit.SourceKubernetes, Interface: "net1"}}},
 		{"pending", &verdict.PodObject{Phase: "Pending", IPs: []netip.Addr{b}}, []audit.Meant{intended}},
 		{"in the node's network", &verdict.PodObject{Phase: "Running", HostNetwork: true, IPs: []netip.Addr{b}}, []audit.Meant{intended}},
 		{"absent", &verdict.PodObject{Absent: true}, []audit.Meant{intended}},

@@ -76,6 +76,11 @@ func Intended(o *verdict.Owner) (list []Meant) {
 	for _, a := range o.Pod.IPs {
 		list = append(list, Meant{Address: a, Source: SourceKubernetes})
 	}
+	for _, m := range o.Pod.Memberships {
+		if m.Device {
+			list = append(list, Meant{m.Address, SourceKubernetes, m.Interface})
+		}
+	}
 	return list
 }
 

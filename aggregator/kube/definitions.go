@@ -35,7 +35,16 @@ func (c *Cluster) resolve(r *podRecord) (all []verdict.Membership) {
 		}
 		all = append(all, m.Membership)
 	}
-	return all
+	for _, m := range c.ipams {
+		if devices := m.objects.Devices; devices != nil {
+			for _, d := range devices(r.UID) {
+				correct(form.Interface, &d.Interface)
+				all = append(all, verdict.Membership{Address: d.Address, Interface: d.Interface, Device: true})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b verdict.Membership) int { return a.Address.Compare(b.Address) })
+	return all[:min(len(all), mostMemberships)]
 }
 
 // unreadProblem is the key of the problem that annotations about networks cannot be read.

@@ -176,6 +176,16 @@ func (m *publisher) MachineChanged(pods []string) int64 {
 	return m.cluster.clock()
 }
 
+// DevicesChanged implements ipam.Publisher.
+func (m *publisher) DevicesChanged(uid string) {
+	pods := &m.cluster.pods
+	if r := pods.byUID[uid]; r != nil {
+		next := *r
+		pods.Records[ipam.Key{Namespace: r.Namespace, Name: r.Name}] = &next
+		pods.changed(r, &next)
+	}
+}
+
 // DefinitionChanged implements ipam.Publisher.
 func (m *publisher) DefinitionChanged(at ipam.Key) {
 	pods := &m.cluster.pods

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/dra"
 )
 
 func TestAddressesOfSeveralPods(t *testing.T) {
@@ -238,5 +240,32 @@ func TestFlagsOfAPIServers(t *testing.T) {
 	}
 	if c.drop(&c.pods, server); len(got) != 0 {
 		t.Errorf("got %q without the pod, want none", got)
+	}
+}
+
+// The addresses of devices from ResourceClaims are those of the pod, whichever of the two is known first.
+func TestDevicesOfPods(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	i := slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == dra.Name })
+	claim := func(status string) {
+		c.put(c.ipams[i].sources[0].Store, &object{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "net"}, Status: json.RawMessage(status)})
+	}
+	want := func(what, want string) {
+		t.Helper()
+		pod := c.Pod("shop", "web", "u1", "n1")
+		if got := fmt.Sprint(pod.Memberships); got != want {
+			t.Errorf("%s: got %s, want %s", what, got, want)
+		}
+	}
+	const used = `"reservedFor": [{"resource": "pods", "uid": "u1"}]`
+	claim(`{` + used + `, "devices": [{"networkData": {"interfaceName": "net1", "ips": ["10.9.0.5/24"]}}]}`)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	c.put(&c.pods, pod)
+	want("a pod with a device", "[{10.9.0.5 net1  false true false}]")
+	c.take()
+	claim(`{` + used + `}`)
+	want("the device is gone", "[]")
+	if changes, _ := c.take(); len(changes.Pods) != 1 {
+		t.Errorf("got changes of pods %v, want one", changes.Pods)
 	}
 }

@@ -172,6 +172,8 @@ type Membership struct {
 	// OVS is set if a plugin writes it that separates tenants by Open vSwitch. It applies to ports of
 	// Open vSwitch only.
 	OVS bool
+	// Device is set if it is the address of a device that a ResourceClaim allocates to the pod, which has no Network.
+	Device bool
 	// PerNode is set if the IPAM allocates on each node without regard to the others. Two nodes then
 	// have one network only if frames show that they share a LAN.
 	PerNode bool

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/containers"
 	"github.com/ipwitness/ipwitness/ipam/dhcp"
+	"github.com/ipwitness/ipwitness/ipam/dra"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
@@ -24,7 +25,7 @@ import (
 // All has all supported IPAMs and controllers of virtual addresses, in the order of the documentation.
 var All = []*ipam.IPAM{
 	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &ovn.KubeOVN, &spiderpool.IPAM, &antrea.IPAM, &ovn.OVNKubernetes,
-	&awsvpc.IPAM, &azure.IPAM, &dhcp.Dnsmasq, &dhcp.Kea, &dhcp.Client, &containers.Docker, &containers.Podman, &podips.IPAM, &vip.KubeProxy, &vip.KubeVIP, &vip.MetalLB, &vip.EgressIP, &vip.KubeVirt,
+	&awsvpc.IPAM, &azure.IPAM, &dhcp.Dnsmasq, &dhcp.Kea, &dhcp.Client, &containers.Docker, &containers.Podman, &podips.IPAM, &vip.KubeProxy, &vip.KubeVIP, &vip.MetalLB, &vip.EgressIP, &vip.KubeVirt, &dra.IPAM,
 }
 
 // unknown has nothing that distinguishes it.

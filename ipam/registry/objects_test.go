@@ -8,6 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/dra"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 
@@ -67,6 +68,9 @@ var unreadable = map[ipam.Kind]struct {
 	vip.ServiceL2Statuses: {"metadata: {name: bad, namespace: n}\nstatus: {node: %s, serviceName: s, serviceNamespace: n}", "n1", "[]", ""},
 	vip.EndpointSlices: {
 		"metadata: {labels: {kubernetes.io/service-name: s}, name: bad, namespace: n}\naddressType: IPv4\nendpoints: [{addresses: [%s]}]", "10.9.0.1", "7", "nowhere",
+	},
+	dra.Claims: {
+		"metadata: {name: bad, namespace: n}\nstatus: {reservedFor: [{resource: pods, uid: u}], devices: [{networkData: {ips: [%s]}}]}", "10.9.0.1/24", "7", "nowhere",
 	},
 	vip.Machines: {"metadata: {name: bad, namespace: n}\nstatus: {nodeName: %s}", "n1", "[]", ""},
 }

@@ -30,6 +30,9 @@ type Cluster struct {
 	// Machines are the UIDs that MachineChanged was called with.
 	Machines []string
 
+	// Pods are the UIDs that DevicesChanged was called with.
+	Pods []string
+
 	t         testing.TB
 	name      string // of the IPAM
 	objects   *ipam.Objects
@@ -344,6 +347,12 @@ func (c *Cluster) State() ipam.State {
 
 // Service implements ipam.Publisher.
 func (c *Cluster) Service(at ipam.Key) *ipam.Service { return c.Services[at] }
+
+// DevicesChanged implements ipam.Publisher.
+func (c *Cluster) DevicesChanged(uid string) { c.Pods = append(c.Pods, uid) }
+
+// Devices returns the addresses of the devices of a pod.
+func (c *Cluster) Devices(uid string) []ipam.DeviceAddress { return c.objects.Devices(uid) }
 
 // MachineChanged implements ipam.Publisher.
 func (c *Cluster) MachineChanged(pods []string) int64 {

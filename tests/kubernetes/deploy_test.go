@@ -732,6 +732,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		"nodes [] [] [list watch]",
 		"overlappingrangeipreservations.whereabouts.cni.cncf.io [] [] [list watch]",
 		"pods [] [] [list watch]",
+		"resourceclaims.resource.k8s.io [] [] [list watch]",
 		"servicecidrs.networking.k8s.io [] [] [list watch]",
 		"servicel2statuses.metallb.io [] [] [list watch]",
 		"services [] [] [list watch]",
