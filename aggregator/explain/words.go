@@ -80,6 +80,7 @@ func (w *wording) ofOwner(id string, word func(*verdict.Owner) string, gone stri
 func (w *wording) name(id string) string {
 	return w.ofOwner(id, w.alike.naming(OwnerName), unknownOwner)
 }
+
 func (w *wording) placed(id string) string {
 	return w.ofOwner(id, w.alike.naming(placed), unknownOwner)
 }
