@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -21,6 +22,7 @@ import (
 type historyCommand struct {
 	query
 	since, until time.Time
+	untilText    string // of --until, which depends on --since
 	kind         string
 }
 
@@ -58,6 +60,11 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 			if err != nil {
 				return err
 			}
+			if c.untilText != "" {
+				if c.until, err = parseTime(c.untilText, sys.now(), c.since); err != nil {
+					return err
+				}
+			}
 			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
 				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
 			}
@@ -74,8 +81,12 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 	c.addFlags(cmd)
 	c.addClusterFlag(cmd, "changes in the cluster")
 	c.addFilters(cmd, "changes", nil, "node", "namespace", "workload", "cidr", "mac")
-	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)", false)
-	timeFlag(cmd, sys, &c.until, "until", "changes before this time (default: now)", true)
+	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)")
+	cmd.Flags().Var(cli.NewValue(&c.untilText, "TIME", func(s string) (string, error) {
+		_, err := parseTime(s, sys.now(), time.Time{})
+		return s, err
+	}), "until", "changes before this time (default: now); a time of day is the first one after --since")
+	cli.CompleteFlagWith(cmd, "until", cobra.NoFileCompletions)
 	kinds := lowerWords(pb.Event_Kind_value, pb.Event_UNSPECIFIED.String())
 	wordFlag(cmd, &c.kind, "kind", strings.Join(kinds, "|"), "changes of this kind of item", "a kind of item", kinds)
 	c.addWatchFlag(cmd)

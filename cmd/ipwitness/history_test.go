@@ -63,7 +63,8 @@ func TestHistoryAsksForItsSubject(t *testing.T) {
 		{[]string{"node-1", "--since", "yesterday 22:00", "--until", "6:00"}, url.Values{
 			"node": {"node-1"}, "since": {"2026-03-13T22:00:00Z"}, "until": {"2026-03-14T06:00:00Z"},
 		}},
-		{[]string{"--until", "2026-03-15"}, url.Values{"until": {"2026-03-15T00:00:00Z"}}}, // to the end of today
+		{[]string{"--until", "6:00", "--since", "14:00"}, url.Values{"since": {"2026-03-14T14:00:00Z"}, "until": {"2026-03-14T15:09:26Z"}}}, // now
+		{[]string{"--until", "2026-03-15"}, url.Values{"until": {"2026-03-15T00:00:00Z"}}},                                                  // to the end of today
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			c, asked := journal(t, nil)
@@ -85,7 +86,7 @@ func TestHistoryRefuses(t *testing.T) {
 		{[]string{"02:42:ac:11:00"}, "ipwitness: \"02:42:ac:11:00\" is not an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD), a MAC (0a:58:0a:f4:00:07) or the name of a node\n"},
 		{[]string{"a", "b"}, "ipwitness: history takes one argument, an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE, not 2: a b" + usage},
 		{[]string{"--kind", "pod"}, "ipwitness: --kind: \"pod\" is not a kind of item: use one of conflict, finding, node, owner" + usage},
-		{[]string{"--since", "16:00 local+"}, "ipwitness: --since: \"16:00 local+\" is not a time: write it like 14:03, 14:03:20, \"yesterday 14:03\", -2h, 3d ago, 2026-11-20, \"2026-11-20 14:03\" (in UTC) or 2026-11-20T14:03:00+01:00" + usage},
+		{[]string{"--since", "16:00 local+"}, "ipwitness: --since: \"16:00 local+\" is not a time: write it like 14:03, 14:03:20, \"yesterday 14:03\", -2h, 3d ago, 2026-11-20, \"2026-11-20 14:03\" or 2026-11-20T14:03:00Z; times are in UTC unless an offset (+01:00) or the word local follows" + usage},
 		{[]string{"--since", "today 16:00"}, "ipwitness: --since: \"today 16:00\" is in the future: it is 2026-03-14 15:09:26 UTC now" + usage},
 		{[]string{"--since", "14:00", "--until", "today 13:00"}, "ipwitness: --since is 2026-03-14 14:00:00 UTC and --until is 2026-03-14 13:00:00 UTC: --since must be before --until\n"},
 	} {

@@ -58,7 +58,7 @@ func TestAtIsATimeOfThePast(t *testing.T) {
 			{[]string{"--at", "14:03"}, "2026-03-14T14:03:00Z"},
 			{[]string{"--at", "15:10"}, "2026-03-13T15:10:00Z"},
 			{[]string{"--at", "2026-03-14T14:03:00.000000001+01:00"}, "2026-03-14T13:03:00.000000001Z"},
-			{[]string{"--at", "0s ago"}, "2026-03-14T15:09:26Z"},
+			{[]string{"--at", "now"}, "2026-03-14T15:09:26Z"},
 			{nil, ""},
 		} {
 			var asked url.Values

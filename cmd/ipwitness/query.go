@@ -111,7 +111,7 @@ func (q *query) addWatchFlag(cmd *cobra.Command) {
 
 // addAtFlag adds --at.
 func (q *query) addAtFlag(cmd *cobra.Command) {
-	timeFlag(cmd, q.sys, &q.at, "at", "state at this time, from the aggregator's journal", false)
+	timeFlag(cmd, q.sys, &q.at, "at", "state at this time, from the aggregator's journal")
 }
 
 // addExitCodeFlag adds --exit-code. found names the results with which the command exits with 2.
