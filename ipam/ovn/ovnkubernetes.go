@@ -42,23 +42,24 @@ const longest = 64 << 10
 
 // Networks returns the addresses in an annotation, which have a prefix length, by the key of their
 // network: DefaultNetwork, or the name of a NetworkAttachmentDefinition. It returns false if the
-// annotation cannot be read.
+// annotation, or one of its networks, cannot be read.
 func Networks(annotation string) (addresses map[string][]string, ok bool) {
-	var networks map[string]struct {
+	var networks map[string]ipam.Item[struct {
 		IPs []string `json:"ip_addresses"`
 		IP  string   `json:"ip_address"` // of older versions
-	}
+	}]
 	if len(annotation) > longest || json.Unmarshal([]byte(annotation), &networks) != nil {
 		return nil, false
 	}
-	addresses = make(map[string][]string, len(networks))
+	addresses, ok = make(map[string][]string, len(networks)), true
 	for key, network := range networks {
-		if len(network.IPs) == 0 && network.IP != "" {
-			network.IPs = []string{network.IP}
+		ok = ok && network.Err == nil
+		addresses[key] = network.Value.IPs
+		if len(network.Value.IPs) == 0 && network.Value.IP != "" {
+			addresses[key] = []string{network.Value.IP}
 		}
-		addresses[key] = network.IPs
 	}
-	return addresses, true
+	return addresses, ok
 }
 
 // Addresses returns the addresses in the default network according to an annotation: at most one of

@@ -14,6 +14,7 @@ func TestAddressesOfAnnotations(t *testing.T) {
 		`{"default":{"ip_addresses":["10.244.1.3"]}}`:                        "[]",
 		`{"shop/blue":{"ip_addresses":["10.200.0.3/16"]}}`:                   "[]",
 		`{"default":{"ip_addresses":["1.0.0.1/8","1.0.0.2/8","1.0.0.3/8"]}}`: "[1.0.0.1 1.0.0.2]",
+		`{"default":{"ip_addresses":["10.244.1.3/24"]},"shop/blue":7}`:       "[10.244.1.3]",
 		`{"default":[]}`: "[]", "{": "[]", "": "[]",
 		`{"default":{"ip_address":"10.244.1.3/24"}}` + strings.Repeat(" ", longest): "[]",
 	} {
