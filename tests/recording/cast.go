@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -120,6 +121,9 @@ func Record(cmd *exec.Cmd, columns, rows int) (Cast, error) {
 	return c, errors.Join(err, cmd.Wait())
 }
 
+// unfinished is the beginning of a sequence at the end of a text: of a colour, or of the end of a line.
+var unfinished = regexp.MustCompile(`(\x1b(\[[0-9;]*)?|\r)$`)
+
 // outputs reads until the last program has closed the terminal.
 func outputs(terminal io.Reader, elapsed func() time.Duration) (all []Output, err error) {
 	var rest []byte
@@ -127,9 +131,9 @@ func outputs(terminal io.Reader, elapsed func() time.Duration) (all []Output, er
 	for {
 		n, err := terminal.Read(buf)
 		rest = append(rest, buf[:n]...)
-		whole := len(rest)
+		whole := len(rest) - len(unfinished.Find(rest)) // the rest of a sequence comes with the next read
 		for whole > 0 && whole > len(rest)-utf8.UTFMax && !utf8.Valid(rest[:whole]) {
-			whole-- // the rest of a character comes with the next read
+			whole-- // or that of a character
 		}
 		if whole > 0 {
 			all = append(all, Output{elapsed(), string(rest[:whole])})

@@ -34,9 +34,9 @@ func TestTheFailureOfAProgramIsAnError(t *testing.T) {
 	}
 }
 
-func TestCharactersThatAreReadInPartsAreJoined(t *testing.T) {
-	all, err := outputs(iotest.OneByteReader(strings.NewReader("a€b")), func() time.Duration { return 0 })
-	want := []Output{{0, "a"}, {0, "€"}, {0, "b"}}
+func TestWhatIsReadInPartsIsJoined(t *testing.T) {
+	all, err := outputs(iotest.OneByteReader(strings.NewReader("a€b\x1b[1;31mc\r\n")), func() time.Duration { return 0 })
+	want := []Output{{0, "a"}, {0, "€"}, {0, "b"}, {0, "\x1b[1;31m"}, {0, "c"}, {0, "\r\n"}}
 	if err != nil || !reflect.DeepEqual(all, want) {
 		t.Errorf("got %q (%v), want %q", all, err, want)
 	}
