@@ -11,10 +11,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,6 +51,7 @@ type Names struct {
 	// VIPs is the program of this node that moves virtual addresses.
 	VIPs VIPProgram
 
+	mu    sync.Mutex // held while it searches
 	lacks *Lacks
 	lack  error // why the last search did not see everything, although it may exist
 
@@ -147,8 +150,27 @@ func (n *Names) search(ctx context.Context) {
 	}
 }
 
+// Reread reads addresses in dispute from the kernel again, and before that all processes: the program that moves
+// a virtual address decides which of its owners is the rightful one. It returns false if some addresses could not
+// be read.
+func (n *Names) Reread(addrs []netip.Addr) bool {
+	n.mu.Lock()
+	if time.Since(n.walked) >= walkAfter {
+		n.look(false, true)
+	}
+	n.mu.Unlock()
+	return n.kernel.Reread(addrs)
+}
+
 // Look searches once. If everything is set, it also reads again what it knows.
 func (n *Names) Look(everything bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.look(everything, everything)
+}
+
+// look searches once. If processes is set, it reads all processes again.
+func (n *Names) look(everything, processes bool) {
 	everything = everything || n.lack != nil
 	if n.lack = nil; everything {
 		n.cni.forget()
@@ -177,8 +199,8 @@ func (n *Names) Look(everything bool) {
 			byInode[inode] = byInode[inode].with(facts{engine: c})
 		}
 	}
-	if everything || n.anyEmpty() || n.kernel.Anonymous(func(inode uint64) bool { _, ok := byInode[inode]; return ok }) {
-		n.walk(everything)
+	if everything || processes || n.anyEmpty() || n.kernel.Anonymous(func(inode uint64) bool { _, ok := byInode[inode]; return ok }) {
+		n.walk(everything || processes)
 	}
 	names, unnamed := n.moveTenants(byInode, containers)
 	assigned, intended := n.assignments(byPath, byInode)
@@ -374,10 +396,13 @@ func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) 
 	return assigned, all
 }
 
-// walk reads all processes, at most once a second. Otherwise a namespace that stays without a
+// walkAfter is the shortest time between two readings of all processes that something else than time demands.
+const walkAfter = time.Second
+
+// walk reads all processes; unless now is set, at most once in walkAfter. Otherwise a namespace that stays without a
 // name would make each mount expensive.
 func (n *Names) walk(now bool) {
-	if wait := time.Second - time.Since(n.walked); !now && wait > 0 {
+	if wait := walkAfter - time.Since(n.walked); !now && wait > 0 {
 		if !n.later {
 			n.later = true
 			time.AfterFunc(wait, n.Wake)

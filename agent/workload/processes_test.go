@@ -423,6 +423,21 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	}
 }
 
+func TestProgramsAreReadAgainWhenAddressesAreInDispute(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	n.Look(true)
+	p.Put(40, 1, "keepalived", 600, 100, "/")
+	n.Reread(nil)
+	if got := agenttest.Workload(n.table, 100).GetVipProgram(); got != "" {
+		t.Errorf("too soon after the last walk: got program %q, want none", got)
+	}
+	n.walked = n.walked.Add(-walkAfter)
+	n.Reread(nil)
+	if got := agenttest.Workload(n.table, 100).GetVipProgram(); got != "keepalived" {
+		t.Errorf("program: got %q, want keepalived", got)
+	}
+}
+
 func TestSearchForTheOldestProcessIsBounded(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	var pids []int

@@ -118,7 +118,7 @@ func (q *inquiry) splitBrain() (r reason) {
 		return r
 	case c.Rule != RuleSplitBrain:
 		return reason{}
-	case c.Kind != LinkScope:
+	case !meetOnLink(q.owners):
 		return ruledOut(Fact{Kind: NotOneLink})
 	}
 	if r.fact(q.moves()...); !r.fits() {
@@ -129,6 +129,21 @@ func (q *inquiry) splitBrain() (r reason) {
 		r.fact(Fact{Kind: FactBeyondGrace})
 	}
 	return r
+}
+
+// meetOnLink reports whether all owners have the address on one link, whatever the widest scope is in which they meet.
+func meetOnLink(owners []*Owner) bool {
+	return slices.ContainsFunc(owners[0].Claims, func(c *Claim) bool {
+		l := linkScope(c).canonical()
+		return c.on(l) && !slices.ContainsFunc(owners[1:], func(o *Owner) bool {
+			return !slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.on(l) })
+		})
+	})
+}
+
+// on reports whether a claim makes its owner one on a link.
+func (c *Claim) on(l extent) bool {
+	return l != (extent{}) && (c.Counts() || c.Wire() && !c.Weak()) && linkScope(c).canonical() == l
 }
 
 // moves returns the evidence that the address is meant to move between its owners.

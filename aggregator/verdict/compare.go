@@ -328,6 +328,16 @@ func mayMove(owners []Owner) bool {
 	return !slices.ContainsFunc(owners, func(o Owner) bool { return !o.moves() })
 }
 
+// moved reports whether a program in the namespace of one owner moves the address. The programs of the other
+// owners may have ended before their agents saw them. An address that was given to an owner is no virtual one.
+func (j *comparison) moved(owners []Owner) bool {
+	return slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() != Host && o.hasVIPProgram() }) &&
+		!slices.ContainsFunc(owners, func(o Owner) bool {
+			return !o.Assigned || o.network() != "" || o.givenByRuntime() || o.intentSource(j.in.Address) != ""
+		}) &&
+		!slices.ContainsFunc(j.in.Allocations, func(al AllocationFacts) bool { return al.Service == nil && !al.Pool.Assigns })
+}
+
 // rule returns the rule by which a group is a conflict; empty if it is not one.
 func (j *comparison) rule(owners []Owner) string {
 	assigned := 0
@@ -346,7 +356,7 @@ func (j *comparison) rule(owners []Owner) string {
 		return RuleSamePod
 	case sameVM(owners):
 		return RuleSameVM
-	case assigned >= 1 && mayMove(owners):
+	case assigned >= 1 && (mayMove(owners) || j.moved(owners)):
 		return RuleSplitBrain
 	case assigned >= 2:
 		return RuleAssignedTwice

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
@@ -29,6 +30,32 @@ func TestT8TwoNodesKeepAVirtualAddress(t *testing.T) {
 	c = w.want(t, verdict.Confirmed, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
 	if got := verdicttest.Words(&c, c.Facts...); c.Cause != verdict.CauseSplitBrain || !slices.Equal(got, []string{"program-runs owners=n2 text=keepalived", "one-link", "beyond-handover-grace"}) || w.Policy.Waited(&c) != 10*time.Second {
 		t.Errorf("got cause %s, %q, waited %s, want a split brain after 10 s", c.Cause, got, w.Policy.Waited(&c))
+	}
+}
+
+func TestProgramInOneNamespaceMakesAnAddressVirtual(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		build func(w *world)
+		rule  string
+		cause string
+	}{
+		{"it was never seen in the other", func(w *world) { w.Within("n1", "br0", "", blue("old")) }, verdict.RuleSplitBrain, verdict.CauseSplitBrain},
+		{"it has ended in the other", func(w *world) { w.Within("n1", "br0", "", moving("old", true)) }, verdict.RuleSplitBrain, verdict.CauseSplitBrain},
+		{"the other is on a link of its own", func(w *world) { w.Within("n1", "br1", "", moving("old", true)) }, verdict.RuleSplitBrain, verdict.CauseUnknown},
+		{"a network gave the other the address", func(w *world) { w.Within("n1", "br0", "kindnet", verdicttest.Who("old")) }, verdict.RuleAssignedTwice, verdict.CauseUnknown},
+		{"IPAM has it", func(w *world) {
+			w.Within("n1", "br0", "", verdicttest.Who("old"))
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "old")
+		}, verdict.RuleAssignedTwice, verdict.CauseStaticAddress},
+	} {
+		w := newWorld("10.244.1.5")
+		test.build(w)
+		w.after(time.Minute).Within("n1", "br0", "", moving("new", false))
+		out := w.judge()
+		if len(out.Conflicts) != 1 || out.Conflicts[0].Rule != test.rule || out.Conflicts[0].Cause != test.cause {
+			t.Errorf("%s: got %+v, want rule %s and cause %s", test.name, out.Conflicts, test.rule, test.cause)
+		}
 	}
 }
 

@@ -109,14 +109,16 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if c.Rule == RuleSamePod {
 		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
 	}
-	if c.Rule == RuleSplitBrain && (c.Cause == CauseSplitBrain || slices.ContainsFunc(left, (*Owner).hasVIPProgram)) {
-		// The node that took the address over has it later, and rightly.
+	// The owner that took a virtual address over has it later, and rightly. An address that was given to an owner is
+	// none that its program moves.
+	moves := slices.ContainsFunc(left, func(o *Owner) bool { return o.hasVIPProgram() && !c.Title(o).Given })
+	if c.Rule == RuleSplitBrain && (moves || c.Cause == CauseSplitBrain) {
 		return servedByProgram(left)
 	}
 	if c.Cause == CauseClonedMachine {
 		return nil, RightUndecided // which one is the copy
 	}
-	if first := oldest(left); first != nil {
+	if first := oldest(left); first != nil && !moves {
 		if !first.lives() {
 			return nil, RightUndecided // it may be what is left of a workload that has ended
 		}
@@ -128,8 +130,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	return nil, RightUndecided
 }
 
-// servedByProgram returns the only owner on whose node a program that moves virtual addresses runs, if
-// the same program has ended on the nodes of all others; nil otherwise. A program that was never seen
+// servedByProgram returns the only owner on whose node, or in whose namespace, a program that moves virtual
+// addresses runs, if the same program has ended at all others; nil otherwise. A program that was never seen
 // may run where its agent cannot see it.
 func servedByProgram(owners []*Owner) (*Owner, Right) {
 	var running []*Owner

@@ -20,6 +20,13 @@ func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns", PID: 1}
 }
 
+// moving is a namespace in which a keepalived runs or has ended.
+func moving(name string, ended bool) verdict.Workload {
+	who := blue(name)
+	who.VIPProgram, who.VIPProgramEnded = "keepalived", ended
+	return who
+}
+
 // movable gives nodes on one LAN the address, one after the other. Their clocks agree.
 func movable(w *verdicttest.World, nodes ...string) {
 	for _, i := range verdicttest.OnLAN(w, nodes...) {
@@ -235,6 +242,34 @@ func TestRightfulOwner(t *testing.T) {
 			program(w, "n2", "keepalived", false)
 			assign(w, "n1", ipam.Known)
 		}, "n1", verdict.RightAssignment},
+		{"keepalived has ended in the older namespace", func(w *verdicttest.World) {
+			w.Within("n1", "br0", "", moving("old", true))
+			w.After(time.Minute).Within("n1", "br0", "", moving("new", false))
+		}, "new", verdict.RightProgram},
+		{"keepalived runs in the newer namespace, and was never seen in the other", func(w *verdicttest.World) {
+			w.Within("n1", "br0", "", blue("old"))
+			w.After(time.Minute).Within("n1", "br0", "", moving("new", false))
+		}, "", verdict.RightUndecided},
+		{"keepalived has ended in the newer namespace, and was never seen in the other", func(w *verdicttest.World) {
+			w.Within("n1", "br0", "", blue("old"))
+			w.After(time.Minute).Within("n1", "br0", "", moving("new", true))
+		}, "", verdict.RightUndecided},
+		{"keepalived runs on the newer owner, a node", func(w *verdicttest.World) {
+			w.Within("n1", "br0", "", blue("old"))
+			w.After(time.Minute).Device("n1", "br0", "bridge")
+			program(w, "n1", "keepalived", false)
+		}, "", verdict.RightUndecided},
+		{"keepalived runs on the newer owner, a node, and the other was meant to have it", func(w *verdicttest.World) {
+			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
+			w.After(time.Minute).Device("n1", "br0", "bridge")
+			program(w, "n1", "keepalived", false)
+		}, "web", verdict.RightIntent},
+		{"keepalived runs in the newer of two pods, both of which a network gave the address", func(w *verdicttest.World) {
+			w.Within("n1", "br0", "kindnet", verdicttest.Who("old"))
+			who := verdicttest.Who("new")
+			who.VIPProgram = "keepalived"
+			w.After(time.Minute).Within("n1", "br0", "kindnet", who)
+		}, "old", verdict.RightOlderAssignment},
 		{"a virtual machine that has moved to the newer pod", func(w *verdicttest.World) { migrated(w, "n2", false) }, "to", verdict.RightMachine},
 		{"a virtual machine that is being migrated", func(w *verdicttest.World) { migrated(w, "n1", true) }, "from", verdict.RightOlderAssignment},
 		{"a virtual machine on a third node", func(w *verdicttest.World) { migrated(w, "n3", false) }, "from", verdict.RightOlderAssignment},
