@@ -336,3 +336,46 @@ func TestVirtualAddressesOfControllers(t *testing.T) {
 		i.remedied("kubectl delete pods -A -l app=ovnkube-node --field-selector spec.nodeName=node1")
 	})
 }
+
+// A keepalived in a namespace is killed and leaves the address behind; the one that takes over was started a moment ago.
+func TestKeepalivedInANamespaceIsKilled(t *testing.T) {
+	t.Parallel()
+	const addr = "10.9.0.100"
+	l := newLab(t, "--handover-grace", "2s")
+	l.sh("ip link add br0 type bridge", "ip link set br0 up", "ip addr add 10.9.0.1/24 dev br0")
+	l.sh("mkdir /run/bin", "cp /bin/sleep /run/bin/keepalived")
+	run := func(name, program string) *exec.Cmd {
+		cmd := l.Command("ip", "netns", "exec", name, program, "1000")
+		if err := l.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd
+	}
+	for i, name := range []string{"old", "new"} {
+		l.pod(name, fmt.Sprintf("10.9.0.1%d/24", i+1))
+		l.sh("ip link set v" + name + " master br0")
+		run(name, "sleep")
+	}
+	first := run("old", "/run/bin/keepalived")
+	l.assign("old", addr+"/24")
+	wait.Until(t, "the program in the namespace to be seen", func() bool {
+		owners := l.owners("?address=" + addr)
+		return len(owners) == 1 && owners[0].GetWorkload().GetVipProgram() == "keepalived"
+	})
+	run("new", "/run/bin/keepalived")
+	_ = first.Process.Kill()
+	_ = first.Wait()
+	l.assign("new", addr+"/24")
+	l.watch.await("the conflict to be confirmed", inState(addr, confirmed))
+	c := l.only(addr)
+	if c.GetRule() != "split-brain" || c.GetCause() != "split-brain" {
+		t.Errorf("got rule %s and cause %s, want split-brain", c.GetRule(), c.GetCause())
+	}
+	command := commandOn(t, c.GetRemedy(), "node1")
+	if want := "ip netns exec old ip addr del " + addr + "/24 dev eth0"; command != want {
+		t.Fatalf("got command %q, want %q", command, want)
+	}
+	l.sh(command)
+	l.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
+}

@@ -341,17 +341,18 @@ func (t *findingBuilder) reused() {
 // on a link.
 func (t *findingBuilder) shared() {
 	owners := t.f.Owners
-	var nodes []string
 	var silent []advice.Action
 	for i := range owners {
-		if node := owners[i].Node.Name; !slices.Contains(nodes, node) {
-			nodes = append(nodes, node)
-			silent = append(silent, scope{&owners[i]}.steps("shared/silent")...)
-		}
+		enter, known := entering(&owners[i])
+		silent = append(silent, scope{&owners[i], "enter", enter, "known", when(known, "yes")}.steps(variantOf("shared/silent", &owners[i]))...)
 	}
 	var choice []advice.Alternative
-	for i, node := range nodes[:min(len(nodes), mostKept)] {
-		choice = append(choice, advice.Either("only node "+node+" should answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
+	for i := range owners[:min(len(owners), mostKept)] {
+		only := "node " + owners[i].Node.Name
+		if owners[i].Kind() != verdict.Host {
+			only = placed(&owners[i])
+		}
+		choice = append(choice, advice.Either("only "+only+" should answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
 	}
 	t.add(t.f.Kind, "owners", each(owners, t.alike.naming(placed)), "silent", silent, "choice", choice, "seen", func() {
 		for i := range owners {

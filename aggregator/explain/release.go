@@ -71,6 +71,20 @@ func shown(o *verdict.Owner) bool {
 	return !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() || c.Kind == verdict.DADFailed })
 }
 
+// entering returns what stands before a command that is to run in the network namespace of an owner; nothing for
+// a node itself. known is false if no way into the namespace is known.
+func entering(o *verdict.Owner) (enter string, known bool) {
+	switch w := o.Workload(); {
+	case w.Kind == verdict.Host:
+		return "", true
+	case w.OnlyNetns():
+		return "ip netns exec " + advice.Quote(w.Name) + " ", true
+	case w.PID != 0 && !w.Ended:
+		return fmt.Sprintf("nsenter --net=/proc/%d/ns/net ", w.PID), true
+	}
+	return "", false
+}
+
 // deletionOf returns the arguments of ip that remove an address from an interface.
 func deletionOf(c *verdict.Claim, a netip.Addr) string {
 	return fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, advice.Quote(c.Interface.Name))

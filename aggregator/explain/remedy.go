@@ -186,7 +186,8 @@ func (a *remedyBuilder) retake(o *verdict.Owner) []advice.Action {
 func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 	switch {
 	case o.Yielded():
-		return a.steps("release/yielded", o)
+		enter, known := entering(o)
+		return a.steps("release/yielded", o, "enter", enter, "known", when(known, "yes"))
 	case !a.leased(o) || o.Kind() == verdict.Pod:
 		return release(o, a.address)
 	}
@@ -222,7 +223,7 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 	case verdict.RightAlive:
 		key = "keeps/alive"
 	case verdict.RightProgram:
-		key = "keeps/program"
+		key = variantOf("keeps/program", keep)
 	case verdict.RightOlderAssignment:
 		key = "keeps/older"
 	case verdict.RightIntent:
@@ -333,10 +334,16 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	}
 	keep, right := a.c.Rightful(owners)
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
-		program, hint := "", ""
+		program, hint, names := "", "", a.ownerNames(owners)
+		var without []*verdict.Owner // the owners of which it is not known that the program runs there
 		for _, o := range owners {
-			runs, _ := o.VIPProgram()
-			program = cmp.Or(program, runs)
+			runs, ended := o.VIPProgram()
+			if program = cmp.Or(program, runs); runs == "" || ended {
+				without = append(without, o)
+			}
+		}
+		if !slices.ContainsFunc(owners, func(o *verdict.Owner) bool { return o.Kind() != verdict.Host }) {
+			names = []string{"nodes " + list(each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }))}
 		}
 		switch program {
 		case "":
@@ -348,7 +355,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 			hint = "that VRRP advertisements get through, and that version and password are the same on all nodes"
 		}
 		return a.steps("one-active", "program", program, "hint", hint,
-			"nodes", each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }), "decide", a.decide(owners))
+			"owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "decide", a.decide(owners))
 	}
 	var steps, restart []advice.Action
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return o == keep }) {
@@ -360,15 +367,15 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 				steps = append(steps, a.steps("restart-frr", o, "router", o.Claims[i].Interface.Name)...)
 				continue
 			}
-			restart = append(restart, a.steps("restart-program", o)...)
+			restart = append(restart, a.steps(variantOf("restart-program", o), o)...)
 		}
 		steps = append(steps, giveUp(o, a.address, a.c.Title(keep).Controller)...)
 	}
 	return a.leave(keep, right, append(steps, restart...))
 }
 
-// giveUp returns the steps by which a node gives a virtual address up. p is the pool of the controller
-// that assigns the address to another node; nil if there is none.
+// giveUp returns the steps by which a node or a namespace gives a virtual address up. p is the pool of the
+// controller that assigns the address to another node; nil if there is none.
 func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Action) {
 	if p != nil {
 		steps = ipamOf(p).Steps("giveup", ipam.Case{Node: kubernetesName(o)})
@@ -376,15 +383,24 @@ func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Act
 	if shown(o) && len(steps) > 0 {
 		return steps
 	}
+	enter, known := entering(o)
 	for _, c := range o.Claims {
-		if c.Counts() {
-			steps = append(steps, scope{o, "device", c.Interface.Name, "del", deletionOf(c, a)}.steps("remove-vip")...)
+		if c.Counts() && known {
+			steps = append(steps, scope{o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a)}.steps(variantOf("remove-vip", o))...)
 		}
 	}
 	if len(steps) == 0 {
 		return release(o, a)
 	}
 	return steps
+}
+
+// variantOf returns the key of a text about an owner: a node itself, or a namespace.
+func variantOf(key string, o *verdict.Owner) string {
+	if o.Kind() != verdict.Host {
+		key += "/namespace"
+	}
+	return key
 }
 
 // rightNode returns the steps by which an IPAM with its own name for each node allocates addresses

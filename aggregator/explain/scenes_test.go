@@ -96,6 +96,24 @@ var scenes = []verdicttest.Situation{
 			i.Namespace.Node.VIPProgram = "ucarp"
 		}
 	}},
+	{Name: "a virtual address that a program has left behind in a namespace", Build: func(w *verdicttest.World) {
+		for _, name := range []string{"old", "new"} {
+			w.Within("n1", "br0", "", verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns", VIPProgram: "keepalived", VIPProgramEnded: name == "old"})
+			w.After(time.Minute)
+		}
+	}},
+	{Name: "a virtual address that a program has left behind in a container", Build: func(w *verdicttest.World) {
+		for i, name := range []string{"old", "new"} {
+			who := verdicttest.Contained("docker", name)
+			who.PID, who.VIPProgram, who.VIPProgramEnded = uint32(40+i), "keepalived", name == "old"
+			w.Within("n1", "br0", "", who)
+			w.After(time.Minute)
+		}
+	}},
+	{Name: "a virtual address in two namespaces, of which one is known to run a program", Build: func(w *verdicttest.World) {
+		w.Within("n1", "br0", "", verdict.Workload{Kind: verdict.Unknown, Name: "old", Source: "netns"})
+		w.After(time.Minute).Within("n1", "br0", "", verdict.Workload{Kind: verdict.Unknown, Name: "new", Source: "netns", VIPProgram: "keepalived"})
+	}},
 	{Name: "a virtual address that FRR has left behind", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			router := *i
