@@ -373,9 +373,13 @@ func (a *addressAudit) auditShared() {
 	}
 }
 
-// auditAnswers checks whether a node answers for an address on a link on which another owner has it, unless
-// both are in a confirmed conflict.
+// auditAnswers checks whether a node answers for an address on a link on which another owner has it, or an owner that
+// has it on a loopback or dummy device uses it there as the sender of ARP requests, unless both are in a confirmed conflict.
 func (a *addressAudit) auditAnswers() {
+	since := a.in.Now
+	if a.in.Address.Is4() { // with IPv6, the kernel takes an address of the interface
+		since = since.Add(-a.policy.StaleAfter)
+	}
 	for i := range a.judged.Owners {
 		o := &a.judged.Owners[i]
 		if !o.Alive() || !o.WouldAnswer() {
@@ -387,7 +391,10 @@ func (a *addressAudit) auditAnswers() {
 			if k == i || !compared(r) {
 				continue
 			}
-			if c := o.AnswersFor(r); c != nil && !a.rivals(o, r) {
+			if c := o.AnswersFor(r, since); c != nil && !a.rivals(o, r) {
+				if c.Wire() {
+					a.again(c.Seen.Add(a.policy.StaleAfter))
+				}
 				if wronged = append(wronged, *r); c.Answer.Filter == 0 {
 					severity = verdict.Critical
 				}

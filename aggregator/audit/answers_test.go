@@ -79,3 +79,75 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		}
 	}
 }
+
+// node1 has an address of node2 on lo. Its kernel does not answer for it.
+func TestARealServerUsesTheAddressOfItsLoadBalancer(t *testing.T) {
+	type scene struct {
+		*world
+		lan     []*verdict.Interface
+		lo, has *verdict.Claim
+	}
+	uses := func(s *scene, by, at int) *verdict.Claim {
+		c := s.Wire(s.lan[at], string(s.lan[by].MAC))
+		c.Kind = verdict.Used
+		return c
+	}
+	for _, test := range []struct {
+		name    string
+		observe func(s *scene)
+		want    bool
+	}{
+		{"no frames, as with arp_announce=2", func(*scene) {}, false},
+		{"a request with the address as the sender", func(s *scene) { uses(s, 0, 1) }, true},
+		{"a request of long ago", func(s *scene) {
+			uses(s, 0, 1)
+			s.after(s.Policy.StaleAfter)
+		}, false},
+		{"a request from before the other owner had the address", func(s *scene) {
+			uses(s, 0, 1)
+			s.has.AssignedAt = s.Now
+		}, false},
+		{"a request from before the address was on lo", func(s *scene) {
+			uses(s, 0, 1)
+			s.lo.AssignedAt = s.Now
+		}, false},
+		{"a request at a time that cannot be compared", func(s *scene) {
+			uses(s, 0, 1)
+			s.Node("n1").SkewKnown = false
+		}, false},
+		{"the other owner was assigned the address later by its clock only", func(s *scene) {
+			uses(s, 0, 1)
+			s.Node("n2").Skew = time.Hour
+			s.has.AssignedAt, s.Claims[2].Last = s.has.AssignedAt.Add(time.Hour), s.Claims[2].Last.Add(time.Hour)
+		}, true},
+		{"an answer, perhaps of a program", func(s *scene) { s.Wire(s.lan[1], string(s.lan[0].MAC)) }, false},
+		{"a request of the other owner", func(s *scene) { uses(s, 1, 0) }, false},
+		{"it is declared", func(s *scene) {
+			uses(s, 0, 1)
+			s.Policy.Shared = []verdict.Shared{{Prefix: verdicttest.Prefixes("192.0.2.0/24")[0], Reason: "anycast"}}
+		}, false},
+		{"only others have it on lo", func(s *scene) {
+			uses(s, 0, 1)
+			s.has.Interface.Attachment = verdict.Local
+		}, false},
+	} {
+		s := &scene{world: newWorld("192.0.2.100")}
+		s.lan = verdicttest.OnLAN(s.World, "n1", "n2")
+		s.Node("n1").SkewKnown, s.Node("n2").SkewKnown = true, true
+		s.lo = s.Assigned(s.Interface(s.Host("n1"), verdict.Interface{Name: "lo", Attachment: verdict.Local}))
+		s.has = s.Assigned(s.lan[1])
+		s.after(time.Second)
+		test.observe(s)
+		first := s.auditAll()
+		out := s.after(s.Policy.Settle / 2).auditAll(first.Findings...)
+		var found []verdict.Severity
+		for _, f := range out.Findings {
+			if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting && f.Owners[0].Node.Name == "n1" {
+				found = append(found, f.Severity)
+			}
+		}
+		if want := map[bool][]verdict.Severity{true: {verdict.Critical}}[test.want]; !slices.Equal(found, want) {
+			t.Errorf("%s: got %v of %+v, want %v", test.name, found, out.Findings, want)
+		}
+	}
+}

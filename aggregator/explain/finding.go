@@ -376,7 +376,7 @@ func redirectWords(s *ipam.Redirect) []any {
 // answered describes a node that answers for an address on a link on which another owner has it.
 func (t *findingBuilder) answered() {
 	o, others := &t.f.Owners[0], t.f.Owners[1:]
-	c := cmp.Or(o.AnswersFor(&others[0]), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
+	c := cmp.Or(o.AnswersFor(&others[0], 0), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
 	device, why, prefix := c.Network, "address", ""
 	switch c.Answer.By {
 	case verdict.ByRoute:
@@ -388,6 +388,16 @@ func (t *findingBuilder) answered() {
 		why = "neigh"
 	default:
 	}
+	if c.Wire() {
+		why = "frames"
+		for _, has := range o.Claims {
+			if has.Kind == verdict.Assigned {
+				device = has.Interface.Name
+				break
+			}
+		}
+	}
+	enter, known := entering(o)
 	by, have := "device", "has"
 	if len(others) > 1 {
 		have = "have"
@@ -405,6 +415,7 @@ func (t *findingBuilder) answered() {
 		by = "local"
 	}
 	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address,
+		"seen", witness(c), "last", c.Last, "sender", c.MAC, "enter", enter, "known", when(known, "yes"),
 		"filtered", func() {
 			switch c.Answer.Filter {
 			case verdict.FilterRules:

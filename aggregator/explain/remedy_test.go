@@ -132,6 +132,14 @@ func findings() map[string]verdict.Finding {
 			claims = append(claims, assigned(w.Interface(w.Host("node-a"), verdict.Interface{Name: device, Attachment: attachment})))
 		}
 		claims = append(claims, &verdict.Claim{Kind: verdict.WouldAnswer, Interface: lan["node-a"], Network: on, PrefixLength: 29, Answer: answer})
+		if answer.By == 0 {
+			w.Node("node-a").SkewKnown, w.Node("node-b").SkewKnown = true, true
+			seen := start.Add(time.Hour)
+			claims[len(claims)-1] = &verdict.Claim{Kind: verdict.Used, Interface: lan["node-b"], Frame: verdict.Frame{MAC: lan["node-a"].MAC, Link: lan["node-b"].Link}, Times: verdict.Times{First: seen, Last: seen, Seen: seen}}
+			o := owner(lan["node-a"], claims...)
+			o.Assigned, o.Excluded = false, &verdict.Exclusion{Rule: verdict.RuleLoopbackOrDummy}
+			return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{o, owner(lan["node-b"], assigned(lan["node-b"]))})
+		}
 		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
 	}
 	// The address is that of a Service, too.
@@ -219,6 +227,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another virbr0":                   answers("virbr0", "virbr0", verdict.KernelAnswer{By: verdict.ByAddress}),
 		"answered-by-another eth1":                     answers("eth1", "eth1", verdict.KernelAnswer{By: verdict.ByAddress}),
 		"answered-by-another route":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByRoute}),
+		"answered-by-another requests":                 answers("lo", "", verdict.KernelAnswer{}),
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),

@@ -39,7 +39,7 @@ func (j *comparison) conflicts() {
 			j.out.Ended = append(j.out.Ended, j.ended(prev, over))
 		}
 	}
-	if len(j.out.Conflicts) > 0 || j.claimedElsewhere() {
+	if len(j.out.Conflicts) > 0 || j.claimedElsewhere() || compared == 1 && j.in.Address.Is4() && j.leaked() {
 		j.out.Contested = true
 	}
 }
@@ -49,6 +49,14 @@ func (j *comparison) conflicts() {
 func (j *comparison) claimedElsewhere() bool {
 	return j.in.virtual() && slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
 		return o.Kind() == Host && o.Excluded == nil && !o.Assigned && !j.in.Assigns(&o)
+	})
+}
+
+// leaked reports whether ARP requests with the address as the sender came from an owner that has it on a loopback or dummy
+// device. The next one shows whether it goes on to use it.
+func (j *comparison) leaked() bool {
+	return slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
+		return o.ExcludedBy(RuleLoopbackOrDummy) && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Used && !c.Weak() && c.Seen.Add(j.policy.StaleAfter) > j.in.Now })
 	})
 }
 

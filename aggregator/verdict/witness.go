@@ -68,23 +68,38 @@ func (c *Claim) Counts() bool {
 	return c.Kind == Assigned && c.Interface.Attachment != Local && c.Interface.Attachment != Private
 }
 
-// WouldAnswer reports whether the owner's kernel answers for the address on a link on which it does not have it.
+// WouldAnswer reports whether the owner's kernel answers for the address on a link on which it does not have it, or
+// may use it there as the sender of ARP requests.
 func (o *Owner) WouldAnswer() bool {
-	return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == WouldAnswer })
+	return o.ExcludedBy(RuleLoopbackOrDummy) || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == WouldAnswer })
 }
 
 // AnswersFor returns the claim by which the owner's kernel answers for the address on a link on which another
-// owner has it; nil if it answers on no such link. Frames with another MAC than that of an owner whose kernel has the address
-// may be answers of the node itself.
-func (o *Owner) AnswersFor(other *Owner) *Claim {
+// owner has it, or used it there as the sender of ARP requests after since; nil if it does so on no such link. Frames with
+// another MAC than that of an owner whose kernel has the address may be answers of the node itself.
+func (o *Owner) AnswersFor(other *Owner, since Stamp) *Claim {
 	for _, c := range o.Claims {
-		if l := linkScope(c).canonical(); c.Kind == WouldAnswer && l != (extent{}) && slices.ContainsFunc(other.Claims, func(has *Claim) bool {
+		if l := linkScope(c).canonical(); (c.Kind == WouldAnswer || c.Seen > since && o.leaks(c, other)) && l != (extent{}) && slices.ContainsFunc(other.Claims, func(has *Claim) bool {
 			return (has.Counts() || has.Wire() && !has.Weak() && (!other.Assigned || has.MAC == other.MAC)) && linkScope(has).canonical() == l
 		}) {
 			return c
 		}
 	}
 	return nil
+}
+
+// leaks reports whether the owner, which has the address on a loopback or dummy device, used it as the sender of an ARP
+// request after both owners had it as they have it now. It may have given the address up on the link before.
+func (o *Owner) leaks(c *Claim, other *Owner) bool {
+	if !o.ExcludedBy(RuleLoopbackOrDummy) || c.Kind != Used || c.Weak() {
+		return false
+	}
+	for _, since := range []*Owner{o, other} {
+		if !since.Node.Is(c.Node()) && !(since.Node.SkewKnown && c.Node().SkewKnown) || c.Last.Add(-c.Node().Skew).Sub(since.heldSince()) < minClockDifference {
+			return false
+		}
+	}
+	return true
 }
 
 // DADFailed reports whether duplicate address detection failed in a kernel of the owner.
