@@ -9,8 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -507,5 +509,50 @@ func TestOneMACOnTwoNodes(t *testing.T) {
 		agents[1].send(uplink(nodeMAC(2))).sync()
 		time.Sleep(2 * time.Second)
 		l.wantFindings("one of them has another MAC")
+	})
+}
+
+// An interface may change its MAC to and fro, as that of a bond with fail_over_mac does. The frames
+// with each of its MACs are its own, but those of a device that takes its former MAC are not.
+func TestAnInterfaceThatChangesItsMAC(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		agents := l.onLAN(3, onlyOn(1, ownAddress(addr)))
+		agents[0].send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), entered(pb.Evidence_USED, "192.0.2.3", nodeMAC(3)))).sync()
+		macs := [][]byte{nodeMAC(1), nodeMAC(9)}
+		frame := func(i int) *pb.ClaimRecord {
+			c := entered(pb.Evidence_ANNOUNCED, addr, macs[i%2])
+			c.Count = uint32(i + 1)
+			return c
+		}
+		for i := range 9 {
+			agents[0].send(&pb.ReportRequest{Interfaces: uplink(macs[i%2]).Interfaces}).sync()
+			if i > 0 { // the last frame before the change is late
+				last := frame(i - 1)
+				last.Count++
+				last.Age = durationpb.New(10 * time.Millisecond)
+				agents[1].send(records.Claims(last)).sync()
+			}
+			for _, a := range agents[1:] {
+				a.send(records.Claims(frame(i))).sync()
+			}
+			l.read(agents, 3*time.Second)
+			if got := l.conflicts(); len(got) != 0 {
+				t.Fatalf("after %d changes: got %v, want no conflict", i, got)
+			}
+		}
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetNode() != "n1" {
+			t.Errorf("got owners %v, want n1", got)
+		}
+		other := frame(9)
+		agents[1].send(records.Claims(other)).sync()
+		l.conflict(pb.Conflict_SUSPECTED)
+		l.read(agents, 2*time.Second)
+		other.Count++
+		agents[1].send(records.Claims(other)).sync()
+		l.read(agents, 2*time.Second)
+		if c := l.conflict(pb.Conflict_CONFIRMED); c.GetCause() != verdict.CauseExternalDevice {
+			t.Errorf("got cause %s", c.GetCause())
+		}
 	})
 }

@@ -204,6 +204,9 @@ func (f *Facts) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	if next.mac.form != noMAC {
 		f.touchNamed(n, next.mac)
 	}
+	if next.mac != n.interfaces.at(i).mac {
+		f.giveUpMAC(n, i)
+	}
 	f.unlistHardware(n, i)
 	one := n.interfaces.at(i)
 	uplinkChanged := one.flags.has(uplink) != next.flags.has(uplink)
@@ -253,9 +256,58 @@ func (f *Facts) unlistHardware(n *Node, i uint32) {
 	n.leaveHolder(i)
 }
 
+// giveUpMAC removes the frames with the MAC of an interface that is about to end or to get another
+// MAC, for the addresses that the node has. They would otherwise look like those of an external
+// device. It removes none if another interface of the node has the MAC, or if a namespace on the node
+// sent the frame through its own port.
+func (f *Facts) giveUpMAC(n *Node, i uint32) {
+	m := n.interfaces.at(i).mac
+	if !f.reachesOthers(n, i) {
+		return
+	}
+	for k := n.holder(m); k != 0; k = n.interfaces.at(k).alike {
+		if k != i && f.reachesOthers(n, k) {
+			return
+		}
+	}
+	former := n.texts.macOf(m)
+	for c := range n.on(i) {
+		if one := n.claims.at(c); one.kind == verdict.Assigned {
+			f.bury(n, one.addr, former, 0)
+		}
+	}
+	var frames []ref
+	for r := range f.seen.all(m.bytes) {
+		by := f.nodes[r.node()]
+		for c := range by.by(r.index()) {
+			port := by.interfaces.at(by.claims.at(c).port)
+			inside := by == n && port.peer() != 0 && !port.flags.has(uplink)
+			if !inside && f.assignedOn(n, by.claims.at(c).addr) {
+				frames = append(frames, refOf(by.number, c))
+			}
+		}
+	}
+	for _, r := range frames {
+		by := f.nodes[r.node()]
+		f.bury(n, by.claims.at(r.index()).addr, former, 0)
+		f.removeFromIndexes(by, r.index())
+	}
+}
+
+// assignedOn reports whether a kernel on a node has an address.
+func (f *Facts) assignedOn(n *Node, a index.Address) bool {
+	for c := range n.same(f.addresses.of(a, n.number)) {
+		if n.claims.at(c).kind == verdict.Assigned {
+			return true
+		}
+	}
+	return false
+}
+
 // endInterface removes an interface and the claims on it.
 func (f *Facts) endInterface(n *Node, i uint32, how ending) {
 	f.endClaims(n, i, how)
+	f.giveUpMAC(n, i)
 	f.interfaceChanged(n, i)
 	f.unlistHardware(n, i)
 	one := n.interfaces.at(i)

@@ -243,6 +243,72 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	}
 }
 
+// Frames with the former MAC of an interface are those of its node, also if another agent reports
+// them late. A frame that was sent later is that of another device.
+func TestWhenAMACIsGivenUp(t *testing.T) {
+	const addr = "10.0.0.1"
+	iface := func(record, index, mac uint32) *pb.ReportRequest {
+		return &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{
+			Namespace: record, Index: index, Name: "net1", Mac: records.MAC(mac), Attachment: pb.InterfaceRecord_LOWER, Link: "eth0",
+		}}}
+	}
+	changed, without := iface(2, 2, 8), iface(2, 2, 2)
+	without.Interfaces[0].Mac = nil
+	for _, test := range []struct {
+		name   string
+		before []*pb.ReportRequest // of the node with the address
+		end    *pb.ReportRequest
+		want   bool // whether the frame with MAC 2 is given up
+	}{
+		{"another MAC", nil, changed, true},
+		{"no MAC", nil, without, true},
+		{"another name", nil, iface(2, 2, 2), false},
+		{"another interface of the owner has the MAC", []*pb.ReportRequest{iface(2, 3, 2)}, changed, false},
+		{"another pod of the node has the MAC", []*pb.ReportRequest{onLAN(3, "10.0.0.3"), iface(3, 2, 2)}, changed, false},
+		{"a card without the address, of the owner", []*pb.ReportRequest{changed, iface(2, 3, 2)}, iface(2, 3, 9), true},
+		{"a card without the address is gone", []*pb.ReportRequest{changed, iface(2, 3, 2)}, &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 3, Gone: true}}}, true},
+		{"the node no longer has the address", []*pb.ReportRequest{withdrawn(2, addr)}, changed, false},
+	} {
+		s := newScene(t)
+		home, by := s.joins("n1", "b1", 1, lan(1), onLAN(2, addr)), s.joins("n2", "b2", 1, lan(2))
+		home.report(test.before...)
+		s.after(time.Second)
+		by.report(seen(addr, records.MAC(2), 1), seen("10.0.0.7", records.MAC(2), 1))
+		home.report(test.end)
+		if got := by.n.Claims() == 1; got != test.want {
+			t.Errorf("%s: got %d claims by frames, want the one for the address given up %t", test.name, by.n.Claims(), test.want)
+		}
+		s.check(t, test.name)
+		if !test.want {
+			continue
+		}
+		s.after(time.Second)
+		late := seen(addr, records.MAC(2), 2)
+		late.Claims[0].Age = durationpb.New(time.Second - lateWithin/2)
+		if by.report(late); by.n.Claims() != 1 {
+			t.Errorf("%s: got a frame from before", test.name)
+		}
+		if by.report(seen(addr, records.MAC(2), 3)); by.n.Claims() != 2 {
+			t.Errorf("%s: got no frame of another device from a second later", test.name)
+		}
+	}
+}
+
+// A frame that a pod sends through its own port is not that of the owner whose MAC it has.
+func TestFramesOfAPodRemainWhenItsVictimChangesItsMAC(t *testing.T) {
+	s := newScene(t)
+	inside := pod(3, "10.0.0.3") // on a bridge with the uplink as a port
+	inside.Links, inside.Interfaces[0].Link, inside.Interfaces[1].Link = nil, "eth0", "eth0"
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), inside)
+	a.report(records.Claims(announced(3, "10.0.0.1", records.MAC(2))))
+	was := a.n.Claims()
+	victim := onLAN(2, "10.0.0.1").Interfaces
+	victim[0].Mac = records.MAC(8)
+	if a.report(&pb.ReportRequest{Interfaces: victim}); a.n.Claims() != was {
+		t.Errorf("got %d claims, want %d", a.n.Claims(), was)
+	}
+}
+
 // Wire claims of an owner end when it loses the address on its last interface, and not when another
 // owner or only one of its interfaces loses it.
 func TestFramesEndWithTheLastInterface(t *testing.T) {

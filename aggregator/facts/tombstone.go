@@ -7,10 +7,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// When an owner loses an address on its own node, the sightings of other nodes end as well. A frame
-// of that owner may still be on its way, in another agent or in the snapshot of an agent that
-// reconnects, and must not bring the owner back. Therefore, a tombstone records that a holder gave
-// up an address, for as long as a sighting counts.
+// When an owner loses an address on its own node, or an interface there its MAC, the sightings of
+// other nodes end as well. A frame of that owner may still be on its way, in another agent or in the
+// snapshot of an agent that reconnects, and must not bring the owner back or look like that of another
+// device. Therefore, a tombstone records that a holder gave up an address or its MAC, for as long as a
+// sighting counts.
 
 const (
 	// maxTombstones is the largest number of tombstones.
@@ -27,7 +28,7 @@ type tombstone struct {
 	mac  verdict.MAC
 }
 
-// death is when a holder gave up its address, and the node that reported it. Reports of one node
+// death is when a holder gave up its address or MAC, and the node that reported it. Reports of one node
 // are in order.
 type death struct {
 	at   verdict.Stamp
@@ -39,7 +40,7 @@ type burial struct {
 	at        verdict.Stamp
 }
 
-// bury records that a holder with a MAC gave up an address. late is how long ago its agent noticed.
+// bury records that a holder with a MAC gave up an address or the MAC. late is how long ago its agent noticed.
 func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
 	now := f.now()
 	one, at := tombstone{addr, mac}, now.Add(-late)
@@ -57,7 +58,7 @@ func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Dur
 	}
 }
 
-// isBuried reports whether a node's claim was seen before its sender gave the address up.
+// isBuried reports whether a node's claim was seen before its sender gave the address or the MAC up.
 func (f *Facts) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
 	if len(f.tombstones) == 0 {
 		return false

@@ -421,24 +421,20 @@ func split(claims []*pb.ClaimRecord) (kernel, wire []*pb.ClaimRecord) {
 
 // sweepOut ends all state that was not in a snapshot.
 func (r *reference) sweepOut(n *node) {
+	for _, c := range slices.Clone(n.claims) {
+		if c.sweep != n.sweep {
+			r.endClaim(c, true, 0)
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(n.namespaces)) {
 		if ns := n.namespaces[id]; ns.sweep != n.sweep {
 			r.endNamespace(n, ns, true)
 		}
 	}
-	var over []*claim
 	for _, i := range slices.Clone(n.interfaces) {
 		if i.sweep != n.sweep {
 			r.endInterface(i, true)
 		}
-	}
-	for _, c := range n.claims {
-		if c.sweep != n.sweep {
-			over = append(over, c)
-		}
-	}
-	for _, c := range over {
-		r.endClaim(c, true, 0)
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.links)) {
 		if l := n.links[name]; l.known && l.sweep != n.sweep {
@@ -541,6 +537,11 @@ func packIntended(list []*pb.Intended) string {
 // endNamespace ends a namespace with its interfaces and claims, including claims that entered by
 // its port.
 func (r *reference) endNamespace(n *node, ns *namespace, sweeping bool) {
+	for _, c := range slices.Clone(n.claims) {
+		if c.port.namespace == ns {
+			r.endClaim(c, sweeping, 0)
+		}
+	}
 	for _, i := range slices.Clone(n.interfaces) {
 		if i.namespace == ns {
 			r.endInterface(i, sweeping)
@@ -639,6 +640,9 @@ func (r *reference) applyInterface(n *node, rec *pb.InterfaceRecord) {
 	}
 	if l := n.link(rec.GetLink()); i.rec != next || i.link != l {
 		old, uplink := i.link, i.rec.Uplink
+		if i.rec.MAC != next.MAC {
+			r.giveUpMAC(i)
+		}
 		r.change(i, func() { i.rec, i.link = next, l })
 		if old != l {
 			r.dropLink(old)
@@ -662,8 +666,36 @@ func (r *reference) endInterface(i *iface, sweeping bool) {
 			r.endClaim(c, sweeping, 0)
 		}
 	}
+	r.giveUpMAC(i)
 	r.change(i, func() { n.interfaces = slices.DeleteFunc(n.interfaces, func(other *iface) bool { return other == i }) })
 	r.dropLink(i.link)
+}
+
+// giveUpMAC ends the sightings with the MAC of an interface that no other interface of its node has,
+// for the addresses that the node has.
+func (r *reference) giveUpMAC(i *iface) {
+	n, mac := i.node, i.rec.MAC
+	if !i.meets() || slices.ContainsFunc(r.reachingOthers(mac), func(other *iface) bool { return other != i && other.node == n }) {
+		return
+	}
+	assigned := map[netip.Addr]bool{}
+	for _, c := range n.claims {
+		if c.Kind == verdict.Assigned {
+			assigned[c.addr] = true
+			if c.port == i {
+				r.tombstones[tomb{c.addr, mac}] = death{r.now, n}
+			}
+		}
+	}
+	for _, by := range r.nodes {
+		for _, c := range slices.Clone(by.claims) {
+			inside := by == n && c.port.rec.Peer != 0 && !c.port.rec.Uplink
+			if c.wire() && c.MAC == mac && !inside && assigned[c.addr] {
+				r.remove(c)
+				r.tombstones[tomb{c.addr, mac}] = death{r.now, n}
+			}
+		}
+	}
 }
 
 func (c *claim) wire() bool { return c.Kind != verdict.Assigned && c.Kind != verdict.DADFailed }
