@@ -95,7 +95,8 @@ func (o *Owner) leaks(c *Claim, other *Owner) bool {
 		return false
 	}
 	for _, since := range []*Owner{o, other} {
-		if !since.Node.Is(c.Node()) && !(since.Node.SkewKnown && c.Node().SkewKnown) || c.Last.Add(-c.Node().Skew).Sub(since.heldSince()) < minClockDifference {
+		together := since.Node.Is(c.Node()) || since.Node.SkewKnown && c.Node().SkewKnown // their clocks can be compared
+		if !together || c.Last.Add(-c.Node().Skew).Sub(since.heldSince()) < minClockDifference {
 			return false
 		}
 	}
