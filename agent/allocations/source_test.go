@@ -137,8 +137,8 @@ func TestFileThatIsBeingWrittenIsReadAgainSoon(t *testing.T) {
 	l.must(os.WriteFile(path, []byte("10.1.0.2 a\n"), 0o600))
 	l.ipam.noWatcher = errors.New("no inotify")
 	look := func() {
-		l.ipam.all, l.ipam.soon = true, false
-		l.ipam.look(time.Now())
+		l.ipam.soon = false
+		l.lookAgain()
 		l.take()
 	}
 	if look(); !l.ipam.soon || len(l.pools) != 0 {
@@ -159,8 +159,7 @@ func TestPoolThatEndsTakesOnlyItsOwnAllocations(t *testing.T) {
 		l.must(os.WriteFile(path, []byte("10.1.0.2 a\n10.1.0.3 b\nend\n"), 0o600))
 	}
 	look := func() {
-		l.ipam.all = true
-		l.ipam.look(time.Now())
+		l.lookAgain()
 		l.take()
 	}
 	look()

@@ -56,10 +56,16 @@ type Config struct {
 
 // Exporters are the exporters of all receivers. Use New.
 type Exporters struct {
-	all []*exporter
-	mu  sync.Mutex
-	// leads is set while this replica leads. changed is closed when that changes.
+	all   []*exporter
+	clock func() time.Time
+	mu    sync.Mutex
+	role  role
+}
+
+// A role is whether a replica leads, since when, and what is closed when that changes.
+type role struct {
 	leads   bool
+	since   time.Time
 	changed chan struct{}
 }
 
@@ -69,7 +75,8 @@ func New(cfg Config) (*Exporters, error) {
 	if _, err := files.config(); err != nil {
 		return nil, err
 	}
-	e := &Exporters{changed: make(chan struct{})}
+	e := &Exporters{clock: cfg.Clock}
+	e.turn(false)
 	for _, name := range []string{cfg.AlertmanagerToken, cfg.WebhookSecret} {
 		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {
 			cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
@@ -104,7 +111,7 @@ func New(cfg Config) (*Exporters, error) {
 func (e *Exporters) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, x := range e.all {
-		group.Go(func() { x.run(ctx, e.role) })
+		group.Go(func() { x.run(ctx, e.now) })
 	}
 	group.Wait()
 }
@@ -119,16 +126,16 @@ func (e *Exporters) Lead(ctx context.Context) {
 func (e *Exporters) turn(leads bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.leads = leads
-	close(e.changed)
-	e.changed = make(chan struct{})
+	if e.role.changed != nil {
+		close(e.role.changed)
+	}
+	e.role = role{leads, e.clock(), make(chan struct{})}
 }
 
-// role returns whether this replica leads, and a channel that is closed when that changes.
-func (e *Exporters) role() (leads bool, changed <-chan struct{}) {
+func (e *Exporters) now() role {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.leads, e.changed
+	return e.role
 }
 
 // Problems describes the receivers that do not accept what they are sent.

@@ -403,7 +403,7 @@ func TestSignature(t *testing.T) {
 func TestAWebhookNeedsASecret(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	var log strings.Builder
-	cfg := Config{Settings: Settings{Webhook: "https://192.0.2.1/"}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	cfg := Config{Settings: Settings{Webhook: "https://192.0.2.1/"}, Log: slog.New(slog.NewTextHandler(&log, nil)), Clock: time.Now}
 	for _, secret := range []string{"", "hello\n", "whsec_c2hvcnQ=\n", testSecret + "\n"} {
 		if secret != "" {
 			cfg.WebhookSecret = file

@@ -62,29 +62,29 @@ type exporter struct {
 	phases     phases
 }
 
-// run follows the journal until ctx ends. role returns whether this replica leads, and what is closed when that changes.
-func (x *exporter) run(ctx context.Context, role func() (leads bool, changed <-chan struct{})) {
+// run follows the journal until ctx ends. now returns the role of this replica.
+func (x *exporter) run(ctx context.Context, now func() role) {
 	select {
 	case <-x.Journal.Opened():
 	case <-ctx.Done():
 		return
 	}
 	for ctx.Err() == nil {
-		leads, changed := role()
+		as := now()
 		term, end := context.WithCancel(ctx)
 		go func() {
 			select {
-			case <-changed:
+			case <-as.changed:
 			case <-term.Done():
 			}
 			end()
 		}()
 		x.Reset()
-		if leads && x.Journal.Stats().Memory {
+		if as.leads && x.Journal.Stats().Memory {
 			x.Log.Warn("the journal is in memory: what is not delivered when the aggregator ends is not delivered later")
 		}
 		for term.Err() == nil {
-			switch err := x.follow(term, leads); {
+			switch err := x.follow(term, as); {
 			case err == nil: // everything is delivered
 				<-term.Done()
 			case term.Err() == nil && !errors.Is(err, journal.ErrReplaced):
@@ -98,19 +98,18 @@ func (x *exporter) run(ctx context.Context, role func() (leads bool, changed <-c
 }
 
 // follow delivers what is recorded until ctx ends or the journal cannot be used. A replica that does not lead delivers
-// what it recorded until now, if it led before. Then it returns nil.
-func (x *exporter) follow(ctx context.Context, leads bool) error {
+// what it recorded before that, if it led then, and returns nil.
+func (x *exporter) follow(ctx context.Context, as role) error {
 	replaced := x.Journal.Replaced()
 	cursor, err := x.Journal.Cursor(x.name)
 	if err != nil {
 		return err
 	}
-	var last time.Time
-	if !leads {
+	if !as.leads {
 		if !x.replicas || x.to.alerts != nil || cursor.At().IsZero() {
 			return nil
 		}
-		if last, err = x.whole(ctx, replaced); err != nil {
+		if err := x.flush(ctx, replaced); err != nil {
 			return err
 		}
 	}
@@ -121,8 +120,8 @@ func (x *exporter) follow(ctx context.Context, leads bool) error {
 	moved := x.Clock()
 	for {
 		until, _, more := x.Journal.Written()
-		if !leads && until.After(last) {
-			until = last
+		if !as.leads && until.After(as.since) {
+			until = as.since
 		}
 		lost, from, err := x.Journal.Lost(at, until)
 		if err != nil {
@@ -155,7 +154,7 @@ func (x *exporter) follow(ctx context.Context, leads bool) error {
 		if at = reached; at.Before(until) {
 			continue
 		}
-		if !leads {
+		if !as.leads {
 			return cursor.Clear()
 		}
 		var again <-chan time.Time
@@ -196,6 +195,21 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 		x.to.alerts.restore(all, at)
 	}
 	return at, err
+}
+
+// flush waits until everything that has happened is written.
+func (x *exporter) flush(ctx context.Context, replaced <-chan struct{}) error {
+	if _, err := x.whole(ctx, replaced); err != nil {
+		return err
+	}
+	written := make(chan error, 1)
+	go func() { written <- x.Journal.Feed(pb.Event_CONFLICT).Flush() }() // which may wait for space on the disk
+	select {
+	case err := <-written:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // whole waits until the journal has the complete present state, and returns the time until which it is written.

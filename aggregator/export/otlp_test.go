@@ -115,7 +115,7 @@ func TestEnvironment(t *testing.T) {
 	for name, value := range map[string]string{
 		"OTEL_EXPORTER_OTLP_CERTIFICATE": "/does/not/exist", "OTEL_EXPORTER_OTLP_LOGS_CLIENT_KEY": "/does/not/exist", "OTEL_EXPORTER_OTLP_HEADERS": "Bearer",
 	} {
-		_, err := New(Config{Settings: Settings{OTLP: "https://192.0.2.1:4318", Environment: func(n string) string {
+		_, err := New(Config{Clock: time.Now, Settings: Settings{OTLP: "https://192.0.2.1:4318", Environment: func(n string) string {
 			if n == name {
 				return value
 			}

@@ -104,8 +104,10 @@ func TestNetworksOfPods(t *testing.T) {
 		"one bad network": {annotations: map[string]string{multusStatus: `[{"name":7},{"name":"blue/bare","interface":"net1","ips":["192.168.2.1"]}]`}, want: []string{"192.168.2.1%net1 "}, unread: multusStatus},
 		"another JSON":    {annotations: map[string]string{multusStatus: `{"name":"default/lan"}`}, unread: multusStatus},
 		"another type":    {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":"10.244.1.5"}}`}, unread: ovn.Annotation},
-		"one network of another type": {annotations: map[string]string{ovn.Annotation: `{"default":[],"blue/primary":{"ip_addresses":["10.200.0.5/24"]}}`},
-			want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}, unread: ovn.Annotation},
+		"one network of another type": {
+			annotations: map[string]string{ovn.Annotation: `{"default":[],"blue/primary":{"ip_addresses":["10.200.0.5/24"]}}`},
+			want:        []string{"10.200.0.5 udn/cluster_udn_blue ovs"}, unread: ovn.Annotation,
+		},
 		"no prefix length":        {annotations: map[string]string{ovn.Annotation: `{"default":{"ip_addresses":["10.244.1.5"]}}`}, unread: ovn.Annotation},
 		"no address":              {annotations: map[string]string{ovn.Annotation: `{"blue/primary":{"ip_addresses":["\u001b[31m"]}}`}, unread: ovn.Annotation},
 		"one address of two":      {annotations: map[string]string{ovn.Annotation: `{"blue/primary":{"ip_addresses":["10.200.0.5/24","?"]}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}, unread: ovn.Annotation},
