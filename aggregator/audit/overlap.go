@@ -54,6 +54,7 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string][]netip.A
 		}
 		list = append(list, verdict.Side{
 			Node: n.Name, Agent: n, Range: r, Device: sub.Interface.Name, Prefixes: []netip.Prefix{sub.Prefix.Masked()}, Source: verdict.SideAddress,
+			MadeByPlugin: slices.ContainsFunc(pools, sub.MadeFor),
 		})
 	}
 	hold := func(a netip.Addr, network, device string) {
@@ -112,7 +113,7 @@ func poolSide(n *verdict.Node, p *verdict.Pool) verdict.Side {
 // SameSide reports whether two sides are equal.
 func SameSide(a, b verdict.Side) bool {
 	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Pool == b.Pool && a.Config == b.Config && a.Device == b.Device &&
-		a.Source == b.Source && a.IPAM == b.IPAM && a.Grows == b.Grows && a.Unused == b.Unused && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
+		a.Source == b.Source && a.IPAM == b.IPAM && a.Grows == b.Grows && a.Unused == b.Unused && a.MadeByPlugin == b.MadeByPlugin && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
 }
 
 // oneNode reports whether two sides are of one node. Kubernetes and the agent may use different

@@ -199,6 +199,27 @@ func TestPoolsThatNodesGetRangesFrom(t *testing.T) {
 	}
 }
 
+// Only a bridge that the plugin of a pool made can be made again after it was deleted.
+func TestSidesOfBridgesOfPlugins(t *testing.T) {
+	subnet := verdict.Subnet{Prefix: netip.MustParsePrefix("10.4.0.1/24"), Interface: &verdict.Interface{Name: "dev0", Kind: "bridge"}}
+	for name, tt := range map[string]struct {
+		wiring ipam.Wiring
+		kind   string
+		want   bool
+	}{
+		"its own bridge":                {ipam.Wiring{Plugin: "bridge", Device: "dev0"}, "bridge", true},
+		"another bridge":                {ipam.Wiring{Plugin: "bridge", Device: "dev1"}, "bridge", false},
+		"a bridge as master of macvlan": {ipam.Wiring{Plugin: "macvlan", Device: "dev0"}, "bridge", false},
+		"a device of the node":          {ipam.Wiring{Plugin: "bridge", Device: "dev0"}, "", false},
+	} {
+		subnet.Interface.Kind = tt.kind
+		sides := audit.Sides(agent("n1", "1"), []*verdict.Pool{{Pool: ipam.Pool{Wiring: tt.wiring}}}, nil, []audit.Subnet{{Subnet: subnet, Pods: true}})
+		if len(sides) != 1 || sides[0].MadeByPlugin != tt.want {
+			t.Errorf("%s: got %+v, want MadeByPlugin %v", name, sides, tt.want)
+		}
+	}
+}
+
 // The order in which a node's addresses were reported does not matter.
 func TestSidesOfANodeAreTheWidest(t *testing.T) {
 	n := agent("n1", "1")
@@ -325,6 +346,7 @@ func TestEqualSides(t *testing.T) {
 		"source":   func(s *verdict.Side) { s.Source = verdict.SideAddress },
 		"ipam":     func(s *verdict.Side) { s.IPAM = "x" },
 		"pool":     func(s *verdict.Side) { s.Pool = "x" },
+		"maker":    func(s *verdict.Side) { s.MadeByPlugin = true },
 		"use":      func(s *verdict.Side) { s.Unused = true },
 	} {
 		s := side()

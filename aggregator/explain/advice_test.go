@@ -89,7 +89,14 @@ func TestRemedies(t *testing.T) {
 			"kubectl drain --ignore-daemonsets n2", "Node.spec.podCIDR cannot be changed", "kubectl delete node n2", "On node n2", "systemctl restart kubelet",
 		}},
 		{"T5 each node's own IPAM has it for its own pod", []string{
-			"kubectl drain --ignore-daemonsets n2", "write a range that no other node has into its configuration in /etc/cni/net.d", "kubectl uncordon n2",
+			"write a range that no other node has into its configuration in /etc/cni/net.d", "kubectl delete pod -n default webn2", "Restart the other pods of network pods on node n2",
+		}},
+		{"T5 the gateway of both nodes' pods", []string{
+			"a different range", "kubectl drain --ignore-daemonsets n2", "write a range that no other node has", "ip link del dev cni0", "kubectl uncordon n2",
+		}},
+		{"T5 host-local of a macvlan network, on one LAN", []string{
+			"gets a different range", "On node n2, write a range that no other node has into /etc/cni/net.d/10-lan.conflist", "kubectl delete pod -n default webn2",
+			"Restart the other pods of network lan on node n2",
 		}},
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
@@ -112,6 +119,28 @@ func TestRemedies(t *testing.T) {
 				rest = after
 			}
 		})
+	}
+}
+
+// Only a bridge that a plugin makes again is deleted: the device of another plugin may be the card of the node.
+func TestOnlyBridgesOfPluginsAreDeleted(t *testing.T) {
+	deleted := 0
+	for _, s := range verdicttest.Situations {
+		w, c := s.Judge()
+		for _, a := range flat(explain.Conflict(&w.Policy, c).Remedy) {
+			_, device, found := strings.Cut(a, "ip link del dev ")
+			if !found {
+				continue
+			}
+			deleted++
+			if !slices.ContainsFunc(w.Pools, func(p *verdict.Pool) bool { return p.Plugin == "bridge" && p.Device == device }) ||
+				slices.ContainsFunc(w.Subnets, func(s verdict.Subnet) bool { return s.Interface.Name == device && s.LAN }) {
+				t.Errorf("%s: got %q, want no device to be deleted that no plugin made", s.Name, a)
+			}
+		}
+	}
+	if deleted == 0 {
+		t.Error("got no bridge to be deleted, want one")
 	}
 }
 

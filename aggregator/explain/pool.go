@@ -235,6 +235,7 @@ func (t *findingBuilder) overlap() {
 		"a", a.Node, "b", b.Node, "anet", a.Network, "bnet", b.Network, "apool", a.Pool, "bpool", b.Pool, "title", m.Title, "common", common, "within", a.within(b),
 		"aconfig", cmp.Or(a.Config, a.from(f.Kind)), "bconfig", cmp.Or(b.Config, b.from(f.Kind)), "afile", cmp.Or(a.Config, a.Network), "bfile", cmp.Or(b.Config, b.Network),
 		"anetd", cmp.Or(a.Config, "/etc/cni/net.d"), "bnetd", cmp.Or(b.Config, "/etc/cni/net.d"), "bplain", plainName(b.Node),
+		"amade", when(a.MadeByPlugin, "yes"), "bmade", when(b.MadeByPlugin, "yes"),
 		"abridge", when(a.Source == verdict.SideAddress, a.Device), "bbridge", when(b.Source == verdict.SideAddress, b.Device),
 	}
 	switch {

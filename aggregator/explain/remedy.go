@@ -439,34 +439,42 @@ func (a *remedyBuilder) rangesApart(owners []*verdict.Owner) []advice.Action {
 	if x, y := objectSide(a.c.Networks[0]), objectSide(a.c.Networks[1]); x != nil && y != nil && len(x.ranges("reassign")) > 0 {
 		return x.reassigned(*y)
 	}
-	one, other := a.c.Networks[0].Node, a.c.Networks[1].Node
+	one, other, what := a.c.Networks[0].Node, a.c.Networks[1].Node, "range"
+	if a.c.Kubernetes {
+		what = "pod CIDR"
+	}
 	if keep, right := a.c.Rightful(owners); keep != nil && (keep.Node.Key() == one || keep.Node.Key() == other) {
 		if keep.Node.Key() == other {
 			one, other = other, one
 		}
-		return a.steps("leave-node", keep, "one", one.Name, "two", other.Name, "because", a.because(keep, right), "range", a.anotherRange(other))
+		return a.steps("leave-node", keep, "one", one.Name, "two", other.Name, "what", what, "because", a.because(keep, right), "range", a.anotherRange(other))
 	}
-	return a.steps("which-node", "one", one.Name, "two", other.Name, "rangeone", a.anotherRange(one), "rangetwo", a.anotherRange(other))
+	return a.steps("which-node", "one", one.Name, "two", other.Name, "what", what, "rangeone", a.anotherRange(one), "rangetwo", a.anotherRange(other))
 }
 
-// anotherRange returns the steps that give a node a different range. They drain the node first.
+// anotherRange returns the steps that give a node a different range. They drain the node first if it must register
+// again or make its bridge again.
 func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
-	config, device, kubernetes := "", "", ""
+	config, bridge, kubernetes, side := "", "", "", "this network"
+	var first []advice.Action
 	for _, s := range a.c.Networks {
 		if s.Node == node {
 			if object := objectSide(s); object != nil {
 				return append(object.ranges("check"), object.reregistered(object.rangesText("renewed"))...)
 			}
-			device = s.Device
-			if s.Pool != nil {
-				config, device = s.Pool.Config, cmp.Or(device, s.Pool.Device)
+			if bridge, first = s.Bridge, release(a.c.Owner(s.Owner), a.address); s.Pool != nil {
+				config, side = s.Pool.Config, cmp.Or(after("network ", s.Pool.Network), side)
 			}
 		}
 	}
 	if a.c.Kubernetes {
 		kubernetes = "yes"
 	}
-	return a.steps("another-range", "node", node.Name, "name", plainName(node.Name), "kubernetes", kubernetes, "device", device,
+	key := "another-range"
+	if kubernetes == "" && bridge == "" {
+		key = "another-range/in-place"
+	}
+	return a.steps(key, "node", node.Name, "name", plainName(node.Name), "kubernetes", kubernetes, "bridge", bridge, "first", first, "side", side,
 		"config", cmp.Or(config, "its configuration in /etc/cni/net.d"))
 }
 
@@ -495,7 +503,7 @@ func (a *remedyBuilder) renumber(owners []*verdict.Owner) []advice.Action {
 // another returns the steps that give a network a different range than a second network. Its
 // workloads then get new addresses, beginning with an owner of the conflict.
 func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owner) []advice.Action {
-	key, config, bridge := "configured/device", "", ""
+	key, config := "configured/device", ""
 	switch {
 	case change.Pool != nil && change.Pool.Config != "":
 		key, config = "configured/pool", change.Pool.Config
@@ -504,9 +512,6 @@ func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owne
 	case change.Network != "":
 		key = "configured/network"
 	}
-	if change.Network != "" {
-		bridge = change.Device
-	}
 	named := func(s verdict.Origin) string {
 		if ranges := rangesText(s.Ranges); ranges != "" {
 			return sideName(s) + " (" + ranges + ")"
@@ -514,7 +519,7 @@ func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owne
 		return sideName(s)
 	}
 	node := change.Node.Name
-	return a.steps("renumber", "change", named(change), "keep", named(keep), "side", sideName(change), "node", node, "bridge", bridge, "first", release(first, a.address),
+	return a.steps("renumber", "change", named(change), "keep", named(keep), "side", sideName(change), "node", node, "bridge", change.Bridge, "first", release(first, a.address),
 		"configuration", Text(key, "config", config, "node", node, "network", change.Network, "device", change.Device))
 }
 

@@ -372,7 +372,7 @@ func overlap(kind string, a, b verdict.Side, nodes ...string) explain.FindingTex
 func TestTextsOfOverlaps(t *testing.T) {
 	wantText(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.244.1.0/24"), Source: verdict.SideNodeSpec},
-		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
+		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", MadeByPlugin: true, Config: "/etc/cni/net.d/10-containerd-net.conflist"},
 		"node-a", "node-b"))
 	pool := verdict.Side{Node: "node-b", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Ranges: []ipam.Range{{First: netip.MustParseAddr("10.244.7.2"), Last: netip.MustParseAddr("10.244.7.254")}}, Source: verdict.SidePool, IPAM: hostlocal.Name}
 	held := verdict.Side{Node: "node-a", Device: "eth0", Range: ipam.Range{First: netip.MustParseAddr("10.244.7.9")}, Prefixes: verdicttest.Prefixes("10.244.7.9/32"), Source: verdict.SideHeld}

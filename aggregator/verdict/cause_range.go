@@ -65,6 +65,14 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 	return netip.Prefix{}
 }
 
+// madeBridge returns the bridge with the address's range that a CNI plugin made for a pool; empty if there is none.
+func (q *inquiry) madeBridge(p *Pool) string {
+	if p != nil && slices.ContainsFunc(q.in.node(p.Node).Subnets, func(s Subnet) bool { return s.MadeFor(p) && s.Prefix.Contains(q.c.Address) }) {
+		return p.Device
+	}
+	return ""
+}
+
 // podCIDROverlap: two nodes give pods addresses from one range.
 func (q *inquiry) podCIDROverlap() reason {
 	return q.ofPairs(q.rangesOfNodes, func(a, b *Owner) bool {
@@ -140,6 +148,7 @@ func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
 		} else {
 			r.fact(Fact{Kind: FactBridgeRange, Device: s.Device, Nodes: []string{s.Node.Name}, Ranges: s.Ranges})
 		}
+		s.Bridge = q.madeBridge(s.Pool)
 		r.Networks = append(r.Networks, s)
 		r.fact(q.sourceFacts(o)...)
 	}
@@ -219,7 +228,7 @@ func (q *inquiry) rangesOfNetworks(a, b *Owner) (r reason) {
 			r.fact(Fact{Kind: FactOnNetwork, Owners: ids(o), Network: s.Network, Device: s.Device})
 		}
 		if s.Pool != nil {
-			r.From = append(r.From, s.Pool)
+			r.From, r.Networks[k].Bridge = append(r.From, s.Pool), q.madeBridge(s.Pool)
 		}
 		if len(s.Ranges.List) > 0 {
 			r.fact(Fact{Kind: FactNetworkRange, Network: s.Network, Device: s.Device, Ranges: s.Ranges})

@@ -117,7 +117,10 @@ type Origin struct {
 	Node NodeKey
 	// Network is a CNI network; Device is a bridge. Either may be empty.
 	Network, Device string
-	Ranges          Ranges
+	// Bridge is the bridge that the CNI plugin made for the network, and makes again with another range after
+	// it was deleted; empty if there is none.
+	Bridge string
+	Ranges Ranges
 	// Pool is the pool of the network; nil if it is not known.
 	Pool *Pool
 }

@@ -73,3 +73,10 @@ type Subnet struct {
 	// may then have addresses of the prefix.
 	LAN bool
 }
+
+// MadeFor reports whether the CNI plugin bridge made the interface for a pool of its node, and makes it again after it
+// was deleted. The device of another plugin belongs to the node, and so does a bridge that leads out of the node.
+func (s *Subnet) MadeFor(p *Pool) bool {
+	i := s.Interface
+	return p.Plugin == "bridge" && p.Device == i.Name && i.isBridge() && !s.LAN && (i.Link == nil || i.Link.Domain == nil)
+}

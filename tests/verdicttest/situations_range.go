@@ -1,10 +1,12 @@
 package verdicttest
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
@@ -55,6 +57,52 @@ var ofRanges = []Situation{
 		},
 		RuledOut: []string{
 			"orphaned-sandbox: pods-are-there owners=webn1,webn2",
+			"ipam-state-lost: given-once owners=webn1 pool=host-local|n1|lan",
+			"static-address: given-to-all owners=webn1,webn2",
+		},
+	},
+	{
+		Name: "T5 host-local of a macvlan network, on one LAN", Cause: overlap,
+		Build: func(w *World) {
+			for _, uplink := range OnLAN(w, "n1", "n2") {
+				n := uplink.Namespace.Node.Name
+				ns := w.Namespace(n, 2, "10"+n[1:], Who("web"+n))
+				w.Assigned(w.Interface(ns, verdict.Interface{MAC: verdict.MAC("chld" + n), Attachment: verdict.Lower, Link: uplink.Link, HostInterface: "eth0"})).Network = "lan"
+				w.ofPlugin(n, "macvlan", "eth0")
+			}
+		},
+		Facts: []string{
+			"range-of-pool pool=host-local|n1|lan ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn1 network=lan",
+			"range-of-pool pool=host-local|n2|lan ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn2 network=lan",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=lan",
+			"ipam-state-lost: given-once owners=webn1 pool=host-local|n1|lan",
+			"static-address: given-to-all owners=webn1,webn2",
+		},
+	},
+	{
+		Name: "T5 host-local on bridges of nodes that lead to one LAN", Cause: overlap,
+		Build: func(w *World) {
+			d := OnLAN(w, "n1", "n2")[0].Link.Domain
+			for _, n := range []string{"n1", "n2"} {
+				c := w.Within(n, "br0", "lan", Who("web"+n))
+				c.Interface.Link.Domain, c.Interface.Link.Proven = d, d
+				w.Bridge(n, "br0", "10.244.0.9/16")
+				w.Subnets[len(w.Subnets)-1].LAN = true
+				w.ofPlugin(n, "bridge", "br0")
+			}
+		},
+		Facts: []string{
+			"range-of-pool pool=host-local|n1|lan ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn1 network=lan",
+			"range-of-pool pool=host-local|n2|lan ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn2 network=lan",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=lan",
 			"ipam-state-lost: given-once owners=webn1 pool=host-local|n1|lan",
 			"static-address: given-to-all owners=webn1,webn2",
 		},
@@ -138,9 +186,9 @@ var ofRanges = []Situation{
 		Build: func(w *World) {
 			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
 			for _, n := range []string{"n1", "n2"} {
-				w.Device(n, "cni0", "bridge")
+				w.Subnet(w.Device(n, "cni0", "bridge"), "10.244.0.1/16")
 				p := w.Pool(hostlocal.Name, n, "pods", "10.244.0.2-10.244.255.254")
-				p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
+				p.Plugin, p.Device, p.Gateways = "bridge", "cni0", []netip.Addr{w.Addr}
 			}
 		},
 		Facts: []string{
@@ -196,8 +244,12 @@ var ofRanges = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "net0", Who("web"))
 			w.Within("n1", "cni1", "net1", Who("db"))
-			w.Books(w.Pool(hostlocal.Name, "n1", "net0"), "web")
-			w.Books(w.Pool(hostlocal.Name, "n1", "net1"), "db")
+			for i, name := range []string{"web", "db"} {
+				w.Bridge("n1", fmt.Sprint("cni", i), "10.244.0.1/16")
+				p := w.Pool(hostlocal.Name, "n1", fmt.Sprint("net", i))
+				p.Plugin, p.Device = "bridge", fmt.Sprint("cni", i)
+				w.Books(p, name)
+			}
 		},
 		Facts: []string{
 			"given-by-network owners=web network=net0",
@@ -255,6 +307,13 @@ var ofRanges = []Situation{
 			"static-address: given-to-all owners=old,new",
 		},
 	},
+}
+
+// ofPlugin adds a pool of host-local that a CNI plugin uses for pod web of a node, on a device of the node.
+func (w *World) ofPlugin(node, plugin, device string) {
+	p := w.Pool(hostlocal.Name, node, "lan")
+	p.Wiring, p.Config = ipam.Wiring{Plugin: plugin, Device: device}, "/etc/cni/net.d/10-lan.conflist"
+	w.Books(p, "web"+node)
 }
 
 // ciliumNodes adds two nodes whose CiliumNodes have these ranges, and a pod on each. The records of both
