@@ -98,6 +98,12 @@ func TestRemedies(t *testing.T) {
 			"gets a different range", "On node n2, write a range that no other node has into /etc/cni/net.d/10-lan.conflist", "kubectl delete pod -n default webn2",
 			"Restart the other pods of network lan on node n2",
 		}},
+		{"T1 without IPAM records", []string{
+			"how network kindnet assigns addresses", "if the configuration has the address itself", "Run only one of them",
+			"if the IPAM allocates addresses", "with its own tools", "Leave pod default/old", "kubectl delete pod -n default new",
+		}},
+		{"only one node has the range", []string{"how network pods assigns addresses", "Run only one of them", "with its own tools"}},
+		{"T1 records that are being read", []string{"check the IPAM records and repair them", "ipwitness audit", "kubectl delete pod -n default new"}},
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
 		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},

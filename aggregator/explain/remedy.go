@@ -93,10 +93,23 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		w := o.Workload()
 		return w.Kind == verdict.Pod || w.Kind == verdict.Container && !w.OnlyNetns()
 	})
-	if pooled {
+	switch network := a.oneNetwork(); {
+	case pooled && len(a.c.Pools) > 0:
 		return append(a.steps("check-records"), a.decide(owners)...)
+	case network != "" && len(a.c.Pools) == 0:
+		return a.steps("which-ipam", "network", network, "decide", a.decide(owners))
 	}
 	return a.decide(owners)
+}
+
+// oneNetwork returns the CNI network that assigned the address to all owners; empty if there is none.
+func (a *remedyBuilder) oneNetwork() string {
+	for _, network := range a.c.Owners[0].Networks() {
+		if !slices.ContainsFunc(a.c.Owners, func(o verdict.Owner) bool { return !slices.Contains(o.Networks(), network) }) {
+			return network
+		}
+	}
+	return ""
 }
 
 // decide returns the steps by which the rightful owner keeps the address and the other owners
