@@ -104,6 +104,10 @@ func TestRemedies(t *testing.T) {
 		}},
 		{"only one node has the range", []string{"how network pods assigns addresses", "Run only one of them", "with its own tools"}},
 		{"T1 records that are being read", []string{"check the IPAM records and repair them", "ipwitness audit", "kubectl delete pod -n default new"}},
+		{"a client that keeps its address although the server has leased it to another one", []string{
+			"Leave node n2 itself", "IPAM dnsmasq", "Have node n1 itself (eth0) release its lease and request another one: restart its DHCP client",
+		}},
+		{"a lease that another client had before, and a machine that was never a client", []string{"Ask the person who set it there", "ip addr del 10.244.1.5/24 dev eth0"}},
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
 		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},

@@ -201,7 +201,7 @@ func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 	case o.Yielded():
 		enter, known := entering(o)
 		return a.steps("release/yielded", o, "enter", enter, "known", when(known, "yes"))
-	case !a.leased(o) || o.Kind() == verdict.Pod:
+	case o.Kind() == verdict.Pod || !a.leased(o) && !(o.Temporary() && a.address.Is4()):
 		return release(o, a.address)
 	}
 	return a.steps("release/lease", o)
@@ -346,6 +346,9 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		return a.steps("two-sides", "program", registry.Of(a.c.Facts[i].Pool.IPAM).Title, "nodes", a.c.Facts[i].Nodes)
 	}
 	keep, right := a.c.Rightful(owners)
+	if keep != nil && a.leased(keep) && !slices.ContainsFunc(owners, func(o *verdict.Owner) bool { return o != keep && !o.Temporary() }) {
+		return a.keep(keep, right, owners) // the others have leases that ended
+	}
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
 		program, hint, names := "", "", a.ownerNames(owners)
 		var without []*verdict.Owner // the owners of which it is not known that the program runs there

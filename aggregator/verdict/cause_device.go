@@ -176,6 +176,8 @@ func (q *inquiry) staticAddress() (r reason) {
 	for _, o := range q.owners {
 		switch i := o.Interface; {
 		case q.given(o):
+		case o.Temporary():
+			return ruledOut(Fact{Kind: NotPermanent, Owners: ids(o)})
 		case o.Kind() == Host && o.Assigned && MadeByEngine(i.Name):
 			return ruledOut(Fact{Kind: NotByHandDevice, Device: i.Name})
 		case o.Namespace == nil || o.Kind() == Host || !q.pods():
@@ -220,7 +222,7 @@ func (q *inquiry) gateway(host, o *Owner) *Interface {
 // byHand returns the fact that shows that neither an IPAM nor a runtime assigned the address to an
 // owner; nil if that is not known.
 func (q *inquiry) byHand(o *Owner) []Fact {
-	if q.given(o) {
+	if q.given(o) || o.Temporary() {
 		return nil
 	}
 	w, i, guest := o.Workload(), o.Interface, o.Guest() != NoGuest

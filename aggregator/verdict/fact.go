@@ -193,6 +193,8 @@ const (
 	NotTunnel FactKind = "no-tunnel"
 	// NotByHandDevice: Device has the address from the container engine that made it.
 	NotByHandDevice FactKind = "device-of-container-engine"
+	// NotPermanent: the address of Owners[0] has a lifetime.
+	NotPermanent FactKind = "has-lifetime"
 	// NotGiverKnown: it is not known how Owners[0] got the address.
 	NotGiverKnown FactKind = "giver-not-known"
 	// NotByHand: Owners were given the address.

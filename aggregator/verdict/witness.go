@@ -122,6 +122,18 @@ func (c *Claim) yielded() bool { return c.Kind == DADFailed && c.Flags&FlagDADFa
 // FlagDADFailed is IFA_F_DADFAILED, which a kernel sets in Claim.Flags.
 const FlagDADFailed = 0x08
 
+// Temporary reports whether the owner has the address for a limited time: a DHCP client or a router advertisement set it.
+func (o *Owner) Temporary() bool {
+	all := o.Assigned
+	for _, c := range o.Claims {
+		all = all && (c.Kind != Assigned || !c.Counts() || c.Flags&FlagPermanent == 0)
+	}
+	return all
+}
+
+// FlagPermanent is IFA_F_PERMANENT, which a kernel sets in Claim.Flags for an address without a lifetime.
+const FlagPermanent = 0x80
+
 // alternate reports whether two owners alternate on the wire (A-B-A) within AlternateWithin.
 func alternate(owners []Owner) bool {
 	for i := range owners {

@@ -114,6 +114,17 @@ var ofCopies = []Situation{
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
 	},
 	{
+		Name: "a client that keeps its address although the server has leased it to another one", Cause: unknown,
+		Build: func(w *World) {
+			machines(w, oneMAC, otherMAC)
+			for _, c := range w.Claims {
+				c.Flags &^= verdict.FlagPermanent
+			}
+			lease(w, otherMAC, "")
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "pod-cidr-overlap (open): not-known-to-be-given-to-both", "static-address: has-lifetime owners=n1"},
+	},
+	{
 		Name: "cloned machines", Cause: clone, Addr: "192.168.1.200",
 		Build:    func(w *World) { machines(w, oneMAC, oneMAC) },
 		Facts:    []string{"one-mac owners=n1,n2 text=52:54:00:aa:bb:01"},

@@ -124,7 +124,7 @@ func (w *World) Claim(c verdict.Claim) *verdict.Claim {
 
 // Assigned adds a claim of a kernel that has the address on an interface.
 func (w *World) Assigned(i *verdict.Interface) *verdict.Claim {
-	return w.Claim(verdict.Claim{Kind: verdict.Assigned, Interface: i, PrefixLength: 24})
+	return w.Claim(verdict.Claim{Kind: verdict.Assigned, Interface: i, PrefixLength: 24, Flags: verdict.FlagPermanent})
 }
 
 // Wire adds a claim of a frame that enters through a port.
