@@ -405,10 +405,8 @@ func (t *findingBuilder) answered() {
 	switch {
 	case device == "kube-ipvs0":
 		by = "service"
-	case strings.HasPrefix(device, "virbr"):
-		by = "libvirt"
-	case verdict.MadeByEngine(device):
-		by = "engine"
+	case engineOf(device) != "":
+		by = engineOf(device)
 	case slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
 		return c.Kind == verdict.Assigned && c.Interface.Attachment == verdict.Local
 	}):

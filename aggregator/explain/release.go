@@ -56,13 +56,26 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 			key = "unassign/process"
 		}
 		for _, c := range o.Claims {
-			if c.Counts() || c.Kind == verdict.DADFailed {
+			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
+				steps = append(steps, scope{"device", c.Interface.Name}.steps("answered/"+engine)...)
+			} else if c.Counts() || c.Kind == verdict.DADFailed {
 				steps = append(steps, scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a)}.steps(key)...)
 			}
 		}
 		return steps
 	}
 	return scope{o}.steps("release/" + key)
+}
+
+// engineOf returns what made a bridge, and sets its address again after it was deleted; empty if it is the node's.
+func engineOf(device string) string {
+	switch {
+	case strings.HasPrefix(device, "virbr"):
+		return "libvirt"
+	case verdict.MadeByEngine(device):
+		return "engine"
+	}
+	return ""
 }
 
 // shown reports whether an owner is known only from frames, and its kernel does not report the

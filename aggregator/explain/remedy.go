@@ -637,6 +637,9 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
 	for _, o := range ours {
 		giveUp = append(giveUp, a.giveUp(o)...)
 	}
+	if a.c.OnlyOnEngines() {
+		return a.steps("leave-outside", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "giveup", giveUp)
+	}
 	return a.steps("which-side", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "find", find, "giveup", giveUp)
 }
 

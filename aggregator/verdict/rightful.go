@@ -46,6 +46,15 @@ func (c *Conflict) Alternates() bool {
 	return slices.ContainsFunc(c.Facts, func(f Fact) bool { return f.Kind == FactAlternates })
 }
 
+// OnlyOnEngines reports whether a device outside has the address, and all other owners are nodes that have it on a
+// bridge of a container engine alone. Engines choose the ranges of their networks by themselves.
+func (c *Conflict) OnlyOnEngines() bool {
+	return c.Cause == CauseExternalDevice && !slices.ContainsFunc(c.Owners, func(o Owner) bool {
+		return !slices.Contains(c.Wrong, o.ID) && (o.Kind() != Host || !o.Assigned ||
+			slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Counts() && !MadeByEngine(c.Interface.Name) }))
+	})
+}
+
 // Title returns what is known about an owner's right to the address.
 func (c *Conflict) Title(o *Owner) Title {
 	for _, t := range c.Titles {
@@ -88,8 +97,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 			return current[0], RightCurrent
 		}
 	}
-	if c.Alternates() {
-		return nil, RightUndecided // advice would alternate, too
+	if c.Alternates() || c.OnlyOnEngines() {
+		return nil, RightUndecided // advice would alternate, too; a record of the engine is no right against a router
 	}
 	if c.Rule == RuleSplitBrain {
 		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {

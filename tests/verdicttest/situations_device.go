@@ -176,6 +176,21 @@ var ofDevices = []Situation{
 		},
 	},
 	{
+		Name: "T7 a router outside has the address of docker's bridge", Cause: outside, Addr: "192.168.1.1",
+		Build: func(w *World) {
+			eth0 := w.Uplink("n1")
+			w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
+			w.Device("n1", "docker0", "bridge")
+			w.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: eth0, Answer: verdict.KernelAnswer{By: verdict.ByAddress}})
+			w.Wire(eth0, string(eth0.MAC)).Kind = verdict.Answered
+		},
+		Facts: []string{
+			"from-outside owners=02:00:00:00:00:99 devices=n1/eth0",
+			"mac-of-no-node",
+			"holds owners=n1",
+		},
+	},
+	{
 		Name: "T7 a machine outside has a pod's address, and a node has no agent", Cause: outside, Addr: "192.168.1.10",
 		Build: func(w *World) {
 			lan := OnLAN(w, "n1", "n2")
