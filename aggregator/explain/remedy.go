@@ -201,7 +201,7 @@ func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 	case o.Yielded():
 		enter, known := entering(o)
 		return a.steps("release/yielded", o, "enter", enter, "known", when(known, "yes"))
-	case o.Kind() == verdict.Pod || !a.leased(o) && !(o.Temporary() && a.address.Is4()):
+	case o.Kind() == verdict.Pod || !a.leased(o) && (!o.Temporary() || !a.address.Is4()):
 		return release(o, a.address)
 	}
 	return a.steps("release/lease", o)

@@ -401,7 +401,7 @@ func (c *checker) checkEvents() {
 		}
 	}
 	for a, n := range c.Events {
-		if n > most[a] && !(strange[a.Object] && strings.HasPrefix(a.Reason, OrphanReason)) {
+		if n > most[a] && (!strange[a.Object] || !strings.HasPrefix(a.Reason, OrphanReason)) {
 			c.problem(a.Address, "there are %d Events %s about %s and %s, want at most %d", n, a.Reason, a.Object, a.Address, most[a])
 		}
 	}
