@@ -204,16 +204,16 @@ func (f *Facts) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	if next.mac.form != noMAC {
 		f.touchNamed(n, next.mac)
 	}
-	if next.mac != n.interfaces.at(i).mac {
-		f.giveUpMAC(n, i)
-	}
-	f.unlistHardware(n, i)
 	one := n.interfaces.at(i)
 	uplinkChanged := one.flags.has(uplink) != next.flags.has(uplink)
 	oldLink := one.link
 	if oldLink != next.link && next.link != 0 {
-		n.links.at(next.link).users++
+		n.links.at(next.link).users++ // before the last frame on it ends
 	}
+	if next.mac != one.mac {
+		f.giveUpMAC(n, i)
+	}
+	f.unlistHardware(n, i)
 	one.link, one.far, one.name, one.kind = next.link, next.far, next.name, next.kind
 	one.mac, one.attachment, one.flags = next.mac, next.attachment, next.flags
 	n.setRare(i, others)
