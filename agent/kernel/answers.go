@@ -78,7 +78,7 @@ func (k *Mirror) answer(now time.Time) {
 	if a.proxied, err = k.req.Proxied(); err != nil {
 		k.log.Debug("cannot list proxied addresses", "error", err)
 	}
-	filter := ipwitnessv1.ClaimRecord_NO_RULES
+	filter := ipwitnessv1.ClaimRecord_FILTER_UNSPECIFIED
 	switch filtered, err := k.req.FiltersARP(); {
 	case err != nil:
 		k.log.Debug("cannot tell whether a packet filter drops answers", "error", err)

@@ -224,7 +224,7 @@ type ClaimRecord_Filter int32
 
 const (
 	// They have no rules about ARP.
-	ClaimRecord_NO_RULES ClaimRecord_Filter = 0
+	ClaimRecord_FILTER_UNSPECIFIED ClaimRecord_Filter = 0
 	// They have rules about ARP, which are not evaluated.
 	ClaimRecord_RULES ClaimRecord_Filter = 1
 	// They could not be read.
@@ -234,14 +234,14 @@ const (
 // Enum value maps for ClaimRecord_Filter.
 var (
 	ClaimRecord_Filter_name = map[int32]string{
-		0: "NO_RULES",
+		0: "FILTER_UNSPECIFIED",
 		1: "RULES",
 		2: "UNREADABLE",
 	}
 	ClaimRecord_Filter_value = map[string]int32{
-		"NO_RULES":   0,
-		"RULES":      1,
-		"UNREADABLE": 2,
+		"FILTER_UNSPECIFIED": 0,
+		"RULES":              1,
+		"UNREADABLE":         2,
 	}
 )
 
@@ -1433,7 +1433,7 @@ func (x *ClaimRecord) GetFilter() ClaimRecord_Filter {
 	if x != nil {
 		return x.Filter
 	}
-	return ClaimRecord_NO_RULES
+	return ClaimRecord_FILTER_UNSPECIFIED
 }
 
 // StatusRecord is the health of the agent.
@@ -2288,7 +2288,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
 	"\x05LOCAL\x10\x05\x12\t\n" +
-	"\x05INNER\x10\x06\"\xe7\a\n" +
+	"\x05INNER\x10\x06\"\xf1\a\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -2325,9 +2325,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\aADDRESS\x10\x01\x12\t\n" +
 	"\x05ROUTE\x10\x02\x12\r\n" +
 	"\tPROXY_ARP\x10\x03\x12\x0f\n" +
-	"\vPROXY_ENTRY\x10\x04\"1\n" +
-	"\x06Filter\x12\f\n" +
-	"\bNO_RULES\x10\x00\x12\t\n" +
+	"\vPROXY_ENTRY\x10\x04\";\n" +
+	"\x06Filter\x12\x16\n" +
+	"\x12FILTER_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05RULES\x10\x01\x12\x0e\n" +
 	"\n" +
 	"UNREADABLE\x10\x02\"\xe3\x04\n" +
