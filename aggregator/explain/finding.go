@@ -294,7 +294,7 @@ func (t *findingBuilder) mismatch() {
 		noHolder = "no live owner has held it since " + stampText(t.f.Since)
 	}
 	t.add(t.f.Kind,
-		"free", cmp.Or(texts.Text("effect/free"), fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p))),
+		"free", cmp.Or(texts.Text("effect/free"), fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p, "one of the next pods"))),
 		"missing", when(missing, "yes"), "since", after(" since ", lostAt),
 		"lost", when(!missing, lost), "lostat", after(" at ", lostAt), "norecord", when(!missing && lost == "", "yes"),
 		"effect", effect, "noholder", noHolder, "exhaustion", exhausted,

@@ -47,15 +47,15 @@ func poolBegin(p *verdict.Pool) string {
 	return advice.Capital(poolName(p))
 }
 
-// poolNext says which workload will get a free address of the pool.
-func poolNext(p *verdict.Pool) string {
+// poolNext says which workloads will get a free address of the pool. next names them, as in "the next pods".
+func poolNext(p *verdict.Pool, next string) string {
 	switch {
 	case p.Node != nil:
-		return "one of the next pods that start on that node"
+		return next + " that start on that node"
 	case ipamOf(p).Secondary:
-		return "one of the next pods of that network, on any node"
+		return next + " of that network, on any node"
 	}
-	return "one of the next pods, most likely on the same node"
+	return next + ", most likely on the same node"
 }
 
 // fullness describes the usage of a pool.
@@ -182,14 +182,15 @@ func (t *findingBuilder) stateLost() {
 		backup = texts.Text("backup")
 	}
 	pods := node == "" || slices.ContainsFunc(atRisk, func(h verdict.Held) bool { return h.Owner == nil || h.Owner.Kind() == verdict.Pod })
-	next := strings.Replace(poolNext(p), "one of the next", "the next", 1)
-	if pods && node != "" {
-		uncordon = []advice.Action{advice.Uncordon(kubernetes)}
-	} else if !pods {
-		next = strings.Replace(next, "pods", "containers", 1)
+	next := "the next containers"
+	if pods {
+		next = "the next pods"
+		if node != "" {
+			uncordon = []advice.Action{advice.Uncordon(kubernetes)}
+		}
 	}
 	t.add(t.f.Kind, "lost", lost, "count", plural(len(atRisk), "address", "addresses"), "are", isAre(len(atRisk)),
-		"addresses", each(atRisk, func(h *verdict.Held) string { return h.Address.String() }), "next", next,
+		"addresses", each(atRisk, func(h *verdict.Held) string { return h.Address.String() }), "next", poolNext(p, next),
 		"at", at, "problem", strings.TrimSuffix(p.Problem, "."), "node", node, "pods", when(pods, "yes"),
 		"inuse", func() {
 			for some := range slices.Chunk(atRisk, mostNamed) {

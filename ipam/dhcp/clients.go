@@ -91,7 +91,7 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 	return c, nil
 }
 
-// leaseOf returns how to parse a file with the lease of an interface; nil if the file is none.
+// leaseOf returns how to parse a file with the lease of an interface; nil if the file has no such lease.
 func leaseOf(device *ipam.Device, name string) func(data []byte) (r record, ok bool) {
 	base, ended := strings.CutSuffix(name, ".lease")
 	switch {
@@ -106,7 +106,7 @@ func leaseOf(device *ipam.Device, name string) func(data []byte) (r record, ok b
 }
 
 // parsePrivate parses a file with lines "NAME=VALUE" of systemd-networkd or NetworkManager. They remove the
-// file of a lease that has ended, or write it anew.
+// file of a lease that has ended, or rewrite it.
 func parsePrivate(data []byte) (r record, ok bool) {
 	for line := range strings.Lines(string(data)) {
 		if value, found := strings.CutPrefix(strings.TrimSpace(line), "ADDRESS="); found {

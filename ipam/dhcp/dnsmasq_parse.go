@@ -57,7 +57,7 @@ func parseLease(w []string) (r record, ok bool) {
 	return r, true
 }
 
-// macOf returns a hardware address in its usual notation; empty if the text is none. Its bytes are separated by
+// macOf returns a hardware address in its usual notation; empty if the text is not one. Its bytes are separated by
 // colons, dashes or spaces, and may have one digit; or nothing separates them. A number and a dash may
 // precede it: the type of the hardware.
 func macOf(text string) string {

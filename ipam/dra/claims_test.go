@@ -27,7 +27,7 @@ func TestAddressesOfDevices(t *testing.T) {
 		}
 	}
 	if all := c.Problems(); len(all) != 1 {
-		t.Errorf("got problems %q, want that of the address that is none", all)
+		t.Errorf("got problems %q, want one about the invalid address", all)
 	}
 	c.Remove(dra.Claims, ipam.Key{Namespace: "shop", Name: "net"})
 	if got := c.Devices("u1"); len(got) != 0 || len(c.Problems()) != 0 {
