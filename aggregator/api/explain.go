@@ -26,7 +26,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err := s.own(q); err != nil {
 		return nil, err
 	}
-	addr, err := parseAddress(q.GetAddress())
+	addr, err := ParseAddress(q.GetAddress())
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ type filtering interface {
 func newFilter(q filtering) (f filter, err error) {
 	f.node, f.namespace, f.pod = q.GetNode(), q.GetNamespace(), q.GetPod()
 	if text := q.GetAddress(); text != "" {
-		if f.addr, err = parseAddress(text); err != nil {
+		if f.addr, err = ParseAddress(text); err != nil {
 			return f, err
 		}
 	}
@@ -178,8 +178,8 @@ func (f *filter) span() ipam.Range {
 	return r
 }
 
-// parseAddress parses an IP address in any notation and drops its zone.
-func parseAddress(text string) (netip.Addr, error) {
+// ParseAddress parses an IP address in any notation and drops its zone.
+func ParseAddress(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
 		return a, status.Errorf(codes.InvalidArgument, "%q is not an address: give one like 10.244.1.5 or fd00::5", text)

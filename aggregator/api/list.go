@@ -27,12 +27,17 @@ const (
 	maxPage     = 10_000
 )
 
-// A Page holds the items of one page of a list: at most size items, and fewer if they reach
-// maxPageBytes. The client requests the rest with the next page.
+// A Page is one page of a list: at most size items, and fewer if they reach maxPageBytes. The client requests the rest
+// with the next page.
 type Page[T proto.Message] struct {
 	Items []T
-	size  int
-	bytes int
+	// Next is the token of the next page; empty if there is none.
+	Next string
+	// Coverage and Gap say what is missing in the list.
+	Coverage *pb.Coverage
+	Gap      *pb.Gap
+
+	size, bytes int
 }
 
 // maxPageBytes limits the encoded size of the items of a page. The last item may exceed it.
@@ -47,11 +52,10 @@ func NewPage[T proto.Message](asked uint32) *Page[T] {
 	return p
 }
 
-// Full reports whether there is no room for another item.
-func (p *Page[T]) Full() bool { return len(p.Items) >= p.size || p.bytes >= maxPageBytes }
+// full reports whether there is no room for another item.
+func (p *Page[T]) full() bool { return len(p.Items) >= p.size || p.bytes >= maxPageBytes }
 
-// Add adds an item.
-func (p *Page[T]) Add(item T) {
+func (p *Page[T]) add(item T) {
 	p.Items = append(p.Items, item)
 	p.bytes += proto.Size(item)
 }
@@ -78,48 +82,46 @@ func ParseToken[T any](token string) (place T, err error) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || json.Unmarshal(raw, &place) != nil {
-		return place, ErrPageToken
+		return place, errPageToken
 	}
 	return place, nil
 }
 
-// ErrPageToken is the error of a page token that no page has returned.
-var ErrPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
+// errPageToken is the error of a page token that no page has returned.
+var errPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
 
-// listing is a request for a list, now or at a time.
-type listing interface {
+// Listing is a request for a list, now or at a time.
+type Listing interface {
 	GetAt() *timestamppb.Timestamp
 	GetCluster() []string
 	GetPageSize() uint32
 	GetPageToken() string
 }
 
-// listed is a page of a list, and what is missing in it.
-type listed[T proto.Message] struct {
-	items    []T
-	next     string
-	coverage *pb.Coverage
-	gap      *pb.Gap
-}
-
 // list returns a page of what a request selects, unless the request has an error: the items of a walk from a
 // place on or, if the request has a time, the recorded ones.
-func list[P, K any, T proto.Message](ctx context.Context, s *Service, q listing, err error, sel Selection, walk func(from P) *walk[K, T], item func(*pb.Event) T) (out listed[T], _ error) {
+func list[P, K any, T proto.Message](ctx context.Context, s *Service, q Listing, err error, sel Selection, walk func(from P) *walk[K, T], item func(*pb.Event) T) (*Page[T], error) {
+	p := NewPage[T](q.GetPageSize())
 	if err := cmp.Or(s.own(q), err); err != nil {
-		return out, err
+		return p, err
 	}
 	if q.GetAt() != nil {
-		return listAt(ctx, s, q, sel, item)
+		at, err := s.moment(q.GetAt())
+		if err != nil {
+			return p, err
+		}
+		if p.Coverage, p.Gap, err = s.coverageAt(ctx, at); err != nil {
+			return p, err
+		}
+		return p, FillRecorded(ctx, p, s.records(), q.GetPageToken(), sel, at, item)
 	}
 	from, err := ParseToken[P](q.GetPageToken())
 	if err != nil {
-		return out, err
+		return p, err
 	}
-	out.coverage = s.Coverage.Current()
-	page := NewPage[T](q.GetPageSize())
-	out.next = fill(page, walk(from))
-	out.items = page.Items
-	return out, nil
+	p.Coverage = s.Coverage.Current()
+	fill(p, walk(from))
+	return p, nil
 }
 
 // ListOwners lists the owners of addresses, now or at a time.
@@ -128,9 +130,9 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 	walk := func(from place) *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, from) }
 	p, err := list(ctx, s, q, err, selectOwners(&f), walk, (*pb.Event).GetOwner)
 	if q.GetAddress() != "" && q.GetAt() == nil {
-		s.addPrevious(p.items)
+		s.addPrevious(p.Items)
 	}
-	return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: p.Next, Coverage: p.Coverage, Gap: p.Gap}, err
 }
 
 // walkOwners returns a walk of the matching owners from a place on. Its keys are addresses, because
@@ -196,7 +198,7 @@ func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest)
 	f.active = f.phase == 0 && !q.GetAll()
 	walk := func(from place) *walk[place, *pb.Conflict] { return s.walkConflicts(&f, from) }
 	p, err := list(ctx, s, q, err, selectConflicts(&f, &f), walk, (*pb.Event).GetConflict)
-	return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListConflictsResponse{Conflicts: p.Items, NextPageToken: p.Next, Coverage: p.Coverage, Gap: p.Gap}, err
 }
 
 // walkConflicts returns a walk of the matching conflicts after a place.
@@ -269,7 +271,7 @@ func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (
 	f, err := newFindingFilter(q)
 	walk := func(from judge.FindingPlace) *walk[*judge.Found, *pb.Finding] { return s.walkFindings(&f, from) }
 	p, err := list(ctx, s, q, err, selectFindings(&f), walk, (*pb.Event).GetFinding)
-	return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListFindingsResponse{Findings: p.Items, NextPageToken: p.Next, Coverage: p.Coverage, Gap: p.Gap}, err
 }
 
 // GetFinding returns a finding by its ID.
@@ -292,9 +294,9 @@ func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.List
 	if err != nil {
 		return nil, err
 	}
-	coverage := s.Coverage.Current()
 	pools := NewPage[*pb.Pool](q.GetPageSize())
-	next := fill(pools, &walk[judge.PoolPlace, *pb.Pool]{
+	pools.Coverage = s.Coverage.Current()
+	fill(pools, &walk[judge.PoolPlace, *pb.Pool]{
 		facts: s.Facts, less: judge.PoolPlace.Less, last: &judge.PoolPlace{IPAM: from.IPAM, Node: from.Node, Name: from.Name},
 		keys: func(last *judge.PoolPlace) iter.Seq[judge.PoolPlace] {
 			return s.Findings.Places().Snapshot().From(*last)
@@ -310,5 +312,5 @@ func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.List
 			return into, false
 		},
 	})
-	return &pb.ListPoolsResponse{Pools: pools.Items, NextPageToken: next, Coverage: coverage}, nil
+	return &pb.ListPoolsResponse{Pools: pools.Items, NextPageToken: pools.Next, Coverage: pools.Coverage}, nil
 }

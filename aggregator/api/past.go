@@ -1,16 +1,14 @@
 package api
 
 import (
-	"cmp"
 	"context"
-	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
@@ -28,43 +26,17 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if s.Journal == nil {
 		return nil, errNoJournal
 	}
-	query, err := SelectPeriod(q)
+	coverage := s.Coverage.Current()
+	out, err := RecordedEvents(ctx, s.records(), q, s.now())
 	if err != nil {
 		return nil, err
 	}
-	if query.After, err = ParseToken[time.Time](q.GetPageToken()); err != nil {
-		return nil, err
-	}
-	out := &pb.ListEventsResponse{Coverage: s.Coverage.Current()}
-	if oldest := s.Journal.Oldest(); !oldest.IsZero() {
-		out.ReachesBackTo = timestamppb.New(oldest)
-	}
-	if q.GetPageToken() == "" {
-		until := query.Until
-		if until.IsZero() {
-			until = s.now()
-		}
-		if out.Gaps, err = s.Journal.Gaps(query.Since, until); err != nil {
-			return nil, errJournal(err)
-		}
-	}
-	p := NewPage[*pb.Event](q.GetPageSize())
-	if err := s.Journal.Events(ctx, &query, func(e *pb.Event) bool {
-		if p.Full() {
-			out.NextPageToken = Token(p.Items[len(p.Items)-1].GetTime().AsTime())
-			return false
-		}
-		p.Add(e)
-		return true
-	}); err != nil {
-		return nil, errJournal(err)
-	}
-	out.Events = p.Items
+	out.Coverage = coverage
 	return out, nil
 }
 
-// SelectPeriod returns the query of a request for the events of a period.
-func SelectPeriod(q *pb.ListEventsRequest) (query journal.Query, err error) {
+// selectPeriod returns the query of a request for the events of a period.
+func selectPeriod(q *pb.ListEventsRequest) (query journal.Query, err error) {
 	if query, err = SelectEvents(q); err != nil {
 		return query, err
 	}
@@ -102,17 +74,6 @@ func OptionalTime(name string, t *timestamppb.Timestamp) (time.Time, error) {
 		return time.Time{}, status.Errorf(codes.InvalidArgument, "%s is not a time: give one like 2026-01-02T15:04:05Z", name)
 	}
 	return t.AsTime(), nil
-}
-
-// errJournal returns the error of a question that the journal could not answer.
-func errJournal(err error) error {
-	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return status.FromContextError(err).Err()
-	case errors.Is(err, journal.ErrDamaged):
-		return status.Errorf(codes.DataLoss, "%s; it is set aside, and a new one begins: the logs of the aggregator say where it is", err)
-	}
-	return status.Errorf(codes.Unavailable, "cannot read the journal: %s", err)
 }
 
 // query returns the query for the events that can match.
@@ -214,63 +175,21 @@ func (s *Service) moment(t *timestamppb.Timestamp) (at time.Time, err error) {
 	return at, nil
 }
 
-// listAt returns a page of the items that are selected at a time. item returns the item of an event.
-func listAt[T proto.Message](ctx context.Context, s *Service, q listing, sel Selection, item func(*pb.Event) T) (out listed[T], err error) {
-	at, err := s.moment(q.GetAt())
+// coverageAt returns the coverage at a time, which are the nodes that were known, and those that were connected, and the
+// gap in the journal that contains the time.
+func (s *Service) coverageAt(ctx context.Context, at time.Time) (*pb.Coverage, *pb.Gap, error) {
+	r, out := s.records()[0], &pb.Coverage{}
+	gap, err := r.GapAt(at)
 	if err != nil {
-		return out, err
+		return nil, nil, err
 	}
-	last, err := journal.ParsePosition(q.GetPageToken())
-	if err != nil {
-		return out, ErrPageToken
+	if err := r.CoverageAt(ctx, at, out, math.MaxInt); err != nil {
+		return nil, nil, err
 	}
-	if out.gap, err = s.Journal.GapAt(at); err != nil {
-		return out, errJournal(err)
-	}
-	p := NewPage[T](q.GetPageSize())
-	if err := s.Journal.At(ctx, sel.Changes.Kind, at, sel.Span, last, func(e *pb.Event, position journal.Position) bool {
-		if !sel.Matches(e) {
-			return true
-		}
-		if p.Full() {
-			out.next = last.Token()
-			return false
-		}
-		p.Add(item(e))
-		last = position
-		return true
-	}); err != nil {
-		return out, errJournal(err)
-	}
-	out.items = p.Items
-	out.coverage, err = s.coverageAt(ctx, q.GetAt().AsTime(), out.gap)
-	return out, err
-}
-
-// coverageAt returns the coverage at a time: the nodes that were known, and those that were connected.
-func (s *Service) coverageAt(ctx context.Context, at time.Time, gap *pb.Gap) (*pb.Coverage, error) {
-	out := &pb.Coverage{}
-	err := s.Journal.At(ctx, pb.Event_NODE, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-		n := e.GetNode()
-		out.Expected++
-		if n.GetState() != pb.Node_LIVE {
-			out.SilentNodes = append(out.SilentNodes, n.GetName())
-		} else {
-			out.Heard++
-		}
-		if n.GetIncomplete() {
-			out.LeftOut++
-			out.NodesLeftOut = append(out.NodesLeftOut, n.GetName())
-		}
-		return true
-	})
 	slices.Sort(out.SilentNodes)
 	slices.Sort(out.NodesLeftOut)
 	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || out.LeftOut > 0 || gap != nil
-	if err != nil {
-		return nil, errJournal(err)
-	}
-	return out, nil
+	return out, gap, nil
 }
 
 // explainAt explains the state of an address at a time, as far as it is recorded.
@@ -283,55 +202,19 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	if err != nil {
 		return nil, err
 	}
-	if out.Gap, err = s.Journal.GapAt(at); err != nil {
-		return nil, errJournal(err)
-	}
-	if out.Coverage, err = s.coverageAt(ctx, q.GetAt().AsTime(), out.Gap); err != nil {
+	if out.Coverage, out.Gap, err = s.coverageAt(ctx, at); err != nil {
 		return nil, err
 	}
-	f := filter{addr: addr}
-	for _, kind := range []pb.Event_Kind{pb.Event_OWNER, pb.Event_CONFLICT, pb.Event_FINDING} {
-		span := f.wanted()
-		if kind == pb.Event_FINDING { // which may be about other addresses than its own
-			span = ipam.Range{}
-		}
-		if err := s.Journal.At(ctx, kind, at, span, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-			switch {
-			case !f.recorded(e):
-			case kind == pb.Event_OWNER:
-				out.Owners = append(out.Owners, e.GetOwner())
-			case kind == pb.Event_CONFLICT:
-				out.Conflicts = append(out.Conflicts, e.GetConflict())
-			default:
-				out.Findings = append(out.Findings, e.GetFinding())
-			}
-			return true
-		}); err != nil {
-			return nil, errJournal(err)
-		}
+	if err := ExplainRecorded(ctx, out, s.records(), addr, at); err != nil {
+		return nil, err
 	}
-	compared, inConflict := 0, false
+	compared := 0
 	for _, o := range out.GetOwners() {
 		if o.GetExcluded() == "" {
 			compared++
 		}
-		if o.GetScope().GetKind() > out.GetScope().GetKind() {
-			out.Scope = o.GetScope()
-		}
 	}
-	slices.SortStableFunc(out.Conflicts, CompareRecorded)
-	inConflict = len(out.GetConflicts()) > 0 && out.GetConflicts()[0].GetState() != pb.Conflict_RESOLVED
+	inConflict := len(out.GetConflicts()) > 0 && out.GetConflicts()[0].GetState() != pb.Conflict_RESOLVED
 	out.Summary = explain.Past(addr, compared, inConflict)
 	return out, nil
-}
-
-// CompareRecorded compares conflicts: active ones come first, then resolved ones, the latest first.
-func CompareRecorded(a, b *pb.Conflict) int {
-	over := func(c *pb.Conflict) int {
-		if c.GetState() == pb.Conflict_RESOLVED {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(over(a), over(b)), b.GetResolvedAt().AsTime().Compare(a.GetResolvedAt().AsTime()))
 }

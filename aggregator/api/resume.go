@@ -18,10 +18,6 @@ const (
 	// readyWithin is how long a watch that resumes waits after a restart for the journal, which waits for
 	// the agents that were connected before.
 	readyWithin = time.Minute
-	// replayedAtOnce is the number of recorded events that are read at a time, and replayedPeriod is the
-	// longest period: other readers and the writer do not wait for longer.
-	replayedAtOnce = 64
-	replayedPeriod = time.Hour
 	// nodesBefore is how much earlier nodes may be recorded than the owners before them, and vice versa.
 	nodesBefore = time.Minute
 )
@@ -226,28 +222,20 @@ func (w *watch[K, T]) replay(ctx context.Context, after, until time.Time) (reach
 	if w.past.lost(after) {
 		return after, false, nil
 	}
-	if reached = after.Add(replayedPeriod); until.Before(reached) {
-		reached = until
-	}
-	q := w.past.query
-	q.After, q.Until = after, reached.Add(time.Microsecond)
-	var some []*pb.Event
-	if err := w.past.journal.Events(ctx, &q, func(e *pb.Event) bool {
-		some = append(some, e)
-		if len(some) < replayedAtOnce {
-			return true
-		}
-		reached = e.GetTime().AsTime()
-		return false
-	}); err != nil {
+	r := Records{Journal: w.past.journal}
+	some, reached, err := r.next(ctx, w.past.query, after, until)
+	if err != nil {
 		return after, false, ctx.Err()
 	}
-	for _, e := range some {
-		m := &message{typ: e.GetType(), owner: e.GetOwner(), conflict: e.GetConflict(), finding: e.GetFinding()}
-		if err := w.send(m); err != nil {
+	for _, one := range some {
+		e := one.Event
+		if e == nil {
+			continue // it is the end of a gap in which nothing was lost
+		}
+		if err := w.send(&message{typ: one.Type, owner: e.GetOwner(), conflict: e.GetConflict(), finding: e.GetFinding()}); err != nil {
 			return after, false, err
 		}
-		w.at.Store(e.GetTime().AsTime().UnixMicro())
+		w.at.Store(one.at.UnixMicro())
 	}
 	return reached, true, nil
 }

@@ -120,21 +120,22 @@ func (w *walk[K, T]) revision() uint64 {
 	return w.events.Revision()
 }
 
-// fill fills a page with the items of a walk and returns the token of the next page.
-func fill[K any, T proto.Message](p *Page[T], w *walk[K, T]) (next string) {
+// fill fills a page with the items of a walk.
+func fill[K any, T proto.Message](p *Page[T], w *walk[K, T]) {
 	var last any
 	w.first = p.size + 1 // nearly every address has only one owner
 	for {
 		part := w.step(min(pageStep, p.size-len(p.Items)+1))
 		for _, one := range part.items {
-			if p.Full() {
-				return Token(last)
+			if p.full() {
+				p.Next = Token(last)
+				return
 			}
-			p.Add(one.it)
+			p.add(one.it)
 			last = one.at
 		}
 		if part.done {
-			return ""
+			return
 		}
 	}
 }

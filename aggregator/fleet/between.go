@@ -28,7 +28,7 @@ const (
 // between finds conflicts between clusters, in the networks that they share. It watches the journals of
 // the clusters like a subscriber, and has a journal of its own.
 type between struct {
-	records
+	api.Records
 	fleet    *Fleet
 	networks networks
 	log      *slog.Logger
@@ -52,13 +52,13 @@ type between struct {
 func (b *between) run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	group.Go(func() { b.journal.Run(ctx) })
+	group.Go(func() { b.Journal.Run(ctx) })
 	group.Go(func() { b.repeat(ctx) })
 	if err := b.recall(ctx); err != nil && ctx.Err() == nil {
 		b.log.Error("cannot read the conflicts between clusters of before the start: their episodes begin again", "error", err)
 	}
 	for ctx.Err() == nil {
-		if err := b.watch().follow(ctx); err != nil && ctx.Err() == nil {
+		if err := b.watch().Follow(ctx); err != nil && ctx.Err() == nil {
 			b.log.Error("cannot read the records of the clusters: trying again", "error", err)
 		}
 		select {
@@ -77,7 +77,7 @@ func (b *between) recall(ctx context.Context) error {
 	now := b.clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+	return b.Items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 		a, err := netip.ParseAddr(e.GetConflict().GetAddress())
 		n := b.networks.of(a)
 		if err == nil && n != nil && n.Name == e.GetConflict().GetScope().GetName() {
@@ -88,7 +88,7 @@ func (b *between) recall(ctx context.Context) error {
 }
 
 // watch returns a watch of the owners in the shared networks.
-func (b *between) watch() *watch {
+func (b *between) watch() *api.RecordedWatch {
 	shared := func(e *pb.Event) bool {
 		a, err := netip.ParseAddr(e.GetOwner().GetAddress())
 		return err == nil && b.networks.of(a) != nil
@@ -98,15 +98,17 @@ func (b *between) watch() *watch {
 		sel.Span = ipam.RangeOf(b.networks[0].Prefixes[0])
 	}
 	b.reset()
-	return &watch{
-		s: &Service{Fleet: b.fleet}, sel: sel, present: true, at: make(positions),
-		flush: b.judgeDirty,
-		send: func(m message) error {
+	return &api.RecordedWatch{
+		Sources: func() ([]*api.Records, <-chan struct{}, error) { return b.fleet.sources(nil, pb.Event_OWNER) },
+		Select:  sel, Present: true, At: make(api.Positions),
+		Coverage: func() *pb.Coverage { return nil }, Token: func(api.Positions) string { return "" },
+		Flush: b.judgeDirty,
+		Send: func(m api.Recorded) error {
 			switch {
-			case m.typ == pb.Watch_LOST:
+			case m.Type == pb.Watch_LOST:
 				b.reset()
-			case m.event != nil:
-				b.changed(m.event)
+			case m.Event != nil:
+				b.changed(m.Event)
 			}
 			return nil
 		},
@@ -165,9 +167,9 @@ func (b *between) judgeDirty() error {
 
 // begin records the present conflicts. The caller holds the lock.
 func (b *between) begin() error {
-	feed := b.journal.Feed(pb.Event_CONFLICT)
+	feed := b.Journal.Feed(pb.Event_CONFLICT)
 	for _, kind := range kinds {
-		if err := b.journal.Feed(kind).Begin(); err != nil {
+		if err := b.Journal.Feed(kind).Begin(); err != nil {
 			return err
 		}
 	}
@@ -179,7 +181,7 @@ func (b *between) begin() error {
 		}
 	}
 	for _, kind := range kinds {
-		if err := b.journal.Feed(kind).Complete(); err != nil {
+		if err := b.Journal.Feed(kind).Complete(); err != nil {
 			return err
 		}
 	}
@@ -198,7 +200,7 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 	if err != nil {
 		return err
 	}
-	clusters = slices.DeleteFunc(clusters, func(c *cluster) bool { return !slices.Contains(names, c.name) })
+	clusters = slices.DeleteFunc(clusters, func(c *cluster) bool { return !slices.Contains(names, c.Name) })
 	sel, err := api.SelectOwners(&pb.ListOwnersRequest{Address: a.String()})
 	if err != nil {
 		return err
@@ -206,7 +208,7 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 	var still []string
 	for _, c := range clusters {
 		counted := false
-		if err := c.items(context.Background(), sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		if err := c.Items(context.Background(), sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 			owners = append(owners, e.GetOwner())
 			counted = counted || counts(e.GetOwner())
 			return true
@@ -214,7 +216,7 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 			return err
 		}
 		if counted {
-			still = append(still, c.name)
+			still = append(still, c.Name)
 		}
 	}
 	if b.where[a] = still; len(still) == 0 {
@@ -222,7 +224,7 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 	}
 	now := b.clock()
 	heard := func(name string, after time.Time) bool {
-		i := slices.IndexFunc(clusters, func(c *cluster) bool { return c.name == name })
+		i := slices.IndexFunc(clusters, func(c *cluster) bool { return c.Name == name })
 		if i < 0 || clusters[i].lives(now) != pb.Cluster_LIVE {
 			return false
 		}
@@ -242,18 +244,18 @@ func (b *between) judge(a netip.Addr, gone []string) error {
 	if !before.active() {
 		typ = pb.Watch_ADDED
 	}
-	return b.journal.Feed(pb.Event_CONFLICT).Changed(&journal.Change{At: now, Type: typ, Conflict: after.conflict})
+	return b.Journal.Feed(pb.Event_CONFLICT).Changed(&journal.Change{At: now, Type: typ, Conflict: after.conflict})
 }
 
 // repeat judges suspected conflicts again, forgets resolved ones, and records everything again if the
 // journal has started again, until ctx ends.
 func (b *between) repeat(ctx context.Context) {
 	select {
-	case <-b.journal.Opened():
+	case <-b.Journal.Opened():
 	case <-ctx.Done():
 		return
 	}
-	replaced := b.journal.Replaced()
+	replaced := b.Journal.Replaced()
 	tick := time.NewTicker(judgeEvery)
 	defer tick.Stop()
 	for {
@@ -263,7 +265,7 @@ func (b *between) repeat(ctx context.Context) {
 				b.log.Error("cannot judge the conflicts between clusters: trying again", "error", err)
 			}
 		case <-replaced:
-			replaced = b.journal.Replaced()
+			replaced = b.Journal.Replaced()
 			b.mu.Lock()
 			b.begun = false
 			b.mu.Unlock()

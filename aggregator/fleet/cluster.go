@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -46,7 +47,7 @@ var kinds = [...]pb.Event_Kind{pb.Event_NODE, pb.Event_OWNER, pb.Event_CONFLICT,
 
 // A cluster is one cluster of a fleet. One goroutine follows its stream.
 type cluster struct {
-	records
+	api.Records
 	log   *slog.Logger
 	clock func() time.Time
 
@@ -71,8 +72,8 @@ type cluster struct {
 }
 
 func (f *Fleet) newCluster(name string) *cluster {
-	c := &cluster{records: records{name: name}, log: f.Log.With("cluster", name), clock: f.Clock}
-	c.journal = f.newJournal(filepath.Join("clusters", stream.Name(name)), c.log, c.reached)
+	c := &cluster{Records: api.Records{Name: name}, log: f.Log.With("cluster", name), clock: f.Clock}
+	c.Journal = f.newJournal(filepath.Join("clusters", stream.Name(name)), c.log, c.reached)
 	return c
 }
 
@@ -90,7 +91,7 @@ func (c *cluster) reached() time.Time {
 func (c *cluster) run(ctx context.Context, link *stream.Link) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	group.Go(func() { c.journal.Run(ctx) })
+	group.Go(func() { c.Journal.Run(ctx) })
 	for ctx.Err() == nil {
 		err := c.follow(ctx, link)
 		if ctx.Err() != nil {
@@ -128,7 +129,7 @@ func (c *cluster) follow(ctx context.Context, link *stream.Link) error {
 		}
 	}()
 	c.last, c.state = c.at.Sequence, false
-	return link.Follow(ctx, c.name, c.at.Position, c.apply)
+	return link.Follow(ctx, c.Name, c.at.Position, c.apply)
 }
 
 // resume continues the journal, unless that was done already.
@@ -140,7 +141,7 @@ func (c *cluster) resume() error {
 			return nil
 		}
 	}
-	from, err := c.journal.Resumption()
+	from, err := c.Journal.Resumption()
 	if err != nil {
 		return err
 	}
@@ -158,9 +159,9 @@ func (c *cluster) resume() error {
 	case !from.Begun: // the first state follows
 		return nil
 	case at.Waiting:
-		return c.journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED)
+		return c.Journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED)
 	}
-	return c.journal.Resume(from)
+	return c.Journal.Resume(from)
 }
 
 func (c *cluster) set(at position) {
@@ -183,7 +184,7 @@ func (c *cluster) skip(at *position, number uint64) error {
 	}
 	at.Sequence = number
 	c.set(*at)
-	return c.journal.Note(c.from, at.encode())
+	return c.Journal.Note(c.from, at.encode())
 }
 
 func (c *cluster) apply(m stream.Message) error {
@@ -209,7 +210,7 @@ func (c *cluster) apply(m stream.Message) error {
 	switch m.GetPart() {
 	case pb.TransitionBatch_STATE_BEGINS:
 		for _, kind := range kinds {
-			if err := c.journal.Feed(kind).Begin(); err != nil {
+			if err := c.Journal.Feed(kind).Begin(); err != nil {
 				return err
 			}
 		}
@@ -227,7 +228,7 @@ func (c *cluster) apply(m stream.Message) error {
 			continue
 		}
 		change.At, change.Type = m.GetUntil().AsTime(), pb.Watch_ADDED
-		if err := c.journal.Feed(t.GetEvent().GetKind()).Present(change); err != nil {
+		if err := c.Journal.Feed(t.GetEvent().GetKind()).Present(change); err != nil {
 			return err
 		}
 	}
@@ -249,7 +250,7 @@ func (c *cluster) lose(at *position) error {
 	c.gaps++
 	c.mu.Unlock()
 	c.set(*at)
-	return errors.Join(c.journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED), c.journal.Note(c.from, at.encode()))
+	return errors.Join(c.Journal.LoseSince(at.Since, pb.Gap_NOT_RECEIVED), c.Journal.Note(c.from, at.encode()))
 }
 
 func (c *cluster) complete(at *position, m stream.Message) error {
@@ -259,14 +260,14 @@ func (c *cluster) complete(at *position, m stream.Message) error {
 	c.at.Until = at.Until // what is gone is gone at this time
 	c.mu.Unlock()
 	for _, kind := range kinds {
-		if err := c.journal.Feed(kind).Complete(); err != nil {
+		if err := c.Journal.Feed(kind).Complete(); err != nil {
 			return err
 		}
 	}
-	if err := c.journal.Note(c.from, at.encode()); err != nil {
+	if err := c.Journal.Note(c.from, at.encode()); err != nil {
 		return err
 	}
-	if err := c.journal.Feed(pb.Event_NODE).Flush(); err != nil { // the state is known when the cluster is LIVE
+	if err := c.Journal.Feed(pb.Event_NODE).Flush(); err != nil { // the state is known when the cluster is LIVE
 		return err
 	}
 	c.set(*at)
@@ -285,7 +286,7 @@ func (c *cluster) changes(at *position, m stream.Message) error {
 		at.Done++
 		if g := t.GetGap(); g != nil {
 			at.Until = later(at.Until, g.GetUntil().AsTime())
-			if err := c.journal.Missing(g, at.encode()); err != nil {
+			if err := c.Journal.Missing(g, at.encode()); err != nil {
 				return err
 			}
 			continue
@@ -296,7 +297,7 @@ func (c *cluster) changes(at *position, m stream.Message) error {
 		}
 		at.Until = later(at.Until, change.At)
 		change.Note = at.encode()
-		if err := c.journal.Feed(t.GetEvent().GetKind()).Changed(change); err != nil {
+		if err := c.Journal.Feed(t.GetEvent().GetKind()).Changed(change); err != nil {
 			return err
 		}
 	}
@@ -305,7 +306,7 @@ func (c *cluster) changes(at *position, m stream.Message) error {
 		at.Until = later(at.Until, m.GetUntil().AsTime())
 	}
 	c.set(*at)
-	return c.journal.Note(c.from, at.encode())
+	return c.Journal.Note(c.from, at.encode())
 }
 
 // changeOf returns what a transition changes; nil if it is of an unknown kind.
@@ -343,8 +344,8 @@ func (c *cluster) lives(now time.Time) pb.Cluster_State {
 
 func (c *cluster) message() *pb.Cluster {
 	now := c.clock()
-	out := &pb.Cluster{Name: c.name, State: c.lives(now), Problems: c.problems(now)}
-	if oldest := c.journal.Oldest(); !oldest.IsZero() {
+	out := &pb.Cluster{Name: c.Name, State: c.lives(now), Problems: c.problems(now)}
+	if oldest := c.Journal.Oldest(); !oldest.IsZero() {
 		out.ReachesBackTo = timestamppb.New(oldest)
 	}
 	c.mu.Lock()
@@ -361,20 +362,20 @@ func (c *cluster) message() *pb.Cluster {
 
 // problems describes what is wrong with the stream and the journal.
 func (c *cluster) problems(now time.Time) (problems []string) {
-	for _, p := range c.journal.Problems() {
+	for _, p := range c.Journal.Problems() {
 		problems = append(problems, fmt.Sprintf("the records in %s: %s", p.Path, p.Err))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case errors.Is(c.failing, stream.ErrNoStream):
-		problems = append(problems, fmt.Sprintf("the hub has no mirror %s", stream.Name(c.name)))
+		problems = append(problems, fmt.Sprintf("the hub has no mirror %s", stream.Name(c.Name)))
 	case c.failing != nil:
 		problems = append(problems, fmt.Sprintf("the stream cannot be read: %s", c.failing))
 	case c.known && !c.at.Heard.IsZero() && now.Sub(c.at.Heard) > heardWithin:
 		problems = append(problems, "the mirror gets nothing from the cluster: its aggregator, its NATS servers or their connection to the hub are down")
 	}
-	if problem := c.foreign.Problem(c.name, now); problem != "" {
+	if problem := c.foreign.Problem(c.Name, now); problem != "" {
 		problems = append(problems, problem)
 	}
 	if c.at.Waiting && !c.at.Since.IsZero() {

@@ -100,7 +100,7 @@ func New(cfg Config) (*Fleet, error) {
 			fleet: f, networks: cfg.Networks, log: f.Log, clock: f.Clock,
 			where: make(map[netip.Addr][]string), dirty: make(map[netip.Addr][]string), contests: make(map[netip.Addr]*contest),
 		}
-		f.between.journal = f.newJournal("between", f.Log, nil)
+		f.between.Journal = f.newJournal("between", f.Log, nil)
 	}
 	dirs, err := os.ReadDir(filepath.Join(f.DataDir, "clusters"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -147,7 +147,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	for {
 		names, err := link.Clusters(ctx)
 		for _, c := range f.add(names, err) {
-			f.Log.Info("following a cluster", "cluster", c.name)
+			f.Log.Info("following a cluster", "cluster", c.Name)
 			start(c)
 		}
 		select {
@@ -181,7 +181,7 @@ func (f *Fleet) add(names []string, err error) (added []*cluster) {
 
 // inOrder returns the clusters by name. The caller holds the lock.
 func (f *Fleet) inOrder() []*cluster {
-	return slices.SortedFunc(maps.Values(f.clusters), func(a, b *cluster) int { return strings.Compare(a.name, b.name) })
+	return slices.SortedFunc(maps.Values(f.clusters), func(a, b *cluster) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // named returns the clusters with some names, or all if there are none, by name. changed is closed when a
@@ -197,7 +197,7 @@ func (f *Fleet) named(names []string) (all []*cluster, changed <-chan struct{}, 
 		const most = 20
 		var known []string
 		for _, c := range all[:min(len(all), most)] {
-			known = append(known, c.name)
+			known = append(known, c.Name)
 		}
 		switch {
 		case len(known) == 0:
@@ -208,7 +208,7 @@ func (f *Fleet) named(names []string) (all []*cluster, changed <-chan struct{}, 
 		return nil, nil, status.Errorf(codes.InvalidArgument, "the cluster %q is not known: known are %s", name, strings.Join(known, ", "))
 	}
 	if len(names) > 0 {
-		all = slices.DeleteFunc(all, func(c *cluster) bool { return !slices.Contains(names, c.name) })
+		all = slices.DeleteFunc(all, func(c *cluster) bool { return !slices.Contains(names, c.Name) })
 	}
 	return all, f.changed, nil
 }
@@ -269,16 +269,16 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	states := map[pb.Cluster_State]int{pb.Cluster_LIVE: 0, pb.Cluster_DISCONNECTED: 0, pb.Cluster_WAITING: 0}
 	for _, c := range all {
 		states[c.lives(now)]++
-		bytes := c.journal.Stats().Bytes
+		bytes := c.Journal.Stats().Bytes
 		c.mu.Lock()
 		heard, messages, gaps := c.at.Heard, c.messages, c.gaps
 		c.mu.Unlock()
 		if !heard.IsZero() {
-			to <- prometheus.MustNewConstMetric(m.lag, prometheus.GaugeValue, max(0, now.Sub(heard).Seconds()), c.name)
+			to <- prometheus.MustNewConstMetric(m.lag, prometheus.GaugeValue, max(0, now.Sub(heard).Seconds()), c.Name)
 		}
-		to <- prometheus.MustNewConstMetric(m.messages, prometheus.CounterValue, float64(messages), c.name)
-		to <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(gaps), c.name)
-		to <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(bytes), c.name)
+		to <- prometheus.MustNewConstMetric(m.messages, prometheus.CounterValue, float64(messages), c.Name)
+		to <- prometheus.MustNewConstMetric(m.gaps, prometheus.CounterValue, float64(gaps), c.Name)
+		to <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(bytes), c.Name)
 	}
 	if b := m.fleet.between; b != nil {
 		states := map[pb.Conflict_State]int{pb.Conflict_SUSPECTED: 0, pb.Conflict_CONFIRMED: 0}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/api"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -110,12 +111,12 @@ func TestAConflictBetweenClustersHasStates(t *testing.T) {
 }
 
 func TestTokensOfWatchesAreReadAsTheyWereWritten(t *testing.T) {
-	want := positions{"a": time.UnixMicro(5), "b c": time.UnixMicro(1 << 50)}
-	got, err := parsePositions(want.token())
+	want := api.Positions{"a": time.UnixMicro(5), "b c": time.UnixMicro(1 << 50)}
+	got, err := parsePositions(positionsToken(want))
 	if err != nil || len(got) != 2 || !got["a"].Equal(want["a"]) || !got["b c"].Equal(want["b c"]) {
 		t.Errorf("got %v (%v), want %v", got, err, want)
 	}
-	for _, token := range []string{"x", "f!", want.token()[:9]} {
+	for _, token := range []string{"x", "f!", positionsToken(want)[:9]} {
 		if _, err := parsePositions(token); err == nil {
 			t.Errorf("got no error for the token %q, want one", token)
 		}

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -13,93 +12,20 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
-	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// records are what is recorded of a cluster, or of conflicts between clusters, which have no name.
-type records struct {
-	name    string
-	journal *journal.Journal
-	// only are the clusters of the conflicts between clusters that are selected; all if there are none.
-	only []string
-}
-
 // sources returns the records of the clusters with some names, or of all, which may have items of a kind.
 // changed is closed when others may have them, too.
-func (f *Fleet) sources(names []string, kind pb.Event_Kind) (all []*records, changed <-chan struct{}, err error) {
+func (f *Fleet) sources(names []string, kind pb.Event_Kind) (all []*api.Records, changed <-chan struct{}, err error) {
 	clusters, changed, err := f.named(names)
 	if f.between != nil && (kind == 0 || kind == pb.Event_CONFLICT) {
-		all = append(all, &records{journal: f.between.journal, only: names})
+		all = append(all, &api.Records{Journal: f.between.Journal, Only: names})
 	}
 	for _, c := range clusters {
-		all = append(all, &c.records)
+		all = append(all, &c.Records)
 	}
 	return all, changed, err
-}
-
-// items calls do with the items at a time, or as they are now if it is zero, from a position on, until it returns false.
-func (r *records) items(ctx context.Context, sel api.Selection, at time.Time, begin journal.Position, do func(*pb.Event, journal.Position) bool) error {
-	select {
-	case <-r.journal.Opened():
-	case <-ctx.Done():
-		return failed(ctx.Err())
-	}
-	if at.IsZero() {
-		at, _, _ = r.journal.Written()
-	}
-	return failed(r.journal.At(ctx, sel.Changes.Kind, at, sel.Span, begin, func(e *pb.Event, p journal.Position) bool {
-		r.label(e)
-		return !sel.Matches(e) || !r.selected(e) || do(e, p)
-	}))
-}
-
-// selected reports whether a conflict between clusters is selected. All other items are.
-func (r *records) selected(e *pb.Event) bool {
-	return len(r.only) == 0 || slices.ContainsFunc(e.GetConflict().GetClusters(), func(name string) bool { return slices.Contains(r.only, name) })
-}
-
-// label writes the name of the cluster into an event and its item.
-func (r *records) label(e *pb.Event) {
-	if r.name == "" {
-		return // the conflict has the names
-	}
-	e.Cluster = r.name
-	mark := func(all []*pb.Owner) {
-		for _, o := range all {
-			o.Cluster = r.name
-		}
-	}
-	switch {
-	case e.GetOwner() != nil:
-		e.Owner.Cluster = r.name
-	case e.GetConflict() != nil:
-		e.Conflict.Clusters = []string{r.name}
-		mark(e.Conflict.GetOwners())
-	case e.GetFinding() != nil:
-		e.Finding.Cluster = r.name
-		mark(e.Finding.GetOwners())
-	case e.GetNode() != nil:
-		e.Node.Cluster = r.name
-	}
-}
-
-func (r *records) gap(g *pb.Gap) *pb.Gap {
-	if g != nil {
-		g = &pb.Gap{From: g.GetFrom(), Until: g.GetUntil(), Reason: g.GetReason(), Lost: g.GetLost(), Cluster: r.name}
-	}
-	return g
-}
-
-// failed returns the error of a question that a journal could not answer.
-func failed(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return status.FromContextError(err).Err()
-	}
-	return status.Errorf(codes.Unavailable, "cannot read the records: %s", err)
 }
 
 // mostNames is the largest number of names of each kind in a coverage.
@@ -112,7 +38,7 @@ func (f *Fleet) coverage(clusters []*cluster) *pb.Coverage {
 	for _, c := range clusters {
 		live := c.lives(now) == pb.Cluster_LIVE
 		if !live {
-			out.SilentClusters = append(out.SilentClusters, c.name)
+			out.SilentClusters = append(out.SilentClusters, c.Name)
 		}
 		c.mu.Lock()
 		of := c.coverage
@@ -126,7 +52,7 @@ func (f *Fleet) coverage(clusters []*cluster) *pb.Coverage {
 		out.LeftOut += of.GetLeftOut()
 		for _, a := range of.GetAwaited() {
 			if len(out.Awaited) < mostNames {
-				out.Awaited = append(out.Awaited, &pb.Awaited{What: a.GetWhat(), Node: c.name + "/" + a.GetNode(), Ipam: a.GetIpam()})
+				out.Awaited = append(out.Awaited, &pb.Awaited{What: a.GetWhat(), Node: c.Name + "/" + a.GetNode(), Ipam: a.GetIpam()})
 			}
 		}
 		for _, names := range []struct {
@@ -140,7 +66,7 @@ func (f *Fleet) coverage(clusters []*cluster) *pb.Coverage {
 		} {
 			for _, name := range names.from {
 				if len(*names.to) < mostNames {
-					*names.to = append(*names.to, c.name+"/"+name)
+					*names.to = append(*names.to, c.Name+"/"+name)
 				}
 			}
 		}
@@ -157,28 +83,9 @@ func (f *Fleet) coverage(clusters []*cluster) *pb.Coverage {
 	return out
 }
 
-// A page is one page of a list, and what it does not show.
-type page[T proto.Message] struct {
-	*api.Page[T]
-	next     string
-	coverage *pb.Coverage
-	gap      *pb.Gap
-}
-
-// A place is where a page ends: after an item of a cluster, or before all of its items if the position is empty.
-type place struct{ Cluster, Position string }
-
-// listing is a request for a list.
-type listing interface {
-	GetAt() *timestamppb.Timestamp
-	GetCluster() []string
-	GetPageSize() uint32
-	GetPageToken() string
-}
-
 // list returns a page of items, ordered by cluster, unless the request has an error.
-func list[T proto.Message](ctx context.Context, f *Fleet, q listing, sel api.Selection, err error, item func(*pb.Event) T) (p page[T], _ error) {
-	p.Page = api.NewPage[T](q.GetPageSize())
+func list[T proto.Message](ctx context.Context, f *Fleet, q api.Listing, sel api.Selection, err error, item func(*pb.Event) T) (*api.Page[T], error) {
+	p := api.NewPage[T](q.GetPageSize())
 	if err != nil {
 		return p, err
 	}
@@ -186,43 +93,14 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q listing, sel api.Sel
 	if err != nil {
 		return p, err
 	}
-	from, err := api.ParseToken[place](q.GetPageToken())
-	position, invalid := journal.ParsePosition(from.Position)
-	if err != nil || invalid != nil {
-		return p, api.ErrPageToken
-	}
 	at, err := f.moment(q.GetAt())
 	if err != nil {
 		return p, err
 	}
-	if p.coverage, p.gap, err = f.seen(ctx, q.GetCluster(), at); err != nil {
+	if p.Coverage, p.Gap, err = f.seen(ctx, q.GetCluster(), at); err != nil {
 		return p, err
 	}
-	for _, r := range all {
-		if r.name < from.Cluster {
-			continue
-		}
-		last := position
-		if r.name > from.Cluster {
-			last = journal.Position{}
-		}
-		if err := r.items(ctx, sel, at, last, func(e *pb.Event, position journal.Position) bool {
-			if p.Full() {
-				next := place{Cluster: r.name}
-				if last != (journal.Position{}) {
-					next.Position = last.Token()
-				}
-				p.next = api.Token(next)
-				return false
-			}
-			p.Add(item(e))
-			last = position
-			return true
-		}); err != nil || p.next != "" {
-			return p, err
-		}
-	}
-	return p, nil
+	return p, api.FillRecorded(ctx, p, all, q.GetPageToken(), sel, at, item)
 }
 
 // moment returns the time of a request; zero for now.
@@ -246,50 +124,33 @@ func (f *Fleet) seen(ctx context.Context, names []string, at time.Time) (*pb.Cov
 	var gap *pb.Gap
 	var oldest time.Time
 	for _, c := range clusters {
-		first := c.journal.Oldest()
+		first := c.Journal.Oldest()
 		if !first.IsZero() && (oldest.IsZero() || first.Before(oldest)) {
 			oldest = first
 		}
 		if first.IsZero() || at.Before(first.Add(-journal.PresentBefore)) {
-			out.SilentClusters, out.Incomplete = append(out.SilentClusters, c.name), true
+			out.SilentClusters, out.Incomplete = append(out.SilentClusters, c.Name), true
 			continue
 		}
-		in, err := c.journal.GapAt(at)
+		in, err := c.GapAt(at)
 		if err != nil {
-			return nil, nil, failed(err)
+			return nil, nil, err
 		}
 		if gap == nil {
-			gap = c.gap(in)
+			gap = in
 		}
-		if err := c.journal.At(ctx, pb.Event_NODE, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-			n := e.GetNode()
-			out.Expected++
-			switch {
-			case n.GetState() == pb.Node_LIVE:
-				out.Heard++
-			case len(out.SilentNodes) < mostNames:
-				out.SilentNodes = append(out.SilentNodes, c.name+"/"+n.GetName())
-			}
-			if n.GetIncomplete() {
-				out.LeftOut++
-				out.Incomplete = true
-				if len(out.NodesLeftOut) < mostNames {
-					out.NodesLeftOut = append(out.NodesLeftOut, c.name+"/"+n.GetName())
-				}
-			}
-			return true
-		}); err != nil {
-			return nil, nil, failed(err)
+		if err := c.CoverageAt(ctx, at, out, mostNames); err != nil {
+			return nil, nil, err
 		}
-		until, _, _ := c.journal.Written()
+		until, _, _ := c.Journal.Written()
 		out.Incomplete = out.Incomplete || in != nil || at.After(until) && c.lives(f.Clock()) != pb.Cluster_LIVE
 	}
 	if f.between != nil {
-		in, err := f.between.journal.GapAt(at)
+		in, err := f.between.GapAt(at)
 		if err != nil {
-			return nil, nil, failed(err)
+			return nil, nil, err
 		}
-		if first := f.between.journal.Oldest(); in != nil || first.IsZero() || at.Before(first.Add(-journal.PresentBefore)) {
+		if first := f.between.Journal.Oldest(); in != nil || first.IsZero() || at.Before(first.Add(-journal.PresentBefore)) {
 			out.Incomplete = true
 		}
 		if gap == nil {
@@ -303,6 +164,6 @@ func (f *Fleet) seen(ctx context.Context, names []string, at time.Time) (*pb.Cov
 		return nil, nil, status.Errorf(codes.OutOfRange, "at is %s, but the records reach back to %s only",
 			at.UTC().Format(time.RFC3339), oldest.UTC().Format(time.RFC3339))
 	}
-	out.Incomplete = out.Incomplete || out.GetHeard() == 0 || out.GetHeard() < out.GetExpected()
+	out.Incomplete = out.Incomplete || out.GetLeftOut() > 0 || out.GetHeard() == 0 || out.GetHeard() < out.GetExpected()
 	return out, gap, nil
 }

@@ -29,21 +29,21 @@ type Service struct {
 func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
 	sel, err := api.SelectOwners(q)
 	p, err := list(ctx, s.Fleet, q, sel, err, (*pb.Event).GetOwner)
-	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: p.Next, Coverage: p.Coverage, Gap: p.Gap}, err
 }
 
 // ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
 func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
 	sel, err := api.SelectConflicts(q, q.GetAll())
 	p, err := list(ctx, s.Fleet, q, sel, err, (*pb.Event).GetConflict)
-	return &pb.ListConflictsResponse{Conflicts: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListConflictsResponse{Conflicts: p.Items, NextPageToken: p.Next, Coverage: p.Coverage, Gap: p.Gap}, err
 }
 
 // ListFindings lists problems that are not conflicts, now or at a time.
 func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
 	sel, err := api.SelectFindings(q)
 	p, err := list(ctx, s.Fleet, q, sel, err, (*pb.Event).GetFinding)
-	return &pb.ListFindingsResponse{Findings: p.Items, NextPageToken: p.next, Coverage: p.coverage, Gap: p.gap}, err
+	return &pb.ListFindingsResponse{Findings: p.Items, NextPageToken: p.Next, Coverage: p.Coverage, Gap: p.Gap}, err
 }
 
 // ListNodes lists the nodes of the clusters, as they are recorded.
@@ -66,7 +66,7 @@ func nodes(ctx context.Context, clusters []*cluster, name string) ([]*pb.Node, e
 	sel := api.SelectNode(name)
 	for _, c := range clusters {
 		first := len(all)
-		if err := c.items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		if err := c.Items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 			all = append(all, e.GetNode())
 			return true
 		}); err != nil {
@@ -130,7 +130,7 @@ func (s *Service) find(ctx context.Context, sel api.Selection, wanted func(*pb.E
 	all, _, err := s.Fleet.sources(nil, sel.Changes.Kind)
 	for _, c := range all {
 		if err == nil && found == nil {
-			err = c.items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			err = c.Items(ctx, sel, time.Time{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 				if wanted(e) {
 					found = e
 				}
@@ -182,18 +182,10 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if q.GetCase() {
 		return nil, errCase
 	}
-	owners, err := api.SelectOwners(&pb.ListOwnersRequest{Address: q.GetAddress()})
-	if err != nil {
-		return nil, err
-	}
-	if !owners.Span.First.IsValid() {
+	if q.GetAddress() == "" {
 		return nil, errNoAddress
 	}
-	conflicts, err := api.SelectConflicts(&pb.ListConflictsRequest{Address: q.GetAddress()}, true)
-	if err != nil {
-		return nil, err
-	}
-	findings, err := api.SelectFindings(&pb.ListFindingsRequest{Address: q.GetAddress()})
+	addr, err := api.ParseAddress(q.GetAddress())
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +193,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err != nil {
 		return nil, err
 	}
-	out := &pb.ExplainResponse{Address: owners.Span.First.String()}
+	out := &pb.ExplainResponse{Address: addr.String()}
 	if out.Coverage, out.Gap, err = s.Fleet.seen(ctx, q.GetCluster(), at); err != nil {
 		return nil, err
 	}
@@ -209,30 +201,10 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range all {
-		for _, sel := range []api.Selection{owners, conflicts, findings} {
-			if err := r.items(ctx, sel, at, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-				switch {
-				case e.GetOwner() != nil:
-					out.Owners = append(out.Owners, e.GetOwner())
-				case e.GetConflict() != nil:
-					out.Conflicts = append(out.Conflicts, e.GetConflict())
-				case e.GetFinding() != nil:
-					out.Findings = append(out.Findings, e.GetFinding())
-				}
-				return true
-			}); err != nil {
-				return nil, err
-			}
-		}
+	if err := api.ExplainRecorded(ctx, out, all, addr, at); err != nil {
+		return nil, err
 	}
-	for _, o := range out.GetOwners() {
-		if o.GetScope().GetKind() > out.GetScope().GetKind() {
-			out.Scope = o.GetScope()
-		}
-	}
-	slices.SortStableFunc(out.Conflicts, api.CompareRecorded)
-	out.Summary = summary(owners.Span.First, out, !at.IsZero())
+	out.Summary = summary(addr, out, !at.IsZero())
 	return out, nil
 }
 
@@ -260,4 +232,23 @@ func summary(a netip.Addr, out *pb.ExplainResponse, past bool) string {
 		}
 	}
 	return explain.Clusters(a, all, between, past)
+}
+
+// ListEvents lists the changes that are recorded, in order of their times.
+func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.ListEventsResponse, error) {
+	clusters, _, err := s.Fleet.named(q.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	all, _, err := s.Fleet.sources(q.GetCluster(), q.GetKind())
+	if err != nil {
+		return nil, err
+	}
+	coverage := s.Fleet.coverage(clusters)
+	out, err := api.RecordedEvents(ctx, all, q, s.Fleet.Clock())
+	if err != nil {
+		return nil, err
+	}
+	out.Coverage = coverage
+	return out, nil
 }
