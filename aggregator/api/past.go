@@ -40,7 +40,7 @@ func selectPeriod(q *pb.ListEventsRequest) (query journal.Query, err error) {
 	if query, err = SelectEvents(q); err != nil {
 		return query, err
 	}
-	query.Until, err = OptionalTime("until", q.GetUntil())
+	query.Until, err = optionalTime("until", q.GetUntil())
 	if err == nil && q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
 		err = status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
 	}
@@ -59,14 +59,14 @@ func SelectEvents(q EventsRequest) (query journal.Query, err error) {
 	}
 	query = f.query(kind)
 	query.Match = f.recorded
-	query.Since, err = OptionalTime("since", q.GetSince())
+	query.Since, err = optionalTime("since", q.GetSince())
 	return query, err
 }
 
 var errNoJournal = status.Error(codes.FailedPrecondition, "the aggregator records no history: start it without --data-dir=off")
 
-// OptionalTime returns the time of a parameter; zero if it is unset.
-func OptionalTime(name string, t *timestamppb.Timestamp) (time.Time, error) {
+// optionalTime returns the time of a parameter; zero if it is unset.
+func optionalTime(name string, t *timestamppb.Timestamp) (time.Time, error) {
 	if t == nil {
 		return time.Time{}, nil
 	}
@@ -144,28 +144,35 @@ func (f *filter) recorded(e *pb.Event) bool {
 	return false
 }
 
-// ClockError is how far the clock of a client may be ahead.
-const ClockError = 5 * time.Second
+// clockError is how far the clock of a client may be ahead.
+const clockError = 5 * time.Second
 
-// moment returns the time of a request about the past.
+// Moment returns the time of a request about the past; zero for now.
+func Moment(t *timestamppb.Timestamp, now time.Time) (time.Time, error) {
+	at, err := optionalTime("at", t)
+	switch {
+	case err != nil || !at.After(now):
+		return at, err
+	case at.Before(now.Add(clockError)):
+		return now, nil
+	}
+	return at, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
+		at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+}
+
+// moment returns the time of a request about the past, of which the journal has records.
 func (s *Service) moment(t *timestamppb.Timestamp) (at time.Time, err error) {
 	if s.Journal == nil {
 		return at, errNoJournal
 	}
-	if at, err = OptionalTime("at", t); err != nil {
+	if at, err = Moment(t, s.now()); err != nil {
 		return at, err
 	}
-	oldest, now := s.Journal.Oldest(), s.now()
-	if at.After(now) && at.Before(now.Add(ClockError)) {
-		at = now
-	}
+	oldest := s.Journal.Oldest()
 	if at.Before(oldest) && oldest.Sub(at) <= journal.PresentBefore { // the time of an item that was present when the journal began
 		at = oldest
 	}
 	switch {
-	case at.After(now):
-		return at, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
-			at.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
 	case oldest.IsZero():
 		return at, status.Error(codes.OutOfRange, "the journal is empty: nothing was recorded yet")
 	case at.Before(oldest):

@@ -241,7 +241,7 @@ func (r *reading) next(ctx context.Context) (*pb.Event, error) {
 				r.some = append(r.some, e)
 			}
 			r.ended = len(r.some) < r.atOnce
-			return !r.ended
+			return r.ended
 		}); err != nil {
 			return nil, errJournal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -93,7 +92,7 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q api.Listing, sel api
 	if err != nil {
 		return p, err
 	}
-	at, err := f.moment(q.GetAt())
+	at, err := api.Moment(q.GetAt(), f.Clock())
 	if err != nil {
 		return p, err
 	}
@@ -101,16 +100,6 @@ func list[T proto.Message](ctx context.Context, f *Fleet, q api.Listing, sel api
 		return p, err
 	}
 	return p, api.FillRecorded(ctx, p, all, q.GetPageToken(), sel, at, item)
-}
-
-// moment returns the time of a request; zero for now.
-func (f *Fleet) moment(t *timestamppb.Timestamp) (time.Time, error) {
-	at, err := api.OptionalTime("at", t)
-	if now := f.Clock(); at.After(now.Add(api.ClockError)) {
-		return time.Time{}, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
-			at.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
-	}
-	return at, err
 }
 
 // seen returns the coverage of some clusters at a time, and a gap in their records that contains it. It

@@ -189,7 +189,7 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err != nil {
 		return nil, err
 	}
-	at, err := s.Fleet.moment(q.GetAt())
+	at, err := api.Moment(q.GetAt(), s.Fleet.Clock())
 	if err != nil {
 		return nil, err
 	}
