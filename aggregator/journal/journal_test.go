@@ -287,7 +287,7 @@ func TestADamagedStoreIsSetAside(t *testing.T) {
 			b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
 			b.flush()
 			if how.name == "other version" {
-				b.must(b.store.db.Set(metaKey(metaVersion, 0), []byte{0, 0, 0, 0, 0, 0, 0, 2}, nil))
+				b.must(b.store.db.Set(metaKey(metaVersion, 0), []byte{0, 0, 0, 0, 0, 0, 0, 1}, nil))
 			}
 			b.stop()
 			b.must(how.damage(storeDir(b.dir)))
