@@ -313,6 +313,43 @@ func TestAddressThatTheKernelDeletedAsADuplicateIsReportedForAWhile(t *testing.T
 		change(unix.RTM_NEWADDR, failed|unix.IFA_F_PERMANENT)
 		change(unix.RTM_DELADDR, failed|unix.IFA_F_PERMANENT)
 		want("a permanent one that a person deleted", "")
+
+		link := func(flags uint32, mac byte) {
+			l := agenttest.PodVeth(10)
+			l.Flags, l.MAC = flags, string([]byte{2, 0, 0, 0, 0, mac})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: l})
+		}
+		link(unix.IFF_UP, 1)
+		change(unix.RTM_DELADDR, failed)
+		link(unix.IFF_UP, 2)
+		want("the interface has another MAC", "")
+		change(unix.RTM_DELADDR, failed)
+		link(0, 2)
+		link(unix.IFF_UP, 2)
+		want("the interface was down", "")
+
+		const private = unix.IFA_F_STABLE_PRIVACY
+		later := func(address string, flags uint32) {
+			a := agenttest.Address(2, address)
+			a.Flags, a.Created = flags, time.Hour
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: a})
+		}
+		change(unix.RTM_DELADDR, failed|private)
+		for _, other := range []struct {
+			address string
+			flags   uint32
+		}{{"fd01::9/64", private}, {"fd00::9/64", private | unix.IFA_F_TENTATIVE}, {"fd00::8/64", private | unix.IFA_F_TEMPORARY}, {"fd00::7/128", private}} {
+			later(other.address, other.flags)
+			want("not in place of it: "+other.address, "fd00::2 DAD_FAILED")
+		}
+		later("fd00::9/64", private)
+		want("the kernel has chosen another one", "fd00::7 ASSIGNED")
+		change(unix.RTM_NEWADDR, unix.IFA_F_TENTATIVE|private)
+		change(unix.RTM_DELADDR, failed|private)
+		want("the kernel has tried it again, because a router has sent an advertisement", "fd00::7 ASSIGNED")
+		change(unix.RTM_NEWADDR, failed|unix.IFA_F_PERMANENT)
+		later("fd00::a/64", unix.IFA_F_PERMANENT)
+		want("a static address is no substitute for another one", "fd00::2 DAD_FAILED")
 	})
 }
 
@@ -326,7 +363,8 @@ func TestAddressThatAClientGaveUpToAnotherHost(t *testing.T) {
 		since   time.Duration
 		want    string
 	}{
-		"another host claims it":              {0, false, table.ClaimKey{MAC: others}, 2 * time.Second, "DAD_FAILED"},
+		"another host claims it":              {0, false, table.ClaimKey{MAC: others}, 0, "DAD_FAILED"},
+		"a person restarts the client":        {0, false, table.ClaimKey{MAC: others}, yieldsWithin + time.Second, ""},
 		"its own frame":                       {0, false, table.ClaimKey{MAC: mine}, 0, ""},
 		"another host claimed it a while ago": {0, false, table.ClaimKey{MAC: others}, time.Minute, ""},
 		"another host speaks for somebody":    {0, false, table.ClaimKey{MAC: others, Source: mine}, 0, ""},

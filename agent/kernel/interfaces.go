@@ -52,6 +52,9 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	k.part(l)
 	l.Link = m
 	k.join(ns, l)
+	if !l.Up() || l.MAC != old.MAC {
+		clear(l.refused) // detection of duplicates begins anew
+	}
 
 	if ns != k.own {
 		if !ns.published || old.Lower != m.Lower || old.LowerNSID != m.LowerNSID {

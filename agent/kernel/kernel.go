@@ -341,6 +341,11 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 		}
 		l.addrs.set(m.Address)
 		k.addressChanged(ns, l, m.Address.Addr, now)
+		for c := range l.claims {
+			if c.Kind == ipwitnessv1.Evidence_DAD_FAILED { // this one may replace it
+				k.publishAddress(ns, l, c.Address, now)
+			}
+		}
 	case unix.RTM_DELADDR:
 		if l, known := ns.links[m.Address.Index]; known {
 			l.addrs.remove(m.Address)
@@ -356,10 +361,35 @@ const (
 	// refusedFor is how long an address that was deleted because detection of duplicates failed is
 	// reported. The kernel keeps only addresses without a lifetime.
 	refusedFor = 10 * time.Minute
-	// defendInterval is how soon another host must claim an address again so that its holder gives it up
-	// (RFC 5227, section 2.4).
-	defendInterval = 10 * time.Second
+	// yieldsWithin is how soon after a claim of another host a DHCP client gives its address up (RFC 5227,
+	// section 2.4): it answers the claim, and does not wait. A client that a person restarts later does so for
+	// another reason.
+	yieldsWithin = 2 * time.Second
 )
+
+// replaced reports whether the kernel or a DHCP client has chosen another address in place of one for which
+// detection of duplicates failed: one of the same kind that is in use, and in the same prefix unless DHCP assigned
+// it. It is later, except that the kernel tries a stable private address again with each router advertisement.
+func (l *link) replaced(failed rtnetlink.Address) bool {
+	const kind = unix.IFA_F_PERMANENT | unix.IFA_F_TEMPORARY | unix.IFA_F_STABLE_PRIVACY
+	if failed.Flags&kind == unix.IFA_F_PERMANENT {
+		return false // somebody has set it, and means this one
+	}
+	for addr, all := range l.addrs {
+		for _, a := range all {
+			later := a.Created > failed.Created || a.Flags&unix.IFA_F_STABLE_PRIVACY != 0
+			if !later || addr == failed.Addr || a.PrefixLength != failed.PrefixLength || a.Flags&kind != failed.Flags&kind ||
+				a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 || addr.Is4() != failed.Addr.Is4() {
+				continue
+			}
+			leased := addr.Is4() || a.PrefixLength == 128
+			if leased || netip.PrefixFrom(addr, int(a.PrefixLength)).Masked().Contains(failed.Addr) {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // yields reports whether a DHCP client gave up an IPv4 address because another host claims it on the
 // same link (RFC 5227, section 2.4): it deleted the address before its lifetime had run out.
@@ -368,7 +398,7 @@ func (k *Mirror) yields(l *link, a rtnetlink.Address, now time.Time) bool {
 		return false
 	}
 	for key, c := range k.table.WireClaimsTo(a.Addr) {
-		if key.MAC != l.MAC && key.Source == "" && c.Link == l.published.GetLink() && now.Sub(c.Last) < defendInterval && !k.ownMACs()[key.MAC] {
+		if key.MAC != l.MAC && key.Source == "" && c.Link == l.published.GetLink() && now.Sub(c.Last) < yieldsWithin && !k.ownMACs()[key.MAC] {
 			return true
 		}
 	}

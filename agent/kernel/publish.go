@@ -172,6 +172,9 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		case a.Addr.Is4In6(): // not the IPv4 address, and never a source on a wire: Linux drops such packets
 			continue
 		case refused, a.Flags&unix.IFA_F_DADFAILED != 0:
+			if l.replaced(a) {
+				continue
+			}
 			kind = ipwitnessv1.Evidence_DAD_FAILED
 		case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:
 			continue

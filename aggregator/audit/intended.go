@@ -44,6 +44,7 @@ func (a *addressAudit) auditRefused() {
 				was.Claims = []*verdict.Claim{{Kind: verdict.Announced, Interface: was.Interface, Frame: verdict.Frame{MAC: rival.MAC}}}
 			} else {
 				was.Namespace = &verdict.Namespace{Node: node, Who: rival.Who, ID: rival.ID, Netns: rival.ID[strings.LastIndexByte(rival.ID, '/')+1:]}
+				was.Interface.Namespace = was.Namespace
 			}
 			f.Former = &verdict.Former{Until: until, Owner: was}
 		}

@@ -54,7 +54,7 @@ func Conflict(p *verdict.Policy, c *verdict.Conflict) ConflictText {
 		return text
 	}
 	text.Summary = w.summary(c) + after(" ", w.headline(c))
-	if c.Rule != verdict.RuleSamePod { // whose texts name sandboxes or namespaces
+	if !c.SamePod() { // whose texts name sandboxes or namespaces
 		w.alike = c.Owners
 	}
 	a := remedyBuilder{wording: w, c: c, parties: c.Parties()}
@@ -121,18 +121,19 @@ func (w *wording) summary(c *verdict.Conflict) string {
 // standing says how certain a conflict is, and what would confirm it.
 func (w *wording) standing(c *verdict.Conflict) string {
 	var unheard, failed, joined []string
+	name := namesakes(c.Owners).naming(OwnerName)
 	for i := range c.Owners {
 		o := &c.Owners[i]
 		if o.State == verdict.Unheard {
 			unheard = append(unheard, w.text("standing/unheard", o))
 		}
 		if o.DADFailed() {
-			failed = append(failed, OwnerName(o))
+			failed = append(failed, name(o))
 		}
 		// The kernels of owners that appeared after the conflict was confirmed were not asked again. Which
 		// owners appeared before a restart is not known: then, they have no claims.
 		if len(o.Claims) > 0 && o.Begun() > max(c.ConfirmedAt, c.Resumed) {
-			joined = append(joined, OwnerName(o))
+			joined = append(joined, name(o))
 		}
 	}
 	var key string
@@ -151,12 +152,23 @@ func (w *wording) standing(c *verdict.Conflict) string {
 			confirmed += " " + w.text("standing/joined", "joined", list(joined))
 		}
 		return confirmed
+	case c.Expected() && disconnected(c) != nil:
+		return w.text("standing/unasked", disconnected(c))
 	case c.LinkProof == verdict.OneWay && !c.AllExternal():
 		key = "standing/one-way"
 	default:
 		key = variant("standing/", c)
 	}
 	return w.text(key, "failed", failed, "wait", w.policy.Wait(c))
+}
+
+// disconnected returns an owner on a disconnected node, whose kernel cannot be asked; nil if there is none. Frames may
+// show that it lives.
+func disconnected(c *verdict.Conflict) *verdict.Owner {
+	if i := slices.IndexFunc(c.Owners, func(o verdict.Owner) bool { return o.Namespace != nil && o.Node.Unheard }); i >= 0 {
+		return &c.Owners[i]
+	}
+	return nil
 }
 
 // ending says how a conflict ended.

@@ -56,6 +56,9 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 			key = "unassign/process"
 		}
 		for _, c := range o.Claims {
+			if a.IsLinkLocalUnicast() && !onLinkOf(o, c) {
+				continue // on another link, it is another address
+			}
 			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
 				steps = append(steps, scope{"device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
@@ -65,6 +68,11 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		return steps
 	}
 	return scope{o}.steps("release/" + key)
+}
+
+// onLinkOf reports whether a claim is about the link on which its owner is compared.
+func onLinkOf(o *verdict.Owner, c *verdict.Claim) bool {
+	return o.Interface == nil || o.Interface.Link == nil || c.Interface.Link.Is(o.Interface.Link)
 }
 
 // engineOf returns what made a bridge, and sets its address again after it was deleted; empty if it is the node's.

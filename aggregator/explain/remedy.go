@@ -33,6 +33,9 @@ func (a *remedyBuilder) remedy() []advice.Action {
 	// All owners count, and not only the first ones.
 	abandoned := slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Orphaned })
 	if c.Expected() && (c.Rule != verdict.RuleSplitBrain || !abandoned) {
+		if o := disconnected(c); o != nil {
+			return append(a.steps("wait/disconnected", o), a.steps("closing")...)
+		}
 		return a.steps(variant("wait/", c))
 	}
 	var steps []advice.Action
@@ -49,14 +52,14 @@ func (a *remedyBuilder) remedy() []advice.Action {
 // requires.
 func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	switch c := a.c; {
-	case c.Rule == verdict.RuleSamePod && !c.OfPod():
+	case c.SamePod() && !c.OfPod():
 		return a.oneNamespace(owners)
-	case c.Rule == verdict.RuleSamePod:
+	case c.SamePod():
 		return a.oneSandbox(owners)
-	case c.Rule == verdict.RuleSameVM:
+	case c.SameVM():
 		return a.oneMachine(owners)
 	case c.Rule == verdict.RuleDADFailed && len(owners) == 1:
-		return a.steps("somebody-else", owners[0], "release", release(owners[0], a.address), "retake", a.retake(owners[0]))
+		return a.steps("somebody-else", owners[0], "release", a.giveUp(owners[0]), "retake", a.retake(owners[0]))
 	}
 	switch a.c.Cause {
 	case verdict.CauseIPAMStateLost:
@@ -86,6 +89,12 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	case verdict.CauseTakenAlong:
 		return append(a.steps("taken-along"), a.decide(owners)...)
 	}
+	if servers := a.servers(owners); len(servers) > 1 {
+		return a.steps("two-servers", "pools", each(servers, func(p **verdict.Pool) string { return poolTitle((*p).Label()) }),
+			"choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+				return poolTitle(a.c.Title(o).Pool.Label()) + " serves this network", a.releaseAllBut(o, owners)
+			}))
+	}
 	if a.c.Rule == verdict.RuleSplitBrain {
 		return a.oneActive(owners)
 	}
@@ -100,6 +109,19 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		return a.steps("which-ipam", "network", network, "decide", a.decide(owners))
 	}
 	return a.decide(owners)
+}
+
+// servers returns the DHCP servers that have leased the address, if each owner has it from another one.
+func (a *remedyBuilder) servers(owners []*verdict.Owner) (all []*verdict.Pool) {
+	for _, o := range owners {
+		if p := a.c.Title(o).Pool; p != nil && ipamOf(p).Leases && !slices.ContainsFunc(all, p.Is) {
+			all = append(all, p)
+		}
+	}
+	if len(all) < len(owners) {
+		return nil
+	}
+	return all
 }
 
 // oneNetwork returns the CNI network that assigned the address to all owners; empty if there is none.
@@ -201,6 +223,9 @@ func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 	case o.Yielded():
 		enter, known := entering(o)
 		return a.steps("release/yielded", o, "enter", enter, "known", when(known, "yes"))
+	case o.Deleted():
+		enter, known := entering(o)
+		return a.steps("release/deleted", o, "enter", enter, "known", when(known, "yes"))
 	case o.Kind() == verdict.Pod || !a.leased(o) && (!o.Temporary() || !a.address.Is4()):
 		return release(o, a.address)
 	}
@@ -257,11 +282,14 @@ func (a *remedyBuilder) oneSandbox(owners []*verdict.Owner) []advice.Action {
 		}
 		return "with network namespace " + o.Namespace.Netns
 	}
+	left := func(keep *verdict.Owner) []advice.Action {
+		return append(ofAllBut(keep, owners, removal), a.retake(keep)...)
+	}
 	if keep, right := a.c.Rightful(owners); keep != nil {
-		return a.steps("one-sandbox", keep, "sandboxid", id(keep), "because", a.because(keep, right), "others", ofAllBut(keep, owners, removal))
+		return a.steps("one-sandbox", keep, "sandboxid", id(keep), "because", a.because(keep, right), "others", left(keep))
 	}
 	return a.steps("which-sandbox", owners[0], "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
-		return "the kubelet uses sandbox " + id(o) + " of " + placed(o), ofAllBut(o, owners, removal)
+		return "the kubelet uses sandbox " + id(o) + " of " + placed(o), left(o)
 	}))
 }
 
@@ -350,7 +378,10 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		return a.keep(keep, right, owners) // the others have leases that ended
 	}
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
-		program, hint, names := "", "", a.ownerNames(owners)
+		program, hint, lease, names := "", "", "", a.ownerNames(owners)
+		active := choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+			return "only " + a.placed(o.ID) + " is", ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action { return giveUp(o, a.address, nil) })
+		})
 		var without []*verdict.Owner // the owners of which it is not known that the program runs there
 		for _, o := range owners {
 			runs, ended := o.VIPProgram()
@@ -364,14 +395,14 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		switch program {
 		case "":
 		case "kube-vip":
-			hint = "its lease"
+			hint, lease = "why one node renews the lease while another one holds it", ", and its lease names one node (`kubectl get lease -A`)"
 		case "ucarp":
 			hint = "that its advertisements get through, and that its password is the same on all nodes"
 		default:
 			hint = "that VRRP advertisements get through, and that version and password are the same on all nodes"
 		}
-		return a.steps("one-active", "program", program, "hint", hint,
-			"owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "decide", a.decide(owners))
+		return a.steps("one-active", "program", program, "hint", hint, "lease", lease,
+			"owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "active", active, "decide", a.decide(owners))
 	}
 	var steps, restart []advice.Action
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return o == keep }) {
@@ -401,7 +432,7 @@ func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Act
 	}
 	enter, known := entering(o)
 	for _, c := range o.Claims {
-		if c.Counts() && known {
+		if c.Counts() && known && (!a.IsLinkLocalUnicast() || onLinkOf(o, c)) {
 			steps = append(steps, scope{o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a)}.steps(variantOf("remove-vip", o))...)
 		}
 	}

@@ -57,7 +57,15 @@ func (w *wording) answer(e *verdict.Explanation) string {
 	case len(names) == 0:
 		return w.text("answer/none-compared", "seen", each(e.Owners, placed), "reason", w.reason())
 	case len(names) == 1:
-		return w.text("answer/one", "owners", names, "others", after(" ", w.others()))
+		key := "answer/one"
+		switch o := w.owner(e.Compared[0].Owner); {
+		case o == nil:
+		case o.Yielded():
+			key = "answer/yielded"
+		case o.DADFailed():
+			key = "answer/refused"
+		}
+		return w.text(key, "owners", names, "others", after(" ", w.others()))
 	case e.Contested:
 		return w.text("answer/contested", "owners", names)
 	}

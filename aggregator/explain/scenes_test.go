@@ -18,6 +18,16 @@ func twoPods(w *verdicttest.World, links ...string) (a, b *verdict.Claim) {
 	return w.Assigned(one), w.Assigned(two)
 }
 
+// refusedBy lets detection of duplicates fail in a namespace, because another one on its bridge has the address.
+func refusedBy(w *verdicttest.World, flags uint32, in, by verdict.Workload) (failed, rival *verdict.Claim) {
+	l := w.Link("n1", "br1", verdict.Bridge, false)
+	one, _ := w.Veth(w.Namespace("n1", 2, "102", by), "baaaaa", l)
+	rival = w.Assigned(one)
+	two, _ := w.Veth(w.Namespace("n1", 3, "103", in), "bbbbbb", l)
+	w.After(time.Minute)
+	return w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | flags, Interface: two, PrefixLength: 64}), rival
+}
+
 // scenes are addresses whose explanations contain steps that occur in no situation.
 var scenes = []verdicttest.Situation{
 	{Name: "no owner", Build: func(*verdicttest.World) {}},
@@ -66,6 +76,30 @@ var scenes = []verdicttest.Situation{
 		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: one, PrefixLength: 64})
 		_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("proxy")), "bbbbbb", l)
 		w.Wire(port, "bbbbbb").Kind = verdict.Answered
+	}},
+	{Name: "a kernel that refused it, and a rival that has left", Addr: "fd00::5", Build: func(w *verdicttest.World) {
+		_, rival := refusedBy(w, 0, verdicttest.Pod("a"), verdicttest.Pod("b"))
+		w.Judge()
+		w.After(time.Minute).Drop(rival)
+	}},
+	{Name: "a client that gave it up, and a rival that has left", Addr: "192.168.1.20", Build: func(w *verdicttest.World) {
+		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: w.Uplink("n1"), PrefixLength: 24})
+	}},
+	{Name: "a sandbox whose kernel refused it because of another sandbox of its pod", Addr: "fd00::5", Build: func(w *verdicttest.World) {
+		old := verdicttest.Who("db-0")
+		old.ContainerID = "container-old"
+		refusedBy(w, verdict.FlagPermanent, verdicttest.Who("db-0"), old)
+	}},
+	{Name: "an address with a lifetime that a kernel refused and deleted", Addr: "fd00::5", Build: func(w *verdicttest.World) {
+		refusedBy(w, 0, verdict.Workload{Kind: verdict.Unknown, Name: "one", Source: "netns"}, verdict.Workload{Kind: verdict.Unknown, Name: "two", Source: "netns"})
+	}},
+	{Name: "a link-local address that both nodes also have on a bridge", Addr: "fe80::1", Build: func(w *verdicttest.World) {
+		lan := verdicttest.OnLAN(w, "n1", "n2")
+		for k, i := range lan {
+			w.Assigned(i).PrefixLength = 64
+			w.Assigned(w.Bridge(i.Namespace.Node.Name, "incusbr0", "10.50.0.0/24")).PrefixLength = 64
+			w.Wire(i, string(lan[1-k].MAC)).Kind = verdict.Answered
+		}
 	}},
 	{Name: "a client that gave its address up to a device", Addr: "192.168.1.20", Build: func(w *verdicttest.World) {
 		eth0 := w.Uplink("n1")
@@ -128,6 +162,14 @@ var scenes = []verdicttest.Situation{
 		second := verdicttest.Who("web")
 		second.ContainerID = "container-second"
 		w.Within("n1", "", "net0", second)
+	}},
+	{Name: "sandboxes of one pod, of which one is on a disconnected node", Build: func(w *verdicttest.World) {
+		w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: verdicttest.Prefixes("10.244.0.0/16")}}
+		w.Within("n1", "", "net0", verdicttest.Who("web"))
+		second := verdicttest.Who("web")
+		second.ContainerID = "container-second"
+		w.Within("n2", "", "net0", second)
+		w.Node("n1").Unheard = true
 	}},
 	{Name: "pods of one virtual machine", Build: func(w *verdicttest.World) {
 		for _, name := range []string{"from", "to"} {

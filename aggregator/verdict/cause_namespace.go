@@ -4,7 +4,7 @@ package verdict
 // address. The plugins are called once for each namespace of a container, so the namespace that got the
 // address last is the current one. The kubelet decides the same for pods.
 func (q *inquiry) replacedNamespace() (r reason) {
-	if q.c.Rule != RuleSamePod || q.c.Expected() || q.c.OfPod() {
+	if !q.c.SamePod() || q.c.Expected() || q.c.OfPod() {
 		return reason{}
 	}
 	current := newestAssignment(q.owners)

@@ -243,6 +243,18 @@ func (c *Conflict) AllExternal() bool {
 	return c.Rule == RuleExternalsAlternate && !slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.Namespace != nil })
 }
 
+// SamePod reports whether all owners are sandboxes of one pod, also if detection of duplicates failed in one of
+// them.
+func (c *Conflict) SamePod() bool {
+	return c.Rule == RuleSamePod || c.Rule == RuleDADFailed && len(c.Owners) > 1 && samePod(c.Owners)
+}
+
+// SameVM reports whether all owners are pods of one virtual machine, also if detection of duplicates failed in one
+// of them.
+func (c *Conflict) SameVM() bool {
+	return c.Rule == RuleSameVM || c.Rule == RuleDADFailed && len(c.Owners) > 1 && sameVM(c.Owners)
+}
+
 // Active reports whether the conflict is not resolved.
 func (c *Course) Active() bool { return c.Phase != Resolved }
 

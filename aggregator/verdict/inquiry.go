@@ -67,7 +67,7 @@ func (q *inquiry) gather() {
 }
 
 // unrelated reports whether the owners of the conflict are unrelated.
-func (q *inquiry) unrelated() bool { return q.c.Rule != RuleSamePod && q.c.Rule != RuleSameVM }
+func (q *inquiry) unrelated() bool { return !q.c.SamePod() && !q.c.SameVM() }
 
 // pairs yields every ordered pair of owners.
 func (q *inquiry) pairs(yield func(a, b *Owner) bool) {

@@ -87,7 +87,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if c.Cause == CauseDHCPClientIdentity {
 		return nil, RightUndecided // the lease is for all of them
 	}
-	if c.Rule == RuleSameVM {
+	if c.SameVM() {
 		if runs := filterOwners(left, (*Owner).runsMachine); len(runs) == 1 {
 			return runs[0], RightMachine
 		}
@@ -115,7 +115,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	} else if maybe := filterOwners(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
 		return nil, RightUndecided // IPAM has the address for an owner that cannot be identified with certainty
 	}
-	if c.Rule == RuleSamePod {
+	if c.SamePod() {
 		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
 	}
 	// The owner that took a virtual address over has it later, and rightly. An address that was given to an owner is

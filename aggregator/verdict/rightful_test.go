@@ -85,6 +85,17 @@ func TestRightfulOwner(t *testing.T) {
 			verdicttest.Twins(w)
 			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		}, "new", verdict.RightAllocation},
+		{"detection of duplicates failed in the newer sandbox of a pod: age does not decide", func(w *verdicttest.World) {
+			a, b := verdicttest.Twins(w)
+			b.Kind, b.Flags, b.Interface.Link = verdict.DADFailed, verdict.FlagDADFailed|verdict.FlagPermanent, a.Interface.Link
+			second := verdicttest.Who("old")
+			second.ContainerID = "container-second"
+			b.Interface.Namespace.Who = second.Who()
+		}, "", verdict.RightUndecided},
+		{"detection of duplicates failed in the newer pod", func(w *verdicttest.World) {
+			a, b := verdicttest.Twins(w)
+			b.Kind, b.Flags, b.Interface.Link = verdict.DADFailed, verdict.FlagDADFailed|verdict.FlagPermanent, a.Interface.Link
+		}, "old", verdict.RightOlderAssignment},
 		{"IPAM has it for the earlier owner", func(w *verdicttest.World) {
 			w.Within("n1", "", "", blue("blue"))
 			w.After(time.Minute).Within("n1", "", "kindnet", verdicttest.Who("web"))

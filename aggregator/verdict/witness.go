@@ -119,6 +119,14 @@ func (o *Owner) Yielded() bool {
 // yielded reports whether detection failed in a client, and not in the kernel.
 func (c *Claim) yielded() bool { return c.Kind == DADFailed && c.Flags&FlagDADFailed == 0 }
 
+// Deleted reports whether the kernel of the owner deleted the address when detection of duplicates failed, as it
+// does with an address that has a lifetime.
+func (o *Owner) Deleted() bool {
+	return o.DADFailed() && !o.Yielded() && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Kind == DADFailed && c.Flags&FlagPermanent != 0
+	})
+}
+
 // FlagDADFailed is IFA_F_DADFAILED, which a kernel sets in Claim.Flags.
 const FlagDADFailed = 0x08
 
