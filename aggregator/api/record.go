@@ -62,9 +62,20 @@ func record[K, T any](ctx context.Context, s *Service, w *watch[K, T]) error {
 	w.events.Join()
 	defer w.events.Leave()
 	w.coverage = func() *pb.Coverage { return nil } // the nodes are recorded instead
-	w.flush = func() error { return nil }
-	arriving := true // while the present state is recorded
+	arriving := true                                // while the present state is recorded
+	busy := true                                    // while more may have happened than is recorded
+	w.flush = func() error {
+		if !busy {
+			return nil
+		}
+		busy = false
+		if withNodes {
+			return errors.Join(nodes.Idle(), feed.Idle())
+		}
+		return feed.Idle()
+	}
 	w.send = func(m *message) error {
+		busy = true
 		c := &journal.Change{Type: m.typ, Owner: m.owner, Conflict: m.conflict, Finding: m.finding, Revision: w.reached}
 		switch {
 		case m.typ == pb.Watch_LOST:

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -129,5 +130,18 @@ func TestLostPeriods(t *testing.T) {
 	got, from := lost(begin)
 	if len(got) == 0 || !got[0].Pruned || !got[0].From.Equal(begin) || !got[0].Until.Equal(b.Oldest()) || !from.Equal(b.Oldest()) {
 		t.Errorf("got %+v from %v, want all before %v", got, from, b.Oldest())
+	}
+}
+
+// A reader meets a gap again until it is past its end, and counts it once.
+func TestALostPeriodIsCountedOnce(t *testing.T) {
+	d := Delivery{Log: slog.New(slog.DiscardHandler), Clock: time.Now}
+	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	first, second := Loss{From: begin, Until: begin.Add(time.Second)}, Loss{From: begin.Add(time.Second), Until: begin.Add(time.Minute)}
+	d.Lose([]Loss{first})
+	d.Lose([]Loss{first, second})
+	d.Lose([]Loss{second})
+	if got := d.Stats().Lost; got != 2 {
+		t.Errorf("got %d lost periods, want 2", got)
 	}
 }

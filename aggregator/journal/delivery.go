@@ -20,6 +20,8 @@ type Delivery struct {
 	// failing is the last error, and since is when errors began; nil if the last attempt succeeded.
 	failing error
 	since   time.Time
+	// lostUntil is the end of the latest period of which records are missing.
+	lostUntil time.Time
 }
 
 // DeliveryStats are the counters of a Delivery.
@@ -79,11 +81,15 @@ func (d *Delivery) Fail(err error) {
 	d.failing = err
 }
 
-// Lose counts periods of which records are missing.
+// Lose counts periods of which records are missing, each once, although a reader meets one again until it is past its end.
 func (d *Delivery) Lose(lost []Loss) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range lost {
+		if !l.Until.After(d.lostUntil) {
+			continue
+		}
+		d.lostUntil = l.Until
 		d.stats.Lost++
 		if l.Pruned {
 			d.Log.Error("the journal dropped transitions before the receiver got them: raise --retention or --journal-size", "from", l.From, "until", l.Until)

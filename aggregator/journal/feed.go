@@ -16,6 +16,8 @@ type compared struct {
 	known map[itemID]uint64
 	// over has the conflicts that were resolved before the gap, with a hash of their state.
 	over map[itemID]uint64
+	// behind is the time of the change that was recorded last, if others may have happened since; 0 if not.
+	behind stamp
 }
 
 // An itemID identifies an item of a kind.
@@ -103,6 +105,7 @@ func (f Feed) Changed(c *Change) error {
 		if !w.kinds[r.kind].begun { // it is part of the present state, which follows
 			return nil
 		}
+		w.kinds[r.kind].behind = r.at
 		if news, err := w.news(&r); err != nil || !news {
 			return err
 		}
@@ -118,6 +121,11 @@ func (f Feed) Changed(c *Change) error {
 // Complete announces that the present state was sent. Other items are gone.
 func (f Feed) Complete() error {
 	return f.j.put(func(w *writer) error { return w.complete(f.kind) })
+}
+
+// Idle announces that everything that has happened was sent, until the next change.
+func (f Feed) Idle() error {
+	return f.j.put(func(w *writer) error { w.kinds[f.kind].behind = 0; return nil })
 }
 
 // Passed announces that all changes before a revision were sent, for Mark.

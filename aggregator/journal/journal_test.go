@@ -246,6 +246,31 @@ func TestChangesInAGapAreRecordedAtItsEnd(t *testing.T) {
 	}
 }
 
+// A gap begins where the records end, also if the feed was behind when the process was killed.
+func TestAGapBeginsWithTheFirstChangeThatIsMissing(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		b := newBench(t, t.TempDir())
+		b.state(nil)
+		changed := b.add(time.Second)
+		killed := b.add(5 * time.Second)
+		feed := b.Feed(pb.Event_OWNER)
+		b.must(feed.Changed(&Change{At: changed, Type: pb.Watch_ADDED, ID: "a", Owner: pod("10.0.0.1", "a", "n1")}))
+		want := changed
+		if idle {
+			b.must(feed.Idle())
+			want = killed
+		}
+		b.flush()
+		b.restart()
+		b.add(time.Minute)
+		b.state(nil)
+		gaps, err := b.Gaps(time.Time{}, b.Now())
+		if err != nil || len(gaps) != 1 || gaps[0].GetFrom().AsTime().Sub(want).Abs() >= time.Millisecond { // its stamp follows those of the records
+			t.Errorf("idle %v: got gaps %v and %v, want one from %v", idle, gaps, err, want)
+		}
+	}
+}
+
 func TestLostChangesAreAGap(t *testing.T) {
 	b := newBench(t, t.TempDir())
 	b.state(nil)

@@ -18,10 +18,8 @@ import (
 const (
 	// queueSize is the number of operations that may wait for the writer.
 	queueSize = 8192
-	// gatherFor is how long the writer collects operations before it writes them, and writtenAtOnce
-	// is how many it writes at once.
-	gatherFor     = 15 * time.Millisecond
-	writtenAtOnce = 1024
+	// gatherFor is how long the writer collects operations before it writes them.
+	gatherFor = 15 * time.Millisecond
 	// aliveEvery is how often the journal notes that it is complete.
 	aliveEvery = 10 * time.Second
 	// pruneEvery is how often old segments are dropped.
@@ -170,7 +168,7 @@ func (j *Journal) write(ctx context.Context) {
 func (w *writer) gather(ctx context.Context) (err error) {
 	enough := time.NewTimer(gatherFor)
 	defer enough.Stop()
-	for range writtenAtOnce {
+	for range queueSize { // all that have arrived while a slow disk was written
 		select {
 		case o := <-w.j.queue:
 			err = errors.Join(err, o(w))
@@ -383,13 +381,19 @@ func (w *writer) end(g *pb.Gap, at time.Time) error {
 	return w.pending().Set(metaKey(metaGap, uint64(w.last)), raw, nil)
 }
 
-// note notes that the journal is complete up to now.
+// note notes up to when the journal is complete: now, or, while a feed is behind, the time of its last change.
 func (w *writer) note() error {
 	if !w.whole || w.j.now().Sub(w.aliveAt) < aliveEvery && w.batch == nil {
 		return nil
 	}
 	w.aliveAt = w.j.now()
-	at := max(w.aliveAt.UnixMicro(), w.last)
+	at := w.aliveAt.UnixMicro()
+	for _, state := range w.kinds {
+		if state.behind != 0 {
+			at = min(at, state.behind)
+		}
+	}
+	at = max(at, w.last)
 	if w.j.Reached != nil { // which may be after records that are not written yet
 		at = max(w.last, 1)
 	}
