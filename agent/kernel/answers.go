@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -32,7 +33,8 @@ type answers struct {
 	changed   chan struct{}                  // holds one token while the answers must be determined again
 	published map[table.ClaimKey]table.Claim // what makes the node answer, without times
 	own       map[netip.Addr][]*link         // addresses of our own namespace
-	routes    []rtnetlink.LocalRoute         // local routes that are not those of addresses
+	routes    []rtnetlink.Route              // local routes that are not those of addresses
+	hosts     []rtnetlink.Route              // routes to single addresses, if an interface on a LAN answers for others
 	proxies   bool                           // an interface answers for others
 	proxied   []rtnetlink.Proxied            // the addresses for which one answers as a proxy
 }
@@ -93,11 +95,17 @@ func (k *Mirror) answer(now time.Time) {
 			a.own[addr] = append(a.own[addr], l)
 		}
 	}
-	a.routes = slices.DeleteFunc(routes, func(r rtnetlink.LocalRoute) bool {
+	a.routes = slices.DeleteFunc(routes, func(r rtnetlink.Route) bool {
 		// A default route in a table of its own is for marked packets only.
 		return r.Bits() == 0 || r.Addr().IsLoopback() || r.IsSingleIP() && a.own[r.Addr()] != nil
 	})
 	answerers := k.answerers()
+	a.hosts = nil
+	if len(a.proxied) > 0 || slices.ContainsFunc(slices.Collect(maps.Values(answerers)), answersForHosts) {
+		if a.hosts, err = k.req.HostRoutes(); err != nil {
+			k.log.Debug("cannot list routes to hosts", "error", err)
+		}
+	}
 
 	want, asked := map[table.ClaimKey]table.Claim{}, map[table.ClaimKey]bool{}
 	ask := func(addr netip.Addr, domain string) {
@@ -142,6 +150,14 @@ func (k *Mirror) answer(now time.Time) {
 			}
 		}
 	}
+	// Addresses of hosts behind the node, even if no frame has shown an owner: the host may be on another node now.
+	for domain, all := range answerers {
+		for _, r := range a.hosts {
+			if r.Addr().Is4() && usable(r.Addr()) && answersForHosts(all) {
+				ask(r.Addr(), domain)
+			}
+		}
+	}
 	// Addresses in the subnet of a LAN, even if no frame has shown an owner there.
 	for domain, all := range answerers {
 		if !all[0].outside {
@@ -179,7 +195,7 @@ func (k *Mirror) mayAnswer(addr netip.Addr) bool {
 	a := &k.answers
 	return usable(addr) && (a.own[addr] != nil || a.proxies && addr.Is4() ||
 		slices.ContainsFunc(a.proxied, func(p rtnetlink.Proxied) bool { return p.Addr == addr }) ||
-		slices.ContainsFunc(a.routes, func(r rtnetlink.LocalRoute) bool { return r.Contains(addr) }))
+		slices.ContainsFunc(a.routes, func(r rtnetlink.Route) bool { return r.Contains(addr) }))
 }
 
 // answerers returns the interfaces that may answer, by the name of their link.
@@ -209,6 +225,11 @@ func (k *Mirror) answerers() map[string][]*answerer {
 	return out
 }
 
+// answersForHosts reports whether interfaces on one link answer on a LAN for others.
+func answersForHosts(all []*answerer) bool {
+	return all[0].outside && slices.ContainsFunc(all, func(at *answerer) bool { return at.ProxyARP })
+}
+
 // contains reports whether an address is in a subnet of an interface.
 func (l *link) contains(addr netip.Addr) bool {
 	for own, entries := range l.addrs {
@@ -227,6 +248,16 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 	by := func(answer ipwitnessv1.ClaimRecord_Answer, l *link) table.Claim {
 		return table.Claim{Network: table.Network{Name: l.Name}, Answer: answer}
 	}
+	proxy := func(answer ipwitnessv1.ClaimRecord_Answer, hops []rtnetlink.Hop) table.Claim {
+		c := table.Claim{Answer: answer}
+		if len(hops) > 0 && k.own.links[hops[0].Index] != nil {
+			c.Name = k.own.links[hops[0].Index].Name
+		}
+		if slices.ContainsFunc(k.answers.hosts, func(r rtnetlink.Route) bool { return r.Addr() == addr && len(hops) > 0 && r.Index == hops[0].Index }) {
+			c.PrefixLength = uint8(addr.BitLen()) //nolint:gosec // 128 at most
+		}
+		return c
+	}
 	own := k.answers.own[addr]
 	if slices.ContainsFunc(own, func(l *link) bool { return k.domainOf(l).name == domain }) {
 		return no
@@ -236,7 +267,7 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 	})
 	if addr.Is6() && at.outside { // the kernel answers solicitations only on the interface that has the address
 		if proxied && at.ProxyNDP {
-			return by(ipwitnessv1.ClaimRecord_PROXY_ENTRY, at.link)
+			return proxy(ipwitnessv1.ClaimRecord_PROXY_ENTRY, k.hops(addr))
 		}
 		return no
 	}
@@ -259,7 +290,7 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 		if len(own) > 0 {
 			return by(ipwitnessv1.ClaimRecord_ADDRESS, slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) }))
 		}
-		var route rtnetlink.LocalRoute
+		var route rtnetlink.Route
 		for _, r := range k.answers.routes {
 			if r.Contains(addr) && r.Bits() >= route.Bits() {
 				route = r
@@ -276,9 +307,9 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 	switch {
 	case len(hops) == 0 || slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Index == at.Index }):
 	case addr.Is4() && at.ProxyARP:
-		return by(ipwitnessv1.ClaimRecord_PROXY_ARP, at.link)
+		return proxy(ipwitnessv1.ClaimRecord_PROXY_ARP, hops)
 	case addr.Is4() && proxied:
-		return by(ipwitnessv1.ClaimRecord_PROXY_ENTRY, at.link)
+		return proxy(ipwitnessv1.ClaimRecord_PROXY_ENTRY, hops)
 	}
 	return no
 }

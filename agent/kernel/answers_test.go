@@ -62,8 +62,12 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 	route := func(f agenttest.Fake, addr string, hop rtnetlink.Hop) {
 		f[rtnetlink.NoNSID].Routes[netip.MustParseAddr(addr)] = []rtnetlink.Hop{hop}
 	}
+	host := func(f agenttest.Fake, addr string, index int32) {
+		f[rtnetlink.NoNSID].Hosts = []rtnetlink.Route{{Prefix: netip.PrefixFrom(netip.MustParseAddr(addr), netip.MustParseAddr(addr).BitLen()), Index: index}}
+		route(f, addr, rtnetlink.Hop{Index: index})
+	}
 	local := func(f agenttest.Fake, prefix string, index int32) {
-		f[rtnetlink.NoNSID].Local = append(f[rtnetlink.NoNSID].Local, rtnetlink.LocalRoute{Prefix: netip.MustParsePrefix(prefix), Index: index})
+		f[rtnetlink.NoNSID].Local = append(f[rtnetlink.NoNSID].Local, rtnetlink.Route{Prefix: netip.MustParsePrefix(prefix), Index: index})
 	}
 	for _, test := range []struct {
 		name  string
@@ -116,7 +120,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"proxy_arp on a LAN that its routes do not know", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}}
-		}, "198.51.100.9", "198.51.100.9 eth0: PROXY_ARP eth0"},
+		}, "198.51.100.9", "198.51.100.9 eth0: PROXY_ARP cni0"},
 		{"proxy_arp on a LAN that its routes know", func(f agenttest.Fake) {
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}, "cni0": {ProxyARP: true}}
@@ -148,11 +152,11 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"a proxy entry for a host of the LAN", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
-		}, "198.51.100.9", "198.51.100.9 eth0: PROXY_ENTRY eth0"},
+		}, "198.51.100.9", "198.51.100.9 eth0: PROXY_ENTRY cni0"},
 		{"a proxy entry on another interface", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 21})
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 4, Addr: netip.MustParseAddr("198.51.100.9")}}
-		}, "198.51.100.9", "198.51.100.9 cni0: PROXY_ENTRY cni0"},
+		}, "198.51.100.9", "198.51.100.9 cni0: PROXY_ENTRY veth21"},
 		{"a proxy entry for what its routes send back", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 2})
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
@@ -160,7 +164,25 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"an IPv6 proxy entry", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
-		}, "2001:db8::50", "2001:db8::50 eth0: PROXY_ENTRY eth0"},
+		}, "2001:db8::50", "2001:db8::50 eth0: PROXY_ENTRY "},
+		{"an IPv6 proxy entry for a host behind the node", func(f agenttest.Fake) {
+			host(f, "2001:db8::50", 21)
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
+		}, "", "2001:db8::50 eth0: PROXY_ENTRY /128 veth21"},
+		{"proxy_arp for a host behind the node that no frame shows", func(f agenttest.Fake) {
+			host(f, "192.0.2.50", 21)
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}}
+		}, "", "192.0.2.50 eth0: PROXY_ARP /32 veth21"},
+		{"proxy_arp, and the kernel takes another route than that of the host", func(f agenttest.Fake) {
+			host(f, "192.0.2.50", 21)
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2})
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}}
+		}, "", ""},
+		{"a host behind the node without proxy_arp on the LAN", func(f agenttest.Fake) {
+			host(f, "192.0.2.50", 21)
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"cni0": {ProxyARP: true}}
+		}, "", ""},
 		{"an IPv6 proxy entry without proxy_ndp", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 		}, "2001:db8::50", ""},
@@ -198,7 +220,7 @@ func TestAnswersFollowMessages(t *testing.T) {
 		}
 		pass(time.Second)
 		k.mu.Lock()
-		f[rtnetlink.NoNSID].Local = []rtnetlink.LocalRoute{{Prefix: netip.MustParsePrefix("10.244.0.0/29"), Index: 4}}
+		f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("10.244.0.0/29"), Index: 4}}
 		f[rtnetlink.NoNSID].Routes[netip.MustParseAddr("10.244.0.5")] = []rtnetlink.Hop{{Index: 4, Local: true}}
 		k.mu.Unlock()
 		k.Handle(&rtnetlink.Message{Type: rtnetlink.Answering, NSID: 5})

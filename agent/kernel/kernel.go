@@ -30,7 +30,8 @@ type Requests interface {
 	PVIDs() (map[int32]uint16, error)
 	Route(addr netip.Addr) ([]rtnetlink.Hop, error)
 	RouteFrom(index int32, from, addr netip.Addr) ([]rtnetlink.Hop, error)
-	LocalRoutes() ([]rtnetlink.LocalRoute, error)
+	LocalRoutes() ([]rtnetlink.Route, error)
+	HostRoutes() ([]rtnetlink.Route, error)
 	Proxied() ([]rtnetlink.Proxied, error)
 	Settings(iface string) rtnetlink.Settings
 	FiltersARP() (bool, error)

@@ -207,8 +207,24 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		for _, want := range []string{"192.0.2.64/26", "192.0.2.1/32", "2001:db8::1/128"} {
 			wait.Until(t, "local route "+want, func() bool { // that of an IPv6 address comes after duplicate address detection
 				local, err := req.LocalRoutes()
-				return err == nil && slices.ContainsFunc(local, func(r LocalRoute) bool { return r.String() == want })
+				return err == nil && slices.ContainsFunc(local, func(r Route) bool { return r.String() == want })
 			})
+		}
+		for to, protocol := range map[string]netlink.RouteProtocol{"192.0.2.50/32": unix.RTPROT_BOOT, "192.0.2.51/32": unix.RTPROT_STATIC, "192.0.2.52/32": unix.RTPROT_BIRD, "10.4.0.0/16": unix.RTPROT_BOOT} {
+			_, dst, err := net.ParseCIDR(to)
+			must(t, err)
+			must(t, netlink.RouteAdd(&netlink.Route{Dst: dst, Table: 100, Scope: netlink.SCOPE_LINK, LinkIndex: int(br), Protocol: protocol}))
+		}
+		hosts, err := req.HostRoutes()
+		must(t, err)
+		var names []string
+		for _, r := range hosts {
+			if names = append(names, r.String()); r.Index != br {
+				t.Errorf("route %s: got interface %d, want %d", r, r.Index, br)
+			}
+		}
+		if want := []string{"192.0.2.50/32", "192.0.2.51/32"}; !slices.Equal(names, want) {
+			t.Errorf("routes to hosts: got %v, want %v", names, want)
 		}
 		if got := req.Settings("br0"); got != (Settings{}) {
 			t.Errorf("settings: got %+v, want the defaults", got)
@@ -505,6 +521,8 @@ func TestOfRoutesOnlyLocalOnesAreHeard(t *testing.T) {
 		if heard {
 			t.Error("a message about a unicast route was heard")
 		}
+		add("10.2.0.1/32", unix.RTN_UNICAST, 100)
+		h.await("the route to a host", func(m Message) bool { return m.Type == Answering && m.NSID == NoNSID })
 		add("10.3.0.0/16", unix.RTN_LOCAL, unix.RT_TABLE_LOCAL)
 		h.await("the local route", func(m Message) bool { return m.Type == Answering && m.NSID == NoNSID })
 		must(t, h.stop())

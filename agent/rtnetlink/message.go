@@ -94,8 +94,8 @@ type Hop struct {
 	Local   bool
 }
 
-// A LocalRoute is a route of type local: the node takes packets for the prefix as its own.
-type LocalRoute struct {
+// A Route is a route to a prefix by an interface.
+type Route struct {
 	netip.Prefix
 	Index int32
 }
@@ -122,7 +122,7 @@ type Message struct {
 const NewPort uint16 = 0xffff
 
 // Answering is the type of all messages after which the node may answer for other addresses than before: about
-// local routes, rules and the configuration of interfaces. Netlink does not use the number.
+// local routes, routes to hosts, rules and the configuration of interfaces. Netlink does not use the number.
 const Answering uint16 = 0xfffe
 
 // parse parses one message of the listener, and reports whether its type is known.
@@ -371,8 +371,8 @@ func parseRoute(b []byte) ([]Hop, error) {
 	return out, nil
 }
 
-// parseLocalRoute parses a struct rtmsg and its attributes.
-func parseLocalRoute(b []byte) (r LocalRoute, err error) {
+// parsePrefix parses a struct rtmsg and its attributes.
+func parsePrefix(b []byte) (r Route, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, fmt.Errorf("parse route: %w", errShort)
 	}

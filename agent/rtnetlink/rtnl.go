@@ -234,18 +234,37 @@ func (r *Conn) RouteFrom(index int32, from, addr netip.Addr) (hops []Hop, err er
 	return hops, err
 }
 
-// LocalRoutes lists the routes of type local in all tables of our own namespace. Most of them are those of
-// addresses.
-func (r *Conn) LocalRoutes() (out []LocalRoute, err error) {
+// LocalRoutes lists the routes of type local in all tables of our own namespace: the node takes packets for their
+// prefixes as its own. Most of them are those of addresses.
+func (r *Conn) LocalRoutes() ([]Route, error) { return r.routes(unix.RTN_LOCAL, unix.RTPROT_UNSPEC) }
+
+// HostRoutes lists the routes of type unicast to single addresses in all tables of our own namespace, without those of
+// routing daemons, which may be a million.
+func (r *Conn) HostRoutes() (out []Route, err error) {
+	for protocol := byte(unix.RTPROT_KERNEL); protocol <= lastStatic; protocol++ {
+		some, err := r.routes(unix.RTN_UNICAST, protocol)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, slices.DeleteFunc(some, func(r Route) bool { return !r.IsSingleIP() })...)
+	}
+	return out, nil
+}
+
+// lastStatic is the last of the protocols of routes that the kernel, a boot script or an administrator adds.
+const lastStatic = unix.RTPROT_STATIC
+
+// routes lists the routes of a type and, unless it is RTPROT_UNSPEC, of a protocol.
+func (r *Conn) routes(typ, protocol byte) (out []Route, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		body := make([]byte, unix.SizeofRtMsg)
-		body[0], body[7] = family, unix.RTN_LOCAL
-		some, err := list(r, unix.RTM_GETROUTE, body, parseLocalRoute)
+		body[0], body[5], body[7] = family, protocol, typ
+		some, err := list(r, unix.RTM_GETROUTE, body, parsePrefix)
 		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
 			break // a kernel without IPv6
 		}
 		if err != nil {
-			return nil, namespaceError("list local routes", NoNSID, err)
+			return nil, namespaceError("list routes", NoNSID, err)
 		}
 		out = append(out, some...)
 	}
@@ -389,7 +408,7 @@ func Listen(everywhere bool) (*Listener, error) {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fail("bind rtnetlink socket", err)
 	}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, localRoutesOnly()); err != nil {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, answeringRoutes()); err != nil {
 		return fail("filter rtnetlink socket", err)
 	}
 	for _, group := range []int{
@@ -409,20 +428,25 @@ func Listen(everywhere bool) (*Listener, error) {
 	return &Listener{file: file, rc: rc, buf: make([]byte, 64<<10), oob: make([]byte, 256)}, nil
 }
 
-// localRoutesOnly returns a filter that drops messages about routes of other types than local in the kernel:
-// a router may change thousands of routes per second.
-func localRoutesOnly() *unix.SockFprog {
+// answeringRoutes returns a filter that drops messages about other routes than those of type local, and those that
+// HostRoutes lists, in the kernel: a router may change thousands of routes per second.
+func answeringRoutes() *unix.SockFprog {
 	typ := func(t uint16) uint32 { // as a load in network byte order returns it
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, t)))
 	}
+	const rtmsg = unix.SizeofNlMsghdr
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4}, // nlmsghdr.nlmsg_type
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: typ(unix.RTM_NEWROUTE), Jt: 1},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: typ(unix.RTM_DELROUTE), Jf: 2},
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: unix.SizeofNlMsghdr + 7}, // rtmsg.rtm_type
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RTN_LOCAL, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: typ(unix.RTM_DELROUTE), Jf: 7},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: rtmsg + 7}, // rtm_type
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RTN_LOCAL, Jt: 5},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: rtmsg + 1},  // rtm_dst_len
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 32, Jf: 2}, // only IPv4 is answered for because of a route
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: rtmsg + 5},  // rtm_protocol
+		{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: lastStatic, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 	}
 	return &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 }

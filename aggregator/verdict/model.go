@@ -335,7 +335,7 @@ type Claim struct {
 	Count        uint32
 	// Network is the network for which a container runtime or CNI result gave the address to the
 	// interface; empty if it is not known. For WouldAnswer, it is the name of the interface that has the
-	// address or the route, or that answers as a proxy.
+	// address or the route, or to which the route of a proxy leads.
 	Network string
 	Answer  KernelAnswer // WouldAnswer only
 	// TakenAlong is set if the interface had the address as a device of the node, and the plugin host-device

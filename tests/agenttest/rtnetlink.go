@@ -22,7 +22,8 @@ type Namespace struct {
 	PVIDs     map[int32]uint16
 	// Routes holds the routes of the namespace, by destination.
 	Routes map[netip.Addr][]rtnetlink.Hop
-	Local  []rtnetlink.LocalRoute
+	Local  []rtnetlink.Route
+	Hosts  []rtnetlink.Route
 	// Settings are those of interfaces, by name.
 	Settings map[string]rtnetlink.Settings
 	Proxied  []rtnetlink.Proxied
@@ -98,7 +99,10 @@ func (f Fake) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
 func (f Fake) RouteFrom(_ int32, _, addr netip.Addr) ([]rtnetlink.Hop, error) { return f.Route(addr) }
 
 // LocalRoutes returns the local routes of our own namespace.
-func (f Fake) LocalRoutes() ([]rtnetlink.LocalRoute, error) { return f[rtnetlink.NoNSID].Local, nil }
+func (f Fake) LocalRoutes() ([]rtnetlink.Route, error) { return f[rtnetlink.NoNSID].Local, nil }
+
+// HostRoutes returns the routes of our own namespace to single addresses.
+func (f Fake) HostRoutes() ([]rtnetlink.Route, error) { return f[rtnetlink.NoNSID].Hosts, nil }
 
 // Settings returns the settings of an interface of our own namespace.
 func (f Fake) Settings(iface string) rtnetlink.Settings { return f[rtnetlink.NoNSID].Settings[iface] }

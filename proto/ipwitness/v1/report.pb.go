@@ -1199,7 +1199,8 @@ type ClaimRecord struct {
 	// Wire: Ethernet source address, if it is not the sender hardware address. Such a claim is weak.
 	// Part of the key.
 	Source []byte `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
-	// rtnetlink: prefix length in bits. WOULD_ANSWER: that of the route.
+	// rtnetlink: prefix length in bits. WOULD_ANSWER: that of the route; of a proxy only if
+	// it is a route to the address alone.
 	PrefixLength uint32 `protobuf:"varint,10,opt,name=prefix_length,json=prefixLength,proto3" json:"prefix_length,omitempty"`
 	// rtnetlink: IFA_F_* flags.
 	Flags uint32 `protobuf:"varint,11,opt,name=flags,proto3" json:"flags,omitempty"`
@@ -1221,7 +1222,7 @@ type ClaimRecord struct {
 	Age *durationpb.Duration `protobuf:"bytes,19,opt,name=age,proto3" json:"age,omitempty"`
 	// rtnetlink: CNI network that assigned the address to this interface, as named by the CNI result;
 	// "cri" if only the container runtime reports the address; empty if no network is known. WOULD_ANSWER:
-	// name of the interface that has the address or the route, or that answers as a proxy.
+	// name of the interface that has the address or the route, or to which the route of a proxy leads.
 	Network string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
 	// Wire: true if the node itself routes the address to the namespace behind the port on which the
 	// frame arrived, either through that port or through a next hop in the namespace. rtnetlink: true if
