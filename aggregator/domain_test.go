@@ -556,3 +556,44 @@ func TestAnInterfaceThatChangesItsMAC(t *testing.T) {
 		}
 	})
 }
+
+// Both copies of a virtual machine run, on two nodes. That is not known: while a machine is migrated, there and back, frames
+// enter through the taps of both nodes as well, and reports of them may be late.
+func TestTwoCopiesOfAVirtualMachineAreOneOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		mac := []byte{0x52, 0x54, 0, 0x12, 0x34, 0x56}
+		agents := l.onLAN(2, func(node int) *pb.ReportRequest { // its tap is a port of a bridge with eth0
+			return &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{
+				Namespace: 1, Index: 7, Name: "tap0", Kind: "tun", Mac: []byte{0xfe, 0x54, 0, 0, 0, byte(node)}, Attachment: pb.InterfaceRecord_OWN, Link: "eth0",
+			}}}
+		})
+		for i, a := range agents {
+			a.send(records.Claims(entered(pb.Evidence_USED, fmt.Sprint("192.0.2.", 2-i), nodeMAC(2-i)))).sync()
+		}
+		var count uint32
+		speaks := func(node int, mac []byte) {
+			count++
+			frame, elsewhere := entered(pb.Evidence_ANNOUNCED, addr, mac), entered(pb.Evidence_ANNOUNCED, addr, mac)
+			frame.Index, frame.Count, elsewhere.Count = 7, count, count
+			agents[node-1].send(records.Claims(frame)).sync()
+			agents[2-node].send(records.Claims(elsewhere)).sync()
+			time.Sleep(10 * time.Millisecond)
+		}
+		for _, node := range []int{1, 2, 1, 2, 1, 2} {
+			speaks(node, mac)
+			time.Sleep(700 * time.Millisecond)
+		}
+		if got := l.conflicts(); len(got) != 0 {
+			t.Errorf("got %v of two copies with one MAC, want no conflict", got)
+		}
+		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
+			t.Errorf("got owners %v, want one", got)
+		}
+		for range 3 { // a machine with another MAC is seen
+			speaks(1, mac)
+			speaks(2, []byte{0x52, 0x54, 0, 0x12, 0x34, 0x57})
+		}
+		l.conflict(pb.Conflict_SUSPECTED)
+	})
+}

@@ -79,6 +79,63 @@ func TestAProxyEntryAnswersForALivingHost(t *testing.T) {
 	c.awaitFindings()
 }
 
+// Incident 52, openwrt/odhcpd#48: the routes to hosts behind a proxy stay on a node after the hosts have moved.
+func TestIncidentAProxyKeepsTheRoutesOfHostsThatMoved(t *testing.T) {
+	t.Parallel()
+	const addr, addr6 = "192.0.2.50", "2001:db8::50"
+	c := newCluster(t, 2)
+	c.shared()
+	i := c.incident(52)
+	for _, n := range c.nodes {
+		n.sysctl("", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/eth0/proxy_ndp=1")
+	}
+	behind := func(n *lab, guest string) {
+		n.pod(guest, addr+"/32", addr6+"/128")
+		n.sh("ip route add "+addr+"/32 dev v"+guest, "ip -6 route add "+addr6+"/128 dev v"+guest, "ip neigh add proxy "+addr6+" dev eth0")
+	}
+	from, to := c.nodes[0], c.nodes[1]
+	behind(from, "db")
+	c.awaitOwner(addr, "db")
+	c.wantOnlyPlanted()
+	c.awaitFindings()
+	from.sh("ip -n db addr flush dev eth0")
+	behind(to, "copy")
+	c.awaitOwner(addr, "copy")
+	i.foretold(answered, addr)
+	i.found(answered, addr)
+	c.awaitFindings(answered+" "+addr, answered+" "+addr6)
+	const off = "ip route del " + addr + " dev vdb"
+	from.sh(off)
+	i.remedied(off)
+	from.sh("ip neigh del proxy " + addr6 + " dev eth0")
+	c.awaitFindings()
+}
+
+// Incident 53, k3s-io/k3s#588: the range of the pods is that of a LAN of their node, and a host there has the address of a pod.
+func TestIncidentTheRangeOfThePodsIsThatOfALANOfTheirNode(t *testing.T) {
+	t.Parallel()
+	const addr, other = "10.42.0.3", "10.42.0.4"
+	l := newLab(t)
+	i := l.incident(53)
+	out := l.lan("10.42.0.1/24")
+	l.sh("ip link add br0 type bridge", "ip link set br0 up", "ip addr add 10.42.0.1/24 dev br0")
+	l.pod("web", addr+"/24")
+	l.sh("ip link set vweb master br0")
+	l.ports(2)
+	l.awaitOwner(addr, "web")
+	for name, a := range map[string]string{"client": addr, "guest": other} { // of the address of guest, there is no pod
+		out.machine(name, "02:00:00:00:00:6"+a[len(a)-1:], a+"/24")
+		talks(t, func() { out.announce(name, a) })
+	}
+	i.found("ranges-overlap", addr)
+	l.wantOnlyPlanted()
+	l.awaitFindings("ranges-overlap " + addr)
+	l.sh("ip link set br0 down", "ip addr flush dev br0", "ip addr add 10.43.0.1/24 dev br0", "ip link set br0 up", "ip -n web addr flush dev eth0")
+	l.assign("web", "10.43.0.3/24")
+	i.remedied()
+	l.awaitFindings()
+}
+
 // Incident 43, cilium/cilium#36817: the guest agent of a cloud adds a local route for an alias range, from which
 // pods have their addresses.
 func TestIncidentALocalRouteTakesThePacketsOfPods(t *testing.T) {

@@ -62,6 +62,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditAssignments()
 	a.auditShared()
 	a.auditAnswers()
+	a.auditSubnets()
 	a.auditServices()
 	a.auditServicePools()
 	a.auditOrphans()
@@ -375,23 +376,31 @@ func (a *addressAudit) auditShared() {
 
 // auditAnswers checks whether a node answers for an address on a link on which another owner has it, or an owner that
 // has it on a loopback or dummy device uses it there as the sender of ARP requests, unless both are in a confirmed conflict.
+// A node also misleads neighbours if it answers as a proxy for an owner that is behind another proxy.
 func (a *addressAudit) auditAnswers() {
-	since := a.in.Now
-	if a.in.Address.Is4() { // with IPv6, the kernel takes an address of the interface
-		since = since.Add(-a.policy.StaleAfter)
+	fresh := a.in.Now.Add(-a.policy.StaleAfter)
+	since := fresh
+	if !a.in.Address.Is4() { // with IPv6, the kernel takes an address of the interface
+		since = a.in.Now
 	}
 	for i := range a.judged.Owners {
 		o := &a.judged.Owners[i]
 		if !o.Alive() || !o.WouldAnswer() {
 			continue
 		}
-		wronged, severity := []verdict.Owner{*o}, verdict.Warning
+		wronged, severity, patience := []verdict.Owner{*o}, verdict.Warning, a.policy.Settle/2
 		for k := range a.judged.Owners {
 			r := &a.judged.Owners[k]
 			if k == i || !compared(r) {
 				continue
 			}
-			if c := o.AnswersFor(r, since); c != nil && !a.rivals(o, r) {
+			c := o.AnswersFor(r, since)
+			if c == nil { // the address may just have moved
+				if c = o.Misleads(r, a.judged.Owners, fresh); c != nil {
+					patience = a.policy.HandoverGrace
+				}
+			}
+			if c != nil && !a.rivals(o, r) {
 				if c.Wire() {
 					a.again(c.Seen.Add(a.policy.StaleAfter))
 				}
@@ -402,7 +411,7 @@ func (a *addressAudit) auditAnswers() {
 		}
 		if len(wronged) > 1 {
 			f := verdict.Finding{Kind: verdict.FindingAnsweredByAnother, Severity: severity, Owners: wronged}
-			a.record(f, o.ID+" ", a.policy.Settle/2)
+			a.record(f, o.ID+" ", patience)
 		}
 	}
 }

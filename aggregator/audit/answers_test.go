@@ -151,3 +151,76 @@ func TestARealServerUsesTheAddressOfItsLoadBalancer(t *testing.T) {
 		}
 	}
 }
+
+// node1 and node2 answer on the LAN as proxies for an address behind them.
+func TestAProxyAnswersForAnOwnerBehindAnotherNode(t *testing.T) {
+	type scene struct {
+		*world
+		lan     []*verdict.Interface
+		answers []*verdict.Claim
+		has     *verdict.Claim
+	}
+	// behind adds a container behind a node, or a guest that only frames show.
+	behind := func(s *scene, node string, guest bool) *verdict.Claim {
+		link := s.Link(node, "veth7", verdict.PointToPoint, false)
+		if guest {
+			port := s.Interface(s.Host(node), verdict.Interface{Name: "tap7", Tap: true, Attachment: verdict.Own, Link: link})
+			return s.Wire(port, "\x52\x54\x00\x00\x00\x07")
+		}
+		inside, _ := s.Veth(s.Namespace(node, 7, "7"+node, verdicttest.Pod("web")), "\x02\x00\x00\x00\x00\x07", link)
+		return s.Assigned(inside)
+	}
+	for _, test := range []struct {
+		name   string
+		change func(s *scene)
+		want   []string // the nodes of the owners of the finding
+	}{
+		{"the container is behind node2 only", nil, []string{"n1", "n2"}},
+		{"the guest is behind node2 only", func(s *scene) {
+			s.Drop(s.has)
+			s.has = behind(s, "n2", true)
+		}, []string{"n1", "n2"}},
+		{"by an entry", func(s *scene) { s.answers[0].Answer.By = verdict.ByProxyEntry }, []string{"n1", "n2"}},
+		{"the container is behind node1 as well", func(s *scene) { behind(s, "n1", false) }, nil},
+		{"the guest is behind node1 as well", func(s *scene) { behind(s, "n1", true) }, nil},
+		{"the container is behind node1 only", func(s *scene) {
+			s.Drop(s.has)
+			behind(s, "n1", false)
+			s.Drop(s.answers[1])
+		}, nil},
+		{"nobody is behind the nodes", func(s *scene) { s.Drop(s.has) }, nil},
+		{"the guest has not been seen for long", func(s *scene) {
+			s.Drop(s.has)
+			s.has = behind(s, "n2", true)
+			s.after(s.Policy.StaleAfter)
+		}, nil},
+		{"node2 does not answer", func(s *scene) { s.Drop(s.answers[1]) }, nil},
+		{"node2 answers on another LAN", func(s *scene) { s.lan[1].Link.Domain = nil }, nil},
+		{"node1 no longer has the route", func(s *scene) { s.Drop(s.answers[0]) }, nil},
+	} {
+		s := &scene{world: newWorld("192.0.2.50")}
+		s.lan = verdicttest.OnLAN(s.World, "n1", "n2")
+		s.has = behind(s, "n2", false)
+		for _, at := range s.lan {
+			s.answers = append(s.answers, s.Claim(verdict.Claim{
+				Kind: verdict.WouldAnswer, Interface: at, Network: "veth7", PrefixLength: 32, Answer: verdict.KernelAnswer{By: verdict.ByProxyARP},
+			}))
+		}
+		if test.change != nil {
+			test.change(s)
+		}
+		first := s.auditAll()
+		out := s.after(s.Policy.HandoverGrace).auditAll(first.Findings...)
+		var got []string
+		for _, f := range out.Findings {
+			if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting {
+				for _, o := range f.Owners {
+					got = append(got, o.Node.Name)
+				}
+			}
+		}
+		if !slices.Equal(got, test.want) || len(reported(first.Findings)) != 0 {
+			t.Errorf("%s: got owners %q of %+v, want %q", test.name, got, out.Findings, test.want)
+		}
+	}
+}

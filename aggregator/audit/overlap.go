@@ -320,3 +320,46 @@ func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []
 	}
 	return findings
 }
+
+// auditSubnets checks whether the address has an owner on a LAN of a node and another one on a link inside of the node, and
+// the node has subnets with the address on both: it sends packets for the address to one of the two only. Whether two links
+// that lead out of the node are one LAN is not known.
+func (a *addressAudit) auditSubnets() {
+	for i := range a.in.Nodes {
+		subnets := a.in.Nodes[i].Subnets
+		for k := range subnets {
+			for m := range subnets {
+				in, out := &subnets[k], &subnets[m]
+				if !in.Inside() || !out.Outside() || in.Prefix.IsSingleIP() || out.Prefix.IsSingleIP() || in.Interface.VRF != out.Interface.VRF {
+					continue
+				}
+				o, r := a.neighbour(in), a.neighbour(out)
+				if o == nil || r == nil || o.ID == r.ID || o.MAC == r.MAC {
+					continue
+				}
+				n := in.Interface.Namespace.Node
+				side := func(s *verdict.Subnet) verdict.Side {
+					return verdict.Side{
+						Node: n.Name, Agent: n, Range: ipam.RangeOf(s.Prefix), Device: s.Interface.Name, Prefixes: []netip.Prefix{s.Prefix.Masked()}, Source: verdict.SideAddress,
+					}
+				}
+				sides := [2]verdict.Side{side(in), side(out)}
+				a.record(verdict.Finding{
+					Kind: verdict.FindingRangesOverlap, Severity: verdict.Warning, Owners: []verdict.Owner{*o, *r},
+					Overlap: &verdict.Overlap{Range: sides[0].Range.Common(sides[1].Range), Sides: sides, Nodes: []string{n.Name}},
+				}, n.Boot+" "+n.Netns+" "+in.Interface.Name+" "+out.Interface.Name+" ", a.policy.Settle)
+			}
+		}
+	}
+}
+
+// neighbour returns the owner that has the address on the link of a subnet, other than the node itself; nil if there is none.
+func (a *addressAudit) neighbour(s *verdict.Subnet) *verdict.Owner {
+	for i := range a.judged.Owners {
+		o := &a.judged.Owners[i]
+		if compared(o) && o.ID != s.Interface.Namespace.ID && o.IsOn(s.Interface.Link, a.in.Now.Add(-a.policy.StaleAfter)) {
+			return o
+		}
+	}
+	return nil
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 var policy = &verdict.Policy{Cluster: "test"}
@@ -352,6 +353,80 @@ func TestEqualSides(t *testing.T) {
 		s := side()
 		if change(&s); audit.SameSide(side(), s) {
 			t.Errorf("got no change of the %s, want one", what)
+		}
+	}
+}
+
+// node1 has subnets with the address on wlan0 and on cni0, and hosts have it on both.
+func TestSubnetsOfANodeOverlap(t *testing.T) {
+	type scene struct {
+		*world
+		out, in       *verdict.Interface
+		client, inPod *verdict.Claim
+	}
+	const client = "\x02\x00\x00\x00\x00\x63"
+	for _, test := range []struct {
+		name   string
+		change func(s *scene)
+		want   bool
+	}{
+		{"a client and a pod", nil, true},
+		{"a client and a guest", func(s *scene) {
+			s.Drop(s.inPod)
+			s.Wire(s.Interface(s.Host("n1"), verdict.Interface{Name: "tap0", Tap: true, Attachment: verdict.Own, Link: s.in.Link}), "\x52\x54\x00\x00\x00\x01")
+		}, true},
+		{"the pod only", func(s *scene) { s.Drop(s.client) }, false},
+		{"the client only", func(s *scene) { s.Drop(s.inPod) }, false},
+		{"the client has not been seen for long", func(s *scene) { s.after(s.Policy.StaleAfter) }, false},
+		{"the node itself has the address on one link", func(s *scene) {
+			s.Drop(s.inPod)
+			s.Assigned(s.in)
+		}, false},
+		{"no subnet of the node on wlan0 has the address", func(s *scene) { s.Subnets = s.Subnets[1:] }, false},
+		{"the subnet on wlan0 is a single address", func(s *scene) { s.Subnets[0].Prefix = netip.MustParsePrefix("10.42.0.3/32") }, false},
+		{"wlan0 is in a VRF", func(s *scene) { s.out.VRF = "red" }, false},
+		{"the bridge leads to the LAN as well", func(s *scene) { s.Subnets[1].LAN = true }, false},
+		{"the bridge is on a LAN with other nodes", func(s *scene) {
+			s.in.Link.Domain = &verdict.Domain{Node: s.Node("n1"), Name: "cni0"}
+		}, false},
+		{"both are cards, perhaps on one LAN", func(s *scene) {
+			other := s.Interface(s.Host("n1"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Uplink: true, Link: s.Link("n1", "eth1", verdict.Uplink, false)})
+			s.Subnets[1].Interface = other
+			s.Drop(s.inPod)
+			s.Wire(other, "\x02\x00\x00\x00\x00\x64")
+		}, false},
+		{"the client answers on both links with one address", func(s *scene) {
+			s.Drop(s.inPod)
+			s.Wire(s.Interface(s.Host("n1"), verdict.Interface{Name: "tap0", Tap: true, Attachment: verdict.Own, Link: s.in.Link}), client)
+		}, false},
+		{"it is declared", func(s *scene) {
+			s.Policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.42.0.0/16"), Reason: "hotspots"}}
+		}, false},
+	} {
+		s := &scene{world: newWorld("10.42.0.3")}
+		s.out = s.Interface(s.Host("n1"), verdict.Interface{Name: "wlan0", MAC: "\x02\x00\x00\x00\x00\x01", Attachment: verdict.Own, Uplink: true, Link: s.Link("n1", "wlan0", verdict.Uplink, false)})
+		s.Subnet(s.out, "10.42.0.1/24")
+		s.in = s.Bridge("n1", "cni0", "10.42.0.1/24")
+		inside, _ := s.Veth(s.Namespace("n1", 5, "55", verdicttest.Pod("web")), "\x02\x00\x00\x00\x00\x05", s.in.Link)
+		s.client, s.inPod = s.Wire(s.out, client), s.Assigned(inside)
+		if test.change != nil {
+			test.change(s)
+		}
+		first := s.auditAll()
+		out := s.after(s.Policy.Settle).auditAll(first.Findings...)
+		var found []verdict.Finding
+		for _, f := range out.Findings {
+			if f.Kind == verdict.FindingRangesOverlap && !f.Waiting {
+				found = append(found, f)
+			}
+		}
+		if (len(found) == 1) != test.want || len(reported(first.Findings)) != 0 {
+			t.Errorf("%s: got %+v, want a finding: %t", test.name, out.Findings, test.want)
+		} else if test.want && (found[0].Overlap.Sides[0].Device != "cni0" || found[0].Overlap.Sides[1].Device != "wlan0" || len(found[0].Owners) != 2) {
+			t.Errorf("%s: got %+v", test.name, found[0])
+		}
+		if n := len(s.Judge().Conflicts); n != 0 {
+			t.Errorf("%s: got %d conflicts", test.name, n)
 		}
 	}
 }

@@ -387,7 +387,12 @@ func (t *findingBuilder) answered() {
 	case verdict.ByProxyEntry:
 		why = "neigh"
 	default:
+		if i := slices.IndexFunc(o.Claims, (*verdict.Claim).Proxies); i >= 0 && o.AnswersFor(&others[0], 0) == nil {
+			c, why = o.Claims[i], "behind"
+			device = c.Network
+		}
 	}
+	single := c.Proxies() && device != "" && int(c.PrefixLength) == t.f.Address.BitLen()
 	if c.Wire() {
 		why = "frames"
 		for _, has := range o.Claims {
@@ -413,6 +418,7 @@ func (t *findingBuilder) answered() {
 		by = "local"
 	}
 	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address,
+		"route", when(single, "yes"), "entry", when(c.Answer.By == verdict.ByProxyEntry, "yes"), "arp", when(c.Answer.By == verdict.ByProxyARP, "yes"),
 		"seen", witness(c), "last", c.Last, "sender", c.MAC, "enter", enter, "known", when(known, "yes"),
 		"filtered", func() {
 			switch c.Answer.Filter {
@@ -426,8 +432,11 @@ func (t *findingBuilder) answered() {
 		"holds", func() {
 			for i := range others {
 				key, seen, last := "answered/holds", "", verdict.Stamp(0)
+				if o.AnswersFor(&others[i], 0) == nil {
+					key = "answered/behind"
+				}
 				if claims := others[i].Claims; len(claims) > 0 && claims[0].Wire() {
-					key, seen, last = key+"/wire", witness(claims[0]), claims[0].Last
+					key, seen, last = "answered/holds/wire", witness(claims[0]), claims[0].Last
 				}
 				t.State("%s", scope{&others[i], "address", t.f.Address, "seen", seen, "last", last}.text(key))
 			}

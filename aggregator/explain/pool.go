@@ -222,6 +222,10 @@ type side verdict.Side
 // give parts of their ranges to nodes.
 func (t *findingBuilder) overlap() {
 	f := t.f
+	if f.Address.IsValid() {
+		t.subnets()
+		return
+	}
 	a, b := side(f.Overlap.Sides[0]), side(f.Overlap.Sides[1])
 	if b.Source == verdict.SideHeld {
 		a, b = b, a
@@ -270,6 +274,17 @@ func (t *findingBuilder) overlap() {
 			"objects", when(check != nil, "yes"), "check", check, "reregistered", b.reregistered(gets),
 			"cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
 	}
+}
+
+// subnets describes a node with overlapping subnets on two links, both of which have an owner of the address.
+func (t *findingBuilder) subnets() {
+	in, out := side(t.f.Overlap.Sides[0]), side(t.f.Overlap.Sides[1])
+	var fix []advice.Action
+	if engine := engineOf(in.Device); engine != "" {
+		fix = scope{"device", in.Device}.steps("answered/" + engine)
+	}
+	t.add("overlap/subnets", "a", in.Node, "address", t.f.Address, "in", in.Device, "out", out.Device, "insubnet", in.Prefixes[0], "outsubnet", out.Prefixes[0],
+		"inside", t.alike.naming(placed)(&t.f.Owners[0]), "outside", t.alike.naming(placed)(&t.f.Owners[1]), "cni", when(fix == nil, "yes"), "fix", fix)
 }
 
 // reregistered returns the steps that delete a node and register it again; gets says which range

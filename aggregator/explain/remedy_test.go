@@ -142,6 +142,25 @@ func findings() map[string]verdict.Finding {
 		}
 		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
 	}
+	// node-a answers as a proxy for an address that a container behind node-b has.
+	behind := func(addr string, by verdict.AnswerSource) verdict.Finding {
+		f := answers("", "veth7", verdict.KernelAnswer{By: by})
+		f.Address, f.Owners[1] = netip.MustParseAddr(addr), holder(w, "node-b", "guest", "eth0")
+		f.Owners[0].Claims[0].PrefixLength = uint8(f.Address.BitLen()) //nolint:gosec // 128 at most
+		return f
+	}
+	// node-a has one subnet on two links.
+	straddling := func(device string) verdict.Finding {
+		prefix := netip.MustParsePrefix("10.244.0.0/24")
+		side := func(device string) verdict.Side {
+			return verdict.Side{Node: "node-a", Range: ipam.RangeOf(prefix), Device: device, Prefixes: []netip.Prefix{prefix}, Source: verdict.SideAddress}
+		}
+		port := w.Interface(w.Host("node-a"), verdict.Interface{Name: "wlan0", Attachment: verdict.Own, Uplink: true, Link: w.Link("node-a", "wlan0", verdict.Uplink, false)})
+		guest := verdict.Owner{ID: "guest", Node: w.Node("node-a"), MAC: "\x02\x00\x00\x00\x00\x63", State: verdict.Live, Claims: []*verdict.Claim{{Kind: verdict.Announced, Interface: port, Frame: verdict.Frame{MAC: "\x02\x00\x00\x00\x00\x63", Link: port.Link}}}}
+		f := find(verdict.FindingRangesOverlap, nil, "10.244.0.5", []verdict.Owner{owner, guest})
+		f.Overlap = &verdict.Overlap{Range: ipam.RangeOf(prefix), Sides: [2]verdict.Side{side(device), side("wlan0")}, Nodes: []string{"node-a"}}
+		return f
+	}
 	// The address is that of a Service, too.
 	taken := func(owners []verdict.Owner, field ipam.ServiceField, endpoints ipam.Endpoints) verdict.Finding {
 		services := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeProxyName, Traits: registry.Traits(vip.KubeProxyName), Name: "services", State: ipam.Known}}
@@ -229,6 +248,10 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another route":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByRoute}),
 		"answered-by-another requests":                 answers("lo", "", verdict.KernelAnswer{}),
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
+		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),
+		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),
+		"ranges-overlap of a hotspot":                  straddling("cni0"),
+		"ranges-overlap of docker":                     straddling("docker0"),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
 		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),

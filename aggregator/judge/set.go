@@ -327,10 +327,10 @@ type FindingPlace struct{ Kind, Address, ID string }
 func PlaceOf(f *verdict.Finding) FindingPlace {
 	at := FindingPlace{Kind: f.Kind, ID: f.ID}
 	switch {
-	case f.Overlap != nil:
-		at.Address = f.Overlap.Range.String()
 	case f.Address.IsValid():
 		at.Address = f.Address.String()
+	case f.Overlap != nil:
+		at.Address = f.Overlap.Range.String()
 	}
 	return at
 }

@@ -74,6 +74,15 @@ type Subnet struct {
 	LAN bool
 }
 
+// Inside reports whether the subnet is that of a bridge or of one end of a veth that leads to nothing outside of the node.
+func (s *Subnet) Inside() bool {
+	l := s.Interface.Link
+	return !s.LAN && !s.Interface.Uplink && l != nil && l.Domain == nil && (l.Kind == Bridge && s.Interface.isBridge() || l.Kind == PointToPoint)
+}
+
+// Outside reports whether the subnet is that of a LAN.
+func (s *Subnet) Outside() bool { return (s.LAN || s.Interface.Uplink) && s.Interface.Link != nil }
+
 // MadeFor reports whether the CNI plugin bridge made the interface for a pool of its node, and makes it again after it
 // was deleted. The device of another plugin belongs to the node, and so does a bridge that leads out of the node.
 func (s *Subnet) MadeFor(p *Pool) bool {

@@ -88,6 +88,48 @@ func (o *Owner) AnswersFor(other *Owner, since Stamp) *Claim {
 	return nil
 }
 
+// Proxies reports whether a claim is that of a kernel that answers for the address as a proxy.
+func (c *Claim) Proxies() bool {
+	return c.Kind == WouldAnswer && (c.Answer.By == ByProxyARP || c.Answer.By == ByProxyEntry)
+}
+
+// Misleads returns the claim by which the owner's kernel answers for the address as a proxy on a link on which the node of
+// another owner, which is one of all, does so for that owner, although no owner is behind this one; nil if there is none.
+func (o *Owner) Misleads(other *Owner, all []Owner, since Stamp) *Claim {
+	for _, c := range o.Claims {
+		l := linkScope(c).canonical()
+		if !c.Proxies() || l == (extent{}) || slices.ContainsFunc(all, func(r Owner) bool { return r.isBehind(o.Node, l, since) }) {
+			continue
+		}
+		for i := range all {
+			if p := &all[i]; p.Alive() && !p.Node.Is(o.Node) && other.isBehind(p.Node, l, since) &&
+				slices.ContainsFunc(p.Claims, func(c *Claim) bool { return c.Proxies() && linkScope(c).canonical() == l }) {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// isBehind reports whether the owner has the address on another link of a node than the given one, by a kernel or by frames
+// after since.
+func (o *Owner) isBehind(n *Node, l extent, since Stamp) bool {
+	return o.Alive() && o.Excluded == nil && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Node().Is(n) && c.shows(since) && linkScope(c).canonical() != l
+	})
+}
+
+// IsOn reports whether the owner has the address on a link of a node, by a kernel or by frames that entered there after since.
+func (o *Owner) IsOn(l *Link, since Stamp) bool {
+	at := extent{Kind: LinkScope, Node: l.Node.Key(), Name: l.Name, Domain: l.Domain.Key()}
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.shows(since) && linkScope(c) == at })
+}
+
+// shows reports whether a kernel has the address, or a frame after since claims it.
+func (c *Claim) shows(since Stamp) bool {
+	return c.Counts() || c.Wire() && !c.Weak() && c.Seen > since
+}
+
 // leaks reports whether the owner, which has the address on a loopback or dummy device, used it as the sender of an ARP
 // request after both owners had it as they have it now. It may have given the address up on the link before.
 func (o *Owner) leaks(c *Claim, other *Owner) bool {

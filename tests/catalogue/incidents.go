@@ -79,6 +79,8 @@ var incidents = []incident{
 	{[]string{"k3s-io/k3s#10109", "k3s-io/k3s#14682", "kubernetes/kubernetes#30984"}, "Two nodes have one InternalIP.", ""},
 	{[]string{"metallb/metallb#1397", "metallb/metallb#364", "metallb/metallb#2700"}, "The pool of MetalLB has the address of a node, and a Service gets it.", ""},
 	{[]string{"cloudnativelabs/kube-router#689", "cloudnativelabs/kube-router#496", "lf-edge/eve#6614"}, "A node gets another podCIDR, and its bridge and a pod keep addresses of the former one, which is another node's now.", ""},
+	{[]string{"openwrt/odhcpd#48"}, "The routes to hosts behind a proxy stay on a node after the hosts have moved, and the node goes on answering for them.", ""},
+	{[]string{"k3s-io/k3s#588", "k3s-io/k3s#179", "canonical/microk8s#429"}, "The range of the pods is that of a LAN of their node, and a host there has the address of a pod.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
