@@ -178,7 +178,7 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 	at = cursor.At()
 	known := !at.IsZero()
 	if !known {
-		if at, err = x.whole(ctx, replaced); err != nil {
+		if at, err = x.Journal.Whole(ctx, replaced); err != nil {
 			return at, err
 		}
 	}
@@ -199,7 +199,7 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 
 // flush waits until everything that has happened is written.
 func (x *exporter) flush(ctx context.Context, replaced <-chan struct{}) error {
-	if _, err := x.whole(ctx, replaced); err != nil {
+	if _, err := x.Journal.Whole(ctx, replaced); err != nil {
 		return err
 	}
 	written := make(chan error, 1)
@@ -209,23 +209,6 @@ func (x *exporter) flush(ctx context.Context, replaced <-chan struct{}) error {
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// whole waits until the journal has the complete present state, and returns the time until which it is written.
-func (x *exporter) whole(ctx context.Context, replaced <-chan struct{}) (until time.Time, err error) {
-	for {
-		until, whole, more := x.Journal.Written()
-		if whole {
-			return until, nil
-		}
-		select {
-		case <-more:
-		case <-replaced:
-			return until, journal.ErrReplaced
-		case <-ctx.Done():
-			return until, ctx.Err()
-		}
 	}
 }
 

@@ -37,8 +37,8 @@ type between struct {
 	mu sync.Mutex
 	// where has the clusters with owners of each address of a shared network.
 	where map[netip.Addr][]string
-	// dirty are the addresses to judge: in their values, clusters of which an owner may have left.
-	dirty map[netip.Addr][]string
+	// dirty are the addresses to judge; true if an owner may have left.
+	dirty map[netip.Addr]bool
 	// contests are the conflicts, by address. An address is in one network.
 	contests map[netip.Addr]*contest
 	// begun is set when the present conflicts are recorded.
@@ -122,7 +122,7 @@ func (b *between) reset() {
 	clear(b.where)
 	for a, c := range b.contests {
 		if c.active() {
-			b.dirty[a] = nil
+			b.dirty[a] = false
 		}
 	}
 }
@@ -140,11 +140,8 @@ func (b *between) changed(e *pb.Event) {
 	if !left && !slices.Contains(b.where[a], e.GetCluster()) {
 		b.where[a] = append(b.where[a], e.GetCluster())
 	}
-	switch gone := b.dirty[a]; {
-	case left && !slices.Contains(gone, e.GetCluster()):
-		b.dirty[a] = append(gone, e.GetCluster())
-	case len(b.where[a]) > 1, b.contests[a].active():
-		b.dirty[a] = gone
+	if left || len(b.where[a]) > 1 || b.contests[a].active() {
+		b.dirty[a] = b.dirty[a] || left
 	}
 }
 
@@ -152,8 +149,8 @@ func (b *between) changed(e *pb.Event) {
 func (b *between) judgeDirty() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for a, gone := range b.dirty {
-		if err := b.judge(a, gone); err != nil {
+	for a, left := range b.dirty {
+		if err := b.judge(a, left); err != nil {
 			return err
 		}
 		delete(b.dirty, a)
@@ -190,9 +187,9 @@ func (b *between) begin() error {
 }
 
 // judge judges an address. The caller holds the lock.
-func (b *between) judge(a netip.Addr, gone []string) error {
+func (b *between) judge(a netip.Addr, left bool) error {
 	n, before, names := b.networks.of(a), b.contests[a], b.where[a]
-	if len(names) < 2 && !before.active() && len(gone) == 0 {
+	if len(names) < 2 && !before.active() && !left {
 		return nil
 	}
 	var owners []*pb.Owner
@@ -290,7 +287,7 @@ func (b *between) again() error {
 	for _, a := range slices.SortedFunc(maps.Keys(b.contests), netip.Addr.Compare) {
 		switch c := b.contests[a].conflict; c.GetState() {
 		case pb.Conflict_SUSPECTED:
-			if err := b.judge(a, nil); err != nil {
+			if err := b.judge(a, false); err != nil {
 				return err
 			}
 		case pb.Conflict_RESOLVED:

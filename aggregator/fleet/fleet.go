@@ -98,7 +98,7 @@ func New(cfg Config) (*Fleet, error) {
 	if len(cfg.Networks) > 0 {
 		f.between = &between{
 			fleet: f, networks: cfg.Networks, log: f.Log, clock: f.Clock,
-			where: make(map[netip.Addr][]string), dirty: make(map[netip.Addr][]string), contests: make(map[netip.Addr]*contest),
+			where: make(map[netip.Addr][]string), dirty: make(map[netip.Addr]bool), contests: make(map[netip.Addr]*contest),
 		}
 		f.between.Journal = f.newJournal("between", f.Log, nil)
 	}

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"sync"
@@ -60,6 +61,24 @@ func (j *Journal) Written() (until time.Time, whole bool, more <-chan struct{}) 
 		p.more = make(chan struct{})
 	}
 	return time.UnixMicro(p.until), p.whole, p.more
+}
+
+// Whole waits until the journal has the complete present state, and returns the time until which it is written. replaced
+// is that of Replaced.
+func (j *Journal) Whole(ctx context.Context, replaced <-chan struct{}) (until time.Time, err error) {
+	for {
+		until, whole, more := j.Written()
+		if whole {
+			return until, nil
+		}
+		select {
+		case <-more:
+		case <-replaced:
+			return until, ErrReplaced
+		case <-ctx.Done():
+			return until, ctx.Err()
+		}
+	}
 }
 
 // ErrReplaced is the error of a cursor in a store that is not in use any more.

@@ -45,7 +45,7 @@ func (f *following) begin(ctx context.Context) error {
 		return err
 	}
 	f.number = number
-	now, err := f.whole(ctx)
+	now, err := f.Journal.Whole(ctx, f.replaced)
 	if err != nil {
 		return err
 	}
@@ -88,23 +88,6 @@ func (f *following) begin(ctx context.Context) error {
 		}
 	}
 	return f.publishState(ctx, now)
-}
-
-// whole waits until the journal has the complete present state, and returns its time.
-func (f *following) whole(ctx context.Context) (time.Time, error) {
-	for {
-		until, whole, more := f.Journal.Written()
-		if whole {
-			return until, nil
-		}
-		select {
-		case <-more:
-		case <-f.replaced:
-			return until, journal.ErrReplaced
-		case <-ctx.Done():
-			return until, ctx.Err()
-		}
-	}
 }
 
 func (f *following) run(ctx context.Context) error {

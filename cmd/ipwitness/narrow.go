@@ -219,7 +219,7 @@ func parseSelector(arg string) (selector, error) {
 		return selector{query: url.Values{}, name: arg, what: "matches " + arg}, nil
 	}
 	if !namespaceName.MatchString(before) || !podName.MatchString(after) {
-		return selector{}, fmt.Errorf("%q is neither an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD) nor a MAC (0a:58:0a:f4:00:07)", arg)
+		return selector{}, notSelector(arg)
 	}
 	query := url.Values{"namespace": {before}, "pod": {after}}
 	return selector{query: query, what: fmt.Sprintf("matches pod %s/%s", before, after)}, nil
@@ -234,6 +234,7 @@ func parseAddress(s string) (netip.Addr, error) {
 	return addr.Unmap().WithZone(""), err
 }
 
+// notSelector returns the error for an argument that selects no owners.
 func notSelector(arg string) error {
 	return fmt.Errorf("%q is neither an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD) nor a MAC (0a:58:0a:f4:00:07)", arg)
 }
