@@ -194,6 +194,22 @@ func TestAProxyAnswersForAnOwnerBehindAnotherNode(t *testing.T) {
 			s.has = behind(s, "n2", true)
 			s.after(s.Policy.StaleAfter)
 		}, nil},
+		{"the machine is on a second LAN of both nodes", func(s *scene) {
+			s.Drop(s.has)
+			d := &verdict.Domain{Node: s.Node("n1"), Name: "eth1"}
+			for _, n := range []string{"n1", "n2"} {
+				i := s.Interface(s.Host(n), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Uplink: true, Link: s.Link(n, "eth1", verdict.Uplink, false)})
+				i.Link.Domain, i.Link.Proven = d, d
+				if n == "n2" {
+					s.has = s.Wire(i, "\x52\x54\x00\x00\x00\x07")
+				}
+			}
+		}, nil},
+		{"the machine is on a second LAN of node2", func(s *scene) {
+			s.Drop(s.has)
+			i := s.Interface(s.Host("n2"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Uplink: true, Link: s.Link("n2", "eth1", verdict.Uplink, false)})
+			s.has = s.Wire(i, "\x52\x54\x00\x00\x00\x07")
+		}, nil},
 		{"node2 does not answer", func(s *scene) { s.Drop(s.answers[1]) }, nil},
 		{"node2 answers on another LAN", func(s *scene) { s.lan[1].Link.Domain = nil }, nil},
 		{"node1 no longer has the route", func(s *scene) { s.Drop(s.answers[0]) }, nil},

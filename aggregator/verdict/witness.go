@@ -102,7 +102,7 @@ func (o *Owner) Misleads(other *Owner, all []Owner, since Stamp) *Claim {
 			continue
 		}
 		for i := range all {
-			if p := &all[i]; p.Alive() && !p.Node.Is(o.Node) && other.isBehind(p.Node, l, since) &&
+			if p := &all[i]; p.Alive() && !p.Node.Is(o.Node) && other.isInside(p.Node, l, since) &&
 				slices.ContainsFunc(p.Claims, func(c *Claim) bool { return c.Proxies() && linkScope(c).canonical() == l }) {
 				return c
 			}
@@ -117,6 +117,26 @@ func (o *Owner) isBehind(n *Node, l extent, since Stamp) bool {
 	return o.Alive() && o.Excluded == nil && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.Node().Is(n) && c.shows(since) && linkScope(c).canonical() != l
 	})
+}
+
+// isInside reports whether the owner has the address on a link of a node to which no other node is known to be connected, and
+// otherwise at most on the given link, where the node answers for it.
+func (o *Owner) isInside(n *Node, at extent, since Stamp) bool {
+	inside := false
+	for _, c := range o.Claims {
+		l := c.Interface.Link
+		if c.Wire() {
+			l = c.Link
+		}
+		switch {
+		case !c.shows(since), linkScope(c).canonical() == at:
+		case l == nil || l.Domain != nil || l.Kind != Bridge && l.Kind != PointToPoint || !c.Node().Is(n):
+			return false
+		default:
+			inside = true
+		}
+	}
+	return inside && o.Alive() && o.Excluded == nil
 }
 
 // IsOn reports whether the owner has the address on a link of a node, by a kernel or by frames that entered there after since.
