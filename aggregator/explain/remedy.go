@@ -145,9 +145,13 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 		more = fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
 	}
 	shared := fmt.Sprintf("`--shared %s=REASON`", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))
-	return a.steps("decide", "more", more, "shared", shared, "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+	choice := choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
 		return a.placed(o.ID) + " keeps the address", a.releaseAllBut(o, owners)
-	}))
+	})
+	if a.c.AllExternal() { // agents see no programs there
+		choice = append(choice, advice.Either("software on them moves the address, such as keepalived or Pacemaker", a.steps("moves-outside")...))
+	}
+	return a.steps("decide", "more", more, "shared", shared, "choice", choice)
 }
 
 // mostKept limits the alternatives of a choice between owners.

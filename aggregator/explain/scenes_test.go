@@ -6,6 +6,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
@@ -155,6 +156,15 @@ var scenes = []verdicttest.Situation{
 			w.Assigned(&router)
 			w.After(time.Minute)
 			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "vrrpd", i.Namespace.Node.Name == "n1"
+		}
+	}},
+	{Name: "clients of two DHCP servers that do not know each other", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for k, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Assigned(i)
+			p := &verdict.Pool{Node: w.Node([]string{"n3", "n4"}[k]), Pool: ipam.Pool{
+				IPAM: dhcp.DnsmasqName, Traits: registry.Traits(dhcp.DnsmasqName), Name: "/var/lib/misc/dnsmasq.leases#eth0", State: ipam.Known,
+			}}
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: i.MAC.String(), Location: p.Name}})
 		}
 	}},
 	{Name: "sandboxes of one pod", Build: func(w *verdicttest.World) {

@@ -96,6 +96,18 @@ func TestFramesThatProveNoLink(t *testing.T) {
 		{"with a MAC and an address of its own node, too", func(_ *scene, _, by *agent, c *pb.ClaimRecord) {
 			by.report(clone(4, c.Mac), records.Claims(assigned(4, "10.0.0.1")))
 		}, false},
+		{"with a MAC of its own node, too, whose kernel refused the address", func(_ *scene, _, by *agent, c *pb.ClaimRecord) {
+			refused := assigned(4, "10.0.0.1")
+			refused.Kind = pb.Evidence_DAD_FAILED
+			by.report(clone(4, c.Mac), records.Claims(refused))
+		}, true},
+		{"with the MAC of the uplink itself, whose kernel refused the address", func(_ *scene, _, by *agent, c *pb.ClaimRecord) {
+			m := lan(2)
+			m.Interfaces[0].Mac = c.Mac
+			refused := assigned(1, "10.0.0.1")
+			refused.Kind, refused.Index = pb.Evidence_DAD_FAILED, m.Interfaces[0].Index
+			by.report(m, records.Claims(refused))
+		}, true},
 		{"with a MAC of a third node, too", func(s *scene, _, _ *agent, c *pb.ClaimRecord) { s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac)) }, true},
 		{"with a MAC and an address of a third node, too", func(s *scene, _, _ *agent, c *pb.ClaimRecord) {
 			s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac), records.Claims(assigned(4, "10.0.0.1")))

@@ -111,6 +111,10 @@ var causes = map[string]string{
 	"orphaned-sandbox":      "the sandbox of a pod that no longer exists still has the address",
 	"replaced-namespace":    "a container got a new network namespace, and a previous one still has the address",
 	"split-brain":           "an address that should move between nodes stays on both",
+	"leftover-namespace":    "a network namespace without processes still has the address of a workload that runs",
+	"address-taken-along":   "a device was moved into a pod together with an address of its node",
+	"dhcp-client-identity":  "a DHCP server takes several machines or containers for one client",
+	"cloned-machine":        "a copy of a machine has the address and the MAC of its original",
 	"external-device":       "a device outside the cluster uses the address",
 	"unknown":               "no known cause fits. The owners got the address in this order:",
 }
