@@ -330,7 +330,7 @@ func (a *addressAudit) auditSubnets() {
 		for k := range subnets {
 			for m := range subnets {
 				in, out := &subnets[k], &subnets[m]
-				if !in.Inside() || !out.Outside() || in.Prefix.IsSingleIP() || out.Prefix.IsSingleIP() || in.Interface.VRF != out.Interface.VRF {
+				if !in.Inside() || !out.Outside() || in.Prefix.IsSingleIP() || out.Prefix.IsSingleIP() || !in.Prefix.Contains(a.in.Address) || !out.Prefix.Contains(a.in.Address) || in.Interface.VRF != out.Interface.VRF {
 					continue
 				}
 				o, r := a.neighbour(in), a.neighbour(out)

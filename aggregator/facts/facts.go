@@ -40,7 +40,7 @@ type Listener interface {
 	CoverageChanged()
 	// OwnersWatched reports whether the owners of an address must be derived before they change.
 	OwnersWatched() bool
-	// Contested yields the addresses that nodes watch more closely.
+	// Contested yields the addresses that nodes watch more closely, and those with several owners.
 	Contested(yield func(index.Address) bool)
 	// AtRisk returns the addresses in use that a pool considers free.
 	AtRisk(p *Pool) []netip.Addr

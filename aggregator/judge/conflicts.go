@@ -153,12 +153,17 @@ func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
 	return all
 }
 
-// Contested yields the addresses that nodes watch more closely.
+// Contested yields the addresses that nodes watch more closely, and those with several owners.
 func (c *Conflicts) Contested(yield func(index.Address) bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for a := range c.contested {
 		if !yield(a) {
+			return
+		}
+	}
+	for a, k := range c.kept {
+		if _, yielded := c.contested[a]; !yielded && len(k.owners) > 1 && !yield(a) {
 			return
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/prototext"
@@ -72,7 +73,7 @@ func (r *run) compare(end bool) string {
 			return err.Error()
 		}
 		for _, f := range page.GetFindings() {
-			if !r.twins[f.GetId()] && (r.quiet() || !slices.Contains(lateFindings, f.GetKind())) {
+			if !r.twins[f.GetId()] && (r.quiet() || !isLate(f)) {
 				findings = append(findings, proto.CloneOf(f))
 			}
 		}
@@ -87,6 +88,12 @@ func (r *run) compare(end bool) string {
 		})
 	}
 	return differ("finding", slices.DeleteFunc(findings, awaited), slices.DeleteFunc(r.listFindings(), awaited), scrubFinding)
+}
+
+// isLate reports whether a finding is one of lateFindings, and not about one address.
+func isLate(f *pb.Finding) bool {
+	_, err := netip.ParseAddr(f.GetAddress())
+	return err != nil && slices.Contains(lateFindings, f.GetKind())
 }
 
 func scrubFinding(f *pb.Finding) {
@@ -108,7 +115,7 @@ func scrubFinding(f *pb.Finding) {
 			o.Node, o.Netns = node, netns
 		}
 	}
-	if slices.Contains(lateFindings, f.GetKind()) {
+	if isLate(f) {
 		f.DetectedAt = nil
 	}
 }
