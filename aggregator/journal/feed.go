@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"hash/maphash"
 	"math"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -37,25 +38,44 @@ type Feed struct {
 // Feed returns the feed of a kind.
 func (j *Journal) Feed(kind pb.Event_Kind) Feed { return Feed{j, kind} }
 
-// Begin announces that the present state follows. It reads the state before the gap, with which that is compared.
+// Begin announces that the present state follows. It reads the state before the gap, with which that is compared. It
+// does not keep the writer from recording other kinds: a store with millions of records takes seconds, in which
+// these would lose changes, too, and begin again as well.
 func (f Feed) Begin() error {
-	return f.j.put(func(w *writer) error {
-		if err := w.commit(); err != nil {
-			return err
-		}
+	var s *store
+	var seed maphash.Seed
+	begun := make(chan struct{})
+	err := f.j.put(func(w *writer) error {
+		defer close(begun)
+		s, seed = w.s, w.seed
+		w.kinds[f.kind] = &compared{}
 		w.j.progress.forget(f.kind)
-		state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
-		w.kinds[f.kind] = state
-		for at, err := range w.s.fold(w.s.list(), []pb.Event_Kind{f.kind}, math.MaxInt64, firstPlace, lastPlace) {
+		return w.commit()
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-begun:
+	case <-f.j.done:
+		return errStopped
+	}
+	state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
+	replaced := false // so that the feed begins again
+	err = f.j.view(func(now *store) error {
+		if replaced = now != s; replaced {
+			return nil
+		}
+		for at, err := range s.fold(s.list(), []pb.Event_Kind{f.kind}, math.MaxInt64, firstPlace, lastPlace) {
 			if err != nil {
 				return err
 			}
 			for i := range at.items {
-				e, err := w.s.event(&at.items[i], at.subject, at.items[i].at)
+				e, err := s.event(&at.items[i], at.subject, at.items[i].at)
 				if err != nil {
 					return err
 				}
-				like, err := w.likenessOf(e)
+				like, err := likenessOf(seed, e)
 				if err != nil {
 					return err
 				}
@@ -65,6 +85,15 @@ func (f Feed) Begin() error {
 					state.known[itemID{at.place, at.items[i].id}] = like
 				}
 			}
+		}
+		return nil
+	})
+	if err != nil || replaced {
+		return f.j.put(func(*writer) error { return err })
+	}
+	return f.j.put(func(w *writer) error {
+		if w.s == s {
+			w.kinds[f.kind] = state
 		}
 		return nil
 	})

@@ -246,6 +246,30 @@ func TestChangesInAGapAreRecordedAtItsEnd(t *testing.T) {
 	}
 }
 
+// While a feed reads the state before its gap, which takes seconds in a large store, the other feeds are recorded, and
+// its caller waits, so that the present state that follows is that of afterwards.
+func TestAFeedThatBeginsDoesNotDelayTheOthers(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(nil)
+	b.Journal.mu.Lock() // so that the store cannot be read
+	begun := make(chan error, 1)
+	go func() { begun <- b.Feed(pb.Event_NODE).Begin() }()
+	b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
+	b.flush()
+	select {
+	case err := <-begun:
+		t.Errorf("got %v, although the state before was not read", err)
+	default:
+	}
+	b.Journal.mu.Unlock()
+	b.must(<-begun)
+	b.must(b.Feed(pb.Event_NODE).Complete())
+	b.flush()
+	if got := b.events(Query{Span: only("10.0.0.1")}); len(got) != 1 {
+		t.Errorf("got %v, want the change", got)
+	}
+}
+
 // A gap begins where the records end, also if the feed was behind when the process was killed.
 func TestAGapBeginsWithTheFirstChangeThatIsMissing(t *testing.T) {
 	for _, idle := range []bool{false, true} {

@@ -249,7 +249,7 @@ func (w *writer) news(r *record) (bool, error) {
 		if err != nil || e == nil {
 			return !removed, err
 		}
-		if before, err = w.likenessOf(e); err != nil {
+		if before, err = likenessOf(w.seed, e); err != nil {
 			return false, err
 		}
 	}
@@ -261,12 +261,12 @@ func (w *writer) news(r *record) (bool, error) {
 }
 
 // likenessOf returns the likeness of the item of a recorded event.
-func (w *writer) likenessOf(e *pb.Event) (uint64, error) {
+func likenessOf(seed maphash.Seed, e *pb.Event) (uint64, error) {
 	r, err := newRecord(change(e))
 	if err != nil {
 		return 0, err
 	}
-	return likeness(w.seed, r.item)
+	return likeness(seed, r.item)
 }
 
 // lose begins a gap in a kind, or continues one. If there is none, gap is how it begins; nil for after the last
