@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -387,9 +388,15 @@ func (l *listener) CoverageChanged() {
 // OwnersWatched reports whether owners are watched.
 func (l *listener) OwnersWatched() bool { return l.core.events.Owners.Wanted() }
 
-// Contested yields the addresses that nodes look at more closely.
+// Contested yields the addresses that nodes look at more closely, and those with several owners.
 func (l *listener) Contested(yield func(index.Address) bool) {
-	l.core.shards.Conflicts.Contested(yield)
+	for _, all := range []iter.Seq[index.Address]{l.core.shards.Conflicts.Contested, l.core.shards.Conflicts.Several} {
+		for a := range all {
+			if !yield(a) {
+				return
+			}
+		}
+	}
 }
 
 // Acknowledged looks at the acknowledgement of a conflict.

@@ -153,7 +153,7 @@ func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
 	return all
 }
 
-// Contested yields the addresses that nodes watch more closely, and those with several owners.
+// Contested yields the addresses that nodes watch more closely.
 func (c *Conflicts) Contested(yield func(index.Address) bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -162,8 +162,14 @@ func (c *Conflicts) Contested(yield func(index.Address) bool) {
 			return
 		}
 	}
+}
+
+// Several yields the addresses with several owners.
+func (c *Conflicts) Several(yield func(index.Address) bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	for a, k := range c.kept {
-		if _, yielded := c.contested[a]; !yielded && len(k.owners) > 1 && !yield(a) {
+		if len(k.owners) > 1 && !yield(a) {
 			return
 		}
 	}
