@@ -11,7 +11,6 @@
 # Seen with Linux 6.18.44, iproute2 6.1.0-3 (Debian 12), Python 3.11.2: two hosts with one stable_secret, as
 # machines cloned with it are (a veth has no permanent MAC, which would otherwise tell them apart).
 #   after 3 advertisements: 1 address in use, 2 times deleted as a duplicate
-# (The third one came while the detection that the second one had begun was still under way.)
 # Needs root. Changes nothing outside of its namespaces.
 set -euo pipefail
 tmp=$(mktemp -d)
