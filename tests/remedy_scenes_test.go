@@ -265,11 +265,14 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 			n.announce("/eth0", vip)
 			c.awaitOwners(vip, i+1)
 		}
-		s.byHand["Find out why ucarp considers"] = func() { // once the nodes hear each other again, the backup releases the address
+		s.byHand["Correct that"] = func() { // once the nodes hear each other again, the backup releases the address
 			c.nodes[1].sh("ip addr del " + vip + "/32 dev eth0")
 		}
 		s.keeper = "node1" // node1 had the address first
-		s.ways = map[string]string{"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2"}
+		s.ways = map[string]string{
+			"only node node1 itself (eth0) is": "node1", "only node node2 itself (eth0) is": "node2",
+			"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2",
+		}
 		return s.conflicted(vip, "node1 | node2", "split-brain")
 	},
 	"split-brain, keepalived was killed": func(t *testing.T, _ block) *scene {
