@@ -70,9 +70,9 @@ func TestLossOfAllAllocationsIsReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := startIPAM(t)
+			before := time.Now() // the read that finds the loss may have begun before it
 			l.giveMany("pods", many)
 			l.awaitGiven("pods", many, known)
-			before := time.Now()
 			c.lose(l)
 			l.await("the loss", func() bool { return l.pools[l.path("pods")].GetLost() != 0 })
 			p := l.awaitGiven("pods", 0, c.state)
