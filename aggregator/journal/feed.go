@@ -61,9 +61,8 @@ func (f Feed) Begin() error {
 		return errStopped
 	}
 	state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
-	replaced := false // so that the feed begins again
 	err = f.j.view(func(now *store) error {
-		if replaced = now != s; replaced {
+		if now != s { // it was replaced, so that the caller begins again
 			return nil
 		}
 		for at, err := range s.fold(s.list(), []pb.Event_Kind{f.kind}, math.MaxInt64, firstPlace, lastPlace) {
@@ -88,10 +87,10 @@ func (f Feed) Begin() error {
 		}
 		return nil
 	})
-	if err != nil || replaced {
-		return f.j.put(func(*writer) error { return err })
-	}
 	return f.j.put(func(w *writer) error {
+		if err != nil { // the writer opens the store again, or sets it aside
+			return err
+		}
 		if w.s == s {
 			w.kinds[f.kind] = state
 		}
