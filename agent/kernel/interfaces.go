@@ -53,7 +53,7 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	l.Link = m
 	k.join(ns, l)
 	if !l.Up() || l.MAC != old.MAC {
-		clear(l.refused) // detection of duplicates begins anew
+		clear(l.refused) // duplicate address detection starts again
 	}
 
 	if ns != k.own {

@@ -93,8 +93,9 @@ func (c *Claim) Proxies() bool {
 	return c.Kind == WouldAnswer && (c.Answer.By == ByProxyARP || c.Answer.By == ByProxyEntry)
 }
 
-// Misleads returns the claim by which the owner's kernel answers for the address as a proxy on a link on which the node of
-// another owner, which is one of all, does so for that owner, although no owner is behind this one; nil if there is none.
+// Misleads returns the claim by which the owner's kernel answers for the address as a proxy, although no owner is behind
+// its node, on a link where another node answers for the other owner, which is behind that node. It returns nil if there
+// is no such claim.
 func (o *Owner) Misleads(other *Owner, all []Owner, since Stamp) *Claim {
 	for _, c := range o.Claims {
 		l := linkScope(c).canonical()
