@@ -143,7 +143,7 @@ func everything(number int) *pb.ReportRequest {
 	awsFile := &pb.PoolRecord{Ipam: awsvpc.Name, Name: "/run/aws-node/ipam.json", Network: "aws-cni", State: pb.Pool_KNOWN}
 	leased := podVeth(14, "h", at("8.8"))
 	server := &pb.PoolRecord{
-		Ipam: dhcp.DnsmasqName, Name: "/var/lib/misc/dnsmasq.leases#br0", Device: leased.Links[0].Name, State: pb.Pool_KNOWN, Config: "/etc/dnsmasq.conf",
+		Ipam: dhcp.DnsmasqName, Name: "/var/lib/misc/dnsmasq.leases#br0", Device: leased.Links[0].Name, State: pb.Pool_KNOWN, Config: "/etc/dnsmasq.conf", Server: []byte{10, 9, 9, 1}, ClientId: []byte{1},
 		Ranges: []*pb.AddressRange{{First: netip.MustParseAddr(at("8.8")).AsSlice(), Last: netip.MustParseAddr(at("8.9")).AsSlice()}},
 	}
 	client := &pb.AllocationRecord{Ipam: server.GetIpam(), Pool: server.GetName(), Address: netip.MustParseAddr(at("8.8")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 7}, FormerMac: []byte{2, 9, 9, 9, 9, 8}, Hostname: "laptop"}

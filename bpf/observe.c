@@ -52,6 +52,7 @@
 #define MAX_IMPORTANT 262144
 #define MAX_PORTS     65536
 #define MAX_REFUSALS  65536
+#define MAX_TUNNELS   65536
 #define EVENTS_SIZE   (1 << 20)
 /* An attempt fails if another CPU reports the same binding at that moment, which can happen once
  * for each bit of KINDS in use.
@@ -157,6 +158,12 @@ struct port {
 	__u64 limited; /* frames with RESULT_LIMITED */
 };
 
+/* A tunnel (VNI) of which the bridge knows the VLAN, and the port of that bridge. */
+struct tunnel {
+	__u32 ifindex;
+	__u32 id;
+};
+
 /* The claim in one frame. */
 struct claim {
 	struct binding binding;
@@ -175,6 +182,9 @@ volatile const __u64 contested_refresh_ns = 1 * NSEC_PER_SEC;
  * removes code that the first call cannot reach.
  */
 volatile __u8 zero;
+
+/* Whether there is a tunnel in the map tunnels. */
+volatile __u8 tunnelled;
 
 /* Limits, for each port, of bindings that are reported to user space for the first time. They bound
  * the CPU time of the agent and the aggregator: a pod can invent new bindings as fast as it can
@@ -229,6 +239,17 @@ struct {
 	__type(value, struct port);
 	__uint(max_entries, MAX_PORTS);
 } ports SEC(".maps");
+
+/* The VLANs in which bridges put the frames of tunnels (vlan_tunnel): one VXLAN device, of which
+ * the frames have metadata, may serve many networks.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct tunnel);
+	__type(value, __u16);
+	__uint(max_entries, MAX_TUNNELS);
+} tunnels SEC(".maps");
 
 /* Bindings that were refused recently. One half of a binding's hash selects the slot; the slot has
  * the other half in its lower 32 bits, and the time in units of 2^20 ns in its upper 32 bits. A
@@ -773,6 +794,25 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 	return RESULT_EVENT;
 }
 
+/* Returns the VLAN of a frame without a tag that came through a tunnel, as
+ * br_handle_ingress_vlan_tunnel in net/bridge/br_vlan_tunnel.c does; 0 if it came through none, or
+ * its bridge has no VLAN for it.
+ */
+static __noinline __u16 vlan_of_tunnel(struct __sk_buff *skb)
+{
+	struct tunnel tunnel = {.ifindex = skb->ifindex};
+	struct bpf_tunnel_key key;
+	__u16 *vlan;
+
+	/* Of both families of outer packets. */
+	if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) &&
+	    bpf_skb_get_tunnel_key(skb, &key, sizeof(key), BPF_F_TUNINFO_IPV6))
+		return 0;
+	tunnel.id = key.tunnel_id;
+	vlan = bpf_map_lookup_elem(&tunnels, &tunnel);
+	return vlan ? *vlan : 0;
+}
+
 /* A separate function, so that frames of other protocols do not pay for its stack. */
 static __noinline void observe_frame(struct __sk_buff *skb)
 {
@@ -800,6 +840,8 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 		/* The inner protocol is not known; the frame is counted as ARP. */
 		if (is_vlan(tags.protocol))
 			count(PROTOCOL_ARP, RESULT_UNPARSED_TAGS);
+	} else if (tunnelled && !skb->vlan_present) {
+		tags.vlan = vlan_of_tunnel(skb);
 	}
 
 	claim.binding.vlan = tags.vlan;

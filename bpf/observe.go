@@ -66,6 +66,39 @@ func (o *Observer) Close() error {
 	return errors.Join(o.reader.Close(), o.objects.Close())
 }
 
+// SetTunnels sets the VLANs in which a bridge puts frames of its port that came through a tunnel, by the identifier of
+// the tunnel (VNI): the frames have no tag themselves. There can be 65536 of them on all ports.
+func (o *Observer) SetTunnels(ifindex int, vlans map[uint32]uint16) error {
+	var key observeTunnel
+	var vid uint16
+	var gone []observeTunnel
+	have := map[uint32]uint16{}
+	all := o.objects.Tunnels.Iterate()
+	for all.Next(&key, &vid) {
+		if _, ok := vlans[key.Id]; key.Ifindex == uint32(ifindex) && ok {
+			have[key.Id] = vid
+		} else if key.Ifindex == uint32(ifindex) {
+			gone = append(gone, key)
+		}
+	}
+	err := all.Err()
+	for _, key := range gone {
+		err = errors.Join(err, o.objects.Tunnels.Delete(key))
+	}
+	for id, vid := range vlans {
+		if old, ok := have[id]; !ok || old != vid {
+			err = errors.Join(err, o.objects.Tunnels.Put(observeTunnel{Ifindex: uint32(ifindex), Id: id}, vid))
+		}
+	}
+	if len(vlans) > 0 {
+		err = errors.Join(err, o.objects.Tunnelled.Set(uint8(1)))
+	}
+	if err != nil {
+		return fmt.Errorf("set the VLANs of tunnels of interface %d: %w", ifindex, err)
+	}
+	return nil
+}
+
 // Interrupt makes the current and all later calls of Read return os.ErrClosed. All other methods
 // still work. It may be called more than once.
 func (o *Observer) Interrupt() {

@@ -95,6 +95,12 @@ const (
 	observeResultRESULTS                    observeResult = 12
 )
 
+type observeTunnel struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Id      uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -106,6 +112,7 @@ const (
 	observeMapImportant           = "important"
 	observeMapPorts               = "ports"
 	observeMapRefusals            = "refusals"
+	observeMapTunnels             = "tunnels"
 	observeProgObserve            = "observe"
 	observeVarContestedRefreshNs  = "contested_refresh_ns"
 	observeVarHashSeed            = "hash_seed"
@@ -116,6 +123,7 @@ const (
 	observeVarRepeatedBurst       = "repeated_burst"
 	observeVarSustainedBurst      = "sustained_burst"
 	observeVarSustainedIntervalNs = "sustained_interval_ns"
+	observeVarTunnelled           = "tunnelled"
 	observeVarZero                = "zero"
 )
 
@@ -175,6 +183,7 @@ type observeMapSpecs struct {
 	Important *ebpf.MapSpec `ebpf:"important"`
 	Ports     *ebpf.MapSpec `ebpf:"ports"`
 	Refusals  *ebpf.MapSpec `ebpf:"refusals"`
+	Tunnels   *ebpf.MapSpec `ebpf:"tunnels"`
 }
 
 // observeVariableSpecs contains global variables before they are loaded into the kernel.
@@ -190,6 +199,7 @@ type observeVariableSpecs struct {
 	RepeatedBurst       *ebpf.VariableSpec `ebpf:"repeated_burst"`
 	SustainedBurst      *ebpf.VariableSpec `ebpf:"sustained_burst"`
 	SustainedIntervalNs *ebpf.VariableSpec `ebpf:"sustained_interval_ns"`
+	Tunnelled           *ebpf.VariableSpec `ebpf:"tunnelled"`
 	Zero                *ebpf.VariableSpec `ebpf:"zero"`
 }
 
@@ -220,6 +230,7 @@ type observeMaps struct {
 	Important *ebpf.Map `ebpf:"important"`
 	Ports     *ebpf.Map `ebpf:"ports"`
 	Refusals  *ebpf.Map `ebpf:"refusals"`
+	Tunnels   *ebpf.Map `ebpf:"tunnels"`
 }
 
 func (m *observeMaps) Close() error {
@@ -231,6 +242,7 @@ func (m *observeMaps) Close() error {
 		m.Important,
 		m.Ports,
 		m.Refusals,
+		m.Tunnels,
 	)
 }
 
@@ -247,6 +259,7 @@ type observeVariables struct {
 	RepeatedBurst       *ebpf.Variable `ebpf:"repeated_burst"`
 	SustainedBurst      *ebpf.Variable `ebpf:"sustained_burst"`
 	SustainedIntervalNs *ebpf.Variable `ebpf:"sustained_interval_ns"`
+	Tunnelled           *ebpf.Variable `ebpf:"tunnelled"`
 	Zero                *ebpf.Variable `ebpf:"zero"`
 }
 

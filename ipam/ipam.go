@@ -46,6 +46,8 @@ type Traits struct {
 	// Leases is set if the records are those of a DHCP server. They name hardware addresses, which
 	// may be those of machines without an agent, and stay when their holders are switched off.
 	Leases bool
+	// Client is set if the records are not those of a DHCP server, but leases that a node itself has got.
+	Client bool
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool

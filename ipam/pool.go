@@ -42,6 +42,11 @@ type Pool struct {
 	Services ServiceField
 	// Gateways are addresses in the ranges that belong to the node or to a router.
 	Gateways []netip.Addr
+	// Server is the DHCP server that leased the addresses, and ClientID the client identifier that was sent to it in
+	// hexadecimal digits, as their client has recorded both (RFC 2132, sections 9.7 and 9.14). They are invalid and
+	// empty if it has not, and for pools of other IPAMs.
+	Server   netip.Addr
+	ClientID string
 	State    State
 	// Problem says why the records are not known. It is text for people.
 	Problem string

@@ -79,6 +79,31 @@ func TestAProxyEntryAnswersForALivingHost(t *testing.T) {
 	c.awaitFindings()
 }
 
+// A VXLAN device answers from its table, in which a pod has the MAC of the time before it moved here.
+func TestAVXLANDeviceAnswersFromAnOutdatedTable(t *testing.T) {
+	t.Parallel()
+	const moved, right = "10.50.0.12", "10.50.0.11"
+	l := newLab(t)
+	l.outside("eth0")
+	l.sh("ip link set eth0 up", "ip addr add 192.0.2.1/24 dev eth0", "ip link add br10 type bridge", "ip link set br10 up",
+		"ip link add vx10 type vxlan id 10 dstport 4789 local 192.0.2.1 remote 192.0.2.2 nolearning proxy", "ip link set vx10 master br10 up")
+	for pod, addr := range map[string]string{"a": right, "b": moved} {
+		l.pod(pod, addr+"/24")
+		l.sh("ip link set v" + pod + " master br10")
+		l.awaitOwner(addr, pod)
+	}
+	l.sh("ip neigh add "+right+" lladdr "+l.mac("a")+" dev vx10 nud permanent", "ip neigh add 10.50.0.99 lladdr 02:00:00:00:de:ad dev vx10 nud permanent")
+	l.wantOnlyPlanted()
+	l.awaitFindings()
+	l.sh("ip neigh add " + moved + " lladdr 02:00:00:00:de:ad dev vx10 nud permanent")
+	l.awaitFindings(answered + " " + moved)
+	l.resolve("a", "eth0", moved)
+	l.knows("a", moved, "02:00:00:00:de:ad")
+	l.wantConfirmed()
+	l.sh("ip neigh del " + moved + " dev vx10")
+	l.awaitFindings()
+}
+
 // Incident 52, openwrt/odhcpd#48: the routes to hosts behind a proxy stay on a node after the hosts have moved.
 func TestIncidentAProxyKeepsTheRoutesOfHostsThatMoved(t *testing.T) {
 	t.Parallel()

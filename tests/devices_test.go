@@ -279,6 +279,41 @@ func TestDeviceBridgeGivesItsPortsAnotherDefaultVLAN(t *testing.T) {
 	})
 }
 
+// One VXLAN device has the frames of many networks, which a bridge tells apart by their tunnels.
+func TestDeviceVXLANOfManyNetworksIsALinkForEachVLAN(t *testing.T) {
+	t.Parallel()
+	const shared, rival = "10.1.0.5", "10.1.0.77"
+	l := newDeviceLab(t, "bridge that filters VLANs")
+	out := l.outside("eth0")
+	out.sh("ip addr add 192.0.2.9/24 dev switch")
+	l.sh("ip link set eth0 up", "ip addr add 192.0.2.1/24 dev eth0",
+		"ip link add br0 type bridge vlan_filtering 1 vlan_default_pvid 0", "ip link set br0 up",
+		"ip link add vx0 type vxlan external dstport 4789 local 192.0.2.1", "ip link set vx0 master br0 up", "bridge link set dev vx0 vlan_tunnel on")
+	for pod, vid := range map[string]int{"a": 10, "b": 20} {
+		vni := 10000 + vid
+		l.sh(fmt.Sprintf("bridge vlan add dev vx0 vid %d", vid), fmt.Sprintf("bridge vlan add dev vx0 vid %d tunnel_info id %d", vid, vni))
+		l.pod(pod)
+		l.sh(fmt.Sprintf("ip link set v%s master br0", pod), fmt.Sprintf("bridge vlan add dev v%s vid %d pvid untagged", pod, vid))
+		out.sh(fmt.Sprintf("ip link add vx%d type vxlan id %d dstport 4789 local 192.0.2.9 remote 192.0.2.1", vid, vni), fmt.Sprintf("ip link set vx%d up", vid))
+	}
+	l.assign("b", shared+"/24", rival+"/24")
+	l.ports(4)
+	l.awaitScopes(rival, "LINK node1/br0.20")
+
+	// The address of a pod in the network of another one is a different one.
+	talks(t, func() { out.from("vx10", claim(shared), claim(rival)) })
+	l.awaitScopes(shared, "LINK node1/br0.10", "LINK node1/br0.20")
+	l.wantOnlyPlanted()
+	if c := append(l.watch.find(shared), l.watch.find(rival)...); len(c) != 0 {
+		t.Errorf("one address in two networks: got %v, want no conflict", c)
+	}
+	l.awaitConflict(rival, "LINK node1/br0.20", "assigned-and-wire", func() { out.from("vx20", claim(rival)) })
+
+	// The bridge drops the frames of a tunnel without a VLAN.
+	l.sh("bridge vlan del dev vx0 vid 10 tunnel_info id 10010")
+	l.awaitScopes(shared, "LINK node1/br0.20")
+}
+
 func TestDeviceVLANOfTheUplink(t *testing.T) {
 	t.Parallel()
 	l := newDeviceLab(t, "vlan")

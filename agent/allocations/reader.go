@@ -7,6 +7,7 @@ package allocations
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -502,8 +503,9 @@ func poolRecord(p *ipam.FilePool) *ipwitnessv1.PoolRecord {
 	r := &ipwitnessv1.PoolRecord{
 		Name: p.Name, Ipam: p.IPAM, Network: p.Network,
 		State: ipwitnessv1.Pool_State(p.State), Problem: table.Printable(p.Problem), Lost: uint32(p.Lost),
-		Plugin: p.Plugin, Device: p.Device, Routed: p.Routed, Config: table.Printable(p.Config),
+		Plugin: p.Plugin, Device: p.Device, Routed: p.Routed, Config: table.Printable(p.Config), Server: p.Server.AsSlice(),
 	}
+	r.ClientId, _ = hex.DecodeString(p.ClientID)
 	if !p.LostAt.IsZero() {
 		r.LostAt = timestamppb.New(p.LostAt)
 	}

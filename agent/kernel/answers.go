@@ -170,6 +170,12 @@ func (k *Mirror) answer(now time.Time) {
 		}
 	}
 
+	for _, l := range k.own.links {
+		if l.Proxy && l.Up() {
+			k.answersFromTable(l, want)
+		}
+	}
+
 	for key, c := range want {
 		if a.published[key] != c {
 			a.published[key] = c
@@ -178,6 +184,42 @@ func (k *Mirror) answer(now time.Time) {
 		}
 	}
 	k.dropAnswers(func(key table.ClaimKey) bool { return want[key].Answer == 0 }, now)
+}
+
+// answersFromTable adds what a VXLAN device answers from its table of neighbours in place of others that have the
+// address on its link, but with another MAC.
+func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) {
+	entries, err := k.req.Neighbours(l.Index)
+	if err != nil {
+		k.log.Debug("cannot list neighbours", "interface", l.Name, "error", err)
+	}
+	if len(entries) == 0 {
+		return
+	}
+	domain := k.domainOf(l).name
+	there := map[netip.Addr][]string{} // the MACs of those that have an address on the link
+	for host, ends := range k.attached {
+		for end := range ends {
+			if own := k.own.links[host]; own != nil && k.domainOf(own).name == domain {
+				for addr := range end.addrs {
+					there[addr] = append(there[addr], end.MAC)
+				}
+			}
+		}
+	}
+	for _, port := range k.table.WirePorts() {
+		for key, c := range k.table.WireClaims(port) {
+			if c.Link == domain {
+				there[key.Address] = append(there[key.Address], key.MAC)
+			}
+		}
+	}
+	for _, e := range entries {
+		if macs := there[e.Addr]; usable(e.Addr) && len(macs) > 0 && !slices.Contains(macs, e.MAC) {
+			key := table.ClaimKey{Address: e.Addr, Kind: ipwitnessv1.Evidence_WOULD_ANSWER, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: l.Index}}
+			want[key] = table.Claim{Network: table.Network{Name: l.Name}, Answer: ipwitnessv1.ClaimRecord_NEIGHBOUR}
+		}
+	}
 }
 
 // dropAnswers ends answers.

@@ -69,6 +69,13 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 	local := func(f agenttest.Fake, prefix string, index int32) {
 		f[rtnetlink.NoNSID].Local = append(f[rtnetlink.NoNSID].Local, rtnetlink.Route{Prefix: netip.MustParsePrefix(prefix), Index: index})
 	}
+	// vxlan connects the pods of cni0 to other nodes by a device that answers in their place for one address.
+	vxlan := func(f agenttest.Fake, addr, mac string) {
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{
+			Index: 9, Name: "vx10", Kind: "vxlan", Proxy: true, Master: 4, SlaveKind: "bridge", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID,
+		})
+		f[rtnetlink.NoNSID].Neighbours = map[int32][]rtnetlink.Neighbour{9: {{Addr: netip.MustParseAddr(addr), MAC: mac}}}
+	}
 	for _, test := range []struct {
 		name  string
 		host  func(f agenttest.Fake)
@@ -183,6 +190,10 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			host(f, "192.0.2.50", 21)
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"cni0": {ProxyARP: true}}
 		}, "", ""},
+		{"a VXLAN device with an outdated neighbour", func(f agenttest.Fake) { vxlan(f, "10.244.0.5", "former") }, "", "10.244.0.5 vx10: NEIGHBOUR vx10"},
+		{"a VXLAN device with a neighbour on the node", func(f agenttest.Fake) { vxlan(f, "10.244.0.5", agenttest.PodVeth(20).MAC) }, "", ""},
+		{"a VXLAN device with a neighbour of which nothing is seen", func(f agenttest.Fake) { vxlan(f, "10.244.0.9", "former") }, "", ""},
+		{"a VXLAN device with the address of a pod on another link", func(f agenttest.Fake) { vxlan(f, "10.8.0.2", "former") }, "", ""},
 		{"an IPv6 proxy entry without proxy_ndp", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 		}, "2001:db8::50", ""},

@@ -135,7 +135,7 @@ func (p *publisher) redirected(changed *link, now time.Time) {
 	for _, index := range ports {
 		stays := map[[2]uint16]string{}
 		port := p.own.links[index]
-		if p.isMixed(port) {
+		if port.mixed != p.isMixed(port) {
 			p.dropFrames(index, now)
 			continue
 		}

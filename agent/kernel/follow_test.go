@@ -30,7 +30,7 @@ type flaky struct {
 	links     error
 	addresses error
 	nsids     error
-	pvids     error
+	vlans     error
 	route     error
 }
 
@@ -71,11 +71,11 @@ func (f *flaky) NSIDs() ([]int32, error) {
 	return f.Fake.NSIDs()
 }
 
-func (f *flaky) PVIDs() (map[int32]uint16, error) {
-	if f.pvids != nil {
-		return nil, f.pvids
+func (f *flaky) VLANs() (map[int32]rtnetlink.VLANs, error) {
+	if f.vlans != nil {
+		return nil, f.vlans
 	}
-	return f.Fake.PVIDs()
+	return f.Fake.VLANs()
 }
 
 func (f *flaky) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
@@ -108,7 +108,7 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 	f, k := newFlaky(t)
 	bridge := device(4, "br0", "bridge", func(l *rtnetlink.Link) { l.Filtering, l.DefaultPVID = true, 1 })
 	port := device(3, "eth0", "", inBridge(4))
-	f.Fake[rtnetlink.NoNSID].PVIDs = map[int32]uint16{3: 1, 4: 1}
+	f.Fake[rtnetlink.NoNSID].VLANs = map[int32]rtnetlink.VLANs{3: {PVID: 1}, 4: {PVID: 1}}
 	f.Put(rtnetlink.NoNSID, bridge, "192.0.2.1/24")
 	f.Put(rtnetlink.NoNSID, port)
 	if err := k.List(); err != nil {
@@ -140,13 +140,13 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 		},
 		"end of an unknown link": func() { k.Handle(own(unix.RTM_DELLINK, device(99, "gone", "", nil))) },
 		"PVID": func() {
-			k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 3}, PVID: 1})
+			k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{Index: 3, VLANs: rtnetlink.VLANs{PVID: 1}}})
 		},
 		"PVID of an unknown port": func() {
-			k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 99}, PVID: 1})
+			k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{Index: 99, VLANs: rtnetlink.VLANs{PVID: 1}}})
 		},
 		"PVID inside a pod": func() {
-			k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: 5, Link: rtnetlink.Link{Index: 3}, PVID: 9})
+			k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: 5, Port: rtnetlink.BridgePort{Index: 3, VLANs: rtnetlink.VLANs{PVID: 9}}})
 		},
 		"nsid that is known":     func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5}) },
 		"end of an unknown nsid": func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 9}) },
@@ -355,7 +355,7 @@ func TestWhatCannotBeReadIsListedAgain(t *testing.T) {
 	if err := k.List(); !errors.Is(err, busy) {
 		t.Errorf("list without nsids: got error %v, want %v", err, busy)
 	}
-	f.nsids, f.pvids = nil, busy
+	f.nsids, f.vlans = nil, busy
 	if err := k.List(); err != nil {
 		t.Errorf("list without a bridge that filters: got error %v, want no request for VLANs", err)
 	}
@@ -364,7 +364,7 @@ func TestWhatCannotBeReadIsListedAgain(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, bridge)
 	k.Handle(own(unix.RTM_NEWLINK, bridge))
 	want("VLANs of bridges", 1)
-	f.pvids = nil
+	f.vlans = nil
 	if err := k.List(); err != nil {
 		t.Fatal(err)
 	}
@@ -847,7 +847,7 @@ func TestNetworksAreKeptForAddressesThatHaveNoneNow(t *testing.T) {
 }
 
 // A VXLAN device of which the bridge takes the VLANs from tunnels has frames of several networks.
-func TestFramesOfSeveralTenantsAreOfNoLink(t *testing.T) {
+func TestFramesOfSeveralTenantsAreOfTheVLANsOfTheirTunnels(t *testing.T) {
 	f, k := newFlaky(t)
 	bridge := func(filtering bool) rtnetlink.Link {
 		return device(4, "br0", "bridge", func(l *rtnetlink.Link) { l.Filtering = filtering })
@@ -862,33 +862,50 @@ func TestFramesOfSeveralTenantsAreOfNoLink(t *testing.T) {
 	if err := k.List(); err != nil {
 		t.Fatal(err)
 	}
-	key := table.ClaimKey{
-		Address: netip.MustParseAddr("10.1.0.5"), Kind: ipwitnessv1.Evidence_ANNOUNCED, MAC: "\x02\x00\x00\x00\x00\x05",
-		At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: 3},
-	}
-	count := func() (n int) {
-		for range k.table.WireClaims(3) {
-			n++
+	links := func() (out []string) {
+		for _, c := range k.table.WireClaims(3) {
+			out = append(out, c.Link)
 		}
-		return n
+		slices.Sort(out)
+		return out
 	}
-	want := func(what string, mixed bool) {
+	// want checks the links of the claims before and after two frames, one of them in VLAN 20.
+	want := func(what, before, after string, tunnels map[uint32]uint16) {
 		t.Helper()
-		before := count()
-		now := time.Now()
-		k.AddFrame(key, table.Claim{First: now, Last: now, Count: 1})
-		i := slices.IndexFunc(k.Ports(), func(p Port) bool { return p.Name == "vx0" })
-		if claims := count(); i < 0 || k.Ports()[i].Mixed != mixed || mixed && before != 0 || (claims == 0) != mixed {
-			t.Errorf("%s: got %d claims before a frame and %d after it, ports %+v; want mixed %t", what, before, claims, k.Ports(), mixed)
+		if got := fmt.Sprint(links()); got != before {
+			t.Errorf("%s: got claims on links %s, want %s", what, got, before)
+		}
+		for _, vlan := range []uint16{0, 20} {
+			now := time.Now()
+			k.AddFrame(table.ClaimKey{
+				Address: netip.MustParseAddr("10.1.0.5"), Kind: ipwitnessv1.Evidence_ANNOUNCED, MAC: "\x02\x00\x00\x00\x00\x05", VLAN: vlan,
+				At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: 3},
+			}, table.Claim{First: now, Last: now, Count: 1})
+		}
+		ports := k.Ports()
+		i := slices.IndexFunc(ports, func(p Port) bool { return p.Name == "vx0" })
+		if got := fmt.Sprint(links()); got != after || i < 0 || !maps.Equal(ports[i].Tunnels, tunnels) || (ports[i].Tunnels == nil) != (tunnels == nil) {
+			t.Errorf("%s: got claims on links %s after a frame, ports %+v; want %s and tunnels %v", what, got, ports, after, tunnels)
 		}
 	}
-	want("a VXLAN device of one network", false)
-	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 3}, Port: &rtnetlink.PortOptions{VLANTunnel: true}})
-	want("vlan_tunnel", true)
+	set := func(options *rtnetlink.PortOptions, tunnels map[uint32]uint16) {
+		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{
+			Index: 3, VLANs: rtnetlink.VLANs{Tunnels: tunnels}, Options: options,
+		}})
+	}
+	want("a VXLAN device of one network", "[]", "[br0.20 vx0]", nil)
+	set(&rtnetlink.PortOptions{VLANTunnel: true}, nil)
+	want("vlan_tunnel", "[]", "[br0.20]", map[uint32]uint16{})
+	set(&rtnetlink.PortOptions{VLANTunnel: true}, map[uint32]uint16{10020: 20})
+	want("a tunnel", "[]", "[br0.20]", map[uint32]uint16{10020: 20})
+	set(&rtnetlink.PortOptions{VLANTunnel: true}, map[uint32]uint16{10020: 20})
+	want("the same tunnel", "[br0.20]", "[br0.20]", map[uint32]uint16{10020: 20})
+	set(&rtnetlink.PortOptions{VLANTunnel: true}, map[uint32]uint16{10030: 20})
+	want("another tunnel", "[]", "[br0.20]", map[uint32]uint16{10030: 20})
 	k.Handle(own(unix.RTM_NEWLINK, bridge(false)))
-	want("the bridge ignores VLANs", false)
+	want("the bridge ignores VLANs", "[]", "[br0 br0.20]", nil)
 	k.Handle(own(unix.RTM_NEWLINK, bridge(true)))
-	want("the bridge tells VLANs apart again", true)
+	want("the bridge tells VLANs apart again", "[]", "[br0.20]", map[uint32]uint16{})
 	k.Handle(own(unix.RTM_NEWLINK, port(false)))
-	want("without vlan_tunnel", false)
+	want("without vlan_tunnel", "[]", "[br0.20 vx0]", nil)
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -17,9 +18,9 @@ type Port struct {
 	Index int32
 	Gen   uint64
 	Name  string
-	// Mixed is set if frames of several networks enter through the port, which only the bridge tells apart, by the
-	// tunnel that they came through. The observer does not see the VLAN that the bridge gives them.
-	Mixed bool
+	// Tunnels are the VLANs of a port of which the bridge takes the VLAN of a frame from the tunnel that it came
+	// through (VNI); nil for any other port.
+	Tunnels map[uint32]uint16
 }
 
 // Ports returns the lowest devices of our own namespace through which frames can enter:
@@ -30,7 +31,12 @@ func (k *Mirror) Ports() []Port {
 	var out []Port
 	for _, l := range k.own.links {
 		if isPort(l) {
-			out = append(out, Port{l.Index, l.gen, l.Name, k.isMixed(l)})
+			p := Port{Index: l.Index, Gen: l.gen, Name: l.Name}
+			if k.isMixed(l) {
+				p.Tunnels = map[uint32]uint16{}
+				maps.Copy(p.Tunnels, l.vlans.Tunnels)
+			}
+			out = append(out, p)
 		}
 	}
 	slices.SortFunc(out, func(a, b Port) int { return int(a.Index) - int(b.Index) })
@@ -49,7 +55,8 @@ func isPort(l *link) bool {
 	return true
 }
 
-// isMixed reports whether frames of several networks enter through an interface.
+// isMixed reports whether frames of several networks enter through an interface, which the bridge tells apart by the
+// tunnel that they came through.
 func (t *topology) isMixed(l *link) bool {
 	bridge := t.own.links[l.Master]
 	return l.VLANTunnel && bridge != nil && bridge.Filtering
@@ -61,8 +68,11 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.own.links[key.At.Index]
-	if l == nil || k.isMixed(l) {
-		return // the interface is gone with all its claims, or its frames are of unknown networks
+	if l == nil {
+		return // the interface is gone with all its claims
+	}
+	if l.mixed = k.isMixed(l); l.mixed && key.VLAN == 0 {
+		return // the bridge takes its tunnel for none of its networks, or did not yet when the frame was seen
 	}
 	if l.Proxy && key.Kind == ipwitnessv1.Evidence_ANSWERED {
 		return // by our own kernel, from its neighbour table, or by a holder that is also seen by its other frames

@@ -83,9 +83,9 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	}
 	switch bridge := k.own.links[m.Master]; {
 	case m.Filtering: // the VLANs of all ports may have changed
-		k.readPVIDs()
+		k.readVLANs()
 	case bridge != nil && bridge.Filtering && (!known || old.Master != m.Master):
-		l.pvid = bridge.DefaultPVID // set by the kernel; its message about that comes later
+		l.vlans.PVID = bridge.DefaultPVID // set by the kernel; its message about that comes later
 	}
 	k.publish(ns, l, now)
 	if carried || known && old.Name != m.Name {
@@ -180,13 +180,17 @@ func (k *Mirror) readEnds(ends map[*link]*namespace, now time.Time) {
 	}
 }
 
-// setPVID records the VLAN that a bridge, or a port of one, assigns to untagged frames.
-func (k *Mirror) setPVID(index int32, pvid uint16, now time.Time) {
+// setVLANs records the VLANs that a bridge, or a port of one, assigns to frames without a tag.
+func (k *Mirror) setVLANs(index int32, vlans rtnetlink.VLANs, now time.Time) {
 	l := k.own.links[index]
-	if l == nil || l.pvid == pvid {
+	if l == nil || l.vlans.PVID == vlans.PVID && maps.Equal(l.vlans.Tunnels, vlans.Tunnels) {
 		return
 	}
-	l.pvid = pvid
+	l.vlans = vlans
+	if k.isMixed(l) {
+		k.dropFrames(index, now) // they may be of other tenants
+		k.PortsChanged()
+	}
 	k.wiring = nil
 	if bridge := k.own.links[l.Master]; l.Filtering || bridge != nil && bridge.Filtering {
 		k.publish(k.own, l, now)
@@ -194,9 +198,8 @@ func (k *Mirror) setPVID(index int32, pvid uint16, now time.Time) {
 	}
 }
 
-// readPVIDs reads the VLANs that bridges assign to untagged frames, if any bridge filters
-// VLANs.
-func (k *Mirror) readPVIDs() {
+// readVLANs reads the VLANs that bridges assign to frames without a tag, if any bridge filters VLANs.
+func (k *Mirror) readVLANs() {
 	filtering := false
 	for _, l := range k.own.links {
 		filtering = filtering || l.Filtering
@@ -204,14 +207,14 @@ func (k *Mirror) readPVIDs() {
 	if !filtering {
 		return
 	}
-	pvids, err := k.req.PVIDs()
+	vlans, err := k.req.VLANs()
 	if err != nil {
 		k.log.Warn("cannot read the VLANs of bridge ports", "error", err)
 		k.Incomplete()
 		return
 	}
 	for index, l := range k.own.links {
-		l.pvid = pvids[index]
+		l.vlans = vlans[index]
 	}
 	k.wiring = nil
 }

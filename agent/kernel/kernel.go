@@ -27,12 +27,13 @@ type Requests interface {
 	Link(nsid, index int32) (rtnetlink.Link, error)
 	Addresses(nsid, index int32) ([]rtnetlink.Address, error)
 	NSIDs() ([]int32, error)
-	PVIDs() (map[int32]uint16, error)
+	VLANs() (map[int32]rtnetlink.VLANs, error)
 	Route(addr netip.Addr) ([]rtnetlink.Hop, error)
 	RouteFrom(index int32, from, addr netip.Addr) ([]rtnetlink.Hop, error)
 	LocalRoutes() ([]rtnetlink.Route, error)
 	HostRoutes() ([]rtnetlink.Route, error)
 	Proxied() ([]rtnetlink.Proxied, error)
+	Neighbours(index int32) ([]rtnetlink.Neighbour, error)
 	Settings(iface string) rtnetlink.Settings
 	FiltersARP() (bool, error)
 }
@@ -118,9 +119,10 @@ type namespace struct {
 // link is one interface.
 type link struct {
 	rtnetlink.Link
-	gen       uint64 // distinguishes two interfaces with one index
-	pvid      uint16 // bridges of our own namespace and their ports: the VLAN of untagged frames, or 0
-	lan       bool   // interfaces of our own namespace: an address with a LAN prefix is published
+	gen       uint64          // distinguishes two interfaces with one index
+	vlans     rtnetlink.VLANs // bridges of our own namespace and their ports: the VLANs of frames without a tag
+	mixed     bool            // interfaces of our own namespace: isMixed, when the last frame was seen there
+	lan       bool            // interfaces of our own namespace: an address with a LAN prefix is published
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
 	claims    map[table.ClaimKey]rtnetlink.Address // published claims
@@ -314,10 +316,10 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	switch m.Type {
 	case rtnetlink.NewPort:
 		if ns == k.own {
-			k.setPVID(m.Link.Index, m.PVID, now)
-			if l := k.own.links[m.Link.Index]; l != nil && m.Port != nil && l.PortOptions != *m.Port {
+			k.setVLANs(m.Port.Index, m.Port.VLANs, now)
+			if l := k.own.links[m.Port.Index]; l != nil && m.Port.Options != nil && l.PortOptions != *m.Port.Options {
 				changed := l.Link
-				changed.PortOptions = *m.Port
+				changed.PortOptions = *m.Port.Options
 				k.setLink(k.own, changed, now)
 			}
 		}
@@ -468,7 +470,7 @@ func (k *Mirror) load(ns *namespace, now time.Time) error {
 		}
 	}
 	if ns == k.own {
-		k.readPVIDs()
+		k.readVLANs()
 		k.wiring = nil
 	}
 	k.publishNamespace(ns, now)

@@ -109,17 +109,17 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 			return t.newDomain(l, tags)
 		case isMaster(master):
 			if master.Filtering && len(tags) == 0 {
-				if l.pvid == 0 {
+				if l.vlans.PVID == 0 {
 					return t.newDomain(l, nil) // the bridge drops untagged frames at this port
 				}
-				tags = []uint16{l.pvid}
+				tags = []uint16{l.vlans.PVID}
 			}
 			l = master
 		case l.Kind == "vlan" && lower != nil:
 			// eth0.10 and VLAN 10 of eth0 are the same.
 			l, tags = lower, append([]uint16{l.VLAN}, tags...)
-		case l.Kind == "bridge" && l.Filtering && len(tags) == 0 && l.pvid != 0:
-			tags = []uint16{l.pvid}
+		case l.Kind == "bridge" && l.Filtering && len(tags) == 0 && l.vlans.PVID != 0:
+			tags = []uint16{l.vlans.PVID}
 		case l.Kind == "bridge" && t.wired().patched[l.Index] != nil:
 			return t.newDomain(t.wired().patched[l.Index], tags)
 		case isPair(l.Kind) && lower != nil && lower.Name < l.Name: // both ends are ours; the domain has the name that sorts first

@@ -61,7 +61,7 @@ func newWirings(t *testing.T, seed uint64) *wirings {
 	} {
 		f.Put(rtnetlink.NoNSID, l)
 	}
-	f[rtnetlink.NoNSID].PVIDs = map[int32]uint16{104: 1, 105: 1}
+	f[rtnetlink.NoNSID].VLANs = map[int32]rtnetlink.VLANs{104: {PVID: 1}, 105: {PVID: 1}}
 	return &wirings{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: f, k: newTestKernel(t, f), next: 200, names: map[uint64]*ipwitnessv1.Workload{}}
 }
 
@@ -90,8 +90,8 @@ func (w *wirings) set(l rtnetlink.Link) {
 
 func (w *wirings) setPVID(index int32, pvid uint16) {
 	w.log = append(w.log, fmt.Sprintf("PVID of %d is %d", index, pvid))
-	w.f[rtnetlink.NoNSID].PVIDs[index] = pvid
-	w.k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: index}, PVID: pvid})
+	w.f[rtnetlink.NoNSID].VLANs[index] = rtnetlink.VLANs{PVID: pvid}
+	w.k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{Index: index, VLANs: rtnetlink.VLANs{PVID: pvid}}})
 }
 
 // remove deletes an interface as the kernel does: interfaces above it are deleted first, and
@@ -112,7 +112,7 @@ func (w *wirings) remove(index int32) {
 		}
 	}
 	w.log = append(w.log, fmt.Sprintf("delete link %d", index))
-	delete(w.f[rtnetlink.NoNSID].PVIDs, index)
+	delete(w.f[rtnetlink.NoNSID].VLANs, index)
 	for _, a := range w.f[rtnetlink.NoNSID].Addresses[index] {
 		w.k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: a})
 	}
@@ -150,9 +150,9 @@ func (w *wirings) pick(kinds ...string) (l rtnetlink.Link) {
 func (w *wirings) enslave(l rtnetlink.Link, master int32) {
 	m := w.own()[master]
 	l.Master, l.SlaveKind = master, m.Kind
-	delete(w.f[rtnetlink.NoNSID].PVIDs, l.Index)
+	delete(w.f[rtnetlink.NoNSID].VLANs, l.Index)
 	if m.Kind == "bridge" {
-		w.f[rtnetlink.NoNSID].PVIDs[l.Index] = m.DefaultPVID
+		w.f[rtnetlink.NoNSID].VLANs[l.Index] = rtnetlink.VLANs{PVID: m.DefaultPVID}
 	}
 	w.set(l)
 	if m.Kind == "bridge" {
@@ -176,7 +176,7 @@ func (w *wirings) step() {
 	i := w.next
 	switch w.r.IntN(16) {
 	case 0:
-		w.f[rtnetlink.NoNSID].PVIDs[i] = 1
+		w.f[rtnetlink.NoNSID].VLANs[i] = rtnetlink.VLANs{PVID: 1}
 		w.set(device(i, w.name("br"), "bridge", func(l *rtnetlink.Link) { l.DefaultPVID, l.Filtering = 1, w.r.IntN(3) == 0 }))
 	case 1:
 		if b := w.pick("bridge"); b.Index != 0 {

@@ -252,7 +252,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		f.Put(rtnetlink.NoNSID, l)
 		f.Put(nsid, agenttest.PodVeth(host), "10.0.0.5/24")
 	}
-	f[rtnetlink.NoNSID].PVIDs = map[int32]uint16{4: 1, 5: 1, 20: 10, 21: 20}
+	f[rtnetlink.NoNSID].VLANs = map[int32]rtnetlink.VLANs{4: {PVID: 1}, 5: {PVID: 1}, 20: {PVID: 10}, 21: {PVID: 20}}
 	k := newTestKernel(t, f)
 
 	wantLinks(t, k, map[string]string{
@@ -285,7 +285,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 
 	// A port gets another VLAN for untagged frames. Its previous frames were on another link.
 	k.AddFrame(wireKey(21, ipwitnessv1.Evidence_ANNOUNCED, "10.0.0.9", "others"), seenNow())
-	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 21}, PVID: 10})
+	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{Index: 21, VLANs: rtnetlink.VLANs{PVID: 10}}})
 	wantLinks(t, k, map[string]string{"veth21": "br0.10"})
 	if got := k.byNSID[6].links[2].published.GetLink(); got != "br0.10" {
 		t.Errorf("pod behind the port: got link %q, want br0.10", got)
@@ -300,11 +300,11 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	for _, l := range []rtnetlink.Link{leg, port} {
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: l})
 	}
-	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 32}, PVID: 1})
+	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{Index: 32, VLANs: rtnetlink.VLANs{PVID: 1}}})
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: agenttest.Address(31, "10.9.0.1/24")})
 	for _, vid := range []uint16{1, 20} {
-		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 32}, PVID: vid})
-		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 22}, PVID: 20}) // another port is on that VLAN
+		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{Index: 32, VLANs: rtnetlink.VLANs{PVID: vid}}})
+		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Port: rtnetlink.BridgePort{Index: 22, VLANs: rtnetlink.VLANs{PVID: 20}}}) // another port is on that VLAN
 		for name, want := range map[string]bool{"br0.1": vid == 1, "br0.20": vid == 20} {
 			if got := k.table.Links.Get(name); got.GetRouted() != want {
 				t.Errorf("link %s with the node's leg in VLAN %d: got %v, want routed %v", name, vid, got, want)

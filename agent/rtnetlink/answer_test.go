@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -105,7 +107,7 @@ func TestLinkIsReadAsTheKernelWritesIt(t *testing.T) {
 			t.Errorf("%s: got %+v and error %v, want %+v", name, got, err, c.want)
 		}
 		m := Message{ID: 3}
-		if known, err := m.parse(unix.RTM_DELLINK, 5, msg); err != nil || !known || m != (Message{Type: unix.RTM_DELLINK, NSID: 5, Link: c.want}) {
+		if known, err := m.parse(unix.RTM_DELLINK, 5, msg); err != nil || !known || !reflect.DeepEqual(m, Message{Type: unix.RTM_DELLINK, NSID: 5, Link: c.want}) {
 			t.Errorf("message about %s: got %+v, %v and error %v", name, m, known, err)
 		}
 	}
@@ -139,12 +141,12 @@ func TestMessageIsReadByItsType(t *testing.T) {
 		"IPv6 state of a link":            {unix.RTM_NEWLINK, other, false, false},
 		"neighbour, which nobody follows": {unix.RTM_NEWNEIGH, addr, false, false},
 	} {
-		m := Message{PVID: 3, ID: 9}
+		m := Message{Port: BridgePort{Index: 3}, ID: 9}
 		known, err := m.parse(c.typ, 4, c.data)
 		if known != c.known || (err != nil) != c.err {
 			t.Errorf("%s: got known %v and error %v", name, known, err)
 		}
-		if m.NSID != 4 || m.PVID != 0 {
+		if m.NSID != 4 || m.Port.Index == 3 {
 			t.Errorf("%s: got %+v, want nsid 4 and nothing of the previous message", name, m)
 		}
 	}
@@ -210,8 +212,31 @@ func TestOnlyTheVLANForUntaggedFramesIsThePVID(t *testing.T) {
 		"flags of another length":      {port(attribute(unix.IFLA_AF_SPEC, slices.Concat(attribute(iflaBridgeFlags, bridgeFlagsSelf, 0, 0, 0), vlan)...)...), 21, 10},
 		"two bytes that are not flags": {port(attribute(unix.IFLA_AF_SPEC, slices.Concat(attribute(1, bridgeFlagsSelf, 0), vlan)...)...), 21, 10},
 	} {
-		if index, pvid, _, err := parsePort(c.msg); err != nil || index != c.index || pvid != c.pvid {
-			t.Errorf("%s: got VLAN %d of interface %d and error %v, want %d of %d", name, pvid, index, err, c.pvid, c.index)
+		if p, err := parsePort(c.msg); err != nil || p.Index != c.index || p.PVID != c.pvid || p.Tunnels != nil {
+			t.Errorf("%s: got %+v and error %v, want VLAN %d of interface %d", name, p, err, c.pvid, c.index)
+		}
+	}
+}
+
+func TestTunnelsOfABridgePort(t *testing.T) {
+	entry := func(id uint32, vid, flags byte) []byte {
+		return attribute(iflaBridgeTunnelInfo, slices.Concat(attribute(iflaBridgeTunnelID, u32Bytes(id)...),
+			attribute(iflaBridgeTunnelVID, vid, 0), attribute(iflaBridgeTunnelFlags, flags, 0))...)
+	}
+	const begin, end = 8, bridgeVLANRangeEnd
+	for name, c := range map[string]struct {
+		spec []byte
+		want map[uint32]uint16
+	}{
+		"one":                 {entry(10010, 10, 0), map[uint32]uint16{10010: 10}},
+		"a range":             {slices.Concat(entry(7, 5, 0), entry(100, 20, begin), entry(102, 22, end)), map[uint32]uint16{7: 5, 100: 20, 101: 21, 102: 22}},
+		"an end of no range":  {entry(100, 20, end), map[uint32]uint16{}},
+		"an end that is less": {slices.Concat(entry(100, 20, begin), entry(90, 10, end)), map[uint32]uint16{100: 20}},
+		"empty":               {attribute(iflaBridgeTunnelInfo), map[uint32]uint16{}},
+	} {
+		head := make([]byte, unix.SizeofIfInfomsg)
+		if p, err := parsePort(slices.Concat(head, attribute(unix.IFLA_AF_SPEC, c.spec...))); err != nil || !maps.Equal(p.Tunnels, c.want) {
+			t.Errorf("%s: got %v and error %v, want %v", name, p.Tunnels, err, c.want)
 		}
 	}
 }
@@ -234,8 +259,8 @@ func TestOptionsOfABridgePort(t *testing.T) {
 	} {
 		head := make([]byte, unix.SizeofIfInfomsg)
 		head[4] = 21
-		if _, _, got, err := parsePort(slices.Concat(head, attribute(unix.IFLA_PROTINFO, c.attrs...))); err != nil || *got != c.want {
-			t.Errorf("%s, as a message of the bridge: got %+v and error %v, want %+v", name, got, err, c.want)
+		if got, err := parsePort(slices.Concat(head, attribute(unix.IFLA_PROTINFO, c.attrs...))); err != nil || *got.Options != c.want {
+			t.Errorf("%s, as a message of the bridge: got %+v and error %v, want %+v", name, got.Options, err, c.want)
 		}
 		for kind, want := range map[string]PortOptions{"bridge": c.want, "bond": {}} {
 			info := slices.Concat(attribute(unix.IFLA_INFO_SLAVE_KIND, append([]byte(kind), 0)...), attribute(unix.IFLA_INFO_SLAVE_DATA, c.attrs...))
@@ -243,8 +268,8 @@ func TestOptionsOfABridgePort(t *testing.T) {
 				t.Errorf("%s, of a %s: got %+v and error %v, want %+v", name, kind, got.PortOptions, err, want)
 			}
 		}
-		if _, _, got, _ := parsePort(head); got != nil {
-			t.Errorf("message about the bridge itself: got %+v, want no options", got)
+		if got, _ := parsePort(head); got.Options != nil {
+			t.Errorf("message about the bridge itself: got %+v, want no options", got.Options)
 		}
 	}
 }

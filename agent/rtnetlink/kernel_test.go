@@ -164,10 +164,10 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		if _, err := req.Link(nsid, 4711); !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), "nsid") {
 			t.Errorf("missing link of the other namespace: got error %v, want ENODEV of its nsid", err)
 		}
-		pvids, err := req.PVIDs()
+		vlans, err := req.VLANs()
 		must(t, err)
-		if got := slices.Sorted(maps.Keys(pvids)); !slices.Equal(got, []int32{br, port, plain}) {
-			t.Errorf("interfaces with PVIDs: got %v, want the bridges and the port", got)
+		if got := slices.Sorted(maps.Keys(vlans)); !slices.Equal(got, []int32{br, port, plain}) {
+			t.Errorf("interfaces with VLANs: got %v, want the bridges and the port", got)
 		}
 
 		wantHops := func(addr string, want ...Hop) {

@@ -48,6 +48,21 @@ type PortOptions struct {
 	VLANTunnel bool
 }
 
+// VLANs are those that a bridge, or a port of one, assigns to frames without a tag.
+type VLANs struct {
+	// PVID is the VLAN of frames that came through no tunnel, or through another one; 0 if there is none.
+	PVID uint16
+	// Tunnels are the VLANs of frames that came through tunnels, by the identifiers of these (VNI).
+	Tunnels map[uint32]uint16
+}
+
+// A BridgePort is what a message of the family AF_BRIDGE says about a bridge, or about a port of one.
+type BridgePort struct {
+	Index int32
+	VLANs
+	Options *PortOptions // nil for the bridge itself
+}
+
 // parsePortOptions parses the attributes of a port (IFLA_BRPORT_*).
 func parsePortOptions(b []byte) (o PortOptions) {
 	for typ, val := range attributes(b) {
@@ -100,6 +115,12 @@ type Route struct {
 	Index int32
 }
 
+// Neighbour is an entry of a neighbour table; MAC is raw bytes.
+type Neighbour struct {
+	Addr netip.Addr
+	MAC  string
+}
+
 // Proxied is an address that an interface answers for as a proxy; index 0 stands for all interfaces.
 type Proxied struct {
 	Index int32
@@ -112,9 +133,8 @@ type Message struct {
 	NSID    int32 // NoNSID for our own
 	Link    Link
 	Address Address
-	ID      int32        // RTM_NEWNSID, RTM_DELNSID
-	PVID    uint16       // NewPort
-	Port    *PortOptions // NewPort; nil if it is about the bridge itself
+	ID      int32      // RTM_NEWNSID, RTM_DELNSID
+	Port    BridgePort // NewPort
 }
 
 // NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which concern a bridge
@@ -135,7 +155,7 @@ func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err er
 				return false, nil // a port left its bridge, which is not the end of the interface
 			}
 			m.Type = NewPort
-			m.Link.Index, m.PVID, m.Port, err = parsePort(data)
+			m.Port, err = parsePort(data)
 			return true, err
 		}
 		m.Link, err = parseLink(data)
@@ -265,34 +285,65 @@ func parseLink(b []byte) (Link, error) {
 	return l, nil
 }
 
-// parsePort returns the interface that a message of the family AF_BRIDGE concerns, the VLAN that it
-// assigns to untagged frames, or 0 if there is none, and the options of a port. The index is 0 if a network
-// card describes its embedded switch, which says nothing about a bridge that the card is a
-// port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
-func parsePort(b []byte) (index int32, pvid uint16, options *PortOptions, err error) {
+// parsePort parses a message of the family AF_BRIDGE. The index is 0 if a network card describes its embedded
+// switch, which says nothing about a bridge that the card is a port of (ndo_dflt_bridge_getlink in
+// net/core/rtnetlink.c).
+func parsePort(b []byte) (p BridgePort, err error) {
 	if len(b) < unix.SizeofIfInfomsg {
-		return 0, 0, nil, fmt.Errorf("parse bridge port: %w", errShort)
+		return p, fmt.Errorf("parse bridge port: %w", errShort)
 	}
-	index = int32(binary.NativeEndian.Uint32(b[4:]))
+	p.Index = int32(binary.NativeEndian.Uint32(b[4:]))
 	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
 		if typ == unix.IFLA_PROTINFO {
-			of := parsePortOptions(val)
-			options = &of
+			options := parsePortOptions(val)
+			p.Options = &options
 		}
 		if typ != unix.IFLA_AF_SPEC {
 			continue
 		}
+		var first tunnel // of a range
 		for typ, val := range attributes(val) {
-			if typ == iflaBridgeFlags && len(val) == 2 && binary.NativeEndian.Uint16(val)&bridgeFlagsSelf != 0 {
-				return 0, 0, nil, nil
-			}
+			switch {
+			case typ == iflaBridgeFlags && len(val) == 2 && binary.NativeEndian.Uint16(val)&bridgeFlagsSelf != 0:
+				return BridgePort{}, nil
 			// struct bridge_vlan_info: flags, vid.
-			if typ == iflaBridgeVLANInfo && len(val) == 4 && binary.NativeEndian.Uint16(val)&bridgeVLANPVID != 0 {
-				pvid = binary.NativeEndian.Uint16(val[2:])
+			case typ == iflaBridgeVLANInfo && len(val) == 4 && binary.NativeEndian.Uint16(val)&bridgeVLANPVID != 0:
+				p.PVID = binary.NativeEndian.Uint16(val[2:])
+			case typ == iflaBridgeTunnelInfo:
+				last := parseTunnel(val)
+				if last.flags&bridgeVLANRangeEnd == 0 {
+					first = last
+				}
+				if p.Tunnels == nil {
+					p.Tunnels = map[uint32]uint16{}
+				}
+				for i := first.vid; i != 0 && i <= last.vid; i++ {
+					p.Tunnels[first.id+uint32(i-first.vid)] = i
+				}
 			}
 		}
 	}
-	return index, pvid, options, nil
+	return p, nil
+}
+
+// tunnel is an entry of IFLA_BRIDGE_VLAN_TUNNEL_INFO: a tunnel and its VLAN, or the first or last one of a range.
+type tunnel struct {
+	id         uint32
+	vid, flags uint16
+}
+
+func parseTunnel(b []byte) (t tunnel) {
+	for typ, val := range attributes(b) {
+		switch {
+		case typ == iflaBridgeTunnelID:
+			t.id = u32(val)
+		case typ == iflaBridgeTunnelVID && len(val) == 2:
+			t.vid = binary.NativeEndian.Uint16(val) & vlanMask
+		case typ == iflaBridgeTunnelFlags && len(val) == 2:
+			t.flags = binary.NativeEndian.Uint16(val)
+		}
+	}
+	return t
 }
 
 // parseAddr parses struct ifaddrmsg and its attributes.
@@ -404,6 +455,23 @@ func parseProxied(b []byte) (p Proxied, err error) {
 		}
 	}
 	return p, nil
+}
+
+// parseNeighbour parses a struct ndmsg and its attributes. The MAC is empty unless the neighbour is known to be there.
+func parseNeighbour(b []byte) (n Neighbour, err error) {
+	const connected = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE // NUD_CONNECTED
+	if len(b) < unix.SizeofNdMsg {
+		return n, fmt.Errorf("parse neighbour: %w", errShort)
+	}
+	for typ, val := range attributes(b[unix.SizeofNdMsg:]) {
+		switch {
+		case typ == unix.NDA_DST:
+			n.Addr, _ = netip.AddrFromSlice(val)
+		case typ == unix.NDA_LLADDR && binary.NativeEndian.Uint16(b[8:])&connected != 0:
+			n.MAC = string(val)
+		}
+	}
+	return n, nil
 }
 
 func (h *Hop) setGateway(typ uint16, val []byte) {

@@ -23,7 +23,7 @@ func TestBridgePortHasAPVID(t *testing.T) {
 	data = append(data, spec...)
 	var m Message
 	known, err := m.parse(unix.RTM_NEWLINK, NoNSID, data)
-	if err != nil || !known || m.Type != NewPort || m.Link.Index != 21 || m.PVID != 10 {
+	if err != nil || !known || m.Type != NewPort || m.Port.Index != 21 || m.Port.PVID != 10 {
 		t.Errorf("parse: got %+v, %v, %v, want PVID 10 of interface 21", m, known, err)
 	}
 	if _, err := m.parse(unix.RTM_NEWLINK, NoNSID, data[:8]); err == nil {

@@ -53,9 +53,15 @@ const (
 	bridgeFlagsSelf       = 2  // BRIDGE_FLAGS_SELF
 	iflaBridgeVLANInfo    = 2  // IFLA_BRIDGE_VLAN_INFO, likewise
 	bridgeVLANPVID        = 2  // BRIDGE_VLAN_INFO_PVID
+	bridgeVLANRangeEnd    = 16 // BRIDGE_VLAN_INFO_RANGE_END
+	iflaBridgeTunnelInfo  = 3  // IFLA_BRIDGE_VLAN_TUNNEL_INFO, in IFLA_AF_SPEC of the family AF_BRIDGE
+	iflaBridgeTunnelID    = 1  // IFLA_BRIDGE_VLAN_TUNNEL_ID, in IFLA_BRIDGE_VLAN_TUNNEL_INFO
+	iflaBridgeTunnelVID   = 2  // IFLA_BRIDGE_VLAN_TUNNEL_VID, likewise
+	iflaBridgeTunnelFlags = 3  // IFLA_BRIDGE_VLAN_TUNNEL_FLAGS, likewise
 
 	requestToNew = unix.RTM_GETLINK - unix.RTM_NEWLINK // an answer to RTM_GETX has the type RTM_NEWX, two less
 
+	vlanMask      = 0x0fff // VLAN_VID_MASK
 	nlaTypeMask   = 0x3fff // NLA_TYPE_MASK: without the flags NESTED and NET_BYTEORDER
 	rtextSkipStat = 1 << 3 // RTEXT_FILTER_SKIP_STATS: omit 200 bytes of counters
 	rtextVLANs    = 1 << 2 // RTEXT_FILTER_BRVLAN_COMPRESSED: ranges of VLANs instead of each VLAN
@@ -169,23 +175,16 @@ func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
 	return out, nil
 }
 
-// PVIDs returns the VLAN that each bridge in our own namespace, and each port of one,
-// assigns to untagged frames.
-func (r *Conn) PVIDs() (map[int32]uint16, error) {
+// VLANs returns the VLANs that each bridge in our own namespace, and each port of one, assigns to frames, by the
+// index of the interface.
+func (r *Conn) VLANs() (map[int32]VLANs, error) {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[0] = unix.AF_BRIDGE
 	body = appendAttr(body, unix.IFLA_EXT_MASK, rtextVLANs)
-	type port struct {
-		index int32
-		pvid  uint16
-	}
-	ports, err := list(r, unix.RTM_GETLINK, body, func(data []byte) (p port, err error) {
-		p.index, p.pvid, _, err = parsePort(data)
-		return p, err
-	})
-	out := make(map[int32]uint16, len(ports))
+	ports, err := list(r, unix.RTM_GETLINK, body, parsePort)
+	out := make(map[int32]VLANs, len(ports))
 	for _, p := range ports {
-		out[p.index] = p.pvid
+		out[p.Index] = p.VLANs
 	}
 	return out, namespaceError("list VLANs of bridge ports", NoNSID, err)
 }
@@ -311,6 +310,15 @@ func (r *Conn) Proxied() (out []Proxied, err error) {
 		out = append(out, some...)
 	}
 	return out, nil
+}
+
+// Neighbours lists the neighbours in the table of an interface of our own namespace that are known to be there, for which
+// a VXLAN device answers requests by itself (arp_reduce in drivers/net/vxlan/vxlan_core.c).
+func (r *Conn) Neighbours(index int32) (out []Neighbour, err error) {
+	body := appendAttr(make([]byte, unix.SizeofNdMsg), unix.NDA_IFINDEX, uint32(index))
+	out, err = list(r, unix.RTM_GETNEIGH, body, parseNeighbour)
+	out = slices.DeleteFunc(out, func(n Neighbour) bool { return n.MAC == "" })
+	return out, namespaceError("list neighbours", NoNSID, err)
 }
 
 // FiltersARP reports whether a packet filter of our own namespace has rules about ARP, or about all frames:

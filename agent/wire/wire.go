@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path"
@@ -28,10 +29,6 @@ import (
 // kept is the lifetime of a wire claim after its last sighting. The observer reports a
 // known binding again every 30 s while it is used.
 const kept = 10 * time.Minute
-
-// errMixed is why a port whose frames are of several networks is not watched.
-var errMixed = errors.New("the bridge takes their VLANs from tunnels (vlan_tunnel), so that the tenants of this port cannot be told apart; " +
-	"exclude the interface (--exclude-interfaces) to accept that duplicates behind these tunnels are not seen, or declare the networks (--network)")
 
 // A Wire keeps the observer attached to the ports of the node, and turns the frames that it
 // reports into claims.
@@ -78,10 +75,10 @@ func (g globs) match(name string) bool {
 type port struct {
 	name string
 	gen  uint64
-	// mixed is that of the kernel.Port: err is set instead of att.
-	mixed bool
-	att   *bpf.Attachment
-	err   error
+	// tunnels are those of the kernel.Port.
+	tunnels map[uint32]uint16
+	att     *bpf.Attachment
+	err     error
 }
 
 // New returns a Wire that keeps obs attached to the ports of k whose names match a glob of
@@ -224,17 +221,22 @@ func (w *Wire) attach(ctx context.Context) {
 	}
 	changed := false
 	w.mu.Lock()
-	var ended []*port
+	ended := map[int32]*port{}
 	for index, p := range w.attached {
-		if now, ok := living[index]; !ok || now.Gen != p.gen || now.Mixed != p.mixed {
+		if now, ok := living[index]; !ok || now.Gen != p.gen || !maps.Equal(now.Tunnels, p.tunnels) {
 			delete(w.attached, index)
-			ended = append(ended, p)
+			ended[index] = p
 		}
 	}
 	w.mu.Unlock()
-	for _, p := range ended {
+	for index, p := range ended {
 		changed = true
 		w.detach(p)
+		if p.tunnels != nil {
+			if err := w.obs.SetTunnels(int(index), nil); err != nil {
+				w.log.Warn("cannot forget tunnels", "interface", p.name, "error", err)
+			}
+		}
 	}
 	for _, l := range want {
 		if _, ok := living[l.Index]; !ok || ctx.Err() != nil {
@@ -250,13 +252,16 @@ func (w *Wire) attach(ctx context.Context) {
 		if old != nil {
 			continue
 		}
-		p := &port{name: l.Name, gen: l.Gen, mixed: l.Mixed}
-		p.err = bpf.ErrDescriptors
+		p := &port{name: l.Name, gen: l.Gen, tunnels: l.Tunnels}
+		if p.tunnels != nil {
+			p.err = w.obs.SetTunnels(int(l.Index), p.tunnels)
+		}
 		switch {
-		case l.Mixed:
-			p.err = errMixed
+		case p.err != nil:
 		case w.mode == bpf.TCX:
 			p.att, p.err = w.obs.AttachTCX(int(l.Index))
+		default:
+			p.err = bpf.ErrDescriptors
 		}
 		if errors.Is(p.err, bpf.ErrDescriptors) {
 			p.att, p.err = w.obs.AttachClsact(int(l.Index))

@@ -164,6 +164,10 @@ func (w *wording) variant(f *verdict.Fact) string {
 		return "/network"
 	case kind == verdict.HeadRecordLost && len(f.Owners) > 0:
 		return "/owners"
+	case kind == verdict.FactLeased && len(f.Addresses) > 0:
+		return "/client"
+	case kind == verdict.HeadOneClient && f.Pool.IPAM == "":
+		return "/unknown"
 	case kind == verdict.SeenPodCIDRs && len(f.Nodes) == 0:
 		return "/none"
 	case kind == verdict.SeenPodCIDRs && len(f.Nodes) > 1:

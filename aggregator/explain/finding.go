@@ -386,6 +386,8 @@ func (t *findingBuilder) answered() {
 		why = "proxy_arp"
 	case verdict.ByProxyEntry:
 		why = "neigh"
+	case verdict.ByNeighbour:
+		why = "vxlan"
 	default:
 		if i := slices.IndexFunc(o.Claims, (*verdict.Claim).Proxies); i >= 0 && o.AnswersFor(&others[0], 0) == nil {
 			c, why = o.Claims[i], "behind"

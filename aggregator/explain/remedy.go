@@ -86,14 +86,10 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		return a.endLeftovers(owners)
 	case verdict.CauseDHCPClientIdentity, verdict.CauseClonedMachine:
 		return a.separate(owners)
+	case verdict.CauseTwoDHCPServers:
+		return a.oneServer(owners)
 	case verdict.CauseTakenAlong:
 		return append(a.steps("taken-along"), a.decide(owners)...)
-	}
-	if servers := a.servers(owners); len(servers) > 1 {
-		return a.steps("two-servers", "pools", each(servers, func(p **verdict.Pool) string { return poolTitle((*p).Label()) }),
-			"choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
-				return poolTitle(a.c.Title(o).Pool.Label()) + " serves this network", a.releaseAllBut(o, owners)
-			}))
 	}
 	if a.c.Rule == verdict.RuleSplitBrain {
 		return a.oneActive(owners)
@@ -111,17 +107,21 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	return a.decide(owners)
 }
 
-// servers returns the DHCP servers that have leased the address, if each owner has it from another one.
-func (a *remedyBuilder) servers(owners []*verdict.Owner) (all []*verdict.Pool) {
-	for _, o := range owners {
-		if p := a.c.Title(o).Pool; p != nil && ipamOf(p).Leases && !slices.ContainsFunc(all, p.Is) {
-			all = append(all, p)
-		}
+// oneServer returns the steps after which one DHCP server serves the network.
+func (a *remedyBuilder) oneServer(owners []*verdict.Owner) []advice.Action {
+	servers := each(a.c.From, func(p **verdict.Pool) string { return serverTitle(*p) })
+	return a.steps("two-servers", "pools", servers, "choice", choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
+		i := slices.IndexFunc(a.c.Facts, func(f verdict.Fact) bool { return f.Owners[0] == o.ID })
+		return servers[i] + " serves this network", a.releaseAllBut(o, owners)
+	}))
+}
+
+// serverTitle returns the name of the DHCP server that has leased the addresses of a pool.
+func serverTitle(p *verdict.Pool) string {
+	if p.Client {
+		return "DHCP server " + p.Server.String()
 	}
-	if len(all) < len(owners) {
-		return nil
-	}
-	return all
+	return poolTitle(p.Label())
 }
 
 // oneNetwork returns the CNI network that assigned the address to all owners; empty if there is none.
@@ -353,10 +353,13 @@ func (a *remedyBuilder) endNamespace(o *verdict.Owner) []advice.Action {
 // copy.
 func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
 	key, copied := "one-client", func(o *verdict.Owner) string {
-		if o.Kind() == verdict.Host && a.c.Facts[0].Kind == verdict.FactLeaseTaken {
+		switch {
+		case a.c.Facts[0].Kind == verdict.FactLeasedToOneMAC:
+			return "copy/mac"
+		case o.Kind() == verdict.Host:
 			return "copy/client-id"
 		}
-		return "copy/mac"
+		return "copy/client-id-there"
 	}
 	if a.c.Cause == verdict.CauseClonedMachine {
 		key, copied = "one-clone", func(*verdict.Owner) string { return "copy/machine" }

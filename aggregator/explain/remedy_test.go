@@ -256,6 +256,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
 		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),
 		"answered-by-another neigh":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyEntry}),
+		"answered-by-another vxlan":                    answers("", "vx10", verdict.KernelAnswer{By: verdict.ByNeighbour}),
 		"answered-by-another filtered":                 answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterRules}),
 		"answered-by-another unreadable filter":        answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterUnreadable}),
 		"in-use-unallocated by a cluster IP":           find(verdict.FindingInUseUnallocated, ranges(vip.KubeProxyName, "ServiceCIDR kubernetes", "servicecidrs kubernetes", ipam.ClusterIP), "10.96.3.5", host),

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"encoding/hex"
 	"iter"
 	"math"
 	"slices"
@@ -375,7 +376,7 @@ const (
 	KernelCost     = 280
 	WireCost       = 560
 	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
-	poolCost       = 1600
+	poolCost       = 1664
 	rangeCost      = 80
 	allocationCost = 2000 // including a finding
 	statusCost     = 6    // per byte of the message
@@ -477,5 +478,5 @@ func allocationCostOf(al *verdict.Allocation) int {
 
 func poolCostOf(rec *pb.PoolRecord) int {
 	return poolCost + (len(rec.GetRanges())+len(rec.GetGateways()))*rangeCost +
-		textCost(rec.GetName(), rec.GetIpam(), rec.GetNetwork(), rec.GetProblem(), rec.GetPlugin(), rec.GetDevice(), rec.GetConfig())
+		textCost(rec.GetName(), rec.GetIpam(), rec.GetNetwork(), rec.GetProblem(), rec.GetPlugin(), rec.GetDevice(), rec.GetConfig(), hex.EncodeToString(rec.GetClientId()))
 }

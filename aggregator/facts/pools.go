@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"encoding/hex"
 	"net/netip"
 	"slices"
 
@@ -236,6 +237,8 @@ func (f *Facts) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	next := verdict.Pool{
 		Pool: ipam.Pool{IPAM: rec.GetIpam(), Name: rec.GetName(), Served: ipam.Served{Network: rec.GetNetwork()}, State: Known(rec.GetState(), ipam.Stale), Problem: rec.GetProblem(), Wiring: ipam.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig()}, Node: n.Rec, Loss: verdict.Loss{LostAt: Stamp(rec.GetLostAt()), Lost: rec.GetLost()},
 	}
+	next.Server, _ = netip.AddrFromSlice(rec.GetServer())
+	next.ClientID = hex.EncodeToString(rec.GetClientId())
 	for _, r := range rec.GetRanges() {
 		first, _ := netip.AddrFromSlice(r.GetFirst())
 		last, _ := netip.AddrFromSlice(r.GetLast())

@@ -54,6 +54,7 @@ func correctPool(p *verdict.Pool) {
 	correct(form.Name, &p.Network, &p.Realm, &p.Plugin)
 	correct(form.Interface, &p.Device)
 	correct(form.Text(1024), &p.Problem)
+	correct(form.Text(510), &p.ClientID)
 	if len(p.Networks) > 0 {
 		p.Networks = slices.Clone(p.Networks)
 		for i := range p.Networks {

@@ -16,6 +16,7 @@ var causes = []struct {
 	{CauseReplacedNamespace, (*inquiry).replacedNamespace},
 	{CauseLeftoverNamespace, (*inquiry).leftoverNamespace},
 	{CauseDHCPClientIdentity, (*inquiry).dhcpClientIdentity},
+	{CauseTwoDHCPServers, (*inquiry).twoDHCPServers},
 	{CauseTakenAlong, (*inquiry).takenAlong},
 	{CauseSplitBrain, (*inquiry).splitBrain},
 	{CauseExternalDevice, (*inquiry).externalDevice},

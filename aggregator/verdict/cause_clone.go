@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -70,6 +71,15 @@ func (q *inquiry) dhcpClientIdentity() (r reason) {
 		case len(holders) == 1 && len(former) > 0:
 			r.Wrong = ids(append(former, holders...)...)
 			r.fact(Fact{Kind: FactLeaseTaken, Owners: ids(former[0], holders[0]), Pool: al.Pool.Label(), Records: al.records()})
+		case len(holders) == 1 && al.Pool.ClientID != "":
+			i := slices.IndexFunc(q.owners, func(o *Owner) bool { return o != holders[0] && q.isClient(al.Pool.ClientID, o) })
+			if i < 0 {
+				continue
+			}
+			r.Wrong = ids(holders[0], q.owners[i])
+			r.fact(Fact{Kind: FactLeasedToBoth, Owners: r.Wrong, Text: al.Pool.ClientID})
+			r.Headline = &Fact{Kind: HeadOneClient, Owners: r.Wrong}
+			return r
 		default:
 			continue
 		}
@@ -78,6 +88,40 @@ func (q *inquiry) dhcpClientIdentity() (r reason) {
 		return r
 	}
 	return reason{}
+}
+
+// twoDHCPServers: DHCP servers that do not know the leases of each other have leased the address, each to another owner.
+func (q *inquiry) twoDHCPServers() (r reason) {
+	var by []*Allocation
+	for _, o := range q.owners {
+		i := slices.IndexFunc(q.allocations, func(al *Allocation) bool {
+			p := al.Pool
+			return p.Leases && (!p.Client || p.Server.IsValid()) && al.leasedTo(o) == certainMatch
+		})
+		if i < 0 {
+			return reason{}
+		}
+		al := q.allocations[i]
+		if slices.ContainsFunc(by, func(other *Allocation) bool {
+			return al.Pool.Is(other.Pool) || al.Pool.Client != other.Pool.Client || al.Pool.Client && al.Pool.Server == other.Pool.Server
+		}) {
+			return reason{} // one server, or it is not known whether it is one
+		}
+		by = append(by, al)
+		f := Fact{Kind: FactLeased, Owners: ids(o), Pool: al.Pool.Label()}
+		if al.Pool.Client {
+			f.Addresses = []netip.Addr{al.Pool.Server}
+		}
+		r.fact(f)
+		r.From = append(r.From, al.Pool)
+	}
+	r.Headline = &Fact{Kind: HeadTwoServers, Owners: ids(q.owners...)}
+	return r
+}
+
+// isClient reports whether a DHCP client of the owner has recorded a lease of the address for a client identifier.
+func (q *inquiry) isClient(id string, o *Owner) bool {
+	return slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return al.Pool.ClientID == id && al.leasedTo(o) == certainMatch })
 }
 
 // has reports whether the owner has a hardware address, in the usual notation; no owner has the empty

@@ -7,18 +7,18 @@ import (
 
 // ownRange returns the range of its node from which an owner has the address: a pool of the node,
 // an object that assigns ranges to the node, or the prefix of a bridge to whose ports a CNI network
-// assigns addresses.
+// assigns addresses. A DHCP server, or a client, on the node has no range of the node.
 func (q *inquiry) ownRange(o *Owner) (s Origin, ok bool) {
 	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
-		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bestMatch(p, o) == certainMatch) || q.assignsTo(p, o) {
+		if !p.Leases && p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bestMatch(p, o) == certainMatch) || q.assignsTo(p, o) {
 			s.Pool, s.Ranges = p, rangesOf(p)
 			return s, true
 		}
 	}
 	if o.Kind() == Host { // it may be the gateway of its pods
 		for _, p := range q.in.node(o.Node).Pools {
-			if i := o.Interface; p.Device == i.Name && i.isBridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
+			if i := o.Interface; !p.Leases && p.Device == i.Name && i.isBridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
 				s.Pool, s.Ranges = p, rangesOf(p)
 				return s, true
 			}

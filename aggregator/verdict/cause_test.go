@@ -48,7 +48,7 @@ func TestCauses(t *testing.T) {
 			}
 		})
 	}
-	for _, cause := range []string{lost, elsewhere, overlap, networks, static, tunnel, outside, orphan, replaced, split, verdict.CauseLeftoverNamespace, verdict.CauseDHCPClientIdentity, verdict.CauseClonedMachine, verdict.CauseTakenAlong} {
+	for _, cause := range []string{lost, elsewhere, overlap, networks, static, tunnel, outside, orphan, replaced, split, verdict.CauseLeftoverNamespace, verdict.CauseDHCPClientIdentity, verdict.CauseTwoDHCPServers, verdict.CauseClonedMachine, verdict.CauseTakenAlong} {
 		if !reached[cause] {
 			t.Errorf("no situation has cause %s", cause)
 		}

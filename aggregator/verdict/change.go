@@ -43,7 +43,7 @@ func (p *Pool) Same(other *Pool) bool {
 	return p.Is(other) && p.Traits == other.Traits && p.State == other.State && p.Problem == other.Problem && p.Network == other.Network && p.Realm == other.Realm &&
 		slices.Equal(p.Networks, other.Networks) && p.LostAt == other.LostAt && p.Lost == other.Lost &&
 		p.Wiring == other.Wiring && p.Asked == other.Asked && p.Grows == other.Grows && p.Single == other.Single && p.Unread == other.Unread && p.Partial == other.Partial &&
-		p.Config == other.Config && p.Base == other.Base && slices.Equal(p.Ranges, other.Ranges) && slices.Equal(p.Divided, other.Divided) && p.Services == other.Services && slices.Equal(p.Gateways, other.Gateways)
+		p.Config == other.Config && p.Base == other.Base && slices.Equal(p.Ranges, other.Ranges) && slices.Equal(p.Divided, other.Divided) && p.Services == other.Services && slices.Equal(p.Gateways, other.Gateways) && p.Server == other.Server && p.ClientID == other.ClientID
 }
 
 // Same reports whether two records of a conflict look the same to a subscriber.

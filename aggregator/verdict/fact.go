@@ -48,6 +48,11 @@ const (
 	// FactLeaseTaken: Pool had leased the address to the hardware address of Owners[0], and then to
 	// that of Owners[1], because both sent one client identifier.
 	FactLeaseTaken FactKind = "lease-taken"
+	// FactLeasedToBoth: DHCP clients of both Owners have recorded leases of the address for the client identifier Text.
+	FactLeasedToBoth FactKind = "leased-to-both"
+	// FactLeased: the DHCP server of Pool has leased the address to Owners[0]; or the server Addresses[0] has, according
+	// to the client of Pool.
+	FactLeased FactKind = "leased"
 	// FactOneMAC: Owners have one hardware address. FactOneName: their nodes have one name, Text.
 	FactOneMAC  FactKind = "one-mac"
 	FactOneName FactKind = "one-name"
@@ -138,7 +143,9 @@ const (
 	HeadNamespaceReplaced FactKind = "namespaces-of-one-container"
 	// HeadIdle: Owners are namespaces without processes.
 	HeadIdle FactKind = "namespaces-without-processes"
-	// HeadOneClient: the DHCP server of Pool takes Owners for one client.
+	// HeadTwoServers: DHCP servers that do not know the leases of each other have leased the address to Owners.
+	HeadTwoServers FactKind = "two-dhcp-servers"
+	// HeadOneClient: the DHCP server of Pool, if it is known, takes Owners for one client.
 	HeadOneClient FactKind = "one-dhcp-client"
 	// HeadClone: Owners have one address and one hardware address.
 	HeadClone FactKind = "clones"

@@ -88,6 +88,7 @@ const (
 	ByRoute                              // of type local
 	ByProxyARP                           // a setting of the interface
 	ByProxyEntry                         // of `ip neigh add proxy`
+	ByNeighbour                          // a wrong entry in the neighbour table of a VXLAN device that answers from it
 )
 
 // AnswerFilter is what is known of a node's packet filters.

@@ -84,8 +84,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 			return left[0], RightAlive
 		}
 	}
-	if c.Cause == CauseDHCPClientIdentity {
-		return nil, RightUndecided // the lease is for all of them
+	if c.Cause == CauseDHCPClientIdentity || c.Cause == CauseTwoDHCPServers {
+		return nil, RightUndecided // each has a lease
 	}
 	if c.SameVM() {
 		if runs := filterOwners(left, (*Owner).runsMachine); len(runs) == 1 {

@@ -76,6 +76,8 @@ const (
 	CauseTakenAlong = "address-taken-along"
 	// CauseDHCPClientIdentity: a DHCP server takes several owners for one client.
 	CauseDHCPClientIdentity = "dhcp-client-identity"
+	// CauseTwoDHCPServers: DHCP servers have leased the address, each to another owner.
+	CauseTwoDHCPServers = "two-dhcp-servers"
 	// CauseClonedMachine: a copy of a machine or container has its address and its hardware address.
 	CauseClonedMachine = "cloned-machine"
 	// CauseOrphanedSandbox: a sandbox has the address although its pod no longer exists.

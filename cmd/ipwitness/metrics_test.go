@@ -55,7 +55,7 @@ var values = map[string]string{
 	"owners": "who they are, four at most, with their nodes", "holder": "who holds the address, four at most",
 	"pool": "the name of the pool: a directory on the node, or the object's name", "network": "the CNI network that the pool is of",
 	"version": "of the program", "revision": "the commit", "goversion": "of Go",
-	"cause":      oneOf(verdict.CauseIPAMStateLost, verdict.CauseIPAMAllocatedTwice, verdict.CauseIPAMBookedElsewhere, verdict.CausePodCIDROverlap, verdict.CauseOverlappingNetworks, verdict.CauseStaticAddress, verdict.CauseTunnelAddress, verdict.CauseOrphanedSandbox, verdict.CauseReplacedNamespace, verdict.CauseLeftoverNamespace, verdict.CauseDHCPClientIdentity, verdict.CauseSplitBrain, verdict.CauseClonedMachine, verdict.CauseTakenAlong, verdict.CauseExternalDevice, verdict.CauseUnknown),
+	"cause":      oneOf(verdict.CauseIPAMStateLost, verdict.CauseIPAMAllocatedTwice, verdict.CauseIPAMBookedElsewhere, verdict.CausePodCIDROverlap, verdict.CauseOverlappingNetworks, verdict.CauseStaticAddress, verdict.CauseTunnelAddress, verdict.CauseOrphanedSandbox, verdict.CauseReplacedNamespace, verdict.CauseLeftoverNamespace, verdict.CauseDHCPClientIdentity, verdict.CauseTwoDHCPServers, verdict.CauseSplitBrain, verdict.CauseClonedMachine, verdict.CauseTakenAlong, verdict.CauseExternalDevice, verdict.CauseUnknown),
 	"what":       oneOf("report", "records", "judgement", "journal"),
 	"kind":       oneOf(verdict.FindingKinds()...),
 	"severity":   oneOf("info", "warning", "critical"),

@@ -10,6 +10,7 @@
 package dhcp
 
 import (
+	"encoding/hex"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -26,7 +27,7 @@ const ClientName = "dhcp-client"
 // Client describes DHCP clients.
 var Client = ipam.IPAM{
 	Name: ClientName, Title: "DHCP clients",
-	Traits: ipam.Traits{Leases: true},
+	Traits: ipam.Traits{Leases: true, Client: true},
 	Files:  newClients,
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		title := "the DHCP client"
@@ -109,12 +110,32 @@ func leaseOf(device *ipam.Device, name string) func(data []byte) (r record, ok b
 // file of a lease that has ended, or rewrite it.
 func parsePrivate(data []byte) (r record, ok bool) {
 	for line := range strings.Lines(string(data)) {
-		if value, found := strings.CutPrefix(strings.TrimSpace(line), "ADDRESS="); found {
-			a, err := netip.ParseAddr(value)
-			return record{Address: a}, err == nil
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), "="); name {
+		case "ADDRESS":
+			r.Address, _ = netip.ParseAddr(value)
+		case "SERVER_ADDRESS":
+			r.Server, _ = netip.ParseAddr(value)
+		case "CLIENTID":
+			r.Client = hexadecimal(value)
 		}
 	}
-	return r, false
+	return r, r.Address.IsValid()
+}
+
+// hexadecimal returns a client identifier in its hexadecimal digits; it may be in groups that colons separate, of
+// which the first digit may be missing. It is empty for any other text.
+func hexadecimal(text string) string {
+	var all strings.Builder
+	for group := range strings.SplitSeq(strings.ToLower(text), ":") {
+		if len(group)%2 == 1 {
+			group = "0" + group
+		}
+		if _, err := hex.DecodeString(group); err != nil {
+			return ""
+		}
+		all.WriteString(group)
+	}
+	return all.String()
 }
 
 // parseDhclient returns the last lease of an interface in a file of dhclient, which appends leases:
@@ -122,6 +143,8 @@ func parsePrivate(data []byte) (r record, ok bool) {
 //	lease {
 //	  interface "eth0";
 //	  fixed-address 192.0.2.108;
+//	  option dhcp-server-identifier 192.0.2.1;
+//	  option dhcp-client-identifier 1:52:54:0:aa:bb:1;
 //	  expire 6 2026/11/28 20:27:05;
 //	}
 func parseDhclient(data []byte, device string) (last record, ok bool) {
@@ -136,6 +159,10 @@ func parseDhclient(data []byte, device string) (last record, ok bool) {
 			on = strings.Trim(w[1], `"`)
 		case len(w) == 2 && w[0] == "fixed-address":
 			r.Address, _ = netip.ParseAddr(w[1])
+		case len(w) == 3 && w[1] == "dhcp-server-identifier":
+			r.Server, _ = netip.ParseAddr(w[2])
+		case len(w) == 3 && w[1] == "dhcp-client-identifier": // as the server has returned it
+			r.Client = hexadecimal(w[2])
 		case len(w) > 2 && w[0] == "expire" && w[1] == "epoch":
 			n, _ := strconv.ParseInt(strings.TrimRight(w[2], ";"), 10, 64)
 			r.Expires = time.Unix(n, 0)
@@ -148,12 +175,29 @@ func parseDhclient(data []byte, device string) (last record, ok bool) {
 	return last, true
 }
 
-// parsePacket returns the address in the DHCP message that dhcpcd keeps (RFC 2131, section 2).
+// parsePacket returns the address and the server in the DHCP message that dhcpcd keeps (RFC 2131, section 2).
 func parsePacket(data []byte) (r record, ok bool) {
-	const reply, yiaddr, cookie = 2, 16, 236
+	const reply, yiaddr, cookie, pad, end, server, client = 2, 16, 236, 0, 255, 54, 61
 	if len(data) < cookie+4 || data[0] != reply || string(data[cookie:cookie+4]) != "\x63\x82\x53\x63" {
 		return r, false
 	}
 	r.Address, ok = netip.AddrFromSlice(data[yiaddr : yiaddr+4])
+	for options := data[cookie+4:]; len(options) > 0 && options[0] != end; {
+		if options[0] == pad {
+			options = options[1:]
+			continue
+		}
+		if len(options) < 2 || len(options) < 2+int(options[1]) {
+			break
+		}
+		value := options[2 : 2+int(options[1])]
+		switch options[0] {
+		case server:
+			r.Server, _ = netip.AddrFromSlice(value)
+		case client: // as the server has returned it
+			r.Client = hex.EncodeToString(value)
+		}
+		options = options[2+len(value):]
+	}
 	return r, ok
 }

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,8 @@ lease {
   interface "eth0";
   fixed-address 10.9.0.22;
   option subnet-mask 255.255.255.0;
+  option dhcp-server-identifier 10.9.0.2;
+  option dhcp-client-identifier 1:2:0:0:0:0:2;
   expire 4 2023/11/16 20:27:05;
 }
 `
@@ -43,7 +46,7 @@ lease {
 
 // ofDhcpcd is the DHCPACK that dhcpcd keeps.
 var ofDhcpcd = "\x02\x01\x06\x00\xac\x56\x79\x4a" + strings.Repeat("\x00", 8) + "\x0a\x09\x00\x17\x0a\x09\x00\x01" + strings.Repeat("\x00", 4) +
-	"\x12\x2d\x10\x27\xb1\xb3" + strings.Repeat("\x00", 202) + "\x63\x82\x53\x63\x35\x01\x05\xff"
+	"\x12\x2d\x10\x27\xb1\xb3" + strings.Repeat("\x00", 202) + "\x63\x82\x53\x63\x35\x01\x05\x00\x36\x04\x0a\x09\x00\x03\x3d\x02\xff\x0c\xff"
 
 func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	root := t.TempDir()
@@ -58,7 +61,7 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 		for _, p := range source.Pools() {
 			for a, al := range p.Changes {
 				if al != nil {
-					found = append(found, a.String()+" "+al.MAC+" by "+Client.PoolTitle(&p.Pool, "n"))
+					found = append(found, fmt.Sprint(a, " ", al.MAC, " by ", Client.PoolTitle(&p.Pool, "n"), " from ", p.Server, " as ", p.ClientID))
 				}
 			}
 			clear(p.Changes)
@@ -90,9 +93,9 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 		write(t, root+path, content)
 	}
 	const zero, one = "02:00:00:00:00:02", "02:00:00:00:00:03"
-	want("10.9.0.20 "+zero+" by the DHCP client systemd-networkd of node n", "10.9.0.21 "+one+" by the DHCP client NetworkManager of node n",
-		"10.9.0.22 "+zero+" by the DHCP client dhclient of node n", "10.9.0.23 "+one+" by the DHCP client dhcpcd of node n",
-		"10.9.0.29 "+one+" by the DHCP client dhclient of node n")
+	want("10.9.0.20 "+zero+" by the DHCP client systemd-networkd of node n from 10.9.0.1 as ff", "10.9.0.21 "+one+" by the DHCP client NetworkManager of node n from invalid IP as ",
+		"10.9.0.22 "+zero+" by the DHCP client dhclient of node n from 10.9.0.2 as 01020000000002", "10.9.0.23 "+one+" by the DHCP client dhcpcd of node n from 10.9.0.3 as ff0c",
+		"10.9.0.29 "+one+" by the DHCP client dhclient of node n from 10.9.0.2 as 01020000000002")
 
 	write(t, root+"/run/systemd/netif/leases/3", `{"Address":[10,9,0,21]}`)
 	write(t, root+"/var/lib/dhcpcd/eth0.lease", ofDhcpcd[:100])

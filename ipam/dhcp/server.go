@@ -60,6 +60,9 @@ type record struct {
 	// Client is the client identifier that the client sent; empty if it sent none. FormerMAC is the
 	// hardware address of the client that had the lease before, if it sent the same identifier.
 	Client, FormerMAC string
+	// Server is the server that the client names; invalid if it names none, or the record is the server's own. Client
+	// is then in hexadecimal digits.
+	Server netip.Addr
 	// Expires is when the lease ends; zero for never.
 	Expires time.Time
 
@@ -231,7 +234,7 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 		if p = m.server.pools[name]; p == nil {
 			p = m.server.newPool(name)
 		}
-		p.Device, p.Ranges, p.Gateways = device.Name, nil, nil
+		p.Device, p.Ranges, p.Gateways, p.Server, p.ClientID = device.Name, nil, nil, netip.Addr{}, ""
 		for _, own := range device.Prefixes {
 			p.Gateways = append(p.Gateways, own.Addr()) // a server does not lease its own address
 		}
@@ -243,4 +246,7 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
 	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}}
+	if r.Server.IsValid() {
+		p.Server, p.ClientID = r.Server, r.Client
+	}
 }

@@ -19,16 +19,17 @@ type Fake map[int32]*Namespace
 type Namespace struct {
 	Links     map[int32]rtnetlink.Link
 	Addresses map[int32][]rtnetlink.Address
-	PVIDs     map[int32]uint16
+	VLANs     map[int32]rtnetlink.VLANs
 	// Routes holds the routes of the namespace, by destination.
 	Routes map[netip.Addr][]rtnetlink.Hop
 	Local  []rtnetlink.Route
 	Hosts  []rtnetlink.Route
 	// Settings are those of interfaces, by name.
-	Settings map[string]rtnetlink.Settings
-	Proxied  []rtnetlink.Proxied
-	Filters  bool  // there are rules about ARP
-	Unread   error // of reading the packet filters
+	Settings   map[string]rtnetlink.Settings
+	Proxied    []rtnetlink.Proxied
+	Neighbours map[int32][]rtnetlink.Neighbour
+	Filters    bool  // there are rules about ARP
+	Unread     error // of reading the packet filters
 }
 
 func (f Fake) namespace(nsid int32) (*Namespace, error) {
@@ -87,8 +88,8 @@ func (f Fake) NSIDs() (out []int32, err error) {
 	return out, nil
 }
 
-// PVIDs returns the VLANs of our own bridges and their ports.
-func (f Fake) PVIDs() (map[int32]uint16, error) { return f[rtnetlink.NoNSID].PVIDs, nil }
+// VLANs returns the VLANs of our own bridges and their ports.
+func (f Fake) VLANs() (map[int32]rtnetlink.VLANs, error) { return f[rtnetlink.NoNSID].VLANs, nil }
 
 // Route returns the route of our own namespace to an address.
 func (f Fake) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
@@ -106,6 +107,11 @@ func (f Fake) HostRoutes() ([]rtnetlink.Route, error) { return f[rtnetlink.NoNSI
 
 // Settings returns the settings of an interface of our own namespace.
 func (f Fake) Settings(iface string) rtnetlink.Settings { return f[rtnetlink.NoNSID].Settings[iface] }
+
+// Neighbours returns the neighbours of an interface of our own namespace.
+func (f Fake) Neighbours(index int32) ([]rtnetlink.Neighbour, error) {
+	return f[rtnetlink.NoNSID].Neighbours[index], nil
+}
 
 // Proxied returns the addresses that our own namespace answers for as a proxy.
 func (f Fake) Proxied() ([]rtnetlink.Proxied, error) { return f[rtnetlink.NoNSID].Proxied, nil }

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"cmp"
+	"encoding/hex"
 	"maps"
 	"net/netip"
 	"slices"
@@ -900,6 +901,8 @@ func (r *reference) applyPool(n *node, rec *pb.PoolRecord) {
 	next := verdict.Pool{
 		Pool: ipam.Pool{IPAM: rec.GetIpam(), Traits: registry.Traits(rec.GetIpam()), Name: rec.GetName(), Served: ipam.Served{Network: rec.GetNetwork()}, State: ipam.State(rec.GetState()), Problem: rec.GetProblem(), Wiring: ipam.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig()}, Node: n.rec, Loss: verdict.Loss{LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost()},
 	}
+	next.Server, _ = netip.AddrFromSlice(rec.GetServer())
+	next.ClientID = hex.EncodeToString(rec.GetClientId())
 	for _, g := range rec.GetRanges() {
 		first, _ := netip.AddrFromSlice(g.GetFirst())
 		last, _ := netip.AddrFromSlice(g.GetLast())

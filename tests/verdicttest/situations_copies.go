@@ -1,6 +1,7 @@
 package verdicttest
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -29,6 +30,14 @@ func lease(w *World, mac, former verdict.MAC) {
 	p := w.Pool(dhcp.DnsmasqName, "n1", "", "10.244.1.1-10.244.1.20")
 	p.Device = "eth0"
 	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: mac.String(), FormerMAC: former.String()}})
+}
+
+// leased has the DHCP client of a node record a lease, the server, and the client identifier that it sent.
+func leased(w *World, node string, mac verdict.MAC, server, id string) {
+	p := w.Pool(dhcp.ClientName, node, "/run/systemd/netif/leases#eth0")
+	p.Wiring, p.ClientID, p.Ranges = ipam.Wiring{Device: "eth0"}, id, nil
+	p.Server, _ = netip.ParseAddr(server)
+	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: mac.String()}})
 }
 
 // without gives a workload without processes the address, on node n1.
@@ -88,6 +97,47 @@ var ofCopies = []Situation{
 		Build:    func(w *World) { machines(w, oneMAC, otherMAC); lease(w, otherMAC, oneMAC) },
 		Facts:    []string{"lease-taken owners=n1,n2 pool=dnsmasq|n1|"},
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
+	},
+	{
+		Name: "machines with one client identifier, as they say themselves", Cause: client,
+		Build: func(w *World) {
+			machines(w, oneMAC, otherMAC)
+			leased(w, "n1", oneMAC, "10.244.1.1", "ff01")
+			leased(w, "n2", otherMAC, "10.244.1.1", "ff01")
+		},
+		Facts: []string{"leased-to-both owners=n1,n2 text=ff01"},
+		RuledOut: []string{
+			"split-brain: not-moving owners=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"static-address: given-to-all owners=n1,n2",
+		},
+	},
+	{
+		Name: "machines of which two servers have leased the address to one each, as they say", Cause: verdict.CauseTwoDHCPServers,
+		Build: func(w *World) {
+			machines(w, oneMAC, otherMAC)
+			leased(w, "n1", oneMAC, "10.244.1.1", "ff01")
+			leased(w, "n2", otherMAC, "10.244.1.2", "ff02")
+		},
+		Facts: []string{
+			"leased owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0 address=10.244.1.1",
+			"leased owners=n2 pool=dhcp-client|n2|/run/systemd/netif/leases#eth0 address=10.244.1.2",
+		},
+		RuledOut: []string{
+			"split-brain: not-moving owners=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"static-address: given-to-all owners=n1,n2",
+		},
+	},
+	{
+		Name: "machines that have forgotten from which servers they have their leases", Cause: unknown,
+		Build: func(w *World) {
+			machines(w, oneMAC, otherMAC)
+			leased(w, "n1", oneMAC, "", "")
+			leased(w, "n2", otherMAC, "", "")
+		},
+		RuledOut: []string{
+			"split-brain: not-moving owners=n1,n2", "pod-cidr-overlap (open): ranges-of-nodes-not-known nodes=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"static-address: given-to-all owners=n1,n2",
+		},
 	},
 	{
 		Name: "a copied container with the hardware address of its original", Cause: client,

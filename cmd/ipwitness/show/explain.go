@@ -114,6 +114,7 @@ var causes = map[string]string{
 	"leftover-namespace":    "a network namespace without processes still has the address of a workload that runs",
 	"address-taken-along":   "a device was moved into a pod together with an address of its node",
 	"dhcp-client-identity":  "a DHCP server takes several machines or containers for one client",
+	"two-dhcp-servers":      "two DHCP servers have leased the address, each to another client",
 	"cloned-machine":        "a copy of a machine has the address and the MAC of its original",
 	"external-device":       "a device outside the cluster uses the address",
 	"unknown":               "no known cause fits. The owners got the address in this order:",

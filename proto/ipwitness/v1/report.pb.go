@@ -172,6 +172,9 @@ const (
 	ClaimRecord_PROXY_ARP ClaimRecord_Answer = 3
 	// The address is in an entry of `ip neigh add proxy`.
 	ClaimRecord_PROXY_ENTRY ClaimRecord_Answer = 4
+	// The interface is a VXLAN device that answers from its table of neighbours (proxy), and the MAC in
+	// the table is that of no one who has the address on the link.
+	ClaimRecord_NEIGHBOUR ClaimRecord_Answer = 5
 )
 
 // Enum value maps for ClaimRecord_Answer.
@@ -182,6 +185,7 @@ var (
 		2: "ROUTE",
 		3: "PROXY_ARP",
 		4: "PROXY_ENTRY",
+		5: "NEIGHBOUR",
 	}
 	ClaimRecord_Answer_value = map[string]int32{
 		"UNSPECIFIED": 0,
@@ -189,6 +193,7 @@ var (
 		"ROUTE":       2,
 		"PROXY_ARP":   3,
 		"PROXY_ENTRY": 4,
+		"NEIGHBOUR":   5,
 	}
 )
 
@@ -1858,7 +1863,12 @@ type PoolRecord struct {
 	// File of the CNI configuration; empty if there is none.
 	Config string `protobuf:"bytes,13,opt,name=config,proto3" json:"config,omitempty"`
 	// True if the pool is gone, together with its allocations.
-	Gone          bool `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`
+	// DHCP server that leased the addresses, as their client has recorded: 4 bytes; empty if it has not,
+	// and for other IPAMs.
+	Server []byte `protobuf:"bytes,15,opt,name=server,proto3" json:"server,omitempty"`
+	// Client identifier that the client sent to that server, as it has recorded: at most 255 bytes.
+	ClientId      []byte `protobuf:"bytes,16,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1989,6 +1999,20 @@ func (x *PoolRecord) GetGone() bool {
 		return x.Gone
 	}
 	return false
+}
+
+func (x *PoolRecord) GetServer() []byte {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *PoolRecord) GetClientId() []byte {
+	if x != nil {
+		return x.ClientId
+	}
+	return nil
 }
 
 // AddressRange is the addresses from first to last, both included.
@@ -2289,7 +2313,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
 	"\x05LOCAL\x10\x05\x12\t\n" +
-	"\x05INNER\x10\x06\"\xf1\a\n" +
+	"\x05INNER\x10\x06\"\x80\b\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -2320,13 +2344,14 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\vtaken_along\x18\x16 \x01(\bR\n" +
 	"takenAlong\x128\n" +
 	"\x06answer\x18\x17 \x01(\x0e2 .ipwitness.v1.ClaimRecord.AnswerR\x06answer\x128\n" +
-	"\x06filter\x18\x18 \x01(\x0e2 .ipwitness.v1.ClaimRecord.FilterR\x06filter\"Q\n" +
+	"\x06filter\x18\x18 \x01(\x0e2 .ipwitness.v1.ClaimRecord.FilterR\x06filter\"`\n" +
 	"\x06Answer\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\v\n" +
 	"\aADDRESS\x10\x01\x12\t\n" +
 	"\x05ROUTE\x10\x02\x12\r\n" +
 	"\tPROXY_ARP\x10\x03\x12\x0f\n" +
-	"\vPROXY_ENTRY\x10\x04\";\n" +
+	"\vPROXY_ENTRY\x10\x04\x12\r\n" +
+	"\tNEIGHBOUR\x10\x05\";\n" +
 	"\x06Filter\x12\x16\n" +
 	"\x12FILTER_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05RULES\x10\x01\x12\x0e\n" +
@@ -2371,7 +2396,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x19\n" +
 	"\bleft_out\x18\x03 \x01(\x04R\aleftOut\x12\x12\n" +
 	"\x04rate\x18\x04 \x01(\x04R\x04rate\x120\n" +
-	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xa5\x03\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xda\x03\n" +
 	"\n" +
 	"PoolRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -2388,7 +2413,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x06device\x18\v \x01(\tR\x06device\x12\x16\n" +
 	"\x06routed\x18\f \x01(\bR\x06routed\x12\x16\n" +
 	"\x06config\x18\r \x01(\tR\x06config\x12\x12\n" +
-	"\x04gone\x18\x0e \x01(\bR\x04gone\"8\n" +
+	"\x04gone\x18\x0e \x01(\bR\x04gone\x12\x16\n" +
+	"\x06server\x18\x0f \x01(\fR\x06server\x12\x1b\n" +
+	"\tclient_id\x18\x10 \x01(\fR\bclientId\"8\n" +
 	"\fAddressRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\fR\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\fR\x04last\"\xe5\x02\n" +
