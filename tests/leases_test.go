@@ -77,7 +77,13 @@ func (n *dhcpNode) machine(name, mac string, addrs ...string) {
 // request has a machine request an address by DHCP, and returns it.
 func (n *dhcpNode) request(name string) (addr string) {
 	n.t.Helper()
-	n.sh(fmt.Sprintf("ip netns exec %s busybox udhcpc -i eth0 -s /run/client -n -q -t 5 -T 1 -x hostname:%[1]s", name))
+	return n.requestAs(name, "")
+}
+
+// requestAs is request with more options of the client.
+func (n *dhcpNode) requestAs(name, options string) (addr string) {
+	n.t.Helper()
+	n.sh(fmt.Sprintf("ip netns exec %s busybox udhcpc -i eth0 -s /run/client -n -q -t 5 -T 1 -x hostname:%[1]s %s", name, options))
 	out, err := n.Run("ip -n %s -4 -o addr show dev eth0", name)
 	if err != nil {
 		n.t.Fatal(err)

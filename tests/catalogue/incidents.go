@@ -81,6 +81,13 @@ var incidents = []incident{
 	{[]string{"cloudnativelabs/kube-router#689", "cloudnativelabs/kube-router#496", "lf-edge/eve#6614"}, "A node gets another podCIDR, and its bridge and a pod keep addresses of the former one, which is another node's now.", ""},
 	{[]string{"openwrt/odhcpd#48"}, "The routes to hosts behind a proxy stay on a node after the hosts have moved, and the node goes on answering for them.", ""},
 	{[]string{"k3s-io/k3s#588", "k3s-io/k3s#179", "canonical/microk8s#429"}, "The range of the pods is that of a LAN of their node, and a host there has the address of a pod.", ""},
+	{[]string{"aws/eks-anywhere#940", "openSUSE/wicked#929"}, "Machines were cloned with their machine-id, and a DHCP server takes them for one client.", ""},
+	{[]string{"AdaptiveScale/lxdui#266", "AdaptiveScale/lxdui#329"}, "A container was copied with its MAC, and gets the lease of its original.", ""},
+	{[]string{"kubernetes/kubernetes#32291"}, "A bridge port in hairpin mode returns the solicitations of a pod, and all of its IPv6 addresses fail.", ""},
+	{[]string{"containernetworking/plugins#718"}, "The DEL of a sandbox failed, and its network namespace keeps the address that a new pod gets.", ""},
+	{[]string{"containernetworking/plugins#250", "kubevirt/kubevirt#17195"}, "Two machines on one LAN have one MAC and different addresses.", ""},
+	{[]string{"linuxkit/linuxkit#1800", "rhoat/ansibleRole-proxmox-templates#1"}, "A machine was cloned with its address and its MAC.", ""},
+	{[]string{"BeryJu/gravity#871"}, "Several DHCP servers, which do not know the leases of each other, have one range.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
