@@ -112,7 +112,11 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		o := owners[i]
 		p.text("  ", name)
 		state := o.GetState().String()
-		p.toned(ownerTone(o), state, detailLead("state"), state+", since "+clock(heldSince(o), p.now)+" ("+ago(heldSince(o), p.now)+")")
+		line := state
+		if since := heldSince(o); since != nil {
+			line += ", since " + clock(since, p.now) + " (" + ago(since, p.now) + ")"
+		}
+		p.toned(ownerTone(o), state, detailLead("state"), line)
 		where := prefixed("interface ", place(o))
 		if o.GetInterface() == "" {
 			where = prefixed("seen on interface ", o.GetHostInterface())

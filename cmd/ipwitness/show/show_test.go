@@ -617,6 +617,15 @@ func TestFindingPage(t *testing.T) {
 		}
 		wantShown(t, "finding-page-"+f.GetKind(), b.String())
 	}
+
+	// The owners of one MAC have no address, and so no time since when they have it.
+	var b bytes.Buffer
+	if err := Finding(&b, &pb.Finding{Id: "cloned", Owners: []*pb.Owner{{Node: "worker-1", Mac: "02:00:00:00:00:01"}}}, piped, now); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(b.String(), "since") {
+		t.Errorf("owner without a time: got %s", b.String())
+	}
 }
 
 func TestFindingWatch(t *testing.T) {
