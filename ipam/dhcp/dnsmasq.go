@@ -1,9 +1,10 @@
 // This file describes the DHCP server of dnsmasq: one that an administrator configured, and
-// those of libvirt, LXD and Incus.
+// those of libvirt, LXD, Incus and NetworkManager.
 //
 // The formats are those of dnsmasq 2.90 (src/lease.c, lease_update_file; src/option.c, read_opts), of
 // libvirt's leaseshelper (src/network/leaseshelper.c) and of Incus
-// (internal/server/dnsmasq/dnsmasq.go, shared/subprocess/proc.go), which LXD shares.
+// (internal/server/dnsmasq/dnsmasq.go, shared/subprocess/proc.go), which LXD shares. NetworkManager names the files in
+// src/core/dnsmasq/nm-dnsmasq-manager.c (1.42), and gives the range on the command line.
 
 package dhcp
 
@@ -40,6 +41,8 @@ const (
 	etcDir     = "/etc"
 	miscDir    = "/var/lib/misc"
 	libvirtDir = "/var/lib/libvirt/dnsmasq"
+	sharedDir  = "/var/lib/NetworkManager"
+	sharedConf = "/etc/NetworkManager/dnsmasq-shared.d"
 	leaseName  = "dnsmasq.leases"
 	configName = "dnsmasq.conf"
 )
@@ -70,6 +73,12 @@ func (f dnsmasqFiles) list() (places []string, at []location) {
 			at = append(at, f.ofLibvirt(libvirt, bridge))
 		}
 	}
+	places = append(places, f.root+sharedDir, f.root+sharedConf)
+	for _, name := range f.names(f.root + sharedDir) {
+		if path := f.root + sharedDir + "/" + name; strings.HasPrefix(name, "dnsmasq-") && strings.HasSuffix(name, ".leases") {
+			at = append(at, location{Path: path, Read: func() (content, error) { return f.read(path, f.shared()) }})
+		}
+	}
 	for _, dir := range bridgesDirs {
 		dir = f.root + dir
 		places = append(places, dir)
@@ -94,6 +103,15 @@ func (f dnsmasqFiles) configured() (o options) {
 		} else {
 			o.files = append(o.files, config)
 		}
+	}
+	f.follow(&o)
+	return o
+}
+
+// shared returns the options of the servers that NetworkManager starts for shared connections.
+func (f dnsmasqFiles) shared() (o options) {
+	if f.note(f.root + sharedConf); f.versions[f.root+sharedConf] != nil {
+		o.dirs = []string{sharedConf}
 	}
 	f.follow(&o)
 	return o

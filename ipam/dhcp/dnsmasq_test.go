@@ -175,6 +175,21 @@ func TestAllFilesOfAConfigurationAreRead(t *testing.T) {
 	}
 }
 
+func TestLeasesOfASharedConnectionAreRead(t *testing.T) {
+	l := newLab(t)
+	const leases = "/var/lib/NetworkManager/dnsmasq-br0.leases"
+	l.write("/var/lib/NetworkManager/internal-4a1f-br0.lease", "ADDRESS=10.9.0.99\n")
+	l.write(leases, one)
+	l.look(0)
+	l.want(leases+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
+	l.write("/etc/NetworkManager/dnsmasq-shared.d/mine", "dhcp-host=02:00:00:00:00:0a,10.9.0.200\n")
+	l.look(time.Second)
+	l.want(leases+"#br0", "10.9.0.11 02:00:00:00:00:01 web", "10.9.0.200 02:00:00:00:00:0a")
+	if p := l.pool(leases + "#br0"); p.Device != "br0" || p.State != ipam.Known || p.Problem != "" {
+		t.Errorf("got device %q, state %d and problem %q", p.Device, p.State, p.Problem)
+	}
+}
+
 func TestReservationsOfIPv6(t *testing.T) {
 	l := newLab(t)
 	l.write("/etc/dnsmasq.conf", "dhcp-range=fd00:9::50,fd00:9::5f,64\ndhcp-host=02:00:00:00:00:0a,[fd00:9::51],a\n"+

@@ -26,6 +26,7 @@ func TestRemedies(t *testing.T) {
 		{&Dnsmasq, []*ipam.Pool{
 			{Name: "/var/lib/misc/dnsmasq.leases#eth0", Config: "/etc/dnsmasq.conf"},
 			{Name: "/var/lib/libvirt/dnsmasq/virbr0.status#virbr0", Config: "/var/lib/libvirt/dnsmasq/default.conf"},
+			{Name: "/var/lib/NetworkManager/dnsmasq-wlan0.leases#wlan0"},
 			{Name: "/var/lib/incus/networks/incusbr0/dnsmasq.leases#incusbr0", Config: "/var/lib/incus/networks/incusbr0/dnsmasq.pid"},
 		}},
 	} {

@@ -30,19 +30,22 @@ func repair(texts string) ipam.Repair {
 	return ipam.Repair{Texts: ipam.ReadTexts(remedies, texts), Words: words}
 }
 
-// words returns the values that the texts of remedies name. Of libvirt, bridge and own, one is set: the network of libvirt,
-// the bridge of LXD or Incus, or that an administrator configured the server.
+// words returns the values that the texts of remedies name. Of libvirt, bridge, shared and own, one is set: the network of
+// libvirt, the bridge of LXD or Incus, the interface that NetworkManager shares, or that an administrator configured the
+// server.
 func words(c *ipam.Case) map[string]any {
 	path, dashed, bracketed := leasePath(c.Pool), strings.NewReplacer(".", "-", ":", "-").Replace(c.Address.String()), c.Address.String()
 	if c.Address.Is6() {
 		bracketed = "[" + bracketed + "]"
 	}
-	w := map[string]any{"leases": path, "libvirt": "", "bridge": "", "own": "", "leased": "", "dashed": dashed, "bracketed": bracketed}
+	w := map[string]any{"leases": path, "libvirt": "", "bridge": "", "shared": "", "own": "", "leased": "", "dashed": dashed, "bracketed": bracketed}
 	switch dir, file := filepath.Split(path); {
 	case strings.HasSuffix(file, ".status"):
 		w["libvirt"] = strings.TrimSuffix(filepath.Base(c.Pool.Config), ".conf")
 	case strings.Contains(dir, "/networks/"):
 		w["bridge"] = filepath.Base(dir)
+	case strings.HasSuffix(filepath.Clean(dir), sharedDir):
+		w["shared"] = strings.TrimSuffix(strings.TrimPrefix(file, "dnsmasq-"), ".leases")
 	default:
 		w["own"] = "yes"
 	}
