@@ -74,6 +74,25 @@ func TestNodeWithADHCPLeaseKeepsItsAddress(t *testing.T) {
 	n.awaitFindings()
 }
 
+// Two nodes were cloned with one identifier, and their DHCP server has no agent. What their clients have recorded tells it.
+func TestNodesWithOneClientIdentifierSaySoThemselves(t *testing.T) {
+	t.Parallel()
+	const addr, id = "10.9.0.15", "ClientIdentifier=duid\nIAID=7\nDUIDType=vendor\nDUIDRawData=00:00:ab:11:f9:2a:c2:77:29:f9:5c:00\n"
+	c := newCluster(t, 2)
+	lan := dhcpOutside(t, c.nodes[0])
+	lan.cable(c.nodes[1], "eth0")
+	for _, n := range c.nodes {
+		networkd(t, n, "eth0", id)
+		c.awaitOwners(addr, n.number)
+		talks(t, func() { n.announce("/eth0", addr) })
+	}
+	c.watch.await("the duplicate", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
+	if got := c.only(addr); got.GetCause() != "dhcp-client-identity" || len(got.GetBecause()) != 1 || !strings.Contains(got.GetBecause()[0], "0002") {
+		t.Errorf("got cause %s, because %q, want the identifier of both", got.GetCause(), got.GetBecause())
+	}
+	c.wantOnlyPlanted(addr)
+}
+
 // A client gives its address up when another machine claims it for the second time (RFC 5227, section
 // 2.4). It lives, and has lost the address that its server gave it.
 func TestClientThatGivesItsAddressUpToAnotherMachineIsReported(t *testing.T) {
