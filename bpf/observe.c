@@ -800,13 +800,14 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
  */
 static __noinline __u16 vlan_of_tunnel(struct __sk_buff *skb)
 {
+	const __u32 size = offsetof(struct bpf_tunnel_key, tunnel_label);
 	struct tunnel tunnel = {.ifindex = skb->ifindex};
-	struct bpf_tunnel_key key;
+	struct bpf_tunnel_key key = {};
 	__u16 *vlan;
 
-	/* Of both families of outer packets. */
-	if (bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) &&
-	    bpf_skb_get_tunnel_key(skb, &key, sizeof(key), BPF_F_TUNINFO_IPV6))
+	/* Of both families of outer packets. Linux before 5.19 knows no fields behind the first ones. */
+	if (bpf_skb_get_tunnel_key(skb, &key, size, 0) &&
+	    bpf_skb_get_tunnel_key(skb, &key, size, BPF_F_TUNINFO_IPV6))
 		return 0;
 	tunnel.id = key.tunnel_id;
 	vlan = bpf_map_lookup_elem(&tunnels, &tunnel);

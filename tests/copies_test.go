@@ -52,9 +52,9 @@ func (i *incident) copied(n *dhcpNode, mac, copiedMAC, client, copiedClient stri
 	n.t.Helper()
 	n.machine("web", mac)
 	n.machine("copy", copiedMAC)
-	for name, options := range map[string]string{"web": client, "copy": copiedClient} {
-		if got := n.requestAs(name, options); got != "10.9.0.15" {
-			n.t.Fatalf("dnsmasq leased %s to %s, want 10.9.0.15", got, name)
+	for _, m := range [][2]string{{"web", client}, {"copy", copiedClient}} {
+		if got := n.requestAs(m[0], m[1]); got != "10.9.0.15" {
+			n.t.Fatalf("dnsmasq leased %s to %s, want 10.9.0.15", got, m[0])
 		}
 		n.awaitAllocations(1)
 	}

@@ -86,8 +86,11 @@ func TestNodesWithOneClientIdentifierSaySoThemselves(t *testing.T) {
 		c.awaitOwners(addr, n.number)
 		talks(t, func() { n.announce("/eth0", addr) })
 	}
-	c.watch.await("the duplicate", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
-	if got := c.only(addr); got.GetCause() != "dhcp-client-identity" || len(got.GetBecause()) != 1 || !strings.Contains(got.GetBecause()[0], "0002") {
+	wait.Until(t, "the cause", func() bool {
+		found := c.watch.find(addr)
+		return len(found) == 1 && found[0].GetState() == ipwitnessv1.Conflict_CONFIRMED && found[0].GetCause() == "dhcp-client-identity"
+	})
+	if got := c.only(addr); len(got.GetBecause()) != 1 || !strings.Contains(got.GetBecause()[0], "0002") {
 		t.Errorf("got cause %s, because %q, want the identifier of both", got.GetCause(), got.GetBecause())
 	}
 	c.wantOnlyPlanted(addr)

@@ -186,12 +186,18 @@ func (k *Mirror) answer(now time.Time) {
 	k.dropAnswers(func(key table.ClaimKey) bool { return want[key].Answer == 0 }, now)
 }
 
-// answersFromTable adds what a VXLAN device answers from its table of neighbours in place of others that have the
-// address on its link, but with another MAC.
+// answersFromTable adds what a VXLAN device answers from its table of neighbours in place of namespaces of the node that have
+// the address on its link, but another MAC.
 func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) {
 	entries, err := k.req.Neighbours(l.Index)
 	if err != nil {
 		k.log.Debug("cannot list neighbours", "interface", l.Name, "error", err)
+		for key, c := range k.answers.published {
+			if key.At.Index == l.Index && c.Answer == ipwitnessv1.ClaimRecord_NEIGHBOUR {
+				want[key] = c
+			}
+		}
+		return
 	}
 	if len(entries) == 0 {
 		return
@@ -204,13 +210,6 @@ func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) 
 				for addr := range end.addrs {
 					there[addr] = append(there[addr], end.MAC)
 				}
-			}
-		}
-	}
-	for _, port := range k.table.WirePorts() {
-		for key, c := range k.table.WireClaims(port) {
-			if c.Link == domain {
-				there[key.Address] = append(there[key.Address], key.MAC)
 			}
 		}
 	}

@@ -71,8 +71,13 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	if l == nil {
 		return // the interface is gone with all its claims
 	}
-	if l.mixed = k.isMixed(l); l.mixed && key.VLAN == 0 {
-		return // the bridge takes its tunnel for none of its networks, or did not yet when the frame was seen
+	switch l.mixed = k.isMixed(l); {
+	case !l.mixed:
+	case c.Last.Before(l.retunnelled): // the bridge may have put it into another VLAN
+		k.ClaimEnded([]table.ClaimKey{key})
+		return
+	case key.VLAN == 0 && l.vlans.PVID == 0:
+		return // its tunnel has no VLAN, so that the bridge drops it
 	}
 	if l.Proxy && key.Kind == ipwitnessv1.Evidence_ANSWERED {
 		return // by our own kernel, from its neighbour table, or by a holder that is also seen by its other frames

@@ -186,11 +186,10 @@ func (k *Mirror) setVLANs(index int32, vlans rtnetlink.VLANs, now time.Time) {
 	if l == nil || l.vlans.PVID == vlans.PVID && maps.Equal(l.vlans.Tunnels, vlans.Tunnels) {
 		return
 	}
-	l.vlans = vlans
-	if k.isMixed(l) {
-		k.dropFrames(index, now) // they may be of other tenants
+	if !maps.Equal(l.vlans.Tunnels, vlans.Tunnels) {
 		k.PortsChanged()
 	}
+	l.vlans = vlans
 	k.wiring = nil
 	if bridge := k.own.links[l.Master]; l.Filtering || bridge != nil && bridge.Filtering {
 		k.publish(k.own, l, now)
@@ -214,7 +213,33 @@ func (k *Mirror) readVLANs() {
 		return
 	}
 	for index, l := range k.own.links {
+		if !maps.Equal(l.vlans.Tunnels, vlans[index].Tunnels) {
+			k.PortsChanged()
+		}
 		l.vlans = vlans[index]
 	}
 	k.wiring = nil
+}
+
+// Retunnelled ends the wire claims on one of our own interfaces in VLANs of which the observer has just learnt the tunnels,
+// and in none.
+func (k *Mirror) Retunnelled(index int32, vlans map[uint16]bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	if l := k.own.links[index]; l != nil {
+		l.retunnelled = now
+	}
+	k.table.Update(func() {
+		var ended []table.ClaimKey
+		for key := range k.table.WireClaims(index) {
+			if key.VLAN == 0 || vlans[key.VLAN] {
+				ended = append(ended, key)
+			}
+		}
+		for _, key := range ended {
+			k.table.RemoveWire(key.Address, func(other table.ClaimKey) bool { return other == key }, now)
+		}
+		k.ClaimEnded(ended)
+	})
 }

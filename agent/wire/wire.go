@@ -75,7 +75,7 @@ func (g globs) match(name string) bool {
 type port struct {
 	name string
 	gen  uint64
-	// tunnels are those of the kernel.Port.
+	// tunnels are those that the observer was told.
 	tunnels map[uint32]uint16
 	att     *bpf.Attachment
 	err     error
@@ -223,7 +223,7 @@ func (w *Wire) attach(ctx context.Context) {
 	w.mu.Lock()
 	ended := map[int32]*port{}
 	for index, p := range w.attached {
-		if now, ok := living[index]; !ok || now.Gen != p.gen || !maps.Equal(now.Tunnels, p.tunnels) {
+		if now, ok := living[index]; !ok || now.Gen != p.gen {
 			delete(w.attached, index)
 			ended[index] = p
 		}
@@ -232,11 +232,7 @@ func (w *Wire) attach(ctx context.Context) {
 	for index, p := range ended {
 		changed = true
 		w.detach(p)
-		if p.tunnels != nil {
-			if err := w.obs.SetTunnels(int(index), nil); err != nil {
-				w.log.Warn("cannot forget tunnels", "interface", p.name, "error", err)
-			}
-		}
+		w.forgetTunnels(index, p)
 	}
 	for _, l := range want {
 		if _, ok := living[l.Index]; !ok || ctx.Err() != nil {
@@ -250,12 +246,11 @@ func (w *Wire) attach(ctx context.Context) {
 		}
 		w.mu.Unlock()
 		if old != nil {
+			changed = w.retunnel(l, old) || changed
 			continue
 		}
-		p := &port{name: l.Name, gen: l.Gen, tunnels: l.Tunnels}
-		if p.tunnels != nil {
-			p.err = w.obs.SetTunnels(int(l.Index), p.tunnels)
-		}
+		p := &port{name: l.Name, gen: l.Gen}
+		w.retunnel(l, p)
 		switch {
 		case p.err != nil:
 		case w.mode == bpf.TCX:
@@ -267,6 +262,7 @@ func (w *Wire) attach(ctx context.Context) {
 			p.att, p.err = w.obs.AttachClsact(int(l.Index))
 		}
 		if errors.Is(p.err, bpf.ErrGone) {
+			w.forgetTunnels(l.Index, p)
 			continue // the interface is gone, and netlink reports its end
 		}
 		if p.err != nil {
@@ -279,6 +275,40 @@ func (w *Wire) attach(ctx context.Context) {
 	}
 	if changed {
 		w.StatusChanged()
+	}
+}
+
+// retunnel tells the observer the tunnels of a port, and reports whether it can no longer be watched.
+func (w *Wire) retunnel(l kernel.Port, p *port) (failed bool) {
+	if maps.Equal(l.Tunnels, p.tunnels) {
+		return false
+	}
+	changed := map[uint16]bool{} // the VLANs that are of other tunnels now
+	for id, vid := range p.tunnels {
+		changed[vid] = changed[vid] || l.Tunnels[id] != vid
+	}
+	for id, vid := range l.Tunnels {
+		changed[vid] = changed[vid] || p.tunnels[id] != vid
+	}
+	p.tunnels = l.Tunnels
+	if err := w.obs.SetTunnels(int(l.Index), l.Tunnels); err != nil {
+		w.detach(p)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		p.att, p.err = nil, err
+		return true
+	}
+	w.kernel.Retunnelled(l.Index, changed)
+	return false
+}
+
+// forgetTunnels makes the observer forget the tunnels of a port.
+func (w *Wire) forgetTunnels(index int32, p *port) {
+	if len(p.tunnels) == 0 {
+		return
+	}
+	if err := w.obs.SetTunnels(int(index), nil); err != nil {
+		w.log.Warn("cannot forget tunnels", "interface", p.name, "error", err)
 	}
 }
 
@@ -299,12 +329,14 @@ func (w *Wire) check() {
 	for index, p := range w.attached {
 		switch {
 		case p.err != nil:
-			delete(w.attached, index)
 		case !p.att.There():
 			w.log.Warn("another program removed the observer: attaching it again", "interface", p.name)
 			w.detach(p)
-			delete(w.attached, index)
+		default:
+			continue
 		}
+		w.forgetTunnels(index, p)
+		delete(w.attached, index)
 	}
 	table.Poke(w.changed)
 }

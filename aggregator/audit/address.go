@@ -400,6 +400,9 @@ func (a *addressAudit) auditAnswers() {
 					patience = a.policy.HandoverGrace
 				}
 			}
+			if c != nil && c.Answer.By == verdict.ByNeighbour && a.several(o) {
+				continue // the entry may be that of one of them
+			}
 			if c != nil && !a.rivals(o, r) {
 				if c.Wire() {
 					a.again(c.Seen.Add(a.policy.StaleAfter))
@@ -414,6 +417,17 @@ func (a *addressAudit) auditAnswers() {
 			a.record(f, o.ID+" ", patience)
 		}
 	}
+}
+
+// several reports whether several owners other than the given one have the address.
+func (a *addressAudit) several(than *verdict.Owner) bool {
+	n := 0
+	for i := range a.judged.Owners {
+		if o := &a.judged.Owners[i]; o != than && compared(o) {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // auditServices checks whether nodes redirect packets for the address of an owner to the endpoints of a Service. A

@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,11 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		{"it is declared", func(s *scene) {
 			s.Policy.Shared = []verdict.Shared{{Prefix: verdicttest.Prefixes("192.0.2.0/24")[0], Reason: "anycast"}}
 		}, nil},
+		{"by its table of neighbours", func(s *scene) { s.answer.Answer.By = verdict.ByNeighbour }, []string{"n1", "n2"}},
+		{"by its table of neighbours, in a conflict of others", func(s *scene) {
+			s.answer.Answer.By = verdict.ByNeighbour
+			s.Wire(s.lan[1], "\x02\x00\x00\x00\x00\x99")
+		}, nil},
 		{"both are in a conflict", func(s *scene) { s.Assigned(s.lan[0]) }, nil},
 	} {
 		s := &scene{world: newWorld("192.0.2.12")}
@@ -74,7 +80,7 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 		if !slices.Equal(got, test.want) || len(reported(first.Findings)) != 0 {
 			t.Errorf("%s: got owners %q of %+v, want %q", test.name, got, out.Findings, test.want)
 		}
-		if n := len(s.Judge().Conflicts); n != map[bool]int{true: 1}[test.name == "both are in a conflict"] {
+		if n := len(s.Judge().Conflicts); n != map[bool]int{true: 1}[strings.Contains(test.name, "in a conflict")] {
 			t.Errorf("%s: got %d conflicts", test.name, n)
 		}
 	}

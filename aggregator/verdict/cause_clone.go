@@ -65,21 +65,21 @@ func (q *inquiry) dhcpClientIdentity() (r reason) {
 		holders := filterOwners(q.owners, func(o *Owner) bool { return al.leasedTo(o) == certainMatch })
 		former := filterOwners(q.owners, func(o *Owner) bool { return o.has(al.FormerMAC) && !o.has(al.MAC) })
 		switch {
+		case al.Pool.Client:
+			other := q.sameClient(al)
+			if other == nil {
+				continue
+			}
+			r.Wrong = ids(q.client(al), other)
+			r.fact(Fact{Kind: FactLeasedToBoth, Owners: r.Wrong, Text: al.Pool.ClientID})
+			r.Headline = &Fact{Kind: HeadOneClient, Owners: r.Wrong}
+			return r
 		case len(holders) > 1:
 			r.Wrong = ids(holders...)
 			r.fact(Fact{Kind: FactLeasedToOneMAC, Owners: r.Wrong, Pool: al.Pool.Label(), Records: al.records()})
 		case len(holders) == 1 && len(former) > 0:
 			r.Wrong = ids(append(former, holders...)...)
 			r.fact(Fact{Kind: FactLeaseTaken, Owners: ids(former[0], holders[0]), Pool: al.Pool.Label(), Records: al.records()})
-		case len(holders) == 1 && al.Pool.ClientID != "":
-			i := slices.IndexFunc(q.owners, func(o *Owner) bool { return o != holders[0] && q.isClient(al.Pool.ClientID, o) })
-			if i < 0 {
-				continue
-			}
-			r.Wrong = ids(holders[0], q.owners[i])
-			r.fact(Fact{Kind: FactLeasedToBoth, Owners: r.Wrong, Text: al.Pool.ClientID})
-			r.Headline = &Fact{Kind: HeadOneClient, Owners: r.Wrong}
-			return r
 		default:
 			continue
 		}
@@ -88,6 +88,32 @@ func (q *inquiry) dhcpClientIdentity() (r reason) {
 		return r
 	}
 	return reason{}
+}
+
+// client returns the owner whose own DHCP client has recorded a lease; nil if there is none.
+func (q *inquiry) client(al *Allocation) *Owner {
+	i := slices.IndexFunc(q.owners, func(o *Owner) bool {
+		return al.Pool.Client && o.Node.Is(al.Pool.Node) && al.leasedTo(o) == certainMatch
+	})
+	if i < 0 {
+		return nil
+	}
+	return q.owners[i]
+}
+
+// sameClient returns the owner whose DHCP client has recorded a lease for the same client identifier as that of another
+// owner, and by the same server; nil if there is none.
+func (q *inquiry) sameClient(al *Allocation) *Owner {
+	o := q.client(al)
+	for _, other := range q.allocations {
+		if p := other.Pool; o == nil || p.ClientID == "" || p.ClientID != al.Pool.ClientID || p.Server != al.Pool.Server {
+			continue
+		}
+		if c := q.client(other); c != nil && c != o {
+			return c
+		}
+	}
+	return nil
 }
 
 // twoDHCPServers: DHCP servers that do not know the leases of each other have leased the address, each to another owner.
@@ -117,11 +143,6 @@ func (q *inquiry) twoDHCPServers() (r reason) {
 	}
 	r.Headline = &Fact{Kind: HeadTwoServers, Owners: ids(q.owners...)}
 	return r
-}
-
-// isClient reports whether a DHCP client of the owner has recorded a lease of the address for a client identifier.
-func (q *inquiry) isClient(id string, o *Owner) bool {
-	return slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return al.Pool.ClientID == id && al.leasedTo(o) == certainMatch })
 }
 
 // has reports whether the owner has a hardware address, in the usual notation; no owner has the empty

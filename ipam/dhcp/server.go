@@ -90,6 +90,9 @@ type server struct {
 	absent time.Time                 // since when its lease file is missing; zero if it exists
 }
 
+// maxClient is the maximum length of a client identifier in bytes (RFC 2132, section 2).
+const maxClient = 255
+
 // separator precedes the interface in the name of a pool, and second follows it in the name of the
 // pool with the addresses that are reserved a second time.
 const (
@@ -150,7 +153,10 @@ func (s *server) keep(leases []record, now time.Time) (again bool) {
 	next := map[netip.Addr]record{}
 	for _, r := range leases {
 		if r.Expires.IsZero() || now.Before(r.Expires) {
-			next[r.Address] = r.after(s.leases[r.Address])
+			next[r.Address] = r
+			if s.ipam != ClientName {
+				next[r.Address] = r.after(s.leases[r.Address])
+			}
 		}
 	}
 	for a, r := range s.leases {
@@ -249,7 +255,7 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
 	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}}
-	if r.Server.IsValid() {
+	if r.Server.Is4() && len(r.Client) <= 2*maxClient {
 		p.Server, p.ClientID = r.Server, r.Client
 	}
 }

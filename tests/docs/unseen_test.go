@@ -32,6 +32,7 @@ var unseen = map[string]string{
 	"Interfaces of pods that are not one end":                            "TestClaimsThatEnterNoPortAreUnseen",
 	"A LAN that two nodes share, before":                                 "TestFramesJoinLinksOnceTheirSenderIsKnown",
 	"Two LANs that are taken for one":                                    "TestForgedFramesMakeNoConflictOfTwoLANs TestAForgedFrameConfirmsNoConflictOfTwoLANs",
+	"A VXLAN device with the option `proxy` in another":                  "TestClaimsThatEnterNoPortAreUnseen TestTheNodeAnswersForAddressesThatAreNotOnTheLink",
 	"Two machines with one boot id and one namespace":                    "TestNodesWithTheSameBootIDAndNamespace",
 }
 

@@ -173,7 +173,7 @@ const (
 	// The address is in an entry of `ip neigh add proxy`.
 	ClaimRecord_PROXY_ENTRY ClaimRecord_Answer = 4
 	// The interface is a VXLAN device that answers from its table of neighbours (proxy), and the MAC in
-	// the table is that of no one who has the address on the link.
+	// the table is that of no namespace of the node that has the address on the link.
 	ClaimRecord_NEIGHBOUR ClaimRecord_Answer = 5
 )
 
