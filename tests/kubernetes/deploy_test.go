@@ -744,6 +744,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		"vips.kubeovn.io [] [] [list watch]",
 		"virtualmachineinstances.kubevirt.io [] [] [list watch]",
 	}
+	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("the aggregator may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
