@@ -805,7 +805,8 @@ static __noinline __u16 vlan_of_tunnel(struct __sk_buff *skb)
 	struct bpf_tunnel_key key = {};
 	__u16 *vlan;
 
-	/* Of both families of outer packets. Linux before 5.19 knows no fields behind the first ones. */
+	/* Of both families of outer packets. Linux before 5.19 knows no fields behind the first
+	 * ones. */
 	if (bpf_skb_get_tunnel_key(skb, &key, size, 0) &&
 	    bpf_skb_get_tunnel_key(skb, &key, size, BPF_F_TUNINFO_IPV6))
 		return 0;
