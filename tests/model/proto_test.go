@@ -205,6 +205,9 @@ func (r *reference) findingProto(f *verdict.Finding) *pb.Finding {
 			out.Nodes = append(out.Nodes, o.Node.Name)
 		}
 	}
+	if f.Overlap != nil {
+		out.Nodes = f.Overlap.Nodes // that whose subnets overlap; an owner may be on another one
+	}
 	if f.Pool != nil {
 		if name := f.Pool.Node.Name; !slices.Contains(out.GetNodes(), name) {
 			out.Nodes = append(out.Nodes, name)
