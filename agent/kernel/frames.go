@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -18,8 +17,8 @@ type Port struct {
 	Index int32
 	Gen   uint64
 	Name  string
-	// Tunnels are the VLANs of a port of which the bridge takes the VLAN of a frame from the tunnel that it came
-	// through (VNI); nil for any other port.
+	// Tunnels are the VLANs in which the bridge puts frames, by the tunnel that they came through (VNI). The map must not
+	// be changed.
 	Tunnels map[uint32]uint16
 }
 
@@ -33,8 +32,7 @@ func (k *Mirror) Ports() []Port {
 		if isPort(l) {
 			p := Port{Index: l.Index, Gen: l.gen, Name: l.Name}
 			if k.isMixed(l) {
-				p.Tunnels = map[uint32]uint16{}
-				maps.Copy(p.Tunnels, l.vlans.Tunnels)
+				p.Tunnels = l.vlans.Tunnels
 			}
 			out = append(out, p)
 		}
@@ -73,7 +71,7 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	}
 	switch l.mixed = k.isMixed(l); {
 	case !l.mixed:
-	case c.Last.Before(l.retunnelled): // the bridge may have put it into another VLAN
+	case c.Last.Before(l.tunnelsSet): // the bridge may have put it into another VLAN
 		k.ClaimEnded([]table.ClaimKey{key})
 		return
 	case key.VLAN == 0 && l.vlans.PVID == 0:

@@ -221,14 +221,14 @@ func (k *Mirror) readVLANs() {
 	k.wiring = nil
 }
 
-// Retunnelled ends the wire claims on one of our own interfaces in VLANs of which the observer has just learnt the tunnels,
-// and in none.
-func (k *Mirror) Retunnelled(index int32, vlans map[uint16]bool) {
+// TunnelsSet ends the wire claims on one of our own interfaces that have no VLAN, or one of those given, because the
+// observer was just told other tunnels for these.
+func (k *Mirror) TunnelsSet(index int32, vlans map[uint16]bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
 	if l := k.own.links[index]; l != nil {
-		l.retunnelled = now
+		l.tunnelsSet = now
 	}
 	k.table.Update(func() {
 		var ended []table.ClaimKey

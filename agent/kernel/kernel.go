@@ -121,13 +121,13 @@ type link struct {
 	rtnetlink.Link
 	gen   uint64          // distinguishes two interfaces with one index
 	vlans rtnetlink.VLANs // bridges of our own namespace and their ports: the VLANs of frames without a tag
-	// retunnelled is when the observer learnt the tunnels of the interface last; zero if it has none.
-	retunnelled time.Time
-	mixed       bool // interfaces of our own namespace: isMixed, when the last frame was seen there
-	lan         bool // interfaces of our own namespace: an address with a LAN prefix is published
-	addrs       addresses
-	published   *ipwitnessv1.InterfaceRecord
-	claims      map[table.ClaimKey]rtnetlink.Address // published claims
+	// tunnelsSet is when the observer was last told the tunnels of the interface; zero if it has none.
+	tunnelsSet time.Time
+	mixed      bool // interfaces of our own namespace: isMixed, when the last frame was seen there
+	lan        bool // interfaces of our own namespace: an address with a LAN prefix is published
+	addrs      addresses
+	published  *ipwitnessv1.InterfaceRecord
+	claims     map[table.ClaimKey]rtnetlink.Address // published claims
 	// since is when the link began to use an address that it had without using it, because it was down, or
 	// detection of duplicates had not ended; zero while it does not.
 	since map[netip.Addr]time.Time

@@ -50,7 +50,7 @@ type PortOptions struct {
 
 // VLANs are those that a bridge, or a port of one, assigns to frames without a tag.
 type VLANs struct {
-	// PVID is the VLAN of frames that came through no tunnel, or through another one; 0 if there is none.
+	// PVID is the VLAN of frames that did not come through any of Tunnels; 0 if there is none.
 	PVID uint16
 	// Tunnels are the VLANs of frames that came through tunnels, by the identifiers of these (VNI).
 	Tunnels map[uint32]uint16

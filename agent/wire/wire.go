@@ -246,11 +246,11 @@ func (w *Wire) attach(ctx context.Context) {
 		}
 		w.mu.Unlock()
 		if old != nil {
-			changed = w.retunnel(l, old) || changed
+			changed = w.setTunnels(l, old) || changed
 			continue
 		}
 		p := &port{name: l.Name, gen: l.Gen}
-		w.retunnel(l, p)
+		w.setTunnels(l, p)
 		switch {
 		case p.err != nil:
 		case w.mode == bpf.TCX:
@@ -278,8 +278,8 @@ func (w *Wire) attach(ctx context.Context) {
 	}
 }
 
-// retunnel tells the observer the tunnels of a port, and reports whether it can no longer be watched.
-func (w *Wire) retunnel(l kernel.Port, p *port) (failed bool) {
+// setTunnels tells the observer the tunnels of a port, and reports whether it can no longer be watched.
+func (w *Wire) setTunnels(l kernel.Port, p *port) (failed bool) {
 	if maps.Equal(l.Tunnels, p.tunnels) {
 		return false
 	}
@@ -298,7 +298,7 @@ func (w *Wire) retunnel(l kernel.Port, p *port) (failed bool) {
 		p.att, p.err = nil, err
 		return true
 	}
-	w.kernel.Retunnelled(l.Index, changed)
+	w.kernel.TunnelsSet(l.Index, changed)
 	return false
 }
 

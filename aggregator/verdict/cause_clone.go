@@ -90,7 +90,7 @@ func (q *inquiry) dhcpClientIdentity() (r reason) {
 	return reason{}
 }
 
-// client returns the owner whose own DHCP client has recorded a lease; nil if there is none.
+// client returns the owner whose DHCP client recorded the lease; nil if it is not an owner.
 func (q *inquiry) client(al *Allocation) *Owner {
 	i := slices.IndexFunc(q.owners, func(o *Owner) bool {
 		return al.Pool.Client && o.Node.Is(al.Pool.Node) && al.leasedTo(o) == certainMatch
@@ -101,8 +101,8 @@ func (q *inquiry) client(al *Allocation) *Owner {
 	return q.owners[i]
 }
 
-// sameClient returns the owner whose DHCP client has recorded a lease for the same client identifier as that of another
-// owner, and by the same server; nil if there is none.
+// sameClient returns another owner whose DHCP client recorded a lease from the same server with the same client
+// identifier; nil if no other owner's did.
 func (q *inquiry) sameClient(al *Allocation) *Owner {
 	o := q.client(al)
 	for _, other := range q.allocations {
