@@ -46,10 +46,16 @@ type poolAudit struct {
 	// leaked is the number of leaked allocations.
 	leaked audit.Tally
 	// atRisk has the addresses in use that the pool considers free, with their owners.
-	atRisk map[netip.Addr][]verdict.Owner
+	atRisk map[netip.Addr]risk
 	growth audit.Growth
 	// checkedAt is when the pool was last checked.
 	checkedAt verdict.Stamp
+}
+
+// risk is an address in use that a pool considers free: the ID of the finding about it, and its owners.
+type risk struct {
+	finding string
+	owners  []verdict.Owner
 }
 
 // Places returns the places of all pools in the order of lists.
@@ -78,7 +84,7 @@ func (a *Pools) PoolEnded(p *facts.Pool) {
 func (a *Pools) schedule(p *facts.Pool, at verdict.Stamp) *poolAudit {
 	one := a.audits[p]
 	if one == nil {
-		one = &poolAudit{atRisk: make(map[netip.Addr][]verdict.Owner)}
+		one = &poolAudit{atRisk: make(map[netip.Addr]risk)}
 		a.audits[p] = one
 	}
 	if was, set := a.due[p]; !set || at < was {
@@ -112,9 +118,12 @@ func (a *Pools) count(f *verdict.Finding, there, first bool) {
 	one := a.schedule(p, a.facts.Clock())
 	switch {
 	case f.Kind == verdict.FindingInUseUnallocated && there:
-		one.atRisk[f.Address] = f.Owners
+		one.atRisk[f.Address] = risk{f.ID, f.Owners}
 	case f.Kind == verdict.FindingInUseUnallocated:
-		delete(one.atRisk, f.Address)
+		// That of a node which was renamed may end after the one that replaces it.
+		if one.atRisk[f.Address].finding == f.ID {
+			delete(one.atRisk, f.Address)
+		}
 	case first:
 		one.leaked[audit.FamilyOf(f.Address)]++
 	case !there:
@@ -136,10 +145,10 @@ func (a *Pools) updateOwners(f *verdict.Finding, owners []verdict.Owner) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if one := a.audits[p]; one != nil {
-		if !slices.EqualFunc(one.atRisk[f.Address], owners, same) {
+		if !slices.EqualFunc(one.atRisk[f.Address].owners, owners, same) {
 			a.schedule(p, a.facts.Clock())
 		}
-		one.atRisk[f.Address] = owners
+		one.atRisk[f.Address] = risk{f.ID, owners}
 	}
 }
 
@@ -235,8 +244,8 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	rec := p.Rec
 	given := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
 	a.mu.Lock()
-	for addr, owners := range one.atRisk {
-		given.AtRisk = append(given.AtRisk, audit.Risk{Address: addr, Owners: owners})
+	for addr, r := range one.atRisk {
+		given.AtRisk = append(given.AtRisk, audit.Risk{Address: addr, Owners: r.owners})
 	}
 	// That all records of the pool were lost is reported at once.
 	lost := early && a.set.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(given)
