@@ -15,7 +15,7 @@ import (
 // may be cut, or its marker may be gone, which names that list. So what the journal has reached is kept
 // beside the store, and compared when it is opened.
 
-// reachedFile says, in one line, up to which stamp the journal was complete and on the disk, and the name and
+// reachedFile has, in one line, the stamp of the last record that was on the disk, and the name and
 // the size in bytes of the list of files (MANIFEST) at that time. Pebble only appends to that list, and takes a
 // shorter one for one that a crash has cut.
 const reachedFile = "reached"
@@ -35,7 +35,7 @@ func manifest(dir string) (name string, size int64) {
 	return filepath.Base(files[len(files)-1]), size
 }
 
-// reach keeps the stamp up to which the journal is complete, after it was committed. Without room for it,
+// reach keeps the stamp of the last record, after it was committed. Without room for it,
 // an earlier one stays, which is still reached.
 func (w *writer) reach() {
 	j := w.j

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 func TestMissingMarkerIsDamage(t *testing.T) {
@@ -51,5 +53,25 @@ func TestFilesOfTheJournalAreNotReadableByOthers(t *testing.T) {
 		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
 			t.Errorf("%s: got %v, %v, want %v", name, info, err, want)
 		}
+	}
+}
+
+// A change whose turn comes after the journal has noted a later time is no loss.
+func TestALateChangeIsNoLoss(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(nil)
+	happened := b.Now()
+	b.add(2 * reachedEvery)
+	late := func(name, address string) {
+		t.Helper()
+		b.must(b.Feed(pb.Event_OWNER).Changed(&Change{At: happened, Type: pb.Watch_ADDED, ID: name, Owner: pod(address, name, "n1")}))
+	}
+	late("a", "10.0.0.1")
+	b.must(b.Feed(pb.Event_OWNER).Idle())
+	b.flush()
+	late("b", "10.0.0.2")
+	b.restart()
+	if got := b.Problems(); len(got) != 0 {
+		t.Errorf("got %v, want none", got)
 	}
 }

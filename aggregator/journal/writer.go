@@ -63,8 +63,8 @@ type writer struct {
 	// When the writer last noted that the journal is complete, dropped old segments, and looked whether
 	// the data directory can be used.
 	aliveAt, prunedAt, triedAt time.Time
-	// noted is the stamp up to which the journal is complete, in the batch, and kept the one in
-	// reachedFile, since keptAt.
+	// noted is the stamp of the last record when the journal last noted that it is complete, in the batch, and
+	// kept the one in reachedFile, since keptAt.
 	noted, kept stamp
 	keptAt      time.Time
 }
@@ -397,7 +397,7 @@ func (w *writer) note() error {
 	if w.j.Reached != nil { // which may be after records that are not written yet
 		at = max(w.last, 1)
 	}
-	w.noted = at
+	w.noted = w.last // what is complete may end earlier after the next change, which may be late, but not before this record
 	return w.pending().Set(metaKey(metaAlive, 0), binary.BigEndian.AppendUint64(nil, uint64(at)), nil)
 }
 
