@@ -682,7 +682,7 @@ func TestWorldReadableSecretsCauseAWarning(t *testing.T) {
 		if _, err := (secure.Files{Cert: g.pair.Cert, Key: g.pair.Key}).Server(log); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (secure.Files{CA: g.ca.File, Token: token}).ClientCredentials(log); err != nil {
+		if _, err := (secure.Files{CA: g.ca.File, Token: token}).DialOptions(log); err != nil {
 			t.Fatal(err)
 		}
 		sys := system{program: "ipwitness", stdout: io.Discard, stderr: &out, getenv: noDataDir, now: time.Now, transport: newTransport()}

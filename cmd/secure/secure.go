@@ -77,7 +77,7 @@ func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error
 	if err := f.Check(); err != nil || f.Cert == "" {
 		return nil, err
 	}
-	current := f.follow(log, func() (*tls.Config, error) {
+	current := &follower{files: f, log: log, read: func() (*tls.Config, error) {
 		pair, err := f.pair()
 		if err != nil {
 			return nil, err
@@ -92,7 +92,7 @@ func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error
 			c.ClientCAs, err = readCAs(f.ClientCA)
 		}
 		return c, err
-	})
+	}}
 	first, err := current.get()
 	if err != nil {
 		return nil, err
@@ -168,41 +168,30 @@ func readCAs(name string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ClientCredentials returns the credentials of a gRPC client; nil without a CA. Each
-// connection uses the files as they are when it is made.
-func (f Files) ClientCredentials(log *slog.Logger) (credentials.TransportCredentials, error) {
-	if f.CA == "" {
-		switch {
-		case f.Token != "":
-			return nil, errors.New("--token-file is not sent without TLS, because it could be read in transit: set --tls-ca to the CA of the aggregator's certificate")
-		case f.Cert != "" && f.ClientCA == "":
-			return nil, errors.New("--tls-cert needs TLS: set --tls-ca to the CA of the aggregator's certificate")
-		}
-		return nil, nil
+// DialOptions returns the credentials of a gRPC client, which uses no TLS without a CA. Each connection uses the
+// files as they are when it is made.
+func (f Files) DialOptions(log *slog.Logger) ([]grpc.DialOption, error) {
+	switch {
+	case f.CA == "" && f.Token != "":
+		return nil, errors.New("--token-file is not sent without TLS, because it could be read in transit: set --tls-ca to the CA of the aggregator's certificate")
+	case f.CA == "" && f.Cert != "" && f.ClientCA == "":
+		return nil, errors.New("--tls-cert needs TLS: set --tls-ca to the CA of the aggregator's certificate")
+	case f.CA == "":
+		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, nil
 	}
-	current := f.follow(log, func() (*tls.Config, error) { return f.Client() })
+	current := &follower{files: f, log: log, read: f.Client}
 	first, err := current.get()
 	if err != nil {
 		return nil, err
 	}
-	return rotating{credentials.NewTLS(first), current}, nil
-}
-
-// DialOptions returns the credentials of a gRPC client, and how to verify the server.
-func (f Files) DialOptions(log *slog.Logger) ([]grpc.DialOption, error) {
-	tls, err := f.ClientCredentials(log)
-	switch {
-	case err != nil:
-		return nil, err
-	case tls == nil:
-		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, nil
-	case f.Token == "":
-		return []grpc.DialOption{grpc.WithTransportCredentials(tls)}, nil
+	options := []grpc.DialOption{grpc.WithTransportCredentials(rotating{credentials.NewTLS(first), current})}
+	if f.Token != "" {
+		if _, err := ReadToken(f.Token); err != nil {
+			return nil, err
+		}
+		options = append(options, grpc.WithPerRPCCredentials(Token(f.Token)))
 	}
-	if _, err := ReadToken(f.Token); err != nil {
-		return nil, err
-	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(Token(f.Token))}, nil
+	return options, nil
 }
 
 // rotating are credentials from files that change.
@@ -312,27 +301,14 @@ func NewProblem(err error) Problem { return Problem{err} }
 // at startup nor report that the new files cannot be used. controller-runtime's
 // certwatcher does not follow CA bundles.
 type follower struct {
-	log     *slog.Logger
-	names   []string
-	exposed func() []string
-	read    func() (*tls.Config, error)
+	files Files
+	log   *slog.Logger
+	read  func() (*tls.Config, error) // called when a file has changed
 
 	mu     sync.Mutex
 	state  []os.FileInfo // of the files; nil for a missing one
-	value  *tls.Config
-	valid  bool
-	logged string // the last error that was logged
-}
-
-// follow returns a follower of the files, which calls read when one of them has changed.
-func (f Files) follow(log *slog.Logger, read func() (*tls.Config, error)) *follower {
-	var names []string
-	for _, name := range []string{f.Cert, f.Key, f.CA, f.ClientCA} {
-		if name != "" && name != System {
-			names = append(names, name)
-		}
-	}
-	return &follower{log: log, names: names, exposed: f.Exposed, read: read}
+	value  *tls.Config   // nil before the first one
+	logged string        // the last error that was logged
 }
 
 // get returns the configuration from the files as they are, or as they were when they could
@@ -340,11 +316,15 @@ func (f Files) follow(log *slog.Logger, read func() (*tls.Config, error)) *follo
 func (f *follower) get() (*tls.Config, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := make([]os.FileInfo, len(f.names))
-	for i, name := range f.names {
-		now[i], _ = os.Stat(name) // read returns the error
+	var names []string
+	var now []os.FileInfo
+	for _, name := range []string{f.files.Cert, f.files.Key, f.files.CA, f.files.ClientCA} {
+		if name != "" && name != System {
+			info, _ := os.Stat(name) // read returns the error
+			names, now = append(names, name), append(now, info)
+		}
 	}
-	if f.valid && slices.EqualFunc(f.state, now, func(a, b os.FileInfo) bool {
+	if f.value != nil && slices.EqualFunc(f.state, now, func(a, b os.FileInfo) bool {
 		if a == nil || b == nil {
 			return a == nil && b == nil
 		}
@@ -355,15 +335,15 @@ func (f *follower) get() (*tls.Config, error) {
 	value, err := f.read()
 	switch {
 	case err == nil:
-		if f.valid {
-			f.log.Info("reloaded changed TLS files", "files", f.names)
+		if f.value != nil {
+			f.log.Info("reloaded changed TLS files", "files", names)
 		}
-		f.value, f.state, f.valid, f.logged = value, now, true, ""
-		for _, name := range f.exposed() {
+		f.value, f.state, f.logged = value, now, ""
+		for _, name := range f.files.Exposed() {
 			f.log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 		}
-	case !f.valid:
-		return value, err
+	case f.value == nil:
+		return nil, err
 	case f.logged != err.Error(): // tried again: perhaps only one of two files is written yet
 		f.logged = err.Error()
 		f.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)

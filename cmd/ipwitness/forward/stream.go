@@ -19,7 +19,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// dial connects to a ready pod of the service.
+// dial connects to a ready pod of the service. The dialers of client-go do not support contexts, but http.Transport
+// waits for a connection only as long as the request.
 func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 	p, err := c.pod(ctx, s)
 	if err != nil {
@@ -29,27 +30,11 @@ func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 	if err != nil {
 		return nil, failed("prepare port-forward to pod %s/%s: %w", p.namespace, p.name, err)
 	}
-	// The dialers do not support contexts.
-	var opened *conn
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		opened, err = open(dialer, p)
-	}()
-	select {
-	case <-done:
-		if err != nil {
-			return nil, c.refused(err, "create", "pods/portforward", p.namespace, "reach pod "+p.namespace+"/"+p.name)
-		}
-		return opened, nil
-	case <-ctx.Done():
-		go func() {
-			if <-done; opened != nil {
-				_ = opened.Close() // nobody uses it any more
-			}
-		}()
-		return nil, context.Cause(ctx)
+	opened, err := open(dialer, p)
+	if err != nil {
+		return nil, c.refused(err, "create", "pods/portforward", p.namespace, "reach pod "+p.namespace+"/"+p.name)
 	}
+	return opened, nil
 }
 
 // dialer returns a dialer of streams to a pod. It uses a WebSocket, or SPDY if the API server or a
