@@ -36,7 +36,7 @@ type answers struct {
 	routes    []rtnetlink.Route              // local routes that are not those of addresses
 	hosts     []rtnetlink.Route              // routes to single addresses, if an interface on a LAN answers for others
 	proxies   bool                           // an interface answers for others
-	proxied   []rtnetlink.Proxied            // the addresses for which one answers as a proxy
+	proxied   []rtnetlink.Neighbour          // the addresses for which one answers as a proxy
 }
 
 // An answerer is an interface of our own namespace that receives ARP requests, or packets for its link.
@@ -235,7 +235,7 @@ func (k *Mirror) dropAnswers(match func(table.ClaimKey) bool, now time.Time) {
 func (k *Mirror) mayAnswer(addr netip.Addr) bool {
 	a := &k.answers
 	return usable(addr) && (a.own[addr] != nil || a.proxies && addr.Is4() ||
-		slices.ContainsFunc(a.proxied, func(p rtnetlink.Proxied) bool { return p.Addr == addr }) ||
+		slices.ContainsFunc(a.proxied, func(p rtnetlink.Neighbour) bool { return p.Addr == addr }) ||
 		slices.ContainsFunc(a.routes, func(r rtnetlink.Route) bool { return r.Contains(addr) }))
 }
 
@@ -303,7 +303,7 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 	if slices.ContainsFunc(own, func(l *link) bool { return k.domainOf(l).name == domain }) {
 		return no
 	}
-	proxied := slices.ContainsFunc(k.answers.proxied, func(p rtnetlink.Proxied) bool {
+	proxied := slices.ContainsFunc(k.answers.proxied, func(p rtnetlink.Neighbour) bool {
 		return p.Addr == addr && (p.Index == at.Index || p.Index == 0)
 	})
 	if addr.Is6() && at.outside { // the kernel answers solicitations only on the interface that has the address

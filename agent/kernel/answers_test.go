@@ -158,23 +158,23 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		}, "", "10.8.0.2 veth21: ROUTE /24 eth0, 192.0.2.12 eth0: ADDRESS UNREADABLE kube-ipvs0"},
 		{"a proxy entry for a host of the LAN", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
-			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
 		}, "198.51.100.9", "198.51.100.9 eth0: PROXY_ENTRY cni0"},
 		{"a proxy entry on another interface", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 21})
-			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 4, Addr: netip.MustParseAddr("198.51.100.9")}}
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 4, Addr: netip.MustParseAddr("198.51.100.9")}}
 		}, "198.51.100.9", "198.51.100.9 cni0: PROXY_ENTRY veth21"},
 		{"a proxy entry for what its routes send back", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 2})
-			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
 		}, "198.51.100.9", ""},
 		{"an IPv6 proxy entry", func(f agenttest.Fake) {
-			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
 		}, "2001:db8::50", "2001:db8::50 eth0: PROXY_ENTRY "},
 		{"an IPv6 proxy entry for a host behind the node", func(f agenttest.Fake) {
 			host(f, "2001:db8::50", 21)
-			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
 		}, "", "2001:db8::50 eth0: PROXY_ENTRY /128 veth21"},
 		{"proxy_arp for a host behind the node that no frame shows", func(f agenttest.Fake) {
@@ -195,7 +195,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"a VXLAN device with a neighbour of which nothing is seen", func(f agenttest.Fake) { vxlan(f, "10.244.0.9", "former") }, "", ""},
 		{"a VXLAN device with the address of a pod on another link", func(f agenttest.Fake) { vxlan(f, "10.8.0.2", "former") }, "", ""},
 		{"an IPv6 proxy entry without proxy_ndp", func(f agenttest.Fake) {
-			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Proxied{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 		}, "2001:db8::50", ""},
 	} {
 		f := answeringHost()

@@ -115,16 +115,11 @@ type Route struct {
 	Index int32
 }
 
-// Neighbour is an entry of a neighbour table; MAC is raw bytes.
+// Neighbour is an entry of the neighbour table of an interface; MAC is raw bytes.
 type Neighbour struct {
-	Addr netip.Addr
-	MAC  string
-}
-
-// Proxied is an address that an interface answers for as a proxy; index 0 stands for all interfaces.
-type Proxied struct {
 	Index int32
 	Addr  netip.Addr
+	MAC   string
 }
 
 // A Message is one message of the route family, with the namespace that it concerns.
@@ -443,26 +438,13 @@ func parsePrefix(b []byte) (r Route, err error) {
 	return r, nil
 }
 
-// parseProxied parses a struct ndmsg and its attributes.
-func parseProxied(b []byte) (p Proxied, err error) {
-	if len(b) < unix.SizeofNdMsg {
-		return p, fmt.Errorf("parse neighbour: %w", errShort)
-	}
-	p.Index = int32(u32(b[4:8]))
-	for typ, val := range attributes(b[unix.SizeofNdMsg:]) {
-		if typ == unix.NDA_DST {
-			p.Addr, _ = netip.AddrFromSlice(val)
-		}
-	}
-	return p, nil
-}
-
 // parseNeighbour parses a struct ndmsg and its attributes. The MAC is empty unless the neighbour is known to be there.
 func parseNeighbour(b []byte) (n Neighbour, err error) {
 	const connected = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE // NUD_CONNECTED
 	if len(b) < unix.SizeofNdMsg {
 		return n, fmt.Errorf("parse neighbour: %w", errShort)
 	}
+	n.Index = int32(binary.NativeEndian.Uint32(b[4:]))
 	for typ, val := range attributes(b[unix.SizeofNdMsg:]) {
 		switch {
 		case typ == unix.NDA_DST:

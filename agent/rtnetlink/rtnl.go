@@ -126,6 +126,22 @@ func list[T any](r *Conn, typ uint16, body []byte, parse func(data []byte) (T, e
 	return out, err
 }
 
+// listFamilies lists IPv4 and, unless the kernel lacks it, IPv6. It sets the family in the body.
+func listFamilies[T any](r *Conn, typ uint16, body []byte, parse func(data []byte) (T, error)) (out []T, err error) {
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		body[0] = family
+		some, err := list(r, typ, body, parse)
+		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
 // target appends the attribute that directs a request to another namespace.
 func target(body []byte, attr uint16, nsid int32) []byte {
 	if nsid == NoNSID {
@@ -154,25 +170,13 @@ func (r *Conn) Link(nsid, index int32) (Link, error) {
 // Addresses lists the IPv4 and IPv6 addresses of a namespace, or of one of its interfaces if
 // index is not 0.
 func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
-	var out []Address
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		body := make([]byte, unix.SizeofIfAddrmsg)
-		body[0] = family
-		binary.NativeEndian.PutUint32(body[4:], uint32(index))
-		body = target(body, unix.IFA_TARGET_NETNSID, nsid)
-		some, err := list(r, unix.RTM_GETADDR, body, parseAddr)
-		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
-			break // a kernel without IPv6
-		}
-		if errors.Is(err, unix.ENODEV) {
-			return nil, nil // the interface is gone, and its addresses with it
-		}
-		if err != nil {
-			return nil, namespaceError("list addresses", nsid, err)
-		}
-		out = append(out, some...)
+	body := make([]byte, unix.SizeofIfAddrmsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	out, err := listFamilies(r, unix.RTM_GETADDR, target(body, unix.IFA_TARGET_NETNSID, nsid), parseAddr)
+	if errors.Is(err, unix.ENODEV) {
+		return nil, nil // the interface is gone, and its addresses with it
 	}
-	return out, nil
+	return out, namespaceError("list addresses", nsid, err)
 }
 
 // VLANs returns the VLANs that each bridge in our own namespace, and each port of one, assigns to frames, by the
@@ -255,19 +259,10 @@ const lastStatic = unix.RTPROT_STATIC
 
 // routes lists the routes of a type and, unless it is RTPROT_UNSPEC, of a protocol.
 func (r *Conn) routes(typ, protocol byte) (out []Route, err error) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		body := make([]byte, unix.SizeofRtMsg)
-		body[0], body[5], body[7] = family, protocol, typ
-		some, err := list(r, unix.RTM_GETROUTE, body, parsePrefix)
-		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
-			break // a kernel without IPv6
-		}
-		if err != nil {
-			return nil, namespaceError("list routes", NoNSID, err)
-		}
-		out = append(out, some...)
-	}
-	return out, nil
+	body := make([]byte, unix.SizeofRtMsg)
+	body[5], body[7] = protocol, typ
+	out, err = listFamilies(r, unix.RTM_GETROUTE, body, parsePrefix)
+	return out, namespaceError("list routes", NoNSID, err)
 }
 
 // Settings are how an interface answers requests for addresses that it does not have (net.ipv4.conf.* and
@@ -295,21 +290,12 @@ func (r *Conn) Settings(iface string) Settings {
 }
 
 // Proxied lists the addresses for which interfaces of our own namespace answer as a proxy (`ip neigh add
-// proxy`).
-func (r *Conn) Proxied() (out []Proxied, err error) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		body := make([]byte, unix.SizeofNdMsg)
-		body[0], body[10] = family, unix.NTF_PROXY
-		some, err := list(r, unix.RTM_GETNEIGH, body, parseProxied)
-		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
-			break // a kernel without IPv6
-		}
-		if err != nil {
-			return nil, namespaceError("list proxied addresses", NoNSID, err)
-		}
-		out = append(out, some...)
-	}
-	return out, nil
+// proxy`). They have no MAC. Index 0 stands for all interfaces.
+func (r *Conn) Proxied() (out []Neighbour, err error) {
+	body := make([]byte, unix.SizeofNdMsg)
+	body[10] = unix.NTF_PROXY
+	out, err = listFamilies(r, unix.RTM_GETNEIGH, body, parseNeighbour)
+	return out, namespaceError("list proxied addresses", NoNSID, err)
 }
 
 // Neighbours lists the neighbours in the table of an interface of our own namespace that are known to be there, for which

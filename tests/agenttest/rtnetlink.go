@@ -26,7 +26,7 @@ type Namespace struct {
 	Hosts  []rtnetlink.Route
 	// Settings are those of interfaces, by name.
 	Settings   map[string]rtnetlink.Settings
-	Proxied    []rtnetlink.Proxied
+	Proxied    []rtnetlink.Neighbour
 	Neighbours map[int32][]rtnetlink.Neighbour
 	Filters    bool  // there are rules about ARP
 	Unread     error // of reading the packet filters
@@ -114,7 +114,7 @@ func (f Fake) Neighbours(index int32) ([]rtnetlink.Neighbour, error) {
 }
 
 // Proxied returns the addresses that our own namespace answers for as a proxy.
-func (f Fake) Proxied() ([]rtnetlink.Proxied, error) { return f[rtnetlink.NoNSID].Proxied, nil }
+func (f Fake) Proxied() ([]rtnetlink.Neighbour, error) { return f[rtnetlink.NoNSID].Proxied, nil }
 
 // FiltersARP reports whether our own namespace has rules about ARP.
 func (f Fake) FiltersARP() (bool, error) {
