@@ -1,6 +1,9 @@
 package ipam
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // An IPAM is everything that ipwitness knows about one IPAM. Fields that are nil do not apply.
 type IPAM struct {
@@ -8,9 +11,11 @@ type IPAM struct {
 	// in sentences, such as "Calico".
 	Name, Title string
 	Traits
-	// PoolTitle returns the name of a pool in a sentence, such as "Calico (IPPool default)". node
+	// PoolKind is the kind of the objects that pools are named after; empty if there are none.
+	PoolKind string
+	// Pooled returns the name of a pool in a sentence, for an IPAM that needs more than PoolKind says; nil for others. node
 	// is the node that the pool belongs to; empty for a pool of the cluster.
-	PoolTitle func(p *Pool, node string) string
+	Pooled func(p *Pool, node string) string
 	// Objects returns the custom resources that the IPAM is read from, with new, empty stores. It
 	// uses the publisher only once something is read.
 	Objects func(Publisher) *Objects
@@ -23,6 +28,25 @@ type IPAM struct {
 	// IPAM with a device that only its name tells apart; empty for others.
 	PodDevice string
 	Repair
+}
+
+// PoolTitle returns the name of a pool in a sentence, such as "Calico (IPPool default)". node is the node that the pool
+// belongs to; empty for a pool of the cluster.
+func (m *IPAM) PoolTitle(p *Pool, node string) string {
+	title, name := m.Title, p.Name
+	switch {
+	case m.Pooled != nil:
+		return m.Pooled(p, node)
+	case m.PoolKind != "" && node != "":
+		return title + " on node " + node // the object is that of the node
+	case m.PoolKind != "" && !strings.Contains(name, " "): // others begin with their kind
+		name = m.PoolKind + " " + name
+	case m.Files == nil && m.PoolKind == "" && p.Services == "":
+		return title // it has only one
+	case node != "":
+		title += " on node " + node
+	}
+	return title + " (" + name + ")"
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.

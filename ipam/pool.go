@@ -139,16 +139,6 @@ func (p *Pool) Overlap(other *Pool) (a, b Range) {
 	return Range{}, Range{}
 }
 
-// TitleOnNodes returns the PoolTitle of an IPAM with pools on nodes.
-func TitleOnNodes(title string) func(p *Pool, node string) string {
-	return func(p *Pool, node string) string {
-		if node == "" {
-			return title + " (" + p.Name + ")"
-		}
-		return title + " on node " + node + " (" + p.Name + ")"
-	}
-}
-
 // Served are the CNI networks that a pool serves.
 type Served struct {
 	// Network is the network that the pool serves; empty if it is not known or if Networks lists

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"cmp"
+	"embed"
 	"maps"
 	"net/netip"
 	"strings"
@@ -62,9 +63,12 @@ func (d Daemon) Restart(node string) string {
 	return "kubectl delete pods -A -l " + d.Label + " --field-selector " + advice.Quote("spec.nodeName="+node)
 }
 
-// ReadTexts returns the texts of files, which are read when they are first needed.
+//go:embed */*.txt
+var texts embed.FS
+
+// ReadTexts returns the texts of files in the folders of IPAMs, which are read when they are first needed.
 func ReadTexts(files ...string) func() advice.Texts {
-	return sync.OnceValue(func() advice.Texts { return advice.ReadTexts(files...) })
+	return sync.OnceValue(func() advice.Texts { return advice.ReadTexts(texts, files...) })
 }
 
 // Filler returns the texts of the IPAM with the values of a case. Names are followed by their values.

@@ -32,10 +32,11 @@ func poolName(p *verdict.Pool) string {
 		return "IPAM"
 	case p.Unread != "":
 		return m.Title + " (" + p.Unread + ")"
-	case m.PoolTitle != nil:
+	case m.Name == "":
+		return p.IPAM + " (" + p.Name + ")"
+	default:
 		return m.PoolTitle(&p.Pool, nodeOf(p))
 	}
-	return p.IPAM + " (" + p.Name + ")"
 }
 
 // poolBegin returns the name of a pool for the beginning of a sentence. Names of plugins stay in

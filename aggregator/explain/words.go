@@ -444,21 +444,11 @@ const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks
 // Runbook returns the URL of the page about a cause or a kind of finding.
 func Runbook(name string) string { return runbooks + name + ".md" }
 
-//go:embed text
+//go:embed text/*.txt
 var files embed.FS
 
 // texts are the texts of all files in folder text. {name} is also a word of the owner (ownerWords).
-var texts = readTexts()
-
-func readTexts() advice.Texts {
-	var all []string
-	names, _ := files.ReadDir("text") // the files are in the program
-	for _, name := range names {
-		data, _ := files.ReadFile("text/" + name.Name())
-		all = append(all, string(data))
-	}
-	return advice.ReadTexts(all...)
-}
+var texts = advice.ReadTexts(files, "text/*.txt")
 
 // has reports whether there is a text with a key.
 func has(key string) bool { return texts[key] != nil }

@@ -3,6 +3,7 @@ package advice
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"strings"
 )
 
@@ -30,28 +31,36 @@ type line struct {
 	below []*line
 }
 
-// ReadTexts returns the texts of files, in which lines that begin with # are comments.
-func ReadTexts(files ...string) Texts {
+// ReadTexts returns the texts of the files that match patterns. Lines that begin with # are comments.
+func ReadTexts(in fs.FS, patterns ...string) Texts {
 	all := Texts{}
-	for _, file := range files {
-		var open []*line // the last line of each depth
-		for raw := range strings.Lines(file) {
-			raw = strings.TrimSuffix(raw, "\n")
-			text := strings.TrimLeft(raw, " ")
-			if depth := (len(raw) - len(text)) / 2; text == "" || text[0] == '#' {
-				continue
-			} else if depth == 0 {
-				key, rest, _ := strings.Cut(text, ":")
-				all[key] = &line{text: strings.TrimPrefix(rest, " ")}
-				open = []*line{all[key]}
-			} else {
-				l := &line{kind: text[0], text: strings.TrimPrefix(text[1:], " ")}
-				open = append(open[:depth], l)
-				open[depth-1].below = append(open[depth-1].below, l)
-			}
+	for _, pattern := range patterns {
+		names, _ := fs.Glob(in, pattern)
+		for _, name := range names {
+			file, _ := fs.ReadFile(in, name) // it is in the program
+			all.read(string(file))
 		}
 	}
 	return all
+}
+
+func (t Texts) read(file string) {
+	var open []*line // the last line of each depth
+	for raw := range strings.Lines(file) {
+		raw = strings.TrimSuffix(raw, "\n")
+		text := strings.TrimLeft(raw, " ")
+		if depth := (len(raw) - len(text)) / 2; text == "" || text[0] == '#' {
+			continue
+		} else if depth == 0 {
+			key, rest, _ := strings.Cut(text, ":")
+			t[key] = &line{text: strings.TrimPrefix(rest, " ")}
+			open = []*line{t[key]}
+		} else {
+			l := &line{kind: text[0], text: strings.TrimPrefix(text[1:], " ")}
+			open = append(open[:depth], l)
+			open[depth-1].below = append(open[depth-1].below, l)
+		}
+	}
 }
 
 // A Filler fills texts with values.

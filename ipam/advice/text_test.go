@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+	"testing/fstest"
 )
 
 func TestTextsWithValues(t *testing.T) {
@@ -13,7 +14,7 @@ func TestTextsWithValues(t *testing.T) {
 			return Advice{Remedy: []Action{Say("Restart it: %s.", then)}, Fixes: []Fix{{What: then}}}
 		},
 	}
-	f := Filler{Texts: ReadTexts(`
+	f := Filler{Texts: ReadTexts(fstest.MapFS{"texts.txt": {Data: []byte(`
 # a comment
 plain: {name} of {no.node} is {^name}, {unknown} and {.field} {print $1} { {x y} }
 quoted: {sh name} {arg dash} {path dash} {literal {name}!} {json quote} {short id} {sh [{"op":"add","value":{json quote}}]} {sh plain {id}} {sh
@@ -39,7 +40,7 @@ steps:
 more:
   ? it is
     + restart: {name}
-`), Value: func(name string) any { return values[name] }}
+`)}}, "*.txt"), Value: func(name string) any { return values[name] }}
 	for key, want := range map[string]string{
 		"plain":  "a b of n1 is A b, {unknown} and {.field} {print $1} { {x y} }",
 		"quoted": `'a b' -- -x ./-x 'a b!' "it's \"x\"" 0123456789ab '[{"op":"add","value":"it'\''s \"x\""}]' 'plain 0123456789abcdef' {sh`,

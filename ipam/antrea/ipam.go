@@ -7,7 +7,6 @@ package antrea
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
 	"fmt"
 	"net/netip"
 	"slices"
@@ -22,13 +21,10 @@ const Name = "antrea"
 // IPAM describes Antrea.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Antrea",
-	PoolTitle: func(p *ipam.Pool, _ string) string { return "Antrea (IPPool " + p.Name + ")" },
-	Objects:   newObjects,
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies)},
+	PoolKind: Pools.Name,
+	Objects:  newObjects,
+	Repair:   ipam.Repair{Texts: ipam.ReadTexts("antrea/remedies.txt")},
 }
-
-//go:embed remedies.txt
-var remedies string
 
 // Pools are the IPPools of Antrea.
 var Pools = ipam.Kind{Group: "crd.antrea.io", Version: "v1beta1", Resource: "ippools", Name: "IPPool"}

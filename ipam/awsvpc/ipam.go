@@ -4,7 +4,6 @@
 package awsvpc
 
 import (
-	_ "embed" // for the texts of remedies
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -21,10 +20,6 @@ var IPAM = ipam.IPAM{
 		// the pod's network namespace. ipamd itself waits for 30 s before it uses the address again.
 		EndDelay: 10 * time.Second,
 	},
-	Files:     newSource,
-	PoolTitle: ipam.TitleOnNodes("the AWS VPC CNI"),
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies)},
+	Files:  newSource,
+	Repair: ipam.Repair{Texts: ipam.ReadTexts("awsvpc/remedies.txt")},
 }
-
-//go:embed remedies.txt
-var remedies string

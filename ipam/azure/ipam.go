@@ -4,7 +4,6 @@
 package azure
 
 import (
-	_ "embed" // for the texts of remedies
 	"strings"
 	"time"
 
@@ -21,13 +20,9 @@ var IPAM = ipam.IPAM{
 		// azure-vnet writes the record at the end of CNI ADD, when the pod already has the address.
 		StartDelay: 10 * time.Second,
 	},
-	Files:     newSource,
-	PoolTitle: ipam.TitleOnNodes("Azure CNI"),
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words},
+	Files:  newSource,
+	Repair: ipam.Repair{Texts: ipam.ReadTexts("azure/remedies.txt"), Words: words},
 }
-
-//go:embed remedies.txt
-var remedies string
 
 // words returns the values that the texts of remedies name: the file of the pool.
 func words(c *ipam.Case) map[string]any {

@@ -4,8 +4,6 @@ package calico
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
-	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -17,22 +15,14 @@ const Name = "calico"
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Calico",
 	NodeName: newNameReader,
-	PoolTitle: func(p *ipam.Pool, _ string) string {
-		if strings.HasPrefix(p.Name, Advertised.Name+" ") {
-			return "Calico (" + p.Name + ")"
-		}
-		return "Calico (IPPool " + p.Name + ")"
-	},
-	Objects: newObjects,
-	Repair:  ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Daemon: daemon},
+	PoolKind: Pools.Name,
+	Objects:  newObjects,
+	Repair:   ipam.Repair{Texts: ipam.ReadTexts("calico/remedies.txt"), Words: words, Daemon: daemon},
 }
 
 // daemon restores the node's network configuration and allocates the address of its tunnel when it
 // starts.
 var daemon = ipam.Daemon{Name: "calico-node", Label: "k8s-app=calico-node"}
-
-//go:embed remedies.txt
-var remedies string
 
 // words returns the values that the texts of remedies name: the right and the wrong name of the holder's node.
 func words(c *ipam.Case) map[string]any {

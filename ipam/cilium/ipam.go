@@ -4,7 +4,6 @@ package cilium
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
 	"strings"
 	"time"
 
@@ -24,22 +23,10 @@ var IPAM = ipam.IPAM{
 		StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second,
 		OwnNamespaces: true, // of its health endpoint
 	},
-	PoolTitle: func(p *ipam.Pool, node string) string {
-		switch {
-		case node != "":
-		case p.Services != "", strings.HasPrefix(p.Name, Pools.Name+" "):
-			return "Cilium (" + p.Name + ")"
-		default:
-			return "Cilium (CiliumNode " + p.Name + ")"
-		}
-		return "Cilium on node " + node
-	},
-	Objects: newObjects,
-	Repair:  ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words},
+	PoolKind: Nodes.Name,
+	Objects:  newObjects,
+	Repair:   ipam.Repair{Texts: ipam.ReadTexts("cilium/remedies.txt"), Words: words},
 }
-
-//go:embed remedies.txt
-var remedies string
 
 // words returns the values that the texts of remedies name: the node of the holder, that of the allocation, and whether
 // the allocation is recorded in a CiliumEndpointSlice only.

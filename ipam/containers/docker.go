@@ -1,7 +1,6 @@
 package containers
 
 import (
-	_ "embed" // for the texts of remedies
 	"fmt"
 	"path/filepath"
 	"time"
@@ -17,10 +16,7 @@ const DockerName = "docker"
 //
 // dockerd keeps its allocations in memory, and restores them from the database when it starts. It frees
 // an address when the container stops, and a container that starts again gets the lowest free one.
-var Docker = engine(DockerName, newDocker, dockerTexts)
-
-//go:embed docker.txt
-var dockerTexts string
+var Docker = engine(DockerName, newDocker)
 
 // The default directories: docker's data root, and that of the network namespaces of its containers.
 const (

@@ -3,7 +3,6 @@
 package containers
 
 import (
-	_ "embed" // for the texts of remedies
 	"errors"
 	"fmt"
 	"maps"
@@ -27,13 +26,13 @@ const (
 	maxConfig = 4 << 20
 )
 
-// engine describes an engine. texts are those that distinguish it.
-func engine(name string, files func(ipam.Host, ipam.FilesConfig) ipam.FileSource, texts string) ipam.IPAM {
+// engine describes an engine.
+func engine(name string, files func(ipam.Host, ipam.FilesConfig) ipam.FileSource) ipam.IPAM {
 	return ipam.IPAM{
 		Name: name, Title: name,
 		Traits: ipam.Traits{Engine: true},
 		Files:  files,
-		PoolTitle: func(p *ipam.Pool, node string) string {
+		Pooled: func(p *ipam.Pool, node string) string {
 			title, of := name, "network "+networkName(p)
 			if p.Network == "" {
 				of = p.Name // the database cannot be read
@@ -44,14 +43,11 @@ func engine(name string, files func(ipam.Host, ipam.FilesConfig) ipam.FileSource
 			return title + " (" + of + ")"
 		},
 		Repair: ipam.Repair{
-			Texts: ipam.ReadTexts(engineTexts, texts),
+			Texts: ipam.ReadTexts("containers/engine.txt", "containers/"+name+".txt"),
 			Words: func(c *ipam.Case) map[string]any { return map[string]any{"ofengine": networkName(c.Pool)} },
 		},
 	}
 }
-
-//go:embed engine.txt
-var engineTexts string
 
 // networkName returns the engine's name of the network that a pool serves.
 func networkName(p *ipam.Pool) string {

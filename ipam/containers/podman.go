@@ -1,7 +1,6 @@
 package containers
 
 import (
-	_ "embed" // for the texts of remedies
 	"errors"
 	"fmt"
 	"net/netip"
@@ -22,10 +21,7 @@ const PodmanName = "podman"
 //
 // podman reads and writes its database with each start and each end of a container. It frees an address
 // when the container stops, and a container that starts again gets the next free one.
-var Podman = engine(PodmanName, newPodman, podmanTexts)
-
-//go:embed podman.txt
-var podmanTexts string
+var Podman = engine(PodmanName, newPodman)
 
 // The default directories of the database, of the configurations of networks, and of the storage.
 const (

@@ -29,7 +29,7 @@ var Client = ipam.IPAM{
 	Name: ClientName, Title: "DHCP clients",
 	Traits: ipam.Traits{Leases: true, Client: true},
 	Files:  newClients,
-	PoolTitle: func(p *ipam.Pool, node string) string {
+	Pooled: func(p *ipam.Pool, node string) string {
 		title := "the DHCP client"
 		if i := slices.IndexFunc(clients, func(c client) bool { return strings.HasSuffix(leasePath(p), c.dir) }); i >= 0 {
 			title += " " + clients[i].name

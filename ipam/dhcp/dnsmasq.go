@@ -9,7 +9,6 @@
 package dhcp
 
 import (
-	_ "embed" // for the texts of remedies
 	"errors"
 	"os"
 	"path/filepath"
@@ -27,14 +26,10 @@ const DnsmasqName = "dnsmasq"
 // Dnsmasq describes dnsmasq.
 var Dnsmasq = ipam.IPAM{
 	Name: DnsmasqName, Title: "dnsmasq",
-	Traits:    traits,
-	Files:     newDnsmasq,
-	PoolTitle: ipam.TitleOnNodes("dnsmasq"),
-	Repair:    repair(dnsmasqTexts),
+	Traits: traits,
+	Files:  newDnsmasq,
+	Repair: repair("dhcp/dnsmasq.txt"),
 }
-
-//go:embed dnsmasq.txt
-var dnsmasqTexts string
 
 // The places of files, as ipam.CleanPath returns them.
 const (

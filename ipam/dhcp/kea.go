@@ -7,7 +7,6 @@
 package dhcp
 
 import (
-	_ "embed" // for the texts of remedies
 	"errors"
 	"fmt"
 	"os"
@@ -22,14 +21,10 @@ const KeaName = "kea"
 // Kea describes Kea.
 var Kea = ipam.IPAM{
 	Name: KeaName, Title: "Kea",
-	Traits:    traits,
-	Files:     newKea,
-	PoolTitle: ipam.TitleOnNodes("Kea"),
-	Repair:    repair(keaTexts),
+	Traits: traits,
+	Files:  newKea,
+	Repair: repair("dhcp/kea.txt"),
 }
-
-//go:embed kea.txt
-var keaTexts string
 
 // The places of files, as ipam.CleanPath returns them.
 const (

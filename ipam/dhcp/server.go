@@ -3,7 +3,6 @@
 package dhcp
 
 import (
-	_ "embed" // for the texts of remedies
 	"errors"
 	"net/netip"
 	"os"
@@ -22,12 +21,9 @@ var traits = ipam.Traits{
 	EndDelay: 10 * time.Second,
 }
 
-//go:embed remedies.txt
-var remedies string
-
 // repair returns the repair of a kind of servers.
 func repair(texts string) ipam.Repair {
-	return ipam.Repair{Texts: ipam.ReadTexts(remedies, texts), Words: words}
+	return ipam.Repair{Texts: ipam.ReadTexts("dhcp/remedies.txt", texts), Words: words}
 }
 
 // words returns the values that the texts of remedies name. Of libvirt, bridge, shared and own, one is set: the network of

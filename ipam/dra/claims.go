@@ -21,9 +21,8 @@ var Claims = ipam.Kind{Group: "resource.k8s.io", Version: "v1", Resource: "resou
 // IPAM describes ResourceClaims.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "ResourceClaims",
-	Traits:    ipam.Traits{Status: true},
-	PoolTitle: func(*ipam.Pool, string) string { return "ResourceClaims" },
-	Objects:   newClaims,
+	Traits:  ipam.Traits{Status: true},
+	Objects: newClaims,
 }
 
 // claim is the record of a ResourceClaim that one pod uses: its UID and the addresses of its devices.

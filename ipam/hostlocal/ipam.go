@@ -3,7 +3,6 @@
 package hostlocal
 
 import (
-	_ "embed" // for the texts of remedies
 	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -15,13 +14,9 @@ const Name = "host-local"
 // IPAM describes host-local.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "host-local",
-	Files:     newSource,
-	PoolTitle: ipam.TitleOnNodes("host-local"),
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Rebuild: true},
+	Files:  newSource,
+	Repair: ipam.Repair{Texts: ipam.ReadTexts("hostlocal/remedies.txt"), Words: words, Rebuild: true},
 }
-
-//go:embed remedies.txt
-var remedies string
 
 func words(c *ipam.Case) map[string]any {
 	dir := strings.TrimSuffix(c.Pool.Name, "/")

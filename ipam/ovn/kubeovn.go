@@ -4,7 +4,6 @@ package ovn
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
 	"fmt"
 	"iter"
 	"maps"
@@ -29,13 +28,10 @@ const KubeOVNName = "kube-ovn"
 // KubeOVN describes Kube-OVN.
 var KubeOVN = ipam.IPAM{
 	Name: KubeOVNName, Title: "Kube-OVN",
-	PoolTitle: func(p *ipam.Pool, _ string) string { return "Kube-OVN (Subnet " + p.Name + ")" },
-	Objects:   newKubeOVN,
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(kubeOVNTexts), Words: words},
+	PoolKind: Subnets.Name,
+	Objects:  newKubeOVN,
+	Repair:   ipam.Repair{Texts: ipam.ReadTexts("ovn/kubeovn.txt"), Words: words},
 }
-
-//go:embed kubeovn.txt
-var kubeOVNTexts string
 
 // words returns the values that the texts of remedies name: the IP object that may be deleted once its pod is gone.
 func words(c *ipam.Case) map[string]any {

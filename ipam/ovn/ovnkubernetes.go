@@ -23,8 +23,8 @@ const OVNKubernetesName = "ovn-kubernetes"
 // OVNKubernetes describes OVN-Kubernetes.
 var OVNKubernetes = ipam.IPAM{
 	Name: OVNKubernetesName, Title: "OVN-Kubernetes",
-	PoolTitle: func(p *ipam.Pool, _ string) string { return "OVN-Kubernetes (network " + p.Name + ")" },
-	Objects:   newOVNKubernetes,
+	PoolKind: "network",
+	Objects:  newOVNKubernetes,
 }
 
 const (

@@ -21,7 +21,6 @@ var IPAM = ipam.IPAM{
 		Status:   true,
 		EndDelay: 30 * time.Second, // a pod that had the address before its node rebooted
 	},
-	PoolTitle: func(*ipam.Pool, string) string { return "the Kubernetes API" },
 }
 
 // Pool is the name of the pool of addresses that several pods have, and Status is where the API has

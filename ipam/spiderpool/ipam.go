@@ -6,7 +6,6 @@
 package spiderpool
 
 import (
-	_ "embed" // for the texts of remedies
 	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -18,14 +17,11 @@ const Name = "spiderpool"
 // IPAM describes Spiderpool.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Spiderpool",
-	Traits:    ipam.Traits{Secondary: true},
-	PoolTitle: func(p *ipam.Pool, _ string) string { return "Spiderpool (SpiderIPPool " + p.Name + ")" },
-	Objects:   newObjects,
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words},
+	Traits:   ipam.Traits{Secondary: true},
+	PoolKind: Pools.Name,
+	Objects:  newObjects,
+	Repair:   ipam.Repair{Texts: ipam.ReadTexts("spiderpool/remedies.txt"), Words: words},
 }
-
-//go:embed remedies.txt
-var remedies string
 
 // words returns the values that the texts of remedies name: the name of the object that reserves the address.
 func words(c *ipam.Case) map[string]any {

@@ -8,7 +8,6 @@ package vip
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
 	"net/netip"
 	"slices"
 
@@ -24,14 +23,11 @@ var EgressIPs = ipam.Kind{Group: "k8s.ovn.org", Version: "v1", Resource: "egress
 // EgressIP describes the egress addresses of OVN-Kubernetes.
 var EgressIP = ipam.IPAM{
 	Name: EgressIPName, Title: "OVN-Kubernetes EgressIP",
-	Traits:    ipam.Traits{Assigns: true},
-	PoolTitle: func(*ipam.Pool, string) string { return "OVN-Kubernetes (EgressIP)" },
-	Objects:   newEgressIPs,
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(egressIPTexts)},
+	Traits:  ipam.Traits{Assigns: true},
+	Pooled:  func(*ipam.Pool, string) string { return "OVN-Kubernetes (EgressIP)" },
+	Objects: newEgressIPs,
+	Repair:  ipam.Repair{Texts: ipam.ReadTexts("vip/egressip.txt")},
 }
-
-//go:embed egressip.txt
-var egressIPTexts string
 
 func newEgressIPs(p ipam.Publisher) *ipam.Objects {
 	assigned := ipam.NewAssignments(p, EgressIPs.Resource)

@@ -7,7 +7,6 @@ package vip
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
 	"maps"
 	"net/netip"
 	"slices"
@@ -32,18 +31,15 @@ const serverRange = "--service-cluster-ip-range"
 var KubeProxy = ipam.IPAM{
 	Name: KubeProxyName, Title: "kube-proxy",
 	Traits: ipam.Traits{Status: true},
-	PoolTitle: func(p *ipam.Pool, _ string) string {
+	Pooled: func(p *ipam.Pool, _ string) string {
 		if p.Services != "" {
 			return "the API server (" + p.Name + ")"
 		}
 		return "kube-proxy"
 	},
 	Objects: newKubeProxy,
-	Repair:  ipam.Repair{Texts: ipam.ReadTexts(kubeProxyTexts)},
+	Repair:  ipam.Repair{Texts: ipam.ReadTexts("vip/kubeproxy.txt")},
 }
-
-//go:embed kubeproxy.txt
-var kubeProxyTexts string
 
 // serviceLabel is the label of an EndpointSlice with the name of its Service.
 const serviceLabel = "kubernetes.io/service-name"

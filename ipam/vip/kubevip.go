@@ -17,8 +17,7 @@ const HostAnnotation = "kube-vip.io/vipHost"
 // KubeVIP describes kube-vip.
 var KubeVIP = ipam.IPAM{
 	Name: KubeVIPName, Title: "kube-vip",
-	Traits:    ipam.Traits{Assigns: true},
-	PoolTitle: func(*ipam.Pool, string) string { return "kube-vip" },
+	Traits: ipam.Traits{Assigns: true},
 }
 
 // Assignments publishes the nodes that kube-vip has elected.

@@ -23,9 +23,8 @@ var Machines = ipam.Kind{Group: "kubevirt.io", Version: "v1", Resource: "virtual
 // KubeVirt describes KubeVirt.
 var KubeVirt = ipam.IPAM{
 	Name: KubeVirtName, Title: "KubeVirt",
-	Traits:    ipam.Traits{Assigns: true},
-	PoolTitle: func(*ipam.Pool, string) string { return "KubeVirt" },
-	Objects:   newMachines,
+	Traits:  ipam.Traits{Assigns: true},
+	Objects: newMachines,
 }
 
 func newMachines(p ipam.Publisher) *ipam.Objects {

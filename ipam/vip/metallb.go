@@ -9,7 +9,6 @@ package vip
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
 	"slices"
 	"strings"
 
@@ -28,19 +27,10 @@ var IPAddressPools = ipam.Kind{Group: "metallb.io", Version: "v1beta1", Resource
 // MetalLB describes MetalLB.
 var MetalLB = ipam.IPAM{
 	Name: MetalLBName, Title: "MetalLB",
-	Traits: ipam.Traits{Assigns: true},
-	PoolTitle: func(p *ipam.Pool, _ string) string {
-		if p.Services != "" {
-			return "MetalLB (" + p.Name + ")"
-		}
-		return "MetalLB"
-	},
+	Traits:  ipam.Traits{Assigns: true},
 	Objects: newMetalLB,
-	Repair:  ipam.Repair{Texts: ipam.ReadTexts(metalLBTexts)},
+	Repair:  ipam.Repair{Texts: ipam.ReadTexts("vip/metallb.txt")},
 }
-
-//go:embed metallb.txt
-var metalLBTexts string
 
 type serviceL2Status struct {
 	node    string

@@ -10,8 +10,8 @@ const Name = "whereabouts"
 // IPAM describes whereabouts.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "whereabouts",
-	Traits:    ipam.Traits{Secondary: true},
-	PoolTitle: func(p *ipam.Pool, _ string) string { return "whereabouts (IPPool " + p.Name + ")" },
-	Objects:   newObjects,
-	Repair:    ipam.Repair{Texts: ipam.ReadTexts(remedies), Words: words, Rebuild: true},
+	Traits:   ipam.Traits{Secondary: true},
+	PoolKind: Pools.Name,
+	Objects:  newObjects,
+	Repair:   ipam.Repair{Texts: ipam.ReadTexts("whereabouts/remedies.txt"), Words: words, Rebuild: true},
 }

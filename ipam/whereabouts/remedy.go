@@ -2,15 +2,11 @@ package whereabouts
 
 import (
 	"cmp"
-	_ "embed" // for the texts of remedies
 	"strconv"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
-
-//go:embed remedies.txt
-var remedies string
 
 // words returns the values that the texts of remedies name: the entry of an address in its IPPool.
 func words(c *ipam.Case) map[string]any {
