@@ -63,8 +63,8 @@ func (q *query) addListFlags(cmd *cobra.Command) {
 	formats := []string{string(show.FormatTable), string(show.FormatWide), string(show.FormatJSON), string(show.FormatYAML), string(show.FormatName), string(show.FormatCSV)}
 	known := strings.Join(formats, ", ") + ", jsonpath=TEMPLATE"
 	parse := func(s string) (show.Format, error) {
-		is, err := show.Format(s).CheckTemplate()
-		if !is && !slices.Contains(formats, s) {
+		template, err := show.Format(s).Template()
+		if template == nil && err == nil && !slices.Contains(formats, s) {
 			err = fmt.Errorf("%q is not one of %s", s, known)
 		}
 		return show.Format(s), err

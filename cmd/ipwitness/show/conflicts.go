@@ -96,7 +96,18 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Ti
 			return strings.Join(append(holders, ConflictState(c), scope(c.GetScope()), c.GetCause(), ConflictNames(c)), "\x00")
 		}, func(all []*pb.Conflict) *pb.Conflict {
 			groups = append(groups, Group{len(all), clean(strings.Join(OwnerNames(all[0].GetOwners()), " and "))})
-			return combined(all)
+			one := all[0]
+			out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
+			for _, c := range all { // from when the first of them was detected until the last of them was resolved
+				if CompareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 { // unknown times are last
+					out.DetectedAt = c.GetDetectedAt()
+				}
+				if at := c.GetResolvedAt(); at != nil && (out.GetResolvedAt() == nil || CompareTimes(at, out.GetResolvedAt()) > 0) {
+					out.ResolvedAt = at
+				}
+			}
+			out.Address = fmt.Sprintf("%s and %d more", one.GetAddress(), len(all)-1)
+			return out
 		})
 	}
 	return groups, list(w, layout, clustered(narrow(conflictColumns(), layout.Wide), rows), rows, now)
@@ -127,23 +138,6 @@ func grouped[T comparable](items []T, key func(T) string, combine func([]T) T) (
 		}
 	}
 	return rows
-}
-
-// combined returns a conflict for one row of a table that stands for several. It has been there since
-// the first of them was detected, and until the last of them was resolved.
-func combined(all []*pb.Conflict) *pb.Conflict {
-	one := all[0]
-	out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
-	for _, c := range all {
-		if CompareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 { // unknown times are last
-			out.DetectedAt = c.GetDetectedAt()
-		}
-		if at := c.GetResolvedAt(); at != nil && (out.GetResolvedAt() == nil || CompareTimes(at, out.GetResolvedAt()) > 0) {
-			out.ResolvedAt = at
-		}
-	}
-	out.Address = fmt.Sprintf("%s and %d more", one.GetAddress(), len(all)-1)
-	return out
 }
 
 // Conflict writes the details of one conflict as a page.

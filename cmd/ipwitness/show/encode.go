@@ -52,22 +52,17 @@ func (f Format) Whole() bool { return f == FormatJSON || f == FormatYAML }
 
 func (f Format) isTemplate() bool { return strings.HasPrefix(string(f), JSONPath) }
 
-// parseTemplate parses the template of a format. Fields that do not exist are empty, as in kubectl.
-func (f Format) parseTemplate() (*jsonpath.JSONPath, error) {
-	text := strings.TrimPrefix(string(f), JSONPath)
+// Template returns the template of a format, or nil if it has none. Fields that do not exist are empty, as in kubectl.
+func (f Format) Template() (*jsonpath.JSONPath, error) {
+	text, is := strings.CutPrefix(string(f), JSONPath)
+	if !is {
+		return nil, nil
+	}
 	path := jsonpath.New("output").AllowMissingKeys(true)
 	if err := path.Parse(text); err != nil {
 		return nil, fmt.Errorf("%q is not a JSONPath template: %w: write it like {.owners[*].address}", text, err)
 	}
 	return path, nil
-}
-
-// CheckTemplate returns an error if the format has a template that is not valid. is reports whether it has one.
-func (f Format) CheckTemplate() (is bool, err error) {
-	if f.isTemplate() {
-		_, err = f.parseTemplate()
-	}
-	return f.isTemplate(), err
 }
 
 // Message writes one message.
@@ -246,7 +241,7 @@ func encode(w io.Writer, f Format, raw []byte) error {
 	var out bytes.Buffer
 	switch {
 	case f.isTemplate():
-		path, err := f.parseTemplate()
+		path, err := f.Template()
 		if err != nil {
 			return err
 		}

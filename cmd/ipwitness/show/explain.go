@@ -73,7 +73,7 @@ func (p *page) explain(e *pb.ExplainResponse, more string) {
 		t := p.table(5)
 		t.traits[3], t.traits[4] = trait{folds: true}, trait{}
 		for _, c := range e.GetConflicts() {
-			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, p.now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
+			t.add(nil, "  "+c.GetId(), ConflictState(c)+lasting(c, p.now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
 		}
 		_ = t.Flush() // writing to a page cannot fail
 		for _, c := range e.GetConflicts() {

@@ -39,8 +39,8 @@ func nodeColumns() []Column[*pb.Node] {
 		{Header: "WIRE", trait: trait{rank: 3, cut: 6}, room: 6, cell: func(n *pb.Node, _ time.Time) string { return n.GetWire() }},
 		{Header: "PORTS", Order: most((*pb.Node).GetPorts), trait: trait{rank: 8}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetPorts()) }},
 		{Header: "CLAIMS", Order: most((*pb.Node).GetClaims), trait: trait{rank: 6}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetClaims()) }},
-		{Header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return lag(n.GetLag()) }},
-		{Header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return skew(n.GetSkew()) }},
+		{Header: "LAG", trait: trait{rank: 2}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return precise(n.GetLag(), "") }},
+		{Header: "SKEW", trait: trait{rank: 9}, ages: true, cell: func(n *pb.Node, _ time.Time) string { return precise(n.GetSkew(), "+") }},
 		{Header: "LOST", Order: most((*pb.Node).GetLostEvents), trait: trait{rank: 4}, cell: func(n *pb.Node, _ time.Time) string { return fmt.Sprint(n.GetLostEvents()) }},
 		{Header: "LAST HEARD", trait: trait{rank: 1}, ages: true, at: (*pb.Node).GetLastHeard, cell: func(n *pb.Node, now time.Time) string { return ago(n.GetLastHeard(), now) }},
 		{Header: "RUNTIME", wide: true, cell: func(n *pb.Node, _ time.Time) string { return n.GetRuntime() }},
@@ -52,37 +52,25 @@ func nodeColumns() []Column[*pb.Node] {
 	}
 }
 
-// lag formats the delay between an agent and the aggregator. It is empty if the delay is not known.
-func lag(d *durationpb.Duration) string {
-	if d == nil {
+// precise formats a duration that may be short: 0.3ms, 25ms, 2.1s, 3m5s. plus is the sign of those that are not
+// negative. The text is empty if the duration is not known.
+func precise(of *durationpb.Duration, plus string) string {
+	if of == nil {
 		return ""
 	}
-	return precise(d.AsDuration())
-}
-
-// skew formats how far a clock is ahead. It is empty if that is not known.
-func skew(d *durationpb.Duration) string {
-	switch ahead := d.AsDuration(); {
-	case d == nil:
-		return ""
-	case ahead < 0:
-		return "-" + precise(-ahead)
-	default:
-		return "+" + precise(ahead)
+	d := of.AsDuration()
+	if d < 0 {
+		d, plus = -d, "-"
 	}
-}
-
-// precise formats a duration that may be short: 0.3ms, 25ms, 2.1s, 3m5s.
-func precise(d time.Duration) string {
 	switch {
 	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1fms", float64(d.Truncate(100*time.Microsecond).Microseconds())/1000)
+		return fmt.Sprintf("%s%.1fms", plus, float64(d.Truncate(100*time.Microsecond).Microseconds())/1000)
 	case d < time.Second:
-		return fmt.Sprintf("%dms", d.Milliseconds())
+		return fmt.Sprintf("%s%dms", plus, d.Milliseconds())
 	case d < time.Minute:
-		return fmt.Sprintf("%.1fs", d.Truncate(100*time.Millisecond).Seconds())
+		return fmt.Sprintf("%s%.1fs", plus, d.Truncate(100*time.Millisecond).Seconds())
 	default:
-		return Duration(d)
+		return plus + Duration(d)
 	}
 }
 
@@ -152,8 +140,8 @@ func Node(w io.Writer, n *pb.Node, layout Layout, now time.Time) error {
 		"Wire", wire(n),
 		"Runtime", n.GetRuntime(),
 		"Claims", Count(int(n.GetClaims()), "claim", "claims")+" in "+Count(int(n.GetNamespaces()), "network namespace", "network namespaces"),
-		"Lag", lag(n.GetLag()),
-		"Skew", skew(n.GetSkew()),
+		"Lag", precise(n.GetLag(), ""),
+		"Skew", precise(n.GetSkew(), "+"),
 		"Lost", Count(int(n.GetLostEvents()), "event", "events"),
 		"Connected", ago(n.GetConnectedAt(), now),
 		"Heard", ago(n.GetLastHeard(), now),

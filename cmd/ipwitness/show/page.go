@@ -78,7 +78,7 @@ func (p *page) rows(title string, rows [][]string) {
 	p.heading(title)
 	t := p.table(len(rows[0]))
 	for _, r := range rows {
-		t.Row(r...)
+		t.add(nil, r...)
 	}
 	_ = t.Flush() // writing to a page cannot fail
 }

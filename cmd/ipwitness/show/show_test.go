@@ -151,7 +151,7 @@ func TestShortDurationsAreExact(t *testing.T) {
 		0: "0.0ms", 49 * time.Microsecond: "0.0ms", 349 * time.Microsecond: "0.3ms", 9999 * time.Microsecond: "9.9ms", 25 * time.Millisecond: "25ms",
 		999 * time.Millisecond: "999ms", 2190 * time.Millisecond: "2.1s", 59999 * time.Millisecond: "59.9s", 185 * time.Second: "3m5s",
 	} {
-		if got := precise(d); got != want {
+		if got := precise(durationpb.New(d), ""); got != want {
 			t.Errorf("got %s for %s, want %s", got, d, want)
 		}
 	}

@@ -89,9 +89,7 @@ func newTable(w io.Writer, layout Layout, traits []trait) *Table {
 	return t
 }
 
-// Row adds a row. An empty cell is shown as a dash.
-func (t *Table) Row(cells ...string) { t.add(nil, cells...) }
-
+// add adds a row. An empty cell is shown as a dash.
 func (t *Table) add(tones []Tone, cells ...string) {
 	r := row{tones: tones}
 	for _, c := range cells {

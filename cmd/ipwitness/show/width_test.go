@@ -395,7 +395,7 @@ func TestARowThatFitsInNoWayLeavesTheOthersAligned(t *testing.T) {
 	}
 	p := &page{layout: Layout{Width: 20}}
 	only := p.table(2)
-	only.Row("a-word-that-is-longer-than-the-terminal", "text")
+	only.add(nil, "a-word-that-is-longer-than-the-terminal", "text")
 	if err := only.Flush(); err != nil {
 		t.Fatal(err)
 	}
