@@ -14,10 +14,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
@@ -60,6 +58,11 @@ func (c *cniCache) multusDir() string {
 	return filepath.Join(filepath.Dir(c.dir), "multus", "results")
 }
 
+// dirs returns the directories of results, with the prefixes of the names of results there.
+func (c *cniCache) dirs() map[string]string {
+	return map[string]string{c.dir: "", c.multusDir(): ofMultus}
+}
+
 // path returns the path of the result with the given name.
 func (c *cniCache) path(name string) string {
 	if rest, ok := strings.CutPrefix(name, ofMultus); ok {
@@ -72,62 +75,23 @@ const notWatchedResults = "pods get their names late, because the results of CNI
 
 // watch calls changed whenever a CNI result is created, written or removed.
 func (c *cniCache) watch(ctx context.Context, lacks *Lacks) error {
-	var w *fsnotify.Watcher
-	if err := lacks.until(ctx, notWatchedResults, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
-		c.log.Warn(notWatchedResults, "error", err)
-		return nil
-	}
-	c.forget() // there were no events until now
-	c.changed()
-	defer func() { _ = w.Close() }()
-	dirs := map[string]string{c.dir: "", c.multusDir(): ofMultus}
-	watch := func() {
-		for results := range dirs {
-			watchPath(w, results)
-		}
-	}
-	watch()
-	c.follow(ctx, w.Events, w.Errors, dirs, watch)
-	return nil
+	return lacks.watchFiles(ctx, c.log, notWatchedResults, slices.Collect(maps.Keys(c.dirs())), c.event)
 }
 
-// follow handles events about the results in dirs and about their parents, until ctx ends. It calls
-// watch for directories that may be new.
-func (c *cniCache) follow(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error, dirs map[string]string, watch func()) {
-	again := time.NewTicker(lackEvery)
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-again.C:
-			watch() // there may have been no watches left
-		case e := <-events:
-			onTheWay := false
-			for results := range dirs {
-				onTheWay = onTheWay || table.Within(results, e.Name)
-			}
-			if onTheWay {
-				watch()
-			}
-			prefix, isResult := dirs[filepath.Dir(e.Name)]
-			switch {
-			case isResult:
-				c.mu.Lock()
-				c.stale[prefix+filepath.Base(e.Name)] = true
-				c.mu.Unlock()
-			case onTheWay:
-				c.forget()
-			default:
-				continue
-			}
-			c.changed()
-		case err := <-errs:
-			c.log.Debug("events about CNI results were lost", "error", err)
-			c.forget()
-			c.changed()
-		}
+// event schedules what has to be read again after an event about a path.
+func (c *cniCache) event(path string) {
+	prefix, isResult := c.dirs()[filepath.Dir(path)]
+	switch {
+	case isResult:
+		c.mu.Lock()
+		c.stale[prefix+filepath.Base(path)] = true
+		c.mu.Unlock()
+	case path == "" || table.Within(c.dir, path) || table.Within(c.multusDir(), path):
+		c.forget()
+	default:
+		return
 	}
+	c.changed()
 }
 
 // forget schedules all results to be read again.
@@ -151,7 +115,7 @@ func (c *cniCache) read() (lack error) {
 	c.mu.Unlock()
 	if all {
 		there := map[string]bool{}
-		for dir, prefix := range map[string]string{c.dir: "", c.multusDir(): ofMultus} {
+		for dir, prefix := range c.dirs() {
 			entries, err := readDir(dir)
 			if table.Lack(err) != "" {
 				return err

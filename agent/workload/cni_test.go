@@ -369,7 +369,7 @@ func TestEventsSayWhichResultsAreReadAgain(t *testing.T) {
 		events, errs := make(chan fsnotify.Event), make(chan error)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go c.follow(ctx, events, errs, map[string]string{c.dir: "", c.multusDir(): ofMultus}, func() { watched++ })
+		go followFiles(ctx, c.log, events, errs, []string{c.dir, c.multusDir()}, func() { watched++ }, c.event)
 		for _, step := range []struct {
 			path         string
 			stale        []string

@@ -8,12 +8,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -183,35 +183,15 @@ const notWatchedSocket = "a new container runtime is found late, because its soc
 
 // watchSockets triggers an attempt to connect whenever one of the sockets is created.
 func (c *Runtime) watchSockets(ctx context.Context) error {
-	var w *fsnotify.Watcher
-	if err := c.Lacks.until(ctx, notWatchedSocket, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
-		c.log.Warn(notWatchedSocket, "error", err)
-		return nil
-	}
-	defer func() { _ = w.Close() }()
+	var dirs []string
 	for _, s := range c.sockets {
-		watchPath(w, filepath.Dir(s))
+		dirs = append(dirs, filepath.Dir(s))
 	}
-	table.Poke(c.hurry)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.Events:
-			if !ok {
-				return nil
-			}
-			for _, s := range c.sockets {
-				if table.Within(s, e.Name) {
-					watchPath(w, filepath.Dir(s)) // its directory may have been replaced
-					table.Poke(c.hurry)
-				}
-			}
-		case err := <-w.Errors:
-			c.log.Debug("events about sockets were lost", "error", err)
+	return c.Lacks.watchFiles(ctx, c.log, notWatchedSocket, dirs, func(path string) {
+		if path == "" || slices.ContainsFunc(c.sockets, func(s string) bool { return table.Within(s, path) }) {
 			table.Poke(c.hurry)
 		}
-	}
+	})
 }
 
 // find connects to the first runtime that has sandboxes. If none has, it connects to the first

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -72,6 +73,48 @@ func (l *Lacks) until(ctx context.Context, what string, try func() error) error 
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(lackEvery):
+		}
+	}
+}
+
+// watchFiles calls changed with the path of each event in directories, which may be missing, or about their parents, until
+// ctx ends. The path is empty at the start, and after events were lost. late says what is late without events.
+func (l *Lacks) watchFiles(ctx context.Context, log *slog.Logger, late string, dirs []string, changed func(path string)) error {
+	var w *fsnotify.Watcher
+	if err := l.until(ctx, late, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
+		log.Warn(late, "error", err)
+		return nil
+	}
+	defer func() { _ = w.Close() }()
+	watch := func() {
+		for _, dir := range dirs {
+			watchPath(w, dir)
+		}
+	}
+	watch()
+	changed("")
+	followFiles(ctx, log, w.Events, w.Errors, dirs, watch, changed)
+	return nil
+}
+
+// followFiles passes on events until ctx ends. It calls watch for directories that may be new.
+func followFiles(ctx context.Context, log *slog.Logger, events <-chan fsnotify.Event, errs <-chan error, dirs []string, watch func(), changed func(path string)) {
+	again := time.NewTicker(lackEvery)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+			watch() // there may have been no watches left
+		case e := <-events:
+			if slices.ContainsFunc(dirs, func(dir string) bool { return table.Within(dir, e.Name) }) {
+				watch()
+			}
+			changed(e.Name)
+		case err := <-errs:
+			log.Debug("events about files were lost", "error", err)
+			changed("")
 		}
 	}
 }
