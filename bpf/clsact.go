@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -46,8 +45,8 @@ func (o *Observer) AttachClsact(ifindex int) (*Attachment, error) {
 
 // there reports whether the filter is still in its qdisc.
 func (f *clsactFilter) there() bool {
-	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
-	return err != nil || slices.ContainsFunc(filters, func(have clsactFilter) bool { return have.ours() })
+	ours, err := ourFilters(f.ifindex)
+	return err != nil || len(ours) > 0
 }
 
 // RemoveLeftovers removes the clsact filters that a killed process left on an interface of the
@@ -55,18 +54,15 @@ func (f *clsactFilter) there() bool {
 // has no other filter. It returns the number of filters removed. It cannot distinguish them from
 // the filters of a running agent.
 func RemoveLeftovers(ifindex int) (removed int, err error) {
-	filters, err := listFilters(ifindex, netlink.HANDLE_MIN_INGRESS)
-	if err != nil {
-		return 0, fmt.Errorf("remove leftovers from interface %d: %w", ifindex, err)
-	}
-	for _, f := range filters {
-		if !f.ours() {
-			continue
-		}
-		if err := f.remove(); err != nil {
-			return removed, fmt.Errorf("remove leftovers from interface %d: %w", ifindex, err)
+	ours, err := ourFilters(ifindex)
+	for _, f := range ours {
+		if err = f.remove(); err != nil {
+			break
 		}
 		removed++
+	}
+	if err != nil {
+		return removed, fmt.Errorf("remove leftovers from interface %d: %w", ifindex, err)
 	}
 	return removed, nil
 }
@@ -81,21 +77,21 @@ type clsactFilter struct {
 	programID ebpf.ProgramID
 }
 
-func (f *clsactFilter) ours() bool {
-	return f.kind == "bpf" && f.name == clsactName && f.handle != 0
+// ourFilters returns the ingress filters of an interface that this package added.
+func ourFilters(ifindex int) ([]clsactFilter, error) {
+	filters, err := listFilters(ifindex, netlink.HANDLE_MIN_INGRESS)
+	return slices.DeleteFunc(filters, func(f clsactFilter) bool { return f.kind != "bpf" || f.name != clsactName || f.handle == 0 }), err
 }
 
 // add adds the filter to the kernel and records its place in f.
 func (f *clsactFilter) add(program int) error {
-	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
+	ours, err := ourFilters(f.ifindex)
 	if err != nil {
 		return err
 	}
-	for _, other := range filters {
-		if other.ours() {
-			return fmt.Errorf("filter %s already exists: stop the other agent on this host, "+
-				"or remove the filter that a killed agent left", clsactName)
-		}
+	if len(ours) > 0 {
+		return fmt.Errorf("filter %s already exists: stop the other agent on this host, "+
+			"or remove the filter that a killed agent left", clsactName)
 	}
 
 	f.kind, f.name = "bpf", clsactName
@@ -132,13 +128,13 @@ func (f *clsactFilter) addToQdisc(program int) error {
 // remove removes the filter, if it still exists, and then the qdisc, if this package created it and
 // it is empty.
 func (f *clsactFilter) remove() error {
-	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
+	ours, err := ourFilters(f.ifindex)
 	if err != nil {
 		return err
 	}
-	for _, found := range filters {
+	for _, found := range ours {
 		// Compare the program, too: another interface may have the index now.
-		if !found.ours() || found.handle != f.handle || found.programID != f.programID {
+		if found.handle != f.handle || found.programID != f.programID {
 			continue
 		}
 		if err := netlink.FilterDel(found.netlink(-1)); err != nil && !isGone(err) {
@@ -202,19 +198,17 @@ func isGone(err error) bool {
 // interface. It does not use netlink.FilterList, which fails on filters that it cannot parse and
 // leaves some out.
 func listFilters(ifindex int, parent uint32) ([]clsactFilter, error) {
-	const tries = 5
 	var messages [][]byte
-	for try := 1; ; try++ {
+	var err error
+	for range 5 {
 		req := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
 		req.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(ifindex), Parent: parent})
-		var err error
-		messages, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER)
-		if err == nil {
+		if messages, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == tries {
-			return nil, fmt.Errorf("list filters: %w", err)
-		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list filters: %w", err)
 	}
 
 	var filters []clsactFilter
@@ -236,7 +230,7 @@ func (f *clsactFilter) parse(b []byte) error {
 	if err != nil {
 		return err
 	}
-	f.kind = text(attrs[nl.TCA_KIND].Value)
+	f.kind = unix.ByteSliceToString(attrs[nl.TCA_KIND].Value)
 	if f.kind != "bpf" {
 		return nil
 	}
@@ -244,13 +238,9 @@ func (f *clsactFilter) parse(b []byte) error {
 	if err != nil {
 		return err
 	}
-	f.name = text(opts[nl.TCA_BPF_NAME].Value)
+	f.name = unix.ByteSliceToString(opts[nl.TCA_BPF_NAME].Value)
 	if id := opts[nl.TCA_BPF_ID].Value; len(id) == 4 {
 		f.programID = ebpf.ProgramID(nl.NativeEndian().Uint32(id))
 	}
 	return nil
-}
-
-func text(b []byte) string {
-	return strings.TrimRight(string(b), "\x00")
 }
