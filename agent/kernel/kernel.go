@@ -493,40 +493,33 @@ func (k *Mirror) Reread(addrs []netip.Addr) bool {
 	for _, a := range addrs {
 		asked[a] = true
 	}
-	type holder struct {
-		ns *namespace
-		l  *link
-	}
-	var holders []holder
-	for _, ns := range k.all() {
-		for _, l := range ns.links {
-			if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.addrs[a] != nil }) {
-				holders = append(holders, holder{ns, l})
-			}
-		}
-	}
 	complete := true
 	k.table.Update(func() {
-		for _, h := range holders {
-			if h.ns.links[h.l.Index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
-				continue // the namespace ended meanwhile
-			}
-			found, err := k.req.Addresses(h.ns.nsid, h.l.Index)
-			if err != nil {
-				complete = complete && errors.Is(err, rtnetlink.ErrNamespaceGone)
-				k.fail(h.ns, err, now)
-				continue
-			}
-			clear(h.l.addrs)
-			for _, a := range found {
-				h.l.addrs.set(a)
-			}
-			for c := range h.l.claims {
-				if asked[c.Address] && h.l.addrs[c.Address] != nil {
-					delete(h.l.claims, c) // publish them again, which also ends those that are gone
+		for _, ns := range k.all() {
+			for _, l := range ns.links {
+				if ns != k.own && k.byNSID[ns.nsid] != ns {
+					break // the namespace ended meanwhile
 				}
+				if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.addrs[a] != nil }) {
+					continue
+				}
+				found, err := k.req.Addresses(ns.nsid, l.Index)
+				if err != nil {
+					complete = complete && errors.Is(err, rtnetlink.ErrNamespaceGone)
+					k.fail(ns, err, now)
+					continue
+				}
+				clear(l.addrs)
+				for _, a := range found {
+					l.addrs.set(a)
+				}
+				for c := range l.claims {
+					if asked[c.Address] && l.addrs[c.Address] != nil {
+						delete(l.claims, c) // publish them again, which also ends those that are gone
+					}
+				}
+				k.publish(ns, l, now)
 			}
-			k.publish(h.ns, h.l, now)
 		}
 	})
 	return complete

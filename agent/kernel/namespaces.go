@@ -135,11 +135,7 @@ func (k *Mirror) Reused() map[uint64]bool {
 }
 
 // OwnInode returns the inode of our own namespace.
-func (k *Mirror) OwnInode() uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.own.inode
-}
+func (k *Mirror) OwnInode() uint64 { return k.own.inode }
 
 // Known reports whether a namespace with the given inode is mirrored. If so, it need not be
 // opened.
