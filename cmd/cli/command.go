@@ -38,9 +38,16 @@ func Context() context.Context {
 	return ctx
 }
 
-// Execute runs a command line and returns its exit code. started is set when a command begins to run:
-// earlier errors are about the command line.
-func Execute(ctx context.Context, root *cobra.Command, args []string, started *bool) int {
+// Execute runs a command line and returns its exit code. settle reads the settings of a command before it runs.
+func Execute(ctx context.Context, root *cobra.Command, args []string, settle func(*cobra.Command) error) int {
+	started := false // earlier errors are about the command line
+	for _, c := range append(root.Commands(), root) {
+		c.PreRunE = func(c *cobra.Command, _ []string) error {
+			err := settle(c)
+			started = err == nil
+			return err
+		}
+	}
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	var code ExitCode
@@ -54,7 +61,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, started *b
 	}
 	stderr := root.ErrOrStderr()
 	_, _ = fmt.Fprintf(stderr, "%s: %s\n", root.Name(), form.VisibleLines(strings.TrimSpace(err.Error())))
-	if !*started {
+	if !started {
 		_, _ = fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
 	}
 	return 1

@@ -23,13 +23,11 @@ func main() {
 
 // execute runs a command line and returns its exit code.
 func execute(ctx context.Context, stdout, stderr io.Writer, getenv func(string) string, args []string) int {
-	started := false
-	return cli.Execute(ctx, newRoot(stdout, stderr, getenv, func() { started = true }), args, &started)
+	return cli.Execute(ctx, newRoot(stdout, stderr), args, func(c *cobra.Command) error { return cli.ApplySettings(c, getenv) })
 }
 
-// newRoot returns the command of the agent, with doctor below it. It calls started when one of them
-// begins to run.
-func newRoot(stdout, stderr io.Writer, getenv func(string) string, started func()) *cobra.Command {
+// newRoot returns the command of the agent, with doctor below it.
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root, doctor := cli.NewAgent(stderr), cli.NewDoctor(stdout)
 	root.Use = strings.Replace(root.Use, "agent", "ipwitness-agent", 1)
 	root.Long = strings.ReplaceAll(root.Long, "'ipwitness doctor'", "'ipwitness-agent doctor'")
@@ -43,13 +41,6 @@ func newRoot(stdout, stderr io.Writer, getenv func(string) string, started func(
 	for _, c := range []*cobra.Command{root, doctor} {
 		c.Example = strings.ReplaceAll(strings.Trim(c.Example, "\n"), "ipwitness agent", "ipwitness-agent")
 		c.DisableFlagsInUseLine = true
-		c.PreRunE = func(c *cobra.Command, _ []string) error {
-			if err := cli.ApplySettings(c, getenv); err != nil {
-				return err
-			}
-			started()
-			return nil
-		}
 		cli.CompleteNoFiles(c)
 	}
 	return root

@@ -161,7 +161,7 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 			}
 			parsed++
 			command, _, _ := strings.Cut(start.ReplaceAllString(line, ""), "#")
-			root := newRoot(os.Stdout, os.Stderr, os.Getenv, func() {})
+			root := newRoot(os.Stdout, os.Stderr)
 			cmd, rest, err := root.Find(strings.Fields(command))
 			if err == nil {
 				err = cmd.ParseFlags(rest)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -53,7 +52,7 @@ func (c *candidates) add(value, about string) bool {
 // none, and nothing is printed.
 func (q *query) complete(sources ...source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if err := placed(cmd, func() error { return cli.ApplySettings(cmd, q.sys.getenv) }); err != nil {
+		if err := settle(cmd, q.sys.getenv); err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		quiet, timeout := *q, completeTimeout

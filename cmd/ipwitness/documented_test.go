@@ -67,7 +67,7 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 					args[n] = strings.ReplaceAll(args[n], fmt.Sprintf("\x00%d\x00", i), text)
 				}
 			}
-			root := newRoot(system{program: "ipwitness", getenv: func(string) string { return "" }, now: time.Now}, func() {})
+			root := newRoot(system{program: "ipwitness", getenv: func(string) string { return "" }, now: time.Now})
 			root.InitDefaultCompletionCmd(args...)
 			cmd, rest, err := root.Find(args)
 			if err == nil {
@@ -124,7 +124,7 @@ func TestEachFlagIsDocumentedAndTested(t *testing.T) {
 			}
 		}
 	}
-	visit(newRoot(system{program: "ipwitness", getenv: func(string) string { return "" }, now: time.Now}, func() {}))
+	visit(newRoot(system{program: "ipwitness", getenv: func(string) string { return "" }, now: time.Now}))
 	for name := range flags {
 		if !regexp.MustCompile("--" + name + `\b`).Match(reference) {
 			t.Errorf("docs/reference.md lacks --%s", name)

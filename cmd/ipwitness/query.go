@@ -162,9 +162,9 @@ func (q *query) layout() show.Layout {
 // portForward is the name of the flag that cannot be combined with --server.
 const portForward = "port-forward"
 
-// placed calls settle, which reads the flags from all sources, and rejects invalid combinations of
-// the flags that select the server.
-func placed(cmd *cobra.Command, settle func() error) error {
+// settle reads the flags from all sources, and rejects invalid combinations of the flags that select the
+// server.
+func settle(cmd *cobra.Command, getenv func(string) string) error {
 	fs := cmd.Flags()
 	if on, err := fs.GetBool(portForward); err == nil && on && fs.Changed("server") && fs.Changed(portForward) {
 		return errors.New("--server and --port-forward cannot be combined: remove one of them")
@@ -175,7 +175,7 @@ func placed(cmd *cobra.Command, settle func() error) error {
 			without = fmt.Errorf("--%s selects the aggregator in Kubernetes and needs -P", name)
 		}
 	}
-	if err := settle(); err != nil {
+	if err := cli.ApplySettings(cmd, getenv); err != nil {
 		return err
 	}
 	on, err := fs.GetBool(portForward)

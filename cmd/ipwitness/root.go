@@ -20,12 +20,11 @@ const exitCannotTell cli.ExitCode = 3
 
 // execute runs one command line and returns its exit code.
 func execute(ctx context.Context, sys system, args []string) int {
-	started := false
-	return cli.Execute(ctx, newRoot(sys, func() { started = true }), args, &started)
+	return cli.Execute(ctx, newRoot(sys), args, func(c *cobra.Command) error { return settle(c, sys.getenv) })
 }
 
-// newRoot returns the tree of commands. It calls started when a command begins to run.
-func newRoot(sys system, started func()) *cobra.Command {
+// newRoot returns the tree of commands.
+func newRoot(sys system) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ipwitness",
 		Short: "Find the real holder of each IP address, and detect duplicates",
@@ -67,13 +66,6 @@ from another terminal.`,
 			c.Long = strings.ReplaceAll(c.Long, "'ipwitness ", "'"+sys.program+" ")
 			if group != "serve" {
 				cli.CompleteNoFiles(c)
-			}
-			c.PreRunE = func(c *cobra.Command, _ []string) error {
-				if err := placed(c, func() error { return cli.ApplySettings(c, sys.getenv) }); err != nil {
-					return err
-				}
-				started()
-				return nil
 			}
 			root.AddCommand(c)
 		}

@@ -33,7 +33,7 @@ func TestShippedSettingsAreFlags(t *testing.T) {
 			if err := os.WriteFile(path, text, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd, _, err := newRoot(system{program: "ipwitness", getenv: os.Getenv}, func() {}).Find([]string{command})
+			cmd, _, err := newRoot(system{program: "ipwitness", getenv: os.Getenv}).Find([]string{command})
 			if err != nil {
 				t.Fatal(err)
 			}
