@@ -2,7 +2,6 @@ package tests
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -163,11 +162,11 @@ func TestIncidentAMachineWasClonedWithItsMAC(t *testing.T) {
 	c.wantOnlyPlanted()
 	first, clone := c.nodes[0], c.nodes[1]
 	clone.sh("ip link set eth0 address "+first.mac("/eth0"), "ip addr del 192.0.2.2/24 dev eth0", "ip addr add "+addr+"/24 dev eth0")
-	for _, n := range c.nodes {
-		own := strings.Replace(addr, ".1", map[bool]string{true: ".3", false: ".1"}[n.number == 3], 1)
-		talks(t, func() { n.announce("/eth0", own) })
-	}
+	talks(t, func() { first.announce("/eth0", addr) })
+	talks(t, func() { c.nodes[2].announce("/eth0", "192.0.2.3") })
+	silence := talks(t, func() { clone.announce("/eth0", addr) })
 	i.conflicted(addr, "cloned-machine")
+	silence()
 	clone.sh("ip link set eth0 down")
 	clone.sh("ip link set eth0 address 02:00:00:00:0e:02", "ip addr flush dev eth0", "ip addr add 192.0.2.2/24 dev eth0", "ip link set eth0 up")
 	i.remedied()
