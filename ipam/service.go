@@ -44,10 +44,13 @@ type serviceRanges struct {
 	problem string
 }
 
-// ServiceRanges returns a store of objects with ranges of addresses that Services get in a field. It publishes each as a
-// pool. read returns the ranges of an object.
-func ServiceRanges(p Publisher, k Kind, field ServiceField, read func(*Object) ([]Range, error)) Store {
-	return &Mirror[*Object, serviceRanges]{
+// ServiceRanges is a store of objects with ranges of addresses that Services get in a field.
+type ServiceRanges struct{ Mirror[*Object, serviceRanges] }
+
+// NewServiceRanges returns a store that publishes each object as a pool, without the addresses that kept returns; nil for
+// none. read returns the ranges of an object.
+func NewServiceRanges(p Publisher, k Kind, field ServiceField, read func(*Object) ([]Range, error), kept func() []Range) *ServiceRanges {
+	return &ServiceRanges{Mirror[*Object, serviceRanges]{
 		Read: func(o *Object) (Key, *serviceRanges) {
 			ranges, err := read(o)
 			switch {
@@ -66,9 +69,21 @@ func ServiceRanges(p Publisher, k Kind, field ServiceField, read func(*Object) (
 				return
 			}
 			next.Ranges = after.ranges
+			if kept != nil {
+				for _, r := range kept() {
+					next.Ranges = Without(next.Ranges, r)
+				}
+			}
 			p.Use()
 			Publish(p, next, after.problem, after.problem != "")
 		},
+	}}
+}
+
+// Republish publishes all objects after other addresses are kept from Services.
+func (s *ServiceRanges) Republish() {
+	for at, r := range s.Records {
+		s.Changed(at, r, r)
 	}
 }
 

@@ -37,7 +37,7 @@ var apiKinds = map[string]string{
 	"spiderippools": "spiderpool.spidernet.io/v2beta1 SpiderIPPool", "spiderendpoints": "spiderpool.spidernet.io/v2beta1 SpiderEndpoint",
 	"ippools.whereabouts.cni.cncf.io": "whereabouts.cni.cncf.io/v1alpha1 IPPool", "overlappingrangeipreservations": "whereabouts.cni.cncf.io/v1alpha1 OverlappingRangeIPReservation",
 	"virtualmachineinstances": "kubevirt.io/v1 VirtualMachineInstance",
-	"servicel2statuses":       "metallb.io/v1beta1 ServiceL2Status", "ipaddresspools": "metallb.io/v1beta1 IPAddressPool", "servicecidrs": "networking.k8s.io/v1 ServiceCIDR", "egressips": "k8s.ovn.org/v1 EgressIP", "endpointslices": "discovery.k8s.io/v1 EndpointSlice",
+	"servicel2statuses":       "metallb.io/v1beta1 ServiceL2Status", "ipaddresspools": "metallb.io/v1beta1 IPAddressPool", "servicecidrs": "networking.k8s.io/v1 ServiceCIDR", "ipaddresses": "networking.k8s.io/v1 IPAddress", "egressips": "k8s.ovn.org/v1 EgressIP", "endpointslices": "discovery.k8s.io/v1 EndpointSlice",
 }
 
 // serveAPI serves an API without objects on a host. It returns a kubeconfig, too.

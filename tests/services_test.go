@@ -193,6 +193,11 @@ func TestIncidentMetalLBGivesOutTheAddressOfANode(t *testing.T) {
 	cidrs("more", "10.244.1.0/28")
 	i.foretold("in-use-unallocated", own)
 	n.awaitFindings("in-use-unallocated "+servedPod, "in-use-unallocated "+own)
+	// An IPAddress that is not the API server's keeps an address from Services.
+	n.api.apply(t, "ipaddresses", "metadata: {name: "+servedPod+"}\nspec: {parentRef: {resource: pods, namespace: default, name: db}}")
+	n.awaitFindings("in-use-unallocated " + own)
+	n.api.drop("ipaddresses", servedPod)
+	n.awaitFindings("in-use-unallocated "+servedPod, "in-use-unallocated "+own)
 	n.api.drop("servicecidrs", "more")
 	n.awaitFindings("in-use-unallocated " + own)
 	balanced("front", own)

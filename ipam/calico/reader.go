@@ -66,7 +66,7 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	}
 	all := append(slices.Clip(r.resources), &ipam.Resource{ // without those that the checks compare
 		Kind: Advertised, Role: ipam.Extra, Lost: "addresses in use in the ranges of load balancers that Calico advertises are not detected",
-		Store: ipam.ServiceRanges(p, Advertised, ipam.Ingress, readAdvertised),
+		Store: ipam.NewServiceRanges(p, Advertised, ipam.Ingress, readAdvertised, nil),
 	})
 	// Newer versions of Calico have the same objects in another group. Like Calico itself (UsingV3CRDs in
 	// libcalico-go/lib/backend/k8s), ipwitness uses it only if crd.projectcalico.org is not served at all. Otherwise Calico's

@@ -71,7 +71,7 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 			{Kind: Pools, Role: ipam.Extra, Store: &r.pools, Lost: "pools of Cilium that overlap are not noticed"},
 			{
 				Kind: Balancers, Role: ipam.Extra, Lost: "addresses in use that Cilium may give to Services are not detected",
-				Store: ipam.ServiceRanges(p, Balancers, ipam.Ingress, readBalancer),
+				Store: ipam.NewServiceRanges(p, Balancers, ipam.Ingress, readBalancer, nil),
 			},
 		},
 	}

@@ -40,6 +40,7 @@ var unreadable = map[ipam.Kind]struct {
 	},
 	calico.Advertised: {"metadata: {name: bad}\nspec: {serviceLoadBalancerIPs: [{cidr: %s}]}", "10.9.0.0/24", "7", "nowhere"},
 	cilium.Balancers:  {"metadata: {name: bad}\nspec: {blocks: [{cidr: %s}]}", "10.9.0.0/24", "7", "nowhere"},
+	vip.IPAddresses:   {"metadata: {name: 10.9.0.1}", "", "", ""}, // the API server accepts no other name
 	vip.ServiceCIDRs:  {"metadata: {name: bad}\nspec: {cidrs: [%s]}", "10.9.0.0/24", "7", "nowhere"},
 	vip.IPAddressPools: {
 		"metadata: {name: bad, namespace: n}\nspec: {addresses: [%s]}", "10.9.0.1-10.9.0.9", "7", "nowhere",

@@ -24,6 +24,16 @@ var EndpointSlices = ipam.Kind{Group: "discovery.k8s.io", Version: "v1", Resourc
 // ServiceCIDRs are the ranges of cluster IPs, in Kubernetes 1.33 and newer.
 var ServiceCIDRs = ipam.Kind{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs", Name: "ServiceCIDR"}
 
+// IPAddresses are the cluster IPs that are taken, in Kubernetes 1.33 and newer. The API server makes one for each cluster IP
+// of a Service. It gives no Service the address of one that somebody else made.
+var IPAddresses = ipam.Kind{Group: "networking.k8s.io", Version: "v1", Resource: "ipaddresses", Name: "IPAddress"}
+
+// The label of an IPAddress that names its maker, and its value for the API server.
+const (
+	makerLabel = "ipaddress.kubernetes.io/managed-by"
+	apiServer  = "ipallocator.k8s.io"
+)
+
 // serverRange is the name of the pool with the range of cluster IPs according to the flag of an API server.
 const serverRange = "--service-cluster-ip-range"
 
@@ -55,6 +65,8 @@ type redirects struct {
 	*ipam.Assignments
 	slices          ipam.Mirror[*ipam.Object, endpointSlice]
 	resource, cidrs *ipam.Resource
+	// kept has the addresses that IPAddresses keep from Services.
+	kept ipam.Mirror[*ipam.Object, ipam.Range]
 	// flags are the values of the flag --service-cluster-ip-range of API servers that run as pods.
 	flags []string
 	// of has the EndpointSlices of each Service.
@@ -73,11 +85,21 @@ func newKubeProxy(p ipam.Publisher) *ipam.Objects {
 		Parse: readEndpointSlice, Unread: &ipam.Unread{Publisher: p, Kind: EndpointSlices}, Changed: r.changed,
 	}
 	r.resource = &ipam.Resource{Kind: EndpointSlices, Role: ipam.Extra, Store: &r.slices, Lost: "whether Services have endpoints is unknown"}
+	ranges := ipam.NewServiceRanges(p, ServiceCIDRs, ipam.ClusterIP, readServiceCIDR, func() (all []ipam.Range) {
+		for _, a := range r.kept.Records {
+			all = append(all, *a)
+		}
+		return all
+	})
 	r.cidrs = &ipam.Resource{
-		Kind: ServiceCIDRs, Role: ipam.Extra, Lost: "addresses in use that Services may get as cluster IPs are not detected", Store: ipam.ServiceRanges(p, ServiceCIDRs, ipam.ClusterIP, readServiceCIDR),
+		Kind: ServiceCIDRs, Role: ipam.Extra, Lost: "addresses in use that Services may get as cluster IPs are not detected", Store: ranges,
+	}
+	r.kept = ipam.Mirror[*ipam.Object, ipam.Range]{Read: readIPAddress, Settled: ranges.Republish}
+	kept := &ipam.Resource{
+		Kind: IPAddresses, Role: ipam.Extra, Lost: "addresses that are kept from Services count as if a Service may get them", Store: &r.kept,
 	}
 	return &ipam.Objects{
-		Resources:      []*ipam.Resource{r.resource, r.cidrs},
+		Resources:      []*ipam.Resource{r.resource, r.cidrs, kept},
 		ServiceChanged: r.publish,
 		ServerFlags: func(values []string) {
 			r.flags = values
@@ -104,6 +126,16 @@ func readServiceCIDR(o *ipam.Object) ([]ipam.Range, error) {
 		return nil, err
 	}
 	return ipam.CIDRs(spec.CIDRs...)
+}
+
+// readIPAddress returns the address of an IPAddress that the API server did not make. It is the name, as the API server
+// ensures.
+func readIPAddress(o *ipam.Object) (ipam.Key, *ipam.Range) {
+	a, err := netip.ParseAddr(o.Name)
+	if err != nil || o.Labels[makerLabel] == apiServer {
+		return o.Key(), nil
+	}
+	return o.Key(), &ipam.Range{First: a, Last: a}
 }
 
 // publishFlags publishes the ranges in the flags of API servers, unless ServiceCIDRs are served or may be.

@@ -81,7 +81,7 @@ func TestServices(t *testing.T) {
 
 // The ranges of cluster IPs are those of ServiceCIDRs, or else in the flags of API servers.
 func TestRangesOfClusterIPs(t *testing.T) {
-	c := ipamtest.New(t, &vip.KubeProxy, vip.EndpointSlices, vip.ServiceCIDRs)
+	c := ipamtest.New(t, &vip.KubeProxy, vip.EndpointSlices, vip.ServiceCIDRs, vip.IPAddresses)
 	c.Apply(vip.ServiceCIDRs, "metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, 'fd00:96::/112']}")
 	const cidr = "kube-proxy ServiceCIDR kubernetes known 10.96.0.0-10.111.255.255 fd00:96::-fd00:96::ffff"
 	c.Want("a ServiceCIDR", cidr)
@@ -92,6 +92,15 @@ func TestRangesOfClusterIPs(t *testing.T) {
 	c.Apply(vip.ServiceCIDRs, "metadata: {name: more, deletionTimestamp: '2026-01-01T00:00:00Z'}\nspec: {cidrs: [10.200.0.0/16]}")
 	c.ServerFlags("10.96.0.0/16")
 	c.Want("one that is being deleted, and a flag", cidr)
+	// Who made an IPAddress decides whether it keeps the address, not what it is for.
+	c.Apply(vip.IPAddresses, "metadata: {name: 10.96.0.1, labels: {ipaddress.kubernetes.io/managed-by: ipallocator.k8s.io}}\nspec: {parentRef: {resource: services, namespace: default, name: kubernetes}}")
+	c.Want("an IPAddress of a Service", cidr)
+	c.Apply(vip.IPAddresses, "metadata: {name: 10.96.0.0}\nspec: {parentRef: {resource: pods, namespace: shop, name: db}}")
+	c.Apply(vip.IPAddresses, "metadata: {name: 'fd00:96::2'}\nspec: {parentRef: {resource: services, namespace: shop, name: later}}")
+	c.Want("IPAddresses of somebody else", "kube-proxy ServiceCIDR kubernetes known 10.96.0.1-10.111.255.255 fd00:96::-fd00:96::1 fd00:96::3-fd00:96::ffff")
+	c.Remove(vip.IPAddresses, ipam.Key{Name: "10.96.0.0"})
+	c.Remove(vip.IPAddresses, ipam.Key{Name: "fd00:96::2"})
+	c.Want("they are gone", cidr)
 	for _, spec := range []string{"7", "{cidrs: [10.96.0.0]}", "{cidrs: 7}"} {
 		c.Apply(vip.ServiceCIDRs, "metadata: {name: kubernetes}\nspec: "+spec)
 		if p := c.Pool("ServiceCIDR kubernetes"); p.State != ipam.Unreadable || p.Problem == "" || len(p.Ranges) != 2 {

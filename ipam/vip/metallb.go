@@ -97,7 +97,7 @@ func newMetalLB(p ipam.Publisher) *ipam.Objects {
 			{Kind: ServiceL2Statuses, Role: ipam.Used, Store: &r.statuses, Lost: "the nodes on which MetalLB announces addresses are unknown"},
 			{
 				Kind: IPAddressPools, Role: ipam.Extra, Lost: "addresses in use that MetalLB may give to Services are not detected",
-				Store: ipam.ServiceRanges(p, IPAddressPools, ipam.Ingress, readIPAddressPool),
+				Store: ipam.NewServiceRanges(p, IPAddressPools, ipam.Ingress, readIPAddressPool, nil),
 			},
 		},
 		ServiceChanged: func(service ipam.Key) {

@@ -722,6 +722,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		"ipamhandles.projectcalico.org [] [] [list watch]",
 		"ipaddresspools.metallb.io [] [] [list watch]",
 		"ippools.crd.antrea.io [] [] [list watch]",
+		"ipaddresses.networking.k8s.io [] [] [list watch]",
 		"ippools.crd.projectcalico.org [] [] [list watch]",
 		"ippools.projectcalico.org [] [] [list watch]",
 		"ippools.whereabouts.cni.cncf.io [] [] [list watch]",
