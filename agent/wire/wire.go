@@ -42,7 +42,7 @@ type Wire struct {
 	changed       chan struct{} // holds one token while ports may have changed
 	StatusChanged func()        // called when the status has changed; set before run
 
-	mu       sync.Mutex
+	mu       sync.Mutex // for attached, which only the goroutine of keep changes
 	attached map[int32]*port
 
 	// ending guards ended, the bindings that the observer must forget. Each costs a system call, and there can be
@@ -220,32 +220,24 @@ func (w *Wire) attach(ctx context.Context) {
 		}
 	}
 	changed := false
-	w.mu.Lock()
-	ended := map[int32]*port{}
 	for index, p := range w.attached {
 		if now, ok := living[index]; !ok || now.Gen != p.gen {
+			w.mu.Lock()
 			delete(w.attached, index)
-			ended[index] = p
+			w.mu.Unlock()
+			w.detach(index, p)
+			changed = true
 		}
-	}
-	w.mu.Unlock()
-	for index, p := range ended {
-		changed = true
-		w.detach(p)
-		w.forgetTunnels(index, p)
 	}
 	for _, l := range want {
 		if _, ok := living[l.Index]; !ok || ctx.Err() != nil {
 			continue
 		}
-		w.mu.Lock()
-		old := w.attached[l.Index]
-		if old != nil {
+		if old := w.attached[l.Index]; old != nil {
 			changed = changed || old.name != l.Name
+			w.mu.Lock()
 			old.name = l.Name
-		}
-		w.mu.Unlock()
-		if old != nil {
+			w.mu.Unlock()
 			changed = w.setTunnels(l, old) || changed
 			continue
 		}
@@ -262,7 +254,7 @@ func (w *Wire) attach(ctx context.Context) {
 			p.att, p.err = w.obs.AttachClsact(int(l.Index))
 		}
 		if errors.Is(p.err, bpf.ErrGone) {
-			w.forgetTunnels(l.Index, p)
+			w.detach(l.Index, p)
 			continue // the interface is gone, and netlink reports its end
 		}
 		if p.err != nil {
@@ -292,7 +284,7 @@ func (w *Wire) setTunnels(l kernel.Port, p *port) (failed bool) {
 	}
 	p.tunnels = l.Tunnels
 	if err := w.obs.SetTunnels(int(l.Index), l.Tunnels); err != nil {
-		w.detach(p)
+		w.detach(l.Index, p)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		p.att, p.err = nil, err
@@ -302,22 +294,17 @@ func (w *Wire) setTunnels(l kernel.Port, p *port) (failed bool) {
 	return false
 }
 
-// forgetTunnels makes the observer forget the tunnels of a port.
-func (w *Wire) forgetTunnels(index int32, p *port) {
-	if len(p.tunnels) == 0 {
-		return
+// detach detaches the observer from a port, and makes it forget the port's tunnels.
+func (w *Wire) detach(index int32, p *port) {
+	if p.att != nil {
+		if err := p.att.Close(); err != nil {
+			w.log.Warn("cannot detach from interface", "interface", p.name, "error", err)
+		}
 	}
-	if err := w.obs.SetTunnels(int(index), nil); err != nil {
-		w.log.Warn("cannot forget tunnels", "interface", p.name, "error", err)
-	}
-}
-
-func (w *Wire) detach(p *port) {
-	if p.att == nil {
-		return
-	}
-	if err := p.att.Close(); err != nil {
-		w.log.Warn("cannot detach from interface", "interface", p.name, "error", err)
+	if len(p.tunnels) > 0 {
+		if err := w.obs.SetTunnels(int(index), nil); err != nil {
+			w.log.Warn("cannot forget tunnels", "interface", p.name, "error", err)
+		}
 	}
 }
 
@@ -327,15 +314,13 @@ func (w *Wire) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for index, p := range w.attached {
-		switch {
-		case p.err != nil:
-		case !p.att.There():
+		if p.err == nil {
+			if p.att.There() {
+				continue
+			}
 			w.log.Warn("another program removed the observer: attaching it again", "interface", p.name)
-			w.detach(p)
-		default:
-			continue
 		}
-		w.forgetTunnels(index, p)
+		w.detach(index, p)
 		delete(w.attached, index)
 	}
 	table.Poke(w.changed)
@@ -345,8 +330,8 @@ func (w *Wire) detachAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// One at a time, because the kernel holds the rtnl lock for each.
-	for _, p := range w.attached {
-		w.detach(p)
+	for index, p := range w.attached {
+		w.detach(index, p)
 	}
 	clear(w.attached)
 }
