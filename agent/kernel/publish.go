@@ -153,7 +153,7 @@ func (p *publisher) publishAddresses(ns *namespace, now time.Time) {
 
 // publishAddress updates one address of an interface in the table.
 func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
-	want := map[table.ClaimKey]rtnetlink.Address{}
+	want := map[ipwitnessv1.Evidence_Kind]rtnetlink.Address{}
 	addrs := l.addrs[addr]
 	if addrs != nil {
 		delete(l.refused, addr) // it was set again
@@ -179,13 +179,11 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:
 			continue
 		}
-		c := table.ClaimKey{Address: a.Addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
-		if have, ok := want[c]; !ok || a.PrefixLength < have.PrefixLength {
-			want[c] = a
+		if have, ok := want[kind]; !ok || a.PrefixLength < have.PrefixLength {
+			want[kind] = a
 		}
 	}
-	key := table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
-	switch _, used := want[key]; {
+	switch _, used := want[ipwitnessv1.Evidence_ASSIGNED]; {
 	case l.addrs[addr] == nil:
 		delete(l.since, addr)
 	case !used:
@@ -200,7 +198,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 	}
 	for _, kind := range []ipwitnessv1.Evidence_Kind{ipwitnessv1.Evidence_ASSIGNED, ipwitnessv1.Evidence_DAD_FAILED} {
 		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
-		a, wanted := want[c]
+		a, wanted := want[kind]
 		have, published := l.claims[c]
 		network, routed := table.Network{}, kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr)
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
