@@ -15,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -33,9 +32,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/export"
-	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/fleet"
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
@@ -359,7 +356,7 @@ func (a *Aggregator) await(ctx context.Context) bool {
 	}
 }
 
-// listener passes on what the facts and the judges tell: most of it goes to the room that has a method for it.
+// listener passes on what the judges tell: most of it goes to the room that has a method for it.
 type listener struct {
 	*judge.Findings
 	*live.Events
@@ -367,37 +364,8 @@ type listener struct {
 	core *core
 }
 
-// NodeChanged publishes the state of a node in all watches.
-func (l *listener) NodeChanged(n *facts.Node) {
-	l.core.coverage.Changed()
-	l.Events.NodeChanged(n)
-}
-
-// NamesChanged checks whether a node shares its name.
-func (l *listener) NamesChanged(n *facts.Node) {
-	l.core.coverage.Changed()
-	l.Findings.NamesChanged(n)
-}
-
-// CoverageChanged discards the cached coverage, and ends the findings that waited for complete facts.
-func (l *listener) CoverageChanged() {
-	l.core.coverage.Changed()
-	l.Findings.CoverageChanged()
-}
-
 // OwnersWatched reports whether owners are watched.
 func (l *listener) OwnersWatched() bool { return l.core.events.Owners.Wanted() }
-
-// Contested yields the addresses that nodes look at more closely, and those with several owners.
-func (l *listener) Contested(yield func(index.Address) bool) {
-	for _, all := range []iter.Seq[index.Address]{l.core.shards.Conflicts.Contested, l.core.shards.Conflicts.Several} {
-		for a := range all {
-			if !yield(a) {
-				return
-			}
-		}
-	}
-}
 
 // Acknowledged looks at the acknowledgement of a conflict.
 func (l *listener) Acknowledged(of *verdict.Conflict) (until verdict.Stamp, lapsed bool) {

@@ -47,11 +47,12 @@ func newCore(cfg coreConfig) (*core, error) {
 	workers := runtime.GOMAXPROCS(0)
 	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.CollectEagerly), stopped: make(chan struct{}), ended: make(chan struct{})}
 	told := &listener{core: c}
+	conflicts := judge.NewConflicts()
 	c.facts = facts.New(facts.Config{
-		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: told, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
-		Queues: workers, Memory: cfg.Memory, Stopped: c.stopped,
+		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Changed: c.factsChanged, OwnersWatched: told.OwnersWatched, Disputed: conflicts.Disputed,
+		Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil, Queues: workers, Memory: cfg.Memory, Stopped: c.stopped,
 	})
-	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: told, Workers: workers})
+	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Conflicts: conflicts, Listener: told, Workers: workers})
 	c.findings = judge.NewFindings(judge.FindingsConfig{
 		Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: told,
 		Awaits: func(nodes []string) bool { return c.coverage.Awaits(nodes) },
@@ -240,6 +241,18 @@ func (c *core) watches() map[string]int {
 // manyPods is a number of changed pods that only a listing reaches. A listing leaves much more unused
 // memory behind than it takes.
 const manyPods = 1000
+
+// factsChanged passes changes of the facts to the rooms that they concern. The facts are held.
+func (c *core) factsChanged(what *facts.Changes) {
+	if what.Coverage || len(what.Nodes)+len(what.Names) > 0 {
+		c.coverage.Changed()
+	}
+	for _, n := range what.Nodes {
+		c.events.NodeChanged(n)
+	}
+	c.findings.Changed(what)
+	c.metrics.Changed(what)
+}
 
 // kubernetesChanged passes changes of the Kubernetes API to the rooms that they concern.
 func (c *core) kubernetesChanged(what kube.Changes) {

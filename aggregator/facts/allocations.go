@@ -28,7 +28,7 @@ func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.S
 	switch {
 	case p == nil:
 		if !rec.GetGone() { // a removed one ended together with its pool
-			f.Listener.Dropped("allocation", 1)
+			f.changes.Dropped["allocation"]++
 		}
 		return
 	case rec.GetGone():
@@ -76,7 +76,7 @@ func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp)
 		return next
 	}
 	if f.allocationCount >= maxAllocations || p.Node != nil && p.Node.allocated >= MaxNodeAllocations {
-		f.Listener.Dropped("allocation", 1)
+		f.changes.Dropped["allocation"]++
 		return nil
 	}
 	next := &allocation{Allocation: al}
@@ -92,7 +92,7 @@ func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp)
 		f.poolUsed(p)
 	}
 	f.count(p, 1)
-	f.Listener.PoolChanged(p)
+	f.changes.pool(p)
 	return next
 }
 
@@ -136,7 +136,7 @@ func (f *Facts) removeAllocation(p *Pool, a index.Address, al *allocation) {
 	f.leaveSandbox(al.ContainerID, a)
 	setCharge(f, p.Node, &al.cost, 0)
 	f.count(p, -1)
-	f.Listener.PoolChanged(p)
+	f.changes.pool(p)
 }
 
 // IPAMChanged applies changes of cluster-wide IPAMs. It also returns the ranges of the pools that
@@ -158,7 +158,7 @@ func (f *Facts) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []ipam.R
 			f.endPool(p)
 		case c.Gone:
 		case p == nil && len(f.byKey) >= maxPools:
-			f.Listener.Dropped("pool", 1)
+			f.changes.Dropped["pool"]++
 		default:
 			_, reach = f.setPool(nil, p, rec)
 		}
@@ -169,7 +169,7 @@ func (f *Facts) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []ipam.R
 	switch {
 	case p == nil && c.Gone:
 	case p == nil:
-		f.Listener.Dropped("allocation", 1)
+		f.changes.Dropped["allocation"]++
 	case c.Gone:
 		f.withdraw(p, al.Address, al.Location)
 	default:

@@ -294,7 +294,7 @@ func (f *Facts) releaseAll(n *Node) {
 
 // countRefused counts a record that did not fit into memory. Only the first one is logged.
 func (f *Facts) countRefused(n *Node, record string, wire bool) {
-	f.Listener.Refused(record)
+	f.changes.Refused[record]++
 	if wire {
 		n.LeftOut.Wire++
 	} else {
@@ -305,7 +305,7 @@ func (f *Facts) countRefused(n *Node, record string, wire bool) {
 		f.Log.Warn("memory budget exhausted: some records of the node are dropped", "node", n.Rec.Name,
 			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
 		if !n.Rec.Unheard { // otherwise, it is published when the node reconnects
-			f.Listener.NodeChanged(n)
+			f.changes.node(n)
 		}
 	}
 }
@@ -322,7 +322,7 @@ func (f *Facts) completed(n *Node) {
 	if n.loggedIncomplete {
 		n.loggedIncomplete = false
 		f.Log.Info("memory budget is sufficient again: all records of the node are kept", "node", n.Rec.Name)
-		f.Listener.NodeChanged(n)
+		f.changes.node(n)
 	}
 }
 

@@ -101,12 +101,13 @@ func (f *Facts) text(addr string) string {
 }
 
 // timed returns facts with a clock that only the test advances.
-func timed(t testing.TB, now *verdict.Stamp, listener Listener) *Facts {
+func timed(t testing.TB, now *verdict.Stamp, changed func(*Changes)) *Facts {
 	t.Helper()
 	stopped := make(chan struct{})
 	close(stopped) // no addresses are judged
 	return New(Config{
-		Policy: &policyForTests, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return *now }, Listener: listener, Queues: 2, Stopped: stopped,
+		Policy: &policyForTests, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return *now }, Changed: changed, OwnersWatched: unwatched, Disputed: undisputed,
+		Queues: 2, Stopped: stopped,
 	})
 }
 
@@ -203,15 +204,21 @@ func (r *reported) ending(record, index uint32) *pb.ReportRequest {
 	return m
 }
 
-// disputing is a Listener for which all addresses are disputed. It records the namespaces that may
-// lack an address, and the nodes whose ranges may have changed.
-type disputing struct {
+// affected has the namespaces that may lack an address, and the nodes whose ranges may have changed.
+type affected struct {
 	ignoring
 	lack, ranges map[string]bool
 }
 
-func (d *disputing) MayLack(n *Node, record uint32) { d.lack[fmt.Sprint(n.Rec.Name, record)] = true }
-func (d *disputing) RangesChanged(n *Node)          { d.ranges[n.Rec.Name] = true }
+func (d *affected) changed(c *Changes) {
+	d.ignoring.changed(c)
+	for ns := range c.Lacking {
+		d.lack[fmt.Sprint(ns.Node.Rec.Name, ns.Record)] = true
+	}
+	for n := range c.Ranges {
+		d.ranges[n.Rec.Name] = true
+	}
+}
 
 // speech returns the frames and addresses by which each namespace is known.
 func (r *reported) speech() map[string]string {
@@ -262,7 +269,7 @@ func (r *reported) giving() string {
 	return all.String()
 }
 
-func (*disputing) Contested(yield func(index.Address) bool) {
+func allDisputed(yield func(index.Address) bool) {
 	for _, a := range historyAddresses {
 		if !yield(index.AddressOf(netip.MustParseAddr(a))) {
 			return
@@ -378,8 +385,9 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 		lan := seed%3 == 0 // nodes see frames of each other, which join links; a snapshot does not contain all of that
 		random := rand.New(rand.NewPCG(seed, 77))
 		now := verdict.Stamp(time.Hour)
-		l := &disputing{ignoring: ignoring{dropped: map[string]int{}}, lack: map[string]bool{}, ranges: map[string]bool{}}
-		f := timed(t, &now, l)
+		l := &affected{ignoring: ignoring{dropped: map[string]int{}}, lack: map[string]bool{}, ranges: map[string]bool{}}
+		f := timed(t, &now, l.changed)
+		f.Disputed = allDisputed
 		f.Kubernetes, f.Followed = &api{}, seed%2 == 0
 		sides := []*reported{newReported("n1"), newReported("n2")}
 		for _, s := range sides {
@@ -480,7 +488,7 @@ func wantPods(t *testing.T, when string, f *Facts, sides []*reported) {
 // wantAsFresh compares the cases with those of new facts that receive all records at once.
 func wantAsFresh(t *testing.T, when string, f *Facts, sides []*reported, now verdict.Stamp) {
 	t.Helper()
-	fresh := timed(t, &now, &ignoring{dropped: map[string]int{}})
+	fresh := timed(t, &now, func(*Changes) {})
 	fresh.Kubernetes, fresh.Followed = f.Kubernetes, f.Followed
 	for _, s := range sides {
 		p, n := connectNode(t, fresh, s.name)

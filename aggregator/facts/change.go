@@ -42,7 +42,7 @@ func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.W
 		ns = n.namespaces.add(next)
 		n.byRecord.put(hashRecord(record), ns, n.hashOfNamespace)
 		f.listPod(n, ns)
-		f.Listener.MayLack(n, record)
+		f.changes.lacking(n, record)
 	} else if old := n.namespaces.at(ns); old.number != next.number || old.flags != next.flags ||
 		old.who != next.who || old.intended != next.intended {
 		f.touchPorts(n, record)
@@ -54,11 +54,13 @@ func (f *Facts) setNamespace(n *Node, record uint32, netns string, who verdict.W
 				f.reexamine(n.interfaces.at(i).mac.bytes)
 			}
 		}
-		f.Listener.MayLack(n, record) // under its previous ID
+		if old.number != next.number || old.flags != next.flags {
+			f.changes.former(n, ns)
+		}
 		f.unlistPod(n, ns)
 		old.number, old.flags, old.who, old.intended = next.number, next.flags, next.who, next.intended
 		f.listPod(n, ns)
-		f.Listener.MayLack(n, record)
+		f.changes.lacking(n, record)
 	}
 	n.namespaces.at(ns).sweep = n.sweep
 	return ns
@@ -84,7 +86,7 @@ func (f *Facts) endNamespace(n *Node, ns uint32, how ending) {
 			}
 		}
 	}
-	f.Listener.MayLack(n, record)
+	f.changes.former(n, ns)
 	f.unlistPod(n, ns)
 	setCharge(f, n, &n.namespaces.at(ns).cost, 0)
 	n.byRecord.remove(hashRecord(record), ns, n.hashOfNamespace)
@@ -235,12 +237,12 @@ func (f *Facts) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 
 // interfaceChanged notifies the listener and touches disputes, before an interface changes.
 func (f *Facts) interfaceChanged(n *Node, i uint32) {
-	f.Listener.RangesChanged(n)
+	f.changes.ranges(n)
 	record := n.namespaces.at(n.interfaces.at(i).namespace).record
 	if record == verdict.OwnRecord {
 		f.touchDisputes(n)
 	} else {
-		f.Listener.MayLack(n, record)
+		f.changes.lacking(n, record)
 	}
 }
 

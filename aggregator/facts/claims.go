@@ -185,10 +185,10 @@ func (f *Facts) addressed(n *Node, c uint32) {
 		return
 	}
 	if at.attachment == verdict.Own || one.network != 0 || at.alike != 0 || len(f.holders.more[at.mac.bytes]) > 0 {
-		f.Listener.RangesChanged(n)
+		f.changes.ranges(n)
 	}
 	if ns := n.namespaces.at(at.namespace); ns.record != verdict.OwnRecord {
-		f.Listener.MayLack(n, ns.record)
+		f.changes.lacking(n, ns.record)
 	} else {
 		subnet := netip.PrefixFrom(one.addr.Addr(), int(one.prefix))
 		f.touchDisputesWithin(n, []netip.Prefix{subnet}) // causes depend on the subnets that contain the address
@@ -200,14 +200,14 @@ func (f *Facts) addressed(n *Node, c uint32) {
 // MAC, on any node.
 func (f *Facts) notifySenders(n *Node, behind uint32, m mac) {
 	if behind != 0 {
-		f.Listener.MayLack(n, behind)
+		f.changes.lacking(n, behind)
 	}
 	for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
-		f.Listener.MayLack(n, n.namespaces.at(n.interfaces.at(i).namespace).record)
+		f.changes.lacking(n, n.namespaces.at(n.interfaces.at(i).namespace).record)
 	}
 	if m.form == sixBytes {
 		for by, i := range f.holdersOf(m.bytes) {
-			f.Listener.MayLack(by, by.namespaces.at(by.interfaces.at(i).namespace).record)
+			f.changes.lacking(by, by.namespaces.at(by.interfaces.at(i).namespace).record)
 		}
 	}
 }

@@ -210,7 +210,7 @@ func TestTimesOfKernelClaims(t *testing.T) {
 
 func TestOwnersBeforeAChange(t *testing.T) {
 	s := newScene(t)
-	s.notified.watched = true
+	s.OwnersWatched = func() bool { return true }
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	s.judgeAll()
 	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {

@@ -21,7 +21,7 @@ func (f *Facts) coverageChanged() {
 	f.coverage.mu.Lock()
 	f.coverage.at = 0
 	f.coverage.mu.Unlock()
-	f.Listener.CoverageChanged()
+	f.changes.Coverage = true
 }
 
 // reports reports whether an agent reports for the node with a name and can see into its pods.

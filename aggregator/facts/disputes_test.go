@@ -4,24 +4,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
-
-// contesting is a chronicle with disputed addresses.
-type contesting struct {
-	*recorder
-	addrs []string
-}
-
-func (c *contesting) Contested(yield func(index.Address) bool) {
-	for _, a := range c.addrs {
-		if !yield(key(a)) {
-			return
-		}
-	}
-}
 
 // A change of a node's pools or addresses may change the causes of conflicts about addresses that
 // the node claims or sent frames about.
@@ -45,7 +30,7 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 		b.report(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
 		s.joins("n3", "b3", 1, pod(5, "10.0.0.5")) // without frames
 		s.judgeAll()
-		s.Listener = &contesting{s.notified, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.5", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
+		s.notified.contested = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.5", "10.0.0.7", "10.0.0.8", "10.0.0.9"}
 		a.report(test.m)
 		s.wantJudged(test.name, test.want...)
 		a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "unused", Kind: pb.LinkRecord_BRIDGE}}})
@@ -126,7 +111,7 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	s.judgeAll()
-	s.notified.watched = true
+	s.OwnersWatched = func() bool { return true }
 	a.report(&pb.ReportRequest{Claims: []*pb.ClaimRecord{withdrawn(2, "10.0.0.2").Claims[0], withdrawn(3, "10.0.0.3").Claims[0]}})
 	for addr, want := range map[string]string{"10.0.0.2": "veth2", "10.0.0.3": "veth3"} {
 		owners, derived := s.Before(key(addr))
@@ -135,7 +120,7 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 		}
 	}
 	s.judgeAll()
-	s.notified.watched = false
+	s.OwnersWatched = unwatched
 	a.report(assignedMessage(2, "10.0.0.2"))
 	if owners, derived := s.Before(key("10.0.0.2")); derived || owners != nil {
 		t.Errorf("got %v without a subscriber", owners)
@@ -170,7 +155,7 @@ func TestDisputesAreJudgedAfterASnapshot(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.judgeAll()
-	s.Listener = &contesting{s.notified, []string{"10.0.0.2", "10.0.0.9"}}
+	s.notified.contested = []string{"10.0.0.2", "10.0.0.9"}
 	a.snapshot(pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.wantJudged("a snapshot of known records", "10.0.0.2")
 }

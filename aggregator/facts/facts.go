@@ -8,6 +8,7 @@ package facts
 
 import (
 	"hash/maphash"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -17,38 +18,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
-
-// A Listener is notified of changes other than those of addresses. All of its methods are called
-// while the lock is held for writing: they must return at once and change no facts.
-type Listener interface {
-	// NodeChanged is called when the state of a node has changed.
-	NodeChanged(n *Node)
-	// NamesChanged is called when a node has connected, disconnected or been renamed.
-	NamesChanged(n *Node)
-	// Answered is called when a message shows that the agent of a node is alive.
-	Answered(n *Node)
-	// RangesChanged is called when a node may allocate other addresses, or may share a hardware address with
-	// other interfaces on its links; n is nil for the cluster.
-	RangesChanged(n *Node)
-	// MayLack is called when a namespace may lack an address that it was meant to have.
-	MayLack(n *Node, record uint32)
-	// PoolChanged is called when a pool or its allocations have changed. PoolEnded is called when a
-	// pool was removed or is about to be renamed.
-	PoolChanged(p *Pool)
-	PoolEnded(p *Pool)
-	// CoverageChanged is called when an agent may observe more or less of its node.
-	CoverageChanged()
-	// OwnersWatched reports whether the owners of an address must be derived before they change.
-	OwnersWatched() bool
-	// Contested yields the addresses that nodes watch more closely, and those with several owners.
-	Contested(yield func(index.Address) bool)
-	// AtRisk returns the addresses in use that a pool considers free.
-	AtRisk(p *Pool) []netip.Addr
-	// Dropped counts records that are invalid or exceed a limit. Refused counts records that did
-	// not fit into memory.
-	Dropped(record string, n int)
-	Refused(record string)
-}
 
 // Kubernetes is the part of the Kubernetes API that facts depend on.
 type Kubernetes interface {
@@ -64,10 +33,17 @@ type Kubernetes interface {
 
 // Config is the configuration of Facts. All fields are required.
 type Config struct {
-	Policy   *verdict.Policy
-	Log      *slog.Logger
-	Clock    func() verdict.Stamp
-	Listener Listener
+	Policy *verdict.Policy
+	Log    *slog.Logger
+	Clock  func() verdict.Stamp
+	// Changed is called at the end of each step with what it has changed besides addresses. The lock is still held
+	// for writing, so that no reader sees facts without what follows from them: Changed must return at once and
+	// change no facts.
+	Changed func(*Changes)
+	// OwnersWatched reports whether the owners of an address must be derived before they change.
+	OwnersWatched func() bool
+	// Disputed yields the addresses that nodes watch more closely, and those with several owners.
+	Disputed iter.Seq[index.Address]
 	// Kubernetes must not be nil, but it may be a nil *kube.Cluster, which is empty. Followed is
 	// set if the Kubernetes API is used.
 	Kubernetes Kubernetes
@@ -108,6 +84,8 @@ type Facts struct {
 	disputes map[*Node][]netip.Prefix
 	// scratch makes cases during a change.
 	scratch *Builder
+	// changes are the changes of the current step.
+	changes Changes
 	// coverage caches whether all nodes are covered. It has its own lock because readers update it.
 	coverage struct {
 		mu  sync.Mutex
@@ -120,7 +98,7 @@ type Facts struct {
 func New(cfg Config) *Facts {
 	f := &Facts{
 		Config: cfg, registry: newRegistry(), budget: newBudget(cfg.Memory), ipamRecords: newIPAM(),
-		tombstones: make(map[tombstone]death), disputes: make(map[*Node][]netip.Prefix),
+		tombstones: make(map[tombstone]death), disputes: make(map[*Node][]netip.Prefix), changes: newChanges(),
 	}
 	hashMAC := func(m [6]byte) uint64 { return maphash.Bytes(seed, m[:]) }
 	hashPacked := func(p verdict.Packed) uint64 { return hashText(string(p)) }
@@ -164,16 +142,17 @@ func (f *Facts) Update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
+	f.tell()
 }
 
 // piece runs a part of a change with the lock held.
 func (f *Facts) piece(b *Batch, do func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.batch = b
-	do()
-	f.touchDisputed()
-	f.batch = nil
+	f.Update(func() {
+		f.batch = b
+		do()
+		f.touchDisputed()
+		f.batch = nil
+	})
 }
 
 // inPieces calls do for each item, a piece at a time.

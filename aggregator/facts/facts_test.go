@@ -21,25 +21,18 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// ignoring is a Listener that only counts dropped records.
-type ignoring struct {
-	dropped map[string]int
-	watched bool
+// ignoring only counts dropped records.
+type ignoring struct{ dropped map[string]int }
+
+func (d *ignoring) changed(c *Changes) {
+	for record, n := range c.Dropped {
+		d.dropped[record] += n
+	}
 }
 
-func (d *ignoring) NodeChanged(*Node)                  {}
-func (d *ignoring) NamesChanged(*Node)                 {}
-func (d *ignoring) Answered(*Node)                     {}
-func (d *ignoring) RangesChanged(*Node)                {}
-func (d *ignoring) MayLack(*Node, uint32)              {}
-func (d *ignoring) PoolChanged(*Pool)                  {}
-func (d *ignoring) PoolEnded(*Pool)                    {}
-func (d *ignoring) CoverageChanged()                   {}
-func (d *ignoring) OwnersWatched() bool                { return d.watched }
-func (d *ignoring) Contested(func(index.Address) bool) {}
-func (d *ignoring) AtRisk(*Pool) []netip.Addr          { return nil }
-func (d *ignoring) Dropped(record string, n int)       { d.dropped[record] += n }
-func (d *ignoring) Refused(string)                     {}
+func unwatched() bool { return false }
+
+func undisputed(func(index.Address) bool) {}
 
 // quiet is a Peer that only counts requests for snapshots.
 type quiet struct {
@@ -62,7 +55,7 @@ func newFacts(t testing.TB) (*Facts, *ignoring) {
 	l := &ignoring{dropped: map[string]int{}}
 	var now verdict.Stamp
 	return New(Config{
-		Policy: &policyForTests, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { now++; return now }, Listener: l, Queues: 2,
+		Policy: &policyForTests, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { now++; return now }, Changed: l.changed, OwnersWatched: unwatched, Disputed: undisputed, Queues: 2,
 	}), l
 }
 
@@ -304,11 +297,11 @@ func TestSmallBatchesAreJudgedFirst(t *testing.T) {
 }
 
 func TestOwnersAreDerivedBeforeTheyChange(t *testing.T) {
-	f, l := newFacts(t)
+	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
 	snapshotOf(t, f, p, n, pod(2, "10.0.0.1"))
 	f.judgeAll()
-	l.watched = true
+	f.OwnersWatched = func() bool { return true }
 	gone := assigned(2, "10.0.0.1")
 	gone.Gone = true
 	deltaOf(t, f, p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{gone}})

@@ -20,7 +20,7 @@ func (f *Facts) timeOut(nodes []*Node) {
 				over = append(over, n)
 			case n.Peer == nil && !n.hasRecords(): // otherwise, another goroutine is about to remove the records
 				f.drop(n)
-				f.Listener.NamesChanged(n)
+				f.changes.name(n)
 			}
 		}
 	})
@@ -116,7 +116,7 @@ func (f *Facts) empty(b *Batch, n *Node) {
 	}
 	f.piece(b, func() {
 		for ns := range n.namespaces.all {
-			f.Listener.MayLack(n, n.namespaces.at(ns).record)
+			f.changes.former(n, ns)
 			f.unlistPod(n, ns)
 		}
 		f.endPools(n)
@@ -125,7 +125,7 @@ func (f *Facts) empty(b *Batch, n *Node) {
 		f.unlabel(n)
 		n.due = 0
 		f.arm(n, f.now().Add(ForgetNodeAfter))
-		f.Listener.NodeChanged(n)
+		f.changes.node(n)
 	})
 }
 

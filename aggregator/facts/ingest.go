@@ -128,7 +128,7 @@ func (a *applying) namespace(rec *pb.NamespaceRecord) {
 		return
 	}
 	if rec.GetId() == 0 || old == 0 && n.namespaces.count >= MaxNamespaces {
-		f.Listener.Dropped("namespace", 1)
+		f.changes.Dropped["namespace"]++
 		return
 	}
 	cost, has := namespaceCostOf(rec), 0
@@ -157,7 +157,7 @@ func (a *applying) link(rec *pb.LinkRecord) {
 		return
 	}
 	if old == 0 && n.links.count >= MaxLinks {
-		f.Listener.Dropped("link", 1)
+		f.changes.Dropped["link"]++
 		return
 	}
 	cost, has := linkCost+textCost(rec.GetName()), 0
@@ -187,7 +187,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	ns := n.namespace(rec.GetNamespace())
 	attachment := Known(rec.GetAttachment(), verdict.Inner)
 	if ns == 0 || attachment == 0 || old == 0 && n.interfaces.count >= MaxInterfaces {
-		f.Listener.Dropped("interface", 1)
+		f.changes.Dropped["interface"]++
 		return
 	}
 	cost, has := interfaceCostOf(rec), 0
@@ -218,13 +218,13 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	kind := Known(rec.GetKind(), verdict.WouldAnswer)
 	if port == 0 {
 		if !rec.GetGone() { // a removed one ended with its interface
-			f.Listener.Dropped("claim", 1)
+			f.changes.Dropped["claim"]++
 		}
 		return
 	}
 	kernel := FromKernel(rec)
 	if kind == 0 || addr.IsUnspecified() || addr.IsMulticast() || addr.Is4In6() || !kernel && len(rec.GetMac()) == 0 {
-		f.Listener.Dropped("claim", 1)
+		f.changes.Dropped["claim"]++
 		return
 	}
 	if addr.IsLoopback() {
@@ -352,7 +352,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	n.setHistory(one, h)
 	if n.texts.get(one.network) != rec.GetNetwork() {
 		one.network = n.texts.put(rec.GetNetwork())
-		f.Listener.RangesChanged(n)
+		f.changes.ranges(n)
 	}
 	if one.wire() != 0 && n.interfaces.at(one.port).flags.has(uplink) {
 		f.queueSighting(refOf(n.number, c))
@@ -386,5 +386,5 @@ func sweep[T any](a *applying, records *slab[T], old func(*T) bool, end func(uin
 // dropExcess counts wire claims of a node above the limit.
 func (f *Facts) dropExcess(n *Node, claims int) {
 	n.Excess += claims
-	f.Listener.Dropped("claim", claims)
+	f.changes.Dropped["claim"] += claims
 }

@@ -111,7 +111,7 @@ func TestPoolsOfANode(t *testing.T) {
 	a.report(back(given("net0", "10.0.0.2", "")), back(given("net2", "10.0.0.50", "")))
 	s.wantJudged("nothing was taken back")
 
-	s.notified.risky["net0"] = []netip.Addr{netip.MustParseAddr("10.77.0.1")}
+	a.n.Pools[0].AtRisk[netip.MustParseAddr("10.77.0.1")] = Risk{}
 	rec := &a.n.Pools[0].Rec
 	if s.Pool(rec) != a.n.Pools[0] {
 		t.Error("got no pool by its record")

@@ -256,16 +256,16 @@ func (f *Facts) label(n *Node) {
 		case other == n:
 		case other.Peer == nil || n.ID.Compare(other.ID) < 0:
 			f.rename(other, f.longName(other))
-			f.Listener.NodeChanged(other)
+			f.changes.node(other)
 		default:
 			name = f.longName(n)
 		}
 	}
 	f.rename(n, name)
 	if before != "" && before != n.Rec.Name {
-		f.Listener.NodeChanged(n)
+		f.changes.node(n)
 	}
-	f.Listener.NamesChanged(n)
+	f.changes.name(n)
 }
 
 // rename renames a node. It touches everything on the node and on the links that are ordered by the
@@ -274,10 +274,9 @@ func (f *Facts) rename(n *Node, name string) {
 	if n.Rec.Name == name {
 		return
 	}
-	for _, p := range n.Pools {
-		f.Listener.PoolEnded(p) // under its previous name
-	}
-	f.Listener.RangesChanged(n)
+	f.changes.Ended = append(f.changes.Ended, n.Pools...)
+	f.tell() // under its previous name
+	f.changes.ranges(n)
 	f.touchNode(n)
 	for _, j := range n.joints {
 		f.topology.Renaming(j)
@@ -288,9 +287,9 @@ func (f *Facts) rename(n *Node, name string) {
 	for _, j := range n.joints {
 		f.topology.Renamed(j)
 	}
-	f.Listener.NamesChanged(n)
+	f.changes.name(n)
 	for _, p := range n.Pools {
-		f.Listener.PoolChanged(p)
+		f.changes.pool(p)
 	}
 }
 
@@ -303,7 +302,7 @@ func (f *Facts) unlabel(n *Node) {
 		if other != n && !other.Rec.Unheard {
 			f.rename(n, f.longName(n))
 			f.rename(other, other.Name)
-			f.Listener.NodeChanged(other)
+			f.changes.node(other)
 			return
 		}
 	}

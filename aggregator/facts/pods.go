@@ -139,7 +139,7 @@ func (f *Facts) touchPod(key string) {
 
 func (f *Facts) touchNamespace(n *Node, ns uint32) {
 	record := n.namespaces.at(ns).record
-	f.Listener.MayLack(n, record)
+	f.changes.lacking(n, record)
 	for i := range n.inside(ns) {
 		f.touchClaims(n, i)
 	}

@@ -37,6 +37,9 @@ type Pool struct {
 	// Allocated is the number of allocated addresses. An address with several allocations counts
 	// once.
 	Allocated audit.Tally
+	// AtRisk has the addresses in use that the pool considers free. Package judge changes it, under a lock of its own, while this one is
+	// held for reading.
+	AtRisk map[netip.Addr]Risk
 	// Ended is set once the pool is removed.
 	Ended bool
 	// entries has the number of allocations of each allocated address.
@@ -46,6 +49,12 @@ type Pool struct {
 	// the loss of the pool.
 	former, inherited bool
 	cost              int32
+}
+
+// A Risk is an address in use that a pool considers free: the ID of the finding about it, and its owners.
+type Risk struct {
+	Finding string
+	Owners  []verdict.Owner
 }
 
 func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
@@ -109,7 +118,7 @@ func (f *Facts) touchSandbox(who verdict.Who) {
 // out of use, because the severity of an overlap depends on it.
 func (f *Facts) poolUsed(p *Pool) {
 	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
-		f.Listener.RangesChanged(p.Node)
+		f.changes.ranges(p.Node)
 	}
 }
 
@@ -250,7 +259,7 @@ func (f *Facts) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	}
 	// A node may only report an IPAM with files on nodes, and not a cluster-wide one.
 	if ipams.Of(next.IPAM).Files == nil || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
-		f.Listener.Dropped("pool", 1)
+		f.changes.Dropped["pool"]++
 		return
 	}
 	var cost int32
@@ -327,7 +336,7 @@ func (f *Facts) restorePools(n *Node) {
 // ranges.
 func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []ipam.Range) {
 	if p == nil {
-		p = &Pool{Node: n, entries: make(map[index.Address]int)}
+		p = &Pool{Node: n, AtRisk: make(map[netip.Addr]Risk), entries: make(map[index.Address]int)}
 		p.Rec.IPAM, p.Rec.Name, p.Rec.Node = next.IPAM, next.Name, next.Node
 		f.byKey[p.key()], f.byRec[&p.Rec] = p, p
 		if n != nil {
@@ -355,8 +364,8 @@ func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach 
 	if n == nil {
 		f.cluster.enter(p)
 	}
-	f.Listener.PoolChanged(p)
-	f.Listener.RangesChanged(n)
+	f.changes.pool(p)
+	f.changes.ranges(n)
 	return p, reach
 }
 
@@ -374,8 +383,8 @@ func (f *Facts) endPool(p *Pool) {
 	} else {
 		f.cluster.leave(p)
 	}
-	f.Listener.PoolEnded(p)
-	f.Listener.RangesChanged(p.Node)
+	f.changes.Ended = append(f.changes.Ended, p)
+	f.changes.ranges(p.Node)
 }
 
 // touchPool touches the addresses with findings about the pool.
@@ -383,7 +392,7 @@ func (f *Facts) touchPool(p *Pool) {
 	for a := range p.entries {
 		f.touch(a)
 	}
-	for _, a := range f.Listener.AtRisk(p) {
+	for a := range p.AtRisk {
 		f.touch(index.AddressOf(a))
 	}
 	if p.Node != nil {
@@ -404,7 +413,7 @@ func (f *Facts) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		switch {
 		case p.sweep == n.sweep:
-		case p.former && p.Rec.LostAt != 0 && p.Rec.State == ipam.Missing && len(f.Listener.AtRisk(p)) > 0:
+		case p.former && p.Rec.LostAt != 0 && p.Rec.State == ipam.Missing && len(p.AtRisk) > 0:
 			// Only an earlier agent saw the pool, before all of it was removed.
 		default:
 			f.endPool(p)

@@ -102,13 +102,12 @@ func TestANodeThatIsBackKeepsItsRecords(t *testing.T) {
 func TestMessagesShowThatAnAgentIsAlive(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
-	answers := &answering{recorder: s.notified}
-	s.Listener = answers
-	if a.report(assignedMessage(2, "10.0.0.1")); answers.count != 1 {
-		t.Errorf("got %d notifications of a change, want one", answers.count)
+	s.notified.answers = 0
+	if a.report(assignedMessage(2, "10.0.0.1")); s.notified.answers != 1 {
+		t.Errorf("got %d notifications of a change, want one", s.notified.answers)
 	}
-	if a.snapshot(); answers.count != 2 {
-		t.Errorf("got %d notifications after a snapshot, want one more", answers.count)
+	if a.snapshot(); s.notified.answers != 2 {
+		t.Errorf("got %d notifications after a snapshot, want one more", s.notified.answers)
 	}
 }
 
@@ -148,7 +147,7 @@ func TestSmallMessagesAreAppliedInOnePiece(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1))
 		pieces := -1 // the first piece notes the time of the message
-		s.Listener = &ignoring{dropped: map[string]int{}}
+		s.Changed = func(*Changes) {}
 		clock := s.Clock
 		s.Clock = func() verdict.Stamp {
 			pieces++

@@ -107,7 +107,7 @@ func TestClaimsBeforeTheyAreSeenAgain(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))
 	s.judgeAll()
-	s.notified.watched = true
+	s.OwnersWatched = func() bool { return true }
 	first := s.now
 	s.after(time.Second)
 	again := assignedMessage(2, "10.0.0.2")

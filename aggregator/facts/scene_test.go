@@ -12,15 +12,16 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// recorder is a Listener that records notifications about nodes, pools and namespaces.
+// recorder records changes of nodes, pools and namespaces.
 type recorder struct {
 	ignoring
 	heard     []string
-	risky     map[string][]netip.Addr
+	answers   int
 	contested []string
 }
 
-func (c *recorder) Contested(yield func(index.Address) bool) {
+// disputed yields the disputed addresses.
+func (c *recorder) disputed(yield func(index.Address) bool) {
 	for _, a := range c.contested {
 		if !yield(key(a)) {
 			return
@@ -32,15 +33,39 @@ func (c *recorder) hear(format string, args ...any) {
 	c.heard = append(c.heard, fmt.Sprintf(format, args...))
 }
 
-func (c *recorder) NodeChanged(n *Node)            { c.hear("changed %s", n.Rec.Name) }
-func (c *recorder) NamesChanged(n *Node)           { c.hear("names %s", n.Rec.Name) }
-func (c *recorder) RangesChanged(n *Node)          { c.hear("ranges %s", nameOfNode(n)) }
-func (c *recorder) MayLack(n *Node, record uint32) { c.hear("lack %s#%d", n.Rec.Name, record) }
-func (c *recorder) PoolChanged(p *Pool)            { c.hear("pool %s", p.Rec.Name) }
-func (c *recorder) PoolEnded(p *Pool)              { c.hear("pool-ended %s of %s", p.Rec.Name, nameOfNode(p.Node)) }
-func (c *recorder) CoverageChanged()               { c.hear("coverage") }
-func (c *recorder) Refused(record string)          { c.hear("refused %s", record) }
-func (c *recorder) AtRisk(p *Pool) []netip.Addr    { return c.risky[p.Rec.Name] }
+func (c *recorder) changed(what *Changes) {
+	c.ignoring.changed(what)
+	for _, n := range what.Nodes {
+		c.hear("changed %s", n.Rec.Name)
+	}
+	for _, n := range what.Names {
+		c.hear("names %s", n.Rec.Name)
+	}
+	for n := range what.Ranges {
+		c.hear("ranges %s", nameOfNode(n))
+	}
+	for ns := range what.Lacking {
+		c.hear("lack %s#%d", ns.Node.Rec.Name, ns.Record)
+	}
+	for _, ns := range what.Former {
+		c.hear("former %s#%s", ns.Node.Rec.Name, ns.ID)
+	}
+	for p := range what.Pools {
+		c.hear("pool %s", p.Rec.Name)
+	}
+	for _, p := range what.Ended {
+		c.hear("pool-ended %s of %s", p.Rec.Name, nameOfNode(p.Node))
+	}
+	if what.Coverage {
+		c.hear("coverage")
+	}
+	for record := range what.Refused {
+		c.hear("refused %s", record)
+	}
+	if what.Answered != nil {
+		c.answers++
+	}
+}
 
 func nameOfNode(n *Node) string {
 	if n == nil {
@@ -58,8 +83,9 @@ type scene struct {
 }
 
 func newScene(t *testing.T) *scene {
-	s := &scene{T: t, notified: &recorder{ignoring: ignoring{dropped: map[string]int{}}, risky: map[string][]netip.Addr{}}, now: verdict.Stamp(time.Hour)}
-	s.Facts = timed(t, &s.now, s.notified)
+	s := &scene{T: t, notified: &recorder{ignoring: ignoring{dropped: map[string]int{}}}, now: verdict.Stamp(time.Hour)}
+	s.Facts = timed(t, &s.now, s.notified.changed)
+	s.Disputed = s.notified.disputed
 	return s
 }
 

@@ -201,7 +201,7 @@ func (f *Facts) linkOf(j *Link) (*Node, uint32) {
 func (f *Facts) linkChanging(j *Link, with []*Link) {
 	n, l := f.linkOf(j)
 	f.touchLink(n, l)
-	f.Listener.RangesChanged(n)
+	f.changes.ranges(n)
 	for i := range n.interfaces.all {
 		if n.interfaces.at(i).link != l {
 			continue

@@ -134,7 +134,7 @@ func (f *Facts) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []
 		if !n.Rec.Unheard {
 			n.Rec.Unheard, n.Shared = true, shared(n)
 			f.publishPlace(n)
-			f.Listener.NamesChanged(n)
+			f.changes.name(n)
 		}
 		// A node that reconnects without sending a snapshot does not extend its timeout.
 		f.arm(n, f.now().Add(f.Policy.NodeTimeout))
@@ -194,9 +194,9 @@ func (f *Facts) heard(n *Node) {
 		return
 	}
 	n.Rec.Unheard, n.Rec.TimedOut, n.Rec.Rebooted, n.JudgedAt = false, false, false, 0
-	f.Listener.NamesChanged(n)
+	f.changes.name(n)
 	for ns := range n.namespaces.all {
-		f.Listener.MayLack(n, n.namespaces.at(ns).record)
+		f.changes.lacking(n, n.namespaces.at(ns).record)
 	}
 	f.publishPlace(n)
 }
@@ -206,7 +206,7 @@ func (f *Facts) heard(n *Node) {
 func (f *Facts) publishPlace(n *Node) {
 	for _, other := range f.places[n.ID.Place()] {
 		if other == n || !other.Rec.Unheard {
-			f.Listener.NodeChanged(other)
+			f.changes.node(other)
 		}
 	}
 }
@@ -262,8 +262,7 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 	a := applying{facts: f, node: n, peer: p, batch: b, snapshot: true}
 	returned := false
 	a.do(func() {
-		n.LastHeard = a.now
-		f.Listener.Answered(n)
+		n.LastHeard, f.changes.Answered = a.now, n
 		n.sweep++
 		n.Applying = true
 		n.Excess, n.LeftOut = 0, in.LeftOut
@@ -304,8 +303,7 @@ func (f *Facts) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, ch
 	a := applying{facts: f, node: n, peer: p, batch: b}
 	tooMany := false
 	a.do(func() {
-		n.LastHeard = a.now
-		f.Listener.Answered(n)
+		n.LastHeard, f.changes.Answered = a.now, n
 		tooMany = n.claims.count-n.wireClaims+kernelClaims(m) > MaxClaims
 	})
 	if tooMany {
@@ -343,25 +341,25 @@ func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 // skew is how far the clock of the node is ahead; nil if the message does not show it. A call for a stream that was
 // replaced has no effect.
 func (f *Facts) Heard(p Peer, n *Node, skew *time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n.Peer != p {
-		return
-	}
-	if skew != nil {
-		n.Rec.Skew, n.Rec.SkewKnown = *skew, true
-	}
-	f.Listener.Answered(n)
+	f.Update(func() {
+		if n.Peer != p {
+			return
+		}
+		if skew != nil {
+			n.Rec.Skew, n.Rec.SkewKnown = *skew, true
+		}
+		n.LastHeard, f.changes.Answered = f.now(), n
+	})
 }
 
 // Judged records that everything in the last snapshot of a stream has been judged.
 func (f *Facts) Judged(p Peer, n *Node) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n.Peer == p && n.JudgedAt == 0 {
-		n.JudgedAt = f.now()
-		f.coverageChanged()
-	}
+	f.Update(func() {
+		if n.Peer == p && n.JudgedAt == 0 {
+			n.JudgedAt = f.now()
+			f.coverageChanged()
+		}
+	})
 }
 
 // InOnePlace returns the names of the other nodes that report the same boot ID and network

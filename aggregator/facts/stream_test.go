@@ -23,7 +23,7 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	}
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	s.wantNodes("it reports", "n1 connected covers claims=1")
-	s.wantHeard("it reports", "names n1", "lack n1#1", "lack n1#2", "ranges ", "ranges n1", "changed n1")
+	s.wantHeard("it reports", "names n1", "lack n1#1", "lack n1#2", "ranges n1", "changed n1")
 	s.judgeAll()
 	s.after(time.Minute)
 	s.Ring()
@@ -47,7 +47,7 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	}
 	s.wantNodes("it times out", "n1 unheard timed-out claims=0")
 	s.wantJudged("it times out", "10.0.0.1")
-	s.wantHeard("it times out", "changed n1", "lack n1#1", "lack n1#2")
+	s.wantHeard("it times out", "changed n1", "former n1#b1/4002", "lack n1#2")
 	if s.Claimed(index.AddressOf(netip.MustParseAddr("10.0.0.1"))) || a.n.Namespaces() != 0 || s.NodeCount() != 1 {
 		t.Error("got records of a node that timed out")
 	}
@@ -83,7 +83,7 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	if a.n.LastHeard != s.now {
 		t.Error("got no update of the last message's time")
 	}
-	s.wantHeard("it has reported", "changed n1", "names n1", "lack n1#1", "lack n1#2", "lack n1#3", "ranges n1")
+	s.wantHeard("it has reported", "changed n1", "former n1#b1/4002", "names n1", "lack n1#1", "lack n1#2", "lack n1#3", "ranges n1")
 	if s.Ring(); s.Ring() != 0 {
 		t.Error("got scheduled work, want none")
 	}
@@ -285,15 +285,6 @@ func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
 	}
 }
 
-// ringer records whether work is running when a node changes.
-type ringer struct {
-	ignoring
-	overdue func() bool
-	heard   []bool
-}
-
-func (r *ringer) NodeChanged(*Node) { r.heard = append(r.heard, r.overdue()) }
-
 func TestTheNextTimeIsTheSoonest(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {
 		s := newScene(t)
@@ -309,8 +300,12 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 		if s.Overdue(begin.Add(time.Minute-1)) || !s.Overdue(begin.Add(time.Minute)) {
 			t.Errorf("%v: got overdue work at a different time", order)
 		}
-		r := &ringer{overdue: func() bool { return s.Overdue(s.now) }}
-		s.Listener = r
+		var overdue []bool // while a node times out
+		s.Changed = func(c *Changes) {
+			if len(c.Nodes) > 0 {
+				overdue = append(overdue, s.Overdue(s.now))
+			}
+		}
 		s.now = begin.Add(time.Minute)
 		for _, q := range s.queues {
 			select {
@@ -321,8 +316,8 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 		if at := s.Ring(); at != s.now.Add(time.Second) || s.Overdue(s.now) {
 			t.Errorf("%v: got the next work in %s, want in a second", order, at.Sub(s.now))
 		}
-		if len(r.heard) != 1 || !r.heard[0] {
-			t.Errorf("%v: got overdue %v while a node times out", order, r.heard)
+		if len(overdue) != 1 || !overdue[0] {
+			t.Errorf("%v: got overdue %v while a node times out", order, overdue)
 		}
 		for i, q := range s.queues {
 			select {

@@ -24,7 +24,7 @@ func (f *Facts) touch(a index.Address) *Item {
 // ownersBefore derives the owners of an address before a change, if a subscriber or the audit needs
 // them.
 func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived bool) {
-	if f.Policy.ReusedWithin == 0 && !f.Listener.OwnersWatched() {
+	if f.Policy.ReusedWithin == 0 && !f.OwnersWatched() {
 		return nil, false
 	}
 	judged := f.Policy.Judge(f.scratch.of(a, false))
@@ -116,7 +116,7 @@ func (f *Facts) touchBy(n *Node, hw uint32) {
 		one := n.claims.at(c)
 		f.touch(one.addr)
 		if peer := n.interfaces.at(one.port).peer(); peer != 0 {
-			f.Listener.MayLack(n, peer)
+			f.changes.lacking(n, peer)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func (f *Facts) touchDisputed() {
 	if len(f.disputes) == 0 {
 		return
 	}
-	for a := range f.Listener.Contested {
+	for a := range f.Disputed {
 		if f.concerned(a) {
 			f.touch(a)
 		}

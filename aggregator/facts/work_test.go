@@ -191,7 +191,7 @@ func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 	s.notified.heard = nil
 	s.joins("n1", "b0", 1)
 	s.wantJudged("another node has its name", "10.0.0.1", "10.0.0.7")
-	s.wantHeard("another node has its name", "changed n1", "changed n1@b1", "lack n1#1", "names n1", "names n1@b1", "pool p", "pool-ended p of n1", "ranges ", "ranges n1")
+	s.wantHeard("another node has its name", "changed n1", "changed n1@b1", "lack n1#1", "names n1", "names n1@b1", "pool p", "pool-ended p of n1", "ranges n1", "ranges n1@b1")
 	if a.n.Rec.Name != "n1@b1" || !s.Covered("n1@b1") {
 		t.Errorf("got name %s", a.n.Rec.Name)
 	}

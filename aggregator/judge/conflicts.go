@@ -43,7 +43,8 @@ type Conflicts struct {
 	resolved []conflictPlace
 }
 
-func newConflicts() *Conflicts {
+// NewConflicts returns a Conflicts without any.
+func NewConflicts() *Conflicts {
 	return &Conflicts{
 		order: index.NewSet(conflictPlace.less), byID: make(map[string]*verdict.Conflict),
 		contested: make(map[index.Address]struct{}), kept: make(map[index.Address]kept),
@@ -153,8 +154,9 @@ func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
 	return all
 }
 
-// Contested yields the addresses that nodes watch more closely.
-func (c *Conflicts) Contested(yield func(index.Address) bool) {
+// Disputed yields the addresses that nodes watch more closely, and those with several owners. An address may be yielded
+// twice.
+func (c *Conflicts) Disputed(yield func(index.Address) bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for a := range c.contested {
@@ -162,12 +164,6 @@ func (c *Conflicts) Contested(yield func(index.Address) bool) {
 			return
 		}
 	}
-}
-
-// Several yields the addresses with several owners.
-func (c *Conflicts) Several(yield func(index.Address) bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	for a, k := range c.kept {
 		if len(k.owners) > 1 && !yield(a) {
 			return

@@ -44,7 +44,7 @@ func TestTimersFireInOrder(t *testing.T) {
 }
 
 func TestTheOldestConflictsAreForgottenFirst(t *testing.T) {
-	c := newConflicts()
+	c := NewConflicts()
 	for i := range verdict.Stamp(KeepResolved + 5) {
 		c.addResolved(conflictPlace{at: 1 + i})
 	}

@@ -100,8 +100,33 @@ func (f *Findings) Rested() {
 	f.Pools.wakeIfWaiting()
 }
 
-// CoverageChanged wakes the check of findings that end as soon as the facts about them are complete.
-func (f *Findings) CoverageChanged() { f.Set.wake.set() }
+// Changed schedules the checks that changes of the facts require. The caller holds the facts.
+func (f *Findings) Changed(c *facts.Changes) {
+	for p := range c.Pools {
+		f.changed(p)
+	}
+	for _, p := range c.Ended {
+		f.ended(p)
+	}
+	for n := range c.Ranges {
+		f.RangesChanged(n)
+	}
+	for _, n := range c.Names {
+		f.namesChanged(n)
+	}
+	if c.Answered != nil {
+		f.answered(c.Answered)
+	}
+	for _, of := range c.Former {
+		f.formerly(of.Node, of.ID)
+	}
+	for of := range c.Lacking {
+		f.mayLack(of.Node, of.Record)
+	}
+	if c.Coverage {
+		f.Set.wake.set() // findings end as soon as the facts about them are complete
+	}
+}
 
 // A signal wakes one goroutine.
 type signal chan struct{}

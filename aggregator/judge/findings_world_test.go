@@ -29,27 +29,22 @@ func newWorld(t testing.TB, kubernetes facts.Kubernetes) *world {
 	w := &world{TB: t}
 	w.facts = facts.New(facts.Config{
 		Policy: &verdict.Policy{Cluster: "c", NodeTimeout: time.Minute, StaleAfter: time.Minute}, Log: slog.New(slog.DiscardHandler),
-		Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Listener: heard{w}, Kubernetes: kubernetes, Followed: kubernetes != nil, Queues: 1,
+		Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Changed: w.changed, OwnersWatched: func() bool { return false }, Disputed: func(func(index.Address) bool) {},
+		Kubernetes: kubernetes, Followed: kubernetes != nil, Queues: 1,
 	})
 	w.Findings = NewFindings(FindingsConfig{Facts: w.facts, Waiting: func() int { return 0 }, Awaits: func([]string) bool { return false }, Listener: w})
 	return w
 }
 
-// heard receives the changes of the facts from which findings follow.
-type heard struct{ *world }
-
-func (heard) NodeChanged(*facts.Node)                      {}
-func (heard) CoverageChanged()                             {}
-func (heard) OwnersWatched() bool                          { return false }
-func (heard) Contested(func(index.Address) bool)           {}
-func (h heard) Refused(record string)                      { h.Errorf("a record is refused: %s", record) }
 func (w *world) FindingChanged(*Found, *Found)             {}
 func (w *world) FindingEnded(over *Found, superseded bool) { w.ended = append(w.ended, over.ID) }
 
-func (h heard) Dropped(record string, n int) {
-	if n > 0 {
-		h.Errorf("%d records are dropped: %s", n, record)
+// changed passes on the changes of the facts from which findings follow.
+func (w *world) changed(c *facts.Changes) {
+	if len(c.Refused) > 0 || c.Dropped["claim"]+c.Dropped["interface"]+c.Dropped["pool"] > 0 {
+		w.Errorf("records are dropped: %v, %v", c.Refused, c.Dropped)
 	}
+	w.Changed(c)
 }
 
 // stream is the report stream of a node.

@@ -98,10 +98,21 @@ func (x *Intended) swap(of intent, now []verdict.Finding) (before []verdict.Find
 	return before
 }
 
-// MayLack schedules a check of the addresses that a namespace was meant to have: at once if its
+// formerly schedules a check of a namespace that has ended or got another ID, if it lacked addresses.
+func (x *Intended) formerly(n *facts.Node, id string) {
+	of := intent{n, id}
+	x.mu.Lock()
+	lacks := len(x.lacks[of]) > 0
+	x.mu.Unlock()
+	if lacks {
+		x.arm(of, x.facts.Clock())
+	}
+}
+
+// mayLack schedules a check of the addresses that a namespace was meant to have: at once if its
 // agent or a finding reports that it lacks some, and after audit.IntendedAfter if only the
 // Kubernetes API lists any. The caller holds the facts.
-func (x *Intended) MayLack(n *facts.Node, record uint32) {
+func (x *Intended) mayLack(n *facts.Node, record uint32) {
 	intends := n.Intends(record)
 	x.mu.Lock()
 	some := len(x.lacks) > 0
@@ -134,7 +145,7 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 // the facts.
 func (x *Intended) Spoke(o *verdict.Owner) {
 	if n := x.facts.Node(o.Namespace.Node); n != nil {
-		x.MayLack(n, o.Namespace.Record)
+		x.mayLack(n, o.Namespace.Record)
 	}
 }
 

@@ -21,9 +21,9 @@ type Names struct {
 	found map[*facts.Node]bool
 }
 
-// NamesChanged checks whether a node shares its name with another one. It must be called after the node
+// namesChanged checks whether a node shares its name with another one. It must be called after the node
 // connected, disconnected or was renamed.
-func (names *Names) NamesChanged(n *facts.Node) {
+func (names *Names) namesChanged(n *facts.Node) {
 	live := n.Peer != nil && !n.Rec.Unheard
 	before, was := names.called[n]
 	if was && (!live || before != n.Name) {
@@ -43,11 +43,10 @@ func (names *Names) NamesChanged(n *facts.Node) {
 	names.check(n.Name)
 }
 
-// Answered records that the agent of a node has just answered.
-func (names *Names) Answered(n *facts.Node) {
-	n.LastHeard = names.facts.Clock()
+// answered records that the agent of a node has just answered.
+func (names *Names) answered(n *facts.Node) {
 	if found, ok := names.found[n]; ok && !found {
-		names.NamesChanged(n)
+		names.namesChanged(n)
 	}
 }
 

@@ -2,7 +2,6 @@ package judge
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -45,24 +44,16 @@ type Pools struct {
 type poolAudit struct {
 	// leaked is the number of leaked allocations.
 	leaked audit.Tally
-	// atRisk has the addresses in use that the pool considers free, with their owners.
-	atRisk map[netip.Addr]risk
 	growth audit.Growth
 	// checkedAt is when the pool was last checked.
 	checkedAt verdict.Stamp
 }
 
-// risk is an address in use that a pool considers free: the ID of the finding about it, and its owners.
-type risk struct {
-	finding string
-	owners  []verdict.Owner
-}
-
 // Places returns the places of all pools in the order of lists.
 func (a *Pools) Places() *index.Set[PoolPlace] { return a.inOrder }
 
-// PoolChanged schedules a check of a pool for when the current change has been judged.
-func (a *Pools) PoolChanged(p *facts.Pool) {
+// changed schedules a check of a pool for when the current change has been judged.
+func (a *Pools) changed(p *facts.Pool) {
 	if p.Ended {
 		return
 	}
@@ -72,8 +63,8 @@ func (a *Pools) PoolChanged(p *facts.Pool) {
 	a.schedule(p, a.facts.Clock())
 }
 
-// PoolEnded ends the findings about a pool that was removed or is about to be renamed.
-func (a *Pools) PoolEnded(p *facts.Pool) {
+// ended ends the findings about a pool that was removed or is about to be renamed.
+func (a *Pools) ended(p *facts.Pool) {
 	a.inOrder.Delete(PoolPlaceOf(p))
 	for _, kind := range audit.PoolKinds() {
 		a.set.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
@@ -84,26 +75,13 @@ func (a *Pools) PoolEnded(p *facts.Pool) {
 func (a *Pools) schedule(p *facts.Pool, at verdict.Stamp) *poolAudit {
 	one := a.audits[p]
 	if one == nil {
-		one = &poolAudit{atRisk: make(map[netip.Addr]risk)}
+		one = &poolAudit{}
 		a.audits[p] = one
 	}
 	if was, set := a.due[p]; !set || at < was {
 		a.due[p] = at
 	}
 	return one
-}
-
-// AtRisk returns the addresses in use that a pool considers free.
-func (a *Pools) AtRisk(p *facts.Pool) (addrs []netip.Addr) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if one := a.audits[p]; one != nil {
-		for addr := range one.atRisk {
-			addrs = append(addrs, addr)
-		}
-	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return addrs
 }
 
 // count records a finding about an address of a pool. there is false if the finding ended; first is
@@ -118,11 +96,11 @@ func (a *Pools) count(f *verdict.Finding, there, first bool) {
 	one := a.schedule(p, a.facts.Clock())
 	switch {
 	case f.Kind == verdict.FindingInUseUnallocated && there:
-		one.atRisk[f.Address] = risk{f.ID, f.Owners}
+		p.AtRisk[f.Address] = facts.Risk{Finding: f.ID, Owners: f.Owners}
 	case f.Kind == verdict.FindingInUseUnallocated:
 		// That of a node which was renamed may end after the one that replaces it.
-		if one.atRisk[f.Address].finding == f.ID {
-			delete(one.atRisk, f.Address)
+		if p.AtRisk[f.Address].Finding == f.ID {
+			delete(p.AtRisk, f.Address)
 		}
 	case first:
 		one.leaked[audit.FamilyOf(f.Address)]++
@@ -144,11 +122,11 @@ func (a *Pools) updateOwners(f *verdict.Finding, owners []verdict.Owner) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if one := a.audits[p]; one != nil {
-		if !slices.EqualFunc(one.atRisk[f.Address].owners, owners, same) {
+	if a.audits[p] != nil {
+		if !slices.EqualFunc(p.AtRisk[f.Address].Owners, owners, same) {
 			a.schedule(p, a.facts.Clock())
 		}
-		one.atRisk[f.Address] = risk{f.ID, owners}
+		p.AtRisk[f.Address] = facts.Risk{Finding: f.ID, Owners: owners}
 	}
 }
 
@@ -244,8 +222,8 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	rec := p.Rec
 	given := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
 	a.mu.Lock()
-	for addr, r := range one.atRisk {
-		given.AtRisk = append(given.AtRisk, audit.Risk{Address: addr, Owners: r.owners})
+	for addr, r := range p.AtRisk {
+		given.AtRisk = append(given.AtRisk, audit.Risk{Address: addr, Owners: r.Owners})
 	}
 	// That all records of the pool were lost is reported at once.
 	lost := early && a.set.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(given)

@@ -63,11 +63,12 @@ type Listener interface {
 
 // Config is the configuration of Shards.
 type Config struct {
-	Policy   *verdict.Policy
-	Log      *slog.Logger
-	Clock    func() verdict.Stamp
-	Facts    *facts.Facts
-	Listener Listener
+	Policy    *verdict.Policy
+	Log       *slog.Logger
+	Clock     func() verdict.Stamp
+	Facts     *facts.Facts
+	Conflicts *Conflicts
+	Listener  Listener
 	// Workers is the number of goroutines. It must equal the number of queues of the facts.
 	Workers int
 }
@@ -92,15 +93,14 @@ func lessPlace(a, b Place) bool { return a.Address().Less(b.Address()) }
 // Shards are all partitions. Use New.
 type Shards struct {
 	Config
-	Conflicts *Conflicts
-	index     *index.Index[Place]
-	workers   []*worker
-	unjudged  unjudged
+	index    *index.Index[Place]
+	workers  []*worker
+	unjudged unjudged
 }
 
 // New returns shards that do nothing before Run.
 func New(cfg Config) *Shards {
-	s := &Shards{Config: cfg, index: index.New(Place.Address, lessPlace), Conflicts: newConflicts()}
+	s := &Shards{Config: cfg, index: index.New(Place.Address, lessPlace)}
 	for i := range cfg.Workers {
 		s.workers = append(s.workers, &worker{
 			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), verdicts: verdict.NewJudge(cfg.Policy),

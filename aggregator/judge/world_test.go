@@ -64,8 +64,9 @@ func newWorld(t *testing.T, workers int) *world {
 		},
 	}
 	log := slog.New(slog.NewTextHandler(w, nil))
-	w.facts = facts.New(facts.Config{Policy: &w.policy, Log: log, Clock: clock, Listener: w, Queues: workers, Stopped: t.Context().Done()})
-	w.shards = judge.New(judge.Config{Policy: &w.policy, Log: log, Clock: clock, Facts: w.facts, Listener: w, Workers: workers})
+	conflicts := judge.NewConflicts()
+	w.facts = facts.New(facts.Config{Policy: &w.policy, Log: log, Clock: clock, Changed: w.changed, OwnersWatched: w.OwnersWatched, Disputed: conflicts.Disputed, Queues: workers, Stopped: t.Context().Done()})
+	w.shards = judge.New(judge.Config{Policy: &w.policy, Log: log, Clock: clock, Facts: w.facts, Conflicts: conflicts, Listener: w, Workers: workers})
 	return w
 }
 
@@ -179,7 +180,7 @@ func (w *world) check(why string) {
 	var counts [verdict.NetworkScope + 1]int
 	all := map[string]*verdict.Conflict{}
 	var order []string
-	contested := map[netip.Addr]bool{}
+	disputed := map[netip.Addr]bool{}
 	for _, addr := range slices.SortedFunc(maps.Keys(w.addrs), netip.Addr.Compare) {
 		a := index.AddressOf(addr)
 		conflicts := w.shards.Conflicts.Of(a)
@@ -209,8 +210,8 @@ func (w *world) check(why string) {
 		if len(judged.Conflicts) != active {
 			w.Errorf("%s: %s has %d active conflicts, want %d", why, addr, active, len(judged.Conflicts))
 		}
-		if judged.Contested {
-			contested[addr] = true
+		if judged.Contested || len(judged.Owners) > 1 {
+			disputed[addr] = true
 		}
 		owners, kept := w.shards.Conflicts.Owners(a)
 		if several := len(judged.Owners) > 1 || len(judged.Owners) == 1 && (len(conflicts) > 0 || judged.Contested); kept != several {
@@ -232,15 +233,15 @@ func (w *world) check(why string) {
 		w.Errorf("%s: got counts %v, want %v", why, got, counts)
 	}
 	w.checkConflicts(why, all, order)
-	for range w.shards.Conflicts.Contested {
+	for range w.shards.Conflicts.Disputed {
 		break
 	}
 	looked := map[netip.Addr]bool{}
-	for a := range w.shards.Conflicts.Contested {
+	for a := range w.shards.Conflicts.Disputed {
 		looked[a.Addr()] = true
 	}
-	if !maps.Equal(looked, contested) {
-		w.Errorf("%s: got contested addresses %v, want %v", why, looked, contested)
+	if !maps.Equal(looked, disputed) {
+		w.Errorf("%s: got disputed addresses %v, want %v", why, looked, disputed)
 	}
 }
 
@@ -398,28 +399,17 @@ func (s *stream) AskResync()                              { s.w.hear("%s: resync
 func (s *stream) Ping(verdict.Stamp)                      {}
 func (s *stream) Lag(verdict.Stamp) (time.Duration, bool) { return 0, false }
 
-// The listener of the facts, which records only contests.
-
-func (w *world) NodeChanged(*facts.Node)     {}
-func (w *world) NamesChanged(*facts.Node)    {}
-func (w *world) Answered(*facts.Node)        {}
-func (w *world) RangesChanged(*facts.Node)   {}
-func (w *world) MayLack(*facts.Node, uint32) {}
-func (w *world) PoolChanged(*facts.Pool)     {}
-func (w *world) PoolEnded(*facts.Pool)       {}
-func (w *world) CoverageChanged()            {}
-
-func (w *world) AtRisk(*facts.Pool) []netip.Addr { return nil }
-
-func (w *world) Dropped(record string, n int) {
-	if n > 0 {
-		w.hear("dropped %d of %s", n, record)
+// changed records only records that are not among the facts.
+func (w *world) changed(c *facts.Changes) {
+	for record, n := range c.Dropped {
+		if n > 0 {
+			w.hear("dropped %d of %s", n, record)
+		}
+	}
+	for record := range c.Refused {
+		w.hear("refused %s", record)
 	}
 }
-
-func (w *world) Refused(record string) { w.hear("refused %s", record) }
-
-func (w *world) Contested(yield func(index.Address) bool) { w.shards.Conflicts.Contested(yield) }
 
 func (w *world) OwnersWatched() bool {
 	w.mu.Lock()

@@ -171,11 +171,15 @@ func NewMetrics(cfg MetricsConfig, reg prometheus.Registerer) (*Metrics, error) 
 // Detected observes how long it took to suspect a conflict.
 func (c *Counters) Detected(took time.Duration) { c.detection.Observe(took.Seconds()) }
 
-// Dropped counts records that are invalid or exceed a limit.
-func (c *Counters) Dropped(record string, n int) { c.dropped.WithLabelValues(record).Add(float64(n)) }
-
-// Refused counts a record that did not fit into memory.
-func (c *Counters) Refused(record string) { c.refused.WithLabelValues(record).Inc() }
+// Changed counts the records that are not among the facts.
+func (c *Counters) Changed(what *facts.Changes) {
+	for record, n := range what.Dropped {
+		c.dropped.WithLabelValues(record).Add(float64(n))
+	}
+	for record, n := range what.Refused {
+		c.refused.WithLabelValues(record).Add(float64(n))
+	}
+}
 
 // Panicked counts an address whose judgement panicked.
 func (c *Counters) Panicked() { c.judgementsPanicked.Inc() }

@@ -199,7 +199,7 @@ func newService(t *testing.T) *Service {
 	t.Helper()
 	f := facts.New(facts.Config{
 		Policy: &verdict.Policy{Cluster: "c"}, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return verdict.At(time.Now()) },
-		Listener: ignoring{}, Queues: 1,
+		Changed: func(*facts.Changes) {}, OwnersWatched: func() bool { return false }, Disputed: func(func(index.Address) bool) {}, Queues: 1,
 	})
 	s, err := New(Config{
 		Facts: f, Log: f.Log, Metrics: prometheus.NewRegistry(), Stopped: make(chan struct{}), Untidy: func() {},
@@ -210,15 +210,3 @@ func newService(t *testing.T) *Service {
 	}
 	return s
 }
-
-// ignoring is a listener that ignores everything.
-type ignoring struct{ facts.Listener }
-
-func (ignoring) NodeChanged(*facts.Node)            {}
-func (ignoring) NamesChanged(*facts.Node)           {}
-func (ignoring) Answered(*facts.Node)               {}
-func (ignoring) CoverageChanged()                   {}
-func (ignoring) RangesChanged(*facts.Node)          {}
-func (ignoring) Contested(func(index.Address) bool) {}
-func (ignoring) OwnersWatched() bool                { return false }
-func (ignoring) Dropped(string, int)                {}
