@@ -200,46 +200,40 @@ func (c *Runtime) watchSockets(ctx context.Context) error {
 // found reports whether there was a socket at all.
 func (c *Runtime) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 	var fault error
-	type candidate struct {
-		conn            *grpc.ClientConn
-		runtime, socket string
-	}
-	var best candidate
+	var name, at string // of the runtime that conn leads to
 	for _, s := range c.sockets {
-		conn, runtime, err := c.connect(ctx, s)
-		if err == nil {
-			found = true
-			has := c.chosen
-			if !has {
-				r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(conn).ListPodSandbox, readySandboxes())
-				has = err == nil && len(r.GetItems()) > 0
-			}
-			if has || best.conn == nil && (c.socket == "" || c.socket == s) {
-				best.conn, conn = conn, best.conn
-				best.runtime, best.socket = runtime, s
-			}
-			if conn != nil {
-				_ = conn.Close()
-			}
-			if has {
-				break
+		next, runtime, err := c.connect(ctx, s)
+		if err != nil {
+			found = found || !errors.Is(err, os.ErrNotExist)
+			// Stale sockets are common, and dockerd has a containerd that does not offer CRI.
+			if c.chosen || c.socket == s || errors.Is(err, os.ErrPermission) && fault == nil {
+				fault = fmt.Errorf("%s: %w", s, err)
 			}
 			continue
 		}
-		if !errors.Is(err, os.ErrNotExist) {
-			found = true
+		found = true
+		has := c.chosen
+		if !has {
+			r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(next).ListPodSandbox, readySandboxes())
+			has = err == nil && len(r.GetItems()) > 0
 		}
-		// Stale sockets are common, and dockerd has a containerd that does not offer CRI.
-		if c.chosen || c.socket == s || errors.Is(err, os.ErrPermission) && fault == nil {
-			fault = fmt.Errorf("%s: %w", s, err)
+		if has || conn == nil && (c.socket == "" || c.socket == s) {
+			conn, next = next, conn
+			name, at = runtime, s
+		}
+		if next != nil {
+			_ = next.Close()
+		}
+		if has {
+			break
 		}
 	}
-	if best.conn != nil {
-		if c.socketIs(best.runtime, best.socket) {
+	if conn != nil {
+		if c.socketIs(name, at) {
 			clear(c.known) // they belong to another runtime
 			c.publish()
 		}
-		return best.conn, true
+		return conn, true
 	}
 	if ctx.Err() == nil && fault != nil {
 		c.failed(fault)
