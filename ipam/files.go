@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -139,16 +140,26 @@ const (
 	maxConfFiles = 256
 )
 
-// ConfFiles returns the files in a directory that libcni reads as configurations, in the order in
-// which container runtimes read them (ConfFiles in libcni/conf.go). If it returns an error, there may
+// Entries returns the entries of a directory, at most the given number, sorted by name. If it returns an error, there may
 // be more.
-func ConfFiles(host Host, dir string) (files []string, err error) {
+func Entries(host Host, dir string, most int) (entries []os.DirEntry, err error) {
 	d, _, err := host.OpenDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = d.Close() }()
-	entries, err := d.ReadDir(maxConfFiles)
+	if entries, err = d.ReadDir(most); errors.Is(err, io.EOF) {
+		err = nil // it is empty
+	}
+	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
+}
+
+// ConfFiles returns the files in a directory that libcni reads as configurations, in the order in
+// which container runtimes read them (ConfFiles in libcni/conf.go). If it returns an error, there may
+// be more.
+func ConfFiles(host Host, dir string) (files []string, err error) {
+	entries, err := Entries(host, dir, maxConfFiles)
 	for _, e := range entries {
 		switch filepath.Ext(e.Name()) {
 		case ".conf", ".conflist", ".json":
@@ -156,10 +167,6 @@ func ConfFiles(host Host, dir string) (files []string, err error) {
 				files = append(files, filepath.Join(dir, e.Name()))
 			}
 		}
-	}
-	slices.Sort(files)
-	if len(entries) == 0 {
-		return nil, nil // the error is io.EOF: the directory is empty
 	}
 	return files, err
 }

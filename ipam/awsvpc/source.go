@@ -3,7 +3,6 @@ package awsvpc
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -99,20 +98,11 @@ func (s *source) checkpoints() (names []string, err error) {
 	if err := s.host.Visible(s.dir); err != nil {
 		return nil, err
 	}
-	dir, _, err := s.host.OpenDir(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	all, err := dir.Readdirnames(maxEntries)
-	for _, name := range all {
-		if isCheckpoint(name) {
-			names = append(names, name)
+	entries, err := ipam.Entries(s.host, s.dir, maxEntries)
+	for _, e := range entries {
+		if isCheckpoint(e.Name()) {
+			names = append(names, e.Name())
 		}
-	}
-	slices.Sort(names)
-	if errors.Is(err, io.EOF) {
-		err = nil // the directory is empty
 	}
 	return names, err
 }

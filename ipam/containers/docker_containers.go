@@ -73,18 +73,13 @@ type dockerVersion struct {
 // have the logs of the containers, too, so that each line of a log would be an event.
 func (c *dockerContainers) read() {
 	c.faults, c.fault = 0, nil
-	dir, _, err := c.host.OpenDir(c.dir)
-	if err != nil {
-		c.known = map[string]dockerVersion{}
-		if !os.IsNotExist(err) {
-			c.faults, c.fault = 1, err
-		}
-		return
+	entries, err := ipam.Entries(c.host, c.dir, maxContainers)
+	if err != nil && entries == nil && !os.IsNotExist(err) {
+		c.faults, c.fault = 1, err
 	}
-	defer func() { _ = dir.Close() }()
-	names, _ := dir.Readdirnames(maxContainers)
-	next := make(map[string]dockerVersion, len(names))
-	for _, name := range names {
+	next := make(map[string]dockerVersion, len(entries))
+	for _, e := range entries {
+		name := e.Name()
 		path := filepath.Join(c.dir, name, configName)
 		info, err := os.Lstat(path)
 		if err != nil {

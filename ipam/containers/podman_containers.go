@@ -75,18 +75,12 @@ type podmanContainer struct {
 // find looks for the directories of the containers.
 func (c *podmanContainers) find() {
 	c.dirs = nil
-	d, _, err := c.host.OpenDir(c.storage)
-	if err != nil {
-		return
-	}
-	defer func() { _ = d.Close() }()
-	names, _ := d.Readdirnames(maxContainers)
-	for _, name := range names {
-		if strings.HasSuffix(name, suffix) {
-			c.dirs = append(c.dirs, filepath.Join(c.storage, name))
+	entries, _ := ipam.Entries(c.host, c.storage, maxContainers)
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), suffix) {
+			c.dirs = append(c.dirs, filepath.Join(c.storage, e.Name()))
 		}
 	}
-	slices.Sort(c.dirs)
 }
 
 // read reads what has changed.

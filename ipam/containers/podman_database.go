@@ -41,13 +41,9 @@ type podmanNetwork struct {
 // its file.
 func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
 	found := map[string]*podmanNetwork{}
-	d, _, err := host.OpenDir(dir)
-	if err != nil {
-		return found
-	}
-	defer func() { _ = d.Close() }()
-	names, _ := d.Readdirnames(maxNetworks)
-	for _, name := range names {
+	entries, _ := ipam.Entries(host, dir, maxNetworks)
+	for _, e := range entries {
+		name := e.Name()
 		if !strings.HasSuffix(name, ".json") {
 			continue
 		}

@@ -185,18 +185,15 @@ func newNodeFiles(host ipam.Host, cfg ipam.FilesConfig) nodeFiles {
 const maxEntries = 1024
 
 // names returns the names of the entries of a directory of the node, sorted.
-func (f nodeFiles) names(dir string) []string {
+func (f nodeFiles) names(dir string) (names []string) {
 	f.note(dir)
 	if f.host.Visible(dir) != nil {
 		return nil
 	}
-	d, _, err := f.host.OpenDir(dir)
-	if err != nil {
-		return nil
+	entries, _ := ipam.Entries(f.host, dir, maxEntries)
+	for _, e := range entries {
+		names = append(names, e.Name())
 	}
-	defer func() { _ = d.Close() }()
-	names, _ := d.Readdirnames(maxEntries)
-	slices.Sort(names)
 	return names
 }
 

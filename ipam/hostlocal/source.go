@@ -3,7 +3,6 @@ package hostlocal
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -108,16 +107,8 @@ func (s *source) forgetLost(networks map[string]cniNetwork) bool {
 // directory has none.
 func (s *source) networkDirs(path string) (names []string, err error) {
 	const most = 4096
-	dir, _, err := s.host.OpenDir(path)
+	entries, err := ipam.Entries(s.host, path, most)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	entries, err := dir.ReadDir(most)
-	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	for _, e := range entries {
