@@ -127,24 +127,22 @@ func (c *Case) words() map[string]any {
 	}
 	knode, _, _ := strings.Cut(c.Node, "@") // the agents of several nodes may have the same name
 	knode = cmp.Or(h.KubernetesNode, knode)
-	var cordon, uncordon []advice.Action
-	if h.IsPod && c.Node != "" { // its successor must not start on the node before the records are repaired
-		cordon, uncordon = []advice.Action{advice.Cordon(knode)}, []advice.Action{advice.Uncordon(knode)}
-	}
-	return map[string]any{
+	words := map[string]any{
 		"address": c.Address, "prefix": netip.PrefixFrom(c.Address, c.Address.BitLen()), "node": c.Node, "knode": knode,
 		"pool": p.Name, "config": p.Config, "network": p.Network,
 		"namespace": c.Allocation.Namespace, "pod": c.Allocation.Pod, "container": c.Allocation.ContainerID, "of.node": c.Allocation.Node,
 		"mac": c.Allocation.MAC, "location": c.Allocation.Location,
 		"holder": h.Name, "known": yes[c.Holder != nil], "its.namespace": h.Namespace, "its.pod": h.Pod, "ispod": yes[h.IsPod], "uid": h.UID, "sandbox": h.Sandbox,
 		"interface": h.Interface, "netns": h.Netns, "its.node": h.Node, "its.knode": h.KubernetesNode,
-		"plan": advice.Plan(c.Node), "plancluster": advice.Plan(""), "cordon": cordon, "uncordon": uncordon,
-		"uncordonnode": advice.Uncordon(knode), "drain": advice.Drain(knode),
 		// restart restarts the holder, restartnow does so in the repair plan if that is safe, and restarting has the
 		// steps only.
 		"restart": restart(false), "restartnow": restart(true),
 		"restarting": func(then string) advice.Advice { return advice.Advice{Remedy: restart(false)(then).Remedy} },
 	}
+	if !h.IsPod || c.Node == "" { // otherwise its successor must not start there before the records are repaired
+		words["cordon"], words["uncordon"] = "", ""
+	}
+	return words
 }
 
 // A Holder is the workload that has an address according to a kernel.

@@ -176,7 +176,7 @@ func (t *findingBuilder) stateLost() {
 	backup := ""
 	switch {
 	case m.Rebuild:
-		repair = advice.Plan(node)
+		repair = scope{"node", node}.steps("plan")
 	case node != "" && m.Has("empty"):
 		repair = texts.Steps("empty")
 	default:
@@ -187,7 +187,7 @@ func (t *findingBuilder) stateLost() {
 	if pods {
 		next = "the next pods"
 		if node != "" {
-			uncordon = []advice.Action{advice.Uncordon(kubernetes)}
+			uncordon = scope{"knode", kubernetes}.steps("uncordon")
 		}
 	}
 	t.add(t.f.Kind, "lost", lost, "count", plural(len(atRisk), "address", "addresses"), "are", isAre(len(atRisk)),
@@ -205,7 +205,7 @@ func (t *findingBuilder) stateLost() {
 		},
 		"cordon", func() {
 			if pods && node != "" {
-				t.add("state-lost/cordon", "knode", kubernetes, "cordon", advice.Cordon(kubernetes))
+				t.add("state-lost/cordon", "knode", kubernetes)
 			}
 		},
 		"recreate", func() {
@@ -240,7 +240,7 @@ func (t *findingBuilder) overlap() {
 	values := []any{
 		"a", a.Node, "b", b.Node, "anet", a.Network, "bnet", b.Network, "apool", a.Pool, "bpool", b.Pool, "title", m.Title, "common", common, "within", a.within(b),
 		"aconfig", cmp.Or(a.Config, a.from(f.Kind)), "bconfig", cmp.Or(b.Config, b.from(f.Kind)), "afile", cmp.Or(a.Config, a.Network), "bfile", cmp.Or(b.Config, b.Network),
-		"anetd", cmp.Or(a.Config, "/etc/cni/net.d"), "bnetd", cmp.Or(b.Config, "/etc/cni/net.d"), "bplain", plainName(b.Node),
+		"anetd", cmp.Or(a.Config, "/etc/cni/net.d"), "bnetd", cmp.Or(b.Config, "/etc/cni/net.d"), "knode", plainName(b.Node),
 		"amade", when(a.MadeByPlugin, "yes"), "bmade", when(b.MadeByPlugin, "yes"),
 		"abridge", when(a.Source == verdict.SideAddress, a.Device), "bbridge", when(b.Source == verdict.SideAddress, b.Device),
 	}
@@ -248,9 +248,9 @@ func (t *findingBuilder) overlap() {
 	case f.Kind == verdict.FindingPodCIDROverlap && len(f.Overlap.Nodes) == 1:
 		t.Evidence = t.Evidence[:1] // the text has the other one
 		ranges := func(s side) string { return list(each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })) }
-		t.add("overlap/outside", append(values, "used", list(each(a.Ranges, rangeText)), "assigned", ranges(b), "cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
+		t.add("overlap/outside", append(values, "used", list(each(a.Ranges, rangeText)), "assigned", ranges(b))...)
 	case f.Overlap.Held():
-		t.add("overlap/held", append(values, "device", a.Device, "cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
+		t.add("overlap/held", append(values, "device", a.Device)...)
 	case a.Source == verdict.SideDivided:
 		divide := func(s side) []advice.Action {
 			return m.Filler(ipam.Case{Pool: &ipam.Pool{Config: s.Config}}, "common", common).Steps("divide")
@@ -272,8 +272,7 @@ func (t *findingBuilder) overlap() {
 			check, gets = b.ranges("check"), b.rangesText("renewed")
 		}
 		t.add("overlap/nodes", append(values, "many", many, "usual", when(!objects, "yes"), "reassigns", when(reassigned != nil, "yes"), "reassigned", reassigned,
-			"objects", when(check != nil, "yes"), "check", check, "reregistered", b.reregistered(gets),
-			"cordon", advice.Cordon(plainName(b.Node)), "uncordon", advice.Uncordon(plainName(b.Node)))...)
+			"objects", when(check != nil, "yes"), "check", check, "reregistered", b.reregistered(gets))...)
 	}
 }
 
@@ -297,14 +296,11 @@ func (s side) reregistered(gets string) []advice.Action {
 // reassigned returns the steps after which the IPAM has assigned another range to one of two nodes. It
 // is not known in advance to which of them.
 func (s side) reassigned(other side) []advice.Action {
-	a, b := plainName(s.Node), plainName(other.Node)
+	a, b := scope{"knode", plainName(s.Node)}, scope{"knode", plainName(other.Node)}
 	return scope{
 		"a", s.Node, "b", other.Node, "common", cmp.Or(s.common(other), "the old range"), "within", s.within(other), "bwithin", other.within(s),
-		"before",
-		append(s.ranges("check"), advice.Cordon(a), advice.Cordon(b)),
-		"reassign", s.ranges("reassign"),
-		"after",
-		[]advice.Action{advice.Uncordon(a), advice.Uncordon(b)},
+		"before", slices.Concat(s.ranges("check"), a.steps("cordon"), b.steps("cordon")), "reassign", s.ranges("reassign"),
+		"after", append(a.steps("uncordon"), b.steps("uncordon")...),
 	}.steps("overlap/reassign")
 }
 

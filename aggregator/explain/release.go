@@ -194,7 +194,7 @@ func outOfRange(pools []*verdict.Pool, a netip.Addr) (steps []advice.Action) {
 		steps = append(steps, step)
 	}
 	if len(pools) == 0 {
-		steps = []advice.Action{advice.Say("%s", Text("exclude/address", "address", a))}
+		steps = []advice.Action{{Text: Text("exclude/address", "address", a)}}
 	}
 	return steps
 }
@@ -206,5 +206,5 @@ func exclusion(p *verdict.Pool, a netip.Addr) (how string, step advice.Action) {
 	if steps := texts.Steps("exclude"); len(steps) > 0 {
 		return how, steps[0]
 	}
-	return how, advice.Say("%s", Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "how", how))
+	return how, advice.Action{Text: Text("exclude/pool", "address", a, "pool", poolTitle(p.Label()), "how", how)}
 }

@@ -67,7 +67,7 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		if ipamOf(p).Leases {
 			return a.decide(owners)
 		}
-		return a.steps("records-first", "pool", poolTitle(p.Label()), "makeplan", advice.MakePlan, "runplan", advice.RunPlan(nodeOf(p)), "decide", a.decide(owners))
+		return a.steps("records-first", "pool", poolTitle(p.Label()), "node", nodeOf(p), "decide", a.decide(owners))
 	case verdict.CauseIPAMAllocatedTwice:
 		return a.steps("allocated-twice", "decide", a.decide(owners))
 	case verdict.CauseIPAMBookedElsewhere:
@@ -186,7 +186,7 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 		}, verdict.PoolUse{})
 		for _, f := range text.Fixes {
 			if !f.Manual {
-				steps = append(steps, advice.Say("%s", f.What).By(f.Node, f.Command))
+				steps = append(steps, advice.Action{Text: f.What, Node: f.Node, Command: f.Command})
 			}
 		}
 	}

@@ -11,10 +11,10 @@ func TestAdviceKeepsTheOrderOfItsParts(t *testing.T) {
 	var got advice.Advice
 	got.State("%d of %d", 1, 2)
 	got.State("100%%")
-	got.Act(advice.Say("Look at %s.", "it"))
+	got.Act(advice.Action{Text: "Look at it."})
 	got.Act(
-		advice.Say("Run it.").By("n1", "ls"),
-		advice.Say("Decide.").Or(advice.Either("it is old", advice.Say("Wait."), advice.Say("Look again.")), advice.Either("it is new")))
+		advice.Action{Text: "Run it.", Node: "n1", Command: "ls"},
+		advice.Action{Text: "Decide.", Choice: []advice.Alternative{advice.Either("it is old", advice.Action{Text: "Wait."}, advice.Action{Text: "Look again."}), advice.Either("it is new")}})
 	got.Fix(advice.Fix{Node: "n1", What: "List.", Command: "ls\nls -l"})
 	got.Add(advice.Advice{Fixes: []advice.Fix{{Node: "n2", What: "Remove x.", Command: "rm x", Manual: true}}})
 	want := advice.Advice{
@@ -32,19 +32,22 @@ func TestAdviceKeepsTheOrderOfItsParts(t *testing.T) {
 }
 
 func TestStepsOfSeveralRemedies(t *testing.T) {
+	steps := func(key string, words map[string]any) []advice.Action {
+		return advice.Filler{Texts: advice.ReadTexts(nil), Value: func(name string) any { return words[name] }}.Steps(key)
+	}
 	for _, test := range []struct {
 		got  []advice.Action
 		want []advice.Action
 	}{
-		{advice.Plan(""), []advice.Action{
+		{steps("plan", map[string]any{"node": ""}), []advice.Action{
 			{Text: "Generate the repair plan.", Command: "ipwitness audit --fix-plan > plan.sh"},
 			{Text: "Review plan.sh, then run its part for the cluster.", Command: "sh plan.sh cluster"},
 		}},
-		{advice.Plan("n 1"), []advice.Action{
+		{steps("plan", map[string]any{"node": "n 1"}), []advice.Action{
 			{Text: "Generate the repair plan.", Command: "ipwitness audit --fix-plan > plan.sh"},
 			{Text: "Review plan.sh, then run its part for node n 1.", Node: "n 1", Command: "sh plan.sh node 'n 1'"},
 		}},
-		{[]advice.Action{advice.Cordon("n1"), advice.Uncordon("-n1")}, []advice.Action{
+		{append(steps("cordon", map[string]any{"knode": "n1"}), steps("uncordon", map[string]any{"knode": "-n1"})...), []advice.Action{
 			{Text: "Start no pods on node n1 until this is repaired. DaemonSet pods still start on a cordoned node.", Command: "kubectl cordon n1"},
 			{Text: "Allow pods on node -n1 again.", Command: "kubectl uncordon -- -n1"},
 		}},

@@ -1,6 +1,7 @@
 package advice
 
 import (
+	_ "embed" // for the common texts
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -31,9 +32,14 @@ type line struct {
 	below []*line
 }
 
-// ReadTexts returns the texts of the files that match patterns. Lines that begin with # are comments.
+//go:embed common.txt
+var common string
+
+// ReadTexts returns the texts of the files that match patterns, and those of common.txt. Lines that begin with # are
+// comments.
 func ReadTexts(in fs.FS, patterns ...string) Texts {
 	all := Texts{}
+	all.read(common)
 	for _, pattern := range patterns {
 		names, _ := fs.Glob(in, pattern)
 		for _, name := range names {
@@ -208,7 +214,9 @@ func (f Filler) write(a *Advice, lines []*line) (summary string) {
 			name, argument, _ := strings.Cut(text, ": ")
 			switch v := f.Value(name).(type) {
 			case nil:
-				summary = strings.TrimPrefix(summary+" "+f.Write(a, name), " ")
+				if more := f.Write(a, name); more != "" {
+					summary = strings.TrimPrefix(summary+" "+more, " ")
+				}
 			case func():
 				v()
 			case func(string) Advice:

@@ -11,7 +11,7 @@ func TestTextsWithValues(t *testing.T) {
 	values := map[string]any{
 		"name": "a b", "id": "0123456789abcdef", "none": "", "no.node": "n1", "dash": "-x", "quote": `it's "x"`,
 		"restart": func(then string) Advice {
-			return Advice{Remedy: []Action{Say("Restart it: %s.", then)}, Fixes: []Fix{{What: then}}}
+			return Advice{Remedy: []Action{{Text: "Restart it: " + then + "."}}, Fixes: []Fix{{What: then}}}
 		},
 	}
 	f := Filler{Texts: ReadTexts(fstest.MapFS{"texts.txt": {Data: []byte(`

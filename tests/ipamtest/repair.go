@@ -117,7 +117,7 @@ func appendCommand(b []byte, indent, text string) []byte {
 func Advise(m *ipam.IPAM, key string, c ipam.Case) (a advice.Advice) {
 	if h := c.Holder; h != nil {
 		c.Restart = func(then string, now bool) advice.Advice {
-			restart := advice.Say("Restart %s: %s.", h.Name, then)
+			restart := advice.Action{Text: fmt.Sprintf("Restart %s: %s.", h.Name, then)}
 			return advice.Advice{Remedy: []advice.Action{restart}, Fixes: []advice.Fix{{What: restart.Text, Command: "restart", Manual: !now}}}
 		}
 	}
