@@ -364,9 +364,6 @@ type listener struct {
 	core *core
 }
 
-// OwnersWatched reports whether owners are watched.
-func (l *listener) OwnersWatched() bool { return l.core.events.Owners.Wanted() }
-
 // Acknowledged looks at the acknowledgement of a conflict.
 func (l *listener) Acknowledged(of *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
 	return l.core.acknowledgements.Lapse(of)

@@ -49,8 +49,9 @@ func newCore(cfg coreConfig) (*core, error) {
 	told := &listener{core: c}
 	conflicts := judge.NewConflicts()
 	c.facts = facts.New(facts.Config{
-		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Changed: c.factsChanged, OwnersWatched: told.OwnersWatched, Disputed: conflicts.Disputed,
-		Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil, Queues: workers, Memory: cfg.Memory, Stopped: c.stopped,
+		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Changed: c.factsChanged, Disputed: conflicts.Disputed,
+		OwnersWatched: func() bool { return c.events.Owners.Wanted() },
+		Kubernetes:    cfg.kubernetes, Followed: cfg.kubernetes != nil, Queues: workers, Memory: cfg.Memory, Stopped: c.stopped,
 	})
 	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Conflicts: conflicts, Listener: told, Workers: workers})
 	c.findings = judge.NewFindings(judge.FindingsConfig{

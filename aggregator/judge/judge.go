@@ -24,7 +24,7 @@ func (w *worker) judge(item *facts.Item) {
 		return // it is judged again without them
 	}
 
-	watched := s.Listener.OwnersWatched()
+	watched := s.Facts.OwnersWatched()
 	var before []verdict.Owner
 	known := watched || s.Policy.ReusedWithin > 0
 	if known {

@@ -36,11 +36,9 @@ const (
 // A Listener is notified of judgements. Its methods are called while the facts are held for
 // reading. Several goroutines call them, but never concurrently for one address.
 type Listener interface {
-	// OwnerChanged is called with an owner of an address and its previous state, which is nil for a
+	// OwnerChanged is called, if owners are watched, with an owner of an address and its previous state, which is nil for a
 	// new owner. all are the owners of the address.
 	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner)
-	// OwnersWatched reports whether OwnerChanged must be called.
-	OwnersWatched() bool
 	// ConflictChanged is called with a conflict and its previous state. opened is set if it was not
 	// active before.
 	ConflictChanged(c, before *verdict.Conflict, opened bool)

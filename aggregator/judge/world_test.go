@@ -65,7 +65,7 @@ func newWorld(t *testing.T, workers int) *world {
 	}
 	log := slog.New(slog.NewTextHandler(w, nil))
 	conflicts := judge.NewConflicts()
-	w.facts = facts.New(facts.Config{Policy: &w.policy, Log: log, Clock: clock, Changed: w.changed, OwnersWatched: w.OwnersWatched, Disputed: conflicts.Disputed, Queues: workers, Stopped: t.Context().Done()})
+	w.facts = facts.New(facts.Config{Policy: &w.policy, Log: log, Clock: clock, Changed: w.changed, OwnersWatched: w.ownersWatched, Disputed: conflicts.Disputed, Queues: workers, Stopped: t.Context().Done()})
 	w.shards = judge.New(judge.Config{Policy: &w.policy, Log: log, Clock: clock, Facts: w.facts, Conflicts: conflicts, Listener: w, Workers: workers})
 	return w
 }
@@ -411,7 +411,7 @@ func (w *world) changed(c *facts.Changes) {
 	}
 }
 
-func (w *world) OwnersWatched() bool {
+func (w *world) ownersWatched() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.watched
