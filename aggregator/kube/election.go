@@ -116,8 +116,8 @@ func (c *Cluster) Lead(ctx context.Context, fit func() bool, do func(context.Con
 		} else {
 			wait = min(e.times.every, left)
 			if stop == nil {
-				var working context.Context
-				working, stop = context.WithCancel(ctx)
+				working, cancel := context.WithCancel(ctx)
+				stop = cancel
 				log.Info("this replica leads: it writes Events and exports")
 				work.Go(func() { do(working) })
 			}
