@@ -13,7 +13,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -85,17 +84,17 @@ func (c *Cluster) Lead(ctx context.Context, fit func() bool, do func(context.Con
 		do(ctx)
 		return nil
 	}
-	e, log := c.election, c.log.With("lease", c.election.namespace+"/"+c.election.name)
-	var stop context.CancelFunc // nil while this replica does not lead
-	var work sync.WaitGroup
-	end := func() {
-		if stop == nil {
-			return
+	e := c.election
+	for ctx.Err() == nil {
+		e.report(ctx, e.attempt(ctx, fit()))
+		if !e.leads() {
+			pause(ctx, e.times.every+rand.N(e.times.every), nil)
+			continue
 		}
-		stop()
-		work.Wait()
-		stop = nil
-		log.Info("this replica does not lead any longer")
+		e.term(ctx, fit, do)
+		if e.holder() != e.identity {
+			continue
+		}
 		// This replica gives the lease up, so that another one need not wait until it expires.
 		releasing := context.WithoutCancel(ctx)
 		err := e.read(releasing)
@@ -103,26 +102,6 @@ func (c *Cluster) Lead(ctx context.Context, fit func() bool, do func(context.Con
 			err = e.write(releasing, "")
 		}
 		e.report(releasing, err)
-	}
-	defer end()
-	for ctx.Err() == nil {
-		fits := fit()
-		if stop == nil || fits && e.leads() {
-			e.report(ctx, e.attempt(ctx, fits))
-		}
-		wait := e.times.every + rand.N(e.times.every)
-		if left := e.left(); !fits || left <= 0 {
-			end()
-		} else {
-			wait = min(e.times.every, left)
-			if stop == nil {
-				working, cancel := context.WithCancel(ctx)
-				stop = cancel
-				log.Info("this replica leads: it writes Events and exports")
-				work.Go(func() { do(working) })
-			}
-		}
-		pause(ctx, wait, nil)
 	}
 	return nil
 }
@@ -170,25 +149,70 @@ func (e *election) holder() string {
 func (e *election) taken() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	holder, lasts := holderOf(e.lease), time.Duration(ptr.Deref(e.lease.Spec.LeaseDurationSeconds, 0))*time.Second
+	var lasts time.Duration
+	if seconds := e.lease.Spec.LeaseDurationSeconds; seconds != nil {
+		lasts = time.Duration(*seconds) * time.Second
+	}
+	holder := holderOf(e.lease)
 	return holder != "" && holder != e.identity && time.Since(e.changed) < lasts
 }
 
-func holderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
+func holderOf(lease *coordinationv1.Lease) string {
+	if holder := lease.Spec.HolderIdentity; holder != nil {
+		return *holder
+	}
+	return ""
+}
 
-// attempt takes the lease if it is free, or renews it. A replica that does not fit only reads it.
-func (e *election) attempt(ctx context.Context, fits bool) error {
+// term calls do, and renews the lease until do has ended. The context of do ends with ctx, or if the lease
+// could not be renewed in time.
+func (e *election) term(ctx context.Context, fit func() bool, do func(context.Context)) {
+	lease := e.namespace + "/" + e.name
+	e.cluster.log.Info("this replica leads: it writes Events and exports", "lease", lease)
+	working, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		do(working)
+		<-working.Done()
+	}()
+	defer func() {
+		stop()
+		<-ended
+		e.cluster.log.Info("this replica does not lead any longer", "lease", lease)
+	}()
+	renewing := context.WithoutCancel(ctx)
+	for e.leads() {
+		select {
+		case <-ended:
+			return
+		case <-time.After(min(e.times.every, e.left())):
+			if e.leads() { // otherwise the work ends first
+				e.report(renewing, e.attempt(renewing, fit()))
+			}
+		}
+	}
+}
+
+// attempt takes the lease if it is free, or renews it. A replica that should not lead only reads it.
+func (e *election) attempt(ctx context.Context, fit bool) error {
 	if left := e.left(); left > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, left)
+		if !fit {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, left)
 		defer cancel()
 		err := e.write(ctx, e.identity)
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return err
 		}
 		// The answer to an earlier renewal was lost, or somebody has edited the Lease.
+		if err := e.read(ctx); err != nil || e.holder() != e.identity {
+			return err
+		}
+		return e.write(ctx, e.identity)
 	}
-	if err := e.read(ctx); err != nil || !fits || e.taken() {
+	if err := e.read(ctx); err != nil || !fit || e.taken() {
 		return err
 	}
 	return e.write(ctx, e.identity)
@@ -219,7 +243,10 @@ func (e *election) write(ctx context.Context, holder string) error {
 	ctx, cancel := context.WithTimeout(ctx, e.times.within/2) // so that there is time for another request before the lease is lost
 	defer cancel()
 	begun, lease := time.Now(), e.lease.DeepCopy() // only run changes it
-	now, lasts, transitions := metav1.NewMicroTime(begun), int32(e.times.lasts/time.Second), ptr.Deref(lease.Spec.LeaseTransitions, 0)
+	now, lasts, transitions := metav1.NewMicroTime(begun), int32(e.times.lasts/time.Second), int32(0)
+	if lease.Spec.LeaseTransitions != nil {
+		transitions = *lease.Spec.LeaseTransitions
+	}
 	acquired := lease.Spec.AcquireTime
 	if holderOf(lease) != holder {
 		acquired = &now
