@@ -235,7 +235,7 @@ func (f *Facts) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	}
 }
 
-// interfaceChanged notifies the listener and touches disputes, before an interface changes.
+// interfaceChanged records what may change with an interface and touches disputes, before it changes.
 func (f *Facts) interfaceChanged(n *Node, i uint32) {
 	f.changes.ranges(n)
 	record := n.namespaces.at(n.interfaces.at(i).namespace).record

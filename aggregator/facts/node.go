@@ -275,6 +275,9 @@ func (f *Facts) rename(n *Node, name string) {
 		return
 	}
 	f.changes.Ended = append(f.changes.Ended, n.Pools...)
+	for _, p := range n.Pools {
+		delete(f.changes.Pools, p)
+	}
 	f.tell() // under its previous name
 	f.changes.ranges(n)
 	f.touchNode(n)

@@ -37,8 +37,8 @@ type Pool struct {
 	// Allocated is the number of allocated addresses. An address with several allocations counts
 	// once.
 	Allocated audit.Tally
-	// AtRisk has the addresses in use that the pool considers free. Package judge changes it, under a lock of its own, while this one is
-	// held for reading.
+	// AtRisk has the addresses in use that the pool considers free. Package judge changes it under its own lock, while
+	// the lock of Facts is held for reading.
 	AtRisk map[netip.Addr]Risk
 	// Ended is set once the pool is removed.
 	Ended bool

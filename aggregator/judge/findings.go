@@ -102,11 +102,11 @@ func (f *Findings) Rested() {
 
 // Changed schedules the checks that changes of the facts require. The caller holds the facts.
 func (f *Findings) Changed(c *facts.Changes) {
+	for _, p := range c.Ended { // first: one of the others may have its place
+		f.ended(p)
+	}
 	for p := range c.Pools {
 		f.changed(p)
-	}
-	for _, p := range c.Ended {
-		f.ended(p)
 	}
 	for n := range c.Ranges {
 		f.RangesChanged(n)
