@@ -82,7 +82,7 @@ func (l *Lacks) until(ctx context.Context, what string, try func() error) error 
 func (l *Lacks) watchFiles(ctx context.Context, log *slog.Logger, late string, dirs []string, changed func(path string)) error {
 	var w *fsnotify.Watcher
 	if err := l.until(ctx, late, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
-		log.Warn(late, "error", err)
+		log.Warn("files cannot be watched", "late", late, "error", err)
 		return nil
 	}
 	defer func() { _ = w.Close() }()
