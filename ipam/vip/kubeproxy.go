@@ -94,7 +94,9 @@ func newKubeProxy(p ipam.Publisher) *ipam.Objects {
 	r.cidrs = &ipam.Resource{
 		Kind: ServiceCIDRs, Role: ipam.Extra, Lost: "addresses in use that Services may get as cluster IPs are not detected", Store: ranges,
 	}
-	r.kept = ipam.Mirror[*ipam.Object, ipam.Range]{Read: readIPAddress, Settled: ranges.Republish}
+	r.kept = ipam.Mirror[*ipam.Object, ipam.Range]{
+		Read: readIPAddress, Changed: func(ipam.Key, *ipam.Range, *ipam.Range) { ranges.Republish() },
+	}
 	kept := &ipam.Resource{
 		Kind: IPAddresses, Role: ipam.Extra, Lost: "addresses that are kept from Services count as if a Service may get them", Store: &r.kept,
 	}
