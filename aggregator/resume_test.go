@@ -206,6 +206,8 @@ func TestWatchesOfConflictsAndFindingsContinueAfterARestart(t *testing.T) {
 	l = newLab(t, cfg)
 	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 	l.settled()
+	l.recorded(pb.Conflict_RESOLVED)
+	l.await("the finding's end in the journal", &pb.ListEventsRequest{Kind: pb.Event_FINDING}, func(e *pb.Event) bool { return e.GetType() == pb.Watch_REMOVED })
 	if got, _ := conflicts(conflict); len(got) < 3 || got[0] != "ADDED SUSPECTED" || got[1] != "UPDATED CONFIRMED" || got[len(got)-1] != "UPDATED RESOLVED" {
 		t.Errorf("got %v, want the whole conflict", got)
 	}
