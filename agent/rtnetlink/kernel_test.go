@@ -460,7 +460,7 @@ func TestChangesOfAllNamespacesAreHeard(t *testing.T) {
 				must(t, err)
 				to = sa.(*unix.SockaddrNetlink).Pid
 			}))
-			must(t, unix.Sendto(req.socket.Socket.GetFd(), message(unix.RTM_NEWLINK, 0, 0, forged...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: to}))
+			must(t, unix.Sendto(req.fd, message(unix.RTM_NEWLINK, 0, 0, forged...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: to}))
 		}
 		addLink(t, &netlink.Bridge{LinkAttrs: attrs("real")})
 		seen := false

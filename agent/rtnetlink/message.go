@@ -182,6 +182,29 @@ func controlNSID(oob []byte) int32 {
 	return NoNSID
 }
 
+// header has the fields in use of struct nlmsghdr.
+type header struct {
+	typ, flags uint16
+	seq        uint32
+}
+
+// messages yields the messages in b, up to the first one that does not fit.
+func messages(b []byte) func(yield func(header, []byte) bool) {
+	return func(yield func(header, []byte) bool) {
+		for len(b) >= unix.NLMSG_HDRLEN {
+			n := int(binary.NativeEndian.Uint32(b))
+			if n < unix.NLMSG_HDRLEN || n > len(b) {
+				return
+			}
+			h := header{binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])}
+			if !yield(h, b[unix.NLMSG_HDRLEN:n]) {
+				return
+			}
+			b = b[min(align4(n), len(b)):]
+		}
+	}
+}
+
 // attributes yields the attributes (struct nlattr) in b, up to the first one that does not
 // fit. Flag bits of the type are removed.
 func attributes(b []byte) func(yield func(uint16, []byte) bool) {

@@ -19,7 +19,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -72,58 +71,103 @@ var ErrNamespaceGone = errors.New("network namespace is gone")
 
 // A Conn sends requests in the network namespace of the thread that created it. It is not safe
 // for concurrent use.
-type Conn struct{ socket *nl.SocketHandle }
+type Conn struct {
+	fd  int
+	seq uint32
+	buf []byte // holds a request, and then each part of its answer
+}
 
 // Dial opens a socket for requests. It fails if the kernel does not support strict checking.
 // Such a kernel would ignore IFA_TARGET_NETNSID and answer with our own addresses.
 func Dial() (*Conn, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
-	if err := unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
-		s.Close()
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		_ = unix.Close(fd)
 		return nil, fmt.Errorf("set NETLINK_GET_STRICT_CHK (needs Linux 4.20): %w", err)
 	}
-	_ = s.SetReceiveTimeout(&unix.Timeval{Sec: 10})
-	return &Conn{socket: &nl.SocketHandle{Socket: s}}, nil
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
+	return &Conn{fd: fd, buf: make([]byte, 64<<10)}, nil
 }
 
 // Close closes the socket.
-func (r *Conn) Close() { r.socket.Close() }
+func (r *Conn) Close() { _ = unix.Close(r.fd) }
 
-// do sends one request, and returns the messages of the answer that have a type, or all if it is 0.
-func (r *Conn) do(typ, flags, answer uint16, body []byte) ([][]byte, error) {
-	req := nl.NewNetlinkRequest(int(typ), int(flags))
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: r.socket}
-	req.AddRawData(body)
-	return req.Execute(unix.NETLINK_ROUTE, answer)
+// errInterrupted is returned for a dump that a change interrupted.
+var errInterrupted = errors.New("dump was interrupted by a change")
+
+// do sends one request, and calls each for every message of the answer. The data is only valid until
+// each returns. The package nl would allocate and clear 64 KiB for each part of an answer.
+func (r *Conn) do(typ, flags uint16, body []byte, each func(typ uint16, data []byte)) error {
+	r.seq++
+	req := binary.NativeEndian.AppendUint32(r.buf[:0], uint32(unix.NLMSG_HDRLEN+len(body)))
+	req = binary.NativeEndian.AppendUint16(req, typ)
+	req = binary.NativeEndian.AppendUint16(req, unix.NLM_F_REQUEST|flags)
+	req = binary.NativeEndian.AppendUint32(req, r.seq)
+	req = append(binary.NativeEndian.AppendUint32(req, 0), body...)
+	if _, err := unix.Write(r.fd, req); err != nil {
+		return err
+	}
+	for interrupted := false; ; {
+		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
+			continue // not from the kernel
+		}
+		for h, data := range messages(r.buf[:n]) {
+			if h.seq != r.seq {
+				continue // of a request that was given up
+			}
+			interrupted = interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
+			isEnd := h.typ == unix.NLMSG_DONE || h.typ == unix.NLMSG_ERROR
+			switch {
+			case isEnd && len(data) >= 4 && int32(u32(data[:4])) < 0:
+				return unix.Errno(-int32(u32(data[:4])))
+			case !isEnd:
+				each(h.typ, data)
+			}
+			if isEnd || h.flags&unix.NLM_F_MULTI == 0 {
+				if interrupted {
+					return errInterrupted
+				}
+				return nil
+			}
+		}
+	}
 }
 
 // get returns what parse makes of the only message of an answer; the zero value if there is none.
 func get[T any](r *Conn, typ uint16, body []byte, parse func(data []byte) (T, error)) (out T, err error) {
-	messages, err := r.do(typ, 0, 0, body)
-	if err == nil && len(messages) > 0 {
-		return parse(messages[0])
-	}
-	return out, err
+	var invalid error
+	err = r.do(typ, 0, body, func(_ uint16, data []byte) { out, invalid = parse(data) })
+	return out, cmp.Or(err, invalid)
 }
 
 // list returns what parse makes of the messages of a dump. It repeats a dump that a change
 // interrupted.
 func list[T any](r *Conn, typ uint16, body []byte, parse func(data []byte) (T, error)) (out []T, err error) {
-	var messages [][]byte
+	var invalid error
 	for range 16 {
-		// Without IPv6, the kernel answers AF_INET6 with messages of other families.
-		if messages, err = r.do(typ, unix.NLM_F_DUMP, typ-requestToNew, body); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		out, invalid = out[:0], nil
+		err = r.do(typ, unix.NLM_F_DUMP, body, func(answer uint16, data []byte) {
+			if answer != typ-requestToNew { // without IPv6, the kernel answers AF_INET6 with messages of other families
+				return
+			}
+			one, failed := parse(data)
+			out, invalid = append(out, one), cmp.Or(invalid, failed)
+		})
+		if !errors.Is(err, errInterrupted) {
 			break
 		}
 	}
-	for _, m := range messages {
-		one, invalid := parse(m)
-		out, err = append(out, one), cmp.Or(err, invalid)
-	}
-	return out, err
+	return out, cmp.Or(err, invalid)
 }
 
 // listFamilies lists IPv4 and, unless the kernel lacks it, IPv6. It sets the family in the body.
@@ -346,7 +390,7 @@ func (r *Conn) NSIDOf(fd int) (nsid int32, assigned bool, err error) {
 	}
 	auto := NoNSID // any free id
 	// EEXIST: another process has assigned one in the meantime.
-	_, err = r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, 0, appendAttr(body, netnsaNSID, uint32(auto)))
+	err = r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, appendAttr(body, netnsaNSID, uint32(auto)), func(uint16, []byte) {})
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return NoNSID, false, namespaceError("assign namespace id", NoNSID, err)
 	}
@@ -487,9 +531,8 @@ func (l *Listener) Run(ctx context.Context, fn func(*Message), lost, malformed f
 			continue
 		}
 		nsid := controlNSID(l.oob[:oobn])
-		all, _ := syscall.ParseNetlinkMessage(l.buf[:n])
-		for _, m := range all {
-			known, err := msg.parse(m.Header.Type, nsid, m.Data)
+		for h, data := range messages(l.buf[:n]) {
+			known, err := msg.parse(h.typ, nsid, data)
 			switch {
 			case err != nil:
 				malformed()
