@@ -108,12 +108,20 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	if found.Again != 0 && (again == 0 || found.Again < again) {
 		again = found.Again
 	}
-	if e == nil {
-		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(found.Former) == 0 && len(out.Clones) == 0 {
-			return
-		}
+	plain := len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && len(found.Findings) == 0 && len(found.Past) == 0 && len(found.Former) == 0 && len(out.Clones) == 0
+	switch {
+	case e == nil && plain && again == 0:
+		return
+	case e == nil:
 		e = &entry{addr: a}
 		w.entries[a] = e
+	}
+	if plain && e.bare() { // its owner can be derived, so nothing is kept of the case
+		e.judgedAt = in.Now
+		w.check(in, out)
+		w.schedule(e, again)
+		w.settle(e)
+		return
 	}
 	w.keep()
 	e.owners, e.judgedAt = out.Owners, in.Now
@@ -141,13 +149,18 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		e.cloned = len(out.Clones) > 0
 		w.shards.Listener.Cloned(a, out.Clones)
 	}
+	w.schedule(e, again)
+	w.forgetOld(e)
+	w.settle(e)
+}
+
+// schedule sets when an entry is judged again even if nothing changes, 0 for never.
+func (w *worker) schedule(e *entry, again verdict.Stamp) {
 	if again != 0 {
 		w.arm(e, again)
 	} else if !e.active() { // an active conflict may wait for the end of its acknowledgement
 		w.disarm(e)
 	}
-	w.forgetOld(e)
-	w.settle(e)
 }
 
 // audits reports whether an address must be audited.

@@ -36,7 +36,7 @@ func (w *worker) settle(e *entry) {
 		e.owners = nil
 	}
 	w.shards.Conflicts.keep(e)
-	if e.idle() {
+	if e.bare() && e.again == 0 {
 		delete(w.entries, e.addr)
 	}
 }
@@ -229,9 +229,9 @@ type kept struct {
 // disputed reports whether a conflict or a contest is remembered.
 func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.contesting != nil }
 
-// idle reports whether the entry has no state that cannot be derived from the facts.
-func (e *entry) idle() bool {
-	return len(e.owners) == 0 && !e.disputed() && len(e.past)+len(e.recalled) == 0 && len(e.found) == 0 && len(e.former) == 0 && !e.cloned && e.again == 0
+// bare reports whether the entry has no state that cannot be derived from the facts, but perhaps a timer.
+func (e *entry) bare() bool {
+	return len(e.owners) == 0 && !e.disputed() && len(e.past)+len(e.recalled) == 0 && len(e.found) == 0 && len(e.former) == 0 && !e.cloned
 }
 
 // conflict returns the index of the conflict with an ID; -1 if there is none.
