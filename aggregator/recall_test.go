@@ -1,6 +1,8 @@
 package aggregator
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -187,6 +191,33 @@ func TestAConflictThatEndsDuringARestartIsResolved(t *testing.T) {
 	}
 }
 
+// A limit on the resolved conflicts that are kept does not concern active ones.
+func TestAnActiveConflictIsKnownAfterARestartBesideManyResolvedOnes(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir()}
+	l := newLab(t, cfg)
+	l.dial().send(twoPods()).sync()
+	before := l.recorded(pb.Conflict_SUSPECTED)
+	l.settled()
+	feed, now := l.core.journal.Feed(pb.Event_CONFLICT), time.Now()
+	for i := range judge.KeepResolved + 1 {
+		if err := feed.Changed(&journal.Change{At: now, Type: pb.Watch_ADDED, Conflict: &pb.Conflict{
+			Id: fmt.Sprintf("%016x", i), Address: netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}).String(), Scope: before.GetScope(),
+			State: pb.Conflict_RESOLVED, DetectedAt: timestamppb.New(now), ResolvedAt: timestamppb.New(now),
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := feed.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	l.stop()
+
+	l = newLab(t, cfg)
+	if c := l.known(pb.Conflict_SUSPECTED); c.GetId() != before.GetId() {
+		t.Errorf("got %v, want %v", c, before)
+	}
+}
+
 // A node that does not come back in time has timed out.
 func TestAConflictOfANodeThatDoesNotComeBackEnds(t *testing.T) {
 	cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond, NodeTimeout: 2 * time.Second}
@@ -198,7 +229,6 @@ func TestAConflictOfANodeThatDoesNotComeBackEnds(t *testing.T) {
 
 	l = newLab(t, cfg)
 	l.dial().send(snapshot(hello("n2", 1), podVeth(2, "c", "10.244.9.9"))).sync()
-	l.known(pb.Conflict_SUSPECTED)
 	over := l.known(pb.Conflict_RESOLVED)
 	if over.GetId() != before.GetId() || len(over.GetOwners()) != 2 {
 		t.Errorf("got %v, want %v to be resolved", over, before)

@@ -114,27 +114,31 @@ func (r *Recall) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var all []*verdict.Conflict
+	var active, resolved []*verdict.Conflict
 	oldest := r.Shards.KeptSince()
 	if err := r.each(ctx, pb.Event_CONFLICT, func(e *pb.Event) {
-		if c := r.conflict(e.GetConflict()); c != nil && (c.Active() || c.ResolvedAt > oldest) {
-			r.Recorded.Add(e)
-			r.remember(c.Address, e.GetConflict().GetMemory(), nil)
-			all = append(all, c)
-		}
-	}); err != nil {
-		return err
-	}
-	slices.SortFunc(all, func(a, b *verdict.Conflict) int { return cmp.Compare(a.ResolvedAt, b.ResolvedAt) })
-	for _, c := range all {
-		if c.Active() {
-			r.awaited = append(r.awaited, c)
+		c := r.conflict(e.GetConflict())
+		switch {
+		case c == nil:
+			return
+		case c.Active():
+			active = append(active, c)
 			for i := range c.Owners {
 				r.missing[c.Owners[i].Node.Name] = true
 			}
+		case c.ResolvedAt > oldest:
+			resolved = append(resolved, c)
+		default:
+			return
 		}
+		r.Recorded.Add(e)
+		r.remember(c.Address, e.GetConflict().GetMemory(), nil)
+	}); err != nil {
+		return err
 	}
-	added := r.Shards.Recall(all[max(0, len(all)-len(r.awaited)-judge.KeepResolved):])
+	slices.SortFunc(resolved, func(a, b *verdict.Conflict) int { return cmp.Compare(a.ResolvedAt, b.ResolvedAt) })
+	r.awaited = active
+	added := r.Shards.Recall(slices.Concat(resolved[max(0, len(resolved)-judge.KeepResolved):], active))
 	var found []*judge.Found
 	if err := r.each(ctx, pb.Event_FINDING, func(e *pb.Event) {
 		r.Recorded.Add(e)
