@@ -49,8 +49,8 @@ func (o *Overlaps) RangesChanged(n *facts.Node) {
 	} else {
 		o.moved = true
 	}
-	if o.at == 0 {
-		o.at = o.facts.Clock().Add(overlapPause)
+	if at := o.facts.Clock().Add(overlapPause); o.at == 0 || at < o.at {
+		o.at = at
 		o.wake.set()
 	}
 }

@@ -69,6 +69,12 @@ func (a *Pools) ended(p *facts.Pool) {
 	for _, kind := range audit.PoolKinds() {
 		a.set.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
 	}
+	if p.Ended {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.audits, p)
+		delete(a.due, p)
+	}
 }
 
 // schedule schedules a check of a pool, unless an earlier one is scheduled. The caller holds mu.
@@ -209,8 +215,6 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	a.mu.Lock()
 	one := a.audits[p]
 	if p.Ended {
-		delete(a.audits, p)
-		delete(a.due, p)
 		a.mu.Unlock()
 		return
 	}

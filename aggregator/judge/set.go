@@ -146,7 +146,9 @@ func (f *Set) End(id string, superseded bool) {
 		return
 	case !superseded && f.awaits(audit.Nodes(one.Finding)):
 		f.mu.Lock()
-		f.doubtful[id] = struct{}{}
+		if f.byID[id] != nil { // otherwise another one has ended it meanwhile
+			f.doubtful[id] = struct{}{}
+		}
 		f.mu.Unlock()
 		f.wake.set()
 		return
@@ -200,8 +202,10 @@ func (f *Set) recall(one *Found) {
 }
 
 const (
-	// decideEvery is how often it is checked whether doubtful findings have ended.
-	decideEvery = 200 * time.Millisecond
+	// decideEvery is how often it is checked whether doubtful findings have ended, and decidedAtOnce is the
+	// number of those that end before others may use the facts again.
+	decideEvery   = 200 * time.Millisecond
+	decidedAtOnce = 64
 	// foundWithin is the time after the report of a node within which problems that last are found again.
 	foundWithin = time.Second
 	// SeenWithin is the time after a start of its agent within which a node has seen everything on the wire
@@ -212,8 +216,6 @@ const (
 // decide ends the doubtful findings for which the facts are complete, and returns when to call it
 // again; 0 for never.
 func (f *Set) decide() verdict.Stamp {
-	f.facts.RLock()
-	defer f.facts.RUnlock()
 	f.mu.Lock()
 	var some []*Found
 	for id := range f.doubtful {
@@ -222,18 +224,34 @@ func (f *Set) decide() verdict.Stamp {
 			some = append(some, one)
 		}
 	}
-	left := len(f.doubtful)
 	f.mu.Unlock()
-	for _, one := range some {
-		if !f.early(one) && f.decidable(one) && !f.awaits(audit.Nodes(one.Finding)) {
-			f.conclude(one.ID, false)
-			left--
-		}
+	f.facts.RLock()
+	some = slices.DeleteFunc(some, func(one *Found) bool {
+		return f.early(one) || !f.decidable(one) || f.awaits(audit.Nodes(one.Finding))
+	})
+	f.facts.RUnlock()
+	for over := range slices.Chunk(some, decidedAtOnce) {
+		f.facts.Update(func() { // so that none is found again while it ends
+			for _, one := range over {
+				if f.isDoubtful(one.ID) {
+					f.conclude(one.ID, false)
+				}
+			}
+		})
 	}
-	if left == 0 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.doubtful) == 0 {
 		return 0
 	}
 	return f.facts.Clock().Add(decideEvery)
+}
+
+func (f *Set) isDoubtful(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, is := f.doubtful[id]
+	return is
 }
 
 // decidable reports whether it can be found that a finding has ended: that is known already, or its IPAM can

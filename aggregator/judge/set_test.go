@@ -1,0 +1,68 @@
+package judge
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+)
+
+// doubtful returns a world with a finding from before the start. awaits is called whenever it is asked whether
+// facts about it are awaited.
+func doubtful(t *testing.T, awaits func(w *world, one *verdict.Finding) bool) (*world, *verdict.Finding) {
+	w := newWorld(t, nil)
+	one := &verdict.Finding{ID: "1", Kind: verdict.FindingAnsweredByAnother, Address: netip.MustParseAddr("10.0.0.1")}
+	w.Set.awaits = func([]string) bool { return awaits(w, one) }
+	w.Recall([]*Found{{Finding: one, Place: PlaceOf(one)}})
+	return w, one
+}
+
+func TestAFindingThatIsFoundAgainWhileItsEndIsDecidedLasts(t *testing.T) {
+	w, one := doubtful(t, func(w *world, one *verdict.Finding) bool {
+		w.Publish(one)
+		return false
+	})
+	if w.decide(); w.Get(one.ID) == nil || len(w.ended) != 0 {
+		t.Errorf("got %v and the end of %v, want the finding", w.Get(one.ID), w.ended)
+	}
+}
+
+func TestAFindingThatEndsTwiceIsNotDoubtful(t *testing.T) {
+	w, one := doubtful(t, func(w *world, one *verdict.Finding) bool {
+		w.conclude(one.ID, false)
+		return true
+	})
+	w.End(one.ID, false)
+	if w.decide(); !slices.Equal(w.ended, []string{one.ID}) || w.Undecided() != 0 {
+		t.Errorf("got the end of %v and %d undecided, want one end", w.ended, w.Undecided())
+	}
+}
+
+func TestNothingIsKeptOfAPoolThatIsRemoved(t *testing.T) {
+	w := newWorld(t, nil)
+	p := kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "p", State: ipam.Known}}}
+	w.facts.IPAMChanged([]kube.IPAMChange{p})
+	w.Pools.check()
+	if len(w.audits) != 1 {
+		t.Fatalf("got %d audits, want that of the pool", len(w.audits))
+	}
+	p.Gone = true
+	w.facts.IPAMChanged([]kube.IPAMChange{p})
+	if len(w.audits)+len(w.Pools.due) != 0 {
+		t.Errorf("got %d audits of which %d are due, want none", len(w.audits), len(w.Pools.due))
+	}
+}
+
+func TestAChangeOfRangesDoesNotWaitForAnotherComparison(t *testing.T) {
+	w := newWorld(t, nil)
+	soon := w.facts.Clock().Add(2 * overlapPause)
+	w.at = soon.Add(time.Hour)
+	if w.RangesChanged(nil); w.at > soon {
+		t.Errorf("got a comparison at %v, want one before %v", w.at, soon)
+	}
+}
