@@ -131,6 +131,14 @@ func (w *RecordedWatch) move(name string, to time.Time) {
 	w.At[name] = to
 }
 
+// Has reports whether what the watch begins with was sent of a cluster.
+func (w *RecordedWatch) Has(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, has := w.At[name]
+	return has
+}
+
 // Follow sends what the watch begins with, and then what is recorded. One of its Sends may block forever.
 func (w *RecordedWatch) Follow(ctx context.Context) error {
 	w.oldest = make(Positions)
@@ -224,13 +232,8 @@ func (w *RecordedWatch) advance(ctx context.Context, r *Records, quiet <-chan ti
 		}
 	case known:
 	case w.Present:
-		var failed error
-		if err := r.Items(ctx, w.Select, until, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-			e.Type = pb.Watch_ADDED
-			failed = w.Send(Recorded{Type: e.Type, Event: e})
-			return failed == nil
-		}); err != nil || failed != nil {
-			return more, cmp.Or(err, failed)
+		if err := w.present(ctx, r, until); err != nil {
+			return more, err
 		}
 		at = until
 	case w.Since.IsZero():
@@ -289,6 +292,30 @@ func (w *RecordedWatch) advance(ctx context.Context, r *Records, quiet <-chan ti
 		return more, w.Send(Recorded{Type: pb.Watch_GAP, Gap: open, Token: w.Token(w.At)})
 	}
 	return more, nil
+}
+
+// present sends the items of one journal at a time. It reads some at a time, because the journal waits for its readers, and a
+// subscriber may be slow.
+func (w *RecordedWatch) present(ctx context.Context, r *Records, at time.Time) error {
+	var position journal.Position
+	for more := true; more; {
+		more = false
+		var some []*pb.Event
+		if err := r.Items(ctx, w.Select, at, position, func(e *pb.Event, p journal.Position) bool {
+			some, position = append(some, e), p
+			more = len(some) == replayedAtOnce
+			return !more
+		}); err != nil {
+			return err
+		}
+		for _, e := range some {
+			e.Type = pb.Watch_ADDED
+			if err := w.Send(Recorded{Type: e.Type, Event: e}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // lose tells the subscriber that events since its position are lost. again is set if the present follows.

@@ -35,6 +35,8 @@ type between struct {
 	clock    func() time.Time
 
 	mu sync.Mutex
+	// followed is the watch that the owners come from.
+	followed *api.RecordedWatch
 	// where has the clusters with owners of each address of a shared network.
 	where map[netip.Addr][]string
 	// dirty are the addresses to judge; true if an owner may have left.
@@ -98,7 +100,7 @@ func (b *between) watch() *api.RecordedWatch {
 		sel.Span = ipam.RangeOf(b.networks[0].Prefixes[0])
 	}
 	b.reset()
-	return &api.RecordedWatch{
+	w := &api.RecordedWatch{
 		Sources: func() ([]*api.Records, <-chan struct{}, error) { return b.fleet.sources(nil, pb.Event_OWNER) },
 		Select:  sel, Present: true, At: make(api.Positions),
 		Coverage: func() *pb.Coverage { return nil }, Token: func(api.Positions) string { return "" },
@@ -113,6 +115,10 @@ func (b *between) watch() *api.RecordedWatch {
 			return nil
 		},
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.followed = w
+	return w
 }
 
 // reset forgets the owners, because all that are present follow.
@@ -150,6 +156,9 @@ func (b *between) judgeDirty() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for a, left := range b.dirty {
+		if b.arriving(b.contests[a]) {
+			continue
+		}
 		if err := b.judge(a, left); err != nil {
 			return err
 		}
@@ -160,6 +169,18 @@ func (b *between) judgeDirty() error {
 		return nil
 	}
 	return b.begin()
+}
+
+// arriving reports whether the state of a cluster with an owner in a conflict is arriving, so that its owners are not known.
+// The caller holds the lock.
+func (b *between) arriving(c *contest) bool {
+	if !c.active() {
+		return false
+	}
+	clusters, _, _ := b.fleet.named(nil) // an error concerns names
+	return slices.ContainsFunc(clusters, func(of *cluster) bool {
+		return (of.Journal.Fresh() || !b.followed.Has(of.Name)) && slices.ContainsFunc(c.conflict.GetOwners(), func(o *pb.Owner) bool { return o.GetCluster() == of.Name })
+	})
 }
 
 // begin records the present conflicts. The caller holds the lock.
@@ -287,6 +308,9 @@ func (b *between) again() error {
 	for _, a := range slices.SortedFunc(maps.Keys(b.contests), netip.Addr.Compare) {
 		switch c := b.contests[a].conflict; c.GetState() {
 		case pb.Conflict_SUSPECTED:
+			if b.arriving(b.contests[a]) {
+				continue
+			}
 			if err := b.judge(a, false); err != nil {
 				return err
 			}
