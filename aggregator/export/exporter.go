@@ -138,6 +138,9 @@ func (x *exporter) follow(ctx context.Context, as role) error {
 		if err != nil {
 			return err
 		}
+		if x.Journal.Dropped(at) { // before all of it was read, perhaps
+			continue
+		}
 		now := x.Clock()
 		due := x.to.alerts.due()
 		if len(some) > 0 || !due.IsZero() && !now.Before(due) {

@@ -142,19 +142,25 @@ type Loss struct {
 	Pruned bool
 }
 
+// Dropped reports whether the journal has dropped records after a time, because of their age or its size.
+func (j *Journal) Dropped(since time.Time) bool {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.store == nil {
+		return false
+	}
+	list := j.store.list()
+	return len(list) > 0 && list[0].number > 1 && list[0].start > micro(since)+1
+}
+
 // Lost returns the periods between two times of which events are missing, and the time from which on
 // the journal has all other events. Events are not missing of the time in which the aggregator did not
 // run: the state after it is recorded.
 func (j *Journal) Lost(since, until time.Time) (lost []Loss, from time.Time, err error) {
 	from = since
-	if err := j.view(func(s *store) error {
-		if list := s.list(); len(list) > 0 && list[0].number > 1 && list[0].start > micro(since)+1 {
-			from = time.UnixMicro(list[0].start)
-			lost = append(lost, Loss{From: since, Until: from, Pruned: true})
-		}
-		return nil
-	}); err != nil {
-		return nil, from, err
+	if j.Dropped(since) {
+		from = j.Oldest()
+		lost = append(lost, Loss{From: since, Until: from, Pruned: true})
 	}
 	gaps, err := j.Gaps(from, until)
 	for _, g := range gaps {

@@ -57,6 +57,7 @@ func (j *Journal) Oldest() time.Time {
 
 // Gaps returns the gaps that overlap a period, the oldest first.
 func (j *Journal) Gaps(since, until time.Time) (gaps []*pb.Gap, err error) {
+	open := j.gap.Load() // before the others: it may end meanwhile
 	err = j.view(func(s *store) error {
 		return s.scan(metaKey(metaGap, uint64(micro(since))), after(tablePrefix(0, metaGap)), func(_, v []byte) error {
 			g := new(pb.Gap)
@@ -69,8 +70,9 @@ func (j *Journal) Gaps(since, until time.Time) (gaps []*pb.Gap, err error) {
 			return nil
 		})
 	})
-	if g := j.gap.Load(); err == nil && g != nil && (g.GetFrom() == nil || g.GetFrom().AsTime().Before(until)) {
-		gaps = append(gaps, g)
+	ended := slices.ContainsFunc(gaps, func(g *pb.Gap) bool { return g.GetFrom() != nil && proto.Equal(g.GetFrom(), open.GetFrom()) })
+	if err == nil && open != nil && !ended && (open.GetFrom() == nil || open.GetFrom().AsTime().Before(until)) {
+		gaps = append(gaps, open)
 	}
 	return gaps, err
 }

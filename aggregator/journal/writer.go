@@ -365,8 +365,7 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 			w.j.Log.Warn("journal: changes were not recorded", "from", g.GetFrom().AsTime(), "until", g.GetUntil().AsTime(), "lost", g.GetLost())
 		}
 	}
-	w.fresh, w.whole, w.aliveAt = false, true, time.Time{}
-	w.setGap(nil)
+	w.fresh, w.whole, w.aliveAt, w.gap = false, true, time.Time{}, nil
 	return nil
 }
 
@@ -457,6 +456,7 @@ func (w *writer) commit() error {
 		return err
 	}
 	w.reach()
+	w.j.gap.Store(w.gap) // the one that has ended can be read now
 	w.j.fresh.Store(w.fresh)
 	w.j.progress.written(w.last, w.whole, w.marks)
 	w.marks = w.marks[:0]

@@ -180,7 +180,7 @@ func (f *following) publishSome(ctx context.Context, until time.Time) error {
 		}
 		return !full
 	})
-	if err = errors.Join(f.current(), err); err != nil {
+	if err = errors.Join(f.current(), err); err != nil || f.Journal.Dropped(f.at) { // before all of it was read, perhaps
 		return err
 	}
 	if !full {
