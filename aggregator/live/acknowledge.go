@@ -149,6 +149,13 @@ func (a *Acknowledgements) Of(id string) *pb.Acknowledgement {
 	return nil
 }
 
+// has reports whether a conflict has an acknowledgement, or gets the one from before the start as soon as it is judged.
+func (a *Acknowledgements) has(id string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byID[id] != nil || a.recalled[id] != nil
+}
+
 // Len returns the number of acknowledged conflicts.
 func (a *Acknowledgements) Len() int {
 	a.mu.Lock()
@@ -163,7 +170,7 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 	a.dir.mu.Lock()
 	defer a.dir.mu.Unlock()
 	c, ack, err := a.requested(q, by)
-	for err == nil && (ack != nil || a.Of(c.ID) != nil) {
+	for err == nil && (ack != nil || a.has(c.ID)) {
 		id, episode := c.ID, c.Episode
 		if err := a.keep(id, ack); err != nil {
 			return nil, err
@@ -234,6 +241,7 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 	if c := a.Conflicts.Get(id); c == nil || !c.Active() || c.Episode != episode {
 		return false
 	}
+	delete(a.recalled, id) // what is asked for now takes its place
 	if delete(a.byID, id); ack != nil {
 		a.byID[id] = ack
 	}
