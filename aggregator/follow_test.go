@@ -97,7 +97,9 @@ func TestAWatchOfEventsSendsTheHistoryAndWhatFollows(t *testing.T) {
 		a.send(podVeth(6, fmt.Sprintf("name%d", i), "10.244.0.9"))
 	}
 	a.sync()
-	l.settled()
+	l.await("the last name in the journal", &pb.ListEventsRequest{Kind: pb.Event_OWNER, PageSize: 10_000}, func(e *pb.Event) bool {
+		return e.GetOwner().GetWorkload().GetName() == "name99"
+	})
 
 	subjects := map[string]*pb.WatchEventsRequest{
 		"all":          {},

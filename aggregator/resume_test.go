@@ -15,21 +15,22 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/live"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // outlives reports whether a resume token is known to the journal.
 func outlives(token string) bool { return strings.Count(token, "-") == 2 }
 
-// token begins a watch and returns the token of its first bookmark.
-func (l *lab) token(q *pb.WatchOwnersRequest) string {
+// token begins a watch and returns the token of its first bookmark, as soon as it is known to the journal.
+func (l *lab) token(q *pb.WatchOwnersRequest) (token string) {
 	l.Helper()
-	w := l.watchOwners(q)
-	defer w.cancel()
-	events := w.until(pb.Watch_BOOKMARK)
-	token := events[len(events)-1].GetResumeToken()
-	if !outlives(token) {
-		l.Fatalf("got token %s, want one with a time in the journal", token)
-	}
+	wait.Until(l, "a token with a time in the journal", func() bool {
+		w := l.watchOwners(q)
+		defer w.cancel()
+		events := w.until(pb.Watch_BOOKMARK)
+		token = events[len(events)-1].GetResumeToken()
+		return outlives(token)
+	})
 	return token
 }
 
@@ -192,8 +193,11 @@ func TestWatchesOfConflictsAndFindingsContinueAfterARestart(t *testing.T) {
 			}
 		}
 	}
-	_, conflict := conflicts("")
-	_, finding := findings("")
+	var conflict, finding string
+	for !outlives(conflict) || !outlives(finding) { // until the journal is written
+		_, conflict = conflicts("")
+		_, finding = findings("")
+	}
 	a.send(podVeth(3, "b", addr)).sync()
 	a.send(&pb.ReportRequest{Checked: []uint64{a.check().GetId()}}).sync()
 	l.recorded(pb.Conflict_CONFIRMED)

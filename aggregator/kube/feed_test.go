@@ -261,7 +261,7 @@ func TestPodsThatAreListedButNotWatched(t *testing.T) {
 func TestSilentWatch(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.open()
-	c.health.pulse.silence = 1100 * time.Millisecond // longer than a second: reflectors list again after shorter watches without events
+	c.health.pulse.silence = 3 * time.Second // much longer than a second: reflectors list again after shorter watches without events
 	start(t, c)
 	live(t, c)
 	wait.Until(t, "the watch is opened again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.opened >= 2 })

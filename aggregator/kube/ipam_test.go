@@ -96,7 +96,7 @@ func (l *ledger) await(what, want string) {
 	want = strings.TrimSpace(want)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	over := time.After(patience / 4)
+	over := time.After(patience)
 	for {
 		got := l.text()
 		if got == want {

@@ -10,19 +10,19 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/tests/pki"
 	"github.com/ipwitness/ipwitness/tests/snippets"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // run runs a command line, and ends it when its log contains end.
 func run(t *testing.T, env map[string]string, end string, args ...string) (code int, out string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
 	log := &output{end: end, cancel: cancel}
 	code = execute(ctx, log, log, func(name string) string { return env[name] }, args)
