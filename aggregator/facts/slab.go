@@ -23,6 +23,9 @@ func (s *slab[T]) add(item T) uint32 {
 			var none T
 			s.items = append(s.items, none)
 		}
+		if len(s.items) == cap(s.items) { // by half: append would copy a large slab twice as often
+			s.items = slices.Grow(s.items, 1+len(s.items)/2)
+		}
 		i = uint32(len(s.items)) //nolint:gosec // limits keep it below 2^32
 		s.items = append(s.items, item)
 	}
