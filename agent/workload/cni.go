@@ -30,6 +30,7 @@ type cniCache struct {
 	dir     string             // directory of libcni's cache
 	changed func()             // called when results may have changed
 	results map[string]cniFile // by file name: see ofMultus
+	broken  map[string]broken  // files without a result, by name
 
 	mu    sync.Mutex
 	stale map[string]bool // names of results to read again
@@ -37,7 +38,7 @@ type cniCache struct {
 }
 
 func newCNICache(log *slog.Logger, dir string, changed func()) *cniCache {
-	return &cniCache{log: log, dir: dir, changed: changed, results: map[string]cniFile{}, stale: map[string]bool{}, all: true}
+	return &cniCache{log: log, dir: dir, changed: changed, results: map[string]cniFile{}, broken: map[string]broken{}, stale: map[string]bool{}, all: true}
 }
 
 // cniFile is a parsed file of libcni's result cache.
@@ -46,6 +47,28 @@ type cniFile struct {
 	netns    []string    // paths of the sandbox
 	workload *ipwitnessv1.Workload
 	networks map[string]kernel.Networks // networks of the pod's addresses, by path of the sandbox
+}
+
+// broken is a file that was read and has no result.
+type broken struct {
+	version fileVersion
+	err     error
+	lasts   bool // it was read again: nobody is still writing it
+}
+
+// damage returns the error of files whose results are lost; nil if there are none.
+func (c *cniCache) damage() error {
+	var names []string
+	for name, b := range c.broken {
+		if b.lasts {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	first := slices.Min(names)
+	return fmt.Errorf("%d files, such as %s: %w", len(names), c.path(first), c.broken[first].err)
 }
 
 // ofMultus is the prefix of the names of Multus' results. Multus has its own cache, with the
@@ -125,6 +148,7 @@ func (c *cniCache) read() (lack error) {
 			}
 		}
 		maps.DeleteFunc(c.results, func(name string, _ cniFile) bool { return !there[name] })
+		maps.DeleteFunc(c.broken, func(name string, _ broken) bool { return !there[name] })
 		for name := range there {
 			if old, ok := c.results[name]; !ok || versionOf(c.path(name)) != old.version {
 				stale[name] = true
@@ -139,7 +163,9 @@ func (c *cniCache) read() (lack error) {
 			lack = err
 			continue
 		}
+		before := c.broken[name]
 		delete(c.results, name)
+		delete(c.broken, name)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -150,6 +176,7 @@ func (c *cniCache) read() (lack error) {
 		if err != nil {
 			// The file may be incomplete. In that case another event follows.
 			c.log.Debug("cannot read CNI result", "file", name, "error", err)
+			c.broken[name] = broken{v, err, before.version == v}
 			continue
 		}
 		f.version = v
@@ -161,6 +188,7 @@ func (c *cniCache) read() (lack error) {
 // cniResult is a file of libcni's cache (cniCacheV1, libcni/api.go of
 // github.com/containernetworking/cni), with a result of any version.
 type cniResult struct {
+	Kind        string      `json:"kind"`
 	ContainerID string      `json:"containerId"`
 	IfName      string      `json:"ifName"`
 	NetworkName string      `json:"networkName"`
@@ -191,6 +219,9 @@ func parseResult(data []byte) (cniFile, error) {
 	var c cniResult
 	if err := json.Unmarshal(data, &c); err != nil {
 		return cniFile{}, fmt.Errorf("parse CNI result: %w", err)
+	}
+	if c.Kind != "" && c.Kind != "cniCacheV1" {
+		return cniFile{}, fmt.Errorf("parse CNI result: the kind %q is not known", c.Kind)
 	}
 	w := &ipwitnessv1.Workload{
 		Kind:        ipwitnessv1.Workload_CONTAINER,

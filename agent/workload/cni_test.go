@@ -5,6 +5,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
@@ -358,6 +359,47 @@ func TestUnchangedResultIsReadOnce(t *testing.T) {
 	}
 	if got := read(); got != nil {
 		t.Errorf("removed result: got %v, want none", got)
+	}
+}
+
+// A file that stays without a result is named; one that is just being written is not.
+func TestDamagedResultsAreNamed(t *testing.T) {
+	const whole = `{"kind":"cniCacheV1","containerId":"abc","netns":"/run/netns/a"}`
+	dir := t.TempDir()
+	c := newCNICache(slog.New(slog.DiscardHandler), dir, func() {})
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(what, want string) {
+		t.Helper()
+		c.forget()
+		if err := c.read(); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(c.damage()); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %s", what, got, want)
+		}
+	}
+	write("a", whole)
+	write("half", whole[:20])
+	write("later", `{"kind":"cniCacheV2"}`)
+	read("read once", "<nil>")
+	write("half", whole)
+	read("one is complete now", `1 files, such as `+filepath.Join(dir, "later")+`: parse CNI result: the kind "cniCacheV2" is not known`)
+	write("empty", "")
+	read("another one is empty", "1 files")
+	read("another one stays empty", "2 files, such as "+filepath.Join(dir, "empty"))
+	for _, name := range []string{"later", "empty"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read("they are removed", "<nil>")
+	if len(c.results) != 2 {
+		t.Errorf("got results %v, want two", c.results)
 	}
 }
 

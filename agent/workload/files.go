@@ -22,7 +22,7 @@ import (
 // lackEvery is how often what could not be opened is tried again.
 const lackEvery = 15 * time.Second
 
-// Lacks has what is not seen, or late, because a resource of this process or of the machine is exhausted.
+// Lacks has what is not seen, or late, because files are damaged or a resource of this process or of the machine is exhausted.
 type Lacks struct {
 	Changed func() // called after the problems have changed; set before run
 
@@ -36,7 +36,11 @@ func (l *Lacks) Problems() (problems []string) {
 	defer l.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(l.reasons)) {
 		err := l.reasons[what]
-		problems = append(problems, fmt.Sprintf("%s (%s): %s", what, table.Short(err), table.Lack(err)))
+		text := fmt.Sprintf("%s (%s)", what, table.Short(err))
+		if remedy := table.Lack(err); remedy != "" {
+			text += ": " + remedy
+		}
+		problems = append(problems, text)
 	}
 	return problems
 }

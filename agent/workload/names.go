@@ -210,6 +210,8 @@ func (n *Names) look(everything, processes bool) {
 			overlays[ns.inode] = network[1]
 		}
 	}
+	n.lacks.note("the names and networks of some pods are not known, because their CNI results cannot be read: duplicates of their "+
+		"addresses on other nodes may be missed until those pods are started again", n.cni.damage())
 	n.kernel.SetNames(names, assigned, intended, overlays)
 	n.unnamed(unnamed)
 	if n.lacks.note("new network namespaces and the names of workloads cannot be seen at the moment, so those that were seen earlier still count", n.lack); n.lack != nil {

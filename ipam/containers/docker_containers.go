@@ -96,6 +96,7 @@ func (c *dockerContainers) read() {
 		var found *ipam.Container
 		if err == nil {
 			if found, err = parseContainer(data); err != nil {
+				err = fmt.Errorf("parse %s: %w", path, err)
 				had.info = info // of no use to read it again
 			}
 		} else {

@@ -1,6 +1,7 @@
 package hostlocal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -282,6 +283,17 @@ func (d *directory) drop(a netip.Addr) {
 	d.Changes[a] = nil
 }
 
+// anyUnread returns the file of the first address whose owner is not known.
+func (d *directory) anyUnread() (path string) {
+	var first netip.Addr
+	for a, al := range d.allocated {
+		if al.unread && (!first.IsValid() || a.Less(first)) {
+			first, path = a, al.Location
+		}
+	}
+	return path
+}
+
 // begin starts a run of removals, or continues the current one.
 func (d *directory) begin(now time.Time) {
 	if d.loss.removed == nil || now.Sub(d.loss.last) > sameRun {
@@ -332,7 +344,7 @@ func (d *directory) readAllocation(name string) (*allocation, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	al := &allocation{unread: err != nil}
+	al := &allocation{unread: err != nil || bytes.IndexByte(data, 0) >= 0} // a file may have NULs after a loss of power
 	if err != nil {
 		info, err := os.Lstat(path)
 		if err != nil {
@@ -341,7 +353,9 @@ func (d *directory) readAllocation(name string) (*allocation, error) {
 		written = info.ModTime()
 	}
 	al.Location, al.AllocatedAt = path, written
-	al.ContainerID, al.Interface = parse(data)
+	if !al.unread {
+		al.ContainerID, al.Interface = parse(data)
+	}
 	return al, nil
 }
 

@@ -174,16 +174,17 @@ func TestFileThatCannotBeReadStillReservesItsAddress(t *testing.T) {
 		os.Mkdir(filepath.Join(dir, "10.1.0.5"), 0o700),
 		os.WriteFile(filepath.Join(dir, "10.1.0.6"), nil, 0o600), // left by a plugin that was killed
 		os.WriteFile(filepath.Join(dir, "10.1.0.7"), []byte(strings.Repeat("x", maxFileSize+1)), 0o600),
+		os.WriteFile(filepath.Join(dir, "10.1.0.11"), make([]byte, 70), 0o600), // after a loss of power
 		os.WriteFile(filepath.Join(dir, "10.1.0.10"), []byte(strings.Repeat("x", maxFileSize)), 0o600),
 		os.WriteFile(filepath.Join(dir, "10.1.0.008"), []byte("no address"), 0o600),
 		os.WriteFile(filepath.Join(dir, "::ffff:10.1.0.9"), []byte("not its name"), 0o600),
 		os.WriteFile(filepath.Join(dir, "fe80::1%eth0"), []byte("not its name"), 0o600))
 	l.look()
-	if got := l.addresses("pods"); len(got) != 7 {
-		t.Errorf("allocations: got %q, want seven", got)
+	if got := l.addresses("pods"); len(got) != 8 {
+		t.Errorf("allocations: got %q, want eight", got)
 	}
-	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "4 allocations of host-local in "+dir) {
-		t.Errorf("problems: got %q, want one about 4 allocations", problems)
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "5 allocations of host-local, such as that of "+filepath.Join(dir, "10.1.0.3")) {
+		t.Errorf("problems: got %q, want one about 5 allocations", problems)
 	}
 	for addr, a := range l.allocations[dir] {
 		if want := addr == "10.1.0.2" || addr == "10.1.0.10"; (a.ContainerID != "") != want || a.AllocatedAt.IsZero() {

@@ -160,7 +160,8 @@ func (s *source) Problems() []string {
 			problems = append(problems, fmt.Sprintf("cannot read the allocations of host-local in %s: %s", path, d.Problem))
 		}
 		if d.unread > 0 {
-			problems = append(problems, fmt.Sprintf("the owners of %d allocations of host-local in %s are unknown, because their files cannot be read or are not regular files: run the agent as root", d.unread, path))
+			problems = append(problems, fmt.Sprintf("the owners of %d allocations of host-local, such as that of %s, are unknown, because their files are damaged, not regular, "+
+				"or cannot be read: run the agent as root", d.unread, d.anyUnread()))
 		}
 	}
 	return problems
