@@ -191,7 +191,7 @@ func TestFileThatCannotBeReadStillReservesItsAddress(t *testing.T) {
 			t.Errorf("allocation: got %+v", a)
 		}
 	}
-	for _, addr := range []string{"10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.7"} {
+	for _, addr := range []string{"10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.7", "10.1.0.11"} {
 		l.release("pods", addr)
 	}
 	if problems := l.source.Problems(); len(problems) != 0 || len(l.addresses("pods")) != 3 {
