@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,6 +27,8 @@ const (
 	answersAfter, busyShare = 200 * time.Millisecond, 100
 	// mostAnswers limits the addresses that a route or a proxy covers.
 	mostAnswers = 1024
+	// mostNeighbours limits the known neighbours of an interface that are tried as senders of a request.
+	mostNeighbours = 4
 )
 
 // answers are the addresses that the node answers for on links on which it does not have them.
@@ -43,7 +46,8 @@ type answers struct {
 type answerer struct {
 	*link
 	rtnetlink.Settings
-	outside bool // frames from outside of the node enter its link
+	outside bool         // frames from outside of the node enter its link
+	askers  []netip.Addr // IPv4 addresses from which requests may come there; nil if they were not needed yet
 }
 
 // FollowAnswers keeps the answers up to date until ctx ends.
@@ -95,9 +99,15 @@ func (k *Mirror) answer(now time.Time) {
 			a.own[addr] = append(a.own[addr], l)
 		}
 	}
+	// The table of a default route is usually looked up for marked packets only (TPROXY).
+	var unmarked []uint32
+	if slices.ContainsFunc(routes, func(r rtnetlink.Route) bool { return r.Bits() == 0 }) {
+		if unmarked, err = k.req.UnmarkedTables(); err != nil {
+			k.log.Debug("cannot list rules", "error", err)
+		}
+	}
 	a.routes = slices.DeleteFunc(routes, func(r rtnetlink.Route) bool {
-		// A default route in a table of its own is for marked packets only.
-		return r.Bits() == 0 || r.Addr().IsLoopback() || r.IsSingleIP() && a.own[r.Addr()] != nil
+		return r.Bits() == 0 && !slices.Contains(unmarked, r.Table) || r.Addr().IsLoopback() || r.IsSingleIP() && a.own[r.Addr()] != nil
 	})
 	answerers := k.answerers()
 	a.hosts = nil
@@ -214,7 +224,7 @@ func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) 
 		}
 	}
 	for _, e := range entries {
-		if macs := there[e.Addr]; usable(e.Addr) && len(macs) > 0 && !slices.Contains(macs, e.MAC) {
+		if macs := there[e.Addr]; e.Connected && usable(e.Addr) && len(macs) > 0 && !slices.Contains(macs, e.MAC) {
 			key := table.ClaimKey{Address: e.Addr, Kind: ipwitnessv1.Evidence_WOULD_ANSWER, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: l.Index}}
 			want[key] = table.Claim{Network: table.Network{Name: l.Name}, Answer: ipwitnessv1.ClaimRecord_NEIGHBOUR}
 		}
@@ -286,39 +296,39 @@ func (l *link) contains(addr netip.Addr) bool {
 // answersFor returns what makes the node answer for an address on an interface, or take packets from there for
 // it, as a claim without times; the zero Claim if it does not, or has the address on that link.
 func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no table.Claim) {
-	by := func(answer ipwitnessv1.ClaimRecord_Answer, l *link) table.Claim {
-		return table.Claim{Network: table.Network{Name: l.Name}, Answer: answer}
-	}
-	proxy := func(answer ipwitnessv1.ClaimRecord_Answer, hops []rtnetlink.Hop) table.Claim {
-		c := table.Claim{Answer: answer}
-		if len(hops) > 0 && k.own.links[hops[0].Index] != nil {
-			c.Name = k.own.links[hops[0].Index].Name
-		}
-		if slices.ContainsFunc(k.answers.hosts, func(r rtnetlink.Route) bool { return r.Addr() == addr && len(hops) > 0 && r.Index == hops[0].Index }) {
-			c.PrefixLength = uint8(addr.BitLen()) //nolint:gosec // 128 at most
-		}
-		return c
-	}
-	own := k.answers.own[addr]
-	if slices.ContainsFunc(own, func(l *link) bool { return k.domainOf(l).name == domain }) {
+	if slices.ContainsFunc(k.answers.own[addr], func(l *link) bool { return k.domainOf(l).name == domain }) {
 		return no
 	}
 	proxied := slices.ContainsFunc(k.answers.proxied, func(p rtnetlink.Neighbour) bool {
 		return p.Addr == addr && (p.Index == at.Index || p.Index == 0)
 	})
-	if addr.Is6() && at.outside { // the kernel answers solicitations only on the interface that has the address
+	switch {
+	case addr.Is6() && at.outside: // the kernel answers solicitations only on the interface that has the address
 		if proxied && at.ProxyNDP {
-			return proxy(ipwitnessv1.ClaimRecord_PROXY_ENTRY, k.hops(addr))
+			return k.answersAsProxy(addr, ipwitnessv1.ClaimRecord_PROXY_ENTRY, k.hops(addr))
 		}
 		return no
+	case addr.Is4() && at.outside && at.Flags&unix.IFF_NOARP != 0: // arp_rcv drops requests; ndisc_rcv does not
+		return no
+	case !at.outside && !at.ProxyARP && !proxied:
+		return k.answersTo(addr, addr, at, k.hops(addr), proxied)
+	case addr.Is6():
+		hops, _ := k.req.RouteFrom(at.Index, addr, addr)
+		return k.answersTo(addr, addr, at, hops, proxied)
 	}
-	asker := addr
-	hops := k.hops(addr)
-	if at.outside || at.ProxyARP || proxied {
-		asker = k.asker(addr, at)
-		hops, _ = k.req.RouteFrom(at.Index, asker, addr)
+	for _, asker := range k.askersFor(addr, at) {
+		hops, _ := k.req.RouteFrom(at.Index, asker, addr)
+		if c := k.answersTo(asker, addr, at, hops, proxied); c.Answer != 0 {
+			return c
+		}
 	}
+	return no
+}
+
+// answersTo is answersFor for a request from one asker, for whose packets the node has these hops.
+func (k *Mirror) answersTo(asker, addr netip.Addr, at *answerer, hops []rtnetlink.Hop, proxied bool) (no table.Claim) {
 	if slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Local }) {
+		own := k.answers.own[addr]
 		switch {
 		case !at.outside: // it keeps the packets, whether it answers or not
 		case at.ARPIgnore == 1 || at.ARPIgnore == 2 || at.ARPIgnore == 8 || at.ARPIgnore == 3 && own == nil:
@@ -329,7 +339,8 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 			}
 		}
 		if len(own) > 0 {
-			return by(ipwitnessv1.ClaimRecord_ADDRESS, slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) }))
+			first := slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) })
+			return table.Claim{Network: table.Network{Name: first.Name}, Answer: ipwitnessv1.ClaimRecord_ADDRESS}
 		}
 		var route rtnetlink.Route
 		for _, r := range k.answers.routes {
@@ -341,45 +352,71 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 		if dev == nil {
 			return no
 		}
-		c := by(ipwitnessv1.ClaimRecord_ROUTE, dev)
-		c.PrefixLength = uint8(route.Bits()) //nolint:gosec // 128 at most
-		return c
+		return table.Claim{
+			Network: table.Network{Name: dev.Name}, Answer: ipwitnessv1.ClaimRecord_ROUTE,
+			PrefixLength: uint8(route.Bits()), //nolint:gosec // 128 at most
+		}
 	}
 	switch {
 	case len(hops) == 0 || slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Index == at.Index }):
 	case addr.Is4() && at.ProxyARP:
-		return proxy(ipwitnessv1.ClaimRecord_PROXY_ARP, hops)
+		return k.answersAsProxy(addr, ipwitnessv1.ClaimRecord_PROXY_ARP, hops)
 	case addr.Is4() && proxied:
-		return proxy(ipwitnessv1.ClaimRecord_PROXY_ENTRY, hops)
+		return k.answersAsProxy(addr, ipwitnessv1.ClaimRecord_PROXY_ENTRY, hops)
 	}
 	return no
 }
 
-// asker returns an address from which a host on the link of an interface would ask for another address: one
-// beside that, or beside one of the interface's own if none of its subnets contains the address.
-func (k *Mirror) asker(addr netip.Addr, at *answerer) netip.Addr {
-	if addr.Is4() && !at.contains(addr) {
+// answersAsProxy returns the claim of a node that answers for an address that its routes send elsewhere.
+func (k *Mirror) answersAsProxy(addr netip.Addr, answer ipwitnessv1.ClaimRecord_Answer, hops []rtnetlink.Hop) table.Claim {
+	c := table.Claim{Answer: answer}
+	if len(hops) > 0 && k.own.links[hops[0].Index] != nil {
+		c.Name = k.own.links[hops[0].Index].Name
+	}
+	if slices.ContainsFunc(k.answers.hosts, func(r rtnetlink.Route) bool { return r.Addr() == addr && len(hops) > 0 && r.Index == hops[0].Index }) {
+		c.PrefixLength = uint8(addr.BitLen()) //nolint:gosec // 128 at most
+	}
+	return c
+}
+
+// askersFor returns IPv4 addresses from which hosts on the link of an interface may ask for another address. The
+// kernel drops requests from some of them, such as those that its routes call local or, with strict rp_filter, send
+// elsewhere: the node answers for an address if it answers one of them.
+func (k *Mirror) askersFor(addr netip.Addr, at *answerer) []netip.Addr {
+	if at.askers == nil {
+		neighbours, err := k.req.Neighbours(at.Index)
+		if err != nil {
+			k.log.Debug("cannot list neighbours", "interface", at.Name, "error", err)
+		}
+		for _, n := range neighbours {
+			if n.Addr.Is4() {
+				at.askers = append(at.askers, n.Addr)
+			}
+		}
+		slices.SortFunc(at.askers, netip.Addr.Compare)
+		at.askers = at.askers[:min(len(at.askers), mostNeighbours)]
 		for own, entries := range at.addrs {
-			if own.Is4() && int(entries[0].PrefixLength) < 31 {
-				return k.neighbour(own)
+			if bits := int(entries[0].PrefixLength); own.Is4() && bits < 31 {
+				at.askers = append(at.askers, hostsOf(netip.PrefixFrom(own, bits))...)
 			}
 		}
 	}
-	if addr.Is6() {
-		return addr
+	unusable := func(asker netip.Addr) bool { return asker == addr || k.answers.own[asker] != nil }
+	if usable := slices.DeleteFunc(slices.Clone(at.askers), unusable); len(usable) > 0 {
+		return usable
 	}
-	return k.neighbour(addr)
+	return slices.DeleteFunc(hostsOf(netip.PrefixFrom(addr, 24)), unusable)
 }
 
-// neighbour returns an address beside another one, which is no broadcast address and not the node's own.
-func (k *Mirror) neighbour(addr netip.Addr) netip.Addr {
-	raw := addr.As4()
-	raw[3] = raw[3]&^3 | 1 + raw[3]&1 // 1 or 2 of its block of four
-	for k.answers.own[netip.AddrFrom4(raw)] != nil {
-		raw[3] ^= 4
-		if raw[3]&4 == 0 {
-			raw[2] ^= 1
-		}
+// hostsOf returns the first address for a host in an IPv4 subnet, one in its middle, and the last one.
+func hostsOf(subnet netip.Prefix) []netip.Addr {
+	raw := subnet.Masked().Addr().As4()
+	first := binary.BigEndian.Uint32(raw[:])
+	size := uint32(1) << (32 - subnet.Bits())
+	var out []netip.Addr
+	for _, n := range []uint32{1, size / 2, size - 2} {
+		binary.BigEndian.PutUint32(raw[:], first+n)
+		out = append(out, netip.AddrFrom4(raw))
 	}
-	return netip.AddrFrom4(raw)
+	return out
 }

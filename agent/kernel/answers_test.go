@@ -69,12 +69,17 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 	local := func(f agenttest.Fake, prefix string, index int32) {
 		f[rtnetlink.NoNSID].Local = append(f[rtnetlink.NoNSID].Local, rtnetlink.Route{Prefix: netip.MustParsePrefix(prefix), Index: index})
 	}
+	quiet := func(f agenttest.Fake) {
+		eth0 := f[rtnetlink.NoNSID].Links[2]
+		eth0.Flags |= unix.IFF_NOARP
+		f[rtnetlink.NoNSID].Links[2] = eth0
+	}
 	// vxlan connects the pods of cni0 to other nodes by a device that answers in their place for one address.
 	vxlan := func(f agenttest.Fake, addr, mac string) {
 		f.Put(rtnetlink.NoNSID, rtnetlink.Link{
 			Index: 9, Name: "vx10", Kind: "vxlan", Proxy: true, Master: 4, SlaveKind: "bridge", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID,
 		})
-		f[rtnetlink.NoNSID].Neighbours = map[int32][]rtnetlink.Neighbour{9: {{Addr: netip.MustParseAddr(addr), MAC: mac}}}
+		f[rtnetlink.NoNSID].Neighbours = map[int32][]rtnetlink.Neighbour{9: {{Addr: netip.MustParseAddr(addr), MAC: mac, Connected: true}}}
 	}
 	for _, test := range []struct {
 		name  string
@@ -124,6 +129,36 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2, Local: true})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPIgnore: 3}}
 		}, "192.0.2.50", ""},
+		{"a local route for a machine of the LAN and those beside it", func(f agenttest.Fake) {
+			local(f, "192.0.2.48/29", 1)
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true})
+		}, "192.0.2.50", "192.0.2.50 eth0: ROUTE /29 lo"},
+		{"a local route for a machine of the LAN, on a card with an address alone", func(f agenttest.Fake) {
+			f.Put(rtnetlink.NoNSID, f[rtnetlink.NoNSID].Links[2], "192.0.2.11/32")
+			local(f, "192.0.2.0/24", 1)
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true})
+			f[rtnetlink.NoNSID].Neighbours = map[int32][]rtnetlink.Neighbour{2: {{Addr: netip.MustParseAddr("203.0.113.1"), MAC: "router"}}}
+		}, "192.0.2.50", "192.0.2.50 eth0: ROUTE /24 lo"},
+		{"a local default route that a rule looks up for packets without a mark", func(f agenttest.Fake) {
+			f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Index: 1, Table: 100}}
+			f[rtnetlink.NoNSID].Unmarked = []uint32{255, 100}
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true})
+		}, "192.0.2.50", "192.0.2.50 eth0: ROUTE lo"},
+		{"a local default route for marked packets, and one for others", func(f agenttest.Fake) {
+			f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Index: 1, Table: 100}}
+			f[rtnetlink.NoNSID].Unmarked = []uint32{255, 254, 253}
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true})
+		}, "192.0.2.50", ""},
+		{"a dummy device, and a card that sends no ARP", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+			quiet(f)
+		}, "192.0.2.12", ""},
+		{"an IPv6 proxy entry on a card that sends no ARP", func(f agenttest.Fake) {
+			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
+			quiet(f)
+		}, "2001:db8::50", "2001:db8::50 eth0: PROXY_ENTRY "},
 		{"proxy_arp on a LAN that its routes do not know", func(f agenttest.Fake) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 4})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyARP: true}}
@@ -135,13 +170,17 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"arp_filter, and the route to the neighbours is by the interface", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
-			route(f, "192.0.2.13", rtnetlink.Hop{Index: 2})
+			for _, asker := range []string{"192.0.2.1", "192.0.2.128", "192.0.2.254"} {
+				route(f, asker, rtnetlink.Hop{Index: 2})
+			}
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPFilter: true}}
 		}, "", "192.0.2.12 eth0: ADDRESS kube-ipvs0"},
 		{"arp_filter, and the route to the neighbours is by another interface", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
-			route(f, "192.0.2.13", rtnetlink.Hop{Index: 4})
+			for _, asker := range []string{"192.0.2.1", "192.0.2.128", "192.0.2.254"} {
+				route(f, asker, rtnetlink.Hop{Index: 4})
+			}
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPFilter: true}}
 		}, "", ""},
 		{"a packet filter with rules about ARP", func(f agenttest.Fake) {

@@ -32,6 +32,7 @@ type Requests interface {
 	RouteFrom(index int32, from, addr netip.Addr) ([]rtnetlink.Hop, error)
 	LocalRoutes() ([]rtnetlink.Route, error)
 	HostRoutes() ([]rtnetlink.Route, error)
+	UnmarkedTables() ([]uint32, error)
 	Proxied() ([]rtnetlink.Neighbour, error)
 	Neighbours(index int32) ([]rtnetlink.Neighbour, error)
 	Settings(iface string) rtnetlink.Settings

@@ -219,12 +219,20 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		must(t, err)
 		var names []string
 		for _, r := range hosts {
-			if names = append(names, r.String()); r.Index != br {
-				t.Errorf("route %s: got interface %d, want %d", r, r.Index, br)
+			if names = append(names, r.String()); r.Index != br || r.Table != 100 {
+				t.Errorf("route %s: got interface %d and table %d, want %d and 100", r, r.Index, r.Table, br)
 			}
 		}
 		if want := []string{"192.0.2.50/32", "192.0.2.51/32"}; !slices.Equal(names, want) {
 			t.Errorf("routes to hosts: got %v, want %v", names, want)
+		}
+		for _, mark := range []uint32{0, 1} {
+			rule := netlink.NewRule()
+			rule.Table, rule.Mark, rule.IifName = 300+int(mark), mark, "br0"
+			must(t, netlink.RuleAdd(rule))
+		}
+		if tables, err := req.UnmarkedTables(); err != nil || !slices.Contains(tables, 300) || slices.Contains(tables, 301) {
+			t.Errorf("tables for packets without a mark: got %v and error %v, want 300 and not 301", tables, err)
 		}
 		if got := req.Settings("br0"); got != (Settings{}) {
 			t.Errorf("settings: got %+v, want the defaults", got)

@@ -109,17 +109,19 @@ type Hop struct {
 	Local   bool
 }
 
-// A Route is a route to a prefix by an interface.
+// A Route is a route to a prefix by an interface, in a routing table.
 type Route struct {
 	netip.Prefix
 	Index int32
+	Table uint32
 }
 
 // Neighbour is an entry of the neighbour table of an interface; MAC is raw bytes.
 type Neighbour struct {
-	Index int32
-	Addr  netip.Addr
-	MAC   string
+	Index     int32
+	Addr      netip.Addr
+	MAC       string
+	Connected bool // it is known to be there now (NUD_CONNECTED)
 }
 
 // A Message is one message of the route family, with the namespace that it concerns.
@@ -455,24 +457,49 @@ func parsePrefix(b []byte) (r Route, err error) {
 			addr, _ = netip.AddrFromSlice(val)
 		case unix.RTA_OIF:
 			r.Index = int32(u32(val))
+		case unix.RTA_TABLE:
+			r.Table = u32(val)
 		}
 	}
 	r.Prefix = netip.PrefixFrom(addr, int(b[1]))
 	return r, nil
 }
 
-// parseNeighbour parses a struct ndmsg and its attributes. The MAC is empty unless the neighbour is known to be there.
+// parseRule returns the table that a struct fib_rule_hdr and its attributes look up for packets without a mark; 0
+// if there is none.
+func parseRule(b []byte) (id uint32, err error) {
+	const header, invert = 12, 2 // sizeof, FIB_RULE_INVERT
+	if len(b) < header {
+		return 0, fmt.Errorf("parse rule: %w", errShort)
+	}
+	marked := false
+	for typ, val := range attributes(b[header:]) {
+		switch typ {
+		case unix.FRA_TABLE:
+			id = u32(val)
+		case unix.FRA_FWMARK:
+			marked = true
+		}
+	}
+	if marked && binary.NativeEndian.Uint32(b[8:])&invert == 0 {
+		return 0, nil
+	}
+	return id, nil
+}
+
+// parseNeighbour parses a struct ndmsg and its attributes. The MAC is empty if it is not known.
 func parseNeighbour(b []byte) (n Neighbour, err error) {
 	const connected = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE // NUD_CONNECTED
 	if len(b) < unix.SizeofNdMsg {
 		return n, fmt.Errorf("parse neighbour: %w", errShort)
 	}
 	n.Index = int32(binary.NativeEndian.Uint32(b[4:]))
+	n.Connected = binary.NativeEndian.Uint16(b[8:])&connected != 0
 	for typ, val := range attributes(b[unix.SizeofNdMsg:]) {
-		switch {
-		case typ == unix.NDA_DST:
+		switch typ {
+		case unix.NDA_DST:
 			n.Addr, _ = netip.AddrFromSlice(val)
-		case typ == unix.NDA_LLADDR && binary.NativeEndian.Uint16(b[8:])&connected != 0:
+		case unix.NDA_LLADDR:
 			n.MAC = string(val)
 		}
 	}

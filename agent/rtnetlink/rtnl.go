@@ -309,6 +309,12 @@ func (r *Conn) routes(typ, protocol byte) (out []Route, err error) {
 	return out, namespaceError("list routes", NoNSID, err)
 }
 
+// UnmarkedTables lists the tables of our own namespace that rules look up for packets without a mark (`ip rule`).
+func (r *Conn) UnmarkedTables() ([]uint32, error) {
+	out, err := listFamilies(r, unix.RTM_GETRULE, make([]byte, unix.SizeofRtMsg), parseRule)
+	return out, namespaceError("list rules", NoNSID, err)
+}
+
 // Settings are how an interface answers requests for addresses that it does not have (net.ipv4.conf.* and
 // net.ipv6.conf.*), as the kernel combines them with those of all interfaces.
 type Settings struct {
@@ -342,8 +348,8 @@ func (r *Conn) Proxied() (out []Neighbour, err error) {
 	return out, namespaceError("list proxied addresses", NoNSID, err)
 }
 
-// Neighbours lists the neighbours in the table of an interface of our own namespace that are known to be there, for which
-// a VXLAN device answers requests by itself (arp_reduce in drivers/net/vxlan/vxlan_core.c).
+// Neighbours lists the neighbours in the table of an interface of our own namespace whose MAC is known. A VXLAN device
+// answers requests for those that are connected by itself (arp_reduce in drivers/net/vxlan/vxlan_core.c).
 func (r *Conn) Neighbours(index int32) (out []Neighbour, err error) {
 	body := appendAttr(make([]byte, unix.SizeofNdMsg), unix.NDA_IFINDEX, uint32(index))
 	out, err = list(r, unix.RTM_GETNEIGH, body, parseNeighbour)

@@ -5,6 +5,7 @@ package agenttest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,8 @@ type Namespace struct {
 	Routes map[netip.Addr][]rtnetlink.Hop
 	Local  []rtnetlink.Route
 	Hosts  []rtnetlink.Route
+	// Unmarked are the tables that rules look up for packets without a mark.
+	Unmarked []uint32
 	// Settings are those of interfaces, by name.
 	Settings   map[string]rtnetlink.Settings
 	Proxied    []rtnetlink.Neighbour
@@ -96,8 +99,17 @@ func (f Fake) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
 	return f[rtnetlink.NoNSID].Routes[addr], nil
 }
 
-// RouteFrom returns the route of our own namespace to an address.
-func (f Fake) RouteFrom(_ int32, _, addr netip.Addr) ([]rtnetlink.Hop, error) { return f.Route(addr) }
+// RouteFrom returns the route of our own namespace to an address; none for a packet that enters an interface from an
+// address in one of the local routes.
+func (f Fake) RouteFrom(index int32, from, addr netip.Addr) ([]rtnetlink.Hop, error) {
+	if index != 0 && slices.ContainsFunc(f[rtnetlink.NoNSID].Local, func(r rtnetlink.Route) bool { return r.Bits() > 0 && r.Contains(from) }) {
+		return nil, nil
+	}
+	return f.Route(addr)
+}
+
+// UnmarkedTables lists the tables that rules of our own namespace look up for packets without a mark.
+func (f Fake) UnmarkedTables() ([]uint32, error) { return f[rtnetlink.NoNSID].Unmarked, nil }
 
 // LocalRoutes returns the local routes of our own namespace.
 func (f Fake) LocalRoutes() ([]rtnetlink.Route, error) { return f[rtnetlink.NoNSID].Local, nil }
