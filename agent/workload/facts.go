@@ -44,6 +44,8 @@ type tenant struct {
 	forgotten bool // a short-lived process named the namespace
 	// emptySince is when all processes of the machine were first seen, and none was in the namespace.
 	emptySince time.Time
+	// returned is set if processes came back after the namespace was idle.
+	returned bool
 }
 
 // name returns the workload that follows from the facts. It is computed again only if they

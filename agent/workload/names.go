@@ -418,7 +418,7 @@ func (n *Names) walk(now bool) {
 // anyEmpty reports whether a namespace had no process when all were last read, and may be found idle now.
 func (n *Names) anyEmpty() bool {
 	for _, t := range n.tenants {
-		if !t.emptySince.IsZero() && !t.idle && time.Since(t.emptySince) >= idleAfter {
+		if !t.emptySince.IsZero() && !t.idle && time.Since(t.emptySince) >= t.idleAfter() {
 			return true
 		}
 	}

@@ -62,6 +62,7 @@ func (n *Names) processes() {
 		t := n.tenantOf(inode, ns)
 		t.vips.runs(vips[inode])
 		if pids := found[inode]; pids != nil {
+			t.returned = t.returned || t.idle
 			t.emptySince, t.idle = time.Time{}, false
 			n.moveIn(t, inode, pids)
 			continue
@@ -77,9 +78,9 @@ func (n *Names) processes() {
 			t.emptySince, t.idle = time.Time{}, false
 		case t.emptySince.IsZero():
 			t.emptySince = time.Now()
-			n.wakeAfter(idleAfter)
+			n.wakeAfter(t.idleAfter())
 		default:
-			t.idle = time.Since(t.emptySince) >= idleAfter
+			t.idle = time.Since(t.emptySince) >= t.idleAfter()
 		}
 	}
 }
@@ -87,6 +88,17 @@ func (n *Names) processes() {
 // idleAfter is how long a namespace must have no process before that is reported. A runtime makes the
 // namespace of a pod before its first process.
 const idleAfter = 5 * time.Second
+
+// returnsWithin is the same for a namespace whose processes have come back before: what starts them again, as the kubelet
+// does, waits up to five minutes.
+const returnsWithin = 6 * time.Minute
+
+func (t *tenant) idleAfter() time.Duration {
+	if t.returned {
+		return returnsWithin
+	}
+	return idleAfter
+}
 
 // ended reports whether a process has ended. A process that may not be read, or that moved to
 // another namespace, has not.

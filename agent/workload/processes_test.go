@@ -518,7 +518,12 @@ func TestNamespaceWithoutAProcessIsIdleAfterAWhile(t *testing.T) {
 	p.End(40)
 	idle("just ended", 200, false)
 	longer(200)
-	idle("ended", 200, true)
+	idle("ended, and may come back again", 200, false)
+	n.tenants[200].emptySince = n.tenants[200].emptySince.Add(-returnsWithin)
+	if !n.anyEmpty() {
+		t.Error("after minutes: processes are not read again")
+	}
+	idle("ended for good", 200, true)
 }
 
 func TestProgramThatMovesAddressesInANamespace(t *testing.T) {

@@ -26,8 +26,14 @@ func (q *inquiry) leftoverNamespace() (r reason) {
 	return r
 }
 
-// idle reports whether the owner is a namespace that is known to have no process.
-func (o *Owner) idle() bool { return o.Namespace != nil && o.Workload().Idle }
+// idle reports whether the owner is a namespace that is known to have no process, and to need one: without its program
+// that moves virtual addresses, a router still forwards, and Docker Swarm's load balancers (lb_NETWORK, ingress_sbox) never
+// have a process.
+func (o *Owner) idle() bool {
+	w := o.Workload()
+	swarm := w.Source == "docker-netns" && (strings.HasPrefix(w.Name, "lb_") || w.Name == "ingress_sbox")
+	return o.Namespace != nil && w.Idle && w.VIPProgram == "" && !swarm
+}
 
 // busy reports whether a process is known to run in the owner.
 func (o *Owner) busy() bool {

@@ -300,11 +300,11 @@ func (j *comparison) oneGateway(g group, owners []Owner) []Owner {
 	return left
 }
 
-// distributed reports whether a node has the address on bridges only to which a controller tells where
-// MACs are.
+// distributed reports whether a node has the address only on bridges to which a controller tells where MACs
+// are, or on macvlan devices of them, which have the gateway's MAC if the bridges have addresses of their own.
 func (o *Owner) distributed() bool {
 	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && (!c.Interface.isBridge() || c.Interface.Link == nil || !c.Interface.Link.Distributed)
+		return c.Counts() && (!c.Interface.isBridge() && c.Interface.Kind != "macvlan" || c.Interface.Link == nil || !c.Interface.Link.Distributed)
 	})
 }
 

@@ -35,7 +35,7 @@ func TestADistributedGatewayIsOneOwner(t *testing.T) {
 	for name, change := range map[string]func(*verdict.Interface){
 		"a bridge that learns":    func(i *verdict.Interface) { i.Link.Distributed = false },
 		"a bridge with its own":   func(i *verdict.Interface) { i.MAC = "\xbc\x24\x11\x00\x00\x01" },
-		"a device on that fabric": func(i *verdict.Interface) { i.Kind, i.Name = "macvlan", "mv0" },
+		"a device on that fabric": func(i *verdict.Interface) { i.Kind, i.Name = "veth", "v0" },
 	} {
 		w := newWorld("10.0.0.1")
 		w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
@@ -45,6 +45,14 @@ func TestADistributedGatewayIsOneOwner(t *testing.T) {
 			t.Errorf("%s: got conflicts %+v, want one", name, out.Conflicts)
 		}
 	}
+
+	w = newWorld("10.0.0.1") // bridges with addresses of their own, and a device on each for the gateway
+	w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
+	for _, n := range []string{"n1", "n2"} {
+		i := gateway(w, n, true).Interface
+		i.Kind, i.Name = "macvlan", "vnet0-v0"
+	}
+	w.wantNone(t)
 }
 
 // refused lets detection of duplicates fail in a pod.

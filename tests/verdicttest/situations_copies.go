@@ -73,6 +73,27 @@ var ofCopies = []Situation{
 		RuledOut: []string{"static-address (open): giver-not-known owners=old"},
 	},
 	{
+		Name: "a load balancer of Docker Swarm, which never has a process", Cause: unknown,
+		Build: func(w *World) {
+			balancer := Who("lb_3f2a91c04")
+			balancer.Source = "docker-netns"
+			without(w, "", balancer)
+			w.Within("n1", "", "", Who("task"))
+		},
+		RuledOut: []string{"static-address (open): giver-not-known owners=lb_3f2a91c04"},
+	},
+	{
+		Name: "a router whose program that moves addresses has ended", Cause: unknown,
+		Build: func(w *World) {
+			router := Who("qrouter")
+			router.VIPProgram, router.VIPProgramEnded = "keepalived", true
+			without(w, "", router)
+			taker := Who("qrouter")
+			taker.VIPProgram = "keepalived"
+			w.Within("n1", "", "", taker)
+		},
+	},
+	{
 		Name: "a pod has taken the address along with a device of its node", Cause: verdict.CauseTakenAlong,
 		Build: func(w *World) {
 			w.Within("n1", "", "lan", Who("took")).TakenAlong = true
