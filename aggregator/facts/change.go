@@ -345,7 +345,8 @@ func (f *Facts) end(n *Node, c uint32, how ending) {
 	last, there := true, false // there: the owner still has the address with the same hardware address
 	for other, k := range f.claimsTo(one.addr) {
 		claim := other.claims.at(k)
-		if claim.wire() == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
+		refused := one.kind == verdict.Assigned && claim.kind == verdict.DADFailed // it gave the address up to another host
+		if claim.wire() == 0 && !refused && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
 			last = false
 			there = there || f.reachesOthers(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 		}

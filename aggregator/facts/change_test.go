@@ -245,6 +245,27 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	}
 }
 
+// A client that gives its address up to another host is kept as one that refuses it, but its frames were those of the
+// holder that it was.
+func TestFramesEndWhenAClientGivesItsAddressUpToAnotherHost(t *testing.T) {
+	const addr = "10.0.0.1"
+	s := newScene(t)
+	home, by := s.joins("n1", "b1", 1, lan(1), onLAN(2, addr)), s.joins("n2", "b2", 1, lan(2), onLAN(3, addr))
+	by.report(seen(addr, records.MAC(2), 1))
+	s.judgeAll()
+	s.Settle(key(addr), false)
+	refused, end := assigned(2, addr), assigned(2, addr)
+	refused.Kind, end.Gone = pb.Evidence_DAD_FAILED, true
+	home.report(records.Claims(refused, end))
+	if got := by.n.Claims(); got != 1 {
+		t.Errorf("got %d claims on the other node, want only that of its own pod", got)
+	}
+	s.check(t, "given up")
+	refused.Gone = true
+	home.report(records.Claims(refused))
+	s.check(t, "forgotten")
+}
+
 // Frames with the former MAC of an interface are those of its node, also if another agent reports
 // them late. A frame that was sent later is that of another device.
 func TestWhenAMACIsGivenUp(t *testing.T) {
