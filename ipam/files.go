@@ -93,6 +93,8 @@ type Device struct {
 	Index     int
 	Name, MAC string // MAC is in lower case with colons
 	Prefixes  []netip.Prefix
+	// Temporary are the addresses with a lifetime, such as those that a DHCP client sets.
+	Temporary []netip.Addr
 }
 
 // ErrOrphaned is returned for mounted directories that were removed. A directory that is created in

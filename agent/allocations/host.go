@@ -82,6 +82,9 @@ func (h *host) Devices() (devices []ipam.Device) {
 		for _, a := range addresses {
 			if a.Index == l.Index {
 				d.Prefixes = append(d.Prefixes, netip.PrefixFrom(a.Addr, int(a.PrefixLength)))
+				if a.Flags&unix.IFA_F_PERMANENT == 0 {
+					d.Temporary = append(d.Temporary, a.Addr)
+				}
 			}
 		}
 		devices = append(devices, d)

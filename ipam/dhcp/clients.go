@@ -2,6 +2,9 @@
 // lease never makes a finding; in a conflict, it shows that the node has its address from a server, and
 // the rival has not.
 //
+// Files stay when a lease ends, or when its client is stopped. A lease therefore counts until it ends, or while the
+// kernel has its address with a lifetime, which a client sets. NetworkManager's own client records no lifetime.
+//
 // The formats are those of systemd 252 (src/libsystemd-network/sd-dhcp-lease.c, dhcp_lease_save), NetworkManager
 // 1.42 (src/core/dhcp/nm-dhcp-nettools.c, lease_save), ISC dhclient 4.4 (dhclient.leases(5)) and dhcpcd 9.4
 // (src/dhcp.c, dhcp_bind). systemd and NetworkManager call theirs private, so that another version may
@@ -10,6 +13,7 @@
 package dhcp
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
 	"path/filepath"
@@ -76,14 +80,17 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 			if parse == nil {
 				continue
 			}
-			data, err := f.file(filepath.Join(dir, name))
+			data, written, err := f.dated(filepath.Join(dir, name))
 			if err != nil {
 				return c, err
 			}
-			switch r, ok := parse(data); {
+			switch r, ok := parse(data, written); {
 			case !ok:
 				c.Problem = filepath.Join(dir, name) + " has another format"
 			case r.Address.IsValid():
+				if slices.Contains(device.Temporary, r.Address) {
+					r.Expires = time.Time{}
+				}
 				r.MAC = device.MAC
 				c.Leases = append(c.Leases, r)
 			}
@@ -92,23 +99,25 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 	return c, nil
 }
 
-// leaseOf returns how to parse a file with the lease of an interface; nil if the file has no such lease.
-func leaseOf(device *ipam.Device, name string) func(data []byte) (r record, ok bool) {
+// leaseOf returns how to parse a file with the lease of an interface, given when it was written; nil if the file has no
+// such lease.
+func leaseOf(device *ipam.Device, name string) func(data []byte, written time.Time) (r record, ok bool) {
 	base, ended := strings.CutSuffix(name, ".lease")
 	switch {
 	case name == strconv.Itoa(device.Index), ended && strings.HasPrefix(base, "internal-") && strings.HasSuffix(base, "-"+device.Name):
 		return parsePrivate
 	case strings.HasPrefix(name, "dhclient"):
-		return func(data []byte) (record, bool) { return parseDhclient(data, device.Name) }
+		return func(data []byte, _ time.Time) (record, bool) { return parseDhclient(data, device.Name) }
 	case ended && (base == device.Name || strings.HasPrefix(base, device.Name+"-")): // with the SSID
 		return parsePacket
 	}
 	return nil
 }
 
-// parsePrivate parses a file with lines "NAME=VALUE" of systemd-networkd or NetworkManager. They remove the
-// file of a lease that has ended, or rewrite it.
-func parsePrivate(data []byte) (r record, ok bool) {
+// parsePrivate parses a file with lines "NAME=VALUE" of systemd-networkd or NetworkManager. They write it when they
+// get or renew the lease.
+func parsePrivate(data []byte, written time.Time) (r record, ok bool) {
+	r.Expires = written
 	for line := range strings.Lines(string(data)) {
 		switch name, value, _ := strings.Cut(strings.TrimSpace(line), "="); name {
 		case "ADDRESS":
@@ -117,9 +126,40 @@ func parsePrivate(data []byte) (r record, ok bool) {
 			r.Server, _ = netip.ParseAddr(value)
 		case "CLIENTID":
 			r.Client = hexadecimal(value)
+		case "LIFETIME":
+			r.Expires = endOf(written, value)
 		}
 	}
 	return r, r.Address.IsValid()
+}
+
+// endOf returns when a lifetime ends that begins at a time: zero for never, and the beginning if the lifetime has another
+// format. It is a number of seconds, or, since systemd 254, a text such as "1d 12h 5min 30s" or "infinity"
+// (format_timespan).
+func endOf(begin time.Time, lifetime string) (end time.Time) {
+	if lifetime == forever || lifetime == "infinity" {
+		return time.Time{}
+	}
+	if n, err := strconv.ParseUint(lifetime, 10, 32); err == nil {
+		return begin.Add(time.Duration(n) * time.Second)
+	}
+	end = begin
+	for part := range strings.FieldsSeq(lifetime) {
+		digits := strings.TrimRight(part, "abcdefghijklmnopqrstuvwxyz")
+		n, err := strconv.ParseUint(digits, 10, 32)
+		unit := units[part[len(digits):]]
+		if err != nil || unit == 0 {
+			return begin
+		}
+		end = end.Add(time.Duration(n) * unit)
+	}
+	return end
+}
+
+// units are the units of systemd's format_timespan (src/basic/time-util.c).
+var units = map[string]time.Duration{
+	"y": 31557600 * time.Second, "month": 2629800 * time.Second, "w": 7 * 24 * time.Hour, "d": 24 * time.Hour,
+	"h": time.Hour, "min": time.Minute, "s": time.Second,
 }
 
 // hexadecimal returns a client identifier in its hexadecimal digits; it may be in groups that colons separate, of
@@ -175,9 +215,11 @@ func parseDhclient(data []byte, device string) (last record, ok bool) {
 	return last, true
 }
 
-// parsePacket returns the address and the server in the DHCP message that dhcpcd keeps (RFC 2131, section 2).
-func parsePacket(data []byte) (r record, ok bool) {
-	const reply, yiaddr, cookie, pad, end, server, client = 2, 16, 236, 0, 255, 54, 61
+// parsePacket returns the lease in the DHCP message that dhcpcd keeps (RFC 2131, section 2). For dhcpcd, it begins when
+// the file was written, too (src/dhcp.c, read_lease).
+func parsePacket(data []byte, written time.Time) (r record, ok bool) {
+	const reply, yiaddr, cookie, pad, end, lifetime, server, client = 2, 16, 236, 0, 255, 51, 54, 61
+	r.Expires = written
 	if len(data) < cookie+4 || data[0] != reply || string(data[cookie:cookie+4]) != "\x63\x82\x53\x63" {
 		return r, false
 	}
@@ -192,6 +234,10 @@ func parsePacket(data []byte) (r record, ok bool) {
 		}
 		value := options[2 : 2+int(options[1])]
 		switch options[0] {
+		case lifetime:
+			if len(value) == 4 {
+				r.Expires = endOf(written, strconv.FormatUint(uint64(binary.BigEndian.Uint32(value)), 10))
+			}
 		case server:
 			r.Server, _ = netip.AddrFromSlice(value)
 		case client: // as the server has returned it

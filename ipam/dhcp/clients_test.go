@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,7 @@ LIFETIME=3600
 CLIENTID=ff
 `
 	ofNetworkManager = "# This is private data. Do not parse.\nADDRESS=10.9.0.21\n"
+	uuid             = "5aa51665-d0eb-4cc6-ad6d-d9950d8185b3"
 	ofDhclient       = `default-duid "\000\001";
 lease {
   interface "eth1";
@@ -46,12 +48,12 @@ lease {
 
 // ofDhcpcd is the DHCPACK that dhcpcd keeps.
 var ofDhcpcd = "\x02\x01\x06\x00\xac\x56\x79\x4a" + strings.Repeat("\x00", 8) + "\x0a\x09\x00\x17\x0a\x09\x00\x01" + strings.Repeat("\x00", 4) +
-	"\x12\x2d\x10\x27\xb1\xb3" + strings.Repeat("\x00", 202) + "\x63\x82\x53\x63\x35\x01\x05\x00\x36\x04\x0a\x09\x00\x03\x3d\x02\xff\x0c\xff"
+	"\x12\x2d\x10\x27\xb1\xb3" + strings.Repeat("\x00", 202) + "\x63\x82\x53\x63\x35\x01\x05\x00\x33\x04\x00\x00\x0e\x10\x36\x04\x0a\x09\x00\x03\x3d\x02\xff\x0c\xff"
 
 func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	root := t.TempDir()
 	host := ipamtest.NewHost()
-	host.Interfaces = []ipam.Device{{Index: 2, Name: "eth0", MAC: "02:00:00:00:00:02"}, {Index: 3, Name: "eth1", MAC: "02:00:00:00:00:03"}}
+	host.Interfaces = []ipam.Device{{Index: 2, Name: "eth0", MAC: "02:00:00:00:00:02"}, {Index: 3, Name: "eth1", MAC: "02:00:00:00:00:03", Temporary: []netip.Addr{netip.MustParseAddr("10.9.0.21")}}}
 	source := newClients(host, ipam.FilesConfig{Dirs: []string{root}})
 	now := time.Unix(1_700_000_000, 0)
 	look := func() (found []string) {
@@ -80,17 +82,20 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	}
 	want()
 	for path, content := range map[string]string{
-		"/run/systemd/netif/leases/2":                           ofNetworkd,
-		"/run/systemd/netif/leases/9":                           ofNetworkd,
-		"/var/lib/NetworkManager/internal-4a1f-8b2c-eth1.lease": ofNetworkManager,
-		"/var/lib/NetworkManager/internal-4a1f-8b2c-eth9.lease": ofNetworkManager,
-		"/var/lib/NetworkManager/secret_key":                    "x",
-		"/var/lib/dhcp/dhclient.eth0.leases":                    ofDhclient,
-		"/var/lib/dhclient/dhclient-4a1f-eth0.lease":            "",
-		"/var/lib/dhcpcd/eth1-wlan.lease":                       ofDhcpcd,
-		"/var/lib/dhcpcd/duid":                                  "x",
+		"/run/systemd/netif/leases/2":                              ofNetworkd,
+		"/run/systemd/netif/leases/9":                              ofNetworkd,
+		"/var/lib/NetworkManager/internal-" + uuid + "-eth1.lease": ofNetworkManager,
+		"/var/lib/NetworkManager/internal-" + uuid + "-eth9.lease": ofNetworkManager,
+		"/var/lib/NetworkManager/secret_key":                       "x",
+		"/var/lib/dhcp/dhclient.eth0.leases":                       ofDhclient,
+		"/var/lib/dhclient/dhclient-4a1f-eth0.lease":               "",
+		"/var/lib/dhcpcd/eth1-wlan.lease":                          ofDhcpcd,
+		"/var/lib/dhcpcd/duid":                                     "x",
 	} {
 		write(t, root+path, content)
+		if err := os.Chtimes(root+path, now, now); err != nil {
+			t.Fatal(err)
+		}
 	}
 	const zero, one = "02:00:00:00:00:02", "02:00:00:00:00:03"
 	want("10.9.0.20 "+zero+" by the DHCP client systemd-networkd of node n from 10.9.0.1 as ff", "10.9.0.21 "+one+" by the DHCP client NetworkManager of node n from invalid IP as ",
@@ -113,5 +118,91 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	look() // until it is certain that they are gone
 	if got := source.Pools(); len(got) != 2 || got[0].Allocated()+got[1].Allocated() != 3 {
 		t.Errorf("got %v, want the lease of NetworkManager and those that never end", got)
+	}
+}
+
+func TestLeaseOfAClientCountsUntilItEnds(t *testing.T) {
+	const written, never = 1_700_000_000, 0
+	begin := time.Unix(written, 0)
+	dhcpcd := func(lifetime string) string {
+		return strings.Replace(ofDhcpcd, "\x33\x04\x00\x00\x0e\x10", lifetime, 1)
+	}
+	networkd := func(lifetime string) string { return strings.Replace(ofNetworkd, "LIFETIME=3600\n", lifetime, 1) }
+	for _, c := range []struct {
+		parse   func([]byte, time.Time) (record, bool)
+		content string
+		want    int64 // seconds after the file was written
+	}{
+		{parsePacket, ofDhcpcd, 3600},
+		{parsePacket, dhcpcd("\x33\x04\xff\xff\xff\xff"), never - written},
+		{parsePacket, dhcpcd(""), 0},
+		{parsePrivate, ofNetworkd, 3600},
+		{parsePrivate, networkd("LIFETIME=4294967295\n"), never - written},
+		{parsePrivate, networkd("LIFETIME=infinity\n"), never - written},
+		{parsePrivate, networkd("LIFETIME=1h 30min\n"), 5400},
+		{parsePrivate, networkd("LIFETIME=1w 2d 5s\n"), 9*86400 + 5},
+		{parsePrivate, networkd("LIFETIME=1 fortnight\n"), 0},
+		{parsePrivate, networkd(""), 0},
+		{parsePrivate, ofNetworkManager, 0},
+	} {
+		r, ok := c.parse([]byte(c.content), begin)
+		end := int64(never)
+		if !r.Expires.IsZero() {
+			end = r.Expires.Unix()
+		}
+		if got := end - written; !ok || got != c.want {
+			t.Errorf("%q: got an end after %d s, want %d", c.content, got, c.want)
+		}
+	}
+}
+
+func TestLeaseFileOfAClientThatIsGoneShowsNoLease(t *testing.T) {
+	root, now := t.TempDir(), time.Unix(1_700_000_000, 0)
+	host := ipamtest.NewHost()
+	address := netip.MustParseAddr("10.9.0.21")
+	host.Interfaces = []ipam.Device{{Index: 2, Name: "eth0", MAC: "02:00:00:00:00:02", Prefixes: []netip.Prefix{netip.PrefixFrom(address, 24)}}}
+	source := newClients(host, ipam.FilesConfig{Dirs: []string{root}})
+	// leased reports whether there is a lease at a time, after what the agent does every few seconds.
+	leased := func(at time.Time) bool {
+		for again := true; again; at = at.Add(ipam.Settled) {
+			source.Find(at)
+			again = source.Read(ipam.FileRead{Now: at})
+		}
+		n := 0
+		for _, p := range source.Pools() {
+			n += p.Allocated()
+		}
+		return n > 0
+	}
+	managed, dhcpcd := root+"/var/lib/NetworkManager/internal-"+uuid+"-eth0.lease", root+"/var/lib/dhcpcd/eth0.lease"
+	put := func(path, content string, written time.Time) func() {
+		return func() {
+			write(t, path, content)
+			if err := os.Chtimes(path, written, written); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	temporary := func(all ...netip.Addr) func() { return func() { host.Interfaces[0].Temporary = all } }
+	for i, step := range []struct {
+		change func()
+		at     time.Duration
+		want   bool
+	}{
+		{put(managed, ofNetworkManager, now), 0, false},
+		{temporary(address), time.Minute, true}, // NetworkManager has set the address
+		{nil, 24 * time.Hour, true},
+		{temporary(), 25 * time.Hour, false}, // an administrator has set it
+		{put(dhcpcd, ofDhcpcd, now.Add(30*time.Hour)), 30 * time.Hour, true},
+		{nil, 31*time.Hour - time.Second, true},
+		{put(dhcpcd, ofDhcpcd, now.Add(31*time.Hour-time.Second)), 31 * time.Hour, true}, // it has renewed the lease
+		{nil, 32 * time.Hour, false},
+	} {
+		if step.change != nil {
+			step.change()
+		}
+		if got := leased(now.Add(step.at)); got != step.want {
+			t.Errorf("step %d: got a lease %t, want %t", i, got, step.want)
+		}
 	}
 }

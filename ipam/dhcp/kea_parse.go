@@ -17,9 +17,9 @@ import (
 // The values of columns that matter.
 const (
 	stateLeased  = "0"
-	stateKept    = "1" // a client has declined it, and the server leases it to nobody until it expires
-	typeAddress  = "0" // not a temporary address or a prefix (IPv6)
-	forever      = "4294967295"
+	stateKept    = "1"          // a client has declined it, and the server leases it to nobody until it expires
+	typeAddress  = "0"          // not a temporary address or a prefix (IPv6)
+	forever      = "4294967295" // a lifetime (RFC 2131, section 3.3)
 	escapedComma = "&#x2c"
 )
 

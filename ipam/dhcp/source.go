@@ -199,10 +199,15 @@ func (f nodeFiles) names(dir string) (names []string) {
 
 // file returns the content of a file of the node.
 func (f nodeFiles) file(path string) ([]byte, error) {
+	data, _, err := f.dated(path)
+	return data, err
+}
+
+// dated returns the content of a file of the node, and when it was last written.
+func (f nodeFiles) dated(path string) (data []byte, written time.Time, err error) {
 	f.note(path)
 	if err := f.host.Visible(filepath.Dir(path)); err != nil {
-		return nil, os.ErrNotExist // the file there is the container's own
+		return nil, written, os.ErrNotExist // the file there is the container's own
 	}
-	data, _, err := f.host.ReadFile(path, true, maxFile)
-	return data, err
+	return f.host.ReadFile(path, true, maxFile)
 }

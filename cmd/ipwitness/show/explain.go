@@ -106,7 +106,7 @@ var causes = map[string]string{
 	"ipam-booked-elsewhere": "IPAM had allocated the address to a node or pod other than its holder, and freed the address together with that allocation",
 	"pod-cidr-overlap":      "two nodes assign pods addresses from the same range",
 	"overlapping-networks":  "two connected networks assign addresses from the same range",
-	"static-address":        "a pod address was set by hand",
+	"static-address":        "an address that is assigned automatically was set by hand",
 	"tunnel-address":        "a tunnel device of a node and a pod have the same address",
 	"orphaned-sandbox":      "the sandbox of a pod that no longer exists still has the address",
 	"replaced-namespace":    "a container got a new network namespace, and a previous one still has the address",
