@@ -102,9 +102,10 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 // leaseOf returns how to parse a file with the lease of an interface, given when it was written; nil if the file has no
 // such lease.
 func leaseOf(device *ipam.Device, name string) func(data []byte, written time.Time) (r record, ok bool) {
+	const ofManager = len("internal-5aa51665-d0eb-4cc6-ad6d-d9950d8185b3-") // and the interface
 	base, ended := strings.CutSuffix(name, ".lease")
 	switch {
-	case name == strconv.Itoa(device.Index), ended && strings.HasPrefix(base, "internal-") && strings.HasSuffix(base, "-"+device.Name):
+	case name == strconv.Itoa(device.Index), ended && strings.HasPrefix(base, "internal-") && len(base) > ofManager && base[ofManager:] == device.Name:
 		return parsePrivate
 	case strings.HasPrefix(name, "dhclient"):
 		return func(data []byte, _ time.Time) (record, bool) { return parseDhclient(data, device.Name) }

@@ -82,15 +82,16 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	}
 	want()
 	for path, content := range map[string]string{
-		"/run/systemd/netif/leases/2":                              ofNetworkd,
-		"/run/systemd/netif/leases/9":                              ofNetworkd,
-		"/var/lib/NetworkManager/internal-" + uuid + "-eth1.lease": ofNetworkManager,
-		"/var/lib/NetworkManager/internal-" + uuid + "-eth9.lease": ofNetworkManager,
-		"/var/lib/NetworkManager/secret_key":                       "x",
-		"/var/lib/dhcp/dhclient.eth0.leases":                       ofDhclient,
-		"/var/lib/dhclient/dhclient-4a1f-eth0.lease":               "",
-		"/var/lib/dhcpcd/eth1-wlan.lease":                          ofDhcpcd,
-		"/var/lib/dhcpcd/duid":                                     "x",
+		"/run/systemd/netif/leases/2":                                 ofNetworkd,
+		"/run/systemd/netif/leases/9":                                 ofNetworkd,
+		"/var/lib/NetworkManager/internal-" + uuid + "-eth1.lease":    ofNetworkManager,
+		"/var/lib/NetworkManager/internal-" + uuid + "-eth9.lease":    ofNetworkManager,
+		"/var/lib/NetworkManager/internal-" + uuid + "-br-eth0.lease": "ADDRESS=10.9.0.24\nLIFETIME=3600\n", // of br-eth0
+		"/var/lib/NetworkManager/secret_key":                          "x",
+		"/var/lib/dhcp/dhclient.eth0.leases":                          ofDhclient,
+		"/var/lib/dhclient/dhclient-4a1f-eth0.lease":                  "",
+		"/var/lib/dhcpcd/eth1-wlan.lease":                             ofDhcpcd,
+		"/var/lib/dhcpcd/duid":                                        "x",
 	} {
 		write(t, root+path, content)
 		if err := os.Chtimes(root+path, now, now); err != nil {

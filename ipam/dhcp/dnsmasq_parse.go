@@ -136,10 +136,15 @@ func (o *options) addTo(c *content) {
 // parseConfig reads the lines "OPTION=VALUE" or "OPTION" of a configuration.
 func (o *options) parseConfig(data []byte) {
 	for line := range strings.Lines(string(data)) {
-		line, _, _ = strings.Cut(" "+strings.ReplaceAll(line, "\t", " "), " #")
-		name, value, _ := strings.Cut(line, "=")
+		name, value, _ := strings.Cut(uncommented(line), "=")
 		o.set(strings.TrimSpace(name), strings.Trim(strings.TrimSpace(value), `"`))
 	}
+}
+
+// uncommented returns a line without the comment that follows a space.
+func uncommented(line string) string {
+	line, _, _ = strings.Cut(" "+strings.ReplaceAll(line, "\t", " "), " #")
+	return strings.TrimSpace(line)
 }
 
 // parseArguments reads the arguments of a command: "--OPTION=VALUE" or "--OPTION", "VALUE".
@@ -181,9 +186,7 @@ func (o *options) set(name, value string) {
 // parseHosts reads the lines of a hosts file.
 func (o *options) parseHosts(data []byte) {
 	for line := range strings.Lines(string(data)) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
-			o.reserve(line)
-		}
+		o.reserve(uncommented(line))
 	}
 }
 

@@ -142,7 +142,7 @@ func TestAllFilesOfAConfigurationAreRead(t *testing.T) {
 	l.write("/opt/e/c", "dhcp-host=0200:00:00:0:0c,10.9.0.202,cc\n")
 	l.write("/opt/e/c.bak", "dhcp-host=02:00:00:00:00:ff,10.9.0.252\n")
 	l.write("/opt/e/sub/c", "dhcp-host=02:00:00:00:00:ff,10.9.0.253\n")
-	l.write("/opt/hosts/d", "# a comment\n02:00:00:00:00:0d,10.9.0.203\n")
+	l.write("/opt/hosts/d", "# a comment\n02:00:00:00:00:0d,10.9.0.203 # the scanner\n")
 	l.write("/etc/ethers", "# a comment\n2:0:0:0:0:e 10.9.0.204\n02:00:00:00:00:0f name\n")
 	l.write("/opt/leases", one)
 	l.look(0)
