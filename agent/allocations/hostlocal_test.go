@@ -209,7 +209,7 @@ func TestMissingReadPermissionIsAProblem(t *testing.T) {
 				t.Errorf("%s, whose file has no read permission: got %v", addr, a)
 			}
 		}
-		if !strings.Contains(problems, "the owners of 3 allocations of host-local in "+l.path("pods")) {
+		if !strings.Contains(problems, "the owners of 3 allocations of host-local, such as that of "+l.path("pods")) {
 			t.Errorf("problems: got %q", problems)
 		}
 	}
