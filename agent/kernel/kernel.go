@@ -77,7 +77,8 @@ type publisher struct {
 	domains   map[string]domain              // those with a LinkRecord in the table, by name
 	contested map[netip.Addr][]rtnetlink.Hop // contested addresses with the node's own route
 	ended     map[holding]time.Time
-	swept     time.Time // when ended was last cleaned up
+	tenures   map[post]tenure
+	swept     time.Time // when ended and tenures were last cleaned up
 }
 
 // A topology has the namespaces and the connections between their interfaces. It changes
@@ -128,9 +129,10 @@ type link struct {
 	lan        bool // interfaces of our own namespace: an address with a LAN prefix is published
 	addrs      addresses
 	published  *ipwitnessv1.InterfaceRecord
+	place      place                                // where it was when published was made
 	claims     map[table.ClaimKey]rtnetlink.Address // published claims
-	// since is when the link began to use an address that it had without using it, because it was down, or
-	// detection of duplicates had not ended; zero while it does not.
+	// since is when the link began to use an address that it had without using it, because it was down or in
+	// another domain, or detection of duplicates had not ended; zero while it does not.
 	since map[netip.Addr]time.Time
 	// refused are addresses that were deleted because detection of duplicates failed: by the kernel, or by
 	// a DHCP client.
@@ -142,6 +144,21 @@ type holding struct {
 	addr netip.Addr
 	mac  string
 }
+
+// post is an address of an interface at a place, and tenure is when the claim to it began and ended. An interface that
+// has the address again there within restartsWithin was restarted, and has held it since the tenure began.
+type (
+	post struct {
+		addr  netip.Addr
+		gen   uint64 // of the link
+		place string
+	}
+	tenure struct{ began, ended time.Time }
+)
+
+// restartsWithin is how soon an interface has its addresses again after ifdown and ifup, a restart of the service that
+// manages networks, or a change of its port.
+const restartsWithin = 30 * time.Second
 
 // A frame may be reported after the end of its sender, but less than latestFrame later. If
 // there are more than keptEnds ends, older ones are dropped.
@@ -204,6 +221,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 			intended: map[uint64]Intended{},
 			domains:  map[string]domain{},
 			ended:    map[holding]time.Time{},
+			tenures:  map[post]tenure{},
 
 			contested: map[netip.Addr][]rtnetlink.Hop{},
 		},

@@ -115,8 +115,14 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 		if ns == p.own && l.published.GetUplink() != r.GetUplink() {
 			p.putTagged(l, now)
 		}
+		at := p.placeOf(ns, l)
+		moved := l.published.GetLink() != r.GetLink() && l.place.leftFor(at)
 		l.published = r
 		p.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, r, now)
+		if moved {
+			p.moved(ns, l, at, now)
+		}
+		l.place = at
 		if ns != p.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
 			// The record of our end of the pair has the name of the namespace.
 			if host := p.own.links[l.Lower]; host != nil {
@@ -126,6 +132,24 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 	}
 	if ns == p.own {
 		p.addressed(l, now)
+	}
+}
+
+// moved has the addresses of an interface begin again in its new domain: who held them first there does not depend on
+// the time before.
+func (p *publisher) moved(ns *namespace, l *link, at place, now time.Time) {
+	for c := range l.claims {
+		if c.Kind == ipwitnessv1.Evidence_ASSIGNED {
+			p.endClaim(ns, l, c, now)
+			if l.since == nil {
+				l.since = map[netip.Addr]time.Time{}
+			}
+			l.since[c.Address] = now
+		}
+	}
+	l.place = at
+	for a := range l.addrs {
+		p.publishAddress(ns, l, a, now)
 	}
 }
 
@@ -218,7 +242,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 				PrefixLength: a.PrefixLength,
 				Flags:        a.Flags,
 				Assigned:     p.usedSince(l, a, now),
-				First:        now,
+				First:        p.heldSince(l, addr, now),
 				Last:         now,
 				Count:        1,
 			}, now)
@@ -238,6 +262,15 @@ func (p *publisher) usedSince(l *link, a rtnetlink.Address, now time.Time) time.
 	return got
 }
 
+// heldSince returns when a link began to hold an address that it has now: earlier if it had the address at the same
+// place until a moment ago.
+func (p *publisher) heldSince(l *link, addr netip.Addr, now time.Time) time.Time {
+	if t, ok := p.tenures[post{addr, l.gen, l.place.name}]; ok && now.Sub(t.ended) <= restartsWithin {
+		return t.began
+	}
+	return now
+}
+
 // unpublish removes an interface and its addresses from the table.
 func (p *publisher) unpublish(ns *namespace, l *link, now time.Time) {
 	for c := range l.claims {
@@ -253,11 +286,19 @@ func (p *publisher) unpublish(ns *namespace, l *link, now time.Time) {
 // it. A frame that was sent before must not bring them back.
 func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.Time) {
 	delete(l.claims, c)
-	p.table.RemoveClaim(c, now)
 	if len(p.ended) > keptEnds && now.Sub(p.swept) > time.Second {
 		p.swept = now
 		maps.DeleteFunc(p.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
+		maps.DeleteFunc(p.tenures, func(_ post, t tenure) bool { return now.Sub(t.ended) > restartsWithin })
 	}
+	if c.Kind == ipwitnessv1.Evidence_ASSIGNED {
+		began := p.table.Claim(c)
+		if at := began.Assigned; !at.IsZero() && at.Before(began.First) {
+			began.First = at // it had the address before the agent started
+		}
+		p.tenures[post{c.Address, l.gen, l.place.name}] = tenure{began.First, now}
+	}
+	p.table.RemoveClaim(c, now)
 	p.ended[holding{c.Address, l.MAC}] = now
 	p.ClaimEnded(p.table.RemoveWire(c.Address, func(w table.ClaimKey) bool {
 		return w.MAC == l.MAC || (ns != p.own && l.LowerNSID == p.ownNSID && isPair(l.Kind) && w.At.Index == l.Lower)

@@ -131,6 +131,40 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 	return t.newDomain(l, tags)
 }
 
+// A place is what the cable of a veth is plugged into on the node: a bridge, or nothing, which is the end of the veth
+// itself. It is zero for other interfaces and if it is not known.
+type place struct {
+	base *link
+	name string
+	vlan uint16 // if the bridge filters VLANs
+}
+
+// leftFor reports whether an interface was moved from a place to another one. A bridge with another name, or one that
+// begins to filter VLANs, is none.
+func (a place) leftFor(b place) bool {
+	return a.base != nil && b.base != nil && (a.base != b.base && a.name != b.name || a.vlan != b.vlan && a.vlan != 0 && b.vlan != 0)
+}
+
+// placeOf returns the place of an interface in another namespace.
+func (t *topology) placeOf(ns *namespace, l *link) place {
+	host := t.own.links[l.Lower]
+	if ns == t.own || l.LowerNSID != t.ownNSID || !isPair(l.Kind) || host == nil {
+		return place{}
+	}
+	master := t.own.links[host.Master]
+	switch {
+	case host.Master != 0 && master == nil:
+		return place{}
+	case !isMaster(master) && !isOVSPort(&host.Link, t.wired().netdev):
+		return place{base: host, name: host.Name}
+	case master == nil: // a port of the userspace datapath of Open vSwitch
+		return place{}
+	case master.Filtering:
+		return place{base: master, name: fmt.Sprintf("%s.%d", master.Name, host.vlans.PVID), vlan: host.vlans.PVID}
+	}
+	return place{base: master, name: master.Name}
+}
+
 // newDomain returns the domain that a device forms for a VLAN.
 func (t *topology) newDomain(l *link, tags []uint16) domain {
 	d := domain{name: l.Name, kind: ipwitnessv1.LinkRecord_UPLINK, base: l, tags: tags}

@@ -223,6 +223,14 @@ func (t *Table) Describe(k ClaimKey, network Network, routed bool, received time
 	}
 }
 
+// Claim returns the content of a claim; zero if there is none. The caller holds the lock.
+func (t *Table) Claim(k ClaimKey) Claim {
+	if c := t.claims.live[k]; c != nil {
+		return c.Claim
+	}
+	return Claim{}
+}
+
 // RemoveClaim removes a claim that did not come from the wire. The caller holds the lock.
 func (t *Table) RemoveClaim(k ClaimKey, received time.Time) { t.claims.Remove(k, received) }
 

@@ -294,7 +294,9 @@ func TestRemedyFitsTheWorkload(t *testing.T) {
 		one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
 		two, _ := w.Veth(w.Namespace("n1", 3, "103", test.who), "bbbbbb", w.Link("n1", "v2", verdict.PointToPoint, false))
 		w.Assigned(one)
-		w.Assigned(two).AssignedAt += 5e9
+		later := w.Assigned(two)
+		later.First += 5e9
+		later.AssignedAt += 5e9
 		remedy := strings.Join(remedyOf(w, only(t, w)), "\n")
 		if !strings.Contains(remedy, test.want) || strings.Contains(remedy, "delete pod -n default a") {
 			t.Errorf("got remedy\n%s\nwant %q, and nothing to be done to a", remedy, test.want)
@@ -308,7 +310,9 @@ func TestAStaticPodIsNotDeleted(t *testing.T) {
 	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
 	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "v2", verdict.PointToPoint, false))
 	w.Assigned(one)
-	w.Assigned(two).AssignedAt += 5e9
+	later := w.Assigned(two)
+	later.First += 5e9
+	later.AssignedAt += 5e9
 	w.Pods = map[string]*verdict.PodObject{"uid-b": {Namespace: "default", Name: "b", Node: "n1", Phase: "Running", ControllerKind: "Node", Controller: "n1"}}
 	if text := strings.Join(remedyOf(w, only(t, w)), "\n"); !strings.Contains(text, "On node n1, move its manifest out") || strings.Contains(text, "kubectl delete pod") {
 		t.Errorf("got advice\n%s", text)

@@ -208,7 +208,9 @@ func TestOlderAssignmentComparesClocksByTheirSkew(t *testing.T) {
 		for i, n := range []string{"n1", "n2"} {
 			name := string(rune('a' + i))
 			inside, _ := w.Veth(w.Namespace(n, 2, "102", verdicttest.Pod(name)), "aaaaa"+name, w.Link(n, "v1", verdict.PointToPoint, false))
-			w.Assigned(inside).AssignedAt = w.Now.Add(time.Duration(i) * 2 * time.Second)
+			at := w.Now.Add(time.Duration(i) * 2 * time.Second)
+			c := w.Assigned(inside)
+			c.First, c.AssignedAt = at, at
 		}
 		w.Node("n1").SkewKnown, w.Node("n2").SkewKnown = true, true
 		w.Node("n2").Skew = skew

@@ -367,8 +367,8 @@ type Frame struct {
 func (f *Frame) Weak() bool { return f.Source != "" || f.NoOverride || f.MAC.Group() }
 
 // Times are the times at which a claim was seen. First, Last and AssignedAt are by the agent's
-// clock and only displayed. The other stamps are by the aggregator's clock, and only they are used
-// for verdicts.
+// clock and only tell who had an address first. The other stamps are by the aggregator's clock, and only
+// they are used for verdicts.
 type Times struct {
 	First, Last, AssignedAt Stamp
 

@@ -157,6 +157,18 @@ func (o *Owner) AssignedAt() Stamp {
 	return first
 }
 
+// HeldSince returns since when the owner has had the address, but for short interruptions, by the clock of its node: it
+// may have been restarted and got the address again. It is 0 if that is not known.
+func (o *Owner) HeldSince() Stamp {
+	since := o.AssignedAt()
+	for _, c := range o.Claims {
+		if c.Kind == Assigned && c.Counts() && c.AssignedAt != 0 && c.First != 0 {
+			since = min(since, c.First)
+		}
+	}
+	return since
+}
+
 // VIPProgram returns the program that moves virtual addresses on the owner's node or inside of its
 // namespace; empty if none was seen. ended is set if it has ended.
 func (o *Owner) VIPProgram() (name string, ended bool) {

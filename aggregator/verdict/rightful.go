@@ -176,8 +176,8 @@ func (q *inquiry) poolGateway(o *Owner) bool {
 	})
 }
 
-// oldest returns the owner whose kernel got the address first; nil if that is not known or two got
-// it at the same time. Times of different nodes are corrected by clock skew.
+// oldest returns the owner whose kernel got the address first and has had it since, but for short interruptions; nil if
+// that is not known or two got it at the same time. Times of different nodes are corrected by clock skew.
 //
 // The assignment time of an owner that is only seen on the wire, behind a port of a namespace, is
 // not known. It counts as younger than an assignment from before its first frame. If the assignment
@@ -189,11 +189,11 @@ func oldest(owners []*Owner) *Owner {
 		if o.Namespace == nil {
 			return nil
 		}
-		if at := o.AssignedAt(); o.Assigned && !o.DADFailed() {
+		if at := o.HeldSince(); o.Assigned && !o.DADFailed() {
 			if at == 0 {
 				return nil
 			}
-			if first == nil || at.Add(-o.Node.Skew) < first.AssignedAt().Add(-first.Node.Skew) {
+			if first == nil || at.Add(-o.Node.Skew) < first.HeldSince().Add(-first.Node.Skew) {
 				first = o
 			}
 		}
@@ -201,7 +201,7 @@ func oldest(owners []*Owner) *Owner {
 	if first == nil {
 		return nil
 	}
-	began := first.AssignedAt().Add(-first.Node.Skew)
+	began := first.HeldSince().Add(-first.Node.Skew)
 	for _, o := range owners {
 		if o == first {
 			continue
@@ -209,7 +209,7 @@ func oldest(owners []*Owner) *Owner {
 		if o.DADFailed() && !o.Yielded() && o.Node.Is(first.Node) {
 			continue // its kernel found that the address was already in use
 		}
-		at := o.AssignedAt()
+		at := o.HeldSince()
 		if !o.Assigned && !o.Yielded() {
 			at = o.firstSeen()
 		}

@@ -90,6 +90,7 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		a = w.Within("n1", "", "", blue("a"))
 		b = w.Within("n2", "", "", blue("b"))
 		a.AssignedAt, b.AssignedAt = verdicttest.Start, verdicttest.Start.Add(apart)
+		a.First, b.First = a.AssignedAt, b.AssignedAt
 		w.Node("n1").SkewKnown, w.Node("n2").SkewKnown = true, true
 		w.Node("n2").Skew = skew
 		return a, b
@@ -115,6 +116,15 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		{"by clocks that agree with their skew", func(w *world) { twoNodes(w, time.Second, time.Second) }, "", verdict.RightUndecided},
 		{"by a clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n2").SkewKnown = false }, "", verdict.RightUndecided},
 		{"by the other clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n1").SkewKnown = false }, "", verdict.RightUndecided},
+		{"of one that was restarted since", func(w *world) {
+			a, b := twoNodes(w, time.Minute, 0)
+			a.AssignedAt = b.AssignedAt.Add(time.Minute)
+		}, "a", verdict.RightOlderAssignment},
+		{"of one that has it again after a long time", func(w *world) {
+			a, b := twoNodes(w, time.Minute, 0)
+			a.AssignedAt = b.AssignedAt.Add(time.Minute)
+			a.First = a.AssignedAt
+		}, "b", verdict.RightOlderAssignment},
 		{"by one clock of no known skew", func(w *world) {
 			w.Within("n1", "", "", blue("a"))
 			w.after(1).Within("n1", "", "", blue("b"))
