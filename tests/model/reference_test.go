@@ -817,7 +817,8 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	id := c.port.namespace.rec.ID
 	still, there := false, false // whether the holder has the address, and whether with that MAC
 	for other := range r.claims(c.addr) {
-		if !other.wire() && other.port.namespace.rec.ID == id {
+		refused := c.Kind == verdict.Assigned && other.Kind == verdict.DADFailed // it gave the address up
+		if !other.wire() && !refused && other.port.namespace.rec.ID == id {
 			still, there = true, there || other.port.meets() && other.port.rec.MAC == c.port.rec.MAC
 		}
 	}
