@@ -384,12 +384,13 @@ func (k *Mirror) answersAsProxy(addr netip.Addr, answer ipwitnessv1.ClaimRecord_
 // elsewhere: the node answers for an address if it answers one of them.
 func (k *Mirror) askersFor(addr netip.Addr, at *answerer) []netip.Addr {
 	if at.askers == nil {
+		at.askers = []netip.Addr{} // looked up
 		neighbours, err := k.req.Neighbours(at.Index)
 		if err != nil {
 			k.log.Debug("cannot list neighbours", "interface", at.Name, "error", err)
 		}
 		for _, n := range neighbours {
-			if n.Addr.Is4() {
+			if n.Addr.Is4() && !n.Addr.IsMulticast() && n.Addr != netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 				at.askers = append(at.askers, n.Addr)
 			}
 		}

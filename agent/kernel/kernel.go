@@ -161,7 +161,7 @@ type (
 const restartsWithin = 30 * time.Second
 
 // A frame may be reported after the end of its sender, but less than latestFrame later. If
-// there are more than keptEnds ends, older ones are dropped.
+// there are more than keptEnds ends and tenures, older ones are dropped.
 const (
 	latestFrame = 5 * time.Second
 	keptEnds    = 1024

@@ -224,8 +224,9 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
 		a, wanted := want[kind]
 		have, published := l.claims[c]
-		network, routed := table.Network{}, kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr)
+		network, routed, first := table.Network{}, kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr), now
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
+			first = p.heldSince(l, addr, now)
 			given := p.networks[ns.inode]
 			network = cmp.Or(given[InterfaceAddress{l.Name, addr}], given[InterfaceAddress{Addr: addr}])
 		}
@@ -242,7 +243,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 				PrefixLength: a.PrefixLength,
 				Flags:        a.Flags,
 				Assigned:     p.usedSince(l, a, now),
-				First:        p.heldSince(l, addr, now),
+				First:        first,
 				Last:         now,
 				Count:        1,
 			}, now)
@@ -286,7 +287,7 @@ func (p *publisher) unpublish(ns *namespace, l *link, now time.Time) {
 // it. A frame that was sent before must not bring them back.
 func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.Time) {
 	delete(l.claims, c)
-	if len(p.ended) > keptEnds && now.Sub(p.swept) > time.Second {
+	if len(p.ended)+len(p.tenures) > keptEnds && now.Sub(p.swept) > time.Second {
 		p.swept = now
 		maps.DeleteFunc(p.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
 		maps.DeleteFunc(p.tenures, func(_ post, t tenure) bool { return now.Sub(t.ended) > restartsWithin })

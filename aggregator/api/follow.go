@@ -325,14 +325,14 @@ func (w *RecordedWatch) lose(r *Records, at time.Time) (again bool, err error) {
 		return false, err
 	}
 	w.move(r.Name, at)
-	if err := w.Send(Recorded{Type: pb.Watch_LOST, Token: w.Token(w.At)}); err != nil || !w.Present {
-		return false, err
+	token := w.Token(w.At)
+	if w.Present {
+		w.mu.Lock()
+		clear(w.At)
+		w.mu.Unlock()
+		w.covered = nil
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	clear(w.At)
-	w.covered = nil
-	return true, nil
+	return w.Present, w.Send(Recorded{Type: pb.Watch_LOST, Token: token})
 }
 
 // mark sends a bookmark.

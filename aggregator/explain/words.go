@@ -119,7 +119,7 @@ var ownerWords = map[string]func(*verdict.Owner) string{
 	"vm":           func(o *verdict.Owner) string { return o.Workload().VirtualMachine },
 	"program":      func(o *verdict.Owner) string { program, _ := o.VIPProgram(); return program },
 	"assigned":     func(o *verdict.Owner) string { return stampExact(o.AssignedAt()) },
-	"held":         func(o *verdict.Owner) string { return stampExact(o.HeldSince()) },
+	"held":         func(o *verdict.Owner) string { return stampExact(o.TenureSince()) },
 	"successor": func(o *verdict.Owner) string { // what replaces a pod that is deleted
 		const recreates = "creates a new one, which requests a new address"
 		switch p := o.Pod; {

@@ -99,7 +99,6 @@ func (b *between) watch() *api.RecordedWatch {
 	if len(b.networks) == 1 && len(b.networks[0].Prefixes) == 1 {
 		sel.Span = ipam.RangeOf(b.networks[0].Prefixes[0])
 	}
-	b.reset()
 	w := &api.RecordedWatch{
 		Sources: func() ([]*api.Records, <-chan struct{}, error) { return b.fleet.sources(nil, pb.Event_OWNER) },
 		Select:  sel, Present: true, At: make(api.Positions),
@@ -116,8 +115,9 @@ func (b *between) watch() *api.RecordedWatch {
 		},
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.followed = w
+	b.followed = w // first: of none of the clusters has it sent anything
+	b.mu.Unlock()
+	b.reset()
 	return w
 }
 

@@ -226,7 +226,7 @@ func (a *Acknowledgements) keep(id string, ack *acknowledgement) error {
 		return nil
 	}
 	delete(a.written, id)
-	if before := a.byID[id]; before != nil {
+	if before := cmp.Or(a.byID[id], a.recalled[id]); before != nil {
 		a.ended[id] = before.Version // the mirror may still have it
 	}
 	return nil

@@ -157,9 +157,9 @@ func (o *Owner) AssignedAt() Stamp {
 	return first
 }
 
-// HeldSince returns since when the owner has had the address, but for short interruptions, by the clock of its node: it
+// TenureSince returns since when the owner has had the address, but for short interruptions, by the clock of its node: it
 // may have been restarted and got the address again. It is 0 if that is not known.
-func (o *Owner) HeldSince() Stamp {
+func (o *Owner) TenureSince() Stamp {
 	since := o.AssignedAt()
 	for _, c := range o.Claims {
 		if c.Kind == Assigned && c.Counts() && c.AssignedAt != 0 && c.First != 0 {

@@ -177,7 +177,7 @@ func (q *inquiry) poolGateway(o *Owner) bool {
 }
 
 // oldest returns the owner whose kernel got the address first and has had it since, but for short interruptions; nil if
-// that is not known or two got it at the same time. Times of different nodes are corrected by clock skew.
+// that is not known, two got it at the same time, or another one got it while the first one did not have it. Times of different nodes are corrected by clock skew.
 //
 // The assignment time of an owner that is only seen on the wire, behind a port of a namespace, is
 // not known. It counts as younger than an assignment from before its first frame. If the assignment
@@ -189,11 +189,11 @@ func oldest(owners []*Owner) *Owner {
 		if o.Namespace == nil {
 			return nil
 		}
-		if at := o.HeldSince(); o.Assigned && !o.DADFailed() {
+		if at := o.TenureSince(); o.Assigned && !o.DADFailed() {
 			if at == 0 {
 				return nil
 			}
-			if first == nil || at.Add(-o.Node.Skew) < first.HeldSince().Add(-first.Node.Skew) {
+			if first == nil || at.Add(-o.Node.Skew) < first.TenureSince().Add(-first.Node.Skew) {
 				first = o
 			}
 		}
@@ -201,7 +201,7 @@ func oldest(owners []*Owner) *Owner {
 	if first == nil {
 		return nil
 	}
-	began := first.HeldSince().Add(-first.Node.Skew)
+	began, got := first.TenureSince().Add(-first.Node.Skew), first.AssignedAt().Add(-first.Node.Skew)
 	for _, o := range owners {
 		if o == first {
 			continue
@@ -209,7 +209,7 @@ func oldest(owners []*Owner) *Owner {
 		if o.DADFailed() && !o.Yielded() && o.Node.Is(first.Node) {
 			continue // its kernel found that the address was already in use
 		}
-		at := o.HeldSince()
+		at := o.TenureSince()
 		if !o.Assigned && !o.Yielded() {
 			at = o.firstSeen()
 		}
@@ -217,8 +217,8 @@ func oldest(owners []*Owner) *Owner {
 			return nil
 		}
 		at = at.Add(-o.Node.Skew)
-		if at <= began {
-			return nil
+		if at <= began || began < got && at <= got {
+			return nil // it is older, or came while the first one did not have the address
 		}
 		if !o.Node.Is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < minClockDifference) {
 			return nil

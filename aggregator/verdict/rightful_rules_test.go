@@ -117,9 +117,13 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		{"by a clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n2").SkewKnown = false }, "", verdict.RightUndecided},
 		{"by the other clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n1").SkewKnown = false }, "", verdict.RightUndecided},
 		{"of one that was restarted since", func(w *world) {
+			a, _ := twoNodes(w, time.Minute, 0)
+			a.AssignedAt = a.First.Add(20 * time.Second)
+		}, "a", verdict.RightOlderAssignment},
+		{"of one that was restarted after the other one had come", func(w *world) {
 			a, b := twoNodes(w, time.Minute, 0)
 			a.AssignedAt = b.AssignedAt.Add(time.Minute)
-		}, "a", verdict.RightOlderAssignment},
+		}, "", verdict.RightUndecided},
 		{"of one that has it again after a long time", func(w *world) {
 			a, b := twoNodes(w, time.Minute, 0)
 			a.AssignedAt = b.AssignedAt.Add(time.Minute)
