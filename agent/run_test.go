@@ -172,7 +172,7 @@ func newRunning(t *testing.T, how Wire) *running {
 		"networks/pods/10.244.0.9": "some-container\neth0",
 		"calico/nodename":          "calico-1",
 		"netns/keep":               "",
-		"results/keep":             "",
+		"results/keep":             `{"kind":"cniCacheV1"}`,
 		"net.d/10-pods.conflist": fmt.Sprintf(`{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","ipam":{"type":"host-local",
 			"dataDir":%q,"ranges":[[{"subnet":"10.244.0.0/24"}]]}}]}`, at("networks")), // and not what this machine has
 	} {
