@@ -220,6 +220,18 @@ func TestAConflictThatComesAgainHasAnotherID(t *testing.T) {
 	wantDifferent(t, a.awaitTypes(h, slices.Repeat([]string{"10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved"}, 3)...))
 }
 
+// More may become known about a conflict that is over, which has ended only once.
+func TestAConflictThatIsOverEndsOnce(t *testing.T) {
+	h := newHook(t)
+	a, _ := replicas(t, h, 0)
+	detect(1, a)
+	end(1, a)
+	over := resolved(a.last(1), a.clock())
+	over.Owners[1].State = pb.Owner_GONE
+	a.changed(over)
+	wantDifferent(t, a.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.resolved", "10.0.0.1 conflict.updated"))
+}
+
 // A replica that missed an end and the next beginning takes both for one conflict with other owners. It has the id
 // and the type that other replicas have for the next one.
 func TestOtherOwnersAreAnotherBeginning(t *testing.T) {

@@ -103,7 +103,7 @@ func (p phases) conflict(t *transition, record string) {
 		if now.state < before.reached || now.state == before.reached && !t.present {
 			t.id += record // not the first time since the beginning
 		}
-		if lasts && now.state == before.state && !t.present {
+		if now.state == before.state && !t.present { // also of one that is over, about which more became known
 			t.name = "conflict.updated"
 		}
 	}

@@ -91,7 +91,11 @@ func (s *Notifier) enter(e *Event, logged map[string]loggedState, quota *logQuot
 		return
 	}
 	c := e.Conflict
-	before, is := logged[c.GetId()], loggedState{c.GetState(), c.GetAcknowledgement()}
+	before, lasted := logged[c.GetId()]
+	is := loggedState{c.GetState(), c.GetAcknowledgement()}
+	if !lasted && is.state == pb.Conflict_RESOLVED {
+		return // more became known about one that is over
+	}
 	if e.Recalled {
 		before = is
 	}
