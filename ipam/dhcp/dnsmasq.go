@@ -103,8 +103,9 @@ func (f dnsmasqFiles) configured() (o options) {
 	return o
 }
 
-// shared returns the options of the servers that NetworkManager starts for shared connections.
+// shared returns the options of the servers that NetworkManager starts for shared connections (with --no-hosts).
 func (f dnsmasqFiles) shared() (o options) {
+	o.noHosts = true
 	if f.note(f.root + sharedConf); f.versions[f.root+sharedConf] != nil {
 		o.dirs = []string{sharedConf}
 	}
@@ -132,21 +133,32 @@ func (f dnsmasqFiles) follow(o *options) {
 		}
 		o.dirs = nil
 	}
-	for _, path := range o.hosts {
-		f.note(f.root + path)
-		switch info := f.versions[f.root+path]; {
-		case info == nil: // dnsmasq starts without it
-		case info.IsDir():
-			for _, file := range f.confFiles(o, path) {
-				read(file, o.parseHosts)
+	readAll := func(paths []string, parse func(data []byte)) {
+		for _, path := range paths {
+			f.note(f.root + path)
+			switch info := f.versions[f.root+path]; {
+			case info == nil: // dnsmasq starts without it
+			case info.IsDir():
+				for _, file := range f.confFiles(o, path) {
+					read(file, parse)
+				}
+			default:
+				read(path, parse)
 			}
-		default:
-			read(path, o.parseHosts)
 		}
 	}
+	readAll(o.hosts, o.parseHosts)
 	if o.ethers {
 		read(etcDir+"/ethers", o.parseEthers)
 	}
+	if len(o.named) == 0 || o.noNames {
+		return
+	}
+	if !o.noHosts {
+		readAll([]string{etcDir + "/hosts"}, o.parseNames)
+	}
+	readAll(o.names, o.parseNames)
+	o.resolve(f.host.Devices())
 }
 
 // confFiles returns the files that a value of conf-dir names: those of a directory, without those whose

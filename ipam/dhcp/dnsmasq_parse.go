@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -116,13 +118,28 @@ func parseStatus(data []byte) (leases []record, invalid string, err error) {
 // options are the options of a configuration that say what a server leases.
 type options struct {
 	ranges       []ipam.Range
+	starts       []netip.Addr   // the first address of each range
+	networks     []netip.Prefix // those that ranges name
+	constructed  bool           // there are ranges of IPv6 in the networks of interfaces
 	reservations []record
-	kept         []ipam.Range // prefixes that one client is to have
+	kept         []ipam.Range            // prefixes that one client is to have
+	named        []named                 // reservations of the addresses that names have
+	addresses    map[string][]netip.Addr // of names in lower case, the first one first
 	leaseFile    string
 	hosts        []string // files and directories with more reservations
+	names        []string // files and directories like /etc/hosts
+	noHosts      bool     // /etc/hosts has no names for it
+	noNames      bool     // the server has no names, because it is no DNS server
 	ethers       bool     // /etc/ethers has more reservations
 	files, dirs  []string // more configurations: paths, and values of conf-dir
 	problem      string   // why some are not known
+}
+
+// named is a reservation for which the name of the client decides: four and six are set for an address that only the names
+// of the server can tell.
+type named struct {
+	record
+	four, six bool
 }
 
 // addTo adds what the options say to the content of the files of a server.
@@ -161,6 +178,7 @@ func (o *options) parseArguments(args []string) {
 func (o *options) set(name, value string) {
 	switch name {
 	case "dhcp-range":
+		o.network(value)
 		if r, ok := parseRange(value); ok {
 			o.ranges = append(o.ranges, r)
 		}
@@ -170,6 +188,14 @@ func (o *options) set(name, value string) {
 		o.leaseFile = value
 	case "dhcp-hostsfile", "dhcp-hostsdir":
 		o.hosts = append(o.hosts, value)
+	case "host-record":
+		o.record(value)
+	case "addn-hosts", "hostsdir":
+		o.names = append(o.names, value)
+	case "no-hosts":
+		o.noHosts = true
+	case "port":
+		o.noNames = value == "0"
 	case "read-ethers":
 		o.ethers = true
 	case "conf-file":
@@ -183,6 +209,32 @@ func (o *options) set(name, value string) {
 	}
 }
 
+// network notes the network of a value of dhcp-range: the one that its netmask or prefix length names, and otherwise
+// that of the interface with the first address.
+func (o *options) network(value string) {
+	o.constructed = o.constructed || strings.Contains(value, "constructor:")
+	words := strings.Split(value, ",")
+	i := slices.IndexFunc(words, func(word string) bool { _, err := netip.ParseAddr(strings.TrimSpace(word)); return err == nil })
+	if i < 0 {
+		return
+	}
+	start := netip.MustParseAddr(strings.TrimSpace(words[i]))
+	o.starts = append(o.starts, start)
+	for _, word := range words[i+1:] {
+		word = strings.TrimSpace(word)
+		bits, err := strconv.Atoi(word)
+		if mask := net.ParseIP(word).To4(); start.Is4() && mask != nil && mask[0] == 255 {
+			bits, _ = net.IPMask(mask).Size()
+			err = nil
+		} else if start.Is4() {
+			continue
+		}
+		if p, invalid := start.Prefix(bits); err == nil && invalid == nil {
+			o.networks = append(o.networks, p.Masked())
+		}
+	}
+}
+
 // parseHosts reads the lines of a hosts file.
 func (o *options) parseHosts(data []byte) {
 	for line := range strings.Lines(string(data)) {
@@ -190,12 +242,76 @@ func (o *options) parseHosts(data []byte) {
 	}
 }
 
-// parseEthers reads the lines "MAC ADDRESS" of /etc/ethers.
+// parseEthers reads the lines "MAC ADDRESS" or "MAC NAME" of /etc/ethers, which count as dhcp-host.
 func (o *options) parseEthers(data []byte) {
 	for line := range strings.Lines(string(data)) {
 		if w := strings.Fields(line); len(w) > 1 && macOf(w[0]) != "" {
-			if a, err := netip.ParseAddr(w[1]); err == nil && a.Is4() {
-				o.reservations = append(o.reservations, record{Address: a, MAC: macOf(w[0])})
+			o.reserve(w[0] + "," + w[1])
+		}
+	}
+}
+
+// record parses a value of host-record: names, and an address of each family.
+func (o *options) record(value string) {
+	var names []string
+	for word := range strings.SplitSeq(value, ",") {
+		if a, err := netip.ParseAddr(strings.TrimSpace(word)); err == nil {
+			o.name(a, names)
+		} else {
+			names = append(names, strings.TrimSpace(word))
+		}
+	}
+}
+
+// parseNames reads the lines "ADDRESS NAME..." of a file like /etc/hosts.
+func (o *options) parseNames(data []byte) {
+	for line := range strings.Lines(string(data)) {
+		line, _, _ = strings.Cut(line, "#")
+		if w := strings.Fields(line); len(w) > 0 {
+			if a, err := netip.ParseAddr(w[0]); err == nil {
+				o.name(a, w[1:])
+			}
+		}
+	}
+}
+
+// name gives names an address.
+func (o *options) name(a netip.Addr, names []string) {
+	if o.addresses == nil {
+		o.addresses = map[string][]netip.Addr{}
+	}
+	for _, name := range names {
+		name = strings.ToLower(name)
+		o.addresses[name] = append(o.addresses[name], a)
+	}
+}
+
+// resolve adds the reservations of the addresses that names have: the first one of each family, unless another
+// reservation has it. Of two reservations, the last one gets it (dnsmasq's dhcp_update_configs). An address outside of
+// the networks of the server, such as that of another interface of the client, is leased to nobody (is_config_in_context).
+func (o *options) resolve(devices []ipam.Device) {
+	var networks []netip.Prefix
+	for _, d := range devices {
+		networks = append(networks, d.Prefixes...)
+	}
+	networks = append(slices.DeleteFunc(networks, func(p netip.Prefix) bool {
+		return !slices.ContainsFunc(o.starts, p.Contains) && (!o.constructed || p.Addr().Is4())
+	}), o.networks...)
+	reserved := map[netip.Addr]bool{}
+	for _, r := range o.reservations {
+		reserved[r.Address] = true
+	}
+	for _, r := range slices.Backward(o.named) {
+		for _, family := range []struct{ wanted, four bool }{{r.four, true}, {r.six, false}} {
+			all := o.addresses[strings.ToLower(r.Hostname)]
+			i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Is4() == family.four })
+			if !family.wanted || i < 0 || reserved[all[i]] {
+				continue
+			}
+			if slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(all[i]) }) {
+				r.Address = all[i]
+				reserved[r.Address] = true
+				o.reservations = append(o.reservations, r.record)
 			}
 		}
 	}
@@ -226,7 +342,7 @@ func parseRange(value string) (r ipam.Range, ok bool) {
 func (o *options) reserve(value string) {
 	var macs []string
 	var reserved []record
-	hostname := ""
+	client := named{four: true, six: true}
 	for word := range strings.SplitSeq(value, ",") {
 		word = strings.TrimSpace(word)
 		six, bracketed := strings.CutPrefix(word, "[")
@@ -237,6 +353,7 @@ func (o *options) reserve(value string) {
 			continue
 		}
 		if bracketed {
+			client.six = false
 			r, err := ipam.ParseRange(strings.TrimSuffix(six, "]"), "/")
 			switch half := netip.MustParsePrefix("::/64"); {
 			case err != nil || half.Contains(r.First):
@@ -249,19 +366,27 @@ func (o *options) reserve(value string) {
 		}
 		switch a, err := netip.ParseAddr(word); {
 		case err == nil && a.Is4():
+			client.four = false
 			reserved = append(reserved, record{Address: a})
 		case strings.Contains(word, ":") && macOf(word) != "":
 			macs = append(macs, macOf(word))
 		case strings.Contains(word, ":"), strings.Contains(word, "*"), word == "":
 			macs = append(macs, "") // an identity of another kind, or a pattern
-		case hostname == "" && strings.Trim(word, "0123456789") != "":
-			hostname = word
+		case client.Hostname == "" && !leaseTime.MatchString(word):
+			client.Hostname, _, _ = strings.Cut(word, ".") // what follows is the domain
 		}
+	}
+	if len(macs) == 1 {
+		client.MAC = macs[0]
 	}
 	for _, r := range reserved {
-		if r.Hostname = hostname; len(macs) == 1 {
-			r.MAC = macs[0]
-		}
+		r.Hostname, r.MAC = client.Hostname, client.MAC
 		o.reservations = append(o.reservations, r)
 	}
+	if client.Hostname != "" {
+		o.named = append(o.named, client)
+	}
 }
+
+// leaseTime matches how long leases of a client last.
+var leaseTime = regexp.MustCompile(`^([0-9]+[wdhmsWDHMS]?|infinite)$`)

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -172,6 +173,60 @@ func TestAllFilesOfAConfigurationAreRead(t *testing.T) {
 	l.look(time.Second)
 	if p := l.pool(misc); p.State != ipam.Unreadable || !strings.Contains(p.Problem, "/opt/lost") {
 		t.Errorf("got state %d (%s), want it unreadable", p.State, p.Problem)
+	}
+}
+
+func TestReservationsHaveTheAddressesOfTheirNames(t *testing.T) {
+	l := newLab(t)
+	const hosts = "127.0.0.1 localhost\n127.0.1.1 router\n10.9.0.201 Printer printer.lan # the old one\nfd00:9::201 printer\n10.9.0.202 scanner\n" +
+		"10.9.0.203 camera\n10.9.0.210 camera\n10.9.0.204 other\n10.9.0.205 twice\n10.9.0.206 fixed\n" +
+		"192.168.122.50 cable\n192.168.7.50 relayed\nnonsense x\n"
+	const config = "dhcp-range=10.9.0.10,10.9.0.99\ndhcp-range=fd00:9::50,fd00:9::5f,64\n" +
+		"dhcp-host=02:00:00:00:00:01,printer,12h\ndhcp-host=02:00:00:00:00:02,scanner.lan,infinite\ndhcp-host=02:00:00:00:00:03,camera\n" +
+		"dhcp-host=02:00:00:00:00:04,laptop,24h\ndhcp-host=02:00:00:00:00:05,router\ndhcp-host=02:00:00:00:00:06,10.9.0.207,fixed\n" +
+		"dhcp-host=02:00:00:00:00:07,twice\ndhcp-host=02:00:00:00:00:08,twice\ndhcp-host=02:00:00:00:00:09,10.9.0.202,taken\n" +
+		"dhcp-host=02:00:00:00:00:0a,record\nhost-record=record,10.9.0.208\ndhcp-host=02:00:00:00:00:0b,more\ndhcp-host=02:00:00:00:00:0d,12h\nread-ethers\n" +
+		"dhcp-host=02:00:00:00:00:0f,cable\ndhcp-host=02:00:00:00:00:10,relayed\n"
+	l.write("/etc/hosts", hosts)
+	l.write("/etc/ethers", "2:0:0:0:0:c other\n")
+	l.write(misc, one)
+	l.write("/opt/more", "10.9.0.209 more\n")
+	named := []string{"10.9.0.201 02:00:00:00:00:01 printer", "10.9.0.203 02:00:00:00:00:03 camera", "10.9.0.204 02:00:00:00:00:0c other", "10.9.0.205 02:00:00:00:00:08 twice"}
+	static := []string{"10.9.0.202 02:00:00:00:00:09 taken", "10.9.0.207 02:00:00:00:00:06 fixed"}
+	const lease, record, more, six = "10.9.0.11 02:00:00:00:00:01 web", "10.9.0.208 02:00:00:00:00:0a record", "10.9.0.209 02:00:00:00:00:0b more", "fd00:9::201 02:00:00:00:00:01 printer"
+	all := slices.Sorted(slices.Values(slices.Concat(named, static, []string{lease, record, six})))
+	for _, c := range []struct {
+		more string
+		want []string
+	}{
+		{"", all},
+		{"addn-hosts=/opt/more\n", slices.Insert(slices.Clone(all), 8, more)},
+		{"dhcp-range=192.168.7.10,static,255.255.255.0\n", all},
+		{"no-hosts\n", slices.Concat([]string{lease}, static, []string{record})},
+		{"no-hosts\nhostsdir=/opt\n", slices.Concat([]string{lease}, static, []string{record, more})},
+		{"port=0\naddn-hosts=/opt/more\n", slices.Concat([]string{lease}, static)},
+	} {
+		l.write("/etc/dnsmasq.conf", config+c.more)
+		l.look(0)
+		l.look(ipam.Settled)
+		l.want(misc+"#br0", c.want...)
+		if p := l.pool(misc + "#br0"); p.Problem != "" {
+			t.Errorf("%q: got problem %q", c.more, p.Problem)
+		}
+		if strings.Contains(c.more, "static") { // the network of a relay; that of another server, on virbr0, is not served
+			l.want(misc, "192.168.7.50 02:00:00:00:00:10 relayed")
+		} else if len(l.allocations) != 1 {
+			t.Errorf("%q: got %v, want the addresses in networks of the server", c.more, l.allocations)
+		}
+	}
+	// A file in the agent's container is not that of the node.
+	l.write("/etc/dnsmasq.d/a", "dhcp-host=02:00:00:00:00:0e,hidden\naddn-hosts=/other/hosts\n")
+	l.write("/other/hosts", "10.9.0.211 hidden\n")
+	l.write("/etc/dnsmasq.conf", "dhcp-range=10.9.0.10,10.9.0.99\nno-hosts\n")
+	l.host.Hidden[l.root+"/other"] = errors.New("mount /other")
+	l.look(ipam.Settled)
+	if p := l.pool(misc + "#br0"); !strings.Contains(p.Problem, "/other/hosts") || !strings.Contains(p.Problem, "mount /other") {
+		t.Errorf("got problem %q, want the file and what to mount", p.Problem)
 	}
 }
 

@@ -207,7 +207,7 @@ func (f nodeFiles) file(path string) ([]byte, error) {
 func (f nodeFiles) dated(path string) (data []byte, written time.Time, err error) {
 	f.note(path)
 	if err := f.host.Visible(filepath.Dir(path)); err != nil {
-		return nil, written, os.ErrNotExist // the file there is the container's own
+		return nil, written, fmt.Errorf("%w: %w", os.ErrNotExist, err) // the file there is the container's own
 	}
 	return f.host.ReadFile(path, true, maxFile)
 }
