@@ -34,13 +34,15 @@ var Dnsmasq = ipam.IPAM{
 // The places of files, as ipam.CleanPath returns them.
 const (
 	etcDir     = "/etc"
-	miscDir    = "/var/lib/misc"
 	libvirtDir = "/var/lib/libvirt/dnsmasq"
 	sharedDir  = "/var/lib/NetworkManager"
 	sharedConf = "/etc/NetworkManager/dnsmasq-shared.d"
 	leaseName  = "dnsmasq.leases"
 	configName = "dnsmasq.conf"
 )
+
+// leaseDirs are where the server of a distribution keeps its leases: Debian, and Fedora and RHEL.
+var leaseDirs = []string{"/var/lib/misc", "/var/lib/dnsmasq"}
 
 // bridgesDirs have a directory for each bridge of LXD and Incus.
 var bridgesDirs = []string{"/var/lib/lxd/networks", "/var/snap/lxd/common/lxd/networks", "/var/lib/incus/networks"}
@@ -55,11 +57,19 @@ func newDnsmasq(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 
 // list returns the directories with files of dnsmasq, and the servers.
 func (f dnsmasqFiles) list() (places []string, at []location) {
-	etc, misc, libvirt := f.root+etcDir, f.root+miscDir, f.root+libvirtDir
-	places = []string{etc, etc + "/dnsmasq.d", misc, libvirt}
-	path := misc + "/" + leaseName
+	etc, libvirt := f.root+etcDir, f.root+libvirtDir
+	places = []string{etc, etc + "/dnsmasq.d", libvirt}
+	path := ""
+	for _, dir := range leaseDirs {
+		places = append(places, f.root+dir)
+		candidate := f.root + dir + "/" + leaseName
+		f.note(candidate)
+		if had, info := f.versions[path], f.versions[candidate]; path == "" || info != nil && (had == nil || info.ModTime().After(had.ModTime())) {
+			path = candidate
+		}
+	}
 	if o := f.configured(); o.leaseFile != "" {
-		path = f.root + ipam.CleanPath(o.leaseFile)
+		path = f.root + ipam.CleanPath("/"+o.leaseFile) // systemd starts dnsmasq in /
 		places = append(places, filepath.Dir(path))
 	}
 	at = append(at, location{Path: path, Config: etc + "/" + configName, Read: func() (content, error) { return f.read(path, f.configured()) }})

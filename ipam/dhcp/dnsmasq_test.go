@@ -230,6 +230,29 @@ func TestReservationsHaveTheAddressesOfTheirNames(t *testing.T) {
 	}
 }
 
+func TestLeaseFileWithoutAConfigurationIsTheOneThatExists(t *testing.T) {
+	const fedora = "/var/lib/dnsmasq/dnsmasq.leases"
+	l := newLab(t)
+	l.write("/etc/dnsmasq.conf", "dhcp-range=10.9.0.10,10.9.0.99\n")
+	l.write(fedora, one)
+	l.look(0)
+	l.want(fedora+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
+	// The one that is written is that of the server.
+	l.write(misc, two)
+	if err := os.Chtimes(l.root+misc, start, start); err != nil {
+		t.Fatal(err)
+	}
+	l.look(time.Second)
+	l.want(fedora+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
+	if len(l.allocations) != 1 {
+		t.Errorf("got %v, want one lease file", l.allocations)
+	}
+	// The configuration decides.
+	l.write("/etc/dnsmasq.conf", "dhcp-leasefile="+misc+"\n")
+	l.look(time.Second)
+	l.want(misc+"#br0", "10.9.0.12 02:00:00:00:00:02")
+}
+
 func TestLeasesOfASharedConnectionAreRead(t *testing.T) {
 	l := newLab(t)
 	const leases = "/var/lib/NetworkManager/dnsmasq-br0.leases"
