@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ipwitness/ipwitness/cmd/secure"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/pki"
 	"github.com/ipwitness/ipwitness/tests/prometheus"

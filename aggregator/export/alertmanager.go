@@ -11,6 +11,7 @@ import (
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 const (
@@ -41,7 +42,7 @@ type alertmanager struct {
 	resentAt, evaluatedAt time.Time
 }
 
-func newAlertmanager(cfg *Config, files tlsFiles, base string) (*receiver, error) {
+func newAlertmanager(cfg *Config, files secure.Files, base string) (*receiver, error) {
 	c, err := newClient(base, "/api/v2/alerts", files, cfg.Log, help{url: "alertmanager", credentials: "the token of --alertmanager-token-file"})
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -79,7 +80,7 @@ func TestAlertsAreRepeated(t *testing.T) {
 	cfg := Config{Cluster: "prod"}
 	var now time.Time
 	cfg.Clock = func() time.Time { return now }
-	to, err := newAlertmanager(&cfg, tlsFiles{}, h.URL)
+	to, err := newAlertmanager(&cfg, secure.Files{}, h.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

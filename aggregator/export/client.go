@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // A client sends requests to one URL. Nothing but the host of the URL is ever shown, because the rest
@@ -22,10 +23,9 @@ import (
 type client struct {
 	url, host string
 	http      *http.Client
-	log       *slog.Logger
-	// files are the files of the TLS configuration, and contents is what they had when they were last read.
-	files    tlsFiles
-	contents string
+	// tls has the TLS configuration, whose files may change, and config is the one of the transport.
+	tls    *secure.Follower
+	config *tls.Config
 	// help says what to correct if the receiver refuses a request.
 	help help
 }
@@ -37,7 +37,7 @@ type help struct {
 }
 
 // newClient returns a client for a path below a base URL.
-func newClient(base, path string, files tlsFiles, log *slog.Logger, help help) (*client, error) {
+func newClient(base, path string, files secure.Files, log *slog.Logger, help help) (*client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("use --%s: it must be a URL like https://receiver.example.net/path", help.url)
@@ -45,29 +45,20 @@ func newClient(base, path string, files tlsFiles, log *slog.Logger, help help) (
 	if path != "" && !strings.HasSuffix(u.Path, path) {
 		u.Path = strings.TrimSuffix(u.Path, "/") + path
 	}
-	c := &client{url: u.String(), host: u.Host, help: help, files: files, log: log, http: &http.Client{
+	c := &client{url: u.String(), host: u.Host, help: help, http: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
+	c.tls = secure.Follow(files, log, func() (*tls.Config, error) { return tlsConfig(files) })
 	return c, c.load()
 }
 
-// load makes the transport if the files have changed. After an error, the previous transport stays in use until
-// they change again: perhaps only one of them is written yet.
+// load makes the transport if the TLS files have changed.
 func (c *client) load() error {
-	var read strings.Builder
-	for _, name := range []string{c.files.ca, c.files.cert, c.files.key} {
-		raw, err := os.ReadFile(name)
-		fmt.Fprintf(&read, "%q %v\n", raw, err)
-	}
-	contents := read.String()
-	if contents == c.contents {
-		return nil
-	}
-	c.contents = contents
-	config, err := c.files.config()
-	if err != nil {
+	config, err := c.tls.Config()
+	if err != nil || config == c.config {
 		return err
 	}
+	c.config = config
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = config
 	transport.MaxIdleConnsPerHost = 1
@@ -78,26 +69,18 @@ func (c *client) load() error {
 	return nil
 }
 
-// tlsFiles are the files of a TLS configuration: a CA bundle, and a certificate with its key. An empty
-// name stands for the CAs of the system, and for no certificate.
-type tlsFiles struct{ ca, cert, key string }
-
-func (f tlsFiles) config() (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, fmt.Errorf("read the CA bundle of receivers: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate in PEM: it must begin with -----BEGIN CERTIFICATE-----", f.ca)
+// tlsConfig returns the TLS configuration for receivers, which may be older than ipwitness.
+func tlsConfig(files secure.Files) (config *tls.Config, err error) {
+	config = &tls.Config{MinVersion: tls.VersionTLS12}
+	if files.CA != "" {
+		if config.RootCAs, err = secure.ReadCAs("the CA bundle of receivers", files.CA); err != nil {
+			return nil, err
 		}
 	}
-	if f.cert != "" || f.key != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if files.Cert != "" || files.Key != "" {
+		pair, err := files.Pair()
 		if err != nil {
-			return nil, fmt.Errorf("use the certificate %s with the key %s: %w", f.cert, f.key, err)
+			return nil, err
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -112,7 +95,7 @@ const (
 
 func (c *client) post(ctx context.Context, header http.Header, body []byte) ([]byte, error) {
 	if err := c.load(); err != nil {
-		c.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
+		return nil, err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {

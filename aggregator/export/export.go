@@ -15,11 +15,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // Settings are the receivers. A URL that is empty is not used.
@@ -71,17 +71,13 @@ type role struct {
 
 // New returns exporters that do nothing before Run. It checks the files of the settings.
 func New(cfg Config) (*Exporters, error) {
-	files := tlsFiles{ca: cfg.CA}
-	if _, err := files.config(); err != nil {
+	files := secure.Files{CA: cfg.CA}
+	if _, err := tlsConfig(files); err != nil {
 		return nil, err
 	}
 	e := &Exporters{clock: cfg.Clock}
 	e.turn(false)
-	for _, name := range []string{cfg.AlertmanagerToken, cfg.WebhookSecret} {
-		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {
-			cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
-		}
-	}
+	secure.WarnExposed(cfg.Log, cfg.AlertmanagerToken, cfg.WebhookSecret)
 	var errs []error
 	// add adds an exporter of a kind. cursor is its name in the journal.
 	add := func(kind, cursor string, to *receiver, err error) {

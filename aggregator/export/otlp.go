@@ -17,6 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // An otlp gets a log record for each transition (OTLP/HTTP with binary protobuf). The SDK of
@@ -30,7 +31,7 @@ type otlp struct {
 	clock    func() time.Time
 }
 
-func newOTLP(cfg *Config, files tlsFiles) (*receiver, error) {
+func newOTLP(cfg *Config, files secure.Files) (*receiver, error) {
 	// A variable for logs takes precedence over the one for all signals.
 	if cfg.Environment == nil {
 		cfg.Environment = func(string) string { return "" }
@@ -42,9 +43,8 @@ func newOTLP(cfg *Config, files tlsFiles) (*receiver, error) {
 		return cfg.Environment("OTEL_EXPORTER_OTLP_" + name)
 	}
 	if ca, cert, key := value("CERTIFICATE"), value("CLIENT_CERTIFICATE"), value("CLIENT_KEY"); ca+cert+key != "" {
-		ca = cmp.Or(ca, cfg.CA)
-		files = tlsFiles{ca, cert, key}
-		if _, err := files.config(); err != nil {
+		files = secure.Files{CA: cmp.Or(ca, cfg.CA), Cert: cert, Key: key}
+		if _, err := tlsConfig(files); err != nil {
 			return nil, fmt.Errorf("use the variables OTEL_EXPORTER_OTLP_…: %w", err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/apijson"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 const (
@@ -37,7 +38,7 @@ type webhook struct {
 	clock           func() time.Time
 }
 
-func newWebhook(cfg *Config, files tlsFiles) (*receiver, error) {
+func newWebhook(cfg *Config, files secure.Files) (*receiver, error) {
 	if cfg.WebhookSecret == "" {
 		return nil, errors.New("--webhook needs a secret, with which each request is signed: " +
 			`write one with (umask 077; echo "whsec_$(openssl rand -base64 32)" >FILE), and set --webhook-secret-file FILE`)

@@ -25,6 +25,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/live"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 const (
@@ -87,9 +88,7 @@ func New(cfg Config) (*Fleet, error) {
 	if err := journal.Writable(cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("a fleet needs a data directory: %w: %s", err, journal.Remedy(cfg.DataDir, err))
 	}
-	for _, name := range cfg.NATS.Exposed() {
-		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
-	}
+	secure.WarnExposed(cfg.Log, cfg.NATS.Secrets()...)
 	lock, err := live.LockDir(cfg.DataDir)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // Defaults of Settings.
@@ -96,30 +98,15 @@ func (s *Settings) plain(server string) bool {
 	return err != nil || u.Scheme != "tls" && u.Scheme != "wss"
 }
 
-// Exposed returns the files with a secret that every user of this host can read.
-func (s *Settings) Exposed() (names []string) {
-	for _, name := range []string{s.Key, s.Creds, s.NKey, s.Token} {
-		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {
-			names = append(names, name)
-		}
-	}
-	return names
-}
+// Secrets returns the files with a secret.
+func (s *Settings) Secrets() []string { return []string{s.Key, s.Creds, s.NKey, s.Token} }
 
 // roots reads the CA bundle; nil for that of the system.
 func (s *Settings) roots() (*x509.CertPool, error) {
 	if s.CA == "" {
 		return nil, nil
 	}
-	pem, err := os.ReadFile(s.CA)
-	if err != nil {
-		return nil, fmt.Errorf("read the CA bundle for NATS: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s has no certificate in PEM: it must begin with -----BEGIN CERTIFICATE-----", s.CA)
-	}
-	return pool, nil
+	return secure.ReadCAs("the CA bundle for NATS", s.CA)
 }
 
 // pair reads the client certificate; an empty one for none.
@@ -127,11 +114,7 @@ func (s *Settings) pair() (tls.Certificate, error) {
 	if s.Cert == "" {
 		return tls.Certificate{}, nil
 	}
-	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
-	if err != nil {
-		return pair, fmt.Errorf("use the certificate %s with the key %s: %w", s.Cert, s.Key, err)
-	}
-	return pair, nil
+	return secure.Files{Cert: s.Cert, Key: s.Key}.Pair()
 }
 
 func (s *Settings) options() (all []nats.Option, err error) {

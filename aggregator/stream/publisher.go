@@ -10,6 +10,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 const (
@@ -76,9 +77,7 @@ func New(cfg Config) (*Publisher, error) {
 	}
 	cfg.Retention = cmp.Or(cfg.Retention, DefaultRetention)
 	cfg.Size = cmp.Or(cfg.Size, DefaultSize)
-	for _, name := range cfg.Exposed() {
-		cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
-	}
+	secure.WarnExposed(cfg.Log, cfg.Secrets()...)
 	cfg.Log = cfg.Log.With("exporter", "nats", "receiver", cfg.Hosts(), "stream", Name(cfg.Cluster))
 	return &Publisher{Config: cfg, Delivery: journal.Delivery{Log: cfg.Log, Clock: cfg.Clock}}, nil
 }

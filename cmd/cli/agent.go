@@ -20,9 +20,9 @@ import (
 	"github.com/ipwitness/ipwitness/agent"
 	agentreport "github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/workload"
-	"github.com/ipwitness/ipwitness/cmd/secure"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/proto/form"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // agentCommand contains the flags of agent.

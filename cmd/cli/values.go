@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/ipwitness/ipwitness/cmd/secure"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // Value is a flag with one value. It rejects an invalid value when it is set, so that the error can

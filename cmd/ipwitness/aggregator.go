@@ -16,7 +16,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/cmd/cli"
-	"github.com/ipwitness/ipwitness/cmd/secure"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // serving contains the flags of the commands that run an aggregator.

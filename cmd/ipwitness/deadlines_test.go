@@ -19,7 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/cmd/cli"
-	"github.com/ipwitness/ipwitness/cmd/secure"
+	"github.com/ipwitness/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 

@@ -23,7 +23,7 @@ import (
 	transitions "github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/cli"
-	"github.com/ipwitness/ipwitness/cmd/secure"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // aggregatorFlags adds the flags of an aggregator.

@@ -19,8 +19,8 @@ import (
 	transitions "github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/cli"
-	"github.com/ipwitness/ipwitness/cmd/secure"
 	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 

@@ -18,9 +18,9 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/forward"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
-	"github.com/ipwitness/ipwitness/cmd/secure"
 	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // defaultServer is the default address of ipwitness run.

@@ -24,7 +24,7 @@ func (c *catalogue) roomTable() error {
 		return err
 	}
 	var dirs []string
-	for _, pattern := range []string{"bpf", "agent", "agent/*", "aggregator", "aggregator/*", "ipam", "ipam/*", "cmd/*", "cmd/*/*"} {
+	for _, pattern := range []string{"bpf", "agent", "agent/*", "aggregator", "aggregator/*", "ipam", "ipam/*", "cmd/*", "cmd/*/*", "secure"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return err

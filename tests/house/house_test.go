@@ -22,7 +22,6 @@ var floors = []string{
 	"cmd/ipwitness/top",
 	"cmd/ipwitness/show cmd/ipwitness/forward",
 	"cmd/cli",
-	"cmd/secure",
 
 	"aggregator",
 	"aggregator/fleet",
@@ -41,7 +40,7 @@ var floors = []string{
 	"ipam/registry",
 	"ipam/*", // the IPAMs, which do not know each other
 	"ipam/bolt",
-	"ipam proto/form",
+	"ipam proto/form secure",
 	"ipam/advice",
 
 	"bpf proto/ipwitness/v1",
@@ -80,7 +79,7 @@ var pure = map[string]string{
 func imports(t *testing.T) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
-	for _, dir := range []string{"agent", "aggregator", "bpf", "cmd", "ipam", "proto"} {
+	for _, dir := range []string{"agent", "aggregator", "bpf", "cmd", "ipam", "proto", "secure"} {
 		if err := filepath.WalkDir("../../"+dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !d.IsDir() {
 				return err

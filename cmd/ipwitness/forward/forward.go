@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ipwitness/ipwitness/cmd/secure"
+	"github.com/ipwitness/ipwitness/secure"
 )
 
 // Host is the host in the URLs that a Transport accepts. The first request determines the Service

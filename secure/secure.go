@@ -58,16 +58,26 @@ func (f Files) Check() error {
 	return nil
 }
 
-// Exposed returns the files with a secret that every user of this host can read. Group
-// permissions are left to the administrator: in Kubernetes, a pod reads its Secrets through
-// the group in fsGroup.
-func (f Files) Exposed() (names []string) {
-	for _, name := range []string{f.Key, f.Token} {
+// Exposed returns the files with a secret that every user of this host can read.
+func (f Files) Exposed() []string { return exposed(f.Key, f.Token) }
+
+// exposed returns the files that every user of this host can read. Group permissions are
+// left to the administrator: in Kubernetes, a pod reads its Secrets through the group in
+// fsGroup.
+func exposed(names ...string) (all []string) {
+	for _, name := range names {
 		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {
-			names = append(names, name)
+			all = append(all, name)
 		}
 	}
-	return names
+	return all
+}
+
+// WarnExposed logs which of some files with a secret every user of this host can read.
+func WarnExposed(log *slog.Logger, secrets ...string) {
+	for _, name := range exposed(secrets...) {
+		log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
+	}
 }
 
 // Server returns the TLS configuration of a server for protocols; nil without a
@@ -77,8 +87,8 @@ func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error
 	if err := f.Check(); err != nil || f.Cert == "" {
 		return nil, err
 	}
-	current := &follower{files: f, log: log, read: func() (*tls.Config, error) {
-		pair, err := f.pair()
+	current := Follow(f, log, func() (*tls.Config, error) {
+		pair, err := f.Pair()
 		if err != nil {
 			return nil, err
 		}
@@ -89,16 +99,16 @@ func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error
 		if f.ClientCA != "" {
 			// Clients without a certificate may have a token.
 			c.ClientAuth = tls.VerifyClientCertIfGiven
-			c.ClientCAs, err = readCAs(f.ClientCA)
+			c.ClientCAs, err = ReadCAs("certificate authorities", f.ClientCA)
 		}
 		return c, err
-	}}
-	first, err := current.get()
+	})
+	first, err := current.Config()
 	if err != nil {
 		return nil, err
 	}
 	config := first.Clone()
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return current.get() }
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return current.Config() }
 	return config, nil
 }
 
@@ -133,12 +143,12 @@ func (f Files) Client() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: minVersion}
 	var err error
 	if f.CA != System && f.CA != "" {
-		if c.RootCAs, err = readCAs(f.CA); err != nil {
+		if c.RootCAs, err = ReadCAs("certificate authorities", f.CA); err != nil {
 			return nil, err
 		}
 	}
 	if f.Cert != "" {
-		pair, err := f.pair()
+		pair, err := f.Pair()
 		if err != nil {
 			return nil, err
 		}
@@ -147,8 +157,8 @@ func (f Files) Client() (*tls.Config, error) {
 	return c, nil
 }
 
-// pair reads our certificate and its key.
-func (f Files) pair() (tls.Certificate, error) {
+// Pair reads our certificate and its key.
+func (f Files) Pair() (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
 		return pair, fmt.Errorf("use the certificate %s with the key %s: %w", f.Cert, f.Key, err)
@@ -156,10 +166,11 @@ func (f Files) pair() (tls.Certificate, error) {
 	return pair, nil
 }
 
-func readCAs(name string) (*x509.CertPool, error) {
+// ReadCAs reads a CA bundle (PEM). what names it in errors.
+func ReadCAs(what, name string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("read certificate authorities: %w", err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
@@ -179,8 +190,8 @@ func (f Files) DialOptions(log *slog.Logger) ([]grpc.DialOption, error) {
 	case f.CA == "":
 		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, nil
 	}
-	current := &follower{files: f, log: log, read: f.Client}
-	first, err := current.get()
+	current := Follow(f, log, f.Client)
+	first, err := current.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -197,12 +208,12 @@ func (f Files) DialOptions(log *slog.Logger) ([]grpc.DialOption, error) {
 // rotating are credentials from files that change.
 type rotating struct {
 	credentials.TransportCredentials
-	current *follower
+	current *Follower
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (r rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	config, err := r.current.get()
+	config, err := r.current.Config()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -294,13 +305,14 @@ func (p Problem) RoundTrip(*http.Request) (*http.Response, error) { return nil, 
 // NewProblem returns an error as a Problem.
 func NewProblem(err error) Problem { return Problem{err} }
 
-// follower holds a configuration made from files, and makes it again when they change.
+// A Follower holds a configuration made from files, and makes it again when they change. Use
+// Follow.
 //
 // It looks at the files at each handshake. grpc's certprovider/pemfile, which polls them
 // from a goroutine, would apply a rotation or a revoked CA later, and could neither fail
 // at startup nor report that the new files cannot be used. controller-runtime's
 // certwatcher does not follow CA bundles.
-type follower struct {
+type Follower struct {
 	files Files
 	log   *slog.Logger
 	read  func() (*tls.Config, error) // called when a file has changed
@@ -311,9 +323,14 @@ type follower struct {
 	logged string        // the last error that was logged
 }
 
-// get returns the configuration from the files as they are, or as they were when they could
-// last be used.
-func (f *follower) get() (*tls.Config, error) {
+// Follow returns a Follower of files; read makes the configuration.
+func Follow(files Files, log *slog.Logger, read func() (*tls.Config, error)) *Follower {
+	return &Follower{files: files, log: log, read: read}
+}
+
+// Config returns the configuration from the files as they are, or as they were when they could
+// last be used. The same configuration is returned until they change.
+func (f *Follower) Config() (*tls.Config, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var names []string
@@ -339,9 +356,7 @@ func (f *follower) get() (*tls.Config, error) {
 			f.log.Info("reloaded changed TLS files", "files", names)
 		}
 		f.value, f.state, f.logged = value, now, ""
-		for _, name := range f.files.Exposed() {
-			f.log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
-		}
+		WarnExposed(f.log, f.files.Key, f.files.Token)
 	case f.value == nil:
 		return nil, err
 	case f.logged != err.Error(): // tried again: perhaps only one of two files is written yet
