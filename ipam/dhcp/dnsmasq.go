@@ -116,7 +116,7 @@ func (f dnsmasqFiles) configured() (o options) {
 // shared returns the options of the servers that NetworkManager starts for shared connections (with --no-hosts).
 func (f dnsmasqFiles) shared() (o options) {
 	o.noHosts = true
-	if f.note(f.root + sharedConf); f.versions[f.root+sharedConf] != nil {
+	if f.exists(f.root + sharedConf) {
 		o.dirs = []string{sharedConf}
 	}
 	f.follow(&o)

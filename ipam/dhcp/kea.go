@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -56,12 +57,23 @@ func (f keaFiles) list() (places []string, at []location) {
 	for _, s := range servers {
 		path, configured := f.root+s.config, f.root+s.leases
 		if c, err := f.config(path); err == nil && c.leaseFile != "" {
-			configured = f.root + ipam.CleanPath(c.leaseFile)
+			configured = f.leaseFile(c.leaseFile)
 			places = append(places, filepath.Dir(configured))
 		}
 		at = append(at, location{Path: configured, Config: path, Read: func() (content, error) { return f.read(configured, path) }})
 	}
 	return places, at
+}
+
+// leaseFile returns the path of the lease file that a configuration names. Since 2.4.2, 2.6.3 and 2.7.9, Kea has a file
+// without a directory in its data directory (FileManager::validatePath in src/lib/util/filesystem.cc), and before, in the
+// directory in which it was started: systemd starts it in /.
+func (f keaFiles) leaseFile(name string) string {
+	path, kept := f.root+ipam.CleanPath("/"+name), f.root+keaLeaseDir+"/"+name
+	if !strings.Contains(name, "/") && (f.exists(kept) || !f.exists(path)) {
+		return kept
+	}
+	return path
 }
 
 func (f keaFiles) config(path string) (config, error) {

@@ -153,6 +153,33 @@ func TestConfigurationWithIncludedFilesAndExtraCommasIsParsed(t *testing.T) {
 	}
 }
 
+func TestLeaseFileWithoutADirectoryIsInTheDataDirectoryOfKea(t *testing.T) {
+	root := t.TempDir()
+	source := newKea(ipamtest.NewHost(), ipam.FilesConfig{Dirs: []string{root}})
+	look := func() string {
+		source.Find(lookAt)
+		source.Read(ipam.FileRead{Now: lookAt, All: true})
+		if all := source.Pools(); len(all) == 1 {
+			return strings.TrimPrefix(all[0].Name, root)
+		}
+		return ""
+	}
+	leases := header4 + line("10.0.0.1", "", "3600", "0", "")
+	for _, c := range []struct{ name, path string }{
+		{"4.csv", keaLeaseDir + "/4.csv"}, // Kea 3.0
+		{"old.csv", "/old.csv"},           // Kea 2.2
+		{"old.csv", keaLeaseDir + "/old.csv"},
+		{"data/4.csv", "/data/4.csv"},
+		{keaLeaseDir + "/full.csv", keaLeaseDir + "/full.csv"},
+	} {
+		write(t, root+"/etc/kea/kea-dhcp4.conf", fmt.Sprintf(`{"Dhcp4": {"lease-database": {"type": "memfile", "name": %q}}}`, c.name))
+		write(t, root+c.path, leases)
+		if got := look(); got != c.path {
+			t.Errorf("%s: got lease file %q, want %s", c.name, got, c.path)
+		}
+	}
+}
+
 func TestSourceOfANodeWithKea(t *testing.T) {
 	root := t.TempDir()
 	source := newKea(ipamtest.NewHost(), ipam.FilesConfig{Dirs: []string{root}})

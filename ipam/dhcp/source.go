@@ -197,6 +197,12 @@ func (f nodeFiles) names(dir string) (names []string) {
 	return names
 }
 
+// exists reports whether there is a file or directory.
+func (f nodeFiles) exists(path string) bool {
+	f.note(path)
+	return f.versions[path] != nil
+}
+
 // file returns the content of a file of the node.
 func (f nodeFiles) file(path string) ([]byte, error) {
 	data, _, err := f.dated(path)
