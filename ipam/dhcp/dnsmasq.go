@@ -39,6 +39,8 @@ const (
 	sharedConf = "/etc/NetworkManager/dnsmasq-shared.d"
 	leaseName  = "dnsmasq.leases"
 	configName = "dnsmasq.conf"
+	// Where a server writes its process ID: on Debian, and unless pid-file says something else.
+	debianPID, usualPID = "/run/dnsmasq/dnsmasq.pid", "/run/dnsmasq.pid"
 )
 
 // leaseDirs are where the server of a distribution keeps its leases: Debian, and Fedora and RHEL.
@@ -215,15 +217,25 @@ func (f dnsmasqFiles) started(path string) (o options) {
 	}
 	o.parseArguments(process.Args)
 	o.hosts = []string{strings.TrimPrefix(filepath.Dir(path), f.root) + "/dnsmasq.hosts"}
+	o.pidFile = strings.TrimPrefix(path, f.root)
 	f.follow(&o)
 	return o
 }
 
 // read returns what a lease file and the options of a server say.
 func (f dnsmasqFiles) read(path string, o options) (c content, err error) {
+	if o.scripted && o.serves {
+		return c, errors.New("its leases are kept by a script (leasefile-ro), which ipwitness does not read")
+	}
 	data, err := f.file(path)
 	if errors.Is(err, os.ErrNotExist) && o.problem != "" {
 		err = errors.New(o.problem) // which may name another lease file
+	} else if errors.Is(err, os.ErrNotExist) && o.serves {
+		pids := []string{f.root + o.pidFile}
+		if o.pidFile == "" {
+			pids = []string{f.root + debianPID, f.root + usualPID}
+		}
+		err = f.missing(path, o.leaseFile != "", pids...)
 	}
 	if err != nil {
 		return c, err

@@ -125,7 +125,10 @@ type options struct {
 	kept         []ipam.Range            // prefixes that one client is to have
 	named        []named                 // reservations of the addresses that names have
 	addresses    map[string][]netip.Addr // of names in lower case, the first one first
+	serves       bool                    // it is a DHCP server
 	leaseFile    string
+	scripted     bool     // a script has the leases, and not the file
+	pidFile      string   // empty for the usual one
 	hosts        []string // files and directories with more reservations
 	names        []string // files and directories like /etc/hosts
 	noHosts      bool     // /etc/hosts has no names for it
@@ -180,12 +183,18 @@ func (o *options) set(name, value string) {
 	case "dhcp-range":
 		o.network(value)
 		if r, ok := parseRange(value); ok {
-			o.ranges = append(o.ranges, r)
+			o.ranges, o.serves = append(o.ranges, r), true
 		}
 	case "dhcp-host":
 		o.reserve(value)
 	case "dhcp-leasefile":
 		o.leaseFile = value
+	case "leasefile-ro":
+		o.scripted = true
+	case "pid-file":
+		if value != "" {
+			o.pidFile = ipam.CleanPath("/" + value)
+		}
 	case "dhcp-hostsfile", "dhcp-hostsdir":
 		o.hosts = append(o.hosts, value)
 	case "host-record":
@@ -220,6 +229,7 @@ func (o *options) network(value string) {
 	}
 	start := netip.MustParseAddr(strings.TrimSpace(words[i]))
 	o.starts = append(o.starts, start)
+	o.serves = o.serves || start.Is4() // other values of IPv6 may only be about router advertisements
 	for _, word := range words[i+1:] {
 		word = strings.TrimSpace(word)
 		bits, err := strconv.Atoi(word)

@@ -345,6 +345,60 @@ func TestBadFilesAreProblemsOfTheirPools(t *testing.T) {
 	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
 }
 
+func TestMissingLeaseFileOfAServerThatRunsIsAProblem(t *testing.T) {
+	const conf, pid, incus = "/etc/dnsmasq.conf", "/run/dnsmasq/dnsmasq.pid", "/var/lib/incus/networks/br0/"
+	const serves = "dhcp-range=10.9.0.10,10.9.0.99\n"
+	for name, c := range map[string]struct {
+		files      map[string]string
+		hidden     string
+		pool, want string // nothing for silence
+	}{
+		"a server that runs":             {map[string]string{conf: serves, pid: "7\n"}, "", misc, "does not exist, but the server runs"},
+		"its own file with the process":  {map[string]string{conf: serves + "pid-file=/var/run/mine.pid\n", "/run/mine.pid": "7\n"}, "", misc, "does not exist, but the server runs"},
+		"a bridge of Incus":              {map[string]string{incus + "dnsmasq.pid": "args: ['--dhcp-range', '10.9.0.2,10.9.0.254,1h']\n"}, "", incus + "dnsmasq.leases", "but the server runs"},
+		"leases in a script":             {map[string]string{conf: serves + "leasefile-ro\n"}, "", misc, "leasefile-ro"},
+		"a directory that is not seen":   {map[string]string{conf: serves + "dhcp-leasefile=/opt/leases\n", "/opt/leases": one}, "/opt", "/opt/leases", "mount /opt"},
+		"a server that never ran":        {map[string]string{conf: serves}, "", "", ""},
+		"a file that is named":           {map[string]string{conf: serves + "dhcp-leasefile=/opt/leases\n"}, "", "", ""},
+		"the process of another server":  {map[string]string{conf: serves + "pid-file=/run/mine.pid\n", pid: "7\n"}, "", "", ""},
+		"a server without such a file":   {map[string]string{conf: serves + "pid-file\n"}, "", "", ""},
+		"a DNS server":                   {map[string]string{conf: "leasefile-ro\ndhcp-leasefile=/opt/leases\ndhcp-range=::,constructor:br0,ra-only\n", pid: "7\n"}, "/opt", "", ""},
+		"a fresh server without a lease": {map[string]string{conf: serves, pid: "7\n", misc: ""}, "", "", ""},
+		"a bridge without DHCP":          {map[string]string{incus + "dnsmasq.pid": "args: ['--listen-address=10.9.0.1']\n"}, "", "", ""},
+	} {
+		l := newLab(t)
+		for path, content := range c.files {
+			l.write(path, content)
+		}
+		if c.hidden != "" {
+			l.host.Hidden[l.root+c.hidden] = errors.New("mount " + c.hidden)
+		}
+		if l.look(0); c.hidden == "" && !strings.Contains(c.want, "leasefile-ro") && len(l.source.Problems()) > 0 {
+			t.Errorf("%s: got problem %q at once, want time for a start", name, l.source.Problems())
+		}
+		l.look(ipam.Settled)
+		switch got := l.source.Problems(); {
+		case c.want == "" && len(got) > 0:
+			t.Errorf("%s: got problem %q", name, got)
+		case c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want) || l.pool(c.pool).State != ipam.Unreadable):
+			t.Errorf("%s: got problems %q, want %q", name, got, c.want)
+		}
+	}
+
+	// It ends with the server.
+	l := newLab(t)
+	l.write(conf, serves)
+	l.write(pid, "7\n")
+	l.look(0)
+	l.look(ipam.Settled)
+	if err := os.Remove(l.root + pid); err != nil {
+		t.Fatal(err)
+	}
+	if l.look(time.Second); len(l.source.Pools()) != 0 {
+		t.Errorf("got %q after the end of the server", l.source.Problems())
+	}
+}
+
 func TestServersOfLibvirtAndIncusAreFound(t *testing.T) {
 	l := newLab(t)
 	l.look(0)

@@ -2,7 +2,8 @@
 //
 // The formats are those of Kea 2.2: src/lib/dhcpsrv/csv_lease_file4.cc and csv_lease_file6.cc for the
 // columns, memfile_lease_mgr.cc and src/bin/lfc/lfc_controller.cc for the files of the lease file
-// cleanup, and the configuration in the Administrator Reference Manual.
+// cleanup, src/lib/process/daemon.cc for the file with the process ID, and the configuration in the Administrator
+// Reference Manual.
 
 package dhcp
 
@@ -103,6 +104,9 @@ func (f keaFiles) read(path, configPath string) (c content, err error) {
 	newest, err := f.file(path)
 	if errors.Is(err, os.ErrNotExist) && c.Problem != "" {
 		err = errors.New(c.Problem) // which may name another lease file
+	} else if errors.Is(err, os.ErrNotExist) && f.exists(configPath) {
+		name := strings.TrimSuffix(filepath.Base(configPath), ".conf")
+		err = f.missing(path, conf.leaseFile != "", f.root+"/run/kea/"+name+"."+name+".pid")
 	}
 	if err != nil {
 		return c, err

@@ -180,6 +180,33 @@ func TestLeaseFileWithoutADirectoryIsInTheDataDirectoryOfKea(t *testing.T) {
 	}
 }
 
+func TestMissingLeaseFileOfKeaIsAProblemIfItRuns(t *testing.T) {
+	root := t.TempDir()
+	source := newKea(ipamtest.NewHost(), ipam.FilesConfig{Dirs: []string{root}})
+	now := lookAt
+	problems := func() []string {
+		for range 2 {
+			now = now.Add(ipam.Settled)
+			source.Find(now)
+			source.Read(ipam.FileRead{Now: now, All: true})
+		}
+		return source.Problems()
+	}
+	write(t, root+"/run/kea/kea-dhcp6.kea-dhcp6.pid", "8\n") // it has another configuration
+	write(t, root+"/etc/kea/kea-dhcp4.conf", `{"Dhcp4": {"lease-database": {"type": "memfile", "name": "/data/4.csv"}}}`)
+	if got := problems(); len(got) != 0 {
+		t.Errorf("got %q of a server that never ran", got)
+	}
+	write(t, root+"/run/kea/kea-dhcp4.kea-dhcp4.pid", "7\n")
+	if got := problems(); len(got) != 1 || !strings.Contains(got[0], "/data/4.csv: the file does not exist, but the server runs") {
+		t.Errorf("got %q of a server that runs", got)
+	}
+	write(t, root+"/data/4.csv", header4)
+	if got := problems(); len(got) != 0 {
+		t.Errorf("got %q of a server without a lease", got)
+	}
+}
+
 func TestSourceOfANodeWithKea(t *testing.T) {
 	root := t.TempDir()
 	source := newKea(ipamtest.NewHost(), ipam.FilesConfig{Dirs: []string{root}})

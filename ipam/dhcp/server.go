@@ -192,11 +192,15 @@ func (s *server) fail(err error, now time.Time) (again bool) {
 		if now.Sub(s.absent) < ipam.Settled {
 			return true // it may be about to be replaced
 		}
-		if len(s.leases) == 0 {
+		switch lost := errors.Is(err, errLost); {
+		case len(s.leases) > 0:
+			err = errors.New("the file was removed: if the server runs, it has its leases in memory only, and leases all addresses again after a restart")
+		case lost:
+			err = errors.New("the file does not exist, but the server runs: it has its leases in memory only, and leases all addresses again after a restart")
+		default: // the server never ran
 			s.pools = nil
 			return false
 		}
-		err = errors.New("the file was removed: if the server runs, it has its leases in memory only, and leases all addresses again after a restart")
 	}
 	if len(s.pools) == 0 {
 		s.pools = map[string]*ipam.FilePool{s.at.Path: s.newPool(s.at.Path)}

@@ -203,6 +203,22 @@ func (f nodeFiles) exists(path string) bool {
 	return f.versions[path] != nil
 }
 
+// errLost is that a server runs whose lease file does not exist.
+var errLost = fmt.Errorf("%w, but the server runs", os.ErrNotExist)
+
+// missing returns why a lease file is missing. A server makes it when it starts, and writes the file with its process ID,
+// which it removes when it ends: without that one, it is normal. named is set if a configuration names the lease file.
+func (f nodeFiles) missing(path string, named bool, pids ...string) error {
+	running := slices.ContainsFunc(pids, f.exists)
+	switch hidden := f.host.Visible(filepath.Dir(path)); {
+	case hidden != nil && (named || running):
+		return hidden
+	case running:
+		return errLost
+	}
+	return os.ErrNotExist
+}
+
 // file returns the content of a file of the node.
 func (f nodeFiles) file(path string) ([]byte, error) {
 	data, _, err := f.dated(path)
