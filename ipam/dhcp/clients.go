@@ -74,6 +74,8 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 	if len(names) == 0 {
 		return c, nil
 	}
+	var bad faults
+	var unread error // of one of the files
 	for _, device := range f.host.Devices() {
 		for _, name := range names {
 			parse := leaseOf(&device, name)
@@ -82,11 +84,12 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 			}
 			data, written, err := f.dated(filepath.Join(dir, name))
 			if err != nil {
-				return c, err
+				unread = err
+				continue
 			}
 			switch r, ok := parse(data, written); {
 			case !ok:
-				c.Problem = filepath.Join(dir, name) + " has another format"
+				bad.add(filepath.Join(dir, name), "")
 			case r.Address.IsValid():
 				if slices.Contains(device.Temporary, r.Address) {
 					r.Expires = time.Time{}
@@ -95,6 +98,12 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 				c.Leases = append(c.Leases, r)
 			}
 		}
+	}
+	if unread != nil && len(c.Leases) == 0 {
+		return c, unread
+	}
+	if c.Problem = bad.String(); unread != nil {
+		c.Problem = ipam.Unreadably(unread)
 	}
 	return c, nil
 }

@@ -107,6 +107,15 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	write(t, root+"/var/lib/dhcpcd/eth0.lease", ofDhcpcd[:100])
 	want("/run/systemd/netif/leases/3 has another format", "/var/lib/dhcpcd/eth0.lease has another format")
 
+	// A file that cannot be read hides no other.
+	unread := root + "/run/systemd/netif/leases/3"
+	host.Broken[unread] = os.ErrPermission
+	write(t, root+"/run/systemd/netif/leases/2", strings.ReplaceAll(ofNetworkd, "10.9.0.20", "10.9.0.19"))
+	if got := look(); len(got) != 3 || !strings.HasPrefix(got[1], "10.9.0.19 ") || !strings.Contains(got[2], "read access") {
+		t.Errorf("got %q, want the other lease and a problem", got)
+	}
+	delete(host.Broken, unread)
+
 	// A lease that has ended, one that never ends, and files that are gone.
 	write(t, root+"/var/lib/dhcp/dhclient.eth0.leases", strings.Replace(strings.ReplaceAll(ofDhclient, "4 2023/11/16 20:27:05", "epoch 1700000000; # Tue"), "10.9.0.29", "10.9.0.28", 1))
 	write(t, root+"/var/lib/dhclient/dhclient-4a1f-eth0.lease", strings.ReplaceAll(ofDhclient, "4 2023/11/16 20:27:05", "never"))

@@ -22,19 +22,22 @@ import (
 // lines are those of IPv6, which have an IAID instead of the MAC. dnsmasq writes the file in place, so
 // that the last line may be incomplete.
 func parseLeases(data []byte) (leases []record, invalid string) {
+	var bad faults
+	number := 0
 	for line := range strings.Lines(string(data[:bytes.LastIndexByte(data, '\n')+1])) {
+		number++
 		w := strings.Fields(line)
 		if len(w) == 0 || w[0] == "duid" {
 			continue
 		}
 		r, ok := parseLease(w)
 		if !ok {
-			invalid = "a line of the lease file has another format: " + ipam.Shorten(strings.TrimSpace(line))
+			bad.add(fmt.Sprintf("line %d of the lease file", number), ipam.Shorten(strings.TrimSpace(line)))
 			continue
 		}
 		leases = append(leases, r)
 	}
-	return leases, invalid
+	return leases, bad.String()
 }
 
 func parseLease(w []string) (r record, ok bool) {
@@ -83,7 +86,7 @@ func macOf(text string) string {
 	return mac.String()
 }
 
-// parseStatus parses a file BRIDGE.status of libvirt's leaseshelper. invalid names an entry that cannot be parsed.
+// parseStatus parses a file BRIDGE.status of libvirt's leaseshelper. invalid names the first entry that cannot be parsed.
 func parseStatus(data []byte) (leases []record, invalid string, err error) {
 	var all []ipam.Item[struct {
 		Address  netip.Addr `json:"ip-address"`
@@ -97,10 +100,11 @@ func parseStatus(data []byte) (leases []record, invalid string, err error) {
 	if err := json.Unmarshal(data, &all); err != nil {
 		return nil, "", err
 	}
+	var bad faults
 	for i, item := range all {
 		l := item.Value
 		if item.Err != nil {
-			invalid = fmt.Sprintf("entry %d has another format: %s", i, ipam.OneLine(item.Err))
+			bad.add(fmt.Sprintf("entry %d", i), ipam.OneLine(item.Err))
 			continue
 		}
 		if !l.Address.IsValid() {
@@ -112,7 +116,7 @@ func parseStatus(data []byte) (leases []record, invalid string, err error) {
 		}
 		leases = append(leases, r)
 	}
-	return leases, invalid, nil
+	return leases, bad.String(), nil
 }
 
 // options are the options of a configuration that say what a server leases.

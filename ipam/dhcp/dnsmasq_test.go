@@ -305,11 +305,11 @@ func TestFileThatIsBeingWrittenLosesNothing(t *testing.T) {
 
 func TestBadFilesAreProblemsOfTheirPools(t *testing.T) {
 	l := newLab(t)
-	l.write(misc, one+"nonsense\n")
+	l.write(misc, "nonsense\n"+one+"more\n")
 	l.write("/var/lib/libvirt/dnsmasq/virbr0.status", `{"newer": true}`)
 	l.look(0)
 	l.want(misc+"#br0", "10.9.0.11 02:00:00:00:00:01 web")
-	if p := l.pool(misc + "#br0"); p.State != ipam.Known || !strings.Contains(p.Problem, "nonsense") {
+	if p := l.pool(misc + "#br0"); p.State != ipam.Known || p.Problem != "line 1 of the lease file and 1 more have another format: nonsense" {
 		t.Errorf("got state %d (%s), want a problem with the line", p.State, p.Problem)
 	}
 	if p := l.pool("/var/lib/libvirt/dnsmasq/virbr0.status"); p.State != ipam.Unreadable || len(l.source.Problems()) != 1 {

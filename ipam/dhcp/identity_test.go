@@ -46,8 +46,9 @@ func TestMACBeforeWithTheSameClientIdentifier(t *testing.T) {
 	row := func(mac string) string {
 		return strings.Replace(line(address, mac, "3600", "0", ""), mac+",,", mac+",01:02,", 1)
 	}
-	if invalid, err := j.read([]byte(header4 + row(a) + row(b) + row(b))); err != nil || invalid != "" {
-		t.Fatal(err, invalid)
+	var bad faults
+	if err := j.read("leases", []byte(header4+row(a)+row(b)+row(b)), &bad); err != nil || bad.String() != "" {
+		t.Fatal(err, bad.String())
 	}
 	if got := j[netip.MustParseAddr(address)].FormerMAC; got != a {
 		t.Errorf("Kea: got %q before, want %q", got, a)

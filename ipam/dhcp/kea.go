@@ -8,6 +8,7 @@
 package dhcp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -112,28 +113,23 @@ func (f keaFiles) read(path, configPath string) (c content, err error) {
 		return c, err
 	}
 	leases := journal{}
-	add := func(data []byte) error {
-		invalid, err := leases.read(data)
-		if invalid != "" {
-			c.Problem = invalid
-		}
-		return err
-	}
+	var bad faults
 	for i, ending := range older {
 		data, err := f.file(path + ending)
 		if err != nil {
 			continue
 		}
-		if err := add(data); err != nil {
+		if err := leases.read(filepath.Base(path)+ending, data, &bad); err != nil {
 			return c, err
 		}
 		if i == 0 {
 			break
 		}
 	}
-	if err := add(newest); err != nil {
+	if err := leases.read(filepath.Base(path), newest, &bad); err != nil {
 		return c, err
 	}
+	c.Problem = cmp.Or(bad.String(), c.Problem)
 	for _, r := range leases {
 		c.Leases = append(c.Leases, r)
 	}

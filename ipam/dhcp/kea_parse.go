@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,35 +28,39 @@ const (
 // lease, so that the last line of an address counts.
 type journal map[netip.Addr]record
 
-// read reads a lease file. The last line may be incomplete.
-func (j journal) read(data []byte) (invalid string, err error) {
+// read reads a lease file. Kea leaves out a line with another number of columns than the first one, too, and empty lines
+// (VersionedCSVFile::next). The last line may be incomplete.
+func (j journal) read(name string, data []byte, bad *faults) error {
 	text := string(data)
 	text = text[:strings.LastIndex(text, "\n")+1]
 	if text == "" {
-		return "", nil
+		return nil
 	}
 	header, rest, _ := strings.Cut(text, "\n")
-	columns := map[string]int{}
-	for i, name := range strings.Split(header, ",") {
-		columns[name] = i
-	}
-	for _, name := range []string{"address", "valid_lifetime", "expire"} {
-		if _, ok := columns[name]; !ok {
-			return "", fmt.Errorf("the file has another format: it has no column %q", name)
+	columns := strings.Split(header, ",")
+	for _, column := range []string{"address", "valid_lifetime", "expire"} {
+		if !slices.Contains(columns, column) {
+			return fmt.Errorf("the file has another format: it has no column %q", column)
 		}
 	}
+	number := 1
 	for line := range strings.Lines(rest) {
-		w := strings.Split(strings.TrimSuffix(line, "\n"), ",")
+		number++
+		if line = strings.TrimSuffix(line, "\n"); line == "" {
+			continue
+		}
+		w := strings.Split(line, ",")
 		column := func(name string) string {
-			if i, ok := columns[name]; ok && i < len(w) {
+			if i := slices.Index(columns, name); i >= 0 && i < len(w) {
 				return strings.ReplaceAll(w[i], escapedComma, ",")
 			}
 			return ""
 		}
 		a, errAddress := netip.ParseAddr(column("address"))
 		expire, errExpire := strconv.ParseInt(column("expire"), 10, 64)
-		if errAddress != nil || errExpire != nil {
-			invalid = "a line of the lease file has another format: " + ipam.Shorten(line)
+		_, errLifetime := strconv.ParseUint(column("valid_lifetime"), 10, 32)
+		if errAddress != nil || errExpire != nil || errLifetime != nil || len(w) != len(columns) {
+			bad.add(fmt.Sprintf("line %d of %s", number, name), ipam.Shorten(line))
 			continue
 		}
 		if state, kind := column("state"), column("lease_type"); column("valid_lifetime") == "0" || state != "" && state != stateLeased && state != stateKept || kind != "" && kind != typeAddress {
@@ -70,7 +75,7 @@ func (j journal) read(data []byte) (invalid string, err error) {
 		r.Client = column("client_id")
 		j[a] = r.after(j[a])
 	}
-	return invalid, nil
+	return nil
 }
 
 // A config is what the configuration says.

@@ -83,13 +83,37 @@ func TestLastLineOfEachAddressCounts(t *testing.T) {
 	}
 }
 
+func TestBadLinesOfKeaHideNoOthers(t *testing.T) {
+	const a, b = "02:00:00:00:00:01", "02:00:00:00:00:02"
+	root := t.TempDir()
+	f := keaFiles{nodeFiles{versions{}, ipamtest.NewHost(), root}}
+	leases := root + keaLeaseDir + "/kea-leases4.csv"
+	good := line("10.0.0.1", a, "3600", "0", "")
+	for _, c := range []struct{ older, newest, want string }{
+		{"", good + line("10.0.0.2", b, "3600", "0", ""), ""},
+		{"", "\n" + good + "\n" + line("10.0.0.2", b, "3600", "0", ""), ""}, // Kea leaves out empty lines
+		{"", "10.0.0.1," + b + "\n" + good + "x\n" + line("10.0.0.2", b, "3600", "0", ""), "line 2 of kea-leases4.csv and 1 more have another format: 10.0.0.1," + b},
+		{"", good + "10.0.0.1," + b + ",,3600,4000000000,1\n" + line("10.0.0.2", b, "3600", "0", ""), "line 3 of kea-leases4.csv has another format: 10.0.0.1," + b + ",,3600,4000000000,1"},
+		{"", good + line("10.0.0.1", b, "x", "0", "") + line("10.0.0.2", b, "3600", "0", ""), "line 3 of kea-leases4.csv has another format: " + strings.TrimSpace(line("10.0.0.1", b, "x", "0", ""))},
+		{"\ny\n" + good, line("10.0.0.2", b, "3600", "0", "") + "z\n", "line 3 of kea-leases4.csv.2 and 1 more have another format: y"},
+	} {
+		write(t, leases, header4+c.newest)
+		write(t, leases+".2", header4+c.older)
+		got, err := f.read(leases, root+"/none")
+		if want := []string{"10.0.0.1 " + a, "10.0.0.2 " + b}; err != nil || got.Problem != c.want || !slices.Equal(texts(got.Leases), want) {
+			t.Errorf("got %q, problem %q and %v, want %q and problem %q", texts(got.Leases), got.Problem, err, want, c.want)
+		}
+	}
+}
+
 func TestLeasesOfIPv6AreRead(t *testing.T) {
 	j := journal{}
-	invalid, err := j.read([]byte("address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n" +
-		"fd00::5,00:01,3600,4000000000,1,3600,0,7,128,0,0,six,02:00:00:00:00:06,0\n" +
-		"fd00:1::,00:01,3600,4000000000,1,3600,2,8,64,0,0,,,0\n"))
-	if invalid != "" || err != nil || len(j) != 1 {
-		t.Fatalf("got %v, %q, %v, want the address and not the prefix", j, invalid, err)
+	var bad faults
+	err := j.read("leases", []byte("address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n"+
+		"fd00::5,00:01,3600,4000000000,1,3600,0,7,128,0,0,six,02:00:00:00:00:06,0\n"+
+		"fd00:1::,00:01,3600,4000000000,1,3600,2,8,64,0,0,,,0\n"), &bad)
+	if bad.String() != "" || err != nil || len(j) != 1 {
+		t.Fatalf("got %v, %q, %v, want the address and not the prefix", j, bad.String(), err)
 	}
 	for _, r := range j {
 		if got := texts([]record{r}); got[0] != "fd00::5 02:00:00:00:00:06 six" {

@@ -4,6 +4,7 @@ package dhcp
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -75,6 +76,36 @@ type content struct {
 	Ranges []ipam.Range
 	// Problem says which records cannot be parsed. It is text for people.
 	Problem string
+}
+
+// faults are the parts of files, such as lines, that cannot be parsed.
+type faults struct {
+	first, why string
+	more       int
+}
+
+// add adds a part, and what it is instead.
+func (f *faults) add(part, why string) {
+	if f.first != "" {
+		f.more++
+		return
+	}
+	f.first, f.why = part, why
+}
+
+// String names the first one, and says how many more there are; it is empty if there is none.
+func (f *faults) String() string {
+	text := f.first + " has another format"
+	switch {
+	case f.first == "":
+		return ""
+	case f.more > 0:
+		text = fmt.Sprintf("%s and %d more have another format", f.first, f.more)
+	}
+	if f.why != "" {
+		text += ": " + f.why
+	}
+	return text
 }
 
 // A server has the records of one DHCP server.
