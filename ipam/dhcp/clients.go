@@ -3,10 +3,11 @@
 // the rival has not.
 //
 // Files stay when a lease ends, or when its client is stopped. A lease therefore counts until it ends, or while the
-// kernel has its address with a lifetime, which a client sets. NetworkManager's own client records no lifetime.
+// kernel has its address with a lifetime, which a client sets. NetworkManager's own client records no lifetime, and an
+// address with an infinite lease has none: the state of the device shows that NetworkManager has it by such a lease.
 //
 // The formats are those of systemd 252 (src/libsystemd-network/sd-dhcp-lease.c, dhcp_lease_save), NetworkManager
-// 1.42 (src/core/dhcp/nm-dhcp-nettools.c, lease_save), ISC dhclient 4.4 (dhclient.leases(5)) and dhcpcd 9.4
+// 1.42 (src/core/dhcp/nm-dhcp-nettools.c, lease_save; src/core/nm-config.c, nm_config_device_state_write), ISC dhclient 4.4 (dhclient.leases(5)) and dhcpcd 9.4
 // (src/dhcp.c, dhcp_bind). systemd and NetworkManager call theirs private, so that another version may
 // have another one.
 
@@ -91,7 +92,7 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 			case !ok:
 				bad.add(filepath.Join(dir, name), "")
 			case r.Address.IsValid():
-				if slices.Contains(device.Temporary, r.Address) {
+				if slices.Contains(device.Temporary, r.Address) || strings.HasPrefix(name, managed) && f.endless(&device, r.Address) {
 					r.Expires = time.Time{}
 				}
 				r.MAC = device.MAC
@@ -108,13 +109,27 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 	return c, nil
 }
 
+// endless reports whether a device has an address that NetworkManager has got by an infinite lease. NetworkManager writes
+// the state of a device when a connection on it begins or ends, with the options of its lease.
+func (f nodeFiles) endless(device *ipam.Device, a netip.Addr) bool {
+	if !slices.ContainsFunc(device.Prefixes, func(p netip.Prefix) bool { return p.Addr() == a }) {
+		return false
+	}
+	data, _ := f.file(f.root + "/run/NetworkManager/devices/" + strconv.Itoa(device.Index))
+	lines := strings.Split(string(data), "\n")
+	return slices.Contains(lines, "dhcp4.ip_address="+a.String()) && slices.Contains(lines, "dhcp4.dhcp_lease_time="+forever)
+}
+
+// managed begins the names of lease files of NetworkManager's own client.
+const managed = "internal-"
+
 // leaseOf returns how to parse a file with the lease of an interface, given when it was written; nil if the file has no
 // such lease.
 func leaseOf(device *ipam.Device, name string) func(data []byte, written time.Time) (r record, ok bool) {
-	const ofManager = len("internal-5aa51665-d0eb-4cc6-ad6d-d9950d8185b3-") // and the interface
+	const ofManager = len(managed + "5aa51665-d0eb-4cc6-ad6d-d9950d8185b3-") // and the interface
 	base, ended := strings.CutSuffix(name, ".lease")
 	switch {
-	case name == strconv.Itoa(device.Index), ended && strings.HasPrefix(base, "internal-") && len(base) > ofManager && base[ofManager:] == device.Name:
+	case name == strconv.Itoa(device.Index), ended && strings.HasPrefix(base, managed) && len(base) > ofManager && base[ofManager:] == device.Name:
 		return parsePrivate
 	case strings.HasPrefix(name, "dhclient"):
 		return func(data []byte, _ time.Time) (record, bool) { return parseDhclient(data, device.Name) }
@@ -204,7 +219,7 @@ func parseDhclient(data []byte, device string) (last record, ok bool) {
 		w := strings.Fields(strings.TrimRight(strings.TrimSpace(line), ";"))
 		switch {
 		case len(w) == 2 && w[0] == "lease":
-			r, on = record{}, ""
+			r, on = record{Expires: time.Unix(0, 0)}, ""
 		case len(w) == 2 && w[0] == "interface":
 			on = strings.Trim(w[1], `"`)
 		case len(w) == 2 && w[0] == "fixed-address":
@@ -213,11 +228,15 @@ func parseDhclient(data []byte, device string) (last record, ok bool) {
 			r.Server, _ = netip.ParseAddr(w[2])
 		case len(w) == 3 && w[1] == "dhcp-client-identifier": // as the server has returned it
 			r.Client = hexadecimal(w[2])
+		case len(w) == 2 && w[0] == "expire" && w[1] == "never": // the lifetime is infinite
+			r.Expires = time.Time{}
 		case len(w) > 2 && w[0] == "expire" && w[1] == "epoch":
 			n, _ := strconv.ParseInt(strings.TrimRight(w[2], ";"), 10, 64)
 			r.Expires = time.Unix(n, 0)
 		case len(w) == 4 && w[0] == "expire":
-			r.Expires, _ = time.Parse(time.DateTime, strings.ReplaceAll(w[2], "/", "-")+" "+w[3])
+			if end, err := time.Parse(time.DateTime, strings.ReplaceAll(w[2], "/", "-")+" "+w[3]); err == nil {
+				r.Expires = end
+			}
 		case len(w) == 1 && w[0] == "}" && on == device:
 			last = r
 		}

@@ -193,6 +193,8 @@ func TestLeaseFileOfAClientThatIsGoneShowsNoLease(t *testing.T) {
 			}
 		}
 	}
+	const state = "[device]\nmanaged=true\nconnection-uuid=" + uuid + "\n"
+	stateOf := func(dhcp string) func() { return put(root+"/run/NetworkManager/devices/2", state+dhcp, now) }
 	temporary := func(all ...netip.Addr) func() { return func() { host.Interfaces[0].Temporary = all } }
 	for i, step := range []struct {
 		change func()
@@ -203,6 +205,14 @@ func TestLeaseFileOfAClientThatIsGoneShowsNoLease(t *testing.T) {
 		{temporary(address), time.Minute, true}, // NetworkManager has set the address
 		{nil, 24 * time.Hour, true},
 		{temporary(), 25 * time.Hour, false}, // an administrator has set it
+		{stateOf(""), 26 * time.Hour, false},
+		{stateOf("\n[dhcp4]\ndhcp4.dhcp_lease_time=3600\ndhcp4.expiry=1700003600\ndhcp4.ip_address=10.9.0.21\n"), 26*time.Hour + time.Minute, false},
+		{stateOf("\n[dhcp4]\ndhcp4.dhcp_lease_time=4294967295\ndhcp4.ip_address=10.9.0.211\n"), 26*time.Hour + 2*time.Minute, false},
+		{stateOf("\n[dhcp4]\ndhcp4.dhcp_lease_time=4294967295\ndhcp4.ip_address=10.9.0.21\n"), 27 * time.Hour, true},
+		{nil, 28 * time.Hour, true},
+		{func() { host.Interfaces[0].Prefixes = nil }, 28*time.Hour + time.Minute, false},
+		{func() { host.Interfaces[0].Prefixes = []netip.Prefix{netip.PrefixFrom(address, 24)} }, 28*time.Hour + 2*time.Minute, true},
+		{stateOf(""), 29 * time.Hour, false}, // the connection has ended
 		{put(dhcpcd, ofDhcpcd, now.Add(30*time.Hour)), 30 * time.Hour, true},
 		{nil, 31*time.Hour - time.Second, true},
 		{put(dhcpcd, ofDhcpcd, now.Add(31*time.Hour-time.Second)), 31 * time.Hour, true}, // it has renewed the lease
@@ -213,6 +223,15 @@ func TestLeaseFileOfAClientThatIsGoneShowsNoLease(t *testing.T) {
 		}
 		if got := leased(now.Add(step.at)); got != step.want {
 			t.Errorf("step %d: got a lease %t, want %t", i, got, step.want)
+		}
+	}
+}
+
+func TestLeaseOfDhclientWithoutAnEndThatCanBeRead(t *testing.T) {
+	for end, never := range map[string]bool{"4 2023/11/16 20:27:05": false, "never": true, "4 2023/99/16 20:27:05": false, "soon": false} {
+		r, _ := parseDhclient([]byte(strings.ReplaceAll(ofDhclient, "4 2023/11/16 20:27:05", end)), "eth0")
+		if r.Address.String() != "10.9.0.22" || r.Expires.IsZero() != never {
+			t.Errorf("%s: got %v until %v", end, r.Address, r.Expires)
 		}
 	}
 }
