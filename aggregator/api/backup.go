@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -19,33 +18,21 @@ func (s *Service) Backup(_ *pb.BackupRequest, stream pb.WitnessService_BackupSer
 	if s.Journal == nil {
 		return errNoBackup
 	}
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	patience := newPatience()
-	send := func(m *pb.BackupResponse) error { return patience.limit(func() error { return stream.Send(m) }) }
-	done := make(chan error, 1)
-	go func() {
+	late := func() error {
+		return status.Errorf(codes.ResourceExhausted, "the backup ended because the client read nothing for %s: make it again", sendWithin)
+	}
+	return patiently(stream, s.Stopped, errBackupStops, late, func(ctx context.Context, send func(*pb.BackupResponse) error, _ func() error) error {
 		files, err := s.Journal.Backup(ctx, func(name string, part []byte) error {
 			return send(&pb.BackupResponse{Name: name, Data: slices.Clone(part)})
 		})
 		if err == nil {
 			err = send(&pb.BackupResponse{Files: uint32(files)})
 		}
-		done <- err
-	}()
-	select {
-	case err := <-done:
 		return errBackup(err)
-	case <-patience.late.C:
-		return status.Errorf(codes.ResourceExhausted, "the backup ended because the client read nothing for %s: make it again", sendWithin)
-	case <-access.Revoked(ctx):
-		return access.ErrRevoked
-	case <-s.Stopped:
-		return status.Error(codes.Unavailable, "the aggregator is stopping: make the backup again when it runs")
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
+	})
 }
+
+var errBackupStops = status.Error(codes.Unavailable, "the aggregator is stopping: make the backup again when it runs")
 
 var errNoBackup = status.Error(codes.FailedPrecondition,
 	"there is nothing to back up, because the history and the acknowledgements are in memory only: set --data-dir to a directory that the aggregator can write to")

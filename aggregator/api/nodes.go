@@ -89,13 +89,12 @@ type nodeWatch struct {
 	// next is the revision after the last published event that was looked at.
 	next uint64
 	some []live.Event
-	// sent has the nodes that were sent, by name.
+	// sent has the nodes that the subscriber knows, by name.
 	sent map[string]sentNode
 	seed maphash.Seed
-	// before has the nodes that the subscriber knows from before it resumed, while it is not known
-	// whether they are gone. from is the time of that state.
-	before map[string]sentNode
-	from   time.Time
+	// from is the time of the state from before the subscriber resumed, while it is not known whether nodes of that
+	// state are gone; zero otherwise.
+	from time.Time
 	// marked is the last bookmark, and token is its token.
 	marked *pb.WatchNodesResponse
 	token  atomic.Pointer[resumeToken]
@@ -103,7 +102,7 @@ type nodeWatch struct {
 
 // A sentNode is what a subscriber knows of a node.
 type sentNode struct {
-	// sum is a hash of the state; 0 if it is not known.
+	// sum is a hash of the state; 0 if the subscriber knows the node only from before it resumed.
 	sum uint64
 	// boot and netns are sent again when the node is gone.
 	boot, netns string
@@ -175,15 +174,15 @@ func (w *nodeWatch) recall(ctx context.Context, t resumeToken) bool {
 	if !w.past.valid(ctx, t) {
 		return false
 	}
-	w.before, w.from = make(map[string]sentNode), t.at
+	w.from = t.at
 	err := w.s.Journal.At(ctx, pb.Event_NODE, t.at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 		if n := e.GetNode(); w.name == "" || w.name == n.GetName() {
-			w.before[n.GetName()] = sentNode{boot: n.GetBootId(), netns: n.GetNetns()}
+			w.sent[n.GetName()] = sentNode{boot: n.GetBootId(), netns: n.GetNetns()}
 		}
 		return true
 	})
 	if err != nil {
-		w.before = nil
+		clear(w.sent)
 	}
 	return err == nil
 }
@@ -210,25 +209,24 @@ func (w *nodeWatch) compare() error {
 		sum := maphash.Bytes(w.seed, raw)
 		m := &pb.WatchNodesResponse{Type: pb.Watch_ADDED, Node: n}
 		was, known := w.sent[name]
-		_, earlier := w.before[name]
 		switch {
 		case known && was.sum == sum:
 			continue
-		case known, earlier:
+		case known:
 			m.Type = pb.Watch_UPDATED
 		}
 		if err := w.send(m); err != nil {
 			return err
 		}
 		w.sent[name] = sentNode{sum, n.GetBootId(), n.GetNetns()}
-		delete(w.before, name)
 	}
-	if complete {
-		maps.Copy(w.sent, w.before)
-		clear(w.before)
-	}
+	settled := true
 	for _, name := range slices.Sorted(maps.Keys(w.sent)) {
 		if now[name] {
+			continue
+		}
+		if !complete && w.sent[name].sum == 0 {
+			settled = false
 			continue
 		}
 		gone := &pb.Node{Name: name, BootId: w.sent[name].boot, Netns: w.sent[name].netns}
@@ -236,6 +234,9 @@ func (w *nodeWatch) compare() error {
 			return err
 		}
 		delete(w.sent, name)
+	}
+	if settled {
+		w.from = time.Time{}
 	}
 	return nil
 }
@@ -254,9 +255,9 @@ func (w *nodeWatch) mark(ctx context.Context, due <-chan time.Time) error {
 		}
 	}
 	var token resumeToken
-	if len(w.before) == 0 {
+	if w.from.IsZero() {
 		token = w.past.settled(ctx, w.next)
-	} else { // while it is not known whether the nodes from before are gone, it is that of the state from before
+	} else { // it is not known whether the nodes from before are gone
 		token = w.past.within(w.from)
 	}
 	m.ResumeToken = token.String()

@@ -12,51 +12,54 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 )
 
-// sendWithin is how long one Send may block before the watcher is disconnected.
+// sendWithin is how long one Send may block before the caller is disconnected.
 const sendWithin = 30 * time.Second
 
-// patience limits how long a watch waits for its watcher to read. A Send cannot be cancelled, so
-// another goroutine ends the watch.
-type patience struct {
-	// late fires if one Send takes too long.
-	late *time.Timer
-}
+// A server serves the caller of a stream with the functions that it is given: send sends a message, and flush is
+// called when there is nothing more to send for now.
+type server[M any] func(ctx context.Context, send func(*M) error, flush func() error) error
 
-func newPatience() *patience {
-	p := &patience{late: time.NewTimer(sendWithin)}
-	p.late.Stop()
-	return p
-}
-
-// limit runs do with the time limit of p.
-func (p *patience) limit(do func() error) error {
-	p.late.Reset(sendWithin)
-	defer p.late.Stop()
-	return do()
-}
-
-// Attend runs follow, which serves a subscriber with the functions that it is given: send sends a
-// message, and flush is called when there is nothing more to send for now. It returns before follow does if
-// one of these blocks for too long, if the caller's access is revoked, or when stopped is closed. token
-// returns the token of the last message that the subscriber has received.
-func Attend[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}, token func() string, follow func(ctx context.Context, send func(*M) error, flush func() error) error) error {
-	p := newPatience()
-	send := func(m *M) error { return p.limit(func() error { return stream.Send(m) }) }
+// patiently runs serve. It returns before serve does if send or flush blocks for too long, with the error of late; if
+// the caller's access is revoked; or when stopped is closed, with the error stopping. A Send cannot be cancelled, so
+// serve runs in another goroutine.
+func patiently[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}, stopping error, late func() error, serve server[M]) error {
+	blocked := time.NewTimer(sendWithin)
+	blocked.Stop()
+	limit := func(do func() error) error {
+		blocked.Reset(sendWithin)
+		defer blocked.Stop()
+		return do()
+	}
+	send := func(m *M) error { return limit(func() error { return stream.Send(m) }) }
 	flush := func() error { return nil }
 	if lines, ok := stream.Context().Value(linesKey{}).(*linesWriter); ok {
-		flush = func() error { return p.limit(lines.flush) }
+		flush = func() error { return limit(lines.flush) }
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- follow(ctx, send, flush) }()
+	go func() { done <- serve(ctx, send, flush) }()
 	select {
 	case err := <-done:
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 		return err
-	case <-p.late.C:
+	case <-blocked.C:
+		return late()
+	case <-access.Revoked(ctx):
+		return access.ErrRevoked
+	case <-stopped:
+		return stopping
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// Attend runs follow, which serves a subscriber, patiently. token returns the token of the last message that the
+// subscriber has received.
+func Attend[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}, token func() string, follow server[M]) error {
+	return patiently(stream, stopped, errStopping, func() error {
 		resume := token()
 		s := status.Newf(codes.ResourceExhausted,
 			"the watch was disconnected because the client read nothing for %s; watch again with resume_token=%s: no event is lost, "+
@@ -67,13 +70,7 @@ func Attend[M any](stream grpc.ServerStreamingServer[M], stopped <-chan struct{}
 			s = detailed
 		}
 		return s.Err()
-	case <-access.Revoked(ctx):
-		return access.ErrRevoked
-	case <-stopped:
-		return errStopping
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
+	}, follow)
 }
 
 const (
