@@ -144,15 +144,15 @@ func (s *Service) watchFindings(f *findingFilter) *watch[*judge.Found, *pb.Findi
 	}
 }
 
-// watching is a request for a watch.
-type watching interface {
+// Watching is a request for a watch.
+type Watching interface {
 	GetCluster() []string
 	GetResumeToken() string
 }
 
 // serveWatch serves a subscriber, unless its request has an error. as returns a message as its kind of
 // watch sends it.
-func serveWatch[K, T, M any](stream grpc.ServerStreamingServer[M], s *Service, q watching, err error, w *watch[K, T], as func(*message) *M) error {
+func serveWatch[K, T, M any](stream grpc.ServerStreamingServer[M], s *Service, q Watching, err error, w *watch[K, T], as func(*message) *M) error {
 	if err := cmp.Or(s.own(q), err); err != nil {
 		return err
 	}

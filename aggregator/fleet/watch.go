@@ -26,14 +26,8 @@ func parsePositions(token string) (api.Positions, error) {
 	return at, nil
 }
 
-// watching is a request for a watch.
-type watching interface {
-	GetCluster() []string
-	GetResumeToken() string
-}
-
 // serve runs a watch, unless its request has an error. as makes the messages of the API.
-func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, q watching, err error, w *api.RecordedWatch, as func(*api.Recorded) *M) error {
+func serve[M any](stream grpc.ServerStreamingServer[M], s *Service, q api.Watching, err error, w *api.RecordedWatch, as func(*api.Recorded) *M) error {
 	if err != nil {
 		return err
 	}
