@@ -55,6 +55,19 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	if !l.Up() || l.MAC != old.MAC {
 		clear(l.refused) // duplicate address detection starts again
 	}
+	switch {
+	case isMaster(l): // it has its carrier from its ports
+	case l.Flags&unix.IFF_LOWER_UP == 0:
+		if l.unplugged.IsZero() {
+			l.unplugged = now
+		}
+	case !l.unplugged.IsZero():
+		if now.Sub(l.unplugged) > restartsWithin && l.published != nil {
+			k.begin(ns, l, now) // nobody on its link could compare its addresses
+			maps.DeleteFunc(k.tenures, func(at post, _ tenure) bool { return at.gen == l.gen })
+		}
+		l.unplugged = time.Time{}
+	}
 
 	if ns != k.own {
 		if !ns.published || old.Lower != m.Lower || old.LowerNSID != m.LowerNSID {

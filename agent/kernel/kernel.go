@@ -131,9 +131,11 @@ type link struct {
 	published  *ipwitnessv1.InterfaceRecord
 	place      place                                // where it was when published was made
 	claims     map[table.ClaimKey]rtnetlink.Address // published claims
-	// since is when the link began to use an address that it had without using it, because it was down or in
-	// another domain, or detection of duplicates had not ended; zero while it does not.
+	// since is when the link began to use an address that it had without using it, because it was down, without a
+	// carrier for long, or in another domain, or detection of duplicates had not ended; zero while it does not.
 	since map[netip.Addr]time.Time
+	// unplugged is when the link lost its carrier; zero while it has one.
+	unplugged time.Time
 	// refused are addresses that were deleted because detection of duplicates failed: by the kernel, or by
 	// a DHCP client.
 	refused map[netip.Addr]rtnetlink.Address

@@ -120,9 +120,14 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 		l.published = r
 		p.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, r, now)
 		if moved {
-			p.moved(ns, l, at, now)
+			p.begin(ns, l, now)
 		}
 		l.place = at
+		if moved {
+			for a := range l.addrs {
+				p.publishAddress(ns, l, a, now)
+			}
+		}
 		if ns != p.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
 			// The record of our end of the pair has the name of the namespace.
 			if host := p.own.links[l.Lower]; host != nil {
@@ -135,9 +140,9 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 	}
 }
 
-// moved has the addresses of an interface begin again in its new domain: who held them first there does not depend on
-// the time before.
-func (p *publisher) moved(ns *namespace, l *link, at place, now time.Time) {
+// begin has the addresses of an interface begin again in its domain: who held them first there does not depend on the
+// time before.
+func (p *publisher) begin(ns *namespace, l *link, now time.Time) {
 	for c := range l.claims {
 		if c.Kind == ipwitnessv1.Evidence_ASSIGNED {
 			p.endClaim(ns, l, c, now)
@@ -146,10 +151,6 @@ func (p *publisher) moved(ns *namespace, l *link, at place, now time.Time) {
 			}
 			l.since[c.Address] = now
 		}
-	}
-	l.place = at
-	for a := range l.addrs {
-		p.publishAddress(ns, l, a, now)
 	}
 }
 

@@ -26,6 +26,15 @@ func TestSinceWhenAnAddressIsHeld(t *testing.T) {
 	bridge := func(index int32, name string) rtnetlink.Link {
 		return rtnetlink.Link{Index: index, Name: name, Kind: "bridge", Flags: unix.IFF_UP, MAC: "bridge", ARPHRD: unix.ARPHRD_ETHER}
 	}
+	plugged := agenttest.PodVeth(10)
+	plugged.Flags |= unix.IFF_LOWER_UP
+	unplug := func(link func(int32, rtnetlink.Link), d time.Duration) {
+		out := plugged
+		out.Flags &^= unix.IFF_LOWER_UP
+		link(5, out)
+		time.Sleep(d)
+		link(5, plugged)
+	}
 	for _, test := range []struct {
 		name     string
 		during   func(k *Mirror, link func(nsid int32, l rtnetlink.Link), addr func(typ uint16))
@@ -44,11 +53,17 @@ func TestSinceWhenAnAddressIsHeld(t *testing.T) {
 			addr(unix.RTM_NEWADDR)
 		}},
 		{name: "the link is down for a moment", assigned: true, during: func(_ *Mirror, link func(int32, rtnetlink.Link), _ func(uint16)) {
-			down := agenttest.PodVeth(10)
-			down.Flags &^= unix.IFF_UP
+			down := plugged
+			down.Flags &^= unix.IFF_UP | unix.IFF_LOWER_UP
 			link(5, down)
 			time.Sleep(2 * time.Second)
-			link(5, agenttest.PodVeth(10))
+			link(5, plugged)
+		}},
+		{name: "the cable is out for a moment", during: func(_ *Mirror, link func(int32, rtnetlink.Link), _ func(uint16)) {
+			unplug(link, restartsWithin-time.Second)
+		}},
+		{name: "the cable is out for long", began: time.Minute + restartsWithin + time.Second, assigned: true, during: func(_ *Mirror, link func(int32, rtnetlink.Link), _ func(uint16)) {
+			unplug(link, restartsWithin+time.Second)
 		}},
 		{name: "its port moves to another bridge", began: time.Minute, assigned: true, during: func(_ *Mirror, link func(int32, rtnetlink.Link), _ func(uint16)) {
 			link(rtnetlink.NoNSID, host(21))
@@ -77,7 +92,7 @@ func TestSinceWhenAnAddressIsHeld(t *testing.T) {
 			f.Put(rtnetlink.NoNSID, bridge(20, "brA"))
 			f.Put(rtnetlink.NoNSID, bridge(21, "brB"))
 			f.Put(rtnetlink.NoNSID, host(20))
-			f.Put(5, agenttest.PodVeth(10), address)
+			f.Put(5, plugged, address)
 			k := newTestKernel(t, f)
 			k.boot = start
 			k.Adopt(5, 4000, true, false)
