@@ -471,6 +471,7 @@ func TestProgramThatMovesVirtualAddresses(t *testing.T) {
 		{"another one starts", func() { p.Put(9, 1, "kube-vip", 60, 1, "/") }, "kube-vip", false, 3},
 		{"the first one starts again", func() { p.Put(10, 1, "keepalived", 70, 1, "/") }, "keepalived", false, 4},
 		{"both end", func() { p.End(9); p.End(10) }, "keepalived", true, 5},
+		{"Pacemaker starts", func() { p.Put(11, 1, "pacemakerd", 80, 1, "/") }, "pacemakerd", false, 6},
 	} {
 		step.change()
 		n.processes()
