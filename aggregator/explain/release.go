@@ -62,7 +62,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
 				steps = append(steps, scope{"device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
-				steps = append(steps, scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a)}.steps(key)...)
+				steps = append(steps, scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a), "first", isFirst(c, a)}.steps(key)...)
 			}
 		}
 		return steps
@@ -109,6 +109,12 @@ func entering(o *verdict.Owner) (enter string, known bool) {
 // deletionOf returns the arguments of ip that remove an address from an interface.
 func deletionOf(c *verdict.Claim, a netip.Addr) string {
 	return fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, advice.Quote(c.Interface.Name))
+}
+
+// isFirst reports whether an address may be the first of several in its subnet on its interface. Unless
+// promote_secondaries is set, the kernel removes the others with it (inet_del_ifa).
+func isFirst(c *verdict.Claim, a netip.Addr) bool {
+	return a.Is4() && int(c.PrefixLength) < a.BitLen() && c.Flags&verdict.FlagSecondary == 0
 }
 
 // removal returns the steps that remove a sandbox that was left behind.

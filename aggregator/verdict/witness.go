@@ -205,6 +205,10 @@ func (o *Owner) Temporary() bool {
 // FlagPermanent is IFA_F_PERMANENT, which a kernel sets in Claim.Flags for an address without a lifetime.
 const FlagPermanent = 0x80
 
+// FlagSecondary is IFA_F_SECONDARY, which a kernel sets in Claim.Flags for each IPv4 address of an interface but the
+// first one in its subnet.
+const FlagSecondary = 0x01
+
 // alternate reports whether two owners alternate on the wire (A-B-A) within AlternateWithin.
 func alternate(owners []Owner) bool {
 	for i := range owners {
