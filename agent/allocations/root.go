@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,18 +24,24 @@ const InitialPIDNamespace = "pid:[4026531836]"
 // root directory, or is ipwitness itself. If the node is a container (kind, LXC), its first
 // process is neither.
 func FindRoot(procDir string) Root {
+	return Root(otherRoot(procDir) || ownPIDs(procDir))
+}
+
+// otherRoot reports whether the first process is known to have another root directory than this one.
+func otherRoot(procDir string) bool {
 	var ours, first unix.Stat_t
-	if unix.Stat("/", &ours) == nil && unix.Stat(procDir+"/1/root/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino) {
-		return true
-	}
-	return Root(ownPIDs(procDir))
+	return unix.Stat("/", &ours) == nil && unix.Stat(procDir+"/1/root/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino)
 }
 
 // SeesProcesses reports whether procDir has all processes of the machine, and not only those of a
-// container with a PID namespace of its own, or of one user.
+// container with a PID namespace of its own, or of one user. The first process of a container may be a small init or a
+// shell; that of a node that is a container is the init of a machine.
 func SeesProcesses(procDir string) bool {
-	_, err := os.Stat(filepath.Join(procDir, "1"))
-	return err == nil && !ownPIDs(procDir)
+	if _, err := os.Stat(filepath.Join(procDir, "1")); err != nil || ownPIDs(procDir) {
+		return false
+	}
+	pidns, err := os.Readlink(filepath.Join(procDir, "self/ns/pid"))
+	return err != nil || pidns == InitialPIDNamespace || otherRoot(procDir) || slices.Contains([]string{"systemd", "init"}, firstProcess(procDir))
 }
 
 // ownPIDs reports whether this process has a PID namespace that is not its machine's: the first process
@@ -44,8 +51,13 @@ func ownPIDs(procDir string) bool {
 		return false
 	}
 	own, err := os.ReadFile(filepath.Join(procDir, strconv.Itoa(os.Getpid()), "comm"))
-	one, err1 := os.ReadFile(filepath.Join(procDir, "1/comm"))
-	return err == nil && err1 == nil && string(own) == string(one)
+	return err == nil && strings.TrimSpace(string(own)) == firstProcess(procDir)
+}
+
+// firstProcess returns the name of the first process; empty if it may not be read.
+func firstProcess(procDir string) string {
+	name, _ := os.ReadFile(filepath.Join(procDir, "1/comm"))
+	return strings.TrimSpace(string(name))
 }
 
 // Reach returns an error if a directory of the node, whether it exists or not, is not visible
