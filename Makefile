@@ -293,7 +293,7 @@ chaos: deps-test build nats ## Kill, pause, cut off and starve two replicas unde
 
 .PHONY: test-cluster
 test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes with two nodes, as root; the first run builds it (minutes)
-	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \
+	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 1h -p 1 \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(CLUSTER_PKGS)
 
 .PHONY: test-kernels
