@@ -166,7 +166,7 @@ func (f dnsmasqFiles) follow(o *options) {
 	if len(o.named) == 0 || o.noNames {
 		return
 	}
-	if !o.noHosts {
+	if !o.noHosts && f.host.Visible(f.root+etcDir) == nil { // in Kubernetes, that file is the container's own
 		readAll([]string{etcDir + "/hosts"}, o.parseNames)
 	}
 	readAll(o.names, o.parseNames)

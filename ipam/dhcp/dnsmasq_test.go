@@ -219,6 +219,17 @@ func TestReservationsHaveTheAddressesOfTheirNames(t *testing.T) {
 			t.Errorf("%q: got %v, want the addresses in networks of the server", c.more, l.allocations)
 		}
 	}
+	// In Kubernetes, the agent does not see /etc, and the servers of LXD and Incus have a line for each instance.
+	incus := "/var/lib/incus/networks/br0/"
+	l.write(incus+"dnsmasq.pid", "args: ['--dhcp-range', '10.9.0.2,10.9.0.254,1h']\n")
+	l.write(incus+"dnsmasq.hosts/c1.eth0", "02:00:00:00:00:11,c1\n")
+	l.write(incus+"dnsmasq.leases", two)
+	l.host.Hidden[l.root+"/etc"] = errors.New("mount /etc")
+	l.look(ipam.Settled)
+	if p := l.pool(incus + "dnsmasq.leases#br0"); p.State != ipam.Known || p.Problem != "" {
+		t.Errorf("got state %d and problem %q of a bridge of Incus", p.State, p.Problem)
+	}
+	delete(l.host.Hidden, l.root+"/etc")
 	// A file in the agent's container is not that of the node.
 	l.write("/etc/dnsmasq.d/a", "dhcp-host=02:00:00:00:00:0e,hidden\naddn-hosts=/other/hosts\n")
 	l.write("/other/hosts", "10.9.0.211 hidden\n")
