@@ -54,7 +54,7 @@ func TestIncidentAProxyAnswersForTheHostsOfItsLAN(t *testing.T) {
 	n.sh("ip link add in0 type veth peer name in1", "ip link set in0 up", "ip link set in1 up", "ip addr add 198.18.0.1/24 dev in0", "ip route add 192.0.2.2/32 via 198.18.0.2")
 	i.foretold(answered, addr)
 	i.found(answered, addr)
-	const off = "sysctl -w net/ipv4/conf/eth0/proxy_arp=0"
+	const off = "sysctl -w net/ipv4/conf/all/proxy_arp=0 net/ipv4/conf/eth0/proxy_arp=0"
 	n.sh(off)
 	i.remedied(off)
 }
@@ -183,7 +183,7 @@ func TestIncidentALocalRouteTakesThePacketsOfPods(t *testing.T) {
 	i.found(answered, bridged)
 	l.sh("ip rule add from 203.0.113.0/24 lookup 100")
 	l.awaitFindings(answered+" "+routed, answered+" "+bridged)
-	const off = "ip route del local 10.9.0.8/29 dev br0"
+	const off = "ip route flush table all type local exact 10.9.0.8/29 dev br0"
 	l.sh(off)
 	i.remedied(off)
 	l.sh("ip route del local 10.244.1.0/24 dev br0")

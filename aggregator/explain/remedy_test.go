@@ -142,6 +142,8 @@ func findings() map[string]verdict.Finding {
 		}
 		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
 	}
+	ipv6Route := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
+	ipv6Route.Address, ipv6Route.Owners[0].Claims[0].PrefixLength = netip.MustParseAddr("2001:db8::12"), 64
 	// node-a answers as a proxy for an address that a container behind node-b has.
 	behind := func(addr string, by verdict.AnswerSource) verdict.Finding {
 		f := answers("", "veth7", verdict.KernelAnswer{By: by})
@@ -247,6 +249,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another eth1":                     answers("eth1", "eth1", verdict.KernelAnswer{By: verdict.ByAddress}),
 		"answered-by-another route":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByRoute}),
 		"answered-by-another requests":                 answers("lo", "", verdict.KernelAnswer{}),
+		"answered-by-another IPv6 route":               ipv6Route,
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),
 		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),
