@@ -62,7 +62,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
 				steps = append(steps, scope{"device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
-				steps = append(steps, scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a), "first", isFirst(c, a)}.steps(key)...)
+				steps = append(steps, scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(key)...)
 			}
 		}
 		return steps

@@ -446,7 +446,7 @@ func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Act
 	enter, known := entering(o)
 	for _, c := range o.Claims {
 		if c.Counts() && known && (!a.IsLinkLocalUnicast() || onLinkOf(o, c)) {
-			steps = append(steps, scope{o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", isFirst(c, a)}.steps(variantOf("remove-vip", o))...)
+			steps = append(steps, scope{o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(variantOf("remove-vip", o))...)
 		}
 	}
 	if len(steps) == 0 {
