@@ -86,6 +86,32 @@ func TestT4MacvlanPodsOfTwoNodesOnOneLAN(t *testing.T) {
 	c.wantHolders(map[string][]string{addr: {"node2/default/p2"}, "192.0.2.1": {"node1/node1"}, "192.0.2.2": {"node2/node2"}})
 }
 
+// Incident 61: host-local knows nothing of other nodes, which have the same network on one LAN.
+func TestIncidentTheMacvlanNetworksOfTwoNodesHaveOneRange(t *testing.T) {
+	t.Parallel()
+	const addr = "192.0.2.100"
+	c := newCluster(t, 2)
+	c.shared()
+	i := c.incident(61)
+	var networks []*netlab.CNI
+	for _, n := range c.nodes {
+		networks = append(networks, n.macvlan())
+	}
+	i.foretold("pod-cidr-overlap", addr+"-192.0.2.254")
+	for k, pod := range []string{"web", "db"} {
+		add(t, networks[k], pod)
+		c.awaitOwners(addr, k+1)
+	}
+	i.conflicted(addr, "pod-cidr-overlap")
+	// Each node gets a part of the range, and the pod of the second one is restarted.
+	for k, part := range []string{"192.0.2.100\",\"rangeEnd\":\"192.0.2.149", "192.0.2.150"} {
+		c.nodes[k].cni(strings.Replace(macvlan, addr, part, 1))
+	}
+	c.nodes[1].sh("ip netns del db")
+	i.remedied()
+	c.awaitFindings()
+}
+
 func TestT5TwoNodesWithOneRangeOfPodAddresses(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)

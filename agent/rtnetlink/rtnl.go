@@ -99,7 +99,7 @@ func (r *Conn) Close() { _ = unix.Close(r.fd) }
 var errInterrupted = errors.New("dump was interrupted by a change")
 
 // do sends one request, and calls each for every message of the answer. The data is only valid until
-// each returns. The package nl would allocate and clear 64 KiB for each part of an answer.
+// each returns. The package nl would clear 64 KiB for each part of an answer.
 func (r *Conn) do(typ, flags uint16, body []byte, each func(typ uint16, data []byte)) error {
 	r.seq++
 	req := binary.NativeEndian.AppendUint32(r.buf[:0], uint32(unix.NLMSG_HDRLEN+len(body)))

@@ -80,6 +80,35 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string][]netip.A
 	return list
 }
 
+// OnLANs returns the ranges from which a node gives its workloads addresses of LANs: those of pools whose devices are on
+// them, as with macvlan. It also returns the node's own addresses there. lan returns the domain that a device
+// of the node is proven to share with other nodes; nil if there is no proof.
+func OnLANs(n *verdict.Node, pools []*verdict.Pool, subnets []Subnet, lan func(device string) *verdict.Domain) (list []verdict.Side) {
+	for _, p := range pools {
+		if on := lan(p.Device); on != nil && !p.Routed && !p.Leases && p.Config != "" {
+			ranges := p.Ranges
+			for _, a := range p.Gateways { // never allocated
+				ranges = ipam.Without(ranges, ipam.Range{First: a, Last: a})
+			}
+			for _, r := range ranges {
+				s := poolSide(n, p)
+				s.Range, s.LAN = r, on.Key()
+				list = append(list, s)
+			}
+		}
+	}
+	for _, sub := range subnets {
+		a := sub.Prefix.Addr()
+		single := netip.PrefixFrom(a, a.BitLen())
+		if on := lan(sub.Interface.Name); on != nil && !a.IsLinkLocalUnicast() {
+			list = append(list, verdict.Side{
+				Node: n.Name, Agent: n, Range: ipam.RangeOf(single), Device: sub.Interface.Name, Prefixes: []netip.Prefix{single}, Source: verdict.SideHeld, LAN: on.Key(),
+			})
+		}
+	}
+	return list
+}
+
 // firstPool returns the pool that a node without pods will use: container runtimes use the first
 // configuration by file name.
 func firstPool(pools []*verdict.Pool) (first *verdict.Pool) {
@@ -113,7 +142,7 @@ func poolSide(n *verdict.Node, p *verdict.Pool) verdict.Side {
 // SameSide reports whether two sides are equal.
 func SameSide(a, b verdict.Side) bool {
 	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Pool == b.Pool && a.Config == b.Config && a.Device == b.Device &&
-		a.Source == b.Source && a.IPAM == b.IPAM && a.Grows == b.Grows && a.Unused == b.Unused && a.MadeByPlugin == b.MadeByPlugin && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
+		a.Source == b.Source && a.LAN == b.LAN && a.IPAM == b.IPAM && a.Grows == b.Grows && a.Unused == b.Unused && a.MadeByPlugin == b.MadeByPlugin && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
 }
 
 // oneNode reports whether two sides are of one node. Kubernetes and the agent may use different
@@ -135,20 +164,24 @@ func oneNode(a, b *verdict.Side) bool {
 // Ranges returns the findings about ranges of several nodes that overlap. It sorts the sides.
 func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding) {
 	slices.SortFunc(sides, func(a, b verdict.Side) int {
-		return cmp.Or(a.Range.First.Compare(b.Range.First), b.Range.Last.Compare(a.Range.Last), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Source, b.Source))
+		return cmp.Or(a.LAN.Compare(b.LAN), a.Range.First.Compare(b.Range.First), b.Range.Last.Compare(a.Range.Last), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Source, b.Source))
 	})
 	for len(sides) > 0 {
 		// A group is a maximal run of ranges that overlap directly or through others.
 		group, last := 1, sides[0].Range.Last
-		for group < len(sides) && sides[group].Range.First.BitLen() == last.BitLen() && sides[group].Range.First.Compare(last) <= 0 {
+		for group < len(sides) && sides[group].LAN == sides[0].LAN && sides[group].Range.First.BitLen() == last.BitLen() && sides[group].Range.First.Compare(last) <= 0 {
 			if sides[group].Range.Last.Compare(last) > 0 {
 				last = sides[group].Range.Last
 			}
 			group++
 		}
 		if o := overlapOf(sides[:group]); o != nil && !p.DeclaresShared(o.Range) {
+			subject := o.Range.First.String()
+			if s := &o.Sides[0]; s.LAN != (verdict.LinkKey{}) { // several LANs may use one range
+				subject += " " + s.Node + "/" + s.Device
+			}
 			findings = append(findings, verdict.Finding{
-				ID:   verdict.FindingID(p.Cluster, verdict.FindingPodCIDROverlap, o.Range.First.String()),
+				ID:   verdict.FindingID(p.Cluster, verdict.FindingPodCIDROverlap, subject),
 				Kind: verdict.FindingPodCIDROverlap, Severity: verdict.Critical, Overlap: o,
 			})
 		}
@@ -175,7 +208,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 	var outside [][2]*verdict.Side
 	for i := range sides {
 		s := &sides[i]
-		if s.Source != verdict.SidePool || s.Unused {
+		if s.Source != verdict.SidePool || s.Unused || s.LAN != (verdict.LinkKey{}) {
 			continue
 		}
 		var own *verdict.Side
@@ -212,7 +245,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 func collide(a, b *verdict.Side) bool {
 	inUse := func(s *verdict.Side) bool { return !s.Unused && s.Source != verdict.SideNodeSpec }
 	switch {
-	case oneNode(a, b), !a.Range.Overlaps(b.Range):
+	case oneNode(a, b), a.LAN != b.LAN, !a.Range.Overlaps(b.Range):
 		return false
 	case a.Source == verdict.SideHeld || b.Source == verdict.SideHeld:
 		return a.Source == verdict.SidePool || b.Source == verdict.SidePool

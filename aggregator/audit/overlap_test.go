@@ -281,6 +281,64 @@ func TestSidesOfANodeWithoutPods(t *testing.T) {
 	}
 }
 
+// Networks with devices on a LAN, and the node's own addresses there, meet those of other nodes on that LAN only.
+func TestRangesOnLANs(t *testing.T) {
+	n1, n2 := agent("n1", "1"), agent("n2", "2")
+	lan, other := &verdict.Domain{Node: n1, Name: "eth0"}, &verdict.Domain{Node: n1, Name: "eth1"}
+	on := func(of map[string]*verdict.Domain) func(string) *verdict.Domain {
+		return func(device string) *verdict.Domain { return of[device] }
+	}
+	pool := func(device, text string) *verdict.Pool {
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Served: ipam.Served{Network: "lan"}, Wiring: ipam.Wiring{Plugin: "macvlan", Device: device}, Config: "/etc/cni/net.d/10-lan.conf", Ranges: []ipam.Range{prefix(text)}}}
+	}
+	routed, leases, kept := pool("eth0", "192.0.2.0/24"), pool("eth0", "192.0.2.0/24"), pool("eth0", "192.0.2.0/24")
+	kept.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.12")}
+	routed.Routed, leases.Leases = true, true
+	has := func(device, text string) []audit.Subnet {
+		return []audit.Subnet{{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(text), Interface: &verdict.Interface{Name: device}}}}
+	}
+	for why, test := range map[string]struct {
+		first    *verdict.Pool
+		second   *verdict.Pool
+		own      []audit.Subnet // of the second node
+		domain   *verdict.Domain
+		want     string
+		declared string
+	}{
+		"one range on one LAN":                       {first: pool("eth0", "192.0.2.0/24"), second: pool("eth0", "192.0.2.0/24"), domain: lan, want: "192.0.2.0/24"},
+		"devices with other names":                   {first: pool("eth0", "192.0.2.0/24"), second: pool("ens3", "192.0.2.64/26"), domain: lan, want: "192.0.2.64/26"},
+		"the part of each node":                      {first: pool("eth0", "192.0.2.0/25"), second: pool("eth0", "192.0.2.128/25"), domain: lan},
+		"two LANs":                                   {first: pool("eth0", "192.0.2.0/24"), second: pool("eth0", "192.0.2.0/24"), domain: other},
+		"LANs that are not known to be one":          {first: pool("eth0", "192.0.2.0/24"), second: pool("eth0", "192.0.2.0/24")},
+		"a network that the node routes":             {first: pool("eth0", "192.0.2.0/24"), second: routed, domain: lan},
+		"a DHCP server":                              {first: pool("eth0", "192.0.2.0/24"), second: leases, domain: lan},
+		"declared as shared":                         {first: pool("eth0", "192.0.2.0/24"), second: pool("eth0", "192.0.2.0/24"), domain: lan, declared: "192.0.2.0/24"},
+		"the address of another node":                {first: pool("eth0", "192.0.2.0/24"), own: has("eth0", "192.0.2.12/24"), domain: lan, want: "192.0.2.12/32"},
+		"the address of another node, which is kept": {first: kept, own: has("eth0", "192.0.2.12/24"), domain: lan},
+		"the address of another node outside of it":  {first: pool("eth0", "192.0.2.128/25"), own: has("eth0", "192.0.2.12/24"), domain: lan},
+		"the address of another node on another LAN": {first: pool("eth0", "192.0.2.0/24"), own: has("eth0", "192.0.2.12/24"), domain: other},
+	} {
+		p := *policy
+		if test.declared != "" {
+			p.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix(test.declared)}}
+		}
+		var second []*verdict.Pool
+		if test.second != nil {
+			second = []*verdict.Pool{test.second}
+		}
+		sides := slices.Concat(
+			audit.OnLANs(n1, []*verdict.Pool{test.first}, has("eth0", "192.0.2.11/24"), on(map[string]*verdict.Domain{"eth0": lan})),
+			audit.OnLANs(n2, second, test.own, on(map[string]*verdict.Domain{"eth0": test.domain, "ens3": test.domain})))
+		got := ""
+		for _, f := range append(audit.Ranges(&p, slices.Clone(sides)), audit.Outside(&p, sides)...) {
+			got += f.Overlap.Range.String()
+		}
+		if got != test.want {
+			t.Errorf("%s: got %q, want %q", why, got, test.want)
+		}
+	}
+}
+
 func TestRangesAgainstAddressesInUse(t *testing.T) {
 	n1, n2, n3 := agent("n1", "1"), agent("n2", "1"), agent("n3", "1")
 	held := func(n *verdict.Node, text string) verdict.Side {

@@ -249,6 +249,15 @@ func (t *findingBuilder) overlap() {
 		t.Evidence = t.Evidence[:1] // the text has the other one
 		ranges := func(s side) string { return list(each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })) }
 		t.add("overlap/outside", append(values, "used", list(each(a.Ranges, rangeText)), "assigned", ranges(b))...)
+	case a.LAN != (verdict.LinkKey{}):
+		key, many := "overlap/lan", ""
+		if f.Overlap.Held() {
+			key = "overlap/lan/held"
+		}
+		if n := len(f.Overlap.Nodes); n > 2 {
+			many = fmt.Sprint(n)
+		}
+		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "many", many)...)
 	case f.Overlap.Held():
 		t.add("overlap/held", append(values, "device", a.Device)...)
 	case a.Source == verdict.SideDivided:

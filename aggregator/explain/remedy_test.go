@@ -408,6 +408,13 @@ func TestTextsOfOverlaps(t *testing.T) {
 	wantText(t, "pod-cidr-overlap with an address of a node", overlap(verdict.FindingPodCIDROverlap, pool, held, "node-a", "node-b"))
 	held.Network, held.Device = "cbr0", ""
 	wantText(t, "pod-cidr-overlap with an address of a pod", overlap(verdict.FindingPodCIDROverlap, held, pool, "node-a", "node-b"))
+	lan := verdict.LinkKey{Node: verdict.NodeKey{Name: "node-a"}, Name: "eth0"}
+	macvlan := func(node, device string) verdict.Side {
+		return verdict.Side{Node: node, Network: "lan", Device: device, LAN: lan, Config: "/etc/cni/net.d/20-lan.conf", Ranges: []ipam.Range{{First: netip.MustParseAddr("192.0.2.100"), Last: netip.MustParseAddr("192.0.2.254")}}, Source: verdict.SidePool, IPAM: hostlocal.Name}
+	}
+	wantText(t, "pod-cidr-overlap on a LAN", overlap(verdict.FindingPodCIDROverlap, macvlan("node-a", "eth0"), macvlan("node-b", "ens3"), "node-a", "node-b", "node-c"))
+	onLAN := verdict.Side{Node: "node-a", Device: "eth0", LAN: lan, Range: ipam.Range{First: netip.MustParseAddr("192.0.2.111")}, Prefixes: verdicttest.Prefixes("192.0.2.111/32"), Source: verdict.SideHeld}
+	wantText(t, "pod-cidr-overlap on a LAN with an address of a node", overlap(verdict.FindingPodCIDROverlap, macvlan("node-b", "ens3"), onLAN, "node-a", "node-b"))
 	wantText(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodeObject, IPAM: cilium.Name},
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodeObject, IPAM: cilium.Name},

@@ -184,7 +184,9 @@ func (f *Facts) leaveDomains(n *Node, l uint32) {
 
 // linkRenaming touches everything on a link before its domain is renamed.
 func (f *Facts) linkRenaming(j *Link) {
-	f.touchLink(f.linkOf(j))
+	n, l := f.linkOf(j)
+	f.touchLink(n, l)
+	f.changes.ranges(n)
 }
 
 // linkOf returns the node and link of a link that is in a domain. Links leave their domains before

@@ -328,14 +328,31 @@ func (n *Node) isPod(record uint32) bool {
 
 // VRF returns the VRF of an interface of the node itself; empty if it is in none.
 func (n *Node) VRF(name string) string {
+	if i := n.device(name); i != 0 {
+		return n.vrf(i)
+	}
+	return ""
+}
+
+// LAN returns the domain that the link of an interface of the node itself is proven to share with links of other nodes;
+// nil if there is no proof.
+func (n *Node) LAN(name string) *verdict.Domain {
+	if i := n.device(name); i != 0 && n.interfaces.at(i).link != 0 {
+		return n.joints[n.interfaces.at(i).link].Domain(ByProof)
+	}
+	return nil
+}
+
+// device returns an interface of the node itself; 0 if there is none with the name.
+func (n *Node) device(name string) uint32 {
 	if own := n.own(); own != 0 && name != "" {
 		for i := range n.inside(own) {
 			if n.texts.get(n.interfaces.at(i).name) == name {
-				return n.vrf(i)
+				return i
 			}
 		}
 	}
-	return ""
+	return 0
 }
 
 // Intends reports whether, according to its agent, a namespace lacks addresses that it was meant to

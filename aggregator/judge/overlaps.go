@@ -74,7 +74,7 @@ func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	for _, sub := range n.Subnets() {
 		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.PodsBehind(sub.Interface)})
 	}
-	return audit.Sides(n.Rec, pools, n.PodNetworks(), subnets)
+	return append(audit.Sides(n.Rec, pools, n.PodNetworks(), subnets), audit.OnLANs(n.Rec, pools, subnets, n.LAN)...)
 }
 
 // run updates the findings about overlapping ranges if it is time, and returns when to call it

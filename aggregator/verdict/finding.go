@@ -160,6 +160,8 @@ type Side struct {
 	Pool string
 	// Config is where the range is configured. Device is the bridge or other device that it serves.
 	Config, Device string
+	// LAN is the domain that Device shares with other nodes, if the addresses are those of a LAN and not routed.
+	LAN LinkKey
 	// MadeByPlugin is set if a CNI plugin made Device, and makes it again after it was deleted.
 	MadeByPlugin bool
 	// Ranges or Prefixes are all ranges of the side.

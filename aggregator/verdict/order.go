@@ -39,6 +39,11 @@ func (k NodeKey) compare(other NodeKey) int {
 	return cmp.Or(cmp.Compare(k.Name, other.Name), cmp.Compare(k.Boot, other.Boot), cmp.Compare(k.Netns, other.Netns), cmp.Compare(k.Vouched, other.Vouched))
 }
 
+// Compare orders links by node, then by name.
+func (k LinkKey) Compare(other LinkKey) int {
+	return cmp.Or(k.Node.compare(other.Node), cmp.Compare(k.Name, other.Name))
+}
+
 // compareBools orders false before true.
 func compareBools(a, b bool) int {
 	switch {

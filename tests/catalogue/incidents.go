@@ -88,6 +88,7 @@ var incidents = []incident{
 	{[]string{"containernetworking/plugins#250", "kubevirt/kubevirt#17195"}, "Two machines on one LAN have one MAC and different addresses.", ""},
 	{[]string{"linuxkit/linuxkit#1800", "rhoat/ansibleRole-proxmox-templates#1"}, "A machine was cloned with its address and its MAC.", ""},
 	{[]string{"BeryJu/gravity#871"}, "Several DHCP servers, which do not know the leases of each other, have one range.", ""},
+	{[]string{"k8snetworkplumbingwg/multus-cni#1150", "moby/moby#49921"}, "The macvlan network of each node assigns addresses from one range of the LAN.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
