@@ -54,9 +54,9 @@ func TestIncidentAProxyAnswersForTheHostsOfItsLAN(t *testing.T) {
 	n.sh("ip link add in0 type veth peer name in1", "ip link set in0 up", "ip link set in1 up", "ip addr add 198.18.0.1/24 dev in0", "ip route add 192.0.2.2/32 via 198.18.0.2")
 	i.foretold(answered, addr)
 	i.found(answered, addr)
-	const off = "sysctl -w net/ipv4/conf/all/proxy_arp=0 net/ipv4/conf/eth0/proxy_arp=0"
-	n.sh(off)
-	i.remedied(off)
+	const off, everywhere = "sysctl -w net/ipv4/conf/eth0/proxy_arp=0", "sysctl -w net/ipv4/conf/all/proxy_arp=0"
+	n.sh(off, everywhere)
+	i.remedied(off, everywhere)
 }
 
 // A node answers as a proxy for single addresses, for IPv6 only with proxy_ndp.

@@ -35,13 +35,14 @@ func otherRoot(procDir string) bool {
 
 // SeesProcesses reports whether procDir has all processes of the machine, and not only those of a
 // container with a PID namespace of its own, or of one user. The first process of a container may be a small init or a
-// shell; that of a node that is a container is the init of a machine.
+// shell, that of a pod whose containers share it is pause, and that of a node that is a container is the init of a machine.
 func SeesProcesses(procDir string) bool {
 	if _, err := os.Stat(filepath.Join(procDir, "1")); err != nil || ownPIDs(procDir) {
 		return false
 	}
 	pidns, err := os.Readlink(filepath.Join(procDir, "self/ns/pid"))
-	return err != nil || pidns == InitialPIDNamespace || otherRoot(procDir) || slices.Contains([]string{"systemd", "init"}, firstProcess(procDir))
+	first := firstProcess(procDir)
+	return err != nil || pidns == InitialPIDNamespace || otherRoot(procDir) && first != "pause" || slices.Contains([]string{"systemd", "init"}, first)
 }
 
 // ownPIDs reports whether this process has a PID namespace that is not its machine's: the first process

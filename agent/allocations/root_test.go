@@ -29,6 +29,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 		"container, not allowed":        {otherPIDs, "ipwitness", "", true, false},
 		"container with an init":        {otherPIDs, "docker-init", "/", false, false},
 		"container with a shell":        {otherPIDs, "sh", "/", false, false},
+		"pod that shares its processes": {otherPIDs, "pause", "/proc", true, false},
 		"pod with hostPID in a node":    {otherPIDs, "k3s", "/proc", true, true},
 		"node that is a container":      {otherPIDs, "systemd", "/", false, true},
 		"chroot in one":                 {otherPIDs, "systemd", "/proc", true, true},

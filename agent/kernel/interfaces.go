@@ -14,6 +14,9 @@ import (
 func (k *Mirror) addLink(ns *namespace, m rtnetlink.Link) *link {
 	k.nextGen++
 	l := &link{Link: m, gen: k.nextGen, addrs: addresses{}, claims: map[table.ClaimKey]rtnetlink.Address{}}
+	if m.Flags&unix.IFF_LOWER_UP == 0 {
+		l.unplugged = time.Now()
+	}
 	ns.links[m.Index] = l
 	k.join(ns, l)
 	if ns == k.own {
@@ -56,15 +59,14 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 		clear(l.refused) // duplicate address detection starts again
 	}
 	switch {
-	case isMaster(l): // it has its carrier from its ports
+	case l.Kind == "bridge": // it loses its carrier with its last port, such as that of a pod
 	case l.Flags&unix.IFF_LOWER_UP == 0:
 		if l.unplugged.IsZero() {
 			l.unplugged = now
 		}
 	case !l.unplugged.IsZero():
 		if now.Sub(l.unplugged) > restartsWithin && l.published != nil {
-			k.begin(ns, l, now) // nobody on its link could compare its addresses
-			maps.DeleteFunc(k.tenures, func(at post, _ tenure) bool { return at.gen == l.gen })
+			k.begin(ns, l, now) // other hosts may have taken its addresses meanwhile
 		}
 		l.unplugged = time.Time{}
 	}

@@ -163,7 +163,7 @@ func (n *Names) oldest(last Process, pids []int) (oldest Process, same bool) {
 
 // vipPrograms are the programs that move virtual addresses between nodes on their own, by the names
 // of their processes. Programs that run on every node and obey a controller are not among them.
-var vipPrograms = []string{"keepalived", "kube-vip", "vrrpd", "ucarp", "uvrrpd", "pacemakerd", "heartbeat", "ctdbd", "vip-manager"}
+var vipPrograms = []string{"keepalived", "kube-vip", "vrrpd", "ucarp", "uvrrpd", "pacemakerd", "ctdbd", "vip-manager"}
 
 // A vipProgram is the program in a namespace that moves virtual addresses between nodes. It is empty if
 // none was seen.

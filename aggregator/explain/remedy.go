@@ -405,7 +405,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 			hint, lease = "why one node renews the lease while another one holds it", ", and its lease names one node (`kubectl get lease -A`)"
 		case "ucarp":
 			hint = "that its advertisements get through, and that its password is the same on all nodes"
-		case "pacemakerd", "heartbeat":
+		case "pacemakerd":
 			hint = "that the machines of the cluster see each other (`crm_mon -1` on each of them), and that the side without a quorum stops, for which fencing must work"
 		case "ctdbd":
 			hint = "that the machines of the cluster see each other (`ctdb status` on each of them), and that all of them use one recovery lock on shared storage"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -485,9 +486,15 @@ func written(t *testing.T, b []byte, margin string, actions []advice.Action) []b
 }
 
 // wantText compares a text with its file, and has a shell parse each command.
+// condition is how a line of a text says when it applies.
+var condition = regexp.MustCompile(`(?m)(^|\. )\[!?[a-z0-9]+\] `)
+
 func wantText(t *testing.T, name string, text explain.FindingText) {
 	t.Helper()
 	var b []byte
+	if condition.MatchString(text.Summary + "\n" + strings.Join(text.Evidence, "\n")) {
+		t.Errorf("%s: a condition was taken for a part of the text: %s %q", name, text.Summary, text.Evidence)
+	}
 	b = fmt.Appendf(b, "%s\n\nEvidence:\n", text.Summary)
 	for _, e := range text.Evidence {
 		b = fmt.Appendf(b, "- %s\n", e)

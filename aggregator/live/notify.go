@@ -91,9 +91,8 @@ func (s *Notifier) enter(e *Event, logged map[string]loggedState, quota *logQuot
 		return
 	}
 	c := e.Conflict
-	before, lasted := logged[c.GetId()]
-	is := loggedState{c.GetState(), c.GetAcknowledgement()}
-	if !lasted && is.state == pb.Conflict_RESOLVED {
+	before, is := logged[c.GetId()], loggedState{c.GetState(), c.GetAcknowledgement()}
+	if is.state == pb.Conflict_RESOLVED && e.Contested.Phase == verdict.Resolved {
 		return // more became known about one that is over
 	}
 	if e.Recalled {

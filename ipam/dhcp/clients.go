@@ -103,9 +103,11 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 	if unread != nil && len(c.Leases) == 0 {
 		return c, unread
 	}
-	if c.Problem = bad.String(); unread != nil {
-		c.Problem = ipam.Unreadably(unread)
+	problems := []string{bad.String()}
+	if unread != nil {
+		problems = append(problems, ipam.Unreadably(unread))
 	}
+	c.Problem = strings.Join(slices.DeleteFunc(problems, func(p string) bool { return p == "" }), "; ")
 	return c, nil
 }
 

@@ -131,6 +131,24 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	}
 }
 
+// A file that cannot be read is a problem even if there is no lease that can.
+func TestTheOnlyLeaseOfAClientHasAnotherFormat(t *testing.T) {
+	root := t.TempDir()
+	write(t, root+"/run/systemd/netif/leases/3", `{"Address":[10,9,0,21]}`)
+	host := ipamtest.NewHost()
+	host.Interfaces = []ipam.Device{{Index: 3, Name: "eth1"}}
+	source := newClients(host, ipam.FilesConfig{Dirs: []string{root}})
+	for i := range 3 { // it may be just being written
+		now := time.Now().Add(time.Duration(i) * time.Minute)
+		source.Find(now)
+		source.Read(ipam.FileRead{Now: now, All: true})
+	}
+	pools := source.Pools()
+	if len(pools) != 1 || !strings.Contains(pools[0].Problem, "/run/systemd/netif/leases/3 has another format") {
+		t.Errorf("got %v, want one pool with the problem", pools)
+	}
+}
+
 func TestLeaseOfAClientCountsUntilItEnds(t *testing.T) {
 	const written, never = 1_700_000_000, 0
 	begin := time.Unix(written, 0)

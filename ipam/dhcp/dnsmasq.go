@@ -150,6 +150,9 @@ func (f dnsmasqFiles) follow(o *options) {
 			f.note(f.root + path)
 			switch info := f.versions[f.root+path]; {
 			case info == nil: // dnsmasq starts without it
+				if err := f.host.Visible(f.root + filepath.Dir(path)); err != nil {
+					o.problem = "cannot read " + path + ": " + ipam.OneLine(err)
+				}
 			case info.IsDir():
 				for _, file := range f.confFiles(o, path) {
 					read(file, parse)
@@ -225,7 +228,7 @@ func (f dnsmasqFiles) started(path string) (o options) {
 // read returns what a lease file and the options of a server say.
 func (f dnsmasqFiles) read(path string, o options) (c content, err error) {
 	if o.scripted && o.serves {
-		return c, errors.New("its leases are kept by a script (leasefile-ro), which ipwitness does not read")
+		return c, errors.New("a script has its leases, or only its memory (leasefile-ro): ipwitness does not read them")
 	}
 	data, err := f.file(path)
 	if errors.Is(err, os.ErrNotExist) && o.problem != "" {

@@ -104,7 +104,7 @@ func parseStatus(data []byte) (leases []record, invalid string, err error) {
 	for i, item := range all {
 		l := item.Value
 		if item.Err != nil {
-			bad.add(fmt.Sprintf("entry %d", i), ipam.OneLine(item.Err))
+			bad.add(fmt.Sprintf("entry %d", i+1), ipam.OneLine(item.Err))
 			continue
 		}
 		if !l.Address.IsValid() {

@@ -232,7 +232,6 @@ func TestReservationsHaveTheAddressesOfTheirNames(t *testing.T) {
 	delete(l.host.Hidden, l.root+"/etc")
 	// A file in the agent's container is not that of the node.
 	l.write("/etc/dnsmasq.d/a", "dhcp-host=02:00:00:00:00:0e,hidden\naddn-hosts=/other/hosts\n")
-	l.write("/other/hosts", "10.9.0.211 hidden\n")
 	l.write("/etc/dnsmasq.conf", "dhcp-range=10.9.0.10,10.9.0.99\nno-hosts\n")
 	l.host.Hidden[l.root+"/other"] = errors.New("mount /other")
 	l.look(ipam.Settled)
@@ -441,7 +440,7 @@ func TestServersOfLibvirtAndIncusAreFound(t *testing.T) {
 		{ "ip-address": "192.168.122.9", "mac-address": "52:54:00:00:00:01", "hostname": "vm9", "expiry-time": `+later+` } ]`)
 	l.look(0)
 	l.want("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0", "192.168.122.7 02:00:00:00:00:0a vm7", "192.168.122.9 52:54:00:00:00:01 vm9")
-	if p := l.pool("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0"); p.State != ipam.Known || !strings.Contains(p.Problem, "entry 0 has another format") {
+	if p := l.pool("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0"); p.State != ipam.Known || !strings.Contains(p.Problem, "entry 1 has another format") {
 		t.Errorf("got state %v and problem %q, want that the entry is named", p.State, p.Problem)
 	}
 

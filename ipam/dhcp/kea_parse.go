@@ -28,7 +28,7 @@ const (
 // lease, so that the last line of an address counts.
 type journal map[netip.Addr]record
 
-// read reads a lease file. Kea leaves out a line with another number of columns than the first one, too, and empty lines
+// read reads a lease file. Kea leaves out a line with fewer columns than the first one, too, and empty lines
 // (VersionedCSVFile::next). The last line may be incomplete.
 func (j journal) read(name string, data []byte, bad *faults) error {
 	text := string(data)
@@ -59,7 +59,7 @@ func (j journal) read(name string, data []byte, bad *faults) error {
 		a, errAddress := netip.ParseAddr(column("address"))
 		expire, errExpire := strconv.ParseInt(column("expire"), 10, 64)
 		_, errLifetime := strconv.ParseUint(column("valid_lifetime"), 10, 32)
-		if errAddress != nil || errExpire != nil || errLifetime != nil || len(w) != len(columns) {
+		if errAddress != nil || errExpire != nil || errLifetime != nil || len(w) < len(columns) {
 			bad.add(fmt.Sprintf("line %d of %s", number, name), ipam.Shorten(line))
 			continue
 		}

@@ -164,6 +164,9 @@ func (s *server) put(c content, devices []ipam.Device, now time.Time) (again boo
 			all.add(r, "")
 		}
 	}
+	if len(all.next) == 0 && c.Problem != "" {
+		all.pool(netip.Addr{}, "") // which says what cannot be read
+	}
 	for p, next := range all.next {
 		p.Set(next)
 		p.State, p.Problem = ipam.Known, c.Problem
@@ -227,7 +230,7 @@ func (s *server) fail(err error, now time.Time) (again bool) {
 		case len(s.leases) > 0:
 			err = errors.New("the file was removed: if the server runs, it has its leases in memory only, and leases all addresses again after a restart")
 		case lost:
-			err = errors.New("the file does not exist, but the server runs: it has its leases in memory only, and leases all addresses again after a restart")
+			err = errors.New("the file does not exist, but the server runs: its command line or a file that the agent does not see names another one, or the file was removed")
 		default: // the server never ran
 			s.pools = nil
 			return false
