@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -24,25 +23,18 @@ const InitialPIDNamespace = "pid:[4026531836]"
 // root directory, or is ipwitness itself. If the node is a container (kind, LXC), its first
 // process is neither.
 func FindRoot(procDir string) Root {
-	return Root(otherRoot(procDir) || ownPIDs(procDir))
-}
-
-// otherRoot reports whether the first process is known to have another root directory than this one.
-func otherRoot(procDir string) bool {
 	var ours, first unix.Stat_t
-	return unix.Stat("/", &ours) == nil && unix.Stat(procDir+"/1/root/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino)
+	if unix.Stat("/", &ours) == nil && unix.Stat(procDir+"/1/root/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino) {
+		return true
+	}
+	return Root(ownPIDs(procDir))
 }
 
 // SeesProcesses reports whether procDir has all processes of the machine, and not only those of a
-// container with a PID namespace of its own, or of one user. The first process of a container may be a small init or a
-// shell, that of a pod whose containers share it is pause, and that of a node that is a container is the init of a machine.
+// container with a PID namespace of its own, or of one user.
 func SeesProcesses(procDir string) bool {
-	if _, err := os.Stat(filepath.Join(procDir, "1")); err != nil || ownPIDs(procDir) {
-		return false
-	}
-	pidns, err := os.Readlink(filepath.Join(procDir, "self/ns/pid"))
-	first := firstProcess(procDir)
-	return err != nil || pidns == InitialPIDNamespace || otherRoot(procDir) && first != "pause" || slices.Contains([]string{"systemd", "init"}, first)
+	_, err := os.Stat(filepath.Join(procDir, "1"))
+	return err == nil && !ownPIDs(procDir)
 }
 
 // ownPIDs reports whether this process has a PID namespace that is not its machine's: the first process
@@ -52,13 +44,8 @@ func ownPIDs(procDir string) bool {
 		return false
 	}
 	own, err := os.ReadFile(filepath.Join(procDir, strconv.Itoa(os.Getpid()), "comm"))
-	return err == nil && strings.TrimSpace(string(own)) == firstProcess(procDir)
-}
-
-// firstProcess returns the name of the first process; empty if it may not be read.
-func firstProcess(procDir string) string {
-	name, _ := os.ReadFile(filepath.Join(procDir, "1/comm"))
-	return strings.TrimSpace(string(name))
+	one, err1 := os.ReadFile(filepath.Join(procDir, "1/comm"))
+	return err == nil && err1 == nil && string(own) == string(one)
 }
 
 // Reach returns an error if a directory of the node, whether it exists or not, is not visible
