@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,9 +34,16 @@ func FindRoot(procDir string) Root {
 // SeesProcesses reports whether procDir has all processes of the machine, and not only those of a
 // container with a PID namespace of its own, or of one user.
 func SeesProcesses(procDir string) bool {
-	_, err := os.Stat(filepath.Join(procDir, "1"))
-	return err == nil && !ownPIDs(procDir)
+	name, err := os.ReadFile(filepath.Join(procDir, "1/comm"))
+	if pidns, _ := os.Readlink(filepath.Join(procDir, "self/ns/pid")); pidns == InitialPIDNamespace {
+		return err == nil
+	}
+	return err == nil && !ownPIDs(procDir) && !slices.Contains(containerInits, strings.TrimSpace(string(name)))
 }
+
+// containerInits are the first processes of containers that are no machines: those of `docker run --init` and the like,
+// and of a pod whose containers share their processes.
+var containerInits = []string{"docker-init", "podman-init", "catatonit", "tini", "dumb-init", "pause"}
 
 // ownPIDs reports whether this process has a PID namespace that is not its machine's: the first process
 // in it is ipwitness itself.

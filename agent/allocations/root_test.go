@@ -20,15 +20,20 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 	for name, c := range map[string]struct {
 		pidns, first, root string
 		want               Root
+		blind              bool
 	}{
-		"host":                          {initPIDs, "systemd", "/", false},
-		"host, not allowed to look":     {initPIDs, "systemd", "", false},
-		"container with hostPID":        {initPIDs, "systemd", "/proc", true},
-		"container":                     {otherPIDs, "ipwitness", "/", true},
-		"container, not allowed":        {otherPIDs, "ipwitness", "", true},
-		"node that is a container":      {otherPIDs, "systemd", "/", false},
-		"chroot in one":                 {otherPIDs, "systemd", "/proc", true},
-		"node that is one, not allowed": {otherPIDs, "systemd", "", false},
+		"host":                          {initPIDs, "systemd", "/", false, false},
+		"host, not allowed to look":     {initPIDs, "systemd", "", false, false},
+		"machine with a small init":     {initPIDs, "tini", "/", false, false},
+		"container with hostPID":        {initPIDs, "systemd", "/proc", true, false},
+		"container":                     {otherPIDs, "ipwitness", "/", true, true},
+		"container, not allowed":        {otherPIDs, "ipwitness", "", true, true},
+		"container with an init":        {otherPIDs, "docker-init", "/", false, true},
+		"pod that shares its processes": {otherPIDs, "pause", "/proc", true, true},
+		"node in a namespace":           {otherPIDs, "sh", "/", false, false},
+		"node that is a container":      {otherPIDs, "systemd", "/", false, false},
+		"chroot in one":                 {otherPIDs, "systemd", "/proc", true, false},
+		"node that is one, not allowed": {otherPIDs, "systemd", "", false, false},
 	} {
 		p := agenttest.NewTree(t)
 		p.Put(os.Getpid(), 1, "ipwitness", 2, 10, "/")
@@ -48,7 +53,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 		if got := FindRoot(p.Dir); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
-		if got, want := SeesProcesses(p.Dir), c.first != "ipwitness"; got != want {
+		if got, want := SeesProcesses(p.Dir), !c.blind; got != want {
 			t.Errorf("%s: sees all processes of the machine: got %v, want %v", name, got, want)
 		}
 	}

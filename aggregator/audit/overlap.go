@@ -80,17 +80,24 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string][]netip.A
 	return list
 }
 
+// widest is the number of addresses of a range up to which it is plausible that all of them are assigned.
+const widest = 1 << 24
+
 // OnLANs returns the ranges from which a node gives its workloads addresses of LANs: those of pools whose devices are on
 // them, as with macvlan. It also returns the node's own addresses there. lan returns the domain that a device
 // of the node is proven to share with other nodes; nil if there is no proof.
 func OnLANs(n *verdict.Node, pools []*verdict.Pool, subnets []Subnet, lan func(device string) *verdict.Domain) (list []verdict.Side) {
 	for _, p := range pools {
-		if on := lan(p.Device); on != nil && !p.Routed && !p.Leases && p.Config != "" {
+		configured := p.Config != "" || p.Engine && p.State != ipam.Missing && (p.Plugin == "macvlan" || p.Plugin == "ipvlan")
+		if on := lan(p.Device); on != nil && configured && !p.Routed && !p.Leases {
 			ranges := p.Ranges
 			for _, a := range p.Gateways { // never allocated
 				ranges = ipam.Without(ranges, ipam.Range{First: a, Last: a})
 			}
 			for _, r := range ranges {
+				if r.First.Is4() && r.Size() > widest { // 0.0.0.0/0, from which another IPAM of the network assigns
+					continue
+				}
 				s := poolSide(n, p)
 				s.Range, s.LAN = r, on.Key()
 				list = append(list, s)
@@ -164,7 +171,8 @@ func oneNode(a, b *verdict.Side) bool {
 // Ranges returns the findings about ranges of several nodes that overlap. It sorts the sides.
 func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding) {
 	slices.SortFunc(sides, func(a, b verdict.Side) int {
-		return cmp.Or(a.LAN.Compare(b.LAN), a.Range.First.Compare(b.Range.First), b.Range.Last.Compare(a.Range.Last), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Source, b.Source))
+		return cmp.Or(a.LAN.Compare(b.LAN), a.Range.First.Compare(b.Range.First), b.Range.Last.Compare(a.Range.Last), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Source, b.Source),
+			cmp.Compare(a.Device, b.Device), cmp.Compare(a.Network, b.Network))
 	})
 	for len(sides) > 0 {
 		// A group is a maximal run of ranges that overlap directly or through others.
@@ -175,7 +183,7 @@ func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding
 			}
 			group++
 		}
-		if o := overlapOf(sides[:group]); o != nil && !p.DeclaresShared(o.Range) {
+		if o := overlapOf(p, sides[:group]); o != nil {
 			subject := o.Range.First.String()
 			if s := &o.Sides[0]; s.LAN != (verdict.LinkKey{}) { // several LANs may use one range
 				subject += " " + s.Node + "/" + s.Device
@@ -248,19 +256,19 @@ func collide(a, b *verdict.Side) bool {
 	case oneNode(a, b), a.LAN != b.LAN, !a.Range.Overlaps(b.Range):
 		return false
 	case a.Source == verdict.SideHeld || b.Source == verdict.SideHeld:
-		return a.Source == verdict.SidePool || b.Source == verdict.SidePool
+		return a.Source == verdict.SidePool && a.Range.Size() <= widest || b.Source == verdict.SidePool && b.Range.Size() <= widest
 	}
 	return !a.Unused && !b.Unused || inUse(a) || inUse(b)
 }
 
 // overlapOf returns the overlap in a group of sorted ranges, each of which overlaps an earlier one;
-// nil if there is none. It prefers a pair of ranges to an address in a range.
-func overlapOf(group []verdict.Side) *verdict.Overlap {
+// nil if there is none. It prefers a pair of ranges to an address in a range. What is declared as shared does not count.
+func overlapOf(p *verdict.Policy, group []verdict.Side) *verdict.Overlap {
 	var out *verdict.Overlap
 	for i := range group {
 		for k := range i {
 			a, b := &group[k], &group[i]
-			if !collide(a, b) {
+			if !collide(a, b) || p.DeclaresShared(a.Range.Common(b.Range)) {
 				continue
 			}
 			held := a.Source == verdict.SideHeld || b.Source == verdict.SideHeld

@@ -9,6 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/containers"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
@@ -294,6 +295,11 @@ func TestRangesOnLANs(t *testing.T) {
 	routed, leases, kept := pool("eth0", "192.0.2.0/24"), pool("eth0", "192.0.2.0/24"), pool("eth0", "192.0.2.0/24")
 	kept.Gateways = []netip.Addr{netip.MustParseAddr("192.0.2.12")}
 	routed.Routed, leases.Leases = true, true
+	engine := func(plugin, text string, state ipam.State) *verdict.Pool {
+		p := pool("eth0", text)
+		p.Config, p.IPAM, p.Traits, p.Plugin, p.State = "", containers.DockerName, registry.Traits(containers.DockerName), plugin, state
+		return p
+	}
 	has := func(device, text string) []audit.Subnet {
 		return []audit.Subnet{{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(text), Interface: &verdict.Interface{Name: device}}}}
 	}
@@ -307,6 +313,13 @@ func TestRangesOnLANs(t *testing.T) {
 	}{
 		"one range on one LAN":                       {first: pool("eth0", "192.0.2.0/24"), second: pool("eth0", "192.0.2.0/24"), domain: lan, want: "192.0.2.0/24"},
 		"devices with other names":                   {first: pool("eth0", "192.0.2.0/24"), second: pool("ens3", "192.0.2.64/26"), domain: lan, want: "192.0.2.64/26"},
+		"networks of docker":                         {first: engine("macvlan", "192.0.2.0/24", ipam.Known), second: engine("ipvlan", "192.0.2.0/24", ipam.Known), domain: lan, want: "192.0.2.0/24"},
+		"networks of docker that were lost":          {first: engine("macvlan", "192.0.2.0/24", ipam.Missing), second: engine("macvlan", "192.0.2.0/24", ipam.Missing), domain: lan},
+		"internal networks of docker":                {first: engine("bridge", "192.0.2.0/24", ipam.Known), second: engine("bridge", "192.0.2.0/24", ipam.Known), domain: lan},
+		"networks of docker with another IPAM":       {first: engine("macvlan", "0.0.0.0/0", ipam.Known), second: engine("macvlan", "0.0.0.0/0", ipam.Known), domain: lan},
+		"the address of another node in a /64":       {first: pool("eth0", "2001:db8::/64"), own: has("eth0", "2001:db8::12/64"), domain: lan},
+		"the same /64":                               {first: pool("eth0", "2001:db8::/64"), second: pool("eth0", "2001:db8::/64"), domain: lan, want: "2001:db8::/64"},
+		"one of two addresses is declared":           {first: pool("eth0", "192.0.2.0/24"), own: append(has("eth0", "192.0.2.12/24"), has("eth0", "192.0.2.13/24")...), domain: lan, declared: "192.0.2.12/32", want: "192.0.2.13/32"},
 		"the part of each node":                      {first: pool("eth0", "192.0.2.0/25"), second: pool("eth0", "192.0.2.128/25"), domain: lan},
 		"two LANs":                                   {first: pool("eth0", "192.0.2.0/24"), second: pool("eth0", "192.0.2.0/24"), domain: other},
 		"LANs that are not known to be one":          {first: pool("eth0", "192.0.2.0/24"), second: pool("eth0", "192.0.2.0/24")},

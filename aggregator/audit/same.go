@@ -21,7 +21,11 @@ func Same(a, b *verdict.Finding) bool {
 			return a.Owner.ID == b.Owner.ID && a.Until == b.Until && a.Since == b.Since && a.Owner.Workload() == b.Owner.Workload()
 		}) &&
 		sameParts(a.Overlap, b.Overlap, func(a, b *verdict.Overlap) bool {
-			return a.Range == b.Range && SameSide(a.Sides[0], b.Sides[0]) && SameSide(a.Sides[1], b.Sides[1]) && slices.Equal(a.Nodes, b.Nodes)
+			same := func(a, b verdict.Side) bool {
+				a.LAN = b.LAN // a LAN may get another name
+				return SameSide(a, b)
+			}
+			return a.Range == b.Range && same(a.Sides[0], b.Sides[0]) && same(a.Sides[1], b.Sides[1]) && slices.Equal(a.Nodes, b.Nodes)
 		}) &&
 		sameParts(a.Namesakes, b.Namesakes, func(a, b *verdict.Namesakes) bool { return a.Name == b.Name && slices.Equal(a.Machines, b.Machines) })
 }

@@ -257,7 +257,10 @@ func (t *findingBuilder) overlap() {
 		if n := len(f.Overlap.Nodes); n > 2 {
 			many = fmt.Sprint(n)
 		}
-		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "many", many)...)
+		place := func(s side) string {
+			return cmp.Or(s.Config, "network "+s.Network+" of "+registry.Of(s.IPAM).Title)
+		}
+		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "many", many, "aplace", place(a), "bplace", place(b))...)
 	case f.Overlap.Held():
 		t.add("overlap/held", append(values, "device", a.Device)...)
 	case a.Source == verdict.SideDivided:

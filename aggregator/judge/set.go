@@ -269,7 +269,7 @@ func (f *Set) early(one *Found) bool {
 		return false
 	case one.Kind == verdict.FindingIntendedNotObserved:
 		within = audit.IntendedAfter + decideEvery
-	case one.Kind == verdict.FindingAddressSpoofed, one.Kind == verdict.FindingMACCloned, slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return !o.Assigned }):
+	case one.Kind == verdict.FindingAddressSpoofed, one.Kind == verdict.FindingMACCloned, one.Kind == verdict.FindingPodCIDROverlap, slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return !o.Assigned }):
 		within = SeenWithin
 	}
 	now := f.facts.Clock()

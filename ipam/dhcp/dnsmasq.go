@@ -243,7 +243,9 @@ func (f dnsmasqFiles) read(path string, o options) (c content, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.Leases, c.Problem = parseLeases(data)
+	if c.Leases, c.Problem = parseLeases(data); len(c.Leases) == 0 && !o.serves && o.problem == "" {
+		c.Problem = "" // what is left of a server that is none any longer
+	}
 	o.addTo(&c)
 	return c, nil
 }

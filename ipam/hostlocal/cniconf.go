@@ -52,6 +52,8 @@ type cniPlugin struct {
 	IsGateway        *bool  `json:"isGateway"`
 	IsDefaultGateway bool   `json:"isDefaultGateway"`
 	IPMasq           bool   `json:"ipMasq"`
+	VLAN             int    `json:"vlan"`   // bridge, ovs, sriov
+	VLANID           int    `json:"vlanId"` // vlan
 
 	IPAM json.RawMessage `json:"ipam"`
 
@@ -206,6 +208,9 @@ func (p *cniPlugin) wiring() ipam.Wiring {
 		w.Routed = p.IsGateway != nil && *p.IsGateway || p.IsDefaultGateway || p.IPMasq
 	default:
 		w.Device = cmp.Or(p.Master, p.Device, p.Bridge)
+	}
+	if !w.Routed && (p.VLAN != 0 || p.VLANID != 0) {
+		w.Device = "" // its addresses are in a VLAN, and not on the link of the device
 	}
 	return w
 }

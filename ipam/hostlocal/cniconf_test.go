@@ -38,6 +38,11 @@ func TestRangesOfHostLocalConfigurations(t *testing.T) {
 			[]string{`podman bridge "cni0" routed=true ` + dir + `podman 10.88.0.2-10.88.255.254 [10.88.0.1]`},
 			"",
 		},
+		"a VLAN on a device": {
+			`{"name":"l2","type":"vlan","master":"eth0","vlanId":100,"ipam":{"type":"host-local","subnet":"192.168.7.0/24","gateway":"192.168.7.1"}}`,
+			[]string{`l2 vlan "" routed=false ` + dir + `l2 192.168.7.2-192.168.7.254 [192.168.7.1]`},
+			"",
+		},
 		"bridge without a gateway": {
 			`{"name":"l2","type":"bridge","bridge":"br7","ipam":{"type":"host-local","subnet":"192.168.7.0/24","rangeStart":"192.168.7.100","rangeEnd":"192.168.7.200","gateway":"192.168.7.254"}}`,
 			[]string{`l2 bridge "br7" routed=false ` + dir + `l2 192.168.7.100-192.168.7.200 [192.168.7.254]`},
