@@ -139,7 +139,7 @@ func TestTheOnlyLeaseOfAClientHasAnotherFormat(t *testing.T) {
 	host.Interfaces = []ipam.Device{{Index: 3, Name: "eth1"}}
 	source := newClients(host, ipam.FilesConfig{Dirs: []string{root}})
 	for i := range 3 { // it may be just being written
-		now := time.Now().Add(time.Duration(i) * time.Minute)
+		now := time.Unix(1_700_000_000, 0).Add(time.Duration(i) * time.Minute)
 		source.Find(now)
 		source.Read(ipam.FileRead{Now: now, All: true})
 	}
