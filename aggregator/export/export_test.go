@@ -329,9 +329,8 @@ func TestAWebhookGetsTheEndOfWhatWasConfirmed(t *testing.T) {
 	b.changed(never)
 	b.changed(resolved(never, b.clock()))
 	b.changed(b.conflict(3))
-	got := b.awaitTypes(h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.suspected", "10.0.0.1 conflict.confirmed",
+	awaitDistinct(t, h, "10.0.0.1 conflict.confirmed", "10.0.0.1 conflict.suspected", "10.0.0.1 conflict.confirmed", // it may repeat after a restart
 		"10.0.0.1 conflict.suspected", "10.0.0.1 conflict.resolved", "10.0.0.3 conflict.confirmed")
-	wantDifferent(t, got)
 }
 
 // The same event is sent until it is accepted, with the same id and a valid signature, and before the

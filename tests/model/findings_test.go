@@ -248,6 +248,9 @@ type side struct {
 	ipam.Range
 	from         string
 	held, unused bool
+	// lan is the domain on which the addresses are, by device; nil if they are routed.
+	lan    *domain
+	device string
 }
 
 // sides returns the ranges from which a node allocates the addresses of pods.
@@ -300,6 +303,37 @@ func (n *node) sides(w *world) (list []side) {
 			outside(sub.Prefix.Addr())
 		}
 	}
+	return append(list, n.onLANs(w)...)
+}
+
+// onLANs returns the ranges from which a node allocates addresses of LANs, and its own addresses there.
+func (n *node) onLANs(w *world) (list []side) {
+	lan := func(device string) *domain {
+		i := slices.IndexFunc(n.interfaces, func(i *iface) bool {
+			return i.namespace.rec.Record == verdict.OwnRecord && i.rec.Name == device && i.link != nil
+		})
+		if i < 0 || device == "" {
+			return nil
+		}
+		return n.interfaces[i].link.domain[byProof]
+	}
+	for _, p := range n.pools {
+		on, ranges := lan(p.rec.Device), p.rec.Ranges
+		if on == nil || p.rec.Routed || p.rec.Config == "" {
+			continue
+		}
+		for _, a := range p.rec.Gateways {
+			ranges = ipam.Without(ranges, ipam.Range{First: a, Last: a})
+		}
+		for _, g := range ranges {
+			list = append(list, side{node: n, Range: g, from: "a range of the LAN", lan: on, device: p.rec.Device})
+		}
+	}
+	for _, sub := range n.subnets(w) {
+		if a, on := sub.Prefix.Addr(), lan(sub.Interface.Name); on != nil && !a.IsLinkLocalUnicast() {
+			list = append(list, side{node: n, Range: ipam.Range{First: a, Last: a}, from: "in use", held: true, lan: on, device: sub.Interface.Name})
+		}
+	}
 	return list
 }
 
@@ -316,10 +350,21 @@ func (n *node) unusedPool(byCNI func(c *claim) bool) (first *pool) {
 	return first
 }
 
-// compareSides returns findings about ranges of different nodes that overlap.
+// compareSides returns findings about ranges of different nodes that overlap, where they meet.
 func (r *reference) compareSides(all []side) (list []*pb.Finding) {
+	byLAN := map[*domain][]side{}
+	for _, s := range all {
+		byLAN[s.lan] = append(byLAN[s.lan], s)
+	}
+	for _, some := range byLAN {
+		list = append(list, r.compareMeeting(some)...)
+	}
+	return list
+}
+
+func (r *reference) compareMeeting(all []side) (list []*pb.Finding) {
 	slices.SortFunc(all, func(a, b side) int {
-		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), strings.Compare(a.node.rec.Name, b.node.rec.Name), strings.Compare(a.from, b.from))
+		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), strings.Compare(a.node.rec.Name, b.node.rec.Name), strings.Compare(a.from, b.from), strings.Compare(a.device, b.device))
 	})
 	same := func(a, b side) bool {
 		return a.node == b.node || a.node.rec.Name == b.node.rec.Name || a.held && b.held || a.unused && b.unused ||
@@ -335,24 +380,27 @@ func (r *reference) compareSides(all []side) (list []*pb.Finding) {
 		}
 		var common *ipam.Range
 		var nodes []string
-		held := false
+		held, subject := false, ""
 		for i, b := range all[:group] {
 			for _, a := range all[:i] {
-				if same(a, b) || !a.Overlaps(b.Range) {
+				if same(a, b) || !a.Overlaps(b.Range) || r.policy.DeclaresShared(a.Common(b.Range)) {
 					continue
 				}
 				if common == nil || held && !a.held && !b.held {
 					both := a.Common(b.Range)
 					common, held = &both, a.held || b.held
+					if subject = both.First.String(); a.lan != nil {
+						subject += " " + a.node.rec.Name + "/" + a.device
+					}
 				}
 				nodes = append(nodes, a.node.rec.Name, b.node.rec.Name)
 				break
 			}
 		}
-		if common != nil && !r.policy.DeclaresShared(*common) {
+		if common != nil {
 			slices.Sort(nodes)
 			list = append(list, &pb.Finding{
-				Id: verdict.FindingID(r.policy.Cluster, verdict.FindingPodCIDROverlap, common.First.String()), Kind: verdict.FindingPodCIDROverlap,
+				Id: verdict.FindingID(r.policy.Cluster, verdict.FindingPodCIDROverlap, subject), Kind: verdict.FindingPodCIDROverlap,
 				Severity: pb.Finding_CRITICAL, Address: common.String(), Nodes: slices.Compact(nodes),
 			})
 		}
