@@ -262,7 +262,7 @@ func collide(a, b *verdict.Side) bool {
 }
 
 // overlapOf returns the overlap in a group of sorted ranges, each of which overlaps an earlier one;
-// nil if there is none. It prefers a pair of ranges to an address in a range. What is declared as shared does not count.
+// nil if there is none. It prefers a pair of ranges to an address in a range, and leaves out what is declared as shared.
 func overlapOf(p *verdict.Policy, group []verdict.Side) *verdict.Overlap {
 	var out *verdict.Overlap
 	for i := range group {

@@ -343,7 +343,7 @@ func (n *Node) LAN(name string) *verdict.Domain {
 	return nil
 }
 
-// device returns an interface of the node itself; 0 if there is none with the name.
+// device returns the interface of the node itself that has a name; 0 if there is none.
 func (n *Node) device(name string) uint32 {
 	if own := n.own(); own != 0 && name != "" {
 		for i := range n.inside(own) {

@@ -244,7 +244,7 @@ func (f dnsmasqFiles) read(path string, o options) (c content, err error) {
 		return c, err
 	}
 	if c.Leases, c.Problem = parseLeases(data); len(c.Leases) == 0 && !o.serves && o.problem == "" {
-		c.Problem = "" // what is left of a server that is none any longer
+		c.Problem = "" // the file was left behind: dnsmasq no longer serves DHCP
 	}
 	o.addTo(&c)
 	return c, nil
