@@ -37,6 +37,7 @@ type answers struct {
 	published map[table.ClaimKey]table.Claim // what makes the node answer, without times
 	own       map[netip.Addr][]*link         // addresses of our own namespace
 	routes    []rtnetlink.Route              // local routes that are not those of addresses
+	unmarked  []uint32                       // tables that are looked up for packets without a mark, if one has a local default route
 	hosts     []rtnetlink.Route              // routes to single addresses, if an interface on a LAN answers for others
 	proxies   bool                           // an interface answers for others
 	proxied   []rtnetlink.Neighbour          // the addresses for which one answers as a proxy
@@ -73,7 +74,7 @@ func (k *Mirror) FollowAnswers(ctx context.Context) error {
 	}
 }
 
-// answer determines the answers and publishes claims to their addresses.
+// answer determines the answers and publishes claims to their addresses. What cannot be listed counts as it was before.
 func (k *Mirror) answer(now time.Time) {
 	a := &k.answers
 	routes, err := k.req.LocalRoutes()
@@ -81,8 +82,10 @@ func (k *Mirror) answer(now time.Time) {
 		k.log.Debug("cannot list local routes", "error", err)
 		return
 	}
-	if a.proxied, err = k.req.Proxied(); err != nil {
+	if proxied, err := k.req.Proxied(); err != nil {
 		k.log.Debug("cannot list proxied addresses", "error", err)
+	} else {
+		a.proxied = proxied
 	}
 	filter := ipwitnessv1.ClaimRecord_FILTER_UNSPECIFIED
 	switch filtered, err := k.req.FiltersARP(); {
@@ -100,21 +103,23 @@ func (k *Mirror) answer(now time.Time) {
 		}
 	}
 	// The table of a default route is usually looked up for marked packets only (TPROXY).
-	var unmarked []uint32
 	if slices.ContainsFunc(routes, func(r rtnetlink.Route) bool { return r.Bits() == 0 }) {
-		if unmarked, err = k.req.UnmarkedTables(); err != nil {
+		if unmarked, err := k.req.UnmarkedTables(); err != nil {
 			k.log.Debug("cannot list rules", "error", err)
+		} else {
+			a.unmarked = unmarked
 		}
 	}
 	a.routes = slices.DeleteFunc(routes, func(r rtnetlink.Route) bool {
-		return r.Bits() == 0 && !slices.Contains(unmarked, r.Table) || r.Addr().IsLoopback() || r.IsSingleIP() && a.own[r.Addr()] != nil
+		return r.Bits() == 0 && !slices.Contains(a.unmarked, r.Table) || r.Addr().IsLoopback() || r.IsSingleIP() && a.own[r.Addr()] != nil
 	})
 	answerers := k.answerers()
-	a.hosts = nil
-	if len(a.proxied) > 0 || slices.ContainsFunc(slices.Collect(maps.Values(answerers)), answersForHosts) {
-		if a.hosts, err = k.req.HostRoutes(); err != nil {
-			k.log.Debug("cannot list routes to hosts", "error", err)
-		}
+	if len(a.proxied) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(answerers)), answersForHosts) {
+		a.hosts = nil
+	} else if hosts, err := k.req.HostRoutes(); err != nil {
+		k.log.Debug("cannot list routes to hosts", "error", err)
+	} else {
+		a.hosts = hosts
 	}
 
 	want, asked := map[table.ClaimKey]table.Claim{}, map[table.ClaimKey]bool{}

@@ -249,6 +249,12 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		if got := answering(k); got != test.want {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
+		f[rtnetlink.NoNSID].Unlisted = unix.ENOBUFS
+		k.table.Update(func() { k.answer(seenNow().Last) })
+		if got := answering(k); got != test.want {
+			t.Errorf("%s: got %q after lists that failed, want %q", test.name, got, test.want)
+		}
+		f[rtnetlink.NoNSID].Unlisted = nil
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: k.own.links[2].Link})
 		if got := answering(k); strings.Contains(got, "eth0:") {
 			t.Errorf("%s: got %q without eth0", test.name, got)

@@ -33,6 +33,7 @@ type Namespace struct {
 	Neighbours map[int32][]rtnetlink.Neighbour
 	Filters    bool  // there are rules about ARP
 	Unread     error // of reading the packet filters
+	Unlisted   error // of listing rules, routes to single addresses, and proxied addresses
 }
 
 func (f Fake) namespace(nsid int32) (*Namespace, error) {
@@ -109,13 +110,25 @@ func (f Fake) RouteFrom(index int32, from, addr netip.Addr) ([]rtnetlink.Hop, er
 }
 
 // UnmarkedTables lists the tables that rules of our own namespace look up for packets without a mark.
-func (f Fake) UnmarkedTables() ([]uint32, error) { return f[rtnetlink.NoNSID].Unmarked, nil }
+func (f Fake) UnmarkedTables() ([]uint32, error) {
+	return unless(f[rtnetlink.NoNSID].Unlisted, f[rtnetlink.NoNSID].Unmarked)
+}
+
+// unless returns an error, or else a list.
+func unless[T any](err error, list []T) ([]T, error) {
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
 
 // LocalRoutes returns the local routes of our own namespace.
 func (f Fake) LocalRoutes() ([]rtnetlink.Route, error) { return f[rtnetlink.NoNSID].Local, nil }
 
 // HostRoutes returns the routes of our own namespace to single addresses.
-func (f Fake) HostRoutes() ([]rtnetlink.Route, error) { return f[rtnetlink.NoNSID].Hosts, nil }
+func (f Fake) HostRoutes() ([]rtnetlink.Route, error) {
+	return unless(f[rtnetlink.NoNSID].Unlisted, f[rtnetlink.NoNSID].Hosts)
+}
 
 // Settings returns the settings of an interface of our own namespace.
 func (f Fake) Settings(iface string) rtnetlink.Settings { return f[rtnetlink.NoNSID].Settings[iface] }
@@ -126,7 +139,9 @@ func (f Fake) Neighbours(index int32) ([]rtnetlink.Neighbour, error) {
 }
 
 // Proxied returns the addresses that our own namespace answers for as a proxy.
-func (f Fake) Proxied() ([]rtnetlink.Neighbour, error) { return f[rtnetlink.NoNSID].Proxied, nil }
+func (f Fake) Proxied() ([]rtnetlink.Neighbour, error) {
+	return unless(f[rtnetlink.NoNSID].Unlisted, f[rtnetlink.NoNSID].Proxied)
+}
 
 // FiltersARP reports whether our own namespace has rules about ARP.
 func (f Fake) FiltersARP() (bool, error) {
