@@ -186,6 +186,23 @@ func TestFramesThatProveNoLink(t *testing.T) {
 	}
 }
 
+// A domain gets the name of its first link. Ranges on a LAN are compared by that name.
+func TestRangesFollowTheNameOfADomain(t *testing.T) {
+	s := newScene(t)
+	s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.2"))
+	c := s.joins("n3", "b3", 1, lan(4))
+	c.report(seen("10.0.0.2", records.MAC(3), 1))
+	s.wantDomains("two links", "10.0.0.2", "n2 n2/eth0 -", "n3 n2/eth0 -")
+	s.joins("n1", "b1", 1, lan(5), onLAN(6, "10.0.0.1"))
+	s.notified.heard = nil
+	c.report(seen("10.0.0.1", records.MAC(6), 1))
+	s.wantDomains("three links", "10.0.0.2", "n2 n1/eth0 -", "n3 n1/eth0 -")
+	s.wantHeard("the domain is renamed", "lack n1#6", "ranges n1", "ranges n2", "ranges n3")
+	s.notified.heard = nil
+	c.report(seen("10.0.0.1", records.MAC(6), 1))
+	s.wantHeard("it keeps its name")
+}
+
 // A frame may become evidence only once its sender is known.
 func TestFramesAreEvaluatedAgain(t *testing.T) {
 	for name, last := range map[string]func(home, by *agent){
