@@ -304,6 +304,40 @@ func TestRemedyFitsTheWorkload(t *testing.T) {
 	}
 }
 
+// The kernel removes the first address of a subnet together with the others, in a namespace as on a node.
+func TestOtherAddressesOfTheSubnetStay(t *testing.T) {
+	for _, who := range []struct {
+		verdict.Workload
+		enter string
+	}{
+		{verdict.Workload{Kind: verdict.Host}, ""},
+		{verdict.Workload{Kind: verdict.Unknown, Name: "blue", Source: "netns"}, "ip netns exec blue "},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "sleep (12)", PID: 12, Source: "process"}, "nsenter --net=/proc/12/ns/net "},
+	} {
+		for name, test := range map[string]struct {
+			change func(*verdict.Claim)
+			first  bool
+		}{
+			"the first address":         {func(*verdict.Claim) {}, true},
+			"a further address":         {func(c *verdict.Claim) { c.Flags |= verdict.FlagSecondary }, false},
+			"an address of its own /32": {func(c *verdict.Claim) { c.PrefixLength = 32 }, false},
+		} {
+			w := verdicttest.New("10.244.0.5")
+			one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
+			two, _ := w.Veth(w.Namespace("n1", 3, "103", who.Workload), "bbbbbb", w.Link("n1", "v2", verdict.PointToPoint, false))
+			w.Assigned(one)
+			later := w.Assigned(two)
+			later.First += 5e9
+			later.AssignedAt += 5e9
+			test.change(later)
+			remedy := strings.Join(remedyOf(w, only(t, w)), "\n")
+			if strings.Contains(remedy, " "+who.enter+"sysctl -w net/ipv4/conf/eth0/promote_secondaries=1") != test.first || strings.Contains(remedy, "sysctl") != test.first {
+				t.Errorf("%s of %q: got remedy\n%s\nwant a command that keeps the others there: %t", name, who.enter, remedy, test.first)
+			}
+		}
+	}
+}
+
 // The kubelet runs a static pod from a file. Deleting it in the API only deletes its mirror pod.
 func TestAStaticPodIsNotDeleted(t *testing.T) {
 	w := verdicttest.New("10.244.0.5")

@@ -243,6 +243,7 @@ func (t *findingBuilder) overlap() {
 		"anetd", cmp.Or(a.Config, "/etc/cni/net.d"), "bnetd", cmp.Or(b.Config, "/etc/cni/net.d"), "knode", plainName(b.Node),
 		"amade", when(a.MadeByPlugin, "yes"), "bmade", when(b.MadeByPlugin, "yes"),
 		"abridge", when(a.Source == verdict.SideAddress, a.Device), "bbridge", when(b.Source == verdict.SideAddress, b.Device),
+		"many", when(len(f.Overlap.Nodes) > 2, fmt.Sprint(len(f.Overlap.Nodes))),
 	}
 	switch {
 	case f.Kind == verdict.FindingPodCIDROverlap && len(f.Overlap.Nodes) == 1:
@@ -250,17 +251,14 @@ func (t *findingBuilder) overlap() {
 		ranges := func(s side) string { return list(each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })) }
 		t.add("overlap/outside", append(values, "used", list(each(a.Ranges, rangeText)), "assigned", ranges(b))...)
 	case a.LAN != (verdict.LinkKey{}):
-		key, many := "overlap/lan", ""
+		key := "overlap/lan"
 		if f.Overlap.Held() {
 			key = "overlap/lan/held"
-		}
-		if n := len(f.Overlap.Nodes); n > 2 {
-			many = fmt.Sprint(n)
 		}
 		place := func(s side) string {
 			return cmp.Or(s.Config, "network "+s.Network+" of "+registry.Of(s.IPAM).Title)
 		}
-		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "many", many, "aplace", place(a), "bplace", place(b))...)
+		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "aplace", place(a), "bplace", place(b))...)
 	case f.Overlap.Held():
 		t.add("overlap/held", append(values, "device", a.Device)...)
 	case a.Source == verdict.SideDivided:
@@ -271,10 +269,7 @@ func (t *findingBuilder) overlap() {
 	case f.Kind == verdict.FindingRangesOverlap:
 		t.add("overlap/networks", values...)
 	default:
-		many, gets := "", "It gets a free range."
-		if n := len(f.Overlap.Nodes); n > 2 {
-			many = fmt.Sprint(n)
-		}
+		gets := "It gets a free range."
 		objects := a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject
 		var reassigned, check []advice.Action
 		switch {
@@ -283,7 +278,7 @@ func (t *findingBuilder) overlap() {
 		case objects:
 			check, gets = b.ranges("check"), b.rangesText("renewed")
 		}
-		t.add("overlap/nodes", append(values, "many", many, "usual", when(!objects, "yes"), "reassigns", when(reassigned != nil, "yes"), "reassigned", reassigned,
+		t.add("overlap/nodes", append(values, "usual", when(!objects, "yes"), "reassigns", when(reassigned != nil, "yes"), "reassigned", reassigned,
 			"objects", when(check != nil, "yes"), "check", check, "reregistered", b.reregistered(gets))...)
 	}
 }

@@ -55,6 +55,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		case w.Name == "" && w.PID != 0:
 			key = "unassign/process"
 		}
+		enter, _ := entering(o)
 		for _, c := range o.Claims {
 			if a.IsLinkLocalUnicast() && !onLinkOf(o, c) {
 				continue // on another link, it is another address
@@ -62,7 +63,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
 				steps = append(steps, scope{"device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
-				steps = append(steps, scope{o, "device", c.Interface.Name, "pid", w.PID, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(key)...)
+				steps = append(steps, scope{o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(key)...)
 			}
 		}
 		return steps
