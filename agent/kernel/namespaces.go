@@ -173,6 +173,31 @@ func (k *Mirror) OurInodes() map[uint64]uint64 {
 	return ours
 }
 
+// Joins reports whether a namespace joins networks, as a router or a firewall does: two or more of its interfaces are
+// up, and have addresses or are ports of a bridge. A kernel sets link-local IPv6 addresses by itself, so they do not
+// count. Whether it forwards is not asked: a new namespace inherits net.ipv4.ip_forward from the first one (inet_init_net
+// in net/ipv4/devinet.c), so it is set in every container of a node that forwards; and a bridge, IPVS or a redirect of
+// tc forwards without it.
+func (k *Mirror) Joins(inode uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ns := k.inodes[inode]
+	if ns == nil {
+		return false
+	}
+	n := 0
+	for _, l := range ns.links {
+		chosen := l.Master != 0
+		for a := range l.addrs {
+			chosen = chosen || a.Is4() || !a.IsLinkLocalUnicast()
+		}
+		if chosen && l.Up() && !isLocal(l) {
+			n++
+		}
+	}
+	return n > 1
+}
+
 // SetNames sets the workloads of namespaces, the networks that assigned their addresses, their
 // intended addresses, and the networks over several nodes whose bridge they have, by inode. It keeps
 // the maps.

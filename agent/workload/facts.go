@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -70,6 +71,7 @@ type facts struct {
 	container Container             // the container that this process's cgroup belongs to
 	vips      vipProgram
 	idle      bool // no process was in the namespace for idleAfter
+	joins     bool // it is idle, and joins networks (kernel.Joins)
 }
 
 // with returns the facts, updated with new ones. Facts that the new ones lack are kept.
@@ -115,6 +117,8 @@ func (f facts) workload() *ipwitnessv1.Workload {
 	}
 	if w != nil {
 		w.Idle, w.VipProgram, w.VipProgramEnded = f.idle, f.vips.name, f.vips.ended
+		// A namespace that a runtime made is its workload's, whatever networks it is in.
+		w.MayForward = f.joins && !isGenerated(f.file) && slices.Contains([]string{"", "process", "netns"}, w.GetSource())
 	}
 	return w
 }

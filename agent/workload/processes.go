@@ -63,7 +63,7 @@ func (n *Names) processes() {
 		t.vips.runs(vips[inode])
 		if pids := found[inode]; pids != nil {
 			t.returned = t.returned || t.idle
-			t.emptySince, t.idle = time.Time{}, false
+			t.emptySince, t.idle, t.joins = time.Time{}, false, false
 			n.moveIn(t, inode, pids)
 			continue
 		}
@@ -75,12 +75,13 @@ func (n *Names) processes() {
 		}
 		switch {
 		case !all:
-			t.emptySince, t.idle = time.Time{}, false
+			t.emptySince, t.idle, t.joins = time.Time{}, false, false
 		case t.emptySince.IsZero():
 			t.emptySince = time.Now()
 			n.wakeAfter(t.idleAfter())
 		default:
 			t.idle = time.Since(t.emptySince) >= t.idleAfter()
+			t.joins = t.idle && n.kernel.Joins(inode)
 		}
 	}
 }

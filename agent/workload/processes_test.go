@@ -527,6 +527,57 @@ func TestNamespaceWithoutAProcessIsIdleAfterAWhile(t *testing.T) {
 	idle("ended for good", 200, true)
 }
 
+func TestRouterNeedsNoProcess(t *testing.T) {
+	file := func(name string) facts {
+		return facts{file: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Name: name, Source: "netns"}}
+	}
+	second := agenttest.PodVeth(11)
+	second.Index, second.Name, second.Lower, second.LowerNSID = 3, "qg-1", 7, rtnetlink.Elsewhere
+	down := second
+	down.Flags = 0
+	local := second
+	local.Kind = "dummy"
+	port := second
+	port.Master = 2
+	for name, test := range map[string]struct {
+		named  facts
+		second rtnetlink.Link
+		addr   string
+		want   bool
+	}{
+		"router":                                {file("qrouter"), second, "192.0.2.1/24", true},
+		"router with a link-local transfer net": {file("fip"), second, "169.254.1.0/31", true},
+		"router without a name":                 {facts{}, second, "fd00::1/64", true},
+		"firewall on a bridge":                  {file("firewall"), port, "", true},
+		"one network":                           {file("blue"), second, "fe80::1/64", false},
+		"another interface is down":             {file("blue"), down, "192.0.2.1/24", false},
+		"another address on a dummy device":     {file("blue"), local, "192.0.2.1/24", false},
+		"pod with two networks, of which a runtime named the file": {file("cni-7a0f2c11-5e1b-4c3e-9d2a-0123456789ab"), second, "192.0.2.1/24", false},
+		"pod with two networks, of which there is a CNI result": {
+			facts{result: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Name: "old", Source: "cni-result"}}, second, "192.0.2.1/24", false,
+		},
+	} {
+		n, _ := newTestNames(t, 100)
+		n.SeesAll = true
+		n.fake.Put(1, test.second)
+		n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: agenttest.Address(2, "10.0.0.1/24")})
+		n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: test.second})
+		if test.addr != "" {
+			n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: agenttest.Address(3, test.addr)})
+		}
+		by := map[uint64]facts{100: test.named}
+		n.named(100, by)
+		if agenttest.Workload(n.table, 100).GetMayForward() {
+			t.Errorf("%s, before it is known that it has no process: got a router", name)
+		}
+		n.tenants[100].emptySince = n.tenants[100].emptySince.Add(-idleAfter)
+		n.named(100, by)
+		if w := agenttest.Workload(n.table, 100); !w.GetIdle() || w.GetMayForward() != test.want {
+			t.Errorf("%s: got %v, want idle, and may forward %t", name, w, test.want)
+		}
+	}
+}
+
 func TestProgramThatMovesAddressesInANamespace(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	program := func(want string) {

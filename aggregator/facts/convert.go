@@ -78,7 +78,7 @@ func who(w *pb.Workload) verdict.Who {
 	return verdict.Workload{
 		Kind: kind, Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(),
 		ContainerID: w.GetContainerId(), Source: w.GetSource(), Process: w.GetProcess(), PID: w.GetProcessId(), Ended: w.GetProcessEnded(),
-		Idle: w.GetIdle(), VIPProgram: w.GetVipProgram(), VIPProgramEnded: w.GetVipProgramEnded(),
+		Idle: w.GetIdle(), MayForward: w.GetMayForward(), VIPProgram: w.GetVipProgram(), VIPProgramEnded: w.GetVipProgramEnded(),
 		VirtualMachine: w.GetVirtualMachine(), Sources: sources(w.GetSources()),
 	}.Who()
 }

@@ -220,11 +220,11 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 			Ipam: hostlocal.Name, Pool: "net0", Address: []byte{10, 0, 0, 2}, ContainerId: "c-a", Interface: "eth0", AllocatedAt: &timestamppb.Timestamp{Seconds: 4},
 		}},
 	})
-	const who = "who={Kind:1 Namespace:default Name:%s UID:u-%s ContainerID:c-%s Source:cni-result Process: PID:7 Ended:false Idle:false VIPProgram: VIPProgramEnded:false VirtualMachine: Sources:name=cri} intended=\"\"]"
+	const who = "who={Kind:1 Namespace:default Name:%s UID:u-%s ContainerID:c-%s Source:cni-result Process: PID:7 Ended:false Idle:false MayForward:false VIPProgram: VIPProgramEnded:false VirtualMachine: Sources:name=cri} intended=\"\"]"
 	of := func(record, name string) string {
 		return "[n1#" + record + " netns=400" + record + " id=b1/400" + record + " " + strings.ReplaceAll(who, "%s", name)
 	}
-	const host = `[n1#1 netns=1 id=b1/1 who={Kind:6 Namespace: Name: UID: ContainerID: Source: Process: PID:0 Ended:false Idle:false VIPProgram: VIPProgramEnded:false VirtualMachine: Sources:} intended=""]`
+	const host = `[n1#1 netns=1 id=b1/1 who={Kind:6 Namespace: Name: UID: ContainerID: Source: Process: PID:0 Ended:false Idle:false MayForward:false VIPProgram: VIPProgramEnded:false VirtualMachine: Sources:} intended=""]`
 	const cni0 = "link=[n1/cni0 kind=1 routed=true domain=- proven=-]"
 	want := strings.Join([]string{
 		`allocation net0/c-a eth0 of / on ,  at 4000000000, object=<nil> sandbox=true covered=false`,

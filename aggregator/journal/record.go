@@ -180,7 +180,7 @@ func trimOwner(o *pb.Owner, keyed bool) *pb.Owner {
 			Kind: w.GetKind(), Namespace: w.GetNamespace(), Name: w.GetName(), Uid: w.GetUid(), ContainerId: w.GetContainerId(), Source: w.GetSource(),
 			Process: w.GetProcess(), VirtualMachine: w.GetVirtualMachine(), Controller: w.GetController(), Phase: w.GetPhase(),
 			DeletionTimestamp: w.GetDeletionTimestamp(), Orphaned: w.GetOrphaned(), ProcessEnded: w.GetProcessEnded(),
-			Idle: w.GetIdle(), VipProgram: w.GetVipProgram(), VipProgramEnded: w.GetVipProgramEnded(),
+			Idle: w.GetIdle(), MayForward: w.GetMayForward(), VipProgram: w.GetVipProgram(), VipProgramEnded: w.GetVipProgramEnded(),
 		}
 	}
 	if !keyed {

@@ -357,7 +357,7 @@ func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
 	o.Namespace = &verdict.Namespace{Node: o.Node, ID: boot + "/" + number, Who: verdict.Workload{
 		Kind: verdict.WorkloadKind(w.GetKind()), Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(), ContainerID: w.GetContainerId(),
 		Source: w.GetSource(), Process: w.GetProcess(), VirtualMachine: w.GetVirtualMachine(), Ended: w.GetProcessEnded(),
-		Idle: w.GetIdle(), VIPProgram: w.GetVipProgram(), VIPProgramEnded: w.GetVipProgramEnded(),
+		Idle: w.GetIdle(), MayForward: w.GetMayForward(), VIPProgram: w.GetVipProgram(), VIPProgramEnded: w.GetVipProgramEnded(),
 	}.Who()}
 	if !isRest {
 		o.Namespace.Netns = number

@@ -39,7 +39,7 @@ func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 		}
 	}
 	out.ContainerId, out.Source, out.Sources, out.VirtualMachine = w.ContainerID, w.Source, m.sources, w.VirtualMachine
-	out.Process, out.ProcessId, out.ProcessEnded, out.Idle = w.Process, w.PID, w.Ended, w.Idle
+	out.Process, out.ProcessId, out.ProcessEnded, out.Idle, out.MayForward = w.Process, w.PID, w.Ended, w.Idle, w.MayForward
 	out.VipProgram, out.VipProgramEnded = w.VIPProgram, w.VIPProgramEnded
 	p := o.Pod
 	if p == nil {

@@ -12,7 +12,12 @@ import (
 func (q *inquiry) leftoverNamespace() (r reason) {
 	idle := filterOwners(q.owners, (*Owner).idle)
 	busy := filterOwners(q.owners, (*Owner).busy)
-	if len(idle) == 0 || len(busy) == 0 || q.c.Expected() {
+	switch routers := filterOwners(q.owners, func(o *Owner) bool { return o.Workload().MayForward }); {
+	case len(busy) == 0 || q.c.Expected():
+		return reason{}
+	case len(idle) == 0 && len(routers) > 0:
+		return undecided(Fact{Kind: NotNeedsProcess, Owners: ids(routers[0])})
+	case len(idle) == 0:
 		return reason{}
 	}
 	r.Wrong = ids(idle...)
@@ -26,13 +31,13 @@ func (q *inquiry) leftoverNamespace() (r reason) {
 	return r
 }
 
-// idle reports whether the owner is a namespace that is known to have no process, and to need one: without its program
-// that moves virtual addresses, a router still forwards, and Docker Swarm's load balancers (lb_NETWORK, ingress_sbox) never
-// have a process.
+// idle reports whether the owner is a namespace that is known to have no process, and to need one. A router needs none,
+// with or without a program that moves virtual addresses, nor do namespaces that Docker Swarm names itself: its load
+// balancers (lb_NETWORK, ingress_sbox), and the bridges of overlay networks (NUMBER-NETWORK).
 func (o *Owner) idle() bool {
 	w := o.Workload()
-	swarm := w.Source == "docker-netns" && (strings.HasPrefix(w.Name, "lb_") || w.Name == "ingress_sbox")
-	return o.Namespace != nil && w.Idle && w.VIPProgram == "" && !swarm
+	swarm := w.Source == "docker-netns" && strings.ContainsAny(w.Name, "_-")
+	return o.Namespace != nil && w.Idle && !w.MayForward && w.VIPProgram == "" && !swarm
 }
 
 // busy reports whether a process is known to run in the owner.
@@ -42,8 +47,12 @@ func (o *Owner) busy() bool {
 }
 
 // lives reports whether it is known that something runs in the owner, or that nothing does: by its
-// processes, by a program that knows its containers, or by the Kubernetes API.
+// processes, by a program that knows its containers, or by the Kubernetes API. A namespace that may be a router either
+// forwards or was left behind.
 func (o *Owner) lives() bool {
+	if o.Workload().MayForward {
+		return false
+	}
 	if o.busy() || o.idle() || o.Node.SeesProcesses || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
 		return true
 	}

@@ -182,6 +182,8 @@ const (
 const (
 	// NotPodsThere: the pods of Owners exist in the Kubernetes API and have not ended.
 	NotPodsThere FactKind = "pods-are-there"
+	// NotNeedsProcess: Owners[0] has no process, but may be a router or a firewall, which needs none.
+	NotNeedsProcess FactKind = "needs-no-process"
 	// NotOneLink: no common link of the nodes Owners is known.
 	NotOneLink FactKind = "no-common-link"
 	// NotMoving: nothing shows that the address is meant to move between Owners: no program that moves

@@ -115,6 +115,18 @@ func TestRightfulOwner(t *testing.T) {
 			w.Books(p, "old")
 			w.Books(p, "new")
 		}, "old", verdict.RightOlderAssignment},
+		{"a router without processes came first: it forwards, or is left over", func(w *verdicttest.World) {
+			router := blue("qrouter")
+			router.PID, router.Idle, router.MayForward = 0, true, true
+			w.Within("n1", "", "", router)
+			w.After(time.Minute).Within("n1", "", "", verdicttest.Who("web"))
+		}, "", verdict.RightUndecided},
+		{"a router without processes came second", func(w *verdicttest.World) {
+			router := blue("qrouter")
+			router.PID, router.Idle, router.MayForward = 0, true, true
+			w.Within("n1", "", "", verdicttest.Who("web"))
+			w.After(time.Minute).Within("n1", "", "", router)
+		}, "web", verdict.RightOlderAssignment},
 		{"the gateway of a pool on its bridge", func(w *verdicttest.World) {
 			w.Addr = netip.MustParseAddr("10.244.0.1")
 			w.Within("n1", "cni0", "", verdicttest.Who("web"))

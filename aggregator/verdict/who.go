@@ -30,8 +30,8 @@ func (w Workload) Who() Who {
 	for _, text := range []string{w.Namespace, w.Name, w.UID, w.ContainerID, w.Source, w.Process, w.VirtualMachine, w.Sources, w.VIPProgram} {
 		packed = pack(packed, text)
 	}
-	process := uint64(w.PID) << 3
-	for i, is := range []bool{w.Ended, w.Idle, w.VIPProgramEnded} {
+	process := uint64(w.PID) << 4
+	for i, is := range []bool{w.Ended, w.Idle, w.VIPProgramEnded, w.MayForward} {
 		if is {
 			process |= 1 << i
 		}
@@ -176,7 +176,8 @@ func (w Who) Workload() (out Workload) {
 	}
 	if rest != "" {
 		process, _ := uvarint(rest)
-		out.PID, out.Ended, out.Idle, out.VIPProgramEnded = uint32(process>>3), process&1 != 0, process&2 != 0, process&4 != 0
+		out.PID, out.Ended, out.Idle = uint32(process>>4), process&1 != 0, process&2 != 0
+		out.VIPProgramEnded, out.MayForward = process&4 != 0, process&8 != 0
 	}
 	return out
 }
@@ -219,6 +220,8 @@ type Workload struct {
 	// Idle is set if the agent sees the processes of its node, and has seen none in the namespace for
 	// some seconds.
 	Idle bool
+	// MayForward is set if the namespace is idle and may be a router or a firewall, which needs no process.
+	MayForward bool
 	// VIPProgram is the program in the namespace that moves virtual addresses between machines; empty
 	// if none was seen. VIPProgramEnded is set if it ran and has ended.
 	VIPProgram      string

@@ -83,6 +83,34 @@ var ofCopies = []Situation{
 		RuledOut: []string{"static-address (open): giver-not-known owners=lb_3f2a91c04"},
 	},
 	{
+		Name: "the bridge of an overlay network of Docker Swarm, which never has a process", Cause: unknown,
+		Build: func(w *World) {
+			bridge := Who("1-3f2a91c04b")
+			bridge.Source = "docker-netns"
+			without(w, "", bridge)
+			w.Within("n1", "", "", Who("task"))
+		},
+		RuledOut: []string{"static-address (open): giver-not-known owners=1-3f2a91c04b"},
+	},
+	{
+		Name: "a router without processes has the address of a pod", Cause: unknown,
+		Build: func(w *World) {
+			without(w, "", verdict.Workload{Kind: verdict.Unknown, Name: "qrouter", Source: "netns", MayForward: true})
+			w.Within("n1", "", "", Who("new"))
+		},
+		RuledOut: []string{"leftover-namespace (open): needs-no-process owners=qrouter", "static-address (open): giver-not-known owners=qrouter"},
+	},
+	{
+		Name: "a router without processes, and what is left of a pod, have the address of a pod", Cause: leftover,
+		Build: func(w *World) {
+			without(w, "", verdict.Workload{Kind: verdict.Unknown, Name: "qrouter", Source: "netns", MayForward: true})
+			without(w, "", Who("old"))
+			w.Within("n1", "", "", Who("new"))
+		},
+		Facts:    []string{"no-process owners=old", "has-processes owners=new"},
+		RuledOut: []string{},
+	},
+	{
 		Name: "a router whose program that moves addresses has ended", Cause: unknown,
 		Build: func(w *World) {
 			router := Who("qrouter")

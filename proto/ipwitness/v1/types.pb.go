@@ -854,8 +854,12 @@ type Workload struct {
 	VipProgram string `protobuf:"bytes,17,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
 	// True if that program has ended.
 	VipProgramEnded bool `protobuf:"varint,18,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// True if the namespace is idle and may be a router or a firewall, which needs no process: no
+	// container runtime is known to have made it, and two or more of its interfaces are up and have
+	// addresses other than link-local IPv6 ones, or are ports of a bridge.
+	MayForward    bool `protobuf:"varint,19,opt,name=may_forward,json=mayForward,proto3" json:"may_forward,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Workload) Reset() {
@@ -1010,6 +1014,13 @@ func (x *Workload) GetVipProgram() string {
 func (x *Workload) GetVipProgramEnded() bool {
 	if x != nil {
 		return x.VipProgramEnded
+	}
+	return false
+}
+
+func (x *Workload) GetMayForward() bool {
+	if x != nil {
+		return x.MayForward
 	}
 	return false
 }
@@ -3944,7 +3955,7 @@ var File_ipwitness_v1_types_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x06\n" +
+	"\x18ipwitness/v1/types.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\x06\n" +
 	"\bWorkload\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -3968,7 +3979,9 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x04idle\x18\x10 \x01(\bR\x04idle\x12\x1f\n" +
 	"\vvip_program\x18\x11 \x01(\tR\n" +
 	"vipProgram\x12*\n" +
-	"\x11vip_program_ended\x18\x12 \x01(\bR\x0fvipProgramEnded\x1a:\n" +
+	"\x11vip_program_ended\x18\x12 \x01(\bR\x0fvipProgramEnded\x12\x1f\n" +
+	"\vmay_forward\x18\x13 \x01(\bR\n" +
+	"mayForward\x1a:\n" +
 	"\fSourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
