@@ -280,7 +280,7 @@ func (j *comparison) participants(g group) []Owner {
 	return left
 }
 
-// oneGateway returns the owners of a group with one of the nodes whose bridges are a distributed gateway:
+// oneGateway returns the owners of a group with one of the nodes whose devices are a distributed gateway:
 // they have one MAC, and a controller tells each bridge where MACs are. The machines on a bridge reach
 // the gateway on their own node. Another owner is still compared with the one that is left.
 func (j *comparison) oneGateway(g group, owners []Owner) []Owner {
@@ -301,10 +301,12 @@ func (j *comparison) oneGateway(g group, owners []Owner) []Owner {
 }
 
 // distributed reports whether a node has the address only on bridges to which a controller tells where MACs
-// are, or on macvlan devices of them, which have the gateway's MAC if the bridges have addresses of their own.
+// are, or on devices of them: for a VLAN of a bridge, or macvlan, which has the gateway's MAC if the bridge has
+// an address of its own.
 func (o *Owner) distributed() bool {
 	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && (!c.Interface.isBridge() && c.Interface.Kind != "macvlan" || c.Interface.Link == nil || !c.Interface.Link.Distributed)
+		i := c.Interface
+		return c.Counts() && (!i.isBridge() && i.Kind != "vlan" && i.Kind != "macvlan" || i.Link == nil || !i.Link.Distributed)
 	})
 }
 

@@ -36,6 +36,7 @@ func TestADistributedGatewayIsOneOwner(t *testing.T) {
 		"a bridge that learns":    func(i *verdict.Interface) { i.Link.Distributed = false },
 		"a bridge with its own":   func(i *verdict.Interface) { i.MAC = "\xbc\x24\x11\x00\x00\x01" },
 		"a device on that fabric": func(i *verdict.Interface) { i.Kind, i.Name = "veth", "v0" },
+		"a VLAN of a card":        func(i *verdict.Interface) { i.Kind, i.Name, i.Link.Distributed = "vlan", "eth0.10", false },
 	} {
 		w := newWorld("10.0.0.1")
 		w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
@@ -46,13 +47,17 @@ func TestADistributedGatewayIsOneOwner(t *testing.T) {
 		}
 	}
 
-	w = newWorld("10.0.0.1") // bridges with addresses of their own, and a device on each for the gateway
-	w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
-	for _, n := range []string{"n1", "n2"} {
-		i := gateway(w, n, true).Interface
-		i.Kind, i.Name = "macvlan", "vnet0-v0"
+	// Devices on the bridges have the address: of a bridge with an address of its own, and of a VLAN of a bridge.
+	for kind, name := range map[string]string{"macvlan": "vnet0-v0", "vlan": "vlan10"} {
+		w := newWorld("10.0.0.1")
+		w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
+		for _, n := range []string{"n1", "n2"} {
+			i := gateway(w, n, true).Interface
+			i.Kind, i.Name = kind, name
+		}
+		w.wantNone(t)
+		w.wantRule(t, verdict.RuleAnycastGateway)
 	}
-	w.wantNone(t)
 }
 
 // refused lets detection of duplicates fail in a pod.
