@@ -46,7 +46,7 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 			if usable != nil {
 				return usable
 			}
-			_, err := fmt.Fprintf(stdout, "\nThis host can run the agent: %s.\n", ways(cfg, checks))
+			_, err := fmt.Fprintln(stdout, "\nThis host can run the agent.")
 			return err
 		},
 	}
@@ -76,31 +76,4 @@ func report(checks []agent.Check) string {
 		}
 	}
 	return b.String()
-}
-
-// ways summarizes the methods that the agent would use.
-func ways(cfg agent.Config, checks []agent.Check) string {
-	found := map[string]agent.Check{}
-	for _, c := range checks {
-		found[c.Feature] = c
-	}
-	ok := func(feature string) bool { return found[feature].Status == agent.StatusOK }
-
-	wire := "frames with clsact"
-	switch {
-	case cfg.Wire == agent.WireOff:
-		wire = "no frames (--wire off)"
-	case !ok("observer"):
-		wire = "no frames"
-	case cfg.Wire != agent.WireClsact && ok("TCX"):
-		wire = "frames with TCX"
-	}
-	addresses := "addresses with netlink"
-	switch {
-	case !ok("namespaces"):
-		addresses = "addresses of the host only"
-	case !ok("events of all namespaces"):
-		addresses += " (" + found["events of all namespaces"].Used + ")"
-	}
-	return wire + ", " + addresses
 }

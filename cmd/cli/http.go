@@ -47,15 +47,10 @@ func Listen(ctx context.Context, address, flag string) (net.Listener, error) {
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on %s: address already in use: is another ipwitness running? Choose another with --%s", address, flag)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("listen on %s: this host does not have that address: choose another with --%s", address, flag)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("listen on %s: permission denied: ports below 1024 need CAP_NET_BIND_SERVICE; choose another with --%s", address, flag)
 	case errors.As(err, &op):
-		return nil, fmt.Errorf("listen on %s: %w: choose another with --%s", address, op.Err, flag)
-	default:
-		return nil, fmt.Errorf("listen on %s: %w: choose another with --%s", address, err, flag)
+		err = op.Err // without the address
 	}
+	return nil, fmt.Errorf("listen on %s: %w: choose another with --%s", address, err, flag)
 }
 
 // OnlyHere reports whether an address can be reached only from this host.

@@ -45,9 +45,6 @@ func ApplySettings(cmd *cobra.Command, getenv func(string) string) error {
 		if f.Changed || !settable(f) {
 			return
 		}
-		if by := f.Annotations[replaced]; by != nil && cmd.Flags().Changed(by[0]) { // the command line takes precedence
-			return
-		}
 		name := envName(f.Name)
 		if env := getenv(name); env != "" {
 			if err := cmd.Flags().Set(f.Name, env); err != nil {
@@ -83,16 +80,6 @@ func OnlyOnCommandLine(cmd *cobra.Command, names ...string) {
 		if err := cmd.Flags().SetAnnotation(name, commandLine, nil); err != nil {
 			panic(err) // the flag does not exist
 		}
-	}
-}
-
-// replaced annotates a flag with the name of another one that, on the command line, takes its place.
-const replaced = "replaced"
-
-// ReplacedBy makes a flag on the command line take the place of another one from a variable or a file.
-func ReplacedBy(cmd *cobra.Command, name, by string) {
-	if err := cmd.Flags().SetAnnotation(name, replaced, []string{by}); err != nil {
-		panic(err) // the flag does not exist
 	}
 }
 

@@ -3,10 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"net"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -135,23 +133,6 @@ func CompleteFlag(cmd *cobra.Command, name string, values []string) {
 		}
 		return found, cobra.ShellCompDirectiveNoFileComp
 	})
-}
-
-// ListenFlag adds a flag for the address of a listener.
-func ListenFlag(fs *pflag.FlagSet, to *string, name, byDefault, usage string) {
-	*to = byDefault
-	fs.Var(NewValue(to, "HOST:PORT", parseListen), name, usage)
-}
-
-func parseListen(s string) (string, error) {
-	host, port, err := net.SplitHostPort(s)
-	if err != nil {
-		return "", fmt.Errorf("%q is not HOST:PORT: write it like 127.0.0.1:9641, or :9641 for all addresses of this host", s)
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return "", fmt.Errorf("%q has no port from 0 to 65535 after the last colon", s)
-	}
-	return net.JoinHostPort(host, port), nil
 }
 
 // globsFlag adds a flag for patterns of names.

@@ -98,12 +98,12 @@ func TestAcknowledgeReportsMissingArguments(t *testing.T) {
 		want string
 	}{
 		"nothing":   {"acknowledge", "ipwitness: acknowledge needs the ID or the ADDRESS of a conflict: 'ipwitness conflicts' lists them\n" + usage},
-		"no id":     {"acknowledge a/b", "ipwitness: \"a/b\" is neither the id of a conflict (lower-case letters and digits) nor an address (10.244.0.7)\n" + usage},
+		"no id":     {"acknowledge a/b --withdraw", "ipwitness: \"a/b\" is neither the id of a conflict (lower-case letters and digits) nor an address (10.244.0.7)\n"},
 		"no reason": {"acknowledge abc --for 1h", "ipwitness: --reason is missing: give a reason, like --reason \"NET-42: moves on Friday\"\n"},
 		"no time":   {"acknowledge abc --reason x", "ipwitness: --for is missing: give a duration, like --for 24h\n"},
 		"a bad time": {
 			"acknowledge abc --reason x --for tomorrow",
-			"ipwitness: --for: \"tomorrow\" is not a duration: write it like 30m, 24h or 7d\n" + usage,
+			"ipwitness: --for: \"tomorrow\" is not a duration: write it like 500ms, 30m or 7d\n" + usage,
 		},
 		"both":        {"acknowledge abc --withdraw --for 1h", "ipwitness: --withdraw cannot be combined with --reason or --for: remove --withdraw, or both of the others\n"},
 		"no conflict": {"acknowledge 10.0.0.9 --withdraw", "ipwitness: no conflict of 10.0.0.9: 'ipwitness explain 10.0.0.9' shows why\n"},

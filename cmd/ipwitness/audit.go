@@ -21,8 +21,12 @@ import (
 // auditCommand contains the flags of audit.
 type auditCommand struct {
 	query
+	address string // the requested address
+	name    string // the requested id or node
 	kind    string
 	fixPlan bool
+	pools   []*pb.Pool // that were audited; not known for a time in the past
+	silent  string     // the requested node, if it is disconnected
 }
 
 func newAudit(sys system) *cobra.Command {
@@ -57,12 +61,13 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		ValidArgsFunction: c.completeArgument(findingIDs, nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			arg := strings.Join(args, "")
-			about := about{name: arg}
 			var err error
 			if addr, failed := parseAddress(arg); failed == nil {
-				about.address, about.name = addr.String(), ""
+				c.address = addr.String()
 			} else if arg != "" && !nodeName.MatchString(arg) {
 				err = fmt.Errorf("%q is not the id of a finding, an address (10.244.0.7) or the name of a node", arg)
+			} else {
+				c.name = arg
 			}
 			if err := cmp.Or(err, c.checkWatch(),
 				exclusive(c.fixPlan && !c.at.IsZero(), "--fix-plan", "--at", "a plan repairs the current state")); err != nil {
@@ -72,9 +77,9 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 			case c.fixPlan && (c.watch || c.format != show.FormatTable):
 				return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
 			case c.watch:
-				return c.follow(cmd.Context(), about)
+				return c.follow(cmd.Context())
 			}
-			return c.list(cmd.Context(), about)
+			return c.list(cmd.Context())
 		},
 	}
 	c.addListFlags(cmd)
@@ -88,20 +93,19 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	return cmd
 }
 
-// about selects findings by address, or by a name that is an id or a node.
-type about struct{ address, name string }
-
 // keep reports whether a finding is selected.
-func (a about) keep(f *pb.Finding) bool {
-	return a == about{} || a.address != "" && (f.GetAddress() == a.address || slices.Contains(f.GetAddresses(), a.address)) ||
-		a.name != "" && (f.GetId() == a.name || slices.Contains(show.FindingNodes(f), a.name))
+func (c *auditCommand) keep(f *pb.Finding) bool {
+	if c.address != "" {
+		return f.GetAddress() == c.address || slices.Contains(f.GetAddresses(), c.address)
+	}
+	return c.name == "" || f.GetId() == c.name || slices.Contains(show.FindingNodes(f), c.name)
 }
 
 // ask returns the parameters of a request for findings.
-func (c *auditCommand) ask(about about, kind string) (url.Values, error) {
+func (c *auditCommand) ask(kind string) (url.Values, error) {
 	ask := url.Values{}
-	if about.address != "" {
-		ask.Set("address", about.address)
+	if c.address != "" {
+		ask.Set("address", c.address)
 	}
 	if kind != "" {
 		ask.Set("kind", kind)
@@ -111,12 +115,13 @@ func (c *auditCommand) ask(about about, kind string) (url.Values, error) {
 
 // findings returns the findings that the command asks for. known reports whether any
 // finding has the requested ID or node, even if it is of another kind.
-func (c *auditCommand) findings(ctx context.Context, about about) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
+func (c *auditCommand) findings(ctx context.Context) (findings []*pb.Finding, known bool, coverage *pb.Coverage, err error) {
 	kind := c.kind
-	if about.name != "" {
+	if c.name != "" {
 		kind = ""
 		if c.at.IsZero() && !c.filtered() {
-			f, err := c.finding(ctx, about.name)
+			f := &pb.Finding{}
+			err := c.client().get(ctx, "/v1/findings/"+url.PathEscape(c.name), nil, f)
 			if err == nil {
 				findings, known = []*pb.Finding{f}, true
 				coverage, err = c.coverage(ctx)
@@ -127,7 +132,7 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 		}
 	}
 	if !known {
-		ask, err := c.ask(about, kind)
+		ask, err := c.ask(kind)
 		if err == nil {
 			findings, coverage, err = list(ctx, &c.query, "/v1/findings", ask, (*pb.ListFindingsResponse).GetFindings)
 		}
@@ -135,41 +140,27 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 			return nil, false, nil, err
 		}
 	}
-	findings = slices.DeleteFunc(findings, func(f *pb.Finding) bool { return !about.keep(f) })
+	findings = slices.DeleteFunc(findings, func(f *pb.Finding) bool { return !c.keep(f) })
 	known = len(findings) > 0
 	findings = slices.DeleteFunc(findings, func(f *pb.Finding) bool { return c.kind != "" && f.GetKind() != c.kind })
 	show.SortFindings(findings)
 	return findings, known, coverage, nil
 }
 
-// finding requests the finding with an id. The error of a finding that does not exist is unknown.
-func (q *query) finding(ctx context.Context, id string) (*pb.Finding, error) {
-	f := &pb.Finding{}
-	return f, q.client().get(ctx, "/v1/findings/"+url.PathEscape(id), nil, f)
-}
-
-// A basis is the data that findings were derived from.
-type basis struct {
-	pools []*pb.Pool
-	// silent is the requested node, if it is disconnected.
-	silent string
-}
-
 // audited requests the pools.
-func (c *auditCommand) audited(ctx context.Context, about about) (*basis, error) {
-	a := &basis{}
+func (c *auditCommand) audited(ctx context.Context) error {
 	_, err := pages(ctx, c.client(), "/v1/pools", nil, func(page *pb.ListPoolsResponse) bool {
-		a.pools = append(a.pools, page.GetPools()...)
+		c.pools = append(c.pools, page.GetPools()...)
 		return true
 	})
-	a.pools = slices.DeleteFunc(a.pools, func(p *pb.Pool) bool { return about.name != "" && p.GetNode() != "" && p.GetNode() != about.name })
-	return a, err
+	c.pools = slices.DeleteFunc(c.pools, func(p *pb.Pool) bool { return c.name != "" && p.GetNode() != "" && p.GetNode() != c.name })
+	return err
 }
 
 // list shows findings as tables, or the details of the findings of one address or id. The pools and nodes of
 // the past are not known.
-func (c *auditCommand) list(ctx context.Context, about about) error {
-	findings, known, coverage, err := c.findings(ctx, about)
+func (c *auditCommand) list(ctx context.Context) error {
+	findings, known, coverage, err := c.findings(ctx)
 	// A plan is of problems that last. If nothing else is awaited, whether they do is known within seconds.
 	other := func(a *pb.Awaited) bool { return a.GetWhat() != pb.Awaited_JUDGEMENT }
 	for range 30 {
@@ -181,7 +172,7 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 			return ctx.Err()
 		case <-time.After(300 * time.Millisecond):
 		}
-		findings, known, coverage, err = c.findings(ctx, about)
+		findings, known, coverage, err = c.findings(ctx)
 	}
 	if err != nil {
 		return c.unknownAt(err)
@@ -194,15 +185,14 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 			return err
 		}
 	}
-	var a *basis
 	if c.at.IsZero() {
-		if a, err = c.audited(ctx, about); err != nil {
+		if err = c.audited(ctx); err != nil {
 			return err
 		}
 	}
 	c.warn(coverage)
-	if a != nil && about.name != "" && !known {
-		if a.silent, err = c.silent(ctx, about.name, coverage); err != nil {
+	if c.at.IsZero() && c.name != "" && !known {
+		if c.silent, err = c.checkName(ctx, coverage); err != nil {
 			return err
 		}
 	}
@@ -216,22 +206,23 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 		}
 	case c.format.ForPrograms():
 		err = show.List(c.sys.stdout, c.format, show.FindingKind, findings, c.basis(coverage))
-	case len(findings) > 0 && (about.address != "" || about.name != "" && findings[0].GetId() == about.name):
+	case len(findings) > 0 && (c.address != "" || c.name != "" && findings[0].GetId() == c.name):
 		err = inFull(&c.query, findings, func(f *pb.Finding) error {
-			if a == nil {
+			if !c.at.IsZero() {
 				f.Remedy, f.Fixes = nil, nil // steps of the past are not safe to follow now
 			}
 			return show.Finding(c.sys.stdout, f, c.layout(), c.now())
 		})
 	default:
-		err = c.tables(ctx, findings, about, a)
+		err = c.tables(ctx, findings)
 	}
-	return errors.Join(err, c.found(findings, coverage, a))
+	return errors.Join(err, c.found(findings, coverage))
 }
 
-// silent looks up a node by name. It returns the name if the node is disconnected, and an error if
-// there is no such node.
-func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Coverage) (string, error) {
+// checkName looks up the node that the command asks for. It returns its name if the node is disconnected, and an
+// error if there is no such node.
+func (c *auditCommand) checkName(ctx context.Context, coverage *pb.Coverage) (silent string, err error) {
+	name := c.name
 	nodes, err := c.nodes(ctx)
 	if err != nil {
 		return "", err
@@ -262,7 +253,7 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 }
 
 // tables shows findings and the audited pools, or prints that nothing was found, and what was audited.
-func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about, a *basis) error {
+func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding) error {
 	what := ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
@@ -270,7 +261,7 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 	if c.filtered() {
 		what += " that matches the filters"
 	}
-	if name := about.address + about.name; name != "" {
+	if name := c.address + c.name; name != "" {
 		what += " about " + name
 	}
 	switch {
@@ -278,13 +269,13 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 		if err := show.Findings(c.sys.stdout, findings, c.layout(), c.now()); err != nil {
 			return err
 		}
-	case a == nil:
+	case !c.at.IsZero():
 		c.note("No finding%s.", what)
-	case a.silent != "":
-		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, a.silent)
-	case len(a.pools) > 0:
-		c.note("No finding%s. Audited: %s.", what, show.Audited(a.pools))
-	case about.name != "":
+	case c.silent != "":
+		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, c.silent)
+	case len(c.pools) > 0:
+		c.note("No finding%s. Audited: %s.", what, show.Audited(c.pools))
+	case c.name != "":
 		c.note("No finding%s. Nothing is audited there, because no address pool is known.", what)
 	default:
 		nodes, err := c.nodes(ctx)
@@ -293,13 +284,13 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 		}
 		c.note("No finding%s, because nothing is audited: %s.", what, notAudited(nodes, c.sys.program))
 	}
-	if a == nil || about.address != "" || len(a.pools) == 0 {
+	if c.address != "" || len(c.pools) == 0 {
 		return nil
 	}
 	if len(findings) > 0 {
 		fmt.Fprintln(c.sys.stdout)
 	}
-	return show.Pools(c.sys.stdout, a.pools, c.layout())
+	return show.Pools(c.sys.stdout, c.pools, c.layout())
 }
 
 // notAudited returns the reason why nothing is audited.
@@ -320,18 +311,18 @@ func notAudited(nodes *pb.ListNodesResponse, program string) string {
 
 // found returns the exit code for findings. Informational findings do not count. Finding nothing is
 // a result only if something is audited and everything is seen.
-func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage, a *basis) error {
+func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage) error {
 	if !c.exitCode && !c.fixPlan {
 		return nil
 	}
 	counts := func(f *pb.Finding) bool { return f.GetSeverity() != pb.Finding_INFO }
-	if err := c.conclude(c.exitCode && slices.ContainsFunc(findings, counts), coverage); err != nil || a == nil {
+	if err := c.conclude(c.exitCode && slices.ContainsFunc(findings, counts), coverage); err != nil || !c.at.IsZero() {
 		return err
 	}
-	why := "node " + a.silent + " is disconnected"
-	if a.silent == "" {
+	why := "node " + c.silent + " is disconnected"
+	if c.silent == "" {
 		why = "nothing is audited, because no address pool is known"
-		if len(findings) > 0 || c.kind != "" || len(a.pools) > 0 {
+		if len(findings) > 0 || c.kind != "" || len(c.pools) > 0 {
 			return nil
 		}
 	}
@@ -341,51 +332,36 @@ func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage, a *b
 	return exitCannotTell
 }
 
-// follow shows findings as they appear, change and end.
-func (c *auditCommand) follow(ctx context.Context, about about) error {
-	ask, err := c.ask(about, c.kind)
+// follow shows findings as they appear, change and end. First, it says if nothing will be shown.
+func (c *auditCommand) follow(ctx context.Context) error {
+	ask, err := c.ask(c.kind)
 	if err != nil {
 		return err
 	}
-	checked := false
+	if c.name != "" {
+		_, known, coverage, err := c.findings(ctx)
+		if err == nil && !known {
+			c.silent, err = c.checkName(ctx, coverage)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.silent != "" {
+		c.note("Node %s is disconnected: ipwitness does not see what happens there.", c.silent)
+	}
+	if err := c.audited(ctx); err != nil {
+		return err
+	}
+	if len(c.pools) == 0 {
+		nodes, err := c.nodes(ctx)
+		if err != nil {
+			return err
+		}
+		c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
+	}
 	return tableWatch[*pb.WatchFindingsResponse, *pb.Finding]{
 		kind: show.FindingKind, ask: ask, item: (*pb.WatchFindingsResponse).GetFinding,
-		keep: func(f *pb.Finding) bool { return about.keep(f) && (c.kind == "" || f.GetKind() == c.kind) },
-		mark: func(*pb.WatchFindingsResponse) error {
-			if checked {
-				return nil
-			}
-			checked = true
-			return c.checkWatched(ctx, about)
-		},
+		keep: func(f *pb.Finding) bool { return c.keep(f) && (c.kind == "" || f.GetKind() == c.kind) },
 	}.run(ctx, &c.query)
-}
-
-// checkWatched warns if a watch will show nothing: it returns an error for an unknown ID
-// or node, and prints a message if nothing is audited. It ignores a server that cannot
-// be reached, because the watch reports that itself.
-func (c *auditCommand) checkWatched(ctx context.Context, about about) error {
-	_, known, coverage, err := c.findings(ctx, about)
-	if err != nil {
-		return nil
-	}
-	if about.name != "" && !known {
-		silent, err := c.silent(ctx, about.name, coverage)
-		_, refused := errors.AsType[*serverError](err)
-		_, unreachable := errors.AsType[*unreachableError](err)
-		switch {
-		case refused, unreachable:
-			return nil
-		case err != nil:
-			return err
-		case silent != "":
-			c.note("Node %s is disconnected: ipwitness does not see what happens there.", silent)
-		}
-	}
-	if a, err := c.audited(ctx, about); err == nil && len(a.pools) == 0 {
-		if nodes, err := c.nodes(ctx); err == nil {
-			c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
-		}
-	}
-	return nil
 }

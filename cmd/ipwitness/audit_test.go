@@ -178,6 +178,7 @@ func TestAuditWatches(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s := &script{cancel: cancel, begin: time.Now(), tries: []try{
+			{status: 200, body: `{"pools":[{"ipam":"host-local"}]}`},
 			{status: 200, body: event("ADDED", "a", "10.0.0.1") + `{"result":{"type":"BOOKMARK"}}` + "\n" + event("ADDED", "b", "10.0.0.2") + event("REMOVED", "a", "10.0.0.1")},
 		}}
 		c := newConsole()

@@ -50,16 +50,8 @@ func (q *query) backUp(ctx context.Context, dir string) (files int, bytes int64,
 		return 0, 0, err
 	}
 	// An empty directory is replaced. It is removed now, because this fails if it could not be replaced later.
-	switch err := syscall.Rmdir(path); {
-	case err == nil, errors.Is(err, syscall.ENOENT):
-	case errors.Is(err, syscall.ENOTDIR):
-		return 0, 0, fmt.Errorf("%s is not a directory: select one that is empty or does not exist", dir)
-	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EEXIST):
-		return 0, 0, fmt.Errorf("%s is not empty: select a directory that is empty or does not exist", dir)
-	case errors.Is(err, syscall.EBUSY):
-		return 0, 0, fmt.Errorf("%s is a mount point, so a complete backup cannot be renamed to it: select a directory in it", dir)
-	default:
-		return 0, 0, fmt.Errorf("replace the directory %s: %w", dir, err)
+	if err := syscall.Rmdir(path); err != nil && !errors.Is(err, syscall.ENOENT) {
+		return 0, 0, fmt.Errorf("%s must be an empty directory that is no mount point, or not exist: %w", dir, err)
 	}
 	body, err := q.client().open(ctx, http.MethodPost, "/v1/backup", nil, &pb.BackupRequest{})
 	if err != nil {

@@ -64,7 +64,7 @@ func TestABackupReplacesNothing(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{full: "is not empty", file: "is not a directory", filepath.Join(full, "none", "backup"): "no such file"} {
+	for dir, want := range map[string]string{full: "directory not empty", file: "not a directory", filepath.Join(full, "none", "backup"): "no such file"} {
 		c := newConsole()
 		c.transport = &script{tries: []try{{status: 200, body: `{"result":{"files":0}}` + "\n"}}}
 		if code := execute(t.Context(), c.system, []string{"backup", dir}); code != 1 || !strings.Contains(c.stderr.String(), want) {

@@ -221,12 +221,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"bad environment": {
 			[]string{"run"},
 			map[string]string{"IPWITNESS_STALE_AFTER": "soon"},
-			"ipwitness: IPWITNESS_STALE_AFTER: \"soon\" is not a duration: write it like 500ms, 10s or 5m\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: IPWITNESS_STALE_AFTER: \"soon\" is not a duration: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"negative": {
 			[]string{"run", "--settle", "-1s"},
 			nil,
-			"ipwitness: --settle: \"-1s\" is not greater than 0\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --settle: \"-1s\" is not a duration: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"bad glob": {
 			[]string{"run", "--interfaces", "eth0,[a"},
@@ -259,9 +259,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			"ipwitness: --shared: \"10.9.0.5/24\" has bits beyond its mask: write 10.9.0.0/24 or, for one address, 10.9.0.5/32\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"no port": {
-			[]string{"run", "--http-listen", "localhost"},
+			[]string{"aggregator", "--grpc-listen", "127.0.0.1:0", "--http-listen", "localhost"},
 			nil,
-			"ipwitness: --http-listen: \"localhost\" is not HOST:PORT: write it like 127.0.0.1:9641, or :9641 for all addresses of this host\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: listen on localhost: address localhost: missing port in address: choose another with --http-listen\n",
 		},
 		"network without addresses": {
 			[]string{"aggregator", "--network", "pods"},
@@ -306,7 +306,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"value in the file": {
 			[]string{"run"},
 			map[string]string{"IPWITNESS_CONFIG": badValue},
-			"ipwitness: " + badValue + ", line 2: settle: \"5\" is not a duration: write it like 500ms, 10s or 5m\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: " + badValue + ", line 2: settle: \"5\" is not a duration: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"no file": {
 			[]string{"nodes", "--config", "/nowhere/x.yaml"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -109,24 +108,11 @@ func conflictItems(ctx context.Context, c *candidates) {
 	})
 }
 
-// ownerAddresses adds the addresses of owners, once an address is begun. The server selects those whose
-// whole octets or groups are the same.
+// ownerAddresses adds the addresses of owners, once an address is begun.
 func ownerAddresses(ctx context.Context, c *candidates) {
-	if c.begun == "" || strings.Trim(c.begun, "0123456789abcdefABCDEF.:") != "" {
-		return
+	if c.begun != "" && strings.Trim(c.begun, "0123456789abcdefABCDEF.:") == "" {
+		c.owners(ctx, c.narrowed(), func(o *pb.Owner) bool { return c.add(o.GetAddress(), show.Name(o)) })
 	}
-	ask := c.narrowed()
-	whole, bits, rest := c.begun[:strings.LastIndexAny(c.begun, ".:")+1], 8, "0.0.0.0"
-	parts := strings.Count(whole, ".")
-	if strings.Contains(whole, ":") {
-		parts, bits, rest = strings.Count(whole, ":"), 16, ":"
-	} else if parts < 4 {
-		rest = rest[2*parts:]
-	}
-	if prefix, err := netip.ParsePrefix(fmt.Sprintf("%s%s/%d", whole, rest, parts*bits)); err == nil && parts > 0 && ask.Get("cidr") == "" {
-		ask.Set("cidr", prefix.String())
-	}
-	c.owners(ctx, ask, func(o *pb.Owner) bool { return c.add(o.GetAddress(), show.Name(o)) })
 }
 
 // pods adds pods as NAMESPACE/POD, or by their names if a namespace is selected.

@@ -256,8 +256,8 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 		Example: `
   ipwitness acknowledge 10.244.0.7 --reason "NET-42: moves on Friday" --for 3d
   ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,
-		Args: cobra.MatchAll(oneArgument("the ID or the ADDRESS of a conflict",
-			"acknowledge needs the ID or the ADDRESS of a conflict: '"+sys.program+" conflicts' lists them"), checkIDOrAddress),
+		Args: oneArgument("the ID or the ADDRESS of a conflict",
+			"acknowledge needs the ID or the ADDRESS of a conflict: '"+sys.program+" conflicts' lists them"),
 		ValidArgsFunction: c.completeArgument(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ask := &pb.AcknowledgeConflictRequest{Withdraw: c.withdraw}
@@ -316,17 +316,4 @@ func (q *query) onlyConflict(ctx context.Context, address string) (id string, er
 		lines = append(lines, show.ConflictLine(c))
 	}
 	return "", errors.New(strings.Join(lines, "\n  "))
-}
-
-// parsePeriod parses a duration that can be in days.
-func parsePeriod(s string) (time.Duration, error) {
-	const year = 366 * 24 * time.Hour
-	d, err := parseDays(s)
-	switch {
-	case err != nil || d <= 0:
-		return 0, fmt.Errorf("%q is not a duration: write it like 30m, 24h or 7d", s)
-	case d > year:
-		return 0, fmt.Errorf("%s is more than the maximum of a year: acknowledge the conflict again when it ends", s)
-	}
-	return d, nil
 }

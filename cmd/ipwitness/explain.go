@@ -39,8 +39,8 @@ With -o case, write all data that the address was judged by, as a file for
   ipwitness explain fd00:10::7 -o yaml
   ipwitness explain 10.244.0.7 --at "yesterday 14:03"
   ipwitness explain 10.244.0.7 -o case > case.json`,
-		Args: cobra.MatchAll(oneArgument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
-			"explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)), checkIDOrAddress),
+		Args: oneArgument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
+			"explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)),
 		ValidArgsFunction: c.completeArgument(conflictItems, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := exclusive(!c.at.IsZero() && c.format == formatCase, "--at", "-o case", "cases are not recorded"); err != nil {
@@ -78,20 +78,7 @@ func (q *query) explain(ctx context.Context, what string) error {
 	}
 	switch {
 	case q.format == formatCase:
-		raw, err := explained.GetCase().MarshalJSON()
-		if err != nil {
-			return err
-		}
-		f, err := casefile.Decode(raw)
-		if err != nil {
-			return err
-		}
-		file, err := casefile.Encode(f)
-		if err != nil {
-			return err
-		}
-		_, err = q.sys.stdout.Write(file)
-		return err
+		return show.Message(q.sys.stdout, show.FormatJSON, explained.GetCase())
 	case q.format.ForPrograms():
 		return show.Message(q.sys.stdout, q.format, explained)
 	}

@@ -45,7 +45,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 		}
 		return s, nil
 	}), "data-dir", "data directory, off for no history, or auto for "+aggregator.DefaultDataDir+" if writable")
-	retentionFlag(fs, &cfg.Retention, "retention", aggregator.DefaultRetention, "time for which the history is kept, in whole days if possible")
+	durationFlag(fs, &cfg.Retention, "retention", aggregator.DefaultRetention, "time for which the history is kept, in whole days if possible")
 	sizeFlag(fs, &cfg.JournalSize, "journal-size", aggregator.DefaultJournalSize, "disk space that the history may take")
 	networks := cli.NewList(new([]string), "NAME=CIDR[,CIDR...]", "\n", func(s string) (string, error) { return s, addNetwork(cfg, s) })
 	fs.Var(networks, "network", "addresses that must be unique in the cluster, or in a fleet (,clusters=NAME,NAME or *); repeatable")
@@ -66,11 +66,11 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 // exportFlags adds the flags of the systems that an aggregator tells of transitions.
 func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 	fs := cmd.Flags()
-	fs.Var(cli.NewValue(&cfg.OTLP, "URL", parseURL), "otlp-endpoint", "OpenTelemetry receiver of all transitions as logs (OTLP/HTTP), like http://collector:4318")
-	fs.Var(cli.NewList(&cfg.Alertmanagers, "URL", ",", parseURL), "alertmanager",
+	fs.StringVar(&cfg.OTLP, "otlp-endpoint", "", "`URL` that gets all transitions as OpenTelemetry logs (OTLP/HTTP), like http://collector:4318")
+	fs.Var(cli.NewList(&cfg.Alertmanagers, "URL", ",", parseText), "alertmanager",
 		"Alertmanager that gets alerts on conflicts and findings, like http://alertmanager:9093; repeatable")
 	fs.StringVar(&cfg.AlertmanagerToken, "alertmanager-token-file", "", "bearer token `FILE` for Alertmanager")
-	fs.Var(cli.NewValue(&cfg.Webhook, "URL", parseURL), "webhook", "webhook that gets conflicts and findings as CloudEvents, signed")
+	fs.StringVar(&cfg.Webhook, "webhook", "", "`URL` of the webhook that gets conflicts and findings as CloudEvents, signed")
 	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
 	fs.StringVar(&cfg.CA, "export-ca", "", "CA `FILE` for --webhook, --alertmanager and --otlp-endpoint, in PEM (default: those of the system)")
 }
@@ -86,7 +86,7 @@ func natsFlags(cmd *cobra.Command, cfg *transitions.Settings) {
 	fs.StringVar(&cfg.Creds, "nats-creds", "", "credentials `FILE` for NATS, with a JWT and its seed")
 	fs.StringVar(&cfg.NKey, "nats-nkey", "", "`FILE` with the NKey seed for NATS")
 	fs.StringVar(&cfg.Token, "nats-token-file", "", "token `FILE` for NATS; sent only with TLS, or to this host")
-	retentionFlag(fs, &cfg.Retention, "nats-retention", transitions.DefaultRetention, "time for which a new stream keeps transitions")
+	durationFlag(fs, &cfg.Retention, "nats-retention", transitions.DefaultRetention, "time for which a new stream keeps transitions")
 	sizeFlag(fs, &cfg.Size, "nats-size", transitions.DefaultSize, "disk space that a new stream may take on each NATS server")
 }
 
@@ -107,9 +107,10 @@ func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
 
 // listenFlags adds the flags for the addresses that an aggregator listens on.
 func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
-	cli.ListenFlag(cmd.Flags(), &to.grpc, grpcListen, byDefault.grpc, "listen address of gRPC")
-	cli.ListenFlag(cmd.Flags(), &to.http, cli.HTTPListen, byDefault.http, "listen address of the REST API and the metrics")
-	cli.ListenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "additional listen address of health, readiness and metrics (default none)")
+	fs := cmd.Flags()
+	fs.StringVar(&to.grpc, grpcListen, byDefault.grpc, "listen address, as `HOST:PORT`, of gRPC")
+	fs.StringVar(&to.http, cli.HTTPListen, byDefault.http, "listen address, as `HOST:PORT`, of the REST API and the metrics")
+	fs.StringVar(&to.metrics, metricsListen, "", "additional listen address, as `HOST:PORT`, of health, readiness and metrics (default none)")
 }
 
 // The names of the listen flags, which errors about listeners contain.
@@ -117,14 +118,6 @@ const (
 	grpcListen    = "grpc-listen"
 	metricsListen = "metrics-listen"
 )
-
-func parseURL(s string) (string, error) {
-	u, err := url.Parse(s)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", errors.New("it must be a URL like https://receiver.example.net/path")
-	}
-	return s, nil
-}
 
 func parseNATS(s string) (string, error) {
 	u, err := url.Parse(s)
@@ -134,21 +127,14 @@ func parseNATS(s string) (string, error) {
 	return s, nil
 }
 
-// durationFlag adds a flag for a positive duration.
+// durationFlag adds a flag for a duration greater than 0.
 func durationFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
+	const day = 24 * time.Hour
 	*to = byDefault
-	fs.Var(cli.NewValue(to, "DURATION", parseDuration), name, usage)
-}
-
-func parseDuration(s string) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("%q is not a duration: write it like 500ms, 10s or 5m", s)
-	case d <= 0:
-		return 0, fmt.Errorf("%q is not greater than 0", s)
+	fs.Var(cli.NewValue(to, "DURATION", parsePeriod), name, usage)
+	if byDefault%day == 0 {
+		fs.Lookup(name).DefValue = fmt.Sprintf("%dd", byDefault/day)
 	}
-	return d, nil
 }
 
 // limitOff is the value of a limit that does not apply.
@@ -159,7 +145,7 @@ func parseLimit(s string) (time.Duration, error) {
 	if s == limitOff {
 		return 0, nil
 	}
-	d, err := parseDuration(s)
+	d, err := parsePeriod(s)
 	if err != nil {
 		return 0, fmt.Errorf("%w, or off", err)
 	}
@@ -255,21 +241,6 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its mask: write %s or, for one address, %s", s, prefix.Masked(), one)
 	}
 	return prefix, nil
-}
-
-// retentionFlag adds a flag for a number of days, or for a duration.
-func retentionFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
-	*to = byDefault
-	fs.Var(cli.NewValue(to, "DURATION", parseRetention), name, usage)
-	fs.Lookup(name).DefValue = fmt.Sprintf("%.fd", byDefault.Hours()/24)
-}
-
-func parseRetention(s string) (time.Duration, error) {
-	d, err := parseDays(s)
-	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%q is not a duration: write it like 30d or 12h", s)
-	}
-	return d, nil
 }
 
 // sizeFlag adds a flag for a number of bytes.

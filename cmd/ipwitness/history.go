@@ -204,7 +204,7 @@ func (c *historyCommand) follow(ctx context.Context, sel selector) error {
 				return out.End()
 			case pb.Watch_LOST:
 				if c.format.ForPrograms() {
-					return show.Lost(c.sys.stdout, c.format, m.GetType().String(), 0)
+					return show.Event(c.sys.stdout, c.format, m.GetType().String(), show.Field{Name: "lost", Value: 0})
 				}
 				c.note("The journal no longer has all events since the last one. Some are missing here.")
 			case pb.Watch_BOOKMARK:

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -45,8 +46,12 @@ func TestACaseIsWrittenAsItWasRecorded(t *testing.T) {
 	}
 	c := serve(t, explaining(t, "T1"))
 	c.run(t, 0, "explain", "10.244.0.2", "-o", "case")
-	if c.stdout.String() != string(want) || c.stderr.Len() > 0 {
-		t.Errorf("got\n%s\nand on stderr\n%s\nwant\n%s", &c.stdout, &c.stderr, want)
+	f, err := casefile.Decode(c.stdout.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := casefile.Encode(f); err != nil || string(got) != string(want) || c.stderr.Len() > 0 {
+		t.Errorf("got\n%s, %v\nand on stderr\n%s\nwant\n%s", got, err, &c.stderr, want)
 	}
 }
 

@@ -28,22 +28,25 @@ func (q *query) addFilters(cmd *cobra.Command, of string, states map[string]int3
 	for _, name := range names {
 		to := new(string)
 		q.filters[name] = to
-		add := func(short, kind, usage string, parse func(string) (string, error)) {
+		add := func(short, kind, usage string, parse func(string) (string, error), known ...source) {
 			cmd.Flags().VarP(cli.NewValue(to, kind, parse), name, short, of+" "+usage)
+			if len(known) > 0 {
+				cli.CompleteFlagWith(cmd, name, q.complete(known...))
+			}
 		}
-		switch name {
+		switch name { // the server checks what could be written in several ways
 		case "node":
-			add("", "NAME", "on the node with this name", parseText)
+			add("", "NAME", "on the node with this name", parseText, nodeNames)
 		case "namespace":
-			add("n", "NAMESPACE", "of workloads in this Kubernetes namespace (default: all namespaces)", parseNamespace)
+			add("n", "NAMESPACE", "of workloads in this Kubernetes namespace (default: all namespaces)", parseNamespace, namespaces)
 		case "scope":
-			add("", "KIND[/NAME]", "in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods", parseScope)
+			add("", "KIND[/NAME]", "in this kind of scope ("+strings.Join(scopeKinds(), ", ")+"), or in one scope, like network/pods", parseText, scopes)
 		case "cidr":
-			add("", "CIDR", "with an address in this prefix", parseCIDR)
+			add("", "CIDR", "with an address in this prefix", parseText)
 		case "mac":
-			add("", "MAC", "with this MAC", parseMAC)
+			add("", "MAC", "with this MAC", parseText)
 		case "workload":
-			add("", "NAMESPACE[/NAME]", "of a Kubernetes namespace or of one workload in it", parseWorkload)
+			add("", "NAMESPACE[/NAME]", "of a Kubernetes namespace or of one workload in it", parseWorkload, workloads)
 		case "cause":
 			wordFlag(cmd, to, name, "CAUSE", of+" with this cause, like "+verdict.CauseSplitBrain, "a cause", verdict.Causes())
 		case "state":
@@ -51,9 +54,6 @@ func (q *query) addFilters(cmd *cobra.Command, of string, states map[string]int3
 			wordFlag(cmd, to, name, "STATE", of+" in this state: "+strings.Join(words, ", "), "a state", words)
 		}
 		cli.OnlyOnCommandLine(cmd, name)
-		if known, ok := map[string]source{"node": nodeNames, "namespace": namespaces, "workload": workloads, "scope": scopes}[name]; ok {
-			cli.CompleteFlagWith(cmd, name, q.complete(known))
-		}
 	}
 }
 
@@ -107,7 +107,7 @@ func (n narrowing) ask(to url.Values) error {
 		{"workload", "pod", name},
 		{"namespace", "namespace", n.get("namespace")},
 		{"scope", "scope", n.get("scope")},
-		{"state", "state", strings.ToUpper(n.get("state"))},
+		{"state", "state", n.get("state")},
 		{"cause", "cause", n.get("cause")},
 	} {
 		flag, parameter, text := filter[0], filter[1], filter[2]
@@ -147,34 +147,6 @@ func scopeKinds() (kinds []string) {
 		kinds = append(kinds, strings.ToLower(kind.String()))
 	}
 	return kinds
-}
-
-// parseScope accepts a kind of scope, and one scope as KIND/NAME.
-func parseScope(s string) (string, error) {
-	kind, name, named := strings.Cut(s, "/")
-	if kind = strings.ToLower(kind); !slices.Contains(scopeKinds(), kind) || named && name == "" {
-		return "", fmt.Errorf("%q is not a scope: use one of %s, or one scope like network/pods", s, strings.Join(scopeKinds(), ", "))
-	}
-	if named {
-		kind += "/" + name
-	}
-	return kind, nil
-}
-
-func parseCIDR(s string) (string, error) {
-	prefix, err := netip.ParsePrefix(s)
-	if err != nil {
-		return "", fmt.Errorf("%q is not a CIDR: write it like 10.244.0.0/16 or fd00::/64", s)
-	}
-	return prefix.Masked().String(), nil
-}
-
-func parseMAC(s string) (string, error) {
-	mac, err := net.ParseMAC(s)
-	if err != nil {
-		return "", fmt.Errorf("%q is not a MAC: write it like 02:42:ac:11:00:02", s)
-	}
-	return mac.String(), nil
 }
 
 func parseWorkload(s string) (string, error) {

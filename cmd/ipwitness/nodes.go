@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -111,11 +110,7 @@ func (q *query) watchNodes(ctx context.Context, name string) error {
 			}
 			problems = e.GetProblems()
 			if q.format.ForPrograms() {
-				list := &structpb.ListValue{}
-				for _, problem := range problems {
-					list.Values = append(list.Values, structpb.NewStringValue(problem))
-				}
-				return show.Event(q.sys.stdout, q.format, pb.Watch_BOOKMARK.String(), "problems", list)
+				return show.Event(q.sys.stdout, q.format, e.GetType().String(), show.Field{Name: "problems", Value: append([]string{}, problems...)})
 			}
 			for _, problem := range problems {
 				q.note("Problem of the aggregator: %s", problem)

@@ -84,7 +84,6 @@ func (q *query) addServerFlags(cmd *cobra.Command) {
 		usage += "; off with --server or -P=false"
 	}
 	fs.BoolVarP(&q.portForward, portForward, "P", q.sys.plugin, usage)
-	cli.ReplacedBy(cmd, portForward, "server")
 	fs.StringVar(&q.forward.Context, "context", "", "with -P: `NAME` of the kubeconfig context (default: the current context)")
 	fs.StringVar(&q.forward.Kubeconfig, "kubeconfig", "", "with -P: kubeconfig `FILE` (default: $KUBECONFIG or ~/.kube/config, as for kubectl)")
 	fs.StringVar(&q.forward.Namespace, "aggregator-namespace", "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
@@ -166,8 +165,18 @@ const portForward = "port-forward"
 // server.
 func settle(cmd *cobra.Command, getenv func(string) string) error {
 	fs := cmd.Flags()
-	if on, err := fs.GetBool(portForward); err == nil && on && fs.Changed("server") && fs.Changed(portForward) {
-		return errors.New("--server and --port-forward cannot be combined: remove one of them")
+	flag := fs.Lookup(portForward)
+	if flag == nil { // a command that queries no server
+		return cli.ApplySettings(cmd, getenv)
+	}
+	on := func() bool { return flag.Value.String() == "true" }
+	if fs.Changed("server") {
+		if on() && flag.Changed {
+			return errors.New("--server and --port-forward cannot be combined: remove one of them")
+		}
+		if err := fs.Set(portForward, "false"); err != nil { // whatever a variable or a file says
+			return err
+		}
 	}
 	var without error
 	for _, name := range []string{"context", "kubeconfig", "aggregator-namespace"} {
@@ -175,16 +184,13 @@ func settle(cmd *cobra.Command, getenv func(string) string) error {
 			without = fmt.Errorf("--%s selects the aggregator in Kubernetes and needs -P", name)
 		}
 	}
-	if err := cli.ApplySettings(cmd, getenv); err != nil {
-		return err
-	}
-	on, err := fs.GetBool(portForward)
+	err := cli.ApplySettings(cmd, getenv)
 	switch {
-	case err != nil: // a command that queries no server has no such flag
-		return nil
-	case on && fs.Changed("server") && !fs.Changed(portForward): // a server replaces the default of a plugin
-		return errors.Join(fs.Lookup(portForward).Value.Set("false"), without)
-	case on:
+	case err != nil:
+		return err
+	case on() && fs.Changed("server") && !flag.Changed: // a server replaces the default of a plugin
+		return errors.Join(flag.Value.Set("false"), without)
+	case on():
 		return nil
 	}
 	return without

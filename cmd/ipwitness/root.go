@@ -97,12 +97,6 @@ func oneArgument(what, missing string) cobra.PositionalArgs {
 	}
 }
 
-// checkIDOrAddress checks an argument that is an address or the id of a conflict.
-func checkIDOrAddress(_ *cobra.Command, args []string) error {
-	_, _, err := idOrAddress(args[0])
-	return err
-}
-
 func newVersion(sys system) *cobra.Command {
 	var format show.Format
 	cmd := &cobra.Command{
@@ -113,7 +107,7 @@ func newVersion(sys system) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			b := cli.ReadBuild()
 			if format.ForPrograms() {
-				return show.Value(sys.stdout, format, b)
+				return show.Message(sys.stdout, format, b)
 			}
 			_, err := fmt.Fprintf(sys.stdout, "ipwitness %s\ncommit    %s\ngo        %s\nplatform  %s\n",
 				b.Version, b.Commit, b.Go, b.Platform)

@@ -155,7 +155,7 @@ func TestSizesAndRetentionsAreParsed(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]time.Duration{"30d": 720 * time.Hour, "12h": 12 * time.Hour, "0d": 0, "-1h": 0, "d": 0, "1.5d": 0} {
-		got, err := parseRetention(text)
+		got, err := parsePeriod(text)
 		if got != want || (err == nil) != (want != 0) {
 			t.Errorf("retention %q: got %s and %v, want %s", text, got, err, want)
 		}

@@ -35,9 +35,6 @@ func timeFlag(cmd *cobra.Command, sys system, to *time.Time, name, usage string)
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.999 UTC") }
 
 var (
-	// period matches a duration such as 2h, 1h30m or 2d3h; span matches one of its parts.
-	period = regexp.MustCompile(`^(?:[0-9]+(?:\.[0-9]+)?[dhms])+$`)
-	span   = regexp.MustCompile(`([0-9.]+)([dhms])`)
 	// rfc3339 matches the T between date and time.
 	rfc3339 = regexp.MustCompile(`^([0-9-]{10})t([0-9])`)
 	// dayAndClock matches a day, a time of day and a time zone, each of which may be missing.
@@ -132,27 +129,25 @@ func parseAgo(text string) (time.Duration, bool) {
 	if !minus {
 		text = strings.TrimSuffix(text, " ago")
 	}
-	if !period.MatchString(text) {
-		return 0, false
-	}
-	units := map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
-	const most = 100 * 366 * 24 * time.Hour
-	var sum float64
-	for _, part := range span.FindAllStringSubmatch(text, -1) {
-		n, err := strconv.ParseFloat(part[1], 64)
-		if err != nil {
-			return 0, false
-		}
-		sum += n * float64(units[part[2]])
-	}
-	return time.Duration(min(sum, float64(most))), sum <= float64(most)
+	d, err := parsePeriod(text)
+	return d, err == nil
 }
 
-// parseDays parses a duration that may be in days.
-func parseDays(s string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		n, err := strconv.ParseUint(days, 10, 16)
-		return time.Duration(n) * 24 * time.Hour, err
+// parsePeriod parses a duration greater than 0 that may be in days, or begin with them: 500ms, 30m, 7d, 2d3h.
+func parsePeriod(s string) (time.Duration, error) {
+	days, rest, has := strings.Cut(s, "d")
+	if !has {
+		days, rest = "0", s
 	}
-	return time.ParseDuration(s)
+	n, err := strconv.ParseUint(days, 10, 16)
+	d := time.Duration(n) * 24 * time.Hour
+	if err == nil && rest != "" {
+		var more time.Duration
+		more, err = time.ParseDuration(rest)
+		d += more
+	}
+	if err != nil || d <= 0 || strings.ContainsAny(rest, "+-") {
+		return 0, fmt.Errorf("%q is not a duration: write it like 500ms, 30m or 7d", s)
+	}
+	return d, nil
 }

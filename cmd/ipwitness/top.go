@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -86,28 +85,13 @@ func (q *query) shown(ask url.Values) *top.Server {
 		WatchFindings: func(ctx context.Context, to top.Stream[*pb.WatchFindingsResponse]) error {
 			return stream(ctx, client, "/v1/findings:watch", ask, to)
 		},
-		Nodes: q.nodes,
+		Get: client.get,
 		CheckFilter: func(filter string) error {
 			_, err := parseOwnerFilter(filter, ask)
 			return err
 		},
 		Owners: func(ctx context.Context, filter, token string) (*pb.ListOwnersResponse, error) {
 			return ownersPage(ctx, client, ask, filter, token)
-		},
-		Conflict: func(ctx context.Context, id string) (*pb.Conflict, error) {
-			conflict, _, err := q.conflict(ctx, id)
-			return conflict, err
-		},
-		Finding: func(ctx context.Context, id string) (*pb.Finding, error) {
-			f, err := q.finding(ctx, id)
-			if unknown(err) {
-				return nil, errors.New("the finding has ended")
-			}
-			return f, err
-		},
-		Explain: func(ctx context.Context, address string) (*pb.ExplainResponse, error) {
-			explained := &pb.ExplainResponse{}
-			return explained, client.get(ctx, "/v1/explain", url.Values{"address": {address}}, explained)
 		},
 	}
 }
@@ -131,9 +115,6 @@ func parseOwnerFilter(filter string, ask url.Values) (selector, error) {
 			known := []string{"node", "namespace", "scope", "state"}
 			if !slices.Contains(known, name) || value == "" {
 				return out, fmt.Errorf("%q is not a filter: use %s=VALUE", word, strings.Join(known, "=VALUE, "))
-			}
-			if name == "state" {
-				value = strings.ToUpper(value)
 			}
 			sel.query.Set(name, value)
 		} else {

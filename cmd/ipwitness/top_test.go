@@ -51,7 +51,7 @@ func TestFiltersOfOwnersAreParsed(t *testing.T) {
 		"an address":            {"10.0.0.7", nil, "address=10.0.0.7", ""},
 		"a prefix and a node":   {" 10.0.0.0/24  node=n1 ", nil, "cidr=10.0.0.0%2F24&node=n1", ""},
 		"a pod":                 {"shop/web-1", nil, "namespace=shop&pod=web-1", ""},
-		"a container":           {"container/web state=stale", nil, "state=STALE", "container/web"},
+		"a container":           {"container/web state=stale", nil, "state=stale", "container/web"},
 		"within the flags":      {"node=n1", shop, "namespace=shop&node=n1", ""},
 		"the same as a flag":    {"namespace=shop", shop, "namespace=shop", ""},
 		"other than a flag":     {"namespace=red", shop, "the namespace is selected twice, as shop and as red", ""},
@@ -108,20 +108,6 @@ func TestTopSkipsPagesWithoutASelectedContainer(t *testing.T) {
 	}
 	if want := []string{"page_size=500", "page_size=500&page_token=2", "page_size=500&page_token=3"}; !slices.Equal(asked, want) {
 		t.Errorf("got requests %v, want %v", asked, want)
-	}
-}
-
-func TestTopFindsAFinding(t *testing.T) {
-	s := topServer(serve(t, audited(finding("one", "leaked", "10.0.0.7", pb.Finding_WARNING))), url.Values{"node": {"n1"}})
-	if f, err := s.Finding(t.Context(), "one"); err != nil || f.GetId() != "one" {
-		t.Errorf("got %v, %v, want the finding", f, err)
-	}
-	if _, err := s.Finding(t.Context(), "gone"); err == nil || err.Error() != "the finding has ended" {
-		t.Errorf("got %v, want that the finding has ended", err)
-	}
-	refused := topServer(serve(t, handler{"/v1/findings/": func(*http.Request) (int, string) { return http.StatusForbidden, `{"code":7,"message":"not for you"}` }}), url.Values{})
-	if _, err := refused.Finding(t.Context(), "one"); err == nil || err.Error() != "not for you" {
-		t.Errorf("got %v, want the refusal", err)
 	}
 }
 

@@ -164,7 +164,7 @@ func (w *coverageWatch) follow(c *pb.Coverage) error {
 	first := w.last == nil
 	w.last = c
 	if w.format.Whole() {
-		return show.Event(w.sys.stdout, w.format, pb.Watch_BOOKMARK.String(), "coverage", c)
+		return show.Event(w.sys.stdout, w.format, pb.Watch_BOOKMARK.String(), show.Field{Name: "coverage", Value: c})
 	}
 	w.noteUnseen(c)
 	if !first && len(show.Unseen(c)) == 0 {
@@ -210,7 +210,7 @@ func (t tableWatch[E, T]) run(ctx context.Context, q *query) error {
 			}
 			switch lost := counted.GetLost(); {
 			case q.format.Whole():
-				return show.Lost(q.sys.stdout, q.format, kind.String(), lost)
+				return show.Event(q.sys.stdout, q.format, kind.String(), show.Field{Name: "lost", Value: lost})
 			case lost == 0:
 				q.note("Some events have expired; the current state follows.")
 			default:

@@ -65,18 +65,9 @@ func (f Format) Template() (*jsonpath.JSONPath, error) {
 	return path, nil
 }
 
-// Message writes one message.
-func Message(w io.Writer, f Format, m proto.Message) error {
-	raw, err := messageJSON(m)
-	if err != nil {
-		return err
-	}
-	return encode(w, f, raw)
-}
-
-// Value writes a value that is not a message.
-func Value(w io.Writer, f Format, v any) error {
-	raw, err := json.Marshal(v)
+// Message writes one message, or another value.
+func Message(w io.Writer, f Format, m any) error {
+	raw, err := valueJSON(m)
 	if err != nil {
 		return err
 	}
@@ -102,40 +93,38 @@ func List[T proto.Message](w io.Writer, f Format, kind Kind[T], items []T, basis
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {
 		var err error
-		if raw[i], err = messageJSON(item); err != nil {
+		if raw[i], err = valueJSON(item); err != nil {
 			return err
 		}
 	}
-	all, err := json.Marshal(raw)
+	all, err := object(Field{kind.Plural(), raw}, Field{"at", basis.At}, Field{"gap", basis.Gap}, Field{"coverage", basis.Coverage})
 	if err != nil {
 		return err
 	}
-	fields, err := fieldsJSON(field{"at", basis.At}, field{"gap", basis.Gap}, field{"coverage", basis.Coverage})
-	if err != nil {
-		return err
-	}
-	return encode(w, f, fmt.Appendf(nil, "{%q:%s%s}", kind.Plural(), all, fields))
+	return encode(w, f, all)
 }
 
-// field is a field of a JSON object.
-type field struct {
-	name  string
-	value proto.Message
+// A Field is a field of a JSON object.
+type Field struct {
+	Name  string
+	Value any
 }
 
-// fieldsJSON encodes the fields that are set, each with a comma before it.
-func fieldsJSON(fields ...field) (out []byte, err error) {
+// object encodes fields in their order, without messages that are nil.
+func object(fields ...Field) ([]byte, error) {
+	var out []byte
 	for _, f := range fields {
-		if !f.value.ProtoReflect().IsValid() { // nil
+		if m, is := f.Value.(proto.Message); is && !m.ProtoReflect().IsValid() {
 			continue
 		}
-		raw, err := messageJSON(f.value)
+		raw, err := valueJSON(f.Value)
 		if err != nil {
 			return nil, err
 		}
-		out = fmt.Appendf(out, ",%q:%s", f.name, raw)
+		out = fmt.Appendf(out, ",%q:%s", f.Name, raw)
 	}
-	return out, nil
+	out[0] = '{'
+	return append(out, '}'), nil
 }
 
 // writeNames writes the id of each item once and on its own line.
@@ -196,34 +185,29 @@ func ItemEvent[T proto.Message](w io.Writer, f Format, event pb.Watch_Type, kind
 	if f == FormatName {
 		return kind.writeNames(w, []T{item})
 	}
-	return Event(w, f, event.String(), kind.Name, item)
+	return Event(w, f, event.String(), Field{kind.Name, item})
 }
 
-// Event writes one event of a watch with a message under name: in JSON on one line, in YAML as one document.
-func Event(w io.Writer, f Format, event, name string, m proto.Message) error {
-	raw, err := messageJSON(m)
+// Event writes one event of a watch with fields: in JSON on one line, in YAML as one document.
+func Event(w io.Writer, f Format, event string, fields ...Field) error {
+	raw, err := object(append([]Field{{"type", event}}, fields...)...)
 	if err != nil {
 		return err
 	}
-	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,%q:%s}`, event, name, raw))
+	return writeEvent(w, f, raw)
 }
 
-// Lost writes the event with the number of lost events.
-func Lost(w io.Writer, f Format, kind string, lost uint32) error {
-	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,"lost":%d}`, kind, lost))
-}
-
-func writeEvent(w io.Writer, f Format, raw string) error {
+func writeEvent(w io.Writer, f Format, raw []byte) error {
 	if f == FormatYAML {
 		if _, err := io.WriteString(w, "---\n"); err != nil {
 			return err
 		}
 	}
 	if f == FormatYAML || f.isTemplate() {
-		return encode(w, f, []byte(raw))
+		return encode(w, f, raw)
 	}
 	var line bytes.Buffer // written at once, so that a reader never gets half a line
-	if err := json.Compact(&line, []byte(raw)); err != nil {
+	if err := json.Compact(&line, raw); err != nil {
 		return err
 	}
 	line.WriteByte('\n')
@@ -231,9 +215,12 @@ func writeEvent(w io.Writer, f Format, raw string) error {
 	return err
 }
 
-// messageJSON encodes a message like the REST API: with zeros and empty lists.
-func messageJSON(m proto.Message) (json.RawMessage, error) {
-	return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+// valueJSON encodes a value: a message like the REST API, with zeros and empty lists.
+func valueJSON(v any) (json.RawMessage, error) {
+	if m, is := v.(proto.Message); is {
+		return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	}
+	return json.Marshal(v)
 }
 
 // encode writes JSON, indented, as YAML with the fields in the same order, or through a template.

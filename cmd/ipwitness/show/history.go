@@ -165,11 +165,11 @@ func (h *History) flush() error {
 
 func (h *History) event(e *pb.Event) error {
 	if h.format.ForPrograms() {
-		raw, err := messageJSON(e)
+		raw, err := valueJSON(e)
 		if err != nil {
 			return err
 		}
-		return writeEvent(h.w, h.format, string(raw))
+		return writeEvent(h.w, h.format, raw)
 	}
 	s := tell(e)
 	fields := cells(h.columns, s, h.now)
@@ -207,7 +207,7 @@ func (h *History) gapsBefore(e *pb.Event) error {
 	for ; len(h.gaps) > 0 && (e == nil || CompareTimes(h.gaps[0].GetFrom(), e.GetTime()) < 0); h.gaps = h.gaps[1:] {
 		g := h.gaps[0]
 		if h.format.ForPrograms() {
-			if err := Event(h.w, h.format, "GAP", "gap", g); err != nil {
+			if err := Event(h.w, h.format, "GAP", Field{"gap", g}); err != nil {
 				return err
 			}
 			continue
@@ -241,11 +241,7 @@ func (h *History) clock(ts *timestamppb.Timestamp) string { return ts.AsTime().F
 // Bookmark writes the last line of a complete history, for programs: the time that the journal reaches
 // back to, and the coverage.
 func (h *History) Bookmark(from *timestamppb.Timestamp, coverage *pb.Coverage) error {
-	fields, err := fieldsJSON(field{"reachesBackTo", from}, field{"coverage", coverage})
-	if err != nil {
-		return err
-	}
-	return writeEvent(h.w, h.format, fmt.Sprintf(`{"type":%q%s}`, pb.Watch_BOOKMARK, fields))
+	return Event(h.w, h.format, pb.Watch_BOOKMARK.String(), Field{"reachesBackTo", from}, Field{"coverage", coverage})
 }
 
 // gapReason describes why a period has no records.

@@ -75,7 +75,7 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		"ack":             func() error { return Acknowledged(&b, c, piped, now) },
 		"json":            func() error { return Message(&b, FormatJSON, c) },
 		"yaml":            func() error { return Message(&b, FormatYAML, c) },
-		"event":           func() error { return Event(&b, FormatJSON, "ADDED", "owner", o) },
+		"event":           func() error { return Event(&b, FormatJSON, "ADDED", Field{"owner", o}) },
 		"history":         func() error { return NewHistory(&b, FormatWide, piped, now).Events(changes) },
 		"history as JSON": func() error { return NewHistory(&b, FormatJSON, piped, now).Events(changes) },
 		"history as YAML": func() error { return NewHistory(&b, FormatYAML, piped, now).Events(changes) },

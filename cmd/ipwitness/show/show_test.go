@@ -348,10 +348,10 @@ func orphaned() *pb.Conflict {
 
 func TestEventIsOneLineOfJSON(t *testing.T) {
 	var b bytes.Buffer
-	if err := Event(&b, FormatJSON, "ADDED", "owner", &pb.Owner{Address: "10.0.0.1"}); err != nil {
+	if err := Event(&b, FormatJSON, "ADDED", Field{"owner", &pb.Owner{Address: "10.0.0.1"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Lost(&b, FormatJSON, "LOST", 7); err != nil {
+	if err := Event(&b, FormatJSON, "LOST", Field{"lost", 7}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(b.String(), "\n")
@@ -362,7 +362,7 @@ func TestEventIsOneLineOfJSON(t *testing.T) {
 
 func TestYAMLKeepsStringsThatLookLikeNumbers(t *testing.T) {
 	var b bytes.Buffer
-	if err := Value(&b, FormatYAML, map[string]any{"netns": "4026531840", "yes": "true", "none": nil, "n": 3}); err != nil {
+	if err := Message(&b, FormatYAML, map[string]any{"netns": "4026531840", "yes": "true", "none": nil, "n": 3}); err != nil {
 		t.Fatal(err)
 	}
 	want := "n: 3\nnetns: \"4026531840\"\nnone: null\nyes: \"true\"\n"

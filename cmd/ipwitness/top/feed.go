@@ -106,8 +106,8 @@ func conflictStream(send func(change)) Stream[*pb.WatchConflictsResponse] {
 				m.health.coverage = e.GetCoverage()
 			}
 			return func() tea.Msg {
-				list, err := m.server.Nodes(m.ctx)
-				return nodesMsg{list, err}
+				list := &pb.ListNodesResponse{}
+				return nodesMsg{list, m.server.Get(m.ctx, "/v1/nodes", nil, list)}
 			}
 		default:
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -31,9 +33,27 @@ func (f *fake) ask(format string, args ...any) {
 func (f *fake) server() *Server {
 	return &Server{
 		Name: "http://127.0.0.1:9641",
-		Nodes: func(context.Context) (*pb.ListNodesResponse, error) {
-			f.ask("nodes")
-			return &pb.ListNodesResponse{Nodes: someNodes()}, f.err
+		Get: func(_ context.Context, path string, ask url.Values, into proto.Message) error {
+			var answer proto.Message
+			id := path[strings.LastIndexByte(path, '/')+1:]
+			switch strings.TrimSuffix(path, id) {
+			case "/v1/conflicts/":
+				f.ask("conflict %s", id)
+				answer = f.conflict
+			case "/v1/findings/":
+				f.ask("finding %s", id)
+				answer = &pb.Finding{Id: id, Kind: "leaked", Summary: "The finding in words."}
+			default:
+				if id == "nodes" {
+					f.ask("nodes")
+					answer = &pb.ListNodesResponse{Nodes: someNodes()}
+					break
+				}
+				f.ask("explain %s", ask.Get("address"))
+				answer = &pb.ExplainResponse{Address: ask.Get("address"), Summary: "The answer for " + ask.Get("address") + "."}
+			}
+			proto.Merge(into, answer)
+			return f.err
 		},
 		CheckFilter: func(filter string) error {
 			if strings.Contains(filter, "?") {
@@ -59,18 +79,6 @@ func (f *fake) server() *Server {
 				list.NextPageToken = fmt.Sprint(start + 100)
 			}
 			return list, nil
-		},
-		Conflict: func(_ context.Context, id string) (*pb.Conflict, error) {
-			f.ask("conflict %s", id)
-			return f.conflict, f.err
-		},
-		Finding: func(_ context.Context, id string) (*pb.Finding, error) {
-			f.ask("finding %s", id)
-			return &pb.Finding{Id: id, Kind: "leaked", Summary: "The finding in words."}, f.err
-		},
-		Explain: func(_ context.Context, address string) (*pb.ExplainResponse, error) {
-			f.ask("explain %s", address)
-			return &pb.ExplainResponse{Address: address, Summary: "The answer for " + address + "."}, f.err
 		},
 	}
 }

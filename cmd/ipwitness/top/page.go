@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
-	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // A page shows the details of one item as text.
@@ -37,22 +38,24 @@ type pageMsg struct {
 	err  error
 }
 
-// pageOf returns a page of what ask requests and write writes.
-func pageOf[T any](title, address string, ask func(context.Context) (T, error), write func(io.Writer, T, show.Layout, time.Time) error) *page {
+// pageOf returns a page of the message at a path of the API, as write writes it.
+func pageOf[T proto.Message](
+	s *Server, title, address, path string, ask url.Values, write func(io.Writer, T, show.Layout, time.Time) error,
+) *page {
 	return &page{title: title, address: address, render: func(ctx context.Context, layout show.Layout, now time.Time) (string, error) {
-		item, err := ask(ctx)
-		if err != nil {
+		var item T
+		item = item.ProtoReflect().New().Interface().(T)
+		if err := s.Get(ctx, path, ask, item); err != nil {
 			return "", err
 		}
 		var b strings.Builder
-		err = write(&b, item, layout, now)
+		err := write(&b, item, layout, now)
 		return b.String(), err
 	}}
 }
 
 func explainPage(s *Server, address string) *page {
-	ask := func(ctx context.Context) (*pb.ExplainResponse, error) { return s.Explain(ctx, address) }
-	return pageOf("Explanation of "+address, "", ask, show.Explain)
+	return pageOf(s, "Explanation of "+address, "", "/v1/explain", url.Values{"address": {address}}, show.Explain)
 }
 
 // helpPage explains the keys and the lists. It needs no server.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"net/url"
 	"slices"
 	"time"
 
@@ -49,8 +51,7 @@ func conflictTable() table[*pb.Conflict] {
 		return cmp.Or(show.CompareUrgency(a, b), show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	}
 	details := func(s *Server, c *pb.Conflict) *page {
-		ask := func(ctx context.Context) (*pb.Conflict, error) { return s.Conflict(ctx, c.GetId()) }
-		return pageOf("Conflict of "+c.GetAddress(), c.GetAddress(), ask, show.Conflict)
+		return pageOf(s, "Conflict of "+c.GetAddress(), c.GetAddress(), "/v1/conflicts/"+url.PathEscape(c.GetId()), nil, show.Conflict)
 	}
 	t := newTable(show.ConflictKind, order, details, "STATE", "ADDRESS", "OWNERS", "SINCE", "CAUSE", "SCOPE", "ID")
 	t.grid.Columns[0].Order = show.CompareUrgency
@@ -64,8 +65,7 @@ func findingTable() table[*pb.Finding] {
 			show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))
 	}
 	details := func(s *Server, f *pb.Finding) *page {
-		ask := func(ctx context.Context) (*pb.Finding, error) { return s.Finding(ctx, f.GetId()) }
-		return pageOf("Finding "+f.GetKind(), f.GetAddress(), ask, show.Finding)
+		return pageOf(s, "Finding "+f.GetKind(), f.GetAddress(), "/v1/findings/"+url.PathEscape(f.GetId()), nil, show.Finding)
 	}
 	return newTable(show.FindingKind, order, details, "SEVERITY", "KIND", "ADDRESS", "HOLDER", "NODE", "POOL", "SINCE", "SUMMARY")
 }
@@ -117,18 +117,15 @@ func nodeTable() table[*pb.Node] {
 		return cmp.Or(urgent(a, b), cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(show.NodeKind.Key(a), show.NodeKind.Key(b)))
 	}
 	details := func(s *Server, n *pb.Node) *page {
-		return pageOf("Node "+visible(n.GetName()), "", func(ctx context.Context) (*pb.Node, error) {
-			list, err := s.Nodes(ctx)
-			if err != nil {
-				return nil, err
-			}
+		write := func(w io.Writer, list *pb.ListNodesResponse, layout show.Layout, now time.Time) error {
 			for _, listed := range list.GetNodes() {
 				if show.NodeKind.Key(listed) == show.NodeKind.Key(n) {
-					return listed, nil
+					return show.Node(w, listed, layout, now)
 				}
 			}
-			return nil, fmt.Errorf("the server no longer lists node %s", n.GetName())
-		}, show.Node)
+			return fmt.Errorf("the server no longer lists node %s", n.GetName())
+		}
+		return pageOf(s, "Node "+visible(n.GetName()), "", "/v1/nodes", nil, write)
 	}
 	t := newTable(show.NodeKind, order, details, "STATE", "NAME", "LAST HEARD", "WIRE", "PORTS", "CLAIMS", "LOST", "VERSION", "KERNEL", "PROBLEMS")
 	t.grid.Columns[0].Tone, t.grid.Columns[0].Order = toned, urgent

@@ -10,11 +10,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/url"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/colorprofile"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -86,16 +88,12 @@ type Server struct {
 	// disconnected, and return an error only if the server rejects the watch.
 	WatchConflicts func(ctx context.Context, to Stream[*pb.WatchConflictsResponse]) error
 	WatchFindings  func(ctx context.Context, to Stream[*pb.WatchFindingsResponse]) error
-	// Nodes lists the nodes.
-	Nodes func(ctx context.Context) (*pb.ListNodesResponse, error)
+	// Get requests a message, such as the details of one item, from a path of the REST API.
+	Get func(ctx context.Context, path string, ask url.Values, into proto.Message) error
 	// CheckFilter returns an error if Owners does not accept a filter.
 	CheckFilter func(filter string) error
 	// Owners returns one page of the owners that match a filter; the token of the first page is empty.
 	Owners func(ctx context.Context, filter, token string) (*pb.ListOwnersResponse, error)
-	// Conflict, Finding and Explain return the details of one item.
-	Conflict func(ctx context.Context, id string) (*pb.Conflict, error)
-	Finding  func(ctx context.Context, id string) (*pb.Finding, error)
-	Explain  func(ctx context.Context, address string) (*pb.ExplainResponse, error)
 }
 
 // A Stream is what a watch tells its receiver.
