@@ -161,7 +161,7 @@ func TestAzureCNSThatHandlesADELBeforeItsADD(t *testing.T) {
 	n.add("next", "10.241.0.5")
 	n.awaitPod("10.241.0.5", "next")
 	n.awaitFindings()
-	i.remedied("kubectl get pod -n default --ignore-not-found gone", "kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1")
+	i.remedied("kubectl get pod -n default --ignore-not-found gone", "kubectl drain --ignore-daemonsets node1", "systemctl reboot", "kubectl uncordon node1")
 }
 
 func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
@@ -197,7 +197,7 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	got := situations.Commands(f.GetRemedy())
 	want := []string{
 		"kubectl cordon node1", "ipwitness audit --kind in-use-unallocated node1", "kubectl delete pod -n default " + name(pod),
-		"kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit " + address(pod),
+		"kubectl drain --ignore-daemonsets node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit " + address(pod),
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("remedy: got commands %q, want %q", got, want)
@@ -228,7 +228,7 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	}
 	for _, f := range n.awaitFindings(want...) {
 		// No step may start a pod on the node before all of its addresses are free.
-		want := []string{"kubectl cordon node1", "kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit", "ipwitness conflicts"}
+		want := []string{"kubectl cordon node1", "kubectl drain --ignore-daemonsets node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit", "ipwitness conflicts"}
 		if got := situations.Commands(f.GetRemedy()); f.GetKind() == "ipam-state-lost" && !slices.Equal(got, want) {
 			t.Errorf("remedy of the loss: got commands %q, want %q", got, want)
 		}

@@ -168,7 +168,7 @@ func TestTwoCiliumNodesWithOnePodCIDRArePredicted(t *testing.T) {
 	api.drop("ciliumnodes", "node2")
 	api.apply(t, "ciliumnodes", ipamtest.CiliumNode("node2", "192.0.2.2", "10.0.3.0/24", "10.0.3.237", ""))
 	c.awaitFindings()
-	i.remedied("kubectl drain --ignore-daemonsets --delete-emptydir-data node2", "kubectl delete node node2", "systemctl restart kubelet")
+	i.remedied("kubectl get node -o yaml node2 > node2.yaml", "kubectl drain --ignore-daemonsets node2", "kubectl delete node node2", "systemctl restart kubelet")
 }
 
 // In cilium/cilium issue 41986, two CiliumNodes had one CIDR of a multi-pool.

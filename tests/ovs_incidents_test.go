@@ -78,7 +78,7 @@ func TestIncidentAntreaNodesWithOnePodCIDR(t *testing.T) {
 	api.drop("pods", "b")
 	api.drop("nodes", "node2")
 	api.put(t, "nodes", "", "node2", `{"spec": {"podCIDR": "10.10.2.0/24"}}`)
-	i.remedied("kubectl drain --ignore-daemonsets node2", "kubectl delete node node2", "systemctl restart kubelet")
+	i.remedied("kubectl get node -o yaml node2 > node2.yaml", "kubectl drain --ignore-daemonsets node2", "kubectl delete node node2", "systemctl restart kubelet")
 	c.awaitFindings()
 }
 

@@ -222,6 +222,7 @@ var interpretations = []string{
 	"Find out what deleted", "Find out how this happened", "Find out what removed the address", "Find out why two nodes got",
 	"write the reservations of all addresses in use", "Rebuild the records", "Addresses leak if", "Identify the machines",
 	"If it may, this version of the IPAM", "Restart all other workloads on", "make sure that they share nothing but the hostname",
+	"Do not be connected to node", "Give the new object the labels",
 }
 
 // looks matches commands that only read. They may find nothing.

@@ -86,7 +86,7 @@ func TestRemedies(t *testing.T) {
 		}},
 		{"T3 booked for another node", []string{"cat /var/lib/calico/nodename", "kubectl delete pod -n default web"}},
 		{"T5 the ranges of pods of both nodes have it", []string{
-			"kubectl drain --ignore-daemonsets n2", "Node.spec.podCIDR cannot be changed", "kubectl delete node n2", "On node n2", "systemctl restart kubelet",
+			"The range of a node cannot be changed", "kubectl get node -o yaml n2 > n2.yaml", "kubectl drain --ignore-daemonsets n2", "kubectl delete node n2", "On node n2", "systemctl restart kubelet",
 		}},
 		{"T5 each node's own IPAM has it for its own pod", []string{
 			"write a range that no other node has into its configuration in /etc/cni/net.d", "kubectl delete pod -n default webn2", "Restart the other pods of network pods on node n2",

@@ -297,7 +297,8 @@ func (t *findingBuilder) subnets() {
 // reregistered returns the steps that delete a node and register it again; gets says which range
 // the node then gets.
 func (s side) reregistered(gets string) []advice.Action {
-	return scope{"node", s.Node, "plain", plainName(s.Node), "gets", gets}.steps("overlap/reregister")
+	name := plainName(s.Node)
+	return scope{"node", s.Node, "knode", name, "manifest", name + ".yaml", "gets", gets}.steps("reregister")
 }
 
 // reassigned returns the steps after which the IPAM has assigned another range to one of two nodes. It

@@ -63,7 +63,9 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
 				steps = append(steps, scope{"device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
-				steps = append(steps, scope{o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(key)...)
+				steps = append(steps, scope{
+					o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes"), "uplink", when(leadsOut(c.Interface), "yes"),
+				}.steps(key)...)
 			}
 		}
 		return steps
@@ -105,6 +107,11 @@ func entering(o *verdict.Owner) (enter string, known bool) {
 		return fmt.Sprintf("nsenter --net=/proc/%d/ns/net ", w.PID), true
 	}
 	return "", false
+}
+
+// leadsOut reports whether people may reach a node by an address of an interface, because its link leads out of the node.
+func leadsOut(i *verdict.Interface) bool {
+	return i.Uplink || i.Link != nil && (i.Link.Kind == verdict.Uplink || i.Link.Domain != nil)
 }
 
 // deletionOf returns the arguments of ip that remove an address from an interface.

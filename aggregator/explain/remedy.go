@@ -534,8 +534,9 @@ func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
 	if kubernetes == "" && bridge == "" {
 		key = "another-range/in-place"
 	}
-	return a.steps(key, "node", node.Name, "name", plainName(node.Name), "kubernetes", kubernetes, "bridge", bridge, "first", first, "side", side,
-		"config", cmp.Or(config, "its configuration in /etc/cni/net.d"))
+	name := plainName(node.Name)
+	return a.steps(key, "node", node.Name, "knode", name, "manifest", name+".yaml", "kubernetes", kubernetes, "bridge", bridge, "first", first, "side", side,
+		"gets", "The controller manager assigns it a free range.", "config", cmp.Or(config, "its configuration in /etc/cni/net.d"))
 }
 
 // objectSide returns the range of a node if an IPAM assigns it in an object of the cluster; nil
