@@ -212,7 +212,8 @@ func (c *core) problems() []string {
 	}
 	if c.journal != nil {
 		for _, p := range c.journal.Problems() {
-			problems = append(problems, journalProblem(p))
+			problems = append(problems, explain.Text("journal/"+string(p.Kind), "path", p.Path, "error", p.Err,
+				"remedy", journal.Remedy(p.Path, p.Err), "at", p.At.UTC().Format(time.RFC3339)))
 		}
 	}
 	problems = append(problems, c.exports.Problems()...)
@@ -221,14 +222,6 @@ func (c *core) problems() []string {
 		problems = append(problems, explain.Text("unjudged", "n", n))
 	}
 	return problems
-}
-
-func journalProblem(p journal.Problem) string {
-	key := map[journal.ProblemKind]string{
-		journal.InMemory: "in-memory", journal.Unreadable: "unreadable", journal.Damaged: "damaged",
-		journal.Missing: "missing", journal.NotWritten: "not-written", journal.Failed: "failed",
-	}[p.Kind]
-	return explain.Text("journal/"+key, "path", p.Path, "error", p.Err, "remedy", journal.Remedy(p.Path, p.Err), "at", p.At.UTC().Format(time.RFC3339))
 }
 
 // watches returns the number of watches, by type.

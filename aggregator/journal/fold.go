@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"iter"
 	"math"
 	"slices"
@@ -76,13 +77,11 @@ type folding struct {
 	segs  []segment
 	at    stamp
 	items []stored
-	// held has the items, whose values end when an iterator moves on.
-	held []byte
 }
 
 // next reads the items of the next place, which may have none. ok is false at the end.
 func (f *folding) next() (p place, ok bool, err error) {
-	f.items, f.held = f.items[:0], f.held[:0]
+	f.items = f.items[:0]
 	for i, it := range f.its {
 		if !it.Valid() {
 			if err := it.Error(); err != nil {
@@ -117,24 +116,11 @@ func (f *folding) next() (p place, ok bool, err error) {
 
 // apply applies one record to the items of a place.
 func (f *folding) apply(one stored) {
-	i := slices.IndexFunc(f.items, func(known stored) bool { return known.id == one.id })
-	switch {
-	case one.typ == pb.Watch_REMOVED && i >= 0:
-		f.items = slices.Delete(f.items, i, i+1)
-		return
-	case one.typ == pb.Watch_REMOVED:
-		return
-	case i >= 0:
-		one.item = append(f.items[i].item[:0], one.item...)
-		f.items[i] = one
-		return
-	case len(f.items) == 0:
-		f.held = f.held[:0]
+	f.items = slices.DeleteFunc(f.items, func(known stored) bool { return known.id == one.id })
+	if one.typ != pb.Watch_REMOVED {
+		one.item = bytes.Clone(one.item) // it ends when the iterator moves on
+		f.items = append(f.items, one)
 	}
-	start := len(f.held)
-	f.held = append(f.held, one.item...)
-	one.item = f.held[start:len(f.held):len(f.held)]
-	f.items = append(f.items, one)
 }
 
 func (s *store) find(about subject, id uint32) (*pb.Event, error) {

@@ -64,9 +64,8 @@ type Journal struct {
 	// is nil before the start and after the end.
 	mu    sync.RWMutex
 	store *store
-	// replaced is closed when the store is replaced, and opening counts the stores.
+	// replaced is closed when the store is replaced.
 	replaced chan struct{}
-	opening  uint64
 	// memory is set if the journal is in memory.
 	memory bool
 	// problems are the problems since the start, except those that the store knows.
@@ -121,7 +120,6 @@ func (j *Journal) open(reason pb.Gap_Reason) {
 		}
 	}
 	j.store = s
-	j.opening++
 	if err := j.writer.begin(j, reason); err != nil {
 		j.store.damage(err)
 	}

@@ -346,7 +346,7 @@ func TestADamagedStoreIsSetAside(t *testing.T) {
 				t.Fatalf("got %v and %v, want one store that is set aside", aside, err)
 			}
 			if got := b.Problems(); len(got) != 1 || got[0].Kind != how.kind || got[0].Path != aside[0] || !got[0].At.Equal(b.Now()) || got[0].Err == nil {
-				t.Errorf("got problems %+v, want kind %d and path %s", got, how.kind, aside[0])
+				t.Errorf("got problems %+v, want kind %s and path %s", got, how.kind, aside[0])
 			}
 			b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
 			if gaps, err := b.Gaps(time.Time{}, b.Now()); err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_DAMAGED {

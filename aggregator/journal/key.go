@@ -21,6 +21,8 @@ import (
 //	0 metaSegment SEGMENT                     -> segment
 //	0 metaGap STAMP                           -> gap that ended at STAMP
 //	0 metaAlive                               -> STAMP at which the journal was last complete
+//	0 metaLast                                -> STAMP of the last record
+//	0 metaCopied                              -> number of copies at the start of the last segment
 //	0 metaVersion                             -> version of the format
 //	0 metaInstance STAMP                      -> instance of the process that wrote from STAMP on
 //
@@ -38,6 +40,8 @@ const (
 	metaSegment = 's'
 	metaGap     = 'g'
 	metaAlive   = 'a'
+	metaLast    = 'l'
+	metaCopied  = 'k'
 	metaVersion = 'v'
 
 	metaInstance = 'i'

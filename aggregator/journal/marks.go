@@ -2,10 +2,7 @@ package journal
 
 import (
 	"encoding/binary"
-	"errors"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -79,23 +76,13 @@ func (j *Journal) MarkOf(kind pb.Event_Kind, revision uint64) (m Mark, known boo
 // journal was begun later.
 func (j *Journal) Writer(at time.Time) (instance int64, known bool, err error) {
 	err = j.view(func(s *store) error {
-		it, err := s.db.NewIter(&pebble.IterOptions{
-			LowerBound: tablePrefix(0, metaInstance), UpperBound: metaKey(metaInstance, uint64(micro(at))+1),
+		return s.scan(tablePrefix(0, metaInstance), metaKey(metaInstance, uint64(micro(at))+1), func(_, v []byte) error {
+			if len(v) != 8 {
+				return errDamagedRecord
+			}
+			instance, known = int64(binary.BigEndian.Uint64(v)), true
+			return nil
 		})
-		if err != nil {
-			return err
-		}
-		if known = it.Last(); known {
-			v, err := it.ValueAndErr()
-			if err == nil && len(v) != 8 {
-				err = errDamagedRecord
-			}
-			if err != nil {
-				return errors.Join(err, it.Close())
-			}
-			instance = int64(binary.BigEndian.Uint64(v))
-		}
-		return errors.Join(it.Error(), it.Close())
 	})
 	return instance, known, err
 }

@@ -18,23 +18,23 @@ type Problem struct {
 	Err error
 }
 
-// ProblemKind is the kind of a Problem.
-type ProblemKind int
+// ProblemKind is the kind of a Problem, in the words of explain.Text.
+type ProblemKind string
 
 // Kinds of problems.
 const (
 	// InMemory means that the directory cannot be used, so that the journal is in memory.
-	InMemory ProblemKind = iota + 1
+	InMemory ProblemKind = "in-memory"
 	// Unreadable means that the journal could not be opened, and was set aside.
-	Unreadable
+	Unreadable ProblemKind = "unreadable"
 	// Damaged means that damaged records were found, and the journal was set aside.
-	Damaged
+	Damaged ProblemKind = "damaged"
 	// Missing means that records are missing that had been written.
-	Missing
+	Missing ProblemKind = "missing"
 	// NotWritten means that the journal cannot be written now.
-	NotWritten
+	NotWritten ProblemKind = "not-written"
 	// Failed means that the journal cannot continue before the aggregator is restarted.
-	Failed
+	Failed ProblemKind = "failed"
 )
 
 // Remedy says what to do about a data directory that cannot be used because of an error.

@@ -293,9 +293,8 @@ type reading struct {
 	// items is an iterator that read and before move.
 	items *pebble.Iterator
 	do    func(*pb.Event) bool
-	// found has the records that bySubject reads at once, and held what they contain.
+	// found has the records that bySubject reads at once.
 	found []found
-	held  []byte
 }
 
 func (r *reading) events(since, until stamp) (more bool, err error) {
@@ -414,7 +413,7 @@ type found struct {
 func (r *reading) bySubject(subjects []subject, since, until stamp) (more bool, err error) {
 	for since < until {
 		horizon := until
-		r.found, r.held = r.found[:0], r.held[:0]
+		r.found = r.found[:0]
 		for _, one := range subjects {
 			end, err := r.read(one, since, horizon)
 			if err != nil {
@@ -459,9 +458,7 @@ func (r *reading) read(about subject, since, until stamp) (end stamp, err error)
 		if one.at < since {
 			copies++
 		}
-		start := len(r.held)
-		r.held = append(r.held, one.item...)
-		one.item = r.held[start:]
+		one.item = bytes.Clone(one.item) // it ends when the iterator moves on
 		r.found = append(r.found, found{one.at, about, one})
 		return nil
 	})

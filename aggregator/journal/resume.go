@@ -31,13 +31,12 @@ type Resumption struct {
 	Begun bool
 	// Replaced is closed when the store is replaced, and has to be resumed again.
 	Replaced <-chan struct{}
-	opening  uint64
 }
 
 // Resumption returns where the feeds of a stream continue. It waits until the journal is open.
 func (j *Journal) Resumption() (r Resumption, err error) {
 	err = j.view(func(s *store) error { // which holds the lock
-		r.Replaced, r.opening = j.replaced, j.opening
+		r.Replaced = j.replaced
 		_, alive, err := s.last()
 		if err != nil {
 			return err
@@ -60,7 +59,7 @@ func (j *Journal) Resumption() (r Resumption, err error) {
 // before does not count if the store has been replaced meanwhile.
 func (j *Journal) Resume(r Resumption) error {
 	return j.put(func(w *writer) error {
-		if r.opening != j.opening {
+		if r.Replaced != j.replaced {
 			return nil
 		}
 		for _, state := range w.kinds {
@@ -75,7 +74,7 @@ func (j *Journal) Resume(r Resumption) error {
 // Note writes a note after all changes that were sent before, unless the store has been replaced.
 func (j *Journal) Note(r Resumption, note []byte) error {
 	return j.put(func(w *writer) error {
-		if r.opening != j.opening {
+		if r.Replaced != j.replaced {
 			return nil
 		}
 		return w.write(note)

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"encoding/binary"
 	"errors"
 	"iter"
 	"math"
@@ -46,15 +47,18 @@ func (g *segments) open(s *store) (alive stamp, err error) {
 	}
 	if list := s.list(); len(list) > 0 {
 		g.current = list[len(list)-1]
+		g.last = max(g.last, g.current.start)
 	}
 	switch {
 	case g.current.number == 0:
 	case !g.current.complete:
 		g.copy()
 	case alive == 0:
-		g.copied, err = s.copies(g.current)
+		n, _, err := s.number(metaKey(metaCopied, 0))
+		g.copied = stamp(n)
+		return 0, err
 	}
-	return alive, err
+	return alive, nil
 }
 
 func (g *segments) close() {
@@ -77,7 +81,11 @@ func (g *segments) commit() error {
 	}
 	b := g.batch
 	g.batch = nil
-	return errors.Join(b.Commit(pebble.Sync), b.Close())
+	return errors.Join(
+		b.Set(metaKey(metaLast, 0), binary.BigEndian.AppendUint64(nil, uint64(g.last)), nil),
+		b.Set(metaKey(metaCopied, 0), binary.BigEndian.AppendUint64(nil, uint64(g.copied)), nil),
+		b.Commit(pebble.Sync), b.Close(),
+	)
 }
 
 // add adds a record to the batch. first is set if it is not known since when the item is like this,

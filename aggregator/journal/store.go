@@ -226,62 +226,9 @@ func (s *store) fewPlaces(prefix []byte) ([]place, error) {
 // last returns the stamp of the last record, and the stamp at which the journal was last complete; 0
 // if there is none.
 func (s *store) last() (last, alive stamp, err error) {
-	n, _, err := s.number(metaKey(metaAlive, 0))
-	if err != nil {
-		return 0, 0, err
-	}
-	alive = stamp(n)
-	if len(s.segments) == 0 {
-		return alive, alive, nil
-	}
-	seg := s.segments[len(s.segments)-1]
-	last = max(alive, seg.start)
-	it, err := s.db.NewIter(nil)
-	if err != nil {
-		return 0, 0, err
-	}
-	// The last record is in the last bucket.
-	prefix := tablePrefix(seg.number, byTime)
-	it.SetBounds(prefix, after(prefix))
-	var subjects []subject
-	for bucket := uint32(0); it.Valid() || len(subjects) == 0 && it.Last(); it.Prev() {
-		here, one, err := parseTimeKey(it.Key())
-		if err != nil {
-			return 0, 0, errors.Join(err, it.Close())
-		}
-		if bucket = max(bucket, here); here < bucket {
-			break
-		}
-		subjects = append(subjects, one)
-	}
-	for _, one := range subjects {
-		prefix := itemPrefix(seg.number, one.kind, one.place)
-		it.SetBounds(prefix, after(prefix))
-		if it.Last() {
-			_, _, at, _, err := parseItemKey(seg, it.Key())
-			if err != nil {
-				return 0, 0, errors.Join(err, it.Close())
-			}
-			last = max(last, at)
-		}
-	}
-	return last, alive, errors.Join(it.Error(), it.Close())
-}
-
-// copies returns the number of copies at the start of a segment, or more.
-func (s *store) copies(seg segment) (n stamp, err error) {
-	for _, kind := range kinds {
-		prefix := tablePrefix(seg.number, byte(kind))
-		err = errors.Join(err, s.scan(prefix, after(prefix), func(key, _ []byte) error {
-			if _, _, at, _, err := parseItemKey(seg, key); err != nil {
-				return err
-			} else if at < seg.start {
-				n = max(n, at+1-seg.base())
-			}
-			return nil
-		}))
-	}
-	return n, err
+	n, _, err := s.number(metaKey(metaLast, 0))
+	complete, _, failed := s.number(metaKey(metaAlive, 0))
+	return stamp(max(n, complete)), stamp(complete), errors.Join(err, failed)
 }
 
 // damage records that Pebble found damaged records.
