@@ -2,13 +2,9 @@ package report
 
 import (
 	"bytes"
-	"reflect"
-	"slices"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/proto/form"
@@ -21,9 +17,9 @@ import (
 // Check corrects invalid strings in a message, and returns the number of corrections by field; nil
 // if there are none. It returns an error for values that no agent sends.
 func Check(m *pb.ReportRequest) (corrected map[string]int, err error) {
-	var done corrections
-	err = checkReport.check(reflect.ValueOf(m).Elem(), &done)
-	return done, err
+	var c checker
+	c.report(m)
+	return c.corrected, c.refused
 }
 
 // corrections counts corrected strings by field.
@@ -40,136 +36,47 @@ func (c *corrections) add(others corrections) {
 	}
 }
 
-// A checker checks messages of one type. It reads the generated Go struct, because protoreflect
-// takes several times as long and would be a large part of the cost of a report.
-type checker []checkedField
-
-// A checkedField is a field of the struct with a rule or with nested messages.
-type checkedField struct {
-	rule
-	key string // of the rule
-	at  int    // index of the field in the struct
-	// check checks a value of the field or, if the field is a list, one element.
-	check func(f *checkedField, v reflect.Value, done *corrections) error
-	list  bool
-	// inside checks nested messages; nil if the field has none.
-	inside checker
+// A checker checks the fields of a message.
+type checker struct {
+	corrected corrections
+	// refused is the error for the first value that no agent sends; nil if there is none.
+	refused error
 }
 
-var checkReport = newChecker(reflect.TypeFor[*pb.ReportRequest]())
-
-// newChecker returns the checker of a message type, which is a pointer to a struct.
-func newChecker(pointer reflect.Type) (c checker) {
-	of := reflect.Zero(pointer).Interface().(proto.Message).ProtoReflect().Descriptor()
-	for i := range pointer.Elem().NumField() {
-		tag, ok := pointer.Elem().Field(i).Tag.Lookup("protobuf")
-		if !ok {
-			continue // not a field of the message
-		}
-		_, name, _ := strings.Cut(tag, "name=")
-		name, _, _ = strings.Cut(name, ",")
-		f := checkedField{key: string(of.Name()) + "." + name, at: i}
-		f.rule = rules[f.key]
-		t := pointer.Elem().Field(i).Type
-		if t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
-			f.list, t = true, t.Elem()
-		}
-		switch {
-		case t.Kind() == reflect.String:
-			f.check = (*checkedField).checkString
-		case t.Kind() == reflect.Slice:
-			f.check = (*checkedField).checkBytes
-		case t.Kind() == reflect.Map:
-			f.check = (*checkedField).checkMap
-		case t == reflect.TypeFor[*pb.Workload]():
-			f.check, f.inside = (*checkedField).checkWorkload, newChecker(t)
-		case t.Kind() == reflect.Pointer:
-			f.check, f.inside = (*checkedField).checkMessage, newChecker(t)
-			if len(f.inside) == 0 {
-				continue
-			}
-		default:
-			continue
-		}
-		c = append(c, f)
+// text corrects a string.
+func (c *checker) text(field string, of form.Form, s *string) {
+	if !of.Has(*s) {
+		*s = of.Correct(*s)
+		c.corrected.count(field)
 	}
-	return c
 }
 
-// check corrects and counts invalid strings in a message. It returns an error for a value that no
-// agent sends.
-func (c checker) check(message reflect.Value, done *corrections) error {
-	for i := range c {
-		f := &c[i]
-		v := message.Field(f.at)
-		if !f.list {
-			if err := f.check(f, v, done); err != nil {
-				return err
-			}
-			continue
-		}
-		for j := range v.Len() {
-			if err := f.check(f, v.Index(j), done); err != nil {
-				return err
-			}
-		}
+func (c *checker) texts(field string, of form.Form, all []string) {
+	for i := range all {
+		c.text(field, of, &all[i])
 	}
-	return nil
 }
 
-func (f *checkedField) checkString(v reflect.Value, done *corrections) error {
-	text := v.String()
-	switch {
-	case text == "" && !f.list, f.text.Has(text):
-		return nil
-	case f.must:
-		return status.Errorf(codes.InvalidArgument, "invalid %s %q: only letters, digits, -, _ and . are allowed", f.key, form.Text(64).Correct(text))
+// must refuses an invalid string.
+func (c *checker) must(field string, of form.Form, s string) {
+	if !of.Has(s) && c.refused == nil {
+		c.refused = status.Errorf(codes.InvalidArgument, "invalid %s %q: only letters, digits, -, _ and . are allowed", field, form.Text(64).Correct(s))
 	}
-	v.SetString(f.text.Correct(text))
-	done.count(f.key)
-	return nil
 }
 
-func (f *checkedField) checkBytes(v reflect.Value, _ *corrections) error {
-	if !slices.Contains(f.sizes, v.Len()) {
-		return status.Errorf(codes.InvalidArgument, "%s has %d bytes: this is not what an ipwitness agent sends", f.key, v.Len())
+// bytes refuses a value that is not valid.
+func (c *checker) bytes(field string, raw []byte, valid bool) {
+	if !valid && c.refused == nil {
+		c.refused = status.Errorf(codes.InvalidArgument, "%s has %d bytes: this is not what an ipwitness agent sends", field, len(raw))
 	}
-	return nil
 }
 
-func (f *checkedField) checkMap(v reflect.Value, done *corrections) error {
-	if v.Len() == 0 {
-		return nil
-	}
-	entries := v.Interface().(map[string]string)
-	for key, value := range entries {
-		if !f.text.Has(key) || !f.text.Has(value) {
-			delete(entries, key)
-			done.count(f.key)
-		}
-	}
-	return nil
-}
+// most refuses a value of more than most bytes.
+func (c *checker) most(field string, most int, raw []byte) { c.bytes(field, raw, len(raw) <= most) }
 
-func (f *checkedField) checkMessage(v reflect.Value, done *corrections) error {
-	if v.IsNil() {
-		return nil
-	}
-	return f.inside.check(v.Elem(), done)
-}
-
-// checkWorkload checks a workload. The form of its name depends on its kind.
-func (f *checkedField) checkWorkload(v reflect.Value, done *corrections) error {
-	w := v.Interface().(*pb.Workload)
-	of := rules["Workload.name"].text
-	if w.GetKind() == pb.Workload_POD { // only Kubernetes restricts names
-		of = form.Subdomain
-	}
-	if w != nil && !of.Has(w.GetName()) {
-		w.Name = of.Correct(w.GetName())
-		done.count("Workload.name")
-	}
-	return f.checkMessage(v, done)
+// address refuses a value that is not an IP address.
+func (c *checker) address(field string, raw []byte) {
+	c.bytes(field, raw, len(raw) == 4 || len(raw) == 16)
 }
 
 const (

@@ -52,9 +52,9 @@ func (p *pending) add(r *Session, m *pb.ReportRequest) error {
 	return err
 }
 
-// all yields the messages of the snapshot and last, which are not among the kept ones. It decodes
+// all yields the messages of the snapshot and the last one, which is not among the kept ones. It decodes
 // one kept message at a time.
-func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
+func (p *pending) all(last *pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 	return func(yield func(*pb.ReportRequest) bool) {
 		kept := func(messages [][]byte) bool {
 			for _, raw := range messages {
@@ -65,15 +65,9 @@ func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 			}
 			return true
 		}
-		if !kept(p.first) {
-			return
+		if kept(p.first) && yield(last) {
+			kept(p.wire)
 		}
-		for _, m := range last {
-			if !yield(m) {
-				return
-			}
-		}
-		kept(p.wire)
 	}
 }
 

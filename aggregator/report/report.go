@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -112,8 +114,8 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// snapshot replaces all records of a node at once by those in the kept messages and in last.
-func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
+// snapshot replaces all records of a node at once by those in the kept messages and in the last one.
+func (s *Service) snapshot(r *Session, last *pb.ReportRequest) error {
 	select {
 	case s.snapshots <- struct{}{}:
 		defer func() { <-s.snapshots }()
@@ -168,7 +170,10 @@ func (s *Service) logCorrected(n *facts.Node, some corrections) {
 // Session returns a session for a caller that has not sent anything yet. Report runs a session over
 // a stream.
 func (s *Service) Session(caller *access.Caller) *Session {
-	return &Session{service: s, caller: caller, ended: make(chan struct{})}
+	return &Session{
+		service: s, caller: caller, ended: make(chan struct{}),
+		outbox: outbox{contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]index.Address)},
+	}
 }
 
 // counters count the records that agents send.

@@ -66,7 +66,7 @@ type intake struct {
 }
 
 // outbox has the requests to the agent that have not been sent. They are keyed, so that their
-// number is limited by the size of the agent's own table. Empty maps are nil.
+// number is limited by the size of the agent's own table.
 type outbox struct {
 	acknowledged uint64
 	news, resync bool
@@ -277,7 +277,7 @@ func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 		r.service.Facts.Heard(r, r.node, nil)
 		return r.pending.add(r, m)
 	}
-	if err := r.service.snapshot(r, []*pb.ReportRequest{m}); err != nil {
+	if err := r.service.snapshot(r, m); err != nil {
 		return err
 	}
 	r.inside = false
@@ -354,22 +354,12 @@ func (r *Session) AskResync() {
 
 // Contest asks the agent to watch an address more closely, or to stop doing so.
 func (r *Session) Contest(a netip.Addr, contested bool) {
-	r.update(func() {
-		if r.contests == nil {
-			r.contests = make(map[netip.Addr]bool)
-		}
-		r.contests[a] = contested
-	})
+	r.update(func() { r.contests[a] = contested })
 }
 
 // Check asks the agent to read an address again.
 func (r *Session) Check(a netip.Addr) {
-	r.update(func() {
-		if r.reread == nil {
-			r.reread = make(map[netip.Addr]struct{})
-		}
-		r.reread[a] = struct{}{}
-	})
+	r.update(func() { r.reread[a] = struct{}{} })
 }
 
 // checked removes and returns the addresses of an answered check.
@@ -377,9 +367,7 @@ func (r *Session) checked(id uint64) []index.Address {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	addrs := r.checks[id]
-	if delete(r.checks, id); len(r.checks) == 0 {
-		r.checks = nil
-	}
+	delete(r.checks, id)
 	return addrs
 }
 
@@ -413,9 +401,6 @@ func (r *Session) Take() *pb.ReportResponse {
 			m.Check.Addresses = append(m.Check.Addresses, a.AsSlice())
 			delete(r.reread, a)
 		}
-		if r.checks == nil {
-			r.checks = make(map[uint64][]index.Address)
-		}
 		r.checks[r.checkID] = addrs
 		for id := range r.checks {
 			if id+maxChecks <= r.checkID {
@@ -423,12 +408,6 @@ func (r *Session) Take() *pb.ReportResponse {
 			}
 		}
 	}
-	if len(r.contests) == 0 {
-		r.contests = nil
-	}
-	if len(r.reread) == 0 {
-		r.reread = nil
-	}
-	r.news = r.contests != nil || r.reread != nil
+	r.news = len(r.contests)+len(r.reread) > 0
 	return m
 }
