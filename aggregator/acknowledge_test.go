@@ -30,9 +30,14 @@ func (l *lab) acknowledge(id string, d time.Duration) *pb.Conflict {
 	return out.GetConflict()
 }
 
-// remembered returns the number of stored acknowledgements.
-func (l *lab) remembered() int {
-	return l.core.acknowledgements.Len()
+// remembered returns the number of acknowledged conflicts.
+func (l *lab) remembered() (n int) {
+	for _, c := range l.core.shards.Conflicts.All() {
+		if l.core.acknowledgements.Of(c.ID) != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // wantAcknowledged checks that every query reports the only conflict as acknowledged, or as not

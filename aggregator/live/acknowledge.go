@@ -1,7 +1,6 @@
 package live
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -34,18 +33,20 @@ const (
 )
 
 // acknowledgement records that a user accepts a conflict with its current owners, in this episode,
-// for a limited time. It silences alerts and has no effect on verdicts. Only since changes.
+// for a limited time. It silences alerts and has no effect on verdicts.
 type acknowledgement struct {
 	kube.Acknowledgement
 	proto *pb.Acknowledgement
-	// since is when it was last known that its conflict may be detected again, while it is recalled.
-	since verdict.Stamp
+	// active is set if its conflict is active. Otherwise, the conflict may be detected again: it is one from before the
+	// start, or in a replica one that only the leader may see. since is when that was last known.
+	active bool
+	since  verdict.Stamp
 }
 
 func newAcknowledgement(k *kube.Acknowledgement, since verdict.Stamp) *acknowledgement {
-	return &acknowledgement{*k, &pb.Acknowledgement{
+	return &acknowledgement{Acknowledgement: *k, since: since, proto: &pb.Acknowledgement{
 		Reason: k.Reason, AcknowledgedAt: timestamppb.New(k.At), AcknowledgedBy: k.By, ExpiresAt: timestamppb.New(k.Expires),
-	}, since}
+	}}
 }
 
 // acknowledgedOwners returns the owners of a conflict in the form that an acknowledgement has.
@@ -93,9 +94,6 @@ type Acknowledgements struct {
 
 	mu   sync.Mutex
 	byID map[string]*acknowledgement
-	// recalled contains the acknowledgements whose conflicts are not active and may be detected again:
-	// those from before the start, and in a replica those of conflicts that only the leader may see.
-	recalled map[string]*acknowledgement
 	// written has the versions of the objects that this replica wrote and that are not in the mirror yet.
 	// ended has the versions of acknowledgements that have ended, by conflict; the leader deletes the
 	// objects. Both are empty if acknowledgements are not shared.
@@ -116,7 +114,7 @@ func NewAcknowledgements(cfg AcknowledgementsConfig) (*Acknowledgements, error) 
 	}
 	a := &Acknowledgements{
 		AcknowledgementsConfig: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement),
-		recalled: make(map[string]*acknowledgement), written: make(map[string]writtenObject), ended: make(map[string]string),
+		written: make(map[string]writtenObject), ended: make(map[string]string),
 	}
 	kept := dir.load()
 	if n := len(kept); n > 0 && cfg.Shared.SharesAcknowledgements() {
@@ -125,7 +123,7 @@ func NewAcknowledgements(cfg AcknowledgementsConfig) (*Acknowledgements, error) 
 		kept = nil
 	}
 	for i := range kept {
-		a.recalled[kept[i].Conflict] = newAcknowledgement(&kept[i], cfg.Facts.Clock())
+		a.byID[kept[i].Conflict] = newAcknowledgement(&kept[i], cfg.Facts.Clock())
 	}
 	for _, problem := range a.Problems() {
 		cfg.Log.Error("data directory is unusable: starting without it", "problem", problem)
@@ -143,7 +141,7 @@ func (a *Acknowledgements) Problems() []string { return a.dir.problems() }
 func (a *Acknowledgements) Of(id string) *pb.Acknowledgement {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ack := a.byID[id]; ack != nil {
+	if ack := a.byID[id]; ack != nil && ack.active {
 		return ack.proto
 	}
 	return nil
@@ -153,14 +151,7 @@ func (a *Acknowledgements) Of(id string) *pb.Acknowledgement {
 func (a *Acknowledgements) has(id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.byID[id] != nil || a.recalled[id] != nil
-}
-
-// Len returns the number of acknowledged conflicts.
-func (a *Acknowledgements) Len() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.byID)
+	return a.byID[id] != nil
 }
 
 // Acknowledge silences a conflict until the acknowledgement expires, or withdraws the
@@ -226,7 +217,7 @@ func (a *Acknowledgements) keep(id string, ack *acknowledgement) error {
 		return nil
 	}
 	delete(a.written, id)
-	if before := cmp.Or(a.byID[id], a.recalled[id]); before != nil {
+	if before := a.byID[id]; before != nil {
 		a.ended[id] = before.Version // the mirror may still have it
 	}
 	return nil
@@ -241,9 +232,8 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 	if c := a.Conflicts.Get(id); c == nil || !c.Active() || c.Episode != episode {
 		return false
 	}
-	delete(a.recalled, id) // what is asked for now takes its place
 	if delete(a.byID, id); ack != nil {
-		a.byID[id] = ack
+		ack.active, a.byID[id] = true, ack
 	}
 	return true
 }
@@ -252,8 +242,7 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 // another one, or by none. The caller holds the mutex of the directory.
 func (a *Acknowledgements) save(replaced string, by *acknowledgement) error {
 	a.mu.Lock()
-	all := maps.Clone(a.recalled)
-	maps.Copy(all, a.byID)
+	all := maps.Clone(a.byID)
 	a.mu.Unlock()
 	if delete(all, replaced); by != nil {
 		all[replaced] = by
@@ -318,11 +307,11 @@ func NoConflict(id string) error {
 func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if ack := a.recalled[c.ID]; ack != nil && c.Active() {
+	ack := a.byID[c.ID]
+	if ack != nil && !ack.active && c.Active() {
 		a.activate(c, ack)
 	}
-	ack := a.byID[c.ID]
-	if ack == nil {
+	if ack == nil || !ack.active {
 		return 0, false
 	}
 	// A new owner of the conflict ends the acknowledgement, but only after the settle time, because the owner may leave
@@ -340,7 +329,7 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 	switch {
 	case ack.Version == "":
 	case !c.Active() && !a.Shared.Leads(): // the leader may have agents that this replica does not have
-		ack.since, a.recalled[c.ID] = a.Facts.Clock(), ack
+		ack.active, ack.since, a.byID[c.ID] = false, a.Facts.Clock(), ack
 	default:
 		a.ended[c.ID] = ack.Version
 	}
@@ -351,11 +340,10 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 // activate uses an acknowledgement for a conflict. An object that was written by hand covers the owners that
 // the conflict has when it is first used. The caller holds mu.
 func (a *Acknowledgements) activate(c *verdict.Conflict, ack *acknowledgement) {
-	delete(a.recalled, c.ID)
 	if ack.Owners == nil && a.Shared.SharesAcknowledgements() {
 		ack.Owners = acknowledgedOwners(c)
 	}
-	a.byID[c.ID] = ack
+	ack.active = true
 }
 
 // Adopt takes over the acknowledgements that the replicas share.
@@ -391,32 +379,25 @@ func (a *Acknowledgements) adopt(all []kube.Acknowledgement) (changed []index.Ad
 			continue
 		}
 		delete(a.ended, id)
-		if before := cmp.Or(a.byID[id], a.recalled[id]); before != nil && before.Version == k.Version {
+		if before := a.byID[id]; before != nil && before.Version == k.Version {
 			continue
 		}
-		ack := newAcknowledgement(k, now)
+		a.byID[id] = newAcknowledgement(k, now)
 		if c := a.Conflicts.Get(id); c != nil && c.Active() {
-			a.activate(c, ack)
+			a.activate(c, a.byID[id])
 			changed = append(changed, index.AddressOf(c.Address))
+		}
+	}
+	maps.DeleteFunc(a.written, func(_ string, own writtenObject) bool { return now.Sub(own.at) >= unseenFor })
+	for id, ack := range a.byID {
+		if _, own := a.written[id]; present[id] || own {
 			continue
 		}
 		delete(a.byID, id)
-		a.recalled[id] = ack
-	}
-	maps.DeleteFunc(a.written, func(_ string, own writtenObject) bool { return now.Sub(own.at) >= unseenFor })
-	gone := func(id string) bool {
-		_, own := a.written[id]
-		return !present[id] && !own
-	}
-	for id := range a.byID {
-		if gone(id) {
-			delete(a.byID, id)
-			if c := a.Conflicts.Get(id); c != nil {
-				changed = append(changed, index.AddressOf(c.Address))
-			}
+		if c := a.Conflicts.Get(id); ack.active && c != nil {
+			changed = append(changed, index.AddressOf(c.Address))
 		}
 	}
-	maps.DeleteFunc(a.recalled, func(id string, _ *acknowledgement) bool { return gone(id) })
 	maps.DeleteFunc(a.ended, func(id, _ string) bool { return !present[id] })
 	return changed
 }
@@ -494,7 +475,10 @@ func (a *Acknowledgements) sweep() (dropped bool, ended map[string]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, shared := a.Facts.Clock(), a.Shared.SharesAcknowledgements()
-	for id, ack := range a.recalled {
+	for id, ack := range a.byID {
+		if ack.active {
+			continue
+		}
 		if shared && !a.Shared.Leads() {
 			ack.since = now // only the leader decides that a conflict is not detected
 		}
@@ -505,7 +489,7 @@ func (a *Acknowledgements) sweep() (dropped bool, ended map[string]string) {
 		if shared {
 			a.ended[id] = ack.Version
 		}
-		delete(a.recalled, id)
+		delete(a.byID, id)
 		dropped = true
 	}
 	return dropped, maps.Clone(a.ended)

@@ -18,7 +18,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/stream"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -204,7 +203,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		awaited[a.GetWhat()]++
 	}
 	for _, what := range []pb.Awaited_What{pb.Awaited_REPORT, pb.Awaited_RECORDS, pb.Awaited_JUDGEMENT, pb.Awaited_JOURNAL} {
-		set("awaited", float64(awaited[what]), strings.ToLower(what.String()))
+		set("awaited", float64(awaited[what]), word(what))
 	}
 	known := len(awaited) == 0
 	m.collectConflicts(set, known)
@@ -261,15 +260,15 @@ func (m *Metrics) collectConflicts(set scrape, known bool) {
 	type count struct{ all, acknowledged int }
 	// The two series that alerts use exist even without conflicts, as soon as that is known.
 	conflicts := map[class]count{
-		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: {},
-		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: {},
+		{word(pb.Conflict_SUSPECTED), verdict.CauseUnknown}: {},
+		{word(pb.Conflict_CONFIRMED), verdict.CauseUnknown}: {},
 	}
 	var shown []*verdict.Conflict
 	for _, c := range m.Shards.Conflicts.All() {
 		if !c.Active() {
 			continue
 		}
-		of := class{phaseWords[c.Phase], c.Cause}
+		of := class{word(pb.Conflict_State(c.Phase)), c.Cause}
 		n := conflicts[of]
 		n.all++
 		if m.Acknowledgements.Of(c.ID) != nil {
@@ -296,7 +295,7 @@ func (m *Metrics) collectConflicts(set scrape, known bool) {
 			owners = append(owners, fmt.Sprintf("%s (%s)", explain.OwnerName(&c.Owners[i]), c.Owners[i].Node.Name))
 		}
 		m.Facts.RUnlock()
-		set("conflict_info", 1, c.Address.String(), c.Scope, c.Cause, c.ID, phaseWords[c.Phase], several(owners, " | "))
+		set("conflict_info", 1, c.Address.String(), c.Scope, c.Cause, c.ID, word(pb.Conflict_State(c.Phase)), several(owners, " | "))
 		set("conflict_detected_timestamp_seconds", seconds(c.DetectedAt), c.Address.String(), c.ID)
 	}
 }
@@ -325,7 +324,7 @@ func (m *Metrics) collectFindings(set scrape) {
 				address += fmt.Sprintf(" and %d more", more)
 			}
 		}
-		set("finding_detected_timestamp_seconds", seconds(f.Since), f.Kind, strings.ToLower(pb.Finding_Severity(f.Severity).String()),
+		set("finding_detected_timestamp_seconds", seconds(f.Since), f.Kind, word(pb.Finding_Severity(f.Severity)),
 			address, several(audit.Nodes(f.Finding), ", "), several(holders, " | "), pool, f.ID)
 	}
 }
@@ -397,7 +396,7 @@ func (m *Metrics) collectPools(set scrape) {
 	var pools []one
 	m.Facts.RLock()
 	for p := range m.Facts.Pools {
-		kinds[kind{p.Rec.IPAM, poolStates[p.Rec.State]}]++
+		kinds[kind{p.Rec.IPAM, word(pb.Pool_State(p.Rec.State))}]++
 		allocations[p.Rec.IPAM] += p.Allocated.Of(audit.Both)
 		pools = append(pools, one{judge.PoolPlaceOf(p), p.Rec.Network, m.Findings.Use(p)})
 	}
@@ -431,10 +430,5 @@ func filled(use verdict.PoolUse) (step int) {
 	return step
 }
 
-// phaseWords and poolStates are the states of conflicts and pools in metrics.
-var (
-	phaseWords = map[verdict.Phase]string{verdict.Suspected: "suspected", verdict.Confirmed: "confirmed", verdict.Resolved: "resolved"}
-	poolStates = map[ipam.State]string{
-		ipam.Known: "known", ipam.Reading: "reading", ipam.Missing: "missing", ipam.Unreadable: "unreadable", ipam.Stale: "stale",
-	}
-)
+// word returns a value of the API in the form that labels have.
+func word(value fmt.Stringer) string { return strings.ToLower(value.String()) }
