@@ -170,6 +170,12 @@ type Wiring struct {
 	Routed bool
 }
 
+// RoutesIPVLAN reports whether a node routes to the devices of a plugin in a mode, as with ipvlan in modes l3 and l3s:
+// such devices do not answer ARP (Documentation/networking/ipvlan.rst of Linux).
+func RoutesIPVLAN(plugin, mode string) bool {
+	return plugin == "ipvlan" && (mode == "l3" || mode == "l3s")
+}
+
 // An Allocation is the record that an IPAM has of one address.
 type Allocation struct {
 	Address netip.Addr

@@ -95,9 +95,6 @@ func OnLANs(n *verdict.Node, pools []*verdict.Pool, subnets []Subnet, lan func(d
 				ranges = ipam.Without(ranges, ipam.Range{First: a, Last: a})
 			}
 			for _, r := range ranges {
-				if r.First.Is4() && r.Size() > widest { // 0.0.0.0/0, from which another IPAM of the network assigns
-					continue
-				}
 				s := poolSide(n, p)
 				s.Range, s.LAN = r, on.Key()
 				list = append(list, s)

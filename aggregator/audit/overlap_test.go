@@ -316,7 +316,6 @@ func TestRangesOnLANs(t *testing.T) {
 		"networks of docker":                         {first: engine("macvlan", "192.0.2.0/24", ipam.Known), second: engine("ipvlan", "192.0.2.0/24", ipam.Known), domain: lan, want: "192.0.2.0/24"},
 		"networks of docker that were lost":          {first: engine("macvlan", "192.0.2.0/24", ipam.Missing), second: engine("macvlan", "192.0.2.0/24", ipam.Missing), domain: lan},
 		"internal networks of docker":                {first: engine("bridge", "192.0.2.0/24", ipam.Known), second: engine("bridge", "192.0.2.0/24", ipam.Known), domain: lan},
-		"networks of docker with another IPAM":       {first: engine("macvlan", "0.0.0.0/0", ipam.Known), second: engine("macvlan", "0.0.0.0/0", ipam.Known), domain: lan},
 		"the address of another node in a /64":       {first: pool("eth0", "2001:db8::/64"), own: has("eth0", "2001:db8::12/64"), domain: lan},
 		"the same /64":                               {first: pool("eth0", "2001:db8::/64"), second: pool("eth0", "2001:db8::/64"), domain: lan, want: "2001:db8::/64"},
 		"one of two addresses is declared":           {first: pool("eth0", "192.0.2.0/24"), own: append(has("eth0", "192.0.2.12/24"), has("eth0", "192.0.2.13/24")...), domain: lan, declared: "192.0.2.12/32", want: "192.0.2.13/32"},

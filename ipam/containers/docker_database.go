@@ -21,6 +21,9 @@ import (
 const (
 	// bucket is the bucket of libnetwork, and prefix begins each of its keys.
 	bucket, prefix = "libnetwork", "docker/network/v1.0/"
+	// defaultIPAM is the driver that allocates addresses from the ranges of a network (libnetwork/ipamapi/contract.go). Others
+	// are "null", which gives none, and plugins.
+	defaultIPAM = "default"
 	// counter is the size of the change counter before each value (libkv's store/boltdb).
 	counter = 8
 )
@@ -31,6 +34,8 @@ type dockerNetwork struct {
 	Name     string `json:"name"`
 	Driver   string `json:"networkType"`
 	Internal bool   `json:"internal"`
+	// IPAM is the driver that allocates the addresses; "default" for docker itself.
+	IPAM string `json:"ipamType"`
 	// V4Config and V6Config are JSON lists of ipamConfig, and V4Info and V6Info of ipamInfo.
 	V4Config string          `json:"ipamV4Config"`
 	V6Config string          `json:"ipamV6Config"`
@@ -137,6 +142,9 @@ func (c *content) list() (all []ipam.PoolRecords) {
 			ranges, reserved := subnets(family[0], family[1])
 			net.Ranges, net.Gateways = append(net.Ranges, ranges...), append(net.Gateways, reserved...)
 		}
+		if n.IPAM != defaultIPAM {
+			net.Ranges = nil // the driver decides, and may serve other nodes, too
+		}
 		for _, e := range c.endpoints[id] {
 			for _, text := range []string{e.Interface.Addr, e.Interface.AddrV6} {
 				if p, err := netip.ParsePrefix(text); err == nil {
@@ -158,10 +166,13 @@ func (c *content) wiring(id string, n *dockerNetwork) ipam.Wiring {
 		return ipam.Wiring{Plugin: "bridge", Device: bridge, Routed: !n.Internal && bridge != ""}
 	}
 	var generic struct {
-		Options struct{ Parent string } `json:"com.docker.network.generic"`
+		Options struct {
+			Parent string
+			Mode   string `json:"ipvlan_mode"`
+		} `json:"com.docker.network.generic"`
 	}
 	_ = json.Unmarshal(n.Generic, &generic) // other drivers have other options
-	return ipam.Wiring{Plugin: n.Driver, Device: generic.Options.Parent}
+	return ipam.Wiring{Plugin: n.Driver, Device: generic.Options.Parent, Routed: ipam.RoutesIPVLAN(n.Driver, generic.Options.Mode)}
 }
 
 // subnets returns the ranges from which a network allocates, and the addresses in them that it never

@@ -172,6 +172,35 @@ func TestNetworksAndTheirAddressesAreRead(t *testing.T) {
 	}
 }
 
+func TestNetworksWithDevicesOnALAN(t *testing.T) {
+	for why, test := range map[string]struct {
+		old, new       string // a change of the record
+		routed, ranges bool
+	}{
+		"macvlan":                       {"", "", false, true},
+		"ipvlan":                        {`"macvlan"`, `"ipvlan"`, false, true},
+		"ipvlan in mode l2":             {`"parent":"eth9"}},`, `"parent":"eth9","ipvlan_mode":"l2"}},"networkType":"ipvlan",`, false, true},
+		"ipvlan in mode l3":             {`"parent":"eth9"}},`, `"parent":"eth9","ipvlan_mode":"l3"}},"networkType":"ipvlan",`, true, true},
+		"ipvlan in mode l3s":            {`"parent":"eth9"}},`, `"parent":"eth9","ipvlan_mode":"l3s"}},"networkType":"ipvlan",`, true, true},
+		"macvlan with a mode of ipvlan": {`"parent":"eth9"}},`, `"parent":"eth9","ipvlan_mode":"l3"}},`, false, true},
+		"a driver for addresses":        {`"ipamType":"default"`, `"ipamType":"devplayer0/net-dhcp"`, false, false},
+		"no addresses":                  {`"ipamType":"default"`, `"ipamType":"null"`, false, false},
+	} {
+		n := newDockerNode(t)
+		record := strings.Replace(lanRecord, test.old, test.new, 1)
+		if strings.Contains(test.new, "networkType") { // the other one would count
+			record = strings.Replace(record, `,"networkType":"macvlan"`, "", 1)
+		}
+		n.put("network/lan", record)
+		n.give("lan", "mac", "192.168.50.2/24", "")
+		n.save()
+		n.look()
+		if p := n.pool("lan"); p.State != ipam.Known || p.Device != "eth9" || p.Routed != test.routed || (len(p.Ranges) > 0) != test.ranges || len(p.Changes) != 1 {
+			t.Errorf("%s: got %+v, want one with ranges %t, routed %t", why, p, test.ranges, test.routed)
+		}
+	}
+}
+
 func TestContainersAreNamed(t *testing.T) {
 	n := newDockerNode(t)
 	n.save()

@@ -33,7 +33,7 @@ type podmanNetwork struct {
 		} `json:"lease_range"`
 	} `json:"subnets"`
 	Internal bool              `json:"internal"`
-	IPAM     map[string]string `json:"ipam_options"`
+	Options  map[string]string `json:"options"`
 	fault    error             // why the configuration cannot be read
 }
 
@@ -116,7 +116,7 @@ func describe(n *ipam.PoolRecords, c *podmanNetwork, subnets []netip.Prefix) {
 	case c != nil && c.fault != nil:
 		n.Fault = c.fault
 	case c != nil:
-		n.Wiring = ipam.Wiring{Plugin: c.Driver, Device: c.Interface, Routed: c.Driver == "bridge" && !c.Internal}
+		n.Wiring = ipam.Wiring{Plugin: c.Driver, Device: c.Interface, Routed: c.Driver == "bridge" && !c.Internal || ipam.RoutesIPVLAN(c.Driver, c.Options["mode"])}
 		for _, s := range c.Subnets {
 			if !s.Subnet.IsValid() {
 				continue

@@ -88,6 +88,22 @@ func (n *podmanNode) look() (again bool) {
 	return n.Read(ipam.FileRead{Now: podmanWritten.Add(time.Hour), All: true})
 }
 
+func TestModesOfIPVLAN(t *testing.T) {
+	for options, routed := range map[string]bool{
+		`"driver":"ipvlan"`: false, `"driver":"ipvlan","options":{"mode":"l2"}`: false, `"driver":"ipvlan","options":{"mode":"l3s"}`: true,
+		`"driver":"macvlan","options":{"mode":"bridge"}`: false,
+	} {
+		n := newPodmanNode(t)
+		n.give("lan", "192.168.50.0/24", "192.168.50.65", "c2")
+		n.save()
+		n.write(filepath.Join(n.root, "etc", "lan.json"), strings.Replace(lanConfig, `"driver":"macvlan"`, options, 1))
+		n.look()
+		if p := n.Pools()[0]; p.Device != "eth9" || p.Routed != routed || len(p.Ranges) != 1 {
+			t.Errorf("%s: got %+v, want routed %t", options, p.Pool, routed)
+		}
+	}
+}
+
 func TestNetworksAndContainersAreRead(t *testing.T) {
 	n := newPodmanNode(t)
 	if n.look(); len(n.Pools())+len(n.Containers())+len(n.Problems()) != 0 || len(n.Places()) != 1 {

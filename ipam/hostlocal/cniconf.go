@@ -49,6 +49,7 @@ type cniPlugin struct {
 	Bridge           string `json:"bridge"` // bridge, tap
 	Master           string `json:"master"` // macvlan, ipvlan, vlan
 	Device           string `json:"device"` // host-device
+	Mode             any    `json:"mode"`   // ipvlan; other plugins may have other types
 	IsGateway        *bool  `json:"isGateway"`
 	IsDefaultGateway bool   `json:"isDefaultGateway"`
 	IPMasq           bool   `json:"ipMasq"`
@@ -207,7 +208,8 @@ func (p *cniPlugin) wiring() ipam.Wiring {
 		w.Device = cmp.Or(p.Bridge, "cni0")
 		w.Routed = p.IsGateway != nil && *p.IsGateway || p.IsDefaultGateway || p.IPMasq
 	default:
-		w.Device = cmp.Or(p.Master, p.Device, p.Bridge)
+		mode, _ := p.Mode.(string)
+		w.Device, w.Routed = cmp.Or(p.Master, p.Device, p.Bridge), ipam.RoutesIPVLAN(p.Type, mode)
 	}
 	if !w.Routed && (p.VLAN != 0 || p.VLANID != 0) {
 		w.Device = "" // its addresses are in a VLAN, and not on the link of the device

@@ -60,6 +60,26 @@ func TestRangesOfHostLocalConfigurations(t *testing.T) {
 			[]string{`lan macvlan "eth1" routed=false /data/lan 192.0.2.1-192.0.2.9,192.0.2.11-192.0.2.254,198.51.100.0-198.51.100.0,198.51.100.2-198.51.100.255,2001:db8::2-2001:db8::ffff:ffff:ffff:ffff [192.0.2.10 198.51.100.1 2001:db8::1]`},
 			"",
 		},
+		"ipvlan in mode l2": {
+			`{"name":"x","type":"ipvlan","master":"eth0","mode":"l2","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`,
+			[]string{`x ipvlan "eth0" routed=false ` + dir + `x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
+			"",
+		},
+		"ipvlan in mode l3": {
+			`{"name":"x","type":"ipvlan","master":"eth0","mode":"l3","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`,
+			[]string{`x ipvlan "eth0" routed=true ` + dir + `x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
+			"",
+		},
+		"ipvlan in mode l3s": {
+			`{"name":"x","type":"ipvlan","master":"eth0","mode":"l3s","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`,
+			[]string{`x ipvlan "eth0" routed=true ` + dir + `x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
+			"",
+		},
+		"a plugin with other modes": {
+			`{"name":"x","type":"ib-net","master":"eth0","mode":3,"ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`,
+			[]string{`x ib-net "eth0" routed=false ` + dir + `x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
+			"",
+		},
 		"old and new form together": {
 			`{"name":"x","type":"ipvlan","master":"eth0","ipMasq":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/29","ranges":[[{"subnet":"10.2.0.0/29","gateway":"10.9.9.9"}]]}}`,
 			[]string{`x ipvlan "eth0" routed=false ` + dir + `x 10.1.0.2-10.1.0.6,10.2.0.1-10.2.0.6 [10.1.0.1 10.9.9.9]`},
