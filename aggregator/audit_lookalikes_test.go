@@ -392,6 +392,90 @@ func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
 	})
 }
 
+// lanPool returns a pool of host-local for a macvlan network on eth0.
+func lanPool() *pb.ReportRequest {
+	p := hostLocal("192.0.2.64/26", pb.Pool_MISSING)
+	p.Network, p.Plugin, p.Device, p.Routed, p.Gateways = "lan", "macvlan", "eth0", false, nil
+	return poolOf(p)
+}
+
+// overlaps returns the severity of the findings about overlapping ranges of two nodes that are proven to be on one LAN.
+func (l *lab) overlaps() (severity pb.Finding_Severity) {
+	time.Sleep(time.Second)
+	for _, f := range l.findings() {
+		if f.GetKind() == verdict.FindingPodCIDROverlap {
+			severity = max(severity, f.GetSeverity())
+		}
+	}
+	return severity
+}
+
+// meet reports frames of two nodes that prove that they are on one LAN.
+func meet(one, two *agent) {
+	one.send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
+	two.send(records.Claims(entered(pb.Evidence_USED, "192.0.2.1", nodeMAC(1)))).sync()
+}
+
+// Two nodes have one range on a LAN. It is urgent only once one of them has assigned an address of it.
+func TestARangeOnALANThatNobodyHasUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		agents := l.onLAN(2, func(int) *pb.ReportRequest { return lanPool() })
+		if got := l.overlaps(); got != 0 {
+			t.Errorf("got severity %s before it is known that the nodes are on one LAN", got)
+		}
+		meet(agents[0], agents[1])
+		if got := l.overlaps(); got != pb.Finding_WARNING {
+			t.Errorf("got severity %s, want a warning", got)
+		}
+		al := allocated("192.0.2.65", "sandbox-a")
+		agents[1].send(given(al)).sync()
+		if got := l.overlaps(); got != pb.Finding_CRITICAL {
+			t.Errorf("got severity %s after an allocation, want critical", got)
+		}
+		agents[1].send(freed(al)).sync()
+		if got := l.overlaps(); got != pb.Finding_WARNING {
+			t.Errorf("got severity %s after its release, want a warning", got)
+		}
+	})
+}
+
+// A node is a container of another node, which has assigned it its address.
+func TestANodeWithAnAddressFromAnotherNodesRange(t *testing.T) {
+	for name, test := range map[string]struct {
+		device string // of the pool
+		addr   string // that the pool allocates
+		want   pb.Finding_Severity
+	}{
+		"its address":                   {"eth0", "192.0.2.66", 0},
+		"another address":               {"eth0", "192.0.2.67", pb.Finding_CRITICAL},
+		"an address of another network": {"eth1", "192.0.2.66", pb.Finding_CRITICAL},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, Config{})
+			agents := l.onLAN(2, onlyOn(1, lanPool()), onlyOn(2, ownAddress("192.0.2.66")))
+			meet(agents[0], agents[1])
+			if got := l.overlaps(); got != pb.Finding_CRITICAL {
+				t.Errorf("%s: got severity %s, want critical as long as the address is not allocated", name, got)
+			}
+			al := allocated(test.addr, "guest")
+			if test.device != "eth0" {
+				other := lanPool()
+				other.Pools[0].Name, other.Pools[0].Device, al.Pool = "/data", test.device, "/data"
+				agents[0].send(other).sync()
+			}
+			agents[0].send(given(al)).sync()
+			if got := l.overlaps(); got != test.want {
+				t.Errorf("%s: got severity %s after its allocation, want %s", name, got, test.want)
+			}
+			agents[0].send(freed(al)).sync()
+			if got := l.overlaps(); got != pb.Finding_CRITICAL {
+				t.Errorf("%s: got severity %s after its release, want critical", name, got)
+			}
+		})
+	}
+}
+
 // Cilium's operator has assigned the same range to two nodes. Kubernetes may have assigned it to a
 // third node, but Cilium ignores that.
 func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {

@@ -86,17 +86,17 @@ const widest = 1 << 24
 // OnLANs returns the ranges from which a node gives its workloads addresses of LANs: those of pools whose devices are on
 // them, as with macvlan. It also returns the node's own addresses there. lan returns the domain that a device
 // of the node is proven to share with other nodes; nil if there is no proof.
-func OnLANs(n *verdict.Node, pools []*verdict.Pool, subnets []Subnet, lan func(device string) *verdict.Domain) (list []verdict.Side) {
-	for _, p := range pools {
-		configured := p.Config != "" || p.Engine && p.State != ipam.Missing && (p.Plugin == "macvlan" || p.Plugin == "ipvlan")
-		if on := lan(p.Device); on != nil && configured && !p.Routed && !p.Leases {
+func OnLANs(n *verdict.Node, pools []NodePool, subnets []Subnet, lan func(device string) *verdict.Domain) (list []verdict.Side) {
+	for _, of := range pools {
+		p := of.Pool
+		if on := lan(p.Device); on != nil && AllocatesOnLAN(p) {
 			ranges := p.Ranges
 			for _, a := range p.Gateways { // never allocated
 				ranges = ipam.Without(ranges, ipam.Range{First: a, Last: a})
 			}
 			for _, r := range ranges {
 				s := poolSide(n, p)
-				s.Range, s.LAN = r, on.Key()
+				s.Range, s.LAN, s.Unused = r, on.Key(), !of.Used && p.Lost == 0 && p.State != ipam.Unreadable
 				list = append(list, s)
 			}
 		}
@@ -111,6 +111,12 @@ func OnLANs(n *verdict.Node, pools []*verdict.Pool, subnets []Subnet, lan func(d
 		}
 	}
 	return list
+}
+
+// AllocatesOnLAN reports whether a pool with a device on a LAN allocates addresses of that LAN.
+func AllocatesOnLAN(p *verdict.Pool) bool {
+	configured := p.Config != "" || p.Engine && p.State != ipam.Missing && (p.Plugin == "macvlan" || p.Plugin == "ipvlan")
+	return configured && !p.Routed && !p.Leases
 }
 
 // firstPool returns the pool that a node without pods will use: container runtimes use the first
@@ -180,14 +186,14 @@ func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding
 			}
 			group++
 		}
-		if o := overlapOf(p, sides[:group]); o != nil {
+		if o, severity := overlapOf(p, sides[:group]); o != nil {
 			subject := o.Range.First.String()
 			if s := &o.Sides[0]; s.LAN != (verdict.LinkKey{}) { // several LANs may use one range
 				subject += " " + s.Node + "/" + s.Device
 			}
 			findings = append(findings, verdict.Finding{
 				ID:   verdict.FindingID(p.Cluster, verdict.FindingPodCIDROverlap, subject),
-				Kind: verdict.FindingPodCIDROverlap, Severity: verdict.Critical, Overlap: o,
+				Kind: verdict.FindingPodCIDROverlap, Severity: severity, Overlap: o,
 			})
 		}
 		sides = sides[group:]
@@ -246,7 +252,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 }
 
 // collide reports whether two sides may lead to one address on two nodes. An address in use
-// concerns only pools. A pool without any pod concerns only nodes with pods.
+// concerns only pools. Of ranges that nodes route, a pool without any pod concerns only nodes with pods.
 func collide(a, b *verdict.Side) bool {
 	inUse := func(s *verdict.Side) bool { return !s.Unused && s.Source != verdict.SideNodeSpec }
 	switch {
@@ -255,35 +261,46 @@ func collide(a, b *verdict.Side) bool {
 	case a.Source == verdict.SideHeld || b.Source == verdict.SideHeld:
 		return a.Source == verdict.SidePool && a.Range.Size() <= widest || b.Source == verdict.SidePool && b.Range.Size() <= widest
 	}
-	return !a.Unused && !b.Unused || inUse(a) || inUse(b)
+	return a.LAN != (verdict.LinkKey{}) || !a.Unused && !b.Unused || inUse(a) || inUse(b)
 }
 
 // overlapOf returns the overlap in a group of sorted ranges, each of which overlaps an earlier one;
 // nil if there is none. It prefers a pair of ranges to an address in a range, and leaves out what is declared as shared.
-func overlapOf(p *verdict.Policy, group []verdict.Side) *verdict.Overlap {
-	var out *verdict.Overlap
+// The severity is WARNING as long as no address of a range that overlaps is in use.
+func overlapOf(p *verdict.Policy, group []verdict.Side) (out *verdict.Overlap, severity verdict.Severity) {
+	severity = verdict.Warning
+	used := slices.ContainsFunc(group, func(s verdict.Side) bool { return !s.Unused })
 	for i := range group {
+		known := false
 		for k := range i {
 			a, b := &group[k], &group[i]
 			if !collide(a, b) || p.DeclaresShared(a.Range.Common(b.Range)) {
 				continue
 			}
-			held := a.Source == verdict.SideHeld || b.Source == verdict.SideHeld
-			if out == nil {
-				out = &verdict.Overlap{}
+			if !a.Unused || !b.Unused {
+				severity = verdict.Critical
 			}
-			if len(out.Nodes) == 0 || !held && out.Held() {
-				out.Range, out.Sides = a.Range.Common(b.Range), [2]verdict.Side{*a, *b}
-			}
-			for _, name := range []string{a.Node, b.Node} {
-				if at, there := slices.BinarySearch(out.Nodes, name); !there {
-					out.Nodes = slices.Insert(out.Nodes, at, name)
+			if !known {
+				known = true
+				held := a.Source == verdict.SideHeld || b.Source == verdict.SideHeld
+				if out == nil {
+					out = &verdict.Overlap{}
+				}
+				if len(out.Nodes) == 0 || !held && out.Held() {
+					out.Range, out.Sides = a.Range.Common(b.Range), [2]verdict.Side{*a, *b}
+				}
+				for _, name := range []string{a.Node, b.Node} {
+					if at, there := slices.BinarySearch(out.Nodes, name); !there {
+						out.Nodes = slices.Insert(out.Nodes, at, name)
+					}
 				}
 			}
-			break
+			if severity == verdict.Critical || !used {
+				break // no other pair says more
+			}
 		}
 	}
-	return out
+	return out, severity
 }
 
 // Divided returns the findings about pools of the cluster that give parts of the same ranges to nodes.

@@ -334,12 +334,12 @@ func TestRangesOnLANs(t *testing.T) {
 		if test.declared != "" {
 			p.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix(test.declared)}}
 		}
-		var second []*verdict.Pool
+		var second []audit.NodePool
 		if test.second != nil {
-			second = []*verdict.Pool{test.second}
+			second = []audit.NodePool{{Pool: test.second}}
 		}
 		sides := slices.Concat(
-			audit.OnLANs(n1, []*verdict.Pool{test.first}, has("eth0", "192.0.2.11/24"), on(map[string]*verdict.Domain{"eth0": lan})),
+			audit.OnLANs(n1, []audit.NodePool{{Pool: test.first, Used: true}}, has("eth0", "192.0.2.11/24"), on(map[string]*verdict.Domain{"eth0": lan})),
 			audit.OnLANs(n2, second, test.own, on(map[string]*verdict.Domain{"eth0": test.domain, "ens3": test.domain})))
 		got := ""
 		for _, f := range append(audit.Ranges(&p, slices.Clone(sides)), audit.Outside(&p, sides)...) {
@@ -347,6 +347,63 @@ func TestRangesOnLANs(t *testing.T) {
 		}
 		if got != test.want {
 			t.Errorf("%s: got %q, want %q", why, got, test.want)
+		}
+	}
+}
+
+// Nobody has used two ranges of a LAN yet.
+func TestUnusedRangesOnLANs(t *testing.T) {
+	lan := &verdict.Domain{Node: agent("n1", "1"), Name: "eth0"}
+	pool := func(text string) audit.NodePool {
+		return audit.NodePool{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, State: ipam.Missing, Wiring: ipam.Wiring{Plugin: "macvlan", Device: "eth0"}, Config: "/etc/cni/net.d/10-lan.conf", Ranges: []ipam.Range{prefix(text)}}}}
+	}
+	for why, test := range map[string]struct {
+		change func(a, b *audit.NodePool)
+		own    string // an address of a third node
+		want   verdict.Severity
+	}{
+		"neither has an allocation":                     {nil, "", verdict.Warning},
+		"both are empty":                                {func(a, b *audit.NodePool) { a.Pool.State, b.Pool.State = ipam.Known, ipam.Known }, "", verdict.Warning},
+		"they are being read":                           {func(a, b *audit.NodePool) { a.Pool.State, b.Pool.State = ipam.Reading, ipam.Reading }, "", verdict.Warning},
+		"one has an allocation":                         {func(_, b *audit.NodePool) { b.Used = true }, "", verdict.Critical},
+		"one cannot be read":                            {func(a, _ *audit.NodePool) { a.Pool.State = ipam.Unreadable }, "", verdict.Critical},
+		"one has lost its allocations":                  {func(a, _ *audit.NodePool) { a.Pool.Lost = 1 }, "", verdict.Critical},
+		"one does not overlap, and has allocations":     {func(a, b *audit.NodePool) { a.Used, a.Pool.Ranges = true, b.Pool.Ranges[:0] }, "", 0},
+		"a node has an address of the ranges":           {nil, "192.0.2.12/24", verdict.Critical},
+		"a node has an address in one of the ranges":    {func(a, _ *audit.NodePool) { a.Pool.Ranges = []ipam.Range{prefix("192.0.2.0/25")} }, "192.0.2.200/24", verdict.Critical},
+		"a node has an address outside of these ranges": {nil, "198.51.100.12/24", verdict.Warning},
+	} {
+		a, b := pool("192.0.2.0/24"), pool("192.0.2.0/24")
+		if test.change != nil {
+			test.change(&a, &b)
+		}
+		on := func(string) *verdict.Domain { return lan }
+		sides := slices.Concat(audit.OnLANs(agent("n1", "1"), []audit.NodePool{a}, nil, on), audit.OnLANs(agent("n2", "2"), []audit.NodePool{b}, nil, on))
+		if test.own != "" {
+			sides = append(sides, audit.OnLANs(agent("n3", "3"), nil, []audit.Subnet{{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(test.own), Interface: &verdict.Interface{Name: "eth0"}}}}, on)...)
+		}
+		got := verdict.Severity(0)
+		for _, f := range audit.Ranges(policy, sides) {
+			got = max(got, f.Severity)
+		}
+		if got != test.want {
+			t.Errorf("%s: got severity %d, want %d", why, got, test.want)
+		}
+	}
+}
+
+// The pool that has allocations overlaps another pool of its own node, and one of another node.
+func TestTheUsedOneOfSeveralRangesOnALANCounts(t *testing.T) {
+	on := func(string) *verdict.Domain { return &verdict.Domain{Node: agent("n1", "1"), Name: "eth0"} }
+	pool := func(text string, used bool) audit.NodePool {
+		return audit.NodePool{Used: used, Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: "macvlan", Device: "eth0"}, Config: text, Ranges: []ipam.Range{prefix(text)}}}}
+	}
+	for part, want := range map[string]verdict.Severity{"192.0.2.128/25": verdict.Critical, "192.0.2.0/26": verdict.Warning} {
+		found := audit.Ranges(policy, slices.Concat(
+			audit.OnLANs(agent("n1", "1"), []audit.NodePool{pool("192.0.2.0/24", false), pool(part, true)}, nil, on),
+			audit.OnLANs(agent("n2", "2"), []audit.NodePool{pool("192.0.2.64/26", false), pool("192.0.2.192/26", false)}, nil, on)))
+		if len(found) != 1 || found[0].Severity != want {
+			t.Errorf("%s: got %+v, want severity %d", part, found, want)
 		}
 	}
 }

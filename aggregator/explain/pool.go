@@ -258,7 +258,7 @@ func (t *findingBuilder) overlap() {
 		place := func(s side) string {
 			return cmp.Or(s.Config, "network "+s.Network+" of "+registry.Of(s.IPAM).Title)
 		}
-		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "aplace", place(a), "bplace", place(b))...)
+		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "unused", when(a.Unused && b.Unused, "yes"), "aplace", place(a), "bplace", place(b))...)
 	case f.Overlap.Held():
 		t.add("overlap/held", append(values, "device", a.Device)...)
 	case a.Source == verdict.SideDivided:

@@ -414,6 +414,9 @@ func TestTextsOfOverlaps(t *testing.T) {
 		return verdict.Side{Node: node, Network: "lan", Device: device, LAN: lan, Config: "/etc/cni/net.d/20-lan.conf", Ranges: []ipam.Range{{First: netip.MustParseAddr("192.0.2.100"), Last: netip.MustParseAddr("192.0.2.254")}}, Source: verdict.SidePool, IPAM: hostlocal.Name}
 	}
 	wantText(t, "pod-cidr-overlap on a LAN", overlap(verdict.FindingPodCIDROverlap, macvlan("node-a", "eth0"), macvlan("node-b", "ens3"), "node-a", "node-b", "node-c"))
+	one, two := macvlan("node-a", "eth0"), macvlan("node-b", "ens3")
+	one.Unused, two.Unused = true, true
+	wantText(t, "pod-cidr-overlap on a LAN, not used yet", overlap(verdict.FindingPodCIDROverlap, one, two, "node-a", "node-b"))
 	onLAN := verdict.Side{Node: "node-a", Device: "eth0", LAN: lan, Range: ipam.Range{First: netip.MustParseAddr("192.0.2.111")}, Prefixes: verdicttest.Prefixes("192.0.2.111/32"), Source: verdict.SideHeld}
 	wantText(t, "pod-cidr-overlap on a LAN with an address of a node", overlap(verdict.FindingPodCIDROverlap, macvlan("node-b", "ens3"), onLAN, "node-a", "node-b"))
 	wantText(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,

@@ -62,7 +62,7 @@ var findingRules = map[string]rule{
 	verdict.FindingInUseUnallocated:      {"IpwitnessAddressInUseUnallocated", critical, time.Minute, pb.Finding_CRITICAL},
 	verdict.FindingBookedElsewhere:       {"IpwitnessAddressBookedElsewhere", critical, time.Minute, pb.Finding_CRITICAL},
 	verdict.FindingDoubleAllocated:       {"IpwitnessAddressDoubleAllocated", critical, time.Minute, pb.Finding_CRITICAL},
-	verdict.FindingPodCIDROverlap:        {"IpwitnessPodCIDROverlap", critical, time.Minute, 0},
+	verdict.FindingPodCIDROverlap:        {"IpwitnessPodCIDROverlap", critical, time.Minute, pb.Finding_CRITICAL},
 	verdict.FindingRangesOverlap:         {"IpwitnessRangesOverlap", warning, 10 * time.Minute, pb.Finding_WARNING},
 	verdict.FindingIPAMUnreadable:        {"IpwitnessIPAMUnreadable", warning, 10 * time.Minute, 0},
 	verdict.FindingIntendedNotObserved:   {"IpwitnessAddressNotObserved", warning, 10 * time.Minute, 0},

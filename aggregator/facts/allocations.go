@@ -89,7 +89,7 @@ func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp)
 	f.enterSandbox(al.ContainerID, a)
 	if p.entries[a]++; p.entries[a] == 1 {
 		p.Allocated[audit.FamilyOf(al.Address)]++
-		f.poolUsed(p)
+		f.poolUsed(p, a)
 	}
 	f.count(p, 1)
 	f.changes.pool(p)
@@ -131,7 +131,7 @@ func (f *Facts) removeAllocation(p *Pool, a index.Address, al *allocation) {
 	if p.entries[a]--; p.entries[a] == 0 {
 		delete(p.entries, a)
 		p.Allocated[audit.FamilyOf(al.Address)]--
-		f.poolUsed(p)
+		f.poolUsed(p, a)
 	}
 	f.leaveSandbox(al.ContainerID, a)
 	setCharge(f, p.Node, &al.cost, 0)

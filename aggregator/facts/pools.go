@@ -115,11 +115,30 @@ func (f *Facts) touchSandbox(who verdict.Who) {
 }
 
 // poolUsed schedules a comparison of the networks of a node if a pool may have come into use or gone
-// out of use, because the severity of an overlap depends on it.
-func (f *Facts) poolUsed(p *Pool) {
-	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
+// out of use, because the severity of an overlap depends on it. If a node itself has the address that was allocated
+// or released, all ranges are compared.
+func (f *Facts) poolUsed(p *Pool, a index.Address) {
+	if p.Node == nil {
+		return
+	}
+	if p.Allocated.Of(audit.Both) < 2 {
 		f.changes.ranges(p.Node)
 	}
+	for n, c := range f.claimsTo(a) {
+		if one := n.claims.at(c); one.kind == verdict.Assigned && n.interfaces.at(one.port).attachment == verdict.Own {
+			f.changes.ranges(nil)
+		}
+	}
+}
+
+// Allocators returns the pools of nodes that have allocated an address. The caller holds the lock.
+func (f *Facts) Allocators(a netip.Addr) (pools []*Pool) {
+	for _, al := range f.allocations[index.AddressOf(a)] {
+		if p := f.byRec[al.Pool]; p.Node != nil {
+			pools = append(pools, p)
+		}
+	}
+	return pools
 }
 
 // Pools yields all pools. The caller holds the lock.

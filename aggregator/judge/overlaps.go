@@ -67,14 +67,15 @@ func (o *Overlaps) Compares(n *facts.Node) bool {
 // facts.
 func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	var pools []*verdict.Pool
-	for _, p := range n.Pools {
-		pools = append(pools, &p.Rec)
+	used := poolsOf(n)
+	for _, p := range used {
+		pools = append(pools, p.Pool)
 	}
 	var subnets []audit.Subnet
 	for _, sub := range n.Subnets() {
 		subnets = append(subnets, audit.Subnet{Subnet: sub, Pods: n.PodsBehind(sub.Interface)})
 	}
-	return append(audit.Sides(n.Rec, pools, n.PodNetworks(), subnets), audit.OnLANs(n.Rec, pools, subnets, n.LAN)...)
+	return append(audit.Sides(n.Rec, pools, n.PodNetworks(), subnets), audit.OnLANs(n.Rec, used, subnets, n.LAN)...)
 }
 
 // run updates the findings about overlapping ranges if it is time, and returns when to call it
@@ -172,7 +173,11 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 	for _, n := range nodes {
 		removed := known && n.Rec.Unheard && !slices.ContainsFunc(members[facts.Label(n.Name)], n.Rec.Called)
 		if !n.Rec.TimedOut && !removed {
-			all = append(all, o.ranges[n]...)
+			for i := range o.ranges[n] {
+				if s := &o.ranges[n][i]; !o.allocated(s) {
+					all = append(all, *s)
+				}
+			}
 		}
 	}
 	for _, r := range o.kube.NodeRanges() {
@@ -186,6 +191,15 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 	return all, ofPools
 }
 
+// allocated reports whether a side is an address of a node on a LAN that a pool there has allocated, as for a node that is
+// a container or a guest of another one. The caller holds the facts.
+func (o *Overlaps) allocated(s *verdict.Side) bool {
+	return s.Source == verdict.SideHeld && s.LAN != (verdict.LinkKey{}) && slices.ContainsFunc(o.facts.Allocators(s.Range.First), func(p *facts.Pool) bool {
+		on := p.Node.LAN(p.Rec.Device)
+		return on != nil && on.Key() == s.LAN && audit.AllocatesOnLAN(&p.Rec) && p.Rec.Contains(s.Range.First)
+	})
+}
+
 // compareNetworks returns the findings about networks of one node whose addresses overlap.
 func (o *Overlaps) compareNetworks(n *facts.Node) []verdict.Finding {
 	o.facts.RLock()
@@ -193,9 +207,13 @@ func (o *Overlaps) compareNetworks(n *facts.Node) []verdict.Finding {
 	if len(n.Pools) < 2 {
 		return nil
 	}
-	var pools []audit.NodePool
+	return audit.Networks(o.facts.Policy, n.Rec, poolsOf(n))
+}
+
+// poolsOf returns the pools of a node. The caller holds the facts.
+func poolsOf(n *facts.Node) (pools []audit.NodePool) {
 	for _, p := range n.Pools {
 		pools = append(pools, audit.NodePool{Pool: &p.Rec, VRF: n.VRF(p.Rec.Device), Used: p.Allocated.Of(audit.Both) > 0})
 	}
-	return audit.Networks(o.facts.Policy, n.Rec, pools)
+	return pools
 }

@@ -172,7 +172,8 @@ type Side struct {
 	Source SideSource
 	IPAM   string
 	Grows  bool
-	// Unused is set for a pool that a node without pods will use for its first one.
+	// Unused is set for a pool that a node without pods will use for its first one, and for one that has
+	// not allocated any address of a LAN.
 	Unused bool
 }
 

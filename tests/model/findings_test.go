@@ -174,7 +174,21 @@ func (r *reference) late() (list []*pb.Finding) {
 			sides = append(sides, n.sides(r.world())...)
 		}
 	}
-	return append(list, r.compareSides(sides)...)
+	for i := range sides {
+		if p := sides[i].pool; p != nil {
+			sides[i].unused = r.poolProto(p.rec).GetAllocated() == 0 && p.rec.Lost == 0 && p.rec.State != ipam.Unreadable
+		}
+	}
+	return append(list, r.compareSides(slices.DeleteFunc(sides, r.allocatedOnLAN))...)
+}
+
+// allocatedOnLAN reports whether a node has an address from a pool of its LAN.
+func (r *reference) allocatedOnLAN(s side) bool {
+	m := r.memory[s.First]
+	return s.held && s.lan != nil && m != nil && slices.ContainsFunc(m.allocations, func(al *allocation) bool {
+		p := al.pool
+		return p.node.lan(p.rec.Device) == s.lan && !p.rec.Routed && p.rec.Config != "" && p.rec.Contains(s.First)
+	})
 }
 
 // poolFindings returns the findings about a pool itself.
@@ -251,6 +265,7 @@ type side struct {
 	// lan is the domain on which the addresses are, by device; nil if they are routed.
 	lan    *domain
 	device string
+	pool   *pool // on a LAN
 }
 
 // sides returns the ranges from which a node allocates the addresses of pods.
@@ -308,17 +323,8 @@ func (n *node) sides(w *world) (list []side) {
 
 // onLANs returns the ranges from which a node allocates addresses of LANs, and its own addresses there.
 func (n *node) onLANs(w *world) (list []side) {
-	lan := func(device string) *domain {
-		i := slices.IndexFunc(n.interfaces, func(i *iface) bool {
-			return i.namespace.rec.Record == verdict.OwnRecord && i.rec.Name == device && i.link != nil
-		})
-		if i < 0 || device == "" {
-			return nil
-		}
-		return n.interfaces[i].link.domain[byProof]
-	}
 	for _, p := range n.pools {
-		on, ranges := lan(p.rec.Device), p.rec.Ranges
+		on, ranges := n.lan(p.rec.Device), p.rec.Ranges
 		if on == nil || p.rec.Routed || p.rec.Config == "" {
 			continue
 		}
@@ -326,15 +332,26 @@ func (n *node) onLANs(w *world) (list []side) {
 			ranges = ipam.Without(ranges, ipam.Range{First: a, Last: a})
 		}
 		for _, g := range ranges {
-			list = append(list, side{node: n, Range: g, from: "a range of the LAN", lan: on, device: p.rec.Device})
+			list = append(list, side{node: n, Range: g, from: "a range of the LAN", lan: on, device: p.rec.Device, pool: p})
 		}
 	}
 	for _, sub := range n.subnets(w) {
-		if a, on := sub.Prefix.Addr(), lan(sub.Interface.Name); on != nil && !a.IsLinkLocalUnicast() {
+		if a, on := sub.Prefix.Addr(), n.lan(sub.Interface.Name); on != nil && !a.IsLinkLocalUnicast() {
 			list = append(list, side{node: n, Range: ipam.Range{First: a, Last: a}, from: "in use", held: true, lan: on, device: sub.Interface.Name})
 		}
 	}
 	return list
+}
+
+// lan returns the domain of a device of the node; nil if it is on no LAN.
+func (n *node) lan(device string) *domain {
+	i := slices.IndexFunc(n.interfaces, func(i *iface) bool {
+		return i.namespace.rec.Record == verdict.OwnRecord && i.rec.Name == device && i.link != nil
+	})
+	if i < 0 || device == "" {
+		return nil
+	}
+	return n.interfaces[i].link.domain[byProof]
 }
 
 // unusedPool returns the pool that the first pod of a node will use; nil if the node has pods.
@@ -367,7 +384,7 @@ func (r *reference) compareMeeting(all []side) (list []*pb.Finding) {
 		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), strings.Compare(a.node.rec.Name, b.node.rec.Name), strings.Compare(a.from, b.from), strings.Compare(a.device, b.device))
 	})
 	same := func(a, b side) bool {
-		return a.node == b.node || a.node.rec.Name == b.node.rec.Name || a.held && b.held || a.unused && b.unused ||
+		return a.node == b.node || a.node.rec.Name == b.node.rec.Name || a.held && b.held || a.lan == nil && a.unused && b.unused ||
 			a.held && strings.HasPrefix(b.from, "the address") || b.held && strings.HasPrefix(a.from, "the address")
 	}
 	for len(all) > 0 {
@@ -380,12 +397,20 @@ func (r *reference) compareMeeting(all []side) (list []*pb.Finding) {
 		}
 		var common *ipam.Range
 		var nodes []string
-		held, subject := false, ""
+		held, subject, severity := false, "", pb.Finding_WARNING
 		for i, b := range all[:group] {
+			first := true
 			for _, a := range all[:i] {
 				if same(a, b) || !a.Overlaps(b.Range) || r.policy.DeclaresShared(a.Common(b.Range)) {
 					continue
 				}
+				if !a.unused || !b.unused {
+					severity = pb.Finding_CRITICAL
+				}
+				if !first {
+					continue
+				}
+				first = false
 				if common == nil || held && !a.held && !b.held {
 					both := a.Common(b.Range)
 					common, held = &both, a.held || b.held
@@ -394,14 +419,13 @@ func (r *reference) compareMeeting(all []side) (list []*pb.Finding) {
 					}
 				}
 				nodes = append(nodes, a.node.rec.Name, b.node.rec.Name)
-				break
 			}
 		}
 		if common != nil {
 			slices.Sort(nodes)
 			list = append(list, &pb.Finding{
 				Id: verdict.FindingID(r.policy.Cluster, verdict.FindingPodCIDROverlap, subject), Kind: verdict.FindingPodCIDROverlap,
-				Severity: pb.Finding_CRITICAL, Address: common.String(), Nodes: slices.Compact(nodes),
+				Severity: severity, Address: common.String(), Nodes: slices.Compact(nodes),
 			})
 		}
 		all = all[group:]
