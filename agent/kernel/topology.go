@@ -240,12 +240,15 @@ func (t *topology) peerOf(l *link) uint32 {
 // its other end is a switch port, and it has an address with a LAN prefix here, or is a port
 // of a bridge that has one. A pod's veth has no address, or one with a host prefix. A bridge
 // inside a pod or container, such as that of a virtual machine, does not count as a switch.
+// And it is true for a port of a bridge whose other end is a port of Open vSwitch, as those of
+// Weave and OpenStack: what is behind that switch is not known.
 func (t *topology) isUplink(l *link, peer uint32) bool {
 	if !isPair(l.Kind) {
 		return isPort(l) && l.Kind != "tun"
 	}
 	if peer == 0 {
-		return false
+		other := t.lowerOf(l)
+		return other != nil && isMaster(t.own.links[l.Master]) && isOVSPort(&other.Link, t.wired().netdev)
 	}
 	for p, ns := range t.attached[l.Index] {
 		if ns.id != peer || p.Master == 0 || t.contained(ns) {

@@ -410,6 +410,39 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 	wantLinks(t, k, map[string]string{"br-b": "br-b", "br-c": "br-c", "br-d": "br-c"})
 }
 
+func TestBridgeThatAPairConnectsToASwitch(t *testing.T) {
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, device(4, "weave", "bridge", nil))
+	f.Put(rtnetlink.NoNSID, device(5, "datapath", "openvswitch", nil))
+	pod := agenttest.HostVeth(20, 5)
+	pod.Master, pod.SlaveKind = 4, "bridge"
+	f.Put(rtnetlink.NoNSID, pod)
+	f.Put(5, agenttest.PodVeth(20), "10.32.0.2/12")
+	end := func(index, other, master int32, name, slave string) rtnetlink.Link {
+		return device(index, name, "veth", func(l *rtnetlink.Link) { l.Lower, l.Master, l.SlaveKind = other, master, slave })
+	}
+	f.Put(rtnetlink.NoNSID, end(10, 11, 4, "vethwe-bridge", "bridge"))
+	f.Put(rtnetlink.NoNSID, end(11, 10, 0, "vethwe-datapath", ""))
+	k := newTestKernel(t, f)
+	want := func(when string, uplink bool) {
+		t.Helper()
+		for index, want := range map[int32]bool{10: uplink, 11: false, 20: false} {
+			if l := k.own.links[index]; l.published.GetUplink() != want {
+				t.Errorf("%s, %s: got uplink %v, want %v", when, l.Name, !want, want)
+			}
+		}
+		wantLinks(t, k, map[string]string{"weave": "weave", "vethwe-bridge": "weave", "veth20": "weave"})
+	}
+	change := func(l rtnetlink.Link) {
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: l})
+	}
+	want("an end that leads nowhere", false)
+	change(end(11, 10, 5, "vethwe-datapath", "openvswitch"))
+	want("a port of the switch", true)
+	change(end(11, 10, 0, "vethwe-datapath", ""))
+	want("removed from the switch", false)
+}
+
 func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 	f := agenttest.Fake{}
 	f.Put(rtnetlink.NoNSID, device(4, "br-ext", "bridge", nil))
