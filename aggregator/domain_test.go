@@ -329,6 +329,30 @@ func TestFramesInOneDirectionKeepLinksOne(t *testing.T) {
 	})
 }
 
+// A repeater between n1 and the LAN sends the frames of n1 with its own MAC. Frames of n2 enter n1 for hours,
+// and none of n1's enters n2.
+func TestARepeaterIsNoConfirmedOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		agents := l.onLAN(2, onlyOn(1, samePods(1)))
+		fromLAN, repeated := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), entered(pb.Evidence_USED, addr, []byte{2, 9, 0, 0, 0, 1})
+		pass := func(times int) {
+			for range times {
+				agents[0].send(seenAgain(fromLAN)).sync()
+				agents[1].send(seenAgain(repeated)).sync()
+				l.read(agents, time.Minute)
+			}
+		}
+		pass(60)
+		l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
+
+		// A frame with the MAC of n1 shows that there is no repeater: the device is another owner.
+		agents[1].send(records.Claims(entered(pb.Evidence_USED, "192.0.2.1", nodeMAC(1)))).sync()
+		pass(1)
+		l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_PROVEN)
+	})
+}
+
 // A conflict in the pod network needs no common link. A forged frame that also creates a conflict
 // on a link must not weaken it.
 func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {

@@ -208,9 +208,17 @@ var scenes = []verdicttest.Situation{
 	}},
 	{Name: "links that are not proven to be one", Addr: "192.168.1.200", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
-			i.Link.Proven = nil
+			i.Link.Proven, i.Link.BothWays = nil, nil
 			w.Assigned(i)
 		}
+	}},
+	{Name: "a device that may be a repeater", Addr: "192.168.1.200", Build: func(w *verdicttest.World) {
+		uplinks := verdicttest.OnLAN(w, "n1", "n2")
+		for _, i := range uplinks {
+			i.Link.BothWays = nil
+		}
+		w.Assigned(uplinks[0])
+		w.Wire(uplinks[1], "\x02\x00\x00\x00\x00\x77")
 	}},
 	{Name: "several ports of one owner", Build: func(w *verdicttest.World) {
 		a, _ := twoPods(w, "br1", "br2")

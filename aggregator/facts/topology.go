@@ -27,6 +27,7 @@ type Layer uint8
 const (
 	BySight Layer = iota
 	ByProof
+	BothWays
 	layers
 )
 
@@ -57,8 +58,8 @@ type joint struct {
 }
 
 // A stitch is the evidence that two links are one: a frame with mac, a hardware address of home,
-// entered the other link through an uplink. In the layer ByProof, back is the hardware address of a
-// frame in the opposite direction; it is empty if the proof consists of repeated frames in one
+// entered the other link through an uplink. Back is the hardware address of a frame in the opposite
+// direction; in the layer ByProof it is empty if the proof consists of repeated frames in one
 // direction.
 type stitch struct {
 	entered, home *Link
@@ -82,10 +83,12 @@ type oneWay struct {
 //
 // Links of several nodes become one domain when a frame that entered one of them through an uplink
 // carried a hardware address that exactly one other node has. Such a frame is easy to forge, so
-// links are joined in two layers. In the layer BySight, one frame is enough: conflicts across such
+// links are joined in three layers. In the layer BySight, one frame is enough: conflicts across such
 // a domain are only suspected. In the layer ByProof, frames must have entered in both directions,
 // or repeatedly in one direction (provenAfter). A host that is on only one of two LANs cannot forge
-// frames in both directions.
+// frames in both directions. In the layer BothWays, frames must have entered in both directions: behind
+// a repeater that replaces hardware addresses, frames of the LAN enter a node again and again, but its
+// own hardware address is never seen on the LAN.
 //
 // Each layer is a forest of stitches, so that a LAN of n nodes needs n stitches instead of one for
 // each pair of nodes. Stitches age in generations. Each generation builds its own forest, and the
@@ -117,7 +120,7 @@ type Topology struct {
 func NewTopology(staleAfter time.Duration, changing func(l *Link, with []*Link), renaming func(*Link)) *Topology {
 	return &Topology{
 		staleAfter: staleAfter, changing: changing, renaming: renaming,
-		domains: [layers]map[*domain]struct{}{{}, {}},
+		domains: [layers]map[*domain]struct{}{{}, {}, {}},
 		oneWays: map[[2]*Link]*oneWay{},
 	}
 }
@@ -152,7 +155,7 @@ func (t *Topology) Sighted(entered, home *Link, mac verdict.MAC, seen, now verdi
 	t.stitch(BySight, st, now)
 	key := [2]*Link{entered, home}
 	one := t.oneWays[key]
-	if t.one(ByProof, entered, home) {
+	if t.one(BothWays, entered, home) {
 		if one != nil && one.times < provenAfter {
 			delete(t.oneWays, key) // already proven by other frames
 		}
@@ -163,6 +166,7 @@ func (t *Topology) Sighted(entered, home *Link, mac verdict.MAC, seen, now verdi
 		delete(t.oneWays, key)
 		delete(t.oneWays, back)
 		st.back = other.mac
+		t.stitch(BothWays, st, now)
 		t.stitch(ByProof, st, now)
 		return
 	}
@@ -416,9 +420,9 @@ func (t *Topology) Stitches(d *verdict.Domain, record func(*Link) *verdict.Link)
 		if a.Domain(BySight) != d || b.Domain(BySight) != d || y == BySight && a.domain(ByProof) != nil && a.domain(ByProof) == b.domain(ByProof) {
 			return
 		}
-		proof := verdict.OneWay
-		if y == ByProof {
-			proof = verdict.Proven
+		proof := verdict.Proven
+		if y == BySight {
+			proof = verdict.OneWay
 		}
 		if st.back != "" && compare(a, b) > 0 { // a fixed order, independent of the order of frames
 			a, b, st.mac, st.back = b, a, st.back, st.mac
@@ -428,7 +432,7 @@ func (t *Topology) Stitches(d *verdict.Domain, record func(*Link) *verdict.Link)
 			found = append(found, verdict.Stitch{Entered: record(a), Home: record(b), MAC: st.mac, Back: st.back, Seen: st.seen, Proof: proof})
 		}
 	}
-	for y := range layers {
+	for _, y := range []Layer{BySight, BothWays, ByProof} { // of two stitches of a pair, the one with both frames
 		for _, st := range slices.Concat(t.present[y], t.previous[y]) {
 			add(y, st)
 		}

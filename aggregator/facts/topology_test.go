@@ -27,7 +27,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 		for step := range 80 {
 			before := map[*Link][layers]*domain{}
 			for _, l := range links {
-				before[l] = [layers]*domain{l.domain(BySight), l.domain(ByProof)}
+				before[l] = [layers]*domain{l.domain(BySight), l.domain(ByProof), l.domain(BothWays)}
 			}
 			clear(notified)
 			switch a, b := r.IntN(count), r.IntN(count); r.IntN(10) {
@@ -45,7 +45,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 				}
 			}
 			for l, was := range before {
-				if now := [layers]*domain{l.domain(BySight), l.domain(ByProof)}; now != was && !notified[l] {
+				if now := [layers]*domain{l.domain(BySight), l.domain(ByProof), l.domain(BothWays)}; now != was && !notified[l] {
 					t.Fatalf("seed %d, step %d: the domain of %s changed without a notification", seed, step, l.Node.Name)
 				}
 			}
@@ -53,7 +53,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 			for _, generation := range frames {
 				for _, f := range generation {
 					if slices.Contains(generation, [2]*Link{f[1], f[0]}) {
-						edges[ByProof] = append(edges[ByProof], f)
+						edges[ByProof], edges[BothWays] = append(edges[ByProof], f), append(edges[BothWays], f)
 					}
 				}
 			}
@@ -79,6 +79,33 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A repeater that replaces hardware addresses lets frames of a LAN enter, but never shows the addresses of
+// those behind it.
+func TestRepeatedFramesProveNoOtherDirection(t *testing.T) {
+	s := NewTopology(time.Minute, func(*Link, []*Link) {}, func(*Link) {})
+	a, b := &Link{Node: &verdict.Node{Name: "a"}, Name: "eth0"}, &Link{Node: &verdict.Node{Name: "b"}, Name: "eth0"}
+	want := func(when string, proven, bothWays bool) {
+		t.Helper()
+		if got := [2]bool{a.Domain(ByProof) != nil, a.Domain(BothWays) != nil}; got != [2]bool{proven, bothWays} {
+			t.Errorf("%s: got proven and in both directions %v, want %t and %t", when, got, proven, bothWays)
+		}
+	}
+	now := verdict.Stamp(1)
+	for range provenAfter {
+		want("too few frames", false, false)
+		s.Sighted(a, b, "b", now, now)
+		now = now.Add(s.staleAfter / (provenAfter - 1))
+	}
+	want("frames in one direction", true, false)
+	s.Sighted(a, b, "b", now, now)
+	want("another one", true, false)
+	s.Rotate(now)
+	s.Sighted(a, b, "b", now, now)
+	want("in the next generation", true, false)
+	s.Sighted(b, a, "a", now, now)
+	want("a frame in the other direction", true, true)
 }
 
 func connected(edges [][2]*Link, from, to *Link) bool {

@@ -53,7 +53,7 @@ func (n *Node) fillLink(l uint32, out *verdict.Link) *verdict.Link {
 	*out = verdict.Link{Node: n.Rec, Name: n.texts.get(one.name), Kind: one.kind, Routed: one.flags.has(routed), Distributed: one.flags.has(distributed)}
 	if one.flags.has(joined) {
 		j := n.joints[l]
-		out.Domain, out.Proven = j.Domain(BySight), j.Domain(ByProof)
+		out.Domain, out.Proven, out.BothWays = j.Domain(BySight), j.Domain(ByProof), j.Domain(BothWays)
 	}
 	return out
 }

@@ -16,7 +16,7 @@ func lanOfPods(w *world, proven bool, nodes ...string) (uplinks []*verdict.Inter
 	uplinks = verdicttest.OnLAN(w.World, nodes...)
 	for i, n := range nodes {
 		if !proven {
-			uplinks[i].Link.Proven = nil
+			uplinks[i].Link.Proven, uplinks[i].Link.BothWays = nil, nil
 		}
 		ns := w.Namespace(n, 2, "2"+n[1:], verdicttest.Pod("on-"+n))
 		claims = append(claims, w.Assigned(w.Interface(ns, verdict.Interface{MAC: verdict.MAC("bpod0" + n[1:]), Attachment: verdict.Lower, Link: uplinks[i].Link})))
@@ -69,6 +69,20 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 			w.Drop(claims[1])
 			w.Wire(uplinks[1], externalMAC)
 		}, verdict.Confirmed, verdict.Proven},
+		{"one may be a repeater before the other one, of which only the other direction was seen", func(w *world) {
+			uplinks, claims := lanOfPods(w, true, "n1", "n2", "n3")
+			w.Drop(claims[1])
+			w.Drop(claims[2])
+			uplinks[0].Link.BothWays = nil
+			w.Wire(uplinks[1], externalMAC)
+			w.Wire(uplinks[2], externalMAC)
+		}, verdict.Suspected, verdict.OneWay},
+		{"of two kernels, only one direction was seen", func(w *world) {
+			uplinks, claims := lanOfPods(w, true, "n1", "n2", "n3")
+			w.Drop(claims[2])
+			uplinks[0].Link.BothWays = nil
+			w.Wire(uplinks[2], externalMAC)
+		}, verdict.Confirmed, verdict.Proven},
 		{"one is an external device that speaks for another one on the other's link", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
@@ -118,7 +132,7 @@ func TestAConflictIsSuspectedAgainWithoutItsProof(t *testing.T) {
 	uplinks, _ := lanOfPods(w, true, "n1", "n2")
 	w.settled()
 	for _, i := range uplinks {
-		i.Link.Proven = nil
+		i.Link.Proven, i.Link.BothWays = nil, nil
 	}
 	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0"); c.LinkProof != verdict.OneWay || c.ConfirmedAt != 0 {
 		t.Errorf("got proof %d, confirmed at %d, want it open", c.LinkProof, c.ConfirmedAt)

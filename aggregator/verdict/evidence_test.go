@@ -130,7 +130,7 @@ func TestClonesMeetWithoutProofOfTheirLinks(t *testing.T) {
 	const mac = "\x52\x54\x00\xaa\xbb\xcc"
 	var claims []*verdict.Claim
 	for _, i := range lan {
-		i.MAC, i.Link.Proven = mac, nil
+		i.MAC, i.Link.Proven, i.Link.BothWays = mac, nil, nil
 		claims = append(claims, w.Assigned(i))
 	}
 	frame := w.Wire(lan[0], mac)

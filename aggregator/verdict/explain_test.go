@@ -323,7 +323,7 @@ func TestHowConflictsEnd(t *testing.T) {
 			uplinks, _ := lanOfPods(w, true, "n1", "n2")
 			return func() {
 				for _, i := range uplinks {
-					i.Link.Domain, i.Link.Proven = nil, nil
+					i.Link.Domain, i.Link.Proven, i.Link.BothWays = nil, nil, nil
 				}
 			}
 		}, verdict.EndLinksApart, "", ""},

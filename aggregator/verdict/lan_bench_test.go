@@ -16,7 +16,7 @@ func BenchmarkLAN(b *testing.B) {
 			d := &verdict.Domain{}
 			for n := range nodes {
 				i := w.Uplink(fmt.Sprint("n", n))
-				i.Link.Domain, i.Link.Proven = d, d
+				i.Link.Domain, i.Link.Proven, i.Link.BothWays = d, d, d
 				if n == 0 {
 					d.Node, d.Name = i.Link.Node, i.Link.Name
 				}

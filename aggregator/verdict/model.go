@@ -268,6 +268,9 @@ type Link struct {
 	// Proven is the domain of the links that are proven to be the same as this link; nil if there
 	// is no proof.
 	Proven *Domain
+	// BothWays is the domain of the links that frames in both directions prove to be the same as this
+	// link; nil if there are none.
+	BothWays *Domain
 }
 
 // Domain is a broadcast domain that several nodes are on. Its Key is its identity.

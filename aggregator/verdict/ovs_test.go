@@ -236,7 +236,7 @@ func TestSecondaryNetworkOnOneLink(t *testing.T) {
 	}
 	w.wantConflicts(t, "the link is known", "LINK=n1/eth0 assigned-twice a b")
 	for _, u := range uplinks {
-		u.Link.Domain, u.Link.Proven = nil, nil
+		u.Link.Domain, u.Link.Proven, u.Link.BothWays = nil, nil, nil
 	}
 	first := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "nad/default/lan")
 	verdicttest.OnLAN(w.World, "n1", "n2")

@@ -30,7 +30,7 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 	}
 	met, siteOf := meetings{}, byProof
 	if oneMAC(c.Owners) {
-		siteOf = func(*Link) site { return site{} } // none of their frames can prove their links to be one
+		siteOf = func(*Owner, *Link) []site { return []site{{}} } // none of their frames can prove their links to be one
 	}
 	var silent []*Node
 	for i := range c.Owners {
@@ -74,17 +74,24 @@ func (g *group) across() LinkKey {
 	return g.scope.Domain
 }
 
-// A site is where an owner is in a domain: a link of a node, or all links that are proven to be
-// one.
-type site struct{ link, proven LinkKey }
+// A site is where an owner is in a domain: a link of a node, all links that are proven to be one, or
+// those of which frames in both directions prove it.
+type site struct{ link, proven, bothWays LinkKey }
 
-func byLink(l *Link) site { return site{link: l.Key()} }
+func byLink(_ *Owner, l *Link) []site { return []site{{link: l.Key()}} }
 
-func byProof(l *Link) site {
-	if l.Proven != nil {
-		return site{proven: l.Proven.Key()}
+// byProof returns the sites of an owner by the proofs about a link. An external device that only other
+// nodes see may be a repeater with the owner behind it. It replaces the owner's hardware address, so that
+// frames in one direction, however many, do not prove that the device is another owner.
+func byProof(o *Owner, l *Link) []site {
+	sites := byLink(o, l)
+	if l.BothWays != nil {
+		sites = append(sites, site{bothWays: l.BothWays.Key()})
 	}
-	return byLink(l)
+	if l.Proven != nil && o.Namespace != nil {
+		sites = append(sites, site{proven: l.Proven.Key()})
+	}
+	return sites
 }
 
 // meetings maps sites to their owners.
@@ -99,9 +106,9 @@ type meeting struct {
 // addOwner adds an owner to the sites of a domain where it was witnessed at since or later. An
 // owner whose kernel has the address in the domain is added only there. Sightings by other nodes do
 // not prove that they saw this owner. Outside of a domain there is one site.
-func (m meetings) addOwner(o *Owner, across LinkKey, siteOf func(*Link) site, since Stamp) {
+func (m meetings) addOwner(o *Owner, across LinkKey, siteOf func(*Owner, *Link) []site, since Stamp) {
 	if across == (LinkKey{}) {
-		m.add(site{}, o)
+		m.add([]site{{}}, o)
 		return
 	}
 	on := func(c *Claim) *Link {
@@ -121,21 +128,23 @@ func (m meetings) addOwner(o *Owner, across LinkKey, siteOf func(*Link) site, si
 		case l == nil || since != 0 && c.Node().Unheard:
 		case c.Counts():
 			if c.Read >= since {
-				m.add(siteOf(l), o)
+				m.add(siteOf(o, l), o)
 			}
 		case !here && c.Wire() && !c.Weak() && (o.Assigned || c.Seen >= since):
-			m.add(siteOf(l), o)
+			m.add(siteOf(o, l), o)
 		}
 	}
 }
 
-func (m meetings) add(at site, o *Owner) {
-	if m[at] == nil {
-		m[at] = &meeting{}
-	}
-	m[at].configured = m[at].configured || o.Assigned
-	if !slices.Contains(m[at].owners, o.ID) {
-		m[at].owners = append(m[at].owners, o.ID)
+func (m meetings) add(sites []site, o *Owner) {
+	for _, at := range sites {
+		if m[at] == nil {
+			m[at] = &meeting{}
+		}
+		m[at].configured = m[at].configured || o.Assigned
+		if !slices.Contains(m[at].owners, o.ID) {
+			m[at].owners = append(m[at].owners, o.ID)
+		}
 	}
 }
 
@@ -146,7 +155,7 @@ func (c *Conflict) linkProof(across LinkKey) LinkProof {
 		return 0
 	}
 	for _, kind := range []struct {
-		siteOf func(*Link) site
+		siteOf func(*Owner, *Link) []site
 		proof  LinkProof
 	}{{byLink, 0}, {byProof, Proven}} {
 		met := meetings{}

@@ -196,6 +196,7 @@ var rows = []row{
 			{"L12-ndp", "The same in IPv6."},
 			{"L12-router", "A router on the LAN answers for many."},
 		},
+		pure: []pure{{"a repeater replaces the MACs of the machines behind it (SUSPECTED, never confirmed)", "TestAConflictOnOneLANNeedsAProof"}},
 	},
 	{
 		id:        "L13",

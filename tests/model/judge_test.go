@@ -38,7 +38,8 @@ func (r *reference) world() *world {
 	linkOf := func(l *link) *verdict.Link {
 		if l != nil && links[l] == nil {
 			links[l] = &verdict.Link{
-				Node: l.node.rec, Name: l.name, Kind: l.kind, Routed: l.routed, Domain: domainOf(l.domain[bySight]), Proven: domainOf(l.domain[byProof]),
+				Node: l.node.rec, Name: l.name, Kind: l.kind, Routed: l.routed,
+				Domain: domainOf(l.domain[bySight]), Proven: domainOf(l.domain[byProof]), BothWays: domainOf(l.domain[bothWays]),
 			}
 		}
 		return links[l]

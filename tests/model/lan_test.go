@@ -17,10 +17,12 @@ const (
 	provenAfter  = 5
 )
 
-// The layers: links are joined because of a sighting, or because of a proof.
+// The layers: links are joined because of a sighting, because of a proof, or because of frames in both
+// directions.
 const (
 	bySight = iota
 	byProof
+	bothWays
 	layers
 )
 
@@ -203,7 +205,7 @@ func (r *reference) sighted(st stitch, seen verdict.Stamp) {
 	r.stitch(bySight, st)
 	key, back := [2]*link{st.entered, st.home}, [2]*link{st.home, st.entered}
 	one := r.lan.oneWays[key]
-	if r.one(byProof, st.entered, st.home) {
+	if r.one(bothWays, st.entered, st.home) {
 		if one != nil && one.times < provenAfter {
 			delete(r.lan.oneWays, key)
 		}
@@ -212,6 +214,7 @@ func (r *reference) sighted(st stitch, seen verdict.Stamp) {
 	if other := r.lan.oneWays[back]; other != nil && other.generation == r.lan.generation {
 		delete(r.lan.oneWays, key)
 		delete(r.lan.oneWays, back)
+		r.stitch(bothWays, st)
 		r.stitch(byProof, st)
 		return
 	}

@@ -286,7 +286,7 @@ func OnLAN(w *World, nodes ...string) (uplinks []*verdict.Interface) {
 		if d.Node == nil {
 			d.Node, d.Name = i.Link.Node, i.Link.Name
 		}
-		i.Link.Domain, i.Link.Proven = d, d
+		i.Link.Domain, i.Link.Proven, i.Link.BothWays = d, d, d
 		uplinks = append(uplinks, i)
 	}
 	return uplinks
