@@ -202,6 +202,7 @@ var rows = []row{
 		id:        "L13",
 		situation: "A fabric or a network plugin answers for the owner (EVPN, OVN, Antrea).",
 		shown:     []shown{{"L13", "With the owner's MAC."}, {"L13-antrea", "With the MAC that Antrea uses everywhere."}},
+		pure:      []pure{{"the gateway of an EVPN on bridges, and on their VLAN and macvlan devices", "TestADistributedGatewayIsOneOwner"}},
 	},
 	{
 		id:        "L14",
