@@ -175,7 +175,7 @@ func (w *wording) step(e *verdict.Explanation, s *verdict.Step) string {
 		key += "/annotated"
 	case s.Overlay:
 		key += "/overlay"
-	case s.Network == verdict.NetworkOfAPI, s.Network == verdict.NetworkOfRuntime:
+	case s.Network == verdict.NetworkOfAPI, s.Network == verdict.NetworkOfRuntime, s.Network == verdict.NetworkOfDevice:
 		key += "/" + s.Network
 	}
 	if !has(key) {

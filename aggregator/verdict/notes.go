@@ -108,6 +108,8 @@ func (j *evaluation) noteScope(s extent, o *Owner, c *Claim) {
 			step.Network, step.Annotated, step.Owners = s.Name, true, withoutScopes(o)
 		case c.Network != "" && c.Interface.Attachment != Own:
 			step.Network, step.Owners = c.Network, withoutScopes(o)
+		case !j.in.InPodCIDR && c.Interface.PodDevice:
+			step.Network, step.Owners = NetworkOfDevice, withoutScopes(o)
 		case !j.in.InPodCIDR:
 			step.Network, step.Owners = NetworkOfAPI, withoutScopes(o)
 		}

@@ -81,6 +81,19 @@ func TestPodsOnOpenVSwitchPorts(t *testing.T) {
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "cilium_host", Kind: "veth", MAC: "cilium", Attachment: verdict.Own, Link: w.Link("n1", "cilium_host", verdict.PointToPoint, false)}))
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 		}, []string{"NETWORK=pods assigned-twice n1 a"}},
+		{"a pod and the node's cilium_host, in no range of a node", func(w *world) {
+			onOVS(w, "n2", "a", kubeOVN)
+			w.says("a", ovs("pods"))
+			w.Device("n1", "cilium_host", "veth")
+		}, []string{"NETWORK=pods assigned-twice n1 a"}},
+		{"a pod and the management port of its node", func(w *world) { // ovn-kubernetes#698
+			onOVS(w, "n1", "a", "vetha").Network = "ovn-kubernetes"
+			w.Device("n1", "ovn-k8s-mp0", "openvswitch").Link.Kind = verdict.OVSPort
+		}, []string{"NETWORK=pods assigned-twice n1 a"}},
+		{"a pod and the management port of a user-defined network", func(w *world) {
+			onOVS(w, "n1", "a", "vetha").Network = "ovn-kubernetes"
+			w.Device("n1", "ovn-k8s-mp1", "openvswitch").Link.Kind = verdict.OVSPort
+		}, nil},
 		{"one user-defined network", func(w *world) {
 			given(w)
 			w.says("a", ovs("udn/blue"))

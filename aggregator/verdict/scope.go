@@ -100,6 +100,10 @@ const NetworkOfRuntime = "cri"
 // NetworkOfAPI stands for the network of an address that only the Kubernetes API says a pod has.
 const NetworkOfAPI = "kubernetes"
 
+// NetworkOfDevice stands for the network of an address that a node has on the device through which its
+// IPAM reaches pods.
+const NetworkOfDevice = "device"
+
 // FirstInterface is the interface to which container runtimes give the address by which Kubernetes
 // knows a pod. Addresses of further interfaces (Multus) are often the same on each node.
 const FirstInterface = "eth0"
@@ -141,10 +145,11 @@ func (j *evaluation) network(o *Owner, c *Claim, link *Link) string {
 }
 
 // ofNode returns the network of an address that a node itself has: the pod network if the address
-// is in the node's own pod range, except on an uplink.
+// is in the node's own pod range, except on an uplink, or on the device through which its IPAM reaches
+// pods.
 func (j *evaluation) ofNode(c *Claim) string {
 	// Bridges that are the same on all nodes (docker0) may be in the pod range of another node.
-	if c.Interface.Uplink || !j.in.node(c.Node()).InPodCIDR {
+	if i := c.Interface; !i.PodDevice && (i.Uplink || !j.in.node(c.Node()).InPodCIDR) {
 		return ""
 	}
 	return podNetwork

@@ -22,8 +22,8 @@ type Step struct {
 	// Node is the node that has the hardware address.
 	Node string
 	// Network is the network that gave the address, NetworkOfRuntime or NetworkOfAPI if only the
-	// container runtime or the Kubernetes API says that it is a pod's, or the declared network with
-	// Prefix. Annotated is set if annotations of the pod name the network.
+	// container runtime or the Kubernetes API says that it is a pod's, NetworkOfDevice if only a node's
+	// device says so, or the declared network with Prefix. Annotated is set if annotations of the pod name the network.
 	Network   string
 	Prefix    netip.Prefix
 	Annotated bool

@@ -23,8 +23,9 @@ const OVNKubernetesName = "ovn-kubernetes"
 // OVNKubernetes describes OVN-Kubernetes.
 var OVNKubernetes = ipam.IPAM{
 	Name: OVNKubernetesName, Title: "OVN-Kubernetes",
-	PoolKind: "network",
-	Objects:  newOVNKubernetes,
+	PodDevice: "ovn-k8s-mp0", // an internal port of Open vSwitch; those of user-defined networks have other numbers
+	PoolKind:  "network",
+	Objects:   newOVNKubernetes,
 }
 
 const (
