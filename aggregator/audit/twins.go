@@ -15,7 +15,8 @@ type MACHolder struct {
 }
 
 // Twins returns the findings about one hardware address in several namespaces on one link: bridges and
-// switches move it to and fro between their ports, so that all of them lose frames. Only namespaces with
+// switches move it to and fro between their ports, so that all of them lose frames. VXLAN devices of one
+// name, such as flannel.1, are taken for one link. Only namespaces with
 // different addresses count. Those with a common address are in conflict about it, or share it by design,
 // such as virtual routers and distributed gateways.
 func Twins(p *verdict.Policy, mac verdict.MAC, all []MACHolder) (findings []verdict.Finding) {
@@ -30,8 +31,11 @@ func Twins(p *verdict.Policy, mac verdict.MAC, all []MACHolder) (findings []verd
 		}
 		i := h.Interface
 		at := place{i.Namespace.ID, i.Link.Key()}
-		if i.Link.Domain != nil {
+		switch {
+		case i.Link.Domain != nil:
 			at.link = i.Link.Domain.Key()
+		case i.Kind == "vxlan" && i.Attachment == verdict.Own && i.Link.Name == i.Name:
+			at.link = verdict.LinkKey{Name: i.Name} // one overlay: its nodes know each other's MACs without a frame
 		}
 		if !seen[at] {
 			seen[at] = true

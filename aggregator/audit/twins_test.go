@@ -29,6 +29,11 @@ func TestOneMACAtSeveralPlaces(t *testing.T) {
 		return h
 	}
 	elsewhere := func(i *verdict.Interface) { i.Link = &verdict.Link{Node: i.Namespace.Node, Name: "eth1"} }
+	vxlan := func(name string) func(*verdict.Interface) {
+		return func(i *verdict.Interface) {
+			i.Kind, i.Name, i.Link = "vxlan", name, &verdict.Link{Node: i.Namespace.Node, Name: name}
+		}
+	}
 	for name, test := range map[string]struct {
 		mac    verdict.MAC
 		places []audit.MACHolder
@@ -38,6 +43,10 @@ func TestOneMACAtSeveralPlaces(t *testing.T) {
 		"two nodes on what one frame shows as one LAN": {cloned, []audit.MACHolder{holder(n1, "1", "192.0.2.11"), holder(n2, "1", "192.0.2.12", func(i *verdict.Interface) { i.Link.Proven = nil })}, verdict.Warning},
 		"two containers on one bridge":                 {cloned, []audit.MACHolder{holder(n1, "2", "192.0.2.11", elsewhere), holder(n1, "3", "192.0.2.12", elsewhere)}, verdict.Critical},
 		"another one on another LAN":                   {cloned, []audit.MACHolder{holder(n1, "1", "192.0.2.11"), holder(n2, "2", "192.0.2.13", elsewhere), holder(n2, "1", "192.0.2.12")}, verdict.Critical},
+		"VXLAN devices of one name":                    {cloned, []audit.MACHolder{holder(n1, "1", "10.244.1.0", vxlan("flannel.1")), holder(n2, "1", "10.244.2.0", vxlan("flannel.1"))}, verdict.Warning},
+		"VXLAN devices with one address":               {cloned, []audit.MACHolder{holder(n1, "1", "10.244.1.0", vxlan("flannel.1")), holder(n2, "1", "10.244.1.0", vxlan("flannel.1"))}, 0},
+		"VXLAN devices of two names":                   {cloned, []audit.MACHolder{holder(n1, "1", "10.244.1.0", vxlan("flannel.1")), holder(n2, "1", "10.244.2.0", vxlan("vxlan.calico"))}, 0},
+		"VXLAN devices in bridges of two nodes":        {cloned, []audit.MACHolder{holder(n1, "1", "10.244.1.0", vxlan("vx1"), elsewhere), holder(n2, "1", "10.244.2.0", vxlan("vx1"), elsewhere)}, 0},
 		"two LANs":                                     {cloned, []audit.MACHolder{holder(n1, "1", "192.0.2.11"), holder(n2, "1", "192.0.2.12", elsewhere)}, 0},
 		"one address":                                  {cloned, []audit.MACHolder{holder(n1, "1", "192.0.2.11"), holder(n2, "1", "192.0.2.11")}, 0},
 		"no address":                                   {cloned, []audit.MACHolder{holder(n1, "1", "192.0.2.11"), holder(n2, "1", "")}, 0},

@@ -486,8 +486,11 @@ func (t *findingBuilder) heldElsewhere() {
 func (t *findingBuilder) spoofed() {
 	s := t.f.Spoof
 	if t.owner = &s.Owner; s.Count == 0 { // no frame shows it, but kernels do
-		owners, virtual := each(t.f.Owners, t.alike.naming(placed)), when(s.MACs[0].Virtual(), "yes")
-		t.add("mac-cloned/twice", "owners", owners, "mac", s.MACs[0].String(), "addresses", s.Addresses, "virtual", virtual, "says", func() {
+		owners, virtual, key := each(t.f.Owners, t.alike.naming(placed)), when(s.MACs[0].Virtual(), "yes"), "mac-cloned/twice"
+		if s.Port.Kind == "vxlan" {
+			key = "mac-cloned/vxlan"
+		}
+		t.add(key, "device", s.Port.Name, "owners", owners, "mac", s.MACs[0].String(), "addresses", s.Addresses, "virtual", virtual, "says", func() {
 			for i := range t.f.Owners {
 				t.State("The kernel of node %s reports that %s has MAC %s.", t.f.Owners[i].Node.Name, owners[i], s.MACs[0])
 			}

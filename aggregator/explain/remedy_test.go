@@ -239,8 +239,9 @@ func findings() map[string]verdict.Finding {
 		"intended-not-observed":                        intended,
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
-		"mac-cloned, two machines":                     twins(w, "\x52\x54\x00\xaa\xbb\xcc"),
-		"mac-cloned, two virtual routers":              twins(w, "\x00\x00\x5e\x00\x01\x33"),
+		"mac-cloned, two machines":                     twins(w, "\x52\x54\x00\xaa\xbb\xcc", "eth0", ""),
+		"mac-cloned, two VXLAN devices":                twins(w, "\xfe\x22\x77\xeb\x2f\xa1", "flannel.1", "vxlan"),
+		"mac-cloned, two virtual routers":              twins(w, "\x00\x00\x5e\x00\x01\x33", "eth0", ""),
 		"reused-too-soon":                              reusedAddress(find(verdict.FindingReusedTooSoon, nil, "10.244.0.5", host), holder(w, "node-b", "cart-0", "eth0"), 4*time.Second),
 		"reused-too-soon aws-vpc, at once":             reusedAddress(find(verdict.FindingReusedTooSoon, &verdict.Pool{Pool: ipam.Pool{IPAM: awsvpc.Name, Traits: registry.Traits(awsvpc.Name), Name: "/var/run/aws-node/ipam.json"}, Node: owner.Node}, "10.244.0.5", host), holder(w, "node-a", "cart-0", "eth0"), -time.Millisecond),
 		"answered-by-another lo":                       answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress}),
@@ -337,10 +338,10 @@ func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 }
 
 // twins returns a finding about one MAC on two nodes.
-func twins(w *verdicttest.Network, mac verdict.MAC) verdict.Finding {
+func twins(w *verdicttest.Network, mac verdict.MAC, name, kind string) verdict.Finding {
 	var all []audit.MACHolder
 	for i, node := range []string{"node-a", "node-b"} {
-		on := w.Interface(w.Host(node), verdict.Interface{Name: "eth0", Attachment: verdict.Own, MAC: mac, Link: w.Link("node-a", "eth0", verdict.Uplink, false)})
+		on := w.Interface(w.Host(node), verdict.Interface{Name: name, Kind: kind, Attachment: verdict.Own, MAC: mac, Link: w.Link("node-a", name, verdict.Uplink, false)})
 		all = append(all, audit.MACHolder{Interface: on, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(11 + i)})}})
 	}
 	f := audit.Twins(&verdict.Policy{}, mac, all)[0]
