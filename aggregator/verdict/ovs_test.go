@@ -129,6 +129,13 @@ func TestPodsOnOpenVSwitchPorts(t *testing.T) {
 			w.says("a", ovs("vpc/blue"))
 			w.says("b", ovs("vpc/red"))
 		}, nil},
+		{"Kube-OVN, a pod and a machine on its underlay, which docs/verdicts.md names as not seen", func(w *world) {
+			onOVS(w, "n1", "a", kubeOVN)
+			w.says("a", ovs("subnet/vlan"))
+			card := w.Uplink("n1")
+			card.Link.Kind = verdict.OVSPort
+			w.Wire(card, "\x02\x00\x00\x00\x00\x09")
+		}, nil},
 		{"Kube-OVN, one of the VPCs is not known", func(w *world) {
 			kube(w)
 			w.says("a", ovs("pods"))
