@@ -15,7 +15,7 @@ func gateway(w *world, node string, distributed bool) *verdict.Claim {
 	return w.Assigned(i)
 }
 
-func TestADistributedGatewayIsOneOwner(t *testing.T) {
+func TestL13DistributedGatewayIsOneOwner(t *testing.T) {
 	w := newWorld("10.0.0.1")
 	w.Policy.Networks = []verdict.Network{{Name: "vms", Prefixes: verdicttest.Prefixes("10.0.0.0/24")}}
 	for _, n := range []string{"n1", "n2", "n3"} {

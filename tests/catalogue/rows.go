@@ -196,13 +196,13 @@ var rows = []row{
 			{"L12-ndp", "The same in IPv6."},
 			{"L12-router", "A router on the LAN answers for many."},
 		},
-		pure: []pure{{"a repeater replaces the MACs of the machines behind it (SUSPECTED, never confirmed)", "TestAConflictOnOneLANNeedsAProof"}},
+		pure: []pure{{"a repeater replaces the MACs of the machines behind it (SUSPECTED, never confirmed)", "TestL12RepeaterReplacesMACs"}},
 	},
 	{
 		id:        "L13",
 		situation: "A fabric or a network plugin answers for the owner (EVPN, OVN, Antrea).",
 		shown:     []shown{{"L13", "With the owner's MAC."}, {"L13-antrea", "With the MAC that Antrea uses everywhere."}},
-		pure:      []pure{{"the gateway of an EVPN on bridges, and on their VLAN and macvlan devices", "TestADistributedGatewayIsOneOwner"}},
+		pure:      []pure{{"the gateway of an EVPN on bridges, and on their VLAN and macvlan devices", "TestL13DistributedGatewayIsOneOwner"}},
 	},
 	{
 		id:        "L14",
