@@ -83,14 +83,14 @@ func (p *publisher) publishDomain(d domain, now time.Time) {
 }
 
 // distributed reports whether a bridge is part of a network over several nodes whose controller tells
-// each bridge where MACs are: one of its ports is a VXLAN device, from which it does not learn, or in
-// whose place it answers.
+// each bridge where MACs are: one of its ports is a VXLAN device that does not learn, or from which the
+// bridge does not learn, or in whose place it answers.
 func (p *publisher) distributed(d domain) bool {
 	if d.kind != ipwitnessv1.LinkRecord_BRIDGE || p.own.links[d.base.Index] != d.base {
 		return false
 	}
 	for _, l := range p.own.links {
-		if l.Master == d.base.Index && l.Kind == "vxlan" && l.Closed {
+		if l.Master == d.base.Index && l.Kind == "vxlan" && (l.Closed || l.NoLearning) {
 			return true
 		}
 	}

@@ -410,6 +410,35 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 	wantLinks(t, k, map[string]string{"br-b": "br-b", "br-c": "br-c", "br-d": "br-c"})
 }
 
+func TestBridgeOfAnEVPNIsDistributedInAllVLANs(t *testing.T) {
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, device(4, "br0", "bridge", func(l *rtnetlink.Link) { l.Filtering, l.DefaultPVID = true, 1 }))
+	f.Put(rtnetlink.NoNSID, device(5, "vlan10", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN = 4, 10 }), "192.168.10.1/24")
+	f[rtnetlink.NoNSID].VLANs = map[int32]rtnetlink.VLANs{4: {PVID: 1}}
+	k := newTestKernel(t, f)
+	want := func(when string, distributed bool) {
+		t.Helper()
+		if l := k.table.Links.Get("br0.10"); l.GetDistributed() != distributed || l == nil {
+			t.Errorf("%s: got link %v, want distributed %v", when, l, distributed)
+		}
+	}
+	port := func(change func(*rtnetlink.Link)) {
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(6, "vx10", "vxlan", func(l *rtnetlink.Link) {
+			l.Master, l.SlaveKind = 4, "bridge"
+			change(l)
+		})})
+	}
+	want("without a port", false)
+	port(func(*rtnetlink.Link) {})
+	want("a device that learns", false)
+	port(func(l *rtnetlink.Link) { l.Closed = true })
+	want("a port from which the bridge does not learn", true)
+	port(func(*rtnetlink.Link) {})
+	want("a device that learns again", false)
+	port(func(l *rtnetlink.Link) { l.NoLearning = true })
+	want("a device that does not learn", true)
+}
+
 func TestBridgeThatAPairConnectsToASwitch(t *testing.T) {
 	f := agenttest.Fake{}
 	f.Put(rtnetlink.NoNSID, device(4, "weave", "bridge", nil))

@@ -92,6 +92,8 @@ func TestLinkIsReadAsTheKernelWritesIt(t *testing.T) {
 		"VLAN of another length":        {info("vlan", data(attribute(iflaVLANID, 10, 0, 0, 0)...)...), with(func(l *Link) { l.Kind = "vlan" })},
 		"no VLAN but a MACVLAN":         {info("macvlan", data(attribute(iflaVLANID, 10, 0)...)...), with(func(l *Link) { l.Kind = "macvlan" })},
 		"VXLAN that answers":            {info("vxlan", data(attribute(iflaVXLANProxy, 1)...)...), with(func(l *Link) { l.Kind, l.Proxy = "vxlan", true })},
+		"VXLAN that does not learn":     {info("vxlan", data(attribute(iflaVXLANLearning, 0)...)...), with(func(l *Link) { l.Kind, l.NoLearning = "vxlan", true })},
+		"VXLAN that learns":             {info("vxlan", data(attribute(iflaVXLANLearning, 1)...)...), with(func(l *Link) { l.Kind = "vxlan" })},
 		"VXLAN that does not answer":    {info("vxlan", data(attribute(iflaVXLANProxy, 0)...)...), with(func(l *Link) { l.Kind = "vxlan" })},
 		"bridge": {
 			info("bridge", data(slices.Concat(attribute(iflaBridgeFiltering, 1), attribute(iflaBridgeDefaultPVID, 3, 0))...)...),

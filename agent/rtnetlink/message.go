@@ -27,6 +27,8 @@ type Link struct {
 	Filtering bool   // bridges only: by VLAN
 	// Proxy is set if a VXLAN device itself answers requests, from the neighbour table of its node.
 	Proxy bool
+	// NoLearning is set if a VXLAN device does not learn behind which node a MAC is.
+	NoLearning bool
 	// DefaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
 	DefaultPVID uint16
 	// PortOptions are those of a port of a bridge.
@@ -291,6 +293,8 @@ func parseLink(b []byte) (Link, error) {
 					l.VLAN = binary.NativeEndian.Uint16(val)
 				case l.Kind == "vxlan" && typ == iflaVXLANProxy && len(val) == 1:
 					l.Proxy = val[0] != 0
+				case l.Kind == "vxlan" && typ == iflaVXLANLearning && len(val) == 1:
+					l.NoLearning = val[0] == 0
 				case l.Kind == "bridge" && typ == iflaBridgeFiltering && len(val) == 1:
 					l.Filtering = val[0] != 0
 				case l.Kind == "bridge" && typ == iflaBridgeDefaultPVID && len(val) == 2:

@@ -41,7 +41,8 @@ const (
 	netnsaFD   = 3 // NETNSA_FD
 
 	iflaVLANID            = 1  // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
-	iflaVXLANProxy        = 11 // IFLA_VXLAN_PROXY, in IFLA_INFO_DATA of a VXLAN device
+	iflaVXLANLearning     = 7  // IFLA_VXLAN_LEARNING, in IFLA_INFO_DATA of a VXLAN device
+	iflaVXLANProxy        = 11 // IFLA_VXLAN_PROXY, likewise
 	iflaBridgeFiltering   = 7  // IFLA_BR_VLAN_FILTERING, in IFLA_INFO_DATA of a bridge
 	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
 	iflaPortMode          = 4  // IFLA_BRPORT_MODE (hairpin), in IFLA_INFO_SLAVE_DATA and IFLA_PROTINFO of a port of a bridge
