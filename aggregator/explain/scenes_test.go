@@ -119,6 +119,13 @@ var scenes = []verdicttest.Situation{
 	}},
 	{Name: "a virtual address that a program has left behind", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Virtual(i)
+			w.After(time.Minute)
+			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "keepalived", i.Namespace.Node.Name == "n1"
+		}
+	}},
+	{Name: "an address of two nodes, beside a program that moves another one", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Assigned(i)
 			w.After(time.Minute)
 			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "keepalived", i.Namespace.Node.Name == "n1"

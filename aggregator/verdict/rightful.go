@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -122,7 +123,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	// none that its program moves.
 	moves := slices.ContainsFunc(left, func(o *Owner) bool { return o.hasVIPProgram() && !c.Title(o).Given })
 	if c.Rule == RuleSplitBrain && (moves || c.Cause == CauseSplitBrain) {
-		return servedByProgram(left)
+		return c.servedByProgram(left)
 	}
 	if c.Cause == CauseClonedMachine {
 		return nil, RightUndecided // which one is the copy
@@ -141,8 +142,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 
 // servedByProgram returns the only owner on whose node, or in whose namespace, a program that moves virtual
 // addresses runs, if the same program has ended at all others; nil otherwise. A program that was never seen
-// may run where its agent cannot see it.
-func servedByProgram(owners []*Owner) (*Owner, Right) {
+// may run where its agent cannot see it, and one on a node may move other addresses alone.
+func (c *Conflict) servedByProgram(owners []*Owner) (*Owner, Right) {
 	var running []*Owner
 	programs := map[string]bool{}
 	for _, o := range owners {
@@ -151,10 +152,19 @@ func servedByProgram(owners []*Owner) (*Owner, Right) {
 			running = append(running, o)
 		}
 	}
-	if len(running) != 1 || len(programs) != 1 {
+	if len(running) != 1 || len(programs) != 1 || slices.ContainsFunc(owners, func(o *Owner) bool { return o.mainAddress(c.Address) }) {
 		return nil, RightUndecided
 	}
 	return running[0], RightProgram
+}
+
+// mainAddress reports whether a node itself has the address as the first one of a subnet, on an interface with a
+// hardware address of its own. Programs set virtual addresses beside it: with the prefix of a single host, as
+// further addresses of the subnet, or on the interface of a virtual router.
+func (o *Owner) mainAddress(a netip.Addr) bool {
+	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual()
+	})
 }
 
 // filterOwners returns the owners for which holds returns true.

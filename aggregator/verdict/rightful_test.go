@@ -27,11 +27,11 @@ func moving(name string, ended bool) verdict.Workload {
 	return who
 }
 
-// movable gives nodes on one LAN the address, one after the other. Their clocks agree.
+// movable gives nodes on one LAN a virtual address, one after the other. Their clocks agree.
 func movable(w *verdicttest.World, nodes ...string) {
 	for _, i := range verdicttest.OnLAN(w, nodes...) {
 		i.Namespace.Node.SkewKnown = true
-		w.Assigned(i)
+		w.Virtual(i)
 		w.After(time.Minute)
 	}
 }
@@ -239,6 +239,30 @@ func TestRightfulOwner(t *testing.T) {
 			movable(w, "n1", "n2")
 			program(w, "n1", "keepalived", true)
 			program(w, "n2", "keepalived", false)
+		}, "n2", verdict.RightProgram},
+		{"keepalived has ended on the older node, and one of them has the address as its own", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "keepalived", true)
+			program(w, "n2", "keepalived", false)
+			w.Claims[1].PrefixLength = 24
+		}, "", verdict.RightUndecided},
+		{"keepalived has ended on the older node, and set the address with the prefix of the subnet", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "keepalived", true)
+			program(w, "n2", "keepalived", false)
+			for _, c := range w.Claims {
+				c.PrefixLength, c.Flags = 24, c.Flags|verdict.FlagSecondary
+			}
+		}, "n2", verdict.RightProgram},
+		{"the vrrpd of FRR has ended on the older node", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "vrrpd", true)
+			program(w, "n2", "vrrpd", false)
+			for _, c := range w.Claims {
+				router := *c.Interface
+				router.MAC = vrrpMAC
+				c.PrefixLength, c.Interface = 24, &router
+			}
 		}, "n2", verdict.RightProgram},
 		{"keepalived runs on both nodes", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")

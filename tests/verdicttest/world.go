@@ -127,6 +127,13 @@ func (w *World) Assigned(i *verdict.Interface) *verdict.Claim {
 	return w.Claim(verdict.Claim{Kind: verdict.Assigned, Interface: i, PrefixLength: 24, Flags: verdict.FlagPermanent})
 }
 
+// Virtual adds a claim of a kernel that has the address as programs set virtual ones: with the prefix of a single host.
+func (w *World) Virtual(i *verdict.Interface) *verdict.Claim {
+	c := w.Assigned(i)
+	c.PrefixLength = uint8(w.Addr.BitLen())
+	return c
+}
+
 // Wire adds a claim of a frame that enters through a port.
 func (w *World) Wire(port *verdict.Interface, mac string) *verdict.Claim {
 	return w.Claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Frame: verdict.Frame{Link: port.Link, MAC: verdict.MAC(mac)}})
