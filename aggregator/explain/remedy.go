@@ -412,7 +412,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		case "vip-manager":
 			hint = "that all instances read the same key of the same store, and reach it"
 		default:
-			hint = "that VRRP advertisements get through, and that version and password are the same on all nodes"
+			hint = "that VRRP uses an interface on the same LAN on all nodes and its advertisements get through, and that virtual router ID, version and password are the same"
 		}
 		return a.steps("one-active", "program", program, "hint", hint, "lease", lease,
 			"owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "active", active, "decide", a.decide(owners))
