@@ -58,6 +58,17 @@ func (d ProcDir) Name(pid int) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
+// vipProgram returns the name of a process, which may be one of vipPrograms; empty if its title shows that it is none.
+func (d ProcDir) vipProgram(pid int) string {
+	name := d.Name(pid)
+	if title := vipTitles[name]; title != "" {
+		if data, err := os.ReadFile(d.Path(pid, "cmdline")); err != nil || !strings.HasPrefix(string(data), title) {
+			return ""
+		}
+	}
+	return name
+}
+
 // Process reads the status of a process.
 func (d ProcDir) Process(pid int) (Process, error) {
 	data, err := os.ReadFile(d.Path(pid, "stat"))

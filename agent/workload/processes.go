@@ -46,7 +46,7 @@ func (n *Names) processes() {
 			all = all && !errors.Is(err, os.ErrPermission)
 			continue
 		}
-		if i := slices.Index(vipPrograms, n.procDir.Name(pid)); i >= 0 && (vips[inode] == "" || i < slices.Index(vipPrograms, vips[inode])) {
+		if i := slices.Index(vipPrograms, n.procDir.vipProgram(pid)); i >= 0 && (vips[inode] == "" || i < slices.Index(vipPrograms, vips[inode])) {
 			vips[inode] = vipPrograms[i]
 		}
 		if inode == n.kernel.OwnInode() {
@@ -164,7 +164,11 @@ func (n *Names) oldest(last Process, pids []int) (oldest Process, same bool) {
 
 // vipPrograms are the programs that move virtual addresses between nodes on their own, by the names
 // of their processes. Programs that run on every node and obey a controller are not among them.
-var vipPrograms = []string{"keepalived", "kube-vip", "vrrpd", "ucarp", "uvrrpd", "pacemakerd", "ctdbd", "vip-manager"}
+var vipPrograms = []string{"keepalived", "kube-vip", "vrrpd", "ucarp", "uvrrpd", "pacemakerd", "ctdbd", "vip-manager", "heartbeat", "pgpool", "had"}
+
+// vipTitles begin the titles of processes of which the name alone does not tell that they move addresses: the Heartbeat of
+// Linux-HA, and not Elastic's, and a Pgpool-II whose watchdog is on.
+var vipTitles = map[string]string{"heartbeat": "heartbeat: ", "pgpool": "pgpool: watchdog"}
 
 // A vipProgram is the program in a namespace that moves virtual addresses between nodes. It is empty if
 // none was seen.

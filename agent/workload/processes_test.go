@@ -472,6 +472,15 @@ func TestProgramThatMovesVirtualAddresses(t *testing.T) {
 		{"the first one starts again", func() { p.Put(10, 1, "keepalived", 70, 1, "/") }, "keepalived", false, 4},
 		{"both end", func() { p.End(9); p.End(10) }, "keepalived", true, 5},
 		{"Pacemaker starts", func() { p.Put(11, 1, "pacemakerd", 80, 1, "/") }, "pacemakerd", false, 6},
+		{"it ends", func() { p.End(11) }, "pacemakerd", true, 7},
+		{"a Pgpool-II without a watchdog starts", func() { p.Put(12, 1, "pgpool", 80, 1, "/"); p.Title(12, "pgpool: PgpoolLogger") }, "pacemakerd", true, 7},
+		{"its watchdog starts", func() { p.Put(13, 12, "pgpool", 90, 1, "/"); p.Title(13, "pgpool: watchdog") }, "pgpool", false, 8},
+		{"it ends", func() { p.End(13) }, "pgpool", true, 9},
+		{"Elastic's Heartbeat starts", func() { p.Put(14, 1, "heartbeat", 90, 1, "/"); p.Title(14, "heartbeat\x00-e") }, "pgpool", true, 9},
+		{"Linux-HA's Heartbeat starts", func() {
+			p.Put(15, 1, "heartbeat", 95, 1, "/")
+			p.Title(15, "heartbeat: master control process")
+		}, "heartbeat", false, 10},
 	} {
 		step.change()
 		n.processes()

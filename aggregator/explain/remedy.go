@@ -411,6 +411,12 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 			hint = "that the machines of the cluster see each other (`ctdb status` on each of them), and that all of them use one recovery lock on shared storage"
 		case "vip-manager":
 			hint = "that all instances read the same key of the same store, and reach it"
+		case "heartbeat":
+			hint = "that the machines of the cluster see each other (`cl_status nodestatus NODE` on each of them), and that authkeys is the same on all of them"
+		case "pgpool":
+			hint = "that the watchdogs see each other (`pcp_watchdog_info` on each node), that they need a quorum, and that wd_authkey is the same on all nodes"
+		case "had":
+			hint = "that the machines of the cluster see each other (`gabconfig -a` and `hastatus -sum` on each of them), and that fencing works"
 		default:
 			hint = "that VRRP uses an interface on the same LAN on all nodes and its advertisements get through, and that virtual router ID, version and password are the same"
 		}

@@ -145,6 +145,13 @@ var scenes = []verdicttest.Situation{
 			i.Namespace.Node.VIPProgram = "pacemakerd"
 		}
 	}},
+	{Name: "a virtual address that two watchdogs of Pgpool-II hold at once", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Virtual(i)
+			w.After(time.Minute)
+			i.Namespace.Node.VIPProgram = "pgpool"
+		}
+	}},
 	{Name: "a virtual address that a program has left behind in a namespace", Build: func(w *verdicttest.World) {
 		for _, name := range []string{"old", "new"} {
 			w.Within("n1", "br0", "", verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns", VIPProgram: "keepalived", VIPProgramEnded: name == "old"})

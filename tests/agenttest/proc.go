@@ -46,6 +46,14 @@ func (p Tree) Put(pid, parent int, name string, start int, inode uint64, cgroup 
 	}
 }
 
+// Title sets the title of a process, which replaces its arguments.
+func (p Tree) Title(pid int, title string) {
+	p.t.Helper()
+	if err := os.WriteFile(filepath.Join(p.Dir, strconv.Itoa(pid), "cmdline"), []byte(title+"\x00"), 0o644); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // End removes a process.
 func (p Tree) End(pid int) {
 	p.t.Helper()

@@ -850,7 +850,7 @@ type Workload struct {
 	// longer: its workload has ended, and the namespace was left behind, or it only forwards.
 	Idle bool `protobuf:"varint,16,opt,name=idle,proto3" json:"idle,omitempty"`
 	// Program in the namespace that moves virtual addresses between machines (keepalived, kube-vip,
-	// vrrpd, ucarp, uvrrpd, pacemakerd, ctdbd, vip-manager); empty if none was seen.
+	// vrrpd, ucarp, uvrrpd, pacemakerd, ctdbd, vip-manager, heartbeat, pgpool, had); empty if none was seen.
 	VipProgram string `protobuf:"bytes,17,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
 	// True if that program has ended.
 	VipProgramEnded bool `protobuf:"varint,18,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
