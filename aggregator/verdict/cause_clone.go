@@ -46,14 +46,13 @@ func (o *Owner) busy() bool {
 	return w.Kind == Host || w.PID != 0 && !w.Ended
 }
 
-// lives reports whether it is known that something runs in the owner, or that nothing does: by its
-// processes, by a program that knows its containers, or by the Kubernetes API. A namespace that may be a router either
-// forwards or was left behind.
+// lives reports whether it is known that something runs in the owner: by its processes, by a program that knows its
+// containers, or by the Kubernetes API. A namespace that may be a router either forwards or was left behind.
 func (o *Owner) lives() bool {
-	if o.Workload().MayForward {
+	if o.idle() || o.Workload().MayForward {
 		return false
 	}
-	if o.busy() || o.idle() || o.Node.SeesProcesses || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
+	if o.busy() || o.Node.SeesProcesses || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
 		return true
 	}
 	return !slices.Contains([]string{"", "cni-result", "netns", "docker-netns"}, o.Workload().Source)
@@ -176,7 +175,7 @@ func (q *inquiry) clonedMachine() (r reason) {
 	}
 	for i, first := range q.owners {
 		same := filterOwners(q.owners[i:], func(o *Owner) bool { return o.MAC == first.MAC && !q.given(o) })
-		if len(same) < 2 || first.MAC.Shared() {
+		if len(same) < 2 || first.MAC.Shared() || OneService(same) != "" {
 			continue
 		}
 		r.Wrong = ids(same...)
@@ -189,6 +188,21 @@ func (q *inquiry) clonedMachine() (r reason) {
 		return r
 	}
 	return reason{}
+}
+
+// OneService returns the name of the network namespaces that owners are, if each is on a node of its own; empty if that is
+// not so. A program has made them: a router of OpenStack has one name, and one MAC, on each node that it is scheduled to.
+func OneService(owners []*Owner) string {
+	if len(owners) < 2 {
+		return ""
+	}
+	name := owners[0].Workload().Name
+	for i, o := range owners {
+		if w := o.Workload(); !w.OnlyNetns() || w.Name != name || slices.ContainsFunc(owners[:i], func(other *Owner) bool { return other.Node.Is(o.Node) }) {
+			return ""
+		}
+	}
+	return name
 }
 
 // oneMAC reports whether two of the owners have one hardware address that is not shared by design. A

@@ -154,6 +154,20 @@ func TestRightfulOwner(t *testing.T) {
 			w.Books(p, "new").Kept = true
 		}, "old", verdict.RightOlderAssignment},
 		{"no records: the older one", func(w *verdicttest.World) { verdicttest.Twins(w) }, "old", verdict.RightOlderAssignment},
+		{"two namespaces without processes", func(w *verdicttest.World) {
+			for _, name := range []string{"old", "new"} {
+				who := blue(name)
+				who.PID, who.Idle = 0, true
+				w.Within("n1", "", "", who)
+				w.After(time.Minute)
+			}
+			w.Node("n1").SeesProcesses = true
+		}, "", verdict.RightUndecided},
+		{"two namespaces with processes", func(w *verdicttest.World) {
+			w.Within("n1", "", "", blue("old"))
+			w.After(time.Minute).Within("n1", "", "", blue("new"))
+			w.Node("n1").SeesProcesses = true
+		}, "old", verdict.RightOlderAssignment},
 		{"an older one by hand, without records", func(w *verdicttest.World) {
 			w.Within("n1", "", "", blue("blue"))
 			w.After(time.Minute).Within("n1", "", "kindnet", verdicttest.Who("web"))

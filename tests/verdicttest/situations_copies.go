@@ -240,6 +240,15 @@ var ofCopies = []Situation{
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
 	},
 	{
+		Name: "one service in namespaces of two nodes", Cause: unknown, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			for _, u := range OnLAN(w, "n1", "n2") {
+				ns := w.Namespace(u.Link.Node.Name, 5, "105", verdict.Workload{Kind: verdict.Unknown, Name: "qrouter", Source: "netns", PID: 1})
+				w.Assigned(w.Interface(ns, verdict.Interface{Name: "qg-1", MAC: oneMAC, Attachment: verdict.Lower, Link: u.Link, HostInterface: "eth0"}))
+			}
+		},
+	},
+	{
 		Name: "routers in namespaces", Cause: split, Addr: "192.168.1.200",
 		Build: func(w *World) {
 			for _, u := range OnLAN(w, "n1", "n2") {
