@@ -144,14 +144,18 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 	if len(owners) > mostKept {
 		more = fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
 	}
-	shared := fmt.Sprintf("`--shared %s=REASON`", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))
 	choice := choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
 		return a.placed(o.ID) + " keeps the address", a.releaseAllBut(o, owners)
 	})
 	if a.c.AllExternal() { // agents see no programs there
 		choice = append(choice, advice.Either("software on them moves the address, such as keepalived or Pacemaker", a.steps("moves-outside")...))
 	}
-	return a.steps("decide", "more", more, "shared", shared, "choice", choice)
+	return a.steps("decide", "more", more, "shared", a.shared(), "choice", choice, "service", verdict.OneService(owners))
+}
+
+// shared returns the option that declares the address to be one that several owners are meant to have.
+func (a *remedyBuilder) shared() string {
+	return fmt.Sprintf("`--shared %s=REASON`", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))
 }
 
 // mostKept limits the alternatives of a choice between owners.
@@ -421,7 +425,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 			hint = "that VRRP uses an interface on the same LAN on all nodes and its advertisements get through, and that virtual router ID, version and password are the same"
 		}
 		return a.steps("one-active", "program", program, "hint", hint, "lease", lease,
-			"owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "active", active, "decide", a.decide(owners))
+			"shared", a.shared(), "owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "active", active, "decide", a.decide(owners))
 	}
 	var steps, restart []advice.Action
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return o == keep }) {
