@@ -167,7 +167,10 @@ func (q *inquiry) moves() (facts []Fact) {
 		}
 	}
 	for i := range q.in.Former { // a node that had the address before and gave it to another one
-		if f := &q.in.Former[i]; f.Until != 0 && f.Owner.Kind() == Host {
+		f := &q.in.Former[i]
+		if f.Until != 0 && f.Owner.Kind() == Host && slices.ContainsFunc(q.owners, func(o *Owner) bool {
+			return o.Node.Name != f.Owner.Node.Name && o.Begun().Add(q.policy.HandoverGrace) >= f.Until
+		}) {
 			facts = append(facts, Fact{Kind: FactHandedOver, Nodes: []string{f.Owner.Node.Name}, At: f.Until})
 		}
 	}

@@ -59,6 +59,33 @@ func TestProgramInOneNamespaceMakesAnAddressVirtual(t *testing.T) {
 	}
 }
 
+// A node that reboots leaves the address for a moment. It has not handed it over to a node that had it before.
+func TestAnAddressMovesToANodeThatGetsItThen(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		until time.Duration // after the other node got it
+		cause string
+	}{
+		{"the other node got it while the first one rebooted", -time.Minute, verdict.CauseSplitBrain},
+		{"the other node got it within the grace", 10 * time.Second, verdict.CauseSplitBrain},
+		{"the other node had it long before", time.Hour, verdict.CauseUnknown},
+	} {
+		w := newWorld("192.168.1.200")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		w.Assigned(lan[1])
+		got := w.Now
+		w.after(2 * time.Hour).Assigned(lan[0])
+		c := w.Case()
+		before := *lan[0].Namespace
+		before.Node = &verdict.Node{Name: "n1", Boot: "before"}
+		c.Former = []verdict.Former{{Owner: verdict.Owner{ID: "before", Node: before.Node, Namespace: &before}, Until: got.Add(test.until)}}
+		out := w.Policy.Judge(c)
+		if len(out.Conflicts) != 1 || out.Conflicts[0].Cause != test.cause {
+			t.Errorf("%s: got %+v, want cause %s", test.name, out.Conflicts, test.cause)
+		}
+	}
+}
+
 func TestL6VirtualAddressMovesInTime(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")
