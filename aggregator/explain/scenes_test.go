@@ -145,6 +145,13 @@ var scenes = []verdicttest.Situation{
 			i.Namespace.Node.VIPProgram = "pacemakerd"
 		}
 	}},
+	{Name: "a virtual address that a node and a peer without an agent hold at once", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		eth0 := w.Uplink("n1")
+		w.Virtual(eth0)
+		eth0.Namespace.Node.VIPProgram = "keepalived"
+		w.After(time.Minute)
+		w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
+	}},
 	{Name: "a virtual address that two watchdogs of Pgpool-II hold at once", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Virtual(i)

@@ -338,12 +338,15 @@ func mayMove(owners []Owner) bool {
 	return !slices.ContainsFunc(owners, func(o Owner) bool { return !o.moves() })
 }
 
-// moved reports whether a program in the namespace of one owner moves the address. The programs of the other
-// owners may have ended before their agents saw them. An address that was given to an owner is no virtual one.
+// moved reports whether a program in the namespace of one owner moves the address, or one on a node if another owner is
+// a device without an agent. The programs of the other owners may have ended before their agents saw them, and no agent sees
+// those of devices. An address that was given to an owner is no virtual one, nor is the main address of a node.
 func (j *comparison) moved(owners []Owner) bool {
-	return slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() != Host && o.hasVIPProgram() }) &&
+	outside := slices.ContainsFunc(owners, func(o Owner) bool { return o.Namespace == nil })
+	return slices.ContainsFunc(owners, func(o Owner) bool { return o.hasVIPProgram() && (outside || o.Kind() != Host) }) &&
 		!slices.ContainsFunc(owners, func(o Owner) bool {
-			return !o.Assigned || o.network() != "" || o.givenByRuntime() || o.intentSource(j.in.Address) != ""
+			return o.Namespace != nil && (!o.Assigned || o.network() != "" || o.givenByRuntime() || o.intentSource(j.in.Address) != "") ||
+				outside && o.mainAddress(j.in.Address)
 		}) &&
 		!slices.ContainsFunc(j.in.Allocations, func(al AllocationFacts) bool { return al.Service == nil && !al.Pool.Assigns })
 }

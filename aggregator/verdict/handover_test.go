@@ -86,6 +86,47 @@ func TestAnAddressMovesToANodeThatGetsItThen(t *testing.T) {
 	}
 }
 
+func TestAddressOfAPeerWithoutAnAgent(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		build func(w *world, eth0 *verdict.Interface)
+		rule  string
+		cause string
+	}{
+		{"a program moves it", func(w *world, eth0 *verdict.Interface) { w.Virtual(eth0) }, verdict.RuleSplitBrain, verdict.CauseSplitBrain},
+		{"a program moves it within the subnet of the node", func(w *world, eth0 *verdict.Interface) {
+			w.Assigned(eth0).Flags |= verdict.FlagSecondary
+		}, verdict.RuleSplitBrain, verdict.CauseSplitBrain},
+		{"a program moves another one", func(w *world, eth0 *verdict.Interface) { w.Assigned(eth0) }, verdict.RuleAssignedAndWire, verdict.CauseExternalDevice},
+		{"no program", func(w *world, eth0 *verdict.Interface) {
+			w.Virtual(eth0)
+			program(w.World, "n1", "", false)
+		}, verdict.RuleAssignedAndWire, verdict.CauseExternalDevice},
+		{"it was given to a pod", func(w *world, eth0 *verdict.Interface) {
+			w.Assigned(w.Child("a", "baaaaa", eth0.Link)).Network = "lan"
+		}, verdict.RuleAssignedAndWire, verdict.CauseExternalDevice},
+	} {
+		w := newWorld("192.168.1.200")
+		eth0 := w.Uplink("n1")
+		program(w.World, "n1", "keepalived", false)
+		test.build(w, eth0)
+		peer := w.Wire(eth0, externalMAC)
+		w.want(t, verdict.Suspected, test.rule, verdict.LinkScope, "n1/eth0")
+		w.after(2 * time.Second).Read(w.Claims[0])
+		w.Seen(peer)
+		phase := verdict.Confirmed
+		if test.rule == verdict.RuleSplitBrain {
+			phase = verdict.Suspected
+		}
+		w.want(t, phase, test.rule, verdict.LinkScope, "n1/eth0")
+		w.after(10 * time.Second).Read(w.Claims[0])
+		w.Seen(peer)
+		if c := w.want(t, verdict.Confirmed, test.rule, verdict.LinkScope, "n1/eth0"); c.Cause != test.cause || c.Keeper != "" && test.cause == verdict.CauseSplitBrain {
+			t.Errorf("%s: got cause %s and keeper %q, want %s", test.name, c.Cause, c.Keeper, test.cause)
+		}
+	}
+}
+
 func TestL6VirtualAddressMovesInTime(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")
