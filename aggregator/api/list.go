@@ -159,7 +159,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 			return slices.Values(all[from:])
 		}
 	}
-	reader, lister := s.Shards.Reader(), s.Convert.Lister()
+	reader := s.Shards.Reader()
 	return &walk[index.Address, *pb.Owner]{
 		facts: s.Facts, events: s.Events.Owners, less: index.Address.Less, atOnce: listedAddresses,
 		keys: func(at *index.Address) iter.Seq[index.Address] {
@@ -184,7 +184,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 					return into, true
 				}
 				from.ID = o.ID
-				into = append(into, item[*pb.Owner]{from, lister.Owner(from.Addr, o, owners)})
+				into = append(into, item[*pb.Owner]{from, s.Convert.Owner(from.Addr, o, owners)})
 				room--
 			}
 			return into, false

@@ -1,7 +1,6 @@
 package live
 
 import (
-	"maps"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
@@ -18,36 +17,25 @@ func intendedProto(all []audit.Meant) []*pb.Intended {
 
 // workloadProto returns the workload of an owner, with its data from the Kubernetes API.
 func workloadProto(o *verdict.Owner) *pb.Workload {
-	return new(maker).workload(new(pb.Workload), o)
-}
-
-// workload fills in the workload of an owner, with its data from the Kubernetes API.
-func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 	w := verdict.Workload{Kind: verdict.External}
 	if o.Namespace != nil {
 		w = o.Namespace.Who.Workload()
 	}
-	out.Kind, out.Namespace, out.Name, out.Uid = pb.Workload_Kind(w.Kind), w.Namespace, w.Name, w.UID
-	if m.packed != w.Sources {
-		m.packed, m.sources = w.Sources, nil
-		if w.Sources != "" {
-			m.sources = make(map[string]string)
-			for word := range strings.SplitSeq(w.Sources, ",") {
-				field, source, _ := strings.Cut(word, "=")
-				m.sources[field] = source
-			}
+	says := make(map[string]string)
+	if w.Sources != "" {
+		for word := range strings.SplitSeq(w.Sources, ",") {
+			field, source, _ := strings.Cut(word, "=")
+			says[field] = source
 		}
 	}
-	out.ContainerId, out.Source, out.Sources, out.VirtualMachine = w.ContainerID, w.Source, m.sources, w.VirtualMachine
-	out.Process, out.ProcessId, out.ProcessEnded, out.Idle, out.MayForward = w.Process, w.PID, w.Ended, w.Idle, w.MayForward
-	out.VipProgram, out.VipProgramEnded = w.VIPProgram, w.VIPProgramEnded
+	out := &pb.Workload{
+		Kind: pb.Workload_Kind(w.Kind), Namespace: w.Namespace, Name: w.Name, Uid: w.UID, ContainerId: w.ContainerID, Source: w.Source, Sources: says,
+		VirtualMachine: w.VirtualMachine, Process: w.Process, ProcessId: w.PID, ProcessEnded: w.Ended, Idle: w.Idle, MayForward: w.MayForward,
+		VipProgram: w.VIPProgram, VipProgramEnded: w.VIPProgramEnded,
+	}
 	p := o.Pod
 	if p == nil {
 		return out
-	}
-	says := maps.Clone(out.Sources) // other messages may share the map
-	if says == nil {
-		says = map[string]string{}
 	}
 	fill := func(field string, at *string, value string) {
 		if *at == "" && value != "" {
@@ -70,6 +58,5 @@ func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 	if out.Orphaned = o.Orphaned; out.Orphaned {
 		says["orphaned"] = audit.SourceKubernetes
 	}
-	out.Sources = says
 	return out
 }
