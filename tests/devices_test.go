@@ -424,6 +424,21 @@ func TestDeviceDummyAddressesMakeNoOwner(t *testing.T) {
 	situations.WantApplied(t, l.explain("10.96.0.1"), "loopback-or-dummy")
 }
 
+func TestDevicePassthruHasTheLinkLocalAddressOfItsLowerDevice(t *testing.T) {
+	t.Parallel()
+	l := newDeviceLab(t)
+	l.outside("eth0")
+	l.sh("ip link set eth0 down", "ip link set eth0 address 92:54:00:aa:bb:01", "ip link set eth0 up", "ip netns add guest",
+		"ip link add net1 link eth0 netns guest type macvlan mode passthru", "ip -n guest link set net1 up")
+	const addr = "fe80::9054:ff:feaa:bb01"
+	l.awaitOwner(addr, "guest")
+	l.wantOnlyPlanted()
+	l.wantNone(addr)
+	situations.WantApplied(t, l.explain(addr), "passthru")
+	l.sh("ip addr add fe80::1/64 dev eth0", "ip -n guest addr add fe80::1/64 dev net1") // set twice by a person
+	l.awaitConflict("fe80::1", "LINK node1/eth0", "assigned-twice", nil)
+}
+
 func TestDeviceIPVLANPodsOfOneUplink(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"l2", "l3"} {

@@ -199,6 +199,7 @@ func TestExclusions(t *testing.T) {
 		{Rule: verdict.RuleWeakSource},
 		{Rule: verdict.RuleBelieved},
 		{Rule: verdict.RuleAddressSpoofed, Port: "veth1", Victims: []string{c.Owners[1].ID, "gone"}},
+		{Rule: verdict.RulePassthru},
 		{Rule: verdict.RuleHandedOver, Quiet: 30 * time.Second},
 	} {
 		o := c.Owners[0]

@@ -1,6 +1,7 @@
 package verdict_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -57,6 +58,59 @@ func TestL13DistributedGatewayIsOneOwner(t *testing.T) {
 		}
 		w.wantNone(t)
 		w.wantRule(t, verdict.RuleAnycastGateway)
+	}
+}
+
+func TestAPassthruDeviceHasTheLinkLocalAddressOfItsLowerDevice(t *testing.T) {
+	const mac, addr = "\x92\x54\x00\xaa\xbb\x01", "fe80::9054:ff:feaa:bb01"
+	for name, test := range map[string]struct {
+		change    func(w *world, above *verdict.Interface)
+		conflicts int
+	}{
+		"passthru":          {func(*world, *verdict.Interface) {}, 0},
+		"macvtap":           {func(_ *world, above *verdict.Interface) { above.Kind = "macvtap" }, 0},
+		"ipvlan":            {func(_ *world, above *verdict.Interface) { above.Kind = "ipvlan" }, 1}, // somebody has set the address
+		"another MAC":       {func(_ *world, above *verdict.Interface) { above.MAC = "\x92\x54\x00\xaa\xbb\x02" }, 1},
+		"another device":    {func(_ *world, above *verdict.Interface) { above.HostInterface = "eth1" }, 1},
+		"set by hand":       {func(w *world, _ *verdict.Interface) { w.Addr = netip.MustParseAddr("fe80::1") }, 1},
+		"no link-local one": {func(w *world, _ *verdict.Interface) { w.Addr = netip.MustParseAddr("192.0.2.1") }, 1},
+		"a second namespace": {func(w *world, above *verdict.Interface) {
+			w.Assigned(w.Interface(w.Namespace("n1", 6, "106", verdicttest.Pod("copy")), verdict.Interface{
+				Name: "eth0", Kind: "macvlan", MAC: mac, Attachment: verdict.Lower, Link: above.Link, HostInterface: "eth1",
+			}))
+		}, 1},
+	} {
+		w := newWorld(addr)
+		below := w.Uplink("n1")
+		below.MAC = mac
+		above := w.Interface(w.Namespace("n1", 5, "105", verdicttest.Pod("guest")), verdict.Interface{
+			Name: "net1", Kind: "macvlan", MAC: mac, Attachment: verdict.Lower, Link: below.Link, HostInterface: below.Name,
+		})
+		test.change(w, above)
+		w.Assigned(below)
+		w.Assigned(above)
+		out := w.checked(t)
+		if len(out.Conflicts) != test.conflicts {
+			t.Errorf("%s: got conflicts %+v, want %d", name, out.Conflicts, test.conflicts)
+		}
+		if test.conflicts == 0 {
+			w.wantRule(t, verdict.RulePassthru)
+		}
+	}
+}
+
+// Two machines with one MAC on a LAN have one link-local address: frames of the other one show it.
+func TestALinkLocalAddressOfACloneIsADuplicate(t *testing.T) {
+	w := newWorld("fe80::9054:ff:feaa:bb01")
+	below := w.Uplink("n1")
+	below.MAC = "\x92\x54\x00\xaa\xbb\x01"
+	w.Assigned(below)
+	w.Assigned(w.Interface(w.Namespace("n1", 5, "105", verdicttest.Pod("guest")), verdict.Interface{
+		Name: "net1", Kind: "macvlan", MAC: below.MAC, Attachment: verdict.Lower, Link: below.Link, HostInterface: below.Name,
+	}))
+	w.Wire(below, "\x92\x54\x00\xaa\xbb\x09")
+	if out := w.checked(t); len(out.Conflicts) != 1 || len(out.Conflicts[0].Owners) != 2 {
+		t.Errorf("got conflicts %+v, want one of the pod and the machine outside", out.Conflicts)
 	}
 }
 

@@ -1,8 +1,10 @@
 package verdict
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
+	"net/netip"
 	"strings"
 )
 
@@ -35,6 +37,16 @@ func (m *MAC) UnmarshalText(text []byte) error {
 		return errors.New("invalid hardware address " + string(text))
 	}
 	return nil
+}
+
+// makes reports whether a kernel makes a link-local address from the hardware address (modified EUI-64, RFC 4291,
+// appendix A).
+func (m MAC) makes(a netip.Addr) bool {
+	if len(m) != 6 || !a.Is6() || !a.IsLinkLocalUnicast() {
+		return false
+	}
+	raw := a.As16()
+	return bytes.Equal(raw[8:], []byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]})
 }
 
 // Virtual reports whether the hardware address belongs to a virtual router (RFC 5798, section 7.3;

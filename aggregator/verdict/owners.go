@@ -206,7 +206,9 @@ func (j *attribution) evaluate(o *Owner, e *evidence) {
 			}
 		})
 	}
-	o.Scope = widest.Scope()
+	if o.Scope = widest.Scope(); widest.Kind == 0 && slices.ContainsFunc(o.Claims, j.passedOn) {
+		o.Excluded = &Exclusion{Rule: RulePassthru}
+	}
 }
 
 // setDisplayed chooses the interface and the hardware address to display from the first claim.

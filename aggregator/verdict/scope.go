@@ -36,9 +36,26 @@ func (s extent) canonical() extent {
 
 // scopes yields the scopes in which one claim of an owner is compared.
 func (j *evaluation) scopes(o *Owner, c *Claim, yield func(extent)) {
-	if !c.Weak() {
+	if !c.Weak() && !j.passedOn(c) {
 		j.reaches(o, c, yield)
 	}
+}
+
+// passedOn reports whether frames for the link-local address of a device of a node go to a namespace that has the address,
+// too. A macvlan device in mode passthru has the MAC of its lower device, so that both kernels make one address from it,
+// and takes all unicast frames that the lower device receives (macvlan_handle_frame in drivers/net/macvlan.c). In any other
+// mode, a device with that MAC cannot be up (macvlan_addr_busy). ipvlan devices have the MAC of their lower device as well,
+// but make other addresses from it, because each has a number of its own (dev_id, addrconf_ifid_eui48).
+func (j *evaluation) passedOn(c *Claim) bool {
+	below := c.Interface
+	if c.Kind != Assigned || below.Attachment != Own || !below.MAC.makes(j.in.Address) || below.MAC.Shared() {
+		return false
+	}
+	return slices.ContainsFunc(j.in.Claims, func(other *Claim) bool {
+		i := other.Interface
+		return other.Kind == Assigned && i.Attachment == Lower && (i.Kind == "macvlan" || i.Kind == "macvtap") &&
+			i.HostInterface == below.Name && i.MAC == below.MAC && other.Node().Is(c.Node())
+	})
 }
 
 // reaches yields the scopes in which others receive a claim of an owner, even if the claim does not

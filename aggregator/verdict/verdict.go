@@ -50,6 +50,7 @@ const (
 	RuleWiderScope       = "wider-scope"
 	RuleHandedOver       = "handed-over"
 	RuleAnycastGateway   = "anycast-gateway"
+	RulePassthru         = "passthru"
 	RuleAddressSpoofed   = "address-spoofed"
 	RuleMACCloned        = "mac-cloned"
 	RuleService          = "service"
