@@ -16,6 +16,7 @@ package dhcp
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -49,8 +50,12 @@ var Client = ipam.IPAM{
 // A client keeps its leases in a directory.
 type client struct{ dir, name string }
 
+// linksDir has the state of each interface that systemd-networkd manages.
+const linksDir = "/run/systemd/netif/links"
+
 var clients = []client{
 	{"/run/systemd/netif/leases", "systemd-networkd"},
+	{linksDir, "systemd-networkd"},                // its DHCPv6 client
 	{"/var/lib/NetworkManager", "NetworkManager"}, // its own client, or dhclient
 	{"/var/lib/dhcp", "dhclient"},
 	{"/var/lib/dhclient", "dhclient"},
@@ -79,7 +84,7 @@ func (f nodeFiles) leased(dir string) (c content, err error) {
 	var unread error // of one of the files
 	for _, device := range f.host.Devices() {
 		for _, name := range names {
-			parse := leaseOf(&device, name)
+			parse := leaseOf(dir, &device, name)
 			if parse == nil {
 				continue
 			}
@@ -125,12 +130,16 @@ func (f nodeFiles) endless(device *ipam.Device, a netip.Addr) bool {
 // managed begins the names of lease files of NetworkManager's own client.
 const managed = "internal-"
 
-// leaseOf returns how to parse a file with the lease of an interface, given when it was written; nil if the file has no
-// such lease.
-func leaseOf(device *ipam.Device, name string) func(data []byte, written time.Time) (r record, ok bool) {
+// leaseOf returns how to parse a file in a directory with the lease of an interface, given when it was written; nil if the
+// file has no such lease.
+func leaseOf(dir string, device *ipam.Device, name string) func(data []byte, written time.Time) (r record, ok bool) {
 	const ofManager = len(managed + "5aa51665-d0eb-4cc6-ad6d-d9950d8185b3-") // and the interface
 	base, ended := strings.CutSuffix(name, ".lease")
 	switch {
+	case strings.HasSuffix(dir, linksDir):
+		if name == strconv.Itoa(device.Index) {
+			return func(data []byte, _ time.Time) (record, bool) { return parseLink(data, device), true }
+		}
 	case name == strconv.Itoa(device.Index), ended && strings.HasPrefix(base, managed) && len(base) > ofManager && base[ofManager:] == device.Name:
 		return parsePrivate
 	case strings.HasPrefix(name, "dhclient"):
@@ -158,6 +167,34 @@ func parsePrivate(data []byte, written time.Time) (r record, ok bool) {
 		}
 	}
 	return r, r.Address.IsValid()
+}
+
+// parseLink returns the DHCPv6 lease of an interface from the state that systemd-networkd keeps of it
+// (src/network/networkd-dhcp6.c, link_serialize_dhcp6_client). The state has the identity for which a server leases
+// (RFC 8415, section 12): the DUID of the client and the number of the association. The kernel has the address, with a
+// lifetime and without a subnet, unlike those that router advertisements set.
+func parseLink(data []byte, device *ipam.Device) (r record) {
+	var duid, iaid string
+	for line := range strings.Lines(string(data)) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), "="); name {
+		case "DHCP6_CLIENT_DUID": // its type, and its digits
+			_, value, _ = strings.Cut(value, ":")
+			duid = hexadecimal(value)
+		case "DHCP6_CLIENT_IAID":
+			if n, err := strconv.ParseUint(value, 0, 32); err == nil {
+				iaid = fmt.Sprintf("%08x", n)
+			}
+		}
+	}
+	if duid == "" || iaid == "" {
+		return r
+	}
+	for _, p := range device.Prefixes {
+		if p.Addr().Is6() && p.IsSingleIP() && slices.Contains(device.Temporary, p.Addr()) {
+			return record{Address: p.Addr(), Client: duid + iaid}
+		}
+	}
+	return r
 }
 
 // endOf returns when a lifetime ends that begins at a time: zero for never, and the beginning if the lifetime has another

@@ -107,6 +107,16 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 	write(t, root+"/var/lib/dhcpcd/eth0.lease", ofDhcpcd[:100])
 	want("/run/systemd/netif/leases/3 has another format", "/var/lib/dhcpcd/eth0.lease has another format")
 
+	// networkd's state of an interface says with which identity it asks for DHCPv6 leases.
+	host.Interfaces[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("2001:db8::aaaa/64"), netip.MustParsePrefix("2001:db8::7/128"), netip.MustParsePrefix("2001:db8::8/128")}
+	host.Interfaces[0].Temporary = []netip.Addr{netip.MustParseAddr("2001:db8::aaaa"), netip.MustParseAddr("2001:db8::8")} // by a router, and by DHCP
+	write(t, root+"/run/systemd/netif/links/2", "# This is private data. Do not parse.\nADMIN_STATE=configured\nDHCP6_CLIENT_IAID=0xdd0cf5e\nDHCP6_CLIENT_DUID=DUID-EN/Vendor:0000ab11f9\n")
+	write(t, root+"/run/systemd/netif/links/3", "ADMIN_STATE=configured\n")
+	const six = "2001:db8::8 " + zero + " by the DHCP client systemd-networkd of node n from invalid IP as 0000ab11f90dd0cf5e"
+	want("/run/systemd/netif/leases/3 has another format", "/var/lib/dhcpcd/eth0.lease has another format", six)
+	host.Interfaces[0].Temporary = nil // the lease has ended
+	want("/run/systemd/netif/leases/3 has another format", "/var/lib/dhcpcd/eth0.lease has another format")
+
 	// A file that cannot be read hides no other.
 	unread := root + "/run/systemd/netif/leases/3"
 	host.Broken[unread] = os.ErrPermission

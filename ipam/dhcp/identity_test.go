@@ -53,4 +53,23 @@ func TestMACBeforeWithTheSameClientIdentifier(t *testing.T) {
 	if got := j[netip.MustParseAddr(address)].FormerMAC; got != a {
 		t.Errorf("Kea: got %q before, want %q", got, a)
 	}
+
+	// A lease of IPv6 is that of a DUID and of one of its associations.
+	for name, c := range map[string]struct{ duid, iaid, want string }{
+		"one DUID":     {"00:02:00:00:ab:11:f9", "219205470", a},
+		"another DUID": {"00:02:00:00:ab:11:fa", "219205470", ""},
+		"another interface of the client, which has freed it": {"00:02:00:00:ab:11:f9", "7", ""},
+	} {
+		j, six := journal{}, netip.MustParseAddr("2001:db8::8")
+		row := func(duid, iaid, mac string) string {
+			return "2001:db8::8," + duid + ",3600,4000000000,1,1800,0," + iaid + ",128,0,0,," + mac + ",0,,1,2\n"
+		}
+		const header6 = "address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,fqdn_fwd,fqdn_rev,hostname,hwaddr,state,user_context,hwtype,hwaddr_source\n"
+		if err := j.read("leases", []byte(header6+row("00:02:00:00:ab:11:f9", "219205470", a)+row(c.duid, c.iaid, b)), &bad); err != nil || bad.String() != "" {
+			t.Fatal(err, bad.String())
+		}
+		if got := j[six]; got.MAC != b || got.FormerMAC != c.want {
+			t.Errorf("%s: got %s and %q before, want %s and %q", name, got.MAC, got.FormerMAC, b, c.want)
+		}
+	}
 }

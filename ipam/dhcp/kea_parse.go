@@ -72,7 +72,9 @@ func (j journal) read(name string, data []byte, bad *faults) error {
 			r.Expires = time.Time{}
 		}
 		r.MAC = macOf(column("hwaddr"))
-		r.Client = column("client_id")
+		if r.Client = column("client_id"); column("duid") != "" { // IPv6: each lease is of one identity association of the client
+			r.Client = column("duid") + " " + column("iaid")
+		}
 		j[a] = r.after(j[a])
 	}
 	return nil

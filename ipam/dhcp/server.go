@@ -60,8 +60,8 @@ type record struct {
 	// Client is the client identifier that the client sent; empty if it sent none. FormerMAC is the
 	// hardware address of the client that had the lease before, if it sent the same identifier.
 	Client, FormerMAC string
-	// Server is the server that the client names; invalid if it names none, or the record is the server's own. Client
-	// is then in hexadecimal digits.
+	// Server is the server that the client names; invalid if it names none, or the record is the server's own. The Client
+	// of a client's record is in hexadecimal digits.
 	Server netip.Addr
 	// Expires is when the lease ends; zero for never.
 	Expires time.Time
@@ -289,7 +289,8 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
 	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}}
-	if r.Server.Is4() && len(r.Client) <= 2*maxClient {
+	known := r.Server.Is4() || r.Address.Is6() && m.server.ipam == ClientName // networkd does not keep the address of a DHCPv6 server
+	if known && len(r.Client) <= 2*maxClient {
 		p.Server, p.ClientID = r.Server, r.Client
 	}
 }

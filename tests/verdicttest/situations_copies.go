@@ -161,6 +161,31 @@ var ofCopies = []Situation{
 		},
 	},
 	{
+		Name: "machines with one DUID, as they say themselves", Cause: client, Addr: "2001:db8::8",
+		Build: func(w *World) {
+			machines(w, oneMAC, otherMAC)
+			leased(w, "n1", oneMAC, "", "0000ab11f90dd0cf5e") // networkd does not keep the address of the server
+			leased(w, "n2", otherMAC, "", "0000ab11f90dd0cf5e")
+		},
+		Facts: []string{"leased-to-both owners=n1,n2 text=0000ab11f90dd0cf5e"},
+		RuledOut: []string{
+			"split-brain: not-moving owners=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"static-address: given-to-all owners=n1,n2",
+		},
+	},
+	{
+		Name: "machines with two DUIDs", Cause: unknown, Addr: "2001:db8::8",
+		Build: func(w *World) {
+			machines(w, oneMAC, otherMAC)
+			leased(w, "n1", oneMAC, "", "0000ab11f90dd0cf5e")
+			leased(w, "n2", otherMAC, "", "0000ab11fa0dd0cf5e")
+		},
+		RuledOut: []string{
+			"split-brain: not-moving owners=n1,n2", "pod-cidr-overlap (open): ranges-of-nodes-not-known nodes=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"static-address: given-to-all owners=n1,n2",
+		},
+	},
+	{
 		Name: "machines of which two servers have leased the address to one each, as they say", Cause: verdict.CauseTwoDHCPServers,
 		Build: func(w *World) {
 			machines(w, oneMAC, otherMAC)
