@@ -107,6 +107,9 @@ func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey
 	}
 	f.addressed(n, c)
 	f.touchAnswers(n, c, 0)
+	if key.kind == verdict.Assigned {
+		f.placeSightings(n, c)
+	}
 	return c
 }
 

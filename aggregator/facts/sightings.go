@@ -286,6 +286,53 @@ func (f *Facts) joinLinks(n *Node, c uint32) {
 	}
 }
 
+// placeSightings re-examines frames whose MAC several interfaces have, after a kernel got an address. The address may show
+// which of them sent the frame (holderWith, homeOf), or that an address of its subnet belongs on the link (belongs): frames
+// may come before the report of the kernel, as when addresses move by DHCP.
+func (f *Facts) placeSightings(n *Node, c uint32) {
+	got := n.claims.at(c)
+	at := n.interfaces.at(got.port)
+	if f.severalHave(at.mac) {
+		for by, k := range f.claimsTo(got.addr) {
+			if w := by.claims.at(k).wire(); w != 0 && by.hardware.at(by.wires.at(w).hardware).mac == at.mac {
+				f.queueSighting(refOf(by.number, k))
+			}
+		}
+	}
+	if at.attachment != verdict.Own || at.link == 0 {
+		return
+	}
+	subnet := netip.PrefixFrom(got.addr.Addr(), int(got.prefix))
+	for i := range n.interfaces.all {
+		if !n.interfaces.at(i).flags.has(uplink) {
+			continue
+		}
+		for k := range n.on(i) {
+			one := n.claims.at(k)
+			if one.wire() == 0 || !subnet.Contains(one.addr.Addr()) {
+				continue
+			}
+			if w := n.wires.at(one.wire()); w.link == at.link && f.severalHave(n.hardware.at(w.hardware).mac) {
+				f.queueSighting(refOf(n.number, k))
+			}
+		}
+	}
+}
+
+// severalHave reports whether frames of several interfaces with a MAC may enter other nodes.
+func (f *Facts) severalHave(m mac) bool {
+	if !m.identifiesOne() {
+		return false
+	}
+	n := 0
+	for range f.holdersOf(m.bytes) {
+		if n++; n > 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // holderWith returns the ID of the namespace of a node whose interface with a MAC has an address; empty if
 // there is none.
 func (f *Facts) holderWith(n *Node, a index.Address, m mac) string {

@@ -74,6 +74,49 @@ func TestFramesShowThatLinksAreOne(t *testing.T) {
 	s.wantDomains("one link is gone", "10.0.0.9", "n2 - -")
 }
 
+// A node with a VLAN has one MAC on two links. Its address moves by DHCP, and its frames enter another node before its
+// kernel, or that of the other node, is known to have the new address.
+func TestFramesFindTheirLinkWhenAnAddressIsKnownLater(t *testing.T) {
+	const addr, elsewhere = "10.0.0.7", "10.0.1.7"
+	vlan := lan(1)
+	vlan.Links = append(vlan.Links, &pb.LinkRecord{Name: "eth0.5", Kind: pb.LinkRecord_UPLINK})
+	vlan.Interfaces = append(vlan.Interfaces, &pb.InterfaceRecord{
+		Namespace: 1, Index: 10, Name: "eth0.5", Kind: "vlan", Mac: []byte{2, 2, 0, 0, 0, 1}, Attachment: pb.InterfaceRecord_OWN, Link: "eth0.5", Uplink: true,
+	})
+	own := func(addr string, index uint32) *pb.ReportRequest {
+		c := assigned(1, addr)
+		c.Index = index
+		return records.Claims(c)
+	}
+	used := seen(addr, []byte{2, 2, 0, 0, 0, 1}, 1)
+	used.Claims[0].Kind = pb.Evidence_USED
+	const joined = "n1 n1/eth0 -"
+	for name, test := range map[string]struct {
+		later func(home, by *agent)
+		joins bool
+	}{
+		"the address of the sender": {func(home, _ *agent) { home.report(own(addr, 9)) }, true},
+		"the subnet of the witness": {func(home, by *agent) { home.report(own(addr, 9)); by.report(own("10.0.0.8", 9)) }, true},
+		"another address":           {func(home, _ *agent) { home.report(own(elsewhere, 9)) }, false},
+		"another subnet":            {func(home, by *agent) { home.report(own(addr, 9)); by.report(own("10.0.1.8", 9)) }, false},
+	} {
+		s := newScene(t)
+		home, by := s.joins("n1", "b1", 1, vlan), s.joins("n2", "b2", 1, lan(2))
+		if name != "the subnet of the witness" && name != "another subnet" {
+			by.report(own("10.0.0.8", 9))
+		}
+		by.report(used)
+		s.wantDomains(name+", before", addr, "n2 - -")
+		test.later(home, by)
+		if got := slices.Contains(s.domains(addr), joined); got != test.joins {
+			t.Errorf("%s: got domains %q, want them joined: %t", name, s.domains(addr), test.joins)
+		}
+		if external := slices.ContainsFunc(s.owners(addr), func(o verdict.Owner) bool { return o.Namespace == nil }); external == test.joins {
+			t.Errorf("%s: got an external device %t, want the opposite", name, external)
+		}
+	}
+}
+
 func TestFramesThatProveNoLink(t *testing.T) {
 	clone := func(record uint32, mac []byte) *pb.ReportRequest {
 		m := onLAN(record, "10.7.0.1")

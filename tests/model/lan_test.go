@@ -121,6 +121,23 @@ func (r *reference) lookAgain(mac verdict.MAC) {
 	}
 }
 
+// place has frames examined again whose MAC several interfaces have, after a kernel got an address: those that claim it with
+// the MAC of its interface, and those on a link of the node itself that claim an address of its subnet.
+func (r *reference) place(got *claim) {
+	subnet := netip.PrefixFrom(got.addr, int(got.PrefixLength))
+	for _, n := range r.nodes {
+		for _, c := range n.claims {
+			if !c.wire() || !c.port.rec.Uplink || len(r.reachingOthers(c.MAC)) < 2 {
+				continue
+			}
+			here := n == got.node && got.port.rec.Attachment == verdict.Own && c.link != nil && c.link == got.port.link && subnet.Contains(c.addr)
+			if here || c.addr == got.addr && c.MAC == got.port.rec.MAC {
+				r.lan.sightings = append(r.lan.sightings, c)
+			}
+		}
+	}
+}
+
 // merge joins links that new sightings show to be one.
 func (r *reference) merge() {
 	for len(r.lan.sightings) > 0 {

@@ -744,6 +744,9 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 		}
 		n.claims = append(n.claims, c)
 		r.saw(c, rec, at)
+		if c.Kind == verdict.Assigned {
+			r.place(c)
+		}
 	case snapshot && c.Last == stamp(rec.GetLastSeen()) && c.Count == rec.GetCount() && c.Network == rec.GetNetwork():
 		r.moveClaim(c, rec)
 	default:
