@@ -86,6 +86,8 @@ type Host interface {
 	Visible(dirs ...string) error
 	// Devices returns the network interfaces of the node.
 	Devices() []Device
+	// Uplink returns the name of the interface of the first default route of the node; empty if there is none.
+	Uplink() string
 }
 
 // A Device is a network interface of the node.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -90,6 +91,26 @@ func (h *host) Devices() (devices []ipam.Device) {
 		devices = append(devices, d)
 	}
 	return devices
+}
+
+// Uplink implements ipam.Host.
+func (h *host) Uplink() string {
+	conn, err := rtnetlink.Dial()
+	if err != nil {
+		h.note(err)
+		return ""
+	}
+	defer conn.Close()
+	index, err := conn.DefaultRoute()
+	if err != nil {
+		h.note(err)
+		return ""
+	}
+	links, _ := conn.Links(rtnetlink.NoNSID)
+	if i := slices.IndexFunc(links, func(l rtnetlink.Link) bool { return l.Index == index }); i >= 0 {
+		return links[i].Name
+	}
+	return ""
 }
 
 // identify returns the ID of the directory at a path, or of the one open as fd if the path is

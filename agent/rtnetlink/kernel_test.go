@@ -210,6 +210,21 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 				return err == nil && slices.ContainsFunc(local, func(r Route) bool { return r.String() == want })
 			})
 		}
+		wantUplink := func(why string, want int32) {
+			if got, err := req.DefaultRoute(); err != nil || got != want {
+				t.Errorf("%s: got default interface %d and error %v, want %d", why, got, err, want)
+			}
+		}
+		wantUplink("no default route", 0)
+		_, v4, _ := net.ParseCIDR("0.0.0.0/0")
+		_, v6, _ := net.ParseCIDR("::/0")
+		must(t, netlink.RouteAdd(&netlink.Route{Dst: v4, LinkIndex: int(plain), Scope: netlink.SCOPE_LINK, Table: 100}))
+		wantUplink("one in another table", 0)
+		must(t, netlink.RouteAdd(&netlink.Route{Dst: v6, LinkIndex: int(br)}))
+		wantUplink("one of IPv6", br)
+		must(t, netlink.RouteAdd(&netlink.Route{Dst: v4, LinkIndex: int(br), Scope: netlink.SCOPE_LINK, Priority: 200}))
+		must(t, netlink.RouteAdd(&netlink.Route{Dst: v4, LinkIndex: int(plain), Scope: netlink.SCOPE_LINK, Priority: 100}))
+		wantUplink("two of IPv4", plain)
 		for to, protocol := range map[string]netlink.RouteProtocol{"192.0.2.50/32": unix.RTPROT_BOOT, "192.0.2.51/32": unix.RTPROT_STATIC, "192.0.2.52/32": unix.RTPROT_BIRD, "10.4.0.0/16": unix.RTPROT_BOOT} {
 			_, dst, err := net.ParseCIDR(to)
 			must(t, err)

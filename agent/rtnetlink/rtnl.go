@@ -299,6 +299,19 @@ func (r *Conn) HostRoutes() (out []Route, err error) {
 	return out, nil
 }
 
+// DefaultRoute returns the index of the interface of the first default route in the main table of our own namespace, in
+// the order of the kernel: that of IPv4 with the lowest metric, or one of IPv6. It is 0 if there is none, or if the route
+// has several hops.
+func (r *Conn) DefaultRoute() (index int32, err error) {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[4] = unix.RT_TABLE_MAIN
+	all, err := listFamilies(r, unix.RTM_GETROUTE, body, parsePrefix)
+	if i := slices.IndexFunc(all, func(r Route) bool { return r.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN }); i >= 0 {
+		index = all[i].Index
+	}
+	return index, namespaceError("list routes", NoNSID, err)
+}
+
 // lastStatic is the last of the protocols of routes that the kernel, a boot script or an administrator adds.
 const lastStatic = unix.RTPROT_STATIC
 

@@ -29,6 +29,7 @@ type cniNetwork struct {
 	gateways []netip.Addr
 	refused  string // why its configuration has no effect, or only in part
 	env      string // flannel only: the file that has its ranges
+	uplink   bool   // its devices are on the interface of the default route
 	file     string
 }
 
@@ -46,10 +47,11 @@ type cniPlugin struct {
 	Type    string            `json:"type"`
 	Plugins []json.RawMessage `json:"plugins"` // if this is a list
 
-	Bridge           string `json:"bridge"` // bridge, tap
-	Master           string `json:"master"` // macvlan, ipvlan, vlan
-	Device           string `json:"device"` // host-device
-	Mode             any    `json:"mode"`   // ipvlan; other plugins may have other types
+	Bridge           string `json:"bridge"`          // bridge, tap
+	Master           string `json:"master"`          // macvlan, ipvlan, vlan
+	Device           string `json:"device"`          // host-device
+	Mode             any    `json:"mode"`            // ipvlan; other plugins may have other types
+	LinkInContainer  bool   `json:"linkInContainer"` // macvlan, ipvlan, vlan: the master is an interface of the pod
 	IsGateway        *bool  `json:"isGateway"`
 	IsDefaultGateway bool   `json:"isDefaultGateway"`
 	IPMasq           bool   `json:"ipMasq"`
@@ -71,8 +73,8 @@ const maxConfDepth = 5
 // networks that it can parse, and an error for the others.
 func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 	var errs []error
-	var read func(data []byte, name string, depth int)
-	read = func(data []byte, name string, depth int) {
+	var read func(data []byte, name string, depth int, chained bool)
+	read = func(data []byte, name string, depth int, chained bool) {
 		var p cniPlugin
 		err := json.Unmarshal(data, &p)
 		_, wrong := errors.AsType[*json.UnmarshalTypeError](err)
@@ -91,11 +93,11 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 		}
 		// The name of a list overrides the names of its plugins.
 		name = cmp.Or(name, p.Name)
-		for _, plugin := range p.Plugins {
-			read(plugin, name, depth+1)
+		for i, plugin := range p.Plugins {
+			read(plugin, name, depth+1, i > 0)
 		}
 		for _, delegate := range p.Delegates { // each delegate is a network of its own
-			read(delegate, "", depth+1)
+			read(delegate, "", depth+1, false)
 		}
 		if p.Plugins != nil {
 			return
@@ -105,10 +107,11 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 			errs = append(errs, fmt.Errorf("network %q: %w", name, err))
 		}
 		if n != nil {
+			n.uplink = n.uplink && (n.wiring.Plugin == "macvlan" || !chained) // ipvlan then uses an interface of the plugin before it
 			networks = append(networks, *n)
 		}
 	}
-	read(data, "", 0)
+	read(data, "", 0, false)
 	return networks, errors.Join(errs...)
 }
 
@@ -178,7 +181,7 @@ func (p *cniPlugin) network(file, name string) (*cniNetwork, error) {
 	case len(d.Type) > ipam.MaxText || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
 		return nil, errors.New("the name of its plugin or device is invalid")
 	}
-	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name), file: file}
+	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name), file: file, uplink: d.onUplink()}
 	if p.Type == flannel {
 		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > ipam.MaxText {
 			return n, errors.New("its subnetFile is not an absolute path: its ranges are unknown")
@@ -211,10 +214,17 @@ func (p *cniPlugin) wiring() ipam.Wiring {
 		mode, _ := p.Mode.(string)
 		w.Device, w.Routed = cmp.Or(p.Master, p.Device, p.Bridge), ipam.RoutesIPVLAN(p.Type, mode)
 	}
-	if !w.Routed && (p.VLAN != 0 || p.VLANID != 0) {
-		w.Device = "" // its addresses are in a VLAN, and not on the link of the device
+	if !w.Routed && (p.VLAN != 0 || p.VLANID != 0) || p.LinkInContainer {
+		w.Device = "" // its addresses are in a VLAN, and not on the link of the device, or the device is in the pod
 	}
 	return w
+}
+
+// onUplink reports whether the plugin has no master, so that it uses the interface of the default route
+// (loadConf in plugins/main/macvlan and ipvlan of containernetworking/plugins, since pull requests 298 and 534; older
+// versions refuse such a configuration).
+func (p *cniPlugin) onUplink() bool {
+	return (p.Type == "macvlan" || p.Type == "ipvlan") && p.Master == "" && !p.LinkInContainer
 }
 
 // readEnv reads the ranges that flannel has for this node. Before flannel runs, there are
@@ -325,6 +335,9 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 					if err := n.readEnv(c.host); err != nil {
 						n.refused = "its ranges are unknown: " + ipam.OneLine(err)
 					}
+				}
+				if n.uplink {
+					n.wiring.Device = c.host.Uplink()
 				}
 				first, known := networks[n.dir]
 				switch {

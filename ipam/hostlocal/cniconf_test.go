@@ -3,12 +3,15 @@ package hostlocal
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
 )
 
 // networkText returns a short description of a network.
@@ -258,6 +261,41 @@ func TestRangesOfHostLocalConfigurations(t *testing.T) {
 				t.Errorf("error: got %v, want one with %q", err, c.err)
 			}
 		})
+	}
+}
+
+// The plugins macvlan and ipvlan use the interface of the default route unless they have a master.
+func TestAMasterThatIsNotConfigured(t *testing.T) {
+	const ipamConf = `"ipam":{"type":"host-local","subnet":"10.1.0.0/29"}`
+	for conf, want := range map[string]string{
+		`{"name":"x","type":"macvlan",` + ipamConf + `}`:                                            "eth0",
+		`{"name":"x","plugins":[{"type":"ipvlan",` + ipamConf + `},{"type":"tuning"}]}`:             "eth0",
+		`{"name":"x","plugins":[{"type":"vrf"},{"type":"macvlan",` + ipamConf + `}]}`:               "eth0",
+		`{"name":"x","plugins":[{"type":"ptp"},{"type":"ipvlan",` + ipamConf + `}]}`:                "",
+		`{"name":"x","type":"macvlan","linkInContainer":true,` + ipamConf + `}`:                     "",
+		`{"name":"x","type":"macvlan","linkInContainer":true,"master":"net1",` + ipamConf + `}`:     "",
+		`{"name":"x","type":"macvlan","master":"eth1",` + ipamConf + `}`:                            "eth1",
+		`{"name":"x","type":"vlan","vlanId":7,` + ipamConf + `}`:                                    "",
+		`{"name":"x","type":"own",` + ipamConf + `}`:                                                "",
+		`{"name":"x","type":"multus","delegates":[{"name":"y","type":"macvlan",` + ipamConf + `}]}`: "eth0",
+		`{"name":"x","type":"flannel","delegate":{"type":"macvlan"}}`:                               "eth0",
+		`{"name":"x","type":"ipvlan","mode":"l3",` + ipamConf + `}`:                                 "eth0",
+	} {
+		host := ipamtest.NewHost()
+		host.Default = "eth0"
+		confs := cniConfs{dirs: []string{t.TempDir()}, host: host}
+		if err := os.WriteFile(filepath.Join(confs.dirs[0], "10-x.conflist"), []byte(conf), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		networks, problems, _ := confs.read(time.Time{})
+		if len(networks) != 1 || len(problems) > 0 {
+			t.Fatalf("%s: got %v and problems %q, want one network", conf, networks, problems)
+		}
+		for _, n := range networks {
+			if n.wiring.Device != want {
+				t.Errorf("%s: got device %q, want %q", conf, n.wiring.Device, want)
+			}
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 type Host struct {
 	Hidden, Broken map[string]error
 	Interfaces     []ipam.Device
+	Default        string // the interface of the default route
 }
 
 // NewHost returns a host on which everything can be read.
@@ -67,6 +68,9 @@ func (h Host) Visible(dirs ...string) error {
 
 // Devices implements ipam.Host.
 func (h Host) Devices() []ipam.Device { return h.Interfaces }
+
+// Uplink implements ipam.Host.
+func (h Host) Uplink() string { return h.Default }
 
 // Identify returns the ID of a directory; zero if it does not exist.
 func Identify(path string) ipam.DirID {
