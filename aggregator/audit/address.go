@@ -448,8 +448,9 @@ func (a *addressAudit) auditServices() {
 				continue
 			case o.Kind() == verdict.Host && !inRange:
 				pooled := s.Field == ipam.Ingress && slices.ContainsFunc(a.in.ServicePools, func(p *verdict.Pool) bool { return p.Services == ipam.Ingress })
+				assigned := slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Assigns && !o.OnNode(al.Node) })
 				switch {
-				case pooled && a.internal(o.Node):
+				case (pooled || s.Field == ipam.Ingress && assigned) && a.internal(o.Node):
 					severity = verdict.Warning
 				case pooled: // a virtual address; the Kubernetes API may list the addresses of the node later
 					a.again(a.in.Now.Add(statusDelay))

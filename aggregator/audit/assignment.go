@@ -11,6 +11,9 @@ import (
 // assigns it to. It finds nothing new if the agent of that node does not report, because a node may
 // have another name in Kubernetes than for its agent.
 func (a *addressAudit) auditAssignments() {
+	if !a.in.Virtual() {
+		return
+	}
 	for i := range a.judged.Conflicts {
 		if c := &a.judged.Conflicts[i]; c.Active() && verdict.Alternates(a.out.Past, c.DetectedAt) {
 			return // the conflict says why, and the finding would alternate

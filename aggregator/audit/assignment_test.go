@@ -53,6 +53,11 @@ func TestVirtualAddressesHeldElsewhere(t *testing.T) {
 			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.Assigned(lan[0])
 		}, "n1"},
+		{"the own address of another node, as k3s writes it into the status of a Service", func(w *world, lan []*verdict.Interface) {
+			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.Assigned(lan[0])
+			w.Internal = "n1"
+		}, ""},
 		{"the kernels of both", func(w *world, lan []*verdict.Interface) {
 			w.assigned(vip.KubeVIPName, "n2", "a")
 			w.Assigned(lan[0])

@@ -204,11 +204,14 @@ func TestALoadBalancerHasTheAddressOfANode(t *testing.T) {
 	for _, test := range []struct {
 		name, internal string
 		pooled         bool
+		assigned       string // the node that kube-vip assigns it to
 		want           []string
 	}{
-		{"from its pool", "n1", true, []string{verdict.FindingAnsweredByAnother + " services"}},
-		{"a virtual address that the node has", "", true, nil},
-		{"the load balancer of k3s", "n1", false, nil},
+		{"from its pool", "n1", true, "", []string{verdict.FindingAnsweredByAnother + " services"}},
+		{"a virtual address that the node has", "", true, "", nil},
+		{"the load balancer of k3s", "n1", false, "", nil},
+		{"the load balancer of k3s, and kube-vip assigns it to another node", "n1", false, "n2", []string{verdict.FindingAnsweredByAnother + " services"}},
+		{"the load balancer of k3s, and kube-vip assigns it to this node", "n1", false, "n1", nil},
 	} {
 		w := newWorld("192.0.2.5")
 		w.Device("n1", "eth0", "")
@@ -216,6 +219,9 @@ func TestALoadBalancerHasTheAddressOfANode(t *testing.T) {
 			w.ofServices(ipam.Ingress)
 		}
 		w.given(vip.KubeProxyName, balanced)
+		if test.assigned != "" {
+			w.assigned(vip.KubeVIPName, test.assigned, "services shop/api")
+		}
 		first := w.auditAll()
 		out := w.after(w.Policy.Settle).auditAll(first.Findings...).Findings
 		if got := reported(out); !slices.Equal(got, test.want) || len(got) > 0 && out[0].Severity != verdict.Warning {

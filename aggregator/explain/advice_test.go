@@ -113,6 +113,9 @@ func TestRemedies(t *testing.T) {
 		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},
 		{"T6 on the node, with records of IPAM", []string{"ip addr del", "Exclude 10.244.1.5 from the range of IPAM host-local (/var/lib/cni/networks/kindnet, network kindnet, node n1): set rangeStart and rangeEnd", "kubectl delete pod -n default web"}},
 		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device must keep", "kubectl delete pod -n default web"}},
+		{"T8 kube-vip assigns the own address of a node to another node", []string{
+			"Leave node n2 itself (eth0) as it is", "InternalIP", "Have Service shop/web use a different address", "servicelb", "If node n1 still has", "addr del",
+		}},
 		{"T7 a router outside has the address of docker's bridge", []string{
 			"Leave the device with MAC 02:00:00:00:00:99 as it is", "Give the network of docker0 a range", "Do not only delete the address",
 		}},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -264,6 +265,8 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 		key, controller = "keeps/assignment", ipamOf(a.c.Title(keep).Controller).Title
 	case verdict.RightCurrent:
 		key = "keeps/current"
+	case verdict.RightNode:
+		key = "keeps/node"
 	case verdict.RightMachine:
 		key = "keeps/machine"
 	case verdict.RightAlive:
@@ -381,10 +384,13 @@ func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
 // oneActive returns the steps that leave an address on one of several nodes that have it
 // themselves.
 func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
+	keep, right := a.c.Rightful(owners)
+	if right == verdict.RightNode {
+		return a.leave(keep, right, append(a.assignedAway(), ofAllBut(keep, owners, func(o *verdict.Owner) []advice.Action { return giveUp(o, a.address, nil) })...))
+	}
 	if i := slices.IndexFunc(a.c.Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactAlternates }); i >= 0 {
 		return a.steps("two-sides", "program", registry.Of(a.c.Facts[i].Pool.IPAM).Title, "nodes", a.c.Facts[i].Nodes)
 	}
-	keep, right := a.c.Rightful(owners)
 	if keep != nil && a.leased(keep) && !slices.ContainsFunc(owners, func(o *verdict.Owner) bool { return o != keep && !o.Temporary() }) {
 		return a.keep(keep, right, owners) // the others have leases that ended
 	}
@@ -442,6 +448,17 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		steps = append(steps, giveUp(o, a.address, a.c.Title(keep).Controller)...)
 	}
 	return a.leave(keep, right, append(steps, restart...))
+}
+
+// assignedAway returns the steps after which controllers no longer assign the own address of a node to another node.
+func (a *remedyBuilder) assignedAway() (steps []advice.Action) {
+	for _, al := range a.c.Allocations {
+		if al.Pool.Assigns {
+			steps = append(steps, a.steps("assigned-away", "title", ipamOf(al.Pool).Title, "assignee", al.Node, "purpose", al.Purpose,
+				"service", when(strings.HasPrefix(al.Purpose, "Service "), "yes"))...)
+		}
+	}
+	return steps
 }
 
 // giveUp returns the steps by which a node or a namespace gives a virtual address up. p is the pool of the

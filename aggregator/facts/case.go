@@ -436,7 +436,7 @@ func (b *Builder) addNodes(several bool) {
 			return
 		}
 		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
-		facts.Internal = len(c.ServicePools) > 0 && f.Followed && f.Kubernetes.Internal(rec.Name, c.Address)
+		facts.Internal = (several || len(c.ServicePools)+len(c.Allocations) > 0) && f.Followed && f.Kubernetes.Internal(rec.Name, c.Address)
 		if pool && len(c.Allocations) > 0 {
 			n := f.Node(rec) // found by its identity, because names may be shared
 			facts.Covered = n != nil && n.Covers()

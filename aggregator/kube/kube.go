@@ -376,7 +376,8 @@ func (c *Cluster) InPodCIDROf(node string, a netip.Addr) bool {
 	return n != nil && slices.ContainsFunc(n.cidrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Internal reports whether an address is one of a node according to the API (InternalIP).
+// Internal reports whether an address is a node's own according to the API: the first InternalIP of its family.
+// The kubelet uses that one. A cloud controller may list virtual addresses that the node has for a while after it.
 func (c *Cluster) Internal(node string, a netip.Addr) bool {
 	if c == nil {
 		return false
@@ -384,7 +385,11 @@ func (c *Cluster) Internal(node string, a netip.Addr) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	n := c.nodes.of(node)
-	return n != nil && slices.Contains(n.addresses, a.Unmap().WithZone(""))
+	if a = a.Unmap().WithZone(""); n == nil {
+		return false
+	}
+	first := slices.IndexFunc(n.addresses, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
+	return first >= 0 && n.addresses[first] == a
 }
 
 // InPodCIDR reports whether an address is in the pod CIDR of any node.

@@ -127,6 +127,15 @@ func TestAddressesOfSeveralNodes(t *testing.T) {
 	node("simulated", "kwok", "10.0.2.15")
 	node("virtual", "virtual-kubelet", "10.0.2.15")
 	published("all differ, except of nodes that are no machines", "")
+	node("n3", "", "10.0.2.17", "10.0.2.200", "fd00::17") // a cloud controller lists a virtual address as well
+	for _, test := range []struct {
+		address string
+		own     bool
+	}{{"10.0.2.17", true}, {"fd00::17", true}, {"10.0.2.200", false}, {"203.0.113.1", false}, {"10.0.2.15", false}} {
+		if got := c.Internal("n3", netip.MustParseAddr(test.address)); got != test.own {
+			t.Errorf("%s is the own address of n3: got %v, want %v", test.address, got, test.own)
+		}
+	}
 	node("n2", "", "010.0.02.015", "fd00::16")
 	published("two nodes have one address", `kubernetes nodes known
 10.0.2.15 InternalIP n1 at nodes n1 /status/addresses

@@ -88,7 +88,8 @@ type NodeFacts struct {
 	Node NodeKey
 	// InPodCIDR is set if the address is in the pod range of the node (Node.spec.podCIDRs).
 	InPodCIDR bool
-	// Internal is set if the Kubernetes API has the address as one of the node (InternalIP).
+	// Internal is set if the Kubernetes API has the address as the node's own (the first InternalIP of its
+	// family).
 	Internal bool
 	// Covered is set if an agent reports for the node and can see into its pods.
 	Covered bool
@@ -122,15 +123,18 @@ type AllocationFacts struct {
 	Covered bool
 }
 
-// virtual reports whether a controller assigns the address to a node.
-func (c *Case) virtual() bool {
-	return slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns })
+// Virtual reports whether a controller assigns the address to a node. A node's own address is not virtual, even
+// if a controller assigns it: kube-vip does so with each address in the status of a Service, also with those of
+// nodes, which another load balancer has written there.
+func (c *Case) Virtual() bool {
+	return slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns }) &&
+		!slices.ContainsFunc(c.Nodes, func(f NodeFacts) bool { return f.Internal })
 }
 
 // Assigns reports whether a controller assigns the address to the node of an owner. Several objects may
 // do so while one of them is replaced.
 func (c *Case) Assigns(o *Owner) bool {
-	return slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns && o.OnNode(al.Node) })
+	return c.Virtual() && slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns && o.OnNode(al.Node) })
 }
 
 // pod returns what the Kubernetes API says about the pod in a namespace.

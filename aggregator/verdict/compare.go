@@ -47,7 +47,7 @@ func (j *comparison) conflicts() {
 // claimedElsewhere reports whether a node claims the address on the wire although a controller assigns
 // it to another node. Its next frame shows whether it has handed the address over.
 func (j *comparison) claimedElsewhere() bool {
-	return j.in.virtual() && slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
+	return j.in.Virtual() && slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
 		return o.Kind() == Host && o.Excluded == nil && !o.Assigned && !j.in.Assigns(&o)
 	})
 }

@@ -340,12 +340,16 @@ const (
 	// RightCurrent: this owner is the current network namespace of the container that the others
 	// belonged to.
 	RightCurrent
+	// RightNode: the owner is the only node whose own address it is, according to the Kubernetes API.
+	RightNode
 )
 
 // A Title is what is known about an owner's right to the address.
 type Title struct {
 	// Owner is the ID of the owner.
 	Owner string
+	// Internal is set if the owner is a node whose own address it is, according to the Kubernetes API.
+	Internal bool
 	// Controller is the pool of the controller that wants the owner's node to hold the address; nil if
 	// there is none.
 	Controller *Pool

@@ -151,7 +151,7 @@ func (j *attribution) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 		return ByNoOverride
 	case c.Kind != Answered:
 		return 0
-	case via != nil && ns.Who.Kind() == Host && j.in.virtual():
+	case via != nil && ns.Who.Kind() == Host && j.in.Virtual():
 		return 0 // a program on the node answers, as the controller of the address wants of one node
 	case via != nil && (&Owner{Namespace: ns}).intentSource(j.in.Address) == "": // otherwise a guest behind the interface has the address
 		return ByOwnMAC

@@ -15,9 +15,10 @@ const minClockDifference = 200 * time.Millisecond
 // title returns what is known about an owner's right to the address.
 func (q *inquiry) title(o *Owner) Title {
 	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o)}
+	t.Internal = o.Kind() == Host && o.Assigned && q.in.node(o.Node).Internal
 	t.Unclear = o.Namespace != nil && q.bestMatch(nil, o) == possibleMatch
 	for _, al := range q.assignments {
-		if al.Pool.State == ipam.Known && al.matches(o) == certainMatch {
+		if q.in.Virtual() && al.Pool.State == ipam.Known && al.matches(o) == certainMatch {
 			t.Controller = al.Pool
 			break
 		}
@@ -68,7 +69,7 @@ func (c *Conflict) Title(o *Owner) Title {
 
 // Rightful returns the owner that should keep the address, and the reason; nil if that is
 // undecided. A namespace without processes never keeps the address against an owner with processes.
-// Between nodes, the controller of a virtual address decides first. Then the allocation
+// A node keeps its own address. Between nodes, the controller of a virtual address decides next. Then the allocation
 // decides, then whether a restart would change the address, then the program that moves virtual
 // addresses, then the older assignment, then intent; each only decides between the owners that
 // remain. All remedies follow this decision.
@@ -97,6 +98,9 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		if current := filterOwners(left, func(o *Owner) bool { return !slices.Contains(c.Wrong, o.ID) }); len(current) == 1 {
 			return current[0], RightCurrent
 		}
+	}
+	if own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal }); len(own) == 1 {
+		return own[0], RightNode
 	}
 	if c.Alternates() || c.OnlyOnEngines() {
 		return nil, RightUndecided // advice would alternate, too; a record of the engine is no right against a router

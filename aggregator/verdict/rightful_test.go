@@ -220,6 +220,18 @@ func TestRightfulOwner(t *testing.T) {
 			movable(w, "n1", "n2")
 			assign(w, "n2", ipam.Known)
 		}, "n2", verdict.RightAssignment},
+		{"a controller assigns the own address of the older node to the newer one", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n2", ipam.Known)
+			w.Internal = "n1"
+		}, "n1", verdict.RightNode},
+		{"a controller assigns it to the newer node by turns, and it is the address of that one", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n2", ipam.Known)
+			assigned(w, "n1", 24*time.Hour)
+			assigned(w, "n2", 24*time.Hour)
+			w.Internal = "n2"
+		}, "n2", verdict.RightNode},
 		{"a controller assigns it to a node that does not have it", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")
 			assign(w, "n3", ipam.Known)
@@ -278,6 +290,12 @@ func TestRightfulOwner(t *testing.T) {
 				c.PrefixLength, c.Interface = 24, &router
 			}
 		}, "n2", verdict.RightProgram},
+		{"keepalived has ended on the node whose own address it is", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "keepalived", true)
+			program(w, "n2", "keepalived", false)
+			w.Internal = "n1"
+		}, "n1", verdict.RightNode},
 		{"keepalived runs on both nodes", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")
 			program(w, "n1", "keepalived", false)

@@ -2,11 +2,14 @@ package verdicttest
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -241,6 +244,23 @@ var ofDevices = []Situation{
 		Facts: []string{
 			"program-runs owners=n1 text=keepalived",
 			"program-runs owners=n2 text=keepalived",
+			"one-link",
+			"beyond-handover-grace",
+		},
+	},
+	{
+		Name: "T8 kube-vip assigns the own address of a node to another node", Cause: split, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			for _, i := range OnLAN(w, "n1", "n2") {
+				w.Assigned(i)
+				w.After(time.Minute)
+			}
+			w.Internal = "n2"
+			p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, Node: "n1", Purpose: "Service shop/web"}})
+		},
+		Facts: []string{
+			"assigned-by-controller pool=kube-vip|| record=Service_shop/web||||n1",
 			"one-link",
 			"beyond-handover-grace",
 		},
