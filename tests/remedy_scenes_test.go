@@ -237,6 +237,10 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 			out.sh("ip -n thief addr del 192.0.2.100/24 dev eth0")
 		}
 		s.keeper = "web"
+		s.byHand["set rangeStart and rangeEnd"] = func() {
+			l.cni(strings.Replace(macvlan, `"rangeStart":"192.0.2.100"`, `"rangeStart":"192.0.2.101"`, 1))
+		}
+		s.ways = map[string]string{"default/web keeps the address": "web", "MAC 02:00:00:00:00:99 keeps the address": "02:00:00:00:00:99"}
 		return s.conflicted("192.0.2.100", " | default/web", "external-device")
 	},
 	"external-device, of a node": func(t *testing.T, _ block) *scene {

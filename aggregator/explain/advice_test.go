@@ -119,6 +119,10 @@ func TestRemedies(t *testing.T) {
 		{"T7 a router outside has the address of docker's bridge", []string{
 			"Leave the device with MAC 02:00:00:00:00:99 as it is", "Give the network of docker0 a range", "Do not only delete the address",
 		}},
+		{"T7 a router outside has an address that IPAM has allocated to a pod", []string{
+			"Ask the administrator of that LAN", "if pod default/a on n1 keeps the address", "Find the device with MAC 02:00:00:00:00:99",
+			"if the device with MAC 02:00:00:00:00:99 (seen on n1/eth0) keeps the address", "Exclude 192.168.1.1 from the range", "kubectl delete pod -n default a",
+		}},
 		{"T7 a machine outside has the node's address", []string{"Find the device with MAC 02:00:00:00:00:99", "changes nothing"}},
 		{"T7 a machine outside has a pod's address, and a node has no agent", []string{"ip -br link | grep -i 02:00:00:00:00:99", "Find the device"}},
 		{"T10 the pod is deleted, and IPAM has allocated its address again", []string{"crictl stopp container-ol && crictl rmp container-ol"}},

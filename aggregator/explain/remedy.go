@@ -706,6 +706,7 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
 	if keep, right := a.c.Rightful(owners); keep != nil && slices.Contains(ours, keep) {
 		return a.leave(keep, right, find)
 	}
+	giveUp = a.excluded()
 	for _, o := range ours {
 		giveUp = append(giveUp, a.giveUp(o)...)
 	}
@@ -713,6 +714,18 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
 		return a.steps("leave-outside", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "giveup", giveUp)
 	}
 	return a.steps("which-side", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "find", find, "giveup", giveUp)
+}
+
+// excluded returns the steps after which IPAMs no longer allocate the address, which stays with an owner that they do not
+// know. Otherwise, one of the next pods would get it again.
+func (a *remedyBuilder) excluded() []advice.Action {
+	pools := slices.DeleteFunc(slices.Clone(a.c.Pools), func(p *verdict.Pool) bool {
+		return p.Leases || p.Engine || !p.Contains(a.c.Address)
+	})
+	if len(pools) == 0 {
+		return nil
+	}
+	return outOfRange(pools, a.c.Address)
 }
 
 // wrong returns the owners that must give the address up according to the cause.

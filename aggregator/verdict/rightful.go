@@ -99,7 +99,11 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 			return current[0], RightCurrent
 		}
 	}
-	if own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal }); len(own) == 1 {
+	// A device outside of all nodes may be the router, or may have had the address first. Neither the Kubernetes API
+	// nor an IPAM that knows the addresses of one cluster decides against it. A DHCP server knows the devices of its
+	// network.
+	outside := slices.ContainsFunc(left, func(o *Owner) bool { return o.Kind() == External && o.Guest() == NoGuest })
+	if own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal }); len(own) == 1 && !outside {
 		return own[0], RightNode
 	}
 	if c.Alternates() || c.OnlyOnEngines() {
@@ -110,13 +114,19 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 			return assigned[0], RightAssignment
 		}
 	}
-	if allocated := filterOwners(left, func(o *Owner) bool { return c.Title(o).Allocated() }); len(allocated) == 1 {
+	allocated := filterOwners(left, func(o *Owner) bool {
+		t := c.Title(o)
+		return t.Allocated() && (!outside || t.Pool != nil && t.Pool.Leases)
+	})
+	if len(allocated) == 1 {
 		return allocated[0], RightAllocation
 	} else if len(allocated) > 1 {
 		left = allocated
 		if kept := filterOwners(left, func(o *Owner) bool { return c.Title(o).Kept != nil }); len(kept) == 1 {
 			return kept[0], RightKept
 		}
+	} else if outside {
+		return nil, RightUndecided
 	} else if maybe := filterOwners(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
 		return nil, RightUndecided // IPAM has the address for an owner that cannot be identified with certainty
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -206,7 +208,42 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 			w.Wire(port, externalMAC)
 			al := w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "x")
 			al.Pod, al.Namespace = "x", "default"
-		}, "a", verdict.RightIntent},
+		}, "", verdict.RightUndecided},
+		{"an allocation, and a device outside, which may be the router", func(w *world) {
+			port := w.Uplink("n1")
+			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
+			w.Wire(port, externalMAC)
+			al := w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "a")
+			al.Pod, al.Namespace = "a", "default"
+		}, "", verdict.RightUndecided},
+		{"an allocation, and a virtual router outside", func(w *world) {
+			port := w.Uplink("n1")
+			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
+			w.Wire(port, "\x00\x00\x5e\x00\x01\x07")
+			al := w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "a")
+			al.Pod, al.Namespace = "a", "default"
+		}, "", verdict.RightUndecided},
+		{"a node's own address, and a device outside", func(w *world) {
+			port := w.Uplink("n1")
+			w.Assigned(port)
+			w.Wire(port, externalMAC)
+			w.Internal = "n1"
+		}, "", verdict.RightUndecided},
+		{"a lease for a pod, and a device outside", func(w *world) {
+			port := w.Uplink("n1")
+			a := w.Child("a", "baaaaa", port.Link)
+			w.Assigned(a).Network = "lan"
+			w.Wire(port, externalMAC)
+			p := w.Pool(dhcp.DnsmasqName, "n1", "lan")
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: a.MAC.String()}})
+		}, "a", verdict.RightAllocation},
+		{"an allocation, and a guest behind a port of the node", func(w *world) {
+			_, port := w.guestOf("n1", "vm")
+			w.Within("n1", "br0", "lan", verdicttest.Who("a"))
+			w.after(time.Minute).Wire(port, externalMAC)
+			w.Wire(port, externalMAC).VLAN = 7
+			w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "a")
+		}, "a", verdict.RightAllocation},
 		{"two sandboxes of one pod", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("a"))
 			w.after(time.Minute).Within("n1", "", "", verdicttest.Who("a"))

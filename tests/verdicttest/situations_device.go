@@ -209,6 +209,21 @@ var ofDevices = []Situation{
 		},
 	},
 	{
+		Name: "T7 a router outside has an address that IPAM has allocated to a pod", Cause: outside, Addr: "192.168.1.1",
+		Build: func(w *World) {
+			lan := OnLAN(w, "n1")
+			w.Assigned(w.Child("a", "baaaaa", lan[0].Link)).Network = "lan"
+			w.Wire(lan[0], "\x02\x00\x00\x00\x00\x99")
+			w.Books(w.Pool(hostlocal.Name, "n1", "lan", "192.168.1.1-192.168.1.99"), "a").Pod = "a"
+			w.Allocations[0].Namespace = "default"
+		},
+		Facts: []string{
+			"from-outside owners=02:00:00:00:00:99 devices=n1/eth0",
+			"mac-of-no-node",
+			"holds owners=a",
+		},
+	},
+	{
 		Name: "T7 the MAC of a virtual router", Cause: unknown, Addr: "192.168.1.10",
 		Build: func(w *World) {
 			w.Wire(w.Device("n1", "eth0", ""), "\x00\x00\x5e\x00\x01\x07")
