@@ -110,18 +110,20 @@ func TestRemedies(t *testing.T) {
 		{"a lease that another client had before, and a machine that was never a client", []string{"Ask the person who set it there", "ip addr del 10.244.1.5/24 dev eth0"}},
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
+		{"T6 a pod has the own address of its node, which DHCP gave", []string{"Leave node n1 itself (eth0)", "InternalIP", "Exclude 10.244.1.5 from the range", "kubectl delete pod -n default web"}},
+		{"T6 a pod has the own address of its node", []string{"Leave node n1 itself (eth0)", "InternalIP", "Exclude 10.244.1.5 from the range", "kubectl delete pod -n default web"}},
 		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},
 		{"T6 on the node, with records of IPAM", []string{"ip addr del", "Exclude 10.244.1.5 from the range of IPAM host-local (/var/lib/cni/networks/kindnet, network kindnet, node n1): set rangeStart and rangeEnd", "kubectl delete pod -n default web"}},
 		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device must keep", "kubectl delete pod -n default web"}},
 		{"T8 kube-vip assigns the own address of a node to another node", []string{
-			"Leave node n2 itself (eth0) as it is", "InternalIP", "Have Service shop/web use a different address", "servicelb", "If node n1 still has", "addr del",
+			"Leave node n2 itself", "InternalIP", "Have Service shop/web use a different address", "servicelb", "If node n1 still has", "addr del",
 		}},
 		{"T7 a router outside has the address of docker's bridge", []string{
 			"Leave the device with MAC 02:00:00:00:00:99 as it is", "Give the network of docker0 a range", "Do not only delete the address",
 		}},
 		{"T7 a router outside has an address that IPAM has allocated to a pod", []string{
-			"Ask the administrator of that LAN", "if pod default/a on n1 keeps the address", "Find the device with MAC 02:00:00:00:00:99",
-			"if the device with MAC 02:00:00:00:00:99 (seen on n1/eth0) keeps the address", "Exclude 192.168.1.1 from the range", "kubectl delete pod -n default a",
+			"Ask the administrator of that LAN", "if pod default/a keeps the address", "Find the device with MAC 02:00:00:00:00:99",
+			"if the device with MAC 02:00:00:00:00:99 keeps the address", "Exclude 192.168.1.1 from the range", "kubectl delete pod -n default a",
 		}},
 		{"T7 a machine outside has the node's address", []string{"Find the device with MAC 02:00:00:00:00:99", "changes nothing"}},
 		{"T7 a machine outside has a pod's address, and a node has no agent", []string{"ip -br link | grep -i 02:00:00:00:00:99", "Find the device"}},

@@ -195,6 +195,9 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 			}
 		}
 	}
+	if a.c.Title(keep).Internal {
+		steps = append(steps, a.excluded()...)
+	}
 	others := except(owners, func(o *verdict.Owner) bool { return o == keep })
 	for _, o := range others {
 		w := o.Workload()
@@ -631,6 +634,9 @@ func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 		return a.steps("leave-gateway", "given", a.ownerNames(given), "gone", gone)
 	}
 	keep, right := a.c.Rightful(owners)
+	if right == verdict.RightNode {
+		return a.leave(keep, right, a.insteadOf(except(owners, func(o *verdict.Owner) bool { return o == keep })))
+	}
 	// External clients may use the address of a node or a machine, which ipwitness cannot see.
 	firm := slices.ContainsFunc(wrong, func(o *verdict.Owner) bool {
 		return o.Kind() == verdict.Host || o.Namespace == nil || o.Guest() != verdict.NoGuest
@@ -661,7 +667,7 @@ func (a *remedyBuilder) leaveDevice(owners []*verdict.Owner) []advice.Action {
 	ofNode := func(o *verdict.Owner) bool { return o.Kind() == verdict.Host }
 	devices, pods := those(owners, ofNode), except(owners, ofNode)
 	keep, right := a.c.Rightful(owners)
-	if keep != nil && ofNode(keep) && a.c.Title(keep).Allocated() {
+	if keep != nil && ofNode(keep) && (right == verdict.RightNode || a.c.Title(keep).Allocated()) {
 		return a.keep(keep, right, owners)
 	}
 	var m *ipam.IPAM // the IPAM that allocates addresses for devices of nodes, too

@@ -220,6 +220,19 @@ func TestRightfulOwner(t *testing.T) {
 			movable(w, "n1", "n2")
 			assign(w, "n2", ipam.Known)
 		}, "n2", verdict.RightAssignment},
+		{"a node's own address with a lifetime, and IPAM has it for a pod", func(w *verdicttest.World) {
+			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
+			w.After(time.Minute).Device("n1", "eth0", "")
+			w.Claims[1].Flags = 0
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
+			w.Internal = "n1"
+		}, "n1", verdict.RightNode},
+		{"an address of a node with a lifetime, and IPAM has it for a pod", func(w *verdicttest.World) {
+			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
+			w.After(time.Minute).Device("n1", "eth0", "")
+			w.Claims[1].Flags = 0
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
+		}, "web", verdict.RightAllocation},
 		{"a controller assigns the own address of the older node to the newer one", func(w *verdicttest.World) {
 			movable(w, "n1", "n2")
 			assign(w, "n2", ipam.Known)

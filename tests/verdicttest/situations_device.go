@@ -17,6 +17,39 @@ import (
 // pod.
 var ofDevices = []Situation{
 	{
+		Name: "T6 a pod has the own address of its node, which DHCP gave", Cause: unknown,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Device("n1", "eth0", "")
+			w.Claims[1].Flags = 0
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
+			w.Internal = "n1"
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=eth0",
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|kindnet",
+			"static-address: has-lifetime owners=n1",
+		},
+	},
+	{
+		Name: "T6 a pod has the own address of its node", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "", "kindnet", Who("web"))
+			w.Device("n1", "eth0", "")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
+			w.Internal = "n1"
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"on-device-of-node owners=n1 device=eth0",
+			"range-of-pool pool=host-local|n1|kindnet ranges=10.244.0.1-10.244.255.254",
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=eth0",
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|kindnet",
+		},
+	},
+	{
 		Name: "T6 on the node", Cause: static,
 		Build: func(w *World) {
 			w.Within("n1", "", "kindnet", Who("web"))
@@ -221,6 +254,9 @@ var ofDevices = []Situation{
 			"from-outside owners=02:00:00:00:00:99 devices=n1/eth0",
 			"mac-of-no-node",
 			"holds owners=a",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=a pool=host-local|n1|lan",
 		},
 	},
 	{
