@@ -444,6 +444,8 @@ func (a *addressAudit) auditServices() {
 		for k := range a.judged.Owners {
 			o, s := &a.judged.Owners[k], al.Service
 			switch inRange := s.Field == ipam.ClusterIP; {
+			case s.Field == ipam.Ingress && uses(o, al.Heard) && slices.ContainsFunc(a.in.ServicePools, func(p *verdict.Pool) bool { return p.Services == ipam.Ingress }):
+				severity = verdict.Warning // such as the router: speakers of the load balancer have no kernel that uses it
 			case !holds(o), o.Kind() != verdict.Host && o.Pod == nil, !inRange && s.Endpoints == ipam.OwnEndpoint:
 				continue
 			case o.Kind() == verdict.Host && !inRange:
@@ -477,6 +479,11 @@ func (a *addressAudit) internal(n *verdict.Node) bool {
 	return slices.ContainsFunc(a.in.Nodes, func(f verdict.NodeFacts) bool { return f.Internal && f.Node == n.Key() })
 }
 
+// uses reports whether a device without an agent has used the address since then, as the sender of its own requests.
+func uses(o *verdict.Owner, since verdict.Stamp) bool {
+	return o.Kind() == verdict.External && compared(o) && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Kind == verdict.Used && c.Seen >= since })
+}
+
 // auditServicePools checks whether a Service may get the address of an owner: an owner whose kernel has it, or a device
 // without an agent that uses it. Those that only answer may have answered for a Service. A load balancer may have the
 // address of a node on purpose.
@@ -493,7 +500,7 @@ func (a *addressAudit) auditServicePools() {
 		}
 		for i := range a.judged.Owners {
 			o := &a.judged.Owners[i]
-			if !holds(o) && !(o.Kind() == verdict.External && compared(o) && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Kind == verdict.Used })) {
+			if !holds(o) && !uses(o, 0) {
 				continue
 			}
 			severity := verdict.Critical

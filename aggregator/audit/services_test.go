@@ -199,6 +199,46 @@ func TestAServiceMayGetTheAddress(t *testing.T) {
 	}
 }
 
+// A load balancer has given a Service the address of a device without an agent, such as the router.
+func TestALoadBalancerHasTheAddressOfADevice(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		kind   verdict.Evidence
+		pooled bool
+		later  time.Duration // until its next frame after the Service got the address
+		want   []string
+	}{
+		{"that uses it", verdict.Used, true, time.Second, []string{verdict.FindingAnsweredByAnother + " services"}},
+		{"that has not used it since", verdict.Used, true, 0, nil},
+		{"a speaker that only answers", verdict.Answered, true, time.Second, nil},
+		{"the load balancer itself, outside of the cluster", verdict.Used, false, time.Second, nil},
+	} {
+		w := newWorld("192.0.2.1")
+		c := w.Wire(w.Uplink("n1"), "\x02\x00\x00\x00\x00\x99")
+		if c.Kind = test.kind; test.pooled {
+			w.ofServices(ipam.Ingress)
+		}
+		w.after(time.Minute)
+		w.given(vip.KubeProxyName, balanced)
+		for _, al := range w.Allocations {
+			al.Heard = w.Now
+		}
+		if test.later > 0 {
+			w.after(test.later)
+			w.Seen(c)
+		}
+		first := w.auditAll()
+		w.after(2 * w.Policy.Settle)
+		if test.later > 0 {
+			w.Seen(c)
+		}
+		out := w.auditAll(first.Findings...).Findings
+		if got := reported(out); !slices.Equal(got, test.want) || len(got) > 0 && out[0].Severity != verdict.Warning {
+			t.Errorf("%s: got %+v, want warnings %q", test.name, out, test.want)
+		}
+	}
+}
+
 // A load balancer has given a Service the address of a node.
 func TestALoadBalancerHasTheAddressOfANode(t *testing.T) {
 	for _, test := range []struct {
