@@ -144,7 +144,11 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 			if patience <= recordDelay && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
 				patience = 0 // the record is already the one for this owner
 			}
-			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
+			f := verdict.Finding{Kind: verdict.FindingBookedElsewhere, Severity: severity, Pool: p, Allocations: others, Owners: []verdict.Owner{*o}}
+			if rightful := a.holderOf(others...); rightful != nil {
+				f.Owners = append(f.Owners, *rightful)
+			}
+			a.record(f, p.Subject()+" ", max(a.policy.Settle, patience))
 		case p.Partial: // the record for the owner may be one that cannot be read
 			a.keep(p, verdict.FindingInUseUnallocated)
 		default:
@@ -629,7 +633,7 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 		return
 	}
 	due := f.Since.Add(patience)
-	if patience > 0 && len(f.Owners) == 1 {
+	if patience > 0 && (len(f.Owners) == 1 || f.Kind == verdict.FindingBookedElsewhere) {
 		switch o := &f.Owners[0]; {
 		case f.Pool != nil && a.behind(f.Pool, o):
 			due = max(due, a.in.Now.Add(recheckInterval))

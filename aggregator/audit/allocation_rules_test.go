@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -348,4 +349,31 @@ func TestThePastIsLimited(t *testing.T) {
 // blue returns a network namespace that was created by hand.
 func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
+}
+
+// Packets for an address that two owners have already reach one of them: the finding names both.
+func TestTheOwnerOfTheAllocationHasTheAddressAsWell(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		want int // owners of the finding
+	}{{"it has it", 2}, {"it has not", 1}} {
+		w := newWorld("10.244.0.7")
+		if test.want == 2 {
+			w.kindPod("n1", "web", "kind", 2)
+		}
+		w.Device("n2", "eth0", "")
+		p := w.pooled("p", calico.Name, "")
+		p.Routed, p.Ranges = true, []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
+		first := w.auditAll()
+		got := -1
+		for _, f := range w.after(time.Minute).auditAll(first.Findings...).Findings {
+			if f.Kind == bookedElse && f.Owners[0].Kind() == verdict.Host {
+				got = len(f.Owners)
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: got %d owners, want %d", test.name, got, test.want)
+		}
+	}
 }

@@ -286,7 +286,10 @@ func (t *findingBuilder) mismatch() {
 	}
 	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
 	effect := cmp.Or(when(own, texts.Text("effect/wrongnode")), texts.Text("effect/elsewhere"), "When that owner ends, the address is freed and allocated to another pod while it is in use.")
-	if t.ofNode() {
+	switch {
+	case t.f.Kind == verdict.FindingBookedElsewhere && len(t.f.Owners) > 1:
+		effect = Text("effect/both", "rightful", t.alike.naming(placed)(&t.f.Owners[1]))
+	case t.ofNode():
 		effect = "As soon as that owner configures the address, it is a duplicate."
 	}
 	noHolder := "no live owner holds it"

@@ -209,6 +209,7 @@ func findings() map[string]verdict.Finding {
 		"in-use-unallocated host-local, of a node":     find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", self("eth0", "")),
 		"booked-elsewhere calico, for another pod":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
 		"booked-elsewhere calico, of a node":           find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}}),
+		"booked-elsewhere calico, on two nodes":        find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", append(self("eth0", ""), holder(w, "node-b", "web-5d", "eth0")), &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}}),
 		"in-use-unallocated host-local":                find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
 		"in-use-unallocated host-local lost":           find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
 		"in-use-unallocated host-local unknown":        find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{unknown}),
