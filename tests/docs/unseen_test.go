@@ -27,6 +27,7 @@ var unseen = map[string]string{
 	"New bindings beyond the observer's limits":                          "TestFloodOfMadeUpAddressesIsLimitedAndCounted TestAFloodHidesNoDuplicateAndIsNamed",
 	"Records that an aggregator leaves out":                              "TestTheBudgetOfANode",
 	"Two virtual machines or containers without":                         "TestTenantsWithoutTheKubernetesAPI",
+	"A machine on a LAN that has the address of a pod":                   "TestPodsOnOpenVSwitchPorts",
 	"In a cluster with several VPCs of Kube-OVN":                         "TestTenantsOfTheCluster TestPodsOnOpenVSwitchPorts",
 	"A duplicate of a pod whose annotations":                             "TestNetworksOfPods TestPodsOnOpenVSwitchPorts",
 	"Interfaces of pods that are not one end":                            "TestClaimsThatEnterNoPortAreUnseen",
