@@ -1,6 +1,7 @@
 package verdict_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -71,6 +72,56 @@ func TestMachineWithALeaseIsNotTheWrongOne(t *testing.T) {
 		keep, right := c.Rightful(c.Parties())
 		if leased && (keep == nil || keep.Namespace != nil || right != verdict.RightAllocation || c.Headline.Pool.IPAM != dhcp.DnsmasqName) {
 			t.Errorf("got %+v by %v, headline %+v, want the machine by its lease", keep, right, c.Headline)
+		}
+	}
+}
+
+// A DHCP server that has ended a lease may lease the address again, while its former client goes on using it. What clients
+// have recorded does not show whose lease is the newer one.
+func TestLeasesOfOneServer(t *testing.T) {
+	const first, second = "\x02one_1", "\x02two_2"
+	for _, test := range []struct {
+		name  string
+		book  func(by func(mac verdict.MAC), recorded func(node string, mac verdict.MAC, server string))
+		keep  string
+		right verdict.Right
+	}{
+		{"both clients have one", func(_ func(verdict.MAC), recorded func(string, verdict.MAC, string)) {
+			recorded("n1", first, "192.168.1.1")
+			recorded("n2", second, "192.168.1.1")
+		}, "", verdict.RightUndecided},
+		{"both clients have one, and the server that of the second one", func(by func(verdict.MAC), recorded func(string, verdict.MAC, string)) {
+			recorded("n1", first, "192.168.1.1")
+			recorded("n2", second, "192.168.1.1")
+			by(second)
+		}, "n2", verdict.RightAllocation},
+		{"only the first client has one", func(_ func(verdict.MAC), recorded func(string, verdict.MAC, string)) {
+			recorded("n1", first, "192.168.1.1")
+		}, "n1", verdict.RightAllocation},
+	} {
+		w := verdicttest.New("192.168.1.20")
+		for i, u := range verdicttest.OnLAN(w, "n1", "n2") {
+			u.MAC = []verdict.MAC{first, second}[i]
+			w.Assigned(u).Flags &^= verdict.FlagPermanent
+			w.After(time.Minute)
+		}
+		book := func(ipamName, node, name string, mac verdict.MAC) *verdict.Pool {
+			p := w.Pool(ipamName, node, name)
+			p.Device = "eth0"
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: mac.String()}})
+			return p
+		}
+		test.book(func(mac verdict.MAC) { book(dhcp.DnsmasqName, "n1", "", mac) }, func(node string, mac verdict.MAC, server string) {
+			book(dhcp.ClientName, node, "/run/systemd/netif/leases#eth0", mac).Server = netip.MustParseAddr(server)
+		})
+		c := &w.Judge().Conflicts[0]
+		keep, right := c.Rightful(c.Parties())
+		name := ""
+		if keep != nil {
+			name = keep.Node.Name
+		}
+		if name != test.keep || right != test.right {
+			t.Errorf("%s: got %q by %v, want %q by %v", test.name, name, right, test.keep, test.right)
 		}
 	}
 }

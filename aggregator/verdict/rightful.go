@@ -24,12 +24,11 @@ func (q *inquiry) title(o *Owner) Title {
 		}
 	}
 	for _, al := range q.allocations {
-		if q.matches(al, o) == certainMatch {
+		if (t.Pool == nil || t.Pool.Client) && q.matches(al, o) == certainMatch { // a server's record counts more than a client's
 			t.Pool = al.Pool
 			if al.Kept {
 				t.Kept = al.Pool
 			}
-			break
 		}
 	}
 	if past := q.vanishedRecord(o); past != nil && t.Pool == nil && past.Allocation.Kept {
@@ -125,6 +124,12 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		if kept := filterOwners(left, func(o *Owner) bool { return c.Title(o).Kept != nil }); len(kept) == 1 {
 			return kept[0], RightKept
 		}
+		if by := c.leasedByServer(left); by != nil {
+			return by, RightAllocation
+		}
+		if c.leasedByOneServer(left) {
+			return nil, RightUndecided // the newer lease counts, and the records of clients do not show which one that is
+		}
 	} else if outside {
 		return nil, RightUndecided
 	} else if maybe := filterOwners(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
@@ -152,6 +157,26 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		return meant[0], RightIntent
 	}
 	return nil, RightUndecided
+}
+
+// leasedByServer returns the owner for which a DHCP server has a lease, if the others have only recorded leases themselves:
+// the server may have ended those. It is nil otherwise.
+func (c *Conflict) leasedByServer(owners []*Owner) *Owner {
+	servers := filterOwners(owners, func(o *Owner) bool { p := c.Title(o).Pool; return p != nil && p.Leases && !p.Client })
+	clients := filterOwners(owners, func(o *Owner) bool { p := c.Title(o).Pool; return p != nil && p.Client })
+	if len(servers) != 1 || len(clients) != len(owners)-1 {
+		return nil
+	}
+	return servers[0]
+}
+
+// leasedByOneServer reports whether all owners have recorded themselves that one DHCP server leased the address to them.
+func (c *Conflict) leasedByOneServer(owners []*Owner) bool {
+	server := c.Title(owners[0]).Pool
+	return server != nil && server.Server.IsValid() && !slices.ContainsFunc(owners, func(o *Owner) bool {
+		p := c.Title(o).Pool
+		return p == nil || !p.Client || p.Server != server.Server
+	})
 }
 
 // servedByProgram returns the only owner on whose node, or in whose namespace, a program that moves virtual

@@ -156,7 +156,7 @@ var ofCopies = []Situation{
 		},
 		Facts: []string{"leased-to-both owners=n1,n2 text=ff01"},
 		RuledOut: []string{
-			"split-brain: not-moving owners=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"split-brain: not-moving owners=n1,n2",
 			"static-address: given-to-all owners=n1,n2",
 		},
 	},
@@ -197,7 +197,7 @@ var ofCopies = []Situation{
 			"leased owners=n2 pool=dhcp-client|n2|/run/systemd/netif/leases#eth0 address=10.244.1.2",
 		},
 		RuledOut: []string{
-			"split-brain: not-moving owners=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"split-brain: not-moving owners=n1,n2",
 			"static-address: given-to-all owners=n1,n2",
 		},
 	},
@@ -209,7 +209,7 @@ var ofCopies = []Situation{
 			leased(w, "n2", otherMAC, "", "")
 		},
 		RuledOut: []string{
-			"split-brain: not-moving owners=n1,n2", "pod-cidr-overlap (open): ranges-of-nodes-not-known nodes=n1,n2", "ipam-state-lost: given-once owners=n1 pool=dhcp-client|n1|/run/systemd/netif/leases#eth0",
+			"split-brain: not-moving owners=n1,n2", "pod-cidr-overlap (open): ranges-of-nodes-not-known nodes=n1,n2",
 			"static-address: given-to-all owners=n1,n2",
 		},
 	},
