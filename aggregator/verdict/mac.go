@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"net/netip"
@@ -46,7 +45,7 @@ func (m MAC) makes(a netip.Addr) bool {
 		return false
 	}
 	raw := a.As16()
-	return bytes.Equal(raw[8:], []byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]})
+	return string(raw[8:]) == string([]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]})
 }
 
 // Virtual reports whether the hardware address belongs to a virtual router (RFC 5798, section 7.3;
