@@ -79,12 +79,10 @@ func (c *agentCommand) run(ctx context.Context) error {
 			return fmt.Errorf("the aggregator %s is configured twice: remove one", at)
 		}
 	}
-	p, err := NewProcess(c.stderr, c.logging)
-	if err != nil {
-		return err
-	}
+	p := NewProcess(c.stderr, c.logging)
 	// The agent's own listener uses TLS only if client certificates are verified.
 	var own *tls.Config
+	var err error
 	if c.files.ClientCA != "" {
 		if own, err = c.files.Server(p.Log, "h2", "http/1.1"); err != nil {
 			return err

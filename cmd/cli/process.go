@@ -21,17 +21,13 @@ type Process struct {
 }
 
 // NewProcess creates the log and the metrics of such a command.
-func NewProcess(stderr io.Writer, l Logging) (Process, error) {
+func NewProcess(stderr io.Writer, l Logging) Process {
 	// If the reader of the output exits, SIGPIPE must not kill this Process, because the agent has to
 	// detach from the interfaces.
 	signal.Ignore(syscall.SIGPIPE)
 
-	log, err := l.logger(stderr)
-	if err != nil {
-		return Process{}, err
-	}
 	b := ReadBuild()
-	return Process{Build: b, Log: log, Registry: NewRegistry(b)}, nil
+	return Process{Build: b, Log: l.logger(stderr), Registry: NewRegistry(b)}
 }
 
 // NewRegistry returns the registry of all metrics of this process.
@@ -57,16 +53,14 @@ func (l *Logging) AddFlags(cmd *cobra.Command) {
 }
 
 // logger returns the logger that the flags select.
-func (l *Logging) logger(w io.Writer) (*slog.Logger, error) {
+func (l *Logging) logger(w io.Writer) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %w", err)
-	}
+	_ = level.UnmarshalText([]byte(l.Level)) // the flag has no other words
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: short}
 	if l.format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		return slog.New(slog.NewJSONHandler(w, options))
 	}
-	return slog.New(slog.NewTextHandler(w, options)), nil
+	return slog.New(slog.NewTextHandler(w, options))
 }
 
 // longest is the largest number of bytes of a value in the log.

@@ -123,15 +123,19 @@ func ChoiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string,
 	CompleteFlag(cmd, name, names)
 }
 
-// CompleteFlag completes the values of a flag.
+// CompleteFlag completes the values of a flag. More follows a value that ends with =.
 func CompleteFlag(cmd *cobra.Command, name string, values []string) {
 	CompleteFlagWith(cmd, name, func(_ *cobra.Command, _ []string, begun string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
+		directive := cobra.ShellCompDirectiveNoFileComp
 		for _, v := range values {
 			if strings.HasPrefix(v, begun) {
 				found = append(found, v)
 			}
 		}
-		return found, cobra.ShellCompDirectiveNoFileComp
+		if len(found) == 1 && strings.HasSuffix(found[0], "=") {
+			directive |= cobra.ShellCompDirectiveNoSpace
+		}
+		return found, directive
 	})
 }
 

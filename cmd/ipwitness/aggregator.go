@@ -83,10 +83,7 @@ conflicts between clusters in the networks that they share (--network, with clus
 
 // run runs until ctx ends.
 func (c *serving) run(ctx context.Context) error {
-	p, err := cli.NewProcess(c.sys.stderr, c.logging)
-	if err != nil {
-		return err
-	}
+	p := cli.NewProcess(c.sys.stderr, c.logging)
 	c.aggregator.CollectEagerly = c.sys.getenv("GOGC") == ""
 	c.aggregator.Memory = useMemory()
 	agg, s, err := c.open(ctx, p)

@@ -57,7 +57,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
   ipwitness audit --at "yesterday 14:03"
   ipwitness audit --fix-plan > plan.sh
   ipwitness audit --exit-code || echo "IPAM is wrong, or not everything is seen"`,
-		Args:              atMostOne("the ID or the ADDRESS of a finding, or the name of a NODE"),
+		Args:              argument("the ID or the ADDRESS of a finding, or the name of a NODE", ""),
 		ValidArgsFunction: c.completeArgument(findingIDs, nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			arg := strings.Join(args, "")
@@ -205,7 +205,7 @@ func (c *auditCommand) list(ctx context.Context) error {
 			})
 		}
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, show.FindingKind, findings, c.basis(coverage))
+		err = show.List(c.sys.stdout, c.format, show.FindingKind, findings, c.basis(coverage)...)
 	case len(findings) > 0 && (c.address != "" || c.name != "" && findings[0].GetId() == c.name):
 		err = inFull(&c.query, findings, func(f *pb.Finding) error {
 			if !c.at.IsZero() {

@@ -30,7 +30,7 @@ gets this name when the copy is complete.
 To restore it, stop the aggregator, and start it with a copy of DIR as --data-dir.`,
 		Example: `
   ipwitness backup /backup/ipwitness-$(date +%F)`,
-		Args: oneArgument("the DIR to write to", "backup needs the DIR to write to, which must be empty or not exist"),
+		Args: argument("the DIR to write to", "backup needs the DIR to write to, which must be empty or not exist"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, bytes, err := q.backUp(cmd.Context(), args[0])
 			if err == nil {

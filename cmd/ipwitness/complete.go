@@ -210,20 +210,3 @@ func findingIDs(ctx context.Context, c *candidates) {
 		}
 	}
 }
-
-// completeFormats completes formats. A template follows those that have one.
-func completeFormats(formats []string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		directive := cobra.ShellCompDirectiveNoFileComp
-		var found []cobra.Completion
-		for _, f := range append(slices.Clone(formats), show.JSONPath) {
-			if strings.HasPrefix(f, begun) {
-				found = append(found, f)
-			}
-		}
-		if len(found) == 1 && strings.HasSuffix(found[0], "=") {
-			directive |= cobra.ShellCompDirectiveNoSpace
-		}
-		return found, directive
-	}
-}

@@ -54,7 +54,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
   ipwitness conflicts --watch
   ipwitness conflicts --at -2h
   ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
-		Args:              atMostOne("the ID or the ADDRESS of a conflict"),
+		Args:              argument("the ID or the ADDRESS of a conflict", ""),
 		ValidArgsFunction: c.completeArgument(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.checkWatch(); err != nil {
@@ -104,7 +104,7 @@ func (c *conflictsCommand) one(ctx context.Context, id string) error {
 	c.warn(coverage)
 	switch {
 	case c.format == show.FormatName, c.format == show.FormatCSV:
-		err = show.List(c.sys.stdout, c.format, show.ConflictKind, []*pb.Conflict{conflict}, show.Basis{})
+		err = show.List(c.sys.stdout, c.format, show.ConflictKind, []*pb.Conflict{conflict})
 	case c.format.ForPrograms():
 		if c.format.Whole() {
 			c.noteGap() // which the conflict does not contain
@@ -152,8 +152,8 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	if err != nil {
 		return c.unknownAt(err)
 	}
-	if !c.all && slices.ContainsFunc(conflicts, active) {
-		conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !active(c) })
+	if !c.all && slices.ContainsFunc(conflicts, show.Active) {
+		conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !show.Active(c) })
 	}
 	if len(conflicts) == 0 {
 		if err := c.checkNode(ctx, c.filters.get("node")); err != nil {
@@ -164,7 +164,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	c.warn(coverage)
 	switch {
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, show.ConflictKind, conflicts, c.basis(coverage))
+		err = show.List(c.sys.stdout, c.format, show.ConflictKind, conflicts, c.basis(coverage)...)
 	case len(conflicts) == 0 && !c.at.IsZero() && address != "":
 		c.note("%s is not in conflict.", address)
 	case len(conflicts) == 0 && address != "":
@@ -180,17 +180,14 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	default:
 		layout := c.layout()
 		layout.Ungrouped = c.ungrouped
-		var groups []show.Group
-		groups, err = show.Conflicts(c.sys.stdout, conflicts, layout, c.now())
-		for _, g := range groups {
-			c.note("%s of %s share a line: --ungrouped lists each.", show.Count(g.Addresses, "address", "addresses"), g.Owners)
+		var notes []string
+		notes, err = show.Conflicts(c.sys.stdout, conflicts, layout, c.now())
+		for _, note := range notes {
+			c.note("%s", note)
 		}
 	}
 	return errors.Join(err, c.found(coverage, conflicts...))
 }
-
-// active reports whether a conflict is not resolved.
-func active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
 
 // page shows the details of a conflict.
 func (c *conflictsCommand) page(conflict *pb.Conflict) error {
@@ -256,7 +253,7 @@ restarts. Acknowledging the conflict again replaces the reason and the time.`,
 		Example: `
   ipwitness acknowledge 10.244.0.7 --reason "NET-42: moves on Friday" --for 3d
   ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,
-		Args: oneArgument("the ID or the ADDRESS of a conflict",
+		Args: argument("the ID or the ADDRESS of a conflict",
 			"acknowledge needs the ID or the ADDRESS of a conflict: '"+sys.program+" conflicts' lists them"),
 		ValidArgsFunction: c.completeArgument(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -39,7 +39,7 @@ With -o case, write all data that the address was judged by, as a file for
   ipwitness explain fd00:10::7 -o yaml
   ipwitness explain 10.244.0.7 --at "yesterday 14:03"
   ipwitness explain 10.244.0.7 -o case > case.json`,
-		Args: oneArgument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
+		Args: argument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
 			"explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)),
 		ValidArgsFunction: c.completeArgument(conflictItems, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -108,7 +108,7 @@ aggregator has: acknowledgements, and Kubernetes objects that are not in the cas
 		Example: `
   ipwitness judge case.json
   ipwitness explain 10.244.0.7 -o case | ipwitness judge -`,
-		Args: oneArgument("a FILE or -", "judge needs a FILE that '"+sys.program+" explain ADDRESS -o case' wrote, or - for standard input"),
+		Args: argument("a FILE or -", "judge needs a FILE that '"+sys.program+" explain ADDRESS -o case' wrote, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "-" {
 				f, err := casefile.Read(cmd.InOrStdin())

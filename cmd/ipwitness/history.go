@@ -53,7 +53,7 @@ the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
   ipwitness history -n shop --node node-7 --since -1h
   ipwitness history --kind conflict --since -12h -o wide
   ipwitness history 10.244.0.7 --since -1h --watch`,
-		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE"),
+		Args:              argument("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE", ""),
 		ValidArgsFunction: c.completeArgument(longPods, nodeNames, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sel, err := parseSubject(strings.Join(args, ""))

@@ -39,7 +39,7 @@ within 5 seconds. Problems of the server are shown on stderr, or with -o json as
   ipwitness nodes node-1
   ipwitness nodes --watch
   ipwitness nodes -o json`,
-		Args:              atMostOne("the name of a node"),
+		Args:              argument("the name of a node", ""),
 		ValidArgsFunction: q.completeArgument(nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := strings.Join(args, "")

@@ -48,7 +48,7 @@ With --at, list the owners at a time in the past.
   ipwitness owners --sort-by age --no-headers
   ipwitness owners -n shop -o jsonpath='{range .owners[*]}{.node} {.address}{"\n"}{end}'
   ipwitness owners 10.244.0.7 --at "yesterday 14:03"`,
-		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD or MAC"),
+		Args:              argument("an ADDRESS, CIDR, NAMESPACE/POD or MAC", ""),
 		ValidArgsFunction: c.completeArgument(pods, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			arg := strings.Join(args, "")
@@ -110,7 +110,7 @@ func (c *ownersCommand) list(ctx context.Context, sel selector) error {
 		}
 	}
 	if c.format.ForPrograms() {
-		return show.List(c.sys.stdout, c.format, marks.Kind(), owners, c.basis(coverage))
+		return show.List(c.sys.stdout, c.format, marks.Kind(), owners, c.basis(coverage)...)
 	}
 	if len(owners) == 0 {
 		switch {

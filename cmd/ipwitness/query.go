@@ -71,7 +71,7 @@ func (q *query) addListFlags(cmd *cobra.Command) {
 	}
 	q.format = show.FormatTable
 	cmd.Flags().VarP(cli.NewValue(&q.format, "FORMAT", parse), "output", "o", "format: "+known)
-	cli.CompleteFlagWith(cmd, "output", completeFormats(formats))
+	cli.CompleteFlag(cmd, "output", append(formats, show.JSONPath))
 }
 
 // addServerFlags adds the flags that select the server.
@@ -322,13 +322,13 @@ func (q *query) now() time.Time {
 	return q.sys.now()
 }
 
-// basis returns the basis of a list.
-func (q *query) basis(coverage *pb.Coverage) show.Basis {
-	b := show.Basis{Gap: q.gap, Coverage: coverage}
+// basis returns what a list is based on.
+func (q *query) basis(coverage *pb.Coverage) []show.Field {
+	var at *timestamppb.Timestamp
 	if !q.at.IsZero() {
-		b.At = timestamppb.New(q.at)
+		at = timestamppb.New(q.at)
 	}
-	return b
+	return []show.Field{{Name: "at", Value: at}, {Name: "gap", Value: q.gap}, {Name: "coverage", Value: coverage}}
 }
 
 // note writes a sentence that is not part of the output.

@@ -77,23 +77,17 @@ from another terminal.`,
 	return root
 }
 
-// atMostOne returns a check that rejects more than one argument; what describes the argument.
-func atMostOne(what string) cobra.PositionalArgs {
+// argument returns a check for one argument; what describes it. missing is the error without it, or empty if it may be
+// left out.
+func argument(what, missing string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 {
+		switch {
+		case len(args) > 1:
 			return fmt.Errorf("%s takes one argument, %s, not %d: %s", cmd.Name(), what, len(args), strings.Join(args, " "))
-		}
-		return nil
-	}
-}
-
-// oneArgument returns a check for exactly one argument; what describes it, and missing is the error without it.
-func oneArgument(what, missing string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
+		case len(args) == 0 && missing != "":
 			return errors.New(missing)
 		}
-		return atMostOne(what)(cmd, args)
+		return nil
 	}
 }
 

@@ -77,10 +77,7 @@ func (r *runCommand) run(ctx context.Context) error {
 	if r.live && r.sys.oneTerminal {
 		log = r.account // otherwise its lines would mix with the log's lines
 	}
-	p, err := cli.NewProcess(log, r.logging)
-	if err != nil {
-		return err
-	}
+	p := cli.NewProcess(log, r.logging)
 	r.aggregator.Alone = true
 	r.aggregator.Memory = useMemory()
 	agg, s, err := r.open(ctx, p)
@@ -133,11 +130,7 @@ func (r *runCommand) showLive(ctx context.Context, s *server, b cli.Build) error
 	if err != nil {
 		return ended(ctx, err)
 	}
-	live.Start(b.Version, show.Watching{
-		Node: node,
-		GRPC: reachable(s.listeners.grpc.Addr()),
-		HTTP: reachable(s.listeners.http.Addr()),
-	})
+	live.Start(b.Version, node, reachable(s.listeners.grpc.Addr()), reachable(s.listeners.http.Addr()))
 
 	g, liveCtx := errgroup.WithContext(ctx)
 	begun, begin := context.WithCancel(liveCtx) // the current owners come before the conflicts

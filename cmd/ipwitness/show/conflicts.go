@@ -16,8 +16,11 @@ import (
 var ConflictKind = Kind[*pb.Conflict]{
 	Name: "conflict", Key: (*pb.Conflict).GetId, id: (*pb.Conflict).GetId, columns: conflictColumns,
 	Orders: []string{"address", "cause", "id", "owners", "scope", "since", "state"},
-	over:   func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED },
+	over:   func(c *pb.Conflict) bool { return !Active(c) },
 }
+
+// Active reports whether a conflict is not resolved.
+func Active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
 
 func conflictColumns() []Column[*pb.Conflict] {
 	return []Column[*pb.Conflict]{
@@ -83,8 +86,8 @@ func since(c *pb.Conflict, now time.Time) string {
 }
 
 // Conflicts writes conflicts as a table. Many conflicts between the same owners share one row, unless
-// the layout is ungrouped or wide; the groups are returned.
-func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) (groups []Group, err error) {
+// the layout is ungrouped or wide; the notes say which ones.
+func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Time) (notes []string, err error) {
 	rows := conflicts
 	if !layout.Ungrouped && !layout.Wide {
 		rows = grouped(conflicts, func(c *pb.Conflict) string {
@@ -95,8 +98,9 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Ti
 			slices.Sort(holders)
 			return strings.Join(append(holders, ConflictState(c), scope(c.GetScope()), c.GetCause(), ConflictNames(c)), "\x00")
 		}, func(all []*pb.Conflict) *pb.Conflict {
-			groups = append(groups, Group{len(all), clean(strings.Join(OwnerNames(all[0].GetOwners()), " and "))})
 			one := all[0]
+			notes = append(notes, fmt.Sprintf("%d addresses of %s share a line: --ungrouped lists each.",
+				len(all), clean(strings.Join(OwnerNames(one.GetOwners()), " and "))))
 			out := &pb.Conflict{State: one.GetState(), Scope: one.GetScope(), Cause: one.GetCause(), Owners: one.GetOwners(), Clusters: one.GetClusters(), Acknowledgement: one.GetAcknowledgement()}
 			for _, c := range all { // from when the first of them was detected until the last of them was resolved
 				if CompareTimes(c.GetDetectedAt(), out.GetDetectedAt()) < 0 { // unknown times are last
@@ -110,13 +114,7 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, layout Layout, now time.Ti
 			return out
 		})
 	}
-	return groups, list(w, layout, clustered(narrow(conflictColumns(), layout.Wide), rows), rows, now)
-}
-
-// Group is a number of addresses in conflict between the same owners.
-type Group struct {
-	Addresses int
-	Owners    string
+	return notes, list(w, layout, clustered(narrow(conflictColumns(), layout.Wide), rows), rows, now)
 }
 
 // mostAlike is the number of items with the same key that have a row each.

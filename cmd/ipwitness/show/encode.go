@@ -16,11 +16,9 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 
-	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/proto/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -74,16 +72,9 @@ func Message(w io.Writer, f Format, m any) error {
 	return encode(w, f, raw)
 }
 
-// Basis is what a list is based on. Fields that are not set are not written.
-type Basis struct {
-	At       *timestamppb.Timestamp // time of the state; not set for the current state
-	Gap      *pb.Gap                // gap in the journal that contains this time
-	Coverage *pb.Coverage
-}
-
-// List writes one object with all items under their plural and the basis of the list or, as CSV, only their columns
-// and, as names, only what commands accept as an argument.
-func List[T proto.Message](w io.Writer, f Format, kind Kind[T], items []T, basis Basis) error {
+// List writes one object with all items under their plural and what the list is based on or, as CSV, only their
+// columns and, as names, only what commands accept as an argument.
+func List[T proto.Message](w io.Writer, f Format, kind Kind[T], items []T, basis ...Field) error {
 	switch f {
 	case FormatName:
 		return kind.writeNames(w, items)
@@ -97,7 +88,7 @@ func List[T proto.Message](w io.Writer, f Format, kind Kind[T], items []T, basis
 			return err
 		}
 	}
-	all, err := object(Field{kind.Plural(), raw}, Field{"at", basis.At}, Field{"gap", basis.Gap}, Field{"coverage", basis.Coverage})
+	all, err := object(append([]Field{{kind.Plural(), raw}}, basis...)...)
 	if err != nil {
 		return err
 	}
@@ -267,9 +258,6 @@ func encode(w io.Writer, f Format, raw []byte) error {
 // escaped replaces unprintable characters in JSON with escapes. Programs that parse
 // the JSON still get the characters, and a terminal does not.
 func escaped(raw []byte) []byte {
-	if advice.Printable(strings.ReplaceAll(string(raw), "\n", "")) {
-		return raw
-	}
 	var out []byte
 	for _, r := range string(raw) {
 		if r == '\n' || unicode.IsPrint(r) {

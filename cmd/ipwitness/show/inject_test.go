@@ -83,7 +83,7 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		"watch":           func() error { return watch(NewWatch(&b, OwnerKind, wide)) },
 		"live": func() error {
 			l := NewLive(&b, piped)
-			l.Start("v1", Watching{Node: n})
+			l.Start("v1", n, "", "")
 			l.Owner(&pb.WatchOwnersResponse{Type: pb.Watch_BOOKMARK}, now)
 			l.Owner(&pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o}, now)
 			l.Conflict(&pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c}, now.Add(time.Second))

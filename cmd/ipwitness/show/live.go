@@ -67,27 +67,21 @@ func (l *Live) block() (write func()) {
 	}
 }
 
-// Watching describes what is watched, for the first lines of the output.
-type Watching struct {
-	Node       *pb.Node // the node, as its agent reported it
-	GRPC, HTTP string   // where the servers listen
-}
-
-// Start prints what is watched, and how to query it.
-func (l *Live) Start(version string, w Watching) {
+// Start prints which node is watched, as its agent reported it, and how to query it, with the addresses at which the
+// servers listen.
+func (l *Live) Start(version string, n *pb.Node, grpc, http string) {
 	defer l.block()()
-	n := w.Node
 	l.print("%s %s watches node %s (Linux %s)\n", l.paint.tone(StrongTone, "ipwitness"), version, clean(n.GetName()), clean(n.GetKernel()))
 	l.print("  addresses   with netlink, in %s\n", Count(int(n.GetNamespaces()), "network namespace", "network namespaces"))
 	l.print("  wire        %s\n", wire(n))
-	l.print("  API         http://%s (REST, metrics), %s (gRPC)\n", w.HTTP, w.GRPC)
+	l.print("  API         http://%s (REST, metrics), %s (gRPC)\n", http, grpc)
 	l.print("  times       %s\n", zone)
 	for _, p := range n.GetProblems() {
 		l.print("  %s     %s\n", l.paint.tone(WarnTone, "problem"), clean(p))
 	}
 	server := ""
-	if w.HTTP != "127.0.0.1:9641" {
-		server = " --server http://" + w.HTTP
+	if http != "127.0.0.1:9641" {
+		server = " --server http://" + http
 	}
 	l.print("In another terminal: %s owners%s (or: conflicts, explain ADDRESS, nodes). Stop with Ctrl-C.\n\n", l.layout.Program, server)
 }

@@ -264,9 +264,9 @@ func TestTablesAndPages(t *testing.T) {
 		},
 		"owner-json":     func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
 		"owner-yaml":     func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
-		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, ConflictKind, conflicts()[1:], Basis{}) },
-		"no-owners-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, OwnerKind, []*pb.Owner(nil), Basis{}) },
-		"no-owners-yaml": func(b *bytes.Buffer) error { return List(b, FormatYAML, OwnerKind, []*pb.Owner(nil), Basis{}) },
+		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, ConflictKind, conflicts()[1:]) },
+		"no-owners-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, OwnerKind, []*pb.Owner(nil)) },
+		"no-owners-yaml": func(b *bytes.Buffer) error { return List(b, FormatYAML, OwnerKind, []*pb.Owner(nil)) },
 	}
 	for name, show := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -466,10 +466,8 @@ func conflictEvent(kind pb.Watch_Type, c *pb.Conflict) *pb.WatchConflictsRespons
 
 func TestLiveShowsEvents(t *testing.T) {
 	wantShown(t, "live", account(func(l *Live) {
-		l.Start("v0.1.0", Watching{
-			Node: &pb.Node{Name: "worker-1", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12, Problems: []string{"no names: /var/lib/cni/results cannot be read"}},
-			GRPC: "127.0.0.1:9640", HTTP: "127.0.0.1:9999",
-		})
+		n := &pb.Node{Name: "worker-1", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12, Problems: []string{"no names: /var/lib/cni/results cannot be read"}}
+		l.Start("v0.1.0", n, "127.0.0.1:9640", "127.0.0.1:9999")
 		l.Owner(owner(pb.Watch_LOST, nil), now)
 		l.Conflict(conflictEvent(pb.Watch_LOST, nil), now)
 		for _, o := range owners() {
@@ -708,7 +706,7 @@ func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 	live := func(now time.Time) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {
 			l := NewLive(b, piped)
-			l.Start("v0.1.0", Watching{Node: &pb.Node{Name: "worker-1"}})
+			l.Start("v0.1.0", &pb.Node{Name: "worker-1"}, "", "")
 			l.Conflict(conflictEvent(pb.Watch_ADDED, diagnosed()), now)
 			return nil
 		}

@@ -6,6 +6,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -177,7 +178,7 @@ func (m *model) settle() tea.Cmd {
 	shown := &m.lists.conflicts
 	long := m.now.Add(-resolvedFor)
 	for c := range shown.changes.All() {
-		if !active(c) && c.GetResolvedAt().AsTime().Before(long) {
+		if !show.Active(c) && c.GetResolvedAt().AsTime().Before(long) {
 			shown.apply(pb.Watch_REMOVED, c)
 		}
 	}
@@ -186,7 +187,7 @@ func (m *model) settle() tea.Cmd {
 		states := m.lists.owners.conflicts
 		clear(states)
 		for _, c := range shown.all {
-			if active(c) {
+			if show.Active(c) {
 				states[c.GetAddress()] = max(states[c.GetAddress()], c.GetState())
 			}
 		}

@@ -43,9 +43,6 @@ func listedOwners(owners []*pb.Owner) (out []*pb.Owner) {
 	return out
 }
 
-// active reports whether a conflict is not resolved.
-func active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
-
 func conflictTable() table[*pb.Conflict] {
 	order := func(a, b *pb.Conflict) int {
 		return cmp.Or(show.CompareUrgency(a, b), show.CompareAddresses(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetId(), b.GetId()))

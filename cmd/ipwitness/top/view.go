@@ -88,7 +88,7 @@ func (m *model) heading() string {
 	}
 	unresolved, urgent := 0, false
 	for _, r := range m.lists.conflicts.all {
-		if active(r) {
+		if show.Active(r) {
 			unresolved++
 			urgent = urgent || r.GetState() == pb.Conflict_CONFIRMED && r.GetAcknowledgement() == nil
 		}
