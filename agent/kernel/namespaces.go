@@ -187,11 +187,12 @@ func (k *Mirror) Joins(inode uint64) bool {
 	}
 	n := 0
 	for _, l := range ns.links {
-		chosen := l.Master != 0
+		master := ns.links[l.Master]
+		chosen := master != nil && master.Kind == "bridge"
 		for a := range l.addrs {
 			chosen = chosen || a.Is4() || !a.IsLinkLocalUnicast()
 		}
-		if chosen && l.Up() && !isLocal(l) {
+		if chosen && l.Up() && !isLocal(l) && l.Kind != "bridge" { // the ports of a bridge count
 			n++
 		}
 	}

@@ -156,7 +156,7 @@ func (w *wording) standing(c *verdict.Conflict) string {
 		return w.text("standing/unasked", disconnected(c))
 	case c.LinkProof == verdict.OneWay && !c.AllExternal():
 		key = "standing/one-way"
-		if c.Rule == verdict.RuleAssignedAndWire && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Namespace == nil }) {
+		if slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Namespace == nil }) {
 			key += "/external"
 		}
 	default:

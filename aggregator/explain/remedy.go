@@ -342,7 +342,8 @@ func (a *remedyBuilder) endLeftovers(owners []*verdict.Owner) []advice.Action {
 	if len(given) > 1 {
 		gone = append(gone, a.decide(given)...)
 	}
-	return a.steps("leftover", "given", a.ownerNames(given), "gone", gone)
+	idle := slices.ContainsFunc(given, func(o *verdict.Owner) bool { return o.Workload().Idle })
+	return a.steps("leftover", "given", when(!idle, list(a.ownerNames(given))), "gone", gone)
 }
 
 // endNamespace returns the steps that end a namespace without processes: by the runtime that knows its
@@ -389,7 +390,7 @@ func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
 func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	keep, right := a.c.Rightful(owners)
 	if right == verdict.RightNode {
-		return a.leave(keep, right, append(a.assignedAway(), ofAllBut(keep, owners, func(o *verdict.Owner) []advice.Action { return giveUp(o, a.address, nil) })...))
+		return a.leave(keep, right, append(a.assignedAway(keep), ofAllBut(keep, owners, func(o *verdict.Owner) []advice.Action { return giveUp(o, a.address, nil) })...))
 	}
 	if i := slices.IndexFunc(a.c.Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactAlternates }); i >= 0 {
 		return a.steps("two-sides", "program", registry.Of(a.c.Facts[i].Pool.IPAM).Title, "nodes", a.c.Facts[i].Nodes)
@@ -453,10 +454,10 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	return a.leave(keep, right, append(steps, restart...))
 }
 
-// assignedAway returns the steps after which controllers no longer assign the own address of a node to another node.
-func (a *remedyBuilder) assignedAway() (steps []advice.Action) {
+// assignedAway returns the steps after which controllers no longer assign the own address of a node to other nodes.
+func (a *remedyBuilder) assignedAway(keep *verdict.Owner) (steps []advice.Action) {
 	for _, al := range a.c.Allocations {
-		if al.Pool.Assigns {
+		if al.Pool.Assigns && !keep.OnNode(al.Node) {
 			steps = append(steps, a.steps("assigned-away", "title", ipamOf(al.Pool).Title, "assignee", al.Node, "purpose", al.Purpose,
 				"service", when(strings.HasPrefix(al.Purpose, "Service "), "yes"))...)
 		}
@@ -467,7 +468,7 @@ func (a *remedyBuilder) assignedAway() (steps []advice.Action) {
 // giveUp returns the steps by which a node or a namespace gives a virtual address up. p is the pool of the
 // controller that assigns the address to another node; nil if there is none.
 func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Action) {
-	if p != nil {
+	if p != nil && o.Kind() == verdict.Host {
 		steps = ipamOf(p).Steps("giveup", ipam.Case{Node: kubernetesName(o)})
 	}
 	if shown(o) && len(steps) > 0 {
@@ -719,7 +720,11 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
 	if a.c.OnlyOnEngines() {
 		return a.steps("leave-outside", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "giveup", giveUp)
 	}
-	return a.steps("which-side", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "find", find, "giveup", giveUp)
+	shared := ""
+	if a.c.LinkProof == verdict.OneWay {
+		shared = fmt.Sprintf("`--shared %s=REASON`", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))
+	}
+	return a.steps("which-side", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "find", find, "giveup", giveUp, "repeater", shared)
 }
 
 // excluded returns the steps after which IPAMs no longer allocate the address, which stays with an owner that they do not

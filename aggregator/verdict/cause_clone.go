@@ -131,25 +131,33 @@ func (q *inquiry) sameClient(al *Allocation) *Owner {
 }
 
 // twoDHCPServers: DHCP servers that do not know the leases of each other have leased the address, each to another owner.
-func (q *inquiry) twoDHCPServers() (r reason) {
+func (q *inquiry) twoDHCPServers() reason {
+	if r := q.leasedByTwo(false); r.fits() {
+		return r
+	}
+	return q.leasedByTwo(true)
+}
+
+// leasedByTwo returns the reason for twoDHCPServers by the records of the servers, or by those of their clients.
+func (q *inquiry) leasedByTwo(client bool) (r reason) {
 	var by []*Allocation
 	for _, o := range q.owners {
 		i := slices.IndexFunc(q.allocations, func(al *Allocation) bool {
 			p := al.Pool
-			return p.Leases && (!p.Client || p.Server.IsValid()) && al.leasedTo(o) == certainMatch
+			return p.Leases && p.Client == client && (!client || p.Server.IsValid()) && al.leasedTo(o) == certainMatch
 		})
 		if i < 0 {
 			return reason{}
 		}
 		al := q.allocations[i]
 		if slices.ContainsFunc(by, func(other *Allocation) bool {
-			return al.Pool.Is(other.Pool) || al.Pool.Client != other.Pool.Client || al.Pool.Client && al.Pool.Server == other.Pool.Server
+			return al.Pool.Is(other.Pool) || client && al.Pool.Server == other.Pool.Server
 		}) {
-			return reason{} // one server, or it is not known whether it is one
+			return reason{} // one server
 		}
 		by = append(by, al)
 		f := Fact{Kind: FactLeased, Owners: ids(o), Pool: al.Pool.Label()}
-		if al.Pool.Client {
+		if client {
 			f.Addresses = []netip.Addr{al.Pool.Server}
 		}
 		r.fact(f)

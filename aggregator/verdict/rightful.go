@@ -102,20 +102,21 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	// nor an IPAM that knows the addresses of one cluster decides against it. A DHCP server knows the devices of its
 	// network.
 	outside := slices.ContainsFunc(left, func(o *Owner) bool { return o.Kind() == External && o.Guest() == NoGuest })
-	if own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal }); len(own) == 1 && !outside {
+	leased := slices.ContainsFunc(left, func(o *Owner) bool { t := c.Title(o); return !t.Internal && t.Pool.leasedByServer() })
+	if own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal }); len(own) == 1 && !outside && !leased {
 		return own[0], RightNode
 	}
 	if c.Alternates() || c.OnlyOnEngines() {
 		return nil, RightUndecided // advice would alternate, too; a record of the engine is no right against a router
 	}
-	if c.Rule == RuleSplitBrain {
+	if c.Rule == RuleSplitBrain && !outside {
 		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {
 			return assigned[0], RightAssignment
 		}
 	}
 	allocated := filterOwners(left, func(o *Owner) bool {
 		t := c.Title(o)
-		return t.Allocated() && (!outside || t.Pool != nil && t.Pool.Leases)
+		return t.Allocated() && (!outside || t.Pool.leasedByServer())
 	})
 	if len(allocated) == 1 {
 		return allocated[0], RightAllocation
@@ -124,11 +125,10 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		if kept := filterOwners(left, func(o *Owner) bool { return c.Title(o).Kept != nil }); len(kept) == 1 {
 			return kept[0], RightKept
 		}
-		if by := c.leasedByServer(left); by != nil {
-			return by, RightAllocation
-		}
-		if c.leasedByOneServer(left) {
-			return nil, RightUndecided // the newer lease counts, and the records of clients do not show which one that is
+		// The newer lease counts. The record of a client does not show whether the server has ended it since.
+		if !slices.ContainsFunc(left, func(o *Owner) bool { p := c.Title(o).Pool; return p == nil || !p.Leases }) &&
+			slices.ContainsFunc(left, func(o *Owner) bool { return c.Title(o).Pool.Client }) {
+			return nil, RightUndecided
 		}
 	} else if outside {
 		return nil, RightUndecided
@@ -144,8 +144,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if c.Rule == RuleSplitBrain && (moves || c.Cause == CauseSplitBrain) {
 		return c.servedByProgram(left)
 	}
-	if c.Cause == CauseClonedMachine {
-		return nil, RightUndecided // which one is the copy
+	if c.Cause == CauseClonedMachine || OneService(left) != "" {
+		return nil, RightUndecided // which one is the copy, or which one its program has scheduled
 	}
 	if first := oldest(left); first != nil && !moves {
 		if !first.lives() {
@@ -159,25 +159,9 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	return nil, RightUndecided
 }
 
-// leasedByServer returns the owner for which a DHCP server has a lease, if the others have only recorded leases themselves:
-// the server may have ended those. It is nil otherwise.
-func (c *Conflict) leasedByServer(owners []*Owner) *Owner {
-	servers := filterOwners(owners, func(o *Owner) bool { p := c.Title(o).Pool; return p != nil && p.Leases && !p.Client })
-	clients := filterOwners(owners, func(o *Owner) bool { p := c.Title(o).Pool; return p != nil && p.Client })
-	if len(servers) != 1 || len(clients) != len(owners)-1 {
-		return nil
-	}
-	return servers[0]
-}
-
-// leasedByOneServer reports whether all owners have recorded themselves that one DHCP server leased the address to them.
-func (c *Conflict) leasedByOneServer(owners []*Owner) bool {
-	server := c.Title(owners[0]).Pool
-	return server != nil && server.Server.IsValid() && !slices.ContainsFunc(owners, func(o *Owner) bool {
-		p := c.Title(o).Pool
-		return p == nil || !p.Client || p.Server != server.Server
-	})
-}
+// leasedByServer reports whether the pool is that of a DHCP server. It is not if there is none, or if a client has
+// recorded what it was leased.
+func (p *Pool) leasedByServer() bool { return p != nil && p.Leases && !p.Client }
 
 // servedByProgram returns the only owner on whose node, or in whose namespace, a program that moves virtual
 // addresses runs, if the same program has ended at all others; nil otherwise. A program that was never seen
