@@ -13,7 +13,7 @@
 #   replace:            status 0, probes 0, fd00::5/64 scope global dadfailed tentative; bind: not available
 #   replace with nodad: status 0, probes 0, fd00::5/64 scope global nodad dadfailed tentative; bind: not available
 #   add: status 2
-#   deleted and added:  probes 1, fd00::5/64 scope global; bind: possible
+#   deleted and added:  status 0, probes 1, fd00::5/64 scope global; bind: possible
 # Needs root and Debian's iproute2. Changes nothing outside of its namespaces.
 set -euo pipefail
 unshare --net --mount bash -euo pipefail <<'INSIDE'
@@ -58,26 +58,27 @@ try() { # TEXT COMMAND: does it, and waits long enough for a probe
 	ip netns exec peer python3 /run/count.py >/run/probes &
 	local counter=$!
 	until grep -q ready /run/probes; do sleep 0.1; done
-	eval "$2"
+	status=0
+	eval "$2" || status=$?
 	sleep 2
 	state
 	kill $counter
 	wait $counter
 	probes=$(tail -n 1 /run/probes) bound=$(bind)
-	echo "$1: probes $probes, $shown; bind: $bound"
+	echo "$1: status $status, probes $probes, $shown; bind: $bound"
 }
 
 try "added, while another host has it" "ip addr add fd00::5/64 dev e0"
 [[ $probes == 1 && $shown == *dadfailed* ]] || { echo "no statement: the duplicate is not found"; exit 1; }
 ip -n peer addr del fd00::5/64 dev e0
 try "replace" "ip addr replace fd00::5/64 dev e0"
-[[ "$probes $shown; $bound" == "0 fd00::5/64 scope global dadfailed tentative; not available" ]] || { echo "changed: replace has an effect"; exit 1; }
+[[ "$status $probes $shown; $bound" == "0 0 fd00::5/64 scope global dadfailed tentative; not available" ]] || { echo "changed: replace has an effect"; exit 1; }
 try "replace with nodad" "ip addr replace fd00::5/64 dev e0 nodad"
-[[ "$probes $shown; $bound" == "0 fd00::5/64 scope global nodad dadfailed tentative; not available" ]] || { echo "changed: replace with nodad has an effect"; exit 1; }
+[[ "$status $probes $shown; $bound" == "0 0 fd00::5/64 scope global nodad dadfailed tentative; not available" ]] || { echo "changed: replace with nodad has an effect"; exit 1; }
 status=0
 ip addr add fd00::5/64 dev e0 2>/dev/null || status=$?
 echo "add: status $status"
 [[ $status == 2 ]] || { echo "changed: the address can be added"; exit 1; }
 try "deleted and added" "ip addr del fd00::5/64 dev e0; ip addr add fd00::5/64 dev e0"
-[[ "$probes $shown; $bound" == "1 fd00::5/64 scope global; possible" ]] || { echo "no statement: the address cannot be used at all"; exit 1; }
+[[ "$status $probes $shown; $bound" == "0 1 fd00::5/64 scope global; possible" ]] || { echo "no statement: the address cannot be used at all"; exit 1; }
 INSIDE

@@ -18,7 +18,7 @@ trap 'rm -rf "$tmp"' EXIT
 cd "$tmp"
 apt-get download "iproute2=6.1.0-3" >/dev/null 2>&1
 dpkg-deb -x iproute2_*.deb .
-export PATH=$tmp/sbin:$tmp/bin:$PATH
+export PATH=$tmp/bin:$tmp/sbin:$PATH
 
 unshare --net --mount bash -euo pipefail <<'INSIDE'
 mount -t tmpfs none /run # `ip netns` keeps its names there

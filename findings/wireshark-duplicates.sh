@@ -17,7 +17,7 @@ set -euo pipefail
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp"
-apt-get install -y --no-install-recommends --print-uris "tshark=4.0.17-0+deb12u3" 2>/dev/null | # with the libraries that are missing here
+apt-get install --reinstall -y --no-install-recommends --print-uris "tshark=4.0.17-0+deb12u3" 2>/dev/null | # with the libraries that are missing here
 	awk '/^.http/ { sub("_[^_]*$", "", $2); sub("_", "=", $2); gsub("%3a", ":", $2); print $2 }' | xargs -r apt-get download >/dev/null 2>&1
 for p in *.deb; do dpkg-deb -x "$p" packages; done
 export PATH=$tmp/packages/usr/bin:$PATH LD_LIBRARY_PATH=$tmp/packages/usr/lib/x86_64-linux-gnu
@@ -56,6 +56,7 @@ remarks() { HOME=$tmp timeout 120 tshark -r "$1" -T fields -e frame.number -e "$
 vlans=$(remarks vlans arp.duplicate-address-detected)
 moved=$(remarks moved arp.duplicate-address-detected)
 six=$(remarks six _ws.expert.message)
+[[ $(remarks six icmpv6.nd.na.target_address) == ++++ ]] || { echo "no statement: the advertisements are not read"; exit 1; }
 echo "one address in VLAN 10 and VLAN 20, one MAC in each: $vlans"
 echo "moved to another MAC, which is heard again after two hours: $moved"
 echo "an IPv6 address in one LAN, two MACs: $six"

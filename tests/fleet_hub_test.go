@@ -220,6 +220,7 @@ func TestAFleetThatIsKilledHasEachTransitionOnce(t *testing.T) {
 		{"clusters", []string{"west", "east", "LIVE", "48 of 48", "2 of 2"}},
 		{"owners --cluster east", []string{"CLUSTER", "east", "172.16.0.101"}},
 		{"nodes --cluster east", []string{"CLUSTER", "node-100", "node-101"}},
+		{"audit", nil},
 		{"explain 172.16.0.101", []string{"has one owner in the cluster east."}},
 		{"history 172.16.0.101", []string{"CLUSTER", "east"}},
 		{"owners --cluster east 172.16.0.101 -o csv", []string{"cluster,address", "east,172.16.0.101"}},
@@ -240,6 +241,12 @@ func TestAFleetThatIsKilledHasEachTransitionOnce(t *testing.T) {
 		if out, code := l.says(strings.Fields(test.args)...); code != 1 || !strings.Contains(out, test.want) {
 			t.Errorf("%s: got %d and\n%s\nwant 1 and %q", test.args, code, out, test.want)
 		}
+	}
+
+	const goesOn = 124 // the exit code of timeout
+	out, err := l.Output(l.Command("timeout", "3", binary, "audit", "-w"))
+	if exit, is := errors.AsType[*exec.ExitError](err); !is || exit.ExitCode() != goesOn {
+		t.Errorf("audit -w: got %v and\n%s\nwant that it waits for findings", err, out)
 	}
 
 	_ = l.clusters["east"].aggregator.Process.Kill()

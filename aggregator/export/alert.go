@@ -57,7 +57,7 @@ var (
 // findingRules are the rules by kind of finding. A pool with free addresses is nearly full.
 var findingRules = map[string]rule{
 	verdict.FindingAddressSpoofed:        {"IpwitnessAddressSpoofed", critical, 0, 0},
-	verdict.FindingMACCloned:             {"IpwitnessMACCloned", critical, 0, 0},
+	verdict.FindingMACCloned:             {"IpwitnessMACCloned", critical, 0, pb.Finding_CRITICAL},
 	verdict.FindingIPAMStateLost:         {"IpwitnessIPAMStateLost", critical, 0, 0},
 	verdict.FindingInUseUnallocated:      {"IpwitnessAddressInUseUnallocated", critical, time.Minute, pb.Finding_CRITICAL},
 	verdict.FindingBookedElsewhere:       {"IpwitnessAddressBookedElsewhere", critical, time.Minute, pb.Finding_CRITICAL},

@@ -40,7 +40,7 @@ type help struct {
 func newClient(base, path string, files secure.Files, log *slog.Logger, help help) (*client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("use --%s: it must be a URL like https://receiver.example.net/path", help.url)
+		return nil, fmt.Errorf("--%s must be a URL like https://receiver.example.net/path", help.url)
 	}
 	if path != "" && !strings.HasSuffix(u.Path, path) {
 		u.Path = strings.TrimSuffix(u.Path, "/") + path

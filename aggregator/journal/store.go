@@ -22,7 +22,7 @@ import (
 )
 
 // formatVersion is the version of the keys and values in a store.
-const formatVersion = 2
+const formatVersion = 3
 
 const (
 	cacheSize    = 8 << 20

@@ -39,6 +39,9 @@ const (
 
 // Listen listens on one address, which was set with flag.
 func Listen(ctx context.Context, address, flag string) (net.Listener, error) {
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return nil, fmt.Errorf("--%s: %q is not HOST:PORT: write it like 127.0.0.1:9641 or, for all addresses of this host, :9641", flag, address)
+	}
 	var c net.ListenConfig
 	l, err := c.Listen(ctx, "tcp", address)
 	var op *net.OpError
@@ -47,6 +50,8 @@ func Listen(ctx context.Context, address, flag string) (net.Listener, error) {
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on %s: address already in use: is another ipwitness running? Choose another with --%s", address, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listen on %s: permission denied: ports below 1024 need CAP_NET_BIND_SERVICE; choose another with --%s", address, flag)
 	case errors.As(err, &op):
 		err = op.Err // without the address
 	}

@@ -103,7 +103,7 @@ func TestAcknowledgeReportsMissingArguments(t *testing.T) {
 		"no time":   {"acknowledge abc --reason x", "ipwitness: --for is missing: give a duration, like --for 24h\n"},
 		"a bad time": {
 			"acknowledge abc --reason x --for tomorrow",
-			"ipwitness: --for: \"tomorrow\" is not a duration: write it like 500ms, 30m or 7d\n" + usage,
+			"ipwitness: --for: \"tomorrow\" is not a duration greater than 0: write it like 500ms, 30m or 7d\n" + usage,
 		},
 		"both":        {"acknowledge abc --withdraw --for 1h", "ipwitness: --withdraw cannot be combined with --reason or --for: remove --withdraw, or both of the others\n"},
 		"no conflict": {"acknowledge 10.0.0.9 --withdraw", "ipwitness: no conflict of 10.0.0.9: 'ipwitness explain 10.0.0.9' shows why\n"},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -147,12 +148,15 @@ func (c *auditCommand) findings(ctx context.Context) (findings []*pb.Finding, kn
 	return findings, known, coverage, nil
 }
 
-// audited requests the pools.
+// audited requests the pools. A fleet does not know those of its clusters.
 func (c *auditCommand) audited(ctx context.Context) error {
 	_, err := pages(ctx, c.client(), "/v1/pools", nil, func(page *pb.ListPoolsResponse) bool {
 		c.pools = append(c.pools, page.GetPools()...)
 		return true
 	})
+	if refused, ok := errors.AsType[*serverError](err); ok && refused.code == codes.Unimplemented {
+		err = nil
+	}
 	c.pools = slices.DeleteFunc(c.pools, func(p *pb.Pool) bool { return c.name != "" && p.GetNode() != "" && p.GetNode() != c.name })
 	return err
 }
@@ -214,7 +218,7 @@ func (c *auditCommand) list(ctx context.Context) error {
 			return show.Finding(c.sys.stdout, f, c.layout(), c.now())
 		})
 	default:
-		err = c.tables(ctx, findings)
+		err = c.tables(ctx, findings, coverage)
 	}
 	return errors.Join(err, c.found(findings, coverage))
 }
@@ -253,7 +257,7 @@ func (c *auditCommand) checkName(ctx context.Context, coverage *pb.Coverage) (si
 }
 
 // tables shows findings and the audited pools, or prints that nothing was found, and what was audited.
-func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding) error {
+func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, coverage *pb.Coverage) error {
 	what := ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
@@ -269,10 +273,10 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding) error
 		if err := show.Findings(c.sys.stdout, findings, c.layout(), c.now()); err != nil {
 			return err
 		}
-	case !c.at.IsZero():
-		c.note("No finding%s.", what)
 	case c.silent != "":
 		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, c.silent)
+	case !c.at.IsZero() || coverage.GetClusters() > 0:
+		c.note("No finding%s.", what)
 	case len(c.pools) > 0:
 		c.note("No finding%s. Audited: %s.", what, show.Audited(c.pools))
 	case c.name != "":
@@ -310,7 +314,7 @@ func notAudited(nodes *pb.ListNodesResponse, program string) string {
 }
 
 // found returns the exit code for findings. Informational findings do not count. Finding nothing is
-// a result only if something is audited and everything is seen.
+// a result only if something is audited, as far as the server knows, and everything is seen.
 func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage) error {
 	if !c.exitCode && !c.fixPlan {
 		return nil
@@ -322,7 +326,7 @@ func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage) erro
 	why := "node " + c.silent + " is disconnected"
 	if c.silent == "" {
 		why = "nothing is audited, because no address pool is known"
-		if len(findings) > 0 || c.kind != "" || len(c.pools) > 0 {
+		if len(findings) > 0 || c.kind != "" || len(c.pools) > 0 || coverage.GetClusters() > 0 {
 			return nil
 		}
 	}
@@ -358,7 +362,9 @@ func (c *auditCommand) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
+		if nodes.GetCoverage().GetClusters() == 0 {
+			c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
+		}
 	}
 	return tableWatch[*pb.WatchFindingsResponse, *pb.Finding]{
 		kind: show.FindingKind, ask: ask, item: (*pb.WatchFindingsResponse).GetFinding,

@@ -221,12 +221,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"bad environment": {
 			[]string{"run"},
 			map[string]string{"IPWITNESS_STALE_AFTER": "soon"},
-			"ipwitness: IPWITNESS_STALE_AFTER: \"soon\" is not a duration: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: IPWITNESS_STALE_AFTER: \"soon\" is not a duration greater than 0: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"negative": {
 			[]string{"run", "--settle", "-1s"},
 			nil,
-			"ipwitness: --settle: \"-1s\" is not a duration: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --settle: \"-1s\" is not a duration greater than 0: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"bad glob": {
 			[]string{"run", "--interfaces", "eth0,[a"},
@@ -261,7 +261,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"no port": {
 			[]string{"aggregator", "--grpc-listen", "127.0.0.1:0", "--http-listen", "localhost"},
 			nil,
-			"ipwitness: listen on localhost: address localhost: missing port in address: choose another with --http-listen\n",
+			"ipwitness: --http-listen: \"localhost\" is not HOST:PORT: write it like 127.0.0.1:9641 or, for all addresses of this host, :9641\n",
 		},
 		"network without addresses": {
 			[]string{"aggregator", "--network", "pods"},
@@ -306,7 +306,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"value in the file": {
 			[]string{"run"},
 			map[string]string{"IPWITNESS_CONFIG": badValue},
-			"ipwitness: " + badValue + ", line 2: settle: \"5\" is not a duration: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: " + badValue + ", line 2: settle: \"5\" is not a duration greater than 0: write it like 500ms, 30m or 7d\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"no file": {
 			[]string{"nodes", "--config", "/nowhere/x.yaml"},

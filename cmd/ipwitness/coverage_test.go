@@ -50,6 +50,7 @@ func covered(c *pb.Coverage, found bool) handler {
 func TestExitCodesWhereNotEverythingIsSeen(t *testing.T) {
 	unaudited := covered(everything, false)
 	unaudited["/v1/pools"] = ok(&pb.ListPoolsResponse{Coverage: everything})
+	fleet := aFleet()
 	for _, test := range []struct {
 		name   string
 		server handler
@@ -78,6 +79,8 @@ func TestExitCodesWhereNotEverythingIsSeen(t *testing.T) {
 		{"nothing is audited", unaudited, "audit --exit-code", 3},
 		{"nothing is audited", unaudited, "audit --exit-code -o json", 3},
 		{"nothing is audited", unaudited, "audit --fix-plan", 3},
+		{"a fleet", fleet, "audit --exit-code", 0},
+		{"a fleet", fleet, "audit --exit-code -o json", 0},
 		{"nothing is audited, nor need be", unaudited, "audit --exit-code --kind duplicate-node-name", 0},
 		{"a server that does not say", covered(nil, false), "conflicts --exit-code", 3},
 		{"all is seen", covered(everything, false), "conflicts --exit-code", 0},
@@ -200,6 +203,7 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 		{args: "nodes -w", events: marked(oneSilent), stderr: silent},
 		{args: "audit -w", events: marked(oneSilent), stderr: silent},
 		{args: "conflicts -w -o json", events: marked(oneSilent), stdout: `{"type":"BOOKMARK","coverage":{"expected":3,"heard":2,`},
+		{args: "audit -w", server: aFleet(), events: marked(&pb.Coverage{Clusters: 2})},
 		{
 			args: "audit -w", server: unaudited, events: marked(everything),
 			stderr: "Nothing is audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig). Findings appear here as soon as something is audited.\n",
@@ -264,5 +268,23 @@ func TestAResolvedConflictIsShownByItsAddress(t *testing.T) {
 			t.Errorf("%s: got\n%s\nwant %q and not %q", test.args, got, test.shown, test.left)
 		}
 		c.wantStderr(t, test.stderr)
+	}
+}
+
+// aFleet returns the answers of a fleet, which sees all of its clusters and has no findings.
+func aFleet() handler {
+	seen := &pb.Coverage{Clusters: 2, Expected: 3, Heard: 3}
+	h := covered(seen, false)
+	h["/v1/pools"] = func(*http.Request) (int, string) {
+		return http.StatusNotImplemented, `{"code":12,"message":"a fleet does not know pools: ask the aggregators of the clusters"}`
+	}
+	return h
+}
+
+func TestTheAuditOfAFleetDoesNotSayThatNothingIsAudited(t *testing.T) {
+	c := serve(t, aFleet())
+	c.run(t, 0, "audit")
+	if got := c.stderr.String(); !strings.Contains(got, "No finding.") || strings.Contains(got, "audited") {
+		t.Errorf("got %q, want only that there is no finding", got)
 	}
 }

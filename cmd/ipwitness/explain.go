@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +79,15 @@ func (q *query) explain(ctx context.Context, what string) error {
 	}
 	switch {
 	case q.format == formatCase:
-		return show.Message(q.sys.stdout, show.FormatJSON, explained.GetCase())
+		var file bytes.Buffer
+		if err := show.Message(&file, show.FormatJSON, explained.GetCase()); err != nil {
+			return err
+		}
+		if _, err := casefile.Decode(file.Bytes()); err != nil { // judge would refuse it
+			return err
+		}
+		_, err := file.WriteTo(q.sys.stdout)
+		return err
 	case q.format.ForPrograms():
 		return show.Message(q.sys.stdout, q.format, explained)
 	}

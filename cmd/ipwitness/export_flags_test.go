@@ -2,6 +2,7 @@ package main
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -23,5 +24,16 @@ func TestFlagsOfReceiversAreTheirSettings(t *testing.T) {
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v (%v), want %+v", got, err, want)
+	}
+}
+
+func TestEmptyURLsOfReceiversAreRefused(t *testing.T) {
+	for _, flag := range []string{"--otlp-endpoint", "--webhook"} {
+		var cfg export.Settings
+		cmd := &cobra.Command{}
+		exportFlags(cmd, &cfg)
+		if err := cmd.ParseFlags([]string{flag, ""}); err == nil || !strings.Contains(err.Error(), "it is empty") {
+			t.Errorf("%s: got %v, want that it is empty", flag, err)
+		}
 	}
 }

@@ -66,11 +66,11 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 // exportFlags adds the flags of the systems that an aggregator tells of transitions.
 func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 	fs := cmd.Flags()
-	fs.StringVar(&cfg.OTLP, "otlp-endpoint", "", "`URL` that gets all transitions as OpenTelemetry logs (OTLP/HTTP), like http://collector:4318")
+	fs.Var(cli.NewValue(&cfg.OTLP, "URL", parseText), "otlp-endpoint", "URL that gets all transitions as OpenTelemetry logs (OTLP/HTTP), like http://collector:4318")
 	fs.Var(cli.NewList(&cfg.Alertmanagers, "URL", ",", parseText), "alertmanager",
 		"Alertmanager that gets alerts on conflicts and findings, like http://alertmanager:9093; repeatable")
 	fs.StringVar(&cfg.AlertmanagerToken, "alertmanager-token-file", "", "bearer token `FILE` for Alertmanager")
-	fs.StringVar(&cfg.Webhook, "webhook", "", "`URL` of the webhook that gets conflicts and findings as CloudEvents, signed")
+	fs.Var(cli.NewValue(&cfg.Webhook, "URL", parseText), "webhook", "URL of the webhook that gets conflicts and findings as CloudEvents, signed")
 	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
 	fs.StringVar(&cfg.CA, "export-ca", "", "CA `FILE` for --webhook, --alertmanager and --otlp-endpoint, in PEM (default: those of the system)")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -114,12 +115,23 @@ func (n narrowing) ask(to url.Values) error {
 		if text == "" {
 			continue
 		}
-		if other := to.Get(parameter); other != "" && other != text {
+		if other := to.Get(parameter); other != "" && spelled(other) != spelled(text) {
 			return fmt.Errorf("--%s selects the %s %s, but %s is also selected: remove one of them", flag, parameter, text, other)
 		}
 		to.Set(parameter, text)
 	}
 	return nil
+}
+
+// spelled returns the usual spelling of a MAC or of a CIDR, and any other text as it is.
+func spelled(text string) string {
+	if mac, err := net.ParseMAC(text); err == nil {
+		return mac.String()
+	}
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return prefix.Masked().String()
+	}
+	return text
 }
 
 // Names that Kubernetes allows: a label for namespaces, labels with dots for pods.
@@ -132,7 +144,13 @@ var (
 	conflictID = regexp.MustCompile(`^[a-z0-9]+$`)
 )
 
-func parseText(s string) (string, error) { return s, nil }
+// parseText accepts any text that is not empty.
+func parseText(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("it is empty: give a value, or leave the flag out")
+	}
+	return s, nil
+}
 
 func parseNamespace(s string) (string, error) {
 	if !namespaceName.MatchString(s) {

@@ -17,12 +17,14 @@ func TestFiltersAreParametersOfTheRequest(t *testing.T) {
 
 		"conflicts --namespace shop --scope link --cause split-brain --cidr fd00::/64": "/v1/conflicts?cause=split-brain&cidr=fd00::/64&namespace=shop&scope=link",
 
-		"owners shop/web -n shop":                    "/v1/owners?namespace=shop&pod=web",
-		"owners --workload shop/web -n shop":         "/v1/owners?namespace=shop&pod=web",
-		"owners --sort-by age --no-headers":          "/v1/owners?",
-		"audit -n shop --node n1":                    "/v1/findings?namespace=shop&node=n1",
-		"history -n shop --node n1":                  "/v1/events?namespace=shop&node=n1",
-		"history 10.0.0.1 -n shop --cidr 10.0.0.0/8": "/v1/events?address=10.0.0.1&cidr=10.0.0.0/8&namespace=shop",
+		"owners shop/web -n shop":                          "/v1/owners?namespace=shop&pod=web",
+		"owners --workload shop/web -n shop":               "/v1/owners?namespace=shop&pod=web",
+		"owners 02:00:00:00:00:0A --mac 02-00-00-00-00-0a": "/v1/owners?mac=02-00-00-00-00-0a",
+		"owners 10.1.0.0/16 --cidr 10.1.2.3/16":            "/v1/owners?cidr=10.1.2.3/16",
+		"owners --sort-by age --no-headers":                "/v1/owners?",
+		"audit -n shop --node n1":                          "/v1/findings?namespace=shop&node=n1",
+		"history -n shop --node n1":                        "/v1/events?namespace=shop&node=n1",
+		"history 10.0.0.1 -n shop --cidr 10.0.0.0/8":       "/v1/events?address=10.0.0.1&cidr=10.0.0.0/8&namespace=shop",
 	} {
 		t.Run(args, func(t *testing.T) {
 			var asked string
@@ -51,7 +53,11 @@ func TestFiltersAreParametersOfTheRequest(t *testing.T) {
 func TestFiltersThatCannotMatchAreRefused(t *testing.T) {
 	c := serve(t, audited())
 	for args, want := range map[string]string{
-		"owners --state lively":               `--state: "lively" is not a state: use one of disconnected, live, stale`,
+		"owners --state lively": `--state: "lively" is not a state: use one of disconnected, live, stale`,
+		"owners --cidr=":        "--cidr: it is empty: give a value, or leave the flag out",
+		"owners --mac=":         "--mac: it is empty: give a value, or leave the flag out",
+		"conflicts --scope=":    "--scope: it is empty: give a value, or leave the flag out",
+		"owners 02:00:00:00:00:01 --mac 02-00-00-00-00-02": "--mac selects the mac 02-00-00-00-00-02, but 02:00:00:00:00:01 is also selected: remove one of them",
 		"owners -n Shop":                      `--namespace: "Shop" is not the name of a namespace: write it like kube-system`,
 		"owners --sort-by name":               `--sort-by: "name" is not an order of owners: use one of address, age, interface, node, scope, state, workload`,
 		"owners --sort-by age -w":             "--sort-by and --watch cannot be combined, because a watch shows changes in the order of their time: remove one of them",

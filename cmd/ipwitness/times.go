@@ -129,12 +129,21 @@ func parseAgo(text string) (time.Duration, bool) {
 	if !minus {
 		text = strings.TrimSuffix(text, " ago")
 	}
-	d, err := parsePeriod(text)
-	return d, err == nil
+	d, ok := parseDuration(text)
+	return d, ok && text != "0"
 }
 
-// parsePeriod parses a duration greater than 0 that may be in days, or begin with them: 500ms, 30m, 7d, 2d3h.
+// parsePeriod parses a duration greater than 0.
 func parsePeriod(s string) (time.Duration, error) {
+	d, ok := parseDuration(s)
+	if !ok || d == 0 {
+		return 0, fmt.Errorf("%q is not a duration greater than 0: write it like 500ms, 30m or 7d", s)
+	}
+	return d, nil
+}
+
+// parseDuration parses a duration of 0 or more that may be in days, or begin with them: 500ms, 30m, 7d, 2d3h.
+func parseDuration(s string) (time.Duration, bool) {
 	days, rest, has := strings.Cut(s, "d")
 	if !has {
 		days, rest = "0", s
@@ -146,8 +155,5 @@ func parsePeriod(s string) (time.Duration, error) {
 		more, err = time.ParseDuration(rest)
 		d += more
 	}
-	if err != nil || d <= 0 || strings.ContainsAny(rest, "+-") {
-		return 0, fmt.Errorf("%q is not a duration: write it like 500ms, 30m or 7d", s)
-	}
-	return d, nil
+	return d, err == nil && s != "" && d >= 0 && !strings.ContainsAny(rest, "+-")
 }

@@ -56,6 +56,8 @@ func TestTimesAreParsedAsPeopleWriteThem(t *testing.T) {
 		{"today", noon, "2026-11-23T00:00:00Z"},
 		{"yesterday", at("2026-03-01T00:30:00Z"), "2026-02-28T00:00:00Z"},
 		{"-2h", noon, "2026-11-23T11:00:00Z"},
+		{"-0s", noon, "2026-11-23T13:00:00Z"},
+		{"0m ago", noon, "2026-11-23T13:00:00Z"},
 		{"-1h30m", noon, "2026-11-23T11:30:00Z"},
 		{"-3d", noon, "2026-11-20T13:00:00Z"},
 		{"2h ago", noon, "2026-11-23T11:00:00Z"},
