@@ -80,7 +80,7 @@ func Twins(p *verdict.Policy, mac verdict.MAC, all []MACHolder) (findings []verd
 // device come from its guest. ipvlan and passthru devices have the hardware address of their node's.
 func (h MACHolder) counts(all []MACHolder) bool {
 	i := h.Interface
-	return len(h.Addresses) > 0 && i.Link != nil && !(i.Link.Distributed && i.Attachment == verdict.Own) && i.Kind != "macvtap" && (i.Attachment == verdict.Own || i.Attachment == verdict.Peer || i.Attachment == verdict.Inner ||
+	return len(h.Addresses) > 0 && i.Link != nil && (!i.Link.Distributed || i.Attachment != verdict.Own) && i.Kind != "macvtap" && (i.Attachment == verdict.Own || i.Attachment == verdict.Peer || i.Attachment == verdict.Inner ||
 		i.Attachment == verdict.Lower && !slices.ContainsFunc(all, func(o MACHolder) bool {
 			return o.Interface.Attachment == verdict.Own && o.Interface.Namespace.Node.Is(i.Namespace.Node)
 		}))
