@@ -116,7 +116,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	}
 	allocated := filterOwners(left, func(o *Owner) bool {
 		t := c.Title(o)
-		return t.Allocated() && (!outside || t.Pool.leasedByServer())
+		return t.Allocated() && (!outside || t.Pool != nil && t.Pool.Leases)
 	})
 	if len(allocated) == 1 {
 		return allocated[0], RightAllocation
