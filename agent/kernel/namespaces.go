@@ -187,12 +187,11 @@ func (k *Mirror) Joins(inode uint64) bool {
 	}
 	n := 0
 	for _, l := range ns.links {
-		master := ns.links[l.Master]
-		chosen := master != nil && master.Kind == "bridge"
+		chosen := l.Master != 0
 		for a := range l.addrs {
 			chosen = chosen || a.Is4() || !a.IsLinkLocalUnicast()
 		}
-		if chosen && l.Up() && !isLocal(l) && l.Kind != "bridge" { // the ports of a bridge count
+		if chosen && l.Up() && !isLocal(l) {
 			n++
 		}
 	}
