@@ -722,7 +722,7 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) []advice.Action {
 	}
 	shared := ""
 	if a.c.LinkProof == verdict.OneWay {
-		shared = fmt.Sprintf("`--shared %s=REASON`", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()))
+		shared = a.shared()
 	}
 	return a.steps("which-side", "ours", a.ownerNames(ours), "wrong", a.ownerNames(wrong), "find", find, "giveup", giveUp, "repeater", shared)
 }
