@@ -39,8 +39,8 @@ type help struct {
 // newClient returns a client for a path below a base URL.
 func newClient(base, path string, files secure.Files, log *slog.Logger, help help) (*client, error) {
 	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--%s must be a URL like https://receiver.example.net/path", help.url)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", help.url, err)
 	}
 	if path != "" && !strings.HasSuffix(u.Path, path) {
 		u.Path = strings.TrimSuffix(u.Path, "/") + path

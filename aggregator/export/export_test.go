@@ -399,23 +399,6 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-func TestTheURLOfAReceiverIsChecked(t *testing.T) {
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte(testSecret), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for flag, settings := range map[string]Settings{
-		"--webhook":       {Webhook: "receiver:80", WebhookSecret: secret},
-		"--otlp-endpoint": {OTLP: "/v1/logs"},
-		"--alertmanager":  {Alertmanagers: []string{"ftp://192.0.2.1"}},
-	} {
-		_, err := New(Config{Settings: settings, Log: slog.New(slog.DiscardHandler), Clock: time.Now})
-		if want := flag + " must be a URL like https://receiver.example.net/path"; err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-}
-
 func TestAWebhookNeedsASecret(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	var log strings.Builder

@@ -62,7 +62,7 @@ without them.
 	cmd.Flags().Var(NewList(&a.aggregators, "HOST:PORT", ",", parseAggregator), "aggregator",
 		"gRPC address of an aggregator, or of several replicas; repeatable")
 	AgentFlags(cmd, &a.agent)
-	cmd.Flags().StringVar(&a.listen, HTTPListen, ":9642", "listen address, as `HOST:PORT`, of health and metrics")
+	ListenFlag(cmd.Flags(), &a.listen, HTTPListen, ":9642", "listen address of health and metrics")
 	ClientTLSFlags(cmd.Flags(), &a.files)
 	ClientCAFlag(cmd.Flags(), &a.files, "CA bundle `FILE` used to verify readers of metrics, in PEM; enables TLS on --http-listen")
 	a.logging.AddFlags(cmd)

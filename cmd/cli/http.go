@@ -39,9 +39,6 @@ const (
 
 // Listen listens on one address, which was set with flag.
 func Listen(ctx context.Context, address, flag string) (net.Listener, error) {
-	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
-		return nil, fmt.Errorf("--%s: %q is not HOST:PORT: write it like 127.0.0.1:9641 or, for all addresses of this host, :9641", flag, address)
-	}
 	var c net.ListenConfig
 	l, err := c.Listen(ctx, "tcp", address)
 	var op *net.OpError

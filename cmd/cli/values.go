@@ -3,8 +3,10 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -137,6 +139,20 @@ func CompleteFlag(cmd *cobra.Command, name string, values []string) {
 		}
 		return found, directive
 	})
+}
+
+// ListenFlag adds a flag for the address of a listener.
+func ListenFlag(fs *pflag.FlagSet, to *string, name, byDefault, usage string) {
+	*to = byDefault
+	fs.Var(NewValue(to, "HOST:PORT", parseListen), name, usage)
+}
+
+func parseListen(s string) (string, error) {
+	_, port, err := net.SplitHostPort(s)
+	if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil {
+		return "", fmt.Errorf("%q is not HOST:PORT: write it like 127.0.0.1:9641 or, for all addresses of this host, :9641", s)
+	}
+	return s, nil
 }
 
 // globsFlag adds a flag for patterns of names.

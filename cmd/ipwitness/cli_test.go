@@ -261,7 +261,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"no port": {
 			[]string{"aggregator", "--grpc-listen", "127.0.0.1:0", "--http-listen", "localhost"},
 			nil,
-			"ipwitness: --http-listen: \"localhost\" is not HOST:PORT: write it like 127.0.0.1:9641 or, for all addresses of this host, :9641\n",
+			"ipwitness: --http-listen: \"localhost\" is not HOST:PORT: write it like 127.0.0.1:9641 or, for all addresses of this host, :9641\nRun 'ipwitness aggregator --help' for usage.\n",
 		},
 		"network without addresses": {
 			[]string{"aggregator", "--network", "pods"},

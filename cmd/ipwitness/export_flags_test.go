@@ -2,7 +2,6 @@ package main
 
 import (
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -27,13 +26,15 @@ func TestFlagsOfReceiversAreTheirSettings(t *testing.T) {
 	}
 }
 
-func TestEmptyURLsOfReceiversAreRefused(t *testing.T) {
-	for _, flag := range []string{"--otlp-endpoint", "--webhook"} {
-		var cfg export.Settings
-		cmd := &cobra.Command{}
-		exportFlags(cmd, &cfg)
-		if err := cmd.ParseFlags([]string{flag, ""}); err == nil || !strings.Contains(err.Error(), "it is empty") {
-			t.Errorf("%s: got %v, want that it is empty", flag, err)
+func TestURLsOfReceiversAreChecked(t *testing.T) {
+	for _, flag := range []string{"--otlp-endpoint", "--webhook", "--alertmanager"} {
+		for _, value := range []string{"receiver:80", "/v1/logs", "ftp://192.0.2.1"} {
+			var cfg export.Settings
+			cmd := &cobra.Command{}
+			exportFlags(cmd, &cfg)
+			if err := cmd.ParseFlags([]string{flag, value}); err == nil {
+				t.Errorf("%s %q: got no error", flag, value)
+			}
 		}
 	}
 }

@@ -66,11 +66,11 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 // exportFlags adds the flags of the systems that an aggregator tells of transitions.
 func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 	fs := cmd.Flags()
-	fs.Var(cli.NewValue(&cfg.OTLP, "URL", parseText), "otlp-endpoint", "URL that gets all transitions as OpenTelemetry logs (OTLP/HTTP), like http://collector:4318")
-	fs.Var(cli.NewList(&cfg.Alertmanagers, "URL", ",", parseText), "alertmanager",
+	fs.Var(cli.NewValue(&cfg.OTLP, "URL", parseURL), "otlp-endpoint", "URL that gets all transitions as OpenTelemetry logs (OTLP/HTTP), like http://collector:4318")
+	fs.Var(cli.NewList(&cfg.Alertmanagers, "URL", ",", parseURL), "alertmanager",
 		"Alertmanager that gets alerts on conflicts and findings, like http://alertmanager:9093; repeatable")
 	fs.StringVar(&cfg.AlertmanagerToken, "alertmanager-token-file", "", "bearer token `FILE` for Alertmanager")
-	fs.Var(cli.NewValue(&cfg.Webhook, "URL", parseText), "webhook", "URL of the webhook that gets conflicts and findings as CloudEvents, signed")
+	fs.Var(cli.NewValue(&cfg.Webhook, "URL", parseURL), "webhook", "URL of the webhook that gets conflicts and findings as CloudEvents, signed")
 	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
 	fs.StringVar(&cfg.CA, "export-ca", "", "CA `FILE` for --webhook, --alertmanager and --otlp-endpoint, in PEM (default: those of the system)")
 }
@@ -107,10 +107,9 @@ func accessFlags(cmd *cobra.Command, files *secure.Files, cfg *access.Config) {
 
 // listenFlags adds the flags for the addresses that an aggregator listens on.
 func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
-	fs := cmd.Flags()
-	fs.StringVar(&to.grpc, grpcListen, byDefault.grpc, "listen address, as `HOST:PORT`, of gRPC")
-	fs.StringVar(&to.http, cli.HTTPListen, byDefault.http, "listen address, as `HOST:PORT`, of the REST API and the metrics")
-	fs.StringVar(&to.metrics, metricsListen, "", "additional listen address, as `HOST:PORT`, of health, readiness and metrics (default none)")
+	cli.ListenFlag(cmd.Flags(), &to.grpc, grpcListen, byDefault.grpc, "listen address of gRPC")
+	cli.ListenFlag(cmd.Flags(), &to.http, cli.HTTPListen, byDefault.http, "listen address of the REST API and the metrics")
+	cli.ListenFlag(cmd.Flags(), &to.metrics, metricsListen, "", "additional listen address of health, readiness and metrics (default none)")
 }
 
 // The names of the listen flags, which errors about listeners contain.
@@ -118,6 +117,14 @@ const (
 	grpcListen    = "grpc-listen"
 	metricsListen = "metrics-listen"
 )
+
+func parseURL(s string) (string, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", errors.New("it must be a URL like https://receiver.example.net/path")
+	}
+	return s, nil
+}
 
 func parseNATS(s string) (string, error) {
 	u, err := url.Parse(s)

@@ -149,7 +149,7 @@ func listen(ctx context.Context, at addresses) (l listeners, err error) {
 		address, flag string
 		to            *net.Listener
 	}{{at.grpc, grpcListen, &l.grpc}, {at.http, cli.HTTPListen, &l.http}, {at.metrics, metricsListen, &l.metrics}} {
-		if one.flag == metricsListen && one.address == "" {
+		if one.address == "" {
 			continue
 		}
 		if *one.to, err = cli.Listen(ctx, one.address, one.flag); err != nil {

@@ -178,7 +178,7 @@ var flagValues = map[string]struct {
 	"handover-grace": {"aggregator", "witness.handoverGrace", nil, durations, notDurations},
 	"leaked-after":   {"aggregator", "witness.leakedAfter", nil, durations, notDurations},
 	"reused-within":  {"aggregator", "witness.reusedWithin", nil, append([]string{"off"}, durations...), notDurations},
-	"retention":      {"aggregator", "aggregator.retention", nil, []string{"30d", "12h", "90m"}, []string{"0d", "99999d", "d", "1w"}},
+	"retention":      {"aggregator", "aggregator.retention", nil, durations, notDurations},
 	"journal-size":   {"aggregator", "aggregator.journalSize", nil, []string{"16MiB", "16384KiB", "10GiB", "524287GiB"}, []string{"15MiB", "16383KiB", "0GiB", "524288GiB", "10GB", "10"}},
 	"otlp-endpoint":  {"aggregator", "aggregator.export.otlpEndpoint", nil, urls, notURLs},
 	"alertmanager":   {"aggregator", "aggregator.export.alertmanagers", list, quoted(urls), quoted(notURLs)},
@@ -197,8 +197,8 @@ var flagValues = map[string]struct {
 }
 
 var (
-	durations    = []string{"1s", "500ms", "1h30m", "1.5s", "0h1m", "999999h"}
-	notDurations = []string{"0s", "0.0s", "0h0m", "-1s", "1", "soon", "9999999h", "1d", ""}
+	durations    = []string{"1s", "500ms", "1h30m", "1.5s", "0h1m", "999999h", "30d", "1d12h"}
+	notDurations = []string{"0s", "0.0s", "0h0m", "-1s", "1", "soon", "9999999h", "0d", "99999d", "d", "1w", ""}
 	urls         = []string{"http://a:4318", "https://a.example.net/b?c=d#e", "http://[fd00::1]:80/", "https://u:p@a/%20"}
 	notURLs      = []string{"a:4318", "http://", "http:///a", "ftp://a", "http://a:b", "http://a b", "http://a/%zz", "http://[::1"}
 	globs        = []string{"eth*", "bond?", "e[a-c]0", "e[^0-9]"}
