@@ -20,8 +20,10 @@ const SourceKubernetes = "kubernetes"
 const (
 	// SourceLooped: a bridge returned the owner's own solicitation.
 	SourceLooped = "looped"
-	// SourceRivalLeft: the rival has left since. The kernel does not try again.
-	SourceRivalLeft = "rival-left"
+	// SourceRivalLeft: the rival has left since. The kernel does not try again. SourceRivalSilent: no kernel
+	// reported that the rival has left, but it is not seen with the address any longer.
+	SourceRivalLeft   = "rival-left"
+	SourceRivalSilent = "rival-silent"
 )
 
 // auditRefused looks for kernels that do not use the address although nobody else is known to have it.
@@ -32,12 +34,16 @@ func (a *addressAudit) auditRefused() {
 			continue
 		}
 		f := verdict.Finding{Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Owners: []verdict.Owner{*o}, Source: SourceRivalLeft}
-		switch rival, until, looped := a.in.Refused(o, a.judged.Ended); {
-		case looped:
+		refusal := a.in.Refused(o, a.judged.Ended)
+		switch rival := refusal.Rival; {
+		case refusal.Looped:
 			f.Source = SourceLooped
 		case rival == nil:
 			continue
 		default:
+			if !refusal.GaveUp {
+				f.Source = SourceRivalSilent
+			}
 			node := &verdict.Node{Name: rival.Node}
 			was := verdict.Owner{ID: rival.ID, Node: node, MAC: rival.MAC, Interface: &verdict.Interface{}}
 			if rival.External {
@@ -46,7 +52,7 @@ func (a *addressAudit) auditRefused() {
 				was.Namespace = &verdict.Namespace{Node: node, Who: rival.Who, ID: rival.ID, Netns: rival.ID[strings.LastIndexByte(rival.ID, '/')+1:]}
 				was.Interface.Namespace = was.Namespace
 			}
-			f.Former = &verdict.Former{Until: until, Owner: was}
+			f.Former = &verdict.Former{Until: refusal.Until, Owner: was}
 		}
 		a.record(f, o.Namespace.ID+" ", 0)
 	}

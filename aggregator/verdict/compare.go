@@ -159,29 +159,40 @@ func (m *Memory) knewRival(left *Owner) bool {
 	return m != nil && m.Rule == RuleDADFailed && slices.ContainsFunc(m.Owners, func(was Member) bool { return !was.is(left) })
 }
 
-// Refused returns why the kernel of an owner does not use the address although no rival is known: its
-// own solicitation came back (looped), or the rival, which it returns, has left. over are the conflicts
-// that the judgement of the case ends.
-func (c *Case) Refused(o *Owner, over []Ended) (rival *Member, until Stamp, looped bool) {
+// Refusal is why the kernel of an owner does not use the address although no rival is known.
+type Refusal struct {
+	// Looped is set if the owner's own solicitation came back.
+	Looped bool
+	// Rival is the owner that had the address and has left since; nil if there is none. Until is when it
+	// was found to have left. GaveUp is set if its kernel reported that: devices without an agent only fall
+	// silent, and so do disconnected nodes.
+	Rival  *Member
+	Until  Stamp
+	GaveUp bool
+}
+
+// Refused returns why the kernel of an owner does not use the address although no rival is known. over
+// are the conflicts that the judgement of the case ends.
+func (c *Case) Refused(o *Owner, over []Ended) (r Refusal) {
 	if o.looped() {
-		return nil, 0, true
+		return Refusal{Looped: true}
 	}
 	for i := range c.Conflicts {
 		m := &c.Conflicts[i]
-		ended := m.ResolvedAt
+		ended, end := m.ResolvedAt, m.End
 		if k := slices.IndexFunc(over, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
-			ended = over[k].At
+			ended, end = over[k].At, over[k].Kind
 		}
-		if ended < max(until, 1) || !o.DADFailed() || m.Rule != RuleDADFailed || !m.has([]Owner{*o}) {
+		if ended < max(r.Until, 1) || !o.DADFailed() || m.Rule != RuleDADFailed || !m.has([]Owner{*o}) {
 			continue
 		}
 		for k := range m.Owners {
-			if was := &m.Owners[k]; !was.is(o) && (ended > until || was.ID < rival.ID) {
-				rival, until = was, ended
+			if was := &m.Owners[k]; !was.is(o) && (ended > r.Until || was.ID < r.Rival.ID) {
+				r = Refusal{Rival: was, Until: ended, GaveUp: was.Assigned && end == EndRefused}
 			}
 		}
 	}
-	return rival, until, false
+	return r
 }
 
 // Explains reports whether a resolved conflict is why the kernel of an owner does not use the address. It is
@@ -421,6 +432,12 @@ func (j *comparison) ended(prev *Memory, over coverage) Ended {
 		e.Kind = EndNoOwner
 	case len(left) == 1:
 		e.Kind, e.Owner = EndOneOwner, left[0].ID
+		switch {
+		case left[0].Yielded():
+			e.Kind = EndYielded
+		case left[0].DADFailed():
+			e.Kind = EndRefused
+		}
 	case e.Excluded != nil:
 		e.Kind = EndExcluded
 	case len(over) > 0:

@@ -157,6 +157,10 @@ const (
 	EndNoOwner EndKind = "no-owner"
 	// EndOneOwner: one owner is left.
 	EndOneOwner EndKind = "one-owner"
+	// EndRefused: the only owner left does not use the address, because detection of duplicates failed in
+	// its kernel. EndYielded: its DHCP client gave the address up.
+	EndRefused EndKind = "refused"
+	EndYielded EndKind = "yielded"
 	// EndExcluded: an owner is no longer compared.
 	EndExcluded EndKind = "not-compared"
 	// EndWiderScope: the owners are now in conflict in a wider scope.
@@ -188,6 +192,9 @@ type Memory struct {
 	Identity
 	Course
 	Owners []Member
+	// End is how the conflict ended; empty while it is active, and if it ended before the start of the
+	// aggregator.
+	End EndKind
 }
 
 // Member is the state of an owner of a conflict that the next judgement needs. Node, the name of
@@ -198,6 +205,8 @@ type Member struct {
 	// External is set for an external device, which is identified by its MAC.
 	External bool
 	MAC      MAC
+	// Assigned is set if a kernel had the address for it.
+	Assigned bool
 	// TimedOut is set if the node has not reported since the start of the aggregator, and is not
 	// awaited any longer.
 	TimedOut bool
@@ -208,10 +217,10 @@ type Member struct {
 
 // Memory returns the state of the conflict that the next judgement needs.
 func (c *Conflict) Memory() Memory {
-	m := Memory{Identity: c.Identity, Course: c.Course, Owners: make([]Member, len(c.Owners))}
+	m := Memory{Identity: c.Identity, Course: c.Course, Owners: make([]Member, len(c.Owners)), End: c.Ending.Kind}
 	for i := range c.Owners {
 		o := &c.Owners[i]
-		m.Owners[i] = Member{ID: o.ID, Node: o.Node.Name, External: o.Namespace == nil, MAC: o.MAC, TimedOut: c.Recalled && o.Node.TimedOut}
+		m.Owners[i] = Member{ID: o.ID, Node: o.Node.Name, External: o.Namespace == nil, MAC: o.MAC, Assigned: o.Assigned, TimedOut: c.Recalled && o.Node.TimedOut}
 		if o.Namespace != nil {
 			m.Owners[i].Who = o.Namespace.Who
 		}

@@ -125,7 +125,7 @@ func TestDetectionOfDuplicatesFailsWithoutARival(t *testing.T) {
 	c, i := refused(w, "a", 2)
 	i.Hairpin = true
 	w.wantNone(t)
-	if _, _, looped := w.Case().Refused(&w.judge().Owners[0], nil); !looped {
+	if !w.Case().Refused(&w.judge().Owners[0], nil).Looped {
 		t.Error("got not looped, want that the bridge returned the solicitation")
 	}
 	rival, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "br0", verdict.Bridge, false))
@@ -150,8 +150,8 @@ func TestARivalThatHasLeftIsNotUnknown(t *testing.T) {
 	if len(out.Conflicts) != 0 {
 		t.Errorf("got conflicts %+v, want none: the rival has left", out.Conflicts)
 	}
-	if m, until, looped := w.Case().Refused(&out.Owners[0], nil); m == nil || m.ID != "b-n1/103" && m.Node != "n1" || until == 0 || looped {
-		t.Errorf("got rival %+v until %v, looped %t, want p1, which has left", m, until, looped)
+	if r := w.Case().Refused(&out.Owners[0], nil); r.Rival == nil || r.Rival.ID != "b-n1/103" && r.Rival.Node != "n1" || r.Until == 0 || r.Looped || !r.GaveUp {
+		t.Errorf("got %+v, want that p1 gave it up", r)
 	}
 	w.after(time.Minute)
 	w.Assigned(one)

@@ -286,6 +286,25 @@ func TestHowConflictsEnd(t *testing.T) {
 			a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 			return func() { w.Drop(a) }
 		}, verdict.EndOneOwner, "b", ""},
+		{"one is left, whose kernel does not use the address", func(w *world) func() {
+			device := w.Wire(w.Uplink("n1"), "\x02\x00\x00\x00\x00\x99")
+			c, i := refused(w, "a", 2)
+			i.Link, c.Interface = device.Link, i
+			return func() { w.after(w.Policy.StaleAfter) }
+		}, verdict.EndRefused, "a", ""},
+		{"one is left, whose client gave the address up", func(w *world) func() {
+			device := w.Wire(w.Uplink("n1"), "\x02\x00\x00\x00\x00\x99")
+			c, i := refused(w, "a", 2)
+			i.Link, c.Flags = device.Link, 0
+			return func() { w.Drop(device) }
+		}, verdict.EndYielded, "a", ""},
+		{"the one whose kernel does not use the address leaves", func(w *world) func() {
+			device := w.Wire(w.Uplink("n1"), "\x02\x00\x00\x00\x00\x99")
+			c, i := refused(w, "a", 2)
+			i.Link = device.Link
+			w.Assigned(w.Child("b", "bbbbbb", device.Link))
+			return func() { w.Drop(c, device) }
+		}, verdict.EndOneOwner, "b", ""},
 		{"one is left, and another one went with its node", func(w *world) func() {
 			w.declare("pods 10.0.0.0/8")
 			a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
