@@ -86,6 +86,9 @@ func Conflict(c *verdict.Conflict, text *explain.ConflictText, owners []*pb.Owne
 	out := Course(c.Address, &c.Identity, &c.Course)
 	out.Cause, out.Summary, out.Remedy = c.Cause, text.Summary, adviceProto(text.Remedy)
 	out.Owners, out.Order, out.Memory = owners, c.Order, memory(c.Past, c.Pools)
+	if i := slices.IndexFunc(c.Owners, func(o verdict.Owner) bool { return o.ID == c.Eldest }); i >= 0 {
+		out.Eldest = new(uint32(i))
+	}
 	out.Because, out.Excluded, out.Allocations = text.Because, each(text.Excluded, func(e explain.Excluded) *pb.Exclusion {
 		return &pb.Exclusion{Cause: e.Cause, Reason: e.Reason}
 	}), each(c.Allocations, allocationProto)

@@ -325,6 +325,9 @@ func (r *Recall) conflict(m *pb.Conflict) *verdict.Conflict {
 	for _, o := range m.GetOwners() {
 		c.Owners = append(c.Owners, r.owner(o, c.Active()))
 	}
+	if i := int(m.GetEldest()); m.Eldest != nil && i < len(c.Owners) {
+		c.Eldest = c.Owners[i].ID
+	}
 	return c
 }
 

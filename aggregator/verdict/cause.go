@@ -45,6 +45,9 @@ func (j *evaluation) inquire(c *Conflict) {
 	q := inquiry{evaluation: j, c: c, owners: c.Parties()}
 	q.gather()
 	c.Pools, c.Past, c.Why = q.pools, j.in.Past, q.why()
+	if first := oldest(q.owners); first != nil && c.Eldest != first.ID {
+		c.Facts = append(c.Facts, Fact{Kind: FactGotAgain, Owners: []string{c.Eldest}})
+	}
 	c.Checks = q.checks()
 	for _, o := range q.owners {
 		c.Titles = append(c.Titles, q.title(o))

@@ -123,6 +123,7 @@ func (j *comparison) conflict(g group) bool {
 		restoreOrphaned(owners, prev.Owners)
 	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
+	c.Eldest = prev.eldest(c.Parties())
 	if c.AllExternal() {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner that an agent knows has left
 	}
@@ -211,6 +212,28 @@ func (m *Memory) has(owners []Owner) bool {
 
 func (m *Member) is(o *Owner) bool {
 	return o.ID == m.ID || o.Namespace == nil && m.External && o.MAC == m.MAC
+}
+
+// again reports whether an owner is the one that was a member, or has come in its place: its node was restarted, or its
+// workload has another network namespace.
+func (m *Member) again(o *Owner) bool {
+	return m.is(o) || o.Namespace != nil && !m.External && m.Node == o.Node.Name && m.Who.Kind() == o.Kind() &&
+		m.Who.Namespace() == o.Namespace.Who.Namespace() && m.Who.Name() == o.Namespace.Who.Name() && (m.Who.Name() != "" || o.Kind() == Host)
+}
+
+// eldest returns the ID of the owner that had the address first when that became known; empty if it is not.
+func (m *Memory) eldest(owners []*Owner) string {
+	if m != nil {
+		if i := slices.IndexFunc(m.Owners, func(was Member) bool { return was.ID == m.Eldest }); i >= 0 {
+			if o := slices.IndexFunc(owners, m.Owners[i].again); o >= 0 {
+				return owners[o].ID
+			}
+		}
+	}
+	if first := oldest(owners); first != nil {
+		return first.ID
+	}
+	return ""
 }
 
 func (j *comparison) members(g group) []Owner {

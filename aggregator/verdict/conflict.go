@@ -64,6 +64,9 @@ type Course struct {
 	// one link of one node or in a wider scope.
 	LinkProof                           LinkProof
 	DetectedAt, ConfirmedAt, ResolvedAt Stamp
+	// Eldest is the ID of the owner that had the address first when that became known; empty if it is not. It stays the
+	// eldest if it loses the address and gets it again, also in the next episode.
+	Eldest string
 	// Asked is when the owners' nodes were last asked to read the address again.
 	Asked Stamp
 	// Awaited is set for a conflict from before the start of the aggregator, until the nodes of its
@@ -197,8 +200,8 @@ type Memory struct {
 	End EndKind
 }
 
-// Member is the state of an owner of a conflict that the next judgement needs. Node, the name of
-// its node, and Who are needed for explanations only.
+// Member is the state of an owner of a conflict that the next judgement needs. Node is the name of
+// its node.
 type Member struct {
 	ID, Node string
 	Who      Who
@@ -234,12 +237,13 @@ func (c *Conflict) Memory() Memory {
 // Continue returns a conflict that was detected before it was known that the aggregator had detected
 // it before its start: it continues that episode, or is the next one.
 func (c Conflict) Continue(was *Conflict) Conflict {
+	m := was.Memory()
+	c.Eldest = m.eldest(c.Parties())
 	if !was.Active() {
 		c.Episode = was.Episode + 1
 		return c
 	}
 	c.Episode, c.DetectedAt, c.Resumed = was.Episode, was.DetectedAt, c.DetectedAt
-	m := was.Memory()
 	if was.Phase == Confirmed && c.Phase != Resolved && !c.AllExternal() && c.LinkProof != OneWay && m.has(c.Owners) {
 		c.Phase, c.ConfirmedAt = Confirmed, was.ConfirmedAt
 	}

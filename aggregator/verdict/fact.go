@@ -35,6 +35,8 @@ const (
 	FactAlternates FactKind = "assignment-alternates"
 	// FactHandedOver: Nodes[0] had the address until At.
 	FactHandedOver FactKind = "handed-over-before"
+	// FactGotAgain: Owners[0] had the address before all others, lost it, and got it again.
+	FactGotAgain FactKind = "got-again"
 	// FactSilent: no frame of Owners[0] with the address was seen since At.
 	FactSilent FactKind = "silent"
 	// FactIdle: Owners[0] has had no process for some seconds.

@@ -148,8 +148,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		return nil, RightUndecided // which one is the copy, or which one its program has scheduled
 	}
 	if first := oldest(left); first != nil && !moves {
-		if !first.lives() {
-			return nil, RightUndecided // it may be what is left of a workload that has ended
+		if !first.lives() || slices.ContainsFunc(left, func(o *Owner) bool { return o != first && o.ID == c.Eldest }) {
+			return nil, RightUndecided // it may be what is left of a workload that has ended, or the other one was restarted
 		}
 		return first, RightOlderAssignment
 	}

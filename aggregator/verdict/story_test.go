@@ -113,3 +113,38 @@ func TestStoryOfAnAddressSetByHandFirst(t *testing.T) {
 		t.Errorf("got cause %s because of %+v", c.Cause, c.Facts)
 	}
 }
+
+// Who was first is not who has it longest now: the original was restarted, and the copy stayed. Advice would turn round.
+func TestStoryOfAnOriginalThatWasRestarted(t *testing.T) {
+	for name, test := range map[string]struct {
+		before bool // whether both had the address before
+		keep   string
+	}{"restarted": {true, ""}, "never seen before": {false, "b"}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld("10.0.0.5")
+			w.declare("pods 10.0.0.0/8")
+			for _, node := range []string{"n1", "n2"} {
+				w.Node(node).SkewKnown = true
+			}
+			a := w.Within("n1", "", "", blue("a"))
+			b := w.after(time.Hour).Within("n2", "", "", blue("b"))
+			if test.before {
+				w.judge()
+				w.after(time.Minute).Read(a, b)
+				if c := w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); keeper(&c) != "a" {
+					t.Fatalf("got %s to keep the address, want a", keeper(&c))
+				}
+			}
+			w.Drop(a)
+			w.after(time.Minute).Read(b)
+			w.judge()
+			again := w.after(time.Hour).Within("n1", "", "", blue("a"))
+			w.judge()
+			w.after(time.Minute).Read(b, again)
+			c := w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
+			if keeper(&c) != test.keep || has(&c, verdict.FactGotAgain, "a") != test.before {
+				t.Errorf("got %s to keep the address because of %+v, want %q", keeper(&c), c.Facts, test.keep)
+			}
+		})
+	}
+}

@@ -1666,7 +1666,10 @@ type Conflict struct {
 	// Names of the clusters of the owners. Only a fleet sets them.
 	Clusters []string `protobuf:"bytes,24,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// Earlier states of IPAM records that the facts follow from.
-	Memory        []*Remembered `protobuf:"bytes,25,rep,name=memory,proto3" json:"memory,omitempty"`
+	Memory []*Remembered `protobuf:"bytes,25,rep,name=memory,proto3" json:"memory,omitempty"`
+	// Index into owners of the owner that had the address first when that became known; unset if it is
+	// not. It stays the eldest if it loses the address and gets it again, also in the next episode.
+	Eldest        *uint32 `protobuf:"varint,26,opt,name=eldest,proto3,oneof" json:"eldest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1867,6 +1870,13 @@ func (x *Conflict) GetMemory() []*Remembered {
 		return x.Memory
 	}
 	return nil
+}
+
+func (x *Conflict) GetEldest() uint32 {
+	if x != nil && x.Eldest != nil {
+		return *x.Eldest
+	}
+	return 0
 }
 
 // LinkProof says how links of different nodes are known to be one broadcast domain.
@@ -4066,7 +4076,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x129\n" +
 	"\n" +
 	"not_before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12+\n" +
-	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\xd4\b\n" +
+	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\xfc\b\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -4095,12 +4105,14 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05order\x18\x16 \x03(\rR\x05order\x12,\n" +
 	"\x06remedy\x18\x17 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x12\x1a\n" +
 	"\bclusters\x18\x18 \x03(\tR\bclusters\x120\n" +
-	"\x06memory\x18\x19 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\"D\n" +
+	"\x06memory\x18\x19 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\x12\x1b\n" +
+	"\x06eldest\x18\x1a \x01(\rH\x00R\x06eldest\x88\x01\x01\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSUSPECTED\x10\x01\x12\r\n" +
 	"\tCONFIRMED\x10\x02\x12\f\n" +
-	"\bRESOLVED\x10\x03J\x04\b\t\x10\n" +
+	"\bRESOLVED\x10\x03B\t\n" +
+	"\a_eldestJ\x04\b\t\x10\n" +
 	"R\x06advice\"=\n" +
 	"\tLinkProof\"0\n" +
 	"\x04Kind\x12\x0f\n" +
@@ -4488,6 +4500,7 @@ func file_ipwitness_v1_types_proto_init() {
 	if File_ipwitness_v1_types_proto != nil {
 		return
 	}
+	file_ipwitness_v1_types_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
