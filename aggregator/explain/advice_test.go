@@ -280,6 +280,39 @@ func TestEachRemedyLeavesOneOwner(t *testing.T) {
 	}
 }
 
+// asks matches the steps of which a person chooses an alternative. In others, the result of a command does.
+var asks = regexp.MustCompile("^(Decide|Find out|Check whether) ")
+
+// Each choice about a conflict has the alternative to silence it: by its id, because its address may have others.
+func TestEachChoiceCanSilenceTheConflict(t *testing.T) {
+	choices := 0
+	for _, s := range slices.Concat(verdicttest.Situations, scenes) {
+		w := verdicttest.New(cmp.Or(s.Addr, verdicttest.DefaultAddr))
+		s.Build(w)
+		out := w.Judge()
+		for i := range out.Conflicts {
+			c := &out.Conflicts[i]
+			remedy := explain.Conflict(&w.Policy, c).Remedy
+			text := strings.Join(flat(remedy), "\n")
+			if strings.Count(text, "ipwitness acknowledge ") != strings.Count(text, "ipwitness acknowledge "+c.ID+" --reason") {
+				t.Errorf("%s: got\n%s\nwant conflicts to be acknowledged by their id", s.Name, text)
+			}
+			for _, a := range remedy {
+				if len(a.Choice) == 0 || !asks.MatchString(a.Text) {
+					continue
+				}
+				choices++
+				if !strings.Contains(strings.Join(flat([]advice.Action{a}), "\n"), "if the conflict is known") {
+					t.Errorf("%s: got no alternative to silence the conflict in\n%s", s.Name, strings.Join(flat([]advice.Action{a}), "\n"))
+				}
+			}
+		}
+	}
+	if choices < 20 {
+		t.Errorf("got %d choices, want more", choices)
+	}
+}
+
 func TestRemedyFitsTheWorkload(t *testing.T) {
 	for _, test := range []struct {
 		who  verdict.Workload

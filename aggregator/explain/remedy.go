@@ -23,7 +23,7 @@ type remedyBuilder struct {
 
 // steps returns the actions of a key.
 func (a *remedyBuilder) steps(key string, values ...any) []advice.Action {
-	return append(scope(values), a.alike, source(a.word)).steps(key)
+	return append(scope(values), "id", a.c.ID, a.alike, source(a.word)).steps(key)
 }
 
 // remedy returns the steps to resolve the conflict, given its cause.
@@ -37,7 +37,11 @@ func (a *remedyBuilder) remedy() []advice.Action {
 		if o := disconnected(c); o != nil {
 			return append(a.steps("wait/disconnected", o), a.steps("closing")...)
 		}
-		return a.steps(variant("wait/", c))
+		request := "arping -c 3 " + c.Address.String()
+		if !c.Address.Is4() {
+			request = "ndisc6 -m " + c.Address.String() + " INTERFACE"
+		}
+		return a.steps(variant("wait/", c), "request", request)
 	}
 	var steps []advice.Action
 	for _, o := range gone {

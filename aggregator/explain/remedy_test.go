@@ -103,6 +103,8 @@ func findings() map[string]verdict.Finding {
 	}}}
 	intended := find(verdict.FindingIntendedNotObserved, nil, "10.244.0.5", []verdict.Owner{owner})
 	intended.Source = "cri"
+	looped := find(verdict.FindingIntendedNotObserved, nil, "fd00::5", []verdict.Owner{holder(w, "node-e", "vlan-0", "net1.5")})
+	looped.Source = audit.SourceLooped
 	host := []verdict.Owner{owner}
 	local := func(node string) verdict.Owner {
 		ns := w.Host(node)
@@ -238,6 +240,7 @@ func findings() map[string]verdict.Finding {
 		"double-allocated kube-ovn, for a machine":     find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Location: "ips web-5d.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}),
 		"double-allocated kube-ovn, for two machines":  find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "queue", Kept: true, Location: "ips queue.shop"}}),
 		"intended-not-observed":                        intended,
+		"intended-not-observed, looped":                looped,
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
 		"mac-cloned, two machines":                     twins(w, "\x52\x54\x00\xaa\xbb\xcc", "eth0", ""),

@@ -233,6 +233,12 @@ var scenes = []verdicttest.Situation{
 			w.Assigned(i)
 		}
 	}},
+	{Name: "links that are not proven to be one, with an IPv6 address", Addr: "fd00::200", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			i.Link.Proven, i.Link.BothWays = nil, nil
+			w.Assigned(i)
+		}
+	}},
 	{Name: "a device that may be a repeater", Addr: "192.168.1.200", Build: func(w *verdicttest.World) {
 		uplinks := verdicttest.OnLAN(w, "n1", "n2")
 		for _, i := range uplinks {
