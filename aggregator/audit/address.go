@@ -380,7 +380,8 @@ func (a *addressAudit) auditShared() {
 
 // auditAnswers checks whether a node answers for an address on a link on which another owner has it, or an owner that
 // has it on a loopback or dummy device uses it there as the sender of ARP requests, unless both are in a confirmed conflict.
-// A node also misleads neighbours if it answers as a proxy for an owner that is behind another proxy.
+// A node also misleads neighbours if it answers as a proxy for an owner that is behind another proxy, and so does a program or
+// a device that answers for an owner which answers there itself.
 func (a *addressAudit) auditAnswers() {
 	fresh := a.in.Now.Add(-a.policy.StaleAfter)
 	since := fresh
@@ -389,7 +390,7 @@ func (a *addressAudit) auditAnswers() {
 	}
 	for i := range a.judged.Owners {
 		o := &a.judged.Owners[i]
-		if !o.Alive() || !o.WouldAnswer() {
+		if !o.Alive() || !o.WouldAnswer() && !o.ExcludedBy(verdict.RuleReachableVia) {
 			continue
 		}
 		wronged, severity, patience := []verdict.Owner{*o}, verdict.Warning, a.policy.Settle/2
@@ -404,6 +405,12 @@ func (a *addressAudit) auditAnswers() {
 					patience = a.policy.HandoverGrace
 				}
 			}
+			if c == nil {
+				c = o.RespondsFor(r, fresh)
+				if c != nil && c.Seen < max(c.Begun, r.Begun()).Add(a.policy.Settle) {
+					c = nil // one answer may be that of the time before the other owner had the address
+				}
+			}
 			if c != nil && c.Answer.By == verdict.ByNeighbour && a.several(o) {
 				continue // the entry may be that of one of them
 			}
@@ -411,7 +418,7 @@ func (a *addressAudit) auditAnswers() {
 				if c.Wire() {
 					a.again(c.Seen.Add(a.policy.StaleAfter))
 				}
-				if wronged = append(wronged, *r); c.Answer.Filter == 0 {
+				if wronged = append(wronged, *r); c.Answer.Filter == 0 && c.Kind != verdict.Answered {
 					severity = verdict.Critical
 				}
 			}

@@ -86,6 +86,99 @@ func TestANodeAnswersForAnAddressOfAnother(t *testing.T) {
 	}
 }
 
+// node1 answers on the LAN with its own MAC for an address of node2, and its kernel would not. node3 sees it.
+func TestAProgramAnswersForAnAddressOfAnother(t *testing.T) {
+	type scene struct {
+		*world
+		lan              []*verdict.Interface
+		answer, has, own *verdict.Claim
+	}
+	for _, test := range []struct {
+		name   string
+		change func(s *scene)
+		want   []string // the owners of the finding
+	}{
+		{"arpspoof", nil, []string{"n1", "n2"}},
+		{"a machine of the LAN has it", func(s *scene) {
+			s.Drop(s.has, s.own)
+			s.own = s.Wire(s.lan[2], "\x02\x00\x00\x00\x00\x99")
+		}, []string{"n1", ""}},
+		{"node2 sees it", func(s *scene) {
+			s.Drop(s.own)
+			s.answer.Interface, s.answer.Link = s.lan[1], s.lan[1].Link
+		}, []string{"n1", "n2"}},
+		{"its kernel would answer elsewhere", func(s *scene) {
+			at := s.Interface(s.Host("n1"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: s.Link("n1", "eth1", verdict.Uplink, false)})
+			s.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: at, Answer: verdict.KernelAnswer{By: verdict.ByProxyARP}})
+		}, nil},
+		{"only the answer is seen, as on isolated ports", func(s *scene) { s.Drop(s.own) }, nil},
+		{"node2 is behind it", func(s *scene) {
+			port := s.Interface(s.Host("n1"), verdict.Interface{Name: "tap7", Tap: true, Attachment: verdict.Own, Link: s.Link("n1", "tap7", verdict.PointToPoint, false)})
+			s.Wire(port, string(s.lan[1].MAC))
+		}, nil},
+		{"nobody has it", func(s *scene) { s.Drop(s.has, s.own) }, nil},
+		{"it is on another LAN", func(s *scene) {
+			s.Drop(s.own)
+			s.has.Interface.Link.Domain = nil
+		}, nil},
+		{"the answer may be overridden", func(s *scene) { s.answer.NoOverride = true }, nil},
+		{"its node is disconnected", func(s *scene) { s.Node("n1").Unheard = true }, nil},
+		{"a device outside answers for several owners", func(s *scene) {
+			s.answer.MAC = "ttrang"
+			s.Answers = map[verdict.MAC][2]int{"ttrang": {2, 2}}
+		}, []string{"", "n2"}},
+		{"a router outside answers for many", func(s *scene) {
+			s.answer.MAC = "ttrang"
+			s.Answers = map[verdict.MAC][2]int{"ttrang": {20, 1}}
+		}, nil},
+		{"a router outside answers for owners on isolated ports", func(s *scene) {
+			s.Drop(s.own)
+			s.answer.MAC = "ttrang"
+			s.Answers = map[verdict.MAC][2]int{"ttrang": {2, 2}}
+		}, nil},
+	} {
+		for _, again := range []bool{true, false} { // one answer may be older than the other owner
+			s := &scene{world: newWorld("192.0.2.12")}
+			s.lan = verdicttest.OnLAN(s.World, "n1", "n2", "n3")
+			for _, n := range s.Nodes {
+				n.Listed = s.Now
+			}
+			s.has, s.own = s.Assigned(s.lan[1]), s.Wire(s.lan[2], string(s.lan[1].MAC))
+			s.answer = s.Wire(s.lan[2], string(s.lan[0].MAC))
+			s.answer.Kind = verdict.Answered
+			if test.change != nil {
+				test.change(s)
+			}
+			s.after(s.Policy.Settle)
+			if again {
+				s.Seen(s.answer)
+			}
+			first := s.auditAll()
+			out := s.after(s.Policy.Settle / 2).auditAll(first.Findings...)
+			var got, want []string
+			for _, f := range out.Findings {
+				if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting {
+					if f.Severity != verdict.Warning {
+						t.Errorf("%s: got severity %v", test.name, f.Severity)
+					}
+					for _, o := range f.Owners {
+						got = append(got, map[bool]string{true: o.Node.Name}[o.Namespace != nil])
+					}
+				}
+			}
+			if again {
+				want = test.want
+			}
+			if !slices.Equal(got, want) || len(reported(first.Findings)) != 0 {
+				t.Errorf("%s: got owners %q of %+v, want %q", test.name, got, out.Findings, want)
+			}
+			if judged := s.Judge(); len(judged.Conflicts) != 0 || test.want != nil && !judged.Contested {
+				t.Errorf("%s: got %+v", test.name, judged)
+			}
+		}
+	}
+}
+
 // node1 has an address of node2 on lo. Its kernel does not answer for it.
 func TestARealServerUsesTheAddressOfItsLoadBalancer(t *testing.T) {
 	type scene struct {

@@ -379,7 +379,7 @@ func redirectWords(s *ipam.Redirect) []any {
 // answered describes a node that answers for an address on a link on which another owner has it.
 func (t *findingBuilder) answered() {
 	o, others := &t.f.Owners[0], t.f.Owners[1:]
-	c := cmp.Or(o.AnswersFor(&others[0], 0), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
+	c := cmp.Or(o.AnswersFor(&others[0], 0), o.RespondsFor(&others[0], 0), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
 	device, why, prefix := c.Network, "address", ""
 	switch c.Answer.By {
 	case verdict.ByRoute:
@@ -398,7 +398,12 @@ func (t *findingBuilder) answered() {
 		}
 	}
 	single := c.Proxies() && device != "" && int(c.PrefixLength) == t.f.Address.BitLen()
-	if c.Wire() {
+	switch {
+	case c.Kind == verdict.Answered && o.Namespace == nil:
+		why = "outside"
+	case c.Kind == verdict.Answered:
+		why = "program"
+	case c.Wire():
 		why = "frames"
 		for _, has := range o.Claims {
 			if has.Kind == verdict.Assigned {
@@ -437,7 +442,7 @@ func (t *findingBuilder) answered() {
 		"holds", func() {
 			for i := range others {
 				key, seen, last := "answered/holds", "", verdict.Stamp(0)
-				if o.AnswersFor(&others[i], 0) == nil {
+				if !c.Wire() && o.AnswersFor(&others[i], 0) == nil {
 					key = "answered/behind"
 				}
 				if claims := others[i].Claims; len(claims) > 0 && claims[0].Wire() {

@@ -145,6 +145,17 @@ func findings() map[string]verdict.Finding {
 		}
 		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
 	}
+	// node-a, or a device without an agent, answers on the LAN although no kernel would.
+	responds := func(outside bool) verdict.Finding {
+		f := answers("", "", verdict.KernelAnswer{})
+		o, has := &f.Owners[0], &f.Owners[1]
+		o.Excluded, o.Claims[0].Kind = &verdict.Exclusion{Rule: verdict.RuleReachableVia, Proxy: verdict.ByOwnMAC}, verdict.Answered
+		if outside {
+			o.Namespace, o.MAC, o.Excluded.Proxy, o.Claims[0].MAC = nil, "\x02\x00\x00\x00\x00\x99", verdict.BySeveralOwners, "\x02\x00\x00\x00\x00\x99"
+		}
+		has.Node.Listed, o.Node.Listed = start, start
+		return f
+	}
 	ipv6Route := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
 	ipv6Route.Address, ipv6Route.Owners[0].Claims[0].PrefixLength = netip.MustParseAddr("2001:db8::12"), 64
 	// node-a answers as a proxy for an address that a container behind node-b has.
@@ -255,6 +266,8 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another eth1":                     answers("eth1", "eth1", verdict.KernelAnswer{By: verdict.ByAddress}),
 		"answered-by-another route":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByRoute}),
 		"answered-by-another requests":                 answers("lo", "", verdict.KernelAnswer{}),
+		"answered-by-another program":                  responds(false),
+		"answered-by-another outside":                  responds(true),
 		"answered-by-another IPv6 route":               ipv6Route,
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),

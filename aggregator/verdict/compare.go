@@ -39,7 +39,7 @@ func (j *comparison) conflicts() {
 			j.out.Ended = append(j.out.Ended, j.ended(prev, over))
 		}
 	}
-	if len(j.out.Conflicts) > 0 || j.claimedElsewhere() || compared == 1 && j.in.Address.Is4() && j.leaked() {
+	if len(j.out.Conflicts) > 0 || j.claimedElsewhere() || compared == 1 && j.in.Address.Is4() && j.leaked() || compared > 0 && j.responds() {
 		j.out.Contested = true
 	}
 }
@@ -57,6 +57,16 @@ func (j *comparison) claimedElsewhere() bool {
 func (j *comparison) leaked() bool {
 	return slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
 		return o.ExcludedBy(RuleLoopbackOrDummy) && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Used && !c.Weak() && c.Seen.Add(j.policy.StaleAfter) > j.in.Now })
+	})
+}
+
+// responds reports whether an owner that is not compared answers for one that is. The next answer shows whether it goes on.
+func (j *comparison) responds() bool {
+	since := j.in.Now.Add(-j.policy.StaleAfter)
+	return slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
+		return slices.ContainsFunc(j.out.Owners, func(r Owner) bool {
+			return r.Excluded == nil && r.Alive() && o.RespondsFor(&r, since) != nil
+		})
 	})
 }
 

@@ -108,8 +108,11 @@ func (j *attribution) wireClaim(l *ownerTable, c *Claim) int32 {
 	default:
 		var proxied Proxy
 		if !e.configured() {
-			if proxied = j.proxied(c, ns, via); e.answers && via != nil && c.Kind == Announced {
+			switch proxied = j.proxied(c, ns, via); {
+			case e.answers && via != nil && c.Kind == Announced:
 				proxied = ByKernel // Linux answers announcements, and its answer looks like one
+			case proxied == ByOwnMAC && !e.answers && ns.Who.Kind() == Host && j.sentUnsolicited(c):
+				proxied = 0 // a program on the node has announced the address, and goes on to answer for it
 			}
 		}
 		switch {

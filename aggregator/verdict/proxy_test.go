@@ -128,3 +128,36 @@ func TestASandboxThatAnswersForItsAddressIsNoProxy(t *testing.T) {
 		}
 	}
 }
+
+// A program on n2 answers for the address of n1 and does not announce it again. Its kernel does not have the address.
+func TestASpeakerThatHasAnnouncedGoesOnToAnswer(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		announced bool
+		answers   bool // the kernel of the speaker's node answers as a proxy
+		rivals    bool
+	}{
+		{"it announced the address", true, false, true},
+		{"it only answers", false, false, false},
+		{"its kernel answers, also to announcements", true, true, false},
+	} {
+		w := newWorld("192.0.2.50")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		w.Assigned(lan[0])
+		if test.announced {
+			w.Wire(lan[0], string(lan[1].MAC))
+		}
+		if test.answers {
+			w.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: lan[1], Answer: verdict.KernelAnswer{By: verdict.ByProxyARP}})
+		}
+		answer := w.Wire(lan[0], string(lan[1].MAC))
+		answer.Kind = verdict.Answered
+		w.after(w.Policy.StaleAfter)
+		w.Seen(answer)
+		if test.rivals {
+			w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+		} else if w.wantNone(t); t.Failed() {
+			t.Error(test.name)
+		}
+	}
+}

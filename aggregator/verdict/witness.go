@@ -88,6 +88,34 @@ func (o *Owner) AnswersFor(other *Owner, since Stamp) *Claim {
 	return nil
 }
 
+// RespondsFor returns the claim by which the owner answers for the address after since, although its kernel would not, on a
+// link on which another owner has the address and shows it: the node that saw the answer is the other owner's, or has seen the
+// other owner's own hardware address there, too. The owner is a node on which a program answers, or a device outside of all nodes
+// that answers for several owners. It is nil if there is no such claim. A proxy answers for owners that are not on the link,
+// or that neighbours do not reach there.
+func (o *Owner) RespondsFor(other *Owner, since Stamp) *Claim {
+	if !o.ExcludedBy(RuleReachableVia) || o.Node.Listed == 0 || o.Node.Unheard ||
+		(o.Excluded.Proxy != ByOwnMAC || o.Kind() != Host) && o.Excluded.Proxy != BySeveralOwners {
+		return nil
+	}
+	for _, c := range o.Claims {
+		l := linkScope(c).canonical()
+		if c.Kind != Answered || c.Weak() || c.Seen <= since || l == (extent{}) || o.Namespace != nil && other.isBehind(o.Node, l, since) {
+			continue
+		}
+		on, shown := false, false
+		for _, has := range other.Claims {
+			on = on || (has.Counts() || o.Namespace != nil && !other.Assigned && has.shows(since)) && linkScope(has).canonical() == l
+			shown = shown || has.Counts() && has.Interface.Attachment == Own && has.Interface.Link.Is(c.Link) ||
+				has.Wire() && !has.Weak() && has.MAC != c.MAC && has.Interface.Is(c.Interface) && has.Link.Is(c.Link)
+		}
+		if on && shown {
+			return c
+		}
+	}
+	return nil
+}
+
 // Proxies reports whether a claim is that of a kernel that answers for the address as a proxy.
 func (c *Claim) Proxies() bool {
 	return c.Kind == WouldAnswer && (c.Answer.By == ByProxyARP || c.Answer.By == ByProxyEntry)
