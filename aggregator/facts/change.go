@@ -187,6 +187,9 @@ func (f *Facts) setInterface(n *Node, old uint32, next iface, others rare, linkN
 	before := *one
 	if before.link != next.link || before.name != next.name || before.kind != next.kind || n.rare[i] != others ||
 		before.mac != next.mac || before.far != next.far || before.attachment != next.attachment || before.flags != next.flags {
+		if before.link != next.link || before.mac != next.mac || before.peer() != next.peer() {
+			f.endFormer(n, slices.Collect(n.on(i)))
+		}
 		f.replaceInterface(n, i, &next, others)
 	}
 	n.interfaces.at(i).sweep = n.sweep

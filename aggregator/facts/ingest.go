@@ -56,6 +56,9 @@ func (a *applying) apply(m *pb.ReportRequest) {
 		a.do(func() { a.node.reserve(m) })
 	}
 	all := func() {
+		if a.snapshot && a.node.former {
+			a.do(func() { a.facts.renumber(a.node, m.GetNamespaces()) })
+		}
 		apply(a, m.GetNamespaces(), a.namespace)
 		apply(a, m.GetLinks(), a.link)
 		apply(a, m.GetInterfaces(), a.iface)
@@ -259,6 +262,9 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		f.dropExcess(n, 1)
 		return
 	case c == 0:
+		if kernel {
+			f.replaceFormer(n, first, port)
+		}
 		cost := f.claimCost(n, key128, port, key, rec)
 		if !f.fits(n, cost, kernel) {
 			f.countRefused(n, "claim", !kernel)
@@ -288,10 +294,12 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 			a.saw(c, rec, at)
 		}
 	}
-	n.claims.at(c).sweep = n.sweep
+	one := n.claims.at(c)
+	one.sweep = n.sweep
+	one.flags &^= former
 }
 
-// sameAssignment is how far the times of one assignment may differ, as two starts of an agent report them.
+// sameAssignment is by how much the kernel's time of one assignment may be later at another start of an agent.
 const sameAssignment = time.Second
 
 func prefixOf(rec *pb.ClaimRecord) uint8 { return uint8(rec.GetPrefixLength()) } //nolint:gosec // 128 at most
@@ -335,7 +343,8 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		w.seen = max(w.seen, at)
 		one.begun = min(one.begun, w.seen)
 	}
-	one.flags = uint16(rec.GetFlags()) &^ (leadsHere | takenAlong) //nolint:gosec // 12 bits
+	remembered := one.flags&former != 0
+	one.flags = uint16(rec.GetFlags()) &^ ours //nolint:gosec // 12 bits
 	if one.wire() == 0 && rec.GetRouted() {
 		one.flags |= leadsHere
 	}
@@ -345,8 +354,11 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	one.answer = answerOf(rec)
 	f.setPrefix(n, c, prefixOf(rec))
 	first, assigned := Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())
-	if one.first == 0 || first < one.first || assigned.Sub(one.assigned).Abs() > sameAssignment { // otherwise the agent may have restarted
+	switch again := assigned.Sub(one.assigned); {
+	case one.first == 0, again > sameAssignment, !remembered && (first < one.first || again < -sameAssignment):
 		one.first, one.assigned = first, assigned
+	case remembered: // a kernel does not tell a new agent when it began to use an address that it had before
+		one.first = min(one.first, first)
 	}
 	h.last, h.count = Stamp(rec.GetLastSeen()), rec.GetCount()
 	n.setHistory(one, h)
@@ -363,7 +375,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 func (a *applying) sweepOut() {
 	f, n := a.facts, a.node
 	ends := ending{sweeping: true}
-	sweep(a, &n.claims, func(one *claim) bool { return one.sweep != n.sweep }, func(c uint32) { f.end(n, c, ends) })
+	sweep(a, &n.claims, func(one *claim) bool { return one.sweep != n.sweep && !one.outlives() }, func(c uint32) { f.end(n, c, ends) })
 	sweep(a, &n.namespaces, func(one *namespace) bool { return one.sweep != n.sweep }, func(ns uint32) { f.endNamespace(n, ns, ends) })
 	sweep(a, &n.interfaces, func(one *iface) bool { return one.sweep != n.sweep }, func(i uint32) { f.endInterface(n, i, ends) })
 	sweep(a, &n.links, func(one *link) bool { return one.flags.has(known) && one.sweep != n.sweep }, func(l uint32) { f.endLink(n, l) })

@@ -66,6 +66,10 @@ type Node struct {
 	number uint32
 	// due is when the node times out or is forgotten; 0 for never.
 	due verdict.Stamp
+	// former is set if another agent has reported the records, until the snapshot of the present one is complete.
+	// formerUntil is when claims end that only a former agent has reported; 0 for never.
+	former      bool
+	formerUntil verdict.Stamp
 	// joints are the node's links in the topology.
 	joints map[uint32]*Link
 	// writer is held during a change of the node that takes several pieces.
@@ -219,6 +223,11 @@ func (n *Node) reset() { n.tables = tables{} }
 // arm schedules work on a node, unless earlier work is scheduled.
 func (f *Facts) arm(n *Node, at verdict.Stamp) {
 	n.due = soonest(n.due, at)
+	f.ringAt(at)
+}
+
+// ringAt requests a call of Ring at a time, unless it is called earlier.
+func (f *Facts) ringAt(at verdict.Stamp) {
 	if next := soonest(f.next, at); next != f.next {
 		f.next = next
 		f.Wake()

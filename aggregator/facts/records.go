@@ -160,7 +160,7 @@ type claim struct {
 	lists
 	network text
 	cost    uint16
-	flags   uint16 // the kernel uses 12 bits; leadsHere and takenAlong are two others
+	flags   uint16 // the kernel uses 12 bits; ours are three others
 	kind    verdict.Evidence
 	prefix  uint8
 	sweep   uint8
@@ -172,6 +172,12 @@ const leadsHere = 1 << 15
 
 // takenAlong is set if the interface had the address as a device of the node (ClaimRecord.taken_along).
 const takenAlong = 1 << 14
+
+// former is set if only a former agent of the node has reported the claim.
+const former = 1 << 13
+
+// ours are the flags of a claim that do not come from the kernel.
+const ours = leadsHere | takenAlong | former
 
 // wire returns the index of a wire claim's additional part; 0 for a kernel claim.
 func (c *claim) wire() uint32 {

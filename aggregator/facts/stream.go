@@ -56,6 +56,7 @@ func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	for _, p := range n.Pools {
 		p.former = p.former || hello.GetEpoch() != n.Rec.Epoch
 	}
+	n.former = n.former || n.hasRecords() && hello.GetEpoch() != n.Rec.Epoch
 	now := f.now()
 	n.Peer = p
 	n.Rec.Epoch = hello.GetEpoch()
@@ -149,12 +150,17 @@ func (f *Facts) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []
 // Ring runs the work on nodes and links that is due, and returns when to call it again; 0 for
 // never.
 func (f *Facts) Ring() verdict.Stamp {
-	var due []*Node
+	var due, former []*Node
 	b := newBatch()
 	f.piece(b, func() {
 		now := f.now()
 		f.next, f.ringing = 0, true
 		for n := range f.Nodes {
+			if n.formerUntil != 0 && n.formerUntil <= now {
+				former = append(former, n)
+			} else {
+				f.next = soonest(f.next, n.formerUntil)
+			}
 			switch {
 			case n.due == 0:
 			case n.due <= now:
@@ -170,6 +176,9 @@ func (f *Facts) Ring() verdict.Stamp {
 	})
 	f.close(b)
 	f.timeOut(due)
+	for _, n := range former {
+		f.dropFormer(n)
+	}
 	f.Update(func() { f.ringing = false })
 	for _, q := range f.queues {
 		q.stir()
@@ -268,6 +277,9 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 		n.Excess, n.LeftOut = 0, in.LeftOut
 		returned = n.Rec.Unheard && n.hasRecords() // new records are touched in any case
 	})
+	if n.former {
+		a.remember()
+	}
 	var checked []uint64
 	for m := range in.Messages {
 		a.apply(m)
@@ -283,6 +295,10 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 		n.Corrections = maps.Clone(in.Corrections)
 		f.dropExcess(n, in.Excess)
 		f.completed(n)
+		if n.former {
+			n.former = false
+			f.expireFormer(n)
+		}
 		n.Rec.Listed = f.now()
 		f.heard(n)
 		f.touchDisputes(n) // the node must be asked to watch them

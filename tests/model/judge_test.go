@@ -308,6 +308,7 @@ func (r *reference) next() (at verdict.Stamp) {
 	}
 	for _, n := range r.nodes {
 		due(n.due)
+		due(n.formerUntil)
 	}
 	due(r.lan.due)
 	for _, m := range r.memory {
@@ -356,6 +357,11 @@ func (r *reference) tick() {
 		}
 	}
 	r.timeOut(late)
+	for _, n := range r.nodes {
+		if n.formerUntil != 0 && n.formerUntil <= r.now {
+			r.dropFormer(n)
+		}
+	}
 	if r.lan.due != 0 && r.lan.due <= r.now {
 		r.rotate()
 	}

@@ -104,6 +104,10 @@ type node struct {
 	due        verdict.Stamp
 	sweep      int
 	connected  verdict.Stamp
+	// former is set if another agent has reported the state, until the snapshot of the present one is complete.
+	// formerUntil is when the claims end that only a former agent has reported.
+	former      bool
+	formerUntil verdict.Stamp
 }
 
 type namespace struct {
@@ -128,6 +132,7 @@ type claim struct {
 	link          *link
 	sweep         int
 	ended         bool
+	former        bool // only a former agent has reported it
 }
 
 type pool struct {
@@ -207,6 +212,7 @@ func (r *reference) connect(s *session, hello *pb.Hello) bool {
 		}
 		r.end(n.session)
 	}
+	n.former = n.former || len(n.namespaces)+len(n.links)+len(n.pools) > 0 && hello.GetEpoch() != n.rec.Epoch
 	n.session, s.node, n.connected = s, n, r.now
 	n.rec.Epoch = hello.GetEpoch()
 	if n.name != hello.GetNode() {
@@ -383,6 +389,11 @@ func (r *reference) giveUp(nodes []*node) {
 func (r *reference) snapshot(s *session) {
 	n := s.node
 	n.sweep++
+	if n.former {
+		for _, c := range n.claims {
+			c.former = true
+		}
+	}
 	last := s.parts[len(s.parts)-1]
 	var wire []*pb.ReportRequest
 	for _, m := range s.parts[:len(s.parts)-1] {
@@ -397,6 +408,10 @@ func (r *reference) snapshot(s *session) {
 	}
 	s.parts = nil
 	r.sweepOut(n)
+	if n.former {
+		n.former = false
+		n.expireFormer(r)
+	}
 	n.due = 0
 	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
 	var before []*node
@@ -423,7 +438,7 @@ func split(claims []*pb.ClaimRecord) (kernel, wire []*pb.ClaimRecord) {
 // sweepOut ends all state that was not in a snapshot.
 func (r *reference) sweepOut(n *node) {
 	for _, c := range slices.Clone(n.claims) {
-		if c.sweep != n.sweep {
+		if c.sweep != n.sweep && !c.outlives() {
 			r.endClaim(c, true, 0)
 		}
 	}
@@ -464,6 +479,9 @@ func (r *reference) apply(n *node, m *pb.ReportRequest, snapshot bool) {
 
 // applyAll applies the records of a message, with claims that replace its own.
 func (r *reference) applyAll(n *node, m *pb.ReportRequest, claims []*pb.ClaimRecord, snapshot bool) {
+	if snapshot && n.former {
+		n.renumber(m.GetNamespaces())
+	}
 	for _, rec := range m.GetNamespaces() {
 		r.applyNamespace(n, rec)
 	}
@@ -640,6 +658,9 @@ func (r *reference) applyInterface(n *node, rec *pb.InterfaceRecord) {
 		n.interfaces = append(n.interfaces, i)
 	}
 	if l := n.link(rec.GetLink()); i.rec != next || i.link != l {
+		if i.link != l || i.rec.MAC != next.MAC || i.rec.Peer != next.Peer {
+			r.endFormer(n, func(c *claim) bool { return c.port == i })
+		}
 		old, uplink := i.link, i.rec.Uplink
 		if i.rec.MAC != next.MAC {
 			r.giveUpMAC(i)
@@ -734,6 +755,9 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 	case c == nil && !kernel && (r.buried(n, addr, key.MAC, at) || at.Add(2*r.policy.StaleAfter) <= r.now):
 		return
 	case c == nil:
+		if kernel {
+			r.endFormer(n, func(c *claim) bool { return c.addr == addr && c.port == port && !c.wire() })
+		}
 		c = &claim{Claim: key, node: n, addr: addr, port: port}
 		c.Begun, c.Read = r.now, r.now
 		if !kernel {
@@ -759,14 +783,19 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 		}
 		r.saw(c, rec, at)
 	}
-	c.sweep = n.sweep
+	c.sweep, c.former = n.sweep, false
 }
 
 // saw updates a claim from its record.
 func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 	c.Routed, c.PrefixLength, c.Flags, c.Count = rec.GetRouted(), uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
 	first, assigned := stamp(rec.GetFirstSeen()), stamp(rec.GetAssignedAt())
-	if c.First == 0 || first < c.First || assigned.Sub(c.AssignedAt).Abs() > time.Second { // otherwise the agent may have restarted
+	switch {
+	case c.First == 0, assigned.Sub(c.AssignedAt) > time.Second:
+		c.First, c.AssignedAt = first, assigned
+	case c.former:
+		c.First = min(c.First, first)
+	case first < c.First, c.AssignedAt.Sub(assigned) > time.Second:
 		c.First, c.AssignedAt = first, assigned
 	}
 	c.Last, c.Network = stamp(rec.GetLastSeen()), rec.GetNetwork()

@@ -1,0 +1,148 @@
+package facts
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// When an agent starts again, it has seen no frame yet, and numbers the namespaces anew. What the agent before it has
+// witnessed counts until it is outdated, as if that agent were still running.
+
+// remember marks all claims of a node as those of a former agent.
+func (a *applying) remember() {
+	sweep(a, &a.node.claims, func(*claim) bool { return true }, func(c uint32) { a.node.claims.at(c).flags |= former })
+}
+
+// outlives reports whether a claim outlasts the agent that reported it, because a new agent cannot know it: it was
+// seen in frames, or the kernel or a DHCP client deleted the address because detection of duplicates failed. The
+// kernel keeps only addresses without a lifetime then, and a new agent reports those.
+func (c *claim) outlives() bool {
+	return c.flags&former != 0 && (c.wire() != 0 || c.kind == verdict.DADFailed && c.flags&verdict.FlagPermanent == 0)
+}
+
+// renumber gives the namespaces of a node the record numbers that a new agent has given them, before its records are
+// applied. The numbers of others that are in the way are exchanged with theirs.
+func (f *Facts) renumber(n *Node, records []*pb.NamespaceRecord) {
+	type identity struct {
+		number uint64
+		flags  flags
+	}
+	known := make(map[identity]uint32, n.namespaces.count)
+	for i := range n.namespaces.all {
+		if ns := n.namespaces.at(i); ns.flags != 0 {
+			known[identity{ns.number, ns.flags}] = i
+		}
+	}
+	next := make(map[uint32]uint32) // the numbers by the previous ones
+	wanted := make(map[uint32]bool)
+	for _, rec := range records {
+		var ns namespace
+		n.setNetns(&ns, rec.GetNetns(), 0)
+		i, id := known[identity{ns.number, ns.flags}], rec.GetId()
+		if i == 0 || id == verdict.OwnRecord || wanted[id] {
+			continue
+		}
+		delete(known, identity{ns.number, ns.flags})
+		if was := n.namespaces.at(i).record; was != id && was != verdict.OwnRecord {
+			next[was], wanted[id] = id, true
+		}
+	}
+	var free []uint32
+	for was := range next {
+		if !wanted[was] {
+			free = append(free, was)
+		}
+	}
+	for id := range wanted {
+		if _, moves := next[id]; !moves && n.namespace(id) != 0 {
+			next[id], free = free[0], free[1:]
+		}
+	}
+	if len(next) == 0 {
+		return
+	}
+	var moved, inside []uint32
+	for was := range next {
+		f.touchPorts(n, was)
+		ns := n.namespace(was)
+		moved, inside = append(moved, ns), slices.AppendSeq(inside, n.inside(ns))
+	}
+	for _, i := range inside {
+		f.touchInterface(n, i)
+	}
+	for _, i := range inside {
+		n.byIndex.remove(n.hashOfInterface(i), i, n.hashOfInterface)
+	}
+	for _, ns := range moved {
+		n.byRecord.remove(n.hashOfNamespace(ns), ns, n.hashOfNamespace)
+	}
+	for _, ns := range moved {
+		n.namespaces.at(ns).record = next[n.namespaces.at(ns).record]
+	}
+	for _, ns := range moved {
+		n.byRecord.put(n.hashOfNamespace(ns), ns, n.hashOfNamespace)
+	}
+	for _, i := range inside {
+		n.byIndex.put(n.hashOfInterface(i), i, n.hashOfInterface)
+	}
+	for i := range n.interfaces.all {
+		if one := n.interfaces.at(i); one.peer() != 0 {
+			if now, moves := next[one.far]; moves {
+				one.far = now
+			}
+		}
+	}
+}
+
+// endFormer ends those of some claims that only a former agent has reported.
+func (f *Facts) endFormer(n *Node, claims []uint32) {
+	for _, c := range claims {
+		if n.claims.has(c) && n.claims.at(c).outlives() {
+			f.end(n, c, ending{})
+		}
+	}
+}
+
+// replaceFormer ends the claims of the kernel to an address on a port that only a former agent has reported, because
+// the kernel reports another one there. first is the first claim of the node to the address.
+func (f *Facts) replaceFormer(n *Node, first, port uint32) {
+	f.endFormer(n, slices.DeleteFunc(slices.Collect(n.same(first)), func(c uint32) bool {
+		one := n.claims.at(c)
+		return one.wire() != 0 || one.port != port
+	}))
+}
+
+// expireFormer has the claims end that only a former agent has reported, as late as those of frames expire.
+func (f *Facts) expireFormer(n *Node) {
+	n.formerUntil = 0
+	for c := range n.claims.all {
+		if n.claims.at(c).flags&former != 0 {
+			n.formerUntil = f.now().Add(2 * f.Policy.StaleAfter)
+			f.ringAt(n.formerUntil)
+			return
+		}
+	}
+}
+
+// dropFormer ends the claims of a node that only a former agent has reported, unless the present one is disconnected.
+func (f *Facts) dropFormer(n *Node) {
+	n.writer.Lock()
+	defer n.writer.Unlock()
+	b := newBatch()
+	defer f.close(b)
+	ends := false
+	f.piece(b, func() {
+		if ends = !n.Rec.Unheard; ends {
+			n.formerUntil = 0
+		} else {
+			f.expireFormer(n)
+		}
+	})
+	for from, more := uint32(1), ends; more; {
+		f.piece(b, func() {
+			from, more = n.claims.some(from, func(c uint32) { f.endFormer(n, []uint32{c}) })
+		})
+	}
+}
