@@ -40,6 +40,29 @@ func TestIncidentTheExternalIPOfAServiceIsTheAddressOfANode(t *testing.T) {
 	c.awaitFindings()
 }
 
+// Real servers of LVS (direct routing) have the address of their director on a device without ARP.
+func TestRealServersHaveTheAddressOfTheirDirectorWithoutARP(t *testing.T) {
+	t.Parallel()
+	const addr = "192.0.2.50"
+	c := newCluster(t, 3)
+	c.shared()
+	c.nodes[0].sh("ip addr add " + addr + "/32 dev eth0")
+	for _, n := range c.nodes[1:] {
+		n.sysctl("", "net/ipv4/conf/all/arp_ignore=1", "net/ipv4/conf/all/arp_announce=2")
+		n.sh("ip link add vip0 link eth0 type macvlan mode bridge", "ip link set vip0 arp off", "ip link set vip0 up", "ip addr add "+addr+"/32 dev vip0")
+	}
+	c.awaitOwners(addr, 3)
+	c.wantOnlyPlanted()
+	c.awaitFindings()
+	n := c.nodes[1]
+	n.sysctl("", "net/ipv4/conf/all/arp_ignore=0")
+	c.awaitFindings(answered + " " + addr)
+	n.sysctl("", "net/ipv4/conf/all/arp_ignore=1")
+	c.awaitFindings()
+	n.sh("ip link set vip0 arp on")
+	c.wantActive(addr + " CONFIRMED")
+}
+
 // Incident 42, threefoldtech/zos#544: a host with proxy_arp has no route to the hosts of a LAN.
 func TestIncidentAProxyAnswersForTheHostsOfItsLAN(t *testing.T) {
 	t.Parallel()

@@ -301,7 +301,9 @@ func (l *link) contains(addr netip.Addr) bool {
 // answersFor returns what makes the node answer for an address on an interface, or take packets from there for
 // it, as a claim without times; the zero Claim if it does not, or has the address on that link.
 func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no table.Claim) {
-	if slices.ContainsFunc(k.answers.own[addr], func(l *link) bool { return k.domainOf(l).name == domain }) {
+	if slices.ContainsFunc(k.answers.own[addr], func(l *link) bool {
+		return k.domainOf(l).name == domain && !(at.outside && addr.Is4() && isWithoutARP(l))
+	}) {
 		return no
 	}
 	proxied := slices.ContainsFunc(k.answers.proxied, func(p rtnetlink.Neighbour) bool {

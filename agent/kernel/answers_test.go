@@ -74,6 +74,12 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		eth0.Flags |= unix.IFF_NOARP
 		f[rtnetlink.NoNSID].Links[2] = eth0
 	}
+	// macvlan puts an address of the LAN on a device on eth0.
+	macvlan := func(f agenttest.Fake, flags uint32) {
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{
+			Index: 9, Name: "vip0", Kind: "macvlan", MAC: "own009", Lower: 2, ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up | flags, LowerNSID: rtnetlink.NoNSID,
+		}, "192.0.2.12/32")
+	}
 	// vxlan connects the pods of cni0 to other nodes by a device that answers in their place for one address.
 	vxlan := func(f agenttest.Fake, addr, mac string) {
 		f.Put(rtnetlink.NoNSID, rtnetlink.Link{
@@ -153,6 +159,19 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
 			quiet(f)
+		}, "192.0.2.12", ""},
+		{"an address of the LAN on a device on the card that sends no ARP", func(f agenttest.Fake) {
+			macvlan(f, unix.IFF_NOARP)
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+		}, "192.0.2.12", "192.0.2.12 eth0: ADDRESS vip0"},
+		{"the same, and the card answers for its own addresses alone", func(f agenttest.Fake) {
+			macvlan(f, unix.IFF_NOARP)
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPIgnore: 1}}
+		}, "192.0.2.12", ""},
+		{"the same, with ARP", func(f agenttest.Fake) {
+			macvlan(f, 0)
+			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
 		}, "192.0.2.12", ""},
 		{"an IPv6 proxy entry on a card that sends no ARP", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}

@@ -207,6 +207,13 @@ func isLocal(l *link) bool {
 	return l.Flags&unix.IFF_LOOPBACK != 0 || l.Kind == "dummy"
 }
 
+// isWithoutARP reports whether ARP is off on an Ethernet interface that could have it: arp_rcv and arp_send
+// (net/ipv4/arp.c) drop all there, as on the device for the virtual address of a real server of LVS. ipvlan in mode l3 and
+// netkit have no ARP by their kind, and those that they reach need none.
+func isWithoutARP(l *link) bool {
+	return l.Flags&unix.IFF_NOARP != 0 && l.ARPHRD == unix.ARPHRD_ETHER && l.Kind != "ipvlan" && l.Kind != "netkit"
+}
+
 // vrfOf returns the name of the VRF that one of our own interfaces, or its master, is in.
 func (t *topology) vrfOf(l *link) string {
 	for range 4 {

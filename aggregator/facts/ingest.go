@@ -210,6 +210,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	next.flags.set(uplink, rec.GetUplink())
 	next.flags.set(tapped, rec.GetKind() == tap)
 	next.flags.set(hairpin, rec.GetHairpin())
+	next.flags.set(noARP, rec.GetNoArp())
 	i := f.setInterface(n, old, next, others, rec.GetLink())
 	setCharge(f, n, &n.interfaces.at(i).cost, cost)
 }

@@ -127,6 +127,7 @@ const (
 	tapped
 	hosted
 	hairpin
+	noARP
 )
 
 // link is a broadcast domain as a node sees it.

@@ -320,6 +320,7 @@ type Interface struct {
 	Uplink        bool
 	Tap           bool // a virtual machine is attached to it
 	Hairpin       bool // its bridge returns frames to the port they came from
+	NoARP         bool // it neither sends nor answers ARP: nobody on its link learns its IPv4 addresses
 	PodDevice     bool // an IPAM reaches pods through it (ipam.IPAM.PodDevice)
 	// Kind is the link kind in the terms of rtnetlink (veth, bridge, vxlan, …); empty for hardware.
 	Kind string

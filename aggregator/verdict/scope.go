@@ -78,7 +78,7 @@ func (j *evaluation) reaches(o *Owner, c *Claim, yield func(extent)) {
 			yield(extent{Kind: NodeScope, Node: c.Node().Key(), Name: c.Interface.VRF})
 		}
 	}
-	if link != nil {
+	if link != nil && (c.Wire() || !c.Interface.NoARP || j.in.Address.Is6()) {
 		s := extent{Kind: LinkScope, Node: link.Node.Key(), Name: link.Name, Domain: link.Domain.Key()}
 		if alone {
 			s.Domain = LinkKey{} // never compared across nodes

@@ -53,6 +53,11 @@ func (w *world) declare(networks ...string) {
 	}
 }
 
+// quiet adds a device of a node on an uplink that has no ARP.
+func (w *world) quiet(uplink *verdict.Interface) *verdict.Interface {
+	return w.Interface(uplink.Namespace, verdict.Interface{Name: "vip0", MAC: "q" + uplink.MAC[1:], Kind: "macvlan", Attachment: verdict.Own, Link: uplink.Link, NoARP: true})
+}
+
 // on adds a pod on a bridge of a node.
 func (w *world) on(node, bridge string, routed bool, name string) (inside, port *verdict.Interface) {
 	record := uint32(len(w.Namespaces) + 2)
@@ -272,6 +277,28 @@ func TestScopes(t *testing.T) {
 			w.after(time.Second).Wire(lan[1], other)
 			w.after(time.Second).Seen(a)
 		}, []string{"LINK=n1/eth0 externals-alternate " + other + " " + externalMAC}},
+		{"a director, real servers that have its address on a device without ARP, and a pod of one of them", func(w *world) {
+			lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
+			w.Assigned(lan[0])
+			for _, at := range lan[1:] {
+				w.Assigned(w.quiet(at))
+			}
+			w.Assigned(w.Child("a", "baaaaa", lan[2].Link))
+			inside, _ := w.on("n2", "cni0", true, "b")
+			w.Assigned(inside)
+		}, []string{"NODE=n2 assigned-twice n2 b", "LINK=n1/eth0 assigned-twice n1 a"}},
+		{"a real server whose device without ARP has an IPv6 address", func(w *world) {
+			w.Addr = netip.MustParseAddr("2001:db8::50")
+			lan := verdicttest.OnLAN(w.World, "n1", "n2")
+			w.Assigned(lan[0])
+			w.Assigned(w.quiet(lan[1]))
+		}, []string{"LINK=n1/eth0 split-brain n1 n2"}},
+		{"a real server that sends frames with the address", func(w *world) {
+			lan := verdicttest.OnLAN(w.World, "n1", "n2")
+			w.Assigned(lan[0])
+			w.Assigned(w.quiet(lan[1]))
+			w.Wire(lan[0], string(lan[1].MAC))
+		}, []string{"LINK=n1/eth0 split-brain n1 n2"}},
 		{"a link-local address on a LAN", func(w *world) {
 			w.Addr = netip.MustParseAddr("169.254.7.7")
 			for i, link := range verdicttest.OnLAN(w.World, "n1", "n2") {

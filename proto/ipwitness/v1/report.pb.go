@@ -1051,7 +1051,10 @@ type InterfaceRecord struct {
 	Gone bool `protobuf:"varint,12,opt,name=gone,proto3" json:"gone,omitempty"`
 	// True for an interface whose peer is a port of a bridge that returns frames to the port they came
 	// from (hairpin mode).
-	Hairpin       bool `protobuf:"varint,13,opt,name=hairpin,proto3" json:"hairpin,omitempty"`
+	Hairpin bool `protobuf:"varint,13,opt,name=hairpin,proto3" json:"hairpin,omitempty"`
+	// OWN only: true if the interface neither sends nor answers ARP (`ip link set arp off`), so that nobody on its
+	// link learns its IPv4 addresses.
+	NoArp         bool `protobuf:"varint,14,opt,name=no_arp,json=noArp,proto3" json:"no_arp,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1173,6 +1176,13 @@ func (x *InterfaceRecord) GetGone() bool {
 func (x *InterfaceRecord) GetHairpin() bool {
 	if x != nil {
 		return x.Hairpin
+	}
+	return false
+}
+
+func (x *InterfaceRecord) GetNoArp() bool {
+	if x != nil {
+		return x.NoArp
 	}
 	return false
 }
@@ -2287,7 +2297,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"\x06UPLINK\x10\x03\x12\f\n" +
 	"\bOVS_PORT\x10\x04\x12\v\n" +
-	"\aOVERLAY\x10\x05\"\xe3\x03\n" +
+	"\aOVERLAY\x10\x05\"\xfa\x03\n" +
 	"\x0fInterfaceRecord\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x12\n" +
@@ -2304,7 +2314,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	" \x01(\bR\x06uplink\x12%\n" +
 	"\x0epeer_namespace\x18\v \x01(\rR\rpeerNamespace\x12\x12\n" +
 	"\x04gone\x18\f \x01(\bR\x04gone\x12\x18\n" +
-	"\ahairpin\x18\r \x01(\bR\ahairpin\"^\n" +
+	"\ahairpin\x18\r \x01(\bR\ahairpin\x12\x15\n" +
+	"\x06no_arp\x18\x0e \x01(\bR\x05noArp\"^\n" +
 	"\n" +
 	"Attachment\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\a\n" +
