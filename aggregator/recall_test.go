@@ -401,3 +401,26 @@ func TestAFindingKeepsItsTimeAfterARestart(t *testing.T) {
 		return len(out.GetFindings()) == 1 && proto.Equal(out.GetFindings()[0].GetDetectedAt(), before.GetDetectedAt())
 	})
 }
+
+// A device outside has no claims after a restart until a frame shows it again.
+func TestAConflictWithADeviceOutsideIsKnownAfterARestart(t *testing.T) {
+	cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond}
+	l := newLab(t, cfg)
+	node := snapshot(hello("n1", 1), uplink(nodeMAC(1)), records.Claims(assigned(1, addr), entered(pb.Evidence_ANNOUNCED, addr, []byte{6, 6, 6, 6, 6, 6})))
+	l.dial().send(node).sync()
+	before := l.recorded(pb.Conflict_SUSPECTED)
+	l.settled()
+	l.stop()
+
+	l = newLab(t, cfg)
+	away := l.known(pb.Conflict_SUSPECTED)
+	if identity(away) != identity(before) || away.GetSummary() == "" {
+		t.Errorf("got %v before any node has reported, want %v", away, before)
+	}
+	w := l.watchConflicts()
+	w.next(added)
+	l.dial().send(node).sync()
+	if again := w.next(updated); identity(again) != identity(before) {
+		t.Errorf("got %v when the node had reported, want %v to continue", again, before)
+	}
+}

@@ -332,7 +332,7 @@ func (r *Recall) conflict(m *pb.Conflict) *verdict.Conflict {
 }
 
 // owner returns an owner of a recorded conflict. It counts as disconnected while the conflict is active.
-// It has no claims.
+// It has no claims of its kernel.
 func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
 	boot := r.boots[m.GetNode()]
 	w := m.GetWorkload()
@@ -353,6 +353,7 @@ func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
 	if m.GetNetns() == "" { // a device outside of all nodes, which its MAC identifies
 		o.ID = boot + "/" + m.GetMac()
 		o.Interface.Namespace = &verdict.Namespace{Node: o.Node}
+		o.Claims = []*verdict.Claim{{Interface: o.Interface, Frame: verdict.Frame{MAC: o.MAC}}} // where it was seen
 		return o
 	}
 	// As verdict.OwnerID makes it: of a namespace without an inode, the message has the rest of the ID.

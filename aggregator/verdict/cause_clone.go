@@ -32,12 +32,14 @@ func (q *inquiry) leftoverNamespace() (r reason) {
 }
 
 // idle reports whether the owner is a namespace that is known to have no process, and to need one. A router needs none,
-// with or without a program that moves virtual addresses, nor do namespaces that Docker Swarm names itself: its load
-// balancers (lb_NETWORK, ingress_sbox), and the bridges of overlay networks (NUMBER-NETWORK).
+// with or without a program that moves virtual addresses, nor do a namespace that somebody made with `ip netns add` and
+// in which no process ever ran, and those that Docker Swarm names itself: its load balancers (lb_NETWORK, ingress_sbox),
+// and the bridges of overlay networks (NUMBER-NETWORK).
 func (o *Owner) idle() bool {
 	w := o.Workload()
 	swarm := w.Source == "docker-netns" && strings.ContainsAny(w.Name, "_-")
-	return o.Namespace != nil && w.Idle && !w.MayForward && w.VIPProgram == "" && !swarm
+	byHand := w.OnlyNetns() && w.Kind == Unknown && !w.Ended
+	return o.Namespace != nil && w.Idle && !w.MayForward && w.VIPProgram == "" && !swarm && !byHand
 }
 
 // busy reports whether a process is known to run in the owner.
@@ -47,13 +49,17 @@ func (o *Owner) busy() bool {
 }
 
 // lives reports whether it is known that something runs in the owner: by its processes, by a program that knows its
-// containers, or by the Kubernetes API. A namespace that may be a router either forwards or was left behind.
+// containers, or by the Kubernetes API. A namespace that may be a router either forwards or was left behind. An agent
+// that has just started does not know yet whether a namespace without processes stays so.
 func (o *Owner) lives() bool {
-	if o.idle() || o.Workload().MayForward {
+	if o.Workload().Idle || o.Workload().MayForward {
 		return false
 	}
-	if o.busy() || o.Node.SeesProcesses || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
+	if o.busy() || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
 		return true
+	}
+	if o.Node.SeesProcesses {
+		return false
 	}
 	return !slices.Contains([]string{"", "cni-result", "netns", "docker-netns"}, o.Workload().Source)
 }

@@ -163,6 +163,13 @@ func TestRightfulOwner(t *testing.T) {
 			}
 			w.Node("n1").SeesProcesses = true
 		}, "", verdict.RightUndecided},
+		{"an older one without processes, whose agent has just started", func(w *verdicttest.World) {
+			who := blue("old")
+			who.PID = 0
+			w.Within("n1", "", "", who)
+			w.After(time.Minute).Within("n1", "", "", blue("new"))
+			w.Node("n1").SeesProcesses = true
+		}, "", verdict.RightUndecided},
 		{"two namespaces with processes", func(w *verdicttest.World) {
 			w.Within("n1", "", "", blue("old"))
 			w.After(time.Minute).Within("n1", "", "", blue("new"))

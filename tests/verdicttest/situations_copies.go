@@ -65,6 +65,22 @@ var ofCopies = []Situation{
 		},
 	},
 	{
+		Name: "a namespace made by hand, in which no process ever ran", Cause: unknown,
+		Build: func(w *World) {
+			without(w, "", verdict.Workload{Kind: verdict.Unknown, Name: "blue", Source: "netns"})
+			w.Within("n1", "", "kindnet", Who("new"))
+		},
+		RuledOut: []string{"static-address (open): giver-not-known owners=blue"},
+	},
+	{
+		Name: "a namespace made by hand, whose processes have ended", Cause: leftover,
+		Build: func(w *World) {
+			without(w, "", verdict.Workload{Kind: verdict.Unknown, Name: "blue", Source: "netns", Ended: true})
+			w.Within("n1", "", "kindnet", Who("new"))
+		},
+		Facts: []string{"no-process owners=blue", "has-processes owners=new"},
+	},
+	{
 		Name: "two namespaces without processes", Cause: unknown,
 		Build: func(w *World) {
 			without(w, "", Who("old"))
