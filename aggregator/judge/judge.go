@@ -16,7 +16,7 @@ func (w *worker) judge(item *facts.Item) {
 	in := w.builder.Case(a, e != nil && e.disputed())
 	in.Vanished, in.Former = item.Vanished, nil
 	if e != nil {
-		in.Conflicts, in.Past, in.Before = e.remembered(), e.pastOf(in), e.found
+		in.Conflicts, in.Past, in.Before, in.Former = e.remembered(), e.pastOf(in), e.found, e.former
 	}
 	out := w.verdicts.Judge(in)
 	if len(out.Expired) > 0 {
