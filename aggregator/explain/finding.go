@@ -294,7 +294,7 @@ func (t *findingBuilder) mismatch() {
 	}
 	noHolder := "no live owner holds it"
 	if t.f.Since != 0 {
-		noHolder = "no live owner has held it since " + stampText(t.f.Since)
+		noHolder = "no live owner has been seen with it since at least " + stampText(t.f.Since)
 	}
 	t.add(t.f.Kind,
 		"free", cmp.Or(texts.Text("effect/free"), fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p, "one of the next pods"))),
