@@ -355,6 +355,10 @@ func TestADamagedStoreIsSetAside(t *testing.T) {
 			if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
 				t.Errorf("got owners %v", got)
 			}
+			b.must(os.RemoveAll(aside[0]))
+			if got := b.Problems(); len(got) > 0 {
+				t.Errorf("got problems %+v of a store that was deleted", got)
+			}
 		})
 	}
 }

@@ -3,6 +3,7 @@ package journal
 import (
 	"cmp"
 	"errors"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -59,11 +60,14 @@ func (j *Journal) say(p Problem) {
 }
 
 // Problems returns the problems of the journal, the oldest first. Journals that were set aside since the
-// start are among them.
+// start are among them until they are deleted.
 func (j *Journal) Problems() []Problem {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
-	problems := slices.Clone(j.problems)
+	problems := slices.DeleteFunc(slices.Clone(j.problems), func(p Problem) bool {
+		_, err := os.Lstat(p.Path)
+		return (p.Kind == Damaged || p.Kind == Unreadable) && errors.Is(err, os.ErrNotExist)
+	})
 	if j.store == nil {
 		return problems
 	}
