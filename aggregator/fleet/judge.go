@@ -129,17 +129,19 @@ func judge(before *contest, n *Network, a netip.Addr, owners []*pb.Owner, heard 
 	}
 	c.Owners = all
 	confirmed := true
+	var between []string
 	for _, o := range all {
-		if !slices.Contains(c.Clusters, o.GetCluster()) { // also those that took part before
+		if between = append(between, o.GetCluster()); !slices.Contains(c.Clusters, o.GetCluster()) { // also those that took part before
 			c.Clusters = append(c.Clusters, o.GetCluster())
 		}
 		confirmed = confirmed && o.GetState() == pb.Owner_LIVE && heard(o.GetCluster(), since.Add(settle))
 	}
 	slices.Sort(c.Clusters)
+	slices.Sort(between)
 	if confirmed && c.GetState() == pb.Conflict_SUSPECTED {
 		c.State, c.ConfirmedAt = pb.Conflict_CONFIRMED, timestamppb.New(now)
 	}
-	c.Summary = explain.Text("fleet/conflict", "address", a, "clusters", explain.Names(c.GetClusters()), "network", n.Name)
+	c.Summary = explain.Text("fleet/conflict", "address", a, "clusters", explain.Names(slices.Compact(between)), "network", n.Name)
 	if before.active() && proto.Equal(c, before.conflict) {
 		return before
 	}

@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +105,9 @@ func TestAConflictBetweenClustersHasStates(t *testing.T) {
 	}
 	step(24*time.Second, "CONFIRMED 1 [a b c]", a, b, other)
 	step(25*time.Second, "CONFIRMED 1 [a b c]", b, other)
+	if got := c.conflict.GetSummary(); !strings.Contains(got, "in the clusters b and c,") {
+		t.Errorf("got the summary %q, want only the clusters that hold the address now", got)
+	}
 	step(26*time.Second, "SUSPECTED 1 [a b c]", b, owner("c", "n4")) // fewer than two of before
 	step(27*time.Second, "RESOLVED 1 [a b c]", b)
 	step(28*time.Second, "RESOLVED 1 [a b c]", b)

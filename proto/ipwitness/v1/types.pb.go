@@ -1663,7 +1663,7 @@ type Conflict struct {
 	Order []uint32 `protobuf:"varint,22,rep,packed,name=order,proto3" json:"order,omitempty"`
 	// Actions to take, in this order.
 	Remedy []*Action `protobuf:"bytes,23,rep,name=remedy,proto3" json:"remedy,omitempty"`
-	// Names of the clusters of the owners. Only a fleet sets them.
+	// Names of the clusters of the owners, also of those that the conflict had before. Only a fleet sets them.
 	Clusters []string `protobuf:"bytes,24,rep,name=clusters,proto3" json:"clusters,omitempty"`
 	// Earlier states of IPAM records that the facts follow from.
 	Memory []*Remembered `protobuf:"bytes,25,rep,name=memory,proto3" json:"memory,omitempty"`
