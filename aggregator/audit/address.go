@@ -532,7 +532,8 @@ func (a *addressAudit) auditServicePools() {
 }
 
 // orphaned reports whether an owner is the sandbox of a pod that has ended or no longer exists, and returns the finding
-// about it from before. A Kubernetes API that does not respond cannot contradict what it said.
+// about it from before. A Kubernetes API that does not respond, or is not known to be complete yet, cannot contradict what
+// it said.
 func (a *addressAudit) orphaned(o *verdict.Owner) (before *verdict.Finding, is bool) {
 	if !holds(o) || o.Kind() != verdict.Pod || a.in.Address.IsLinkLocalUnicast() {
 		return nil, false
@@ -543,7 +544,7 @@ func (a *addressAudit) orphaned(o *verdict.Owner) (before *verdict.Finding, is b
 	if i >= 0 {
 		before = &a.in.Before[i]
 	}
-	return before, o.Orphaned || o.Pod == nil && before != nil && !before.Waiting
+	return before, o.Orphaned || before != nil && !before.Waiting && !o.PodLives()
 }
 
 // auditOrphans checks whether the sandbox of a pod that has ended or no longer exists has the address. The finding is
@@ -555,7 +556,11 @@ func (a *addressAudit) auditOrphans() {
 		if !is {
 			continue
 		}
-		f := verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: verdict.Warning, Owners: []verdict.Owner{*o}}
+		now := *o
+		if !o.Orphaned {
+			now.Orphaned, now.Pod = true, cmp.Or(o.Pod, before.Owners[0].Pod)
+		}
+		f := verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: verdict.Warning, Owners: []verdict.Owner{now}}
 		for _, p := range a.poolsOf(o) {
 			booked, others := a.allocated(p, o)
 			switch free := !booked && (len(others) > 0 || !p.Partial); {
@@ -567,10 +572,7 @@ func (a *addressAudit) auditOrphans() {
 			}
 		}
 		patience := orphanGrace
-		switch {
-		case !o.Orphaned:
-			f.Owners = before.Owners
-		case o.Pod != nil && o.Pod.Ended():
+		if now.Pod != nil && now.Pod.Ended() {
 			patience = endGrace
 		}
 		a.record(f, o.ID+" ", patience)

@@ -16,7 +16,7 @@ func (w *worker) judge(item *facts.Item) {
 	in := w.builder.Case(a, e != nil && e.disputed())
 	in.Vanished, in.Former = item.Vanished, nil
 	if e != nil {
-		in.Conflicts, in.Past, in.Before, in.Former = e.remembered(), e.pastOf(in), e.found, e.former
+		in.Conflicts, in.Past, in.Before, in.Former = e.remembered(), e.pastOf(in), slices.Concat(e.found, e.recalled.Orphans), e.former
 	}
 	out := w.verdicts.Judge(in)
 	if len(out.Expired) > 0 {
@@ -165,7 +165,7 @@ func (w *worker) schedule(e *entry, again verdict.Stamp) {
 
 // audits reports whether an address must be audited.
 func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool {
-	return len(in.Former) > 0 || e != nil && len(e.past)+len(e.recalled)+len(e.found) > 0 || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools)+len(in.ServicePools) > 0 || len(out.Spoofs) > 0 ||
+	return len(in.Former) > 0 || e != nil && (len(e.past)+len(e.found) > 0 || !e.recalled.isEmpty()) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools)+len(in.ServicePools) > 0 || len(out.Spoofs) > 0 ||
 		slices.ContainsFunc(in.Nodes, func(n verdict.NodeFacts) bool { return len(n.Subnets) > 1 }) ||
 		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool {
 			return o.Orphaned || o.DADFailed() || o.WouldAnswer()

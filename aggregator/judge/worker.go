@@ -149,9 +149,19 @@ func (w *worker) recall(c *verdict.Conflict) {
 	}
 }
 
-// RecallPast adds earlier states of the records of an address from before the start. Without any, it
-// forgets those that concern no owner.
-func (s *Shards) RecallPast(a index.Address, past []verdict.Past) {
+// A Recollection is what is known about an address from before the start. The zero value is nothing.
+type Recollection struct {
+	// Past has earlier states of the records of the address.
+	Past []verdict.Past
+	// Orphans are the findings about orphaned sandboxes, which the Kubernetes API may not confirm for a while.
+	Orphans []verdict.Finding
+}
+
+func (r Recollection) isEmpty() bool { return len(r.Past)+len(r.Orphans) == 0 }
+
+// Recollect adds what is known about an address from before the start. Without anything, it forgets what concerns
+// no owner.
+func (s *Shards) Recollect(a index.Address, before Recollection) {
 	w := s.owning(a)
 	w.later(func() {
 		e := w.entries[a]
@@ -159,7 +169,7 @@ func (s *Shards) RecallPast(a index.Address, past []verdict.Past) {
 			e = &entry{addr: a, judgedAt: s.Clock()}
 			w.entries[a] = e
 		}
-		if e.recalled = past; past == nil {
+		if e.recalled = before; before.isEmpty() {
 			w.settle(e)
 		}
 	})
@@ -168,7 +178,7 @@ func (s *Shards) RecallPast(a index.Address, past []verdict.Past) {
 // pastOf returns the earlier states of the records of the address of a case.
 func (e *entry) pastOf(in *verdict.Case) []verdict.Past {
 	past := e.past
-	for _, p := range e.recalled {
+	for _, p := range e.recalled.Past {
 		if slices.ContainsFunc(past, func(known verdict.Past) bool { return known.Owner == p.Owner && known.Kind == p.Kind }) {
 			continue
 		}
@@ -198,8 +208,8 @@ type entry struct {
 	// judgedAt is the time of the last judgement. If owners is nil, the owner at that time can be
 	// derived.
 	judgedAt verdict.Stamp
-	// recalled has earlier states of the allocations from before the start.
-	recalled []verdict.Past
+	// recalled is what is known from before the start.
+	recalled Recollection
 	// conflicts are the latest of each ID, active or resolved. They are immutable.
 	conflicts []*verdict.Conflict
 	// contesting has the streams of the nodes that were asked to watch the address more closely; nil if
@@ -231,7 +241,7 @@ func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.contesting !=
 
 // bare reports whether the entry has no state that cannot be derived from the facts, but perhaps a timer.
 func (e *entry) bare() bool {
-	return len(e.owners) == 0 && !e.disputed() && len(e.past)+len(e.recalled) == 0 && len(e.found) == 0 && len(e.former) == 0 && !e.cloned
+	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && e.recalled.isEmpty() && len(e.found) == 0 && len(e.former) == 0 && !e.cloned
 }
 
 // conflict returns the index of the conflict with an ID; -1 if there is none.

@@ -57,14 +57,14 @@ type Recall struct {
 	missing map[string]bool
 	// awaited are the conflicts that are not released yet.
 	awaited []*verdict.Conflict
-	// past has earlier states of the records of addresses, and lost the pools that had lost theirs.
-	past map[index.Address][]verdict.Past
-	lost []*verdict.Pool
+	// before has what is known about addresses, and lost the pools that had lost their records.
+	before map[index.Address]judge.Recollection
+	lost   []*verdict.Pool
 }
 
 // NewRecall returns a Recall that does nothing before Run.
 func NewRecall(cfg RecallConfig) *Recall {
-	return &Recall{RecallConfig: cfg, known: make(chan struct{}), done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool), past: make(map[index.Address][]verdict.Past)}
+	return &Recall{RecallConfig: cfg, known: make(chan struct{}), done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool), before: make(map[index.Address]judge.Recollection)}
 }
 
 // Known returns a channel that is closed when what was known before the start can be listed, or cannot be read.
@@ -91,8 +91,8 @@ func (r *Recall) Run(ctx context.Context) {
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
 		r.Coverage.Expect(nil)
 		close(r.done)
-		for a := range r.past {
-			r.Shards.RecallPast(a, nil)
+		for a := range r.before {
+			r.Shards.Recollect(a, judge.Recollection{})
 		}
 		select { // the messages of resolved conflicts are needed until then
 		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
@@ -144,13 +144,18 @@ func (r *Recall) read(ctx context.Context) error {
 		r.Recorded.Add(e)
 		one := r.finding(e.GetFinding())
 		r.remember(one.Address, e.GetFinding().GetMemory(), e.GetFinding().GetPool())
+		if one.Kind == verdict.FindingOrphanedSandbox {
+			at := r.before[index.AddressOf(one.Address)]
+			at.Orphans = append(at.Orphans, *one.Finding)
+			r.before[index.AddressOf(one.Address)] = at
+		}
 		found = append(found, one)
 	}); err != nil {
 		return err
 	}
 	var addrs []index.Address
-	for a, past := range r.past {
-		r.Shards.RecallPast(a, past)
+	for a, before := range r.before {
+		r.Shards.Recollect(a, before)
 		addrs = append(addrs, a)
 	}
 	r.Findings.Recall(found)
@@ -182,9 +187,9 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 			if m.GetAllocation() == nil {
 				al = nil
 			}
-			r.past[index.AddressOf(a)] = append(r.past[index.AddressOf(a)], verdict.Past{
-				Owner: m.GetOwner(), Kind: m.GetKind(), Allocation: al, Since: facts.Stamp(m.GetSince()),
-			})
+			at := r.before[index.AddressOf(a)]
+			at.Past = append(at.Past, verdict.Past{Owner: m.GetOwner(), Kind: m.GetKind(), Allocation: al, Since: facts.Stamp(m.GetSince())})
+			r.before[index.AddressOf(a)] = at
 			continue
 		}
 		if p.Node == nil {
@@ -346,6 +351,12 @@ func (r *Recall) owner(m *pb.Owner, active bool) verdict.Owner {
 	}
 	if active {
 		o.State = verdict.Unheard
+	}
+	if o.Orphaned { // what the Kubernetes API said then
+		o.Pod = &verdict.PodObject{
+			Namespace: w.GetNamespace(), Name: w.GetName(), UID: w.GetUid(), Phase: w.GetPhase(), Absent: w.GetPhase() == "",
+			ControllerKind: w.GetController().GetKind(), Controller: w.GetController().GetName(),
+		}
 	}
 	if m.GetInterface() == "" {
 		o.Interface.Name = m.GetHostInterface()

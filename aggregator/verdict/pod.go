@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -133,14 +134,17 @@ func orphans(owners []Owner) (left []*Owner) {
 	return left
 }
 
-// restoreOrphaned restores what the Kubernetes API said about orphaned owners while the API is
-// disconnected and cannot contradict it.
+// PodLives reports whether the Kubernetes API has the owner's pod, and the pod has not ended.
+func (o *Owner) PodLives() bool { return o.Pod != nil && !o.Pod.Absent && !o.Pod.Ended() }
+
+// restoreOrphaned restores what the Kubernetes API said about orphaned owners, unless the API contradicts it
+// now. It cannot do so while it is disconnected, and is not known to be complete for a while after each start.
 func restoreOrphaned(owners []Owner, before []Member) {
 	for i := range owners {
 		o := &owners[i]
 		k := slices.IndexFunc(before, func(was Member) bool { return was.ID == o.ID })
-		if k >= 0 && before[k].Orphaned != nil && o.Assigned && o.Kind() == Pod && o.Pod == nil {
-			o.Pod, o.Orphaned = before[k].Orphaned, true
+		if k >= 0 && before[k].Orphaned != nil && o.Assigned && o.Kind() == Pod && !o.PodLives() {
+			o.Pod, o.Orphaned = cmp.Or(o.Pod, before[k].Orphaned), true
 		}
 	}
 }

@@ -49,6 +49,14 @@ func TestT10SandboxWhosePodWasDeleted(t *testing.T) {
 			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseOrphanedSandbox {
 				t.Errorf("got cause %s with the API server away, want it unchanged", c.Cause)
 			}
+			// It answers again, but is not known to be complete yet.
+			listed := tt.left
+			w.Known, listed.Heard = 1, w.Now
+			w.Says("uid-old", listed)
+			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseOrphanedSandbox {
+				t.Errorf("got cause %s while the API is listed again, want it unchanged", c.Cause)
+			}
+			w.Known = 0
 			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running"})
 			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseUnknown {
 				t.Errorf("got cause %s of a pod that is in the API, want none", c.Cause)
