@@ -235,7 +235,8 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 // time that the stamp can mean if that is after the start of the agent, and otherwise zero, unknown.
 func (p *publisher) assigned(created time.Duration, now time.Time) time.Time {
 	const span = (1 << 32) * 10 * time.Millisecond
-	at := p.boot.Add(created).Round(10 * time.Millisecond)
+	at := p.boot.Add(created)
+	at = at.Add(at.Round(10 * time.Millisecond).Sub(at)) // keeps the monotonic reading, which survives that the clock is set
 	if again := now.Sub(at) / span; again > 0 {
 		if at = at.Add(again * span); at.Before(p.own.first) {
 			return time.Time{}

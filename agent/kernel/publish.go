@@ -259,7 +259,7 @@ func (p *publisher) usedSince(l *link, a rtnetlink.Address, now time.Time) time.
 	const noticeably = 2 * time.Second
 	got := p.assigned(a.Created, now)
 	if since := l.since[a.Addr]; !got.IsZero() && since.Sub(got) > noticeably {
-		return since.Truncate(10 * time.Millisecond)
+		return since.Add(since.Truncate(10 * time.Millisecond).Sub(since))
 	}
 	return got
 }

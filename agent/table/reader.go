@@ -177,6 +177,12 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := &ipwitnessv1.ReportRequest{}
+	if t.clock.look(now) { // claims that were sent have times by the former clock
+		for _, each := range t.readers {
+			each.resync = true
+			Poke(each.wake)
+		}
+	}
 	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.claims.lost || r.urgent.lost
 	if lost || r.resync && !r.inside {
 		m.SnapshotBegin = true
@@ -225,7 +231,7 @@ func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 				break
 			}
 			delete(r.urgent.dirty, k)
-			m.Claims = append(m.Claims, claimRecord(k, r.table.claims.live[k], now, received))
+			m.Claims = append(m.Claims, r.table.claimRecord(k, r.table.claims.live[k], now, received))
 			urgent, room = urgent-1, room-1
 		}
 		if len(r.urgent.dirty) == 0 {
@@ -254,7 +260,7 @@ func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 		}
 		delete(r.claims.dirty, c.key) // this message has its current state
 		delete(r.urgent.dirty, c.key)
-		m.Claims = append(m.Claims, claimRecord(c.key, held, now, c.received))
+		m.Claims = append(m.Claims, r.table.claimRecord(c.key, held, now, c.received))
 	}
 }
 

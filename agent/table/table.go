@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -95,6 +94,7 @@ type Table struct {
 	important   importance
 	status      *ipwitnessv1.StatusRecord
 	readers     []*Reader // never changed in place
+	clock       clock
 }
 
 // Records has the records of one kind.
@@ -155,7 +155,7 @@ func newRecords[V any, K comparable](t *Table, of func(*Reader) *changes[K]) Rec
 // New returns an empty table.
 func New() *Table {
 	t := &Table{
-		byAddr: map[netip.Addr][]*entry{}, byPort: map[int32]*portClaims{}, important: importance{holders: map[netip.Addr]int{}},
+		byAddr: map[netip.Addr][]*entry{}, byPort: map[int32]*portClaims{}, important: importance{holders: map[netip.Addr]int{}}, clock: newClock(),
 	}
 	t.Namespaces = newRecords[*ipwitnessv1.NamespaceRecord](t, func(r *Reader) *changes[uint32] { return &r.namespaces })
 	t.Links = newRecords[*ipwitnessv1.LinkRecord](t, func(r *Reader) *changes[string] { return &r.links })
@@ -301,7 +301,7 @@ func (t *Table) SetStatus(s *ipwitnessv1.StatusRecord) {
 
 // claimRecord returns the message for a claim whose change was received at the given time. A
 // nil claim was removed.
-func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.ClaimRecord {
+func (t *Table) claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.ClaimRecord {
 	r := &ipwitnessv1.ClaimRecord{
 		Address: k.Address.AsSlice(), Kind: k.Kind, Namespace: k.At.Namespace, Index: uint32(k.At.Index),
 		Mac: []byte(k.MAC), Vlan: uint32(k.VLAN), InnerVlan: uint32(k.InnerVLAN), NoOverride: k.NoOverride, Source: []byte(k.Source),
@@ -312,10 +312,10 @@ func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.Cla
 	}
 	r.Link, r.Network, r.TakenAlong, r.Routed, r.PrefixLength, r.Flags = c.Link, c.Name, c.TakenAlong, c.Routed, uint32(c.PrefixLength), c.Flags
 	r.Answer, r.Filter = c.Answer, c.Filter
-	r.FirstSeen, r.LastSeen, r.Count = timestamppb.New(c.First), timestamppb.New(c.Last), c.Count
+	r.FirstSeen, r.LastSeen, r.Count = t.clock.stamp(c.First), t.clock.stamp(c.Last), c.Count
 	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock, because both times have its reading
 	if !c.Assigned.IsZero() {
-		r.AssignedAt = timestamppb.New(c.Assigned)
+		r.AssignedAt = t.clock.stamp(c.Assigned)
 	}
 	return r
 }

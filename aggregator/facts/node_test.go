@@ -341,6 +341,14 @@ func TestAgentsThatAnswer(t *testing.T) {
 	if s.notified.answers != 2 || !now.n.Rec.SkewKnown || now.n.Rec.Skew != time.Second {
 		t.Errorf("got %d answers, skew %s", s.notified.answers, now.n.Rec.Skew)
 	}
+	s.Heard(now.p, now.n, new(2*time.Second))
+	if now.n.Rec.ClockStep != 0 {
+		t.Errorf("got a clock that was set by %s, want one that was measured less well", now.n.Rec.ClockStep)
+	}
+	s.Heard(now.p, now.n, new(-time.Hour))
+	if r := now.n.Rec; r.ClockStep != time.Hour+2*time.Second || r.ClockSet != s.now.Add(-time.Hour) {
+		t.Errorf("got a clock that was set by %s at %v, want by an hour and two seconds, now", r.ClockStep, r.ClockSet)
+	}
 }
 
 func TestOtherNodesInOnePlace(t *testing.T) {

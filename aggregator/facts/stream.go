@@ -353,6 +353,10 @@ func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 	}
 }
 
+// leastStep is by how much the measured skew of a node must change if its clock was set. The time that a message takes
+// changes it by less.
+const leastStep = time.Second
+
 // Heard records that the agent of a node has sent a message, even if the message is applied later or not at all.
 // skew is how far the clock of the node is ahead; nil if the message does not show it. A call for a stream that was
 // replaced has no effect.
@@ -362,6 +366,9 @@ func (f *Facts) Heard(p Peer, n *Node, skew *time.Duration) {
 			return
 		}
 		if skew != nil {
+			if step := (*skew - n.Rec.Skew).Abs(); n.Rec.SkewKnown && step > leastStep {
+				n.Rec.ClockSet, n.Rec.ClockStep = f.now().Add(*skew), n.Rec.ClockStep+step
+			}
 			n.Rec.Skew, n.Rec.SkewKnown = *skew, true
 		}
 		n.LastHeard, f.changes.Answered = f.now(), n

@@ -222,6 +222,11 @@ type Node struct {
 	// Clocks of two nodes are compared by it to give advice. It never influences verdicts.
 	Skew      time.Duration
 	SkewKnown bool
+	// ClockSet is when the node's clock was last set, by that clock, and ClockStep is by how much it was set in all. Earlier
+	// times of the node may be wrong by as much: the clock may have been wrong before, or have stood still in a virtual
+	// machine that was paused.
+	ClockSet  Stamp
+	ClockStep time.Duration
 	// IPAMName is the name that the IPAM with its own names for nodes has for the node; empty if it is
 	// not known.
 	IPAMName ipam.NodeName

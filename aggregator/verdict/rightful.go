@@ -234,6 +234,13 @@ func oldest(owners []*Owner) *Owner {
 	if first == nil {
 		return nil
 	}
+	// doubt is how wrong a time of a node may be.
+	doubt := func(n *Node, at Stamp) time.Duration {
+		if at < n.ClockSet {
+			return n.ClockStep
+		}
+		return 0
+	}
 	began, got := first.TenureSince().Add(-first.Node.Skew), first.AssignedAt().Add(-first.Node.Skew)
 	for _, o := range owners {
 		if o == first {
@@ -249,11 +256,12 @@ func oldest(owners []*Owner) *Owner {
 		if at == 0 {
 			return nil
 		}
+		certain := minClockDifference + doubt(o.Node, at) + doubt(first.Node, first.TenureSince())
 		at = at.Add(-o.Node.Skew)
 		if at <= began || began < got && at <= got {
 			return nil // it is older, or came while the first one did not have the address
 		}
-		if !o.Node.Is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < minClockDifference) {
+		if !o.Node.Is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < certain) {
 			return nil
 		}
 	}

@@ -118,6 +118,22 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		{"by clocks that agree with their skew", func(w *world) { twoNodes(w, time.Second, time.Second) }, "", verdict.RightUndecided},
 		{"by a clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n2").SkewKnown = false }, "", verdict.RightUndecided},
 		{"by the other clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n1").SkewKnown = false }, "", verdict.RightUndecided},
+		{"by a clock that was set since, by more", func(w *world) {
+			twoNodes(w, time.Minute, 0)
+			w.Node("n1").ClockSet, w.Node("n1").ClockStep = w.Now.Add(time.Hour), time.Hour
+		}, "", verdict.RightUndecided},
+		{"by the other clock that was set since, by more", func(w *world) {
+			twoNodes(w, time.Minute, 0)
+			w.Node("n2").ClockSet, w.Node("n2").ClockStep = w.Now.Add(time.Hour), time.Hour
+		}, "", verdict.RightUndecided},
+		{"by a clock that was set since, by less", func(w *world) {
+			twoNodes(w, time.Minute, 0)
+			w.Node("n1").ClockSet, w.Node("n1").ClockStep = w.Now.Add(time.Hour), time.Second
+		}, "a", verdict.RightOlderAssignment},
+		{"by a clock that was set before", func(w *world) {
+			twoNodes(w, time.Minute, 0)
+			w.Node("n1").ClockSet, w.Node("n1").ClockStep = verdicttest.Start, time.Hour
+		}, "a", verdict.RightOlderAssignment},
 		{"of one that was restarted since", func(w *world) {
 			a, _ := twoNodes(w, time.Minute, 0)
 			a.AssignedAt = a.First.Add(20 * time.Second)
