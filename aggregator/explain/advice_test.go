@@ -118,6 +118,14 @@ func TestRemedies(t *testing.T) {
 		{"T8 kube-vip assigns the own address of a node to another node", []string{
 			"Leave node n2 itself", "InternalIP", "Have Service shop/web use a different address", "servicelb", "If node n1 still has", "addr del",
 		}},
+		{"kube-vip assigns the main address of a host to a node", []string{
+			"Decide which of them clients expect", "if node n3 itself keeps the address", "Have Service shop/web use a different address",
+			"if it stays a virtual address", "Do not be connected to node n3 by this address",
+		}},
+		{"a host leases the virtual address of keepalived", []string{
+			"Decide which of them clients expect", "if node n3 itself keeps the address", "Replace the address in the configuration of keepalived",
+			"if it stays a virtual address", "dhcp-host=192.168.1.200", "Have node n3 itself (eth0) release its lease",
+		}},
 		{"T7 a router outside has the address of docker's bridge", []string{
 			"Leave the device with MAC 02:00:00:00:00:99 as it is", "Give the network of docker0 a range", "Do not only delete the address",
 		}},

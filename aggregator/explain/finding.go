@@ -459,11 +459,16 @@ func (t *findingBuilder) heldElsewhere() {
 	var wrong []*verdict.Owner
 	var steps []advice.Action
 	right, hold := "", "hold"
+	peers := slices.ContainsFunc(t.f.Owners, func(o verdict.Owner) bool { return o.OnNode(al.Node) && o.MainAddress(t.f.Address) })
 	for i := range t.f.Owners {
 		if o := &t.f.Owners[i]; o.OnNode(al.Node) {
 			right = placed(o)
 		} else {
 			wrong = append(wrong, o)
+			if !peers && o.MainAddress(t.f.Address) {
+				steps = append(steps, t.scope("own", placed(o), "purpose", al.Purpose, "release", release(o, t.f.Address)).steps("held-as-own")...)
+				continue
+			}
 			steps = append(steps, giveUp(o, t.f.Address, t.pool)...)
 		}
 	}

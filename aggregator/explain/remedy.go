@@ -66,6 +66,9 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	case c.Rule == verdict.RuleDADFailed && len(owners) == 1:
 		return a.steps("somebody-else", owners[0], "release", a.giveUp(owners[0]), "retake", a.retake(owners[0]))
 	}
+	if a.c.HeldAsOwn() && (a.c.Cause == verdict.CauseUnknown || a.c.Cause == verdict.CauseStaticAddress) {
+		return a.rangeOfVirtual(owners)
+	}
 	switch a.c.Cause {
 	case verdict.CauseIPAMStateLost:
 		p := a.c.From[0]
@@ -110,6 +113,31 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		return a.steps("which-ipam", "network", network, "decide", a.decide(owners))
 	}
 	return a.decide(owners)
+}
+
+// rangeOfVirtual returns the steps after which nodes keep an address as their own, or others as a virtual one.
+func (a *remedyBuilder) rangeOfVirtual(owners []*verdict.Owner) []advice.Action {
+	own := those(owners, func(o *verdict.Owner) bool { return a.c.Title(o).Own })
+	others := except(owners, func(o *verdict.Owner) bool { return a.c.Title(o).Own })
+	title, purpose, program := "", "", ""
+	for _, al := range a.c.Allocations {
+		if al.Pool.Assigns {
+			title, purpose = ipamOf(al.Pool).Title, al.Purpose
+		}
+	}
+	for _, o := range others {
+		runs, _ := o.VIPProgram()
+		program = cmp.Or(program, runs)
+	}
+	var another []advice.Action
+	if leased := slices.IndexFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.Leases && !p.Client }); leased >= 0 {
+		another = outOfRange(a.c.Pools[leased:leased+1], a.c.Address)
+	}
+	for _, o := range own {
+		another = append(another, a.giveUp(o)...)
+	}
+	return a.steps("own-or-virtual", "own", a.ownerNames(own), "others", a.ownerNames(others), "title", title, "purpose", purpose,
+		"program", cmp.Or(program, "the software that moves it"), "another", another)
 }
 
 // oneServer returns the steps after which one DHCP server serves the network.

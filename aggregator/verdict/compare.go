@@ -413,7 +413,7 @@ func (j *comparison) rule(owners []Owner) string {
 		return RuleSamePod
 	case sameVM(owners):
 		return RuleSameVM
-	case assigned >= 1 && (mayMove(owners) || j.moved(owners)):
+	case assigned >= 1 && (mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.asOwn(&o, owners) }) || j.moved(owners)):
 		return RuleSplitBrain
 	case assigned >= 2:
 		return RuleAssignedTwice

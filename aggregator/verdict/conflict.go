@@ -381,6 +381,8 @@ type Title struct {
 	// Given is set if an IPAM, a runtime or Kubernetes is known to have given the owner the
 	// address.
 	Given bool
+	// Own is set if the owner is a node that has the address as its own, and others have it as a virtual one.
+	Own bool
 	// Missing are the pools that assigned the address to the owner but have no record of it.
 	Missing []*Pool
 }

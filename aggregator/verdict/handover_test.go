@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
@@ -347,6 +348,79 @@ func TestAVirtualRouterHasTheGraceOfAHandOver(t *testing.T) {
 		w.after(w.Policy.Settle).Read(w.Claims...)
 		if c := w.judge().Conflicts[0]; c.Phase != want {
 			t.Errorf("%x: got phase %d, want %d", mac, c.Phase, want)
+		}
+	}
+}
+
+// n1 has the address as a virtual one. n3 has it as its own and is no peer.
+func TestAVirtualAddressIsTheOwnOneOfAnotherHost(t *testing.T) {
+	lease := func(w *world, i *verdict.Interface) {
+		p := w.Pool(dhcp.DnsmasqName, "n3", "", "192.0.2.10-192.0.2.90")
+		p.Routed, p.Device = false, "eth0"
+		w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: i.MAC.String()}})
+	}
+	for _, test := range []struct {
+		name  string
+		build func(w *world, one, three *verdict.Interface)
+		own   bool
+	}{
+		{"its main one, and a controller assigns it", func(w *world, one, three *verdict.Interface) {
+			assign(w.World, "n1", ipam.Known)
+			w.Virtual(one)
+			w.Assigned(three)
+		}, true},
+		{"its main one, and a speaker announces it", func(w *world, one, three *verdict.Interface) {
+			assign(w.World, "n1", ipam.Known)
+			w.Wire(three, string(one.MAC))
+			w.Assigned(three)
+		}, true},
+		{"its main one, and a program sets it", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			w.Virtual(one)
+			w.Assigned(three)
+		}, true},
+		{"a lease", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			program(w.World, "n3", "keepalived", false)
+			w.Virtual(one)
+			w.Assigned(three).Flags = 0
+			lease(w, three)
+		}, true},
+		{"a virtual one, too", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			w.Virtual(one)
+			w.Assigned(three).Flags |= verdict.FlagSecondary
+		}, false},
+		{"both as the main one", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			w.Assigned(one)
+			w.Assigned(three)
+		}, false},
+		{"reserved for a peer", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			program(w.World, "n3", "keepalived", false)
+			w.Virtual(one)
+			w.Virtual(three)
+			lease(w, three)
+		}, false},
+		{"the address of the node by the Kubernetes API", func(w *world, one, three *verdict.Interface) {
+			w.Internal = "n3"
+			assign(w.World, "n1", ipam.Known)
+			w.Virtual(one)
+			w.Assigned(three)
+		}, false},
+	} {
+		w := newWorld("192.0.2.50")
+		lan := verdicttest.OnLAN(w.World, "n1", "n3")
+		test.build(w, lan[0], lan[1])
+		out := w.checked(t)
+		if len(out.Conflicts) != 1 {
+			t.Errorf("%s: got %+v, want one conflict", test.name, out.Conflicts)
+			continue
+		}
+		c := out.Conflicts[0]
+		if split := c.Rule == verdict.RuleSplitBrain; split == test.own || c.HeldAsOwn() != test.own || test.own && (c.Keeper != "" || c.Cause == verdict.CauseSplitBrain) {
+			t.Errorf("%s: got rule %s, cause %s, keeper %q, own %t", test.name, c.Rule, c.Cause, keeper(&c), c.HeldAsOwn())
 		}
 	}
 }

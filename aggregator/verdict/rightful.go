@@ -14,7 +14,7 @@ const minClockDifference = 200 * time.Millisecond
 
 // title returns what is known about an owner's right to the address.
 func (q *inquiry) title(o *Owner) Title {
-	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o)}
+	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o), Own: q.in.asOwn(o, q.c.Owners)}
 	t.Internal = o.Kind() == Host && o.Assigned && q.in.node(o.Node).Internal
 	t.Unclear = o.Namespace != nil && q.bestMatch(nil, o) == possibleMatch
 	for _, al := range q.assignments {
@@ -40,6 +40,11 @@ func (q *inquiry) title(o *Owner) Title {
 		}
 	}
 	return t
+}
+
+// HeldAsOwn reports whether nodes have the address as their own, and others as a virtual one.
+func (c *Conflict) HeldAsOwn() bool {
+	return slices.ContainsFunc(c.Titles, func(t Title) bool { return t.Own })
 }
 
 // Alternates reports whether a controller assigns the address to its owners by turns.
@@ -108,6 +113,9 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	}
 	if c.Alternates() || c.OnlyOnEngines() {
 		return nil, RightUndecided // advice would alternate, too; a record of the engine is no right against a router
+	}
+	if c.HeldAsOwn() {
+		return nil, RightUndecided // what set the virtual address would set it again, and so would what set the own one
 	}
 	if c.Rule == RuleSplitBrain && !outside {
 		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {
@@ -188,6 +196,24 @@ func (o *Owner) mainAddress(a netip.Addr) bool {
 	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual()
 	})
+}
+
+// MainAddress reports whether a node has the address as its main one, and no program there moves virtual addresses.
+func (o *Owner) MainAddress(a netip.Addr) bool { return !o.hasVIPProgram() && o.mainAddress(a) }
+
+// asOwn reports whether a node has the address as its own and another owner as a virtual one: as the main address, or from a
+// DHCP server, which may have a reservation for a node on which a program sets the address. Such a node does not hand the
+// address over.
+func (c *Case) asOwn(o *Owner, owners []Owner) bool {
+	own := func(o *Owner) bool {
+		return o.Kind() == Host && o.Assigned && !c.Assigns(o) && (o.MainAddress(c.Address) ||
+			(o.Temporary() || !o.hasVIPProgram()) && slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool {
+				return al.Pool.Leases && al.matches(o) == certainMatch
+			}))
+	}
+	return own(o) && slices.ContainsFunc(owners, func(o Owner) bool {
+		return o.moves() && !own(&o) && !o.mainAddress(c.Address) && (c.Assigns(&o) || o.Assigned || o.hasVIPProgram())
+	}) && !slices.ContainsFunc(c.Nodes, func(f NodeFacts) bool { return f.Internal })
 }
 
 // filterOwners returns the owners for which holds returns true.

@@ -7,6 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
@@ -315,6 +316,37 @@ var ofDevices = []Situation{
 			"one-link",
 			"beyond-handover-grace",
 		},
+	},
+	{
+		Name: "kube-vip assigns the main address of a host to a node", Cause: unknown, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			lan := OnLAN(w, "n1", "n3")
+			w.Assigned(lan[1])
+			w.After(time.Minute)
+			w.Virtual(lan[0])
+			w.Node("n1").VIPProgram = "kube-vip"
+			p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, Node: "n1", Purpose: "Service shop/web"}})
+		},
+	},
+	{
+		Name: "a host leases the virtual address of keepalived", Cause: static, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			lan := OnLAN(w, "n1", "n3")
+			w.Virtual(lan[0])
+			w.Node("n1").VIPProgram = "keepalived"
+			w.After(time.Minute)
+			w.Assigned(lan[1]).Flags = 0
+			p := w.Pool(dhcp.DnsmasqName, "n3", "", "192.168.1.100-192.168.1.250")
+			p.Name, p.Routed, p.Device = "/var/lib/misc/dnsmasq.leases", false, "eth0"
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: lan[1].MAC.String()}})
+		},
+		Facts: []string{
+			"allocated owners=n3 pool=dnsmasq|n3|",
+			"on-device-of-node owners=n1 device=eth0",
+			"range-of-pool pool=dnsmasq|n3| ranges=192.168.1.100-192.168.1.250",
+		},
+		RuledOut: []string{"ipam-state-lost: given-once owners=n3 pool=dnsmasq|n3|"},
 	},
 	{
 		Name: "nodes that are on no common link", Cause: unknown, Addr: "192.168.1.200",
