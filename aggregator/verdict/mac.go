@@ -68,6 +68,12 @@ func (m MAC) sharedByRouters() bool {
 	return m.Shared() && m[:2] != "\x02\x42" && m[:2] != "\x0a\x58"
 }
 
+// balances reports whether two hardware addresses are those of one group of GLBP (00:07:b4:00:GG:FF), whose master answers by
+// turns with the address of each of its forwarders.
+func (m MAC) balances(other MAC) bool {
+	return len(m) == 6 && len(other) == 6 && strings.HasPrefix(string(m), "\x00\x07\xb4") && m[:5] == other[:5]
+}
+
 // Group reports whether no host can have the hardware address because it is a group address or all
 // zeros.
 func (m MAC) Group() bool {

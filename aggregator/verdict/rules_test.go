@@ -132,6 +132,43 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 	}
 }
 
+// A machine answers each asker with another MAC to balance its load, and the master of a group of GLBP answers by turns.
+func TestAnswersThatBalanceTheLoadAlternate(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		kind   verdict.Evidence
+		a, b   string
+		one    bool // whether one node sees all of them
+		rivals bool
+	}{
+		{"each node gets one answer", verdict.Answered, "baaaaa", "bbbbbb", false, false},
+		{"a node gets both", verdict.Answered, "baaaaa", "bbbbbb", true, true},
+		{"all announce it", verdict.Announced, "baaaaa", "bbbbbb", false, true},
+		{"all use it", verdict.Used, "baaaaa", "bbbbbb", false, true},
+		{"GLBP", verdict.Answered, "\x00\x07\xb4\x00\x01\x01", "\x00\x07\xb4\x00\x01\x02", true, false},
+		{"two groups of GLBP", verdict.Answered, "\x00\x07\xb4\x00\x01\x01", "\x00\x07\xb4\x00\x02\x01", true, true},
+	} {
+		w := newWorld("192.168.1.20")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		if test.one {
+			lan[1] = lan[0]
+		}
+		a := w.Wire(lan[0], test.a)
+		w.after(time.Second)
+		b := w.Wire(lan[1], test.b)
+		a.Kind, b.Kind = test.kind, test.kind
+		for range 3 {
+			w.after(time.Second)
+			w.Seen(a)
+			w.after(time.Second)
+			w.Seen(b)
+		}
+		if out := w.checked(t); len(out.Conflicts) > 0 != test.rivals {
+			t.Errorf("%s: got %+v", test.name, out.Conflicts)
+		}
+	}
+}
+
 func TestExternalsAlternate(t *testing.T) {
 	w := newWorld("192.168.1.20")
 	eth0 := w.Uplink("n1")

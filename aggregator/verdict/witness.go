@@ -249,14 +249,20 @@ func alternate(owners []Owner) bool {
 	return false
 }
 
-// surrounds reports whether the owner was seen before and after the other one.
+// surrounds reports whether the owner was seen before and after the other one. Answers that different nodes have got may be
+// those of one machine, which balances its load by answering each asker with another MAC (bonding in mode balance-alb), and so
+// may those of the routers of one group of GLBP.
 func (o *Owner) surrounds(other *Owner) bool {
+	if o.Namespace == nil && other.Namespace == nil && o.MAC.balances(other.MAC) {
+		return false
+	}
 	for _, a := range o.Claims {
 		if !a.Wire() || a.Weak() || a.Before == 0 || a.Seen.Sub(a.Before) > AlternateWithin {
 			continue
 		}
 		for _, b := range other.Claims {
-			if b.Wire() && !b.Weak() && a.Before < b.Seen && b.Seen < a.Seen {
+			asked := a.Kind == Answered && b.Kind == Answered && !a.Node().Is(b.Node())
+			if b.Wire() && !b.Weak() && !asked && a.Before < b.Seen && b.Seen < a.Seen {
 				return true
 			}
 		}
