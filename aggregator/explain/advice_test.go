@@ -108,6 +108,12 @@ func TestRemedies(t *testing.T) {
 			"Leave node n2 itself", "IPAM dnsmasq", "Have node n1 itself (eth0) release its lease and request another one: restart its DHCP client",
 		}},
 		{"a lease that another client had before, and a machine that was never a client", []string{"Ask the person who set it there", "ip addr del 10.244.1.5/24 dev eth0"}},
+		{"docker of two nodes has one range for a network on their LAN", []string{
+			"node n1 keeps its range", "On node n2, look at the settings of network net0 of docker", "docker network inspect net0", "`--ip-range`",
+		}},
+		{"a network of docker overlaps with one of CNI on a bridge", []string{
+			"if network kindnet keeps its range", "docker network create --subnet", "a fixed address (`docker run --ip`", "docker stop", "docker start",
+		}},
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
 		{"T6 a pod has the own address of its node, which DHCP gave", []string{"Leave node n1 itself (eth0)", "InternalIP", "Exclude 10.244.1.5 from the range", "kubectl delete pod -n default web"}},

@@ -37,7 +37,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 	case w.Kind == verdict.Pod:
 		return scope{o}.steps("delete-pod")
 	case restartsByEngine(w):
-		return restartContainer(o)
+		return append(ofEngine(o, "fixed"), ofEngine(o, "restart-container")...)
 	case w.Kind == verdict.Container && !w.OnlyNetns():
 		key = "container"
 	case w.Kind == verdict.VM:
@@ -147,10 +147,10 @@ func restartsByEngine(w verdict.Workload) bool {
 	return w.ContainerID != "" && registry.Of(w.Source).Has("restart-container")
 }
 
-// restartContainer returns the steps by which the engine of a container restarts it.
-func restartContainer(o *verdict.Owner) []advice.Action {
+// ofEngine returns the steps of a key of the engine of a container.
+func ofEngine(o *verdict.Owner, key string) []advice.Action {
 	w := o.Workload()
-	return registry.Of(w.Source).Steps("restart-container", ipam.Case{Node: o.Node.Name, Allocation: ipam.Allocation{ContainerID: w.ContainerID}})
+	return registry.Of(w.Source).Steps(key, ipam.Case{Node: o.Node.Name, Allocation: ipam.Allocation{ContainerID: w.ContainerID}})
 }
 
 // restart returns the steps that restart the holder, and the command in the repair plan. There are none if the holder is
@@ -174,7 +174,7 @@ func (t *findingBuilder) restart(then string, now bool) advice.Advice {
 		}
 		key, s = "restart/netns", append(s, "bits", bits, "exclude", outOfRange([]*verdict.Pool{t.pool}, t.f.Address))
 	case restartsByEngine(w):
-		steps := restartContainer(o)
+		steps := ofEngine(o, "restart-container")
 		last := steps[len(steps)-1]
 		key, s = "restart/engine", append(s, "steps", steps, "last", last.Node, "command", last.Command)
 	case w.Kind != verdict.Pod || w.Name == "" || w.Namespace == "":

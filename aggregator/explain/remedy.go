@@ -585,6 +585,10 @@ func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
 			if object := objectSide(s); object != nil {
 				return append(object.ranges("check"), object.reregistered(object.rangesText("renewed"))...)
 			}
+			if s.Pool != nil && s.Pool.Engine {
+				engine, network, _ := ipam.CutEngine(s.Pool.Network)
+				return a.steps("another-range/engine", "node", node.Name, "engine", engine, "network", network, "default", when(network == "bridge" && engine == "docker", "yes"))
+			}
 			if bridge, first = s.Bridge, release(a.c.Owner(s.Owner), a.address); s.Pool != nil {
 				config, side = s.Pool.Config, cmp.Or(after("network ", s.Pool.Network), side)
 			}
@@ -628,10 +632,11 @@ func (a *remedyBuilder) renumber(owners []*verdict.Owner) []advice.Action {
 // workloads then get new addresses, beginning with an owner of the conflict.
 func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owner) []advice.Action {
 	key, config := "configured/device", ""
+	_, _, engine := ipam.CutEngine(change.Network)
 	switch {
 	case change.Pool != nil && change.Pool.Config != "":
 		key, config = "configured/pool", change.Pool.Config
-	case change.Network == "" && verdict.MadeByEngine(change.Device):
+	case engine, change.Network == "" && verdict.MadeByEngine(change.Device):
 		key = "configured/engine"
 	case change.Network != "":
 		key = "configured/network"

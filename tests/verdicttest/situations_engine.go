@@ -53,6 +53,46 @@ var ofEngines = []Situation{
 		},
 	},
 	{
+		Name: "docker of two nodes has one range for a network on their LAN", Cause: overlap, Addr: "192.0.2.2",
+		Build: func(w *World) {
+			const network = containers.DockerName + ":net0"
+			for _, uplink := range OnLAN(w, "n1", "n2") {
+				n := uplink.Namespace.Node.Name
+				ns := w.Namespace(n, 2, "10"+n[1:], Contained(containers.DockerName, "web"+n))
+				w.Assigned(w.Interface(ns, verdict.Interface{MAC: verdict.MAC("chld" + n), Attachment: verdict.Lower, Link: uplink.Link, HostInterface: "eth0"})).Network = network
+				w.Books(w.Pool(containers.DockerName, n, network, "192.0.2.1-192.0.2.254"), "web"+n)
+			}
+		},
+		Facts: []string{
+			"range-of-pool pool=docker|n1|docker:net0 ranges=192.0.2.1-192.0.2.254",
+			"given-by-network owners=webn1 network=docker:net0",
+			"range-of-pool pool=docker|n2|docker:net0 ranges=192.0.2.1-192.0.2.254",
+			"given-by-network owners=webn2 network=docker:net0",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=docker:net0",
+			"ipam-state-lost: given-once owners=webn1 pool=docker|n1|docker:net0",
+			"static-address: given-to-all owners=webn1,webn2",
+		},
+	},
+	{
+		Name: "a network of docker overlaps with one of CNI on a bridge", Cause: networks,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "kindnet", Who("web"))
+			w.Bridge("n1", "cni0", "10.244.1.1/24")
+			w.Within("n1", "br-0123456789ab", containers.DockerName+":net0", Contained(containers.DockerName, "db"))
+			w.Bridge("n1", "br-0123456789ab", "10.244.1.1/24")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=kindnet",
+			"range-of-network device=cni0 network=kindnet ranges=10.244.1.0/24",
+			"given-by-network owners=db network=docker:net0",
+			"range-of-network device=br-0123456789ab network=docker:net0 ranges=10.244.1.0/24",
+			"networks-meet-on-node nodes=n1",
+		},
+		RuledOut: []string{"static-address: given-to-all owners=web,db"},
+	},
+	{
 		Name: "docker lost the record of the first container", Cause: lost, Addr: "172.17.0.3",
 		Build: func(w *World) {
 			w.Within("n1", "docker0", dockerBridge, Contained(containers.DockerName, "db")).AssignedAt = Start
