@@ -424,3 +424,71 @@ func TestAConflictWithADeviceOutsideIsKnownAfterARestart(t *testing.T) {
 		t.Errorf("got %v when the node had reported, want %v to continue", again, before)
 	}
 }
+
+// Frames of an owner that nothing else shows may be minutes apart. A conflict with one lasts until a new agent would have
+// seen them.
+func TestAConflictThatFramesShowIsKnownAfterRestarts(t *testing.T) {
+	frame := func() *pb.ReportRequest {
+		c := assigned(1, addr)
+		c.Kind, c.Index, c.Mac, c.Link, c.AssignedAt = pb.Evidence_ANNOUNCED, 103, []byte{2, 9, 9, 9, 9, 9}, records.Port(3), nil
+		return records.Claims(c)
+	}
+	for _, test := range []struct {
+		name   string
+		ran    bool              // the agent has run for long
+		reused string            // the address of the pod after the restart
+		then   *pb.ReportRequest // is seen
+		ends   time.Duration     // it ends then at the earliest
+		lasts  bool
+	}{
+		{name: "a frame is seen", reused: addr, then: frame(), lasts: true},
+		{name: "none is seen", reused: addr, ends: 3 * time.Second},
+		{name: "only the aggregator was restarted", ran: true, reused: addr},
+		{name: "the other owner is gone", reused: "10.244.9.7"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond, StaleAfter: 3 * time.Second}
+			ports := func(epoch uint64, a string) *pb.ReportRequest {
+				return snapshot(hello("n1", epoch), podVeth(2, "a", a), podVeth(3, "b", "10.244.9.9"))
+			}
+			l := newLab(t, cfg)
+			l.dial().send(records.Merge(ports(1, addr), frame())).sync()
+			before := l.recorded(pb.Conflict_SUSPECTED)
+			l.settled()
+			l.stop()
+
+			l = newLab(t, cfg)
+			start, epoch := time.Now(), uint64(1)
+			if !test.ran {
+				epoch = uint64(start.UnixNano())
+			}
+			a := l.dial().send(ports(epoch, test.reused)).sync()
+			l.settled()
+			if test.then != nil {
+				a.send(test.then).sync()
+			}
+			state := pb.Conflict_RESOLVED
+			if test.lasts {
+				state = pb.Conflict_SUSPECTED
+				wait.Until(t, "the conflict to be judged", func() bool {
+					all := l.list(&pb.ListConflictsRequest{})
+					return len(all) == 1 && all[0].GetOwners()[0].GetState() == pb.Owner_LIVE && all[0].GetOwners()[1].GetState() == pb.Owner_LIVE
+				})
+				for count := uint32(2); time.Since(start) < cfg.StaleAfter+time.Second; count++ {
+					time.Sleep(cfg.StaleAfter / 10)
+					again := frame()
+					again.Claims[0].Count = count
+					a.send(again).sync()
+				}
+			}
+			c := l.known(state)
+			if c.GetEpisode() != 1 || c.GetId() != before.GetId() {
+				t.Errorf("got %v, want %v", c, before)
+			}
+			if took := c.GetResolvedAt().AsTime().Sub(start); !test.lasts && (took < test.ends || test.ends == 0 && took > cfg.StaleAfter) {
+				t.Errorf("got the end after %s, want %s at the earliest", took, test.ends)
+			}
+		})
+	}
+}

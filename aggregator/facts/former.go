@@ -10,6 +10,13 @@ import (
 // When an agent starts again, it has seen no frame yet, and numbers the namespaces anew. What the agent before it has
 // witnessed counts until it is outdated, as if that agent were still running.
 
+// FramesKnown returns when a node has seen all frames that count: an owner that only frames show is outdated if it was
+// not seen since the agent started. The epoch of an agent is when it started. The caller holds the lock.
+func (f *Facts) FramesKnown(n *Node) verdict.Stamp {
+	started := verdict.Stamp(n.Rec.Epoch).Add(-n.Rec.Skew) //nolint:gosec // until the year 2262
+	return min(started, n.ConnectedAt).Add(f.Policy.StaleAfter)
+}
+
 // remember marks all claims of a node as those of a former agent.
 func (a *applying) remember() {
 	sweep(a, &a.node.claims, func(*claim) bool { return true }, func(c uint32) { a.node.claims.at(c).flags |= former })

@@ -79,7 +79,7 @@ func TestWhatAFormerAgentHasWitnessed(t *testing.T) {
 		return []*pb.ReportRequest{at(records.Claims(announced(2, guest, mac)), 0, first), at(seen(outside, mac, 5), 0, first)}
 	}
 	const (
-		byGuest, byOutside = "2 of b1/4002 0/1500", "2 of b1/1/eth0/02:09:09:09:09:09 0/1500"
+		byGuest, byOutside  = "2 of b1/4002 0/1500", "2 of b1/1/eth0/02:09:09:09:09:09 0/1500"
 		byKernel, byRefused = "1 of b1/4002 1400/900", "5 of b1/4003 0/1500"
 	)
 	for _, test := range []struct {

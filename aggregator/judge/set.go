@@ -269,22 +269,30 @@ func (f *Set) early(one *Found) bool {
 		return false
 	case one.Kind == verdict.FindingIntendedNotObserved:
 		within = audit.IntendedAfter + decideEvery
-	case one.Kind == verdict.FindingAddressSpoofed, one.Kind == verdict.FindingMACCloned, one.Kind == verdict.FindingPodCIDROverlap, slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool { return !o.Assigned }):
+	case one.byFrames(), one.Kind == verdict.FindingPodCIDROverlap:
 		within = SeenWithin
 	}
 	now := f.facts.Clock()
 	return slices.ContainsFunc(audit.Nodes(one.Finding), func(name string) bool {
-		return slices.ContainsFunc(f.facts.Shown(name), func(n *facts.Node) bool { return now < n.JudgedAt.Add(within) })
+		return slices.ContainsFunc(f.facts.Shown(name), func(n *facts.Node) bool {
+			return now < n.JudgedAt.Add(within) || one.byFrames() && now < f.facts.FramesKnown(n)
+		})
 	})
 }
 
+// byFrames reports whether a finding from before the start depends on frames, which may be minutes apart.
+func (f *Found) byFrames() bool {
+	return f.Unjudged && (f.Kind == verdict.FindingAddressSpoofed || f.Kind == verdict.FindingMACCloned ||
+		f.Kind != verdict.FindingIntendedNotObserved && slices.ContainsFunc(f.Owners, func(o verdict.Owner) bool { return !o.Assigned }))
+}
+
 // Undecided returns the number of doubtful findings that are not known to last, although their IPAM can
-// be read. The caller holds the facts.
+// be read and they do not depend on frames. The caller holds the facts.
 func (f *Set) Undecided() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id := range f.doubtful {
-		if f.decidable(f.byID[id]) {
+		if one := f.byID[id]; f.decidable(one) && !one.byFrames() {
 			n++
 		}
 	}

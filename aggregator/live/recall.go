@@ -55,8 +55,9 @@ type Recall struct {
 	// boots has the boot IDs of the nodes by name. missing are the nodes that are awaited.
 	boots   map[string]string
 	missing map[string]bool
-	// awaited are the conflicts that are not released yet.
-	awaited []*verdict.Conflict
+	// awaited are the conflicts that are not released yet. unseen are those whose nodes have reported, and that depend on
+	// owners that only frames show: these may be minutes apart.
+	awaited, unseen []*verdict.Conflict
 	// before has what is known about addresses, and lost the pools that had lost their records.
 	before map[index.Address]judge.Recollection
 	lost   []*verdict.Pool
@@ -93,6 +94,13 @@ func (r *Recall) Run(ctx context.Context) {
 		close(r.done)
 		for a := range r.before {
 			r.Shards.Recollect(a, judge.Recollection{})
+		}
+		select {
+		case <-time.After(r.Facts.Policy.StaleAfter):
+			r.judge(r.unseen)
+			r.unseen = nil
+		case <-ctx.Done():
+			return
 		}
 		select { // the messages of resolved conflicts are needed until then
 		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
@@ -290,15 +298,40 @@ func (r *Recall) release(late bool) {
 		}
 		now := *c
 		now.Awaited, now.Owners = false, slices.Clone(c.Owners)
+		timedOut := false
 		for i := range now.Owners {
 			if o := &now.Owners[i]; r.missing[o.Node.Name] {
 				n := *o.Node
-				n.TimedOut, o.Node, o.State = true, &n, verdict.Gone
+				n.TimedOut, o.Node, o.State, timedOut = true, &n, verdict.Gone, true
 			}
 		}
-		released = append(released, &now)
+		if !timedOut && r.awaitsFrames(c) {
+			r.unseen = append(r.unseen, &now)
+		} else {
+			released = append(released, &now)
+		}
 		return true
 	})
+	r.judge(released)
+}
+
+// awaitsFrames reports whether a conflict has owners that only frames have shown, and that agents may not have seen since
+// they were started, and the kernels of the others still have the address.
+func (r *Recall) awaitsFrames(c *verdict.Conflict) (awaits bool) {
+	r.Facts.RLock()
+	defer r.Facts.RUnlock()
+	now := r.Facts.Clock()
+	for _, o := range c.Owners {
+		if o.Assigned && !r.Facts.Holds(o.ID, index.AddressOf(c.Address)) {
+			return false
+		}
+		awaits = awaits || !o.Assigned && slices.ContainsFunc(r.Facts.Called(o.Node.Name), func(n *facts.Node) bool { return now < r.Facts.FramesKnown(n) })
+	}
+	return awaits
+}
+
+// judge has conflicts judged as if they had been detected since the start.
+func (r *Recall) judge(released []*verdict.Conflict) {
 	for some := range slices.Chunk(released, releasedTogether) {
 		r.Shards.Recall(some)
 		addrs := make([]index.Address, len(some))
