@@ -310,10 +310,9 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 		return p.Addr == addr && (p.Index == at.Index || p.Index == 0)
 	})
 	switch {
+	case addr.Is6() && proxied && at.ProxyNDP: // ndisc_recv_ns asks for no route, other than arp_process
+		return k.answersAsProxy(addr, ipwitnessv1.ClaimRecord_PROXY_ENTRY, k.hops(addr))
 	case addr.Is6() && at.outside: // the kernel answers solicitations only on the interface that has the address
-		if proxied && at.ProxyNDP {
-			return k.answersAsProxy(addr, ipwitnessv1.ClaimRecord_PROXY_ENTRY, k.hops(addr))
-		}
 		return no
 	case addr.Is4() && at.outside && at.Flags&unix.IFF_NOARP != 0: // arp_rcv drops requests; ndisc_rcv does not
 		return no

@@ -80,6 +80,12 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			Index: 9, Name: "vip0", Kind: "macvlan", MAC: "own009", Lower: 2, ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up | flags, LowerNSID: rtnetlink.NoNSID,
 		}, "192.0.2.12/32")
 	}
+	// bridged gives a pod on cni0 another address, and cni0 a proxy entry for it.
+	bridged := func(f agenttest.Fake, addr string) {
+		f.Put(5, agenttest.PodVeth(20), fmt.Sprintf("%s/%d", addr, netip.MustParseAddr(addr).BitLen()))
+		f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 4, Addr: netip.MustParseAddr(addr)}}
+		route(f, addr, rtnetlink.Hop{Index: 4})
+	}
 	// vxlan connects the pods of cni0 to other nodes by a device that answers in their place for one address.
 	vxlan := func(f agenttest.Fake, addr, mac string) {
 		f.Put(rtnetlink.NoNSID, rtnetlink.Link{
@@ -252,6 +258,12 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"a VXLAN device with a neighbour on the node", func(f agenttest.Fake) { vxlan(f, "10.244.0.5", agenttest.PodVeth(20).MAC) }, "", ""},
 		{"a VXLAN device with a neighbour of which nothing is seen", func(f agenttest.Fake) { vxlan(f, "10.244.0.9", "former") }, "", ""},
 		{"a VXLAN device with the address of a pod on another link", func(f agenttest.Fake) { vxlan(f, "10.8.0.2", "former") }, "", ""},
+		{"an IPv6 proxy entry on the bridge of a pod", func(f agenttest.Fake) {
+			bridged(f, "fd00:9::9")
+			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"cni0": {ProxyNDP: true}}
+		}, "", "fd00:9::9 cni0: PROXY_ENTRY cni0"},
+		{"the same, without proxy_ndp", func(f agenttest.Fake) { bridged(f, "fd00:9::9") }, "", ""},
+		{"an IPv4 proxy entry on the bridge of a pod", func(f agenttest.Fake) { bridged(f, "10.244.0.9") }, "", ""},
 		{"an IPv6 proxy entry without proxy_ndp", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 		}, "2001:db8::50", ""},
