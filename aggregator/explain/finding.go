@@ -427,7 +427,7 @@ func (t *findingBuilder) answered() {
 	}):
 		by = "local"
 	}
-	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "address", t.f.Address, "answering", when(t.f.Address.Is4(), "yes"),
+	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "default", when(why == "route" && c.PrefixLength == 0, "yes"), "address", t.f.Address, "answering", when(t.f.Address.Is4(), "yes"),
 		"route", when(single, "yes"), "entry", when(c.Answer.By == verdict.ByProxyEntry, "yes"), "arp", when(c.Answer.By == verdict.ByProxyARP, "yes"),
 		"seen", witness(c), "last", c.Last, "sender", c.MAC, "enter", enter, "known", when(known, "yes"),
 		"filtered", func() {

@@ -158,6 +158,8 @@ func findings() map[string]verdict.Finding {
 	}
 	ipv6Route := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
 	ipv6Route.Address, ipv6Route.Owners[0].Claims[0].PrefixLength = netip.MustParseAddr("2001:db8::12"), 64
+	defaultRoute := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
+	defaultRoute.Owners[0].Claims[0].PrefixLength = 0
 	// node-a answers as a proxy for an address that a container behind node-b has.
 	behind := func(addr string, by verdict.AnswerSource) verdict.Finding {
 		f := answers("", "veth7", verdict.KernelAnswer{By: by})
@@ -269,6 +271,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another program":                  responds(false),
 		"answered-by-another outside":                  responds(true),
 		"answered-by-another IPv6 route":               ipv6Route,
+		"answered-by-another default route":            defaultRoute,
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),
 		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),
