@@ -242,6 +242,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 				Network:      network,
 				Routed:       routed,
 				PrefixLength: a.PrefixLength,
+				Peer:         a.HasPeer(),
 				Flags:        a.Flags,
 				Assigned:     p.usedSince(l, a, now),
 				First:        first,

@@ -168,13 +168,14 @@ func TestAddressIsReadAsTheKernelWritesIt(t *testing.T) {
 		attrs []byte
 		want  string
 	}{
-		"local only":          {attribute(unix.IFA_LOCAL, 192, 0, 2, 1), "192.0.2.1 invalid IP 24 80 0s"},
-		"with its own peer":   {slices.Concat(attribute(unix.IFA_ADDRESS, 192, 0, 2, 1), attribute(unix.IFA_LOCAL, 192, 0, 2, 1)), "192.0.2.1 192.0.2.1 24 80 0s"},
-		"with a peer":         {slices.Concat(attribute(unix.IFA_ADDRESS, 192, 0, 2, 2), attribute(unix.IFA_LOCAL, 192, 0, 2, 1)), "192.0.2.1 192.0.2.2 24 80 0s"},
-		"IPv6":                {attribute(unix.IFA_ADDRESS, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1), "fd00::1 fd00::1 24 80 0s"},
-		"with more flags":     {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_FLAGS, u32Bytes(0x280)...)), "192.0.2.1 invalid IP 24 280 0s"},
-		"with its time":       {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_CACHEINFO, cache...)), "192.0.2.1 invalid IP 24 80 1.5s"},
-		"with half its times": {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_CACHEINFO, cache[:12]...)), "192.0.2.1 invalid IP 24 80 0s"},
+		"local only":            {attribute(unix.IFA_LOCAL, 192, 0, 2, 1), "192.0.2.1 invalid IP 24 80 0s"},
+		"with its own peer":     {slices.Concat(attribute(unix.IFA_ADDRESS, 192, 0, 2, 1), attribute(unix.IFA_LOCAL, 192, 0, 2, 1)), "192.0.2.1 192.0.2.1 24 80 0s"},
+		"with a peer":           {slices.Concat(attribute(unix.IFA_ADDRESS, 192, 0, 2, 2), attribute(unix.IFA_LOCAL, 192, 0, 2, 1)), "192.0.2.1 192.0.2.2 24 80 0s"},
+		"with a peer elsewhere": {slices.Concat(attribute(unix.IFA_ADDRESS, 198, 51, 100, 2), attribute(unix.IFA_LOCAL, 192, 0, 2, 1)), "192.0.2.1 198.51.100.2 32 80 0s"},
+		"IPv6":                  {attribute(unix.IFA_ADDRESS, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1), "fd00::1 fd00::1 24 80 0s"},
+		"with more flags":       {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_FLAGS, u32Bytes(0x280)...)), "192.0.2.1 invalid IP 24 280 0s"},
+		"with its time":         {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_CACHEINFO, cache...)), "192.0.2.1 invalid IP 24 80 1.5s"},
+		"with half its times":   {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_CACHEINFO, cache[:12]...)), "192.0.2.1 invalid IP 24 80 0s"},
 	} {
 		a, err := parseAddr(slices.Concat(head, c.attrs))
 		if got := fmt.Sprintf("%s %s %d %x %s", a.Addr, a.Peer, a.PrefixLength, a.Flags, a.Created); err != nil || got != c.want || a.Index != 2 {

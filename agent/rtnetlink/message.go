@@ -97,11 +97,15 @@ type Address struct {
 	Index        int32
 	Addr         netip.Addr // IFA_LOCAL
 	Peer         netip.Addr // IFA_ADDRESS: the peer, if the address is a point-to-point address
-	PrefixLength uint8
+	PrefixLength uint8      // 32 if the IPv4 address is not in the subnet of its peer
 	Flags        uint32
 	Created      time.Duration // IFA_CACHEINFO's cstamp: time since boot, in steps of 10 ms
 	Expired      bool          // its valid lifetime has run out, according to IFA_CACHEINFO
 }
+
+// HasPeer reports whether an IPv4 address is that of a point-to-point connection. The kernel deletes it only together with its
+// peer, or without a prefix length (inet_rtm_deladdr in net/ipv4/devinet.c). It does not ask for the peers of IPv6 addresses.
+func (a *Address) HasPeer() bool { return a.Addr.Is4() && a.Peer.Is4() && a.Peer != a.Addr }
 
 // A Hop is one path of a route: an interface and, if the route has one, the gateway. Local is set for
 // the route of an address that the interface itself has.
@@ -402,6 +406,9 @@ func parseAddr(b []byte) (Address, error) {
 	}
 	if !a.Addr.IsValid() {
 		return a, errors.New("parse address: no IFA_LOCAL and no IFA_ADDRESS")
+	}
+	if a.HasPeer() && !netip.PrefixFrom(a.Peer, int(a.PrefixLength)).Masked().Contains(a.Addr) {
+		a.PrefixLength = 32
 	}
 	return a, nil
 }

@@ -59,6 +59,7 @@ type Claim struct {
 	Answer       ipwitnessv1.ClaimRecord_Answer
 	Filter       ipwitnessv1.ClaimRecord_Filter
 	Routed       bool // the node itself routes the address to the sender; rtnetlink: to the holder
+	Peer         bool // rtnetlink: the IPv4 address has a peer
 	PrefixLength uint8
 	Flags        uint32
 	Assigned     time.Time
@@ -310,7 +311,7 @@ func (t *Table) claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwi
 	if c == nil {
 		return r
 	}
-	r.Link, r.Network, r.TakenAlong, r.Routed, r.PrefixLength, r.Flags = c.Link, c.Name, c.TakenAlong, c.Routed, uint32(c.PrefixLength), c.Flags
+	r.Link, r.Network, r.TakenAlong, r.Routed, r.Peer, r.PrefixLength, r.Flags = c.Link, c.Name, c.TakenAlong, c.Routed, c.Peer, uint32(c.PrefixLength), c.Flags
 	r.Answer, r.Filter = c.Answer, c.Filter
 	r.FirstSeen, r.LastSeen, r.Count = t.clock.stamp(c.First), t.clock.stamp(c.Last), c.Count
 	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock, because both times have its reading

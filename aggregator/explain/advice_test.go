@@ -395,6 +395,17 @@ func TestOtherAddressesOfTheSubnetStay(t *testing.T) {
 }
 
 // The kubelet runs a static pod from a file. Deleting it in the API only deletes its mirror pod.
+func TestAnAddressWithAPeerIsDeletedWithoutALength(t *testing.T) {
+	w, c := situated(t, "T6 on the node")
+	for _, claim := range w.Claims {
+		claim.Peer = true
+	}
+	text := strings.Join(remedyOf(w, c), "\n")
+	if !strings.Contains(text, "ip addr del 10.244.1.5 dev eth0") || strings.Contains(text, "10.244.1.5/") {
+		t.Errorf("got advice %q, want the address deleted without a prefix length", text)
+	}
+}
+
 func TestAStaticPodIsNotDeleted(t *testing.T) {
 	w := verdicttest.New("10.244.0.5")
 	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))

@@ -116,6 +116,9 @@ func leadsOut(i *verdict.Interface) bool {
 
 // deletionOf returns the arguments of ip that remove an address from an interface.
 func deletionOf(c *verdict.Claim, a netip.Addr) string {
+	if c.Peer { // with a length and without the peer, the kernel finds no such address
+		return fmt.Sprintf("addr del %s dev %s", a, advice.Quote(c.Interface.Name))
+	}
 	return fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, advice.Quote(c.Interface.Name))
 }
 

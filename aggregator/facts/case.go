@@ -180,7 +180,7 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	out := b.claims.next(n, i)
 	*out = verdict.Claim{
 		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: uint32(one.flags &^ ours), Count: h.count,
-		Network: n.texts.get(one.network), TakenAlong: one.flags&takenAlong != 0,
+		Network: n.texts.get(one.network), TakenAlong: one.flags&takenAlong != 0, Peer: one.flags&hasPeer != 0,
 		Answer: verdict.KernelAnswer{By: verdict.AnswerSource(one.answer & 0xf), Filter: verdict.AnswerFilter(one.answer >> 4)},
 		Times:  verdict.Times{First: one.first, Last: h.last, AssignedAt: one.assigned, Begun: one.begun},
 	}

@@ -352,6 +352,9 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	if rec.GetTakenAlong() {
 		one.flags |= takenAlong
 	}
+	if rec.GetPeer() {
+		one.flags |= hasPeer
+	}
 	one.answer = answerOf(rec)
 	f.setPrefix(n, c, prefixOf(rec))
 	first, assigned := Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())

@@ -161,7 +161,7 @@ type claim struct {
 	lists
 	network text
 	cost    uint16
-	flags   uint16 // the kernel uses 12 bits; ours are three others
+	flags   uint16 // the kernel uses 12 bits; ours are the others
 	kind    verdict.Evidence
 	prefix  uint8
 	sweep   uint8
@@ -177,8 +177,11 @@ const takenAlong = 1 << 14
 // former is set if only a former agent of the node has reported the claim.
 const former = 1 << 13
 
+// hasPeer is set if an IPv4 address has a peer (ClaimRecord.peer).
+const hasPeer = 1 << 12
+
 // ours are the flags of a claim that do not come from the kernel.
-const ours = leadsHere | takenAlong | former
+const ours = leadsHere | takenAlong | former | hasPeer
 
 // wire returns the index of a wire claim's additional part; 0 for a kernel claim.
 func (c *claim) wire() uint32 {

@@ -351,6 +351,8 @@ type Claim struct {
 	// TakenAlong is set if the interface had the address as a device of the node, and the plugin host-device
 	// copied it into the pod.
 	TakenAlong bool
+	// Peer is set if the IPv4 address has a peer, with which the kernel deletes it.
+	Peer bool
 	Times
 }
 

@@ -1214,7 +1214,7 @@ type ClaimRecord struct {
 	// Wire: Ethernet source address, if it is not the sender hardware address. Such a claim is weak.
 	// Part of the key.
 	Source []byte `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
-	// rtnetlink: prefix length in bits. WOULD_ANSWER: that of the route; of a proxy only if
+	// rtnetlink: prefix length in bits; 32 for an IPv4 address that is not in the subnet of its peer. WOULD_ANSWER: that of the route; of a proxy only if
 	// it is a route to the address alone.
 	PrefixLength uint32 `protobuf:"varint,10,opt,name=prefix_length,json=prefixLength,proto3" json:"prefix_length,omitempty"`
 	// rtnetlink: IFA_F_* flags.
@@ -1249,7 +1249,9 @@ type ClaimRecord struct {
 	// WOULD_ANSWER: what makes the node answer.
 	Answer ClaimRecord_Answer `protobuf:"varint,23,opt,name=answer,proto3,enum=ipwitness.v1.ClaimRecord_Answer" json:"answer,omitempty"`
 	// WOULD_ANSWER: whether a packet filter of the node may drop the answers.
-	Filter        ClaimRecord_Filter `protobuf:"varint,24,opt,name=filter,proto3,enum=ipwitness.v1.ClaimRecord_Filter" json:"filter,omitempty"`
+	Filter ClaimRecord_Filter `protobuf:"varint,24,opt,name=filter,proto3,enum=ipwitness.v1.ClaimRecord_Filter" json:"filter,omitempty"`
+	// rtnetlink: true if the IPv4 address has a peer (`ip addr add ADDRESS peer PEER`), with which it is deleted.
+	Peer          bool `protobuf:"varint,25,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1450,6 +1452,13 @@ func (x *ClaimRecord) GetFilter() ClaimRecord_Filter {
 		return x.Filter
 	}
 	return ClaimRecord_FILTER_UNSPECIFIED
+}
+
+func (x *ClaimRecord) GetPeer() bool {
+	if x != nil {
+		return x.Peer
+	}
+	return false
 }
 
 // StatusRecord is the health of the agent.
@@ -2324,7 +2333,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
 	"\x05LOCAL\x10\x05\x12\t\n" +
-	"\x05INNER\x10\x06\"\x80\b\n" +
+	"\x05INNER\x10\x06\"\x94\b\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -2355,7 +2364,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\vtaken_along\x18\x16 \x01(\bR\n" +
 	"takenAlong\x128\n" +
 	"\x06answer\x18\x17 \x01(\x0e2 .ipwitness.v1.ClaimRecord.AnswerR\x06answer\x128\n" +
-	"\x06filter\x18\x18 \x01(\x0e2 .ipwitness.v1.ClaimRecord.FilterR\x06filter\"`\n" +
+	"\x06filter\x18\x18 \x01(\x0e2 .ipwitness.v1.ClaimRecord.FilterR\x06filter\x12\x12\n" +
+	"\x04peer\x18\x19 \x01(\bR\x04peer\"`\n" +
 	"\x06Answer\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\v\n" +
 	"\aADDRESS\x10\x01\x12\t\n" +
