@@ -114,6 +114,14 @@ func TestRemedies(t *testing.T) {
 		{"a network of docker overlaps with one of CNI on a bridge", []string{
 			"if network kindnet keeps its range", "docker network create --subnet", "a fixed address (`docker run --ip`", "docker stop", "docker start",
 		}},
+		{"machines that may have one address from DHCP, without a lifetime", []string{
+			"if a DHCP client has set it on each of them", "Compare the client identifiers of node n1 itself and node n2 itself", "two DHCP servers serve this network",
+			"if no software moves the address", "ip addr del",
+		}},
+		{"machines that may have one address from DHCP, for a limited time", []string{
+			"if no software moves the address", "Have node n2 itself (eth0) release its lease", "gets the same address again", "Compare the client identifiers",
+		}},
+		{"a pod with an address of the IPAM static, and its node", []string{"Check whether pod default/web has a fixed address", "kubectl delete pod -n default web"}},
 		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
 		{"T6 a pod has the own address of its node, which DHCP gave", []string{"Leave node n1 itself (eth0)", "InternalIP", "Exclude 10.244.1.5 from the range", "kubectl delete pod -n default web"}},

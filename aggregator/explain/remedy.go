@@ -270,10 +270,37 @@ func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 	case o.Deleted():
 		enter, known := entering(o)
 		return a.steps("release/deleted", o, "enter", enter, "known", when(known, "yes"))
+	case o.Kind() == verdict.Pod && a.mayBeFixed(o):
+		return append(a.steps("fixed-address", o, "network", list(o.Networks())), release(o, a.address)...)
 	case o.Kind() == verdict.Pod || !a.leased(o) && (!o.Temporary() || !a.address.Is4()):
 		return release(o, a.address)
 	}
-	return a.steps("release/lease", o)
+	var again []advice.Action
+	if clients := a.clients(); o.Temporary() && slices.Contains(clients, o) {
+		again = a.steps("lease/again", "owners", a.ownerNames(clients))
+	}
+	return a.steps("release/lease", o, "again", again)
+}
+
+// mayBeFixed reports whether the successor of a pod may get the same address: a network assigned it on a LAN, and no IPAM is
+// known that does so. The IPAM static has no records.
+func (a *remedyBuilder) mayBeFixed(o *verdict.Owner) bool {
+	return len(o.Networks()) > 0 && !shown(o) && leadsOut(o.Interface) && !static(o) && !o.Orphaned && a.oneNetwork() == "" &&
+		!slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool {
+			return p.Contains(a.address) || slices.ContainsFunc(o.Networks(), func(n string) bool { serves, _ := p.Serves(n); return serves })
+		})
+}
+
+// clients returns the nodes that may all have the address from DHCP although no record of a server is known: all of them
+// have it for a limited time, or none of them has, because some clients set no lifetime.
+func (a *remedyBuilder) clients() []*verdict.Owner {
+	first := a.parties[0]
+	if !a.address.Is4() || slices.ContainsFunc(a.parties, func(o *verdict.Owner) bool {
+		return a.c.Title(o).Pool != nil || !o.MainAddress(a.address) || o.Temporary() != first.Temporary() || o != first && o.MAC == first.MAC
+	}) {
+		return nil
+	}
+	return a.parties
 }
 
 // leased reports whether an owner has the address from DHCP.
@@ -466,7 +493,11 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		default:
 			hint = "that VRRP uses an interface on the same LAN on all nodes and its advertisements get through, and that virtual router ID, version and password are the same"
 		}
-		return a.steps("one-active", "program", program, "hint", hint, "lease", lease,
+		var dhcp []advice.Action
+		if clients := a.clients(); len(clients) > 1 {
+			dhcp = a.steps("given-to-both", "owners", a.ownerNames(clients))
+		}
+		return a.steps("one-active", "program", program, "dhcp", dhcp, "clients", when(len(dhcp) > 0, "yes"), "hint", hint, "lease", lease,
 			"shared", a.shared(), "owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "active", active, "decide", a.decide(owners))
 	}
 	var steps, restart []advice.Action

@@ -349,6 +349,37 @@ var ofDevices = []Situation{
 		RuledOut: []string{"ipam-state-lost: given-once owners=n3 pool=dnsmasq|n3|"},
 	},
 	{
+		Name: "machines that may have one address from DHCP, without a lifetime", Cause: unknown, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			for _, i := range OnLAN(w, "n1", "n2") {
+				w.Assigned(i)
+			}
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2"},
+	},
+	{
+		Name: "machines that may have one address from DHCP, for a limited time", Cause: unknown, Addr: "192.168.1.200",
+		Build: func(w *World) {
+			for _, i := range OnLAN(w, "n1", "n2") {
+				w.Assigned(i).Flags = 0
+			}
+		},
+		RuledOut: []string{
+			"split-brain: not-moving owners=n1,n2",
+			"static-address: has-lifetime owners=n1",
+		},
+	},
+	{
+		Name: "a pod with an address of the IPAM static, and its node", Cause: static, Addr: "192.0.2.50",
+		Build: func(w *World) {
+			l := w.Link("n1", "eth0", verdict.Uplink, false)
+			w.Assigned(w.Child("web", "baaaaa", l)).Network = "static"
+			w.Assigned(w.Uplink("n1"))
+		},
+		Facts:    []string{"given-by-network owners=web network=static", "on-device-of-node owners=n1 device=eth0"},
+		RuledOut: []string{"tunnel-address: no-tunnel nodes=n1 device=eth0"},
+	},
+	{
 		Name: "nodes that are on no common link", Cause: unknown, Addr: "192.168.1.200",
 		Build: func(w *World) {
 			w.Policy.Networks = []verdict.Network{{Name: "hosts", Prefixes: Prefixes("192.168.0.0/16")}}
