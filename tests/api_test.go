@@ -29,8 +29,8 @@ type api struct {
 var apiKinds = map[string]string{
 	"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease",
 	"ippools": "crd.projectcalico.org/v1 IPPool", "ipamblocks": "crd.projectcalico.org/v1 IPAMBlock",
-	"ipamhandles": "crd.projectcalico.org/v1 IPAMHandle", "blockaffinities": "crd.projectcalico.org/v1 BlockAffinity",
-	"ciliumnodes": "cilium.io/v2 CiliumNode", "ciliumendpoints": "cilium.io/v2 CiliumEndpoint", "ciliumendpointslices": "cilium.io/v2alpha1 CiliumEndpointSlice",
+	"blockaffinities": "crd.projectcalico.org/v1 BlockAffinity",
+	"ciliumnodes":     "cilium.io/v2 CiliumNode", "ciliumendpoints": "cilium.io/v2 CiliumEndpoint", "ciliumendpointslices": "cilium.io/v2alpha1 CiliumEndpointSlice",
 	"ippools.crd.antrea.io":          "crd.antrea.io/v1beta1 IPPool",
 	"network-attachment-definitions": "k8s.cni.cncf.io/v1 NetworkAttachmentDefinition",
 	"subnets":                        "kubeovn.io/v1 Subnet", "ips": "kubeovn.io/v1 IP",

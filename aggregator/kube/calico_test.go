@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
@@ -122,7 +125,7 @@ func TestForbiddenDiscovery(t *testing.T) {
 // Newer versions of Calico use another API group if the API server does not serve the old one.
 func TestCalicoOfTheNativeGroup(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(native(calico.Pools), native(calico.Blocks), native(calico.Affinities), native(calico.Handles), native(calico.Reservations))
+	f.install(native(calico.Pools), native(calico.Blocks), native(calico.Affinities), native(calico.Reservations))
 	f.apply(native(calico.Pools), ipamtest.CalicoPool)
 	f.apply(native(calico.Blocks), ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	f.apply(native(calico.Reservations), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/17]}")
@@ -234,14 +237,15 @@ func TestExtraResourceWithoutReadPermission(t *testing.T) {
 // IPAMs look at intervals for inconsistencies that last.
 func TestInconsistenciesThatLast(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	f.nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}}
+	f.install(calico.Pools, calico.Blocks, calico.Affinities)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
-	f.apply(calico.Handles, "metadata: {name: xyz}\nspec: {handleID: xyz, block: {192.168.0.192/26: 1}}")
+	f.apply(calico.Affinities, "metadata: {name: gone}\nspec: {cidr: 192.168.0.128/26, node: gone}")
 	l := keep(t, f.open())
 	const pool, tunnel = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255", "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
-	l.await("a handle without a block", pool+": 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them"+tunnel)
-	f.remove(calico.Handles, ipam.Key{Name: "xyz"})
+	l.await("a block of a node that does not exist", pool+": the block 192.168.0.128/26 of Calico is bound to node gone, which does not exist: `calicoctl ipam check` lists such blocks, and Calico's kube-controllers should free them"+tunnel)
+	f.remove(calico.Affinities, ipam.Key{Name: "gone"})
 	l.await("the inconsistency is gone", pool+tunnel)
 }
 

@@ -53,6 +53,7 @@ type fakeAPI struct {
 	// other namespaces.
 	quota  string
 	events int
+	nodes  []corev1.Node
 	// custom has the custom resources.
 	custom fakeCustom
 }
@@ -277,6 +278,11 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string)
 		}
 		f.watches[events] = true
 		f.opened++
+	}
+	if resource == "nodes" && initial {
+		for i := range f.nodes {
+			present = append(present, encode(&f.nodes[i]))
+		}
 	}
 	f.mu.Unlock()
 	defer f.set(func() { delete(f.watches, events) })

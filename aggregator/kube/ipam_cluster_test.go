@@ -52,10 +52,6 @@ func TestIPAMsOfARealAPI(t *testing.T) {
 metadata: {name: node1-192-168-0-192-26}
 spec: {cidr: 192.168.0.192/26, deleted: "false", node: node1, state: confirmed}
 `)
-	l.custom(calico.Handles, `
-metadata: {name: k8s-pod-network.`+ipamtest.ContainerID+`}
-spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block: {192.168.0.192/26: 1}}
-`)
 	l.custom(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
 	l.custom(whereabouts.Pools, ipamtest.WhereaboutsPool)
 	l.custom(whereabouts.Reservations, ipamtest.WhereaboutsReservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
@@ -107,7 +103,6 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.ipam.await("the server is back", text("known", nginx("node2"), pooled))
 	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
-	l.kube("delete", calico.Handles.String(), "k8s-pod-network."+ipamtest.ContainerID) // like Calico; otherwise the handle counts as lost after two checks
 	m.ipam.await("an address is freed", text("known", "", pooled))
 	m.ipam.countChanges()
 	l.kube("label", calico.Blocks.String(), "192-168-0-192-26", "nothing=new")

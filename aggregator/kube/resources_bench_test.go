@@ -81,7 +81,7 @@ func BenchmarkResources(b *testing.B) {
 		}, func(f *fakeAPI, i int) {
 			f.apply(whereabouts.Reservations, ipamtest.WhereaboutsReservation(address(i), "shop/"+pod(i)))
 		}, nil},
-		{"calico", []ipam.Kind{calico.Pools, calico.Blocks, calico.Handles, calico.Affinities, calico.Reservations}, func(f *fakeAPI, p int) {
+		{"calico", []ipam.Kind{calico.Pools, calico.Blocks, calico.Affinities, calico.Reservations}, func(f *fakeAPI, p int) {
 			if p == 0 {
 				f.apply(calico.Pools, strings.Replace(ipamtest.CalicoPool, "192.168.0.0/16", "10.0.0.0/8", 1))
 			}
@@ -91,9 +91,7 @@ func BenchmarkResources(b *testing.B) {
 			}
 			cidr := address(p*inPool) + "/26"
 			f.apply(calico.Blocks, ipamtest.CalicoBlock(strings.NewReplacer(".", "-", "/", "-").Replace(cidr), cidr, given...))
-		}, func(f *fakeAPI, i int) {
-			f.apply(calico.Handles, fmt.Sprintf("metadata: {name: k8s-pod-network.%s}\nspec: {handleID: k8s-pod-network.%[1]s, deleted: false, block: {%s/26: 1}}", id(i), address(i/inPool*inPool)))
-		}, nil},
+		}, nil, nil},
 		{"cilium", []ipam.Kind{cilium.Nodes, cilium.Endpoints}, func(f *fakeAPI, p int) {
 			f.apply(cilium.Nodes, ipamtest.CiliumNode(node(p*inPool), fmt.Sprintf("172.18.%d.%d", p/256, p%256), address(p*inPool)+"/26", address(p*inPool), ""))
 		}, func(f *fakeAPI, i int) {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestCalico(t *testing.T) {
-	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities)
 	c.Apply(calico.Pools, ipamtest.CalicoPool)
 	c.Apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node1", ipamtest.ContainerID), "",
 		`{handle_id: windows-reserved-ipam-handle, secondary: {note: windows host rsvd}}`,
@@ -90,7 +90,7 @@ func TestReservationsOfCalico(t *testing.T) {
 }
 
 func TestInvalidCalicoObjects(t *testing.T) {
-	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities)
 	c.Apply(calico.Pools, "metadata: {name: pool1}\nspec: {cidr: 10.0.0.0/8}")
 	// Indexes of missing attributes, and more allocations than addresses.
 	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [], allocations: [null, 7, null, null]}")
@@ -107,18 +107,6 @@ func TestInvalidCalicoObjects(t *testing.T) {
 	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{handle_id: k8s-pod-network.abc}], allocations: [null, 0, null, null]}")
 	c.Want("a valid block", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 
-	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.abc}\nspec: {handleID: k8s-pod-network.abc, deleted: false, block: {10.0.0.0/30: 1}}")
-	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
-	c.Check()
-	c.Want("reported only by the next check", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
-	c.Check()
-	c.Want("a handle without a block", "calico pool1 known 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them"+one)
-	c.Remove(calico.Handles, ipam.Key{Name: "k8s-pod-network.xyz"})
-	c.Check()
-	c.Want("it is gone", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
-
-	// Handles are not compared with incomplete records.
-	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
 	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-4-30}\nspec: []")
 	const known, format = "calico pool1 known 10.0.0.0-10.255.255.255", "its spec has an unexpected format: / is a JSON array; check it with `calicoctl ipam check`"
 	c.Check()
@@ -137,7 +125,6 @@ func TestInvalidCalicoObjects(t *testing.T) {
 	c.Check()
 	c.Check()
 	c.Want("affinities are not known", known+one)
-	c.Remove(calico.Handles, ipam.Key{Name: "k8s-pod-network.xyz"})
 
 	// A block of a node that does not exist.
 	c.Nodes = []string{"n2"}
@@ -160,18 +147,6 @@ func TestInvalidCalicoObjects(t *testing.T) {
 	c.Nodes = []string{"n1", "n2"}
 	c.Check()
 	c.Want("it is there", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
-}
-
-// A handle without a block is reported with the first pool, if there is one.
-func TestHandlesWithoutPools(t *testing.T) {
-	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
-	c.Apply(calico.Handles, "metadata: {name: a}\nspec: {handleID: a, block: {10.0.0.0/30: 1}}")
-	c.Check()
-	c.Check()
-	c.Want("nothing is published", "")
-	c.Apply(calico.Pools, "metadata: {name: all}\nspec: {cidr: 10.0.0.0/8}")
-	c.Check()
-	c.Want("a pool", "calico all reading 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them")
 }
 
 // Blocks move between pools with their allocations, and wait until pools and reservations are known.

@@ -16,7 +16,6 @@ var (
 	Pools        = kind("ippools", "IPPool")
 	Blocks       = kind("ipamblocks", "IPAMBlock")
 	Affinities   = kind("blockaffinities", "BlockAffinity")
-	Handles      = kind("ipamhandles", "IPAMHandle")
 	Advertised   = kind("bgpconfigurations", "BGPConfiguration")
 	Reservations = kind("ipreservations", "IPReservation")
 )
@@ -119,8 +118,6 @@ type allocation struct {
 	ordinal                                  int32
 	at                                       int64 // in nanoseconds since the Unix epoch; 0 if it is not known
 	node, namespace, pod, container, purpose string
-	// handle is a hash of the handle and the block; 0 if the allocation has no handle.
-	handle uint64
 }
 
 // attribute describes the owner of an address.
@@ -130,12 +127,8 @@ type attribute struct {
 	Alternate map[string]string `json:"alternate"`
 }
 
-// blockReader reads IPAMBlocks. Only the feed of blocks uses it.
-type blockReader struct {
-	hash func(handle, block string) uint64
-}
-
-func (k *blockReader) read(o *ipam.Object) (ipam.Key, *block) {
+// readBlock returns the record of an IPAMBlock.
+func readBlock(o *ipam.Object) (ipam.Key, *block) {
 	at := o.Key()
 	var spec struct {
 		CIDR        string      `json:"cidr"`
@@ -175,7 +168,7 @@ func (k *blockReader) read(o *ipam.Object) (ipam.Key, *block) {
 		al := allocation{ordinal: int32(ordinal)} //nolint:gosec // no object has so many
 		if *index < 0 || *index >= len(spec.Attributes) {
 			r.problem = cmp.Or(r.problem, problemOf(at, fmt.Sprintf("/spec/allocations/%d refers to attributes %d of %d: the owner of that address is unknown", ordinal, *index, len(spec.Attributes))))
-		} else if !k.own(&al, &spec.Attributes[*index], r.prefix) {
+		} else if !al.own(&spec.Attributes[*index]) {
 			continue
 		}
 		r.allocations = append(r.allocations, al)
@@ -214,15 +207,12 @@ const reserved = "windows-reserved-ipam-handle"
 
 // own sets the owner of an address. It returns false if the address is reserved and cannot have an
 // owner.
-func (k *blockReader) own(al *allocation, a *attribute, block netip.Prefix) bool {
+func (al *allocation) own(a *attribute) bool {
 	handle, _, _ := strings.Cut(a.Handle, "\r") // some Calico releases wrote more after a carriage return
 	if strings.EqualFold(handle, reserved) {
 		return false
 	}
 	al.node = ipam.Interned(a.Owner["node"])
-	if handle != "" {
-		al.handle = k.hash(handle, block.String())
-	}
 	switch kind := a.Owner["type"]; {
 	case a.Owner["pod"] != "":
 		al.namespace = ipam.Interned(a.Owner["namespace"])

@@ -1,8 +1,6 @@
 package calico
 
 import (
-	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +10,7 @@ import (
 
 // During a live migration, an address belongs to either of two pods.
 func TestCalicoOfAMachineThatMoves(t *testing.T) {
-	_, block := hashed().read(&ipam.Object{Spec: []byte(`{"cidr":"10.0.0.0/30","allocations":[null,0,1,2],"attributes":[
+	_, block := readBlock(&ipam.Object{Spec: []byte(`{"cidr":"10.0.0.0/30","allocations":[null,0,1,2],"attributes":[
 		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"},"alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}},
 		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"}},
 		{"handle_id":"k8s-pod-network.default-vm","alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}}]}`)})
@@ -39,11 +37,6 @@ func TestCalicoPoolsUsedOnlyOnRequest(t *testing.T) {
 	}
 }
 
-// hashed returns a reader that hashes all handles to 1.
-func hashed() *blockReader {
-	return &blockReader{hash: func(string, string) uint64 { return 1 }}
-}
-
 func TestBlockObjects(t *testing.T) {
 	for name, test := range map[string]struct {
 		spec string
@@ -56,10 +49,10 @@ func TestBlockObjects(t *testing.T) {
 		"a pod": {
 			spec: `{"cidr":"10.0.0.0/30","allocations":[null,0],"attributes":[{"handle_id":"k8s-pod-network.abcdef012345","secondary":
 				{"namespace":"n","pod":"p","node":"n1","timestamp":"2023-09-26 17:11:53.5 +0000 UTC m=+0.1"}}]}`,
-			want: []allocation{{ordinal: 1, at: 1695748313500000000, node: "n1", namespace: "n", pod: "p", container: "abcdef012345", handle: 1}},
+			want: []allocation{{ordinal: 1, at: 1695748313500000000, node: "n1", namespace: "n", pod: "p", container: "abcdef012345"}},
 		},
-		"a virtual machine has no container":  {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.namespace-machine","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p", handle: 1}}},
-		"a machine with a hexadecimal name":   {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.beef","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p", handle: 1}}},
+		"a virtual machine has no container":  {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.namespace-machine","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p"}}},
+		"a machine with a hexadecimal name":   {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.beef","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p"}}},
 		"a time that was never set":           {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":"p","timestamp":"0001-01-01 00:00:00 +0000 UTC"}}]}`, want: []allocation{{pod: "p"}}},
 		"a tunnel":                            {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"node":"n1","type":"wireguardTunnelAddress"}}]}`, want: []allocation{{node: "n1", purpose: "WireGuard tunnel"}}},
 		"a purpose that is not known":         {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"type":"new\nthing"}}]}`, want: []allocation{{purpose: "new thing"}}},
@@ -74,7 +67,7 @@ func TestBlockObjects(t *testing.T) {
 		"no spec":                             {problem: "it has no spec", bad: true, wantPrefix: "10.0.0.0/30"},
 		"attributes of a newer form of owner": {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":{"name":"p"}}}]}`, problem: "is a JSON object", bad: true, wantPrefix: "10.0.0.0/30"},
 	} {
-		_, got := hashed().read(&ipam.Object{Name: "10-0-0-0-30", Spec: []byte(test.spec)})
+		_, got := readBlock(&ipam.Object{Name: "10-0-0-0-30", Spec: []byte(test.spec)})
 		switch {
 		case test.gone || got == nil:
 			if !test.gone || got != nil {
@@ -124,46 +117,14 @@ func TestAffinityAndReservationObjects(t *testing.T) {
 	}
 }
 
-// silent is a publisher that ignores everything.
-type silent struct{ ipam.Publisher }
-
-func (silent) Unread(ipam.Kind, bool, string) {}
-
-// Handles are compared by hashes, and only those that name a block are held.
-func TestHandleObjects(t *testing.T) {
-	h := handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), unread: &ipam.Unread{Publisher: silent{}}}
-	read := func(name, spec string) any { return h.Reduce(&ipam.Object{Name: name, Spec: []byte(spec)}) }
-	one := read("one", `{"handleID":"One","block":{"10.0.0.0/26":1,"fd00::/122":1}}`)
-	h.Put(one)
-	h.Put(read("two", `{"handleID":"two","block":{"10.0.0.0/26":0}}`))
-	h.Put(read("three", `{"handleID":"three","block":{"10.0.0.0/26":1},"deleted":true}`))
-	h.Put(read("four", `{"handleID":"four","block":{"nowhere":1}}`))
-	h.Put(read("five", `{"handleID":5}`))
-	want := [2]uint64{h.hash("one", "10.0.0.0/26"), h.hash("ONE", "fd00::/122")}
-	if got := slices.Collect(maps.Values(h.blocks)); len(got) != 1 || got[0] != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	h.Drop(one)
-	h.Put(read("six", `{"handleID":"six","block":{"10.0.0.0/26":1}}`))
-	h.Put(read("six", `{"handleID":"six","block":{}}`))
-	if len(h.blocks) != 0 {
-		t.Errorf("got %v, want none", h.blocks)
-	}
-	pauses := 0
-	h.Replace([]any{one, read("two", ``), h.Reduce("an object of another kind")}, func() { pauses++ })
-	if got := slices.Collect(maps.Values(h.blocks)); len(got) != 1 || got[0] != want || pauses != 3 {
-		t.Errorf("got %v with %d pauses, want %v with one for each object", got, pauses, want)
-	}
-}
-
 // Records of any object keep their invariants: allocations are in the block and in order.
 func FuzzObjects(f *testing.F) {
 	f.Add("10-0-0-0-30", `{"cidr":"10.0.0.0/30","allocations":[null,0,0],"attributes":[{"handle_id":"k8s-pod-network.abcdef012345","secondary":{"namespace":"n","pod":"p"}}]}`)
 	f.Add("fd00---126", `{"cidr":7}`)
-	f.Add("-", `{"node":"n1","cidr":"10.0.0.0/26","deleted":"false","reservedCIDRs":["10.0.0.1"],"handleID":"x","block":{"10.0.0.0/26":1}}`)
+	f.Add("-", `{"node":"n1","cidr":"10.0.0.0/26","deleted":"false","reservedCIDRs":["10.0.0.1"]}`)
 	f.Fuzz(func(t *testing.T, name, spec string) {
 		o := &ipam.Object{Name: name, Spec: []byte(spec)}
-		if at, b := hashed().read(o); b != nil {
+		if at, b := readBlock(o); b != nil {
 			for i, al := range b.allocations {
 				if got := al.published(at, b.prefix).Address; !b.prefix.Contains(got) || i > 0 && al.ordinal <= b.allocations[i-1].ordinal {
 					t.Errorf("%s: got %v of %+v", spec, got, b)
@@ -173,8 +134,6 @@ func FuzzObjects(f *testing.F) {
 		readPool(o)
 		readAffinity(o)
 		readReservation(o)
-		h := handles{seed: maphash.MakeSeed()}
-		h.Reduce(o)
 	})
 }
 

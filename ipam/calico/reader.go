@@ -2,7 +2,6 @@ package calico
 
 import (
 	"cmp"
-	"hash/maphash"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,8 +13,7 @@ import (
 
 // reader reads the objects of Calico. Calico divides the ranges of its IPPools into blocks
 // (IPAMBlock), which nodes claim one by one (BlockAffinity). A block lists its addresses, each with
-// an index into the block's list of owner attributes. An IPAMHandle counts the addresses that one
-// owner has in each block. Addresses in the ranges of an IPReservation are only allocated on
+// an index into the block's list of owner attributes. Addresses in the ranges of an IPReservation are only allocated on
 // request. All these objects are cluster-scoped.
 type reader struct {
 	ipam.Publisher
@@ -23,7 +21,6 @@ type reader struct {
 	blocks       ipam.Mirror[*ipam.Object, block]
 	affinities   ipam.Mirror[*ipam.Object, affinity]
 	reservations ipam.Mirror[*ipam.Object, reservation]
-	handles      handles
 	resources    []*ipam.Resource
 	// pooling and reserving are the resources of pools and reservations.
 	pooling, reserving *ipam.Resource
@@ -33,23 +30,19 @@ type reader struct {
 	problems map[string]map[ipam.Key]string
 	// regroup means that blocks may have moved to other pools.
 	regroup bool
-	// lasting has the inconsistencies that two consecutive checks found, by pool. found is the result
-	// of the last check.
+	// bound are the affinities to missing nodes that the last check found, and lasting describes those that two
+	// consecutive checks found, by pool.
+	bound   map[ipam.Key]bool
 	lasting map[string]string
-	found   findings
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	r := &reader{
-		Publisher: p, in: make(map[ipam.Key]string), problems: make(map[string]map[ipam.Key]string),
-		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), unread: &ipam.Unread{Publisher: p, Kind: Handles}},
-	}
+	r := &reader{Publisher: p, in: make(map[ipam.Key]string), problems: make(map[string]map[ipam.Key]string)}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    readPool,
 		Changed: func(ipam.Key, *pool, *pool) { r.regroup = true }, Settled: r.settle,
 	}
-	blocks := blockReader{hash: r.handles.hash}
-	r.blocks = ipam.Mirror[*ipam.Object, block]{Read: blocks.read, Changed: r.blockChanged, Settled: r.settle}
+	r.blocks = ipam.Mirror[*ipam.Object, block]{Read: readBlock, Changed: r.blockChanged, Settled: r.settle}
 	r.affinities = ipam.Mirror[*ipam.Object, affinity]{Parse: readAffinity, Unread: &ipam.Unread{Publisher: p, Kind: Affinities}}
 	r.reservations = ipam.Mirror[*ipam.Object, reservation]{
 		Parse: readReservation, Unread: &ipam.Unread{Publisher: p, Kind: Reservations},
@@ -61,7 +54,6 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		r.pooling,
 		{Kind: Blocks, Role: ipam.Needed, Store: &r.blocks, Lost: "the allocations of Calico are unknown"},
 		{Kind: Affinities, Role: ipam.Extra, Store: &r.affinities, Lost: "Calico blocks of deleted nodes are not detected"},
-		{Kind: Handles, Role: ipam.Extra, Store: &r.handles, Lost: "Calico handles without a block are not detected"},
 		r.reserving,
 	}
 	all := append(slices.Clip(r.resources), &ipam.Resource{ // without those that the checks compare

@@ -48,25 +48,17 @@ func (k *Network) Address(n int) string { return fmt.Sprint(k.Prefix, n) }
 // Networks are networks of all IPAMs that record the addresses of pods in custom resources.
 var Networks = []Network{
 	{
-		IPAM: &calico.IPAM, Kinds: []ipam.Kind{calico.Pools, calico.Blocks, calico.Handles, calico.Affinities}, Name: "k8s-pod-network", Prefix: "192.168.7.",
+		IPAM: &calico.IPAM, Kinds: []ipam.Kind{calico.Pools, calico.Blocks, calico.Affinities}, Name: "k8s-pod-network", Prefix: "192.168.7.",
 		Begin: func(o Objects) {
 			o.Apply(calico.Pools, ipamtest.CalicoPool)
 			o.Apply(calico.Affinities, "metadata: {name: node1-192-168-7-0-26}\nspec: {cidr: 192.168.7.0/26, node: node1, state: confirmed, deleted: 'false'}")
 		},
-		// The handle of a pod is written before the block, and deleted after it was changed.
-		Write: func(o Objects, live map[int]Pod, _ int, pod Pod, freed bool) {
-			handle := "k8s-pod-network." + pod.Container
-			if !freed {
-				o.Apply(calico.Handles, "metadata: {name: "+handle+"}\nspec: {handleID: "+handle+", deleted: false, block: {192.168.7.0/26: 1}}")
-			}
+		Write: func(o Objects, live map[int]Pod, _ int, _ Pod, _ bool) {
 			given := make([]string, 64)
 			for n, p := range live {
 				given[n] = ipamtest.CalicoPod(p.Name, "node1", p.Container)
 			}
 			o.Apply(calico.Blocks, ipamtest.CalicoBlock("192-168-7-0-26", "192.168.7.0/26", given...))
-			if freed {
-				o.Remove(calico.Handles, ipam.Key{Name: handle})
-			}
 		},
 	},
 	{

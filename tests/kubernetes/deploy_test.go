@@ -718,8 +718,6 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		"ipamblocks.crd.projectcalico.org [] [] [list watch]",
 		"ipamblocks.projectcalico.org [] [] [list watch]",
 		"ipamclaims.k8s.cni.cncf.io [] [] [list watch]",
-		"ipamhandles.crd.projectcalico.org [] [] [list watch]",
-		"ipamhandles.projectcalico.org [] [] [list watch]",
 		"ipaddresspools.metallb.io [] [] [list watch]",
 		"ippools.crd.antrea.io [] [] [list watch]",
 		"ipaddresses.networking.k8s.io [] [] [list watch]",
