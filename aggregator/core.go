@@ -129,6 +129,9 @@ func newCore(cfg coreConfig) (*core, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
+	if cfg.kubernetes != nil {
+		c.facts.RecordsChanged(kube.Unread())
+	}
 	return c, nil
 }
 
@@ -283,6 +286,9 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 	}
 	if len(what.Networks) > 0 || len(what.Nodes) > 0 {
 		c.findings.RangesChanged(nil)
+	}
+	if what.Records != nil { // everything that they have changed is judged
+		c.facts.RecordsChanged(what.Records)
 	}
 	if len(what.Related) > 0 { // publish again the conflicts that have an owner on one of the nodes
 		var addrs []index.Address

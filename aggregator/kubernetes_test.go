@@ -42,6 +42,31 @@ type fakeAPI struct {
 	over    chan struct{}
 	lease   *coordinationv1.Lease
 	once    sync.Once
+	// slow is the end of the paths that are answered once answers is closed: all of them if it is empty.
+	slow    string
+	answers chan struct{}
+}
+
+// await waits until a path is answered.
+func (a *fakeAPI) await(r *http.Request) {
+	a.mu.Lock()
+	answers, waits := a.answers, a.answers != nil && strings.HasSuffix(r.URL.Path, a.slow)
+	a.mu.Unlock()
+	if waits {
+		select {
+		case <-answers:
+		case <-r.Context().Done():
+		case <-a.over:
+		}
+	}
+}
+
+// delay has paths answered only after the function that it returns is called.
+func (a *fakeAPI) delay(slow string) (answer func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.slow, a.answers = slow, make(chan struct{})
+	return sync.OnceFunc(func() { close(a.answers) })
 }
 
 type apiEvent struct {
@@ -102,8 +127,13 @@ func (a *fakeAPI) set(typ string, object metav1.Object) {
 
 func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	a.await(r)
 	switch {
 	case r.URL.Path == "/readyz":
+		return
+	case r.URL.Path == "/apis":
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}})
 		return
 	case strings.Contains(r.URL.Path, "/namespaces/witness/leases"):
 		a.takeLease(w, r)

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,5 +83,70 @@ func TestAnOrphanedSandboxStaysOneAfterARestartWithoutTheAPI(t *testing.T) {
 			return ok
 		})
 		l.stop()
+	}
+}
+
+// Until the Kubernetes API is read, conflicts from before the start are listed as they were told: the scope in which their
+// owners meet is not known. Then they last or end.
+func TestConflictsLastUntilTheKubernetesAPIIsRead(t *testing.T) {
+	t.Parallel()
+	for _, slow := range []string{"", "nodes", "apis"} { // what answers late
+		for _, lasts := range []bool{true, false} {
+			a := newAPI(t)
+			ranged := apiNode("n2", "10.244.1.0/24")
+			a.set("ADDED", apiNode("n1"))
+			a.set("ADDED", ranged)
+			cfg := Config{DataDir: t.TempDir(), Kubeconfig: a.kubeconfig()}
+			report := func(l *lab) {
+				for _, n := range []string{"n1", "n2"} {
+					l.dial().send(snapshot(hello(n, 1), podVeth(2, "web-"+n, "10.244.1.5"))).sync()
+				}
+			}
+			active := func(l *lab) (texts []string, awaited bool) {
+				out, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range out.GetConflicts() {
+					texts = append(texts, c.GetId()+c.GetState().String()+c.GetCause())
+				}
+				return texts, slices.ContainsFunc(out.GetCoverage().GetAwaited(), func(w *pb.Awaited) bool { return w.GetWhat() == pb.Awaited_RECORDS && w.GetNode() == "" })
+			}
+			l := newLab(t, cfg)
+			report(l)
+			var before []string
+			wait.Until(t, "the conflict", func() bool {
+				var awaited bool
+				before, awaited = active(l)
+				return len(before) == 1 && !awaited
+			})
+			l.settled()
+			l.stop()
+
+			answer := a.delay(slow)
+			if !lasts {
+				a.set("DELETED", ranged)
+			}
+			l = newLab(t, cfg)
+			wait.Until(t, "the journal to be read", func() bool { now, _ := active(l); return slices.Equal(now, before) })
+			report(l)
+			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+				if now, awaited := active(l); !slices.Equal(now, before) || !awaited {
+					t.Fatalf("slow %q: got %q, awaited %t, before the API was read; want %q", slow, now, awaited, before)
+				}
+			}
+			if n := len(l.events(&pb.ListEventsRequest{Kind: pb.Event_CONFLICT, Address: "10.244.1.5"}).GetEvents()); n != 1 {
+				t.Errorf("slow %q: got %d events of the conflict, want one", slow, n)
+			}
+			answer()
+			wait.Until(t, "the conflict to be judged", func() bool {
+				now, awaited := active(l)
+				if lasts && !slices.Equal(now, before) {
+					t.Fatalf("slow %q: got %q when the API was read, want %q", slow, now, before)
+				}
+				return !awaited && (!lasts || len(l.list(&pb.ListConflictsRequest{})[0].GetRemedy()) > 0) && (lasts || len(now) == 0)
+			})
+			l.stop()
+		}
 	}
 }

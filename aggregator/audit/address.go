@@ -48,7 +48,9 @@ type Result struct {
 // owners. It finds duplicates in advance: an address in use that IPAM considers free, or that IPAM
 // has allocated to another holder and will free together with that holder.
 func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Result {
-	a := addressAudit{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.Active() })}
+	a := addressAudit{policy: p, in: in, judged: judged, contested: len(judged.Conflicts) > 0 || slices.ContainsFunc(in.Conflicts, func(m verdict.Memory) bool {
+		return m.Active() && !slices.ContainsFunc(judged.Ended, func(e verdict.Ended) bool { return e.ID == m.ID })
+	})}
 	a.past()
 	for i := range judged.Owners {
 		if o := &judged.Owners[i]; compared(o) {

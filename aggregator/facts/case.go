@@ -120,6 +120,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	}
 	c := &b.c
 	if f.Followed {
+		c.Unread = len(f.Unread()) > 0
 		c.InPodCIDR, c.PodsKnownUntil, c.OneTenant = f.Kubernetes.InPodCIDR(a), f.Kubernetes.KnownUntil(), f.Kubernetes.OneTenant()
 	}
 	for n, i := range f.claimsTo(key) {

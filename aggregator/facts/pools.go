@@ -71,6 +71,8 @@ type ipamRecords struct {
 	allocationCount int
 	// bySandbox has the addresses allocated for a sandbox, once for each allocation.
 	bySandbox map[string][]index.Address
+	// unknown has the IPAMs whose records in the Kubernetes API are not known, and whether they are being read.
+	unknown map[string]ipam.State
 	// lost has the pools that had lost their records before the start, until their nodes report them.
 	lost map[lostPool]*verdict.Pool
 }
@@ -165,7 +167,28 @@ func (f *Facts) Readable(rec *verdict.Pool) bool {
 			return p.Rec.State == ipam.Known || p.Rec.State == ipam.Missing
 		}
 	}
-	return !slices.ContainsFunc(nodes, func(n *Node) bool { return n != nil && slices.Contains(n.Status.GetUnreadableIpams(), rec.IPAM) })
+	if rec.Node == nil {
+		return f.unknown[rec.IPAM] == 0
+	}
+	return !slices.ContainsFunc(nodes, func(n *Node) bool { return slices.Contains(n.Status.GetUnreadableIpams(), rec.IPAM) })
+}
+
+// RecordsChanged sets the IPAMs whose records in the Kubernetes API are not known, after all that is known was judged.
+// It takes over the map.
+func (f *Facts) RecordsChanged(unknown map[string]ipam.State) {
+	f.Update(func() { f.unknown, f.changes.Coverage = unknown, true })
+}
+
+// Unread returns the IPAMs whose records in the Kubernetes API are awaited after the start, in order. The caller holds
+// the lock.
+func (f *Facts) Unread() (ipams []string) {
+	for name, state := range f.unknown {
+		if state == ipam.Reading {
+			ipams = append(ipams, name)
+		}
+	}
+	slices.Sort(ipams)
+	return ipams
 }
 
 // Allocations returns the number of allocations. The caller holds the lock.

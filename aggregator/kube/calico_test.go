@@ -114,12 +114,15 @@ func TestForbiddenDiscovery(t *testing.T) {
 	f.custom.hidden = true
 	c := f.open()
 	keep(t, c)
+	records := func() map[string]ipam.State { c.mu.RLock(); defer c.mu.RUnlock(); return c.unknown() }
+	wait.Until(t, "the records of Calico are awaited", func() bool { return records()[calico.Name] == ipam.Reading })
 	wait.Until(t, "the problem is reported", func() bool {
 		p := c.Status().GetProblems()
 		return len(p) == 1 && strings.HasPrefix(p[0], "no permission to discover custom resources")
 	})
+	wait.Until(t, "the records of Calico cannot be read", func() bool { return records()[calico.Name] == ipam.Unreadable })
 	f.set(func() { f.custom.hidden = false })
-	wait.Until(t, "there is no problem any more", func() bool { return len(c.Status().GetProblems()) == 0 })
+	wait.Until(t, "there is no problem any more", func() bool { return len(c.Status().GetProblems()) == 0 && len(records()) == 0 })
 }
 
 // Newer versions of Calico use another API group if the API server does not serve the old one.

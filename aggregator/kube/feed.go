@@ -54,6 +54,8 @@ type feed struct {
 	// source is the custom resource that the feed reads, which may come and go. It is
 	// nil for resources that every cluster has.
 	source *source
+	// read is set once the objects were listed. The cluster's mu guards it.
+	read bool
 
 	// stop ends the reflector. quiet closes its watch if the server is silent.
 	stop  context.CancelFunc

@@ -95,6 +95,7 @@ func (c *Cluster) recordResponse() {
 // holds mu.
 func (c *Cluster) problem(about, text string) {
 	before := c.health.problems[about]
+	c.ring() // what fails is not awaited
 	switch {
 	case before == text:
 	case text == "":
@@ -201,6 +202,7 @@ func (c *Cluster) worked(f *feed) {
 
 func (c *Cluster) listed(f *feed) {
 	c.mu.Lock()
+	f.read = true
 	switch f.name {
 	case podFeed:
 		c.health.synced = true

@@ -129,6 +129,33 @@ func (m *publisher) known() (ipam.State, string) {
 	return ipam.Known, ""
 }
 
+// Unread returns the Changes.Records of a Cluster that has read nothing yet.
+func Unread() map[string]ipam.State { return map[string]ipam.State{podips.Name: ipam.Reading} }
+
+// unknown returns the IPAMs whose records are not known. The caller holds mu.
+func (c *Cluster) unknown() map[string]ipam.State {
+	if c.health.state == pb.Kubernetes_SYNCING {
+		return Unread() // the other ones do not matter yet
+	}
+	records := make(map[string]ipam.State)
+	for _, f := range c.feeds {
+		s, fails := f.source, c.health.problems[f.name] != ""
+		switch {
+		case s == nil:
+			if !f.read && !fails {
+				records[podips.Name] = ipam.Reading
+			}
+		case s.state == strange, s.state == forbiddenHere, !s.Decided && fails, s.state == undiscovered && c.health.problems[discoveryProblem] != "":
+			if s.Role != ipam.Extra && records[s.ipam.name] == 0 {
+				records[s.ipam.name] = ipam.Unreadable
+			}
+		case !s.Decided:
+			records[s.ipam.name] = ipam.Reading
+		}
+	}
+	return records
+}
+
 // Use implements ipam.Publisher.
 func (m *publisher) Use() {
 	if !m.used {

@@ -76,6 +76,10 @@ type Changes struct {
 	Related []string
 	// IPAM are the changes of the cluster's IPAMs, one for each pool and allocation.
 	IPAM []IPAMChange
+	// Records has the IPAMs whose records in the API are not known, if they have changed: Reading while they are
+	// awaited after the start, Unreadable if they cannot be read. podips.Name also stands for everything else that
+	// is read.
+	Records map[string]ipam.State
 	// Acknowledgements means that the result of Acknowledgements changed.
 	Acknowledgements bool
 }
@@ -118,14 +122,16 @@ type Cluster struct {
 	begun               time.Time
 	following, complete atomic.Int64
 
-	mu        sync.RWMutex
-	pods      pods
-	nodes     nodes
-	services  services
-	leases    leases
-	events    events
-	health    health
-	pending   pending
+	mu       sync.RWMutex
+	pods     pods
+	nodes    nodes
+	services services
+	leases   leases
+	events   events
+	health   health
+	pending  pending
+	// records are the Changes.Records that were told last.
+	records   map[string]ipam.State
 	ipams     []*publisher
 	addresses *podips.Addresses[*podRecord]
 	// annotated has the addresses that OVN-Kubernetes has written into the annotations of pods.
@@ -159,7 +165,7 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
 	c = &Cluster{
-		log: log, begun: time.Now(), bell: make(chan struct{}, 1), entries: make(chan func(context.Context), maxEntries), pending: newPending(),
+		log: log, begun: time.Now(), bell: make(chan struct{}, 1), records: Unread(), entries: make(chan func(context.Context), maxEntries), pending: newPending(),
 		health: health{
 			state: pb.Kubernetes_SYNCING, since: time.Now(), problems: make(map[string]string),
 			returned: make(chan struct{}), kick: make(chan struct{}, 1), pulse: usualPulse,

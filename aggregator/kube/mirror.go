@@ -178,6 +178,12 @@ func (c *Cluster) take() (changes Changes, any bool) {
 	c.mu.Lock()
 	p := c.pending
 	c.pending = newPending()
+	records := c.unknown()
+	if maps.Equal(records, c.records) {
+		records = nil
+	} else {
+		c.records = records
+	}
 	c.mu.Unlock()
 	removed := func(change IPAMChange) int {
 		if change.Pool != nil && change.Gone {
@@ -188,7 +194,7 @@ func (c *Cluster) take() (changes Changes, any bool) {
 	slices.SortStableFunc(p.ipam, func(a, b IPAMChange) int { return removed(a) - removed(b) })
 	changes = Changes{
 		Pods: slices.Collect(maps.Keys(p.pods)), Networks: slices.Collect(maps.Keys(p.networks)), State: p.state,
-		Nodes: slices.Sorted(maps.Keys(p.nodes)), Related: slices.Sorted(maps.Keys(p.related)), IPAM: p.ipam, Acknowledgements: p.acknowledgements,
+		Nodes: slices.Sorted(maps.Keys(p.nodes)), Related: slices.Sorted(maps.Keys(p.related)), IPAM: p.ipam, Records: records, Acknowledgements: p.acknowledgements,
 	}
 	return changes, !reflect.ValueOf(changes).IsZero()
 }

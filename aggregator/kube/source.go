@@ -53,6 +53,7 @@ func (s *source) set(state sourceState, problem string) {
 	}
 	s.state, s.problem = state, problem
 	s.Decided, s.Followed = state != undiscovered && state != reading, state == followed
+	s.feed.cluster.ring()
 	if settle := s.ipam.objects.Settle; settle != nil {
 		settle()
 	}
@@ -124,7 +125,7 @@ type discovery struct {
 	// check is the interval of checkIPAMs, and checked is the time of the last check.
 	check   time.Duration
 	checked time.Time
-	// refused is the number of times in a row that discovery was forbidden.
+	// refused is the number of times in a row that the API server refused discovery.
 	refused int
 }
 
@@ -152,11 +153,16 @@ func (d *discovery) run(ctx context.Context) {
 			wait = d.every
 		default: // the feeds report problems with the server
 			// The API server may be starting: it then forbids everything.
-			if apierrors.IsForbidden(err) {
-				if d.refused++; d.refused >= sourceMisses {
-					d.cluster.setProblem(discoveryProblem, "no permission to discover custom resources (get of /apis): the records of IPAMs in custom resources are unknown; "+
-						"bind ipwitness's service account to the ClusterRole system:discovery")
-				}
+			if answered(err) {
+				d.refused++
+			}
+			switch {
+			case d.refused < sourceMisses:
+			case apierrors.IsForbidden(err):
+				d.cluster.setProblem(discoveryProblem, "no permission to discover custom resources (get of /apis): the records of IPAMs in custom resources are unknown; "+
+					"bind ipwitness's service account to the ClusterRole system:discovery")
+			default:
+				d.cluster.setProblem(discoveryProblem, "cannot discover custom resources (get of /apis): the records of IPAMs in custom resources are unknown: "+ipam.Shorten(err.Error()))
 			}
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
 		}

@@ -70,9 +70,6 @@ func (s *Coverage) Expect(missing map[string]bool) {
 // Awaits reports whether facts about some nodes are awaited; without nodes, about the cluster. The caller
 // holds the facts.
 func (s *Coverage) Awaits(nodes []string) bool {
-	if s.Kubernetes.Status().GetState() == pb.Kubernetes_SYNCING {
-		return true
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.now()
@@ -212,6 +209,9 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 		for _, ipam := range n.Status.GetUnreadIpams() {
 			s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_RECORDS, Node: name, Ipam: ipam})
 		}
+	}
+	for _, ipam := range s.Facts.Unread() {
+		s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_RECORDS, Ipam: ipam})
 	}
 	out.WithoutFrames, out.WithoutAddresses = uint32(len(out.NodesWithoutFrames)), uint32(len(out.NodesWithoutAddresses))
 	out.LeftOut = uint32(len(out.NodesLeftOut))

@@ -96,7 +96,7 @@ func metrics() []*metric {
 			fmt.Sprintf("Time of detection of a finding. One series for each, at most %d, critical ones first.", maxFindingSeries),
 			"kind", "severity", "address", "node", "holder", "pool", "id"),
 		gauge("owners", "Owners of addresses, by the widest scope in which they are compared.", "scope_kind"),
-		gauge("awaited", "What is awaited before the absence of conflicts and findings proves anything: report (of a node), records (of an IPAM on a node), "+
+		gauge("awaited", "What is awaited before the absence of conflicts and findings proves anything: report (of a node), records (of an IPAM on a node or in the Kubernetes API), "+
 			"judgement (of problems that may pass by themselves) or journal. Meanwhile, series of conflicts and findings that would be 0 are missing.", "what"),
 		gauge("nodes", "Nodes by the state of their agent: live, disconnected, or absent "+
 			"(nodes of Kubernetes that should have an agent but none has connected).", "state"),

@@ -252,8 +252,8 @@ func (r *Recall) each(ctx context.Context, kind pb.Event_Kind, do func(*pb.Event
 	})
 }
 
-// wait waits for the nodes and releases the conflicts whose nodes have reported. It returns false if ctx
-// ends before.
+// wait waits for the Kubernetes API and the nodes, and releases the conflicts whose nodes have reported. It returns
+// false if ctx ends before.
 func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 	look := time.NewTicker(lookAgainAfter)
 	defer look.Stop()
@@ -270,14 +270,16 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 		if len(r.missing) != before {
 			r.Coverage.Expect(maps.Clone(r.missing))
 		}
-		undecided := r.Findings.Undecided()
+		undecided, unread := r.Findings.Undecided(), len(r.Facts.Unread())
 		r.Facts.RUnlock()
-		if len(r.missing) == 0 && complete == 0 {
+		if len(r.missing)+unread == 0 && complete == 0 {
 			complete = now
 		}
 		late := now >= deadline || complete != 0 && now >= complete.Add(judge.SeenWithin)
-		r.release(late)
-		if len(r.missing)+len(r.awaited)+undecided == 0 && r.Shards.Waiting() == 0 || now >= deadline {
+		if unread == 0 || late {
+			r.release(late)
+		}
+		if len(r.missing)+len(r.awaited)+undecided+unread == 0 && r.Shards.Waiting() == 0 || now >= deadline {
 			return true
 		}
 		select {

@@ -63,6 +63,9 @@ type Sight struct {
 	OneTenant bool
 	// Covered is set if agents report everything on all nodes.
 	Covered bool
+	// Unread is set while the Kubernetes API, or the records of an IPAM in it, are being read after a start. Which
+	// network an owner is in may not be known then.
+	Unread bool
 	// PodsKnownUntil is the time until which the facts about pods are complete: pods that were
 	// created later may be missing. It is 0 if the API is not followed.
 	PodsKnownUntil Stamp

@@ -36,7 +36,9 @@ func (j *comparison) conflicts() {
 	}
 	for i := range j.in.Conflicts {
 		if prev := &j.in.Conflicts[i]; prev.Active() && !prev.Awaited && !j.continues(prev.ID) {
-			j.out.Ended = append(j.out.Ended, j.ended(prev, over))
+			if e := j.ended(prev, over); e.Kind != EndScopesApart || !j.in.Unread {
+				j.out.Ended = append(j.out.Ended, e)
+			}
 		}
 	}
 	if len(j.out.Conflicts) > 0 || j.claimedElsewhere() || compared == 1 && j.in.Address.Is4() && j.leaked() || compared > 0 && j.responds() {
@@ -92,6 +94,9 @@ func (j *comparison) continues(id string) bool {
 // conflict judges one scope and reports whether it has a conflict.
 func (j *comparison) conflict(g group) bool {
 	owners := j.participants(g)
+	if j.in.Unread && j.awaited(owners) {
+		return true // its cause, and the scope in which it was detected, depend on what is not read yet
+	}
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
@@ -156,6 +161,13 @@ func (j *comparison) conflict(g group) bool {
 	j.out.Conflicts = append(j.out.Conflicts, c)
 	j.note(Step{Rule: c.Rule, Scope: g.scope.Scope(), Applied: true, Conflict: c.ID})
 	return true
+}
+
+// awaited reports whether all owners are in one conflict from before the start that is not judged yet.
+func (j *comparison) awaited(owners []Owner) bool {
+	return slices.ContainsFunc(j.in.Conflicts, func(m Memory) bool {
+		return m.Active() && m.Awaited && !slices.ContainsFunc(owners, func(o Owner) bool { return !m.has([]Owner{o}) })
+	})
 }
 
 // looped reports whether duplicate address detection failed because a bridge returned the owner's own

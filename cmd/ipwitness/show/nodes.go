@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ipwitness/ipwitness/ipam/podips"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -292,10 +293,14 @@ func awaited(all []*pb.Awaited) string {
 		for _, a := range all {
 			switch {
 			case a.GetWhat() != kind.what:
-			case a.GetIpam() != "":
-				names = append(names, a.GetIpam()+" on node "+a.GetNode())
-			default:
+			case a.GetIpam() == "":
 				names = append(names, a.GetNode())
+			case a.GetIpam() == podips.Name:
+				names = append(names, a.GetNode()+"pods and nodes in the Kubernetes API")
+			case a.GetNode() == "", strings.HasSuffix(a.GetNode(), "/"): // the cluster of a fleet
+				names = append(names, a.GetNode()+a.GetIpam()+" in the Kubernetes API")
+			default:
+				names = append(names, a.GetIpam()+" on node "+a.GetNode())
 			}
 		}
 		switch len(names) {
