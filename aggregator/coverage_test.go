@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -95,13 +96,37 @@ func TestCoverageReportsWhatIsNotSeen(t *testing.T) {
 	})
 }
 
+// wantClear checks whether an explanation of an address with one owner, and the metrics, say that there is no conflict and
+// no finding.
+func (l *lab) wantClear(want bool) {
+	l.Helper()
+	explained, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr})
+	if err != nil {
+		l.Fatal(err)
+	}
+	if got := strings.HasPrefix(explained.GetSummary(), "No conflict"); got != want {
+		l.Errorf("got the explanation %q, want one that says that there is no conflict: %t", explained.GetSummary(), want)
+	}
+	families, err := l.registry.Gather()
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, name := range []string{"ipwitness_conflicts", "ipwitness_findings"} {
+		if got := slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name }); got != want {
+			l.Errorf("got %s: %t, want %t", name, got, want)
+		}
+	}
+}
+
 func TestCoverageAfterAStartWaitsForAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		l.dial().send(snapshot(hello("n1", 1))).sync()
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", addr))).sync()
 		l.wantCoverage(&pb.Coverage{Expected: 1, Heard: 1, Unknown: pb.Coverage_STARTING, Incomplete: true})
+		l.wantClear(false)
 		time.Sleep(10 * time.Second)
 		l.wantCoverage(&pb.Coverage{Expected: 1, Heard: 1})
+		l.wantClear(true)
 	})
 }
 

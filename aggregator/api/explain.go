@@ -56,7 +56,7 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 	a := index.AddressOf(addr)
 	c := s.Facts.Builder().Explained(a)
 	coverage := s.Coverage.Now()
-	c.Incomplete, c.Awaited = coverage.GetIncomplete(), len(coverage.GetAwaited()) > 0
+	c.Incomplete, c.Awaited = coverage.GetIncomplete(), live.Starting(coverage)
 	conflicts := s.Shards.Conflicts.Of(a)
 	for i := range conflicts {
 		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())

@@ -78,6 +78,12 @@ func (s *Coverage) Awaits(nodes []string) bool {
 	})
 }
 
+// Starting reports whether something is not known because of a start, so that it proves nothing yet that there is no
+// conflict or finding.
+func Starting(c *pb.Coverage) bool {
+	return len(c.GetAwaited()) > 0 || c.GetUnknown() == pb.Coverage_STARTING
+}
+
 // settlesWithin is the time after the judgement of a node's first report in which a problem that may
 // disappear by itself counts as not judged yet. It is longer than it takes until most are reported.
 const settlesWithin = 6 * time.Second

@@ -199,13 +199,14 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(m.byName[name].desc, m.byName[name].typ, value, labels...)
 	}
 	awaited := make(map[pb.Awaited_What]int)
-	for _, a := range m.Coverage.Current().GetAwaited() {
+	coverage := m.Coverage.Current()
+	for _, a := range coverage.GetAwaited() {
 		awaited[a.GetWhat()]++
 	}
 	for _, what := range []pb.Awaited_What{pb.Awaited_REPORT, pb.Awaited_RECORDS, pb.Awaited_JUDGEMENT, pb.Awaited_JOURNAL} {
 		set("awaited", float64(awaited[what]), word(what))
 	}
-	known := len(awaited) == 0
+	known := !Starting(coverage)
 	m.collectConflicts(set, known)
 	m.collectFindings(set)
 	m.collectNodes(set)

@@ -258,7 +258,7 @@ func (c *auditCommand) checkName(ctx context.Context, coverage *pb.Coverage) (si
 
 // tables shows findings and the audited pools, or prints that nothing was found, and what was audited.
 func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, coverage *pb.Coverage) error {
-	what := ""
+	what, known := "", ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
 	}
@@ -268,6 +268,9 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, cover
 	if name := c.address + c.name; name != "" {
 		what += " about " + name
 	}
+	if coverage.GetIncomplete() || c.gap != nil {
+		known = " is known"
+	}
 	switch {
 	case len(findings) > 0:
 		if err := show.Findings(c.sys.stdout, findings, c.layout(), c.now()); err != nil {
@@ -276,11 +279,11 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, cover
 	case c.silent != "":
 		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, c.silent)
 	case !c.at.IsZero() || coverage.GetClusters() > 0:
-		c.note("No finding%s.", what)
+		c.note("No finding%s%s.", what, known)
 	case len(c.pools) > 0:
-		c.note("No finding%s. Audited: %s.", what, show.Audited(c.pools))
+		c.note("No finding%s%s. Audited: %s.", what, known, show.Audited(c.pools))
 	case c.name != "":
-		c.note("No finding%s. Nothing is audited there, because no address pool is known.", what)
+		c.note("No finding%s%s. Nothing is audited there, because no address pool is known.", what, known)
 	default:
 		nodes, err := c.nodes(ctx)
 		if err != nil {

@@ -165,12 +165,14 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	switch {
 	case c.format.ForPrograms():
 		err = show.List(c.sys.stdout, c.format, show.ConflictKind, conflicts, c.basis(coverage)...)
+	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil) && address != "":
+		c.note("No conflict of %s is known.", address)
+	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil):
+		c.note("No conflicts are known.")
 	case len(conflicts) == 0 && !c.at.IsZero() && address != "":
 		c.note("%s is not in conflict.", address)
 	case len(conflicts) == 0 && address != "":
 		c.note("%s is not in conflict. '%s explain %s' shows why.", address, c.sys.program, address)
-	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil):
-		c.note("No conflicts are known.")
 	case len(conflicts) == 0 && c.filtered():
 		c.note("No conflict matches these filters.")
 	case len(conflicts) == 0:

@@ -124,13 +124,13 @@ func TestTheStateOfThePastNamesItsTimeAndGap(t *testing.T) {
 		{args: "conflicts abc", conflicts: []*pb.Conflict{before}, want: "CONFIRMED, for 5m", not: "kubectl delete"},
 		{args: "conflicts --exit-code", conflicts: []*pb.Conflict{before}, want: "5m ago", code: 2},
 		{args: "conflicts --exit-code", note: "No conflicts are known.\n", code: 3},
-		{args: "conflicts 10.0.0.7", note: "10.0.0.7 is not in conflict.\n"},
+		{args: "conflicts 10.0.0.7", note: "No conflict of 10.0.0.7 is known.\n"},
 		{args: "audit", want: "in-use-unallocated", not: "IPAM  "}, // without pools
 		{args: "audit abc", want: "IPAM is wrong", not: "echo "},
 		{args: "audit node-1", want: "in-use-unallocated"},
 		{args: "audit --exit-code", want: "in-use-unallocated", code: 2},
-		{args: "audit node-2 --exit-code", note: "No finding about node-2.\n", code: 3},
-		{args: "audit --kind leaked --exit-code", note: "No finding of kind leaked.\n", code: 3},
+		{args: "audit node-2 --exit-code", note: "No finding about node-2 is known.\n", code: 3},
+		{args: "audit --kind leaked --exit-code", note: "No finding of kind leaked is known.\n", code: 3},
 	} {
 		var asked url.Values
 		c := serve(t, past(&asked, gap, test.conflicts...))
