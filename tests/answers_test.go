@@ -127,6 +127,30 @@ func TestAVXLANDeviceAnswersFromAnOutdatedTable(t *testing.T) {
 	l.awaitFindings()
 }
 
+// A bridge answers for a neighbour from its table, in which a pod has the MAC of the time before it moved here.
+func TestABridgeAnswersFromAnOutdatedTable(t *testing.T) {
+	t.Parallel()
+	const moved, former = "10.50.0.12", "02:00:00:00:de:ad"
+	l := newLab(t)
+	l.outside("eth0")
+	l.sh("ip link set eth0 up", "ip addr add 192.0.2.1/24 dev eth0", "ip link add br10 type bridge", "ip link set br10 up",
+		"ip link add vx10 type vxlan id 10 dstport 4789 local 192.0.2.1 nolearning", "ip link set vx10 master br10 up", "bridge link set dev vx10 learning off neigh_suppress on")
+	for pod, addr := range map[string]string{"a": "10.50.0.11", "b": moved} {
+		l.pod(pod, addr+"/24")
+		l.sh("ip link set v" + pod + " master br10")
+		l.awaitOwner(addr, pod)
+	}
+	l.sh("ip neigh add " + moved + " lladdr " + former + " dev br10 nud noarp")
+	l.wantOnlyPlanted()
+	l.awaitFindings()
+	l.sh("bridge fdb add " + former + " dev vx10 master static")
+	l.awaitFindings(answered + " " + moved)
+	l.resolve("a", "eth0", moved)
+	l.wantConfirmed()
+	l.sh("ip neigh del " + moved + " dev br10")
+	l.awaitFindings()
+}
+
 // Incident 52, openwrt/odhcpd#48: the routes to hosts behind a proxy stay on a node after the hosts have moved.
 func TestIncidentAProxyKeepsTheRoutesOfHostsThatMoved(t *testing.T) {
 	t.Parallel()

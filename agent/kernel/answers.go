@@ -185,8 +185,18 @@ func (k *Mirror) answer(now time.Time) {
 		}
 	}
 
+	suppressing := map[int32]bool{} // bridges
 	for _, l := range k.own.links {
-		if l.Proxy && l.Up() {
+		if l.Suppress {
+			suppressing[l.Master] = true
+		}
+	}
+	for _, l := range k.own.links {
+		over := l.Index
+		if l.Kind == "vlan" {
+			over = l.Lower
+		}
+		if (l.Proxy || suppressing[over]) && l.Up() {
 			k.answersFromTable(l, want)
 		}
 	}
@@ -201,10 +211,16 @@ func (k *Mirror) answer(now time.Time) {
 	k.dropAnswers(func(key table.ClaimKey) bool { return want[key].Answer == 0 }, now)
 }
 
-// answersFromTable adds what a VXLAN device answers from its table of neighbours in place of namespaces of the node that have
-// the address on its link, but another MAC.
+// answersFromTable adds what a VXLAN device, or a bridge with a port with NEIGH_SUPPRESS, answers from its table of neighbours in
+// place of namespaces of the node that have the address on its link, but another MAC. A bridge, or a VLAN device on one, answers
+// if its forwarding table has the neighbour's MAC behind such a port (br_do_proxy_suppress_arp in
+// net/bridge/br_arp_nd_proxy.c).
 func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) {
 	entries, err := k.req.Neighbours(l.Index)
+	var forwarding []rtnetlink.Neighbour
+	if !l.Proxy && err == nil && len(entries) > 0 {
+		forwarding, err = k.req.Forwarding()
+	}
 	if err != nil {
 		k.log.Debug("cannot list neighbours", "interface", l.Name, "error", err)
 		for key, c := range k.answers.published {
@@ -228,8 +244,15 @@ func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) 
 			}
 		}
 	}
+	behind := map[string]bool{} // the MACs behind ports with NEIGH_SUPPRESS
+	for _, e := range forwarding {
+		if port := k.own.links[e.Index]; port != nil && port.Suppress && (e.Bridge == l.Index || e.Bridge == l.Lower) {
+			behind[e.MAC] = true
+		}
+	}
 	for _, e := range entries {
-		if macs := there[e.Addr]; e.Connected && usable(e.Addr) && len(macs) > 0 && !slices.Contains(macs, e.MAC) {
+		answers := l.Proxy && e.Connected || e.Valid && behind[e.MAC]
+		if macs := there[e.Addr]; answers && usable(e.Addr) && len(macs) > 0 && !slices.Contains(macs, e.MAC) {
 			key := table.ClaimKey{Address: e.Addr, Kind: ipwitnessv1.Evidence_WOULD_ANSWER, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: l.Index}}
 			want[key] = table.Claim{Network: table.Network{Name: l.Name}, Answer: ipwitnessv1.ClaimRecord_NEIGHBOUR}
 		}
@@ -302,7 +325,7 @@ func (l *link) contains(addr netip.Addr) bool {
 // it, as a claim without times; the zero Claim if it does not, or has the address on that link.
 func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no table.Claim) {
 	if slices.ContainsFunc(k.answers.own[addr], func(l *link) bool {
-		return k.domainOf(l).name == domain && !(at.outside && addr.Is4() && isWithoutARP(l))
+		return k.domainOf(l).name == domain && (!at.outside || addr.Is6() || !isWithoutARP(l))
 	}) {
 		return no
 	}

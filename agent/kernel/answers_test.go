@@ -93,6 +93,17 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		})
 		f[rtnetlink.NoNSID].Neighbours = map[int32][]rtnetlink.Neighbour{9: {{Addr: netip.MustParseAddr(addr), MAC: mac, Connected: true}}}
 	}
+	// suppressing connects them by a device behind which the bridge has one MAC, and answers for neighbours.
+	suppressing := func(f agenttest.Fake, addr, mac, behind string) {
+		vxlan(f, addr, mac)
+		vx := f[rtnetlink.NoNSID].Links[9]
+		vx.Proxy, vx.PortOptions = false, rtnetlink.PortOptions{Suppress: true, Closed: true}
+		f[rtnetlink.NoNSID].Links[9] = vx
+		f[rtnetlink.NoNSID].Neighbours = map[int32][]rtnetlink.Neighbour{4: {{Addr: netip.MustParseAddr(addr), MAC: mac, Valid: true}}}
+		f[rtnetlink.NoNSID].Forwarding = []rtnetlink.Neighbour{
+			{Index: 9, MAC: behind, Bridge: 4}, {Index: 20, MAC: agenttest.PodVeth(20).MAC, Bridge: 4}, {Index: 20, MAC: "local", Bridge: 4}, {Index: 9, MAC: "another", Bridge: 5},
+		}
+	}
 	for _, test := range []struct {
 		name  string
 		host  func(f agenttest.Fake)
@@ -258,6 +269,11 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		{"a VXLAN device with a neighbour on the node", func(f agenttest.Fake) { vxlan(f, "10.244.0.5", agenttest.PodVeth(20).MAC) }, "", ""},
 		{"a VXLAN device with a neighbour of which nothing is seen", func(f agenttest.Fake) { vxlan(f, "10.244.0.9", "former") }, "", ""},
 		{"a VXLAN device with the address of a pod on another link", func(f agenttest.Fake) { vxlan(f, "10.8.0.2", "former") }, "", ""},
+		{"a bridge that answers for an outdated neighbour", func(f agenttest.Fake) { suppressing(f, "10.244.0.5", "former", "former") }, "", "10.244.0.5 cni0: NEIGHBOUR cni0"},
+		{"a bridge with the neighbour that is there", func(f agenttest.Fake) { suppressing(f, "10.244.0.5", agenttest.PodVeth(20).MAC, "former") }, "", ""},
+		{"a bridge with a neighbour that it does not forward to", func(f agenttest.Fake) { suppressing(f, "10.244.0.5", "former", "other") }, "", ""},
+		{"a bridge with a neighbour that another one forwards to", func(f agenttest.Fake) { suppressing(f, "10.244.0.5", "another", "other") }, "", ""},
+		{"a bridge with a neighbour behind a port that it does not answer for", func(f agenttest.Fake) { suppressing(f, "10.244.0.5", "local", "former") }, "", ""},
 		{"an IPv6 proxy entry on the bridge of a pod", func(f agenttest.Fake) {
 			bridged(f, "fd00:9::9")
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"cni0": {ProxyNDP: true}}

@@ -35,6 +35,7 @@ type Requests interface {
 	UnmarkedTables() ([]uint32, error)
 	Proxied() ([]rtnetlink.Neighbour, error)
 	Neighbours(index int32) ([]rtnetlink.Neighbour, error)
+	Forwarding() ([]rtnetlink.Neighbour, error)
 	Settings(iface string) rtnetlink.Settings
 	FiltersARP() (bool, error)
 }

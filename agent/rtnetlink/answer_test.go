@@ -255,7 +255,7 @@ func TestOptionsOfABridgePort(t *testing.T) {
 		"usual":             {attrs(0, 1, 0), PortOptions{}},
 		"hairpin":           {attrs(1, 1, 0), PortOptions{Hairpin: true}},
 		"without learning":  {attrs(0, 0, 0), PortOptions{Closed: true}},
-		"answered in place": {attrs(0, 1, 1), PortOptions{Closed: true}},
+		"answered in place": {attrs(0, 1, 1), PortOptions{Closed: true, Suppress: true}},
 		"VLANs of tunnels":  {slices.Concat(attrs(0, 1, 0), attribute(iflaPortVLANTunnel, 1)), PortOptions{VLANTunnel: true}},
 		"of another length": {attribute(iflaPortMode, 1, 0), PortOptions{}},
 		"not described":     {nil, PortOptions{}},

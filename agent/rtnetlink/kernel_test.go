@@ -299,6 +299,13 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		if got, err := req.Proxied(); err != nil || !slices.Equal(got, want) {
 			t.Errorf("proxied addresses: got %v and error %v, want %v", got, err, want)
 		}
+		mac := net.HardwareAddr{2, 0, 0, 0, 0xde, 0xad}
+		must(t, netlink.NeighAdd(&netlink.Neigh{LinkIndex: int(port), Family: unix.AF_BRIDGE, State: netlink.NUD_NOARP, Flags: netlink.NTF_MASTER, HardwareAddr: mac}))
+		forwarding, err := req.Forwarding()
+		must(t, err)
+		if !slices.ContainsFunc(forwarding, func(n Neighbour) bool { return n.Index == port && n.Bridge == br && n.MAC == string(mac) }) {
+			t.Errorf("forwarding tables: got %v, want %s behind the port", forwarding, mac)
+		}
 		if hops, err := req.RouteFrom(br, from, to); err != nil || !slices.Equal(hops, []Hop{{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")}}) {
 			t.Errorf("a packet from %s: got %v and error %v, want the gateway", from, hops, err)
 		}

@@ -45,6 +45,8 @@ type PortOptions struct {
 	// Closed is set if the bridge learns no MACs from the port, or answers in its place for neighbours
 	// behind it (NEIGH_SUPPRESS): a controller knows who is behind it, as that of an EVPN.
 	Closed bool
+	// Suppress is set if the bridge answers for neighbours behind the port (NEIGH_SUPPRESS).
+	Suppress bool
 	// VLANTunnel is set if the bridge takes the VLAN of a frame from the tunnel that it came through: one VXLAN device
 	// serves many networks.
 	VLANTunnel bool
@@ -79,7 +81,8 @@ func parsePortOptions(b []byte) (o PortOptions) {
 		case iflaPortVLANTunnel:
 			o.VLANTunnel = val[0] != 0
 		case iflaPortNeighSuppress:
-			o.Closed = o.Closed || val[0] != 0
+			o.Suppress = val[0] != 0
+			o.Closed = o.Closed || o.Suppress
 		}
 	}
 	return o
@@ -122,12 +125,15 @@ type Route struct {
 	Table uint32
 }
 
-// Neighbour is an entry of the neighbour table of an interface; MAC is raw bytes.
+// Neighbour is an entry of the neighbour table of an interface, or of the forwarding table of a bridge, which has no address;
+// MAC is raw bytes.
 type Neighbour struct {
 	Index     int32
 	Addr      netip.Addr
 	MAC       string
-	Connected bool // it is known to be there now (NUD_CONNECTED)
+	Connected bool  // it is known to be there now (NUD_CONNECTED)
+	Valid     bool  // its MAC is known (NUD_VALID)
+	Bridge    int32 // whose forwarding table has it
 }
 
 // A Message is one message of the route family, with the namespace that it concerns.
@@ -500,18 +506,23 @@ func parseRule(b []byte) (id uint32, err error) {
 
 // parseNeighbour parses a struct ndmsg and its attributes. The MAC is empty if it is not known.
 func parseNeighbour(b []byte) (n Neighbour, err error) {
-	const connected = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE // NUD_CONNECTED
+	const (
+		connected = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE // NUD_CONNECTED
+		valid     = connected | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
+	)
 	if len(b) < unix.SizeofNdMsg {
 		return n, fmt.Errorf("parse neighbour: %w", errShort)
 	}
 	n.Index = int32(binary.NativeEndian.Uint32(b[4:]))
-	n.Connected = binary.NativeEndian.Uint16(b[8:])&connected != 0
+	n.Connected, n.Valid = binary.NativeEndian.Uint16(b[8:])&connected != 0, binary.NativeEndian.Uint16(b[8:])&valid != 0
 	for typ, val := range attributes(b[unix.SizeofNdMsg:]) {
 		switch typ {
 		case unix.NDA_DST:
 			n.Addr, _ = netip.AddrFromSlice(val)
 		case unix.NDA_LLADDR:
 			n.MAC = string(val)
+		case unix.NDA_MASTER:
+			n.Bridge = int32(u32(val))
 		}
 	}
 	return n, nil

@@ -371,6 +371,16 @@ func (r *Conn) Neighbours(index int32) (out []Neighbour, err error) {
 	return out, namespaceError("list neighbours", NoNSID, err)
 }
 
+// Forwarding lists the entries of the forwarding tables of the bridges of our own namespace: a MAC, and the index of the port
+// behind which it is.
+func (r *Conn) Forwarding() (out []Neighbour, err error) {
+	body := make([]byte, unix.SizeofNdMsg)
+	body[0] = unix.AF_BRIDGE
+	out, err = list(r, unix.RTM_GETNEIGH, body, parseNeighbour)
+	out = slices.DeleteFunc(out, func(n Neighbour) bool { return n.Bridge == 0 }) // of an interface itself, such as a VXLAN device
+	return out, namespaceError("list forwarding tables", NoNSID, err)
+}
+
 // FiltersARP reports whether a packet filter of our own namespace has rules about ARP, or about all frames:
 // nftables' families arp, bridge and netdev, and the tables of arptables. Its rules are not evaluated.
 func (r *Conn) FiltersARP() (bool, error) {

@@ -158,6 +158,8 @@ func findings() map[string]verdict.Finding {
 	}
 	ipv6Route := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
 	ipv6Route.Address, ipv6Route.Owners[0].Claims[0].PrefixLength = netip.MustParseAddr("2001:db8::12"), 64
+	fromBridge := answers("", "br10", verdict.KernelAnswer{By: verdict.ByNeighbour})
+	fromBridge.Owners[0].Claims[0].Interface.Kind = "bridge"
 	defaultRoute := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
 	defaultRoute.Owners[0].Claims[0].PrefixLength = 0
 	// node-a answers as a proxy for an address that a container behind node-b has.
@@ -281,6 +283,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
 		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),
 		"answered-by-another neigh":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyEntry}),
+		"answered-by-another neigh_suppress":           fromBridge,
 		"answered-by-another vxlan":                    answers("", "vx10", verdict.KernelAnswer{By: verdict.ByNeighbour}),
 		"answered-by-another filtered":                 answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterRules}),
 		"answered-by-another unreadable filter":        answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterUnreadable}),

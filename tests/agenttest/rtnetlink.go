@@ -31,6 +31,7 @@ type Namespace struct {
 	Settings   map[string]rtnetlink.Settings
 	Proxied    []rtnetlink.Neighbour
 	Neighbours map[int32][]rtnetlink.Neighbour
+	Forwarding []rtnetlink.Neighbour
 	Filters    bool  // there are rules about ARP
 	Unread     error // of reading the packet filters
 	Unlisted   error // of listing rules, routes to single addresses, and proxied addresses
@@ -132,6 +133,9 @@ func (f Fake) HostRoutes() ([]rtnetlink.Route, error) {
 
 // Settings returns the settings of an interface of our own namespace.
 func (f Fake) Settings(iface string) rtnetlink.Settings { return f[rtnetlink.NoNSID].Settings[iface] }
+
+// Forwarding returns the entries of the forwarding tables of the bridges of our own namespace.
+func (f Fake) Forwarding() ([]rtnetlink.Neighbour, error) { return f[rtnetlink.NoNSID].Forwarding, nil }
 
 // Neighbours returns the neighbours of an interface of our own namespace.
 func (f Fake) Neighbours(index int32) ([]rtnetlink.Neighbour, error) {

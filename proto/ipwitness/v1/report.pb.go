@@ -172,8 +172,9 @@ const (
 	ClaimRecord_PROXY_ARP ClaimRecord_Answer = 3
 	// The address is in an entry of `ip neigh add proxy`.
 	ClaimRecord_PROXY_ENTRY ClaimRecord_Answer = 4
-	// The interface is a VXLAN device that answers from its table of neighbours (proxy), and the MAC in
-	// the table is that of no namespace of the node that has the address on the link.
+	// The interface is a VXLAN device that answers from its table of neighbours (proxy), or a bridge, or a
+	// VLAN device on one, that does (NEIGH_SUPPRESS of a port), and the MAC in the table is that of no
+	// namespace of the node that has the address on the link.
 	ClaimRecord_NEIGHBOUR ClaimRecord_Answer = 5
 )
 
