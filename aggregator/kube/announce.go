@@ -267,7 +267,9 @@ func (a *announcer) announce(n *announcement, about []target, written bool) {
 	before := of.last
 	if !n.resolved {
 		if of.last = n; of.renewed.IsZero() {
-			of.renewed = n.since
+			if of.renewed = n.since; written { // when is not known: soon, as soon as it is judged
+				of.renewed = n.since.Add(renewEvery/20 - renewEvery)
+			}
 		}
 	}
 	if written {

@@ -116,6 +116,27 @@ func TestEventsAreRenewedAndRenamed(t *testing.T) {
 	renew("after its end", "")
 }
 
+// The API server may have forgotten the events from before a start, or forget them soon if starts are frequent.
+func TestEventsFromBeforeTheStartAreRenewed(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "@n2")
+	conflict.ConfirmedAt = timestamppb.New(time.Now().Add(-2 * lately))
+	start := time.Now()
+	c.Announce(conflict, true)
+	for _, at := range []struct {
+		after time.Duration
+		want  string
+	}{
+		{renewEvery / 40, ""}, {renewEvery / 10, "conflict @n1 @n2 one@n1"}, {renewEvery / 5, ""}, {renewEvery / 2, ""},
+		{renewEvery*11/10 + time.Second, "conflict @n1 @n2 one@n1"},
+	} {
+		c.announcer.renew(start.Add(at.after))
+		if got := queued(c); got != at.want {
+			t.Errorf("%s after the start: got %q, want %q", at.after, got, at.want)
+		}
+	}
+}
+
 func TestWhatIsChangedOfARenewedEvent(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	before := &corev1.Event{Message: "as before", Count: 3, LastTimestamp: metav1.NewTime(at)}
