@@ -88,12 +88,12 @@ func (r *rule) fires(since, now time.Time, text explain.AlertText) *alert {
 	}
 }
 
-// conflictAlert returns the alert of an active conflict; nil if it has none at this time.
-func conflictAlert(c *pb.Conflict, now time.Time) *alert {
+// conflictAlert returns the alert of an active conflict that reached its state at a time; nil if it has none now.
+func conflictAlert(c *pb.Conflict, since, now time.Time) *alert {
 	if ack := c.GetAcknowledgement(); ack != nil && ack.GetExpiresAt().AsTime().After(now) {
 		return nil
 	}
-	r, since, state := &suspectedRule, c.GetDetectedAt().AsTime(), "suspected"
+	r, state := &suspectedRule, "suspected"
 	if c.GetState() == pb.Conflict_CONFIRMED {
 		r, since, state = &confirmedRule, c.GetConfirmedAt().AsTime(), "confirmed"
 	}
@@ -104,25 +104,35 @@ func conflictAlert(c *pb.Conflict, now time.Time) *alert {
 	return one
 }
 
-// findingAlert returns the alert of a finding; nil if it has none at this time.
-func findingAlert(f *pb.Finding, now time.Time) *alert {
-	r, known := findingRules[f.GetKind()]
-	switch {
-	case !known:
-		return nil
-	case r.only != 0 && f.GetSeverity() != r.only:
-		return nil
-	case f.GetKind() == verdict.FindingPoolExhaustion && f.GetPool().GetSize() > 0 && f.GetPool().GetAllocated() >= f.GetPool().GetSize():
-		r = poolFullRule
+// findingAlerts returns the alerts of a finding that fire at this time.
+func findingAlerts(f *pb.Finding, now time.Time) (all []*alert) {
+	var rules []rule
+	if r, known := findingRules[f.GetKind()]; known {
+		rules = append(rules, r)
 	}
-	one := r.fires(f.GetDetectedAt().AsTime(), now, explain.FindingAlert(f.GetKind(), f.GetId(), f.GetSummary()))
-	if one != nil {
+	switch f.GetKind() {
+	case verdict.FindingPoolExhaustion:
+		if f.GetPool().GetSize() > 0 && f.GetPool().GetAllocated() >= f.GetPool().GetSize() {
+			rules[0] = poolFullRule
+		}
+	case verdict.FindingOrphanedSandbox: // a critical one has an address that IPAM considers free
+		rules = append(rules, findingRules[verdict.FindingInUseUnallocated])
+	}
+	for _, r := range rules {
+		if r.only != 0 && f.GetSeverity() != r.only {
+			continue
+		}
+		one := r.fires(f.GetDetectedAt().AsTime(), now, explain.FindingAlert(f.GetKind(), f.GetId(), f.GetSummary()))
+		if one == nil {
+			continue
+		}
 		one.label("kind", f.GetKind(), "id", f.GetId(), "address", f.GetAddress(), "pool", f.GetPool().GetName())
 		if len(f.GetNodes()) == 1 {
 			one.label("node", f.GetNodes()[0])
 		}
+		all = append(all, one)
 	}
-	return one
+	return all
 }
 
 // label adds labels, given as names and values. Empty values are no labels.

@@ -34,7 +34,7 @@ type alertmanager struct {
 	*client
 	cluster, token string
 	clock          func() time.Time
-	conflicts      map[string]*pb.Conflict // active ones
+	conflicts      map[string]transition // active ones
 	findings       map[string]*pb.Finding
 	// known are the alerts that Alertmanager has been sent, by their labels.
 	known map[string]*alert
@@ -54,7 +54,7 @@ func newAlertmanager(cfg *Config, files secure.Files, base string) (*receiver, e
 	}
 	a := &alertmanager{
 		client: c, cluster: cfg.Cluster, token: cfg.AlertmanagerToken, clock: cfg.Clock,
-		conflicts: make(map[string]*pb.Conflict), findings: make(map[string]*pb.Finding), known: make(map[string]*alert),
+		conflicts: make(map[string]transition), findings: make(map[string]*pb.Finding), known: make(map[string]*alert),
 	}
 	return &receiver{client: c, kinds: []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}, atOnce: alertsAtOnce, deliver: a.deliver, alerts: a}, nil
 }
@@ -78,7 +78,7 @@ func (a *alertmanager) restore(all []transition, at time.Time) {
 
 func (a *alertmanager) apply(t *transition) {
 	if c := t.GetConflict(); c != nil {
-		if a.conflicts[c.GetId()] = c; c.GetState() == pb.Conflict_RESOLVED {
+		if a.conflicts[c.GetId()] = *t; c.GetState() == pb.Conflict_RESOLVED {
 			delete(a.conflicts, c.GetId())
 		}
 		return
@@ -156,14 +156,12 @@ func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
 func (a *alertmanager) alerts(now time.Time) map[string]*alert {
 	var conflicts, findings []*alert
 	for _, c := range a.conflicts {
-		if one := conflictAlert(c, now); one != nil {
+		if one := conflictAlert(c.GetConflict(), c.since, now); one != nil {
 			conflicts = append(conflicts, one)
 		}
 	}
 	for _, f := range a.findings {
-		if one := findingAlert(f, now); one != nil {
-			findings = append(findings, one)
-		}
+		findings = append(findings, findingAlerts(f, now)...)
 	}
 	firing := make(map[string]*alert)
 	for _, one := range append(most(conflicts), most(findings)...) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -142,6 +143,41 @@ func TestAlertsAreRepeated(t *testing.T) {
 	}
 }
 
+// A conflict that was confirmed, and is suspected again, may be confirmed again at once: it alerts if it stays suspected.
+func TestAConflictIsSuspectedAgain(t *testing.T) {
+	now := time.Now().Round(0)
+	c := &pb.Conflict{Id: "a", Episode: 1, State: pb.Conflict_SUSPECTED, DetectedAt: timestamppb.New(now.Add(-24 * time.Hour))}
+	p := make(phases)
+	to := func(state pb.Conflict_State, at time.Time) *alert {
+		c = proto.CloneOf(c)
+		if c.State = state; state == pb.Conflict_CONFIRMED {
+			c.ConfirmedAt = timestamppb.New(at)
+		} else {
+			c.ConfirmedAt = nil
+		}
+		of := p.transition(&pb.Event{Time: timestamppb.New(at), Conflict: c}, false)
+		return conflictAlert(c, of.since, now)
+	}
+	if one := to(pb.Conflict_SUSPECTED, now.Add(-time.Hour)); one == nil || !one.StartsAt.Equal(c.GetDetectedAt().AsTime().Add(suspectedRule.after)) {
+		t.Errorf("got %+v about a conflict that was never confirmed, want an alert since ten minutes after its detection", one)
+	}
+	if one := to(pb.Conflict_CONFIRMED, now.Add(-time.Hour)); one == nil || one.Labels["state"] != "confirmed" {
+		t.Errorf("got %+v, want that it is confirmed", one)
+	}
+	if one := to(pb.Conflict_SUSPECTED, now.Add(-time.Minute)); one != nil {
+		t.Errorf("got %+v a minute after it was suspected again, want nothing", one)
+	}
+	to(pb.Conflict_CONFIRMED, now.Add(-time.Hour))
+	to(pb.Conflict_SUSPECTED, now.Add(-suspectedRule.after))
+	if one := to(pb.Conflict_SUSPECTED, now.Add(-time.Second)); one == nil || !one.StartsAt.Equal(now) {
+		t.Errorf("got %+v after ten minutes, want an alert since now", one)
+	}
+	// A replica that begins now reads what came before from the journal.
+	if of := p.transition(&pb.Event{Time: timestamppb.New(now), Conflict: c}, true); !of.since.Equal(now.Add(-suspectedRule.after)) {
+		t.Errorf("got suspected since %v, want %v", of.since, now.Add(-suspectedRule.after))
+	}
+}
+
 // Alerts have the names, severities and waits of the rules for Prometheus.
 func TestAlertsFollowTheRules(t *testing.T) {
 	raw, err := os.ReadFile("../../deploy/helm/ipwitness/files/rules.yaml")
@@ -203,14 +239,17 @@ func TestAlertsOfFindings(t *testing.T) {
 		{&pb.Finding{Kind: verdict.FindingPoolExhaustion, Pool: &pb.Pool{Size: 10, Allocated: 10}}, time.Minute, "IpwitnessPoolFull"},
 		{&pb.Finding{Kind: verdict.FindingPoolExhaustion, Pool: &pb.Pool{Size: 10, Allocated: 9}}, time.Minute, ""},
 		{&pb.Finding{Kind: verdict.FindingPoolExhaustion, Pool: &pb.Pool{Size: 10, Allocated: 9}}, time.Hour, "IpwitnessPoolNearlyFull"},
+		{&pb.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: pb.Finding_CRITICAL}, time.Minute, "IpwitnessAddressInUseUnallocated"},
+		{&pb.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: pb.Finding_CRITICAL}, time.Hour, "IpwitnessOrphanedSandbox IpwitnessAddressInUseUnallocated"},
+		{&pb.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: pb.Finding_WARNING}, time.Hour, "IpwitnessOrphanedSandbox"},
 		{&pb.Finding{Kind: "of a later version"}, time.Hour, ""},
 	} {
 		test.finding.DetectedAt = timestamppb.New(now.Add(-test.age))
-		got := ""
-		if a := findingAlert(test.finding, now); a != nil {
-			got = a.Labels["alertname"]
+		var names []string
+		for _, a := range findingAlerts(test.finding, now) {
+			names = append(names, a.Labels["alertname"])
 		}
-		if got != test.want {
+		if got := strings.Join(names, " "); got != test.want {
 			t.Errorf("%v: got alert %q, want %q", test.finding, got, test.want)
 		}
 	}

@@ -34,6 +34,8 @@ type transition struct {
 	present bool
 	// confirmed is set if the conflict is confirmed, or was since this replica detected it.
 	confirmed bool
+	// since is when a conflict reached its state: it may have been confirmed before it was suspected again.
+	since time.Time
 }
 
 // A phase is the last state of a conflict that was exported.
@@ -44,6 +46,7 @@ type phase struct {
 	// reached is the most advanced state since the beginning.
 	reached   pb.Conflict_State
 	confirmed bool
+	since     time.Time
 }
 
 // phases are the last states of conflicts, by id.
@@ -95,7 +98,15 @@ func (p phases) conflict(t *transition, record string) {
 		}
 	}
 	now.confirmed = c.GetConfirmedAt() != nil || lasts && before.confirmed
-	t.confirmed = now.confirmed
+	switch {
+	case !lasts:
+		now.since = c.GetDetectedAt().AsTime()
+	case before.state == now.state:
+		now.since = before.since
+	default:
+		now.since = t.at
+	}
+	t.confirmed, t.since = now.confirmed, now.since
 	t.name = "conflict." + state
 	t.id = fmt.Sprintf("conflict-%s-%d-%s", c.GetId(), now.beginning.UnixMicro(), state)
 	if known && before.beginning.Equal(now.beginning) {
