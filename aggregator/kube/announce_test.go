@@ -127,7 +127,10 @@ func TestEventsFromBeforeTheStartAreRenewed(t *testing.T) {
 		after time.Duration
 		want  string
 	}{
-		{renewEvery / 40, ""}, {renewEvery / 10, "conflict @n1 @n2 one@n1"}, {renewEvery / 5, ""}, {renewEvery / 2, ""},
+		{renewEvery / 40, ""},
+		{renewEvery / 10, "conflict @n1 @n2 one@n1"},
+		{renewEvery / 5, ""},
+		{renewEvery / 2, ""},
 		{renewEvery*11/10 + time.Second, "conflict @n1 @n2 one@n1"},
 	} {
 		c.announcer.renew(start.Add(at.after))
