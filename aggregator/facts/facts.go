@@ -86,6 +86,9 @@ type Facts struct {
 	scratch *Builder
 	// changes are the changes of the current step.
 	changes Changes
+	// tenures and programs are what was recalled from before the start.
+	tenures  map[index.Address][]Tenure
+	programs map[NodeID]string
 	// coverage caches whether all nodes are covered. It has its own lock because readers update it.
 	coverage struct {
 		mu  sync.Mutex

@@ -139,6 +139,11 @@ func TestWhatAFormerAgentHasWitnessed(t *testing.T) {
 		}
 		a = s.joins("n1", "b1", test.epoch, next...)
 		a.snapshot(next...) // it is asked again
+		if test.epoch == 2 && len(next) > 1 {
+			later := records.Claims(proto.CloneOf(next[1].Claims[0]))
+			later.Claims[0].Count, later.Claims[0].Routed = 2, true
+			a.report(later)
+		}
 		s.after(test.after)
 		s.Ring()
 		for i, addr := range []string{guest, outside, plain, refused} {

@@ -115,7 +115,11 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		n.Rec.IPAMName = name
 		f.touchNode(n) // the causes of conflicts may follow from it
 	}
-	if program, ended, sees := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(), n.Status.GetSeesProcesses(); program != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded || sees != n.Rec.SeesProcesses {
+	program, ended, sees := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(), n.Status.GetSeesProcesses()
+	if program == "" && n.Rec.VIPProgram != "" { // a former agent has seen it
+		program, ended = n.Rec.VIPProgram, n.Rec.VIPProgramEnded || sees
+	}
+	if program != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded || sees != n.Rec.SeesProcesses {
 		n.Rec.VIPProgram, n.Rec.VIPProgramEnded, n.Rec.SeesProcesses = program, ended, sees
 		f.touchNode(n) // it decides which node keeps a virtual address
 	}
@@ -274,6 +278,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		c = f.addToIndexes(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
 		setCharge(f, n, &n.claims.at(c).cost, cost)
 		a.saw(c, rec, at)
+		f.resume(n, c)
 	default:
 		one := n.claims.at(c)
 		h := n.history(one)
@@ -344,7 +349,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		w.seen = max(w.seen, at)
 		one.begun = min(one.begun, w.seen)
 	}
-	remembered := one.flags&former != 0
+	remembered := one.flags&(former|continued) != 0
 	one.flags = uint16(rec.GetFlags()) &^ ours //nolint:gosec // 12 bits
 	if one.wire() == 0 && rec.GetRouted() {
 		one.flags |= leadsHere
@@ -363,6 +368,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		one.first, one.assigned = first, assigned
 	case remembered: // a kernel does not tell a new agent when it began to use an address that it had before
 		one.first = min(one.first, first)
+		one.flags |= continued
 	}
 	h.last, h.count = Stamp(rec.GetLastSeen()), rec.GetCount()
 	n.setHistory(one, h)

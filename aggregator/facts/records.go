@@ -180,8 +180,12 @@ const former = 1 << 13
 // hasPeer is set if an IPv4 address has a peer (ClaimRecord.peer).
 const hasPeer = 1 << 12
 
+// continued is set if first and assigned are from a former agent or the journal. The present agent does not know better,
+// unless the kernel got the address again. It takes the place of IFA_F_MCAUTOJOIN, on which nothing depends.
+const continued = 1 << 10
+
 // ours are the flags of a claim that do not come from the kernel.
-const ours = leadsHere | takenAlong | former | hasPeer
+const ours = leadsHere | takenAlong | former | hasPeer | continued
 
 // wire returns the index of a wire claim's additional part; 0 for a kernel claim.
 func (c *claim) wire() uint32 {

@@ -34,6 +34,7 @@ func (f *Facts) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 			return nil, err
 		}
 		n = newNode(id)
+		n.Rec.VIPProgram = f.programs[id.Place()]
 		if of := f.accountOfName(id.Vouched); of != nil {
 			n.account = of
 		}

@@ -99,6 +99,7 @@ func (r *Recall) Run(ctx context.Context) {
 		case <-time.After(r.Facts.Policy.StaleAfter):
 			r.judge(r.unseen)
 			r.unseen = nil
+			r.Judge(r.Facts.RecallTenures(nil))
 		case <-ctx.Done():
 			return
 		}
@@ -112,17 +113,23 @@ func (r *Recall) Run(ctx context.Context) {
 
 // read reads the state before the start, and puts it back.
 func (r *Recall) read(ctx context.Context) error {
+	programs := make(map[facts.NodeID]string)
 	err := r.each(ctx, pb.Event_NODE, func(e *pb.Event) {
 		n := e.GetNode()
 		r.boots[n.GetName()] = n.GetBootId()
 		if n.GetState() == pb.Node_LIVE {
 			r.missing[n.GetName()] = true
 		}
+		if program := n.GetVipProgram(); program != "" {
+			programs[facts.NodeID{Boot: n.GetBootId(), Netns: n.GetNetns()}] = program
+		}
 	})
 	if err != nil {
 		return err
 	}
+	r.Judge(r.Facts.RecallPrograms(programs))
 	var active, resolved []*verdict.Conflict
+	var tenures []facts.Tenure
 	oldest := r.Shards.KeptSince()
 	if err := r.each(ctx, pb.Event_CONFLICT, func(e *pb.Event) {
 		c := r.conflict(e.GetConflict())
@@ -131,8 +138,13 @@ func (r *Recall) read(ctx context.Context) error {
 			return
 		case c.Active():
 			active = append(active, c)
-			for i := range c.Owners {
-				r.missing[c.Owners[i].Node.Name] = true
+			for i, m := range e.GetConflict().GetOwners() {
+				o := &c.Owners[i]
+				r.missing[o.Node.Name] = true
+				tenures = append(tenures, facts.Tenure{
+					Address: index.AddressOf(c.Address), Boot: o.Node.Boot, Owner: o.ID, MAC: o.MAC,
+					Assigned: facts.Stamp(m.GetAssignedAt()), First: facts.Stamp(m.GetFirstSeen()),
+				})
 			}
 		case c.ResolvedAt > oldest:
 			resolved = append(resolved, c)
@@ -146,6 +158,7 @@ func (r *Recall) read(ctx context.Context) error {
 	}
 	slices.SortFunc(resolved, func(a, b *verdict.Conflict) int { return cmp.Compare(a.ResolvedAt, b.ResolvedAt) })
 	r.awaited = active
+	r.Judge(r.Facts.RecallTenures(tenures))
 	added := r.Shards.Recall(slices.Concat(resolved[max(0, len(resolved)-judge.KeepResolved):], active))
 	var found []*judge.Found
 	if err := r.each(ctx, pb.Event_FINDING, func(e *pb.Event) {

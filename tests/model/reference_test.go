@@ -133,6 +133,7 @@ type claim struct {
 	sweep         int
 	ended         bool
 	former        bool // only a former agent has reported it
+	continued     bool // its times are those of a former agent
 }
 
 type pool struct {
@@ -792,9 +793,9 @@ func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 	first, assigned := stamp(rec.GetFirstSeen()), stamp(rec.GetAssignedAt())
 	switch {
 	case c.First == 0, assigned.Sub(c.AssignedAt) > time.Second:
-		c.First, c.AssignedAt = first, assigned
-	case c.former:
-		c.First = min(c.First, first)
+		c.First, c.AssignedAt, c.continued = first, assigned, false
+	case c.former, c.continued:
+		c.First, c.continued = min(c.First, first), true
 	case first < c.First, c.AssignedAt.Sub(assigned) > time.Second:
 		c.First, c.AssignedAt = first, assigned
 	}

@@ -1,0 +1,76 @@
+package facts
+
+import (
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+// A Tenure is since when an owner of an address has had it, as the journal has it from before the start.
+type Tenure struct {
+	Address index.Address
+	// Boot is the boot ID of the owner's node, Owner is the owner's ID, and MAC its hardware address.
+	Boot, Owner string
+	MAC         verdict.MAC
+	// Assigned is when its kernel began to use the address; 0 if only frames show the owner. First is when it was first
+	// seen.
+	Assigned, First verdict.Stamp
+}
+
+// RecallTenures takes over since when owners have had their addresses, for as long as their kernels do not report that
+// they were set again. It replaces what was recalled before.
+func (f *Facts) RecallTenures(all []Tenure) *Batch {
+	b := newBatch()
+	f.piece(b, func() { f.tenures = make(map[index.Address][]Tenure) })
+	inPieces(f, b, all, func(t Tenure) {
+		f.tenures[t.Address] = append(f.tenures[t.Address], t)
+		f.touch(t.Address)
+		for n, c := range f.claimsTo(t.Address) {
+			f.resume(n, c)
+		}
+	})
+	f.close(b)
+	return b
+}
+
+// resume gives a claim the times of the recalled tenure that it continues.
+func (f *Facts) resume(n *Node, c uint32) {
+	one := n.claims.at(c)
+	for _, t := range f.tenures[one.addr] {
+		switch at := n.interfaces.at(one.port); {
+		case t.Boot != n.ID.Boot:
+			continue
+		case one.wire() != 0:
+			if n.texts.macOf(n.hardware.at(n.wires.at(one.wire()).hardware).mac) != t.MAC {
+				continue
+			}
+		case one.kind != verdict.Assigned, n.texts.macOf(at.mac) != t.MAC, t.Assigned == 0,
+			one.assigned > t.Assigned.Add(sameAssignment), n.idOf(at.namespace) != t.Owner:
+			continue
+		default:
+			one.assigned = t.Assigned
+		}
+		one.flags |= continued
+		if t.First != 0 && t.First < one.first {
+			h := n.history(one)
+			one.first = t.First
+			n.setHistory(one, h)
+		}
+	}
+}
+
+// RecallPrograms takes over the programs that moved virtual addresses on nodes before the start, by the boot ID and the
+// network namespace of the node.
+func (f *Facts) RecallPrograms(programs map[NodeID]string) *Batch {
+	b := newBatch()
+	f.piece(b, func() {
+		f.programs = programs
+		for n := range f.Nodes {
+			if program := programs[n.ID.Place()]; program != "" && n.Rec.VIPProgram == "" {
+				n.Rec.VIPProgram, n.Rec.VIPProgramEnded = program, n.Rec.SeesProcesses
+				f.touchNode(n)
+			}
+		}
+	})
+	f.close(b)
+	return b
+}
