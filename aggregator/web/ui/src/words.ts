@@ -81,7 +81,7 @@ export interface Unseen {
 function awaitedName({ what, node, ipam }: Awaited): string {
   switch (what) {
     case 'JOURNAL': return 'the journal'
-    case 'RECORDS': return `the records of ${ipam} on ${node}`
+    case 'RECORDS': return `the records of ${ipam}${node && ` on ${node}`}`
     case 'JUDGEMENT': return `whether possible problems on ${node} last`
     default: return `the report of ${node}`
   }
