@@ -121,7 +121,7 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 	})
 	for path, want := range map[string]string{
 		"/": "/v1/owners", "/healthz": "ok", "/readyz": "ok", "/openapi.json": `"openapi"`,
-		"/metrics": `ipwitness_conflicts{cause="unknown",state="confirmed"} 0`,
+		"/metrics": `ipwitness_awaited{what="judgement"} 0`,
 	} {
 		if code, _, body := get(t, url+path); code != 200 || !strings.Contains(body, want) {
 			t.Errorf("%s: got %d %s, want 200 and %s", path, code, body, want)

@@ -30,7 +30,6 @@ var unreadable = map[ipam.Kind]struct {
 	calico.Affinities: {
 		"metadata: {name: bad}\nspec: {cidr: %s, node: n1, state: confirmed, deleted: 'false'}", "10.9.0.0/26", "[]", "nowhere",
 	},
-	calico.Handles:      {"metadata: {name: bad}\nspec: {handleID: bad, block: %s}", "{10.9.0.0/26: 1}", "7", "{nowhere: 1}"},
 	calico.Reservations: {"metadata: {name: bad}\nspec: {reservedCIDRs: %s}", "[10.9.0.0/26]", "7", "[nowhere]"},
 
 	cilium.Nodes:     {"metadata: {name: bad}\nspec: {ipam: {pool: %s}}", "{10.9.0.1: {}}", "7", "{nowhere: {}}"},
