@@ -112,10 +112,10 @@ func TestRemedies(t *testing.T) {
 			"node n1 keeps its range", "On node n2, look at the settings of network net0 of docker", "docker network inspect net0", "`--ip-range`",
 		}},
 		{"a network of docker overlaps with one of CNI on a bridge", []string{
-			"if network kindnet keeps its range", "docker network create --subnet", "a fixed address (`docker run --ip`", "docker stop", "docker start",
+			"if network kindnet keeps its range", "created again with a different range (--subnet)", "a fixed address (`docker run --ip`", "docker stop", "docker start",
 		}},
 		{"machines that may have one address from DHCP, without a lifetime", []string{
-			"if a DHCP client has set it on each of them", "Compare the client identifiers of node n1 itself and node n2 itself", "two DHCP servers serve this network",
+			"if a DHCP client has set it on each of them", "Compare the client identifiers of node n1 itself and node n2 itself", "neither knows the leases of the other",
 			"if no software moves the address", "ip addr del",
 		}},
 		{"machines that may have one address from DHCP, for a limited time", []string{
@@ -138,7 +138,7 @@ func TestRemedies(t *testing.T) {
 		}},
 		{"a host leases the virtual address of keepalived", []string{
 			"Decide which of them clients expect", "if node n3 itself keeps the address", "Replace the address in the configuration of keepalived",
-			"if it stays a virtual address", "dhcp-host=192.168.1.200", "Have node n3 itself (eth0) release its lease",
+			"if it stays a virtual address", "Take the address out of the range of dnsmasq", "Have node n3 itself (eth0) release its lease",
 		}},
 		{"T7 a router outside has the address of docker's bridge", []string{
 			"Leave the device with MAC 02:00:00:00:00:99 as it is", "Give the network of docker0 a range", "Do not only delete the address",

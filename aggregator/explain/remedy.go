@@ -130,14 +130,15 @@ func (a *remedyBuilder) rangeOfVirtual(owners []*verdict.Owner) []advice.Action 
 		program = cmp.Or(program, runs)
 	}
 	var another []advice.Action
+	pool := ""
 	if leased := slices.IndexFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.Leases && !p.Client }); leased >= 0 {
-		another = outOfRange(a.c.Pools[leased:leased+1], a.c.Address)
+		pool = poolName(a.c.Pools[leased])
 	}
 	for _, o := range own {
 		another = append(another, a.giveUp(o)...)
 	}
 	return a.steps("own-or-virtual", "own", a.ownerNames(own), "others", a.ownerNames(others), "title", title, "purpose", purpose,
-		"program", cmp.Or(program, "the software that moves it"), "another", another)
+		"program", cmp.Or(program, "the software that moves it"), "pool", pool, "another", another)
 }
 
 // oneServer returns the steps after which one DHCP server serves the network.

@@ -141,10 +141,11 @@ func (f *Facts) dropFormer(n *Node) {
 	defer f.close(b)
 	ends := false
 	f.piece(b, func() {
-		if ends = !n.Rec.Unheard; ends {
-			n.formerUntil = 0
-		} else {
+		switch due := n.formerUntil != 0 && n.formerUntil <= f.now(); {
+		case due && n.Rec.Unheard:
 			f.expireFormer(n)
+		case due:
+			n.formerUntil, ends = 0, true
 		}
 	})
 	for from, more := uint32(1), ends; more; {

@@ -346,8 +346,8 @@ func TestAgentsThatAnswer(t *testing.T) {
 		t.Errorf("got a clock that was set by %s, want one that was measured less well", now.n.Rec.ClockStep)
 	}
 	s.Heard(now.p, now.n, new(-time.Hour))
-	if r := now.n.Rec; r.ClockStep != time.Hour+2*time.Second || r.ClockSet != s.now.Add(-time.Hour) {
-		t.Errorf("got a clock that was set by %s at %v, want by an hour and two seconds, now", r.ClockStep, r.ClockSet)
+	if r := now.n.Rec; r.ClockStep != -time.Hour-2*time.Second || r.ClockSet != s.now.Add(-time.Hour) {
+		t.Errorf("got a clock that was set by %s at %v, want back by an hour and two seconds, now", r.ClockStep, r.ClockSet)
 	}
 }
 

@@ -367,7 +367,7 @@ func (f *Facts) Heard(p Peer, n *Node, skew *time.Duration) {
 			return
 		}
 		if skew != nil {
-			if step := (*skew - n.Rec.Skew).Abs(); n.Rec.SkewKnown && step > leastStep {
+			if step := *skew - n.Rec.Skew; n.Rec.SkewKnown && step.Abs() > leastStep {
 				n.Rec.ClockSet, n.Rec.ClockStep = f.now().Add(*skew), n.Rec.ClockStep+step
 			}
 			n.Rec.Skew, n.Rec.SkewKnown = *skew, true

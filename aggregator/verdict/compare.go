@@ -65,11 +65,15 @@ func (j *comparison) leaked() bool {
 // responds reports whether an owner that is not compared answers for one that is. The next answer shows whether it goes on.
 func (j *comparison) responds() bool {
 	since := j.in.Now.Add(-j.policy.StaleAfter)
-	return slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
-		return slices.ContainsFunc(j.out.Owners, func(r Owner) bool {
+	for i := range j.out.Owners {
+		o := &j.out.Owners[i]
+		if o.ExcludedBy(RuleReachableVia) && slices.ContainsFunc(j.out.Owners, func(r Owner) bool {
 			return r.Excluded == nil && r.Alive() && o.RespondsFor(&r, since) != nil
-		})
-	})
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // coverage is the list of groups that are reported already. A set of owners is reported once, in

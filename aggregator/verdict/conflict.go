@@ -244,6 +244,7 @@ func (c Conflict) Continue(was *Conflict) Conflict {
 		return c
 	}
 	c.Episode, c.DetectedAt, c.Resumed = was.Episode, was.DetectedAt, c.DetectedAt
+	c.Owners = slices.Clone(c.Owners) // others may read those of a conflict
 	restoreOrphaned(c.Owners, m.Owners)
 	if was.Phase == Confirmed && c.Phase != Resolved && !c.AllExternal() && c.LinkProof != OneWay && m.has(c.Owners) {
 		c.Phase, c.ConfirmedAt = Confirmed, was.ConfirmedAt

@@ -263,7 +263,7 @@ func oldest(owners []*Owner) *Owner {
 	// doubt is how wrong a time of a node may be.
 	doubt := func(n *Node, at Stamp) time.Duration {
 		if at < n.ClockSet {
-			return n.ClockStep
+			return n.ClockStep.Abs()
 		}
 		return 0
 	}

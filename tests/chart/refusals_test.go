@@ -83,7 +83,6 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.persistence.size=1.2.3Gi":              "'/aggregator/persistence/size'",
 		"agent.podLabels.a=b c":                            "'/agent/podLabels/a'",
 		"aggregator.podDisruptionBudget.minAvailable=150%": "'/aggregator/podDisruptionBudget/minAvailable'",
-		"aggregator.podDisruptionBudget.minAvailable=100%": "'/aggregator/podDisruptionBudget/minAvailable'",
 		"aggregator.ingress.tls[0].hosts={A_B}":            "'/aggregator/ingress/tls/0/hosts/0'",
 		"aggregator.ingress.tls[0].secretName=UPPER":       "'/aggregator/ingress/tls/0/secretName'",
 		"monitoring.dashboards.labels.team=a b":            "'/monitoring/dashboards/labels/team'",
@@ -100,6 +99,9 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		// Refused by the checks in the templates.
 		"tls.mode=off": "auth.tokenReview needs TLS",
 		"aggregator.podDisruptionBudget.minAvailable=2":                           "must be less than aggregator.replicas",
+		"aggregator.podDisruptionBudget.minAvailable=51%":                         "must be less than aggregator.replicas",
+		"aggregator.podDisruptionBudget.minAvailable=100%":                        "must be less than aggregator.replicas",
+		"tls.certManager.duration=90d":                                            "'/tls/certManager/duration'",
 		"auth.tokenReview=false":                                                  "tls.mode needs auth.tokenReview",
 		"tls.mode=off,auth.tokenReview=false,auth.tokensSecret=t":                 "auth.tokensSecret needs TLS",
 		"tls.mode=off,auth.tokenReview=false,tls.mutual=true":                     "tls.mutual cannot be combined",
@@ -143,7 +145,7 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 func TestWhatWorksIsAccepted(t *testing.T) {
 	needHelm(t)
 	for _, set := range []string{
-		"aggregator.podDisruptionBudget.minAvailable=50%",
+		"aggregator.podDisruptionBudget.minAvailable=50%", "aggregator.replicas=1,aggregator.podDisruptionBudget.minAvailable=100%",
 		"aggregator.service.type=LoadBalancer,aggregator.service.loadBalancerClass=example.com/lb,aggregator.service.loadBalancerSourceRanges={10.0.0.0/8}",
 		"aggregator.service.type=NodePort,aggregator.service.nodePorts.grpc=0,aggregator.service.nodePorts.http=0",
 		"aggregator.service.clusterIP=None",

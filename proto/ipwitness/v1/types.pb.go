@@ -3708,7 +3708,7 @@ type Awaited struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is awaited.
 	What Awaited_What `protobuf:"varint,1,opt,name=what,proto3,enum=ipwitness.v1.Awaited_What" json:"what,omitempty"`
-	// Name of the node; empty for JOURNAL, and for RECORDS of the Kubernetes API.
+	// Name of the node. It is empty for JOURNAL, and for RECORDS of the Kubernetes API; of a fleet, it is then CLUSTER/.
 	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	// RECORDS only: name of the IPAM.
 	Ipam          string `protobuf:"bytes,3,opt,name=ipam,proto3" json:"ipam,omitempty"`

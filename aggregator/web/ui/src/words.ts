@@ -81,7 +81,9 @@ export interface Unseen {
 function awaitedName({ what, node, ipam }: Awaited): string {
   switch (what) {
     case 'JOURNAL': return 'the journal'
-    case 'RECORDS': return `the records of ${ipam}${node && ` on ${node}`}`
+    case 'RECORDS':
+      if (ipam === 'kubernetes') return `${node}pods and nodes in the Kubernetes API`
+      return !node || node.endsWith('/') ? `the records of ${node}${ipam} in the Kubernetes API` : `the records of ${ipam} on ${node}`
     case 'JUDGEMENT': return `whether possible problems on ${node} last`
     default: return `the report of ${node}`
   }
