@@ -222,6 +222,11 @@ func TestMissingLeaseFileOfKeaIsAProblemIfItRuns(t *testing.T) {
 		t.Errorf("got %q of a server that never ran", got)
 	}
 	write(t, root+"/run/kea/kea-dhcp4.kea-dhcp4.pid", "7\n")
+	source.Find(now)
+	source.Read(ipam.FileRead{Now: now, All: true})
+	if got := source.Problems(); len(got) != 0 {
+		t.Errorf("got %q of a server that has just started", got)
+	}
 	if got := problems(); len(got) != 1 || !strings.Contains(got[0], "/data/4.csv: the file does not exist, but the server runs") {
 		t.Errorf("got %q of a server that runs", got)
 	}

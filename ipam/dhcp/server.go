@@ -115,6 +115,7 @@ type server struct {
 	pools  map[string]*ipam.FilePool // by name
 	leases map[netip.Addr]record     // as last read, with those that are missing for a moment
 	absent time.Time                 // since when its lease file is missing; zero if it exists
+	lost   bool                      // whether the server ran at the last read, without the file
 }
 
 // maxClient is the maximum length of a client identifier in bytes (RFC 2132, section 2).
@@ -220,13 +221,15 @@ func (r record) after(was record) record {
 // fail records that the server's files cannot be read.
 func (s *server) fail(err error, now time.Time) (again bool) {
 	if errors.Is(err, os.ErrNotExist) {
-		if s.absent.IsZero() {
+		lost := errors.Is(err, errLost)
+		if s.absent.IsZero() || lost && !s.lost { // a server that has just started makes its file in a moment
 			s.absent = now
 		}
+		s.lost = lost
 		if now.Sub(s.absent) < ipam.Settled {
 			return true // it may be about to be replaced
 		}
-		switch lost := errors.Is(err, errLost); {
+		switch {
 		case len(s.leases) > 0:
 			err = errors.New("the file was removed: if the server runs, it has its leases in memory only, and leases all addresses again after a restart")
 		case lost:
