@@ -56,7 +56,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	c.shards = judge.New(judge.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Conflicts: conflicts, Listener: told, Workers: workers})
 	c.findings = judge.NewFindings(judge.FindingsConfig{
 		Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: told,
-		Awaits: func(nodes []string) bool { return c.coverage.Awaits(nodes) },
+		Awaits: func(f *verdict.Finding) bool { return c.coverage.Awaits(f) },
 	})
 	recorded := cfg.DataDir != "" || cfg.Export.Any() || cfg.NATS.Used()
 	c.coverage = live.NewCoverage(live.CoverageConfig{

@@ -18,9 +18,9 @@ type FindingsConfig struct {
 	Kubernetes *kube.Cluster
 	// Waiting returns the number of addresses that are queued for judgement.
 	Waiting func() int
-	// Awaits reports whether facts about some nodes are awaited; without nodes, about the cluster. It is
-	// called with the facts held.
-	Awaits   func(nodes []string) bool
+	// Awaits reports whether facts are awaited without which a finding is not found. It is called with the facts
+	// held.
+	Awaits   func(*verdict.Finding) bool
 	Listener FindingsListener
 }
 

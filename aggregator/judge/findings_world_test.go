@@ -32,7 +32,7 @@ func newWorld(t testing.TB, kubernetes facts.Kubernetes) *world {
 		Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Changed: w.changed, OwnersWatched: func() bool { return false }, Disputed: func(func(index.Address) bool) {},
 		Kubernetes: kubernetes, Followed: kubernetes != nil, Queues: 1,
 	})
-	w.Findings = NewFindings(FindingsConfig{Facts: w.facts, Waiting: func() int { return 0 }, Awaits: func([]string) bool { return false }, Listener: w})
+	w.Findings = NewFindings(FindingsConfig{Facts: w.facts, Waiting: func() int { return 0 }, Awaits: func(*verdict.Finding) bool { return false }, Listener: w})
 	return w
 }
 

@@ -29,8 +29,8 @@ type Set struct {
 	// inOrder has the findings in the order of lists.
 	inOrder *index.Set[*Found]
 
-	// awaits reports whether facts about some nodes are awaited; without nodes, about the cluster.
-	awaits func(nodes []string) bool
+	// awaits reports whether facts are awaited without which a finding is not found.
+	awaits func(*verdict.Finding) bool
 	wake   signal
 
 	mu    sync.Mutex
@@ -144,7 +144,7 @@ func (f *Set) End(id string, superseded bool) {
 	switch {
 	case one == nil:
 		return
-	case !superseded && f.awaits(audit.Nodes(one.Finding)):
+	case !superseded && f.awaits(one.Finding):
 		f.mu.Lock()
 		if f.byID[id] != nil { // otherwise another one has ended it meanwhile
 			f.doubtful[id] = struct{}{}
@@ -227,7 +227,7 @@ func (f *Set) decide() verdict.Stamp {
 	f.mu.Unlock()
 	f.facts.RLock()
 	some = slices.DeleteFunc(some, func(one *Found) bool {
-		return f.early(one) || !f.decidable(one) || f.awaits(audit.Nodes(one.Finding))
+		return f.early(one) || !f.decidable(one) || f.awaits(one.Finding)
 	})
 	f.facts.RUnlock()
 	for over := range slices.Chunk(some, decidedAtOnce) {

@@ -17,7 +17,7 @@ import (
 func doubtful(t *testing.T, awaits func(w *world, one *verdict.Finding) bool) (*world, *verdict.Finding) {
 	w := newWorld(t, nil)
 	one := &verdict.Finding{ID: "1", Kind: verdict.FindingAnsweredByAnother, Address: netip.MustParseAddr("10.0.0.1")}
-	w.awaits = func([]string) bool { return awaits(w, one) }
+	w.awaits = func(*verdict.Finding) bool { return awaits(w, one) }
 	w.Recall([]*Found{{Finding: one, Place: PlaceOf(one)}})
 	return w, one
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/ipamtest"
@@ -123,6 +125,40 @@ func TestForbiddenDiscovery(t *testing.T) {
 	wait.Until(t, "the records of Calico cannot be read", func() bool { return records()[calico.Name] == ipam.Unreadable })
 	f.set(func() { f.custom.hidden = false })
 	wait.Until(t, "there is no problem any more", func() bool { return len(c.Status().GetProblems()) == 0 && len(records()) == 0 })
+}
+
+// Only what is expected to become readable is awaited, and Events are not.
+func TestOnlyWhatCanBeReadIsAwaited(t *testing.T) {
+	for name, test := range map[string]struct {
+		fails func(f *fakeAPI)
+		want  map[string]ipam.State
+	}{
+		"nothing fails":                   {func(*fakeAPI) {}, map[string]ipam.State{}},
+		"pods are forbidden":              {func(f *fakeAPI) { f.forbidden["pods"] = true }, map[string]ipam.State{podips.Name: ipam.Unreadable}},
+		"nodes fail":                      {func(f *fakeAPI) { f.broken = "nodes" }, map[string]ipam.State{podips.Name: ipam.Unreadable}},
+		"services fail":                   {func(f *fakeAPI) { f.broken = "services" }, map[string]ipam.State{podips.Name: ipam.Unreadable}},
+		"Events fail":                     {func(f *fakeAPI) { f.broken = "events" }, map[string]ipam.State{}},
+		"discovery has no reply":          {func(f *fakeAPI) { f.custom.mute = true }, nil},
+		"the server does not respond yet": {func(f *fakeAPI) { f.down = true }, Unread()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeAPI(t)
+			test.fails(f)
+			c := f.open()
+			keep(t, c)
+			time.Sleep(4 * firstBackoff) // three attempts
+			wait.Until(t, "the records that are not known", func() bool {
+				c.mu.RLock()
+				defer c.mu.RUnlock()
+				now := c.unknown()
+				if test.want == nil {
+					return now[calico.Name] == ipam.Unreadable && now[podips.Name] == 0
+				}
+				return maps.Equal(now, test.want)
+			})
+		})
+	}
 }
 
 // Newer versions of Calico use another API group if the API server does not serve the old one.

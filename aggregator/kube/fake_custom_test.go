@@ -24,6 +24,8 @@ type fakeCustom struct {
 	strange map[string]string
 	// hidden makes discovery forbidden.
 	hidden bool
+	// mute makes discovery end without an answer.
+	mute bool
 	// away is a group of an aggregated API server that does not answer.
 	away  string
 	asked int // requests for that group
@@ -136,6 +138,9 @@ func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[1:]
 	switch {
+	case len(parts) == 0 && f.custom.mute:
+		f.mu.Unlock()
+		panic(http.ErrAbortHandler)
 	case len(parts) == 0 && f.custom.hidden:
 		f.mu.Unlock()
 		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)

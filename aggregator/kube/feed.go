@@ -54,8 +54,10 @@ type feed struct {
 	// source is the custom resource that the feed reads, which may come and go. It is
 	// nil for resources that every cluster has.
 	source *source
-	// read is set once the objects were listed. The cluster's mu guards it.
-	read bool
+	// read is set once the objects were listed. refused is the number of times in a row that the API server refused
+	// them. The cluster's mu guards both.
+	read    bool
+	refused int
 
 	// stop ends the reflector. quiet closes its watch if the server is silent.
 	stop  context.CancelFunc

@@ -153,6 +153,12 @@ func (c *Cluster) failed(f *feed, err error) {
 		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.resourceName(), f.lost, ipam.Shorten(err.Error())))
 	}
 	switch {
+	case !answered(err), unreachable(err) && c.health.missed > 0, c.health.problems[f.name] == "" && !apierrors.IsUnauthorized(err):
+		f.refused = 0
+	default:
+		f.refused++
+	}
+	switch {
 	case f.source != nil:
 		s, problem := f.source, c.health.problems[f.name]
 		if s.failures++; !answered(err) {
@@ -188,6 +194,7 @@ func (c *Cluster) worked(f *feed) {
 	defer c.mu.Unlock()
 	c.recordResponse()
 	c.problem(f.name, "")
+	f.refused = 0
 	if s := f.source; s != nil {
 		s.failures = 0
 		s.set(followed, "")

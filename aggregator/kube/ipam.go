@@ -134,18 +134,23 @@ func Unread() map[string]ipam.State { return map[string]ipam.State{podips.Name: 
 
 // unknown returns the IPAMs whose records are not known. The caller holds mu.
 func (c *Cluster) unknown() map[string]ipam.State {
-	if c.health.state == pb.Kubernetes_SYNCING {
+	refused := func(f *feed) bool { return f.refused >= sourceMisses }
+	if c.health.state == pb.Kubernetes_SYNCING && !slices.ContainsFunc(c.feeds, func(f *feed) bool { return (f.name == podFeed || f.name == nodeFeed) && refused(f) }) {
 		return Unread() // the other ones do not matter yet
 	}
 	records := make(map[string]ipam.State)
 	for _, f := range c.feeds {
-		s, fails := f.source, c.health.problems[f.name] != ""
+		s := f.source
 		switch {
+		case s == nil && (f.read || f.name == warningFeed || f.name == nodeEventFeed): // Events are only told
+		case s == nil && !refused(f):
+			records[podips.Name] = ipam.Reading
 		case s == nil:
-			if !f.read && !fails {
-				records[podips.Name] = ipam.Reading
+			if records[podips.Name] == 0 {
+				records[podips.Name] = ipam.Unreadable
 			}
-		case s.state == strange, s.state == forbiddenHere, !s.Decided && fails, s.state == undiscovered && c.health.problems[discoveryProblem] != "":
+		case s.state == strange, s.state == forbiddenHere, !s.Decided && (c.health.problems[f.name] != "" || refused(f)),
+			s.state == undiscovered && (c.health.problems[discoveryProblem] != "" || c.discovery.missed >= sourceMisses):
 			if s.Role != ipam.Extra && records[s.ipam.name] == 0 {
 				records[s.ipam.name] = ipam.Unreadable
 			}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // sourceState is how far the feed of a custom resource has come.
@@ -125,8 +126,9 @@ type discovery struct {
 	// check is the interval of checkIPAMs, and checked is the time of the last check.
 	check   time.Duration
 	checked time.Time
-	// refused is the number of times in a row that the API server refused discovery.
-	refused int
+	// refused is the number of times in a row that the API server refused discovery. missed is that of all failures
+	// since pods and nodes were read; the cluster's mu guards it.
+	refused, missed int
 }
 
 // Defaults of the fields of discovery.
@@ -149,6 +151,7 @@ func (d *discovery) run(ctx context.Context) {
 			return
 		case err == nil:
 			backoff, d.refused = firstBackoff, 0
+			d.miss(0)
 			d.checkIPAMs()
 			wait = d.every
 		default: // the feeds report problems with the server
@@ -156,6 +159,7 @@ func (d *discovery) run(ctx context.Context) {
 			if answered(err) {
 				d.refused++
 			}
+			d.miss(1)
 			switch {
 			case d.refused < sourceMisses:
 			case apierrors.IsForbidden(err):
@@ -174,6 +178,17 @@ func (d *discovery) run(ctx context.Context) {
 			pause(ctx, min(time.Second, d.every), nil) // until a resource that was just removed has left the discovery API as well
 		}
 	}
+}
+
+// miss counts a failure, or none.
+func (d *discovery) miss(n int) {
+	c := d.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d.missed += n; n == 0 || c.health.state == pb.Kubernetes_SYNCING {
+		d.missed = 0
+	}
+	c.ring() // what fails is not awaited
 }
 
 // checkIPAMs makes the IPAMs look, at intervals, for inconsistencies that count only if they last.

@@ -6,10 +6,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -67,15 +69,35 @@ func (s *Coverage) Expect(missing map[string]bool) {
 	s.unread, s.missing, s.coverage = false, missing, nil
 }
 
-// Awaits reports whether facts about some nodes are awaited; without nodes, about the cluster. The caller
-// holds the facts.
-func (s *Coverage) Awaits(nodes []string) bool {
+// Awaits reports whether facts about the nodes of a finding are awaited, or records in the Kubernetes API without which
+// it is not found; of a finding without nodes, anything. The caller holds the facts.
+func (s *Coverage) Awaits(f *verdict.Finding) bool {
+	nodes := audit.Nodes(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.now()
 	return len(nodes) == 0 && c.GetUnknown() == pb.Coverage_STARTING || slices.ContainsFunc(s.awaited, func(a *pb.Awaited) bool {
-		return a.GetWhat() != pb.Awaited_JUDGEMENT && (len(nodes) == 0 || a.GetNode() == "" || slices.Contains(nodes, a.GetNode()))
+		switch {
+		case a.GetWhat() == pb.Awaited_JUDGEMENT:
+			return false
+		case len(nodes) > 0 && a.GetNode() != "":
+			return slices.Contains(nodes, a.GetNode())
+		case len(nodes) > 0 && a.GetWhat() == pb.Awaited_RECORDS:
+			return needs(f, a.GetIpam())
+		}
+		return true
 	})
+}
+
+// needs reports whether a finding is found only if the records of an IPAM in the Kubernetes API are known.
+func needs(f *verdict.Finding, ipam string) bool {
+	switch f.Kind {
+	case verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap: // of any pools and nodes
+		return true
+	case verdict.FindingOrphanedSandbox, verdict.FindingIntendedNotObserved:
+		return ipam == podips.Name
+	}
+	return f.Pool != nil && f.Pool.Node == nil && (ipam == f.Pool.IPAM || ipam == podips.Name)
 }
 
 // Starting reports whether something is not known because of a start, so that it proves nothing yet that there is no
