@@ -290,14 +290,17 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 	if what.Records != nil { // everything that they have changed is judged
 		c.facts.RecordsChanged(what.Records)
 	}
-	if len(what.Related) > 0 { // publish again the conflicts that have an owner on one of the nodes
+	if what.Records != nil || len(what.Related) > 0 {
+		// Publish again the conflicts that have an owner on one of the nodes and, once everything is read, those whose
+		// end waited for that.
 		var addrs []index.Address
 		c.facts.RLock()
+		read := what.Records != nil && len(c.facts.Unread()) == 0
 		for _, one := range c.shards.Conflicts.All() {
-			if one.Active() && slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool {
+			if one.Active() && (read || slices.ContainsFunc(one.Owners, func(o verdict.Owner) bool {
 				_, told := slices.BinarySearch(what.Related, o.Node.Name)
 				return told
-			}) {
+			})) {
 				addrs = append(addrs, index.AddressOf(one.Address))
 			}
 		}

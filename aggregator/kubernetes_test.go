@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -380,6 +381,29 @@ func TestRangesOfNodesAreANetwork(t *testing.T) {
 		t.Errorf("got scope %v, want NETWORK pods", c.GetScope())
 	}
 	a.set("DELETED", apiNode("n2", "10.244.1.0/24"))
+	wait.Until(t, "the conflict to be resolved", func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
+}
+
+// While the Kubernetes API is being read, no conflict ends because its network is not known. It does so as soon as all is
+// read.
+func TestTheEndOfAConflictWaitsUntilTheKubernetesAPIIsRead(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	answer := a.delay("apis")
+	ranged := apiNode("n2", "10.244.1.0/24")
+	a.set("ADDED", apiNode("n1"))
+	a.set("ADDED", ranged)
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
+	for _, n := range []string{"n1", "n2"} {
+		l.dial().send(snapshot(hello(n, 1), podVeth(2, "web-"+n, "10.244.1.5"))).sync()
+	}
+	wait.Until(t, "a conflict", func() bool { return len(l.conflicts()) == 1 })
+	a.set("DELETED", ranged)
+	time.Sleep(time.Second)
+	if got := l.conflicts(); len(got) != 1 || got[0].GetState() == pb.Conflict_RESOLVED {
+		t.Errorf("got %v before everything is read, want the conflict", got)
+	}
+	answer()
 	wait.Until(t, "the conflict to be resolved", func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
 }
 

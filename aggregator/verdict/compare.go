@@ -36,7 +36,7 @@ func (j *comparison) conflicts() {
 	}
 	for i := range j.in.Conflicts {
 		if prev := &j.in.Conflicts[i]; prev.Active() && !prev.Awaited && !j.continues(prev.ID) {
-			if e := j.ended(prev, over); e.Kind != EndScopesApart || !j.in.Unread {
+			if e := j.ended(prev, over); e.Kind != EndScopesApart || prev.Kind != NetworkScope || !j.in.Unread {
 				j.out.Ended = append(j.out.Ended, e)
 			}
 		}
