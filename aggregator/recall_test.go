@@ -437,7 +437,7 @@ func TestAConflictThatFramesShowIsKnownAfterRestarts(t *testing.T) {
 		name   string
 		ran    bool              // the agent has run for long
 		reused string            // the address of the pod after the restart
-		then   *pb.ReportRequest // is seen
+		then   *pb.ReportRequest // is seen, while the conflict awaits frames
 		ends   time.Duration     // it ends then at the earliest
 		lasts  bool
 	}{
@@ -445,6 +445,7 @@ func TestAConflictThatFramesShowIsKnownAfterRestarts(t *testing.T) {
 		{name: "none is seen", reused: addr, ends: 3 * time.Second},
 		{name: "only the aggregator was restarted", ran: true, reused: addr},
 		{name: "the other owner is gone", reused: "10.244.9.7"},
+		{name: "the other owner goes", reused: addr, then: gone(assigned(2, addr))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -466,6 +467,7 @@ func TestAConflictThatFramesShowIsKnownAfterRestarts(t *testing.T) {
 			a := l.dial().send(ports(epoch, test.reused)).sync()
 			l.settled()
 			if test.then != nil {
+				time.Sleep(500 * time.Millisecond)
 				a.send(test.then).sync()
 			}
 			state := pb.Conflict_RESOLVED

@@ -27,6 +27,8 @@ import (
 const (
 	// lookAgainAfter is how often Run looks whether nodes have reported.
 	lookAgainAfter = 200 * time.Millisecond
+	// lookAtUnseenAfter is the same of conflicts that await frames.
+	lookAtUnseenAfter = time.Second
 	// releasedTogether is the number of conflicts that are judged at a time, a part of what a subscriber
 	// of events may be behind.
 	releasedTogether = BusSize / 4
@@ -95,14 +97,15 @@ func (r *Recall) Run(ctx context.Context) {
 		for a := range r.before {
 			r.Shards.Recollect(a, judge.Recollection{})
 		}
-		select {
-		case <-time.After(r.Facts.Policy.StaleAfter):
-			r.judge(r.unseen)
-			r.unseen = nil
-			r.Judge(r.Facts.RecallTenures(nil))
-		case <-ctx.Done():
-			return
+		for end := r.Facts.Clock().Add(r.Facts.Policy.StaleAfter); r.Facts.Clock() < end; r.releaseSeen(false) {
+			select {
+			case <-time.After(min(lookAtUnseenAfter, end.Sub(r.Facts.Clock()))):
+			case <-ctx.Done():
+				return
+			}
 		}
+		r.releaseSeen(true)
+		r.Judge(r.Facts.RecallTenures(nil))
 		select { // the messages of resolved conflicts are needed until then
 		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
 			r.Recorded.Keep(func(id string) bool { return r.Shards.Conflicts.Get(id) != nil || r.Findings.Get(id) != nil })
@@ -343,6 +346,19 @@ func (r *Recall) awaitsFrames(c *verdict.Conflict) (awaits bool) {
 		awaits = awaits || !o.Assigned && slices.ContainsFunc(r.Facts.Called(o.Node.Name), func(n *facts.Node) bool { return now < r.Facts.FramesKnown(n) })
 	}
 	return awaits
+}
+
+// releaseSeen has the conflicts judged that do not await frames any longer or, if late is set, all conflicts.
+func (r *Recall) releaseSeen(late bool) {
+	var released []*verdict.Conflict
+	r.unseen = slices.DeleteFunc(r.unseen, func(c *verdict.Conflict) bool {
+		if !late && r.awaitsFrames(c) {
+			return false
+		}
+		released = append(released, c)
+		return true
+	})
+	r.judge(released)
 }
 
 // judge has conflicts judged as if they had been detected since the start.
