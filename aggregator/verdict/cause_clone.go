@@ -49,17 +49,13 @@ func (o *Owner) busy() bool {
 }
 
 // lives reports whether it is known that something runs in the owner: by its processes, by a program that knows its
-// containers, or by the Kubernetes API. A namespace that may be a router either forwards or was left behind. An agent
-// that has just started does not know yet whether a namespace without processes stays so.
+// containers, or by the Kubernetes API. A namespace that may be a router either forwards or was left behind.
 func (o *Owner) lives() bool {
 	if o.Workload().Idle || o.Workload().MayForward {
 		return false
 	}
-	if o.busy() || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
+	if o.busy() || o.Node.SeesProcesses || o.Pod != nil && !o.Pod.Absent && o.Pod.Phase == "Running" {
 		return true
-	}
-	if o.Node.SeesProcesses {
-		return false
 	}
 	return !slices.Contains([]string{"", "cni-result", "netns", "docker-netns"}, o.Workload().Source)
 }

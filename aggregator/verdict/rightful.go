@@ -85,7 +85,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	case 1:
 		return left[0], RightIntent // the pods of the other owners have ended
 	}
-	if busy := filterOwners(left, (*Owner).busy); len(busy) > 0 {
+	busy := filterOwners(left, (*Owner).busy)
+	if len(busy) > 0 {
 		if left = filterOwners(left, func(o *Owner) bool { return !o.idle() }); len(left) == 1 {
 			return left[0], RightAlive
 		}
@@ -156,8 +157,11 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		return nil, RightUndecided // which one is the copy, or which one its program has scheduled
 	}
 	if first := oldest(left); first != nil && !moves {
-		if !first.lives() || slices.ContainsFunc(left, func(o *Owner) bool { return o != first && o.ID == c.Eldest }) {
-			return nil, RightUndecided // it may be what is left of a workload that has ended, or the other one was restarted
+		if !first.lives() || len(busy) > 0 && !first.busy() && first.Node.SeesProcesses {
+			return nil, RightUndecided // it may be what is left of a workload that has ended
+		}
+		if slices.ContainsFunc(left, func(o *Owner) bool { return o != first && o.ID == c.Eldest }) {
+			return nil, RightUndecided // the other one was restarted
 		}
 		return first, RightOlderAssignment
 	}
