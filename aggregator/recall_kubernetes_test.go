@@ -14,8 +14,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// What the Kubernetes API said about an orphaned sandbox counts until the API contradicts it, also if the API cannot be
-// read after a start.
+// What the Kubernetes API said about an orphaned sandbox counts until the API contradicts it, also if the API does not
+// respond for longer than the node timeout after a start.
 func TestAnOrphanedSandboxStaysOneAfterARestartWithoutTheAPI(t *testing.T) {
 	t.Parallel()
 	const alone = "10.244.1.6"
@@ -70,11 +70,17 @@ func TestAnOrphanedSandboxStaysOneAfterARestartWithoutTheAPI(t *testing.T) {
 		})
 		l.settled()
 		l.stop()
-		a.down()
+		answer := a.delay("")
 
 		l = newLab(t, cfg)
 		wait.Until(t, "the journal to be read", func() bool { now, _ := told(l); return now == before })
 		report(l)
+		for until := time.Now().Add(cfg.NodeTimeout + time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+			if now, _ := told(l); now != before || len(l.list(&pb.ListConflictsRequest{})[0].GetRemedy()) > 0 {
+				t.Fatalf("phase %q: got %q, or it was judged, before the API was read; want %q", phase, now, before)
+			}
+		}
+		answer()
 		wait.Until(t, "the conflict and the finding to be judged", func() bool {
 			now, ok := told(l)
 			if now != before {

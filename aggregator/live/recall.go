@@ -73,12 +73,12 @@ func NewRecall(cfg RecallConfig) *Recall {
 // Known returns a channel that is closed when what was known before the start can be listed, or cannot be read.
 func (r *Recall) Known() <-chan struct{} { return r.known }
 
-// Done returns a channel that is closed when no node and no conflict is awaited any longer, so that the
-// present state can be compared with the state before the start.
+// Done returns a channel that is closed when no node is awaited any longer, and no conflict except for the Kubernetes
+// API, so that the present state can be compared with the state before the start.
 func (r *Recall) Done() <-chan struct{} { return r.done }
 
-// Run puts everything back, and waits for the nodes, at most until they would have timed out. It returns
-// earlier if ctx ends.
+// Run puts everything back, and waits for the nodes, at most until they would have timed out, and for the Kubernetes API.
+// It returns earlier if ctx ends.
 func (r *Recall) Run(ctx context.Context) {
 	start := r.Facts.Clock()
 	select {
@@ -94,17 +94,31 @@ func (r *Recall) Run(ctx context.Context) {
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
 		r.Coverage.Expect(nil)
 		close(r.done)
-		for a := range r.before {
-			r.Shards.Recollect(a, judge.Recollection{})
-		}
-		for end := r.Facts.Clock().Add(r.Facts.Policy.StaleAfter); r.Facts.Clock() < end; r.releaseSeen(false) {
+		look := time.NewTicker(lookAtUnseenAfter)
+		defer look.Stop()
+		read := false // the Kubernetes API
+		for end := r.Facts.Clock().Add(r.Facts.Policy.StaleAfter); ; {
+			r.Facts.RLock()
+			unread := len(r.Facts.Unread()) > 0
+			r.reported()
+			r.Facts.RUnlock()
+			if !read && !unread {
+				read = true
+				r.release(true, false)
+				for a := range r.before {
+					r.Shards.Recollect(a, judge.Recollection{})
+				}
+			}
+			late := r.Facts.Clock() >= end
+			if r.releaseSeen(late); read && late {
+				break
+			}
 			select {
-			case <-time.After(min(lookAtUnseenAfter, end.Sub(r.Facts.Clock()))):
+			case <-look.C:
 			case <-ctx.Done():
 				return
 			}
 		}
-		r.releaseSeen(true)
 		r.Judge(r.Facts.RecallTenures(nil))
 		select { // the messages of resolved conflicts are needed until then
 		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
@@ -268,7 +282,7 @@ func (r *Recall) each(ctx context.Context, kind pb.Event_Kind, do func(*pb.Event
 	})
 }
 
-// wait waits for the Kubernetes API and the nodes, and releases the conflicts whose nodes have reported. It returns
+// wait waits for the Kubernetes API and the nodes, at most until the deadline, and releases the conflicts whose nodes have reported. It returns
 // false if ctx ends before.
 func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 	look := time.NewTicker(lookAgainAfter)
@@ -278,11 +292,7 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 		now := r.Facts.Clock()
 		r.Facts.RLock()
 		before := len(r.missing)
-		maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
-			return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool {
-				return !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
-			})
-		})
+		r.reported()
 		if len(r.missing) != before {
 			r.Coverage.Expect(maps.Clone(r.missing))
 		}
@@ -292,9 +302,7 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 			complete = now
 		}
 		late := now >= deadline || complete != 0 && now >= complete.Add(judge.SeenWithin)
-		if unread == 0 || late {
-			r.release(late)
-		}
+		r.release(late, unread > 0)
 		if len(r.missing)+len(r.awaited)+undecided+unread == 0 && r.Shards.Waiting() == 0 || now >= deadline {
 			return true
 		}
@@ -306,12 +314,27 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 	}
 }
 
-// release has the conflicts judged whose nodes have reported or, if late is set, all conflicts.
-func (r *Recall) release(late bool) {
+// reported removes the nodes that have reported from the missing ones. The caller holds the facts.
+func (r *Recall) reported() {
+	maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
+		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool {
+			return !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
+		})
+	})
+}
+
+// release has the conflicts judged whose nodes have reported or, if late is set, all conflicts. While the Kubernetes API is
+// unread, these are only conflicts that have ended because their nodes have timed out.
+func (r *Recall) release(late, unread bool) {
 	var released []*verdict.Conflict
 	r.awaited = slices.DeleteFunc(r.awaited, func(c *verdict.Conflict) bool {
-		waits := c.LinkProof != 0 || slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return r.missing[o.Node.Name] })
-		if waits && !late {
+		left := 0
+		for _, o := range c.Owners {
+			if !r.missing[o.Node.Name] {
+				left++
+			}
+		}
+		if (c.LinkProof != 0 || left < len(c.Owners)) && !late || unread && (left > 1 || left == len(c.Owners)) {
 			return false
 		}
 		now := *c
