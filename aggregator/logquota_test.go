@@ -30,7 +30,7 @@ func TestOneNodeDoesNotFillTheLog(t *testing.T) {
 			bad.send(m).sync()
 			synctest.Wait() // the events of this message are logged
 		}
-		if got := strings.Count(out.String(), "node=bad lines="); got != 1 {
+		if got := strings.Count(out.String(), `conflicts" nodes=[bad]`); got != 1 {
 			t.Errorf("the log reports %d times that lines of the node are suppressed, want once", got)
 		}
 		if got := strings.Count(out.String(), "conflict changed"); got != linesAtOnce-1 && got != linesAtOnce {

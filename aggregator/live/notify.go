@@ -3,12 +3,24 @@ package live
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// linesPerSecond is the average rate of log lines about one node's conflicts, findings and
+	// state. linesAtOnce is the largest burst.
+	linesPerSecond, linesAtOnce = 10, 1000
+	// complainEvery is the interval at which the log reports suppressed lines or lost events.
+	complainEvery = time.Minute
 )
 
 // Notifier reports events. All fields are required, except that Kubernetes is nil if no Events are
@@ -55,7 +67,22 @@ func (s *Notifier) Run(ctx context.Context) {
 		})
 	}
 	logged := map[string]loggedState{} // the last logged state of each active conflict
-	conflicts, findings := newLogQuota(s.Log), newLogQuota(s.Log)
+	// No node fills the log. Conflicts and findings have a quota each.
+	warnings := access.NewLogQuota(rate.Every(complainEvery), 1)
+	limited := func() (allows func(e *Event) bool) {
+		lines := access.NewLogQuota(linesPerSecond, linesAtOnce)
+		return func(e *Event) bool {
+			now, nodes := s.Clock().Time(), nodesOfEvent(e)
+			if lines.Allows(now, nodes...) {
+				return true
+			}
+			if warnings.Allows(now, nodes...) {
+				s.Log.Warn("too many log lines about one node: suppressing further ones; use the API to list its owners and conflicts", "nodes", nodes)
+			}
+			return false
+		}
+	}
+	conflicts, findings := limited(), limited()
 	report("log", s.Events.Conflicts, func(e *Event) { s.enter(e, logged, conflicts) })
 	report("log", s.Events.Findings, func(e *Event) { s.enterFinding(e, findings) })
 	if k := s.Kubernetes; k != nil {
@@ -76,10 +103,9 @@ type loggedState struct {
 }
 
 // enter logs an event, unless its state has already been logged.
-func (s *Notifier) enter(e *Event, logged map[string]loggedState, quota *logQuota) {
-	now, nodes := s.Clock().Time(), nodesOfEvent(e)
+func (s *Notifier) enter(e *Event, logged map[string]loggedState, allows func(*Event) bool) {
 	if n := e.Node; n != nil {
-		if !quota.allows(now, nodes...) {
+		if !allows(e) {
 			return
 		}
 		if n.GetState() == pb.Node_LIVE {
@@ -101,7 +127,7 @@ func (s *Notifier) enter(e *Event, logged map[string]loggedState, quota *logQuot
 	if logged[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
 		delete(logged, c.GetId())
 	}
-	if is.state != before.state && quota.allows(now, nodes...) {
+	if is.state != before.state && allows(e) {
 		s.Log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),
 			"episode", c.GetEpisode(), "scope", c.GetScope().GetName(), "rule", c.GetRule(), "cause", c.GetCause(), "summary", c.GetSummary())
 	}
@@ -116,9 +142,9 @@ func (s *Notifier) enter(e *Event, logged map[string]loggedState, quota *logQuot
 }
 
 // enterFinding logs that a finding began or ended. The API has the details.
-func (s *Notifier) enterFinding(e *Event, quota *logQuota) {
+func (s *Notifier) enterFinding(e *Event, allows func(*Event) bool) {
 	f := e.Finding
-	if e.Recalled || !quota.allows(s.Clock().Time(), nodesOfEvent(e)...) {
+	if e.Recalled || !allows(e) {
 		return
 	}
 	switch e.Type {
@@ -128,4 +154,19 @@ func (s *Notifier) enterFinding(e *Event, quota *logQuota) {
 		s.Log.Info("finding ended", "kind", f.GetKind(), "id", f.GetId(), "nodes", f.GetNodes(), "address", f.GetAddress())
 	default:
 	}
+}
+
+func nodesOfEvent(e *Event) (nodes []string) {
+	switch {
+	case e.Node != nil:
+		return []string{e.Node.GetName()}
+	case e.Finding != nil:
+		return e.Finding.GetNodes()
+	}
+	for _, o := range e.Conflict.GetOwners() {
+		if !slices.Contains(nodes, o.GetNode()) {
+			nodes = append(nodes, o.GetNode())
+		}
+	}
+	return nodes
 }

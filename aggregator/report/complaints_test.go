@@ -9,7 +9,7 @@ import (
 )
 
 func TestComplaintsAreLoggedOnceAMinute(t *testing.T) {
-	var c complaints
+	s := newService(t)
 	for _, step := range []struct {
 		peer, reason string
 		at           time.Duration
@@ -22,36 +22,30 @@ func TestComplaintsAreLoggedOnceAMinute(t *testing.T) {
 		{"192.0.2.1:4000", "no hello", time.Minute, true},
 		{"bufconn", "no hello", time.Minute, true},
 	} {
-		if got := c.shouldLog(step.peer, step.reason, verdict.Stamp(1).Add(step.at)); got != step.want {
+		if got := s.shouldLog(step.peer, step.reason, verdict.Stamp(1).Add(step.at)); got != step.want {
 			t.Errorf("%v: got %v", step, got)
 		}
-	}
-	for i := range 3 * maxComplaints {
-		c.shouldLog(strconv.Itoa(i), "no hello", verdict.Stamp(1))
-	}
-	if len(c.logged) > maxComplaints {
-		t.Errorf("got %d complaints in memory, want %d at most", len(c.logged), maxComplaints)
 	}
 }
 
 // A peer with a different complaint each time must not fill the log either.
 func TestComplaintsOfOneHostAreLimited(t *testing.T) {
-	var c complaints
+	s := newService(t)
 	logged := func(host string, at time.Duration) (n int) {
-		for i := range 5 * maxComplaints {
-			if c.shouldLog(host+":1000", "you are not "+strconv.Itoa(i), verdict.Stamp(1).Add(at)) {
+		for i := range 1000 {
+			if s.shouldLog(host+":1000", "you are not "+strconv.Itoa(i), verdict.Stamp(1).Add(at)) {
 				n++
 			}
 		}
 		return n
 	}
-	if n := logged("192.0.2.1", 0); n != complaintsOfOne {
-		t.Errorf("the log has %d complaints of one host in a minute, want %d", n, complaintsOfOne)
+	if n := logged("192.0.2.1", 0); n != complaintsOfHost {
+		t.Errorf("the log has %d complaints of one host in a minute, want %d", n, complaintsOfHost)
 	}
-	if n := logged("192.0.2.2", 0); n != complaintsOfOne {
-		t.Errorf("and %d of another one, want %d", n, complaintsOfOne)
+	if n := logged("192.0.2.2", 0); n != complaintsOfHost {
+		t.Errorf("and %d of another one, want %d", n, complaintsOfHost)
 	}
-	if n := logged("192.0.2.1", complainEvery); n != complaintsOfOne {
-		t.Errorf("and %d a minute later, want %d", n, complaintsOfOne)
+	if n := logged("192.0.2.1", time.Minute); n != complaintsOfHost {
+		t.Errorf("and %d a minute later, want %d", n, complaintsOfHost)
 	}
 }

@@ -8,12 +8,14 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
@@ -22,6 +24,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -52,9 +55,9 @@ type Service struct {
 	Config
 	// arrivals limits the memory of messages that are being read.
 	arrivals *arrivals
-	// complaints limits the log messages about streams.
-	complaints complaints
-	counters   counters
+	// repeated limits the log lines with the same complaint about a host, and hosts those about a host.
+	repeated, hosts *access.LogQuota
+	counters        counters
 	// snapshots limits the number of snapshots that are applied at a time, so that changes do not
 	// wait for all of them.
 	snapshots chan struct{}
@@ -68,6 +71,7 @@ type Service struct {
 func New(cfg Config) (*Service, error) {
 	s := &Service{
 		Config: cfg, arrivals: newArrivals(cfg.Memory), snapshots: make(chan struct{}, runtime.GOMAXPROCS(0)), instance: rand.Text(),
+		repeated: access.NewLogQuota(rate.Every(time.Minute), 1), hosts: access.NewLogQuota(rate.Every(time.Minute/complaintsOfHost), complaintsOfHost),
 		counters: counters{
 			received: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Name: "ipwitness_aggregator_records_total",
@@ -88,6 +92,20 @@ func New(cfg Config) (*Service, error) {
 		}
 	}
 	return s, nil
+}
+
+// complaintsOfHost is the number of different complaints about one host that are logged at once and
+// in each minute, because their text may contain strings that the peer chose.
+const complaintsOfHost = 10
+
+// shouldLog reports whether a complaint about a peer must be logged, so that a refused agent that
+// reconnects every few seconds does not fill the log.
+func (s *Service) shouldLog(peer, reason string, now verdict.Stamp) bool {
+	host, _, err := net.SplitHostPort(peer)
+	if err != nil {
+		host = peer
+	}
+	return s.repeated.Allows(now.Time(), host+" "+reason) && s.hosts.Allows(now.Time(), host)
 }
 
 // Codec returns the codec with which a gRPC server must decode messages of agents. It limits their
@@ -162,7 +180,7 @@ func (s *Service) logCorrected(n *facts.Node, some corrections) {
 	for _, times := range some {
 		s.counters.corrected.Add(float64(times))
 	}
-	if s.complaints.shouldLog(n.Name, "corrected", s.Facts.Clock()) {
+	if s.shouldLog(n.Name, "corrected", s.Facts.Clock()) {
 		s.Log.Warn("an agent reported malformed strings", "node", n.Name, "fields", explain.Fields(some))
 	}
 }

@@ -145,7 +145,7 @@ func (r *Session) receiveOne() error {
 		if r.node != nil {
 			name = r.node.Name
 		}
-		if r.service.complaints.shouldLog(from, status.Convert(err).Message(), now) {
+		if r.service.shouldLog(from, status.Convert(err).Message(), now) {
 			r.service.Log.Warn("report stream ended", "node", name, "from", from, "reason", err)
 		}
 		return err
@@ -292,7 +292,7 @@ func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 	s.Facts.RLock()
 	name, others, now := r.node.Rec.Name, s.Facts.InOnePlace(r.node), s.Facts.Clock()
 	s.Facts.RUnlock()
-	if others != nil && s.complaints.shouldLog(name, "place "+strings.Join(others, " "), now) {
+	if others != nil && s.shouldLog(name, "place "+strings.Join(others, " "), now) {
 		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.Text("shared-place", "others", explain.Names(others)))
 	}
 	return nil
