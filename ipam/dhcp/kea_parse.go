@@ -98,6 +98,7 @@ type (
 		Networks []subnets `json:"shared-networks"`
 		subnets
 		Reservations []reservation
+		Unique       *bool `json:"ip-reservations-unique"`
 	}
 	subnets struct {
 		Subnet4, Subnet6 []struct {
@@ -145,6 +146,17 @@ func parseConfig(data []byte, read func(path string) ([]byte, error)) (c config,
 				if r, err := ipam.ParseRange(strings.Join(strings.Fields(p.Pool), ""), "-"); err == nil { // "FIRST - LAST", or a prefix
 					c.ranges = append(c.ranges, r)
 				}
+			}
+		}
+	}
+	if g.Unique != nil && !*g.Unique { // the server leases the address to whichever of the clients asks first
+		clients := map[netip.Addr]int{}
+		for _, r := range c.reservations {
+			clients[r.Address]++
+		}
+		for i, r := range c.reservations {
+			if clients[r.Address] > 1 {
+				c.reservations[i] = record{Address: r.Address}
 			}
 		}
 	}

@@ -144,6 +144,19 @@ func TestConfigurationIsParsed(t *testing.T) {
 	if err != nil || c.elsewhere != "in a database (mysql)" || fmt.Sprint(c.ranges, texts(c.reservations)) != "[fd00::/112] [fd00:1::1]" {
 		t.Errorf("got %+v, %v", c, err)
 	}
+	// One machine with two cards needs two reservations, which Kea accepts only with this option: the server does not
+	// lease one address to two clients at once.
+	for options, want := range map[string]string{
+		``:                                 "[10.0.0.8 02:00:00:00:00:0a 10.0.0.8 02:00:00:00:00:0b 10.0.0.9 02:00:00:00:00:0c]",
+		`"ip-reservations-unique": true,`:  "[10.0.0.8 02:00:00:00:00:0a 10.0.0.8 02:00:00:00:00:0b 10.0.0.9 02:00:00:00:00:0c]",
+		`"ip-reservations-unique": false,`: "[10.0.0.8 10.0.0.8 10.0.0.9 02:00:00:00:00:0c]",
+	} {
+		c, err = parseConfig([]byte(`{"Dhcp4": {`+options+` "subnet4": [{"reservations": [{"hw-address": "2:0:0:0:0:a", "ip-address": "10.0.0.8"},
+			{"hw-address": "2:0:0:0:0:b", "ip-address": "10.0.0.8"}, {"hw-address": "2:0:0:0:0:c", "ip-address": "10.0.0.9"}]}]}}`), nothing)
+		if got := fmt.Sprint(texts(c.reservations)); err != nil || got != want {
+			t.Errorf("%s: got %s, %v, want %s", options, got, err, want)
+		}
+	}
 	for _, bad := range []string{"", "{", "{}", `{"Dhcp4": []}`, `{"Dhcp4": {} / }`, `{"Dhcp4": <?include "none"?>}`} {
 		if _, err := parseConfig([]byte(bad), nothing); err == nil {
 			t.Errorf("got no error of %q", bad)
