@@ -170,3 +170,10 @@ httpGet: {{ .get | toJson }}
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- /* The number that a resource quantity stands for. */ -}}
+{{- define "ipwitness.amount" -}}
+{{- $unit := regexFind "[A-Za-z]+$" (toString .) -}}
+{{- $units := dict "n" 1e-9 "u" 1e-6 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- mulf (trimSuffix $unit (toString .) | float64) (get $units $unit | default 1.0) -}}
+{{- end }}
