@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -44,7 +43,7 @@ const (
 	// renewEvery is how often the events about what lasts are written again. An API server forgets an event an hour
 	// (--event-ttl) after its last change, unless it is configured otherwise.
 	renewEvery = 20 * time.Minute
-	// maxQueue is the maximum number of events that wait to be written. They wait no longer than lately.
+	// maxQueue is the maximum number of events that wait to be written now. They wait no longer than lately.
 	maxQueue = 5000
 	// maxAnnounced is the maximum number of conflicts and findings that are remembered.
 	maxAnnounced = 20000
@@ -52,7 +51,7 @@ const (
 	maxFindingTargets = 32
 	// rightsAgain is the time after which a forbidden request is tried again.
 	rightsAgain = 10 * time.Minute
-	// leftToLeader is how long a replica that does not lead keeps an announcement, which the leader writes.
+	// leftToLeader is how long a replica that does not lead keeps an event waiting, which the leader writes.
 	// If the leader ends, the next one writes the events of this time that are missing. It is longer than
 	// it takes to elect the first leader after all replicas have started.
 	leftToLeader = 2 * time.Minute
@@ -63,7 +62,7 @@ const (
 // target is the object of an event: a pod, or a node if only that is set.
 type target struct{ namespace, name, uid, node string }
 
-// announcement is the state of a conflict or finding to write events about. It never changes once it is queued.
+// announcement is the state of a conflict or finding to write events about. It never changes once it was announced.
 type announcement struct {
 	id, address string
 	// reason is the event's reason while the conflict lasts, and over its reason once the
@@ -75,23 +74,13 @@ type announcement struct {
 	began              time.Time // episode.Began
 	// again means that it is another episode of a conflict that was announced before.
 	again   bool
-	since   time.Time         // when it was queued
 	names   map[string]string // of the owners, by their places
 	summary string
 	first   string // the first step of the remedy
 	runbook string
 }
 
-// A notice is an event to write: an announcement about one target.
-type notice struct {
-	*announcement
-	target target
-	due    time.Time // when to write it; zero for immediately
-	// renews means that the event exists, unless the API server has forgotten it.
-	renews bool
-}
-
-// announcer writes events about conflicts and findings.
+// announcer writes events about conflicts and findings: it compares what was announced with what it has written.
 //
 // It does not use client-go/tools/events, because a recorder guarantees less. It names an
 // event after the time, so that another replica, or the same one after a restart, writes
@@ -103,29 +92,47 @@ type announcer struct {
 	counts  [results]atomic.Uint64
 	limiter flowcontrol.RateLimiter
 	bell    chan struct{}
-	pause   time.Duration // eventPause
-	// written is when an event of each name was last written. refused is the time until which
-	// nothing is written to a namespace that forbids it. Only run uses them.
-	written, refused map[string]time.Time
-	renewed          time.Time // when it was last looked which events to renew; only run uses it
+	// refused is the time until which nothing is written to a namespace that forbids it. Only run uses it.
+	refused map[string]time.Time
 
 	mu    sync.Mutex
+	pause time.Duration         // eventPause
 	past  map[string]*announced // by id
-	queue []*notice
 }
 
 // announced is what was announced about one conflict or finding.
 type announced struct {
-	detected time.Time
-	again    bool
-	resolved bool
-	targets  map[target]bool
-	// last is the last state; nil while nothing is to be written. renewed is when all of its events were last queued.
-	last    *announcement
-	renewed time.Time
+	detected        time.Time
+	again, resolved bool
+	last            *announcement // the last state; nil while no event is renewed or corrected
+	targets         map[target]*targetEvents
 }
 
-// Announce queues Events about a conflict that is confirmed or resolved: one for each pod
+// targetEvents are the events about one target: that the conflict lasts, and that it is over.
+type targetEvents struct {
+	active      bool // the target is one of the present episode
+	lasts, over eventState
+}
+
+// eventState is what was written as one event, and what is to be written.
+type eventState struct {
+	wants  *announcement // to be written; nil if nothing is
+	since  time.Time     // when that was announced
+	renews bool          // the event exists, unless the API server has forgotten it
+	at     time.Time     // when it was last written
+	until  time.Time     // until when its namespace refuses it
+}
+
+// A notice is an event to write: an announcement about one target.
+type notice struct {
+	*announcement
+	target target
+	renews bool
+	of     *announced
+	state  *eventState
+}
+
+// Announce asks for Events about a conflict that is confirmed or resolved: one for each pod
 // that the API has, and one for each node. Repeating it for the same state has no effect. A recalled conflict is
 // from before the start: if it was confirmed earlier than lately, its Events were written then.
 func (c *Cluster) Announce(conflict *pb.Conflict, recalled bool) {
@@ -145,7 +152,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict, recalled bool) {
 	}, about, recalled && time.Since(conflict.GetConfirmedAt().AsTime()) > lately)
 }
 
-// AnnounceFinding queues Events about a finding of at least WARNING, or about its end. The
+// AnnounceFinding asks for Events about a finding of at least WARNING, or about its end. The
 // Events are about the pods that hold the address and the nodes concerned, at most
 // maxFindingTargets. Repeating it for the same state has no effect. A recalled finding is from before the start: if
 // it was detected earlier than lately, its Events were written then.
@@ -230,188 +237,156 @@ func podOf(o *pb.Owner) target {
 	return target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
 }
 
-// announce queues the events about the targets that have none yet. The events about a resolved conflict are about all
+// announce asks for the events about the targets that have none yet. The events about a resolved conflict are about all
 // of its targets, including former owners. written means that the events were written before the start.
 func (a *announcer) announce(n *announcement, about []target, written bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	of := a.past[n.id]
-	if of == nil || !of.detected.Equal(n.detected) {
-		if n.resolved {
-			return // it was never announced, because it was acknowledged from the start
+	switch {
+	case of != nil && of.detected.Equal(n.detected):
+		if of.resolved {
+			return
 		}
+	case n.resolved:
+		return // it was never announced, because it was acknowledged from the start
+	case of != nil:
+		of.detected, of.again, of.resolved = n.detected, true, false
+		for _, events := range of.targets {
+			events.active = false
+		}
+	default:
 		if len(a.past) >= maxAnnounced {
-			maps.DeleteFunc(a.past, func(_ string, of *announced) bool { return of.resolved })
-			if len(a.past) >= maxAnnounced {
-				clear(a.past)
-			}
+			maps.DeleteFunc(a.past, func(_ string, of *announced) bool { return of.resolved && len(of.targets) == 0 })
 		}
-		of = &announced{detected: n.detected, again: of != nil, targets: make(map[target]bool)}
+		for id := range a.past {
+			if len(a.past) < maxAnnounced {
+				break
+			}
+			delete(a.past, id)
+		}
+		of = &announced{detected: n.detected, targets: make(map[target]*targetEvents)}
 		a.past[n.id] = of
 	}
-	if of.resolved {
-		return
-	}
-	var targets []target
+	now := time.Now()
+	n.again = of.again
+	renamed := of.last != nil && n.renames(of.last)
 	for _, t := range about {
-		if t != (target{}) && !of.targets[t] && (!n.finding || len(of.targets) < maxFindingTargets) {
-			of.targets[t] = true
-			targets = append(targets, t)
+		events := of.targets[t]
+		if t == (target{}) || events == nil && n.finding && len(of.targets) >= maxFindingTargets {
+			continue
+		}
+		if events == nil {
+			events = &targetEvents{}
+			of.targets[t] = events
+		}
+		switch {
+		case events.active || n.resolved:
+		case written: // when is not known: soon, as soon as it is judged
+			events.lasts.at = now.Add(renewEvery/20 - renewEvery)
+		default:
+			a.want(&events.lasts, n, now)
+		}
+		events.active = true
+	}
+	for _, events := range of.targets {
+		switch {
+		case !events.active:
+		case n.resolved:
+			a.want(&events.over, n, now)
+			events.active = false
+		case renamed && events.lasts.wants != n:
+			a.want(&events.lasts, n, now)
+			events.lasts.renews = true
 		}
 	}
-	if n.resolved {
-		targets = slices.Collect(maps.Keys(of.targets))
-		of.resolved, of.targets, of.last = true, nil, nil
-	}
-	n.again, n.since = of.again, time.Now()
-	before := of.last
-	if !n.resolved {
-		if of.last = n; of.renewed.IsZero() {
-			if of.renewed = n.since; written { // when is not known: soon, as soon as it is judged
-				of.renewed = n.since.Add(renewEvery/20 - renewEvery)
-			}
-		}
-	}
-	if written {
-		return
-	}
-	a.enqueue(n, targets, false)
-	if of.last != nil && before != nil && n.renames(before) {
-		a.enqueue(n, slices.DeleteFunc(slices.Collect(maps.Keys(of.targets)), func(t target) bool { return slices.Contains(targets, t) }), true)
+	if of.last, of.resolved = n, n.resolved; of.resolved {
+		of.last = nil
 	}
 }
 
-// renew queues the events, which the API server would forget, about conflicts and findings that last.
-func (a *announcer) renew(now time.Time) {
-	if now.Sub(a.renewed) < renewEvery/20 {
-		return
+// want replaces what is to be written as an event. The caller holds the lock.
+func (a *announcer) want(e *eventState, n *announcement, now time.Time) {
+	if now.Sub(e.at) < a.pause {
+		a.counts[limited].Add(1)
 	}
-	a.renewed = now
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, of := range a.past {
-		if of.last != nil && now.Sub(of.renewed) >= renewEvery {
-			n := *of.last
-			n.since, of.renewed = now, now
-			a.enqueue(&n, slices.Collect(maps.Keys(of.targets)), true)
-		}
-	}
-}
-
-// enqueue queues the events of an announcement. The caller holds the lock.
-func (a *announcer) enqueue(n *announcement, targets []target, renews bool) {
-	slices.SortFunc(targets, func(x, y target) int {
-		return cmp.Or(cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.name, y.name), cmp.Compare(x.uid, y.uid), cmp.Compare(x.node, y.node))
-	})
-	if renews {
-		a.queue = slices.DeleteFunc(a.queue, func(other *notice) bool { return other.renews && other.id == n.id })
-	}
-	for _, t := range targets {
-		a.queue = append(a.queue, &notice{announcement: n, target: t, renews: renews})
-	}
-	for len(a.queue) > maxQueue { // drop the oldest one about a finding or, without findings, about a conflict
-		oldest := max(0, slices.IndexFunc(a.queue, func(n *notice) bool { return n.finding }))
-		a.counts[dropped].Add(1)
-		a.queue = slices.Delete(a.queue, oldest, oldest+1)
-	}
+	e.wants, e.since, e.renews = n, now, false
 	ring(a.bell)
 }
 
-func (a *announcer) remove(which func(*notice) bool) int {
+// waiting returns the events to write now, those about conflicts first, and renews the events about what lasts, which
+// the API server would forget. A replica that does not lead writes none, and drops those that the leader has had time
+// to write since the API has become available.
+func (a *announcer) waiting(now time.Time, leads bool, available time.Time) []notice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	before := len(a.queue)
-	a.queue = slices.DeleteFunc(a.queue, which)
-	return before - len(a.queue)
-}
-
-// due returns when an event may be written: eventPause after the last one of its name,
-// and not before an earlier notice about the same target.
-func (a *announcer) due(n *notice, name string) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var due time.Time
-	if last, ok := a.written[name]; ok {
-		due = last.Add(a.pause)
-	}
-	for _, before := range a.queue {
-		if before == n {
-			break
-		}
-		if before.id == n.id && before.target == n.target && before.due.After(due) {
-			due = before.due
-		}
-	}
-	return due
-}
-
-// postpone moves an event to the end of the queue, until the time when it may be written. It replaces a waiting event
-// about the same target, because only the last state matters.
-func (a *announcer) postpone(n *notice, due time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n.due = due
-	a.queue = append(slices.DeleteFunc(a.queue, func(other *notice) bool {
-		return other == n || !other.due.IsZero() && other.id == n.id && other.resolved == n.resolved && other.target == n.target
-	}), n)
-}
-
-// next returns the next event to write: those about conflicts come first. If none is due, it returns nil and the
-// time when the next one is due; zero if the queue is empty.
-func (a *announcer) next() (*notice, time.Time) {
-	now := time.Now()
-	a.counts[dropped].Add(uint64(a.remove(func(n *notice) bool { return now.Sub(n.since) >= lately })))
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var next time.Time
-	var finding *notice
-	for _, n := range a.queue {
-		switch {
-		case n.due.After(now):
-			if next.IsZero() || n.due.Before(next) {
-				next = n.due
+	var conflicts, findings []notice
+	for _, of := range a.past {
+		for t, events := range of.targets {
+			e := &events.lasts // or the other one, if that was announced before
+			if e.wants == nil || events.over.wants != nil && events.over.since.Before(e.since) {
+				e = &events.over
 			}
-		case !n.finding:
-			return n, time.Time{}
-		case finding == nil:
-			finding = n
+			if e.wants == nil && leads && events.active && of.last != nil && now.Sub(events.lasts.at) >= renewEvery {
+				e = &events.lasts
+				e.wants, e.since, e.renews = of.last, now, true
+			}
+			switch {
+			case e.wants == nil:
+				if !events.active && now.Sub(e.at) >= a.pause {
+					delete(of.targets, t)
+				}
+			case now.Sub(e.since) >= lately:
+				e.wants = nil
+				a.counts[dropped].Add(1)
+			case !leads:
+				if now.Sub(e.since) >= leftToLeader && now.Sub(available) >= leftToLeader {
+					e.wants, e.at = nil, now
+				}
+			case now.Sub(e.at) >= a.pause && !now.Before(e.until):
+				all := &conflicts
+				if e.wants.finding {
+					all = &findings
+				}
+				*all = append(*all, notice{e.wants, t, e.renews, of, e})
+			}
 		}
 	}
-	return finding, next
-}
-
-// leave drops the events that the leader has had time to write, given when the API has become
-// available.
-func (a *announcer) leave(available time.Time) {
-	if time.Since(available) >= leftToLeader {
-		a.remove(func(n *notice) bool { return time.Since(n.since) >= leftToLeader })
+	for _, all := range [][]notice{conflicts, findings} {
+		slices.SortFunc(all, func(x, y notice) int { return x.state.since.Compare(y.state.since) })
 	}
+	for len(conflicts)+len(findings) > maxQueue { // drop the oldest one about a finding or, without findings, about a conflict
+		from := &findings
+		if len(findings) == 0 {
+			from = &conflicts
+		}
+		(*from)[0].state.wants = nil
+		*from = (*from)[1:]
+		a.counts[dropped].Add(1)
+	}
+	return append(conflicts, findings...)
 }
 
 func (a *announcer) run(ctx context.Context) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
-		a.renew(time.Now())
-		n, at := a.next()
-		bell, wait := a.bell, time.Until(at)
-		switch status := a.cluster.Status(); {
-		case n == nil && at.IsZero():
-			wait = renewEvery / 20 // or until the next announcement
-		case n == nil:
-			wait = min(wait, renewEvery/20)
-		case status.GetState() != pb.Kubernetes_LIVE: // the pods are not known
-			bell, wait = nil, time.Second
-		case !a.cluster.election.leads():
-			a.leave(status.GetSince().AsTime())
-			bell, wait = nil, time.Second
-		default:
-			err := a.write(ctx, n)
-			if err == nil {
-				backoff = firstBackoff
-				continue
+		bell, wait := a.bell, time.Second
+		status, leads := a.cluster.Status(), a.cluster.election.leads()
+		if !leads || status.GetState() != pb.Kubernetes_LIVE {
+			bell = nil // nothing is written
+		}
+		if status.GetState() == pb.Kubernetes_LIVE { // otherwise the pods are not known
+			for i, n := range a.waiting(time.Now(), leads, status.GetSince().AsTime()) {
+				if i == eventBurst || !a.cluster.election.leads() {
+					break
+				}
+				if err := a.write(ctx, n); err != nil {
+					bell, wait = nil, backoff
+					backoff = min(2*backoff, maxBackoff)
+					break
+				}
+				backoff, wait = firstBackoff, 0
 			}
-			bell, wait = nil, backoff
-			backoff = min(2*backoff, maxBackoff)
 		}
 		select {
 		case <-ctx.Done():
@@ -424,57 +399,52 @@ func (a *announcer) run(ctx context.Context) {
 // eventsProblem is the key of the problem that events cannot be written.
 const eventsProblem = "write events"
 
-// write writes an event, and removes it from the queue or postpones it. After an error it can be tried again.
-func (a *announcer) write(ctx context.Context, n *notice) error {
+// write writes an event. After an error it can be tried again.
+func (a *announcer) write(ctx context.Context, n notice) error {
 	event := a.event(n)
 	if event == nil { // the API does not have the target: it is announced when it has
 		a.mu.Lock()
-		if of := a.past[n.id]; of != nil && of.detected.Equal(n.detected) {
-			delete(of.targets, n.target)
-		}
+		delete(n.of.targets, n.target)
 		a.mu.Unlock()
-		a.remove(func(other *notice) bool { return other == n })
 		return nil
 	}
-	if until := a.refused[event.Namespace]; until.After(time.Now()) {
-		a.counts[forbidden].Add(1)
-		a.postpone(n, until)
-		return nil
-	}
-	if due := a.due(n, event.Name); due.After(time.Now()) {
-		a.counts[limited].Add(1)
-		a.postpone(n, due)
-		return nil
-	}
-	if err := a.limiter.Wait(ctx); err != nil {
-		return err
-	}
-	became, err := a.put(ctx, n, event)
-	switch now := time.Now(); {
-	case err == nil:
-		maps.DeleteFunc(a.refused, func(namespace string, until time.Time) bool { return namespace == event.Namespace || !until.After(now) })
-		if len(a.refused) == 0 {
-			a.cluster.setProblem(eventsProblem, "")
+	now := time.Now()
+	became, until := forbidden, a.refused[event.Namespace]
+	if !until.After(now) {
+		if err := a.limiter.Wait(ctx); err != nil {
+			return err
 		}
-		if len(a.written) >= maxQueue {
-			maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= a.pause })
+		var err error
+		became, err = a.put(ctx, n, event)
+		now = time.Now()
+		switch {
+		case err == nil:
+			maps.DeleteFunc(a.refused, func(namespace string, until time.Time) bool { return namespace == event.Namespace || !until.After(now) })
+			if len(a.refused) == 0 {
+				a.cluster.setProblem(eventsProblem, "")
+			}
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+			became = failed
+			a.cluster.log.Debug("cannot write Event", "event", event.Namespace+"/"+event.Name, "err", err)
+		case apierrors.IsForbidden(err):
+			a.cluster.setProblem(eventsProblem, "no permission to write Events: kubectl describe does not show conflicts and findings; "+
+				"grant ipwitness's ClusterRole create, get and patch of events")
+			// Another namespace may allow it: the cause may be a quota.
+			became, until = forbidden, now.Add(rightsAgain)
+			a.refused[event.Namespace] = until
+		default:
+			return err
 		}
-		a.written[event.Name] = now
-		a.counts[became].Add(1)
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		a.counts[failed].Add(1)
-		a.cluster.log.Debug("cannot write Event", "event", event.Namespace+"/"+event.Name, "err", err)
-	case apierrors.IsForbidden(err):
-		a.counts[forbidden].Add(1)
-		a.cluster.setProblem(eventsProblem, "no permission to write Events: kubectl describe does not show conflicts and findings; "+
-			"grant ipwitness's ClusterRole create, get and patch of events")
-		// Another namespace may allow it: the cause may be a quota.
-		a.refused[event.Namespace] = now.Add(rightsAgain)
-		a.postpone(n, a.refused[event.Namespace])
-		return nil
-	default:
-		return err
 	}
-	a.remove(func(other *notice) bool { return other == n })
+	a.counts[became].Add(1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if became == forbidden {
+		n.state.until = until
+		return nil
+	}
+	if n.state.at = now; n.state.wants == n.announcement {
+		n.state.wants = nil
+	}
 	return nil
 }

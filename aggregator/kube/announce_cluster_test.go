@@ -164,17 +164,17 @@ func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 			conflict.State = state
 			m.Announce(proto.CloneOf(conflict), false)
 		}
+		m.until("the first events are written", func() bool { return m.counted(written) == 4 })
 	}
 	conflict.State, conflict.DetectedAt = pb.Conflict_CONFIRMED, timestamppb.New(time.Now().Add(time.Minute))
 	m.Announce(conflict, false)
 	// The first conflict and the first resolved event of the pod and the node are written. All
 	// later ones wait: three episodes and the start of a fourth. Pretend that an hour has
 	// passed.
-	m.until("all others wait", func() bool { return m.counted(limited) == 2*(2*3+1) })
-	a.mu.Lock()
-	for _, n := range a.queue {
-		n.due = n.due.Add(-time.Hour)
+	if got := m.counted(limited); got != 2*(2*3+1) {
+		t.Errorf("got %d limited, want all others", got)
 	}
+	a.mu.Lock()
 	a.pause = 0
 	a.mu.Unlock()
 	a.bell <- struct{}{}

@@ -41,7 +41,7 @@ func (r result) String() string {
 }
 
 // event returns the event of a notice; nil if the API does not have the target.
-func (a *announcer) event(n *notice) *corev1.Event {
+func (a *announcer) event(n notice) *corev1.Event {
 	about := corev1.ObjectReference{APIVersion: "v1"}
 	c, t := a.cluster, n.target
 	c.mu.RLock()
@@ -110,7 +110,7 @@ func (n *announcement) text() string {
 }
 
 // put writes an event, or increases its count if it is another episode, or lasts.
-func (a *announcer) put(ctx context.Context, n *notice, event *corev1.Event) (result, error) {
+func (a *announcer) put(ctx context.Context, n notice, event *corev1.Event) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeWithin)
 	defer cancel()
 	client := a.cluster.clients.core
@@ -139,7 +139,7 @@ func (a *announcer) put(ctx context.Context, n *notice, event *corev1.Event) (re
 }
 
 // changes returns what has to change of an event that exists; nil if nothing does. next is set for another episode.
-func (n *notice) changes(before, event *corev1.Event, next bool) map[string]any {
+func (n notice) changes(before, event *corev1.Event, next bool) map[string]any {
 	next = next || n.renews && event.LastTimestamp.Sub(before.LastTimestamp.Time) >= renewEvery/2
 	if !next && (!n.renews || before.Message == event.Message) {
 		return nil

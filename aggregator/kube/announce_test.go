@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,13 +17,13 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// queued returns what is announced by the queued events, and their targets.
-func queued(c *Cluster) string {
-	a := &c.announcer
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var words []string
-	for _, n := range a.queue {
+// ready returns the events to write at a time, as if this replica led.
+func ready(c *Cluster, now time.Time) []notice { return c.announcer.waiting(now, true, time.Time{}) }
+
+// queued returns what is announced by the events to write, and their targets, and takes them for written.
+func queued(c *Cluster, now time.Time) string {
+	var about, targets []string
+	for _, n := range ready(c, now) {
 		word := "conflict"
 		if n.finding {
 			word = n.reason
@@ -30,23 +31,25 @@ func queued(c *Cluster) string {
 		if n.resolved {
 			word = "resolved"
 		}
-		if len(words) == 0 {
-			words = append(words, word)
+		if !slices.Contains(about, word) {
+			about = append(about, word)
 		}
-		words = append(words, fmt.Sprintf("%s@%s", n.target.name, n.target.node))
+		targets = append(targets, fmt.Sprintf("%s@%s", n.target.name, n.target.node))
+		n.state.wants, n.state.at = nil, now
 	}
-	a.queue = nil
-	return strings.Join(words, " ")
+	slices.Sort(targets)
+	return strings.Join(append(about, targets...), " ")
 }
 
 func TestWhichConflictsAreAnnounced(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
+	c.announcer.pause = 0
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_SUSPECTED, "one@n1", "@n2")
 	conflict.Owners = append(conflict.Owners, &pb.Owner{Node: "n1", Mac: "02:00:00:00:00:01", Workload: &pb.Workload{Kind: pb.Workload_EXTERNAL}})
 	announce := func(what, want string) {
 		t.Helper()
 		c.Announce(proto.CloneOf(conflict), false)
-		if got := queued(c); got != want {
+		if got := queued(c, time.Now()); got != want {
 			t.Errorf("%s: got %q, want %q", what, got, want)
 		}
 	}
@@ -68,42 +71,41 @@ func TestWhichConflictsAreAnnounced(t *testing.T) {
 	announce("one that was only suspected", "")
 	conflict.ConfirmedAt = timestamppb.Now()
 	announce("one that was acknowledged to its end", "")
+	conflict.State, conflict.DetectedAt = pb.Conflict_CONFIRMED, timestamppb.New(time.Now().Add(time.Second))
+	announce("another episode, although the end of the one before was not announced", "conflict @n2")
 }
 
 // An API server forgets events after an hour, and knows those of pods by the names that they had at first.
 func TestEventsAreRenewedAndRenamed(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
-	a := &c.announcer
+	c.announcer.pause = 0
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "@n2")
-	wanted := func(what, want string) {
+	wanted := func(what string, at time.Time, want string) {
 		t.Helper()
-		if got := queued(c); got != want {
+		if got := queued(c, at); got != want {
 			t.Errorf("%s: got %q, want %q", what, got, want)
 		}
 	}
 	announce := func(what, want string) {
 		t.Helper()
 		c.Announce(proto.CloneOf(conflict), false)
-		wanted(what, want)
+		wanted(what, time.Now(), want)
 	}
 	now := time.Now()
 	renew := func(what, want string) {
 		t.Helper()
 		now = now.Add(renewEvery + time.Second)
-		a.renew(now)
-		wanted(what, want)
+		wanted(what, now, want)
 	}
 	conflict.Owners[0].Workload = &pb.Workload{Kind: pb.Workload_UNKNOWN, Name: "heir"}
 	announce("confirmed, the pod is not known", "conflict @n1 @n2")
 	conflict.Owners[0].Workload = &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: "one"}
-	announce("the pod is known", "conflict one@n1 @n1 @n2")
+	announce("the pod is known", "conflict @n1 @n2 one@n1")
 	conflict.Summary = "another one"
 	announce("another summary", "")
-	a.renew(now.Add(time.Minute))
-	wanted("after a minute", "")
+	wanted("after a minute", now.Add(time.Minute), "")
 	renew("after a while", "conflict @n1 @n2 one@n1")
-	a.renew(now.Add(time.Minute))
-	wanted("a minute later", "")
+	wanted("a minute later", now.Add(time.Minute), "")
 	renew("after another while", "conflict @n1 @n2 one@n1")
 	conflict.Acknowledgement = &pb.Acknowledgement{}
 	announce("acknowledged", "")
@@ -133,8 +135,7 @@ func TestEventsFromBeforeTheStartAreRenewed(t *testing.T) {
 		{renewEvery / 2, ""},
 		{renewEvery*11/10 + time.Second, "conflict @n1 @n2 one@n1"},
 	} {
-		c.announcer.renew(start.Add(at.after))
-		if got := queued(c); got != at.want {
+		if got := queued(c, start.Add(at.after)); got != at.want {
 			t.Errorf("%s after the start: got %q, want %q", at.after, got, at.want)
 		}
 	}
@@ -157,9 +158,50 @@ func TestWhatIsChangedOfARenewedEvent(t *testing.T) {
 		{"renamed", true, false, "another", time.Minute, "another <nil>"},
 	} {
 		event := &corev1.Event{Message: row.message, LastTimestamp: metav1.NewTime(at.Add(row.after))}
-		got := (&notice{renews: row.renews}).changes(before, event, row.next)
+		got := notice{renews: row.renews}.changes(before, event, row.next)
 		if text := fmt.Sprint(got["message"], " ", got["count"]); text != row.want {
 			t.Errorf("%s: got %s, want %s", row.what, text, row.want)
+		}
+	}
+}
+
+// A conflict that comes and goes has the Event about its last state written last, and no Event more than once within eventPause.
+func TestEventsOfAConflictAreWrittenInOrder(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
+	announce := func(states ...pb.Conflict_State) {
+		for _, conflict.State = range states {
+			c.Announce(proto.CloneOf(conflict), false)
+		}
+	}
+	announce(pb.Conflict_CONFIRMED, pb.Conflict_RESOLVED)
+	for range 3 {
+		conflict.DetectedAt = timestamppb.New(conflict.GetDetectedAt().AsTime().Add(time.Second))
+		announce(pb.Conflict_CONFIRMED, pb.Conflict_RESOLVED)
+	}
+	conflict.DetectedAt = timestamppb.New(conflict.GetDetectedAt().AsTime().Add(time.Second))
+	announce(pb.Conflict_CONFIRMED)
+	now := time.Now()
+	for _, row := range []struct {
+		at   time.Time
+		want string
+	}{{now, "resolved @n1 one@n1"}, {now, "conflict @n1 one@n1"}, {now, ""}} {
+		if got := queued(c, row.at); got != row.want {
+			t.Errorf("got %q, want %q", got, row.want)
+		}
+	}
+	announce(pb.Conflict_RESOLVED)
+	conflict.DetectedAt = timestamppb.New(conflict.GetDetectedAt().AsTime().Add(time.Second))
+	announce(pb.Conflict_CONFIRMED)
+	if got := c.announcer.counts[limited].Load(); got != 2*2 {
+		t.Errorf("got %d limited, want the two of each target", got)
+	}
+	for _, row := range []struct {
+		at   time.Time
+		want string
+	}{{now.Add(eventPause / 2), ""}, {now.Add(eventPause), "resolved @n1 one@n1"}, {now.Add(eventPause), "conflict @n1 one@n1"}} {
+		if got := queued(c, row.at); got != row.want {
+			t.Errorf("after the pause: got %q, want %q", got, row.want)
 		}
 	}
 }
@@ -173,7 +215,8 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 		c.Announce(conflict, false)
 	}
 	a := &c.announcer
-	if n, first := len(a.queue), a.queue[0].id; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
+	all := ready(c, time.Now())
+	if n, first := len(all), all[0].id; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
 		t.Errorf("got %d waiting, the first %s, and %d dropped", n, first, a.counts[dropped].Load())
 	}
 }
@@ -188,17 +231,18 @@ func TestTextOfAnEvent(t *testing.T) {
 		conflict.Summary, conflict.Id = summary, fmt.Sprint(i)
 		conflict.Remedy[0].Text = strings.Repeat("Delete the pod. ", 1+50*i)
 		c.Announce(conflict, false)
-		n := c.announcer.queue[len(c.announcer.queue)-1]
+		all := ready(c, time.Now())
+		n := all[len(all)-1]
 		if text := n.text(); len(text) > maxText || strings.Contains(text, "\x1b") || !strings.HasSuffix(text, " More: ipwitness explain 10.0.0.1") {
 			t.Errorf("%d bytes: %q", len(text), text)
 		}
 	}
-	n := c.announcer.queue[0]
+	n := ready(c, time.Now())[0]
 	if got, want := n.text(), "It is held twice. First: Delete the pod. More: ipwitness explain 10.0.0.1"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	event := func(about target) *corev1.Event {
-		return c.announcer.event(&notice{announcement: n.announcement, target: about})
+		return c.announcer.event(notice{announcement: n.announcement, target: about})
 	}
 	if e := event(target{"default", "one", "", "n1"}); e == nil || e.Name != eventName("one", "0", conflictReason, "uid-one") ||
 		e.InvolvedObject.UID != "uid-one" || e.Namespace != "default" {
@@ -249,7 +293,7 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	announce := func(what string, over bool, want string) {
 		t.Helper()
 		c.AnnounceFinding(proto.CloneOf(finding), over, false)
-		if got := queued(c); got != want {
+		if got := queued(c, time.Now()); got != want {
 			t.Errorf("%s: got %q, want %q", what, got, want)
 		}
 	}
@@ -261,14 +305,15 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	announce("of one more", false, "AddressInUseUnallocated @n2")
 	finding.Owners = nil
 	c.AnnounceFinding(proto.CloneOf(finding), true, false)
-	n := c.announcer.queue[0]
+	all := ready(c, time.Now())
+	n := all[0]
 	if got, want := n.text(), "Resolved: 10.0.0.1 is in use, and host-local takes it for free. More: ipwitness explain 10.0.0.1"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if n.over != "AddressInUseUnallocatedResolved" || len(c.announcer.queue) != 3 {
+	if n.over != "AddressInUseUnallocatedResolved" || len(all) != 3 {
 		t.Errorf("got %+v", n)
 	}
-	queued(c)
+	queued(c, time.Now())
 	announce("over again", true, "")
 
 	// A finding that concerns hundreds of pods is announced for some of them. Conflicts come
@@ -279,7 +324,8 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	}
 	c.AnnounceFinding(finding, false, false)
 	c.Announce(conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"), false)
-	if n := c.announcer.queue[0]; len(c.announcer.queue) != maxFindingTargets+2 || n.reason != "IPAMPodCIDROverlap" || !strings.HasSuffix(n.text(), " More: ipwitness audit") {
+	all = ready(c, time.Now())
+	if n := all[len(all)-1]; len(all) != maxFindingTargets+2 || n.reason != "IPAMPodCIDROverlap" || !strings.HasSuffix(n.text(), " More: ipwitness audit") {
 		t.Errorf("got %+v", n)
 	}
 	for _, kind := range verdict.FindingKinds() {
@@ -287,7 +333,7 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 			t.Errorf("events about findings of kind %s have no reason", kind)
 		}
 	}
-	if n, _ := c.announcer.next(); n.finding {
+	if all[0].finding {
 		t.Error("the finding is written before the conflict")
 	}
 	for i := range maxQueue / 2 {
@@ -295,6 +341,7 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 		conflict.Id = fmt.Sprint(i)
 		c.Announce(conflict, false)
 	}
+	ready(c, time.Now())
 	if n := c.announcer.counts[dropped].Load(); n != maxFindingTargets+2 {
 		t.Errorf("got %d dropped, want the ones of the finding and the oldest conflict", n)
 	}

@@ -428,14 +428,25 @@ func TestAFollowerWritesNoEvents(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
 	c.election.name, c.election.namespace = "witness", "default"
 	a := &c.announcer
-	old := &notice{announcement: &announcement{id: "old", since: time.Now().Add(-2 * leftToLeader)}, target: target{node: "n1"}}
-	recent := &notice{announcement: &announcement{id: "recent", since: time.Now()}, target: target{node: "n1"}}
-	a.queue = []*notice{old, recent}
-	if a.leave(time.Now()); len(a.queue) != 2 {
-		t.Errorf("got %d announcements after the API was not available, want both", len(a.queue))
+	now := time.Now()
+	announce := func(id string, since time.Time) *eventState {
+		a.announce(&announcement{id: id}, []target{{node: "n1"}}, false)
+		state := &a.past[id].targets[target{node: "n1"}].lasts
+		state.since = since
+		return state
 	}
-	a.leave(old.since)
-	if len(a.queue) != 1 || a.queue[0] != recent || a.counts[dropped].Load() != 0 {
-		t.Errorf("got %d announcements, want the recent one", len(a.queue))
+	old, recent := announce("old", now.Add(-2*leftToLeader)), announce("recent", now)
+	if a.waiting(now, false, now); old.wants == nil || recent.wants == nil {
+		t.Error("after the API was not available, not both events wait")
+	}
+	a.waiting(now, false, old.since)
+	if old.wants != nil || recent.wants == nil || a.counts[dropped].Load() != 0 {
+		t.Errorf("got %v and %v waiting, want the recent one", old.wants, recent.wants)
+	}
+	if all := a.waiting(now, true, old.since); len(all) != 1 || all[0].id != "recent" {
+		t.Errorf("as the leader: got %d events, want the recent one", len(all))
+	}
+	if all := a.waiting(now.Add(renewEvery), true, old.since); len(all) != 2 {
+		t.Errorf("as the leader for a while: got %d events, want the other one renewed", len(all))
 	}
 }

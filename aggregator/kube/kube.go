@@ -172,7 +172,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 		},
 		announcer: announcer{
 			limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
-			written: make(map[string]time.Time), refused: make(map[string]time.Time), past: make(map[string]*announced),
+			refused: make(map[string]time.Time), past: make(map[string]*announced),
 		},
 		discovery: discovery{every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}, leases: make(leases),
 	}
