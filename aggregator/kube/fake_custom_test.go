@@ -20,8 +20,6 @@ type fakeCustom struct {
 	served  map[ipam.Kind]bool
 	objects map[ipam.Kind]map[ipam.Key]map[string]any
 	watches map[chan fakeEvent]ipam.Kind
-	// strange has unknown versions of groups.
-	strange map[string]string
 	// hidden makes discovery forbidden.
 	hidden bool
 	// mute makes discovery end without an answer.
@@ -58,7 +56,7 @@ func (f *fakeAPI) install(kinds ...ipam.Kind) {
 	if f.custom.served == nil {
 		f.custom = fakeCustom{
 			served: map[ipam.Kind]bool{}, objects: map[ipam.Kind]map[ipam.Key]map[string]any{}, watches: map[chan fakeEvent]ipam.Kind{},
-			strange: f.custom.strange, hidden: f.custom.hidden, asked: f.custom.asked, lists: map[ipam.Kind]int{},
+			hidden: f.custom.hidden, asked: f.custom.asked, lists: map[ipam.Kind]int{},
 		}
 	}
 	for _, k := range kinds {
@@ -148,12 +146,14 @@ func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 		f.custom.asked++
 		all := metav1.APIGroupList{Groups: []metav1.APIGroup{{Name: "apps", Versions: []metav1.GroupVersionForDiscovery{{Version: "v1"}}}}}
 		for k := range f.custom.served {
-			if !slices.ContainsFunc(all.Groups, func(g metav1.APIGroup) bool { return g.Name == k.Group }) {
-				all.Groups = append(all.Groups, metav1.APIGroup{Name: k.Group, Versions: []metav1.GroupVersionForDiscovery{{Version: k.Version}}})
+			i := slices.IndexFunc(all.Groups, func(g metav1.APIGroup) bool { return g.Name == k.Group })
+			if i < 0 {
+				i = len(all.Groups)
+				all.Groups = append(all.Groups, metav1.APIGroup{Name: k.Group})
 			}
-		}
-		for group, version := range f.custom.strange {
-			all.Groups = append(all.Groups, metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{{Version: version}}})
+			if version := (metav1.GroupVersionForDiscovery{Version: k.Version}); !slices.Contains(all.Groups[i].Versions, version) {
+				all.Groups[i].Versions = append(all.Groups[i].Versions, version)
+			}
 		}
 		answer(all)
 	case len(parts) == 2 && parts[0] == f.custom.away:

@@ -192,18 +192,20 @@ func TestResourceRemovedWithoutReadPermission(t *testing.T) {
 	})
 }
 
-// A resource that is served only in versions that ipwitness does not know is a problem.
+// A resource that is served only in versions that ipwitness does not know is a problem, also if other resources of its
+// group are served in the version that it knows.
 func TestUnknownVersionsOfResourcesAreProblems(t *testing.T) {
 	f := newFakeAPI(t)
-	f.custom.strange = make(map[string]string)
 	var want []string
 	for _, m := range registry.All {
 		if m.Objects == nil {
 			continue
 		}
 		for _, r := range m.Objects(nil).Resources {
-			f.custom.strange[r.Kind.Group] = "v99"
-			want = append(want, fmt.Sprintf("%s is served only as [v99], but ipwitness supports only %s: %s; use a version of ipwitness that supports it", r.Kind.Group, r.Kind.Version, r.Lost))
+			odd, other := r.Kind, r.Kind
+			odd.Version, other.Resource = "v99", "others"
+			f.install(odd, other)
+			want = append(want, fmt.Sprintf("%s.%s is served only as [v99], but ipwitness supports only %s: %s; use a version of ipwitness that supports it", r.Kind.Resource, r.Kind.Group, r.Kind.Version, r.Lost))
 		}
 	}
 	c := f.open()

@@ -220,8 +220,10 @@ func (d *discovery) ask(ctx context.Context) error {
 	resources := make(map[ipam.Kind]bool) // by kind without the name
 	for _, m := range d.cluster.ipams {
 		for _, s := range m.sources {
-			if err := d.list(ctx, s.Kind, served, resources); err != nil {
-				return err
+			for _, version := range served[s.Kind.Group] {
+				if err := d.list(ctx, ipam.Kind{Group: s.Kind.Group, Version: version}, served, resources); err != nil {
+					return err
+				}
 			}
 			if len(served[s.Kind.Group]) > 0 {
 				continue
@@ -241,9 +243,6 @@ func (d *discovery) ask(ctx context.Context) error {
 	defer c.mu.Unlock()
 	c.problem(discoveryProblem, "")
 	serves := func(k ipam.Kind) bool { k.Name = ""; return resources[k] }
-	supports := func(group, version string) bool {
-		return slices.ContainsFunc(customKinds(), func(k ipam.Kind) bool { return k.Group == group && k.Version == version })
-	}
 	for _, m := range c.ipams {
 		// The alternatives of all kinds are read, or none.
 		alternative := slices.ContainsFunc(m.sources, func(s *source) bool { return serves(s.Alternative) }) &&
@@ -253,11 +252,12 @@ func (d *discovery) ask(ctx context.Context) error {
 			if alternative {
 				k = s.Alternative
 			}
-			// A version that other kinds of the group are read in does not have this kind.
-			other := served[k.Group]
-			if !slices.Contains(other, k.Version) && slices.ContainsFunc(other, func(v string) bool { return !supports(k.Group, v) }) {
-				problem = fmt.Sprintf("%s is served only as %v, but ipwitness supports only %s: %s; use a version of ipwitness that supports it",
-					k.Group, ipam.Plain(fmt.Sprint(other)), k.Version, s.Lost)
+			other := slices.DeleteFunc(slices.Clone(served[k.Group]), func(version string) bool {
+				return !serves(ipam.Kind{Group: k.Group, Version: version, Resource: k.Resource})
+			})
+			if !serves(k) && len(other) > 0 {
+				problem = fmt.Sprintf("%s.%s is served only as %v, but ipwitness supports only %s: %s; use a version of ipwitness that supports it",
+					k.Resource, k.Group, ipam.Plain(fmt.Sprint(other)), k.Version, s.Lost)
 			}
 			s.discovered(k, serves(k), problem)
 		}

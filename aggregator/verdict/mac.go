@@ -60,7 +60,8 @@ func (m MAC) Virtual() bool {
 // and fe:ff:ff:ff:ff:ff of Xen back ends.
 func (m MAC) Shared() bool {
 	return len(m) != 6 || m.Virtual() || strings.HasPrefix(string(m), "\x02\x42") || strings.HasPrefix(string(m), "\x0a\x58") ||
-		strings.HasPrefix(string(m), "\x00\x00\x0c\x07\xac") || responders[m] != "" || m == "\xfe\xff\xff\xff\xff\xff"
+		strings.HasPrefix(string(m), "\x00\x00\x0c\x07\xac") || string(m[:4]) == "\x00\x00\x0c\x9f" && m[4]&0xf0 == 0xf0 ||
+		string(m[:4]) == "\x00\x05\x73\xa0" && m[4]&0xf0 == 0 || responders[m] != "" || m == "\xfe\xff\xff\xff\xff\xff"
 }
 
 // sharedByRouters reports whether several routers share the hardware address by design.

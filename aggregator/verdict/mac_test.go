@@ -13,10 +13,14 @@ func TestMACsThatDoNotLocateTheirSender(t *testing.T) {
 		"\x00\x00\x5e\x00\x02\x33": {true, true},   // VRRP for IPv6
 		"\x00\x00\x5e\x00\x53\x01": {false, false}, // for documentation
 		"\x00\x00\x0c\x07\xac\x01": {true, false},  // HSRP
-		"\x02\x42\xac\x11\x00\x02": {true, false},  // docker
-		"\x0a\x58\x0a\xf4\x00\x05": {true, false},  // OVN-Kubernetes
-		"\xee\xee\xee\xee\xee\xee": {true, false},  // Calico
-		"\xaa\xbb\xcc\xdd\xee\xff": {true, false},  // Antrea
+		"\x00\x00\x0c\x9f\xf0\x01": {true, false},  // HSRP version 2
+		"\x00\x05\x73\xa0\x0f\xff": {true, false},  // HSRP version 2 for IPv6
+		"\x00\x00\x0c\x9f\x00\x01": {false, false}, // another card of Cisco
+		"\x00\x05\x73\xa0\x10\x01": {false, false},
+		"\x02\x42\xac\x11\x00\x02": {true, false}, // docker
+		"\x0a\x58\x0a\xf4\x00\x05": {true, false}, // OVN-Kubernetes
+		"\xee\xee\xee\xee\xee\xee": {true, false}, // Calico
+		"\xaa\xbb\xcc\xdd\xee\xff": {true, false}, // Antrea
 		"\x02\x00\x00\x00\x00\x01": {false, false},
 		"\x52\x54\x00\x12\x34\x56": {false, false},
 		"":                         {true, false},

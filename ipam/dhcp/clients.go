@@ -60,6 +60,8 @@ var clients = []client{
 	{"/var/lib/dhcp", "dhclient"},
 	{"/var/lib/dhclient", "dhclient"},
 	{"/var/lib/dhcpcd", "dhcpcd"},
+	{"/var/lib/dhcpcd5", "dhcpcd"}, // Debian 11, Raspberry Pi OS
+	{"/var/db/dhcpcd", "dhcpcd"},
 }
 
 func newClients(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
