@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
-	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // Files of a data directory.
@@ -45,19 +43,12 @@ type dataDir struct {
 	// mu is held while something is written. It is locked before the mutex of the acknowledgements.
 	mu     sync.Mutex
 	closed bool
-	// unusable is the file to set aside before another one is written; nil if there is none.
-	unusable *unusableFile
+	// unusable is why the file cannot be used, which is set aside before another one is written; nil
+	// if it can.
+	unusable error
 	// lost and unsaved are the problems about acknowledgements from before the start, and about current
 	// ones; nil if there is none. They are read without mu, which may be locked during slow disk I/O.
 	lost, unsaved atomic.Pointer[string]
-}
-
-// unusableFile is why a file cannot be used: reason is one word that becomes part of the name
-// of the file that is set aside, and the error has the details.
-type unusableFile struct {
-	reason string
-	err    error
-	kept   int // number of its records that could be read
 }
 
 // errInUse is the error if another process uses the data directory.
@@ -83,20 +74,12 @@ func (d *dataDir) take() error {
 	if d.lock != nil {
 		return nil
 	}
-	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return fmt.Errorf("create data directory: %w", err)
+	if err := journal.Writable(d.path); err != nil {
+		return fmt.Errorf("write to data directory: %w", err)
 	}
 	lock, err := LockDir(d.path)
 	if err != nil {
 		return err
-	}
-	probe := filepath.Join(d.path, lockFile+".tmp")
-	err = writeFile(probe, []byte("ipwitness\n"))
-	if err == nil {
-		err = os.Remove(probe)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write to data directory: %w", err), lock.Close())
 	}
 	d.lock = lock
 	return nil
@@ -151,107 +134,82 @@ func (d *dataDir) close() error {
 }
 
 // keptFile is the content of acknowledgementsFile.
-type keptFile[T any] struct {
-	Version          int `json:"version"`
-	Acknowledgements []T `json:"acknowledgements"`
+type keptFile struct {
+	Version          int                    `json:"version"`
+	Acknowledgements []kube.Acknowledgement `json:"acknowledgements"`
 }
 
-// load returns the kept acknowledgements. It sets an unusable file aside, and keeps what could be read of it.
+// load returns the kept acknowledgements, and sets an unusable file aside.
 func (d *dataDir) load() []kube.Acknowledgement {
 	if d.path == "" {
 		return nil
 	}
-	found, unusable := d.read()
-	if d.unusable = unusable; unusable == nil {
-		return found
-	}
-	unusable.kept = len(found)
-	switch err := d.setAside(); {
-	case d.lock == nil: // the problem of the directory is already recorded
-		d.setLost("the file is left unchanged")
-	case err != nil:
-		d.setLost("the file cannot be renamed: " + err.Error())
-	case len(found) > 0:
-		d.setUnsaved(d.write(found))
+	found, err := d.read()
+	if err != nil {
+		d.unusable = err
+		_ = d.setAside() // the problem has the error
 	}
 	return found
 }
 
-// setLost records why acknowledgements from before the start are not known, and where the file is.
-func (d *dataDir) setLost(where string) {
-	which := "the acknowledgements from before the start are not known"
-	if d.unusable.kept > 0 {
-		which = fmt.Sprintf("some acknowledgements from before the start are not known, and %d are", d.unusable.kept)
-	}
-	d.lost.Store(new(fmt.Sprintf("%s: %s is %s: %s: %s", which,
-		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)))
-}
-
-// setAside renames the unusable file, if there is one and this process holds the lock.
-func (d *dataDir) setAside() error {
-	if d.unusable == nil || d.lock == nil {
+// setAside renames the unusable file, if there is one and this process holds the lock, and records
+// why acknowledgements from before the start are not known, and where the file is.
+func (d *dataDir) setAside() (err error) {
+	if d.unusable == nil {
 		return nil
 	}
-	from := filepath.Join(d.path, acknowledgementsFile)
-	to := fmt.Sprintf("%s.%s-%s", from, d.unusable.reason, time.Now().UTC().Format("20060102T150405.000Z"))
-	if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	file := filepath.Join(d.path, acknowledgementsFile)
+	where, unusable := "the file is left unchanged", d.unusable
+	if d.lock != nil {
+		to := file + ".unusable-" + time.Now().UTC().Format("20060102T150405.000Z")
+		where = fmt.Sprintf("the file is now %s: repair it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to)
+		if err = os.Rename(file, to); err == nil || errors.Is(err, os.ErrNotExist) {
+			d.unusable, err = nil, nil
+		} else {
+			where = "the file cannot be renamed: " + err.Error()
+		}
 	}
-	d.setLost(fmt.Sprintf("the file is now %s: repair it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to))
-	d.unusable = nil
-	return nil
+	d.lost.Store(new(fmt.Sprintf("the acknowledgements from before the start are not known: %s is unusable: %s: %s", file, unusable, where)))
+	return err
 }
 
 // read returns the acknowledgements in the file, or why it cannot be used. It never blocks:
 // opening a FIFO without a writer would block forever.
-func (d *dataDir) read() ([]kube.Acknowledgement, *unusableFile) {
+func (d *dataDir) read() ([]kube.Acknowledgement, error) {
 	f, err := os.OpenFile(filepath.Join(d.path, acknowledgementsFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, &unusableFile{reason: "unreadable", err: err}
+		return nil, err
 	}
 	defer func() { _ = f.Close() }() // opened for reading only, so an error loses nothing
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, &unusableFile{reason: "unreadable", err: err}
+		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, &unusableFile{reason: "not-a-file", err: fmt.Errorf("its type is %s", info.Mode().Type())}
+		return nil, errors.New("it is not a regular file")
 	case info.Size() > maxFile:
-		return nil, &unusableFile{reason: "too-large", err: fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile)}
-	case info.Size() == 0:
-		return nil, &unusableFile{reason: "empty", err: errors.New("it has no version")}
+		return nil, fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile)
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile))
 	if err != nil {
-		return nil, &unusableFile{reason: "unreadable", err: err}
+		return nil, err
 	}
-	var file keptFile[ipam.Item[kube.Acknowledgement]]
+	var file keptFile
 	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, &unusableFile{reason: "damaged", err: err}
+		return nil, err
 	}
-	switch {
-	case file.Version < 1:
-		return nil, &unusableFile{reason: "damaged", err: errors.New("it has no version")}
-	case file.Version > fileVersion:
-		return nil, &unusableFile{reason: "of-a-newer-version", err: fmt.Errorf("it has version %d, but the newest supported version is %d", file.Version, fileVersion)}
+	if file.Version != fileVersion {
+		return nil, fmt.Errorf("it has version %d, but the supported version is %d", file.Version, fileVersion)
 	}
-	var found []kube.Acknowledgement
-	var unusable *unusableFile
-	for i, item := range file.Acknowledgements {
-		k := item.Value
-		if item.Err == nil && (k.Conflict == "" || k.Reason == "" || k.Expires.IsZero() || !k.Address.IsValid()) {
-			item.Err = errors.New("it is incomplete")
-		}
-		if item.Err == nil {
-			found = append(found, k)
-		} else if unusable == nil {
-			unusable = &unusableFile{reason: "damaged", err: fmt.Errorf("entry %d (conflict %q): %w", i, ipam.Cut(ipam.Plain(k.Conflict), 64), item.Err)}
+	for i, k := range file.Acknowledgements {
+		if k.Conflict == "" || k.Reason == "" || k.Expires.IsZero() || !k.Address.IsValid() {
+			return nil, fmt.Errorf("entry %d is incomplete", i)
 		}
 	}
-	return found, unusable
+	return file.Acknowledgements, nil
 }
 
 // save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
@@ -274,12 +232,7 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) (err error) {
 	for _, id := range slices.Sorted(maps.Keys(acknowledged)) {
 		all = append(all, acknowledged[id].Acknowledgement)
 	}
-	return d.write(all)
-}
-
-// write replaces the stored acknowledgements.
-func (d *dataDir) write(all []kube.Acknowledgement) error {
-	raw, err := json.MarshalIndent(keptFile[kube.Acknowledgement]{fileVersion, all}, "", "  ")
+	raw, err := json.MarshalIndent(keptFile{fileVersion, all}, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -36,9 +36,9 @@ func TestFilesWithoutPermission(t *testing.T) {
 		want      int
 		words     []string
 	}{
-		"a file that may not be read":         {0, 0o777, 0, []string{"is unreadable", "permission denied", "the file is now"}},
+		"a file that may not be read":         {0, 0o777, 0, []string{"is unusable", "permission denied", "the file is now"}},
 		"a directory that may not be written": {0o444, 0o555, 1, []string{"cannot be saved", "permission denied"}},
-		"neither":                             {0, 0o555, 0, []string{"is unreadable", "the file is left unchanged", "cannot be saved"}},
+		"neither":                             {0, 0o555, 0, []string{"is unusable", "the file is left unchanged", "cannot be saved"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -69,44 +69,5 @@ func TestFilesWithoutPermission(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// An entry that cannot be read is named, and hides no other. The file with it is kept.
-func TestOneDamagedEntryHidesNoOther(t *testing.T) {
-	good := func(id string) string {
-		return `{"conflict":"` + id + `","address":"10.0.0.5","reason":"NET-1","expiresAt":"2100-01-01T00:00:00Z"}`
-	}
-	for name, test := range map[string]struct {
-		entries string
-		words   string // of the problem
-	}{
-		"none":         {good("a") + "," + good("b"), ""},
-		"another type": {good("a") + `,{"conflict":7},` + good("b"), `some acknowledgements from before the start are not known, and 2 are: `},
-		"incomplete":   {good("a") + "," + good("b") + `,{"conflict":"c"}`, `entry 2 (conflict "c"): it is incomplete`},
-		"another time": {`{"conflict":"c","address":"10.0.0.5","reason":"x","expiresAt":"soon"},` + good("a") + "," + good("b"), `entry 0 (conflict "c")`},
-	} {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, acknowledgementsFile), []byte(`{"version":1,"acknowledgements":[`+test.entries+`]}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 { // the second start finds only entries that can be read
-			d, err := openDataDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			found, problems := d.load(), strings.Join(d.problems(), "\n")
-			if len(found) != 2 || found[0].Conflict != "a" || found[1].Conflict != "b" || (test.words == "") != (problems == "") || !strings.Contains(problems, test.words) {
-				t.Errorf("%s: got %v and problems %q, want a and b and %q", name, found, problems, test.words)
-			}
-			if err := d.close(); err != nil {
-				t.Error(err)
-			}
-			test.words = ""
-		}
-		aside, err := filepath.Glob(filepath.Join(dir, acknowledgementsFile+".damaged-*"))
-		if err != nil || len(aside) != map[bool]int{true: 1}[name != "none"] {
-			t.Errorf("%s: got %q and error %v, want the file set aside if it is damaged", name, aside, err)
-		}
 	}
 }
