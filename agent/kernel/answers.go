@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,8 @@ const (
 	answersAfter, busyShare = 200 * time.Millisecond, 100
 	// mostAnswers limits the addresses that a route or a proxy covers.
 	mostAnswers = 1024
+	// mostRouted limits the addresses of a local route in the subnet of a LAN that are asked for before a frame shows them.
+	mostRouted = 16
 	// mostNeighbours limits the known neighbours of an interface that are tried as senders of a request.
 	mostNeighbours = 4
 )
@@ -173,14 +176,24 @@ func (k *Mirror) answer(now time.Time) {
 			}
 		}
 	}
-	// Addresses in the subnet of a LAN, even if no frame has shown an owner there.
+	// Addresses in the subnet of a LAN, or of a loopback or dummy device, even if no frame has shown an owner there.
 	for domain, all := range answerers {
 		if !all[0].outside {
 			continue
 		}
-		for addr := range a.own {
-			if addr.Is4() && slices.ContainsFunc(all, func(at *answerer) bool { return at.contains(addr) }) {
+		contains := func(addr netip.Addr) bool {
+			return slices.ContainsFunc(all, func(at *answerer) bool { return at.contains(addr) })
+		}
+		for addr, devices := range a.own {
+			if addr.Is4() && usable(addr) && (contains(addr) || !slices.ContainsFunc(devices, isNotVirtual)) {
 				ask(addr, domain)
+			}
+		}
+		for _, r := range a.routes {
+			for addr := r.Addr(); addr.Is4() && 1<<(32-r.Bits()) <= mostRouted && r.Contains(addr); addr = addr.Next() {
+				if contains(addr) {
+					ask(addr, domain)
+				}
 			}
 		}
 	}
@@ -303,6 +316,10 @@ func (k *Mirror) answerers() map[string][]*answerer {
 	}
 	return out
 }
+
+// isNotVirtual reports whether an interface is no loopback or dummy device, or is one on which kube-proxy (kube-ipvs0) or
+// kube-router (kube-dummy-if) has the addresses of all Services.
+func isNotVirtual(l *link) bool { return !isLocal(l) || strings.HasPrefix(l.Name, "kube-") }
 
 // answersForHosts reports whether interfaces on one link answer on a LAN for others.
 func answersForHosts(all []*answerer) bool {

@@ -115,6 +115,18 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32", "10.96.0.1/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
 		}, "", "192.0.2.12 eth0: ADDRESS kube-ipvs0"},
+		{"an address of no LAN on a loopback device", func(f agenttest.Fake) {
+			f.Put(rtnetlink.NoNSID, f[rtnetlink.NoNSID].Links[1], "127.0.0.1/8", "203.0.113.5/32", "2001:db8:1::5/128")
+			route(f, "203.0.113.5", rtnetlink.Hop{Index: 1, Local: true})
+		}, "", "203.0.113.5 eth0: ADDRESS lo"},
+		{"an address of a Service that is of no LAN", func(f agenttest.Fake) {
+			device(f, "kube-ipvs0", "dummy", "10.96.0.1/32")
+			route(f, "10.96.0.1", rtnetlink.Hop{Index: 9, Local: true})
+		}, "", ""},
+		{"an address of no LAN on another bridge", func(f agenttest.Fake) {
+			device(f, "docker0", "bridge", "172.17.0.1/16")
+			route(f, "172.17.0.1", rtnetlink.Hop{Index: 9, Local: true})
+		}, "", ""},
 		{"the same, with strict ARP", func(f agenttest.Fake) {
 			device(f, "kube-ipvs0", "dummy", "192.0.2.12/32")
 			route(f, "192.0.2.12", rtnetlink.Hop{Index: 9, Local: true})
@@ -152,6 +164,17 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2, Local: true})
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ARPIgnore: 3}}
 		}, "192.0.2.50", ""},
+		{"a local route for addresses of the LAN that no frame shows", func(f agenttest.Fake) {
+			local(f, "192.0.2.48/28", 2)
+			local(f, "198.51.100.9/32", 2)
+			for _, addr := range []string{"192.0.2.50", "192.0.2.63", "192.0.2.64", "198.51.100.9"} {
+				route(f, addr, rtnetlink.Hop{Index: 2, Local: true})
+			}
+		}, "", "192.0.2.50 eth0: ROUTE /28 eth0, 192.0.2.63 eth0: ROUTE /28 eth0"},
+		{"a local route for many addresses of the LAN", func(f agenttest.Fake) {
+			local(f, "192.0.2.64/27", 2)
+			route(f, "192.0.2.70", rtnetlink.Hop{Index: 2, Local: true})
+		}, "", ""},
 		{"a local route for a machine of the LAN and those beside it", func(f agenttest.Fake) {
 			local(f, "192.0.2.48/29", 1)
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true})

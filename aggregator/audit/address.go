@@ -366,16 +366,10 @@ func sameScope(p, other *verdict.Pool) bool {
 	return p.Routed && other.Routed
 }
 
-// auditShared checks whether several nodes answer on the wire for an address that they have on a
-// loopback or dummy device. A client then reaches one of them by chance.
+// auditShared checks whether several owners that have the address on a loopback or dummy device answer for it on one link. A
+// client then reaches one of them by chance.
 func (a *addressAudit) auditShared() {
-	var answering []verdict.Owner
-	for _, o := range a.judged.Owners {
-		if o.ExcludedBy(verdict.RuleLoopbackOrDummy) && o.Alive() && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }) {
-			answering = append(answering, o)
-		}
-	}
-	if len(answering) >= 2 {
+	if answering := verdict.AnswerTogether(a.judged.Owners); len(answering) > 0 {
 		a.record(verdict.Finding{Kind: verdict.FindingSharedAddressAnswered, Severity: verdict.Warning, Owners: answering}, "", a.policy.Settle)
 	}
 }

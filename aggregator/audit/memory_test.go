@@ -279,45 +279,6 @@ func TestAnAllocationOfADeletedPodIsNotADoubleAllocation(t *testing.T) {
 	}
 }
 
-// An address on a dummy device of several nodes reaches one of them by chance if they answer.
-func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
-	judged := func(change func(owners []verdict.Owner)) *verdict.Judgement {
-		out := &verdict.Judgement{}
-		for _, name := range []string{"n1", "n2"} {
-			n := agent(name, "1")
-			port := &verdict.Interface{Name: "eth0", Namespace: &verdict.Namespace{Node: n}}
-			out.Owners = append(out.Owners, verdict.Owner{
-				ID: name, Node: n, Excluded: &verdict.Exclusion{Rule: verdict.RuleLoopbackOrDummy}, State: verdict.Live, Assigned: true,
-				Claims: []*verdict.Claim{{Kind: verdict.Assigned, Interface: port}, {Kind: verdict.Answered, Interface: port, Frame: verdict.Frame{MAC: "lacmac"}}},
-			})
-		}
-		change(out.Owners)
-		return out
-	}
-	for _, test := range []struct {
-		why    string
-		change func(owners []verdict.Owner)
-		want   int
-	}{
-		{"two answer", func([]verdict.Owner) {}, 1},
-		{"one is silent", func(o []verdict.Owner) { o[1].Claims = o[1].Claims[:1] }, 0},
-		{"one answers for another one", func(o []verdict.Owner) { o[0].Claims[1].NoOverride = true }, 0},
-		{"one is gone", func(o []verdict.Owner) { o[1].State = verdict.Gone }, 0},
-		{"one has it on another device", func(o []verdict.Owner) { o[0].Excluded = nil }, 0},
-	} {
-		in := &verdict.Case{Address: netip.MustParseAddr("10.96.0.1"), Now: start}
-		p := &verdict.Policy{Settle: time.Second}
-		out := audit.Address(p, in, judged(test.change))
-		if len(out.Findings) != test.want {
-			t.Errorf("%s: got %v, want %d", test.why, kinds(out.Findings), test.want)
-			continue
-		}
-		if test.want > 0 && (!out.Findings[0].Waiting || out.Again != start.Add(time.Second) || out.Findings[0].Kind != verdict.FindingSharedAddressAnswered || len(audit.Nodes(&out.Findings[0])) != 2) {
-			t.Errorf("%s: got %+v, want one about both that waits", test.why, out)
-		}
-	}
-}
-
 // Spoofs through two ports are two findings, and a conflict does not hide them.
 func TestSpoofsOfAnAddress(t *testing.T) {
 	n := agent("n1", "1")

@@ -300,6 +300,10 @@ func TestRecordsOfOneLeakedAllocationAreOneFinding(t *testing.T) {
 
 // Several nodes answer for the address of a service.
 func TestASharedAddressIsAnswered(t *testing.T) {
+	would := func(w *world, wire *verdict.Claim) *verdict.Claim {
+		w.Drop(wire)
+		return w.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: wire.Interface, Network: "dummy0", Answer: verdict.KernelAnswer{By: verdict.ByAddress}})
+	}
 	for _, test := range []struct {
 		name   string
 		change func(w *world, wire []*verdict.Claim)
@@ -307,6 +311,23 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 	}{
 		{"by two nodes", nil, true},
 		{"by one node", func(w *world, wire []*verdict.Claim) { w.Drop(wire[1]) }, false},
+		{"by one node, and the kernel of another one would answer", func(w *world, wire []*verdict.Claim) { would(w, wire[1]) }, true},
+		{"by one node, and another one has rules about ARP", func(w *world, wire []*verdict.Claim) {
+			would(w, wire[1]).Answer.Filter = verdict.FilterRules
+		}, false},
+		{"by no node, although the kernels of two would answer", func(w *world, wire []*verdict.Claim) {
+			would(w, wire[0])
+			would(w, wire[1])
+		}, false},
+		{"by no node, but one uses it, and the kernel of another one would answer", func(w *world, wire []*verdict.Claim) {
+			wire[0].Kind = verdict.Used
+			would(w, wire[1])
+		}, false},
+		{"by two nodes on two LANs", func(_ *world, wire []*verdict.Claim) {
+			for _, c := range wire {
+				c.Link.Domain = nil
+			}
+		}, false},
 		{"by one, and the other one speaks for others", func(_ *world, wire []*verdict.Claim) { wire[1].Source = "\x02\x00\x00\x00\x00\x98" }, false},
 		{"by one, and the other one has timed out", func(w *world, _ []*verdict.Claim) { w.Node("n2").TimedOut = true }, false},
 		{"by two that have it for themselves", func(w *world, _ []*verdict.Claim) {
@@ -319,9 +340,8 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 	} {
 		w := newWorld("10.96.0.1")
 		var wire []*verdict.Claim
-		for _, n := range []string{"n1", "n2"} {
-			port := w.Uplink(n)
-			w.Assigned(w.Interface(w.Host(n), verdict.Interface{Name: "dummy0", Attachment: verdict.Local}))
+		for _, port := range verdicttest.OnLAN(w.World, "n1", "n2") {
+			w.Assigned(w.Interface(port.Namespace, verdict.Interface{Name: "dummy0", Attachment: verdict.Local}))
 			wire = append(wire, w.Wire(port, string(port.MAC)))
 		}
 		if test.change != nil {

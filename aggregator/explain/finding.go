@@ -359,9 +359,13 @@ func (t *findingBuilder) shared() {
 	}
 	t.add(t.f.Kind, "owners", each(owners, t.alike.naming(placed)), "silent", silent, "choice", choice, "seen", func() {
 		for i := range owners {
-			if k := slices.IndexFunc(owners[i].Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }); k >= 0 {
+			key, k := "shared/seen", slices.IndexFunc(owners[i].Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+			if k < 0 {
+				key, k = "shared/would", slices.IndexFunc(owners[i].Claims, func(c *verdict.Claim) bool { return c.Kind == verdict.WouldAnswer })
+			}
+			if k >= 0 {
 				c := owners[i].Claims[k]
-				t.State("%s", scope{&owners[i], "on", witness(c), "last", c.Last}.text("shared/seen"))
+				t.State("%s", scope{&owners[i], "on", witness(c), "last", c.Last}.text(key))
 			}
 		}
 	})

@@ -106,10 +106,11 @@ func findings() map[string]verdict.Finding {
 	looped := find(verdict.FindingIntendedNotObserved, nil, "fd00::5", []verdict.Owner{holder(w, "node-e", "vlan-0", "net1.5")})
 	looped.Source = audit.SourceLooped
 	host := []verdict.Owner{owner}
-	local := func(node string) verdict.Owner {
+	local := func(node string, on verdict.Claim) verdict.Owner {
 		ns := w.Host(node)
 		i := w.Interface(ns, verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local})
-		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{assigned(i)}}
+		on.Interface = w.Interface(ns, verdict.Interface{Name: "eth0", Attachment: verdict.Own})
+		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, State: verdict.Live, Claims: []*verdict.Claim{assigned(i), &on}}
 	}
 	self := func(device, kind string) []verdict.Owner {
 		ns := w.Host("node-a")
@@ -296,7 +297,7 @@ func findings() map[string]verdict.Finding {
 		"orphaned-sandbox":                          find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("")}),
 		"orphaned-sandbox, whose address is free":   find(verdict.FindingOrphanedSandbox, &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "/var/lib/cni/networks/cbr0", State: ipam.Known}, Node: w.Node("node-h")}, "10.244.0.5", []verdict.Owner{orphan("")}),
 		"orphaned-sandbox, of a pod that has ended": find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("Succeeded")}),
-		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
+		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a", verdict.Claim{Kind: verdict.Answered}), local("node-b", verdict.Claim{Kind: verdict.WouldAnswer})}),
 		"vip-held-elsewhere kube-vip":               virtual(w, vip.KubeVIPName, true, true),
 		"vip-held-elsewhere kube-vip, by it alone":  virtual(w, vip.KubeVIPName, true, false),
 		"vip-held-elsewhere metallb":                virtual(w, vip.MetalLBName, false, true),

@@ -74,6 +74,29 @@ func (o *Owner) WouldAnswer() bool {
 	return o.ExcludedBy(RuleLoopbackOrDummy) || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == WouldAnswer })
 }
 
+// AnswerTogether returns the owners that have the address on a loopback or dummy device and answer for it on one link, by
+// frames or as their kernels would, if one of them has announced it or answered there; nil if there are no two. A node with
+// rules about ARP may well drop its answers.
+func AnswerTogether(owners []Owner) []Owner {
+	for i := range owners {
+		for _, shown := range owners[i].Claims {
+			l := linkScope(shown).canonical()
+			if !owners[i].ExcludedBy(RuleLoopbackOrDummy) || shown.Kind != Announced && shown.Kind != Answered || shown.Weak() || l == (extent{}) {
+				continue
+			}
+			together := slices.DeleteFunc(slices.Clone(owners), func(o Owner) bool {
+				return !o.ExcludedBy(RuleLoopbackOrDummy) || !o.Alive() || !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+					return (c.Wire() && !c.Weak() || c.Kind == WouldAnswer && c.Answer.Filter != FilterRules) && linkScope(c).canonical() == l
+				})
+			})
+			if len(together) > 1 {
+				return together
+			}
+		}
+	}
+	return nil
+}
+
 // AnswersFor returns the claim by which the owner's kernel answers for the address on a link on which another
 // owner has it, or used it there as the sender of ARP requests after since; nil if it does so on no such link. Frames with
 // another MAC than that of an owner whose kernel has the address may be answers of the node itself.
