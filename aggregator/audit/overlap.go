@@ -202,8 +202,9 @@ func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding
 }
 
 // Outside returns the findings about nodes that assign addresses outside of the ranges that Kubernetes has assigned to them,
-// while other nodes with the same CNI network use theirs: Kubernetes may assign that range to another node. Ranges
-// that overlap with those of another node already are left to Ranges.
+// while other nodes with the same CNI network use theirs: Kubernetes may assign that range to another node. That is a
+// warning if only one node is known to have such a network, and its range is one that Kubernetes could have assigned.
+// Ranges that overlap with those of another node already are left to Ranges.
 func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding) {
 	label := func(node string) string { // a node may have another name in Kubernetes, with or without a domain
 		name, _, _ := strings.Cut(strings.ToLower(node), ".")
@@ -219,7 +220,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 	var outside [][2]*verdict.Side
 	for i := range sides {
 		s := &sides[i]
-		if s.Source != verdict.SidePool || s.Unused || s.LAN != (verdict.LinkKey{}) {
+		if s.Source != verdict.SidePool || s.LAN != (verdict.LinkKey{}) {
 			continue
 		}
 		var own *verdict.Side
@@ -230,6 +231,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 			}
 		}
 		switch {
+		case inside && s.Unused:
 		case inside:
 			following[s.Network] = append(following[s.Network], s.Node)
 		case own != nil:
@@ -237,18 +239,39 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 		}
 	}
 	for _, pair := range outside {
-		s := pair[0]
-		if !slices.ContainsFunc(following[s.Network], func(node string) bool { return node != s.Node }) || p.DeclaresShared(s.Range) ||
-			slices.ContainsFunc(sides, func(other verdict.Side) bool { return collide(s, &other) }) {
+		s, severity := pair[0], verdict.Critical
+		if s.Unused || p.DeclaresShared(s.Range) || slices.ContainsFunc(sides, func(other verdict.Side) bool { return collide(s, &other) }) {
 			continue
+		}
+		if !slices.ContainsFunc(following[s.Network], func(node string) bool { return node != s.Node }) {
+			severity = verdict.Warning
+			others := slices.ContainsFunc(outside, func(o [2]*verdict.Side) bool { return o[0].Network == s.Network && o[0].Node != s.Node })
+			if others || len(following[s.Network]) > 0 || !assignable(s.Range, pair[1].Prefixes[0]) {
+				continue // the plugin has ranges of its own
+			}
 		}
 		findings = append(findings, verdict.Finding{
 			ID:   verdict.FindingID(p.Cluster, verdict.FindingPodCIDROverlap, s.Node+" "+s.Range.First.String()),
-			Kind: verdict.FindingPodCIDROverlap, Severity: verdict.Critical,
+			Kind: verdict.FindingPodCIDROverlap, Severity: severity,
 			Overlap: &verdict.Overlap{Range: s.Range, Sides: [2]verdict.Side{*s, *pair[1]}, Nodes: []string{s.Node}},
 		})
 	}
 	return findings
+}
+
+// assignable reports whether Kubernetes may assign a range to a node as it has assigned another one: it fills a prefix of the same
+// length, and is near it, so that both are likely to be from the range of the cluster.
+func assignable(r ipam.Range, assigned netip.Prefix) bool {
+	near := 16
+	if assigned.Addr().Is6() {
+		near = 48
+	}
+	if assigned.Bits() <= near || assigned.IsSingleIP() {
+		return false
+	}
+	cluster := netip.PrefixFrom(assigned.Addr(), near)
+	whole, half := netip.PrefixFrom(r.First, assigned.Bits()), netip.PrefixFrom(r.First, assigned.Bits()+1)
+	return cluster.Contains(r.First) && whole.Contains(r.Last) && !half.Contains(r.Last)
 }
 
 // collide reports whether two sides may lead to one address on two nodes. An address in use

@@ -52,6 +52,13 @@ func TestNodesThatAllocateOutsideOfTheirRanges(t *testing.T) {
 		{"both use theirs", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.2.0/24"), "pods")}, ""},
 		{"a part of its range", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.2.128/25"), "pods")}, ""},
 		{"no node uses its range: the plugin has ranges of its own", []verdict.Side{in(ofAgent(n1, "10.9.1.0/24"), "pods"), in(ofAgent(n2, "10.9.2.0/24"), "pods")}, ""},
+		{"one node alone, with a range like its own", []verdict.Side{in(ofAgent(n1, "10.244.7.0/24"), "pods")}, "WARNING n1 10.244.7.0"},
+		{"the same, by its first and last addresses", []verdict.Side{{Node: "n1", Agent: n1, Network: "pods", Range: span("10.244.7.2", "10.244.7.254"), Source: verdict.SidePool}}, "WARNING n1 10.244.7.2"},
+		{"one node alone, with a range of another length", []verdict.Side{in(ofAgent(n1, "10.244.8.0/23"), "pods")}, ""},
+		{"one node alone, with a smaller range", []verdict.Side{in(ofAgent(n1, "10.244.7.0/25"), "pods")}, ""},
+		{"one node alone, with a range of its plugin", []verdict.Side{in(ofAgent(n1, "10.88.7.0/24"), "pods")}, ""},
+		{"one node with pods, and another one that would use a range of the plugin, too", []verdict.Side{in(ofAgent(n1, "10.244.8.0/24"), "pods"), unused}, ""},
+		{"one node alone, with a second range", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n1, "10.244.7.0/24"), "pods")}, ""},
 		{"a secondary network", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "192.0.2.0/24"), "lan")}, ""},
 		{"no pod uses it", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), unused}, ""},
 		{"Kubernetes has assigned no range of that family", []verdict.Side{in(ofAgent(n1, "fd00:1::/64"), "pods"), in(ofAgent(n2, "fd00:7::/64"), "pods")}, ""},
@@ -59,6 +66,9 @@ func TestNodesThatAllocateOutsideOfTheirRanges(t *testing.T) {
 	} {
 		got := ""
 		for _, f := range audit.Outside(policy, append(slices.Clone(specs), test.sides...)) {
+			if f.Severity == verdict.Warning {
+				got += "WARNING "
+			}
 			got += f.Overlap.Sides[0].Node + " " + f.Overlap.Range.First.String()
 		}
 		if got != test.want {
