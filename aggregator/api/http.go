@@ -165,7 +165,9 @@ func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, gua
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store") // what is true now
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		lines := newLinesWriter(&impatient{ResponseWriter: w, until: time.Now().Add(answerWithin)}, r)
+		// A writer that does not support deadlines is not a network connection.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin))
+		lines := newLinesWriter(w, r)
 		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
 		lines.finish()
 	})
@@ -178,7 +180,7 @@ func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, gua
 func none(string) (string, bool) { return "", false }
 
 const (
-	// readWithin is how long a client may take to read a part of a response. It is longer than the
+	// readWithin is how long a client may take to read a part of a stream. It is longer than the
 	// limit of a watch, so that a client that resumes reading in time learns why it was
 	// disconnected.
 	readWithin = 2 * sendWithin
@@ -188,34 +190,6 @@ const (
 	// then the response uses memory and counts as a call of the client's caller.
 	answerWithin = 5 * time.Minute
 )
-
-// impatient is an http.ResponseWriter that disconnects clients that do not read.
-type impatient struct {
-	http.ResponseWriter
-	until  time.Time // deadline for reading a response that is not a stream
-	stream bool
-}
-
-// Unwrap supports http.ResponseController.
-func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// Write implements io.Writer. Data that is flushed later has the deadline of the last Write.
-func (w *impatient) Write(p []byte) (written int, err error) {
-	control := http.NewResponseController(w.ResponseWriter)
-	for {
-		deadline := time.Now().Add(readWithin)
-		if !w.stream && w.until.Before(deadline) {
-			deadline = w.until
-		}
-		// A writer that does not support deadlines is not a network connection.
-		_ = control.SetWriteDeadline(deadline)
-		n, err := w.ResponseWriter.Write(p[:min(len(p), answerPart)])
-		written, p = written+n, p[n:]
-		if err != nil || len(p) == 0 {
-			return written, err
-		}
-	}
-}
 
 var errForeign = status.Error(codes.PermissionDenied,
 	"cross-origin browser request refused: changes are accepted only from other programs and from pages served by this aggregator")

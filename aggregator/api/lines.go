@@ -18,14 +18,13 @@ import (
 // A linesWriter writes the response to a request. If the response is a stream, it collects lines
 // until they are flushed or fill a part. Other responses are passed through.
 type linesWriter struct {
-	*impatient
-	// headerOnly is set if the request is a HEAD, and events if a stream consists of server-sent events
-	// instead of lines of JSON.
-	headerOnly, events bool
+	http.ResponseWriter
+	// headerOnly is set if the request is a HEAD, stream if the response is a stream, and events if
+	// that consists of server-sent events instead of lines of JSON.
+	headerOnly, stream, events bool
 
 	// turn is a lock for the fields below: it contains an element while a goroutine uses them. A
-	// write may block for as long as impatient allows. A channel, unlike a mutex, lets synctest
-	// recognize waiting.
+	// write may block for readWithin. A channel, unlike a mutex, lets synctest recognize waiting.
 	turn  chan struct{}
 	lines []byte
 	// ended is set when the service sends no more messages, or after a failed write, because the
@@ -35,9 +34,12 @@ type linesWriter struct {
 	silence *time.Timer
 }
 
-func newLinesWriter(w *impatient, r *http.Request) *linesWriter {
-	return &linesWriter{impatient: w, headerOnly: r.Method == http.MethodHead, turn: make(chan struct{}, 1)}
+func newLinesWriter(w http.ResponseWriter, r *http.Request) *linesWriter {
+	return &linesWriter{ResponseWriter: w, headerOnly: r.Method == http.MethodHead, turn: make(chan struct{}, 1)}
 }
+
+// Unwrap supports http.ResponseController.
+func (w *linesWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *linesWriter) lock()   { w.turn <- struct{}{} }
 func (w *linesWriter) unlock() { <-w.turn }
@@ -111,9 +113,11 @@ func (w *linesWriter) write() error {
 	if len(w.lines) == 0 {
 		return nil
 	}
+	control := http.NewResponseController(w.ResponseWriter)
+	_ = control.SetWriteDeadline(time.Now().Add(readWithin)) // as for other responses
 	_, err := w.Write(w.lines)
 	if err == nil {
-		err = http.NewResponseController(w.impatient).Flush()
+		err = control.Flush()
 	}
 	w.lines = w.lines[:0]
 	if err != nil {

@@ -33,7 +33,7 @@ func TestSilenceIsInterruptedByComments(t *testing.T) {
 	for _, events := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			out := httptest.NewRecorder()
-			w := newLinesWriter(&impatient{ResponseWriter: out}, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+			w := newLinesWriter(out, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 			w.events = events
 			time.Sleep(2 * heartbeatEvery) // nothing is sent before the first message
 			if err := w.send(&pb.WatchNodesResponse{Type: pb.Watch_REMOVED, Node: &pb.Node{Name: "n1"}}); err != nil {

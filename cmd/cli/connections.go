@@ -25,23 +25,13 @@ const (
 // open. access limits the calls of each caller.
 type Limited struct {
 	net.Listener
-	left   chan struct{} // receives when idle becomes shorter
-	closed chan struct{}
-	close  func() error
 
 	mu   sync.Mutex
 	idle []*limitedConn // oldest first
 }
 
 // Limit returns a listener that limits the idle connections of l.
-func Limit(l net.Listener) *Limited {
-	out := &Limited{Listener: l, left: make(chan struct{}, 1), closed: make(chan struct{})}
-	out.close = sync.OnceValue(func() error {
-		close(out.closed)
-		return l.Close()
-	})
-	return out
-}
+func Limit(l net.Listener) *Limited { return &Limited{Listener: l} }
 
 // Accept implements net.Listener.
 func (l *Limited) Accept() (net.Conn, error) {
@@ -52,36 +42,23 @@ func (l *Limited) Accept() (net.Conn, error) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetWriteBuffer(writeBuffer) // on error, the kernel's default size remains
 	}
-	for {
-		l.mu.Lock()
-		if len(l.idle) < MaxIdle {
-			c := &limitedConn{Conn: conn, of: l, since: time.Now()}
-			l.idle = append(l.idle, c)
-			l.mu.Unlock()
-			return c, nil
-		}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.idle) >= MaxIdle {
 		oldest := l.idle[0]
-		late := time.Until(oldest.since.Add(IdleGrace))
-		if late <= 0 {
-			l.remove(oldest)
-		}
-		l.mu.Unlock()
-		if late <= 0 {
-			_ = oldest.Conn.Close() // its server sees the close
+		if early := time.Until(oldest.since.Add(IdleGrace)); early > 0 {
+			l.mu.Unlock()
+			time.Sleep(early)
+			l.mu.Lock()
 			continue
 		}
-		select {
-		case <-time.After(late):
-		case <-l.left:
-		case <-l.closed:
-			_ = conn.Close()
-			return nil, net.ErrClosed
-		}
+		l.remove(oldest)
+		_ = oldest.Conn.Close() // its server sees the close
 	}
+	c := &limitedConn{Conn: conn, of: l, since: time.Now()}
+	l.idle = append(l.idle, c)
+	return c, nil
 }
-
-// Close implements net.Listener.
-func (l *Limited) Close() error { return l.close() }
 
 // Idle returns the number of connections on which no authorized call is in progress.
 func (l *Limited) Idle() int {
@@ -92,13 +69,7 @@ func (l *Limited) Idle() int {
 
 // remove removes a connection from the idle ones. l.mu is locked.
 func (l *Limited) remove(c *limitedConn) {
-	if i := slices.Index(l.idle, c); i >= 0 {
-		l.idle = slices.Delete(l.idle, i, i+1)
-		select {
-		case l.left <- struct{}{}:
-		default:
-		}
-	}
+	l.idle = slices.DeleteFunc(l.idle, func(other *limitedConn) bool { return other == c })
 }
 
 // limitedConn is a connection of a Limited listener.

@@ -246,15 +246,18 @@ func onPipes(t *testing.T) (s *server, grpc, http *pipes) {
 
 // No response stays in memory forever: the connection is closed.
 func TestUnreadAnswersTimeOut(t *testing.T) {
-	for name, hang := range map[string]func(t *testing.T, grpc, rest *pipes) (closed <-chan struct{}){
-		"grpc": func(t *testing.T, grpc, _ *pipes) <-chan struct{} {
+	for name, test := range map[string]struct {
+		within time.Duration
+		hang   func(t *testing.T, grpc, rest *pipes) (closed <-chan struct{})
+	}{
+		"grpc": {cli.ReadWithin, func(t *testing.T, grpc, _ *pipes) <-chan struct{} {
 			l := newLister(t, grpc.dial())
 			for range callsOfOne {
 				l.list()
 			}
 			return l.closed
-		},
-		"rest": func(t *testing.T, _, rest *pipes) <-chan struct{} {
+		}},
+		"rest": {answerWithin, func(t *testing.T, _, rest *pipes) <-chan struct{} {
 			closed := make(chan struct{})
 			var open sync.WaitGroup
 			for i := range callsOfOne {
@@ -271,7 +274,7 @@ func TestUnreadAnswersTimeOut(t *testing.T) {
 			}
 			go func() { open.Wait(); close(closed) }()
 			return closed
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -282,14 +285,14 @@ func TestUnreadAnswersTimeOut(t *testing.T) {
 					return rest.dial(), nil
 				}}}
 				begun := time.Now()
-				closed := hang(t, grpc, rest)
+				closed := test.hang(t, grpc, rest)
 				synctest.Wait()
 				if code, err := ask1(t, client); err != nil || code != http.StatusTooManyRequests {
 					t.Errorf("while nothing is read: got %d, %v, want 429", code, err)
 				}
 				<-closed
-				if took := time.Since(begun); took > cli.ReadWithin+2*time.Second {
-					t.Errorf("closed after %s, want %s", took, cli.ReadWithin)
+				if took := time.Since(begun); took > test.within+2*time.Second {
+					t.Errorf("closed after %s, want %s", took, test.within)
 				}
 				if code, err := ask1(t, client); err != nil || code != http.StatusOK {
 					t.Errorf("after the connections were closed: got %d, %v, want 200", code, err)
