@@ -77,6 +77,8 @@ func variant(about string, c *verdict.Conflict) string {
 	switch {
 	case c.Rule == verdict.RuleExternalsAlternate && !c.AllExternal():
 		keys = slices.Insert(keys, 0, about+c.Rule+"/known")
+	case c.Rule == verdict.RuleDADFailed && c.Expected():
+		keys = slices.Insert(keys, 0, about+c.Rule+"/expected")
 	case c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1:
 		keys = slices.Insert(keys, 0, about+c.Rule+"/one")
 	case c.Rule == verdict.RuleDADFailed && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Yielded() }):

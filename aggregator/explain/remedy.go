@@ -33,7 +33,7 @@ func (a *remedyBuilder) remedy() []advice.Action {
 	gone, left := those(a.parties, orphaned), except(a.parties, orphaned)
 	// All owners count, and not only the first ones.
 	abandoned := slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Orphaned })
-	if c.Expected() && (c.Rule != verdict.RuleSplitBrain || !abandoned) {
+	if c.Expected() && (!c.Moves || !abandoned) {
 		if o := disconnected(c); o != nil {
 			return append(a.steps("wait/disconnected", o), a.steps("closing")...)
 		}
@@ -41,7 +41,7 @@ func (a *remedyBuilder) remedy() []advice.Action {
 		if !c.Address.Is4() {
 			request = "ndisc6 -m " + c.Address.String() + " INTERFACE"
 		}
-		return a.steps(variant("wait/", c), "request", request)
+		return a.steps(variant("wait/", c), "request", request, "wait", a.policy.Wait(c))
 	}
 	var steps []advice.Action
 	for _, o := range gone {
@@ -99,7 +99,7 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	case verdict.CauseTakenAlong:
 		return append(a.steps("taken-along"), a.decide(owners)...)
 	}
-	if a.c.Rule == verdict.RuleSplitBrain {
+	if a.c.Moves {
 		return a.oneActive(owners)
 	}
 	pooled := slices.ContainsFunc(a.c.Owners, func(o verdict.Owner) bool {
@@ -256,7 +256,7 @@ func (a *remedyBuilder) retake(o *verdict.Owner) []advice.Action {
 	case o.Yielded():
 		return a.steps("retake/yielded", o)
 	case o.DADFailed():
-		return a.steps("retake", o)
+		return a.steps(variantOf("retake", o), o)
 	}
 	return nil
 }
@@ -461,7 +461,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
 		program, hint, lease, names := "", "", "", a.ownerNames(owners)
 		active := choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
-			return "only " + a.placed(o.ID) + " is", ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action { return giveUp(o, a.address, nil) })
+			return "only " + a.placed(o.ID) + " is", append(ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action { return giveUp(o, a.address, nil) }), a.retake(o)...)
 		})
 		var without []*verdict.Owner // the owners of which it is not known that the program runs there
 		for _, o := range owners {
@@ -515,7 +515,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		}
 		steps = append(steps, giveUp(o, a.address, a.c.Title(keep).Controller)...)
 	}
-	return a.leave(keep, right, append(steps, restart...))
+	return a.leave(keep, right, slices.Concat(steps, restart, a.retake(keep)))
 }
 
 // assignedAway returns the steps after which controllers no longer assign the own address of a node to other nodes.

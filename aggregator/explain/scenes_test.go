@@ -91,6 +91,13 @@ var scenes = []verdicttest.Situation{
 		old.ContainerID = "container-old"
 		refusedBy(w, verdict.FlagPermanent, verdicttest.Who("db-0"), old)
 	}},
+	{Name: "a virtual address that the next node refused", Addr: "fd00::50", Build: func(w *verdicttest.World) {
+		lan := verdicttest.OnLAN(w, "n1", "n2")
+		w.Virtual(lan[0])
+		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | verdict.FlagPermanent, Interface: lan[1], PrefixLength: 128})
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
+		w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, Node: "n2", Purpose: "Service shop/web"}})
+	}},
 	{Name: "an address with a lifetime that a kernel refused and deleted", Addr: "fd00::5", Build: func(w *verdicttest.World) {
 		refusedBy(w, 0, verdict.Workload{Kind: verdict.Unknown, Name: "one", Source: "netns"}, verdict.Workload{Kind: verdict.Unknown, Name: "two", Source: "netns"})
 	}},

@@ -117,10 +117,10 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 // splitBrain: several nodes have an address that moves between them.
 func (q *inquiry) splitBrain() (r reason) {
 	switch c := q.c; {
-	case c.Rule == RuleSameVM && c.Phase == Confirmed:
+	case c.SameVM() && c.Phase == Confirmed:
 		r.fact(Fact{Kind: FactOneMachine})
 		return r
-	case c.Rule != RuleSplitBrain:
+	case !c.Moves:
 		return reason{}
 	case !meetOnLink(q.owners):
 		return ruledOut(Fact{Kind: NotOneLink})
@@ -147,7 +147,7 @@ func meetOnLink(owners []*Owner) bool {
 
 // on reports whether a claim makes its owner one on a link.
 func (c *Claim) on(l extent) bool {
-	return l != (extent{}) && (c.Counts() || c.Wire() && !c.Weak()) && linkScope(c).canonical() == l
+	return l != (extent{}) && (c.Counts() || c.Kind == DADFailed || c.Wire() && !c.Weak()) && linkScope(c).canonical() == l
 }
 
 // moves returns the evidence that the address is meant to move between its owners.

@@ -49,7 +49,7 @@ func (p *Pool) Same(other *Pool) bool {
 // Same reports whether two records of a conflict look the same to a subscriber.
 func (c *Conflict) Same(other *Conflict) bool {
 	same := func(a, b Owner) bool { return a.Same(&b) }
-	return c.Phase == other.Phase && c.Episode == other.Episode && c.Rule == other.Rule && c.LinkProof == other.LinkProof &&
+	return c.Phase == other.Phase && c.Episode == other.Episode && c.Rule == other.Rule && c.Moves == other.Moves && c.LinkProof == other.LinkProof &&
 		sameWhy(&c.Why, &other.Why) && c.Keeper == other.Keeper && c.Right == other.Right &&
 		c.Ending.Kind == other.Ending.Kind && c.Ending.Owner == other.Ending.Owner && c.Ending.Excluded.Same(other.Ending.Excluded) &&
 		slices.EqualFunc(c.Owners, other.Owners, same) && slices.EqualFunc(c.Bystanders, other.Bystanders, same) &&

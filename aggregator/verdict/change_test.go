@@ -21,6 +21,7 @@ func TestConflictsAreComparedForSubscribers(t *testing.T) {
 		"phase":                func(c *verdict.Conflict) { c.Phase = verdict.Resolved },
 		"episode":              func(c *verdict.Conflict) { c.Episode++ },
 		"rule":                 func(c *verdict.Conflict) { c.Rule = verdict.RuleSplitBrain },
+		"that it moves":        func(c *verdict.Conflict) { c.Moves = true },
 		"link proof":           func(c *verdict.Conflict) { c.LinkProof = verdict.OneWay },
 		"cause":                func(c *verdict.Conflict) { c.Cause = unknown },
 		"headline":             func(c *verdict.Conflict) { c.Headline.Owners = nil },

@@ -104,7 +104,7 @@ func (j *comparison) conflict(g group) bool {
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
-	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || owners[0].Yielded() || prev.knewRival(&owners[0])) {
+	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || owners[0].Yielded() || j.knewRival(&owners[0])) {
 		rule = "" // nobody else has the address; the audit says so
 	}
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
@@ -142,6 +142,7 @@ func (j *comparison) conflict(g group) bool {
 		restoreOrphaned(owners, prev.Owners)
 	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
+	c.Moves = rule == RuleSplitBrain || rule == RuleDADFailed && j.movesRefused(owners)
 	c.Eldest = prev.eldest(c.Parties())
 	if c.AllExternal() {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner that an agent knows has left
@@ -180,10 +181,12 @@ func (o *Owner) looped() bool {
 	return o.DADFailed() && o.Interface != nil && o.Interface.Hairpin
 }
 
-// knewRival reports whether a failed detection of duplicates was explained: the conflict had an owner
+// knewRival reports whether a failed detection of duplicates was explained: a conflict, maybe in a wider scope, had an owner
 // besides the one that is left.
-func (m *Memory) knewRival(left *Owner) bool {
-	return m != nil && m.Rule == RuleDADFailed && slices.ContainsFunc(m.Owners, func(was Member) bool { return !was.is(left) })
+func (j *comparison) knewRival(left *Owner) bool {
+	return slices.ContainsFunc(j.in.Conflicts, func(m Memory) bool {
+		return m.Rule == RuleDADFailed && len(m.Owners) > 1 && m.has([]Owner{*left})
+	})
 }
 
 // Refusal is why the kernel of an owner does not use the address although no rival is known.
@@ -409,6 +412,20 @@ func (j *comparison) moved(owners []Owner) bool {
 				outside && o.mainAddress(j.in.Address)
 		}) &&
 		!slices.ContainsFunc(j.in.Allocations, func(al AllocationFacts) bool { return al.Service == nil && !al.Pool.Assigns })
+}
+
+// movesRefused reports whether the address is one that its owners hand over, although detection of duplicates failed in the
+// kernel of one of them: the former owner was slow to give it up.
+func (j *comparison) movesRefused(owners []Owner) bool {
+	return len(owners) > 1 && mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool {
+		return j.in.asOwn(&o, owners) || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+			return (c.Counts() || c.Kind == DADFailed) && c.Flags&FlagPermanent == 0 // of a client or a router advertisement
+		})
+	}) && (j.in.Virtual() || virtual(owners) || slices.ContainsFunc(owners, func(o Owner) bool {
+		return o.hasVIPProgram() || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+			return c.Kind == DADFailed && int(c.PrefixLength) == j.in.Address.BitLen()
+		})
+	}))
 }
 
 // rule returns the rule by which a group is a conflict; empty if it is not one.

@@ -20,6 +20,9 @@ type Conflict struct {
 	Address netip.Addr
 	Identity
 	Course
+	// Moves is set if the address is one that its owners hand over: the rule is split-brain, or would be if detection of
+	// duplicates had not failed in one of them.
+	Moves  bool
 	Owners []Owner
 	// Order has the indexes of Owners in the order in which they got the address.
 	Order []uint32
@@ -276,7 +279,7 @@ func (c *Course) Active() bool { return c.Phase != Resolved }
 // Expected reports whether a conflict may be an ordinary hand-over, so that its cause is not sought
 // yet.
 func (c *Course) Expected() bool {
-	return c.Phase == Suspected && (c.Rule == RuleSamePod || c.Rule == RuleSameVM || c.Rule == RuleSplitBrain)
+	return c.Phase == Suspected && (c.Rule == RuleSamePod || c.Rule == RuleSameVM || c.Rule == RuleSplitBrain || c.Rule == RuleDADFailed)
 }
 
 // End returns the conflict in its resolved state. The owners are those of the judgement that ended

@@ -128,6 +128,78 @@ func TestAddressOfAPeerWithoutAnAgent(t *testing.T) {
 	}
 }
 
+// A kernel tests an IPv6 address before it uses it, and finds that the former owner of a virtual one still has it.
+func TestHandOverThatDuplicateDetectionCatches(t *testing.T) {
+	const vip, own = 128, 64
+	for _, test := range []struct {
+		name   string
+		build  func(w *world, old, next *verdict.Claim)
+		prefix uint8
+		moves  bool
+		cause  string
+		keep   string
+		right  verdict.Right
+	}{
+		{"a controller assigns it", func(w *world, _, _ *verdict.Claim) { assign(w.World, "n2", ipam.Known) }, own, true, verdict.CauseSplitBrain, "n2", verdict.RightAssignment},
+		{"a program runs on both nodes", func(w *world, _, _ *verdict.Claim) {
+			program(w.World, "n1", "keepalived", false)
+			program(w.World, "n2", "keepalived", false)
+		}, vip, true, verdict.CauseSplitBrain, "", verdict.RightUndecided},
+		{"its program has ended on one node", func(w *world, _, _ *verdict.Claim) {
+			program(w.World, "n1", "keepalived", true)
+			program(w.World, "n2", "keepalived", false)
+		}, vip, true, verdict.CauseSplitBrain, "n2", verdict.RightProgram},
+		{"nothing is known but its prefix", func(*world, *verdict.Claim, *verdict.Claim) {}, vip, true, verdict.CauseUnknown, "n1", verdict.RightOlderAssignment},
+		{"two nodes with one own address", func(*world, *verdict.Claim, *verdict.Claim) {}, own, false, verdict.CauseUnknown, "n1", verdict.RightOlderAssignment},
+		{"an address from DHCPv6", func(_ *world, old, next *verdict.Claim) { old.Flags, next.Flags = 0, verdict.FlagDADFailed }, vip, false, verdict.CauseUnknown, "n1", verdict.RightOlderAssignment},
+		{"the first node has it as its own", func(w *world, old, _ *verdict.Claim) {
+			old.PrefixLength = own
+			assign(w.World, "n2", ipam.Known)
+		}, vip, false, verdict.CauseUnknown, "", verdict.RightUndecided},
+	} {
+		w := newWorld("fd00::50")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		for _, n := range []string{"n1", "n2"} {
+			w.Node(n).SkewKnown = true
+		}
+		old := w.Virtual(lan[0])
+		w.after(30 * time.Second)
+		next := w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | verdict.FlagPermanent, Interface: lan[1], PrefixLength: test.prefix})
+		test.build(w, old, next)
+		phase := verdict.Confirmed
+		if test.moves {
+			phase = verdict.Suspected
+		}
+		if c := w.want(t, phase, verdict.RuleDADFailed, verdict.LinkScope, "n1/eth0"); c.Expected() != test.moves {
+			t.Errorf("%s: got expected %v, want %v", test.name, c.Expected(), test.moves)
+		}
+		w.after(10 * time.Second).Read(old)
+		c := w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/eth0")
+		if keeper := verdicttest.Name(&c, c.Keeper); c.Moves != test.moves || c.Cause != test.cause || keeper != test.keep || c.Right != test.right {
+			t.Errorf("%s: got moves %v, cause %s, keeper %q by %d, want %v, %s, %q by %d", test.name, c.Moves, c.Cause, keeper, c.Right, test.moves, test.cause, test.keep, test.right)
+		}
+		w.Drop(old)
+		w.want(t, verdict.Resolved, verdict.RuleDADFailed, verdict.LinkScope, "n1/eth0")
+	}
+}
+
+// The old sandbox of a pod still has the address that the kernel tests for the new one.
+func TestSandboxIsRecreatedWhileDuplicateDetectionRuns(t *testing.T) {
+	w := newWorld("fd00::5")
+	old := w.Within("n1", "br0", "", verdicttest.Who("a"))
+	second := verdicttest.Who("a")
+	second.ContainerID = "container-second"
+	next := w.after(time.Minute).Within("n1", "br0", "", second)
+	next.Kind, next.Flags = verdict.DADFailed, verdict.FlagDADFailed|verdict.FlagPermanent
+	for range 2 {
+		w.want(t, verdict.Suspected, verdict.RuleDADFailed, verdict.NodeScope, "n1")
+		w.after(5 * time.Second)
+	}
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.NodeScope, "n1")
+	w.Drop(old)
+	w.want(t, verdict.Resolved, verdict.RuleDADFailed, verdict.NodeScope, "n1")
+}
+
 func TestL6VirtualAddressMovesInTime(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")

@@ -118,7 +118,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if c.HeldAsOwn() {
 		return nil, RightUndecided // what set the virtual address would set it again, and so would what set the own one
 	}
-	if c.Rule == RuleSplitBrain && !outside {
+	if c.Moves && !outside {
 		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {
 			return assigned[0], RightAssignment
 		}
@@ -150,7 +150,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	// The owner that took a virtual address over has it later, and rightly. An address that was given to an owner is
 	// none that its program moves.
 	moves := slices.ContainsFunc(left, func(o *Owner) bool { return o.hasVIPProgram() && !c.Title(o).Given })
-	if c.Rule == RuleSplitBrain && (moves || c.Cause == CauseSplitBrain) {
+	if c.Moves && (moves || c.Cause == CauseSplitBrain) {
 		return c.servedByProgram(left)
 	}
 	if c.Cause == CauseClonedMachine || OneService(left) != "" {

@@ -9,15 +9,11 @@ import (
 // witnessed again after it. Otherwise it asks nodes to read the address again. On a domain, both
 // sides must have been witnessed on one link or on links that are proven to be one.
 func (j *comparison) settle(c *Conflict, across LinkKey) {
-	if c.Rule == RuleDADFailed {
-		c.confirm(j.in.Now)
-		return
-	}
 	if c.AllExternal() {
 		return // no agent knows any of them
 	}
 	due := max(c.DetectedAt, secondBegun(c.Owners)).Add(j.policy.Wait(c))
-	if c.Rule == RuleSameVM {
+	if c.SameVM() {
 		migrating, until := j.policy.migrates(c.Owners)
 		if migrating {
 			return // judged again when that changes
@@ -26,6 +22,10 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 	}
 	if j.in.Now < due {
 		j.again(due)
+		return
+	}
+	if c.Rule == RuleDADFailed {
+		c.confirm(j.in.Now) // a kernel has seen both
 		return
 	}
 	met, siteOf := meetings{}, byProof
@@ -173,10 +173,14 @@ func (c *Conflict) linkProof(across LinkKey) LinkProof {
 
 // Wait returns how long the owners of a conflict must coexist before it is confirmed.
 func (p *Policy) Wait(c *Conflict) time.Duration {
-	if c.Rule == RuleSameVM {
+	switch {
+	case c.SameVM():
 		return p.MigrationGrace
-	}
-	if c.Rule == RuleSamePod || c.Rule == RuleSplitBrain || c.Rule == RuleExternalsAlternate || virtual(c.Owners) {
+	case c.SamePod(), c.Moves, c.Rule == RuleExternalsAlternate:
+		return p.HandoverGrace
+	case c.Rule == RuleDADFailed:
+		return 0
+	case virtual(c.Owners):
 		return p.HandoverGrace
 	}
 	return p.Settle
