@@ -126,7 +126,25 @@ func (k *Mirror) answer(now time.Time) {
 	}
 
 	want, asked := map[table.ClaimKey]table.Claim{}, map[table.ClaimKey]bool{}
+	// Children without ARP, such as ipvlan in mode l3s, cannot answer for their addresses: the node does so in their place.
+	type onLink struct {
+		addr   netip.Addr
+		domain string
+	}
+	mute := map[onLink]bool{}
+	for host, ends := range k.attached {
+		for l := range ends {
+			if own := k.own.links[host]; own != nil && isChild(l.Kind) && l.Flags&unix.IFF_NOARP != 0 {
+				for addr := range l.addrs {
+					mute[onLink{addr, k.domainOf(own).name}] = true
+				}
+			}
+		}
+	}
 	ask := func(addr netip.Addr, domain string) {
+		if mute[onLink{addr, domain}] {
+			return
+		}
 		for _, at := range answerers[domain] {
 			key := table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_WOULD_ANSWER, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: at.Index}}
 			if _, known := a.published[key]; asked[key] || !known && len(asked) >= mostAnswers {

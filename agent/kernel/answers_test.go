@@ -104,6 +104,16 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			{Index: 9, MAC: behind, Bridge: 4}, {Index: 20, MAC: agenttest.PodVeth(20).MAC, Bridge: 4}, {Index: 20, MAC: "local", Bridge: 4}, {Index: 9, MAC: "another", Bridge: 5},
 		}
 	}
+	// ipvlan puts an address of the LAN on a pod's device on eth0, and a proxy entry and a route for it on the node.
+	ipvlan := func(f agenttest.Fake, addr string, flags uint32) {
+		f.Put(7, rtnetlink.Link{
+			Index: 2, Name: "eth0", Kind: "ipvlan", MAC: "own002", Lower: 2, ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up | flags, LowerNSID: agenttest.OwnNSID,
+		}, fmt.Sprintf("%s/%d", addr, netip.MustParseAddr(addr).BitLen()))
+		f.Own()
+		f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr(addr)}}
+		f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
+		route(f, addr, rtnetlink.Hop{Index: 1})
+	}
 	for _, test := range []struct {
 		name  string
 		host  func(f agenttest.Fake)
@@ -266,6 +276,20 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			route(f, "198.51.100.9", rtnetlink.Hop{Index: 2})
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("198.51.100.9")}}
 		}, "198.51.100.9", ""},
+		{"a proxy entry for ipvlan in mode l3s", func(f agenttest.Fake) { ipvlan(f, "192.0.2.50", unix.IFF_NOARP) }, "", ""},
+		{"the same, with a local route", func(f agenttest.Fake) {
+			ipvlan(f, "192.0.2.50", unix.IFF_NOARP)
+			local(f, "192.0.2.50/32", 2)
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2, Local: true})
+		}, "", ""},
+		{"an IPv6 proxy entry for ipvlan in mode l3s", func(f agenttest.Fake) { ipvlan(f, "2001:db8::50", unix.IFF_NOARP) }, "", ""},
+		{"a proxy entry for ipvlan in mode l2", func(f agenttest.Fake) { ipvlan(f, "192.0.2.50", 0) }, "", "192.0.2.50 eth0: PROXY_ENTRY lo"},
+		{"an IPv6 proxy entry for ipvlan in mode l2", func(f agenttest.Fake) { ipvlan(f, "2001:db8::50", 0) }, "", "2001:db8::50 eth0: PROXY_ENTRY lo"},
+		{"a proxy entry for another address than that of ipvlan in mode l3s", func(f agenttest.Fake) {
+			ipvlan(f, "192.0.2.51", unix.IFF_NOARP)
+			f[rtnetlink.NoNSID].Proxied[0].Addr = netip.MustParseAddr("192.0.2.50")
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1})
+		}, "", "192.0.2.50 eth0: PROXY_ENTRY lo"},
 		{"an IPv6 proxy entry", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Proxied = []rtnetlink.Neighbour{{Index: 2, Addr: netip.MustParseAddr("2001:db8::50")}}
 			f[rtnetlink.NoNSID].Settings = map[string]rtnetlink.Settings{"eth0": {ProxyNDP: true}}
