@@ -353,6 +353,43 @@ func TestAddressThatTheKernelDeletedAsADuplicateIsReportedForAWhile(t *testing.T
 	})
 }
 
+// Programs set virtual addresses beside that of the node. The kernel flags those of IPv4.
+func TestFurtherIPv6AddressesOfASubnet(t *testing.T) {
+	const permanent = unix.IFA_F_PERMANENT
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 2, Name: "eth0", MAC: "own002", Flags: unix.IFF_UP, ARPHRD: unix.ARPHRD_ETHER})
+	k := newTestKernel(t, f)
+	for i, set := range []struct {
+		address string
+		flags   uint32
+		further bool
+	}{
+		{"fd00::aa/64", unix.IFA_F_MANAGETEMPADDR, false}, // from a router advertisement
+		{"fd00::1/64", permanent, false},
+		{"fe80::1/64", permanent, false},
+		{"fe80::2/64", permanent, false},
+		{"fd00::9/64", permanent, true},
+		{"fd00::50/128", permanent, false},
+		{"fd01::1/64", permanent, false},
+		{"fd00::bb/64", 0, false},
+		{"192.0.2.1/24", permanent, false},
+		{"192.0.2.9/24", permanent, false},
+	} {
+		a := agenttest.Address(2, set.address)
+		a.Flags, a.Created = set.flags, time.Duration(i+1)*time.Second
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: a})
+		if c := k.table.Claim(table.ClaimKey{Address: a.Addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: 2}}); c.Count == 0 || c.Flags&unix.IFA_F_SECONDARY != 0 != set.further {
+			t.Errorf("%s: got flags %#x, want a further address %v", set.address, c.Flags, set.further)
+		}
+	}
+	first := agenttest.Address(2, "fd00::1/64")
+	first.Flags, first.Created = permanent, 2*time.Second
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: first})
+	if c := k.table.Claim(table.ClaimKey{Address: netip.MustParseAddr("fd00::9"), Kind: ipwitnessv1.Evidence_ASSIGNED, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: 2}}); c.Flags&unix.IFA_F_SECONDARY != 0 {
+		t.Error("got a further address, want the only one that is left")
+	}
+}
+
 // A DHCP client gives its address up when another host claims it (RFC 5227, section 2.4).
 func TestAddressThatAClientGaveUpToAnotherHost(t *testing.T) {
 	mine, others := string([]byte{2, 0, 0, 0, 0, 1}), string([]byte{2, 0, 0, 0, 0, 9})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -164,7 +165,29 @@ func (p *publisher) addressChanged(ns *namespace, l *link, addr netip.Addr, now 
 		p.publishRecord(ns, l, now)
 	}
 	p.publishAddress(ns, l, addr, now)
+	if addr.Is6() && l.addrs[addr] == nil { // another one may be the first of its subnet now
+		for a := range l.addrs {
+			p.publishAddress(ns, l, a, now)
+		}
+	}
 	p.compareIntended(ns, now)
+}
+
+// follows reports whether an IPv6 address is a further one of its subnet on an interface: both have no lifetime, and the other
+// one is older. The kernel itself flags IPv4 addresses alone in this way.
+func (l *link) follows(a rtnetlink.Address) bool {
+	if !a.Addr.Is6() || a.Addr.IsLinkLocalUnicast() || a.PrefixLength == 128 || a.Flags&unix.IFA_F_PERMANENT == 0 {
+		return false
+	}
+	subnet := netip.PrefixFrom(a.Addr, int(a.PrefixLength)).Masked()
+	for addr, all := range l.addrs {
+		if subnet.Contains(addr) && slices.ContainsFunc(all, func(other rtnetlink.Address) bool {
+			return other.PrefixLength == a.PrefixLength && other.Flags&unix.IFA_F_PERMANENT != 0 && other.Created < a.Created
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // publishAddresses updates all addresses of a namespace in the table.
@@ -203,6 +226,9 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 			kind = ipwitnessv1.Evidence_DAD_FAILED
 		case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:
 			continue
+		}
+		if l.follows(a) {
+			a.Flags |= unix.IFA_F_SECONDARY
 		}
 		if have, ok := want[kind]; !ok || a.PrefixLength < have.PrefixLength {
 			want[kind] = a

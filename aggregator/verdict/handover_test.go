@@ -98,6 +98,9 @@ func TestAddressOfAPeerWithoutAnAgent(t *testing.T) {
 		{"a program moves it within the subnet of the node", func(w *world, eth0 *verdict.Interface) {
 			w.Assigned(eth0).Flags |= verdict.FlagSecondary
 		}, verdict.RuleSplitBrain, verdict.CauseSplitBrain},
+		{"a program moves it, with a preferred lifetime of 0", func(w *world, eth0 *verdict.Interface) {
+			w.Assigned(eth0).Flags |= 0x20
+		}, verdict.RuleSplitBrain, verdict.CauseSplitBrain},
 		{"a program moves another one", func(w *world, eth0 *verdict.Interface) { w.Assigned(eth0) }, verdict.RuleAssignedAndWire, verdict.CauseExternalDevice},
 		{"no program", func(w *world, eth0 *verdict.Interface) {
 			w.Virtual(eth0)

@@ -195,10 +195,11 @@ func (c *Conflict) servedByProgram(owners []*Owner) (*Owner, Right) {
 
 // mainAddress reports whether a node itself has the address as the first one of a subnet, on an interface with a
 // hardware address of its own. Programs set virtual addresses beside it: with the prefix of a single host, as
-// further addresses of the subnet, or on the interface of a virtual router.
+// further addresses of the subnet, not to be used for connections, or on the interface of a virtual router.
 func (o *Owner) mainAddress(a netip.Addr) bool {
 	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual()
+		return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual() &&
+			c.Flags&(FlagPermanent|flagDeprecated) != FlagPermanent|flagDeprecated
 	})
 }
 

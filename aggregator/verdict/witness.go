@@ -257,8 +257,11 @@ func (o *Owner) Temporary() bool {
 const FlagPermanent = 0x80
 
 // FlagSecondary is IFA_F_SECONDARY, which a kernel sets in Claim.Flags for each IPv4 address of an interface but the
-// first one in its subnet.
+// first one in its subnet, and an agent for each IPv6 address that was set after another one. It is IFA_F_TEMPORARY, too.
 const FlagSecondary = 0x01
+
+// flagDeprecated is IFA_F_DEPRECATED, which a kernel sets in Claim.Flags for an address with a preferred lifetime of 0.
+const flagDeprecated = 0x20
 
 // alternate reports whether two owners alternate on the wire (A-B-A) within AlternateWithin.
 func alternate(owners []Owner) bool {
