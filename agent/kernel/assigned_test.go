@@ -402,6 +402,7 @@ func TestAddressThatAClientGaveUpToAnotherHost(t *testing.T) {
 	}{
 		"another host claims it":              {0, false, table.ClaimKey{MAC: others}, 0, "DAD_FAILED"},
 		"a person restarts the client":        {0, false, table.ClaimKey{MAC: others}, yieldsWithin + time.Second, ""},
+		"kube-vip hands a virtual one over":   {unix.IFA_F_DEPRECATED, false, table.ClaimKey{MAC: others}, 0, ""},
 		"its own frame":                       {0, false, table.ClaimKey{MAC: mine}, 0, ""},
 		"another host claimed it a while ago": {0, false, table.ClaimKey{MAC: others}, time.Minute, ""},
 		"another host speaks for somebody":    {0, false, table.ClaimKey{MAC: others, Source: mine}, 0, ""},

@@ -420,9 +420,10 @@ func (l *link) replaced(failed rtnetlink.Address) bool {
 }
 
 // yields reports whether a DHCP client gave up an IPv4 address because another host claims it on the
-// same link (RFC 5227, section 2.4): it deleted the address before its lifetime had run out.
+// same link (RFC 5227, section 2.4): it deleted the address before its lifetime had run out. A client uses what it
+// leases; programs that move virtual addresses, such as kube-vip, give them a preferred lifetime of 0.
 func (k *Mirror) yields(l *link, a rtnetlink.Address, now time.Time) bool {
-	if !a.Addr.Is4() || a.Expired || !l.Up() {
+	if !a.Addr.Is4() || a.Expired || a.Flags&unix.IFA_F_DEPRECATED != 0 || !l.Up() {
 		return false
 	}
 	for key, c := range k.table.WireClaimsTo(a.Addr) {
