@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/ipwitness/ipwitness/aggregator/episode"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -94,6 +96,8 @@ type announcer struct {
 	bell    chan struct{}
 	// refused is the time until which nothing is written to a namespace that forbids it. Only run uses it.
 	refused map[string]time.Time
+	// stored has the IDs of the conflicts and findings about which the API has Events (Warning).
+	stored ipam.Mirror[*corev1.Event, string]
 
 	mu    sync.Mutex
 	pause time.Duration         // eventPause
@@ -302,6 +306,27 @@ func (a *announcer) announce(n *announcement, about []target, written bool) {
 	}
 	if of.last, of.resolved = n, n.resolved; of.resolved {
 		of.last = nil
+	}
+}
+
+// readOwnEvent returns the ID of the conflict or finding that an Event of this program is about.
+func readOwnEvent(event *corev1.Event) (ipam.Key, *string) {
+	id := cmp.Or(event.Annotations[conflictNote], event.Annotations[findingNote])
+	return ipam.Key{Namespace: event.Namespace, Name: event.Name}, &id
+}
+
+// deleted renews the events about a conflict or a finding soon, because the API server has forgotten one of them, or
+// somebody has deleted it.
+func (a *announcer) deleted(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	soon := time.Now().Add(a.pause - renewEvery)
+	if of := a.past[id]; of != nil {
+		for _, events := range of.targets {
+			if events.lasts.at.After(soon) {
+				events.lasts.at = soon
+			}
+		}
 	}
 }
 

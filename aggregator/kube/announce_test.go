@@ -381,3 +381,44 @@ func TestWhichEventIsOfAnEarlierEpisode(t *testing.T) {
 		}
 	}
 }
+
+// An API server with a short --event-ttl forgets an Event long before it is renewed.
+func TestForgottenEventsAreWrittenAgain(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
+	c.Announce(conflict, false)
+	now := time.Now()
+	const want = "conflict @n1 one@n1"
+	if got := queued(c, now); got != want {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one.0", Annotations: map[string]string{conflictNote: conflict.GetId()}}}
+	other := event.DeepCopy()
+	other.Name, other.Annotations = "two.0", map[string]string{findingNote: "another"}
+	stored := &c.announcer.stored
+	for _, step := range []struct {
+		what   string
+		change func()
+		want   string
+	}{
+		{"both are stored", func() { c.put(stored, event); c.put(stored, other) }, ""},
+		{"another one is forgotten", func() { c.drop(stored, other) }, ""},
+		{"it is forgotten", func() { c.drop(stored, event) }, want},
+		{"it is stored again", func() { c.put(stored, event) }, ""},
+		{"it is missing in a new list", func() { c.replace(stored, nil) }, want},
+		{"it was never stored", func() { c.replace(stored, nil) }, ""},
+	} {
+		step.change()
+		if got := queued(c, time.Now().Add(2*eventPause)); got != step.want {
+			t.Errorf("%s: got %q, want %q", step.what, got, step.want)
+		}
+	}
+	conflict.State = pb.Conflict_RESOLVED
+	c.put(stored, event)
+	c.Announce(conflict, false)
+	queued(c, time.Now().Add(2*eventPause))
+	c.drop(stored, event)
+	if got := queued(c, time.Now().Add(4*eventPause)); got != "" {
+		t.Errorf("forgotten after its end: got %q", got)
+	}
+}

@@ -76,6 +76,7 @@ var ignoredReasons = []string{
 const (
 	warningFeed   = "events (warnings)"
 	nodeEventFeed = "events (of nodes)"
+	ownEventFeed  = "events (of ipwitness)"
 )
 
 // EventsHeard reports whether all feeds of events work.

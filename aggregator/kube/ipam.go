@@ -142,7 +142,7 @@ func (c *Cluster) unknown() map[string]ipam.State {
 	for _, f := range c.feeds {
 		s := f.source
 		switch {
-		case s == nil && (f.read || f.name == warningFeed || f.name == nodeEventFeed): // Events are only told
+		case s == nil && (f.read || f.resource == "events"): // Events are only told
 		case s == nil && !refused(f):
 			records[podips.Name] = ipam.Reading
 		case s == nil:

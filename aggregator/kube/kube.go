@@ -177,6 +177,11 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 		discovery: discovery{every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}, leases: make(leases),
 	}
 	c.announcer.cluster, c.discovery.cluster = c, c
+	c.announcer.stored = ipam.Mirror[*corev1.Event, string]{Read: readOwnEvent, Changed: func(_ ipam.Key, before, after *string) {
+		if after == nil {
+			c.announcer.deleted(*before)
+		}
+	}}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
@@ -228,12 +233,13 @@ func (c *Cluster) newFeeds() []*feed {
 			into:   mirror, list: func() list { return &coordinationv1.LeaseList{} },
 		})
 	}
+	const lost = "Events are missing in the diagnosis of conflicts, and those that the API server forgets early are written again late"
 	events := func(name string, into ipam.Store, terms ...fields.Selector) {
 		for _, reason := range ignoredReasons {
 			terms = append(terms, fields.OneTermNotEqualSelector("reason", reason))
 		}
 		feeds = append(feeds, &feed{
-			name: name, lost: "Events are missing in the diagnosis of conflicts",
+			name: name, lost: lost,
 			client: c.clients.core, resource: "events", into: into, list: func() list { return &corev1.EventList{} },
 			fields: fields.AndSelectors(terms...).String(),
 		})
@@ -242,6 +248,11 @@ func (c *Cluster) newFeeds() []*feed {
 	events(warningFeed, c.events.warnings, fields.OneTermEqualSelector("type", corev1.EventTypeWarning))
 	events(nodeEventFeed, c.events.normal, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
 		fields.OneTermNotEqualSelector("type", corev1.EventTypeWarning))
+	feeds = append(feeds, &feed{
+		name: ownEventFeed, lost: lost,
+		client: c.clients.core, resource: "events", into: &c.announcer.stored, list: func() list { return &corev1.EventList{} },
+		fields: "source=" + reporter + ",type=" + corev1.EventTypeWarning,
+	})
 	if c.election.name != "" { // replicas share acknowledgements
 		feeds = append(feeds, &feed{
 			name: acknowledgementFeed, lost: "conflicts that were acknowledged are reported as if they were not",
