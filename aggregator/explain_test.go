@@ -34,7 +34,10 @@ func TestACaseIsExplainedAgain(t *testing.T) {
 	if f.Version != "v1.2.3" || !reflect.DeepEqual(f.Policy.Settle, l.core.facts.Policy.Settle) {
 		t.Errorf("got version %q, policy %+v, want those of the aggregator", f.Version, f.Policy)
 	}
-	got := api.Judge(f)
+	got, changes := api.Judge(f)
+	if len(changes) > 0 || f.Judged["the number of conflicts"] != "1" {
+		t.Errorf("got %q since %v, want no change by the same version", changes, f.Judged)
+	}
 	if got.GetCoverage().GetIncomplete() != want.GetCoverage().GetIncomplete() {
 		t.Errorf("got coverage %v, want %v", got.GetCoverage(), want.GetCoverage())
 	}
@@ -88,7 +91,7 @@ func TestCaseNamesOwnersOfResolvedConflicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := api.Judge(f)
+	got, _ := api.Judge(f)
 	if len(got.GetConflicts()) != 1 || len(got.GetConflicts()[0].GetOwners()) != 2 {
 		t.Fatalf("got %v, want a conflict of two owners", got.GetConflicts())
 	}

@@ -3,9 +3,12 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -33,10 +36,10 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if q.GetAt() != nil {
 		return s.explainAt(ctx, q, addr)
 	}
-	out, c := s.explain(addr, q.GetCase())
+	out, f := s.explain(addr, q.GetCase())
 	s.addPrevious(out.GetOwners())
-	if c != nil {
-		file, err := casefile.Encode(&casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: c})
+	if f != nil {
+		file, err := casefile.Encode(f)
 		if err != nil {
 			return nil, status.Error(codes.ResourceExhausted, err.Error())
 		}
@@ -48,9 +51,9 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	return out, nil
 }
 
-// explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a
+// explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a file with a
 // copy of the case, because encoding the case itself would hold the lock of the facts for too long.
-func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse, copied *verdict.Case) {
+func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse, file *casefile.File) {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
 	a := index.AddressOf(addr)
@@ -62,43 +65,75 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
 	}
 	c.Past, c.Before, c.Former = s.Shards.Conflicts.Remembered(a)
+	why := s.Facts.Policy.Explain(c)
 	if withCase {
-		copied = casefile.Copy(c)
+		file = &casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: casefile.Copy(c), Judged: judged(&why)}
 	}
-	out = live.Explanation(s.Facts.Policy, s.Facts.Policy.Explain(c), s.Convert.Owner)
+	out = live.Explanation(s.Facts.Policy, why, s.Convert.Owner)
 	for _, one := range latestFirst(conflicts) {
 		out.Conflicts = append(out.Conflicts, s.Convert.Conflict(&one))
 	}
 	out.Coverage = coverage
-	return out, copied
+	return out, file
+}
+
+// judged returns what the rules have decided about an address.
+func judged(e *verdict.Explanation) map[string]string {
+	out := map[string]string{"the number of conflicts": strconv.Itoa(len(e.Conflicts))}
+	for i := range e.Conflicts {
+		c := &e.Conflicts[i]
+		of := " of conflict " + c.ID
+		out["the state"+of], out["the rule"+of], out["the cause"+of] = pb.Conflict_State(c.Phase).String(), c.Rule, c.Cause
+		if keeper := c.Owner(c.Keeper); keeper != nil {
+			out["the keeper"+of] = explain.OwnerName(keeper) + " (" + keeper.ID + ")"
+		}
+	}
+	for i := range e.Owners {
+		if o := &e.Owners[i]; o.Excluded != nil {
+			out["the exclusion of "+explain.OwnerName(o)+" ("+o.ID+")"] = o.Excluded.Rule
+		}
+	}
+	return out
 }
 
 // Judge judges a case from a file and explains the judgement like Explain. The result lacks data
 // that only an aggregator has: acknowledgements, and Kubernetes objects that are not in the case.
-// Of conflicts that were resolved before, it has only the course and the owners.
-func Judge(f *casefile.File) *pb.ExplainResponse {
+// Of conflicts that were resolved before, it has only the course and the owners. changes says what the version that
+// wrote the case judged differently.
+func Judge(f *casefile.File) (out *pb.ExplainResponse, changes []string) {
 	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 		return live.CaseOwner(f.Policy, a, o, all)
 	}
-	out := live.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
-	judged := f.Policy.Judge(f.Case)
-	for _, c := range latestFirst(judged.Conflicts) {
+	why := f.Policy.Explain(f.Case)
+	if len(f.Judged) > 0 {
+		now := judged(&why)
+		every := maps.Clone(now)
+		maps.Copy(every, f.Judged)
+		for _, what := range slices.Sorted(maps.Keys(every)) {
+			if f.Judged[what] != now[what] {
+				changes = append(changes, fmt.Sprintf("%s was %s and is %s", what, cmp.Or(f.Judged[what], "none"), cmp.Or(now[what], "none")))
+			}
+		}
+	}
+	out = live.Explanation(f.Policy, why, owner)
+	result := f.Policy.Judge(f.Case)
+	for _, c := range latestFirst(result.Conflicts) {
 		text := explain.Conflict(f.Policy, &c)
 		out.Conflicts = append(out.Conflicts, live.Conflict(&c, &text, live.Owners(c.Address, c.Owners, owner)))
 	}
 	for _, m := range f.Case.Conflicts {
-		if slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.ID == m.ID }) {
+		if slices.ContainsFunc(result.Conflicts, func(c verdict.Conflict) bool { return c.ID == m.ID }) {
 			continue
 		}
-		for _, over := range judged.Ended {
+		for _, over := range result.Ended {
 			if over.ID == m.ID {
 				m.Phase, m.ResolvedAt = verdict.Resolved, over.At
 			}
 		}
 		c := live.Course(f.Case.Address, &m.Identity, &m.Course)
 		for _, member := range m.Owners {
-			if i := slices.IndexFunc(judged.Owners, func(o verdict.Owner) bool { return o.ID == member.ID }); i >= 0 {
-				c.Owners = append(c.Owners, owner(f.Case.Address, &judged.Owners[i], judged.Owners))
+			if i := slices.IndexFunc(result.Owners, func(o verdict.Owner) bool { return o.ID == member.ID }); i >= 0 {
+				c.Owners = append(c.Owners, owner(f.Case.Address, &result.Owners[i], result.Owners))
 			} else {
 				c.Owners = append(c.Owners, live.Gone(f.Case.Address, &member))
 			}
@@ -107,7 +142,7 @@ func Judge(f *casefile.File) *pb.ExplainResponse {
 		out.Conflicts = append(out.Conflicts, c)
 	}
 	out.Coverage = &pb.Coverage{Incomplete: f.Case.Incomplete}
-	return out
+	return out, changes
 }
 
 // latestFirst returns the active conflicts, followed by the resolved ones in order of their

@@ -46,6 +46,9 @@ type File struct {
 	// Policy is the policy by which the case was judged.
 	Policy *verdict.Policy `json:"policy"`
 	Case   *verdict.Case   `json:"case"`
+	// Judged is the judgement by that version: values by names in words. It is empty in files of versions that did not
+	// write it.
+	Judged map[string]string `json:"judged"`
 }
 
 // format begins each file.

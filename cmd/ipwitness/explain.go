@@ -111,8 +111,9 @@ func newJudge(sys system) *cobra.Command {
 result in the same form as explain. FILE is a file, or - for standard input. This
 needs no aggregator, no agent and no privileges.
 
-The rules of this program apply: another version may judge differently. Ages are
-relative to the time of the case. The result lacks information that only an
+The rules of this program apply. If the version that wrote the case judged differently,
+warnings name each rule and cause that changed. Ages are relative to the time of the
+case. The result lacks information that only an
 aggregator has: acknowledgements, and Kubernetes objects that are not in the case.`,
 		Example: `
   ipwitness judge case.json
@@ -146,7 +147,10 @@ aggregator has: acknowledgements, and Kubernetes objects that are not in the cas
 
 // judge judges a case and shows the result.
 func (q *query) judge(f *casefile.File) error {
-	explained := api.Judge(f)
+	explained, changes := api.Judge(f)
+	for _, change := range changes {
+		q.note("Warning: ipwitness %s, which wrote the case, judged differently: %s.", f.Version, change)
+	}
 	incomplete := explained.GetCoverage().GetIncomplete()
 	var err error
 	if q.format.ForPrograms() {

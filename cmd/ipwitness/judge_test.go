@@ -71,6 +71,11 @@ func TestJudge(t *testing.T) {
 		}
 		return file
 	}
+	judged := func(row, judged string) string {
+		return edited(row, `"ipwitnessCase": 2,`, `"ipwitnessCase": 2, "judged": {`+judged+`},`)
+	}
+	const of = ` of conflict 42ijzx4wow5hihf6": `
+	const t1 = `"the number of conflicts": "1", "the state` + of + `"CONFIRMED", "the rule` + of + `"assigned-twice", "the keeper` + of + `"pod default/new1 (b0070000-0000-4000-8000-000000000001/4026532003)", "the cause` + of
 	incomplete := edited("L1", `"Now":`, `"Incomplete": true, "Now":`)
 	for _, test := range []struct {
 		args           string
@@ -82,6 +87,10 @@ func TestJudge(t *testing.T) {
 		{caseFile("T1") + " --exit-code -o json", 2, `"state": "CONFIRMED"`, ""},
 		{caseFile("T1") + " -o yaml", 0, "state: CONFIRMED", ""},
 		{caseFile("L1") + " --exit-code", 0, "No conflict", ""},
+		{judged("T1", t1+`"ipam-state-lost"`), 0, "Conflict. 10.244.0.2 is held twice", ""},
+		{judged("T1", t1+`"static-address"`) + " -o json", 0, `"state": "CONFIRMED"`, "judged differently: the cause of conflict 42ijzx4wow5hihf6 was static-address and is ipam-state-lost."},
+		{judged("T1", `"the number of conflicts": "0"`), 0, "Conflict. 10.244.0.2 is held twice", "the rule of conflict 42ijzx4wow5hihf6 was none and is assigned-twice."},
+		{judged("L1", `"the number of conflicts": "0", "the exclusion of node n1": "reachable-via"`), 0, "No conflict", "the exclusion of node n1 was reachable-via and is none."},
 		{incomplete + " --exit-code", 3, "No conflict", "Warning: not all nodes were seen when the case was written."},
 		{incomplete + " --exit-code -o json", 3, `"incomplete": true`, ""},
 		{caseFile("T7-externals") + " --exit-code", 0, "Suspected conflict", ""},
