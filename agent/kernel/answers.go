@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -222,13 +223,14 @@ func (k *Mirror) answer(now time.Time) {
 			suppressing[l.Master] = true
 		}
 	}
+	forwarding := sync.OnceValues(k.req.Forwarding) // of all bridges
 	for _, l := range k.own.links {
 		over := l.Index
 		if l.Kind == "vlan" {
 			over = l.Lower
 		}
 		if (l.Proxy || suppressing[over]) && l.Up() {
-			k.answersFromTable(l, want)
+			k.answersFromTable(l, forwarding, want)
 		}
 	}
 
@@ -245,12 +247,12 @@ func (k *Mirror) answer(now time.Time) {
 // answersFromTable adds what a VXLAN device, or a bridge with a port with NEIGH_SUPPRESS, answers from its table of neighbours in
 // place of namespaces of the node that have the address on its link, but another MAC. A bridge, or a VLAN device on one, answers
 // if its forwarding table has the neighbour's MAC behind such a port (br_do_proxy_suppress_arp in
-// net/bridge/br_arp_nd_proxy.c).
-func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) {
+// net/bridge/br_arp_nd_proxy.c). forwarding returns these tables.
+func (k *Mirror) answersFromTable(l *link, forwarding func() ([]rtnetlink.Neighbour, error), want map[table.ClaimKey]table.Claim) {
 	entries, err := k.req.Neighbours(l.Index)
-	var forwarding []rtnetlink.Neighbour
+	var forwarded []rtnetlink.Neighbour
 	if !l.Proxy && err == nil && len(entries) > 0 {
-		forwarding, err = k.req.Forwarding()
+		forwarded, err = forwarding()
 	}
 	if err != nil {
 		k.log.Debug("cannot list neighbours", "interface", l.Name, "error", err)
@@ -276,7 +278,7 @@ func (k *Mirror) answersFromTable(l *link, want map[table.ClaimKey]table.Claim) 
 		}
 	}
 	behind := map[string]bool{} // the MACs behind ports with NEIGH_SUPPRESS
-	for _, e := range forwarding {
+	for _, e := range forwarded {
 		if port := k.own.links[e.Index]; port != nil && port.Suppress && (e.Bridge == l.Index || e.Bridge == l.Lower) {
 			behind[e.MAC] = true
 		}

@@ -356,6 +356,40 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 	}
 }
 
+// dumps counts the dumps of the forwarding tables, of which the kernel makes one of all bridges.
+type dumps struct {
+	agenttest.Fake
+	count int
+}
+
+func (d *dumps) Forwarding() ([]rtnetlink.Neighbour, error) {
+	d.count++
+	return d.Fake.Forwarding()
+}
+
+func TestForwardingTablesAreDumpedOnceForAllBridges(t *testing.T) {
+	f := answeringHost()
+	neighbours := map[int32][]rtnetlink.Neighbour{}
+	for _, bridge := range []int32{30, 40} {
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: bridge, Name: fmt.Sprint("br", bridge), Kind: "bridge", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID})
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{
+			Index: bridge + 1, Name: fmt.Sprint("vx", bridge), Kind: "vxlan", Master: bridge, SlaveKind: "bridge", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up,
+			LowerNSID: rtnetlink.NoNSID, PortOptions: rtnetlink.PortOptions{Suppress: true, Closed: true},
+		})
+		neighbours[bridge] = []rtnetlink.Neighbour{{Addr: netip.MustParseAddr("10.244.0.5"), MAC: "former", Valid: true}}
+	}
+	f[rtnetlink.NoNSID].Neighbours = neighbours
+	k := newTestKernel(t, f)
+	d := &dumps{Fake: f}
+	k.req = d
+	for want := 1; want <= 2; want++ {
+		k.table.Update(func() { k.answer(seenNow().Last) })
+		if d.count != want {
+			t.Errorf("got %d dumps in %d passes, want one in each", d.count, want)
+		}
+	}
+}
+
 // Messages about routes and settings are followed; those of other namespaces do not matter.
 func TestAnswersFollowMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
