@@ -17,9 +17,38 @@ func (f *Facts) FramesKnown(n *Node) verdict.Stamp {
 	return min(started, n.ConnectedAt).Add(f.Policy.StaleAfter)
 }
 
-// remember marks all claims of a node as those of a former agent.
+// remember marks all claims of a node as those of a former agent, which has witnessed refused addresses until now.
 func (a *applying) remember() {
-	sweep(a, &a.node.claims, func(*claim) bool { return true }, func(c uint32) { a.node.claims.at(c).flags |= former })
+	n := a.node
+	sweep(a, &n.claims, func(one *claim) bool { return one.flags&former == 0 }, func(c uint32) {
+		one := n.claims.at(c)
+		one.flags |= former
+		if one.kind == verdict.DADFailed {
+			h := n.history(one)
+			h.mark = a.now
+			n.setHistory(one, h)
+		}
+	})
+}
+
+// correct corrects the times that claims have from former agents after the clock of the node was set: the present agent
+// reports its own times again, but does not know these.
+func (a *applying) correct() {
+	f, n := a.facts, a.node
+	if a.step == 0 {
+		return
+	}
+	sweep(a, &n.claims, func(one *claim) bool { return one.flags&(former|continued) != 0 }, func(c uint32) {
+		one := n.claims.at(c)
+		f.touch(one.addr)
+		h := n.history(one)
+		for _, at := range []*verdict.Stamp{&one.first, &one.assigned} {
+			if *at != 0 {
+				*at = at.Add(a.step)
+			}
+		}
+		n.setHistory(one, h)
+	})
 }
 
 // outlives reports whether a claim outlasts the agent that reported it, because a new agent cannot know it: it was
@@ -29,7 +58,7 @@ func (c *claim) outlives() bool {
 	return c.flags&former != 0 && (c.wire() != 0 || c.kind == verdict.DADFailed && c.flags&verdict.FlagPermanent == 0)
 }
 
-// renumber gives the namespaces of a node the record numbers that a new agent has given them, before its records are
+// renumber gives the namespaces of a node the record numbers that a new agent has given them in its snapshot, before that is
 // applied. The numbers of others that are in the way are exchanged with theirs.
 func (f *Facts) renumber(n *Node, records []*pb.NamespaceRecord) {
 	type identity struct {
@@ -121,19 +150,31 @@ func (f *Facts) replaceFormer(n *Node, first, port uint32) {
 	}))
 }
 
-// expireFormer has the claims end that only a former agent has reported, as late as those of frames expire.
+// formerLimit returns when a claim ends that only a former agent has reported: as late as those of frames expire.
+func (f *Facts) formerLimit(n *Node, c uint32) verdict.Stamp {
+	one := n.claims.at(c)
+	witnessed := n.history(one).mark
+	if one.wire() != 0 {
+		witnessed = n.wires.at(one.wire()).seen
+	}
+	return witnessed.Add(2 * f.Policy.StaleAfter)
+}
+
+// expireFormer has the claims end that only a former agent has reported.
 func (f *Facts) expireFormer(n *Node) {
 	n.formerUntil = 0
 	for c := range n.claims.all {
-		if n.claims.at(c).flags&former != 0 {
-			n.formerUntil = f.now().Add(2 * f.Policy.StaleAfter)
-			f.ringAt(n.formerUntil)
-			return
+		if n.claims.at(c).outlives() {
+			n.formerUntil = soonest(n.formerUntil, f.formerLimit(n, c))
 		}
+	}
+	if n.formerUntil != 0 {
+		f.ringAt(n.formerUntil)
 	}
 }
 
-// dropFormer ends the claims of a node that only a former agent has reported, unless the present one is disconnected.
+// dropFormer ends the outdated claims of a node that only a former agent has reported, unless the present one is
+// disconnected.
 func (f *Facts) dropFormer(n *Node) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
@@ -143,14 +184,22 @@ func (f *Facts) dropFormer(n *Node) {
 	f.piece(b, func() {
 		switch due := n.formerUntil != 0 && n.formerUntil <= f.now(); {
 		case due && n.Rec.Unheard:
-			f.expireFormer(n)
+			n.formerUntil = f.now().Add(f.Policy.StaleAfter)
+			f.ringAt(n.formerUntil)
 		case due:
-			n.formerUntil, ends = 0, true
+			ends = true
 		}
 	})
 	for from, more := uint32(1), ends; more; {
 		f.piece(b, func() {
-			from, more = n.claims.some(from, func(c uint32) { f.endFormer(n, []uint32{c}) })
+			from, more = n.claims.some(from, func(c uint32) {
+				if f.formerLimit(n, c) <= f.now() {
+					f.endFormer(n, []uint32{c})
+				}
+			})
 		})
+	}
+	if ends {
+		f.piece(b, func() { f.expireFormer(n) })
 	}
 }

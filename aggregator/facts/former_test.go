@@ -98,6 +98,9 @@ func TestWhatAFormerAgentHasWitnessed(t *testing.T) {
 		{name: "the number of another namespace", epoch: 2, change: func(all []*pb.ReportRequest) []*pb.ReportRequest {
 			return numbered(map[uint32]uint32{2: 3}, slices.Delete(all, 2, 3)...)
 		}, want: [4]string{byGuest, byOutside, byKernel, ""}},
+		{name: "a new namespace has the number of one in a later message", epoch: 2, change: func(all []*pb.ReportRequest) []*pb.ReportRequest {
+			return slices.Concat(all[:1], numbered(map[uint32]uint32{5: 3}, pod(5, "10.0.0.5")), numbered(map[uint32]uint32{2: 4, 3: 2}, all[1:]...))
+		}, want: [4]string{byGuest, byOutside, byKernel, byRefused}},
 		{name: "the frames are seen again", epoch: 2, change: func(all []*pb.ReportRequest) []*pb.ReportRequest {
 			return append(all, frames(1700)...)
 		}, want: [4]string{byGuest, byOutside, byKernel, byRefused}},
@@ -150,6 +153,75 @@ func TestWhatAFormerAgentHasWitnessed(t *testing.T) {
 			if got := s.held(addr); got != test.want[i] {
 				t.Errorf("%s: got %q of %s, want %q", test.name, got, addr, test.want[i])
 			}
+		}
+		s.check(t, test.name)
+	}
+}
+
+// What a former agent has witnessed ends in time, however often agents are restarted since: frames after they were seen, and
+// refused addresses after that agent was replaced.
+func TestRestartsDoNotExtendWhatAFormerAgentHasWitnessed(t *testing.T) {
+	const guest, refused = "10.0.0.50", "fd00::5"
+	s := newScene(t)
+	failed := assigned(2, refused)
+	failed.Kind, failed.Flags = pb.Evidence_DAD_FAILED, verdict.FlagDADFailed
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), records.Claims(announced(2, guest, []byte{2, 9, 9, 9, 9, 9}), failed))
+	s.after(policyForTests.StaleAfter) // until then, it is heard
+	a.report(records.Claims(announced(2, guest, []byte{2, 9, 9, 9, 9, 9})))
+	a.leave()
+	const most = 5 // restarts until the frames are outdated
+	for i := range most + 1 {
+		s.after(2 * policyForTests.StaleAfter / most)
+		a = s.joins("n1", "b1", uint64(i+2), pod(2, "10.0.0.2")) //nolint:gosec // few
+		s.Ring()
+		for addr, until := range map[string]int{guest: most - 1, refused: most} {
+			if got, want := s.held(addr) != "", i < until; got != want {
+				t.Errorf("restart %d: got %s held %t, want %t", i, addr, got, want)
+			}
+		}
+		a.leave()
+	}
+	s.check(t, "after the restarts")
+}
+
+// The clock of a node is set back after its agent was restarted: the times of the former agent follow, in whichever order
+// the present one reports its own times again and answers a ping.
+func TestTimesOfAFormerAgentFollowTheClock(t *testing.T) {
+	const addr, guest = "10.0.0.2", "10.0.0.50"
+	mac := []byte{2, 9, 9, 9, 9, 9}
+	for _, test := range []struct {
+		name       string
+		step       time.Duration
+		reported   bool // the times are reported before the ping is answered
+		held, wire string
+	}{
+		{"set back", -700 * time.Second, false, "1 of b1/4002 700/200", "2 of b1/4002 0/800"},
+		{"set back, and reported before", -700 * time.Second, true, "1 of b1/4002 700/200", "2 of b1/4002 0/800"},
+		{"set forward", 100 * time.Second, false, "1 of b1/4002 1500/1000", "2 of b1/4002 0/1600"},
+		{"a slow answer", -leastSkewChange, false, "1 of b1/4002 1400/900", "2 of b1/4002 0/1500"},
+	} {
+		s := newScene(t)
+		frame := at(records.Claims(announced(2, guest, mac)), 0, 1500)
+		a := s.joins("n1", "b1", 1, at(pod(2, addr), 1400, 900), frame) // it was down meanwhile
+		s.Heard(a.p, a.n, new(time.Duration))
+		a.leave()
+		a = s.joins("n1", "b1", 2, at(pod(2, addr), 1000, 1600))
+		ahead := int64(0)
+		if test.step.Abs() > leastSkewChange {
+			ahead = int64(test.step / time.Second)
+		}
+		now := at(pod(2, addr), 1000+ahead, 1600+ahead)
+		if test.reported {
+			a.snapshot(now)
+		}
+		s.Heard(a.p, a.n, &test.step)
+		a.snapshot(now)
+		a.snapshot(now)
+		if got := s.held(addr); got != test.held {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.held)
+		}
+		if got := s.held(guest); got != test.wire {
+			t.Errorf("%s: got %q of frames, want %q", test.name, got, test.wire)
 		}
 		s.check(t, test.name)
 	}

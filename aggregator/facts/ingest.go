@@ -21,6 +21,8 @@ type applying struct {
 	peer     Peer
 	batch    *Batch
 	snapshot bool
+	// step is by how much the clock of the node was set since the last message.
+	step time.Duration
 	// now is the time of the current piece.
 	now verdict.Stamp
 	err error
@@ -56,9 +58,6 @@ func (a *applying) apply(m *pb.ReportRequest) {
 		a.do(func() { a.node.reserve(m) })
 	}
 	all := func() {
-		if a.snapshot && a.node.former {
-			a.do(func() { a.facts.renumber(a.node, m.GetNamespaces()) })
-		}
 		apply(a, m.GetNamespaces(), a.namespace)
 		apply(a, m.GetLinks(), a.link)
 		apply(a, m.GetInterfaces(), a.iface)
@@ -367,7 +366,6 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	case one.first == 0, again > sameAssignment, !remembered && (first < one.first || again < -sameAssignment):
 		one.first, one.assigned = first, assigned
 	case remembered: // a kernel does not tell a new agent when it began to use an address that it had before
-		one.first = min(one.first, first)
 		one.flags |= continued
 	}
 	h.last, h.count = Stamp(rec.GetLastSeen()), rec.GetCount()

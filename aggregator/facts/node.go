@@ -67,9 +67,11 @@ type Node struct {
 	// due is when the node times out or is forgotten; 0 for never.
 	due verdict.Stamp
 	// former is set if another agent has reported the records, until the snapshot of the present one is complete.
-	// formerUntil is when claims end that only a former agent has reported; 0 for never.
+	// formerUntil is when the first claim ends that only a former agent has reported; 0 for never.
 	former      bool
 	formerUntil verdict.Stamp
+	// stepped is the part of Rec.ClockStep by which times of former agents have been corrected.
+	stepped time.Duration
 	// joints are the node's links in the topology.
 	joints map[uint32]*Link
 	// writer is held during a change of the node that takes several pieces.

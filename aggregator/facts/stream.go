@@ -223,8 +223,8 @@ func (f *Facts) publishPlace(n *Node) {
 
 // A Snapshot is the complete state of a node.
 type Snapshot struct {
-	// Messages are the messages of the snapshot. Those with namespaces, links and interfaces must
-	// come before those with wire claims.
+	// Messages are the messages of the snapshot, which may be read twice. Those with namespaces, links and interfaces
+	// must come before those with wire claims.
 	Messages iter.Seq[*pb.ReportRequest]
 	// Excess is the number of wire claims above the limit. LeftOut counts the records that did not
 	// fit into memory.
@@ -273,6 +273,7 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 	returned := false
 	a.do(func() {
 		n.LastHeard, f.changes.Answered = a.now, n
+		a.step, n.stepped = n.Rec.ClockStep-n.stepped, n.Rec.ClockStep
 		n.sweep++
 		n.Applying = true
 		n.Excess, n.LeftOut = 0, in.LeftOut
@@ -280,7 +281,13 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 	})
 	if n.former {
 		a.remember()
+		var namespaces []*pb.NamespaceRecord // of all messages: any of them may have the number of any other
+		for m := range in.Messages {
+			namespaces = append(namespaces, m.GetNamespaces()...)
+		}
+		a.do(func() { f.renumber(n, namespaces) })
 	}
+	a.correct()
 	var checked []uint64
 	for m := range in.Messages {
 		a.apply(m)
@@ -321,11 +328,13 @@ func (f *Facts) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, ch
 	tooMany := false
 	a.do(func() {
 		n.LastHeard, f.changes.Answered = a.now, n
+		a.step, n.stepped = n.Rec.ClockStep-n.stepped, n.Rec.ClockStep
 		tooMany = n.claims.count-n.wireClaims+kernelClaims(m) > MaxClaims
 	})
 	if tooMany {
 		return b, TooMany("claims", strconv.Itoa(MaxClaims))
 	}
+	a.correct()
 	a.apply(m)
 	if len(m.GetChecked()) > 0 {
 		a.do(func() { f.answer(n, m.GetChecked(), checked, a.now) })
@@ -354,9 +363,9 @@ func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 	}
 }
 
-// leastStep is by how much the measured skew of a node must change if its clock was set. The time that a message takes
-// changes it by less.
-const leastStep = time.Second
+// leastSkewChange is by how much the measured skew of a node must change if its clock was set. The time that a message
+// takes changes it by less.
+const leastSkewChange = time.Second
 
 // Heard records that the agent of a node has sent a message, even if the message is applied later or not at all.
 // skew is how far the clock of the node is ahead; nil if the message does not show it. A call for a stream that was
@@ -367,7 +376,7 @@ func (f *Facts) Heard(p Peer, n *Node, skew *time.Duration) {
 			return
 		}
 		if skew != nil {
-			if step := *skew - n.Rec.Skew; n.Rec.SkewKnown && step.Abs() > leastStep {
+			if step := *skew - n.Rec.Skew; n.Rec.SkewKnown && step.Abs() > leastSkewChange {
 				n.Rec.ClockSet, n.Rec.ClockStep = f.now().Add(*skew), n.Rec.ClockStep+step
 			}
 			n.Rec.Skew, n.Rec.SkewKnown = *skew, true

@@ -142,15 +142,7 @@ func (s *Service) snapshot(r *Session, last *pb.ReportRequest) error {
 	}
 	n := r.node
 	in := &facts.Snapshot{
-		Messages: func(yield func(*pb.ReportRequest) bool) {
-			for m := range r.pending.all(last) {
-				s.counters.countRecords(m)
-				if !yield(m) {
-					return
-				}
-			}
-		},
-		Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
+		Messages: r.pending.all(last), Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
 	}
 	batches, err := s.Facts.Snapshot(r, n, in, func() { s.releasePending(r) })
 	s.Applied(n)

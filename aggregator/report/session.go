@@ -232,6 +232,7 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 
 // apply applies a message to the facts. Messages of a snapshot are kept until it is complete.
 func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
+	r.service.counters.countRecords(m)
 	if !r.inside {
 		s := r.service
 		if len(r.corrected) > 0 {
@@ -242,7 +243,6 @@ func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 			})
 			s.logCorrected(r.node, r.corrected)
 		}
-		s.counters.countRecords(m)
 		b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
 		s.Judge(b)
 		return err

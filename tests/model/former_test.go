@@ -21,22 +21,33 @@ func (r *reference) endFormer(n *node, of func(*claim) bool) {
 	}
 }
 
+// formerLimit returns when a claim ends that only a former agent has reported.
+func (r *reference) formerLimit(c *claim) verdict.Stamp {
+	witnessed := c.Read
+	if c.wire() {
+		witnessed = c.Seen
+	}
+	return witnessed.Add(2 * r.policy.StaleAfter)
+}
+
 // expireFormer has the claims end that only a former agent has reported.
 func (n *node) expireFormer(r *reference) {
 	n.formerUntil = 0
-	if slices.ContainsFunc(n.claims, func(c *claim) bool { return c.former }) {
-		n.formerUntil = r.now.Add(2 * r.policy.StaleAfter)
+	for _, c := range n.claims {
+		if at := r.formerLimit(c); c.outlives() && (n.formerUntil == 0 || at < n.formerUntil) {
+			n.formerUntil = at
+		}
 	}
 }
 
-// dropFormer ends the claims that only a former agent has reported, unless the present one is disconnected.
+// dropFormer ends the outdated claims that only a former agent has reported, unless the present one is disconnected.
 func (r *reference) dropFormer(n *node) {
 	if n.rec.Unheard {
-		n.expireFormer(r)
+		n.formerUntil = r.now.Add(r.policy.StaleAfter)
 		return
 	}
-	n.formerUntil = 0
-	r.endFormer(n, func(*claim) bool { return true })
+	r.endFormer(n, func(c *claim) bool { return r.formerLimit(c) <= r.now })
+	n.expireFormer(r)
 }
 
 // renumber gives the namespaces of a node the numbers that a new agent has given them. Others that are in the way get

@@ -392,8 +392,16 @@ func (r *reference) snapshot(s *session) {
 	n.sweep++
 	if n.former {
 		for _, c := range n.claims {
+			if c.Kind == verdict.DADFailed && !c.former {
+				c.Read = r.now
+			}
 			c.former = true
 		}
+		var namespaces []*pb.NamespaceRecord
+		for _, m := range s.parts {
+			namespaces = append(namespaces, m.GetNamespaces()...)
+		}
+		n.renumber(namespaces)
 	}
 	last := s.parts[len(s.parts)-1]
 	var wire []*pb.ReportRequest
@@ -423,6 +431,10 @@ func (r *reference) snapshot(s *session) {
 	}
 	r.booted(before...)
 	r.judge()
+	if n.formerUntil != 0 && n.formerUntil <= r.now {
+		r.dropFormer(n)
+		r.judge()
+	}
 }
 
 func split(claims []*pb.ClaimRecord) (kernel, wire []*pb.ClaimRecord) {
@@ -480,9 +492,6 @@ func (r *reference) apply(n *node, m *pb.ReportRequest, snapshot bool) {
 
 // applyAll applies the records of a message, with claims that replace its own.
 func (r *reference) applyAll(n *node, m *pb.ReportRequest, claims []*pb.ClaimRecord, snapshot bool) {
-	if snapshot && n.former {
-		n.renumber(m.GetNamespaces())
-	}
 	for _, rec := range m.GetNamespaces() {
 		r.applyNamespace(n, rec)
 	}
@@ -795,7 +804,7 @@ func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 	case c.First == 0, assigned.Sub(c.AssignedAt) > time.Second:
 		c.First, c.AssignedAt, c.continued = first, assigned, false
 	case c.former, c.continued:
-		c.First, c.continued = min(c.First, first), true
+		c.continued = true
 	case first < c.First, c.AssignedAt.Sub(assigned) > time.Second:
 		c.First, c.AssignedAt = first, assigned
 	}
