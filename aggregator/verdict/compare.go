@@ -243,9 +243,9 @@ func (m *Member) is(o *Owner) bool {
 	return o.ID == m.ID || o.Namespace == nil && m.External && o.MAC == m.MAC
 }
 
-// again reports whether an owner is the one that was a member, or has come in its place: its node was restarted, or its
+// continuesAs reports whether an owner is the one that was a member, or has come in its place: its node was restarted, or its
 // workload has another network namespace.
-func (m *Member) again(o *Owner) bool {
+func (m *Member) continuesAs(o *Owner) bool {
 	return m.is(o) || o.Namespace != nil && !m.External && m.Node == o.Node.Name && m.Who.Kind() == o.Kind() &&
 		m.Who.Namespace() == o.Namespace.Who.Namespace() && m.Who.Name() == o.Namespace.Who.Name() && (m.Who.Name() != "" || o.Kind() == Host)
 }
@@ -254,7 +254,7 @@ func (m *Member) again(o *Owner) bool {
 func (m *Memory) eldest(owners []*Owner) string {
 	if m != nil {
 		if i := slices.IndexFunc(m.Owners, func(was Member) bool { return was.ID == m.Eldest }); i >= 0 {
-			if o := slices.IndexFunc(owners, m.Owners[i].again); o >= 0 {
+			if o := slices.IndexFunc(owners, m.Owners[i].continuesAs); o >= 0 {
 				return owners[o].ID
 			}
 		}
