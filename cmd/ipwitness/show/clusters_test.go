@@ -87,6 +87,20 @@ func TestClustersThatAreNotSeen(t *testing.T) {
 			&pb.Coverage{Clusters: 2, Expected: 2, Heard: 2, Incomplete: true, SilentClusters: []string{"east"}},
 			[]string{"1 of 2 clusters (east) cannot be seen now, so what is known of them may be outdated."},
 		},
+		{
+			&pb.Coverage{Clusters: 2, Expected: 2, Heard: 2, Awaited: []*pb.Awaited{
+				{What: pb.Awaited_JOURNAL, Node: "east/"}, {What: pb.Awaited_JOURNAL, Node: "west/"}, {What: pb.Awaited_REPORT, Node: "west/n1"},
+			}},
+			[]string{"Cannot tell yet: waiting for the journals of clusters east, west; the report of node west/n1."},
+		},
+		{
+			&pb.Coverage{Clusters: 2, Expected: 2, Heard: 2, Awaited: []*pb.Awaited{{What: pb.Awaited_JOURNAL, Node: "east/"}}},
+			[]string{"Cannot tell yet: waiting for the journal of cluster east."},
+		},
+		{
+			&pb.Coverage{Expected: 2, Heard: 2, Awaited: []*pb.Awaited{{What: pb.Awaited_JOURNAL}}},
+			[]string{"Cannot tell yet: waiting for the journal, which is being read."},
+		},
 		{&pb.Coverage{Incomplete: true, Unknown: pb.Coverage_HUB}, []string{"The fleet does not know which clusters there are, because the hub does not say it, or has none."}},
 	} {
 		if got := Unseen(test.coverage); strings.Join(got, "\n") != strings.Join(test.want, "\n") {

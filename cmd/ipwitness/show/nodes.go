@@ -284,7 +284,7 @@ func awaited(all []*pb.Awaited) string {
 		what      pb.Awaited_What
 		one, many string
 	}{
-		{pb.Awaited_JOURNAL, "the journal, which is being read", ""},
+		{pb.Awaited_JOURNAL, "the journal of cluster ", "the journals of clusters "},
 		{pb.Awaited_REPORT, "the report of node ", "the reports of nodes "},
 		{pb.Awaited_RECORDS, "the records of ", "the records of "},
 		{pb.Awaited_JUDGEMENT, "whether possible problems last on node ", "whether possible problems last on nodes "},
@@ -293,8 +293,10 @@ func awaited(all []*pb.Awaited) string {
 		for _, a := range all {
 			switch {
 			case a.GetWhat() != kind.what:
+			case kind.what == pb.Awaited_JOURNAL && a.GetNode() == "": // not of a fleet
+				texts = append(texts, "the journal, which is being read")
 			case a.GetIpam() == "":
-				names = append(names, a.GetNode())
+				names = append(names, strings.TrimSuffix(a.GetNode(), "/"))
 			case a.GetIpam() == podips.Name:
 				names = append(names, a.GetNode()+"pods and nodes in the Kubernetes API")
 			case a.GetNode() == "", strings.HasSuffix(a.GetNode(), "/"): // the cluster of a fleet
