@@ -60,13 +60,14 @@ func (j *Journal) say(p Problem) {
 }
 
 // Problems returns the problems of the journal, the oldest first. Journals that were set aside since the
-// start are among them until they are deleted.
+// start are among them until they are deleted, and missing records until they would have been dropped for their age.
 func (j *Journal) Problems() []Problem {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	problems := slices.DeleteFunc(slices.Clone(j.problems), func(p Problem) bool {
 		_, err := os.Lstat(p.Path)
-		return (p.Kind == Damaged || p.Kind == Unreadable) && errors.Is(err, os.ErrNotExist)
+		return (p.Kind == Damaged || p.Kind == Unreadable) && errors.Is(err, os.ErrNotExist) ||
+			p.Kind == Missing && j.Clock().Sub(p.At) > j.Retention
 	})
 	if j.store == nil {
 		return problems

@@ -1,10 +1,12 @@
 package journal
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -53,6 +55,23 @@ func TestFilesOfTheJournalAreNotReadableByOthers(t *testing.T) {
 		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
 			t.Errorf("%s: got %v, %v, want %v", name, info, err, want)
 		}
+	}
+}
+
+// Records that had been written and are missing are a problem for as long as the journal would have had them.
+func TestMissingRecordsAreAProblemForTheRetention(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(nil)
+	b.stop()
+	if err := os.WriteFile(filepath.Join(b.dir, reachedFile), fmt.Appendf(nil, "%d none 0\n", b.Now().Add(time.Hour).UnixMicro()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	for _, want := range []int{1, 0} {
+		if got := b.Problems(); len(got) != want {
+			t.Errorf("at %s: got %v, want %d", b.Now(), got, want)
+		}
+		b.add(DefaultRetention + time.Hour)
 	}
 }
 
