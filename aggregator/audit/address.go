@@ -557,15 +557,21 @@ func (a *addressAudit) auditOrphans() {
 			now.Orphaned, now.Pod = true, cmp.Or(o.Pod, before.Owners[0].Pod)
 		}
 		f := verdict.Finding{Kind: verdict.FindingOrphanedSandbox, Severity: verdict.Warning, Owners: []verdict.Owner{now}}
+		unread := a.in.Unread && before != nil && before.Pool != nil && before.Pool.Node == nil // perhaps the pool is not read yet
 		for _, p := range a.poolsOf(o) {
 			booked, others := a.allocated(p, o)
+			was := before != nil && before.Pool.Is(p)
+			unread = unread && !was
 			switch free := !booked && (len(others) > 0 || !p.Partial); {
 			case f.Pool != nil:
 			case upToDate(p, o) && free:
 				f.Pool, f.Allocations, f.Severity = p, others, severityOf(p)
-			case !upToDate(p, o) && before != nil && before.Pool.Is(p):
+			case !upToDate(p, o) && was:
 				f.Pool, f.Allocations, f.Severity = p, before.Allocations, before.Severity
 			}
+		}
+		if unread {
+			continue // the finding from before the start stays as it was
 		}
 		patience := orphanGrace
 		if now.Pod != nil && now.Pod.Ended() {

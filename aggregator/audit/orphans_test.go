@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // The pod of a sandbox is deleted, and the sandbox stays for a while.
@@ -114,6 +115,48 @@ func TestTheAddressOfAnOrphanedSandboxIsFree(t *testing.T) {
 		w.Drop(c)
 		if found = w.auditAll(found...).Findings; len(reported(found)) != 0 {
 			t.Errorf("%s: got %q without the sandbox, want none", test.name, reported(found))
+		}
+	}
+}
+
+// Before the records of an IPAM in the Kubernetes API are read, it is not known whether the address is still free there: the
+// finding from before the start stays as it was.
+func TestAnOrphanedSandboxWaitsForItsPool(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(w *world, before *verdict.Finding)
+		want   []verdict.Severity // nil if the finding is not judged
+	}{
+		{"nothing is read", func(*world, *verdict.Finding) {}, nil},
+		{"its pool is read", func(w *world, before *verdict.Finding) {
+			p := w.ofCluster(whereabouts.Name, "10.244.0.0/16")
+			p.Networks, before.Pool.Name = []string{"pods"}, p.Name
+		}, []verdict.Severity{verdict.Critical}},
+		{"its pool is read, and has a record for it", func(w *world, before *verdict.Finding) {
+			p := w.ofCluster(whereabouts.Name, "10.244.0.0/16")
+			p.Networks, before.Pool.Name = []string{"pods"}, p.Name
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-web"}})
+		}, []verdict.Severity{verdict.Warning}},
+		{"another pool is not read", func(_ *world, before *verdict.Finding) { before.Pool = nil }, []verdict.Severity{verdict.Warning}},
+		{"the pool is one of its node", func(_ *world, before *verdict.Finding) { before.Pool.Node = before.Owners[0].Node }, []verdict.Severity{verdict.Warning}},
+		{"all is read, and there is no such pool", func(w *world, _ *verdict.Finding) { w.unread = false }, []verdict.Severity{verdict.Warning}},
+	} {
+		w := newWorld("10.244.1.5")
+		w.kindPod("n1", "web", "pods", 2)
+		w.unread = true
+		before := verdict.Finding{
+			Kind: verdict.FindingOrphanedSandbox, Severity: verdict.Critical, Owners: w.Judge().Owners,
+			Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name, Name: "pods"}},
+		}
+		test.change(w, &before)
+		var got []verdict.Severity
+		for _, f := range w.auditAll(before).Findings {
+			if f.Kind == verdict.FindingOrphanedSandbox {
+				got = append(got, f.Severity)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (w *world) auditAll(before ...verdict.Finding) audit.Result {
 	w.Policy.LeakedAfter = 5 * time.Minute
 	out := w.Judge()
 	in := w.Case()
-	in.Before = before
+	in.Before, in.Unread = before, w.unread
 	if w.unfollowed {
 		in.PodsKnownUntil = 0
 	}

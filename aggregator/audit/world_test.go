@@ -12,6 +12,7 @@ const start = verdicttest.Start
 type world struct {
 	*verdicttest.World
 	unfollowed bool // the Kubernetes API is not followed
+	unread     bool // the Kubernetes API is not read yet
 }
 
 func newWorld(addr string) *world { return &world{World: verdicttest.New(addr)} }

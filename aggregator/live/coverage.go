@@ -91,11 +91,11 @@ func (s *Coverage) Awaits(f *verdict.Finding) bool {
 
 // needs reports whether a finding is found only if the records of an IPAM in the Kubernetes API are known.
 func needs(f *verdict.Finding, ipam string) bool {
-	switch f.Kind {
-	case verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap: // of any pools and nodes
+	switch {
+	case f.Kind == verdict.FindingPodCIDROverlap, f.Kind == verdict.FindingRangesOverlap: // of any pools and nodes
 		return true
-	case verdict.FindingOrphanedSandbox, verdict.FindingIntendedNotObserved:
-		return ipam == podips.Name
+	case ipam == podips.Name && (f.Kind == verdict.FindingOrphanedSandbox || f.Kind == verdict.FindingIntendedNotObserved):
+		return true
 	}
 	return f.Pool != nil && f.Pool.Node == nil && (ipam == f.Pool.IPAM || ipam == podips.Name)
 }
