@@ -43,8 +43,10 @@ func (f *Facts) resume(n *Node, c uint32) {
 			if n.texts.macOf(n.hardware.at(n.wires.at(one.wire()).hardware).mac) != t.MAC {
 				continue
 			}
-		case one.kind != verdict.Assigned, n.texts.macOf(at.mac) != t.MAC, t.Assigned == 0,
-			one.assigned > t.Assigned.Add(sameAssignment), n.idOf(at.namespace) != t.Owner:
+		case n.texts.macOf(at.mac) != t.MAC, n.idOf(at.namespace) != t.Owner:
+			continue
+		case one.kind != verdict.Assigned: // only its first sight
+		case t.Assigned == 0, one.assigned > t.Assigned.Add(sameAssignment):
 			continue
 		default:
 			one.assigned = t.Assigned

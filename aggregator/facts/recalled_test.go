@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -48,6 +49,19 @@ func TestRecordedTenuresContinue(t *testing.T) {
 			}
 			s.check(t, test.name)
 		}
+	}
+}
+
+// Addresses for which a kernel would answer were first seen when that was recorded, too.
+func TestTheFirstSightOfAnAnswerContinues(t *testing.T) {
+	const addr = "10.0.0.9"
+	s := newScene(t)
+	s.RecallTenures([]Tenure{{Address: key(addr), Boot: "b1", Owner: "b1/4002", MAC: verdict.MAC(records.MAC(2)), First: verdict.Stamp(900 * time.Second)}})
+	answer := assigned(2, addr)
+	answer.Kind, answer.Answer = pb.Evidence_WOULD_ANSWER, pb.ClaimRecord_ADDRESS
+	s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), at(records.Claims(answer), 0, 1600))
+	if got, want := s.held(addr), fmt.Sprintf("%d of b1/4002 0/900", verdict.WouldAnswer); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

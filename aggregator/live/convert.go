@@ -60,7 +60,6 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 	}
 	text := explain.Conflict(s.Facts.Policy, c)
 	out := Conflict(c, &text, Owners(c.Address, c.Owners, s.Owner))
-	s.Recorded.restore(out)
 	out.Acknowledgement = s.Acknowledgements.Of(c.ID)
 	says := explain.Kubernetes{}
 	if out.GetState() != pb.Conflict_RESOLVED {

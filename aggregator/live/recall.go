@@ -60,7 +60,7 @@ type Recall struct {
 	// awaited are the conflicts that are not released yet. unseen are those whose nodes have reported, and that depend on
 	// owners that only frames show: these may be minutes apart.
 	awaited, unseen []*verdict.Conflict
-	// before has what is known about addresses, and lost the pools that had lost their records.
+	// before has what is known about addresses until the Kubernetes API is read, and lost the pools that had lost their records.
 	before map[index.Address]judge.Recollection
 	lost   []*verdict.Pool
 }
@@ -108,6 +108,7 @@ func (r *Recall) Run(ctx context.Context) {
 				for a := range r.before {
 					r.Shards.Recollect(a, judge.Recollection{})
 				}
+				r.before = nil
 			}
 			late := r.Facts.Clock() >= end
 			if r.releaseSeen(late); read && late {
@@ -501,29 +502,6 @@ func (r *Recorded) get(id string) *pb.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byID[id]
-}
-
-// sameAssignment is how far two starts of an agent may report the time of one assignment apart.
-const sameAssignment = time.Second
-
-// restore takes over when the owners of a conflict got the address and were first seen, if that was before
-// the start.
-func (r *Recorded) restore(c *pb.Conflict) {
-	before := r.get(c.GetId()).GetConflict()
-	if before.GetEpisode() != c.GetEpisode() {
-		return
-	}
-	for _, o := range c.GetOwners() {
-		for _, was := range before.GetOwners() {
-			same := was.GetNode() == o.GetNode() && was.GetNetns() == o.GetNetns() && was.GetMac() == o.GetMac()
-			if at := was.GetAssignedAt(); same && at != nil && o.GetAssignedAt() != nil && at.AsTime().Sub(o.GetAssignedAt().AsTime()).Abs() <= sameAssignment {
-				o.AssignedAt = at
-			}
-			if at := was.GetFirstSeen(); same && at != nil && at.AsTime().Before(o.GetFirstSeen().AsTime()) {
-				o.FirstSeen = at
-			}
-		}
-	}
 }
 
 // recalled returns the message of a conflict from before the start that was not judged since; nil if
