@@ -36,6 +36,7 @@ func Nodes(f *verdict.Finding) (names []string) {
 
 // Addresses returns the addresses that a finding about several addresses concerns.
 func Addresses(f *verdict.Finding) (addresses []netip.Addr) {
+	addresses = append(addresses, f.Addresses...)
 	if f.Spoof != nil {
 		addresses = append(addresses, f.Spoof.Addresses...)
 	}

@@ -627,7 +627,7 @@ func (a *addressAudit) recordOf(kind string, severity verdict.Severity, p *verdi
 // record records a problem. It is reported once it has lasted for longer than patience.
 func (a *addressAudit) record(f verdict.Finding, subject string, patience time.Duration) {
 	f.Address, f.Since = a.in.Address, a.in.Now
-	f.ID = a.id(f.Kind, subject)
+	f.ID = cmp.Or(f.ID, a.id(f.Kind, subject))
 	if slices.ContainsFunc(a.out.Findings, func(other verdict.Finding) bool { return other.ID == f.ID }) {
 		return
 	}

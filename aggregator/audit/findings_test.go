@@ -116,6 +116,7 @@ func TestFindingsAreComparedForSubscribers(t *testing.T) {
 		"its severity":                    {func(f *verdict.Finding) { f.Severity = verdict.Critical }, false},
 		"its source":                      {func(f *verdict.Finding) { f.Source = "cni-result" }, false},
 		"its address":                     {func(f *verdict.Finding) { f.Address = f.Address.Next() }, false},
+		"one address more":                {func(f *verdict.Finding) { f.Addresses = []netip.Addr{f.Address, f.Address.Next()} }, false},
 		"a MAC":                           {func(f *verdict.Finding) { f.Spoof.MACs = append(f.Spoof.MACs, "other1") }, false},
 		"no spoof":                        {func(f *verdict.Finding) { f.Spoof = nil }, false},
 		"another owner":                   {func(f *verdict.Finding) { f.Owners[0].ID = "other" }, false},

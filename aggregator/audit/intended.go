@@ -38,6 +38,7 @@ func (a *addressAudit) auditRefused() {
 		switch rival := refusal.Rival; {
 		case refusal.Looped:
 			f.Source = SourceLooped
+			f.ID = verdict.FindingID(a.policy.Cluster, f.Kind, o.Namespace.ID+" "+o.Interface.Name) // one for all addresses
 		case rival == nil:
 			continue
 		default:

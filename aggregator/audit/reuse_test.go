@@ -376,3 +376,29 @@ func TestThePoolOfAReusedAddress(t *testing.T) {
 		}
 	}
 }
+
+func TestAPortThatReturnsSolicitationsHasOneID(t *testing.T) {
+	id := func(address, pod string, record uint32, hairpin bool) string {
+		w := newWorld(address)
+		inside, port := w.Veth(w.Namespace("n1", record, "10"+pod, verdicttest.Pod(pod)), "baaaa"+pod, w.Link("n1", "br0", verdict.Bridge, false))
+		inside.Hairpin, port.Hairpin = hairpin, hairpin
+		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed, Interface: inside, PrefixLength: 64})
+		out := w.Judge()
+		for _, f := range audit.Address(&w.Policy, w.Case(), &out).Findings {
+			if f.Source == audit.SourceLooped {
+				return f.ID
+			}
+		}
+		return ""
+	}
+	a := id("fd00:7::a", "a", 2, true)
+	if local := id("fe80::a", "a", 2, true); a == "" || local != a {
+		t.Errorf("got %q and %q for two addresses of an interface, want one id", a, local)
+	}
+	if other := id("fd00:7::b", "b", 3, true); other == "" || other == a {
+		t.Errorf("got %q for another interface and %q, want two ids", other, a)
+	}
+	if none := id("fd00:7::a", "a", 2, false); none != "" {
+		t.Errorf("got %q without hairpin mode, want none", none)
+	}
+}

@@ -9,7 +9,7 @@ import (
 // Same reports whether two findings with the same ID look the same to a subscriber. A later
 // sighting of an owner is not a change.
 func Same(a, b *verdict.Finding) bool {
-	return a.Severity == b.Severity && a.Address == b.Address && a.Source == b.Source &&
+	return a.Severity == b.Severity && a.Address == b.Address && a.Source == b.Source && slices.Equal(a.Addresses, b.Addresses) &&
 		slices.EqualFunc(a.Allocations, b.Allocations, (*verdict.Allocation).Is) &&
 		slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool { return a.Same(&b) }) &&
 		// In a finding about a pool, all of its contents are compared.

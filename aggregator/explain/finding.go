@@ -312,7 +312,11 @@ func (t *findingBuilder) intended() {
 		if f := t.f.Former; f != nil {
 			rival, until = OwnerName(&f.Owner)+" (node "+f.Owner.Node.Name+")", f.Until
 		}
-		t.add(key, "rival", rival, "until", until)
+		addresses := t.f.Addresses
+		if len(addresses) == 0 {
+			addresses = []netip.Addr{t.f.Address}
+		}
+		t.add(key, "rival", rival, "until", until, "addresses", addresses)
 		return
 	}
 	if has("source/" + from) {

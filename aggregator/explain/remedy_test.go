@@ -105,6 +105,7 @@ func findings() map[string]verdict.Finding {
 	intended.Source = "cri"
 	looped := find(verdict.FindingIntendedNotObserved, nil, "fd00::5", []verdict.Owner{holder(w, "node-e", "vlan-0", "net1.5")})
 	looped.Source = audit.SourceLooped
+	looped.Addresses = []netip.Addr{looped.Address, netip.MustParseAddr("fe80::5")}
 	host := []verdict.Owner{owner}
 	local := func(node string, on verdict.Claim) verdict.Owner {
 		ns := w.Host(node)

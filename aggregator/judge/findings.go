@@ -45,7 +45,7 @@ func NewFindings(cfg FindingsConfig) *Findings {
 	set := &Set{
 		facts: f, pools: pools, listener: cfg.Listener, inOrder: index.NewSet((*Found).Less),
 		byID: make(map[string]*Found), kinds: make(map[string]int), awaits: cfg.Awaits, wake: newSignal(),
-		doubtful: make(map[string]struct{}), waiting: make(map[string][]string),
+		doubtful: make(map[string]struct{}), waiting: make(map[string][]string), parts: make(map[string][]verdict.Finding),
 	}
 	pools.set = set
 	return &Findings{

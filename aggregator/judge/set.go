@@ -38,6 +38,10 @@ type Set struct {
 	kinds map[string]int
 	// doubtful are the findings that end unless they are found again before the facts are complete.
 	doubtful map[string]struct{}
+	// joining is held while a finding about several addresses of an interface is published. parts has the
+	// findings about each address, in the order of the addresses.
+	joining sync.Mutex
+	parts   map[string][]verdict.Finding
 	// waiting has the findings that are not published yet, because they may disappear by themselves, with
 	// their nodes.
 	waiting map[string][]string
@@ -70,7 +74,11 @@ func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []v
 		if at < 0 {
 			f.waits(was, false)
 		}
-		if at < 0 || !was.Waiting && found[at].Waiting {
+		switch {
+		case at >= 0 && (was.Waiting || !found[at].Waiting):
+		case was.Source == audit.SourceLooped:
+			f.join(was, false, contested)
+		default:
 			f.End(was.ID, contested)
 		}
 	}
@@ -78,12 +86,40 @@ func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []v
 		now := &found[i]
 		publish := !now.Waiting || f.known(now)
 		f.waits(now, !publish)
-		if publish {
+		switch {
+		case now.Source == audit.SourceLooped:
+			f.join(now, true, false)
+		case publish:
 			now.Waiting = false // also in what the address remembers
 			f.Publish(now)
 			f.pools.updateOwners(now, owners)
 		}
 	}
+}
+
+// join publishes a finding about several addresses of an interface after that about one of them has changed, or has
+// ended (is is false).
+func (f *Set) join(part *verdict.Finding, is, superseded bool) {
+	f.joining.Lock()
+	defer f.joining.Unlock()
+	parts := slices.DeleteFunc(f.parts[part.ID], func(p verdict.Finding) bool { return p.Address == part.Address })
+	if is {
+		parts = append(parts, *part)
+	}
+	if len(parts) == 0 {
+		delete(f.parts, part.ID)
+		f.End(part.ID, superseded)
+		return
+	}
+	slices.SortFunc(parts, func(a, b verdict.Finding) int { return a.Address.Compare(b.Address) })
+	f.parts[part.ID] = parts
+	whole := parts[0]
+	if len(parts) > 1 {
+		for i := range parts {
+			whole.Addresses = append(whole.Addresses, parts[i].Address)
+		}
+	}
+	f.Publish(&whole)
 }
 
 // known reports whether a finding that may disappear by itself has lasted since before the start.
@@ -206,8 +242,8 @@ const (
 	// number of those that end before others may use the facts again.
 	decideEvery   = 200 * time.Millisecond
 	decidedAtOnce = 64
-	// foundWithin is the time after the report of a node within which problems that last are found again.
-	foundWithin = time.Second
+	// FoundWithin is the time after the report of a node within which problems that last are found again.
+	FoundWithin = time.Second
 	// SeenWithin is the time after a start of its agent within which a node has seen everything on the wire
 	// again that it saw before: agents report known bindings every 30 s.
 	SeenWithin = 35 * time.Second
@@ -263,7 +299,7 @@ func (f *Set) decidable(one *Found) bool {
 // early reports whether it is too early to find a finding from before the start again. The caller
 // holds the facts.
 func (f *Set) early(one *Found) bool {
-	within := foundWithin
+	within := FoundWithin
 	switch {
 	case !one.Unjudged:
 		return false

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -64,5 +66,32 @@ func TestAChangeOfRangesDoesNotWaitForAnotherComparison(t *testing.T) {
 	w.at = soon.Add(time.Hour)
 	if w.RangesChanged(nil); w.at > soon {
 		t.Errorf("got a comparison at %v, want one before %v", w.at, soon)
+	}
+}
+
+func TestAPortThatReturnsSolicitationsIsOneFinding(t *testing.T) {
+	w := newWorld(t, nil)
+	one := func(id, address, source string) (index.Address, []verdict.Finding) {
+		a := netip.MustParseAddr(address)
+		return index.AddressOf(a), []verdict.Finding{{ID: id, Kind: verdict.FindingIntendedNotObserved, Address: a, Source: source}}
+	}
+	global, g := one("port", "fd00:7::a", audit.SourceLooped)
+	local, l := one("port", "fe80::a", audit.SourceLooped)
+	left, r := one("left", "fd00:7::b", audit.SourceRivalLeft) // a look-alike
+	w.Audited(local, nil, l, nil, false)
+	w.Audited(global, nil, g, nil, false)
+	w.Audited(left, nil, r, nil, false)
+	if f := w.Get("port"); len(w.All()) != 2 || f.Address != g[0].Address || !slices.Equal(audit.Addresses(f.Finding), []netip.Addr{g[0].Address, l[0].Address}) {
+		t.Errorf("got %d findings, one of them %+v, want one of both addresses", len(w.All()), f)
+	}
+	w.Audited(global, nil, g, g, false)
+	w.Audited(global, nil, nil, g, false)
+	if f := w.Get("port"); f == nil || f.Address != l[0].Address || f.Addresses != nil || len(w.ended) != 0 {
+		t.Errorf("got %+v and the end of %v, want that about the address that is left", f, w.ended)
+	}
+	w.Audited(left, nil, nil, r, false)
+	w.Audited(local, nil, nil, l, false)
+	if !slices.Equal(w.ended, []string{"left", "port"}) || len(w.parts) != 0 {
+		t.Errorf("got the end of %v, want those of both", w.ended)
 	}
 }

@@ -72,6 +72,9 @@ type Finding struct {
 	// Address is the address that the finding is about; invalid for a finding about several
 	// addresses.
 	Address netip.Addr
+	// Addresses are all addresses, in order, if the finding is about several addresses of an interface. Address is
+	// the first of them.
+	Addresses []netip.Addr
 	// Owners are the owners of the address.
 	Owners []Owner
 	// Allocations are the IPAM records of the address.
