@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -49,6 +50,7 @@ type Agent struct {
 	inode    uint64
 	runtime  *workload.Runtime
 	ipam     *allocations.Reader
+	load     func() (*bpf.Observer, error)
 	problems []string // found at startup
 	blind    bool     // found at startup: addresses inside pods are not seen
 
@@ -87,7 +89,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 		dirs[calico.Name] = []string{cfg.CalicoDir}
 	}
 	a := &Agent{
-		cfg: cfg, log: log, table: table.New(), inode: netns.Ino, runtime: workload.NewRuntime(log, cfg.CRISocket, "/proc"),
+		cfg: cfg, log: log, load: bpf.Load, table: table.New(), inode: netns.Ino, runtime: workload.NewRuntime(log, cfg.CRISocket, "/proc"),
 		hello: &ipwitnessv1.Hello{
 			Node: cfg.Node, BootId: strings.TrimSpace(string(bootID)), Netns: fmt.Sprint(netns.Ino),
 			Epoch: uint64(time.Now().UnixNano()), Version: cfg.Version, Kernel: KernelRelease(),
@@ -137,20 +139,25 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	defer listener.Close()
 
 	obs, mode, wireErr := a.startObserver()
-	if obs != nil {
-		defer func() { _ = obs.Close() }()
-	}
+	later := table.Lack(wireErr) != "" // a resource may be free later
+	defer func() {
+		if obs != nil {
+			_ = obs.Close()
+		}
+	}()
 	switch {
 	case obs == nil && foreignErr != nil:
 		return fmt.Errorf("neither frames nor addresses can be observed: %w", errors.Join(foreignErr, wireErr))
-	case wireErr != nil:
-		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
+	case wireErr != nil && !later:
+		a.problem(noFrames, wireErr)
 	}
 	clock, err := bpf.AddressClock()
 	if err != nil {
 		a.log.Info("the times at which addresses were assigned are up to half a second off", "reason", err)
 	}
-	DropCapabilities(a.log, obs)
+	if !later {
+		DropCapabilities(a.log, obs)
+	}
 	sources := map[string]float64{"addresses": 0}
 	if foreignErr == nil {
 		sources["addresses"] = 1
@@ -168,16 +175,20 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	n.SeesAll = a.seesProcesses
 	n.Mounted, n.VIPs.Changed, a.ipam.Renamed = a.ipam.CheckMounts, a.report, n.Wake
 	a.vips.Store(&n.VIPs)
-	look := k.Contest
-	var w *wire.Wire
-	if obs != nil {
-		w = wire.New(a.log, k, a.table, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
-		w.StatusChanged = a.report
-		look = func(addr netip.Addr, on bool) {
+	look := func(addr netip.Addr, on bool) {
+		if w := a.wire.Load(); w != nil {
 			w.Contest(addr, on)
-			k.Contest(addr, on)
 		}
+		k.Contest(addr, on)
+	}
+	watch := func(obs *bpf.Observer, mode bpf.Mode) *wire.Wire {
+		w := wire.New(a.log, k, a.table, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
+		w.StatusChanged = a.report
 		a.wire.Store(w)
+		return w
+	}
+	if obs != nil {
+		watch(obs, mode)
 	}
 	contests, instances := report.NewContests(a.log, look), report.NewInstances()
 	reporter := func(log *slog.Logger, conn grpc.ClientConnInterface) *report.Reporter {
@@ -199,8 +210,22 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	a.report()
 
 	g, ctx := errgroup.WithContext(ctx)
-	if w != nil {
+	if w := a.wire.Load(); w != nil {
 		g.Go(func() error { return w.Run(ctx) })
+	}
+	if later {
+		g.Go(func() error {
+			err := a.runtime.Lacks.Until(ctx, noFrames, func() (err error) { obs, mode, err = a.startObserver(); return err })
+			DropCapabilities(a.log, obs)
+			if err != nil {
+				a.log.Warn("cannot load the observer: frames are not seen", "error", err)
+				return nil
+			}
+			sources := maps.Clone(sources)
+			sources["wire"] = 1
+			a.sources.Store(&sources)
+			return watch(obs, mode).Run(ctx)
+		})
 	}
 	g.Go(func() error { return a.runtime.Run(ctx) })
 	g.Go(func() error { return n.Run(ctx) })
@@ -217,6 +242,8 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	}
 	return g.Wait()
 }
+
+const noFrames = "frames are not seen: only addresses inside network namespaces are"
 
 func (a *Agent) aggregators() (connected, disconnected int) {
 	if all := a.streams.Load(); all != nil {
@@ -252,7 +279,7 @@ func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 	if a.cfg.Wire == WireOff {
 		return nil, 0, nil
 	}
-	obs, err := bpf.Load()
+	obs, err := a.load()
 	if err != nil {
 		return nil, 0, fmt.Errorf("load the observer: %w", err)
 	}

@@ -548,6 +548,33 @@ func TestAgentWithoutTheWireReportsAddresses(t *testing.T) {
 	})
 }
 
+// An observer for which a resource was exhausted at the start is loaded once there is room.
+func TestTheObserverIsLoadedLater(t *testing.T) {
+	alone.Run(t, func() {
+		p := newPod(t).connect("veth1", "10.244.0.2/24")
+		r := newRunning(t, WireAuto)
+		tries := 0
+		r.load = func() (*bpf.Observer, error) {
+			if tries++; tries == 1 {
+				return nil, fmt.Errorf("create map: %w", unix.EMFILE)
+			}
+			return bpf.Load()
+		}
+		stop := r.start()
+		wait.Until(t, "frames are reported", func() bool {
+			p.announce("10.244.0.77")
+			return r.has("ANSWERED 10.244.0.77")()
+		})
+		r.wantMetrics(map[string]string{`source_up{source="wire"}`: "1"})
+		r.mu.Lock()
+		if slices.ContainsFunc(r.status.GetProblems(), func(p string) bool { return strings.Contains(p, "frames are not seen") }) {
+			t.Errorf("status: got %v, want no problem with frames", r.status)
+		}
+		r.mu.Unlock()
+		stop()
+	})
+}
+
 func TestAgentThatMayNotHearOtherNamespacesListsThem(t *testing.T) {
 	alone.Run(t, func() {
 		p := newPod(t).connect("veth1", "10.244.0.2/24")

@@ -56,7 +56,14 @@ type Mirror struct {
 	answers  answers
 }
 
-// hooks are called with the kernel locked. They are set before any method is called.
+// Watch sets the functions that are called when ports have changed and when wire claims have ended.
+func (k *Mirror) Watch(ports func(), ended func([]table.ClaimKey)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.PortsChanged, k.ClaimEnded = ports, ended
+}
+
+// hooks are called with the kernel locked. They are set before any method is called, or by Watch.
 type hooks struct {
 	PortsChanged func()                   // one of our own interfaces was added, removed or changed
 	Unnamed      func()                   // a namespace with an unknown inode was found

@@ -35,6 +35,9 @@ func (w *Wire) AddStatus(s *ipwitnessv1.StatusRecord, now time.Time) {
 		Extensions: w.frames(bpf.ResultUnparsedExtensions),
 		Options:    w.frames(bpf.ResultUnparsedOptions),
 	}
+	if all := s.Unparsed; !w.unparsed.recent(uint32(min(all.Tags+all.Extensions+all.Options, math.MaxUint32)), now) {
+		s.Unparsed = &ipwitnessv1.Unparsed{}
+	}
 	s.Flooding = w.floods.records()
 	lost := uint32(min(w.Lost(), math.MaxUint32))
 	s.LostEvents += lost
@@ -72,7 +75,7 @@ func (w *Wire) frames(result bpf.Result) (frames uint64) {
 	return frames
 }
 
-// rising is a counter of frames that are missing from the table, and when it last rose.
+// rising is a counter of frames that may be missing from the table, and when it last rose.
 type rising struct {
 	count uint32
 	at    time.Time

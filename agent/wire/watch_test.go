@@ -329,6 +329,9 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 		if s := status(now); s.GetUnparsed().GetTags() != 1 || s.GetUnparsed().GetExtensions()+s.GetUnparsed().GetOptions() != 0 {
 			t.Errorf("unparsed frames: got %v, want one with too many tags", s.GetUnparsed())
 		}
+		if s := status(now.Add(kept)); s.GetUnparsed().GetTags() != 0 {
+			t.Errorf("unparsed frames when their claims would have expired: got %v, want none", s.GetUnparsed())
+		}
 		// A flood is limited, and counted for its port only. Nobody reads the ring, so it gets half
 		// full, and frames of later floods are lost before they are limited. That depends on the
 		// speed of the machine, so only the first flood must be limited.

@@ -52,9 +52,9 @@ type Wire struct {
 	ended  []table.ClaimKey
 	wake   chan struct{} // holds one token while there are ended bindings, or the importance of an address has changed
 
-	floods     floods
-	lostFrames rising     // used by AddStatus only
-	clock      frameClock // used by read only
+	floods               floods
+	lostFrames, unparsed rising     // used by AddStatus only
+	clock                frameClock // used by read only
 }
 
 // globs select interfaces by name.
@@ -89,8 +89,7 @@ func New(log *slog.Logger, k *kernel.Mirror, t *table.Table, obs *bpf.Observer, 
 		changed: make(chan struct{}, 1), StatusChanged: func() {}, attached: map[int32]*port{},
 		wake: make(chan struct{}, 1), floods: floods{log: log},
 	}
-	k.PortsChanged = func() { table.Poke(w.changed) }
-	k.ClaimEnded = w.letGo
+	k.Watch(func() { table.Poke(w.changed) }, w.letGo)
 	t.FollowImportance(func() { table.Poke(w.wake) })
 	return w
 }

@@ -63,8 +63,8 @@ func (l *Lacks) note(what string, err error) {
 	}
 }
 
-// until calls try until no resource is exhausted any longer, and returns its error: an instance of inotify may be free later.
-func (l *Lacks) until(ctx context.Context, what string, try func() error) error {
+// Until calls try until no resource is exhausted any longer, and returns its error: an instance of inotify may be free later.
+func (l *Lacks) Until(ctx context.Context, what string, try func() error) error {
 	for {
 		err := try()
 		if err != nil && table.Lack(err) == "" {
@@ -85,7 +85,7 @@ func (l *Lacks) until(ctx context.Context, what string, try func() error) error 
 // ctx ends. The path is empty at the start, and after events were lost. late says what is late without events.
 func (l *Lacks) watchFiles(ctx context.Context, log *slog.Logger, late string, dirs []string, changed func(path string)) error {
 	var w *fsnotify.Watcher
-	if err := l.until(ctx, late, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
+	if err := l.Until(ctx, late, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
 		log.Warn("files cannot be watched", "late", late, "error", err)
 		return nil
 	}

@@ -226,13 +226,13 @@ func TestWhatCannotBeOpenedIsTriedAgain(t *testing.T) {
 		l := &Lacks{}
 		l.Changed = func() { told = append(told, strings.Join(l.Problems(), ";")) }
 		tries := 0
-		err := l.until(t.Context(), "names are late", func() error {
+		err := l.Until(t.Context(), "names are late", func() error {
 			if tries++; tries < 3 {
 				return unix.EMFILE
 			}
 			return nil
 		})
-		if err != nil || !errors.Is(l.until(t.Context(), "names are late", func() error { return fs.ErrNotExist }), fs.ErrNotExist) {
+		if err != nil || !errors.Is(l.Until(t.Context(), "names are late", func() error { return fs.ErrNotExist }), fs.ErrNotExist) {
 			t.Errorf("got %v, want nil, and another error at once", err)
 		}
 		want := []string{"names are late (too many open files): " + table.Lack(unix.EMFILE), ""}

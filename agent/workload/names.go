@@ -491,7 +491,7 @@ const notWatchedMounts = "named namespaces without a veth are found late, becaus
 // is a mount. The kernel reports mounts by poll(2) on mountinfo.
 func (n *Names) watchMounts(ctx context.Context) error {
 	var mounts, r, w *os.File
-	err := n.lacks.until(ctx, notWatchedMounts, func() (err error) {
+	err := n.lacks.Until(ctx, notWatchedMounts, func() (err error) {
 		if mounts == nil {
 			if mounts, err = os.Open("/proc/self/mountinfo"); err != nil {
 				return err

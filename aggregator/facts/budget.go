@@ -313,29 +313,38 @@ func (f *Facts) countRefused(n *Node, record string, wire bool) {
 // completed updates the state of a node after a snapshot, of which some records may have been
 // dropped.
 func (f *Facts) completed(n *Node) {
-	if n.LeftOut != (LeftOut{}) {
+	if n.faulty() {
 		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
 		n.refill.at = f.now().Add(n.refill.backoff)
 		return
+	}
+	if n.refill != (refill{}) || n.loggedIncomplete {
+		f.changes.node(n)
 	}
 	n.refill = refill{}
 	if n.loggedIncomplete {
 		n.loggedIncomplete = false
 		f.Log.Info("memory budget is sufficient again: all records of the node are kept", "node", n.Rec.Name)
-		f.changes.node(n)
 	}
 }
 
-// Refill asks one incomplete node for a snapshot: of the nodes for which there is enough memory,
-// the one that uses the least.
+// faulty reports whether records of a node were dropped or corrected since its last snapshot. Whether that has
+// ended is known from another snapshot.
+func (n *Node) faulty() bool { return n.Incomplete() || len(n.Corrections) > 0 }
+
+// Refill asks one node of which records were dropped or corrected for a snapshot: of the nodes for which there is
+// enough memory, the one that uses the least.
 func (f *Facts) Refill() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b, now := &f.budget, f.now()
 	var next *Node
 	for n := range f.Nodes {
-		room := b.used <= b.limit*3/4 || n.account.used <= b.share(n.account)*3/4
-		if n.LeftOut == (LeftOut{}) || n.Peer == nil || n.refill.at > now || !room {
+		room := n.Excess == 0 || n.wireClaims < MaxClaims
+		if n.LeftOut != (LeftOut{}) {
+			room = b.used <= b.limit*3/4 || n.account.used <= b.share(n.account)*3/4
+		}
+		if !n.faulty() || n.Peer == nil || n.refill.at > now || !room {
 			continue
 		}
 		if next == nil || n.used < next.used {

@@ -140,6 +140,35 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 	}
 }
 
+// Whether claims above the limit and malformed texts are gone is known from another snapshot.
+func TestDroppedClaimsAndMalformedTextsAreForgottenOnceTheyAreGone(t *testing.T) {
+	for _, in := range []*Snapshot{{Excess: 1}, {Corrections: map[string]int{"name": 1}}} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1)
+		in.Messages = once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}})
+		if _, err := s.Snapshot(a.p, a.n, in, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		a.n.wireClaims = MaxClaims // there is no room for the claims that were dropped
+		s.after(firstRefill)
+		if s.Refill(); a.p.asked != len(in.Corrections) {
+			t.Errorf("%+v: got %d requests while the limit is reached", in, a.p.asked)
+		}
+		a.n.wireClaims = 0
+		s.after(lastRefill)
+		if s.Refill(); a.p.asked != 1+len(in.Corrections) {
+			t.Errorf("%+v: got %d requests, want one more", in, a.p.asked)
+		}
+		asked := a.p.asked
+		s.notified.heard = nil
+		a.snapshot()
+		s.after(time.Hour)
+		if s.Refill(); a.n.Incomplete() || len(a.n.Corrections) > 0 || a.p.asked != asked || !slices.Contains(s.notified.heard, "changed n1") {
+			t.Errorf("%+v: got %d left out, %v corrected and %d requests, want that the problem has ended", in, a.n.Excess, a.n.Corrections, a.p.asked)
+		}
+	}
+}
+
 // A node is published when its records begin to exceed the memory, and when all of them fit again.
 func TestANodeIsPublishedWheneverItBecomesIncomplete(t *testing.T) {
 	s := newScene(t)
