@@ -33,6 +33,10 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err != nil {
 		return nil, err
 	}
+	if out := ExplainMapped(q.GetAddress()); out != nil {
+		out.Coverage = s.Coverage.Current()
+		return out, nil
+	}
 	if q.GetAt() != nil {
 		return s.explainAt(ctx, q, addr)
 	}
@@ -49,6 +53,17 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 		}
 	}
 	return out, nil
+}
+
+// ExplainMapped explains an IPv4-mapped IPv6 address (RFC 4291, section 2.5.5.2), which is not the IPv4 address. It
+// returns nil for other addresses.
+func ExplainMapped(text string) *pb.ExplainResponse {
+	a, err := netip.ParseAddr(text)
+	if err != nil || !a.Is4In6() {
+		return nil
+	}
+	a = a.WithZone("")
+	return &pb.ExplainResponse{Address: a.String(), Summary: explain.Text("answer/mapped", "address", a, "ipv4", a.Unmap())}
 }
 
 // explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a file with a

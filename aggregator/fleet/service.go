@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -193,9 +194,12 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err != nil {
 		return nil, err
 	}
-	out := &pb.ExplainResponse{Address: addr.String()}
+	out := cmp.Or(api.ExplainMapped(q.GetAddress()), &pb.ExplainResponse{Address: addr.String()})
 	if out.Coverage, out.Gap, err = s.Fleet.seen(ctx, q.GetCluster(), at); err != nil {
 		return nil, err
+	}
+	if out.Summary != "" {
+		return out, nil
 	}
 	all, _, err := s.Fleet.sources(q.GetCluster(), 0)
 	if err != nil {

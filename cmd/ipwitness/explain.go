@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -68,6 +69,8 @@ func (q *query) explain(ctx context.Context, what string) error {
 			return err
 		}
 		address = conflict.GetAddress()
+	} else if a, err := netip.ParseAddr(what); err == nil && a.Is4In6() {
+		address = a.WithZone("").String() // an address of its own
 	}
 	ask := url.Values{"address": {address}}
 	if q.format == formatCase {
