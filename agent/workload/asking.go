@@ -278,6 +278,11 @@ func (c *Runtime) publish() {
 		}
 	}
 	slices.SortFunc(out, func(a, b *Sandbox) int { return cmp.Compare(a.ID, b.ID) })
+	var unparsed error
+	for _, s := range out {
+		unparsed = cmp.Or(unparsed, s.Unparsed)
+	}
+	c.Lacks.note("some addresses of pods are not known, because the container runtime names them in an unknown form", unparsed)
 	c.published.Store(&out)
 	c.Changed()
 }

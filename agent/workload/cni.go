@@ -47,6 +47,7 @@ type cniFile struct {
 	netns    []string    // paths of the sandbox
 	workload *ipwitnessv1.Workload
 	networks map[string]kernel.Networks // networks of the pod's addresses, by path of the sandbox
+	unparsed error                      // an address cannot be parsed
 }
 
 // broken is a file that was read and has no result.
@@ -179,6 +180,9 @@ func (c *cniCache) read() (lack error) {
 			c.broken[name] = broken{v, err, before.version == v}
 			continue
 		}
+		if f.unparsed != nil {
+			c.broken[name] = broken{v, f.unparsed, true}
+		}
 		f.version = v
 		c.results[name] = f
 	}
@@ -262,7 +266,7 @@ func parseResult(data []byte) (cniFile, error) {
 	}
 	const most = 253
 	if w.Kind == ipwitnessv1.Workload_POD && !podman && len(c.NetworkName) <= most && utils.ValidateNetworkName(c.NetworkName) == nil {
-		f.networks = c.networks()
+		f.networks, f.unparsed = c.networks()
 	}
 	return f, nil
 }
@@ -284,12 +288,15 @@ func (c *cniResult) takenAlong() bool {
 	return slices.ContainsFunc(append(config.Plugins, config.plugin), func(p plugin) bool { return p.Type == "host-device" && p.UseInterfaceNetwork })
 }
 
-// networks returns the addresses of the result, by sandbox.
-func (c *cniResult) networks() map[string]kernel.Networks {
+// networks returns the addresses of the result, by sandbox, and the error about the last one that is none.
+func (c *cniResult) networks() (all map[string]kernel.Networks, unparsed error) {
 	network := table.Network{Name: c.NetworkName, TakenAlong: c.takenAlong()}
-	all := map[string]kernel.Networks{}
+	all = map[string]kernel.Networks{}
 	add := func(sandbox, iface, address string) {
 		prefix, err := netip.ParsePrefix(address)
+		if err != nil && address != "" {
+			unparsed = fmt.Errorf("parse CNI result: %q is not an address with the length of its prefix", address)
+		}
 		if err != nil || prefix.Addr().IsLoopback() || sandbox == "" || iface == "" || len(iface) >= unix.IFNAMSIZ {
 			return
 		}
@@ -309,5 +316,5 @@ func (c *cniResult) networks() map[string]kernel.Networks {
 			add(c.Result.Interfaces[*i].Sandbox, c.Result.Interfaces[*i].Name, ip.Address)
 		}
 	}
-	return all
+	return all, unparsed
 }

@@ -553,8 +553,11 @@ func TestInvalidAnswersOfARuntimeAreRejected(t *testing.T) {
 		})
 	}
 	many := sandboxAnswer("1", "web-0", "/run/netns/a", slices.Repeat([]string{"10.0.0.2"}, 1000)...)
-	if s, err := parseSandbox(many); err != nil || len(s.IPs) != maxIPs {
+	if s, err := parseSandbox(many); err != nil || len(s.IPs) != maxIPs || s.Unparsed != nil {
 		t.Errorf("too many addresses: got %v, want %d", err, maxIPs)
+	}
+	if s, err := parseSandbox(sandboxAnswer("1", "web-0", "/run/netns/a", "banana", "fd00::2")); err != nil || fmt.Sprint(s.IPs, s.Unparsed) != `[fd00::2] sandbox 1: "banana" is not an address` {
+		t.Errorf("an address that is none: got %+v, want it named", s)
 	}
 }
 

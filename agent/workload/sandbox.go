@@ -21,6 +21,7 @@ type Sandbox struct {
 	Process  Process               // its first process, if the path is unknown
 	Workload *ipwitnessv1.Workload // nil if the sandbox is in the node's own network
 	IPs      []netip.Addr          // its addresses, as far as the runtime knows
+	Unparsed error                 // another address cannot be parsed
 }
 
 const (
@@ -73,7 +74,10 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 		addresses = append(addresses, more.GetIp())
 	}
 	for _, text := range addresses {
-		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && len(out.IPs) < maxIPs {
+		switch a, err := netip.ParseAddr(text); {
+		case err != nil && text != "":
+			out.Unparsed = fmt.Errorf("sandbox %s: %q is not an address", out.ID, text)
+		case err == nil && a.Zone() == "" && len(out.IPs) < maxIPs:
 			out.IPs = append(out.IPs, a.Unmap())
 		}
 	}
