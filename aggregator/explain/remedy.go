@@ -417,7 +417,11 @@ func (a *remedyBuilder) endNamespace(o *verdict.Owner) []advice.Action {
 	if o.Namespace.Netns == "" {
 		key += "/unnumbered"
 	}
-	return a.steps(key, o, "restart", a.steps("restart-processes"))
+	container := w.ContainerID
+	if a.c.Cause != verdict.CauseLeftoverNamespace {
+		container = "" // it has another namespace, and lives
+	}
+	return a.steps(key, o, "restart", a.steps("restart-processes"), "container", container)
 }
 
 // separate returns the steps that give a copy an identity of its own. A person knows which one is the
