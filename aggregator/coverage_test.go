@@ -224,3 +224,16 @@ func TestWatchesReportChangesOfCoverage(t *testing.T) {
 		}
 	})
 }
+
+func TestAMappedAddressIsExplainedAsOneOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{Alone: true})
+		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "10.244.0.2"))).sync()
+		for address, owners := range map[string]int{"::ffff:10.244.0.2": 0, "10.244.0.2": 1} {
+			out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: address})
+			if err != nil || out.GetAddress() != address || len(out.GetOwners()) != owners {
+				t.Errorf("%s: got %v and %v, want %d owners", address, out, err, owners)
+			}
+		}
+	})
+}
