@@ -314,6 +314,31 @@ func TestDeviceVXLANOfManyNetworksIsALinkForEachVLAN(t *testing.T) {
 	l.awaitScopes(shared, "LINK node1/br0.20")
 }
 
+// Nothing tells the frames of a VXLAN device of many networks apart if it is no port of a bridge that does.
+func TestVXLANWhoseNetworksNothingTellsApart(t *testing.T) {
+	t.Parallel()
+	const addr = "10.1.0.9"
+	l := newLab(t)
+	out := l.outside("eth0")
+	out.sh("ip addr add 192.0.2.9/24 dev switch")
+	l.sh("ip link set eth0 up", "ip addr add 192.0.2.1/24 dev eth0", "ip link add vx0 type vxlan external dstport 4789 local 192.0.2.1", "ip link set vx0 up")
+	for _, vni := range []int{10, 20} {
+		out.sh(fmt.Sprintf("ip link add vx%d type vxlan id %d dstport 4789 local 192.0.2.9 remote 192.0.2.1", vni, vni), fmt.Sprintf("ip link set vx%d up", vni))
+	}
+	l.ports(2)
+	talks(t, func() {
+		out.from("vx10", claim(addr))
+		out.from("vx20", claim(addr))
+	})
+	wait.Until(t, "a problem of the node about vx0", func() bool {
+		return slices.ContainsFunc(l.node().GetProblems(), func(p string) bool { return strings.Contains(p, "vx0 and are not told apart") })
+	})
+	l.wantOnlyPlanted()
+	if c := l.watch.find(addr); len(c) != 0 {
+		t.Errorf("one address in two networks that nothing tells apart: got %v, want no conflict", c)
+	}
+}
+
 func TestDeviceVLANOfTheUplink(t *testing.T) {
 	t.Parallel()
 	l := newDeviceLab(t, "vlan")

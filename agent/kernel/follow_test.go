@@ -893,6 +893,14 @@ func TestFramesOfSeveralTenantsAreOfTheVLANsOfTheirTunnels(t *testing.T) {
 			Index: 3, VLANs: rtnetlink.VLANs{PVID: pvid, Tunnels: tunnels}, Options: options,
 		}})
 	}
+	all := port(false)
+	all.Metadata = true
+	k.Handle(own(unix.RTM_NEWLINK, all))
+	want("a VXLAN device of all networks, which nothing tells apart", "[]", "[]", nil)
+	if ports := k.Ports(); !slices.ContainsFunc(ports, func(p Port) bool { return p.Name == "vx0" && p.Untold }) {
+		t.Errorf("got ports %+v, want vx0 untold", ports)
+	}
+	k.Handle(own(unix.RTM_NEWLINK, port(false)))
 	mixed := &rtnetlink.PortOptions{VLANTunnel: true}
 	want("a VXLAN device of one network", "[]", "[br0.20 vx0]", nil)
 	set(mixed, 0, nil)
@@ -913,6 +921,12 @@ func TestFramesOfSeveralTenantsAreOfTheVLANsOfTheirTunnels(t *testing.T) {
 	want("the bridge ignores VLANs", "[]", "[br0 br0.20]", nil)
 	k.Handle(own(unix.RTM_NEWLINK, bridge(true)))
 	want("the bridge tells VLANs apart again", "[]", "[br0.20]", map[uint32]uint16{})
+	all.VLANTunnel = true
+	k.Handle(own(unix.RTM_NEWLINK, all))
+	want("a VXLAN device of all networks with vlan_tunnel", "[br0.20]", "[br0.20]", map[uint32]uint16{})
+	if slices.ContainsFunc(k.Ports(), func(p Port) bool { return p.Untold }) {
+		t.Errorf("got ports %+v, want none untold", k.Ports())
+	}
 	k.Handle(own(unix.RTM_NEWLINK, port(false)))
 	want("without vlan_tunnel", "[]", "[br0.20 vx0]", nil)
 }

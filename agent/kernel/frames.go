@@ -20,6 +20,8 @@ type Port struct {
 	// Tunnels are the VLANs in which the bridge puts frames, by the tunnel that they came through (VNI). The map must not
 	// be changed.
 	Tunnels map[uint32]uint16
+	// Untold is set if frames of several networks enter through it, which nothing tells apart.
+	Untold bool
 }
 
 // Ports returns the lowest devices of our own namespace through which frames can enter:
@@ -30,7 +32,7 @@ func (k *Mirror) Ports() []Port {
 	var out []Port
 	for _, l := range k.own.links {
 		if isPort(l) {
-			p := Port{Index: l.Index, Gen: l.gen, Name: l.Name}
+			p := Port{Index: l.Index, Gen: l.gen, Name: l.Name, Untold: k.isUntold(l)}
 			if k.isMixed(l) {
 				p.Tunnels = l.vlans.Tunnels
 			}
@@ -60,8 +62,11 @@ func (t *topology) isMixed(l *link) bool {
 	return l.VLANTunnel && bridge != nil && bridge.Filtering
 }
 
+// isUntold reports whether frames of several networks enter through an interface, and nothing tells them apart.
+func (t *topology) isUntold(l *link) bool { return l.Metadata && !t.isMixed(l) }
+
 // AddFrame adds the claim of frames that entered through one of our own interfaces and were
-// last seen at c.Last. It determines their link.
+// last seen at c.Last. It determines their link. It leaves out frames of a network that is not known.
 func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,6 +75,8 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 		return // the interface is gone with all its claims
 	}
 	switch l.mixed = k.isMixed(l); {
+	case k.isUntold(l):
+		return
 	case !l.mixed:
 	case c.Last.Before(l.tunnelsSet): // the bridge may have put it into another VLAN
 		k.ClaimEnded([]table.ClaimKey{key})

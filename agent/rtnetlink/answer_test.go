@@ -95,6 +95,11 @@ func TestLinkIsReadAsTheKernelWritesIt(t *testing.T) {
 		"VXLAN that does not learn":     {info("vxlan", data(attribute(iflaVXLANLearning, 0)...)...), with(func(l *Link) { l.Kind, l.NoLearning = "vxlan", true })},
 		"VXLAN that learns":             {info("vxlan", data(attribute(iflaVXLANLearning, 1)...)...), with(func(l *Link) { l.Kind = "vxlan" })},
 		"VXLAN that does not answer":    {info("vxlan", data(attribute(iflaVXLANProxy, 0)...)...), with(func(l *Link) { l.Kind = "vxlan" })},
+		"VXLAN of all tunnels":          {info("vxlan", data(attribute(iflaVXLANMetadata, 1)...)...), with(func(l *Link) { l.Kind, l.Metadata = "vxlan", true })},
+		"VXLAN of one tunnel":           {info("vxlan", data(attribute(iflaVXLANMetadata, 0)...)...), with(func(l *Link) { l.Kind = "vxlan" })},
+		"GENEVE of all tunnels":         {info("geneve", data(attribute(iflaGeneveMetadata)...)...), with(func(l *Link) { l.Kind, l.Metadata = "geneve", true })},
+		"GRE of all tunnels":            {info("gretap", data(attribute(iflaGREMetadata)...)...), with(func(l *Link) { l.Kind, l.Metadata = "gretap", true })},
+		"GENEVE with another attribute": {info("geneve", data(attribute(iflaGREMetadata)...)...), with(func(l *Link) { l.Kind = "geneve" })},
 		"bridge": {
 			info("bridge", data(slices.Concat(attribute(iflaBridgeFiltering, 1), attribute(iflaBridgeDefaultPVID, 3, 0))...)...),
 			with(func(l *Link) { l.Kind, l.Filtering, l.DefaultPVID = "bridge", true, 3 }),

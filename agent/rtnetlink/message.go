@@ -29,6 +29,8 @@ type Link struct {
 	Proxy bool
 	// NoLearning is set if a VXLAN device does not learn behind which node a MAC is.
 	NoLearning bool
+	// Metadata is set for a tunnel device that takes frames of all its tunnels (external, as those of Open vSwitch).
+	Metadata bool
 	// DefaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
 	DefaultPVID uint16
 	// PortOptions are those of a port of a bridge.
@@ -305,6 +307,10 @@ func parseLink(b []byte) (Link, error) {
 					l.Proxy = val[0] != 0
 				case l.Kind == "vxlan" && typ == iflaVXLANLearning && len(val) == 1:
 					l.NoLearning = val[0] == 0
+				case l.Kind == "vxlan" && typ == iflaVXLANMetadata && len(val) == 1:
+					l.Metadata = val[0] != 0
+				case l.Kind == "geneve" && typ == iflaGeneveMetadata, (l.Kind == "gretap" || l.Kind == "ip6gretap") && typ == iflaGREMetadata:
+					l.Metadata = true
 				case l.Kind == "bridge" && typ == iflaBridgeFiltering && len(val) == 1:
 					l.Filtering = val[0] != 0
 				case l.Kind == "bridge" && typ == iflaBridgeDefaultPVID && len(val) == 2:

@@ -43,6 +43,9 @@ const (
 	iflaVLANID            = 1  // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
 	iflaVXLANLearning     = 7  // IFLA_VXLAN_LEARNING, in IFLA_INFO_DATA of a VXLAN device
 	iflaVXLANProxy        = 11 // IFLA_VXLAN_PROXY, likewise
+	iflaVXLANMetadata     = 25 // IFLA_VXLAN_COLLECT_METADATA, likewise
+	iflaGeneveMetadata    = 6  // IFLA_GENEVE_COLLECT_METADATA, in IFLA_INFO_DATA of a GENEVE device
+	iflaGREMetadata       = 18 // IFLA_GRE_COLLECT_METADATA, in IFLA_INFO_DATA of gretap
 	iflaBridgeFiltering   = 7  // IFLA_BR_VLAN_FILTERING, in IFLA_INFO_DATA of a bridge
 	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
 	iflaPortMode          = 4  // IFLA_BRPORT_MODE (hairpin), in IFLA_INFO_SLAVE_DATA and IFLA_PROTINFO of a port of a bridge

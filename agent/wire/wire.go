@@ -79,6 +79,8 @@ type port struct {
 	tunnels map[uint32]uint16
 	att     *bpf.Attachment
 	err     error
+	// untold is set if frames of several networks enter through it, which nothing tells apart, and seen if some did.
+	untold, seen bool
 }
 
 // New returns a Wire that keeps obs attached to the ports of k whose names match a glob of
@@ -182,6 +184,16 @@ func (w *Wire) frame(ev *bpf.Event) {
 		key.Source = string(ev.Source[:])
 	}
 	w.kernel.AddFrame(key, table.Claim{First: seen, Last: seen, Count: ev.Frames})
+	w.mu.Lock()
+	p := w.attached[key.At.Index]
+	first := p != nil && p.untold && !p.seen
+	if first {
+		p.seen = true
+	}
+	w.mu.Unlock()
+	if first {
+		w.StatusChanged()
+	}
 }
 
 // keep attaches the observer to new ports and detaches it from former ones until ctx ends.
@@ -235,12 +247,12 @@ func (w *Wire) attach(ctx context.Context) {
 		if old := w.attached[l.Index]; old != nil {
 			changed = changed || old.name != l.Name
 			w.mu.Lock()
-			old.name = l.Name
+			old.name, old.untold = l.Name, l.Untold
 			w.mu.Unlock()
 			changed = w.setTunnels(l, old) || changed
 			continue
 		}
-		p := &port{name: l.Name, gen: l.Gen}
+		p := &port{name: l.Name, gen: l.Gen, untold: l.Untold}
 		w.setTunnels(l, p)
 		switch {
 		case p.err != nil:
