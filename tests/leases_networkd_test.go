@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -119,6 +120,26 @@ func TestClientThatGivesItsAddressUpToAnotherMachineIsReported(t *testing.T) {
 	if c := n.only("10.9.0.15"); c.GetState() != ipwitnessv1.Conflict_CONFIRMED || c.GetCause() != "external-device" {
 		t.Errorf("got %v, want that it lasts", c)
 	}
+}
+
+// A host gives a static address up at the second claim of a newcomer as well, as networkd and dhcpcd do.
+func TestHostThatGivesAStaticAddressUpToAnotherMachineIsReported(t *testing.T) {
+	t.Parallel()
+	const addr = "10.9.0.9"
+	n := newLab(t)
+	lan := n.lan("192.0.2.1/24")
+	lan.machine("thief", "02:00:00:00:00:99", "192.0.2.66/24")
+	n.isOutside(lan, "thief", "192.0.2.66")
+	n.sh("ip addr add " + addr + "/24 dev eth0")
+	n.awaitOwners(addr, 1)
+	lan.assign("thief", addr+"/24")
+	lan.announce("thief", addr)
+	n.watch.await("a suspicion", inState(addr, ipwitnessv1.Conflict_SUSPECTED))
+	time.Sleep(2 * time.Second) // ANNOUNCE_INTERVAL (RFC 5227, section 1.1)
+	lan.announce("thief", addr)
+	n.sh("ip addr del " + addr + "/24 dev eth0")
+	n.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "dad-failed", " | node1", "LINK node1/eth0",
+		"node node1 itself", "the device with MAC 02:00:00:00:00:99")
 }
 
 // Incident 38: a client finds that the address of its lease is in use, and does not take it. Its

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -390,34 +391,61 @@ func TestFurtherIPv6AddressesOfASubnet(t *testing.T) {
 	}
 }
 
-// A DHCP client gives its address up when another host claims it (RFC 5227, section 2.4).
-func TestAddressThatAClientGaveUpToAnotherHost(t *testing.T) {
+// A host gives its address up when another one claims it (RFC 5227, section 2.4): a DHCP client at a claim, and the
+// program that set an address without a lifetime at the second claim of a newcomer.
+func TestAddressThatWasGivenUpToAnotherHost(t *testing.T) {
+	const static = unix.IFA_F_PERMANENT
 	mine, others := string([]byte{2, 0, 0, 0, 0, 1}), string([]byte{2, 0, 0, 0, 0, 9})
 	for name, c := range map[string]struct {
 		flags   uint32
 		expired bool
-		claim   table.ClaimKey // of a frame
-		since   time.Duration
+		claim   table.ClaimKey // of frames
+		since   time.Duration  // since the last of them
+		second  time.Duration  // from the first to the last one; 0 if there is one
+		between uint32         // frames between them
+		got     time.Duration  // since this host got the address; 0 for longer
+		prefix  string
+		program string // that moves virtual addresses
 		want    string
 	}{
-		"another host claims it":              {0, false, table.ClaimKey{MAC: others}, 0, "DAD_FAILED"},
-		"a person restarts the client":        {0, false, table.ClaimKey{MAC: others}, yieldsWithin + time.Second, ""},
-		"kube-vip hands a virtual one over":   {unix.IFA_F_DEPRECATED, false, table.ClaimKey{MAC: others}, 0, ""},
-		"its own frame":                       {0, false, table.ClaimKey{MAC: mine}, 0, ""},
-		"another host claimed it a while ago": {0, false, table.ClaimKey{MAC: others}, time.Minute, ""},
-		"another host speaks for somebody":    {0, false, table.ClaimKey{MAC: others, Source: mine}, 0, ""},
-		"its lifetime has run out":            {0, true, table.ClaimKey{MAC: others}, 0, ""},
-		"a static address is deleted":         {unix.IFA_F_PERMANENT, false, table.ClaimKey{MAC: others}, 0, ""},
+		"another host claims it":              {claim: table.ClaimKey{MAC: others}, want: "DAD_FAILED"},
+		"a person restarts the client":        {claim: table.ClaimKey{MAC: others}, since: yieldsWithin + time.Second},
+		"kube-vip hands a virtual one over":   {flags: unix.IFA_F_DEPRECATED, claim: table.ClaimKey{MAC: others}},
+		"its own frame":                       {claim: table.ClaimKey{MAC: mine}},
+		"another host claimed it a while ago": {claim: table.ClaimKey{MAC: others}, since: time.Minute},
+		"another host speaks for somebody":    {claim: table.ClaimKey{MAC: others, Source: mine}},
+		"its lifetime has run out":            {expired: true, claim: table.ClaimKey{MAC: others}},
+		"static, second claim":                {flags: static, claim: table.ClaimKey{MAC: others}, second: 2 * time.Second, want: "DAD_FAILED"},
+		"static, first claim":                 {flags: static, claim: table.ClaimKey{MAC: others}},
+		"static, the newcomer is this one":    {flags: static, claim: table.ClaimKey{MAC: others}, second: 2 * time.Second, got: time.Second},
+		"static, own frames":                  {flags: static, claim: table.ClaimKey{MAC: mine}, second: 2 * time.Second},
+		"static, a person deletes it":         {flags: static, claim: table.ClaimKey{MAC: others}, second: 2 * time.Second, since: 2 * time.Second},
+		"static, the other one is no newcomer": {
+			flags: static, claim: table.ClaimKey{MAC: others}, second: defendInterval,
+		},
+		"static, a person deletes it while the other one talks": {flags: static, claim: table.ClaimKey{MAC: others}, second: 5 * time.Second, between: 9},
+		"a backup takes a virtual address over":                 {flags: static, claim: table.ClaimKey{MAC: others}, second: time.Second, program: "keepalived"},
+		"a virtual address with a length of its own":            {flags: static, claim: table.ClaimKey{MAC: others}, second: time.Second, prefix: "192.0.2.7/32"},
+		"a virtual address beside the one of the node":          {flags: static | unix.IFA_F_SECONDARY, claim: table.ClaimKey{MAC: others}, second: time.Second},
+		"a lease on a node with a virtual address, claimed":     {claim: table.ClaimKey{MAC: others}, program: "keepalived", want: "DAD_FAILED"},
 	} {
 		f := agenttest.Fake{}
 		f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 2, Name: "eth0", MAC: mine, Flags: unix.IFF_UP, ARPHRD: unix.ARPHRD_ETHER})
 		k := newTestKernel(t, f)
-		a := agenttest.Address(2, "192.0.2.7/24")
+		k.table.Update(func() { k.table.SetStatus(&ipwitnessv1.StatusRecord{VipProgram: c.program}) })
+		a := agenttest.Address(2, cmp.Or(c.prefix, "192.0.2.7/24"))
 		a.Flags = c.flags
+		if k.boot = time.Now().Add(-time.Hour); c.got != 0 {
+			a.Created = time.Hour - c.got
+		}
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: a})
 		c.claim.Address, c.claim.Kind, c.claim.At = a.Addr, ipwitnessv1.Evidence_ANNOUNCED, table.InterfaceKey{Namespace: table.OwnNamespace, Index: 2}
-		at := time.Now().Add(-c.since)
-		k.AddFrame(c.claim, table.Claim{First: at, Last: at, Count: 1})
+		last := time.Now().Add(-c.since)
+		if c.second != 0 {
+			at := last.Add(-c.second)
+			k.AddFrame(c.claim, table.Claim{First: at, Last: at, Count: 1})
+		}
+		k.AddFrame(c.claim, table.Claim{First: last, Last: last, Count: 1 + c.between})
 		a.Expired = c.expired
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: a})
 		got := ""

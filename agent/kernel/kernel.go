@@ -145,7 +145,7 @@ type link struct {
 	// unplugged is when the link lost its carrier; zero while it has one.
 	unplugged time.Time
 	// refused are addresses that were deleted because detection of duplicates failed: by the kernel, or by
-	// a DHCP client.
+	// a program (yields).
 	refused map[netip.Addr]rtnetlink.Address
 }
 
@@ -384,7 +384,8 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	case unix.RTM_DELADDR:
 		if l, known := ns.links[m.Address.Index]; known {
 			l.addrs.remove(m.Address)
-			if m.Address.Flags&unix.IFA_F_PERMANENT == 0 && (m.Address.Flags&unix.IFA_F_DADFAILED != 0 || k.yields(l, m.Address, now)) {
+			failed := m.Address.Flags&(unix.IFA_F_PERMANENT|unix.IFA_F_DADFAILED) == unix.IFA_F_DADFAILED
+			if failed || k.yields(ns, l, m.Address, now) {
 				k.refuse(ns, l, m.Address)
 			}
 			k.addressChanged(ns, l, m.Address.Addr, now)
@@ -400,6 +401,11 @@ const (
 	// section 2.4): it answers the claim, and does not wait. A client that a person restarts later does so for
 	// another reason.
 	yieldsWithin = 2 * time.Second
+	// A person may have deleted an address without a lifetime. A host that obeys RFC 5227 does so at the second claim
+	// within defendInterval (its section 1.1): it does not wait for more than fewClaims, nor for yieldsAtOnce.
+	defendInterval = 10 * time.Second
+	yieldsAtOnce   = 500 * time.Millisecond
+	fewClaims      = 3
 )
 
 // replaced reports whether the kernel or a DHCP client has chosen another address in place of one for which
@@ -426,19 +432,40 @@ func (l *link) replaced(failed rtnetlink.Address) bool {
 	return false
 }
 
-// yields reports whether a DHCP client gave up an IPv4 address because another host claims it on the
-// same link (RFC 5227, section 2.4): it deleted the address before its lifetime had run out. A client uses what it
-// leases; programs that move virtual addresses, such as kube-vip, give them a preferred lifetime of 0.
-func (k *Mirror) yields(l *link, a rtnetlink.Address, now time.Time) bool {
+// yields reports whether a program gave up an IPv4 address because another host claims it on the same link
+// (RFC 5227, section 2.4): it deleted the address before its lifetime had run out or, if it has none, at once after
+// the second claim of a newcomer. Programs that move virtual addresses give them up for another reason: they set them
+// beside that of the node, without a subnet, or with a preferred lifetime of 0 (kube-vip), which no DHCP client does.
+func (k *Mirror) yields(ns *namespace, l *link, a rtnetlink.Address, now time.Time) bool {
 	if !a.Addr.Is4() || a.Expired || a.Flags&unix.IFA_F_DEPRECATED != 0 || !l.Up() {
 		return false
 	}
+	first, last, count := now, time.Time{}, uint32(0)
 	for key, c := range k.table.WireClaimsTo(a.Addr) {
-		if key.MAC != l.MAC && key.Source == "" && c.Link == l.published.GetLink() && now.Sub(c.Last) < yieldsWithin && !k.ownMACs()[key.MAC] {
-			return true
+		if key.MAC == l.MAC || key.Source != "" || c.Link != l.published.GetLink() || k.ownMACs()[key.MAC] {
+			continue
+		}
+		if count += c.Count; c.First.Before(first) {
+			first = c.First
+		}
+		if c.Last.After(last) {
+			last = c.Last
 		}
 	}
-	return false
+	if a.Flags&unix.IFA_F_PERMANENT == 0 {
+		return now.Sub(last) < yieldsWithin
+	}
+	virtual := a.Flags&unix.IFA_F_SECONDARY != 0 || a.PrefixLength == 32 || k.vipProgram(ns) != ""
+	newcomer := k.usedSince(l, a, now).Before(first) && now.Sub(first) < defendInterval
+	return !virtual && newcomer && count > 1 && count <= fewClaims && now.Sub(last) < yieldsAtOnce
+}
+
+// vipProgram returns the program in a namespace that moves virtual addresses between nodes; empty if none was seen.
+func (k *Mirror) vipProgram(ns *namespace) string {
+	if ns == k.own {
+		return k.table.Status().GetVipProgram()
+	}
+	return k.names[ns.inode].GetVipProgram()
 }
 
 // ownMACs returns the MAC addresses of our own interfaces.

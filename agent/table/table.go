@@ -292,6 +292,9 @@ func (t *Table) Size() (held int, leftOut uint64) {
 	return len(t.claims.live), t.leftOut
 }
 
+// Status returns the agent's health; nil before it is set. The caller holds the lock.
+func (t *Table) Status() *ipwitnessv1.StatusRecord { return t.status }
+
 // SetStatus sets the agent's health. The caller holds the lock.
 func (t *Table) SetStatus(s *ipwitnessv1.StatusRecord) {
 	t.status = s

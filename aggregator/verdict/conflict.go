@@ -164,7 +164,7 @@ const (
 	// EndOneOwner: one owner is left.
 	EndOneOwner EndKind = "one-owner"
 	// EndRefused: the only owner left does not use the address, because detection of duplicates failed in
-	// its kernel. EndYielded: its DHCP client gave the address up.
+	// its kernel. EndYielded: a program, such as its DHCP client, gave the address up.
 	EndRefused EndKind = "refused"
 	EndYielded EndKind = "yielded"
 	// EndExcluded: an owner is no longer compared.

@@ -224,13 +224,13 @@ func (o *Owner) DADFailed() bool {
 	})
 }
 
-// Yielded reports whether a DHCP client of the owner gave the address up because another host claimed it
+// Yielded reports whether a program of the owner, such as a DHCP client, gave the address up because another host claimed it
 // (RFC 5227, section 2.4).
 func (o *Owner) Yielded() bool {
 	return o.DADFailed() && slices.ContainsFunc(o.Claims, (*Claim).yielded)
 }
 
-// yielded reports whether detection failed in a client, and not in the kernel.
+// yielded reports whether detection failed in a program, and not in the kernel.
 func (c *Claim) yielded() bool { return c.Kind == DADFailed && c.Flags&FlagDADFailed == 0 }
 
 // Deleted reports whether the kernel of the owner deleted the address when detection of duplicates failed, as it
