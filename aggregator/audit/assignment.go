@@ -59,8 +59,7 @@ type holders struct {
 func (a *addressAudit) holdersOf(al *verdict.Allocation) (h holders) {
 	for i := range a.judged.Owners {
 		switch o := &a.judged.Owners[i]; {
-		case o.Kind() != verdict.Host || !o.Alive() || o.Scope.Kind == 0:
-		case o.Excluded != nil && !o.ExcludedBy(verdict.RuleHandedOver): // a node that was silent for a while may go on
+		case o.Kind() != verdict.Host || !o.Alive() || o.Scope.Kind == 0 || o.Excluded != nil:
 		case a.in.Assigns(o):
 			h.right = append(h.right, *o)
 		case o.State == verdict.Unheard:

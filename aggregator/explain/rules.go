@@ -229,5 +229,5 @@ func (w *wording) exclusion(e *verdict.Exclusion) string {
 		key += "/" + proxies[e.Proxy]
 	}
 	return w.text(key, "reason", e.Reason, "mac", e.MAC, "responder", e.MAC.Responder(), "many", verdict.ManyAnswers,
-		"port", e.Port, "victims", w.names(e.Victims), "quiet", e.Quiet)
+		"port", e.Port, "victims", w.names(e.Victims))
 }

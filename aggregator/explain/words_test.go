@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -175,6 +174,12 @@ func TestEndings(t *testing.T) {
 			t.Errorf("got a remedy for a resolved conflict: %v", text.Remedy)
 		}
 		b = fmt.Appendf(b, "%s\n    %s\n", kind, text.Summary)
+		frame := *over.Owners[1].Claims[0]
+		frame.Kind, frame.Seen = verdict.Announced, w.Now
+		over.Owners[1].State, over.Owners[1].Claims = verdict.Stale, []*verdict.Claim{&frame}
+		if silent := explain.Conflict(&w.Policy, &over).Summary; silent != text.Summary {
+			b = fmt.Appendf(b, "    %s\n", silent)
+		}
 	}
 	compare(t, "endings.txt", b)
 }
@@ -200,7 +205,6 @@ func TestExclusions(t *testing.T) {
 		{Rule: verdict.RuleBelieved},
 		{Rule: verdict.RuleAddressSpoofed, Port: "veth1", Victims: []string{c.Owners[1].ID, "gone"}},
 		{Rule: verdict.RulePassthru},
-		{Rule: verdict.RuleHandedOver, Quiet: 30 * time.Second},
 	} {
 		o := c.Owners[0]
 		o.Excluded = &e

@@ -57,6 +57,10 @@ func (j *evaluation) inquire(c *Conflict) {
 	}
 }
 
+// quietGraces is the number of hand-over graces without a frame after which a conflict says that an owner is
+// silent. That does not end it: answers go only to those who ask, and agents do not see them.
+const quietGraces = 3
+
 // why returns the first cause that fits, and the reasons why others do not.
 func (q *inquiry) why() Why {
 	found := Why{Cause: CauseUnknown}
@@ -73,8 +77,13 @@ func (q *inquiry) why() Why {
 	}
 	if q.c.Rule == RuleSplitBrain {
 		for _, o := range q.owners {
-			if !o.Assigned && q.quiet(o) {
-				found.Facts = append(found.Facts, Fact{Kind: FactSilent, Owners: ids(o), At: o.lastOnWire()})
+			last := o.LastOnWire()
+			switch quiet := last.Add(quietGraces * q.policy.HandoverGrace); {
+			case o.Assigned:
+			case q.in.Now < quiet:
+				q.again(quiet)
+			default:
+				found.Facts = append(found.Facts, Fact{Kind: FactSilent, Owners: ids(o), At: last})
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"slices"
-	"time"
 )
 
 // conflicts compares the owners in every scope and continues the conflicts that were active.
@@ -47,7 +46,7 @@ func (j *comparison) conflicts() {
 }
 
 // claimedElsewhere reports whether a node claims the address on the wire although a controller assigns
-// it to another node. Its next frame shows whether it has handed the address over.
+// it to another node. Its next frame shows whether it goes on to do so.
 func (j *comparison) claimedElsewhere() bool {
 	return j.in.Virtual() && slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
 		return o.Kind() == Host && o.Excluded == nil && !o.Assigned && !j.in.Assigns(&o)
@@ -265,14 +264,6 @@ func (m *Memory) eldest(owners []*Owner) string {
 	return ""
 }
 
-func (j *comparison) members(g group) []Owner {
-	owners := make([]Owner, len(g.owners))
-	for i, o := range g.owners {
-		owners[i] = j.out.Owners[o]
-	}
-	return owners
-}
-
 // previous returns the conflict that a group continues; nil if there is none. It is the conflict of
 // the same scope, active or resolved. Otherwise it is an active conflict that shares two owners
 // with the group, and whose scope has been widened since and has no owner outside of the group. Of
@@ -315,40 +306,11 @@ func (j *comparison) hasOtherOwners(c *Memory, g group) bool {
 	})
 }
 
-// quietGraces is the number of hand-over graces without a frame after which a node counts as having
-// handed over an address that its kernel does not have.
-const quietGraces = 3
-
-// participants returns the owners of a group without the nodes that handed the address over: their
-// kernels do not have it, they fell silent, and the controller of the address assigns it to another
-// owner. Silence alone proves nothing, because answers go to those who asked. An owner whose kernel
-// gave the address up has no claim any longer.
-func (j *comparison) participants(g group) []Owner {
-	owners := j.members(g)
-	if owners = j.oneGateway(g, owners); len(owners) < 2 || !mayMove(owners) || !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.Assigns(&o) }) {
-		return owners
-	}
-	left := owners[:0]
-	for _, i := range g.owners {
-		o := &j.out.Owners[i]
-		if o.Excluded != nil {
-			continue
-		}
-		if !o.Assigned && !j.in.Assigns(o) && j.quiet(o) {
-			o.Excluded = &Exclusion{Rule: RuleHandedOver, Quiet: j.quietAfter()}
-			continue
-		}
-		left = append(left, *o)
-	}
-	return left
-}
-
-// oneGateway returns the owners of a group with one of the nodes whose devices are a distributed gateway:
+// participants returns the owners of a group with one of the nodes whose devices are a distributed gateway:
 // they have one MAC, and a controller tells each bridge where MACs are. The machines on a bridge reach
 // the gateway on their own node. Another owner is still compared with the one that is left.
-func (j *comparison) oneGateway(g group, owners []Owner) []Owner {
+func (j *comparison) participants(g group) (owners []Owner) {
 	gateways := map[MAC]bool{}
-	left := owners[:0]
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
 		if o.distributed() {
@@ -358,9 +320,9 @@ func (j *comparison) oneGateway(g group, owners []Owner) []Owner {
 			}
 			gateways[o.MAC] = true
 		}
-		left = append(left, *o)
+		owners = append(owners, *o)
 	}
-	return left
+	return owners
 }
 
 // distributed reports whether a node has the address only on bridges to which a controller tells where MACs
@@ -373,21 +335,8 @@ func (o *Owner) distributed() bool {
 	})
 }
 
-func (j *evaluation) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
-
-// quiet reports whether an owner has been silent for so long that it counts as having handed the
-// address over. Otherwise it requests another judgement at that time.
-func (j *evaluation) quiet(o *Owner) bool {
-	quiet := o.lastOnWire().Add(j.quietAfter())
-	if j.in.Now < quiet {
-		j.again(quiet)
-		return false
-	}
-	return true
-}
-
-// lastOnWire returns when the owner was last seen on the wire; 0 for never.
-func (o *Owner) lastOnWire() (newest Stamp) {
+// LastOnWire returns when the owner was last seen on the wire; 0 for never.
+func (o *Owner) LastOnWire() (newest Stamp) {
 	for _, c := range o.Claims {
 		if c.Wire() && !c.Weak() {
 			newest = max(newest, c.Seen)
@@ -483,7 +432,7 @@ func (j *comparison) ended(prev *Memory, over coverage) Ended {
 					e.Kind = EndRebooted
 				}
 			}
-		case o.Alive() && !o.ExcludedBy(RuleHandedOver):
+		case o.Alive():
 			left = append(left, o)
 			if o.Excluded != nil {
 				e.Excluded = o.Excluded

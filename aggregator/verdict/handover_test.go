@@ -258,10 +258,12 @@ func TestVirtualRouterOutsideHasTheGraceOfAHandOver(t *testing.T) {
 	w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 }
 
+// The old speaker stops, or answers only by unicast, which no agent sees: the conflict stays open until the speaker's
+// claim is outdated.
 func TestL7AnnouncersHandOver(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
-	assign(w.World, "n2", ipam.Known) // without it, silence proves nothing: answers go to those who asked
+	assign(w.World, "n2", ipam.Known)
 	old := w.Wire(lan[2], string(lan[0].MAC))
 	w.wantNone(t)
 	w.after(time.Second)
@@ -273,7 +275,9 @@ func TestL7AnnouncersHandOver(t *testing.T) {
 	for range 20 { // the old master is silent
 		w.after(time.Second)
 		w.Seen(next)
-		w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+		if c := w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0"); has(&c, verdict.FactSilent, "n1") {
+			t.Fatalf("got facts %v after %s, want the silence of n1 after three graces", c.Facts, w.Now.Sub(old.Seen))
+		}
 	}
 	out := w.judge()
 	if want := old.Seen.Add(30 * time.Second); out.Again != want {
@@ -281,8 +285,15 @@ func TestL7AnnouncersHandOver(t *testing.T) {
 	}
 	w.after(10 * time.Second)
 	w.Seen(next)
-	w.want(t, verdict.Resolved, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
-	w.wantRule(t, verdict.RuleHandedOver)
+	if c := w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0"); !has(&c, verdict.FactSilent, "n1") {
+		t.Errorf("got facts %v, want the silence of n1", c.Facts)
+	}
+	w.Now = old.Seen.Add(w.Policy.StaleAfter)
+	w.Seen(next)
+	c := w.want(t, verdict.Resolved, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+	if c.Ending.Kind != verdict.EndOneOwner || c.Owner(c.Ending.Owner).Node != w.Node("n2") || c.Owners[0].State != verdict.Stale {
+		t.Errorf("got ending %+v and owners %+v, want n2 left, and n1 only silent", c.Ending, c.Owners)
+	}
 	w.wantNone(t)
 }
 
@@ -373,22 +384,24 @@ func keeper(c *verdict.Conflict) string {
 	return verdicttest.Name(c, c.Keeper)
 }
 
-func TestHandedOverAddresses(t *testing.T) {
+// That a controller assigns the address to another node, and that a node is silent, does not prove that it has handed the
+// address over: answers go only to those who ask.
+func TestSilenceOfANodeIsNoHandOver(t *testing.T) {
 	for _, test := range []struct {
-		name  string
-		build func(w *world, lan []*verdict.Interface)
-		over  bool
+		name           string
+		build          func(w *world, lan []*verdict.Interface)
+		active, silent bool
 	}{
-		{"its kernel does not have the address, it sends no frames, and a controller assigns the address to the other one", func(*world, []*verdict.Interface) {}, true},
-		{"no controller assigns it", func(w *world, _ []*verdict.Interface) { w.Allocations = nil }, false},
-		{"a controller assigns it to this one", func(w *world, _ []*verdict.Interface) { w.Allocations[0].Node = "n2" }, false},
-		{"a controller assigns it to neither of them", func(w *world, _ []*verdict.Interface) { w.Allocations[0].Node = "n3" }, false},
-		{"it is silent, but not for long enough", func(w *world, _ []*verdict.Interface) { w.Now-- }, false},
+		{"a controller assigns it to the other one", func(*world, []*verdict.Interface) {}, true, true},
+		{"no controller assigns it", func(w *world, _ []*verdict.Interface) { w.Allocations = nil }, true, true},
+		{"it is silent, but not for long enough", func(w *world, _ []*verdict.Interface) { w.Now-- }, true, false},
 		{"it spoke for another one meanwhile", func(w *world, lan []*verdict.Interface) {
 			w.Wire(lan[1], string(lan[1].MAC)).NoOverride = true
-		}, true},
-		{"it spoke meanwhile", func(w *world, lan []*verdict.Interface) { w.Wire(lan[1], string(lan[1].MAC)).VLAN = 1 }, false},
-		{"its kernel has it", func(w *world, lan []*verdict.Interface) { w.Assigned(lan[1]) }, false},
+		}, true, true},
+		{"it spoke meanwhile", func(w *world, lan []*verdict.Interface) { w.Wire(lan[1], string(lan[1].MAC)).VLAN = 1 }, true, false},
+		{"its kernel has it", func(w *world, lan []*verdict.Interface) { w.Assigned(lan[1]) }, true, false},
+		{"its kernel gave it up", func(w *world, _ []*verdict.Interface) { w.Drop(w.Claims[0]) }, false, false},
+		{"its claim is outdated", func(w *world, _ []*verdict.Interface) { w.after(w.Policy.StaleAfter) }, false, true},
 	} {
 		w := newWorld("10.0.0.5")
 		lan := verdicttest.OnLAN(w.World, "n1", "n2")
@@ -398,12 +411,13 @@ func TestHandedOverAddresses(t *testing.T) {
 		w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
 		w.after(3 * w.Policy.HandoverGrace)
 		test.build(w, lan)
-		out := w.judge()
-		if active := out.Conflicts[0].Active(); active == test.over {
-			t.Errorf("%s: got active %t, want %t", test.name, active, !test.over)
+		c := w.judge().Conflicts[0]
+		silent := has(&c, verdict.FactSilent, "n2")
+		if !c.Active() {
+			silent = c.Owners[1].State == verdict.Stale
 		}
-		if handed := out.Owners[1].ExcludedBy(verdict.RuleHandedOver); handed != test.over {
-			t.Errorf("%s: got exclusion %+v", test.name, out.Owners[1].Excluded)
+		if c.Active() != test.active || silent != test.silent {
+			t.Errorf("%s: got active %t and silent %t, want %t and %t", test.name, c.Active(), silent, test.active, test.silent)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package verdict
 import (
 	"cmp"
 	"slices"
-	"time"
 )
 
 // State is whether an owner still exists. The numbers are those of the API.
@@ -57,9 +56,6 @@ type Exclusion struct {
 	Victims []string
 	// Reason is the operator's reason (RuleDeclaredShared).
 	Reason string
-	// Quiet is the time without a frame after which an address counts as handed over
-	// (RuleHandedOver).
-	Quiet time.Duration
 }
 
 // Same reports whether two owners are excluded for the same reason.
@@ -68,7 +64,7 @@ func (e *Exclusion) Same(other *Exclusion) bool {
 		return e == other
 	}
 	return e.Rule == other.Rule && e.Proxy == other.Proxy && e.MAC == other.MAC && e.Port == other.Port &&
-		slices.Equal(e.Victims, other.Victims) && e.Reason == other.Reason && e.Quiet == other.Quiet
+		slices.Equal(e.Victims, other.Victims) && e.Reason == other.Reason
 }
 
 // Proxy is how an owner is known to answer for the addresses of others. The first one that applies

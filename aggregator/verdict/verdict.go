@@ -48,7 +48,6 @@ const (
 	RuleNodeDisconnected = "node-disconnected"
 	RuleOneOwner         = "one-owner"
 	RuleWiderScope       = "wider-scope"
-	RuleHandedOver       = "handed-over"
 	RuleAnycastGateway   = "anycast-gateway"
 	RulePassthru         = "passthru"
 	RuleAddressSpoofed   = "address-spoofed"
