@@ -308,7 +308,8 @@ func (j *comparison) hasOtherOwners(c *Memory, g group) bool {
 
 // participants returns the owners of a group with one of the nodes whose devices are a distributed gateway:
 // they have one MAC, and a controller tells each bridge where MACs are. The machines on a bridge reach
-// the gateway on their own node. Another owner is still compared with the one that is left.
+// the gateway on their own node. Another owner is still compared with the one that is left. Time on another link, or in
+// another network, is no tenure in the scope of the group.
 func (j *comparison) participants(g group) (owners []Owner) {
 	gateways := map[MAC]bool{}
 	for _, i := range g.owners {
@@ -321,6 +322,14 @@ func (j *comparison) participants(g group) (owners []Owner) {
 			gateways[o.MAC] = true
 		}
 		owners = append(owners, *o)
+		here := &owners[len(owners)-1].Here
+		for _, c := range o.Claims {
+			j.scopes(o, c, func(s extent) {
+				if (c.Counts() || c.yielded()) && s.canonical() == g.scope.canonical() {
+					*here = append(*here, c)
+				}
+			})
+		}
 	}
 	return owners
 }

@@ -2,6 +2,7 @@ package verdict_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -175,6 +176,34 @@ func TestTimeOnALoopbackDeviceIsNoTenure(t *testing.T) {
 	w.Drop(lo)
 	if c := w.judge().Conflicts[0]; keeper(&c) != "z" {
 		t.Errorf("got %q, want z", keeper(&c))
+	}
+}
+
+func TestTimeOnAnotherLinkIsNoTenure(t *testing.T) {
+	for bridge, want := range map[string]string{"br1": "z", "br0": "y"} {
+		w := newWorld("192.0.2.5")
+		y := w.Namespace("n1", 2, "102", verdicttest.Pod("y"))
+		first, _ := w.Veth(y, "byyyy1", w.Link("n1", bridge, verdict.Bridge, false))
+		w.Assigned(first)
+		l := w.Link("n1", "br0", verdict.Bridge, false)
+		z, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("z")), "bzzzzz", l)
+		rival := w.after(time.Hour).Assigned(z)
+		second, _ := w.Veth(y, "byyyyy", l)
+		got := w.after(time.Hour).Assigned(second).AssignedAt
+		if want == "y" {
+			got = verdicttest.Start
+		}
+		c := w.judge().Conflicts[0]
+		if keeper(&c) != want || c.Right != verdict.RightOlderAssignment || c.Order[0] != uint32(slices.Index([]string{"y", "z"}, want)) {
+			t.Errorf("first on %s: got keeper %q by %d and order %v, want %s", bridge, keeper(&c), c.Right, c.Order, want)
+		}
+		w.after(time.Minute).Drop(rival)
+		over := w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
+		for _, c := range []verdict.Conflict{c, over} {
+			if at := c.Owners[0].AssignedAt(); at != got {
+				t.Errorf("first on %s: got %s as the time when y got it, want %s", bridge, at.Time(), got.Time())
+			}
+		}
 	}
 }
 

@@ -35,6 +35,8 @@ type Owner struct {
 	// Excluded is why the owner is not compared with others; nil if it is compared.
 	Excluded *Exclusion
 	Claims   []*Claim
+	// Here are the claims of a kernel by which a conflict compares the owner; nil if it is in none, or if they are all.
+	Here []*Claim
 	// Pod is what the Kubernetes API says about the owner; nil if that is not known.
 	Pod *PodObject
 	// Orphaned is set if the owner's kernel has the address but its pod has ended or no longer
@@ -141,11 +143,13 @@ func (o *Owner) Kind() WorkloadKind {
 
 // AssignedAt returns when a kernel first had the address for the owner, by the clock of its node; 0
 // if it is not known. Only interfaces on which the address is compared count, unless there is none:
-// the time that an address spent on a loopback device says nothing about who had it first on a link.
+// the time that an address spent on a loopback device says nothing about who had it first on a link. The owner of a
+// conflict has been one since it has had the address in the scope of the conflict.
 func (o *Owner) AssignedAt() Stamp {
 	var first Stamp
-	counts := slices.ContainsFunc(o.Claims, (*Claim).Counts)
-	for _, c := range o.Claims {
+	claims := o.tenure()
+	counts := slices.ContainsFunc(claims, (*Claim).Counts)
+	for _, c := range claims {
 		if (c.Kind == Assigned || c.yielded()) && c.Counts() == counts && c.AssignedAt != 0 && (first == 0 || c.AssignedAt < first) {
 			first = c.AssignedAt
 		}
@@ -157,12 +161,20 @@ func (o *Owner) AssignedAt() Stamp {
 // may have been restarted and got the address again. It is 0 if that is not known.
 func (o *Owner) TenureSince() Stamp {
 	since := o.AssignedAt()
-	for _, c := range o.Claims {
+	for _, c := range o.tenure() {
 		if c.Kind == Assigned && c.Counts() && c.AssignedAt != 0 && c.First != 0 {
 			since = min(since, c.First)
 		}
 	}
 	return since
+}
+
+// tenure returns the claims that show since when the owner has had the address.
+func (o *Owner) tenure() []*Claim {
+	if len(o.Here) > 0 {
+		return o.Here
+	}
+	return o.Claims
 }
 
 // VIPProgram returns the program that moves virtual addresses on the owner's node or inside of its
