@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -221,6 +222,36 @@ func TestWatchesReportChangesOfCoverage(t *testing.T) {
 		}
 		if got := untilChanged("findings"); !got.GetIncomplete() {
 			t.Errorf("findings: got coverage %v, want it incomplete", got)
+		}
+	})
+}
+
+// Records that can be read again are judged before an answer says that nothing is wrong.
+func TestRecordsThatCanBeReadAgainAreNoAllClear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, recorded := range []bool{false, true} {
+			l := newLab(t, Config{Alone: true})
+			unreadable := hostLocal("10.244.0.0/24", pb.Pool_UNREADABLE)
+			unreadable.Problem = "permission denied"
+			a := l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), poolOf(unreadable))).sync()
+			time.Sleep(time.Minute)
+			l.wantFindings("it cannot be read", "ipam-unreadable ")
+			readable := poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN))
+			if recorded {
+				readable = records.Merge(readable, given(allocated("10.244.0.2", "sandbox-a")))
+			}
+			a.send(readable).sync()
+			var found []*pb.Finding
+			for range 20 * 7 {
+				all, awaited := l.told()
+				if found = all; len(all) == 0 && len(awaited) == 0 && !recorded {
+					t.Fatal("got the answer that there is no finding, want that it cannot be told yet")
+				}
+				time.Sleep(time.Second / 20)
+			}
+			if _, awaited := l.told(); len(awaited) > 0 || recorded == (len(found) > 0) {
+				t.Errorf("got %d findings, and %q awaited, want a finding unless the address is recorded: %t", len(found), awaited, recorded)
+			}
 		}
 	})
 }

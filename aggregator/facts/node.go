@@ -89,6 +89,8 @@ type Agent struct {
 	ConnectedAt, LastHeard verdict.Stamp
 	// JudgedAt is when the report with which the agent connected was judged; 0 until then.
 	JudgedAt verdict.Stamp
+	// ReadableAt is when records of an IPAM of the node could last be read again; 0 for never.
+	ReadableAt verdict.Stamp
 }
 
 // counts are counts of the records of a node.

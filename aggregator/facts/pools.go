@@ -394,6 +394,10 @@ func (f *Facts) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach 
 		f.touch(a)
 	}
 	if n != nil {
+		if (old.State == ipam.Unreadable || old.State == ipam.Stale) && next.State == ipam.Known {
+			n.ReadableAt = f.now()
+			f.coverageChanged()
+		}
 		f.touchNode(n)
 		f.touchDisputes(n)
 	} else {

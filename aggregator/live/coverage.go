@@ -106,8 +106,9 @@ func Starting(c *pb.Coverage) bool {
 	return len(c.GetAwaited()) > 0 || c.GetUnknown() == pb.Coverage_STARTING
 }
 
-// settlesWithin is the time after the judgement of a node's first report in which a problem that may
-// disappear by itself counts as not judged yet. It is longer than it takes until most are reported.
+// settlesWithin is the time after the judgement of a node's first report, or after records of its IPAMs can be read
+// again, in which a problem that may disappear by itself counts as not judged yet. It is longer than it takes until
+// most are reported.
 const settlesWithin = 6 * time.Second
 
 // Attendance lists the nodes that are expected to report, and those that do.
@@ -231,7 +232,8 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 			continue
 		case n.Rec.Unheard, n.JudgedAt == 0:
 			reports[name] = true
-		case now < n.JudgedAt.Add(settlesWithin) && (s.Findings.Waits(name) || s.Findings.Compares(n)):
+		case now < n.ReadableAt.Add(judge.FoundWithin),
+			now < max(n.JudgedAt, n.ReadableAt).Add(settlesWithin) && (s.Findings.Waits(name) || s.Findings.Compares(n)):
 			s.awaited = append(s.awaited, &pb.Awaited{What: pb.Awaited_JUDGEMENT, Node: name})
 		}
 		for _, ipam := range n.Status.GetUnreadIpams() {
