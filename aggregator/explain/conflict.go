@@ -179,24 +179,17 @@ func disconnected(c *verdict.Conflict) *verdict.Owner {
 // ending says how a conflict ended.
 func (w *wording) ending(c *verdict.Conflict) string {
 	end := c.Ending
-	key, left, at := "ending/"+string(end.Kind), w.name(end.Owner), verdict.Stamp(0)
-	var silent, refused []string
+	key, at, silent := "ending/"+string(end.Kind), verdict.Stamp(0), []string(nil)
 	for i := range c.Owners {
-		switch o := &c.Owners[i]; {
-		case o.State == verdict.Stale:
+		if o := &c.Owners[i]; o.State == verdict.Stale {
 			at, silent = max(at, o.LastOnWire()), append(silent, OwnerName(o))
-		case o.DADFailed():
-			refused = append(refused, OwnerName(o))
 		}
-	}
-	if end.Kind == verdict.EndRefused && len(refused) > 1 {
-		left = list(refused)
 	}
 	if at != 0 && has(key+"/silent") {
 		key += "/silent"
 	}
 	return w.text("resolved", "place", phrase(c.Kind, c.Scope)) + " " +
-		w.text(key, "node", w.node(end.Owner), "owner", left, "excluded", w.exclusion(end.Excluded), "silent", list(silent), "at", at)
+		w.text(key, "node", w.node(end.Owner), "owner", w.name(end.Owner), "excluded", w.exclusion(end.Excluded), "silent", list(silent), "at", at)
 }
 
 // Kubernetes is the information from the Kubernetes API about a conflict, and how complete it is.

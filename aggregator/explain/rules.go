@@ -56,7 +56,7 @@ func (w *wording) answer(e *verdict.Explanation) string {
 		return w.text("answer/no-owner")
 	case len(names) == 0:
 		return w.text("answer/none-compared", "seen", each(e.Owners, placed), "reason", w.reason())
-	case len(names) == 1 || !slices.ContainsFunc(e.Compared, func(c verdict.Compared) bool { o := w.owner(c.Owner); return o == nil || !o.DADFailed() }):
+	case len(names) == 1:
 		key := "answer/one"
 		switch o := w.owner(e.Compared[0].Owner); {
 		case o == nil:

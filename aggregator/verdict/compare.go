@@ -103,15 +103,14 @@ func (j *comparison) conflict(g group) bool {
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
-	refused := rule == RuleDADFailed && (len(owners) == 1 && (owners[0].looped() || owners[0].Yielded()) || j.knewRival(owners))
-	if refused {
+	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || owners[0].Yielded() || j.knewRival(&owners[0])) {
 		rule = "" // nobody else has the address; the audit says so
 	}
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
 		rule = prev.Rule // an owner that is silent now may still be there
 	}
 	if rule == "" {
-		if len(owners) >= 2 && !refused && j.explain { // that senders alternate proves nothing
+		if len(owners) >= 2 && j.explain { // that senders alternate proves nothing
 			step := Step{Rule: RuleMACChanged, Scope: g.scope.Scope()}
 			for i := range owners {
 				step.Owners = append(step.Owners, withoutScopes(&owners[i])...)
@@ -181,12 +180,11 @@ func (o *Owner) looped() bool {
 	return o.DADFailed() && o.Interface != nil && o.Interface.Hairpin
 }
 
-// knewRival reports whether the failed detections of duplicates in all owners that are left were explained: a conflict, maybe
-// in a wider scope, had them and another owner.
-func (j *comparison) knewRival(left []Owner) bool {
-	return !slices.ContainsFunc(left, func(o Owner) bool { return !o.DADFailed() }) && slices.ContainsFunc(j.in.Conflicts, func(m Memory) bool {
-		return m.Rule == RuleDADFailed && !slices.ContainsFunc(left, func(o Owner) bool { return !m.has([]Owner{o}) }) &&
-			slices.ContainsFunc(m.Owners, func(was Member) bool { return !slices.ContainsFunc(left, func(o Owner) bool { return was.is(&o) }) })
+// knewRival reports whether a failed detection of duplicates was explained: a conflict, maybe in a wider scope, had an owner
+// besides the one that is left.
+func (j *comparison) knewRival(left *Owner) bool {
+	return slices.ContainsFunc(j.in.Conflicts, func(m Memory) bool {
+		return m.Rule == RuleDADFailed && len(m.Owners) > 1 && m.has([]Owner{*left})
 	})
 }
 
@@ -202,25 +200,23 @@ type Refusal struct {
 	GaveUp bool
 }
 
-// Refused returns why the kernel of an owner does not use the address although no rival is known. out is the judgement
-// of the case.
-func (c *Case) Refused(o *Owner, out *Judgement) (r Refusal) {
+// Refused returns why the kernel of an owner does not use the address although no rival is known. over
+// are the conflicts that the judgement of the case ends.
+func (c *Case) Refused(o *Owner, over []Ended) (r Refusal) {
 	if o.looped() {
 		return Refusal{Looped: true}
 	}
 	for i := range c.Conflicts {
 		m := &c.Conflicts[i]
 		ended, end := m.ResolvedAt, m.End
-		if k := slices.IndexFunc(out.Ended, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
-			ended, end = out.Ended[k].At, out.Ended[k].Kind
+		if k := slices.IndexFunc(over, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
+			ended, end = over[k].At, over[k].Kind
 		}
 		if ended < max(r.Until, 1) || !o.DADFailed() || m.Rule != RuleDADFailed || !m.has([]Owner{*o}) {
 			continue
 		}
 		for k := range m.Owners {
-			was := &m.Owners[k]
-			refused := slices.ContainsFunc(out.Owners, func(o Owner) bool { return was.is(&o) && o.DADFailed() })
-			if !refused && (ended > r.Until || was.ID < r.Rival.ID) {
+			if was := &m.Owners[k]; !was.is(o) && (ended > r.Until || was.ID < r.Rival.ID) {
 				r = Refusal{Rival: was, Until: ended, GaveUp: was.Assigned && end == EndRefused}
 			}
 		}
@@ -428,7 +424,7 @@ func (j *comparison) rule(owners []Owner) string {
 // ended returns how a conflict ended. Fewer than two of its owners are left in its scope.
 func (j *comparison) ended(prev *Memory, over coverage) Ended {
 	e := Ended{ID: prev.ID, At: j.in.Now}
-	var left []Owner
+	var left []*Owner
 	for _, was := range prev.Owners {
 		var o *Owner
 		if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return was.is(&o) }); i >= 0 {
@@ -446,7 +442,7 @@ func (j *comparison) ended(prev *Memory, over coverage) Ended {
 				}
 			}
 		case o.Alive():
-			left = append(left, *o)
+			left = append(left, o)
 			if o.Excluded != nil {
 				e.Excluded = o.Excluded
 			}
@@ -466,8 +462,6 @@ func (j *comparison) ended(prev *Memory, over coverage) Ended {
 		case left[0].DADFailed():
 			e.Kind = EndRefused
 		}
-	case j.knewRival(left):
-		e.Kind, e.Owner = EndRefused, left[0].ID
 	case e.Excluded != nil:
 		e.Kind = EndExcluded
 	case len(over) > 0:

@@ -126,7 +126,7 @@ func TestDetectionOfDuplicatesFailsWithoutARival(t *testing.T) {
 	c, i := refused(w, "a", 2)
 	i.Hairpin = true
 	w.wantNone(t)
-	if out := w.judge(); !w.Case().Refused(&out.Owners[0], &out).Looped {
+	if !w.Case().Refused(&w.judge().Owners[0], nil).Looped {
 		t.Error("got not looped, want that the bridge returned the solicitation")
 	}
 	rival, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "br0", verdict.Bridge, false))
@@ -151,39 +151,11 @@ func TestARivalThatHasLeftIsNotUnknown(t *testing.T) {
 	if len(out.Conflicts) != 0 {
 		t.Errorf("got conflicts %+v, want none: the rival has left", out.Conflicts)
 	}
-	if r := w.Case().Refused(&out.Owners[0], &out); r.Rival == nil || r.Rival.ID != "b-n1/103" && r.Rival.Node != "n1" || r.Until == 0 || r.Looped || !r.GaveUp {
+	if r := w.Case().Refused(&out.Owners[0], nil); r.Rival == nil || r.Rival.ID != "b-n1/103" && r.Rival.Node != "n1" || r.Until == 0 || r.Looped || !r.GaveUp {
 		t.Errorf("got %+v, want that p1 gave it up", r)
 	}
 	w.after(time.Minute)
 	w.Assigned(one)
-	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
-}
-
-// Each of several kernels refused the address because of the one that has left. While only they are known, one of them may
-// have been the reason for the other.
-func TestARivalOfSeveralHasLeft(t *testing.T) {
-	w := newWorld("fd00:9::9")
-	refused(w, "a", 2)
-	refused(w, "b", 4)
-	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
-
-	w = newWorld("fd00:9::9")
-	refused(w, "a", 2)
-	one, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("p1")), "bbbbbb", w.Link("n1", "br0", verdict.Bridge, false))
-	rival := w.Assigned(one)
-	refused(w, "b", 4)
-	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
-	w.after(time.Minute).Drop(rival)
-	if c := w.want(t, verdict.Resolved, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0"); c.Ending.Kind != verdict.EndRefused {
-		t.Errorf("got ending %+v, want that those that are left do not use it", c.Ending)
-	}
-	out := w.wantNone(t)
-	for i := range out.Owners {
-		if r := w.Case().Refused(&out.Owners[i], &out); r.Rival == nil || r.Rival.Who.Name() != "p1" || !r.GaveUp {
-			t.Errorf("got %+v, want that p1 gave it up", r)
-		}
-	}
-	w.after(time.Minute).Assigned(one)
 	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
 }
 
