@@ -133,7 +133,7 @@ func (k *Mirror) resolvePeer(l *link, now time.Time) {
 
 // sameWiring reports whether an interface is on the same link in two states.
 func sameWiring(a, b rtnetlink.Link) bool {
-	return a.Name == b.Name && (a.MAC == b.MAC || a.Kind != "openvswitch" && a.SlaveKind != "openvswitch") && a.Master == b.Master && a.SlaveKind == b.SlaveKind && a.Kind == b.Kind &&
+	return a.Name == b.Name && a.Master == b.Master && a.SlaveKind == b.SlaveKind && a.Kind == b.Kind &&
 		a.Lower == b.Lower && a.LowerNSID == b.LowerNSID && a.VLAN == b.VLAN && (a.Flags^b.Flags)&unix.IFF_PROMISC == 0 &&
 		a.Filtering == b.Filtering && a.DefaultPVID == b.DefaultPVID && a.PortOptions == b.PortOptions && a.NoLearning == b.NoLearning
 }

@@ -31,33 +31,19 @@ type wiring struct {
 	vlans   map[vlanOn]*link // the VLAN devices
 	patched map[int32]*link  // bridges that veth pairs connect, each with the bridge that names their domain
 	netdev  bool             // Open vSwitch runs its userspace datapath
-	cards   map[int32]*link  // host bridges of Open vSwitch and the cards that are their ports, each with that card
 	routed  map[string]bool  // domains on which the node has an address; nil if it must be computed
 }
 
 // wired returns the wiring, which it computes if necessary.
 func (t *topology) wired() *wiring {
 	if t.wiring == nil {
-		t.wiring = &wiring{vlans: map[vlanOn]*link{}, patched: map[int32]*link{}, cards: map[int32]*link{}}
-		bridges, cards := map[string][]*link{}, map[string][]*link{} // by MAC
+		t.wiring = &wiring{vlans: map[vlanOn]*link{}, patched: map[int32]*link{}}
 		for _, l := range t.own.links {
-			switch {
-			case l.Kind == "openvswitch":
-				bridges[l.MAC] = append(bridges[l.MAC], l)
-			case l.SlaveKind == "openvswitch" && (l.Kind == "" || l.Kind == "vlan" || isMaster(l)):
-				cards[l.MAC] = append(cards[l.MAC], l)
-			}
 			if l.Kind == "vlan" && t.lowerOf(l) != nil {
 				t.wiring.vlans[vlanOn{l.Lower, l.VLAN}] = l
 			}
 			t.patch(l)
 			t.wiring.netdev = t.wiring.netdev || isNetdevDatapath(&l.Link)
-		}
-		// The node's address moves from a card to the internal port of its bridge (br-ex), which gets the MAC of the card.
-		for mac, on := range bridges {
-			if under := cards[mac]; len(on) == 1 && len(under) == 1 {
-				t.wiring.cards[on[0].Index], t.wiring.cards[under[0].Index] = under[0], under[0]
-			}
 		}
 	}
 	return t.wiring
@@ -134,8 +120,6 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 			l, tags = lower, append([]uint16{l.VLAN}, tags...)
 		case l.Kind == "bridge" && l.Filtering && len(tags) == 0 && l.vlans.PVID != 0:
 			tags = []uint16{l.vlans.PVID}
-		case l.Kind == "openvswitch" && t.wired().cards[l.Index] != nil:
-			l = t.wired().cards[l.Index]
 		case l.Kind == "bridge" && t.wired().patched[l.Index] != nil:
 			return t.newDomain(t.wired().patched[l.Index], tags)
 		case isPair(l.Kind) && lower != nil && lower.Name < l.Name: // both ends are ours; the domain has the name that sorts first
@@ -187,7 +171,7 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 	switch {
 	case l.Kind == "bridge":
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE
-	case isOVSPort(&l.Link, t.wired().netdev) && t.wired().cards[l.Index] == nil:
+	case isOVSPort(&l.Link, t.wired().netdev):
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
 	case isPair(l.Kind) && l.SlaveKind == "bridge" && len(tags) == 0:
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE // the bridge drops untagged frames here

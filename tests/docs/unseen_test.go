@@ -16,7 +16,7 @@ var unseen = map[string]string{
 	"**Copies":                              "TestTwoCopiesOfAVirtualMachineAreOneOwner TestNodesWithTheSameBootIDAndNamespace",
 	"A host that gives up a static address": "TestHostThatGivesAStaticAddressUpToAnotherMachineIsReported",
 	"**What exceeds a limit":                "TestFramesLostToAFullRingAreReportedLater TestFloodOfMadeUpAddressesIsLimitedAndCounted TestAFloodHidesNoDuplicateAndIsNamed TestTheBudgetOfANode",
-	"**Tenants of Open vSwitch":             "TestTenantsWithoutTheKubernetesAPI TestPodsOnOpenVSwitchPorts TestTenantsOfTheCluster TestNetworksOfPods",
+	"**Ports of Open vSwitch":               "TestTenantsWithoutTheKubernetesAPI TestPodsOnOpenVSwitchPorts TestTenantsOfTheCluster TestNetworksOfPods",
 	"**LANs that are not known to be one":   "TestFramesJoinLinksOnceTheirSenderIsKnown TestSubnetsOfANodeOverlap",
 	"**LANs that are taken for one":         "TestForgedFramesMakeNoConflictOfTwoLANs TestAForgedFrameConfirmsNoConflictOfTwoLANs",
 }
