@@ -218,7 +218,10 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 			err := a.runtime.Lacks.Until(ctx, noFrames, func() (err error) { obs, mode, err = a.startObserver(); return err })
 			DropCapabilities(a.log, obs)
 			if err != nil {
-				a.log.Warn("cannot load the observer: frames are not seen", "error", err)
+				a.reporting.Lock()
+				a.problem(noFrames, err)
+				a.reporting.Unlock()
+				a.report()
 				return nil
 			}
 			sources := maps.Clone(sources)

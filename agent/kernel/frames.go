@@ -32,7 +32,7 @@ func (k *Mirror) Ports() []Port {
 	var out []Port
 	for _, l := range k.own.links {
 		if isPort(l) {
-			p := Port{Index: l.Index, Gen: l.gen, Name: l.Name, Untold: k.isUntold(l)}
+			p := Port{Index: l.Index, Gen: l.gen, Name: l.Name, Untold: k.isUntold(l) && l.SlaveKind != "openvswitch"}
 			if k.isMixed(l) {
 				p.Tunnels = l.vlans.Tunnels
 			}
@@ -62,7 +62,8 @@ func (t *topology) isMixed(l *link) bool {
 	return l.VLANTunnel && bridge != nil && bridge.Filtering
 }
 
-// isUntold reports whether frames of several networks enter through an interface, and nothing tells them apart.
+// isUntold reports whether frames of several networks enter through an interface, and nothing tells them apart. Networks on
+// ports of Open vSwitch are no links in any case.
 func (t *topology) isUntold(l *link) bool { return l.Metadata && !t.isMixed(l) }
 
 // AddFrame adds the claim of frames that entered through one of our own interfaces and were

@@ -19,7 +19,7 @@ func (w *Wire) AddStatus(s *ipwitnessv1.StatusRecord, now time.Time) {
 	s.Wire = w.mode.String()
 	s.Ports, problems = w.Ports()
 	s.UnwatchedPorts = uint32(len(problems))
-	s.Problems = slices.Concat(s.Problems, problems, w.untold())
+	s.Problems = slices.Concat(s.Problems, problems, w.untold(now))
 	others := 0
 	for _, p := range s.Ports {
 		if p.GetMode() != s.Wire {
@@ -66,13 +66,14 @@ func (w *Wire) Ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	return out, problems
 }
 
-// untold returns one problem for each interface through which frames of several networks entered, if nothing tells them apart.
-func (w *Wire) untold() (problems []string) {
+// untold returns one problem for each interface through which frames of several networks entered lately, if nothing tells them
+// apart.
+func (w *Wire) untold(now time.Time) (problems []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.attached {
-		if p.untold && p.seen {
-			problems = append(problems, fmt.Sprintf("frames of several tenants enter %s and are not told apart: duplicates behind it are not known", p.name))
+		if p.untold && now.Sub(p.seen) < kept {
+			problems = append(problems, fmt.Sprintf("frames of several networks enter %s and are not told apart: duplicates behind it are not known", p.name))
 		}
 	}
 	slices.Sort(problems)

@@ -79,8 +79,9 @@ type port struct {
 	tunnels map[uint32]uint16
 	att     *bpf.Attachment
 	err     error
-	// untold is set if frames of several networks enter through it, which nothing tells apart, and seen if some did.
-	untold, seen bool
+	// untold is set if frames of several networks enter through it, which nothing tells apart. The last one came at seen.
+	untold bool
+	seen   time.Time
 }
 
 // New returns a Wire that keeps obs attached to the ports of k whose names match a glob of
@@ -186,9 +187,9 @@ func (w *Wire) frame(ev *bpf.Event) {
 	w.kernel.AddFrame(key, table.Claim{First: seen, Last: seen, Count: ev.Frames})
 	w.mu.Lock()
 	p := w.attached[key.At.Index]
-	first := p != nil && p.untold && !p.seen
-	if first {
-		p.seen = true
+	first := false
+	if p != nil && p.untold {
+		first, p.seen = seen.Sub(p.seen) >= kept, seen
 	}
 	w.mu.Unlock()
 	if first {

@@ -217,6 +217,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 		}
 	}
 	following := make(map[string][]string) // the nodes that use their ranges, by network
+	inOwn := make(map[string]bool)         // the nodes that use their ranges in any network
 	var outside [][2]*verdict.Side
 	for i := range sides {
 		s := &sides[i]
@@ -233,7 +234,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 		switch {
 		case inside && s.Unused:
 		case inside:
-			following[s.Network] = append(following[s.Network], s.Node)
+			following[s.Network], inOwn[s.Node] = append(following[s.Network], s.Node), true
 		case own != nil:
 			outside = append(outside, [2]*verdict.Side{s, own})
 		}
@@ -246,7 +247,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 		if !slices.ContainsFunc(following[s.Network], func(node string) bool { return node != s.Node }) {
 			severity = verdict.Warning
 			others := slices.ContainsFunc(outside, func(o [2]*verdict.Side) bool { return o[0].Network == s.Network && o[0].Node != s.Node })
-			if others || len(following[s.Network]) > 0 || !assignable(s.Range, pair[1].Prefixes[0]) {
+			if others || inOwn[s.Node] || len(following[s.Network]) > 0 || !assignable(s.Range, pair[1].Prefixes[0]) {
 				continue // the plugin has ranges of its own
 			}
 		}

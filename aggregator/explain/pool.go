@@ -249,7 +249,7 @@ func (t *findingBuilder) overlap() {
 	case f.Kind == verdict.FindingPodCIDROverlap && len(f.Overlap.Nodes) == 1:
 		t.Evidence = t.Evidence[:1] // the text has the other one
 		ranges := func(s side) string { return list(each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })) }
-		t.add("overlap/outside", append(values, "used", list(each(a.Ranges, rangeText)), "assigned", ranges(b))...)
+		t.add("overlap/outside", append(values, "warning", when(t.f.Severity == verdict.Warning, "yes"), "used", list(each(a.Ranges, rangeText)), "assigned", ranges(b))...)
 	case a.LAN != (verdict.LinkKey{}):
 		key := "overlap/lan"
 		if f.Overlap.Held() {

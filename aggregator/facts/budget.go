@@ -333,7 +333,7 @@ func (f *Facts) completed(n *Node) {
 func (n *Node) faulty() bool { return n.Incomplete() || len(n.Corrections) > 0 }
 
 // Refill asks one node of which records were dropped or corrected for a snapshot: of the nodes for which there is
-// enough memory, the one that uses the least.
+// enough memory, one that is incomplete before others, and then the one that uses the least.
 func (f *Facts) Refill() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -347,7 +347,7 @@ func (f *Facts) Refill() {
 		if !n.faulty() || n.Peer == nil || n.refill.at > now || !room {
 			continue
 		}
-		if next == nil || n.used < next.used {
+		if next == nil || n.Incomplete() && !next.Incomplete() || n.Incomplete() == next.Incomplete() && n.used < next.used {
 			next = n
 		}
 	}

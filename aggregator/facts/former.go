@@ -49,6 +49,7 @@ func (a *applying) correct() {
 		}
 		n.setHistory(one, h)
 	})
+	n.stepped += a.step
 }
 
 // outlives reports whether a claim outlasts the agent that reported it, because a new agent cannot know it: it was

@@ -273,7 +273,7 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 	returned := false
 	a.do(func() {
 		n.LastHeard, f.changes.Answered = a.now, n
-		a.step, n.stepped = n.Rec.ClockStep-n.stepped, n.Rec.ClockStep
+		a.step = n.Rec.ClockStep - n.stepped
 		n.sweep++
 		n.Applying = true
 		n.Excess, n.LeftOut = 0, in.LeftOut
@@ -328,7 +328,7 @@ func (f *Facts) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, ch
 	tooMany := false
 	a.do(func() {
 		n.LastHeard, f.changes.Answered = a.now, n
-		a.step, n.stepped = n.Rec.ClockStep-n.stepped, n.Rec.ClockStep
+		a.step = n.Rec.ClockStep - n.stepped
 		tooMany = n.claims.count-n.wireClaims+kernelClaims(m) > MaxClaims
 	})
 	if tooMany {

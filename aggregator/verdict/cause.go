@@ -138,7 +138,7 @@ func (q *inquiry) splitBrain() (r reason) {
 		return ruledOut(Fact{Kind: NotMoving, Owners: ids(q.owners...)})
 	}
 	r.fact(Fact{Kind: FactOneLink})
-	if q.c.Phase == Confirmed {
+	if q.c.Phase == Confirmed && q.c.Rule != RuleDADFailed {
 		r.fact(Fact{Kind: FactBeyondGrace})
 	}
 	return r

@@ -322,7 +322,11 @@ func (j *comparison) participants(g group) (owners []Owner) {
 			gateways[o.MAC] = true
 		}
 		owners = append(owners, *o)
+		if len(g.owners) == 1 {
+			continue // there is nobody to compare its time with
+		}
 		here := &owners[len(owners)-1].Here
+		*here = []*Claim{}
 		for _, c := range o.Claims {
 			j.scopes(o, c, func(s extent) {
 				if (c.Counts() || c.yielded()) && s.canonical() == g.scope.canonical() {

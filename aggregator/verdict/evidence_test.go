@@ -207,6 +207,23 @@ func TestTimeOnAnotherLinkIsNoTenure(t *testing.T) {
 	}
 }
 
+// An owner whose kernel has the address on another link, and uses it on this one (arp_announce is 0), is not older here.
+func TestAnAddressThatIsUsedOnAnotherLinkIsNoTenureThere(t *testing.T) {
+	w := newWorld("192.0.2.5")
+	y := w.Namespace("n1", 2, "102", verdicttest.Pod("y"))
+	first, _ := w.Veth(y, "byyyy1", w.Link("n1", "br1", verdict.Bridge, false))
+	w.Assigned(first)
+	l := w.Link("n1", "br0", verdict.Bridge, false)
+	z, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("z")), "bzzzzz", l)
+	w.after(time.Hour).Assigned(z)
+	second, port := w.Veth(y, "byyyyy", l)
+	w.after(time.Hour).Wire(port, string(second.MAC))
+	out := w.judge()
+	if len(out.Conflicts) != 1 || keeper(&out.Conflicts[0]) == "y" {
+		t.Errorf("got %+v, want one conflict that y does not win", out.Conflicts)
+	}
+}
+
 func TestClonesMeetWithoutProofOfTheirLinks(t *testing.T) {
 	w := newWorld("192.0.2.11")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")

@@ -297,6 +297,27 @@ func TestL7AnnouncersHandOver(t *testing.T) {
 	w.wantNone(t)
 }
 
+// The address moves to another speaker, which announces it late, and back: each of them was silent meanwhile.
+func TestL7AnnouncersHandOverAndBack(t *testing.T) {
+	w := newWorld("192.168.1.200")
+	lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
+	old := w.Wire(lan[2], string(lan[0].MAC))
+	w.after(time.Second)
+	next := w.Wire(lan[2], string(lan[1].MAC))
+	w.after(time.Second)
+	w.Seen(old)
+	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+	w.after(13 * time.Second)
+	w.Seen(next)
+	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+	w.after(105 * time.Second)
+	w.Seen(old)
+	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+	w.after(time.Second)
+	w.Seen(next) // both at once
+	w.want(t, verdict.Confirmed, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+}
+
 func TestT8AnnouncersKeepAVirtualAddress(t *testing.T) {
 	w := newWorld("192.168.1.200")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")

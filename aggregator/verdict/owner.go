@@ -35,7 +35,7 @@ type Owner struct {
 	// Excluded is why the owner is not compared with others; nil if it is compared.
 	Excluded *Exclusion
 	Claims   []*Claim
-	// Here are the claims of a kernel by which a conflict compares the owner; nil if it is in none, or if they are all.
+	// Here are the claims of a kernel by which a conflict compares the owner with others; nil if it is in none.
 	Here []*Claim
 	// Pod is what the Kubernetes API says about the owner; nil if that is not known.
 	Pod *PodObject
@@ -171,7 +171,7 @@ func (o *Owner) TenureSince() Stamp {
 
 // tenure returns the claims that show since when the owner has had the address.
 func (o *Owner) tenure() []*Claim {
-	if len(o.Here) > 0 {
+	if o.Here != nil {
 		return o.Here
 	}
 	return o.Claims

@@ -32,6 +32,10 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 	if oneMAC(c.Owners) {
 		siteOf = func(*Owner, *Link) []site { return []site{{}} } // none of their frames can prove their links to be one
 	}
+	seen := due
+	if c.Rule == RuleSplitBrain { // who was silent may have handed the address over, and taken it again
+		seen = max(due, j.in.Now.Add(-quietGraces*j.policy.HandoverGrace))
+	}
 	var silent []*Node
 	for i := range c.Owners {
 		o := &c.Owners[i]
@@ -41,7 +45,7 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 		case o.State != Live:
 		case o.Assigned:
 			silent = o.readers(silent)
-		case o.claimedSince(due):
+		case o.claimedSince(seen):
 			met.addOwner(o, across, siteOf, due)
 		}
 	}

@@ -48,7 +48,7 @@ func (l *Limited) Accept() (net.Conn, error) {
 		oldest := l.idle[0]
 		if early := time.Until(oldest.since.Add(IdleGrace)); early > 0 {
 			l.mu.Unlock()
-			time.Sleep(early)
+			time.Sleep(min(early, 10*time.Millisecond))
 			l.mu.Lock()
 			continue
 		}

@@ -86,7 +86,6 @@ type config struct {
 	elsewhere    string // where the leases are; empty for files
 	ranges       []ipam.Range
 	reservations []record
-	more         bool // whether a database, which is not read, has more reservations
 }
 
 // The format of a configuration.
@@ -99,9 +98,7 @@ type (
 		Networks []subnets `json:"shared-networks"`
 		subnets
 		Reservations []reservation
-		Unique       *bool           `json:"ip-reservations-unique"`
-		Hosts        json.RawMessage `json:"hosts-database"`
-		AllHosts     json.RawMessage `json:"hosts-databases"`
+		Unique       *bool `json:"ip-reservations-unique"`
 	}
 	subnets struct {
 		Subnet4, Subnet6 []struct {
@@ -140,7 +137,7 @@ func parseConfig(data []byte, read func(path string) ([]byte, error)) (c config,
 	case d.Persist != nil && !*d.Persist:
 		c.elsewhere = "in its memory (persist is false)"
 	}
-	c.leaseFile, c.more = g.Database.Name, len(g.Hosts)+len(g.AllHosts) > 0
+	c.leaseFile = g.Database.Name
 	c.reserve(g.Reservations)
 	for _, n := range append(g.Networks, g.subnets) {
 		for _, s := range append(n.Subnet4, n.Subnet6...) {

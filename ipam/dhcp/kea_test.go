@@ -157,9 +157,6 @@ func TestConfigurationIsParsed(t *testing.T) {
 			t.Errorf("%s: got %s, %v, want %s", options, got, err, want)
 		}
 	}
-	if c, err = parseConfig([]byte(`{"Dhcp4": {"hosts-databases": [{"type": "mysql"}]}}`), nothing); err != nil || !c.more {
-		t.Errorf("got %+v, %v, want that there are more reservations in a database", c, err)
-	}
 	for _, bad := range []string{"", "{", "{}", `{"Dhcp4": []}`, `{"Dhcp4": {} / }`, `{"Dhcp4": <?include "none"?>}`} {
 		if _, err := parseConfig([]byte(bad), nothing); err == nil {
 			t.Errorf("got no error of %q", bad)
