@@ -99,7 +99,7 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.tolerations[0].operator=Is":          "'/aggregator/tolerations/0/operator'",
 		"agent.tolerations[0].effect=NoRun":              "'/agent/tolerations/0/effect'",
 		"agent.updateStrategy.type=Recreate":             "'/agent/updateStrategy/type'",
-		"agent.livenessProbe.successThreshold=2":             "'/agent/livenessProbe/successThreshold'",
+		"agent.livenessProbe.successThreshold=2":         "'/agent/livenessProbe/successThreshold'",
 		"agent.livenessProbe.periodSeconds=0":            "'/agent/livenessProbe/periodSeconds'",
 		"aggregator.startupProbe.initialDelaySeconds=-1": "'/aggregator/startupProbe/initialDelaySeconds'",
 		"aggregator.ingress.hosts={192.0.2.1}":           "'/aggregator/ingress/hosts/0'",
