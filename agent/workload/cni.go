@@ -288,7 +288,7 @@ func (c *cniResult) takenAlong() bool {
 	return slices.ContainsFunc(append(config.Plugins, config.plugin), func(p plugin) bool { return p.Type == "host-device" && p.UseInterfaceNetwork })
 }
 
-// networks returns the addresses of the result, by sandbox, and the error about the last one that is none.
+// networks returns the addresses of the result, by sandbox, and the error about the last one that cannot be parsed.
 func (c *cniResult) networks() (all map[string]kernel.Networks, unparsed error) {
 	network := table.Network{Name: c.NetworkName, TakenAlong: c.takenAlong()}
 	all = map[string]kernel.Networks{}

@@ -403,9 +403,9 @@ func TestDamagedResultsAreNamed(t *testing.T) {
 	}
 	const pod = `{"kind":"cniCacheV1","containerId":"p","netns":"/run/netns/p","ifName":"eth0","networkName":"n","cniArgs":[["K8S_POD_NAME","p"]],"result":{"ips":[{"address":"ADDRESS"}]}}`
 	write("pod", strings.ReplaceAll(pod, "ADDRESS", "banana"))
-	read("an address is none", `1 files, such as `+filepath.Join(dir, "pod")+`: parse CNI result: "banana" is not an address`)
+	read("an address cannot be parsed", `1 files, such as `+filepath.Join(dir, "pod")+`: parse CNI result: "banana" is not an address`)
 	if c.results["pod"].workload.GetName() != "p" {
-		t.Error("got no name from a result with an address that is none, want one")
+		t.Error("got no name from a result with an address that cannot be parsed, want one")
 	}
 	write("pod", strings.ReplaceAll(pod, "ADDRESS", "10.0.0.2/24"))
 	read("it is one now", "<nil>")

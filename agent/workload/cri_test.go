@@ -557,7 +557,7 @@ func TestInvalidAnswersOfARuntimeAreRejected(t *testing.T) {
 		t.Errorf("too many addresses: got %v, want %d", err, maxIPs)
 	}
 	if s, err := parseSandbox(sandboxAnswer("1", "web-0", "/run/netns/a", "banana", "fd00::2")); err != nil || fmt.Sprint(s.IPs, s.Unparsed) != `[fd00::2] sandbox 1: "banana" is not an address` {
-		t.Errorf("an address that is none: got %+v, want it named", s)
+		t.Errorf("an address that cannot be parsed: got %+v, want it named", s)
 	}
 }
 
