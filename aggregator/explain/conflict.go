@@ -83,6 +83,8 @@ func variant(about string, c *verdict.Conflict) string {
 		keys = slices.Insert(keys, 0, about+c.Rule+"/one")
 	case c.Rule == verdict.RuleDADFailed && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Yielded() }):
 		keys = slices.Insert(keys, 0, about+c.Rule+"/yielded")
+	case c.Rule == verdict.RuleDADFailed && !slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Assigned || !o.DADFailed() }):
+		keys = slices.Insert(keys, 0, about+c.Rule+"/all")
 	case c.Rule == verdict.RuleSplitBrain && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Kind() != verdict.Host }):
 		keys = slices.Insert(keys, 0, about+c.Rule+"/namespace")
 	case c.Rule == verdict.RuleSamePod && !c.OfPod():

@@ -1,6 +1,7 @@
 package explain_test
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -100,6 +101,13 @@ var scenes = []verdicttest.Situation{
 	}},
 	{Name: "an address with a lifetime that a kernel refused and deleted", Addr: "fd00::5", Build: func(w *verdicttest.World) {
 		refusedBy(w, 0, verdict.Workload{Kind: verdict.Unknown, Name: "one", Source: "netns"}, verdict.Workload{Kind: verdict.Unknown, Name: "two", Source: "netns"})
+	}},
+	{Name: "an address that two kernels refused", Addr: "fd00::5", Build: func(w *verdicttest.World) {
+		l := w.Link("n1", "br1", verdict.Bridge, false)
+		for k, mac := range []string{"baaaaa", "bbbbbb"} {
+			i, _ := w.Veth(w.Namespace("n1", uint32(k+2), fmt.Sprint(102+k), verdict.Workload{Kind: verdict.Unknown, Name: mac, Source: "netns"}), mac, l)
+			w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | verdict.FlagPermanent, Interface: i, PrefixLength: 64})
+		}
 	}},
 	{Name: "a link-local address that both nodes also have on a bridge", Addr: "fe80::1", Build: func(w *verdicttest.World) {
 		lan := verdicttest.OnLAN(w, "n1", "n2")
