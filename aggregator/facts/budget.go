@@ -311,8 +311,9 @@ func (f *Facts) countRefused(n *Node, record string, wire bool) {
 }
 
 // completed updates the state of a node after a snapshot, of which some records may have been
-// dropped.
-func (f *Facts) completed(n *Node) {
+// dropped. corrected is set if strings of the node were corrected before: the next one may soon be, too, so that
+// the pause between requests goes on.
+func (f *Facts) completed(n *Node, corrected bool) {
 	if n.faulty() {
 		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
 		n.refill.at = f.now().Add(n.refill.backoff)
@@ -321,7 +322,9 @@ func (f *Facts) completed(n *Node) {
 	if n.refill != (refill{}) || n.loggedIncomplete {
 		f.changes.node(n)
 	}
-	n.refill = refill{}
+	if !corrected {
+		n.refill = refill{}
+	}
 	if n.loggedIncomplete {
 		n.loggedIncomplete = false
 		f.Log.Info("memory budget is sufficient again: all records of the node are kept", "node", n.Rec.Name)
@@ -353,6 +356,9 @@ func (f *Facts) Refill() {
 	}
 	if next == nil {
 		return
+	}
+	if now.Sub(next.refill.at) > lastRefill {
+		next.refill.backoff = 0 // nothing was wrong for a while
 	}
 	next.refill.backoff = min(max(firstRefill, 2*next.refill.backoff), lastRefill)
 	next.refill.at = now.Add(next.refill.backoff)

@@ -169,6 +169,45 @@ func TestDroppedClaimsAndMalformedTextsAreForgottenOnceTheyAreGone(t *testing.T)
 	}
 }
 
+// A snapshot shows that malformed texts are gone, and then the node may report more of them.
+func TestANodeThatReportsMalformedTextsAgainIsAskedLessOften(t *testing.T) {
+	s := newScene(t)
+	s.limit = LeastBudget
+	a, full := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))
+	malformed := func() { a.n.Corrections = map[string]int{"name": 1} }
+	for range 200 { // 1,000 s
+		malformed()
+		s.after(firstRefill)
+		asked := a.p.asked
+		if s.Refill(); a.p.asked > asked {
+			a.snapshot()
+		}
+	}
+	if a.p.asked != 8 { // after 0, 5, 15, 35 … 635 s
+		t.Errorf("got %d requests in 1,000 s, want 8", a.p.asked)
+	}
+	// Look-alikes: a node with fewer records than it has, and one that was well for a while.
+	full.n.LeftOut.Records = 1
+	if s.after(lastRefill); a.p.asked != 8 {
+		t.Errorf("got %d requests, want no further one", a.p.asked)
+	}
+	if s.Refill(); full.p.asked != 1 || a.p.asked != 8 {
+		t.Errorf("got %d requests to the incomplete node and %d to the other one, want that to the incomplete one first", full.p.asked, a.p.asked)
+	}
+	full.snapshot()
+	a.snapshot()
+	s.after(2 * lastRefill)
+	for range 2 {
+		malformed()
+		asked := a.p.asked
+		if s.Refill(); a.p.asked != asked+1 {
+			t.Errorf("got %d requests, want one more", a.p.asked-asked)
+		}
+		a.snapshot()
+		s.after(firstRefill)
+	}
+}
+
 // A node is published when its records begin to exceed the memory, and when all of them fit again.
 func TestANodeIsPublishedWheneverItBecomesIncomplete(t *testing.T) {
 	s := newScene(t)

@@ -300,9 +300,10 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 	}
 	a.do(func() {
 		f.answer(n, checked, in.Checked, a.now)
+		corrected := len(n.Corrections) > 0
 		n.Corrections = maps.Clone(in.Corrections)
 		f.dropExcess(n, in.Excess)
-		f.completed(n)
+		f.completed(n, corrected)
 		if n.former {
 			n.former = false
 			f.expireFormer(n)
