@@ -362,8 +362,7 @@ func (a *announcer) waiting(now time.Time, leads bool, available time.Time) []no
 					delete(of.targets, t)
 				}
 			case now.Sub(e.since) >= lately:
-				e.wants = nil
-				a.counts[dropped].Add(1)
+				a.drop(e)
 			case !leads:
 				if now.Sub(e.since) >= leftToLeader && now.Sub(available) >= leftToLeader {
 					e.wants, e.at = nil, now
@@ -377,19 +376,38 @@ func (a *announcer) waiting(now time.Time, leads bool, available time.Time) []no
 			}
 		}
 	}
-	for _, all := range [][]notice{conflicts, findings} {
-		slices.SortFunc(all, func(x, y notice) int { return x.state.since.Compare(y.state.since) })
+	for _, all := range [][]notice{conflicts, findings} { // what is new first, and then what is renewed
+		slices.SortFunc(all, func(x, y notice) int {
+			switch {
+			case x.renews == y.renews:
+				return x.state.since.Compare(y.state.since)
+			case y.renews:
+				return -1
+			}
+			return 1
+		})
 	}
-	for len(conflicts)+len(findings) > maxQueue { // drop the oldest one about a finding or, without findings, about a conflict
+	for len(conflicts)+len(findings) > maxQueue { // drop one about a finding or, without findings, about a conflict: one that is renewed, or the oldest one
 		from := &findings
 		if len(findings) == 0 {
 			from = &conflicts
 		}
-		(*from)[0].state.wants = nil
-		*from = (*from)[1:]
-		a.counts[dropped].Add(1)
+		if last := len(*from) - 1; (*from)[last].renews {
+			a.drop((*from)[last].state)
+			*from = (*from)[:last]
+		} else {
+			a.drop((*from)[0].state)
+			*from = (*from)[1:]
+		}
 	}
 	return append(conflicts, findings...)
+}
+
+// drop drops an event that waits. One that is renewed is not lost: it is wanted again. The caller holds the lock.
+func (a *announcer) drop(e *eventState) {
+	if e.wants = nil; !e.renews {
+		a.counts[dropped].Add(1)
+	}
 }
 
 func (a *announcer) run(ctx context.Context) {

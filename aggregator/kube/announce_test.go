@@ -221,6 +221,32 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 	}
 }
 
+// An event that is to be written again and has no room is wanted again, so that it is not lost, and it takes no room
+// of a new one.
+func TestEventsThatAreRenewedAreNotDropped(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	now, a := time.Now(), &c.announcer
+	for i := range maxQueue/2 + 7 { // of a pod and its node
+		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
+		conflict.Id, conflict.ConfirmedAt = fmt.Sprint(i), timestamppb.New(now.Add(-2*lately))
+		c.Announce(conflict, true)
+	}
+	now = now.Add(renewEvery)
+	if n := len(ready(c, now)); n != maxQueue || a.counts[dropped].Load() != 0 {
+		t.Errorf("got %d waiting and %d dropped, want none dropped", n, a.counts[dropped].Load())
+	}
+	fresh := conflictOf("default", "10.0.0.2", pb.Conflict_CONFIRMED, "two@n2")
+	fresh.Id = "fresh"
+	c.Announce(fresh, false)
+	if all := ready(c, now.Add(time.Second)); len(all) != maxQueue || all[0].id != "fresh" || all[1].id != "fresh" || a.counts[dropped].Load() != 0 {
+		t.Errorf("got %d waiting, the first about %s, and %d dropped, want the new ones first", len(all), all[0].id, a.counts[dropped].Load())
+	}
+	ready(c, now.Add(lately+time.Minute))
+	if got := a.counts[dropped].Load(); got != 2 { // a look-alike: the new ones, which were never written
+		t.Errorf("got %d dropped, want the new ones", got)
+	}
+}
+
 func TestTextOfAnEvent(t *testing.T) {
 	c := liveMirror(t, func(c *Cluster) {
 		c.put(&c.nodes, testNode("n1", ""))
