@@ -52,11 +52,12 @@ func only(t *testing.T, w *verdicttest.World) *verdict.Conflict {
 // situated returns the conflict of a situation.
 func situated(t *testing.T, name string) (*verdicttest.World, *verdict.Conflict) {
 	t.Helper()
-	i := slices.IndexFunc(verdicttest.Situations, func(s verdicttest.Situation) bool { return s.Name == name })
+	all := slices.Concat(verdicttest.Situations, scenes)
+	i := slices.IndexFunc(all, func(s verdicttest.Situation) bool { return s.Name == name })
 	if i < 0 {
 		t.Fatalf("no situation %q", name)
 	}
-	w, c := verdicttest.Situations[i].Judge()
+	w, c := all[i].Judge()
 	if c == nil {
 		t.Fatalf("got no conflict of %q, or several", name)
 	}
@@ -332,6 +333,27 @@ func TestEachChoiceCanSilenceTheConflict(t *testing.T) {
 	}
 	if choices < 20 {
 		t.Errorf("got %d choices, want more", choices)
+	}
+}
+
+// Age does not tell real servers behind a load balancer from duplicates. Owners to which the address was given, or whose kernel
+// found a rival, are no real servers.
+func TestTheAddressOfTheOldestMayBeShared(t *testing.T) {
+	for name, want := range map[string]bool{
+		"real servers, of which only the director answers":             true,
+		"T1 all records are gone":                                      false,
+		"T1 without IPAM records":                                      false,
+		"an address with a lifetime that a kernel refused and deleted": false,
+		"a virtual address that its controller assigns to one node":    false,
+	} {
+		w, c := situated(t, name)
+		steps := strings.Join(remedyOf(w, c), "\n")
+		if got := strings.Contains(steps, "--shared "+c.Address.String()+"/32=REASON"); got != want {
+			t.Errorf("%s: got the alternative to declare it %t, want %t, in\n%s", name, got, want, steps)
+		}
+		if want && (c.Right != verdict.RightOlderAssignment || strings.Index(steps, "if only one of them is") > strings.Index(steps, "addr del")) {
+			t.Errorf("%s: got steps that remove the address before the choice\n%s", name, steps)
+		}
 	}
 }
 

@@ -172,7 +172,7 @@ func (a *remedyBuilder) oneNetwork() string {
 // give it up. If the rightful owner is not known, it returns a choice.
 func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 	if keep, right := a.c.Rightful(owners); keep != nil {
-		return a.keep(keep, right, owners)
+		return a.unlessShared(right, owners, a.keep(keep, right, owners))
 	}
 	more := ""
 	if len(owners) > mostKept {
@@ -185,6 +185,17 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 		choice = append(choice, advice.Either("software on them moves the address, such as keepalived or Pacemaker", a.steps("moves-outside")...))
 	}
 	return a.steps("decide", "more", more, "shared", a.shared(), "choice", choice, "service", verdict.OneService(owners))
+}
+
+// unlessShared returns steps by which the owner that had the address first keeps it alone, as one of two alternatives: of real
+// servers behind a load balancer, all have the address, and only one answers. Age does not tell them from duplicates, but owners
+// to which the address was given share nothing, and neither do owners that answered a detection of duplicates.
+func (a *remedyBuilder) unlessShared(right verdict.Right, owners []*verdict.Owner, steps []advice.Action) []advice.Action {
+	given := func(o *verdict.Owner) bool { return a.c.Title(o).Given }
+	if right != verdict.RightOlderAssignment || a.c.Rule == verdict.RuleDADFailed || len(except(owners, given)) == 0 {
+		return steps
+	}
+	return a.steps("meant", "shared", a.shared(), "steps", steps)
 }
 
 // shared returns the option that declares the address to be one that several owners are meant to have.
@@ -720,7 +731,7 @@ func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 		because, firm = "DHCP has leased it", true
 	}
 	if keep != nil && !byHand(keep) && !firm {
-		return a.leave(keep, right, gone)
+		return a.unlessShared(right, owners, a.leave(keep, right, gone))
 	}
 	return a.steps("by-hand", "wrong", a.ownerNames(wrong), "given", a.ownerNames(given), "because", because, "gone", gone, "instead", a.insteadOf(given))
 }

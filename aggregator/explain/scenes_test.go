@@ -201,6 +201,12 @@ var scenes = []verdicttest.Situation{
 			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "vrrpd", i.Namespace.Node.Name == "n1"
 		}
 	}},
+	{Name: "real servers, of which only the director answers", Addr: "10.9.0.13", Build: func(w *verdicttest.World) {
+		for i, name := range []string{"director", "server-1", "server-2"} {
+			w.Within("n1", "br0", "", verdict.Workload{Kind: verdict.Unknown, Name: name, PID: uint32(40 + i), Process: "nginx", Source: "netns"})
+			w.After(time.Minute)
+		}
+	}},
 	{Name: "clients of two DHCP servers that do not know each other", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for k, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Assigned(i)
