@@ -95,7 +95,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Epoch: uint64(time.Now().UnixNano()), Version: cfg.Version, Kernel: KernelRelease(),
 		},
 	}
-	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: dirs, CNIConfig: cfg.CNIConfig}, allocations.FindRoot("/proc"))
+	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: dirs, CNIConfig: cfg.CNIConfig, CNIResults: cfg.CNIResults}, allocations.FindRoot("/proc"))
 	a.runtime.StatusChanged, a.ipam.StatusChanged, a.runtime.Lacks.Changed = a.report, a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)

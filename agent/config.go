@@ -40,8 +40,8 @@ type Config struct {
 	NetnsDirs []string
 	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
 	CNIResults string
-	// CNIConfig are the directories of CNI configurations. Empty: /etc/cni/net.d, and those of k3s and
-	// microk8s.
+	// CNIConfig are the directories of CNI configurations. Empty: /etc/cni/net.d, and those of k3s,
+	// microk8s and Nomad.
 	CNIConfig []string
 	// IPAMDirs are directories with a host-local directory for each network. Empty:
 	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
@@ -80,7 +80,7 @@ func (c Config) defaults() (Config, error) {
 	}
 	c.CNIResults = cmp.Or(c.CNIResults, "/var/lib/cni/results")
 	if len(c.CNIConfig) == 0 {
-		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/snap/microk8s/current/args/cni-network"}
+		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/snap/microk8s/current/args/cni-network", "/opt/cni/config"}
 	}
 	if len(c.IPAMDirs) == 0 {
 		c.IPAMDirs = []string{hostlocal.DefaultDir, "/run/cni-ipam-state"}

@@ -71,6 +71,8 @@ type DirID struct {
 type FilesConfig struct {
 	// Dirs are the directories of the IPAM. CNIConfig are the directories of CNI configurations.
 	Dirs, CNIConfig []string
+	// CNIResults is libcni's cache of results.
+	CNIResults string
 }
 
 // A Host gives access to the files of the node. Their owners can neither block nor mislead it.

@@ -35,8 +35,9 @@ import (
 // Config says where to read. See agent.Config.
 type Config struct {
 	// Dirs are the directories of each IPAM, by name of the IPAM.
-	Dirs      map[string][]string
-	CNIConfig []string
+	Dirs       map[string][]string
+	CNIConfig  []string
+	CNIResults string
 }
 
 // Reader reads the files of all IPAMs. Inotify reports their changes. Nothing waits for a Reader.
@@ -129,7 +130,7 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root Root) *Reader {
 		due: due{rests: map[ipam.FileSource]*rest{}},
 	}
 	for _, m := range registry.All {
-		files := ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}
+		files := ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig, CNIResults: cfg.CNIResults}
 		if m.Files != nil {
 			s := m.Files(r.host, files)
 			r.sources, r.ipams[s] = append(r.sources, s), m.Name

@@ -330,15 +330,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				continue
 			}
 			for _, n := range parsed[file] {
-				if n.env != "" {
-					c.envs = append(c.envs, n.env)
-					if err := n.readEnv(c.host); err != nil {
-						n.refused = "its ranges are unknown: " + ipam.OneLine(err)
-					}
-				}
-				if n.uplink {
-					n.wiring.Device = c.host.Uplink()
-				}
+				c.complete(&n)
 				first, known := networks[n.dir]
 				switch {
 				case !known:
@@ -353,6 +345,61 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 		}
 	}
 	return networks, problems, later
+}
+
+// complete adds what the configuration of a network leaves to the node.
+func (c *cniConfs) complete(n *cniNetwork) {
+	if n.env != "" {
+		c.envs = append(c.envs, n.env)
+		if err := n.readEnv(c.host); err != nil {
+			n.refused = "its ranges are unknown: " + ipam.OneLine(err)
+		}
+	}
+	if n.uplink {
+		n.wiring.Device = c.host.Uplink()
+	}
+}
+
+const (
+	// maxResults limits the results of libcni that are listed, and maxRead those of one network that are read.
+	maxResults = 16384
+	maxRead    = 16
+)
+
+// passed returns the configuration of a network that no file has, but that a caller passes to the plugins: Nomad does so
+// for its bridge (client/allocrunner/networking_bridge_linux.go of hashicorp/nomad). It is in the results that libcni keeps
+// (cacheAdd in libcni/api.go of containernetworking/cni). Results of containers whose network namespaces are gone do not
+// count, because they may have been left behind.
+func (c *cniConfs) passed(results string, d *directory) (n cniNetwork, ok bool) {
+	entries, _ := ipam.Entries(c.host, results, maxResults)
+	written := map[string]time.Time{}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), d.Network+"-") {
+			written[e.Name()] = info.ModTime()
+		}
+	}
+	newest := slices.SortedFunc(maps.Keys(written), func(a, b string) int { return written[b].Compare(written[a]) })
+	for _, name := range newest[:min(maxRead, len(newest))] {
+		var result struct {
+			Config []byte `json:"config"`
+			NetNS  string `json:"netns"`
+		}
+		data, _, err := c.host.ReadFile(filepath.Join(results, name), false, ipam.MaxConfSize)
+		if err != nil || json.Unmarshal(data, &result) != nil {
+			continue
+		}
+		if _, err := os.Lstat(ipam.CleanPath(result.NetNS)); err != nil {
+			continue
+		}
+		networks, _ := parseConf("", result.Config)
+		for _, n := range networks {
+			if ipam.CleanPath(n.dir) == d.Name {
+				c.complete(&n)
+				return n, true
+			}
+		}
+	}
+	return n, false
 }
 
 // union returns the elements that are in at least one of two lists.

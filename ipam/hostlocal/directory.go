@@ -20,8 +20,9 @@ import (
 type directory struct {
 	ipam.FilePool // its name is the path of the directory
 	host          ipam.Host
-	found         bool   // it is, or was, in one of the configured directories
-	refused       string // why the configuration of the network has no effect, or only in part
+	found         bool       // it is, or was, in one of the configured directories
+	refused       string     // why the configuration of the network has no effect, or only in part
+	passed        cniNetwork // the configuration in results, if no file has one
 
 	id        ipam.DirID // the directory that was read; zero if none was
 	watch     ipam.Watch

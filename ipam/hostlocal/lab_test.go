@@ -1,6 +1,7 @@
 package hostlocal
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -38,7 +39,7 @@ func newLab(t *testing.T) *lab {
 		host:    ipamtest.NewHost(),
 		watches: map[string]ipam.Watch{}, allocations: map[string]map[string]ipam.FileAllocation{},
 	}
-	l.source = newSource(l.host, ipam.FilesConfig{Dirs: []string{l.dir}, CNIConfig: []string{l.conf}}).(*source)
+	l.source = newSource(l.host, ipam.FilesConfig{Dirs: []string{l.dir}, CNIConfig: []string{l.conf}, CNIResults: filepath.Join(root, "var/lib/cni/results")}).(*source)
 	return l
 }
 
@@ -123,6 +124,15 @@ func (l *lab) configure(file, conf string) {
 	l.Helper()
 	path, old := filepath.Join(l.conf, file), l.now.Add(-time.Hour)
 	l.must(os.MkdirAll(l.conf, 0o755), os.WriteFile(path, []byte(conf), 0o644), os.Chtimes(path, old, old))
+}
+
+// result writes the result of libcni for a container with the configuration that its caller passed, and returns its path.
+func (l *lab) result(network, container, conf string) string {
+	l.Helper()
+	netns, path := filepath.Join(l.root, container), filepath.Join(l.source.results, network+"-"+container+"-eth0")
+	data, err := json.Marshal(map[string]any{"kind": "cniCacheV1", "containerId": container, "config": []byte(conf), "networkName": network, "netns": netns})
+	l.must(err, os.WriteFile(netns, nil, 0o600), os.MkdirAll(l.source.results, 0o755), os.WriteFile(path, data, 0o600))
+	return path
 }
 
 // allocate allocates an address in the same way as host-local.

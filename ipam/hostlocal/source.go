@@ -17,6 +17,7 @@ import (
 type source struct {
 	host     ipam.Host
 	parents  []string // directories with a directory for each network
+	results  string   // libcni's cache of results
 	confs    cniConfs
 	dirs     map[string]*directory // by path
 	problems []string              // of configurations and of the parent directories
@@ -25,7 +26,7 @@ type source struct {
 
 // newSource returns a source that has read nothing yet.
 func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
-	return &source{host: host, parents: cfg.Dirs, confs: cniConfs{dirs: cfg.CNIConfig, host: host}, dirs: map[string]*directory{}, room: maxAllAllocations}
+	return &source{host: host, parents: cfg.Dirs, results: cfg.CNIResults, confs: cniConfs{dirs: cfg.CNIConfig, host: host}, dirs: map[string]*directory{}, room: maxAllAllocations}
 }
 
 // Places implements ipam.FileSource.
@@ -81,7 +82,14 @@ func (s *source) Find(now time.Time) (again bool) {
 		s.dirs[dir] = d
 	}
 	for dir, d := range s.dirs {
-		d.configure(networks[dir])
+		n, named := networks[dir]
+		if !named && d.found {
+			if passed, ok := s.confs.passed(s.results, d); ok {
+				d.passed = passed
+			}
+			n = d.passed
+		}
+		d.configure(n)
 	}
 	s.problems = problems
 	return again

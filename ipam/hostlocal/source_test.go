@@ -64,6 +64,48 @@ func TestPoolsFollowTheConfigurations(t *testing.T) {
 	}
 }
 
+// nomadBridge is the configuration of Nomad's bridge, which is in no file.
+func (l *lab) nomadBridge(subnet string) string {
+	return fmt.Sprintf(`{"cniVersion":"0.4.0","name":"nomad","plugins":[{"type":"loopback"},{"type":"bridge","bridge":"nomad","ipMasq":true,
+		"isGateway":true,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":%q}]]}},{"type":"firewall"}]}`, l.dir, subnet)
+}
+
+func TestConfigurationThatACallerPassesIsInItsResults(t *testing.T) {
+	l := newLab(t)
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.result("nomad-other", "c", l.ptp("nomad-other", "10.9.0.0/24"))
+	path := l.result("nomad", "alloc", l.nomadBridge("172.26.64.0/20"))
+	l.look()
+	if p := l.pool("nomad"); l.first("nomad") != "172.26.64.2" || p.Device != "nomad" || !p.Routed || p.Config != "" || p.State != ipam.Known {
+		t.Errorf("got %+v, want the range and bridge of Nomad", p)
+	}
+	l.must(os.Remove(filepath.Join(l.path("nomad"), "172.26.64.2")), os.Remove(path))
+	if l.look(); l.first("nomad") != "172.26.64.2" {
+		t.Errorf("last container deleted: got %q, want the range as long as the directory exists", l.first("nomad"))
+	}
+	l.configure("10-nomad.conf", l.ptp("nomad", "10.2.0.0/24"))
+	l.result("nomad", "later", l.nomadBridge("172.26.64.0/20"))
+	if l.look(); l.first("nomad") != "10.2.0.2" {
+		t.Errorf("configuration in a file: got %q, want its range", l.first("nomad"))
+	}
+}
+
+func TestResultThatWasLeftBehindIsNoConfiguration(t *testing.T) {
+	l := newLab(t)
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.result("nomad", "alloc", l.nomadBridge("172.26.64.0/20"))
+	l.result("elsewhere", "c", l.ptp("elsewhere", "10.9.0.0/24")) // has no directory
+	l.must(os.Remove(filepath.Join(l.root, "alloc")))
+	l.look()
+	if p := l.pool("nomad"); len(p.Ranges) != 0 || p.State != ipam.Known || len(l.source.Pools()) != 1 {
+		t.Errorf("got %+v and %d pools, want one without a range: the namespace of its container is gone", p, len(l.source.Pools()))
+	}
+	l.result("nomad", "next", l.nomadBridge("172.26.64.0/20"))
+	if l.look(); l.first("nomad") != "172.26.64.2" {
+		t.Errorf("next container: got %q, want its range", l.first("nomad"))
+	}
+}
+
 func TestFirstDirectoryOfConfigurationsCounts(t *testing.T) {
 	l := newLab(t)
 	l.source.confs.dirs = []string{filepath.Join(l.root, "b"), filepath.Join(l.root, "a")}
