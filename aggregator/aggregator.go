@@ -226,23 +226,23 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		case *d.value == 0:
 			*d.value = d.unset
 		case *d.value < 0:
-			return nil, fmt.Errorf("use %s %s: it must not be negative", d.name, *d.value)
+			return nil, fmt.Errorf("--%s %s: it must not be negative", d.name, *d.value)
 		}
 	}
 	cfg.JournalSize = cmp.Or(cfg.JournalSize, DefaultJournalSize)
 	for _, n := range cfg.SharedNetworks {
-		return nil, fmt.Errorf("use network %s: only a fleet knows networks of several clusters: remove clusters=, or use --fleet", n.Name)
+		return nil, fmt.Errorf("--network %s: only a fleet knows networks of several clusters: remove clusters=, or use --fleet", n.Name)
 	}
 	for _, s := range cfg.Shared {
 		if !s.Prefix.IsValid() || s.Reason == "" {
-			return nil, errors.New("use shared: it needs a prefix and a reason, as in 192.0.2.0/24=anycast")
+			return nil, errors.New("--shared needs a prefix and a reason, as in 192.0.2.0/24=anycast")
 		}
 		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: api.Unmap(s.Prefix).Masked(), Reason: s.Reason})
 	}
 
 	for _, n := range cfg.Networks {
 		if n.Name == "" || len(n.Prefixes) == 0 || slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return !p.IsValid() }) {
-			return nil, errors.New("use network: it needs a name and prefixes, as in pods=10.244.0.0/16")
+			return nil, errors.New("--network needs a name and prefixes, as in pods=10.244.0.0/16")
 		}
 		declared := verdict.Network{Name: n.Name}
 		for _, p := range n.Prefixes {
@@ -260,7 +260,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	case cluster != nil:
 		reviewer = cluster
 	case cfg.Lease != "":
-		return nil, errors.New("use lease: it needs the Kubernetes API: see --kubeconfig")
+		return nil, errors.New("--lease needs the Kubernetes API: see --kubeconfig")
 	}
 	guard, err := access.New(cfg.Access, reviewer, log, reg)
 	if err != nil {

@@ -1,12 +1,18 @@
 package aggregator
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ipwitness/ipwitness/aggregator/facts"
+	"github.com/ipwitness/ipwitness/aggregator/fleet"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -28,6 +34,21 @@ func TestNodeThatKeepsReconnectingTimesOut(t *testing.T) {
 			t.Errorf("got %v, %v, want none", got, err)
 		}
 	})
+}
+
+func TestSettingsThatAreRefusedAreNamedAsFlags(t *testing.T) {
+	for want, cfg := range map[string]Config{
+		"--settle -1s: it must not be negative":                          {Settle: -time.Second},
+		"--network lan: only a fleet knows networks of several clusters": {SharedNetworks: []fleet.Network{{Name: "lan"}}},
+		"--shared needs a prefix and a reason":                           {Shared: []verdict.Shared{{}}},
+		"--network needs a name and prefixes":                            {Networks: []verdict.Network{{}}},
+		"--lease needs the Kubernetes API":                               {Lease: "default/ipwitness"},
+	} {
+		cfg.Kubeconfig = kube.Off
+		if _, err := New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want an error that begins with %q", err, want)
+		}
+	}
 }
 
 func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {

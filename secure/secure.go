@@ -161,7 +161,7 @@ func (f Files) Client() (*tls.Config, error) {
 func (f Files) Pair() (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
-		return pair, fmt.Errorf("use the certificate %s with the key %s: %w", f.Cert, f.Key, err)
+		return pair, fmt.Errorf("cannot use the certificate %s with the key %s: %w", f.Cert, f.Key, err)
 	}
 	return pair, nil
 }

@@ -45,7 +45,7 @@ func newOTLP(cfg *Config, files secure.Files) (*receiver, error) {
 	if ca, cert, key := value("CERTIFICATE"), value("CLIENT_CERTIFICATE"), value("CLIENT_KEY"); ca+cert+key != "" {
 		files = secure.Files{CA: cmp.Or(ca, cfg.CA), Cert: cert, Key: key}
 		if _, err := tlsConfig(files); err != nil {
-			return nil, fmt.Errorf("use the variables OTEL_EXPORTER_OTLP_…: %w", err)
+			return nil, fmt.Errorf("variables OTEL_EXPORTER_OTLP_…: %w", err)
 		}
 	}
 	header, err := headers(value("HEADERS"))
@@ -75,7 +75,7 @@ func headers(list string) (http.Header, error) {
 		name, text, found := strings.Cut(one, "=")
 		value, err := url.PathUnescape(strings.TrimSpace(text))
 		if err != nil || !found {
-			return nil, fmt.Errorf("use OTEL_EXPORTER_OTLP_HEADERS: it must be a list like authorization=Bearer%%20TOKEN,x-tenant=a")
+			return nil, fmt.Errorf("variable OTEL_EXPORTER_OTLP_HEADERS: it must be a list like authorization=Bearer%%20TOKEN,x-tenant=a")
 		}
 		h.Set(strings.TrimSpace(name), value)
 	}

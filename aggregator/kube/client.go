@@ -76,7 +76,7 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	c := clients{server: where.Host}
 	hc, err := rest.HTTPClientFor(where)
 	if err != nil {
-		return c, fmt.Errorf("use the Kubernetes API server %s: %w", where.Host, err)
+		return c, fmt.Errorf("cannot use the Kubernetes API server %s: %w", where.Host, err)
 	}
 	var errs []error
 	of := func(path string, version schema.GroupVersion) *rest.RESTClient {
@@ -101,7 +101,7 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	}
 	c.discovery = of("/apis", schema.GroupVersion{})
 	if err := errors.Join(errs...); err != nil {
-		return c, fmt.Errorf("use the Kubernetes API server %s: %w", where.Host, err)
+		return c, fmt.Errorf("cannot use the Kubernetes API server %s: %w", where.Host, err)
 	}
 	return c, nil
 }

@@ -65,11 +65,11 @@ func newElection(c *Cluster, lease string) (*election, error) {
 	}
 	var found bool
 	if e.namespace, e.name, found = strings.Cut(lease, "/"); !found || e.namespace == "" || e.name == "" {
-		return nil, fmt.Errorf("use lease %q: it must be NAMESPACE/NAME", lease)
+		return nil, fmt.Errorf("--lease %q: it must be NAMESPACE/NAME", lease)
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("use lease: %w", err)
+		return nil, fmt.Errorf("read the host name for the lease: %w", err)
 	}
 	// A container that starts again has the name of the one before, but must not take over its lease.
 	e.identity = fmt.Sprintf("%s_%016x", host, rand.Uint64())

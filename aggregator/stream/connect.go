@@ -63,11 +63,11 @@ func (s *Settings) Check() error {
 		return nil
 	}
 	if (s.Cert == "") != (s.Key == "") {
-		return errors.New("use --nats-cert: a certificate and its key belong together: set both --nats-cert and --nats-key")
+		return errors.New("--nats-cert and --nats-key: a certificate and its key belong together: set both")
 	}
 	credentials := slices.DeleteFunc([]string{s.Creds, s.NKey, s.Token}, func(name string) bool { return name == "" })
 	if len(credentials) > 1 {
-		return errors.New("use --nats-creds, --nats-nkey or --nats-token-file: set only one of them")
+		return errors.New("--nats-creds, --nats-nkey and --nats-token-file: set only one of them")
 	}
 	for _, name := range credentials {
 		if _, err := os.ReadFile(name); err != nil {
@@ -198,7 +198,7 @@ func Connect(s Settings, name string, log *slog.Logger, clock func() time.Time) 
 	}
 	if l.js, err = jetstream.New(l.conn, jetstream.WithDefaultTimeout(answerWithin)); err != nil {
 		l.conn.Close()
-		return nil, fmt.Errorf("use JetStream: %w", err)
+		return nil, fmt.Errorf("cannot use JetStream: %w", err)
 	}
 	return l, nil
 }

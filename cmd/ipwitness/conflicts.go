@@ -166,7 +166,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	case c.format.ForPrograms():
 		err = show.List(c.sys.stdout, c.format, show.ConflictKind, conflicts, c.basis(coverage)...)
 	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil) && address != "":
-		c.note("No conflict of %s is known.", address)
+		c.note("%s is in no known conflict.", address)
 	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.gap != nil):
 		c.note("No conflicts are known.")
 	case len(conflicts) == 0 && !c.at.IsZero() && address != "":

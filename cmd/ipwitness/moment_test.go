@@ -124,7 +124,7 @@ func TestTheStateOfThePastNamesItsTimeAndGap(t *testing.T) {
 		{args: "conflicts abc", conflicts: []*pb.Conflict{before}, want: "CONFIRMED, for 5m", not: "kubectl delete"},
 		{args: "conflicts --exit-code", conflicts: []*pb.Conflict{before}, want: "5m ago", code: 2},
 		{args: "conflicts --exit-code", note: "No conflicts are known.\n", code: 3},
-		{args: "conflicts 10.0.0.7", note: "No conflict of 10.0.0.7 is known.\n"},
+		{args: "conflicts 10.0.0.7", note: "10.0.0.7 is in no known conflict.\n"},
 		{args: "audit", want: "in-use-unallocated", not: "IPAM  "}, // without pools
 		{args: "audit abc", want: "IPAM is wrong", not: "echo "},
 		{args: "audit node-1", want: "in-use-unallocated"},

@@ -241,12 +241,12 @@ func TestSettingsThatCannotWorkAreErrors(t *testing.T) {
 	}
 	servers := []string{"nats://127.0.0.1:4222"}
 	for want, s := range map[string]stream.Settings{
-		"need --nats":          {Creds: exists},
-		"set both --nats-cert": {Servers: servers, Cert: exists},
-		"set only one of them": {Servers: servers, Creds: exists, Token: exists},
-		"read the credentials": {Servers: servers, Token: exists + "-missing"},
-		"has no certificate":   {Servers: servers, CA: exists},
-		"use the certificate":  {Servers: servers, Cert: exists, Key: exists},
+		"need --nats": {Creds: exists},
+		"--nats-cert and --nats-key: a certificate": {Servers: servers, Cert: exists},
+		"set only one of them":                      {Servers: servers, Creds: exists, Token: exists},
+		"read the credentials":                      {Servers: servers, Token: exists + "-missing"},
+		"has no certificate":                        {Servers: servers, CA: exists},
+		"use the certificate":                       {Servers: servers, Cert: exists, Key: exists},
 	} {
 		if err := s.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)

@@ -64,7 +64,7 @@ func newCluster(cfg Config) (*cluster, error) {
 	where.WarningHandlerWithContext = rest.NoWarnings{}
 	core, err := rest.RESTClientFor(where)
 	if err != nil {
-		return nil, failed("use the kubeconfig: %w", err)
+		return nil, failed("cannot use the kubeconfig: %w", err)
 	}
 	return &cluster{where, core}, nil
 }
