@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -22,6 +23,8 @@ type world struct {
 	*Findings
 	facts *facts.Facts
 	ended []string
+	// changed has the addresses of the findings that were new or had changed.
+	changed [][]netip.Addr
 }
 
 func newWorld(t testing.TB, kubernetes facts.Kubernetes) *world {
@@ -29,18 +32,25 @@ func newWorld(t testing.TB, kubernetes facts.Kubernetes) *world {
 	w := &world{TB: t}
 	w.facts = facts.New(facts.Config{
 		Policy: &verdict.Policy{Cluster: "c", NodeTimeout: time.Minute, StaleAfter: time.Minute}, Log: slog.New(slog.DiscardHandler),
-		Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Changed: w.changed, OwnersWatched: func() bool { return false }, Disputed: func(func(index.Address) bool) {},
+		Clock: func() verdict.Stamp { return verdict.At(time.Now()) }, Changed: w.factsChanged, OwnersWatched: func() bool { return false }, Disputed: func(func(index.Address) bool) {},
 		Kubernetes: kubernetes, Followed: kubernetes != nil, Queues: 1,
 	})
 	w.Findings = NewFindings(FindingsConfig{Facts: w.facts, Waiting: func() int { return 0 }, Awaits: func(*verdict.Finding) bool { return false }, Listener: w})
 	return w
 }
 
-func (w *world) FindingChanged(*Found, *Found)             {}
+func (w *world) FindingChanged(now, _ *Found) {
+	addresses := audit.Addresses(now.Finding)
+	if len(addresses) == 0 {
+		addresses = []netip.Addr{now.Address}
+	}
+	w.changed = append(w.changed, addresses)
+}
+
 func (w *world) FindingEnded(over *Found, superseded bool) { w.ended = append(w.ended, over.ID) }
 
-// changed passes on the changes of the facts from which findings follow.
-func (w *world) changed(c *facts.Changes) {
+// factsChanged passes on the changes of the facts from which findings follow.
+func (w *world) factsChanged(c *facts.Changes) {
 	if len(c.Refused) > 0 || c.Dropped["claim"]+c.Dropped["interface"]+c.Dropped["pool"] > 0 {
 		w.Errorf("records are dropped: %v, %v", c.Refused, c.Dropped)
 	}

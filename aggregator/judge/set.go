@@ -2,6 +2,7 @@ package judge
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -98,7 +99,7 @@ func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []v
 }
 
 // join publishes a finding about several addresses of an interface after that about one of them has changed, or has
-// ended (is is false).
+// ended (is is false). After a start, it waits for all addresses from before: decide publishes those that are found again.
 func (f *Set) join(part *verdict.Finding, is, superseded bool) {
 	f.joining.Lock()
 	defer f.joining.Unlock()
@@ -113,13 +114,24 @@ func (f *Set) join(part *verdict.Finding, is, superseded bool) {
 	}
 	slices.SortFunc(parts, func(a, b verdict.Finding) int { return a.Address.Compare(b.Address) })
 	f.parts[part.ID] = parts
+	whole := joined(parts)
+	if was := f.Get(part.ID); was != nil && was.Unjudged && slices.ContainsFunc(append(audit.Addresses(was.Finding), was.Address), func(a netip.Addr) bool {
+		return !slices.ContainsFunc(parts, func(p verdict.Finding) bool { return p.Address == a })
+	}) {
+		return
+	}
+	f.Publish(&whole)
+}
+
+// joined returns the finding about all addresses of an interface.
+func joined(parts []verdict.Finding) verdict.Finding {
 	whole := parts[0]
 	if len(parts) > 1 {
 		for i := range parts {
 			whole.Addresses = append(whole.Addresses, parts[i].Address)
 		}
 	}
-	f.Publish(&whole)
+	return whole
 }
 
 // known reports whether a finding that may disappear by itself has lasted since before the start.
@@ -269,9 +281,16 @@ func (f *Set) decide() verdict.Stamp {
 	for over := range slices.Chunk(some, decidedAtOnce) {
 		f.facts.Update(func() { // so that none is found again while it ends
 			for _, one := range over {
-				if f.isDoubtful(one.ID) {
+				if !f.isDoubtful(one.ID) {
+					continue
+				}
+				f.joining.Lock()
+				if parts := f.parts[one.ID]; len(parts) > 0 {
+					f.Publish(new(joined(parts)))
+				} else {
 					f.conclude(one.ID, false)
 				}
+				f.joining.Unlock()
 			}
 		})
 	}

@@ -95,3 +95,39 @@ func TestAPortThatReturnsSolicitationsIsOneFinding(t *testing.T) {
 		t.Errorf("got the end of %v, want those of both", w.ended)
 	}
 }
+
+// A finding about several addresses from before the start is not told piece by piece while they are judged.
+func TestAFindingAboutSeveralAddressesIsToldAsAWholeAfterAStart(t *testing.T) {
+	global, local, late := netip.MustParseAddr("fd00:7::a"), netip.MustParseAddr("fe80::a"), netip.MustParseAddr("fd00:7::b")
+	part := func(a netip.Addr) []verdict.Finding {
+		return []verdict.Finding{{ID: "port", Kind: verdict.FindingIntendedNotObserved, Address: a, Source: audit.SourceLooped}}
+	}
+	for name, test := range map[string]struct {
+		found []netip.Addr
+		want  [][]netip.Addr
+	}{
+		"both last":                   {[]netip.Addr{local, global}, [][]netip.Addr{{global, local}}},
+		"one has become well":         {[]netip.Addr{local}, [][]netip.Addr{{local}}},
+		"both have become well":       {nil, nil},
+		"there is one more (at once)": {[]netip.Addr{local, global, late}, [][]netip.Addr{{global, local}, {global, late, local}}},
+	} {
+		w := newWorld(t, nil)
+		awaits := true
+		w.awaits = func(*verdict.Finding) bool { return awaits }
+		one := part(global)[0]
+		one.Addresses = []netip.Addr{global, local}
+		w.Recall([]*Found{{Finding: &one, Place: PlaceOf(&one)}})
+		w.changed = nil
+		for _, a := range test.found {
+			w.Audited(index.AddressOf(a), nil, part(a), nil, false)
+		}
+		if w.decide(); len(w.ended) > 0 {
+			t.Errorf("%s: got an end before the facts are complete", name)
+		}
+		awaits = false
+		w.decide()
+		if !slices.EqualFunc(w.changed, test.want, slices.Equal[[]netip.Addr]) || (len(w.ended) == 0) == (test.want == nil) || w.Undecided() != 0 {
+			t.Errorf("%s: got %v and %d ends, want %v", name, w.changed, len(w.ended), test.want)
+		}
+	}
+}
