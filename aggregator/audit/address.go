@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 )
 
 const (
@@ -251,7 +252,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		pools = sure
 	}
 	pools = append(pools, listed...)
-	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.allocated(p, o); return booked })
+	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.allocated(p, o); return booked && p.IPAM != podips.Name })
 	if i < 0 {
 		return pools
 	}
@@ -324,7 +325,7 @@ func (a *addressAudit) auditDoubleAllocation() {
 			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience := cmp.Or(al.Pool.EndDelay, a.policy.Settle)
 				severity := severityOf(al.Pool)
-				if al.Pool.Status && al.Pod == "" { // Node objects, one of which may be left over
+				if al.Pool.Status && (al.Pod == "" || other.Pod == "") { // Node objects, one of which may be left over
 					severity = verdict.Warning
 				}
 				a.recordOf(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
@@ -437,6 +438,20 @@ func (a *addressAudit) several(than *verdict.Owner) bool {
 	return n > 1
 }
 
+// listed returns the record of a pod or node that has the address according to the Kubernetes API, if no kernel is known to
+// have it: there is no agent on that node. It returns nil if there is none.
+func (a *addressAudit) listed() *verdict.Allocation {
+	if slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool { return holds(&o) }) {
+		return nil
+	}
+	for _, al := range a.in.Allocations {
+		if al.Pool.IPAM == podips.Name {
+			return al.Allocation
+		}
+	}
+	return nil
+}
+
 // auditServices checks whether nodes redirect packets for the address of an owner to the endpoints of a Service. A
 // node's own address as an external or load balancer address is intended (a gateway by externalIPs, the load balancer of
 // k3s), but without endpoints nodes refuse packets for it.
@@ -448,15 +463,15 @@ func (a *addressAudit) auditServices() {
 		}
 		var taken []verdict.Owner
 		severity, patience := verdict.Critical, a.policy.Settle
+		pooled := al.Service.Field == ipam.Ingress && slices.ContainsFunc(a.in.ServicePools, func(p *verdict.Pool) bool { return p.Services == ipam.Ingress })
 		for k := range a.judged.Owners {
 			o, s := &a.judged.Owners[k], al.Service
 			switch inRange := s.Field == ipam.ClusterIP; {
-			case s.Field == ipam.Ingress && uses(o, al.Heard) && slices.ContainsFunc(a.in.ServicePools, func(p *verdict.Pool) bool { return p.Services == ipam.Ingress }):
+			case pooled && uses(o, al.Heard):
 				severity = verdict.Warning // such as the router: speakers of the load balancer have no kernel that uses it
 			case !holds(o), o.Kind() != verdict.Host && o.Pod == nil, !inRange && s.Endpoints == ipam.OwnEndpoint:
 				continue
 			case o.Kind() == verdict.Host && !inRange:
-				pooled := s.Field == ipam.Ingress && slices.ContainsFunc(a.in.ServicePools, func(p *verdict.Pool) bool { return p.Services == ipam.Ingress })
 				assigned := slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Assigns && !o.OnNode(al.Node) })
 				switch {
 				case (pooled || s.Field == ipam.Ingress && assigned) && a.internal(o.Node):
@@ -472,12 +487,21 @@ func (a *addressAudit) auditServices() {
 			}
 			taken = append(taken, *o)
 		}
-		if len(taken) > 0 {
-			f := verdict.Finding{
-				Kind: verdict.FindingAnsweredByAnother, Severity: severity, Pool: al.Pool, Allocations: []*verdict.Allocation{al.Allocation}, Owners: taken,
-			}
-			a.record(f, al.Location+" ", patience)
+		f := verdict.Finding{
+			Kind: verdict.FindingAnsweredByAnother, Severity: severity, Pool: al.Pool, Allocations: []*verdict.Allocation{al.Allocation}, Owners: taken,
 		}
+		listed := a.listed()
+		switch inRange := al.Service.Field == ipam.ClusterIP; {
+		case len(taken) > 0:
+		case listed == nil, !inRange && !pooled && listed.Pod == "", !inRange && al.Service.Endpoints == ipam.OwnEndpoint:
+			continue
+		default:
+			f.Allocations, patience = append(f.Allocations, listed), listed.Pool.EndDelay
+			if !inRange && listed.Pod == "" {
+				f.Severity = verdict.Warning
+			}
+		}
+		a.record(f, al.Location+" ", patience)
 	}
 }
 
@@ -505,25 +529,29 @@ func (a *addressAudit) auditServicePools() {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
 			continue
 		}
-		for i := range a.judged.Owners {
-			o := &a.judged.Owners[i]
-			if !holds(o) && !uses(o, 0) {
-				continue
+		i := slices.IndexFunc(a.judged.Owners, func(o verdict.Owner) bool { return holds(&o) || uses(&o, 0) })
+		listed := a.listed()
+		f := verdict.Finding{Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Pool: p}
+		patience, node := max(a.policy.Settle, recordDelay), false
+		for _, al := range a.in.Allocations {
+			if al.Pool.Is(p) {
+				f.Kind, f.Allocations = verdict.FindingBookedElsewhere, append(f.Allocations, al.Allocation)
 			}
-			severity := verdict.Critical
-			if p.Services == ipam.Ingress && o.Kind() == verdict.Host {
-				severity = verdict.Warning
-			}
-			kind := verdict.FindingInUseUnallocated
-			var given []*verdict.Allocation
-			for _, al := range a.in.Allocations {
-				if al.Pool.Is(p) {
-					kind, given = verdict.FindingBookedElsewhere, append(given, al.Allocation)
-				}
-			}
-			a.recordOf(kind, severity, p, o, given, max(a.policy.Settle, recordDelay))
-			break
 		}
+		switch {
+		case i >= 0:
+			f.Owners = []verdict.Owner{a.judged.Owners[i]}
+			node = f.Owners[0].Kind() == verdict.Host
+		case listed != nil && len(f.Allocations) == 0:
+			f.Allocations = []*verdict.Allocation{listed}
+			patience, node = listed.Pool.EndDelay, listed.Pod == ""
+		default:
+			continue
+		}
+		if p.Services == ipam.Ingress && node {
+			f.Severity = verdict.Warning
+		}
+		a.record(f, p.Subject()+" ", patience)
 	}
 }
 

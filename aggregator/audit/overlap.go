@@ -135,6 +135,12 @@ func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
 	return verdict.Side{Node: node, Range: ipam.RangeOf(p), Prefixes: []netip.Prefix{p}, Source: verdict.SideNodeSpec}
 }
 
+// ListedSide returns an address of a node without an agent.
+func ListedSide(node string, a netip.Addr) verdict.Side {
+	single := netip.PrefixFrom(a, a.BitLen())
+	return verdict.Side{Node: node, Range: ipam.RangeOf(single), Prefixes: []netip.Prefix{single}, Source: verdict.SideHeld, Unused: true}
+}
+
 // NodePoolSides returns the ranges of a pool of the cluster for one node.
 func NodePoolSides(p *verdict.Pool) (list []verdict.Side) {
 	for _, r := range p.Ranges {
@@ -288,9 +294,12 @@ func collide(a, b *verdict.Side) bool {
 	return a.LAN != (verdict.LinkKey{}) || !a.Unused && !b.Unused || inUse(a) || inUse(b)
 }
 
+// listed reports whether a side is the address of a node according to the Kubernetes API alone, so that it may be left over.
+func listed(s *verdict.Side) bool { return s.Source == verdict.SideHeld && s.Agent == nil }
+
 // overlapOf returns the overlap in a group of sorted ranges, each of which overlaps an earlier one;
 // nil if there is none. It prefers a pair of ranges to an address in a range, and leaves out what is declared as shared.
-// The severity is WARNING as long as no address of a range that overlaps is in use.
+// The severity is WARNING as long as no address of a range that overlaps is in use, and for the address of a node without an agent.
 func overlapOf(p *verdict.Policy, group []verdict.Side) (out *verdict.Overlap, severity verdict.Severity) {
 	severity = verdict.Warning
 	used := slices.ContainsFunc(group, func(s verdict.Side) bool { return !s.Unused })
@@ -301,7 +310,7 @@ func overlapOf(p *verdict.Policy, group []verdict.Side) (out *verdict.Overlap, s
 			if !collide(a, b) || p.DeclaresShared(a.Range.Common(b.Range)) {
 				continue
 			}
-			if !a.Unused || !b.Unused {
+			if (!a.Unused || !b.Unused) && !listed(a) && !listed(b) {
 				severity = verdict.Critical
 			}
 			if !known {

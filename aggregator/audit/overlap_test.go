@@ -418,6 +418,24 @@ func TestTheUsedOneOfSeveralRangesOnALANCounts(t *testing.T) {
 	}
 }
 
+func TestRangesAgainstNodesWithoutAnAgent(t *testing.T) {
+	address := netip.MustParseAddr("10.244.7.9")
+	for why, test := range map[string]struct {
+		sides []verdict.Side
+		want  verdict.Severity // 0 for no finding
+	}{
+		"it is in the range of another node":    {[]verdict.Side{audit.ListedSide("n9", address), ofAgent(agent("n2", "1"), "10.244.7.0/24")}, verdict.Warning},
+		"it is in the range of its own node":    {[]verdict.Side{audit.ListedSide("n2", address), ofAgent(agent("n2", "1"), "10.244.7.0/24")}, 0},
+		"it is in a range of Kubernetes":        {[]verdict.Side{audit.ListedSide("n9", address), ofKubernetes("n2", "10.244.7.0/24")}, 0},
+		"it is in the common range of two more": {[]verdict.Side{audit.ListedSide("n9", address), ofAgent(agent("n2", "1"), "10.244.7.0/24"), ofAgent(agent("n3", "1"), "10.244.7.0/24")}, verdict.Critical},
+	} {
+		found := audit.Ranges(policy, test.sides)
+		if len(found) != min(1, int(test.want)) || len(found) == 1 && found[0].Severity != test.want {
+			t.Errorf("%s: got %+v, want severity %v", why, found, test.want)
+		}
+	}
+}
+
 func TestRangesAgainstAddressesInUse(t *testing.T) {
 	n1, n2, n3 := agent("n1", "1"), agent("n2", "1"), agent("n3", "1")
 	held := func(n *verdict.Node, text string) verdict.Side {

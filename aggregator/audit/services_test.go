@@ -269,3 +269,79 @@ func TestALoadBalancerHasTheAddressOfANode(t *testing.T) {
 		}
 	}
 }
+
+// Only the Kubernetes API knows the pod or node that has the address of a Service, or one that a Service may get.
+func TestTheKubernetesAPIListsAnAddressOfServices(t *testing.T) {
+	pod := ipam.Allocation{Namespace: "shop", Pod: "far", Node: "n9", Location: "pods shop/far " + podips.Status}
+	node := ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus}
+	service := func(field ipam.ServiceField, to ipam.Endpoints) func(*world) {
+		return func(w *world) {
+			w.given(vip.KubeProxyName, ipam.Allocation{
+				Purpose: "Service shop/api", Location: "services shop/api " + string(field), Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: field, Endpoints: to},
+			})
+		}
+	}
+	pool := func(field ipam.ServiceField) func(*world) { return func(w *world) { w.ofServices(field) } }
+	both := func(do ...func(*world)) func(*world) {
+		return func(w *world) {
+			for _, one := range do {
+				one(w)
+			}
+		}
+	}
+	const answered = verdict.FindingAnsweredByAnother
+	critical, warning := verdict.Critical, verdict.Warning
+	for _, test := range []struct {
+		name     string
+		listed   ipam.Allocation
+		do       func(*world)
+		kind     string
+		severity verdict.Severity
+	}{
+		{"a cluster IP is that of a node", node, service(ipam.ClusterIP, ipam.SomeEndpoints), answered, critical},
+		{"a cluster IP is on a device of kube-proxy on another node", node, both(service(ipam.ClusterIP, ipam.SomeEndpoints), func(w *world) {
+			w.Device("n1", "kube-ipvs0", "").Attachment = verdict.Local
+		}), answered, critical},
+		{"an external IP is that of a pod", pod, service(ipam.ExternalIP, ipam.SomeEndpoints), answered, critical},
+		{"an external IP is that of its endpoint", pod, service(ipam.ExternalIP, ipam.OwnEndpoint), "", 0},
+		{"a gateway by external IPs of a node", node, service(ipam.ExternalIP, ipam.SomeEndpoints), "", 0},
+		{"the load balancer of k3s", node, service(ipam.Ingress, ipam.SomeEndpoints), "", 0},
+		{"a load balancer has given it from its pool", node, both(pool(ipam.Ingress), service(ipam.Ingress, ipam.SomeEndpoints)), answered, warning},
+		{"a node in the range of a load balancer", node, pool(ipam.Ingress), unallocated, warning},
+		{"a pod in the range of a load balancer", pod, pool(ipam.Ingress), unallocated, critical},
+		{"a node in the range of cluster IPs", node, pool(ipam.ClusterIP), unallocated, critical},
+		{"no Service may get it", node, func(*world) {}, "", 0},
+	} {
+		w := newWorld("192.0.2.5")
+		test.do(w)
+		w.given(podips.Name, test.listed)
+		first := w.auditAll()
+		early := w.after(podips.IPAM.EndDelay - time.Second).auditAll(first.Findings...)
+		out := w.after(time.Second).auditAll(early.Findings...)
+		kind, severity := "", verdict.Severity(0)
+		for _, f := range out.Findings {
+			if !f.Waiting {
+				kind, severity = f.Kind, f.Severity
+			}
+		}
+		if kind != test.kind || severity != test.severity || len(reported(early.Findings)) != 0 {
+			t.Errorf("%s: got %q with severity %v, want %q with %v", test.name, kind, severity, test.kind, test.severity)
+		}
+		w.Allocations = w.Allocations[:len(w.Allocations)-1]
+		if end := w.auditAll(out.Findings...); len(end.Findings) != 0 {
+			t.Errorf("%s: got %+v when the Kubernetes API lists it no longer, want none", test.name, end.Findings)
+		}
+	}
+}
+
+// A pod has the InternalIP of another node, according to the Kubernetes API.
+func TestAPodHasTheAddressOfANode(t *testing.T) {
+	w := newWorld("10.244.0.5")
+	w.given(podips.Name, ipam.Allocation{Namespace: "shop", Pod: "far", Node: "n8", Location: "pods shop/far " + podips.Status})
+	w.given(podips.Name, ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus})
+	first := w.auditAll()
+	out := w.after(podips.IPAM.EndDelay).auditAll(first.Findings...).Findings
+	if len(out) != 1 || out[0].Kind != verdict.FindingDoubleAllocated || out[0].Severity != verdict.Warning || out[0].Waiting {
+		t.Errorf("got %+v, want a warning", out)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/proto/form"
 )
 
@@ -138,10 +139,17 @@ func (t *findingBuilder) word(name string) any {
 		}
 		return t.f.Address
 	case "holder":
-		if t.owner == nil {
+		switch listed := t.listed(); {
+		case listed != nil && listed.Pod == "":
+			return "node " + listed.Node
+		case listed != nil:
+			return allocationName(listed)
+		case t.owner == nil:
 			return "an unknown owner"
 		}
 		return t.alike.naming(placed)(t.owner)
+	case "listed":
+		return when(t.listed() != nil, " according to the Kubernetes API")
 	case "pool":
 		return poolName(t.pool)
 	case "poolbegin":
@@ -200,8 +208,21 @@ func when(holds bool, value string) string {
 	return ""
 }
 
+// listed returns the record of the pod or node that has the address of a Service, or one that a Service may get, according to
+// the Kubernetes API, if no owner is known; nil if there is none.
+func (t *findingBuilder) listed() *verdict.Allocation {
+	i := slices.IndexFunc(t.f.Allocations, func(al *verdict.Allocation) bool { return al.Pool != nil && al.Pool.IPAM == podips.Name })
+	if i < 0 || t.owner != nil || t.f.Kind == verdict.FindingDoubleAllocated {
+		return nil
+	}
+	return t.f.Allocations[i]
+}
+
 // holding adds the owners of the address that kernels report.
 func (t *findingBuilder) holding() {
+	if listed := t.listed(); listed != nil {
+		t.State("According to %s, %s has the address. No kernel is known to have it: there may be no agent on that node.", allocationPlace(listed), t.word("holder"))
+	}
 	for i := range t.f.Owners {
 		o := &t.f.Owners[i]
 		if shown(o) {
@@ -267,7 +288,7 @@ func (t *findingBuilder) ofNode() bool {
 func (t *findingBuilder) mismatch() {
 	p, texts := t.pool, textOf(t.pool)
 	if p.Services != "" && t.f.Kind == verdict.FindingInUseUnallocated {
-		c := ipam.Case{Pool: &p.Pool, Address: t.f.Address, Holder: &ipam.Holder{Name: placed(t.owner)}}
+		c := ipam.Case{Pool: &p.Pool, Address: t.f.Address, Holder: &ipam.Holder{Name: fmt.Sprint(t.word("holder"))}}
 		t.add(t.f.Kind+"/services", "cluster", when(p.Services == ipam.ClusterIP, "yes"), "exclude", ipamOf(p).Steps("services", c),
 			"ranges", list(each(p.Ranges, rangeText)))
 		return
@@ -566,11 +587,16 @@ func (t *findingBuilder) namesakes() {
 // double describes an address that an IPAM has allocated twice.
 func (t *findingBuilder) double() {
 	m := ipamOf(t.pool)
-	if m.Status && t.allocation.Pod == "" {
+	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
+	node := func(al *verdict.Allocation) bool { return m.Status && al.Pod == "" }
+	switch i := slices.IndexFunc(t.f.Allocations, func(al *verdict.Allocation) bool { return !node(al) }); {
+	case i < 0:
 		t.add(t.f.Kind+"/nodes", "names", each(t.f.Allocations, func(al **verdict.Allocation) string { return (*al).Node }))
 		return
+	case slices.ContainsFunc(t.f.Allocations, node):
+		t.add(t.f.Kind+"/node", "names", names, "namespace", t.f.Allocations[i].Namespace, "pod", t.f.Allocations[i].Pod)
+		return
 	}
-	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
 	t.add(t.f.Kind, "names", names, "usual", when(!m.Mirrored && !m.Status, "yes"), "mirrored", when(m.Mirrored, "yes"), "status", when(m.Status && !m.Mirrored, "yes"),
 		"keepone", func() { t.keepOne(names) })
 }

@@ -219,6 +219,9 @@ func (t *findingBuilder) stateLost() {
 // side is one of two nodes or networks that assign addresses from the same range.
 type side verdict.Side
 
+// listed reports whether the side is the address of a node without an agent.
+func (s side) listed() bool { return s.Device == "" && s.Network == "" }
+
 // overlap describes an overlap: of the ranges of two nodes, of two CNI networks of one node, or of two pools that
 // give parts of their ranges to nodes.
 func (t *findingBuilder) overlap() {
@@ -260,7 +263,7 @@ func (t *findingBuilder) overlap() {
 		}
 		t.add(key, append(values, "device", a.Device, "bdevice", b.Device, "unused", when(a.Unused && b.Unused, "yes"), "aplace", place(a), "bplace", place(b))...)
 	case f.Overlap.Held():
-		t.add("overlap/held", append(values, "device", a.Device)...)
+		t.add("overlap/held", append(values, "device", a.Device, "listed", when(a.listed(), "yes"), "own", when(a.Device != "" || a.listed(), "yes"))...)
 	case a.Source == verdict.SideDivided:
 		divide := func(s side) []advice.Action {
 			return m.Filler(ipam.Case{Pool: &ipam.Pool{Config: s.Config}}, "common", common).Steps("divide")
@@ -323,7 +326,7 @@ func (s side) evidence(kind string) string {
 		return Text("overlap/evidence/divided", "pool", s.Pool, "ranges", ranges, "config", s.Config)
 	}
 	if s.Source == verdict.SideHeld {
-		return Text("overlap/evidence/held", "node", s.Node, "address", s.Range.First, "device", s.Device, "network", s.Network)
+		return Text("overlap/evidence/held", "node", s.Node, "address", s.Range.First, "device", s.Device, "network", s.Network, "listed", when(s.listed(), "yes"))
 	}
 	who := "Node " + s.Node
 	if kind == verdict.FindingRangesOverlap {

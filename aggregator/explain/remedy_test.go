@@ -197,6 +197,14 @@ func findings() map[string]verdict.Finding {
 			Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.96.0.0/16"))},
 		}}
 	}
+	// Only the Kubernetes API knows the pod or node that has the address.
+	listed := func(f verdict.Finding, al ipam.Allocation) verdict.Finding {
+		al.Address = f.Address
+		f.Allocations = append(f.Allocations, &verdict.Allocation{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), Name: podips.Pool}}, Allocation: al})
+		return f
+	}
+	listedPod := ipam.Allocation{Namespace: "shop", Pod: "far", Node: "node-y", Location: "pods shop/far /status/podIPs"}
+	listedNode := ipam.Allocation{Node: "node-z", Purpose: "InternalIP", Location: "nodes node-z /status/addresses"}
 	orphan := func(phase string) verdict.Owner {
 		o := holder(w, "node-h", "web-6c", "eth0")
 		o.Orphaned, o.Pod = true, &verdict.PodObject{Namespace: "shop", Name: "web-6c", Node: "node-h", Phase: phase, Absent: phase == ""}
@@ -284,6 +292,10 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
 		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),
+		"answered-by-another listed pod":               listed(taken(nil, ipam.ExternalIP, ipam.SomeEndpoints), listedPod),
+		"answered-by-another listed node":              listed(taken(nil, ipam.ClusterIP, ipam.SomeEndpoints), listedNode),
+		"in-use-unallocated listed node":               listed(find(verdict.FindingInUseUnallocated, ranges(vip.MetalLBName, "IPAddressPool metallb-system/first", "ipaddresspools metallb-system/first", ipam.Ingress), "10.96.3.5", nil), listedNode),
+		"double-allocated node":                        listed(listed(find(verdict.FindingDoubleAllocated, api, "10.0.2.15", nil), listedPod), listedNode),
 		"answered-by-another neigh":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyEntry}),
 		"answered-by-another neigh_suppress":           fromBridge,
 		"answered-by-another vxlan":                    answers("", "vx10", verdict.KernelAnswer{By: verdict.ByNeighbour}),
@@ -435,6 +447,8 @@ func TestTextsOfOverlaps(t *testing.T) {
 	wantText(t, "pod-cidr-overlap with an address of a node", overlap(verdict.FindingPodCIDROverlap, pool, held, "node-a", "node-b"))
 	held.Network, held.Device = "cbr0", ""
 	wantText(t, "pod-cidr-overlap with an address of a pod", overlap(verdict.FindingPodCIDROverlap, held, pool, "node-a", "node-b"))
+	held.Network = ""
+	wantText(t, "pod-cidr-overlap with an address of a node without an agent", overlap(verdict.FindingPodCIDROverlap, pool, held, "node-a", "node-b"))
 	lan := verdict.LinkKey{Node: verdict.NodeKey{Name: "node-a"}, Name: "eth0"}
 	macvlan := func(node, device string) verdict.Side {
 		return verdict.Side{Node: node, Network: "lan", Device: device, LAN: lan, Config: "/etc/cni/net.d/20-lan.conf", Ranges: []ipam.Range{{First: netip.MustParseAddr("192.0.2.100"), Last: netip.MustParseAddr("192.0.2.254")}}, Source: verdict.SidePool, IPAM: hostlocal.Name}

@@ -170,7 +170,9 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 	for _, name := range names {
 		members[facts.Label(name)] = append(members[facts.Label(name)], name)
 	}
+	agents := make(map[string][]*facts.Node, len(nodes))
 	for _, n := range nodes {
+		agents[facts.Label(n.Name)] = append(agents[facts.Label(n.Name)], n)
 		removed := known && n.Rec.Unheard && !slices.ContainsFunc(members[facts.Label(n.Name)], n.Rec.Called)
 		if !n.Rec.TimedOut && !removed {
 			for i := range o.ranges[n] {
@@ -182,6 +184,11 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 	}
 	for _, r := range o.kube.NodeRanges() {
 		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
+	}
+	for _, n := range o.kube.NodeAddresses() {
+		if !slices.ContainsFunc(agents[facts.Label(n.Node)], func(agent *facts.Node) bool { return agent.Rec.Called(n.Node) }) {
+			all = append(all, audit.ListedSide(n.Node, n.Address))
+		}
 	}
 	for p := range o.facts.Pools {
 		if p.Rec.OfNode() && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {

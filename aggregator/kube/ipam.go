@@ -72,6 +72,7 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 	p, o, v := newPublisher(c, podips.Name), newPublisher(c, ovn.OVNKubernetesName), newPublisher(c, vip.KubeVIPName)
 	c.addresses = podips.NewAddresses[*podRecord](p, podips.Pool, podips.Status)
 	c.nodeAddresses = podips.NewAddresses[nodeAddresses](p, podips.NodePool, podips.NodeStatus)
+	c.addresses.Compared, c.nodeAddresses.Compared = c.podCompared, c.nodeCompared
 	c.annotated = podips.NewAddresses[annotatedPod](o, ovn.DefaultNetwork, ovn.Annotated)
 	c.nodes.Unread = &ipam.Unread{Publisher: p, Kind: ipam.Kind{Name: "Node"}}
 	c.kubeVIP = vip.NewAssignments(v)
@@ -260,6 +261,11 @@ func (m *publisher) publish(pool ipam.Pool, is poolState) {
 	if was == nil {
 		m.standIn()
 	}
+	var before *verdict.Pool
+	if was != nil {
+		before = was.published
+	}
+	m.cluster.servicePoolChanged(before, is.published)
 	if is.published == next {
 		m.cluster.changeIPAM(IPAMChange{Pool: next})
 	}
@@ -286,6 +292,7 @@ func (m *publisher) Drop(name string) {
 		return
 	}
 	delete(m.pools, name)
+	m.cluster.servicePoolChanged(p.published, nil)
 	m.cluster.changeIPAM(IPAMChange{Pool: p.published, Gone: true})
 	m.standIn()
 }

@@ -70,7 +70,7 @@ type Changes struct {
 	// unknown pods, or in which networks they are.
 	State bool
 	// Nodes are nodes that were added or removed, which changes what Pod returns for their
-	// unknown pods.
+	// unknown pods, and those whose addresses have changed.
 	Nodes []string
 	// Related are the nodes for which Related may return something new.
 	Related []string
@@ -138,7 +138,9 @@ type Cluster struct {
 	annotated *podips.Addresses[annotatedPod]
 	// nodeAddresses has the addresses of nodes.
 	nodeAddresses *podips.Addresses[nodeAddresses]
-	kubeVIP       vip.Assignments
+	// servicePools are the published pools of which Services get addresses.
+	servicePools map[*verdict.Pool]struct{}
+	kubeVIP      vip.Assignments
 
 	acknowledgements acknowledgements
 
@@ -175,6 +177,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 			refused: make(map[string]time.Time), past: make(map[string]*announced),
 		},
 		discovery: discovery{every: discoverEvery, check: checkEvery, bell: make(chan struct{}, 1)}, leases: make(leases),
+		servicePools: make(map[*verdict.Pool]struct{}),
 	}
 	c.announcer.cluster, c.discovery.cluster = c, c
 	c.announcer.stored = ipam.Mirror[*corev1.Event, string]{Read: readOwnEvent, Changed: func(_ ipam.Key, before, after *string) {
@@ -405,8 +408,7 @@ func (c *Cluster) Internal(node string, a netip.Addr) bool {
 	if a = a.Unmap().WithZone(""); n == nil {
 		return false
 	}
-	first := slices.IndexFunc(n.addresses, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
-	return first >= 0 && n.addresses[first] == a
+	return n.own(a)
 }
 
 // InPodCIDR reports whether an address is in the pod CIDR of any node.

@@ -26,9 +26,9 @@ type nodeRecord struct {
 	addresses []netip.Addr
 	added     verdict.Stamp
 	// other means that agents cannot run on the node: it has another operating system, or it
-	// is a virtual node.
-	other bool
-	ready corev1.ConditionStatus
+	// is a virtual node. simulated means that its addresses and those of its pods are those of others.
+	other, simulated bool
+	ready            corev1.ConditionStatus
 	// reason and message are the reason and message of the Ready condition, and since is its last
 	// change.
 	reason, message string
@@ -40,6 +40,8 @@ type nodes struct {
 	cluster *Cluster
 	// moved has the pod CIDRs for which the result of InPodCIDR is outdated.
 	moved []netip.Prefix
+	// turned means that a node is simulated now, or is no longer.
+	turned bool
 }
 
 func newNodes(c *Cluster) nodes {
@@ -47,6 +49,10 @@ func newNodes(c *Cluster) nodes {
 		Parse:   readNode,
 		Changed: func(_ ipam.Key, before, after *nodeRecord) { c.nodes.changed(before, after) },
 		Settled: func() { // once for all nodes that changed together
+			if c.nodes.turned {
+				c.nodes.turned = false
+				c.compareAll()
+			}
 			if len(c.nodes.moved) == 0 {
 				return
 			}
@@ -91,7 +97,8 @@ func readNode(node *corev1.Node) (at ipam.Key, r *nodeRecord, problem string) {
 		}
 	}
 	// Simulated nodes (KWOK) and virtual ones have addresses of others.
-	if kind := node.Labels["type"]; kind != "virtual-kubelet" && kind != "kwok" {
+	kind := node.Labels["type"]
+	if r.simulated = kind == "virtual-kubelet" || kind == "kwok"; !r.simulated {
 		for _, address := range node.Status.Addresses {
 			switch a, err := ipam.ParseAddress(address.Address); {
 			case address.Type != corev1.NodeInternalIP:
@@ -111,6 +118,12 @@ func readNode(node *corev1.Node) (at ipam.Key, r *nodeRecord, problem string) {
 		}
 	}
 	return at, r, problem
+}
+
+// own reports whether an address is the node's own: the first InternalIP of its family.
+func (r *nodeRecord) own(a netip.Addr) bool {
+	first := slices.IndexFunc(r.addresses, func(own netip.Addr) bool { return own.Is4() == a.Is4() })
+	return first >= 0 && r.addresses[first] == a
 }
 
 // nodeAddresses is the record of a node for the comparison of its addresses with those of other nodes.
@@ -136,8 +149,11 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	if !slices.Equal(was.cidrs, is.cidrs) {
 		n.moved = append(append(n.moved, was.cidrs...), is.cidrs...)
 	}
+	n.turned = n.turned || was.simulated != is.simulated
 	n.cluster.nodeAddresses.Changed(nodeAddresses{before}, nodeAddresses{after})
-	if after == nil || before == nil {
+	n.cluster.compare(was.addresses)
+	n.cluster.compare(is.addresses)
+	if after == nil || before == nil || !slices.Equal(was.addresses, is.addresses) {
 		n.cluster.pending.nodes[cmp.Or(was.name, is.name)] = struct{}{}
 	}
 	if after == nil || before == nil || was.ready != is.ready || was.uid != is.uid {
@@ -168,6 +184,29 @@ func (c *Cluster) NodeRanges() (all []NodeRange) {
 	slices.SortFunc(all, func(a, b NodeRange) int {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), cmp.Compare(a.Node, b.Node))
 	})
+	return all
+}
+
+// NodeAddress is a node's own address.
+type NodeAddress struct {
+	Node    string
+	Address netip.Addr
+}
+
+// NodeAddresses returns the own addresses of all nodes. Changes.Nodes reports when they change.
+func (c *Cluster) NodeAddresses() (all []NodeAddress) {
+	if c == nil {
+		return nil
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, r := range c.nodes.Records {
+		for _, a := range r.addresses {
+			if r.own(a) {
+				all = append(all, NodeAddress{r.name, a})
+			}
+		}
+	}
 	return all
 }
 

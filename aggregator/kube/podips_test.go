@@ -14,6 +14,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/dra"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 )
 
 func TestAddressesOfSeveralPods(t *testing.T) {
@@ -277,4 +278,88 @@ func TestDevicesOfPods(t *testing.T) {
 	if changes, _ := c.take(); len(changes.Pods) != 1 {
 		t.Errorf("got changes of pods %v, want one", changes.Pods)
 	}
+}
+
+// Addresses of pods and nodes are published if Kubernetes may give them away, also on nodes without an agent.
+func TestAddressesThatKubernetesGivesAway(t *testing.T) {
+	const pods, nodes = "kubernetes pods known\n", "kubernetes nodes known\n"
+	const web, n2 = "10.244.2.9 default/web n2 at pods default/web /status/podIPs", "192.0.2.12 InternalIP n2 at nodes n2 /status/addresses"
+	internal := func(c *Cluster, name, label string, addresses ...string) {
+		n := testNode(name, "")
+		n.Labels = map[string]string{"type": label}
+		for _, a := range addresses {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+		}
+		c.put(&c.nodes, n)
+	}
+	service := func(c *Cluster, spec corev1.ServiceSpec) {
+		c.put(&c.services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "api"}, Spec: spec})
+	}
+	pool := func(c *Cluster, text string) {
+		m := newPublisher(c, vip.MetalLBName)
+		m.Put(ipam.Pool{Name: "first", Services: ipam.Ingress, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(text))}}, "", false)
+	}
+	for _, test := range []struct {
+		name string
+		do   func(c *Cluster)
+		want string
+	}{
+		{"no Service", func(*Cluster) {}, ""},
+		{"an external IP is that of a pod", func(c *Cluster) {
+			service(c, corev1.ServiceSpec{ClusterIP: "10.96.0.9", ExternalIPs: []string{"10.244.2.9"}})
+		}, pods + web},
+		{"a cluster IP is that of a node", func(c *Cluster) { service(c, corev1.ServiceSpec{ClusterIP: "192.0.2.12"}) }, nodes + n2},
+		{"an external IP of a node", func(c *Cluster) {
+			service(c, corev1.ServiceSpec{ClusterIP: "10.96.0.9", ExternalIPs: []string{"192.0.2.12"}})
+		}, ""},
+		{"a virtual address that the cloud lists", func(c *Cluster) { service(c, corev1.ServiceSpec{ClusterIP: "192.0.2.200"}) }, ""},
+		{"the Service is left to a proxy of its own", func(c *Cluster) { service(c, corev1.ServiceSpec{ExternalIPs: []string{"10.244.2.9"}}) }, ""},
+		{"a pod of the host network", func(c *Cluster) {
+			host := testPod("host", "n2", "192.0.2.12")
+			host.Spec.HostNetwork = true
+			c.put(&c.pods, host)
+			service(c, corev1.ServiceSpec{ClusterIP: "10.96.0.9", ExternalIPs: []string{"192.0.2.12"}})
+		}, ""},
+		{"a pod that has ended", func(c *Cluster) {
+			over := testPod("web", "n2", "10.244.2.9")
+			over.Status.Phase = corev1.PodSucceeded
+			c.put(&c.pods, over)
+			service(c, corev1.ServiceSpec{ClusterIP: "10.244.2.9"})
+		}, ""},
+		{"the node turns out to be simulated", func(c *Cluster) {
+			service(c, corev1.ServiceSpec{ClusterIP: "10.244.2.9"})
+			internal(c, "n2", "kwok", "192.0.2.12")
+		}, ""},
+		{"the range of a load balancer", func(c *Cluster) { pool(c, "192.0.2.0/28") }, "metallb first reading 192.0.2.0-192.0.2.15\n" + nodes + n2},
+		{"a pod elsewhere has the address of a node", func(c *Cluster) { c.put(&c.pods, testPod("far", "n3", "192.0.2.12")) },
+			nodes + pods + "192.0.2.12 InternalIP n2 at nodes n2 /status/addresses\n192.0.2.12 default/far n3 at pods default/far /status/podIPs"},
+		{"a pod has the address of its node", func(c *Cluster) { c.put(&c.pods, testPod("near", "n2", "192.0.2.12")) }, ""},
+	} {
+		for _, late := range []bool{false, true} { // in any order
+			c := liveMirror(t, func(*Cluster) {})
+			l := newLedger(t)
+			if late && test.name != "a pod that has ended" {
+				test.do(c)
+			}
+			simulated := late && test.name == "the node turns out to be simulated"
+			if !simulated {
+				internal(c, "n2", "", "192.0.2.12", "192.0.2.200")
+			}
+			c.put(&c.pods, testPod("web", "n2", "10.244.2.9"))
+			if !late || test.name == "a pod that has ended" {
+				test.do(c)
+			}
+			changes, _ := c.take()
+			l.take(changes.IPAM)
+			if got := l.text(); sorted(got) != sorted(test.want) {
+				t.Errorf("%s (%v): got\n%s\nwant\n%s", test.name, late, got, test.want)
+			}
+		}
+	}
+}
+
+func sorted(text string) string {
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }

@@ -304,6 +304,11 @@ func (p *pods) changed(before, after *podRecord) {
 		p.cluster.problem(unreadProblem, text)
 	}
 	p.cluster.addresses.Changed(before, after)
+	for _, r := range []*podRecord{before, after} {
+		for _, a := range r.Pod().IPs {
+			p.cluster.nodeAddresses.Publish(a)
+		}
+	}
 	p.cluster.annotated.Changed(annotatedPod{before}, annotatedPod{after})
 }
 

@@ -64,6 +64,13 @@ func newServices(c *Cluster) services {
 						changed(at)
 					}
 				}
+				for _, s := range []*serviceRecord{before, after} {
+					if s != nil {
+						for _, a := range s.Addresses {
+							c.compare([]netip.Addr{a.Addr})
+						}
+					}
+				}
 			},
 		},
 	}

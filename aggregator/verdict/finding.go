@@ -146,7 +146,7 @@ const (
 	// SideDivided: a pool of the cluster that gives parts of its ranges to nodes. The side has no node.
 	SideDivided
 	// SideHeld: an address in use, outside of the ranges of its node: of the node itself if Device is
-	// set, otherwise of a pod in Network.
+	// set or no agent reports from it, otherwise of a pod in Network.
 	SideHeld
 )
 

@@ -62,49 +62,54 @@ type Record interface {
 }
 
 // Addresses has the addresses of running pods according to the API, except pods in the host network.
-// It publishes only addresses that several pods have. The driver's lock guards it.
+// It publishes only addresses that several pods have, and those that Compared selects. The driver's lock guards it.
 type Addresses[R Record] struct {
 	ipam.Publisher
+	// Compared reports whether an address that only one pod has is published; nil for none.
+	Compared func(r R, a netip.Addr) bool
 	// pool is the name of the published pool, and place is where the addresses are in a pod.
 	pool, place string
 	// one has the pod of each address with one pod, by a hash of the address to save memory. several
 	// has the pods of each address with several pods.
-	one       map[uint64]R
-	seed      maphash.Seed
-	several   map[netip.Addr][]R
-	published int // number of published addresses
+	one     map[uint64]R
+	seed    maphash.Seed
+	several map[netip.Addr][]R
+	// published has what is published.
+	published map[netip.Addr][]ipam.Record
 }
 
 // NewAddresses returns an empty Addresses. It publishes a pool of the given name; place is where the
 // addresses are in a pod.
 func NewAddresses[R Record](p ipam.Publisher, pool, place string) *Addresses[R] {
-	return &Addresses[R]{Publisher: p, pool: pool, place: place, seed: maphash.MakeSeed(), one: make(map[uint64]R), several: make(map[netip.Addr][]R)}
+	return &Addresses[R]{
+		Publisher: p, pool: pool, place: place, seed: maphash.MakeSeed(), one: make(map[uint64]R), several: make(map[netip.Addr][]R),
+		published: make(map[netip.Addr][]ipam.Record),
+	}
 }
 
-// Changed updates the pods of each address, and publishes addresses that several pods have. A record
+// Changed updates the pods of each address, and publishes what has changed. A record
 // is zero if the pod did not exist before, or does not exist afterwards.
 func (s *Addresses[R]) Changed(before, after R) {
 	was, is := before.Pod(), after.Pod()
 	for _, a := range is.exclusive() {
 		s.enter(a, before, after)
+		s.Publish(a)
 	}
 	for _, a := range was.exclusive() {
 		if slices.Contains(is.exclusive(), a) {
 			continue
 		}
 		at, several := maphash.Comparable(s.seed, a), s.several[a]
-		if len(several) == 0 {
-			if s.one[at] == before {
-				delete(s.one, at)
-			}
-			continue
-		}
-		rest := without(several, before)
-		s.share(a, several, rest)
-		if len(rest) == 1 {
+		switch rest := without(several, before); {
+		case len(several) == 0 && s.one[at] == before:
+			delete(s.one, at)
+		case len(several) > 0 && len(rest) == 1:
 			delete(s.several, a)
 			s.one[at] = rest[0]
+		case len(several) > 0:
+			s.several[a] = rest
 		}
+		s.Publish(a)
 	}
 }
 
@@ -115,12 +120,12 @@ func (s *Addresses[R]) enter(a netip.Addr, before, after R) {
 	switch one := s.one[at]; {
 	case slices.Contains(several, after):
 	case len(several) > 0:
-		s.share(a, several, append(without(several, before), after))
+		s.several[a] = append(without(several, before), after)
 	case one == none, one == before, one == after, !slices.Contains(one.Pod().IPs, a): // one of another address with the same hash is replaced
 		s.one[at] = after
 	default:
 		delete(s.one, at)
-		s.share(a, nil, []R{one, after})
+		s.several[a] = []R{one, after}
 	}
 }
 
@@ -129,21 +134,35 @@ func without[R Record](all []R, less R) []R {
 	return slices.DeleteFunc(slices.Clone(all), func(r R) bool { return r == less })
 }
 
-// share sets the pods that share an address and publishes the differences.
-func (s *Addresses[R]) share(a netip.Addr, before, after []R) {
-	s.several[a] = after
-	was, is := rivals(before), rivals(after)
-	if len(was) == 0 && len(is) > 0 {
-		if s.published++; s.published == 1 {
-			s.Use()
-			s.Put(ipam.Pool{Name: s.pool}, "", false)
-		}
+// Of returns the pods that have an address.
+func (s *Addresses[R]) Of(a netip.Addr) []R {
+	if several := s.several[a]; len(several) > 0 {
+		return several
 	}
-	ipam.Move(s, s.records(a, was), s.records(a, is))
-	if len(was) > 0 && len(is) == 0 {
-		if s.published--; s.published == 0 {
-			s.Drop(s.pool)
-		}
+	if one := s.one[maphash.Comparable(s.seed, a)]; slices.Contains(one.Pod().IPs, a) {
+		return []R{one}
+	}
+	return nil
+}
+
+// Publish publishes what has changed about an address: its pods, or the result of Compared.
+func (s *Addresses[R]) Publish(a netip.Addr) {
+	all := s.Of(a)
+	pods := rivals(all)
+	if len(pods) == 0 && len(all) > 0 && s.Compared != nil && s.Compared(all[0], a) {
+		pods = []Pod{all[0].Pod()}
+	}
+	was, is := s.published[a], s.records(a, pods)
+	if len(is) > 0 && len(s.published) == 0 {
+		s.Use()
+		s.Put(ipam.Pool{Name: s.pool}, "", false)
+	}
+	ipam.Move(s, was, is)
+	if s.published[a] = is; len(is) == 0 {
+		delete(s.published, a)
+	}
+	if len(was) > 0 && len(s.published) == 0 {
+		s.Drop(s.pool)
 	}
 }
 
