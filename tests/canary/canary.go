@@ -105,12 +105,27 @@ func (c *Cage) Script(script string) {
 	c.Add(script)
 	for line := range strings.SplitSeq(script, "\n") {
 		for i := range line {
-			if i == 0 || line[i-1] == ' ' && strings.Count(line[:i], "'")%2 == 0 {
+			if i == 0 || line[i-1] == ' ' && strings.Count(line[:i], "'")%2 == 0 && beginsCommand(line[:i], line[i:]) {
 				c.Add(line[i:])
 			}
 		}
 	}
 }
+
+// beginsCommand reports whether a command begins between the two parts of a line: after an operator or a reserved
+// word, or with the name of a program.
+func beginsCommand(before, rest string) bool {
+	words := strings.Fields(before)
+	if len(words) == 0 {
+		return true
+	}
+	last := words[len(words)-1]
+	program, _, _ := strings.Cut(rest, " ")
+	return strings.ContainsRune(";|&({!", rune(last[len(last)-1])) || slices.Contains(reserved, last) || slices.Contains(commands, program)
+}
+
+// reserved are the words of the shell after which a command begins.
+var reserved = []string{"if", "then", "elif", "else", "do", "while", "until", "exec", "eval"}
 
 // ends yields the text before each of the first three occurrences of place.
 func ends(text, place string) func(func(string) bool) {
