@@ -14,6 +14,8 @@ type Service struct {
 	Addresses []ServiceAddress
 	// Ports are its ports in the form of kubectl, such as "80/TCP,53/UDP".
 	Ports string
+	// Sharing is the key by which several Services may have one address; empty for none.
+	Sharing string
 	// Unproxied is set if nodes redirect no packets for it: it is headless, an alias of a name, or left to a proxy of
 	// its own.
 	Unproxied bool
@@ -116,9 +118,24 @@ func (s *Service) Ingress() (addresses []netip.Addr) {
 type Redirect struct {
 	Namespace, Name string
 	Field           ServiceField
-	Ports           string
+	Ports, Sharing  string
 	Endpoints       Endpoints
 }
+
+// Clashes reports whether two Services with one address have a common port and no common key to share the address, so that nodes
+// send the packets for it to one of them by chance.
+func (r *Redirect) Clashes(other *Redirect) bool {
+	if r.Namespace == other.Namespace && r.Name == other.Name || r.Sharing != "" && r.Sharing == other.Sharing {
+		return false
+	}
+	theirs := strings.Split(other.Ports, ",")
+	return slices.ContainsFunc(strings.Split(r.Ports, ","), func(port string) bool {
+		return port != "" && port != MorePorts && slices.Contains(theirs, port)
+	})
+}
+
+// MorePorts is the end of the ports of a Service with more of them.
+const MorePorts = "..."
 
 // Endpoints says which endpoints a Service has that get packets.
 type Endpoints uint8

@@ -316,12 +316,16 @@ func (a *addressAudit) sameRecords(al *verdict.AllocationFacts) (all []*verdict.
 	return all
 }
 
-// auditDoubleAllocation checks whether IPAM has allocated the address twice.
+// auditDoubleAllocation checks whether IPAM has allocated the address twice, or two Services have it with a common port.
 func (a *addressAudit) auditDoubleAllocation() {
 	all := a.in.Allocations
 	for i := range all {
 		for k := range all[i+1:] {
 			al, other := &all[i], &all[i+1+k]
+			if al.Service != nil && other.Service != nil && al.Service.Clashes(other.Service) {
+				a.recordOf(verdict.FindingDoubleAllocated, verdict.Warning, al.Pool, nil, []*verdict.Allocation{al.Allocation, other.Allocation}, a.policy.Settle)
+				return
+			}
 			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience := cmp.Or(al.Pool.EndDelay, a.policy.Settle)
 				severity := severityOf(al.Pool)

@@ -270,6 +270,45 @@ func TestALoadBalancerHasTheAddressOfANode(t *testing.T) {
 	}
 }
 
+// Two Services have one address and a common port.
+func TestTwoServicesHaveOneAddress(t *testing.T) {
+	type service struct{ name, field, ports, sharing string }
+	const external, ingress, cluster = string(ipam.ExternalIP), string(ipam.Ingress), string(ipam.ClusterIP)
+	for _, test := range []struct {
+		name string
+		has  []service
+		want bool
+	}{
+		{"by externalIPs", []service{{"a", external, "80/TCP", ""}, {"b", external, "53/UDP,80/TCP", ""}}, true},
+		{"by a load balancer and externalIPs", []service{{"a", ingress, "80/TCP", "key"}, {"b", external, "80/TCP", ""}}, true},
+		{"by two load balancers with different keys", []service{{"a", ingress, "80/TCP", "one"}, {"b", ingress, "80/TCP", "two"}}, true},
+		{"the external IP of one is the cluster IP of the other", []service{{"a", cluster, "80/TCP", ""}, {"b", external, "80/TCP", ""}}, true},
+		{"they have one key to share it", []service{{"a", ingress, "80/TCP", "key"}, {"b", ingress, "80/TCP", "key"}}, false},
+		{"they have different ports", []service{{"a", external, "80/TCP", ""}, {"b", external, "80/UDP,8080/TCP", ""}}, false},
+		{"more ports are not known", []service{{"a", external, "80/TCP,...", ""}, {"b", external, "81/TCP,...", ""}}, false},
+		{"one Service has it twice", []service{{"a", external, "80/TCP", ""}, {"a", ingress, "80/TCP", ""}}, false},
+		{"one Service has it", []service{{"a", external, "80/TCP", ""}}, false},
+	} {
+		w := newWorld("192.0.2.80")
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeProxyName, Traits: registry.Traits(vip.KubeProxyName), Name: "services", State: ipam.Known}}
+		for _, s := range test.has {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{
+				Purpose: "Service shop/" + s.name, Location: "services shop/" + s.name + " " + s.field,
+				Service: &ipam.Redirect{Namespace: "shop", Name: s.name, Field: ipam.ServiceField(s.field), Ports: s.ports, Sharing: s.sharing},
+			}})
+		}
+		first := w.auditAll()
+		out := w.after(w.Policy.Settle).auditAll(first.Findings...).Findings
+		if found := len(out) == 1 && out[0].Kind == verdict.FindingDoubleAllocated && out[0].Severity == verdict.Warning && !out[0].Waiting && len(out[0].Allocations) == 2; found != test.want || len(out) > 1 {
+			t.Errorf("%s: got %+v, want a warning: %v", test.name, out, test.want)
+		}
+		w.Allocations = w.Allocations[:1]
+		if end := w.auditAll(out...).Findings; len(end) != 0 {
+			t.Errorf("%s: got %+v when one Service has it, want none", test.name, end)
+		}
+	}
+}
+
 // Only the Kubernetes API knows the pod or node that has the address of a Service, or one that a Service may get.
 func TestTheKubernetesAPIListsAnAddressOfServices(t *testing.T) {
 	pod := ipam.Allocation{Namespace: "shop", Pod: "far", Node: "n9", Location: "pods shop/far " + podips.Status}

@@ -590,6 +590,10 @@ func (t *findingBuilder) double() {
 	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
 	node := func(al *verdict.Allocation) bool { return m.Status && al.Pod == "" }
 	switch i := slices.IndexFunc(t.f.Allocations, func(al *verdict.Allocation) bool { return !node(al) }); {
+	case t.allocation.Service != nil:
+		ports := each(t.f.Allocations, func(al **verdict.Allocation) string { return (*al).Service.Ports })
+		t.add(t.f.Kind+"/services", "names", names, "ports", ports)
+		return
 	case i < 0:
 		t.add(t.f.Kind+"/nodes", "names", each(t.f.Allocations, func(al **verdict.Allocation) string { return (*al).Node }))
 		return

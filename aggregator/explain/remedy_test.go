@@ -197,6 +197,15 @@ func findings() map[string]verdict.Finding {
 			Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.96.0.0/16"))},
 		}}
 	}
+	// Another Service has the address and a common port.
+	clash := func(f verdict.Finding, ports string) verdict.Finding {
+		f.Kind = verdict.FindingDoubleAllocated
+		f.Allocations = append(f.Allocations, &verdict.Allocation{Pool: f.Pool, Allocation: ipam.Allocation{
+			Address: f.Address, Purpose: "Service shop/other", Location: "services shop/other " + string(ipam.Ingress),
+			Service: &ipam.Redirect{Namespace: "shop", Name: "other", Field: ipam.Ingress, Ports: ports},
+		}})
+		return f
+	}
 	// Only the Kubernetes API knows the pod or node that has the address.
 	listed := func(f verdict.Finding, al ipam.Allocation) verdict.Finding {
 		al.Address = f.Address
@@ -292,6 +301,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
 		"answered-by-another external IP":              taken(self("eth0", ""), ipam.ExternalIP, ipam.NoEndpoints),
 		"answered-by-another load balancer":            taken(host, ipam.Ingress, ipam.EndpointsUnknown),
+		"double-allocated services":                    clash(taken(nil, ipam.ExternalIP, ipam.SomeEndpoints), "80/TCP"),
 		"answered-by-another listed pod":               listed(taken(nil, ipam.ExternalIP, ipam.SomeEndpoints), listedPod),
 		"answered-by-another listed node":              listed(taken(nil, ipam.ClusterIP, ipam.SomeEndpoints), listedNode),
 		"in-use-unallocated listed node":               listed(find(verdict.FindingInUseUnallocated, ranges(vip.MetalLBName, "IPAddressPool metallb-system/first", "ipaddresspools metallb-system/first", ipam.Ingress), "10.96.3.5", nil), listedNode),

@@ -76,6 +76,10 @@ func newServices(c *Cluster) services {
 	}
 }
 
+// sharingKeys are the annotations with the key by which several Services may have one address, those of MetalLB and Cilium
+// and their former names.
+var sharingKeys = []string{"metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip", "lbipam.cilium.io/sharing-key", "io.cilium/lb-ipam-sharing-key"}
+
 // serviceProxyName is the label of a service that is left to a proxy of its own.
 const serviceProxyName = "service.kubernetes.io/service-proxy-name"
 
@@ -123,7 +127,7 @@ func readService(service *corev1.Service) (at ipam.Key, _ *serviceRecord, proble
 	const mostPorts = 8
 	for i, port := range spec.Ports {
 		if i == mostPorts {
-			r.Ports += ",..."
+			r.Ports += "," + ipam.MorePorts
 			break
 		}
 		if i > 0 {
@@ -132,6 +136,9 @@ func readService(service *corev1.Service) (at ipam.Key, _ *serviceRecord, proble
 		r.Ports += fmt.Sprintf("%d/%s", port.Port, cmp.Or(port.Protocol, corev1.ProtocolTCP))
 	}
 	correct(form.Text(128), &r.Ports)
+	for _, name := range sharingKeys {
+		r.Sharing = ipam.Plain(cmp.Or(r.Sharing, service.Annotations[name]))
+	}
 	return at, r, problem
 }
 

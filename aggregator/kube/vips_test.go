@@ -32,6 +32,19 @@ func leaseOf(holder string) *coordinationv1.Lease {
 	}
 }
 
+func TestKeysByWhichServicesShareAnAddress(t *testing.T) {
+	for name, want := range map[string]string{
+		"metallb.io/allow-shared-ip": "key", "metallb.universe.tf/allow-shared-ip": "key", "lbipam.cilium.io/sharing-key": "key", "io.cilium/lb-ipam-sharing-key": "key",
+		"example.org/key": "",
+	} {
+		s := balanced("web", "", "192.0.2.7")
+		s.Annotations = map[string]string{name: "key"}
+		if _, r, problem := readService(s); r.Sharing != want || problem != "" {
+			t.Errorf("%s: got key %q and problem %q, want %q", name, r.Sharing, problem, want)
+		}
+	}
+}
+
 func TestKubeVIP(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
 	l := newLedger(t)

@@ -226,7 +226,7 @@ func (r *redirects) publish(at ipam.Key) {
 			if s.Unproxied || a.Field != field || slices.ContainsFunc(now, func(al ipam.Allocation) bool { return al.Address == a.Addr }) {
 				continue
 			}
-			to := &ipam.Redirect{Namespace: s.Namespace, Name: s.Name, Field: field, Ports: s.Ports, Endpoints: r.endpoints(at, a.Addr)}
+			to := &ipam.Redirect{Namespace: s.Namespace, Name: s.Name, Field: field, Ports: s.Ports, Sharing: s.Sharing, Endpoints: r.endpoints(at, a.Addr)}
 			// An unchanged redirect keeps its pointer, by which allocations are compared.
 			if i := slices.IndexFunc(r.published[at], func(al ipam.Allocation) bool { return *al.Service == *to }); i >= 0 {
 				to = r.published[at][i].Service

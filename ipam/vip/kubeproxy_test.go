@@ -75,6 +75,10 @@ func TestServices(t *testing.T) {
 	want("EndpointSlices cannot be read", "10.96.0.7 shop/web "+cluster+" 80/TCP 0", "192.0.2.7 shop/web "+external+" 80/TCP 0")
 	c.PutService(&ipam.Service{Namespace: "shop", Name: "web", Ports: "80/TCP", Addresses: addresses(ingress + " 192.0.2.7")})
 	want("it has one address left", "192.0.2.7 shop/web "+ingress+" 80/TCP 0")
+	c.PutService(&ipam.Service{Namespace: "shop", Name: "web", Ports: "80/TCP", Sharing: "key", Addresses: addresses(ingress + " 192.0.2.7")})
+	if s := published["192.0.2.7 services shop/web "+ingress]; s.Sharing != "key" {
+		t.Errorf("got %+v, want the key by which it shares the address", s)
+	}
 	c.PutService(&ipam.Service{Namespace: "shop", Name: "web"})
 	want("it has none")
 }
