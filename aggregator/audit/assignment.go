@@ -25,24 +25,54 @@ func (a *addressAudit) auditAssignments() {
 			continue
 		}
 		h := a.holdersOf(al.Allocation)
+		rival := a.rivalAssignment(al.Allocation, h.right)
 		switch {
-		case len(h.wrong) == 0 && !h.unheard:
+		case len(h.wrong) == 0 && !h.unheard && rival == nil:
 			continue
-		case len(h.wrong) == 0 || al.Pool.State != ipam.Known || !al.Covered:
+		case len(h.wrong) == 0 && rival == nil || al.Pool.State != ipam.Known || rival != nil && rival.Pool.State != ipam.Known || !al.Covered:
 			a.keep(al.Pool, verdict.FindingVIPHeldElsewhere)
 			a.again(a.in.Now.Add(a.policy.HandoverGrace)) // no fact changes when agents are connected again
 			continue
 		}
 		patience := a.policy.HandoverGrace
-		if !h.kernel {
+		if !h.kernel && rival == nil {
 			patience = 0 // the frames were sent after the grace
 		}
 		f := verdict.Finding{
 			Kind: verdict.FindingVIPHeldElsewhere, Severity: verdict.Critical, Pool: al.Pool,
 			Allocations: []*verdict.Allocation{al.Allocation}, Owners: slices.Concat(h.wrong, h.right),
 		}
+		if rival != nil {
+			f.Allocations = append(f.Allocations, rival)
+		}
 		a.record(f, al.Pool.Subject()+" ", patience)
 	}
+}
+
+// rivalAssignment returns the assignment of the address by the controller of another program to another node, if nodes hold the
+// address for both; nil otherwise. It returns one for the first of both alone. A record that a controller has left behind is
+// none, because nothing holds the address for it.
+func (a *addressAudit) rivalAssignment(al *verdict.Allocation, holders []verdict.Owner) *verdict.Allocation {
+	held := func(by, not *verdict.Allocation) bool {
+		return slices.ContainsFunc(holders, func(o verdict.Owner) bool {
+			return o.OnNode(by.Node) && !o.OnNode(not.Node) && (o.Assigned || a.claimsAfterGrace(&o, by))
+		})
+	}
+	for i := range a.in.Allocations {
+		other := a.in.Allocations[i].Allocation
+		if other.Pool.Assigns && al.Pool.IPAM < other.Pool.IPAM && held(al, other) && held(other, al) {
+			return other
+		}
+	}
+	return nil
+}
+
+// claimsAfterGrace reports whether a node has claimed an address on the wire after a controller may have handed it over. Earlier
+// frames are those of the node that rightly held the address.
+func (a *addressAudit) claimsAfterGrace(o *verdict.Owner, al *verdict.Allocation) bool {
+	return slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
+		return c.Wire() && !c.Weak() && c.Seen >= al.Heard.Add(a.policy.HandoverGrace)
+	})
 }
 
 // holders are the nodes that hold a virtual address.
@@ -66,9 +96,7 @@ func (a *addressAudit) holdersOf(al *verdict.Allocation) (h holders) {
 			h.unheard = true // it may have failed, which is why the address moved
 		case o.Assigned:
 			h.wrong, h.kernel = append(h.wrong, *o), true
-		case slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
-			return c.Wire() && !c.Weak() && c.Seen >= al.Heard.Add(a.policy.HandoverGrace)
-		}): // its earlier frames are those of the node that rightly held the address
+		case a.claimsAfterGrace(o, al):
 			h.wrong = append(h.wrong, *o)
 		}
 	}

@@ -95,6 +95,16 @@ func TestVirtualAddressesHeldElsewhere(t *testing.T) {
 			w.assigned(vip.MetalLBName, "n2", "b")
 			w.Assigned(lan[0])
 		}, ""},
+		{"two controllers, one of which has left its record behind", func(w *world, lan []*verdict.Interface) {
+			w.assigned(vip.MetalLBName, "n1", "a")
+			w.assigned(vip.KubeVIPName, "n2", "b")
+			w.Assigned(lan[0])
+		}, ""},
+		{"two controllers for one node", func(w *world, lan []*verdict.Interface) {
+			w.assigned(vip.MetalLBName, "n1", "a")
+			w.assigned(vip.KubeVIPName, "n1", "b")
+			w.Assigned(lan[0])
+		}, ""},
 		{"the assigned node has no agent, or another name in Kubernetes", func(w *world, lan []*verdict.Interface) {
 			w.assigned(vip.KubeVIPName, "control-1.example.org", "a")
 			w.Uncovered = []string{"control-1.example.org"}
@@ -208,6 +218,37 @@ func TestVirtualAddressFindingOverTime(t *testing.T) {
 	step("it gives it up")
 	w.Drop(one)
 	step("no node has it")
+}
+
+// Both controllers are named, in one finding, whichever of them was read first.
+func TestTwoControllersAssignTheAddress(t *testing.T) {
+	for _, first := range []string{vip.KubeVIPName, vip.MetalLBName} {
+		w := newWorld("192.0.2.50")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		w.Assigned(lan[0])
+		frame := w.frame(lan, 1, 0, verdict.Answered)
+		w.assigned(vip.KubeVIPName, "n1", "a")
+		w.assigned(vip.MetalLBName, "n2", "b")
+		if w.Allocations[0].Pool.IPAM != first {
+			slices.Reverse(w.Allocations)
+		}
+		if got := w.auditAll(); len(got.Findings) != 0 {
+			t.Errorf("got %+v at once, want nothing within the grace", got.Findings)
+		}
+		w.after(w.Policy.HandoverGrace)
+		w.Seen(frame)
+		waiting := w.auditAll()
+		w.after(w.Policy.HandoverGrace)
+		got := w.auditAll(waiting.Findings...).Findings
+		if len(got) != 1 || got[0].Kind != heldElsewhere || got[0].Waiting || len(got[0].Owners) != 2 || len(got[0].Allocations) != 2 ||
+			got[0].Allocations[0].Pool.IPAM != vip.KubeVIPName || got[0].Allocations[1].Pool.IPAM != vip.MetalLBName {
+			t.Errorf("got %+v, want one finding with both controllers", got)
+		}
+		w.Drop(frame)
+		if got := w.auditAll(got...).Findings; len(got) != 0 {
+			t.Errorf("got %+v, want the finding to end with one of the holders", got)
+		}
+	}
 }
 
 // TestAssignmentByTurns: speakers that do not see each other assign the address to one node after the other

@@ -336,6 +336,20 @@ func TestEachChoiceCanSilenceTheConflict(t *testing.T) {
 	}
 }
 
+// Of two controllers that assign one address, each sets it again. Both are named, and neither node is the right one.
+func TestOneOfTwoControllersServesTheAddress(t *testing.T) {
+	w, c := situated(t, "a virtual address that two controllers assign to different nodes")
+	steps := strings.Join(remedyOf(w, c), "\n")
+	for _, want := range []string{
+		"Decide which of MetalLB and kube-vip serves the address", "if MetalLB serves it, on node n1 itself", "Have kube-vip no longer serve Service shop/web",
+		"if kube-vip serves it, on node n2 itself", "Have MetalLB no longer serve Service shop/web", "if the conflict is known",
+	} {
+		if !strings.Contains(steps, want) {
+			t.Errorf("got\n%s\nwant %q", steps, want)
+		}
+	}
+}
+
 // Age does not tell real servers behind a load balancer from duplicates. Owners to which the address was given, or whose kernel
 // found a rival, are no real servers.
 func TestTheAddressOfTheOldestMayBeShared(t *testing.T) {

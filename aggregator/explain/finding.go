@@ -483,9 +483,19 @@ func (t *findingBuilder) answered() {
 		})
 }
 
-// heldElsewhere describes a node that holds a virtual address that its controller assigns to another node.
+// heldElsewhere describes a node that holds a virtual address that its controller assigns to another node, although another
+// controller may assign it to this one.
 func (t *findingBuilder) heldElsewhere() {
 	al := t.allocation
+	if len(t.f.Allocations) > 1 { // of another controller
+		other, owners := t.f.Allocations[1], make([]*verdict.Owner, len(t.f.Owners))
+		for i := range owners {
+			owners[i] = &t.f.Owners[i]
+		}
+		t.add(t.f.Kind+"/controllers", "purpose", al.Purpose, "to", al.Node, "other", ipamOf(other.Pool).Title, "otherpurpose", other.Purpose, "otherto", other.Node,
+			"otherplace", allocationPlace(other), "choice", oneController(t.f.Allocations, owners, t.f.Address), "holds", t.held)
+		return
+	}
 	var wrong []*verdict.Owner
 	var steps []advice.Action
 	right, hold := "", "hold"
@@ -506,22 +516,25 @@ func (t *findingBuilder) heldElsewhere() {
 		hold = "holds"
 	}
 	t.add(t.f.Kind, "purpose", al.Purpose, "to", al.Node, "names", each(wrong, func(o **verdict.Owner) string { return placed(*o) }), "hold", hold,
-		"right", right, "steps", steps, "holds", func() {
-			for i := range t.f.Owners {
-				o := &t.f.Owners[i]
-				key, last := "holds/kernel", &verdict.Claim{}
-				for _, c := range o.Claims {
-					if !o.Assigned && c.Wire() && !c.Weak() && (last.Interface == nil || c.Seen > last.Seen) {
-						key, last = "holds/wire", c
-					}
-				}
-				s := scope{o, "address", t.f.Address, "last", last.Last}
-				if last.Interface != nil {
-					s = append(s, "on", witness(last))
-				}
-				t.State("%s", s.text(key))
+		"right", right, "steps", steps, "holds", t.held)
+}
+
+// held says what shows that the owners hold a virtual address.
+func (t *findingBuilder) held() {
+	for i := range t.f.Owners {
+		o := &t.f.Owners[i]
+		key, last := "holds/kernel", &verdict.Claim{}
+		for _, c := range o.Claims {
+			if !o.Assigned && c.Wire() && !c.Weak() && (last.Interface == nil || c.Seen > last.Seen) {
+				key, last = "holds/wire", c
 			}
-		})
+		}
+		s := scope{o, "address", t.f.Address, "last", last.Last}
+		if last.Interface != nil {
+			s = append(s, "on", witness(last))
+		}
+		t.State("%s", s.text(key))
+	}
 }
 
 // spoofed describes frames from the port of one namespace with the address or the hardware address of

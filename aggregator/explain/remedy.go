@@ -470,6 +470,10 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	if i := slices.IndexFunc(a.c.Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactAlternates }); i >= 0 {
 		return a.steps("two-sides", "program", registry.Of(a.c.Facts[i].Pool.IPAM).Title, "nodes", a.c.Facts[i].Nodes)
 	}
+	if all := a.c.Controllers(); len(all) > 0 {
+		titles := each(all, func(p **verdict.Pool) string { return ipamOf(*p).Title })
+		return a.steps("two-controllers", "controllers", titles, "choice", oneController(a.c.Allocations, owners, a.address))
+	}
 	if keep != nil && a.leased(keep) && !slices.ContainsFunc(owners, func(o *verdict.Owner) bool { return o != keep && !o.Temporary() }) {
 		return a.keep(keep, right, owners) // the others have leases that ended
 	}
@@ -531,6 +535,36 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		steps = append(steps, giveUp(o, a.address, a.c.Title(keep).Controller)...)
 	}
 	return a.leave(keep, right, slices.Concat(steps, restart, a.retake(keep)))
+}
+
+// oneController returns one alternative for each owner to which a controller assigns the address: other controllers
+// assign it no longer.
+func oneController(allocations []*verdict.Allocation, owners []*verdict.Owner, a netip.Addr) []advice.Alternative {
+	assignment := func(o *verdict.Owner) *verdict.Allocation {
+		i := slices.IndexFunc(allocations, func(al *verdict.Allocation) bool { return al.Pool.Assigns && o.OnNode(al.Node) })
+		if i < 0 {
+			return nil
+		}
+		return allocations[i]
+	}
+	assigned := those(owners, func(o *verdict.Owner) bool { return assignment(o) != nil })
+	return choices(assigned, func(keep *verdict.Owner) (string, []advice.Action) {
+		serves := assignment(keep).Pool
+		steps := ofAllBut(keep, owners, func(o *verdict.Owner) (steps []advice.Action) {
+			al := assignment(o)
+			if al == nil {
+				return giveUp(o, a, nil)
+			}
+			if al.Pool.IPAM != serves.IPAM {
+				steps = scope{
+					"title", ipamOf(al.Pool).Title, "keep", ipamOf(serves).Title, "purpose", al.Purpose,
+					"service", when(strings.HasPrefix(al.Purpose, "Service "), "yes"),
+				}.steps("not-served")
+			}
+			return append(steps, giveUp(o, a, al.Pool)...)
+		})
+		return ipamOf(serves).Title + " serves it, on " + placed(keep), steps
+	})
 }
 
 // assignedAway returns the steps after which controllers no longer assign the own address of a node to other nodes.

@@ -325,6 +325,7 @@ func findings() map[string]verdict.Finding {
 		"vip-held-elsewhere kube-vip, by it alone":  virtual(w, vip.KubeVIPName, true, false),
 		"vip-held-elsewhere metallb":                virtual(w, vip.MetalLBName, false, true),
 		"vip-held-elsewhere egressip":               virtual(w, vip.EgressIPName, true, false),
+		"vip-held-elsewhere of two controllers":     ofTwoControllers(w),
 		"in-use-unallocated of an unknown owner":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
 }
@@ -362,6 +363,16 @@ func virtual(w *verdicttest.Network, of string, kernel, both bool) verdict.Findi
 	if both {
 		f.Owners = append(f.Owners, held("node-b"))
 	}
+	return f
+}
+
+// ofTwoControllers returns a finding about a virtual address that another controller assigns to the node that holds it.
+func ofTwoControllers(w *verdicttest.Network) verdict.Finding {
+	f := virtual(w, vip.KubeVIPName, true, true)
+	f.Allocations = append(f.Allocations, &verdict.Allocation{
+		Pool:       &verdict.Pool{Pool: ipam.Pool{IPAM: vip.MetalLBName, Traits: registry.Traits(vip.MetalLBName), Name: "services", State: ipam.Known}},
+		Allocation: ipam.Allocation{Address: f.Address, Node: "node-a", Purpose: "Service shop/web", Location: "servicel2statuses metallb-system/l2-x /status/node"},
+	})
 	return f
 }
 

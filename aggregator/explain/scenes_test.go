@@ -132,6 +132,16 @@ var scenes = []verdicttest.Situation{
 			Address: w.Addr, Node: "n2", Purpose: "Service shop/web", Location: "services shop/web /metadata/annotations/kube-vip.io/vipHost",
 		}})
 	}},
+	{Name: "a virtual address that two controllers assign to different nodes", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for k, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Virtual(i)
+			of := []string{vip.MetalLBName, vip.KubeVIPName}[k]
+			w.Allocations = append(w.Allocations, &verdict.Allocation{
+				Pool:       &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "addresses", State: ipam.Known}},
+				Allocation: ipam.Allocation{Address: w.Addr, Node: i.Namespace.Node.Name, Purpose: "Service shop/web", Location: "services shop/web"},
+			})
+		}
+	}},
 	{Name: "a virtual address that a program has left behind", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Virtual(i)

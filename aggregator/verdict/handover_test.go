@@ -9,6 +9,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/ipam/vip"
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
@@ -439,6 +441,34 @@ func TestSilenceOfANodeIsNoHandOver(t *testing.T) {
 		}
 		if c.Active() != test.active || silent != test.silent {
 			t.Errorf("%s: got active %t and silent %t, want %t and %t", test.name, c.Active(), silent, test.active, test.silent)
+		}
+	}
+}
+
+func TestTwoControllersAssignOneAddress(t *testing.T) {
+	for name, test := range map[string]struct {
+		of    [2]string
+		nodes [2]string
+		want  bool
+	}{
+		"each to another node":        {[2]string{vip.MetalLBName, vip.KubeVIPName}, [2]string{"n1", "n2"}, true},
+		"both to one node":            {[2]string{vip.MetalLBName, vip.KubeVIPName}, [2]string{"n1", "n1"}, false},
+		"two speakers of one program": {[2]string{vip.MetalLBName, vip.MetalLBName}, [2]string{"n1", "n2"}, false},
+	} {
+		w := newWorld("192.168.1.200")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		w.Virtual(lan[0])
+		w.after(time.Hour)
+		w.Virtual(lan[1])
+		for k, of := range test.of {
+			w.Allocations = append(w.Allocations, &verdict.Allocation{
+				Pool:       &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "addresses", State: ipam.Known}},
+				Allocation: ipam.Allocation{Address: w.Addr, Node: test.nodes[k], Purpose: "Service shop/web", Location: of + test.nodes[k]},
+			})
+		}
+		c := w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+		if got := len(c.Controllers()) == 2; got != test.want || test.want && (c.Keeper != "" || c.Cause != verdict.CauseSplitBrain) {
+			t.Errorf("%s: got controllers %v, keeper %q, cause %s", name, c.Controllers(), keeper(&c), c.Cause)
 		}
 	}
 }

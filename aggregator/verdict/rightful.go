@@ -52,6 +52,19 @@ func (c *Conflict) Alternates() bool {
 	return slices.ContainsFunc(c.Facts, func(f Fact) bool { return f.Kind == FactAlternates })
 }
 
+// Controllers returns the controllers of different programs that assign the address to owners, if there are several.
+func (c *Conflict) Controllers() (all []*Pool) {
+	for _, t := range c.Titles {
+		if p := t.Controller; p != nil && !slices.ContainsFunc(all, func(other *Pool) bool { return other.IPAM == p.IPAM }) {
+			all = append(all, p)
+		}
+	}
+	if len(all) < 2 {
+		return nil
+	}
+	return all
+}
+
 // OnlyOnEngines reports whether a device outside has the address, and all other owners are nodes that have it on a
 // bridge of a container engine alone. Engines choose the ranges of their networks by themselves.
 func (c *Conflict) OnlyOnEngines() bool {
@@ -114,6 +127,9 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	}
 	if c.Alternates() || c.OnlyOnEngines() {
 		return nil, RightUndecided // advice would alternate, too; a record of the engine is no right against a router
+	}
+	if len(c.Controllers()) > 0 {
+		return nil, RightUndecided // each would set the address again
 	}
 	if c.HeldAsOwn() {
 		return nil, RightUndecided // what set the virtual address would set it again, and so would what set the own one
