@@ -3,6 +3,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"syscall"
@@ -246,5 +247,58 @@ func TestADiskThatCannotBeReadForAWhile(t *testing.T) {
 	gaps, err := b.Gaps(time.Time{}, b.Now().Add(time.Second))
 	if err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_NOT_WRITTEN {
 		t.Errorf("got gaps %v and %v", gaps, err)
+	}
+}
+
+// A store that cannot continue is opened again when its directory can be used, without a request.
+func TestAJournalThatHasFailedIsOpenedAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		fail   func(b *bench)
+		reason pb.Gap_Reason
+		kept   int // recorded events from before
+	}{
+		"Pebble gives up": {func(b *bench) { go b.store.fail(errors.New("no reason")) }, pb.Gap_NOT_WRITTEN, 1},
+		"its directory is deleted": {func(b *bench) {
+			b.must(os.RemoveAll(b.dir))
+			b.changed(pb.Watch_ADDED, "late", pod("10.0.9.9", "late", "n1"))
+		}, pb.Gap_DAMAGED, 0},
+		"its directory is deleted, and cannot be made again for a while": {func(b *bench) {
+			b.must(os.RemoveAll(b.dir))
+			b.must(os.Symlink(b.dir+"-unmounted", b.dir))
+			b.changed(pb.Watch_ADDED, "late", pod("10.0.9.9", "late", "n1"))
+			wait.Until(t, "the problem", func() bool { return len(b.Problems()) == 1 && b.Problems()[0].Kind == Failed })
+			b.must(os.Remove(b.dir))
+		}, pb.Gap_DAMAGED, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, filepath.Join(t.TempDir(), "data"))
+			b.state(map[string]*pb.Owner{"old": pod("10.0.0.1", "old", "n1")})
+			b.changed(pb.Watch_ADDED, "a", pod("10.0.0.2", "a", "n1"))
+			b.flush()
+			b.add(time.Minute)
+			replaced := b.Replaced()
+			test.fail(b)
+			<-replaced
+			b.add(time.Second)
+			b.state(map[string]*pb.Owner{"b": pod("10.0.0.3", "b", "n1")})
+			if got := b.at(b.Now().Add(time.Second)); len(got) != 1 || len(b.Problems()) > 0 || b.Stats().Memory {
+				t.Errorf("got owners %v, problems %+v and %+v, want that everything is recorded again", got, b.Problems(), b.Stats())
+			}
+			if got := b.events(Query{Span: only("10.0.0.2"), Until: b.Now().Add(-30 * time.Second)}); len(got) != test.kept {
+				t.Errorf("got %v of the time before, want %d events", got, test.kept)
+			}
+			if gaps := b.gaps(); len(gaps) != 1 || gaps[0].GetReason() != test.reason || gaps[0].GetUntil() == nil {
+				t.Errorf("got gaps %v, want one that has ended", gaps)
+			}
+			aside, err := filepath.Glob(storeDir(b.dir) + ".*")
+			if err != nil || len(aside) > 0 {
+				t.Errorf("got %v and %v, want no journal set aside", aside, err)
+			}
+			b.stop()
+			b.start()
+			if got := b.at(b.Now().Add(time.Second)); len(got) != 1 || len(b.Problems()) > 0 {
+				t.Errorf("got owners %v and problems %+v after a restart", got, b.Problems())
+			}
+		})
 	}
 }

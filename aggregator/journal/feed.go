@@ -44,7 +44,7 @@ func (j *Journal) Feed(kind pb.Event_Kind) Feed { return Feed{j, kind} }
 func (f Feed) Begin() error {
 	var s *store
 	var seed maphash.Seed
-	begun := make(chan struct{})
+	begun, abandoned := make(chan struct{}), *f.j.abandoned.Load()
 	err := f.j.put(func(w *writer) error {
 		defer close(begun)
 		s, seed = w.s, w.seed
@@ -57,6 +57,8 @@ func (f Feed) Begin() error {
 	}
 	select {
 	case <-begun:
+	case <-abandoned: // the caller begins again
+		return ErrReplaced
 	case <-f.j.done:
 		return errStopped
 	}
@@ -173,13 +175,15 @@ func (f Feed) Lost(n uint64) error {
 
 // Flush waits until everything before is written.
 func (f Feed) Flush() error {
-	written := make(chan struct{})
+	written, abandoned := make(chan struct{}), *f.j.abandoned.Load()
 	if err := f.j.put(func(w *writer) error { w.waiting = append(w.waiting, written); return nil }); err != nil {
 		return err
 	}
 	select {
 	case <-written:
 		return nil
+	case <-abandoned:
+		return nil // what was not written is lost
 	case <-f.j.done:
 		return errStopped
 	}

@@ -82,8 +82,10 @@ type Journal struct {
 	fresh atomic.Bool
 	// What Stats returns.
 	records, gaps, lost atomic.Uint64
-	writer              writer
-	progress            progress
+	writer              *writer // replaced by Run only
+	// abandoned is closed when Run has replaced a writer, which may wait forever.
+	abandoned atomic.Pointer[chan struct{}]
+	progress  progress
 	// backup is locked during a backup.
 	backup sync.Mutex
 	// fs is the file system of the data directory.
@@ -92,10 +94,12 @@ type Journal struct {
 
 // New returns a journal that does nothing before Run.
 func New(cfg Config) *Journal {
-	return &Journal{
+	j := &Journal{
 		Config: cfg, progress: progress{marks: make(map[pb.Event_Kind]*marks)}, queue: make(chan op, queueSize), opened: make(chan struct{}), done: make(chan struct{}), replaced: make(chan struct{}),
-		fs: vfs.Default,
+		fs: vfs.Default, writer: new(writer),
 	}
+	j.abandoned.Store(new(make(chan struct{})))
+	return j
 }
 
 // Opened returns a channel that is closed when questions can be answered.
@@ -218,11 +222,16 @@ func (j *Journal) Run(ctx context.Context) {
 	j.open(pb.Gap_NOT_RUNNING)
 	j.mu.Unlock()
 	close(j.opened)
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		j.write(ctx)
-	}()
+	var written chan struct{}
+	begin := func() {
+		done, w := make(chan struct{}), j.writer
+		written = done
+		go func() {
+			defer close(done)
+			j.write(ctx, w)
+		}()
+	}
+	begin()
 	ended := ctx.Done()
 	for {
 		j.mu.RLock()
@@ -247,10 +256,50 @@ func (j *Journal) Run(ctx context.Context) {
 			<-s.failed
 			written = nil
 		case <-s.failed: // the writer has ended, or waits forever
-			j.Log.Error("the journal has failed: nothing is recorded until the aggregator is restarted", "error", *s.failure.Load())
-			<-ctx.Done()
-			return
+			j.Log.Error("the journal has failed: it is opened again", "error", *s.failure.Load())
+			switch replaced, err := j.reopen(ctx, s); {
+			case err != nil:
+				return
+			case replaced:
+				begin()
+			}
 		}
+	}
+}
+
+// reopenEvery is how often it is tried to open a store again that has failed.
+const reopenEvery = 2 * time.Second
+
+// reopen replaces a store that has failed, and its writer, once the data directory can be used and nothing uses the store
+// any longer. It reports whether it did: the writer may have replaced the store itself. It returns an error if ctx ends before.
+func (j *Journal) reopen(ctx context.Context, failed *store) (replaced bool, err error) {
+	for {
+		if err := Sleep(ctx, reopenEvery); err != nil {
+			return false, err
+		}
+		// A goroutine of Pebble may have ended with a lock, so that readers of the store wait forever.
+		if !j.memory && Writable(j.Dir) != nil || !j.mu.TryLock() {
+			continue
+		}
+		if j.store != failed {
+			j.mu.Unlock()
+			return false, nil
+		}
+		if !failed.fs.shut() {
+			j.mu.Unlock()
+			continue
+		}
+		reason := pb.Gap_NOT_WRITTEN
+		if _, err := os.Stat(storeDir(j.Dir)); errors.Is(err, os.ErrNotExist) && !j.memory {
+			reason = pb.Gap_DAMAGED // what was recorded is gone
+		}
+		j.writer = new(writer)
+		j.open(reason)
+		close(j.replaced)
+		j.replaced = make(chan struct{})
+		close(*j.abandoned.Swap(new(make(chan struct{}))))
+		j.mu.Unlock()
+		return true, nil
 	}
 }
 

@@ -3,8 +3,10 @@ package journal
 import (
 	"cmp"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +38,40 @@ type patience struct {
 	// stopped is closed when writes are not tried again any longer.
 	stopped chan struct{}
 	once    sync.Once
+	// fail ends the goroutine, because Pebble cannot continue after an error.
+	fail func(error)
+	// using is locked for reading during each write. over is set when the store has failed, and another one may use its directory:
+	// goroutines that Pebble has left must not write there.
+	using sync.RWMutex
+	over  bool
+	// lock is the lock on the directory; nil if there is none.
+	lock io.Closer
+}
+
+// do calls write, unless the directory is not that of the store any longer: then it ends the goroutine.
+func (p *patience) do(write func() error) error {
+	p.using.RLock()
+	defer p.using.RUnlock()
+	if p.over {
+		runtime.Goexit()
+	}
+	return write()
+}
+
+// shut ends all writes of a store that has failed, and gives its directory up. It reports false while a write has not
+// returned.
+func (p *patience) shut() bool {
+	p.stop()
+	if !p.using.TryLock() {
+		return false
+	}
+	defer p.using.Unlock()
+	p.over = true
+	if p.lock != nil {
+		_ = p.lock.Close() // the file is not needed
+		p.lock = nil
+	}
+	return true
 }
 
 // stop makes writes that fail return their errors.
@@ -44,7 +80,7 @@ func (p *patience) stop() { p.once.Do(func() { close(p.stopped) }) }
 // try calls write until it succeeds.
 func (p *patience) try(write func() error) error {
 	for failed := false; ; failed = true {
-		err := write()
+		err := p.do(write)
 		if err == nil || !p.patient.Load() || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) {
 			if failed {
 				p.failure.Store(nil)
@@ -60,10 +96,13 @@ func (p *patience) try(write func() error) error {
 	}
 }
 
+// inBackup reports whether a file is one of a backup.
+func inBackup(name string) bool { return strings.Contains(name, string(filepath.Separator)+backupDir) }
+
 // try calls write until it succeeds. A file of a backup fails at once.
 func (f patientFS) try(name string, write func() error) error {
-	if strings.Contains(name, string(filepath.Separator)+backupDir) {
-		return write()
+	if inBackup(name) {
+		return f.do(write)
 	}
 	return f.patience.try(write)
 }
@@ -71,7 +110,10 @@ func (f patientFS) try(name string, write func() error) error {
 // file returns a file that is opened, read and written patiently.
 func (f patientFS) file(name string, open func() (vfs.File, error)) (file vfs.File, err error) {
 	err = f.try(name, func() (err error) { file, err = open(); return err })
-	if err != nil || strings.Contains(name, string(filepath.Separator)+backupDir) {
+	if errors.Is(err, os.ErrNotExist) && f.patient.Load() && !inBackup(name) {
+		f.fail(err) // the directory is gone: Pebble would end the process
+	}
+	if err != nil || inBackup(name) {
 		return file, err
 	}
 	return &patientFile{file, f.patience, cmp.Or(filepath.Ext(name), filepath.Base(name))}, nil
@@ -119,6 +161,38 @@ func (f patientFS) Link(oldname, newname string) error {
 	return f.try(newname, func() error { return f.FS.Link(oldname, newname) })
 }
 
+// Remove implements vfs.FS.
+func (f patientFS) Remove(name string) error {
+	return f.do(func() error { return f.FS.Remove(name) })
+}
+
+// RemoveAll implements vfs.FS.
+func (f patientFS) RemoveAll(name string) error {
+	return f.do(func() error { return f.FS.RemoveAll(name) })
+}
+
+// Lock implements vfs.FS.
+func (f patientFS) Lock(name string) (io.Closer, error) {
+	lock, err := f.FS.Lock(name)
+	f.lock = lock
+	return directoryLock{f.patience}, err
+}
+
+// directoryLock is the lock on the directory of a store. Pebble does not release it after a failure.
+type directoryLock struct{ p *patience }
+
+// Close implements io.Closer.
+func (l directoryLock) Close() error {
+	l.p.using.Lock()
+	defer l.p.using.Unlock()
+	if l.p.lock == nil {
+		return nil
+	}
+	err := l.p.lock.Close()
+	l.p.lock = nil
+	return err
+}
+
 // MkdirAll implements vfs.FS.
 func (f patientFS) MkdirAll(dir string, perm os.FileMode) error {
 	return f.try(dir, func() error { return f.FS.MkdirAll(dir, perm) })
@@ -151,7 +225,7 @@ func (f *patientFile) Write(p []byte) (n int, err error) {
 // and the writer replaces the others.
 func (f *patientFile) sync(method func() error) error {
 	if f.patient.Load() && f.ext == ".sst" {
-		err := method()
+		err := f.do(method)
 		if err != nil {
 			f.tableFailure.Store(&err)
 			<-time.After(tryAgainAfter) // so that Pebble does not try again at once
@@ -185,7 +259,7 @@ func (f *patientFile) WriteAt(p []byte, at int64) (n int, err error) {
 
 // Preallocate implements vfs.File. It only saves time, so that a failure does not matter.
 func (f *patientFile) Preallocate(offset, length int64) error {
-	if err := f.File.Preallocate(offset, length); err != nil && !errors.Is(err, syscall.ENOSPC) {
+	if err := f.do(func() error { return f.File.Preallocate(offset, length) }); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		return err
 	}
 	return nil

@@ -34,7 +34,7 @@ const (
 	Missing ProblemKind = "missing"
 	// NotWritten means that the journal cannot be written now.
 	NotWritten ProblemKind = "not-written"
-	// Failed means that the journal cannot continue before the aggregator is restarted.
+	// Failed means that the journal cannot continue before its store is opened again.
 	Failed ProblemKind = "failed"
 )
 

@@ -43,6 +43,9 @@ func (w *writer) reach() {
 		return
 	}
 	w.kept, w.keptAt = w.noted, j.Clock()
+	if _, err := os.Stat(storeDir(j.Dir)); errors.Is(err, os.ErrNotExist) {
+		w.s.fail(err) // what is written to files without a directory is lost
+	}
 	name, size := manifest(storeDir(j.Dir))
 	file := filepath.Join(j.Dir, reachedFile)
 	_ = os.Remove(file + ".tmp") // opening a FIFO would block

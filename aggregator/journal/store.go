@@ -63,9 +63,9 @@ type store struct {
 // size of its cache in bytes; 0 for the default.
 func openStore(dir string, base vfs.FS, cached int64, log *slog.Logger) (*store, error) {
 	s := &store{
-		fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}),
-		few: make(map[string][]place),
+		failed: make(chan struct{}), few: make(map[string][]place),
 	}
+	s.fs = &patience{stopped: make(chan struct{}), fail: s.fail}
 	s.ending, s.end = context.WithCancel(context.Background())
 	cache := pebble.NewCache(cmp.Or(cached, cacheSize))
 	defer cache.Unref() // the store holds it
@@ -98,6 +98,7 @@ func openStore(dir string, base vfs.FS, cached int64, log *slog.Logger) (*store,
 			return nil, err
 		}
 	case <-s.failed:
+		s.fs.shut()
 		return nil, *s.failure.Load()
 	}
 	if err := s.load(); err != nil {
@@ -291,11 +292,14 @@ func (l storeLogger) Errorf(format string, args ...any) {
 	l.log.Warn("journal: store reports an error", "error", fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements pebble.Logger. Pebble expects that the process ends. The journal must not end the
-// aggregator, so only the goroutine of Pebble ends here; the journal does not use the store again.
-func (l storeLogger) Fatalf(format string, args ...any) {
-	if l.store.failure.CompareAndSwap(nil, new(fmt.Errorf(format, args...))) {
-		close(l.store.failed)
+// Fatalf implements pebble.Logger.
+func (l storeLogger) Fatalf(format string, args ...any) { l.store.fail(fmt.Errorf(format, args...)) }
+
+// fail records that Pebble cannot continue. Pebble expects that the process ends. The journal must not end the
+// aggregator, so only the goroutine of Pebble ends here; the journal opens another store.
+func (s *store) fail(err error) {
+	if s.failure.CompareAndSwap(nil, &err) {
+		close(s.failed)
 	}
 	runtime.Goexit()
 }

@@ -117,8 +117,7 @@ func (w *writer) setGap(gap *pb.Gap) {
 }
 
 // write writes what is recorded until ctx ends.
-func (j *Journal) write(ctx context.Context) {
-	w := &j.writer
+func (j *Journal) write(ctx context.Context, w *writer) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -137,6 +136,9 @@ func (j *Journal) write(ctx context.Context) {
 			return
 		}
 		err = errors.Join(err, w.copySome(), w.note(), w.prune(), w.commit())
+		if w.s.failure.Load() != nil {
+			return // Run opens the store again, with another writer
+		}
 		// The data directory of a journal in memory may be usable again.
 		returned := false
 		if now := j.Clock(); j.memory && j.Dir != "" && j.stuck == nil && now.Sub(w.triedAt) >= aliveEvery {
@@ -155,7 +157,7 @@ func (j *Journal) write(ctx context.Context) {
 				}
 			}
 		}
-		if damaged := j.store.damaged.Load(); damaged != nil {
+		if damaged := w.s.damaged.Load(); damaged != nil {
 			err = errors.Join(err, *damaged)
 		}
 		if err != nil {
