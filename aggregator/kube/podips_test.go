@@ -331,8 +331,10 @@ func TestAddressesThatKubernetesGivesAway(t *testing.T) {
 			internal(c, "n2", "kwok", "192.0.2.12")
 		}, ""},
 		{"the range of a load balancer", func(c *Cluster) { pool(c, "192.0.2.0/28") }, "metallb first reading 192.0.2.0-192.0.2.15\n" + nodes + n2},
-		{"a pod elsewhere has the address of a node", func(c *Cluster) { c.put(&c.pods, testPod("far", "n3", "192.0.2.12")) },
-			nodes + pods + "192.0.2.12 InternalIP n2 at nodes n2 /status/addresses\n192.0.2.12 default/far n3 at pods default/far /status/podIPs"},
+		{
+			"a pod elsewhere has the address of a node", func(c *Cluster) { c.put(&c.pods, testPod("far", "n3", "192.0.2.12")) },
+			nodes + pods + "192.0.2.12 InternalIP n2 at nodes n2 /status/addresses\n192.0.2.12 default/far n3 at pods default/far /status/podIPs",
+		},
 		{"a pod has the address of its node", func(c *Cluster) { c.put(&c.pods, testPod("near", "n2", "192.0.2.12")) }, ""},
 	} {
 		for _, late := range []bool{false, true} { // in any order
