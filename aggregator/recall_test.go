@@ -13,6 +13,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/judge"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -188,6 +189,59 @@ func TestAConflictThatEndsDuringARestartIsResolved(t *testing.T) {
 	l.settled()
 	if got := len(l.conflictsRecorded()); got != len(events)+1 {
 		t.Errorf("got %d events, want one more than %d", got, len(events))
+	}
+}
+
+// A rival that left long ago is still why a kernel does not use an address, so that it is known after a restart: without it,
+// the rival would count as one that is not known.
+func TestARivalThatLeftLongAgoIsKnownAfterARestart(t *testing.T) {
+	for name, test := range map[string]struct {
+		repaired         bool
+		rule             string
+		active, resolved int // conflicts that are known in the end
+	}{
+		"refused":                     {false, "dad-failed", 0, 1},
+		"repaired (a look-alike)":     {true, "dad-failed", 0, 0},
+		"another rule (a look-alike)": {false, "assigned-twice", 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{DataDir: t.TempDir(), Alone: true, Settle: time.Millisecond}
+			pods := func(epoch uint64, refused bool, more ...*pb.ReportRequest) *pb.ReportRequest {
+				a := podVeth(2, "a", "fd00:9::9")
+				if refused {
+					a.Claims[0].Kind, a.Claims[0].Flags = pb.Evidence_DAD_FAILED, verdict.FlagDADFailed
+				}
+				return snapshot(hello("n1", epoch), append(more, a)...)
+			}
+			l := newLab(t, cfg)
+			agent := l.dial().send(pods(1, true, podVeth(3, "b", "fd00:9::9"))).sync()
+			wait.Until(t, "a conflict", func() bool { return len(l.list(&pb.ListConflictsRequest{})) == 1 })
+			agent.cancel()
+			l.dial().send(pods(1, true)).sync()
+			over := proto.CloneOf(l.known(pb.Conflict_RESOLVED))
+			l.settled()
+			ago := time.Now().Add(-48 * time.Hour)
+			over.Rule, over.DetectedAt, over.ConfirmedAt, over.ResolvedAt = test.rule, timestamppb.New(ago.Add(-time.Hour)), timestamppb.New(ago.Add(-time.Hour)), timestamppb.New(ago)
+			feed := l.core.journal.Feed(pb.Event_CONFLICT)
+			if err := feed.Changed(&journal.Change{At: time.Now(), Type: pb.Watch_UPDATED, Conflict: over}); err != nil {
+				t.Fatal(err)
+			}
+			if err := feed.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			l.stop()
+
+			l = newLab(t, cfg)
+			if test.rule == verdict.RuleDADFailed {
+				l.known(pb.Conflict_RESOLVED)
+			}
+			l.dial().send(pods(2, !test.repaired)).sync()
+			wait.Until(t, "all to be judged", func() bool { _, awaited := l.told(); return len(awaited) == 0 })
+			wait.Until(t, "the conflicts", func() bool {
+				active := len(l.list(&pb.ListConflictsRequest{State: pb.Conflict_SUSPECTED})) + len(l.list(&pb.ListConflictsRequest{State: pb.Conflict_CONFIRMED}))
+				return active == test.active && len(l.list(&pb.ListConflictsRequest{State: pb.Conflict_RESOLVED})) == test.resolved
+			})
+		})
 	}
 }
 

@@ -74,7 +74,7 @@ func (w *worker) forget(p conflictPlace) {
 		return
 	}
 	at := e.conflict(p.id)
-	if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at || e.conflicts[at].Explains(e.owners) {
+	if at < 0 || !e.recalled.isEmpty() || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at || e.conflicts[at].Explains(e.owners) {
 		return
 	}
 	e.conflicts = slices.Delete(e.conflicts, at, at+1)
@@ -136,7 +136,7 @@ func (w *worker) recall(c *verdict.Conflict) {
 	}
 	s.Conflicts.put(a, kept)
 	if !kept.Active() {
-		if kept == c {
+		if kept == c && c.ResolvedAt > s.KeptSince() {
 			s.Conflicts.addResolved(conflictPlace{a, c.ID, c.ResolvedAt})
 		}
 		return
@@ -155,9 +155,11 @@ type Recollection struct {
 	Past []verdict.Past
 	// Orphans are the findings about orphaned sandboxes, which the Kubernetes API may not confirm for a while.
 	Orphans []verdict.Finding
+	// Refused is set if a conflict that was resolved long ago may be why a kernel does not use the address.
+	Refused bool
 }
 
-func (r Recollection) isEmpty() bool { return len(r.Past)+len(r.Orphans) == 0 }
+func (r Recollection) isEmpty() bool { return len(r.Past)+len(r.Orphans) == 0 && !r.Refused }
 
 // Recollect adds what is known about an address from before the start. Without anything, it forgets what concerns
 // no owner.
@@ -170,6 +172,7 @@ func (s *Shards) Recollect(a index.Address, before Recollection) {
 			w.entries[a] = e
 		}
 		if e.recalled = before; before.isEmpty() {
+			w.forgetOld(e)
 			w.settle(e)
 		}
 	})
