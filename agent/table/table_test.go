@@ -81,6 +81,39 @@ func TestFullPortEvictsOldClaimsThatWereSeenOnce(t *testing.T) {
 	}
 }
 
+// A speaker that announced an address once goes on to answer for it. The announcement is what tells it from a proxy.
+func TestAnOldClaimOfASenderThatStillClaimsTheAddressIsKept(t *testing.T) {
+	now := time.Now()
+	announced := wireClaim(7, 1, 1)
+	announced.Kind = ipwitnessv1.Evidence_ANNOUNCED
+	for name, test := range map[string]struct {
+		since func(*ClaimKey) // what differs in the claim since
+		kept  bool
+	}{
+		"it answers":                     {func(k *ClaimKey) { k.Kind = ipwitnessv1.Evidence_ANSWERED }, true},
+		"another sender answers":         {func(k *ClaimKey) { k.Kind, k.MAC = ipwitnessv1.Evidence_ANSWERED, "000002" }, false},
+		"it answers for another address": {func(k *ClaimKey) { k.Kind, k.Address = ipwitnessv1.Evidence_ANSWERED, testClaim(2).Address }, false},
+		"it answers in another VLAN":     {func(k *ClaimKey) { k.Kind, k.VLAN = ipwitnessv1.Evidence_ANSWERED, 9 }, false},
+		"it answers on another port":     {func(k *ClaimKey) { k.Kind, k.At.Index = ipwitnessv1.Evidence_ANSWERED, 8 }, false},
+		"a frame of another host names it": {func(k *ClaimKey) {
+			k.Kind, k.Source = ipwitnessv1.Evidence_ANSWERED, "000003"
+		}, false},
+	} {
+		tab := New()
+		answered := announced
+		test.since(&answered)
+		tab.Add(announced, Claim{Last: now.Add(-time.Hour)}, now)
+		tab.Add(answered, Claim{Last: now}, now)
+		dropped := tab.RemoveOld(now.Add(-time.Minute), now)
+		if slices.Contains(dropped, announced) == test.kept || slices.Contains(dropped, answered) {
+			t.Errorf("%s: got %v dropped, want the announcement kept %t", name, dropped, test.kept)
+		}
+		if tab.RemoveOld(now.Add(time.Minute), now); tab.wire != 0 {
+			t.Errorf("%s: got %d claims when both are old, want none", name, tab.wire)
+		}
+	}
+}
+
 func TestClaimsToImportantAddressesAreKept(t *testing.T) {
 	const important = maxPerPort + 1
 	for name, hold := range map[string]func(*Table, bool){

@@ -235,18 +235,28 @@ func (t *Table) RemovePort(index int32, received time.Time) (dropped []ClaimKey)
 	return dropped
 }
 
-// RemoveOld removes the wire claims that were last seen before the given time. The caller
-// holds the lock.
+// RemoveOld removes the wire claims that were last seen before the given time, unless another frame of the same sender
+// claimed the address since: a speaker that announced an address once, and answers for it, still claims it. The caller holds
+// the lock.
 func (t *Table) RemoveOld(before, received time.Time) (dropped []ClaimKey) {
 	for _, p := range t.byPort {
 		for c := range p.all() {
-			if c.Last.Before(before) {
+			if c.Last.Before(before) && !t.claimedSince(c.key, before) {
 				dropped = append(dropped, c.key)
 				t.dropFrame(c, received)
 			}
 		}
 	}
 	return dropped
+}
+
+// claimedSince reports whether the sender of a claim was seen with the address at a time or later, in frames of any kind.
+func (t *Table) claimedSince(k ClaimKey, at time.Time) bool {
+	return slices.ContainsFunc(t.byAddr[k.Address], func(c *entry) bool {
+		other := c.key
+		other.Kind = k.Kind
+		return other == k && !c.Last.Before(at)
+	})
 }
 
 // WirePorts returns the ports that have or had wire claims. The caller holds the lock.

@@ -26,7 +26,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// kept is the lifetime of a wire claim after its last sighting. The observer reports a
+// kept is the lifetime of a wire claim after the last frame by which its sender claimed the address. The observer reports a
 // known binding again every 30 s while it is used.
 const kept = 10 * time.Minute
 

@@ -260,8 +260,6 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		return
 	case c == 0 && !kernel && f.isBuried(n, key128, n.texts.macOf(key.mac), at):
 		return // seen before its sender gave the address up
-	case c == 0 && !kernel && at.Add(2*f.Policy.StaleAfter) <= a.now:
-		return // already expired
 	case c == 0 && !kernel && !a.snapshot && n.wireClaims >= MaxClaims:
 		f.dropExcess(n, 1)
 		return

@@ -762,7 +762,7 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 			r.endClaim(c, false, rec.GetResidence().AsDuration())
 		}
 		return
-	case c == nil && !kernel && (r.buried(n, addr, key.MAC, at) || at.Add(2*r.policy.StaleAfter) <= r.now):
+	case c == nil && !kernel && r.buried(n, addr, key.MAC, at):
 		return
 	case c == nil:
 		if kernel {
