@@ -29,6 +29,9 @@ type FilePool struct {
 type FileAllocation struct {
 	Allocation
 	AllocatedAt time.Time // by the clock of the node
+	// KeptUntil is when a DHCP server stops to keep the address back, because a client or the server itself found it in
+	// use; zero for other allocations.
+	KeptUntil time.Time
 }
 
 // NewFilePool returns a pool without allocations.
@@ -68,8 +71,8 @@ func (p *FilePool) Update(next map[netip.Addr]Allocation, since, now time.Time) 
 	dated := make(map[netip.Addr]FileAllocation, len(next))
 	for a, al := range next {
 		had, there := p.current[a]
-		if dated[a] = (FileAllocation{al, since}); there && had.SameHolder(&al) {
-			dated[a] = FileAllocation{al, had.AllocatedAt}
+		if dated[a] = (FileAllocation{Allocation: al, AllocatedAt: since}); there && had.SameHolder(&al) {
+			dated[a] = FileAllocation{Allocation: al, AllocatedAt: had.AllocatedAt}
 		}
 		if id, lost := p.missing[a]; lost && id == al.ContainerID {
 			delete(p.missing, a)

@@ -67,7 +67,7 @@ func (j journal) read(name string, data []byte, bad *faults) error {
 			delete(j, a) // released, reclaimed, or not an address
 			continue
 		}
-		r := record{Address: a, Hostname: strings.TrimSuffix(column("hostname"), "."), Expires: time.Unix(expire, 0)}
+		r := record{Address: a, Hostname: strings.TrimSuffix(column("hostname"), "."), Expires: time.Unix(expire, 0), Declined: column("state") == stateKept}
 		if column("valid_lifetime") == forever {
 			r.Expires = time.Time{}
 		}

@@ -17,12 +17,14 @@ func TestRemedies(t *testing.T) {
 	four, six := netip.MustParseAddr("10.9.0.5"), netip.MustParseAddr("fd00::5")
 	kea := &ipam.Pool{IPAM: KeaName, Name: "/var/lib/kea/kea-leases4.csv#eth0", Config: "/etc/kea/kea-dhcp4.conf"}
 	leased := ipam.Allocation{Address: four, MAC: "02:00:00:00:00:01", Hostname: "printer"}
+	udhcpd := &ipam.Pool{IPAM: UdhcpdName, Name: "/var/lib/misc/udhcpd.leases#eth0", Config: "/etc/udhcpd.conf"}
 	remedies, pools := "", ""
 	for _, one := range []struct {
 		ipam  *ipam.IPAM
 		pools []*ipam.Pool
 	}{
 		{&Kea, []*ipam.Pool{kea}},
+		{&Udhcpd, []*ipam.Pool{udhcpd}},
 		{&Dnsmasq, []*ipam.Pool{
 			{Name: "/var/lib/misc/dnsmasq.leases#eth0", Config: "/etc/dnsmasq.conf"},
 			{Name: "/var/lib/libvirt/dnsmasq/virbr0.status#virbr0", Config: "/var/lib/libvirt/dnsmasq/default.conf"},

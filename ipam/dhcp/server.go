@@ -1,4 +1,4 @@
-// Package dhcp reads the leases and reservations of the DHCP servers dnsmasq and Kea, and the leases of
+// Package dhcp reads the leases and reservations of the DHCP servers dnsmasq, Kea and udhcpd, and the leases of
 // DHCP clients, from their files.
 package dhcp
 
@@ -46,7 +46,7 @@ func words(c *ipam.Case) map[string]any {
 	default:
 		w["own"] = "yes"
 	}
-	if c.Allocation != (ipam.Allocation{}) {
+	if c.Allocation.MAC != "" {
 		w["leased"] = "yes"
 	}
 	return w
@@ -65,6 +65,8 @@ type record struct {
 	Server netip.Addr
 	// Expires is when the lease ends; zero for never.
 	Expires time.Time
+	// Declined is set if the lease is nobody's: the server keeps the address back, because it was found in use.
+	Declined bool
 
 	missing time.Time // since when the file lacks it; zero if it has it
 }
@@ -291,7 +293,11 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
-	m.next[p][r.Address] = ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}}
+	al := ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}}
+	if r.Declined {
+		al.KeptUntil = r.Expires
+	}
+	m.next[p][r.Address] = al
 	known := r.Server.Is4() || r.Address.Is6() && m.server.ipam == ClientName // networkd does not keep the address of a DHCPv6 server
 	if known && len(r.Client) <= 2*maxClient {
 		p.Server, p.ClientID = r.Server, r.Client

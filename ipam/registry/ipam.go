@@ -25,7 +25,7 @@ import (
 // All has all supported IPAMs and controllers of virtual addresses, in the order of the documentation.
 var All = []*ipam.IPAM{
 	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &ovn.KubeOVN, &spiderpool.IPAM, &antrea.IPAM, &ovn.OVNKubernetes,
-	&awsvpc.IPAM, &azure.IPAM, &dhcp.Dnsmasq, &dhcp.Kea, &dhcp.Client, &containers.Docker, &containers.Podman, &podips.IPAM, &vip.KubeProxy, &vip.KubeVIP, &vip.MetalLB, &vip.EgressIP, &vip.KubeVirt, &dra.IPAM,
+	&awsvpc.IPAM, &azure.IPAM, &dhcp.Dnsmasq, &dhcp.Kea, &dhcp.Udhcpd, &dhcp.Client, &containers.Docker, &containers.Podman, &podips.IPAM, &vip.KubeProxy, &vip.KubeVIP, &vip.MetalLB, &vip.EgressIP, &vip.KubeVirt, &dra.IPAM,
 }
 
 // unknown has nothing that distinguishes it.

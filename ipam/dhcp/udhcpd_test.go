@@ -1,0 +1,128 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/tests/ipamtest"
+)
+
+// udhcpdLease returns a lease as udhcpd writes it.
+func udhcpdLease(seconds uint32, address string, mac byte, hostname string) string {
+	a := netip.MustParseAddr(address).As4()
+	b := append(binary.BigEndian.AppendUint32(nil, seconds), a[:]...)
+	if b = append(b, make([]byte, 28)...); mac != 0 {
+		b[8], b[13] = 2, mac
+	}
+	copy(b[14:], hostname)
+	return string(b)
+}
+
+// udhcpdFile returns a lease file that was written some seconds after lookAt.
+func udhcpdFile(after int64, leases ...string) string {
+	text := string(binary.BigEndian.AppendUint64(nil, uint64(lookAt.Unix()+after)))
+	for _, l := range leases {
+		text += l
+	}
+	return text
+}
+
+func TestUdhcpdIsKnownToHaveWrittenAllLeases(t *testing.T) {
+	root := t.TempDir()
+	f := &udhcpdFiles{nodeFiles: nodeFiles{versions{}, ipamtest.NewHost(), root}}
+	leases := root + "/var/lib/misc/udhcpd.leases"
+	read := func(text string) content {
+		t.Helper()
+		if text != "" {
+			write(t, leases, text)
+		}
+		c, err := f.read(leases)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	write(t, root+udhcpdConfig, "# the LAN\nSTART\t10.9.0.250 # first\nend 10.9.1.20\ninterface br0\nopt lease 3600\nstatic_lease 2:0:0:0:0:f 10.9.0.40\nstart x\nmax_leases 9\n")
+	declined := udhcpdLease(1800, "10.9.0.252", 0, "")
+	if c := read(""); len(c.Leases)+len(c.Ranges) != 0 || !slices.Equal(texts(c.Reservations), []string{"10.9.0.40 02:00:00:00:00:0f"}) {
+		t.Errorf("no file yet: got %+v, want the reservation", c)
+	}
+	for _, text := range []string{
+		udhcpdFile(0, udhcpdLease(3000, "10.9.0.251", 1, "one"), declined),
+		udhcpdFile(60, udhcpdLease(3600, "10.9.0.251", 1, "one"), declined), // by chance
+		udhcpdFile(60, udhcpdLease(3600, "10.9.0.251", 1, "one"), declined, "cut"),
+		udhcpdFile(90, udhcpdLease(3570, "10.9.0.251", 1, "one"), declined),
+	} {
+		if c := read(text); !slices.Equal(texts(c.Leases), []string{"10.9.0.252"}) || fmt.Sprint(c.Ranges) != "[10.9.0.252/32]" {
+			t.Errorf("file that may lack leases: got %+v, want only the address that is kept back", c)
+		}
+	}
+	two := udhcpdLease(3599, "10.9.0.253", 2, "a-name-of-20-letters")
+	expired := udhcpdLease(0, "10.9.0.254", 3, "gone")
+	for _, text := range []string{udhcpdFile(120, declined, two, expired), udhcpdFile(7200, declined, two, expired)} {
+		c := read(text)
+		if want := []string{"10.9.0.252", "10.9.0.253 02:00:00:00:00:02 a-name-of-20-letters"}; !slices.Equal(texts(c.Leases), want) {
+			t.Errorf("file that is written at each lease: got %q, want %q", texts(c.Leases), want)
+		}
+		if got, want := fmt.Sprint(c.Ranges), "[10.9.0.250-10.9.0.254 10.9.1.1-10.9.1.20]"; got != want {
+			t.Errorf("got ranges %s, want %s", got, want)
+		}
+	}
+	if c := read(udhcpdFile(120, two)); !c.Leases[0].Expires.Equal(lookAt.Add((120 + 3599) * time.Second)) {
+		t.Errorf("got %v, want an hour after the file was written", c.Leases[0].Expires)
+	}
+}
+
+// Kea and udhcpd keep an address back that was found in use; a reservation for nobody is no evidence of that.
+func TestAddressesThatWereFoundInUseAreMarked(t *testing.T) {
+	ends := lookAt.Add(time.Hour)
+	j := journal{}
+	var bad faults
+	if err := j.read("leases", []byte(header4+line("10.0.0.5", "", "86400", "1", "")+line("10.0.0.6", "", "86400", "0", "")), &bad); err != nil {
+		t.Fatal(err)
+	}
+	_, leases := parseUdhcpdLeases([]byte(udhcpdFile(0, udhcpdLease(3600, "10.0.0.7", 0, ""), udhcpdLease(3600, "10.0.0.8", 8, ""))))
+	for _, c := range []struct {
+		name string
+		record
+		want time.Time
+	}{
+		{"declined, Kea", j[netip.MustParseAddr("10.0.0.5")], time.Unix(4000000000, 0)},
+		{"without a hardware address, Kea", j[netip.MustParseAddr("10.0.0.6")], time.Time{}},
+		{"declined, udhcpd", leases[0], ends},
+		{"leased, udhcpd", leases[1], time.Time{}},
+		{"reserved for nobody", record{Address: netip.MustParseAddr("10.0.0.9")}, time.Time{}},
+	} {
+		s := server{at: location{Path: "p"}}
+		s.put(content{Leases: []record{c.record}}, nil, lookAt)
+		if got := s.pools["p"].Changes[c.Address]; got == nil || !got.KeptUntil.Equal(c.want) {
+			t.Errorf("%s: got %+v, want it kept until %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestNothingOfUdhcpdIsNoServer(t *testing.T) {
+	s := newUdhcpd(ipamtest.NewHost(), ipam.FilesConfig{Dirs: []string{t.TempDir()}})
+	for range 3 {
+		s.Find(lookAt)
+		s.Read(ipam.FileRead{Now: lookAt, All: true, Lost: true})
+	}
+	if got := s.Pools(); len(got) != 0 || len(s.Problems()) != 0 {
+		t.Errorf("got %v, %q, want none", got, s.Problems())
+	}
+}
+
+func TestDefaultsOfUdhcpd(t *testing.T) {
+	c := parseUdhcpdConfig([]byte("interface eth0\n"))
+	if got, want := fmt.Sprint(c.leaseFile, c.leaseTime, c.ranges), "/var/lib/misc/udhcpd.leases240h0m0s [192.168.0.20-192.168.0.254]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := parseUdhcpdConfig([]byte("start 10.0.0.0\nend 10.255.255.255\nlease_file /tmp/leases\n")); len(got.ranges) != 1 || got.leaseFile != "/tmp/leases" {
+		t.Errorf("got %+v, want one range", got)
+	}
+}
