@@ -66,7 +66,8 @@ func readServiceL2Status(o *ipam.Object) (ipam.Key, *serviceL2Status) {
 // readIPAddressPool returns the ranges of an IPAddressPool.
 func readIPAddressPool(o *ipam.Object) (ranges []ipam.Range, err error) {
 	var spec struct {
-		Addresses []string `json:"addresses"`
+		Addresses     []string `json:"addresses"`
+		AvoidBuggyIPs bool     `json:"avoidBuggyIPs"`
 	}
 	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
 		return nil, err
@@ -76,7 +77,11 @@ func readIPAddressPool(o *ipam.Object) (ranges []ipam.Range, err error) {
 		if err != nil {
 			return nil, err
 		}
-		ranges = append(ranges, r)
+		if spec.AvoidBuggyIPs {
+			ranges = append(ranges, r.WithoutOutermost()...)
+		} else {
+			ranges = append(ranges, r)
+		}
 	}
 	return ranges, nil
 }

@@ -57,6 +57,10 @@ func TestIPAddressPools(t *testing.T) {
 	if p := c.Pool("IPAddressPool metallb-system/first"); p.Services != ipam.Ingress || p.Config != "ipaddresspools metallb-system/first" {
 		t.Errorf("got %+v, want a pool of load balancers", p)
 	}
+	c.Apply(vip.IPAddressPools, "metadata: {namespace: metallb-system, name: second}\nspec: {addresses: [198.51.100.0/23, 'fd00:1::/120'], avoidBuggyIPs: true}")
+	const second = "metallb IPAddressPool metallb-system/second known 198.51.100.1-198.51.100.254 198.51.101.1-198.51.101.254 fd00:1::-fd00:1::ff"
+	c.Want("a pool that avoids addresses with 0 and 255", first+"\n"+second)
+	c.Remove(vip.IPAddressPools, ipam.Key{Namespace: "metallb-system", Name: "second"})
 	for _, spec := range []string{"{addresses: [nowhere]}", "{addresses: 7}", "{addresses: [192.0.2.9-192.0.2.1]}"} {
 		c.Apply(vip.IPAddressPools, "metadata: {namespace: metallb-system, name: bad}\nspec: "+spec)
 		if p := c.Pool("IPAddressPool metallb-system/bad"); p.State != ipam.Unreadable || p.Problem == "" {
