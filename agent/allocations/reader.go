@@ -527,6 +527,9 @@ func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocatio
 		ContainerId: table.Printable(a.ContainerID), Interface: table.Printable(a.Interface), AllocatedAt: timestamppb.New(a.AllocatedAt),
 		Namespace: table.Printable(a.Namespace), Pod: table.Printable(a.Pod), Hostname: table.Printable(a.Hostname),
 	}
+	if !a.KeptUntil.IsZero() {
+		r.KeptUntil = timestamppb.New(a.KeptUntil)
+	}
 	if mac, err := net.ParseMAC(a.MAC); err == nil {
 		r.Mac = mac
 	}

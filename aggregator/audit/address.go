@@ -140,7 +140,10 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 			continue
 		}
 		severity := severityOf(p)
+		kept := a.keptBack(p)
 		switch booked, others := a.allocated(p, o); {
+		case kept != nil: // not for the owner, but because of it or of another one with the address
+			a.recordOf(verdict.FindingInUseUnallocated, verdict.Warning, p, o, []*verdict.Allocation{kept}, cmp.Or(p.StartDelay, a.patience(p, o)))
 		case booked:
 		case len(others) > 0:
 			patience := a.patience(p, o)
@@ -187,6 +190,21 @@ func (a *addressAudit) allocated(p *verdict.Pool, o *verdict.Owner) (booked bool
 		}
 	}
 	return booked, others
+}
+
+// keptBack returns the record by which a DHCP server keeps the address back because it was found in use; nil if there is none,
+// or another record of the pool.
+func (a *addressAudit) keptBack(p *verdict.Pool) (kept *verdict.Allocation) {
+	for _, al := range a.in.Allocations {
+		switch {
+		case !al.Pool.Is(p):
+		case al.KeptUntil == 0:
+			return nil
+		default:
+			kept = al.Allocation
+		}
+	}
+	return kept
 }
 
 // behind reports whether the Kubernetes API, which stores the pool, was last synchronised before

@@ -71,6 +71,36 @@ func TestMachinesOnTheWireAreComparedWithLeases(t *testing.T) {
 	}
 }
 
+// A client declines an address, which its server then keeps back for a time.
+func TestAnAddressThatAClientHasDeclinedStaysReported(t *testing.T) {
+	w, i, p := lan()
+	c := w.Wire(i, one)
+	audited := func() []verdict.Finding {
+		w.after(11 * time.Second).Seen(c)
+		return w.auditAll(w.auditAll().Findings...).Findings
+	}
+	found := w.auditAll().Findings
+	w.after(11 * time.Second).Seen(c)
+	found = w.auditAll(found...).Findings
+	if len(found) != 1 || found[0].Waiting || found[0].Severity != verdict.Critical {
+		t.Fatalf("got %+v, want it critical", found)
+	}
+	kept := w.lease(p, "")
+	kept.KeptUntil = w.Now.Add(time.Hour)
+	next := w.auditAll(found...).Findings
+	if len(next) != 1 || next[0].ID != found[0].ID || next[0].Waiting || next[0].Severity != verdict.Warning || len(next[0].Allocations) != 1 || next[0].Allocations[0] != kept {
+		t.Errorf("declined: got %+v, want the same finding as a warning with the record", next)
+	}
+	w.lease(p, one)
+	if got := audited(); len(got) != 0 {
+		t.Errorf("it is reserved for the machine now: got %+v, want none", got)
+	}
+	w.Allocations = nil
+	if again := w.auditAll(next...).Findings; len(again) != 1 || again[0].ID != found[0].ID || again[0].Waiting || again[0].Severity != verdict.Critical {
+		t.Errorf("no longer kept back: got %+v, want the same finding, critical again", again)
+	}
+}
+
 // A machine that has released its lease sends no frame that says so.
 func TestMachineThatIsSilentIsNotReported(t *testing.T) {
 	w, i, _ := lan()

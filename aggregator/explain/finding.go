@@ -293,6 +293,10 @@ func (t *findingBuilder) mismatch() {
 			"ranges", list(each(p.Ranges, rangeText)))
 		return
 	}
+	kept := ""
+	if t.allocation.KeptUntil != 0 {
+		kept = stampText(t.allocation.KeptUntil)
+	}
 	lost, lostAt := "", ""
 	if p.LostAt != 0 {
 		lost, lostAt = plural(p.Lost, "record", "records"), stampText(p.LostAt)
@@ -320,7 +324,7 @@ func (t *findingBuilder) mismatch() {
 	t.add(t.f.Kind,
 		"free", cmp.Or(texts.Text("effect/free"), fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(p), poolNext(p, "one of the next pods"))),
 		"missing", when(missing, "yes"), "since", after(" since ", lostAt),
-		"lost", when(!missing, lost), "lostat", after(" at ", lostAt), "norecord", when(!missing && lost == "", "yes"),
+		"lost", when(!missing, lost), "lostat", after(" at ", lostAt), "norecord", when(!missing && lost == "", "yes"), "kept", kept,
 		"effect", effect, "noholder", noHolder, "exhaustion", exhausted,
 		"reserve", func() { t.remedy("reserve") }, "reassign", func() { t.remedy("reassign") }, "release", func() { t.remedy("release") })
 }

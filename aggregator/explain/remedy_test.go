@@ -19,6 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/containers"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/registry"
@@ -232,7 +233,11 @@ func findings() map[string]verdict.Finding {
 	moved.Past = []verdict.Past{{Owner: guest.ID, Kind: verdict.FindingBookedElsewhere, Since: start, Allocation: &verdict.Allocation{
 		Pool: lans, Allocation: ipam.Allocation{Namespace: "shop", Pod: "virt-launcher-queue-before", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"},
 	}}}
+	kea := &verdict.Pool{Pool: ipam.Pool{IPAM: dhcp.KeaName, Traits: registry.Traits(dhcp.KeaName), Name: "/var/lib/kea/kea-leases4.csv#eth0", State: ipam.Known, Config: "/etc/kea/kea-dhcp4.conf"}, Node: w.Node("node-a")}
+	declined := find(verdict.FindingInUseUnallocated, kea, "192.168.1.10", []verdict.Owner{machine}, &verdict.Allocation{KeptUntil: start.Add(24 * time.Hour)})
+	declined.Severity = verdict.Warning
 	return map[string]verdict.Finding{
+		"in-use-unallocated kea, declined":             declined,
 		"in-use-unallocated whereabouts, of a guest":   moved,
 		"booked-elsewhere whereabouts, of a guest":     find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{guest}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}}),
 		"double-allocated azure":                       find(verdict.FindingDoubleAllocated, azureFile, "10.241.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "gone"}}),

@@ -40,7 +40,7 @@ func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.S
 			Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(),
 			MAC: verdict.MAC(rec.GetMac()).String(), FormerMAC: verdict.MAC(rec.GetFormerMac()).String(), Hostname: rec.GetHostname(),
 		},
-		AllocatedAt: Stamp(rec.GetAllocatedAt()),
+		AllocatedAt: Stamp(rec.GetAllocatedAt()), KeptUntil: Stamp(rec.GetKeptUntil()),
 	}
 	if have := f.putAllocation(p, al, now); have != nil {
 		have.sweep = n.sweep

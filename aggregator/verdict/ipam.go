@@ -35,6 +35,9 @@ type Allocation struct {
 	// AllocatedAt is when the allocation was made, by the clock of the writer; 0 if the IPAM does
 	// not record it.
 	AllocatedAt Stamp
+	// KeptUntil is when a DHCP server stops to keep the address back, because a client or the server itself found it in
+	// use, by the clock of the writer; 0 for other allocations.
+	KeptUntil Stamp
 	// Heard is when the aggregator learned of the allocation.
 	Heard Stamp
 }
