@@ -20,6 +20,7 @@ import (
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // The files of a data directory.
@@ -213,6 +214,28 @@ func (l *lab) wantProblem(words ...string) {
 	if got := l.metric("ipwitness_aggregator_problems", ""); got != float64(min(len(words), 1)) {
 		l.Errorf("got %v problems in the metrics, want %d", got, min(len(words), 1))
 	}
+}
+
+func TestAWrongAcknowledgementDoesNotHideTheOthers(t *testing.T) {
+	dir := t.TempDir()
+	l := newLab(t, Config{DataDir: dir})
+	l.dial().send(twoPods()).sync()
+	l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
+	l.stop()
+	at := filepath.Join(dir, acknowledgementsFile)
+	raw, err := os.ReadFile(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := strings.Replace(string(raw), `"acknowledgements": [`, `"acknowledgements": [{"conflict":7},`, 1)
+	if err := os.WriteFile(at, []byte(wrong), 0o600); err != nil || wrong == string(raw) {
+		t.Fatalf("got %v, %s", err, raw)
+	}
+	l = newLab(t, Config{DataDir: dir})
+	l.wantProblem("some acknowledgements from before the start are not known", "entry 0", "the file is now "+at+".unusable-")
+	l.dial().send(twoPods()).sync()
+	l.wantAcknowledged(l.conflict(pb.Conflict_SUSPECTED), true)
+	wait.Until(t, "the others to be saved again", func() bool { _, err := os.Stat(at); return err == nil })
 }
 
 // An unusable file does not prevent the start. It is set aside, and duplicates are found and

@@ -520,6 +520,12 @@ func TestAConflictThatFramesShowIsKnownAfterRestarts(t *testing.T) {
 			}
 			a := l.dial().send(ports(epoch, test.reused)).sync()
 			l.settled()
+			if test.then == nil && test.ends > 0 {
+				out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr})
+				if got := out.GetSummary(); err != nil || !strings.HasPrefix(got, "Cannot tell yet") {
+					t.Errorf("got %q, %v while frames are awaited, want that this cannot be told yet", got, err)
+				}
+			}
 			if test.then != nil {
 				time.Sleep(500 * time.Millisecond)
 				a.send(test.then).sync()

@@ -29,13 +29,13 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if err := s.own(q); err != nil {
 		return nil, err
 	}
-	addr, err := ParseAddress(q.GetAddress())
-	if err != nil {
-		return nil, err
-	}
 	if out := ExplainMapped(q.GetAddress()); out != nil {
 		out.Coverage = s.Coverage.Current()
 		return out, nil
+	}
+	addr, err := ParseAddress(q.GetAddress())
+	if err != nil {
+		return nil, err
 	}
 	if q.GetAt() != nil {
 		return s.explainAt(ctx, q, addr)
@@ -63,7 +63,7 @@ func ExplainMapped(text string) *pb.ExplainResponse {
 		return nil
 	}
 	a = a.WithZone("")
-	return &pb.ExplainResponse{Address: a.String(), Summary: explain.Text("answer/mapped", "address", a, "ipv4", a.Unmap())}
+	return &pb.ExplainResponse{Address: a.String(), Summary: explain.Text("answer/mapped", "address", a, "unmapped", a.Unmap())}
 }
 
 // explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a file with a
@@ -78,6 +78,7 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 	conflicts := s.Shards.Conflicts.Of(a)
 	for i := range conflicts {
 		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
+		c.Awaited = c.Awaited || conflicts[i].Active() && conflicts[i].Awaited // frames of an owner may be minutes apart
 	}
 	c.Past, c.Before, c.Former = s.Shards.Conflicts.Remembered(a)
 	why := s.Facts.Policy.Explain(c)

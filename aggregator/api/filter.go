@@ -74,7 +74,9 @@ func newFilter(q filtering) (f filter, err error) {
 		if f.prefix, err = netip.ParsePrefix(text); err != nil {
 			return f, status.Errorf(codes.InvalidArgument, "%q is not a prefix: give one like 10.244.0.0/16 or fd00::/64", text)
 		}
-		f.prefix = Unmap(f.prefix)
+		if f.prefix.Addr().Is4In6() {
+			return f, mapped(f.prefix.Addr())
+		}
 	}
 	if text := q.GetMac(); text != "" {
 		// Any usual notation: 02:42:ac:11:00:02, 02-42-AC-11-00-02, 0242.ac11.0002, 0242ac110002.
@@ -178,13 +180,22 @@ func (f *filter) span() ipam.Range {
 	return r
 }
 
-// ParseAddress parses an IP address in any notation and drops its zone.
+// ParseAddress parses an IP address in any notation and drops its zone. An IPv4-mapped IPv6 address (RFC 4291, section
+// 2.5.5.2) is an error: it is not the IPv4 address, and its owners are not compared.
 func ParseAddress(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
-	if err != nil {
+	switch {
+	case err != nil:
 		return a, status.Errorf(codes.InvalidArgument, "%q is not an address: give one like 10.244.1.5 or fd00::5", text)
+	case a.Is4In6():
+		return a, mapped(a)
 	}
-	return a.Unmap().WithZone(""), nil
+	return a.WithZone(""), nil
+}
+
+// mapped returns the error for an IPv4-mapped IPv6 address.
+func mapped(a netip.Addr) error {
+	return status.Errorf(codes.InvalidArgument, "%s is an IPv6 address of its own, whose owners are not compared: ask for %s", a, a.Unmap())
 }
 
 // Unmap returns the IPv4 prefix of an IPv4-mapped IPv6 prefix, and any other prefix unchanged.

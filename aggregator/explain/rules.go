@@ -50,7 +50,7 @@ func (w *wording) answer(e *verdict.Explanation) string {
 	}
 	names := each(e.Compared, func(c *verdict.Compared) string { return w.placed(c.Owner) })
 	switch {
-	case len(e.Owners) == 0 && e.Incomplete:
+	case len(e.Owners) == 0 && (e.Incomplete || e.Awaited):
 		return w.text("answer/cannot-tell")
 	case len(e.Owners) == 0:
 		return w.text("answer/no-owner")

@@ -389,7 +389,7 @@ const (
 	interfaceCost  = 120
 	linkCost       = 60
 	KernelCost     = 280
-	WireCost       = 560
+	WireCost       = 640
 	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
 	poolCost       = 1664
 	rangeCost      = 80

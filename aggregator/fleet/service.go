@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -186,15 +185,19 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if q.GetAddress() == "" {
 		return nil, errNoAddress
 	}
+	out := api.ExplainMapped(q.GetAddress())
 	addr, err := api.ParseAddress(q.GetAddress())
-	if err != nil {
+	switch {
+	case out != nil:
+	case err != nil:
 		return nil, err
+	default:
+		out = &pb.ExplainResponse{Address: addr.String()}
 	}
 	at, err := api.Moment(q.GetAt(), s.Fleet.Clock())
 	if err != nil {
 		return nil, err
 	}
-	out := cmp.Or(api.ExplainMapped(q.GetAddress()), &pb.ExplainResponse{Address: addr.String()})
 	if out.Coverage, out.Gap, err = s.Fleet.seen(ctx, q.GetCluster(), at); err != nil {
 		return nil, err
 	}

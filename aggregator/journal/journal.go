@@ -179,12 +179,12 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 	return s, true, err
 }
 
-// unusable reports whether a store that cannot be opened has to be replaced: not if the disk is full,
-// if access is denied, or if another process uses the store.
+// unusable reports whether a store that cannot be opened has to be replaced, such as one with a file missing: not if the
+// disk is full, if access is denied, or if another process uses the store.
 func unusable(err error) bool {
 	_, refused := errors.AsType[*os.PathError](err)
 	_, locked := errors.AsType[syscall.Errno](err)
-	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || !refused && !locked
+	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, os.ErrNotExist) || !refused && !locked
 }
 
 // Stats are counters and sizes of the journal.

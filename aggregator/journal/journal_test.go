@@ -328,6 +328,10 @@ func TestADamagedStoreIsSetAside(t *testing.T) {
 		damage func(dir string) error
 	}{
 		{"manifest", Unreadable, func(dir string) error { return overwrite(dir, "MANIFEST-*") }},
+		{"no manifest", Unreadable, func(dir string) error {
+			all, err := filepath.Glob(filepath.Join(dir, "MANIFEST-*"))
+			return errors.Join(err, os.Remove(all[0]))
+		}},
 		{"other version", Unreadable, func(dir string) error { return nil }},
 	} {
 		t.Run(how.name, func(t *testing.T) {

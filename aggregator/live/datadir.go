@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,8 +45,9 @@ type dataDir struct {
 	mu     sync.Mutex
 	closed bool
 	// unusable is why the file cannot be used, which is set aside before another one is written; nil
-	// if it can.
+	// if it can. partly is set if some of its acknowledgements are used all the same.
 	unusable error
+	partly   bool
 	// lost and unsaved are the problems about acknowledgements from before the start, and about current
 	// ones; nil if there is none. They are read without mu, which may be locked during slow disk I/O.
 	lost, unsaved atomic.Pointer[string]
@@ -135,8 +137,8 @@ func (d *dataDir) close() error {
 
 // keptFile is the content of acknowledgementsFile.
 type keptFile struct {
-	Version          int                    `json:"version"`
-	Acknowledgements []kube.Acknowledgement `json:"acknowledgements"`
+	Version          int               `json:"version"`
+	Acknowledgements []json.RawMessage `json:"acknowledgements"` // of kube.Acknowledgement: a wrong one does not hide the others
 }
 
 // load returns the kept acknowledgements, and sets an unusable file aside.
@@ -146,7 +148,7 @@ func (d *dataDir) load() []kube.Acknowledgement {
 	}
 	found, err := d.read()
 	if err != nil {
-		d.unusable = err
+		d.unusable, d.partly = err, len(found) > 0
 		_ = d.setAside() // the problem has the error
 	}
 	return found
@@ -169,13 +171,17 @@ func (d *dataDir) setAside() (err error) {
 			where = "the file cannot be renamed: " + err.Error()
 		}
 	}
-	d.lost.Store(new(fmt.Sprintf("the acknowledgements from before the start are not known: %s is unusable: %s: %s", file, unusable, where)))
+	which := "the"
+	if d.partly {
+		which = "some"
+	}
+	d.lost.Store(new(fmt.Sprintf("%s acknowledgements from before the start are not known: %s is unusable: %s: %s", which, file, unusable, where)))
 	return err
 }
 
-// read returns the acknowledgements in the file, or why it cannot be used. It never blocks:
+// read returns the acknowledgements in the file that can be used, and why others cannot. It never blocks:
 // opening a FIFO without a writer would block forever.
-func (d *dataDir) read() ([]kube.Acknowledgement, error) {
+func (d *dataDir) read() (found []kube.Acknowledgement, wrong error) {
 	f, err := os.OpenFile(filepath.Join(d.path, acknowledgementsFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -204,12 +210,18 @@ func (d *dataDir) read() ([]kube.Acknowledgement, error) {
 	if file.Version != fileVersion {
 		return nil, fmt.Errorf("it has version %d, but the supported version is %d", file.Version, fileVersion)
 	}
-	for i, k := range file.Acknowledgements {
-		if k.Conflict == "" || k.Reason == "" || k.Expires.IsZero() || !k.Address.IsValid() {
-			return nil, fmt.Errorf("entry %d is incomplete", i)
+	for i, raw := range file.Acknowledgements {
+		var k kube.Acknowledgement
+		switch err := json.Unmarshal(raw, &k); {
+		case err != nil:
+			wrong = cmp.Or(wrong, fmt.Errorf("entry %d: %w", i, err))
+		case k.Conflict == "" || k.Reason == "" || k.Expires.IsZero() || !k.Address.IsValid():
+			wrong = cmp.Or(wrong, fmt.Errorf("entry %d is incomplete", i))
+		default:
+			found = append(found, k)
 		}
 	}
-	return file.Acknowledgements, nil
+	return found, wrong
 }
 
 // save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
@@ -228,9 +240,13 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) (err error) {
 	if err := d.setAside(); err != nil {
 		return fmt.Errorf("rename an unusable file: %w", err)
 	}
-	all := make([]kube.Acknowledgement, 0, len(acknowledged))
+	all := make([]json.RawMessage, 0, len(acknowledged))
 	for _, id := range slices.Sorted(maps.Keys(acknowledged)) {
-		all = append(all, acknowledged[id].Acknowledgement)
+		one, err := json.Marshal(acknowledged[id].Acknowledgement)
+		if err != nil {
+			return err
+		}
+		all = append(all, one)
 	}
 	raw, err := json.MarshalIndent(keptFile{fileVersion, all}, "", "  ")
 	if err != nil {

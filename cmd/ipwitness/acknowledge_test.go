@@ -51,10 +51,9 @@ func acknowledging(t *testing.T) (*console, *pb.AcknowledgeConflictRequest) {
 
 func TestAcknowledge(t *testing.T) {
 	for name, args := range map[string][]string{
-		"by id":           {"acknowledge", "abc", "--reason", "NET-42", "--for", "24h"},
-		"by address":      {"acknowledge", "10.0.0.7", "--reason", "NET-42", "--for", "1d"},
-		"in short":        {"ack", "abc", "--for=1440m", "--reason=NET-42"},
-		"another address": {"acknowledge", "::ffff:10.0.0.7", "--reason", "NET-42", "--for", "24h"},
+		"by id":      {"acknowledge", "abc", "--reason", "NET-42", "--for", "24h"},
+		"by address": {"acknowledge", "10.0.0.7", "--reason", "NET-42", "--for", "1d"},
+		"in short":   {"ack", "abc", "--for=1440m", "--reason=NET-42"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, asked := acknowledging(t)

@@ -221,7 +221,7 @@ func (s selector) keep(o *pb.Owner) bool { return s.name == "" || show.Name(o) =
 // parseAddress parses an address. It drops a zone, which has a meaning only on one host.
 func parseAddress(s string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(s)
-	return addr.Unmap().WithZone(""), err
+	return addr.WithZone(""), err
 }
 
 // notSelector returns the error for an argument that selects no owners.

@@ -6,7 +6,7 @@ func TestSelectorRecognisesItsArgument(t *testing.T) {
 	tests := []struct{ arg, query, name string }{
 		{"", "", ""},
 		{"10.244.0.7", "address=10.244.0.7", ""},
-		{"::ffff:10.244.0.7", "address=10.244.0.7", ""},
+		{"::ffff:10.244.0.7", "address=%3A%3Affff%3A10.244.0.7", ""},
 		{"FD00:10:244:0::7", "address=fd00%3A10%3A244%3A%3A7", ""},
 		{"fe80::1%eth0", "address=fe80%3A%3A1", ""},
 		{"10.244.0.0/16", "cidr=10.244.0.0%2F16", ""},
@@ -48,7 +48,7 @@ func TestIDAndAddressAreDistinguished(t *testing.T) {
 		{"1234", "1234", ""},
 		{"10.244.0.7", "", "10.244.0.7"},
 		{"fd00::7", "", "fd00::7"},
-		{"::ffff:10.0.0.1", "", "10.0.0.1"},
+		{"::ffff:10.0.0.1", "", "::ffff:10.0.0.1"},
 	}
 	for _, test := range tests {
 		id, address, err := idOrAddress(test.arg)

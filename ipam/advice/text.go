@@ -126,12 +126,12 @@ func (f Filler) fill(template string) string {
 			return out.String()
 		}
 		inner, after := cutBrace(rest)
-		how, of, _ := strings.Cut(inner, " ")
+		how, of, quoted := strings.Cut(inner, " ")
 		name := strings.TrimPrefix(inner, "^")
 		switch quote := quotes[how]; {
-		case quote != nil && strings.Trim(of, nameCharacters) == "":
+		case quoted && quote != nil && strings.Trim(of, nameCharacters) == "":
 			out.WriteString(quote(f.word(of)))
-		case quote != nil:
+		case quoted && quote != nil:
 			out.WriteString(quote(f.fill(of)))
 		case name == "" || name[0] == '.' || strings.Trim(name, nameCharacters) != "":
 			out.WriteByte('{') // a brace of a command

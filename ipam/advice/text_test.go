@@ -9,7 +9,7 @@ import (
 
 func TestTextsWithValues(t *testing.T) {
 	values := map[string]any{
-		"name": "a b", "id": "0123456789abcdef", "none": "", "no.node": "n1", "dash": "-x", "quote": `it's "x"`,
+		"name": "a b", "id": "0123456789abcdef", "none": "", "no.node": "n1", "dash": "-x", "path": "/a b", "quote": `it's "x"`,
 		"restart": func(then string) Advice {
 			return Advice{Remedy: []Action{{Text: "Restart it: " + then + "."}}, Fixes: []Fix{{What: then}}}
 		},
@@ -19,6 +19,7 @@ func TestTextsWithValues(t *testing.T) {
 plain: {name} of {no.node} is {^name}, {unknown} and {.field} {print $1} { {x y} }
 quoted: {sh name} {arg dash} {path dash} {literal {name}!} {json quote} {short id} {sh [{"op":"add","value":{json quote}}]} {sh plain {id}} {sh
 other: <{plain}>
+named: {path}, {path path}
 sum:
   = one
   = [none] two
@@ -45,6 +46,7 @@ more:
 		"plain":  "a b of n1 is A b, {unknown} and {.field} {print $1} { {x y} }",
 		"quoted": `'a b' -- -x ./-x 'a b!' "it's \"x\"" 0123456789ab '[{"op":"add","value":"it'\''s \"x\""}]' 'plain 0123456789abcdef' {sh`,
 		"other":  "<a b of n1 is A b, {unknown} and {.field} {print $1} { {x y} }>",
+		"named":  "/a b, '/a b'", // a name may be that of a quotation
 		"sum":    "one three", "missing": "",
 	} {
 		if got := f.Text(key); got != want {
