@@ -203,7 +203,7 @@ func TestTimesOfAFormerAgentFollowTheClock(t *testing.T) {
 		s := newScene(t)
 		frame := at(records.Claims(announced(2, guest, mac)), 0, 1500)
 		a := s.joins("n1", "b1", 1, at(pod(2, addr), 1400, 900), frame) // it was down meanwhile
-		s.Heard(a.p, a.n, new(time.Duration))
+		s.Heard(a.p, a.n, new(Skew))
 		a.leave()
 		a = s.joins("n1", "b1", 2, at(pod(2, addr), 1000, 1600))
 		ahead := int64(0)
@@ -214,7 +214,7 @@ func TestTimesOfAFormerAgentFollowTheClock(t *testing.T) {
 		if test.reported {
 			a.snapshot(now)
 		}
-		s.Heard(a.p, a.n, &test.step)
+		s.Heard(a.p, a.n, &Skew{Ahead: test.step})
 		a.snapshot(now)
 		a.snapshot(now)
 		if got := s.held(addr); got != test.held {

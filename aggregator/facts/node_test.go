@@ -331,23 +331,36 @@ func TestAgentsThatAnswer(t *testing.T) {
 	old := s.joins("n1", "b1", 1)
 	now := s.joins("n1", "b1", 1)
 	s.notified.answers = 0
-	s.Heard(old.p, old.n, new(time.Second))
+	s.Heard(old.p, old.n, &Skew{Ahead: time.Second})
 	s.Heard(old.p, old.n, nil)
 	if s.notified.answers != 0 || now.n.Rec.SkewKnown {
 		t.Errorf("got %d answers of an old stream", s.notified.answers)
 	}
-	s.Heard(now.p, now.n, new(time.Second))
+	s.Heard(now.p, now.n, &Skew{Ahead: time.Second})
 	s.Heard(now.p, now.n, nil)
 	if s.notified.answers != 2 || !now.n.Rec.SkewKnown || now.n.Rec.Skew != time.Second {
 		t.Errorf("got %d answers, skew %s", s.notified.answers, now.n.Rec.Skew)
 	}
-	s.Heard(now.p, now.n, new(2*time.Second))
+	s.Heard(now.p, now.n, &Skew{Ahead: 2 * time.Second})
 	if now.n.Rec.ClockStep != 0 {
 		t.Errorf("got a clock that was set by %s, want one that was measured less well", now.n.Rec.ClockStep)
 	}
-	s.Heard(now.p, now.n, new(-time.Hour))
+	s.Heard(now.p, now.n, &Skew{Ahead: -time.Hour})
 	if r := now.n.Rec; r.ClockStep != -time.Hour-2*time.Second || r.ClockSet != s.now.Add(-time.Hour) {
 		t.Errorf("got a clock that was set by %s at %v, want back by an hour and two seconds, now", r.ClockStep, r.ClockSet)
+	}
+	for _, skew := range []Skew{ // a process was stopped between question and answer
+		{-time.Hour - 5*time.Second, 5 * time.Second}, {-time.Hour + 20*time.Second, 30 * time.Second}, {-time.Hour + 6*time.Second, 5500 * time.Millisecond},
+	} {
+		s.Heard(now.p, now.n, &skew)
+		s.Heard(now.p, now.n, &Skew{Ahead: -time.Hour})
+		if r := now.n.Rec; r.ClockStep != -time.Hour-2*time.Second || r.Skew != -time.Hour {
+			t.Errorf("%v: got a clock that was set by %s and is %s ahead, want no change", skew, r.ClockStep, r.Skew)
+		}
+	}
+	s.Heard(now.p, now.n, &Skew{Ahead: 0, Within: time.Minute})
+	if r := now.n.Rec; r.ClockStep != -2*time.Second {
+		t.Errorf("got a clock that was set by %s, want it set back again", r.ClockStep)
 	}
 }
 

@@ -364,26 +364,38 @@ func (f *Facts) readAgain(n *Node, a index.Address, now verdict.Stamp) {
 	}
 }
 
-// leastSkewChange is by how much the measured skew of a node must change if its clock was set. The time that a message
-// takes changes it by less.
+// leastSkewChange is by how much the skew of a node must change, beyond what measuring it may be wrong by, if its clock
+// was set.
 const leastSkewChange = time.Second
 
+// A Skew is how far the clock of a node is ahead of ours, give or take Within: a message may take any part of the time
+// between a question and its answer, which is long if a process was stopped meanwhile.
+type Skew struct{ Ahead, Within time.Duration }
+
 // Heard records that the agent of a node has sent a message, even if the message is applied later or not at all.
-// skew is how far the clock of the node is ahead; nil if the message does not show it. A call for a stream that was
-// replaced has no effect.
-func (f *Facts) Heard(p Peer, n *Node, skew *time.Duration) {
+// skew is nil if the message does not show it. A call for a stream that was replaced has no effect.
+func (f *Facts) Heard(p Peer, n *Node, skew *Skew) {
 	f.Update(func() {
 		if n.Peer != p {
 			return
 		}
 		if skew != nil {
-			if step := *skew - n.Rec.Skew; n.Rec.SkewKnown && step.Abs() > leastSkewChange {
-				n.Rec.ClockSet, n.Rec.ClockStep = f.now().Add(*skew), n.Rec.ClockStep+step
-			}
-			n.Rec.Skew, n.Rec.SkewKnown = *skew, true
+			f.measured(n, *skew)
 		}
 		n.LastHeard, f.changes.Answered = f.now(), n
 	})
+}
+
+// measured takes over how far the clock of a node is ahead, unless what is known is more exact and still possible.
+func (f *Facts) measured(n *Node, skew Skew) {
+	step := skew.Ahead - n.Rec.Skew
+	if n.Rec.SkewKnown && step.Abs() <= skew.Within && skew.Within > n.skewWithin {
+		return
+	}
+	if n.Rec.SkewKnown && step.Abs() > leastSkewChange+skew.Within+n.skewWithin {
+		n.Rec.ClockSet, n.Rec.ClockStep = f.now().Add(skew.Ahead), n.Rec.ClockStep+step
+	}
+	n.Rec.Skew, n.Rec.SkewKnown, n.skewWithin = skew.Ahead, true, skew.Within
 }
 
 // Judged records that everything in the last snapshot of a stream has been judged.

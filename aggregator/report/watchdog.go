@@ -111,9 +111,9 @@ func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 		return
 	}
 	r.took, r.sent = now.Sub(r.sent), 0
-	var skew *time.Duration
+	var skew *facts.Skew
 	if at := facts.Stamp(p.GetSentAt()); at != 0 {
-		skew = new(at.Sub(verdict.At(time.Now()).Add(-r.took / 2)))
+		skew = &facts.Skew{Ahead: at.Sub(verdict.At(time.Now()).Add(-r.took / 2)), Within: r.took / 2}
 	}
 	r.mu.Unlock()
 	if r.node != nil {
