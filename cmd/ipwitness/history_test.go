@@ -48,7 +48,6 @@ func TestHistoryAsksForItsSubject(t *testing.T) {
 	}{
 		{nil, url.Values{}},
 		{[]string{"10.0.0.7"}, url.Values{"address": {"10.0.0.7"}}},
-		{[]string{"::ffff:10.0.0.7"}, url.Values{"address": {"10.0.0.7"}}},
 		{[]string{"FD00::7"}, url.Values{"address": {"fd00::7"}}},
 		{[]string{"10.0.0.7/24"}, url.Values{"cidr": {"10.0.0.0/24"}}},
 		{[]string{"default/web-1"}, url.Values{"namespace": {"default"}, "pod": {"web-1"}}},
