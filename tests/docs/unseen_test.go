@@ -11,7 +11,7 @@ var unseen = map[string]string{
 	"**Networks in a namespace":             "TestL16PrivateLinkInEveryLauncher TestTwinsOnABridgeInsideANamespace TestTwinsOfRootlessContainers",
 	"**Frames that are no claim":            "TestFramesMeanTheSameInKernelAndGo TestDecodeKnowsEachFrame",
 	"**Answers that a node cannot":          "TestTheNodeAnswersForAddressesThatAreNotOnTheLink TestFramesThatANodeSendsAreNotSeenThere TestVRRPOfFRRHandsOverAndIsKilled TestKernelIsReadByNamespaceAndInterface TestClaimsThatEnterNoPortAreUnseen",
-	"**Answers for several":                 "TestAClaimByThePortOfAnotherIsASpoof TestL12RouterOutsideAnswersForMany",
+	"**Answers for several":                 "TestAClaimByThePortOfAnotherIsASpoof TestL12RouterOutsideAnswersForMany TestASpeakerThatHasAnnouncedGoesOnToAnswer",
 	"**MACs of other places":                "TestAMACByThePortOfAnotherIsCloned TestOneMACOfANodeAndOfAMachineOutsideIsUnseen",
 	"**Copies":                              "TestTwoCopiesOfAVirtualMachineAreOneOwner TestNodesWithTheSameBootIDAndNamespace",
 	"A host that gives up a static address": "TestHostThatGivesAStaticAddressUpToAnotherMachineIsReported",
