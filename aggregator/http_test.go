@@ -94,7 +94,7 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		{"/v1/nodes", 200, `"state":"OFF"},"nodes":[],"problems":[]}`},
 		{"/v1/owners?address=10.1", 400, `"message":"\"10.1\" is not an address: give one like`},
 		{"/v1/owners?address=::ffff:10.0.0.1", 400, "an IPv6 address of its own, whose owners are not compared: ask for 10.0.0.1"},
-		{"/v1/owners?cidr=::ffff:10.0.0.0/112", 400, "an IPv6 address of its own"},
+		{"/v1/owners?cidr=::ffff:10.0.0.0/112", 400, "ask for 10.0.0.0/16"},
 		{"/v1/owners?cidr=10.1", 400, "is not a prefix"},
 		{"/v1/owners?mac=zz", 400, "is not a hardware address"},
 		{"/v1/owners?page_token=zz", 400, "page_token"},

@@ -75,7 +75,7 @@ func newFilter(q filtering) (f filter, err error) {
 			return f, status.Errorf(codes.InvalidArgument, "%q is not a prefix: give one like 10.244.0.0/16 or fd00::/64", text)
 		}
 		if f.prefix.Addr().Is4In6() {
-			return f, mapped(f.prefix.Addr())
+			return f, status.Errorf(codes.InvalidArgument, "%s has IPv6 addresses of their own, whose owners are not compared: ask for %s", f.prefix, Unmap(f.prefix))
 		}
 	}
 	if text := q.GetMac(); text != "" {
@@ -188,14 +188,9 @@ func ParseAddress(text string) (netip.Addr, error) {
 	case err != nil:
 		return a, status.Errorf(codes.InvalidArgument, "%q is not an address: give one like 10.244.1.5 or fd00::5", text)
 	case a.Is4In6():
-		return a, mapped(a)
+		return a, status.Errorf(codes.InvalidArgument, "%s is an IPv6 address of its own, whose owners are not compared: ask for %s", a, a.Unmap())
 	}
 	return a.WithZone(""), nil
-}
-
-// mapped returns the error for an IPv4-mapped IPv6 address.
-func mapped(a netip.Addr) error {
-	return status.Errorf(codes.InvalidArgument, "%s is an IPv6 address of its own, whose owners are not compared: ask for %s", a, a.Unmap())
 }
 
 // Unmap returns the IPv4 prefix of an IPv4-mapped IPv6 prefix, and any other prefix unchanged.

@@ -358,6 +358,12 @@ func TestAgentsThatAnswer(t *testing.T) {
 			t.Errorf("%v: got a clock that was set by %s and is %s ahead, want no change", skew, r.ClockStep, r.Skew)
 		}
 	}
+	// The clock is set while answers take long: the next one that does not shows it.
+	s.Heard(now.p, now.n, &Skew{Ahead: -time.Hour + 5*time.Second, Within: 4500 * time.Millisecond})
+	s.Heard(now.p, now.n, &Skew{Ahead: -time.Hour + 5*time.Second})
+	if r := now.n.Rec; r.ClockStep != -time.Hour+3*time.Second {
+		t.Errorf("got a clock that was set by %s, want that it was set forward by 5 s", r.ClockStep)
+	}
 	s.Heard(now.p, now.n, &Skew{Ahead: 0, Within: time.Minute})
 	if r := now.n.Rec; r.ClockStep != -2*time.Second {
 		t.Errorf("got a clock that was set by %s, want it set back again", r.ClockStep)

@@ -389,10 +389,11 @@ func (f *Facts) Heard(p Peer, n *Node, skew *Skew) {
 // measured takes over how far the clock of a node is ahead, unless what is known is more exact and still possible.
 func (f *Facts) measured(n *Node, skew Skew) {
 	step := skew.Ahead - n.Rec.Skew
-	if n.Rec.SkewKnown && step.Abs() <= skew.Within && skew.Within > n.skewWithin {
-		return
+	set := step.Abs() > leastSkewChange+skew.Within+n.skewWithin
+	if n.Rec.SkewKnown && !set && (step.Abs() <= skew.Within && skew.Within > n.skewWithin || skew.Within > leastSkewChange/2) {
+		return // the next answer may take less time
 	}
-	if n.Rec.SkewKnown && step.Abs() > leastSkewChange+skew.Within+n.skewWithin {
+	if n.Rec.SkewKnown && set {
 		n.Rec.ClockSet, n.Rec.ClockStep = f.now().Add(skew.Ahead), n.Rec.ClockStep+step
 	}
 	n.Rec.Skew, n.Rec.SkewKnown, n.skewWithin = skew.Ahead, true, skew.Within

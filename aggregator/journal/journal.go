@@ -295,9 +295,9 @@ func (j *Journal) reopen(ctx context.Context, failed *store) (replaced bool, err
 		}
 		j.writer = new(writer)
 		j.open(reason)
+		close(*j.abandoned.Swap(new(make(chan struct{})))) // first: who waits for replaced begins again at once
 		close(j.replaced)
 		j.replaced = make(chan struct{})
-		close(*j.abandoned.Swap(new(make(chan struct{}))))
 		j.mu.Unlock()
 		return true, nil
 	}

@@ -172,9 +172,9 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 	}
 	agents := make(map[string][]*facts.Node, len(nodes))
 	for _, n := range nodes {
-		agents[facts.Label(n.Name)] = append(agents[facts.Label(n.Name)], n)
 		removed := known && n.Rec.Unheard && !slices.ContainsFunc(members[facts.Label(n.Name)], n.Rec.Called)
 		if !n.Rec.TimedOut && !removed {
+			agents[facts.Label(n.Name)] = append(agents[facts.Label(n.Name)], n)
 			for i := range o.ranges[n] {
 				if s := &o.ranges[n][i]; !o.allocated(s) {
 					all = append(all, *s)
