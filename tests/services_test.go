@@ -94,18 +94,18 @@ func TestIncidentALoadBalancerGivesOutTheAddressOfAPod(t *testing.T) {
 	n.sh("ip link add up0 type veth peer name up1", "ip link set up0 up", "ip link set up1 up", "ip addr add 192.0.2.2/24 dev up0")
 	n.awaitOwners("192.0.2.2", 1)
 	i := n.incident(46)
-	balanced := func(ingress string) string {
-		return `{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.7", "ports": [{"port": 443}]}, "status": {"loadBalancer": {"ingress": [` + ingress + `]}}}`
+	balanced := func(clusterIP, ingress string) string {
+		return `{"spec": {"type": "LoadBalancer", "clusterIP": "` + clusterIP + `", "ports": [{"port": 443}]}, "status": {"loadBalancer": {"ingress": [` + ingress + `]}}}`
 	}
 	// Look-alikes: the load balancer of k3s writes addresses of nodes, and ipMode Proxy leaves the address alone.
-	n.serves("klipper", balanced(`{"ip": "192.0.2.2"}`))
-	n.serves("proxied", balanced(`{"ip": "`+servedPod+`", "ipMode": "Proxy"}`))
+	n.serves("klipper", balanced("10.96.0.8", `{"ip": "192.0.2.2"}`))
+	n.serves("proxied", balanced("10.96.0.9", `{"ip": "`+servedPod+`", "ipMode": "Proxy"}`))
 	n.wantOnlyPlanted(servedPod, "192.0.2.2")
 	n.awaitFindings()
-	n.serves("front", balanced(`{"ip": "`+servedPod+`", "ipMode": "VIP"}`))
+	n.serves("front", balanced("10.96.0.7", `{"ip": "`+servedPod+`", "ipMode": "VIP"}`))
 	i.foretold(answered, servedPod)
 	i.found(answered, servedPod)
-	n.serves("front", balanced(`{"ip": "192.0.2.80"}`))
+	n.serves("front", balanced("10.96.0.7", `{"ip": "192.0.2.80"}`))
 	i.remedied("kubectl get service -n default front -o yaml")
 	n.awaitFindings()
 }
@@ -173,8 +173,8 @@ func TestIncidentMetalLBGivesOutTheAddressOfANode(t *testing.T) {
 	n.sh("ip link add up0 type veth peer name up1", "ip link set up0 up", "ip link set up1 up", "ip addr add "+own+"/24 dev up0")
 	n.awaitOwners(own, 1)
 	i := n.incident(50)
-	balanced := func(service, ip string) {
-		n.serves(service, `{"spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.7", "ports": [{"port": 443}]}, "status": {"loadBalancer": {"ingress": [{"ip": "`+ip+`"}]}}}`)
+	balanced := func(service, clusterIP, ip string) {
+		n.serves(service, `{"spec": {"type": "LoadBalancer", "clusterIP": "`+clusterIP+`", "ports": [{"port": 443}]}, "status": {"loadBalancer": {"ingress": [{"ip": "`+ip+`"}]}}}`)
 	}
 	pool := func(name, addresses string) {
 		n.api.apply(t, "ipaddresspools", "metadata: {namespace: metallb-system, name: "+name+"}\nspec: {addresses: ["+addresses+"]}")
@@ -186,7 +186,7 @@ func TestIncidentMetalLBGivesOutTheAddressOfANode(t *testing.T) {
 	pool("first", "192.0.2.16-192.0.2.31")
 	cidrs("kubernetes", "10.96.0.0/12")
 	n.sh("ip addr add 192.0.2.20/32 dev up0")
-	balanced("virtual", "192.0.2.20")
+	balanced("virtual", "10.96.0.8", "192.0.2.20")
 	n.wantOnlyPlanted(own, servedPod, "192.0.2.20")
 	n.awaitFindings()
 	pool("second", "192.0.2.1-192.0.2.9")
@@ -200,11 +200,11 @@ func TestIncidentMetalLBGivesOutTheAddressOfANode(t *testing.T) {
 	n.awaitFindings("in-use-unallocated "+servedPod, "in-use-unallocated "+own)
 	n.api.drop("servicecidrs", "more")
 	n.awaitFindings("in-use-unallocated " + own)
-	balanced("front", own)
+	balanced("front", "10.96.0.7", own)
 	i.found(answered, own)
 	n.awaitFindings(answered + " " + own)
 	pool("second", "192.0.2.5-192.0.2.9")
-	balanced("front", "192.0.2.5")
+	balanced("front", "10.96.0.7", "192.0.2.5")
 	i.remedied("kubectl get service -n default front -o yaml")
 	n.awaitFindings()
 }
