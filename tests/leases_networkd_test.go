@@ -2,6 +2,7 @@ package tests
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,10 @@ func TestHostThatGivesAStaticAddressUpToAnotherMachineIsReported(t *testing.T) {
 	time.Sleep(2 * time.Second) // ANNOUNCE_INTERVAL (RFC 5227, section 1.1)
 	lan.announce("thief", addr)
 	n.sh("ip addr del " + addr + "/24 dev eth0")
+	// The second announcement alone confirms the conflict.
+	n.watch.await("the address to be given up", func(all []*ipwitnessv1.Conflict) bool {
+		return slices.ContainsFunc(all, func(c *ipwitnessv1.Conflict) bool { return c.GetAddress() == addr && c.GetRule() == "dad-failed" })
+	})
 	n.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "dad-failed", " | node1", "LINK node1/eth0",
 		"node node1 itself", "the device with MAC 02:00:00:00:00:99")
 }
