@@ -122,26 +122,6 @@ func Usable(p netip.Prefix) Range {
 	return r
 }
 
-// WithoutOutermost returns the parts of a range without the IPv4 addresses that end in 0 or 255, which some programs do not
-// allocate, because other programs take them for those of networks.
-func (r Range) WithoutOutermost() (parts []Range) {
-	const most = 256 // parts; a larger range is returned whole
-	if !r.First.Is4() || !r.Last.Is4() {
-		return []Range{r}
-	}
-	first, last := binary.BigEndian.Uint32(r.First.AsSlice()), binary.BigEndian.Uint32(r.Last.AsSlice())
-	if first > last || last>>8-first>>8 >= most {
-		return []Range{r}
-	}
-	address := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n))) }
-	for part := first >> 8; part <= last>>8; part++ {
-		if a, b := max(first, part<<8+1), min(last, part<<8+254); a <= b {
-			parts = append(parts, Range{First: address(a), Last: address(b)})
-		}
-	}
-	return parts
-}
-
 // Without returns the ranges without the addresses of less.
 func Without(ranges []Range, less Range) (rest []Range) {
 	for _, r := range ranges {

@@ -342,7 +342,7 @@ func (a *addressAudit) auditDoubleAllocation() {
 			al, other := &all[i], &all[i+1+k]
 			if al.Service != nil && other.Service != nil && al.Service.Clashes(other.Service) {
 				a.recordOf(verdict.FindingDoubleAllocated, verdict.Warning, al.Pool, nil, []*verdict.Allocation{al.Allocation, other.Allocation}, a.policy.Settle)
-				return
+				continue
 			}
 			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience := cmp.Or(al.Pool.EndDelay, a.policy.Settle)
@@ -563,7 +563,7 @@ func (a *addressAudit) auditServicePools() {
 		switch {
 		case i >= 0:
 			f.Owners = []verdict.Owner{a.judged.Owners[i]}
-			node = f.Owners[0].Kind() == verdict.Host
+			node = f.Owners[0].Kind() == verdict.Host || listed != nil && listed.Pod == ""
 		case listed != nil && len(f.Allocations) == 0:
 			f.Allocations = []*verdict.Allocation{listed}
 			patience, node = listed.Pool.EndDelay, listed.Pod == ""

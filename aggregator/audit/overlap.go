@@ -247,7 +247,7 @@ func Outside(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Findin
 	}
 	for _, pair := range outside {
 		s, severity := pair[0], verdict.Critical
-		if s.Unused || p.DeclaresShared(s.Range) || slices.ContainsFunc(sides, func(other verdict.Side) bool { return collide(s, &other) }) {
+		if s.Unused || p.DeclaresShared(s.Range) || slices.ContainsFunc(sides, func(other verdict.Side) bool { return collide(s, &other) && !listed(&other) }) {
 			continue
 		}
 		if !slices.ContainsFunc(following[s.Network], func(node string) bool { return node != s.Node }) {

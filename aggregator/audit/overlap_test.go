@@ -62,6 +62,7 @@ func TestNodesThatAllocateOutsideOfTheirRanges(t *testing.T) {
 		{"a secondary network", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "192.0.2.0/24"), "lan")}, ""},
 		{"no pod uses it", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), unused}, ""},
 		{"Kubernetes has assigned no range of that family", []verdict.Side{in(ofAgent(n1, "fd00:1::/64"), "pods"), in(ofAgent(n2, "fd00:7::/64"), "pods")}, ""},
+		{"a node object that may be left over has an address of it", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.7.0/24"), "pods"), audit.ListedSide("n9", netip.MustParseAddr("10.244.7.9"))}, "n2 10.244.7.0"},
 		{"the range is that of another node already", []verdict.Side{in(ofAgent(n1, "10.244.1.0/24"), "pods"), in(ofAgent(n2, "10.244.1.0/24"), "pods")}, ""},
 	} {
 		got := ""

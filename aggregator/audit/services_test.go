@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/vip"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // The address of a pod or of a node is that of a Service.
@@ -369,6 +370,23 @@ func TestTheKubernetesAPIListsAnAddressOfServices(t *testing.T) {
 		w.Allocations = w.Allocations[:len(w.Allocations)-1]
 		if end := w.auditAll(out.Findings...); len(end.Findings) != 0 {
 			t.Errorf("%s: got %+v when the Kubernetes API lists it no longer, want none", test.name, end.Findings)
+		}
+	}
+}
+
+// A node without an agent is seen on a LAN with its own address, from which a load balancer may give addresses.
+func TestANodeWithoutAnAgentIsSeenInARange(t *testing.T) {
+	for internal, want := range map[bool]verdict.Severity{true: verdict.Warning, false: verdict.Critical} {
+		w := newWorld("192.0.2.5")
+		w.ofServices(ipam.Ingress)
+		w.Wire(verdicttest.OnLAN(w.World, "n1", "n2")[0], "52:54:00:00:00:09").Kind = verdict.Used
+		if internal {
+			w.given(podips.Name, ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus})
+		}
+		first := w.auditAll()
+		out := w.after(podips.IPAM.EndDelay).auditAll(first.Findings...).Findings
+		if len(out) != 1 || out[0].Kind != verdict.FindingInUseUnallocated || out[0].Severity != want {
+			t.Errorf("the address is that of a node: %t: got %+v, want severity %v", internal, out, want)
 		}
 	}
 }

@@ -348,6 +348,17 @@ func TestOneOfTwoControllersServesTheAddress(t *testing.T) {
 			t.Errorf("got\n%s\nwant %q", steps, want)
 		}
 	}
+	// The range of MetalLB has the address of the control plane, which does not give way to a Service.
+	w.Allocations[1].Purpose = "control plane"
+	steps = strings.Join(remedyOf(w, c), "\n")
+	if want := "Take 192.168.1.50 out of the range of MetalLB, and give Service shop/web another address"; !strings.Contains(steps, want) {
+		t.Errorf("got\n%s\nwant %q", steps, want)
+	}
+	for _, not := range []string{"if MetalLB serves it", "loadBalancerClass", "Have kube-vip"} {
+		if strings.Contains(steps, not) {
+			t.Errorf("got\n%s\nwant no %q", steps, not)
+		}
+	}
 }
 
 // Age does not tell real servers behind a load balancer from duplicates. Owners to which the address was given, or whose kernel

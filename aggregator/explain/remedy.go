@@ -538,7 +538,8 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 }
 
 // oneController returns one alternative for each owner to which a controller assigns the address: other controllers
-// assign it no longer.
+// assign it no longer. What is no Service, such as the control plane, does not give way to a Service, which can have another
+// address.
 func oneController(allocations []*verdict.Allocation, owners []*verdict.Owner, a netip.Addr) []advice.Alternative {
 	assignment := func(o *verdict.Owner) *verdict.Allocation {
 		i := slices.IndexFunc(allocations, func(al *verdict.Allocation) bool { return al.Pool.Assigns && o.OnNode(al.Node) })
@@ -548,31 +549,37 @@ func oneController(allocations []*verdict.Allocation, owners []*verdict.Owner, a
 		return allocations[i]
 	}
 	assigned := those(owners, func(o *verdict.Owner) bool { return assignment(o) != nil })
+	if first := those(assigned, func(o *verdict.Owner) bool { return !isService(assignment(o)) }); len(first) > 0 {
+		assigned = first
+	}
 	return choices(assigned, func(keep *verdict.Owner) (string, []advice.Action) {
-		serves := assignment(keep).Pool
+		serves := assignment(keep)
 		steps := ofAllBut(keep, owners, func(o *verdict.Owner) (steps []advice.Action) {
 			al := assignment(o)
 			if al == nil {
 				return giveUp(o, a, nil)
 			}
-			if al.Pool.IPAM != serves.IPAM {
+			if al.Pool.IPAM != serves.Pool.IPAM {
 				steps = scope{
-					"title", ipamOf(al.Pool).Title, "keep", ipamOf(serves).Title, "purpose", al.Purpose,
-					"service", when(strings.HasPrefix(al.Purpose, "Service "), "yes"),
+					"title", ipamOf(al.Pool).Title, "keep", ipamOf(serves.Pool).Title, "purpose", al.Purpose, "address", a.String(),
+					"service", when(isService(al) && al.Purpose == serves.Purpose, "yes"), "another", when(isService(al) && al.Purpose != serves.Purpose, "yes"), "duty", when(!isService(al), "yes"),
 				}.steps("not-served")
 			}
 			return append(steps, giveUp(o, a, al.Pool)...)
 		})
-		return ipamOf(serves).Title + " serves it, on " + placed(keep), steps
+		return ipamOf(serves.Pool).Title + " serves it, on " + placed(keep), steps
 	})
 }
+
+// isService reports whether an address is allocated for a Service.
+func isService(al *verdict.Allocation) bool { return strings.HasPrefix(al.Purpose, "Service ") }
 
 // assignedAway returns the steps after which controllers no longer assign the own address of a node to other nodes.
 func (a *remedyBuilder) assignedAway(keep *verdict.Owner) (steps []advice.Action) {
 	for _, al := range a.c.Allocations {
 		if al.Pool.Assigns && !keep.OnNode(al.Node) {
 			steps = append(steps, a.steps("assigned-away", "title", ipamOf(al.Pool).Title, "assignee", al.Node, "purpose", al.Purpose,
-				"service", when(strings.HasPrefix(al.Purpose, "Service "), "yes"))...)
+				"service", when(isService(al), "yes"))...)
 		}
 	}
 	return steps

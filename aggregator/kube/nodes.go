@@ -77,10 +77,13 @@ func (n *nodes) of(name string) *nodeRecord { return n.Records[ipam.Key{Name: na
 // readNode returns the record of a node, and what of its addresses cannot be read.
 func readNode(node *corev1.Node) (at ipam.Key, r *nodeRecord, problem string) {
 	at, r = ipam.Key{Name: node.Name}, &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
-	// DaemonSets have no pods on a virtual node, that is, one of virtual-kubelet (such as the virtual nodes of AKS)
+	// DaemonSets have no pods on a virtual node, that is, one of virtual-kubelet (such as the virtual nodes of AKS), of Liqo
 	// or of Fargate on EKS.
+	kind := node.Labels["type"]
+	virtual := kind == "virtual-kubelet" || node.Labels["liqo.io/type"] == "virtual-node" ||
+		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "virtual-kubelet.io/provider" })
 	os := cmp.Or(node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem, string(corev1.Linux))
-	r.other = os != string(corev1.Linux) || node.Labels["type"] == "virtual-kubelet" || node.Labels["eks.amazonaws.com/compute-type"] == "fargate"
+	r.other = os != string(corev1.Linux) || virtual || node.Labels["eks.amazonaws.com/compute-type"] == "fargate"
 	cidrs := node.Spec.PodCIDRs
 	if len(cidrs) == 0 && node.Spec.PodCIDR != "" {
 		cidrs = []string{node.Spec.PodCIDR}
@@ -97,8 +100,7 @@ func readNode(node *corev1.Node) (at ipam.Key, r *nodeRecord, problem string) {
 		}
 	}
 	// Simulated nodes (KWOK) and virtual ones have addresses of others.
-	kind := node.Labels["type"]
-	if r.simulated = kind == "virtual-kubelet" || kind == "kwok"; !r.simulated {
+	if r.simulated = virtual || kind == "kwok"; !r.simulated {
 		for _, address := range node.Status.Addresses {
 			switch a, err := ipam.ParseAddress(address.Address); {
 			case address.Type != corev1.NodeInternalIP:

@@ -127,6 +127,14 @@ func TestAddressesOfSeveralNodes(t *testing.T) {
 	node("n2", "", "10.0.2.16", "fd00::16")
 	node("simulated", "kwok", "10.0.2.15")
 	node("virtual", "virtual-kubelet", "10.0.2.15")
+	liqo := testNode("liqo", "")
+	liqo.Labels = map[string]string{"liqo.io/type": "virtual-node"}
+	tainted := testNode("tainted", "")
+	tainted.Spec.Taints = []corev1.Taint{{Key: "virtual-kubelet.io/provider", Value: "another", Effect: corev1.TaintEffectNoSchedule}}
+	for _, n := range []*corev1.Node{liqo, tainted} {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.2.15"}}
+		c.put(&c.nodes, n)
+	}
 	published("all differ, except of nodes that are no machines", "")
 	node("n3", "", "10.0.2.17", "10.0.2.200", "fd00::17") // a cloud controller lists a virtual address as well
 	for _, test := range []struct {

@@ -37,9 +37,11 @@ const (
 // udhcpdFiles are the files of udhcpd on a node.
 type udhcpdFiles struct {
 	nodeFiles
-	// The last version of the lease file that was written as soon as a lease began, and the number of such versions.
-	early      time.Time
-	earlyTimes int
+	// When the last version of the lease file was written, and when its leases end. Nil if there was none.
+	written time.Time
+	ends    map[netip.Addr]time.Time
+	// How many versions had a lease that had just begun, and how many had only new leases that had begun before.
+	prompt, late int
 }
 
 func newUdhcpd(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
@@ -56,9 +58,8 @@ func (f *udhcpdFiles) list() (places []string, at []location) {
 }
 
 // read reads the configuration and the lease file. Only if udhcpd is built to write the file at each lease
-// (FEATURE_UDHCPD_WRITE_LEASES_EARLY, the default, but not Debian's) does it have all leases: then a lease in it has all of its
-// time left. Two such versions are no coincidence. Otherwise, the file is up to two hours old (auto_time), and it is not known
-// which addresses are free or leased to another client by now.
+// (FEATURE_UDHCPD_WRITE_LEASES_EARLY, the default, but not Debian's) does it have all leases. Otherwise, the file is up to two
+// hours old (auto_time), and it is not known which addresses are free or leased to another client by now.
 func (f *udhcpdFiles) read(path string) (c content, err error) {
 	data, err := f.file(f.root + udhcpdConfig)
 	configured := err == nil
@@ -67,16 +68,15 @@ func (f *udhcpdFiles) read(path string) (c content, err error) {
 	if err != nil && (!os.IsNotExist(err) || !configured) { // the server does not make the file when it starts
 		return c, err
 	}
+	exists := err == nil
 	written, leases := parseUdhcpdLeases(data)
-	for _, r := range leases {
-		if left := r.Expires.Sub(written); left >= conf.leaseTime-time.Second && left <= conf.leaseTime && !r.Declined && !written.Equal(f.early) {
-			f.early = written
-			f.earlyTimes++
-		}
-	}
+	f.compare(written, leases, conf.leaseTime)
 	c.Reservations = conf.reservations
-	if complete := f.earlyTimes > 1 && len(data) > 0; complete {
-		c.Leases, c.Ranges = leases, conf.ranges
+	if complete := f.prompt > 1 && f.late == 0; complete && exists {
+		c.Leases = leases
+		if configured {
+			c.Ranges = conf.ranges
+		}
 		return c, nil
 	}
 	for _, r := range leases {
@@ -85,6 +85,40 @@ func (f *udhcpdFiles) read(path string) (c content, err error) {
 		}
 	}
 	return c, nil
+}
+
+// compare compares a version of the lease file with the one before. If the server writes the file at each lease, then each
+// version with new leases has one with all of its time left. Offers, which last for a minute, are none.
+func (f *udhcpdFiles) compare(written time.Time, leases []record, leaseTime time.Duration) {
+	const (
+		offer = time.Minute
+		exact = 2 * time.Second // times have whole seconds
+	)
+	if written.IsZero() {
+		return
+	}
+	if f.ends == nil || !written.Equal(f.written) {
+		begun, whole := false, false
+		for _, r := range leases {
+			left := r.Expires.Sub(written)
+			if r.Declined || left <= offer || r.Expires.Sub(f.ends[r.Address]) <= exact {
+				continue
+			}
+			begun = true
+			whole = whole || left > leaseTime-exact && left <= leaseTime
+		}
+		switch {
+		case f.ends == nil: // the file is as old as it is
+		case whole:
+			f.prompt++
+		case begun:
+			f.late++
+		}
+		f.written, f.ends = written, map[netip.Addr]time.Time{}
+	}
+	for _, r := range leases {
+		f.ends[r.Address] = r.Expires
+	}
 }
 
 // parseUdhcpdLeases parses a lease file. The server writes a lease without a hardware address for an address that a client has
@@ -156,6 +190,6 @@ func parseUdhcpdConfig(data []byte) udhcpdConf {
 			}
 		}
 	}
-	c.ranges = ipam.Range{First: first, Last: last}.WithoutOutermost() // the server leases those only to clients that request them
+	c.ranges = []ipam.Range{{First: first, Last: last}}
 	return c
 }

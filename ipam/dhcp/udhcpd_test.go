@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -69,12 +70,41 @@ func TestUdhcpdIsKnownToHaveWrittenAllLeases(t *testing.T) {
 		if want := []string{"10.9.0.252", "10.9.0.253 02:00:00:00:00:02 a-name-of-20-letters"}; !slices.Equal(texts(c.Leases), want) {
 			t.Errorf("file that is written at each lease: got %q, want %q", texts(c.Leases), want)
 		}
-		if got, want := fmt.Sprint(c.Ranges), "[10.9.0.250-10.9.0.254 10.9.1.1-10.9.1.20]"; got != want {
+		if got, want := fmt.Sprint(c.Ranges), "[10.9.0.250-10.9.1.20]"; got != want {
 			t.Errorf("got ranges %s, want %s", got, want)
 		}
 	}
 	if c := read(udhcpdFile(120, two)); !c.Leases[0].Expires.Equal(lookAt.Add((120 + 3599) * time.Second)) {
 		t.Errorf("got %v, want an hour after the file was written", c.Leases[0].Expires)
+	}
+	// A configuration with another name is not seen: its range is not that of the default configuration.
+	if err := os.Remove(root + udhcpdConfig); err != nil {
+		t.Fatal(err)
+	}
+	if c := read(""); len(c.Leases) != 1 || len(c.Ranges) != 0 {
+		t.Errorf("no configuration: got %+v, want only the lease", c)
+	}
+}
+
+// Debian's server also writes the file at an interval and at SIGUSR1, at which some leases may just have begun.
+func TestUdhcpdIsKnownToLackLeases(t *testing.T) {
+	root := t.TempDir()
+	f := &udhcpdFiles{nodeFiles: nodeFiles{versions{}, ipamtest.NewHost(), root}}
+	leases := root + "/var/lib/misc/udhcpd.leases"
+	write(t, root+udhcpdConfig, "start 10.9.0.250\nend 10.9.0.254\nopt lease 3600\n")
+	one, two := udhcpdLease(3600, "10.9.0.251", 1, "one"), udhcpdLease(3571, "10.9.0.252", 2, "two")
+	for i, text := range []string{
+		udhcpdFile(0, udhcpdLease(3000, "10.9.0.251", 1, "one")), udhcpdFile(60, one), udhcpdFile(120, one, udhcpdLease(60, "10.9.0.253", 3, "offered")),
+		udhcpdFile(180, two), udhcpdFile(240, one), udhcpdFile(300, one),
+	} {
+		write(t, leases, text)
+		c, err := f.read(leases)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if complete := i == 2; complete != (len(c.Ranges) > 0) {
+			t.Errorf("version %d: got %+v, want ranges: %t", i, c, complete)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ package vip
 
 import (
 	"cmp"
+	"encoding/binary"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -78,12 +80,31 @@ func readIPAddressPool(o *ipam.Object) (ranges []ipam.Range, err error) {
 			return nil, err
 		}
 		if spec.AvoidBuggyIPs {
-			ranges = append(ranges, r.WithoutOutermost()...)
+			ranges = append(ranges, withoutOutermost(r)...)
 		} else {
 			ranges = append(ranges, r)
 		}
 	}
 	return ranges, nil
+}
+
+// withoutOutermost returns the parts of a range without the IPv4 addresses that end in 0 or 255 (avoidBuggyIPs).
+func withoutOutermost(r ipam.Range) (parts []ipam.Range) {
+	const most = 256 // parts; a larger range is returned whole
+	if !r.First.Is4() || !r.Last.Is4() {
+		return []ipam.Range{r}
+	}
+	first, last := binary.BigEndian.Uint32(r.First.AsSlice()), binary.BigEndian.Uint32(r.Last.AsSlice())
+	if first > last || last>>8-first>>8 >= most {
+		return []ipam.Range{r}
+	}
+	address := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n))) }
+	for part := first >> 8; part <= last>>8; part++ {
+		if a, b := max(first, part<<8+1), min(last, part<<8+254); a <= b {
+			parts = append(parts, ipam.Range{First: address(a), Last: address(b)})
+		}
+	}
+	return parts
 }
 
 // metalLBReader combines the objects of the speakers with the addresses of Services.
