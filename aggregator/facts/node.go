@@ -72,8 +72,6 @@ type Node struct {
 	formerUntil verdict.Stamp
 	// stepped is the part of Rec.ClockStep by which times of former agents have been corrected.
 	stepped time.Duration
-	// skewWithin is by how much Rec.Skew may be wrong.
-	skewWithin time.Duration
 	// joints are the node's links in the topology.
 	joints map[uint32]*Link
 	// writer is held during a change of the node that takes several pieces.

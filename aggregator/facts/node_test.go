@@ -368,6 +368,10 @@ func TestAgentsThatAnswer(t *testing.T) {
 	if r := now.n.Rec; r.ClockStep != -2*time.Second {
 		t.Errorf("got a clock that was set by %s, want it set back again", r.ClockStep)
 	}
+	s.Heard(now.p, now.n, &Skew{Ahead: 8 * time.Second, Within: 40 * time.Second})
+	if r := now.n.Rec; r.Skew != 8*time.Second || r.SkewWithin != 40*time.Second || r.ClockStep != -2*time.Second {
+		t.Errorf("got %+v, want what was measured better", r)
+	}
 }
 
 func TestOtherNodesInOnePlace(t *testing.T) {

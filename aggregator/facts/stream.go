@@ -389,14 +389,14 @@ func (f *Facts) Heard(p Peer, n *Node, skew *Skew) {
 // measured takes over how far the clock of a node is ahead, unless what is known is more exact and still possible.
 func (f *Facts) measured(n *Node, skew Skew) {
 	step := skew.Ahead - n.Rec.Skew
-	set := step.Abs() > leastSkewChange+skew.Within+n.skewWithin
-	if n.Rec.SkewKnown && !set && (step.Abs() <= skew.Within && skew.Within > n.skewWithin || skew.Within > leastSkewChange/2) {
+	set := step.Abs() > leastSkewChange+skew.Within+n.Rec.SkewWithin
+	if n.Rec.SkewKnown && !set && skew.Within > n.Rec.SkewWithin && (step.Abs() <= skew.Within || skew.Within > leastSkewChange/2) {
 		return // the next answer may take less time
 	}
 	if n.Rec.SkewKnown && set {
 		n.Rec.ClockSet, n.Rec.ClockStep = f.now().Add(skew.Ahead), n.Rec.ClockStep+step
 	}
-	n.Rec.Skew, n.Rec.SkewKnown, n.skewWithin = skew.Ahead, true, skew.Within
+	n.Rec.Skew, n.Rec.SkewKnown, n.Rec.SkewWithin = skew.Ahead, true, skew.Within
 }
 
 // Judged records that everything in the last snapshot of a stream has been judged.

@@ -218,10 +218,10 @@ type Node struct {
 	TimedOut bool
 	// Rebooted is set together with TimedOut if the owners are gone because the machine rebooted.
 	Rebooted bool
-	// Skew is how far the node's clock is ahead of the aggregator's clock, if SkewKnown is set.
-	// Clocks of two nodes are compared by it to give advice. It never influences verdicts.
-	Skew      time.Duration
-	SkewKnown bool
+	// Skew is how far the node's clock is ahead of the aggregator's clock, if SkewKnown is set. It may be wrong by
+	// SkewWithin. Clocks of two nodes are compared by it to give advice. It never influences verdicts.
+	Skew, SkewWithin time.Duration
+	SkewKnown        bool
 	// ClockSet is when the node's clock was last set, by that clock, and ClockStep is by how much it was set in all. Earlier
 	// times of the node may be wrong by as much: the clock may have been wrong before, or have stood still in a virtual
 	// machine that was paused.

@@ -284,9 +284,9 @@ func oldest(owners []*Owner) *Owner {
 	// doubt is how wrong a time of a node may be.
 	doubt := func(n *Node, at Stamp) time.Duration {
 		if at < n.ClockSet {
-			return n.ClockStep.Abs()
+			return n.SkewWithin + n.ClockStep.Abs()
 		}
-		return 0
+		return n.SkewWithin
 	}
 	began, got := first.TenureSince().Add(-first.Node.Skew), first.AssignedAt().Add(-first.Node.Skew)
 	for _, o := range owners {

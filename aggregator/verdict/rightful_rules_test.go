@@ -117,6 +117,7 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		{"by clocks, with their skew", func(w *world) { twoNodes(w, 200*time.Millisecond, time.Second) }, "b", verdict.RightOlderAssignment},
 		{"by clocks that agree with their skew", func(w *world) { twoNodes(w, time.Second, time.Second) }, "", verdict.RightUndecided},
 		{"by a clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n2").SkewKnown = false }, "", verdict.RightUndecided},
+		{"by a clock whose skew may be as wrong", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n2").SkewWithin = time.Minute }, "", verdict.RightUndecided},
 		{"by the other clock whose skew is not known", func(w *world) { twoNodes(w, time.Minute, 0); w.Node("n1").SkewKnown = false }, "", verdict.RightUndecided},
 		{"by a clock that was set since, by more", func(w *world) {
 			twoNodes(w, time.Minute, 0)

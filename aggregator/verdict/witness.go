@@ -209,8 +209,12 @@ func (o *Owner) leaks(c *Claim, other *Owner) bool {
 		return false
 	}
 	for _, since := range []*Owner{o, other} {
+		certain := minClockDifference
+		if !since.Node.Is(c.Node()) {
+			certain += since.Node.SkewWithin + c.Node().SkewWithin
+		}
 		together := since.Node.Is(c.Node()) || since.Node.SkewKnown && c.Node().SkewKnown // their clocks can be compared
-		if !together || c.Last.Add(-c.Node().Skew).Sub(since.heldSince()) < minClockDifference {
+		if !together || c.Last.Add(-c.Node().Skew).Sub(since.heldSince()) < certain {
 			return false
 		}
 	}
