@@ -141,6 +141,9 @@ func TestConflictsLastUntilTheKubernetesAPIIsRead(t *testing.T) {
 					t.Fatalf("slow %q: got %q, awaited %t, before the API was read; want %q", slow, now, awaited, before)
 				}
 			}
+			if c := l.list(&pb.ListConflictsRequest{})[0]; strings.Contains(c.GetSummary(), "disconnected") || !strings.Contains(c.GetSummary(), "cannot be told yet") || c.GetOwners()[0].GetState() == pb.Owner_DISCONNECTED {
+				t.Errorf("slow %q: got %v, although the nodes are connected", slow, c)
+			}
 			if n := len(l.events(&pb.ListEventsRequest{Kind: pb.Event_CONFLICT, Address: "10.244.1.5"}).GetEvents()); n != 1 {
 				t.Errorf("slow %q: got %d events of the conflict, want one", slow, n)
 			}

@@ -53,8 +53,10 @@ func (l *lab) list(q *pb.ListConflictsRequest) []*pb.Conflict {
 func (l *lab) settled() {
 	l.Helper()
 	wait.Until(l, "the present state in the journal", func() bool { _, whole, _ := l.core.journal.Written(); return whole })
-	if err := l.core.journal.Feed(pb.Event_OWNER).Flush(); err != nil {
-		l.Fatal(err)
+	for _, kind := range []pb.Event_Kind{pb.Event_OWNER, pb.Event_NODE} {
+		if err := l.core.journal.Feed(kind).Flush(); err != nil {
+			l.Fatal(err)
+		}
 	}
 }
 

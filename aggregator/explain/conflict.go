@@ -68,7 +68,8 @@ func Recalled(p *verdict.Policy, c *verdict.Conflict) string {
 	if !c.Active() {
 		return w.ending(c)
 	}
-	return w.summary(c)
+	sentences := append([]string{w.ofConflict("summary/", c)}, w.unheard(c)...)
+	return strings.Join(append(sentences, w.text("standing/recalled")), " ")
 }
 
 // variant returns the key of a text about a conflict by its rule: the first of those that exist.
@@ -122,15 +123,25 @@ func (w *wording) summary(c *verdict.Conflict) string {
 	return what + " " + w.standing(c)
 }
 
+// unheard says which owners are on disconnected nodes.
+func (w *wording) unheard(c *verdict.Conflict) (sentences []string) {
+	for i := range c.Owners {
+		if o := &c.Owners[i]; o.State == verdict.Unheard {
+			sentences = append(sentences, w.text("standing/unheard", o))
+		}
+	}
+	return sentences
+}
+
 // standing says how certain a conflict is, and what would confirm it.
 func (w *wording) standing(c *verdict.Conflict) string {
-	var unheard, failed, joined []string
+	if unheard := w.unheard(c); len(unheard) > 0 {
+		return strings.Join(unheard, " ")
+	}
+	var failed, joined []string
 	name := namesakes(c.Owners).naming(OwnerName)
 	for i := range c.Owners {
 		o := &c.Owners[i]
-		if o.State == verdict.Unheard {
-			unheard = append(unheard, w.text("standing/unheard", o))
-		}
 		if o.DADFailed() {
 			failed = append(failed, name(o))
 		}
@@ -142,8 +153,6 @@ func (w *wording) standing(c *verdict.Conflict) string {
 	}
 	var key string
 	switch {
-	case len(unheard) > 0:
-		return strings.Join(unheard, " ")
 	case c.Rule == verdict.RuleDADFailed:
 		key = variant("standing/", c)
 	case c.Phase == verdict.Confirmed:

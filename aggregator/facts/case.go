@@ -119,6 +119,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		Nodes: old.Nodes[:0], Answers: old.Answers[:0],
 	}
 	c := &b.c
+	c.NodesAwaited = f.awaitedUntil
 	if f.Followed {
 		c.Unread = len(f.Unread()) > 0
 		c.InPodCIDR, c.PodsKnownUntil, c.OneTenant = f.Kubernetes.InPodCIDR(a), f.Kubernetes.KnownUntil(), f.Kubernetes.OneTenant()

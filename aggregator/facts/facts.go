@@ -71,8 +71,9 @@ type Facts struct {
 	// node. seen has the hardware addresses named by claims, for MACs that identify one interface.
 	holders, seen *refs[[6]byte]
 	// sightings are claims that may show that links are one and have not been looked at yet.
-	sightings []ref
-	topology  *Topology
+	sightings    []ref
+	topology     *Topology
+	awaitedUntil verdict.Stamp // see AwaitNodes
 	// tombstones has the holders that recently gave up addresses. burials are the tombstones in order
 	// of time; a renewed tombstone occurs twice.
 	tombstones map[tombstone]death

@@ -386,6 +386,14 @@ func (f *Facts) Heard(p Peer, n *Node, skew *Skew) {
 	})
 }
 
+// AwaitNodes has conflicts with devices outside of all nodes wait, because these may be nodes that were connected before the start
+// and have not reported since: new conflicts until then, and those from before the start until AwaitNodes(0).
+func (f *Facts) AwaitNodes(until verdict.Stamp) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.awaitedUntil = until
+}
+
 // measured takes over how far the clock of a node is ahead, unless what is known is more exact and still possible.
 func (f *Facts) measured(n *Node, skew Skew) {
 	step := skew.Ahead - n.Rec.Skew

@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// generationOf is the length of a generation as a multiple of --stale-after.
-	generationOf = 3
 	// provenAfter is the number of sightings of frames in one direction that prove two links to be
 	// one. The sightings must be at least a quarter of --stale-after apart, with at least one in
 	// each generation. The proof thus takes at least --stale-after, and a burst of frames proves
@@ -126,7 +124,7 @@ func NewTopology(staleAfter time.Duration, changing func(l *Link, with []*Link),
 }
 
 // Generation returns the length of a generation. Frames that are older join no links.
-func (t *Topology) Generation() time.Duration { return generationOf * t.staleAfter }
+func (t *Topology) Generation() time.Duration { return verdict.ProofLasts * t.staleAfter }
 
 // Due returns when Rotate must be called; 0 for never.
 func (t *Topology) Due() verdict.Stamp { return t.due }

@@ -22,7 +22,8 @@ const maxNamed = 1000
 
 // Finding returns a finding in the format of the API, and whether it has become a conflict.
 func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
-	if before := s.Recorded.get(f.ID).GetFinding(); f.Unjudged && before != nil {
+	recorded, _ := s.Recorded.get(f.ID)
+	if before := recorded.GetFinding(); f.Unjudged && before != nil {
 		out := proto.CloneOf(before)
 		out.Remedy, out.Fixes = nil, nil // they might not be safe any longer
 		return out

@@ -65,8 +65,9 @@ type Recall struct {
 	lost   []*verdict.Pool
 }
 
-// NewRecall returns a Recall that does nothing before Run.
+// NewRecall returns a Recall that puts nothing back before Run.
 func NewRecall(cfg RecallConfig) *Recall {
+	cfg.Facts.AwaitNodes(cfg.Facts.Clock().Add(startGrace)) // agents may report before Run
 	return &Recall{RecallConfig: cfg, known: make(chan struct{}), done: make(chan struct{}), boots: make(map[string]string), missing: make(map[string]bool), before: make(map[index.Address]judge.Recollection)}
 }
 
@@ -89,10 +90,10 @@ func (r *Recall) Run(ctx context.Context) {
 	if err := r.read(ctx); err != nil {
 		r.Log.Error("cannot read from the journal what was known before the start: conflicts that last are detected anew", "error", err)
 	}
-	r.Coverage.Expect(maps.Clone(r.missing))
+	r.expect(maps.Clone(r.missing))
 	close(r.known)
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
-		r.Coverage.Expect(nil)
+		r.expect(nil)
 		close(r.done)
 		look := time.NewTicker(lookAtUnseenAfter)
 		defer look.Stop()
@@ -301,11 +302,11 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 		r.Facts.RLock()
 		before := len(r.missing)
 		r.reported()
-		if len(r.missing) != before {
-			r.Coverage.Expect(maps.Clone(r.missing))
-		}
 		undecided, unread := r.Findings.Undecided(), len(r.Facts.Unread())
 		r.Facts.RUnlock()
+		if len(r.missing) != before {
+			r.expect(maps.Clone(r.missing))
+		}
 		if len(r.missing)+unread == 0 && complete == 0 {
 			complete = now
 		}
@@ -319,6 +320,15 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 		case <-ctx.Done():
 			return false
 		}
+	}
+}
+
+// expect says which nodes are awaited.
+func (r *Recall) expect(missing map[string]bool) {
+	r.Coverage.Expect(missing)
+	r.Recorded.expect(missing)
+	if len(missing) == 0 {
+		r.Facts.AwaitNodes(0)
 	}
 }
 
@@ -484,8 +494,9 @@ func parseMAC(text string) verdict.MAC {
 // Recorded has the messages of the conflicts and findings from before the start, as they were recorded.
 // One that was not judged since has only them for a description.
 type Recorded struct {
-	mu   sync.Mutex
-	byID map[string]*pb.Event
+	mu      sync.Mutex
+	byID    map[string]*pb.Event
+	missing map[string]bool // the nodes that have not reported since
 }
 
 // NewRecorded returns a Recorded without messages.
@@ -505,16 +516,23 @@ func (r *Recorded) Keep(needed func(id string) bool) {
 	maps.DeleteFunc(r.byID, func(id string, _ *pb.Event) bool { return !needed(id) })
 }
 
-func (r *Recorded) get(id string) *pb.Event {
+func (r *Recorded) expect(missing map[string]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.byID[id]
+	r.missing = missing
+}
+
+func (r *Recorded) get(id string) (e *pb.Event, missing map[string]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id], r.missing
 }
 
 // recalled returns the message of a conflict from before the start that was not judged since; nil if
 // there is none. It has no steps to take, which might not be safe any longer.
 func (s *Converter) recalled(c *verdict.Conflict) *pb.Conflict {
-	before := s.Recorded.get(c.ID).GetConflict()
+	recorded, missing := s.Recorded.get(c.ID)
+	before := recorded.GetConflict()
 	if before == nil {
 		return nil
 	}
@@ -523,12 +541,17 @@ func (s *Converter) recalled(c *verdict.Conflict) *pb.Conflict {
 	if !c.Active() && before.GetState() == pb.Conflict_RESOLVED {
 		return out
 	}
-	text := explain.Recalled(s.Facts.Policy, c)
-	out.State, out.ResolvedAt, out.Summary = pb.Conflict_State(c.Phase), timestamp(c.ResolvedAt), text
+	now := *c
+	now.Owners = slices.Clone(c.Owners)
 	for i, o := range out.GetOwners() {
-		if i < len(c.Owners) {
-			o.State = pb.Owner_State(c.Owners[i].State)
+		if i >= len(now.Owners) {
+			break
 		}
+		if is := &now.Owners[i]; is.State == verdict.Unheard && !missing[is.Node.Name] {
+			is.State = verdict.Stale // its node has reported
+		}
+		o.State = pb.Owner_State(now.Owners[i].State)
 	}
+	out.State, out.ResolvedAt, out.Summary = pb.Conflict_State(c.Phase), timestamp(c.ResolvedAt), explain.Recalled(s.Facts.Policy, &now)
 	return out
 }

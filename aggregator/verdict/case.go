@@ -66,6 +66,9 @@ type Sight struct {
 	// Unread is set while the Kubernetes API, or the records of an IPAM in it, are being read after a start. Which
 	// network an owner is in may not be known then.
 	Unread bool
+	// NodesAwaited is set while nodes that were connected before the start have not reported since: until this time, a
+	// device outside of all nodes may be one of them. Conflicts from before the start last longer.
+	NodesAwaited Stamp
 	// PodsKnownUntil is the time until which the facts about pods are complete: pods that were
 	// created later may be missing. It is 0 if the API is not followed.
 	PodsKnownUntil Stamp

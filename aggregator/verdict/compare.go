@@ -94,6 +94,9 @@ func (j *comparison) continues(id string) bool {
 	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
 }
 
+// ProofLasts is how long a proof that links are one lasts without frames, as a multiple of --stale-after.
+const ProofLasts = 3
+
 // conflict judges one scope and reports whether it has a conflict.
 func (j *comparison) conflict(g group) bool {
 	owners := j.participants(g)
@@ -105,6 +108,11 @@ func (j *comparison) conflict(g group) bool {
 	rule := j.rule(owners)
 	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || owners[0].Yielded() || j.knewRival(&owners[0])) {
 		rule = "" // nobody else has the address; the audit says so
+	}
+	if j.in.NodesAwaited != 0 && slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() == External }) &&
+		(active && prev.Awaited || !active && j.in.Now < j.in.NodesAwaited) {
+		j.again(j.in.Now.Add(checkInterval))
+		return false
 	}
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
 		rule = prev.Rule // an owner that is silent now may still be there
@@ -147,6 +155,11 @@ func (j *comparison) conflict(g group) bool {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner that an agent knows has left
 	}
 	c.LinkProof = c.linkProof(g.across())
+	// Frames in one direction prove it only after a time. What was proven before a start lasts as long as such a proof.
+	if until := c.Resumed.Add(ProofLasts * j.policy.StaleAfter); active && prev.LinkProof == Proven && c.LinkProof == OneWay && c.Resumed != 0 && j.in.Now < until {
+		c.LinkProof = Proven
+		j.again(until)
+	}
 	if c.LinkProof == OneWay && rule != RuleDADFailed && !oneMAC(owners) {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // even if it was proven before
 	}

@@ -152,6 +152,27 @@ func TestAConflictIsSuspectedAgainWithoutItsProof(t *testing.T) {
 	}
 }
 
+// After a start, frames in one direction prove it again only after a time.
+func TestAProofFromBeforeTheStartLasts(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	uplinks, _ := lanOfPods(w, true, "n1", "n2")
+	w.settled()
+	w.Conflicts[0].Resumed = w.Now
+	for _, i := range uplinks {
+		i.Link.Proven, i.Link.BothWays = nil, nil
+	}
+	if c := w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0"); c.LinkProof != verdict.Proven {
+		t.Errorf("got proof %d, want that from before the start", c.LinkProof)
+	}
+	w.Now = w.Now.Add(verdict.ProofLasts * w.Policy.StaleAfter)
+	for _, c := range w.Claims { // still there
+		c.Seen = w.Now
+	}
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0"); c.LinkProof != verdict.OneWay {
+		t.Errorf("got proof %d, want none after as long as a proof lasts", c.LinkProof)
+	}
+}
+
 // After the settle time, both sides must be witnessed on one link or on links that are proven to be
 // one.
 func TestBothOwnersAreWitnessedInTheirScope(t *testing.T) {
