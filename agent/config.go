@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"path"
-	"slices"
-	"unicode/utf8"
 
 	"github.com/ipwitness/ipwitness/agent/workload"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
@@ -54,7 +51,8 @@ type Config struct {
 	CRISocket string
 }
 
-// defaults fills in empty fields, and returns an error for invalid ones.
+// defaults fills in empty fields. Flags refuse most invalid values, so that it returns an error only for an invalid
+// CRISocket, or if the name of the host is not known.
 func (c Config) defaults() (Config, error) {
 	if c.Node == "" {
 		name, err := os.Hostname()
@@ -63,18 +61,7 @@ func (c Config) defaults() (Config, error) {
 		}
 		c.Node = name
 	}
-	if !utf8.ValidString(c.Node) {
-		return c, fmt.Errorf("node name %q is not valid UTF-8", c.Node)
-	}
 	c.Wire = cmp.Or(c.Wire, WireAuto)
-	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
-		return c, fmt.Errorf("unknown method to watch frames %q: use auto, tcx, clsact or off", c.Wire)
-	}
-	for _, glob := range slices.Concat(c.Interfaces, c.ExcludeInterfaces) {
-		if _, err := path.Match(glob, ""); err != nil {
-			return c, fmt.Errorf("parse interface glob %q: %w", glob, err)
-		}
-	}
 	if len(c.NetnsDirs) == 0 {
 		c.NetnsDirs = []string{"/run/netns", "/run/docker/netns"}
 	}

@@ -17,8 +17,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -234,16 +232,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		return nil, fmt.Errorf("--network %s: only a fleet knows networks of several clusters: remove clusters=, or use --fleet", n.Name)
 	}
 	for _, s := range cfg.Shared {
-		if !s.Prefix.IsValid() || s.Reason == "" {
-			return nil, errors.New("--shared needs a prefix and a reason, as in 192.0.2.0/24=anycast")
-		}
 		policy.Shared = append(policy.Shared, verdict.Shared{Prefix: api.Unmap(s.Prefix).Masked(), Reason: s.Reason})
 	}
-
 	for _, n := range cfg.Networks {
-		if n.Name == "" || len(n.Prefixes) == 0 || slices.ContainsFunc(n.Prefixes, func(p netip.Prefix) bool { return !p.IsValid() }) {
-			return nil, errors.New("--network needs a name and prefixes, as in pods=10.244.0.0/16")
-		}
 		declared := verdict.Network{Name: n.Name}
 		for _, p := range n.Prefixes {
 			declared.Prefixes = append(declared.Prefixes, api.Unmap(p).Masked())

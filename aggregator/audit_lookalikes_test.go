@@ -150,7 +150,7 @@ func BenchmarkListFindings(b *testing.B) {
 		}
 		l.dial().send(snapshot(hello("n"+strconv.Itoa(i), 1), poolOf(hostLocal("10.240.0.0/12", pb.Pool_KNOWN)), given(all...))).sync()
 	}
-	for l.core.findings.InOrder().Len() < 100_000 {
+	for len(l.core.findings.All()) < 100_000 {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for name, of := range map[string]*pb.ListFindingsRequest{"page": {PageSize: 100}, "node": {PageSize: 100, Node: "n9"}} {

@@ -3,7 +3,6 @@ package aggregator
 import (
 	"context"
 	"errors"
-	"iter"
 	"log/slog"
 	"runtime"
 	"runtime/debug"
@@ -316,7 +315,11 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 func (c *core) judgeInside(ranges []ipam.Range) {
 	for _, r := range ipam.Union(ranges) {
 		var some []index.Address
-		for p := range c.within(r) {
+		last := index.AddressOf(r.Last)
+		for p := range c.shards.Places().From(judge.From(index.AddressOf(r.First))) { // as they are now
+			if last.Less(p.Address()) {
+				break
+			}
 			if some = append(some, p.Address()); len(some) == judgedTogether {
 				c.judge(c.facts.Touch(some))
 				some = some[:0]
@@ -328,12 +331,6 @@ func (c *core) judgeInside(ranges []ipam.Range) {
 
 // judgedTogether is the number of addresses of a range that are judged at a time.
 const judgedTogether = 4096
-
-// within yields the places of a range in order, as they were when it was called.
-func (c *core) within(r ipam.Range) iter.Seq[judge.Place] {
-	last := index.AddressOf(r.Last)
-	return index.Until(c.shards.Places().From(judge.From(index.AddressOf(r.First))), func(p judge.Place) bool { return last.Less(p.Address()) })
-}
 
 const (
 	// unfitAfter is how long a replica has to lack its agents before another one should lead: agents that

@@ -333,7 +333,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 			}
 			var b bytes.Buffer
 			if err := show.FixPlan(&b, got.findings[name], show.Origin{
-				Program: "ipwitness", Now: got.made,
+				Now:   got.made,
 				Nodes: []*pb.Node{{Name: name, BootId: cage.Boot, Netns: cage.Netns}}, // without it the plan would run nothing here
 			}); err != nil {
 				t.Fatal(err)

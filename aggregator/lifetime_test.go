@@ -12,7 +12,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/fleet"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -40,8 +39,6 @@ func TestSettingsThatAreRefusedAreNamedAsFlags(t *testing.T) {
 	for want, cfg := range map[string]Config{
 		"--settle -1s: it must not be negative":                          {Settle: -time.Second},
 		"--network lan: only a fleet knows networks of several clusters": {SharedNetworks: []fleet.Network{{Name: "lan"}}},
-		"--shared needs a prefix and a reason":                           {Shared: []verdict.Shared{{}}},
-		"--network needs a name and prefixes":                            {Networks: []verdict.Network{{}}},
 		"--lease needs the Kubernetes API":                               {Lease: "default/ipwitness"},
 	} {
 		cfg.Kubeconfig = kube.Off

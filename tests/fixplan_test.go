@@ -139,7 +139,7 @@ func (p *planned) plan(findings ...verdict.Finding) string {
 	}
 	var script bytes.Buffer
 	if err := show.FixPlan(&script, list, show.Origin{
-		Server: "http://127.0.0.1:9641", Program: "ipwitness", Now: time.Now(),
+		Server: "http://127.0.0.1:9641", Now: time.Now(),
 		Nodes: []*ipwitnessv1.Node{{Name: p.node.Name, BootId: p.node.Boot, Netns: p.node.Netns}},
 	}); err != nil {
 		p.t.Fatal(err)

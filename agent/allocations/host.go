@@ -1,8 +1,6 @@
 package allocations
 
 import (
-	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -42,7 +40,7 @@ func (h *host) ReadFile(path string, follow bool, most int64) (data []byte, writ
 	if follow {
 		flags = 0
 	}
-	data, written, err = readRegular(path, flags, most)
+	data, written, err = table.ReadRegular(path, flags, most)
 	h.note(err)
 	return data, written, err
 }
@@ -129,23 +127,4 @@ func identify(fd int, path string) (ipam.DirID, error) {
 		id.Born = st.Btime.Sec*int64(time.Second) + int64(st.Btime.Nsec)
 	}
 	return id, nil
-}
-
-// readRegular reads a regular file that has no more than the given number of bytes. It opens
-// the file with additional flags, and returns when it was last written.
-func readRegular(path string, flags int, most int64) (data []byte, written time.Time, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
-	if err != nil {
-		return nil, written, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, written, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, written, fmt.Errorf("%s is not a regular file of at most %d bytes", path, most)
-	}
-	data, err = io.ReadAll(io.LimitReader(f, most))
-	return data, info.ModTime(), err
 }

@@ -2,12 +2,10 @@ package allocations
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -190,23 +188,4 @@ func mount(t *testing.T, source, target string) {
 		t.Fatal("mount: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
-}
-
-func TestRegularFileIsReadUpToItsLimit(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	written := time.Unix(1_000_000_000, 0)
-	for _, err := range []error{os.WriteFile(path, []byte("12345"), 0o600), os.Chtimes(path, written, written)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if data, at, err := readRegular(path, 0, 5); err != nil || string(data) != "12345" || !at.Equal(written) {
-		t.Errorf("file of the largest size: got %q of %s and error %v", data, at, err)
-	}
-	if data, _, err := readRegular(path, 0, 4); err == nil {
-		t.Errorf("file that is larger: got %q and no error", data)
-	}
-	if _, _, err := readRegular(path+".missing", 0, 5); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("missing file: got error %v, want that it does not exist", err)
-	}
 }

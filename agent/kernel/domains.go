@@ -66,15 +66,6 @@ func (p *publisher) putDomain(d domain, now time.Time) {
 	p.publishDomain(d, now)
 }
 
-// putTagged puts the records of the VLANs of our interface again, because they have its kind.
-func (p *publisher) putTagged(l *link, now time.Time) {
-	for _, d := range p.domains {
-		if d.base == l && len(d.tags) > 0 {
-			p.putDomain(p.newDomain(l, d.tags), now)
-		}
-	}
-}
-
 // publishDomain puts the record of a domain if it has changed.
 func (p *publisher) publishDomain(d domain, now time.Time) {
 	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d), Distributed: p.distributed(d)}

@@ -114,7 +114,11 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 			p.dropDomain(old.name, now) // it formed the domain that it leaves
 		}
 		if ns == p.own && l.published.GetUplink() != r.GetUplink() {
-			p.putTagged(l, now)
+			for _, d := range p.domains {
+				if d.base == l && len(d.tags) > 0 { // the record of a VLAN has the kind of its interface
+					p.putDomain(p.newDomain(l, d.tags), now)
+				}
+			}
 		}
 		at := p.placeOf(ns, l)
 		moved := l.published.GetLink() != r.GetLink() && l.place.leftFor(at)
@@ -253,7 +257,9 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		have, published := l.claims[c]
 		network, routed, first := table.Network{}, kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr), now
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
-			first = p.heldSince(l, addr, now)
+			if t, ok := p.tenures[post{addr, l.gen, l.place.name}]; ok && now.Sub(t.ended) <= restartsWithin {
+				first = t.began // the link had the address at the same place until a moment ago
+			}
 			given := p.networks[ns.inode]
 			network = cmp.Or(given[InterfaceAddress{l.Name, addr}], given[InterfaceAddress{Addr: addr}])
 		}
@@ -289,15 +295,6 @@ func (p *publisher) usedSince(l *link, a rtnetlink.Address, now time.Time) time.
 		return since.Add(since.Truncate(10 * time.Millisecond).Sub(since))
 	}
 	return got
-}
-
-// heldSince returns when a link began to hold an address that it has now: earlier if it had the address at the same
-// place until a moment ago.
-func (p *publisher) heldSince(l *link, addr netip.Addr, now time.Time) time.Time {
-	if t, ok := p.tenures[post{addr, l.gen, l.place.name}]; ok && now.Sub(t.ended) <= restartsWithin {
-		return t.began
-	}
-	return now
 }
 
 // unpublish removes an interface and its addresses from the table.

@@ -28,11 +28,6 @@ type ahead struct {
 // changes their rate.
 const leastStep = 100 * time.Millisecond
 
-func newClock() clock {
-	now := time.Now()
-	return clock{began: now, ahead: []ahead{{}}, looked: now, slept: asleep(), asleep: asleep}
-}
-
 func asleep() time.Duration {
 	var boot, monotonic unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // neither can fail

@@ -321,13 +321,3 @@ func markAll[K comparable, V any](c *changes[K], live map[K]V, now time.Time) {
 		c.mark(k, now, len(live))
 	}
 }
-
-// forget drops unsent changes in a namespace that has ended, because the end of the namespace
-// implies them.
-func (r *Reader) forget(namespace uint32) {
-	maps.DeleteFunc(r.interfaces.dirty, func(k InterfaceKey, _ time.Time) bool { return k.Namespace == namespace })
-	for _, c := range []*changes[ClaimKey]{&r.claims, &r.urgent} {
-		maps.DeleteFunc(c.dirty, func(k ClaimKey, _ time.Time) bool { return k.At.Namespace == namespace })
-	}
-	r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return c.key.At.Namespace == namespace })
-}

@@ -155,8 +155,10 @@ func newRecords[V any, K comparable](t *Table, of func(*Reader) *changes[K]) Rec
 
 // New returns an empty table.
 func New() *Table {
+	now := time.Now()
 	t := &Table{
-		byAddr: map[netip.Addr][]*entry{}, byPort: map[int32]*portClaims{}, important: importance{holders: map[netip.Addr]int{}}, clock: newClock(),
+		byAddr: map[netip.Addr][]*entry{}, byPort: map[int32]*portClaims{}, important: importance{holders: map[netip.Addr]int{}},
+		clock: clock{began: now, ahead: []ahead{{}}, looked: now, slept: asleep(), asleep: asleep},
 	}
 	t.Namespaces = newRecords[*ipwitnessv1.NamespaceRecord](t, func(r *Reader) *changes[uint32] { return &r.namespaces })
 	t.Links = newRecords[*ipwitnessv1.LinkRecord](t, func(r *Reader) *changes[string] { return &r.links })
@@ -274,7 +276,11 @@ func (t *Table) RemoveWire(addr netip.Addr, match func(ClaimKey) bool, received 
 func (t *Table) RemoveNamespace(id uint32, received time.Time) {
 	t.Namespaces.Remove(id, received)
 	for _, r := range t.readers {
-		r.forget(id)
+		maps.DeleteFunc(r.interfaces.dirty, func(k InterfaceKey, _ time.Time) bool { return k.Namespace == id })
+		for _, c := range []*changes[ClaimKey]{&r.claims, &r.urgent} {
+			maps.DeleteFunc(c.dirty, func(k ClaimKey, _ time.Time) bool { return k.At.Namespace == id })
+		}
+		r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return c.key.At.Namespace == id })
 	}
 }
 

@@ -2,7 +2,11 @@ package table
 
 import (
 	"errors"
+	"fmt"
+	"io"
+	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,4 +56,24 @@ func Poke(ch chan<- struct{}) {
 	case ch <- struct{}{}:
 	default:
 	}
+}
+
+// ReadRegular reads a regular file that has no more than the given number of bytes, and returns when it was last written.
+// It opens the file with additional flags, and does not wait for a pipe: a process that can write there must not be able
+// to block the agent.
+func ReadRegular(path string, flags int, most int64) (data []byte, written time.Time, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
+	if err != nil {
+		return nil, written, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, written, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, written, fmt.Errorf("%s is not a regular file of at most %d bytes", path, most)
+	}
+	data, err = io.ReadAll(io.LimitReader(f, most))
+	return data, info.ModTime(), err
 }

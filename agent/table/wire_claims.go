@@ -241,22 +241,18 @@ func (t *Table) RemovePort(index int32, received time.Time) (dropped []ClaimKey)
 func (t *Table) RemoveOld(before, received time.Time) (dropped []ClaimKey) {
 	for _, p := range t.byPort {
 		for c := range p.all() {
-			if c.Last.Before(before) && !t.claimedSince(c.key, before) {
+			claimedSince := func(other *entry) bool {
+				k := other.key
+				k.Kind = c.key.Kind
+				return k == c.key && !other.Last.Before(before)
+			}
+			if c.Last.Before(before) && !slices.ContainsFunc(t.byAddr[c.key.Address], claimedSince) {
 				dropped = append(dropped, c.key)
 				t.dropFrame(c, received)
 			}
 		}
 	}
 	return dropped
-}
-
-// claimedSince reports whether the sender of a claim was seen with the address at a time or later, in frames of any kind.
-func (t *Table) claimedSince(k ClaimKey, at time.Time) bool {
-	return slices.ContainsFunc(t.byAddr[k.Address], func(c *entry) bool {
-		other := c.key
-		other.Kind = k.Kind
-		return other == k && !c.Last.Before(at)
-	})
 }
 
 // WirePorts returns the ports that have or had wire claims. The caller holds the lock.

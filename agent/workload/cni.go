@@ -24,6 +24,9 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// maxResult is larger than any file of a result cache.
+const maxResult = 1 << 20
+
 // A cniCache has the parsed contents of the result caches of libcni and Multus.
 type cniCache struct {
 	log     *slog.Logger
@@ -159,7 +162,7 @@ func (c *cniCache) read() (lack error) {
 	for name := range stale {
 		path := c.path(name)
 		v := versionOf(path) // before the content, which may then be newer but not older
-		data, err := readSmall(path)
+		data, _, err := table.ReadRegular(path, unix.O_NOFOLLOW, maxResult)
 		if table.Lack(err) != "" {
 			lack = err
 			continue

@@ -151,7 +151,17 @@ func (c *Runtime) Run(ctx context.Context) error {
 		return nil
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.watchSockets(ctx) })
+	g.Go(func() error {
+		var dirs []string
+		for _, s := range c.sockets {
+			dirs = append(dirs, filepath.Dir(s))
+		}
+		return c.Lacks.watchFiles(ctx, c.log, notWatchedSocket, dirs, func(path string) { // a socket may have been created
+			if path == "" || slices.ContainsFunc(c.sockets, func(s string) bool { return table.Within(s, path) }) {
+				table.Poke(c.hurry)
+			}
+		})
+	})
 	g.Go(func() error {
 		wait := time.NewTimer(0)
 		defer wait.Stop()
@@ -180,19 +190,6 @@ func (c *Runtime) Run(ctx context.Context) error {
 }
 
 const notWatchedSocket = "a new container runtime is found late, because its socket is not watched"
-
-// watchSockets triggers an attempt to connect whenever one of the sockets is created.
-func (c *Runtime) watchSockets(ctx context.Context) error {
-	var dirs []string
-	for _, s := range c.sockets {
-		dirs = append(dirs, filepath.Dir(s))
-	}
-	return c.Lacks.watchFiles(ctx, c.log, notWatchedSocket, dirs, func(path string) {
-		if path == "" || slices.ContainsFunc(c.sockets, func(s string) bool { return table.Within(s, path) }) {
-			table.Poke(c.hurry)
-		}
-	})
-}
 
 // find connects to the first runtime that has sandboxes. If none has, it connects to the first
 // one that answers. On some distributions docker's containerd also offers CRI, and has no

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -146,27 +145,6 @@ func versionOf(path string) fileVersion {
 		return fileVersion{}
 	}
 	return fileVersion{st.Ino, st.Size, st.Mtim, st.Ctim}
-}
-
-// maxSmall is larger than any file that is read as a whole.
-const maxSmall = 1 << 20
-
-// readSmall reads a regular file of at most 1 MiB. It does not follow links and does not
-// wait for a pipe: a process that can write there must not be able to block the agent.
-func readSmall(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxSmall {
-		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", path, maxSmall)
-	}
-	return io.ReadAll(io.LimitReader(f, maxSmall))
 }
 
 // readDir returns the names in a directory, each with the inode of the directory entry.

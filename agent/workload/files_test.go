@@ -21,27 +21,6 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-func TestOnlySmallRegularFilesAreRead(t *testing.T) {
-	dir := t.TempDir()
-	fifo, link, large, fine := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "large"), filepath.Join(dir, "fine")
-	for _, err := range []error{
-		unix.Mkfifo(fifo, 0o600),
-		os.Symlink("/dev/zero", link),
-		os.WriteFile(large, nil, 0o600),
-		os.Truncate(large, 2<<20),
-		os.WriteFile(fine, []byte("{}"), 0o600),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for path, readable := range map[string]bool{fifo: false, link: false, large: false, fine: true} {
-		if _, err := readSmall(path); (err == nil) != readable {
-			t.Errorf("read %s: got %v", filepath.Base(path), err)
-		}
-	}
-}
-
 func TestPathIsWithinADirectory(t *testing.T) {
 	for _, c := range []struct {
 		path string
@@ -165,7 +144,7 @@ func TestDirectoryIsReadWithTheInodesOfItsEntries(t *testing.T) {
 		before := open()
 		for range 10 {
 			_, _ = readDir(dir)
-			_, _ = readSmall(filepath.Join(dir, "a"))
+			_, _, _ = table.ReadRegular(filepath.Join(dir, "a"), 0, maxResult)
 		}
 		if got := open(); got != before {
 			t.Errorf("open files: got %d after reading, want %d as before", got, before)

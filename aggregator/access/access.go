@@ -154,9 +154,6 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 		if !cfg.known() {
 			return nil, errors.New("--anonymous none would refuse all callers: configure authentication with --tokens, --token-review or --tls-client-ca")
 		}
-	case AnonymousRead:
-	default:
-		return nil, fmt.Errorf("invalid value %q of --anonymous: use none or read", cfg.Anonymous)
 	}
 	if cfg.Required && !cfg.known() {
 		return nil, errors.New("--require-auth: no authentication is configured, so anyone could report and read: add --tokens, --token-review or --tls-client-ca")

@@ -76,7 +76,7 @@ func (w *linesWriter) send(m proto.Message) (err error) {
 	}
 	out := w.lines
 	if event, ok := m.(watchEvent); ok && w.events {
-		out, err = appendEvent(out, event)
+		out, err = appendEvent(out, event.GetType().String(), m, event.GetResumeToken(), event.GetType() == pb.Watch_LOST)
 	} else {
 		out, err = appendLine(out, "result", m)
 	}
@@ -156,7 +156,8 @@ func (w *linesWriter) end(err error) (begun bool) {
 	}
 	out := w.lines
 	if w.events {
-		out, err = appendError(out, err)
+		// Browsers dispatch events of the type error themselves.
+		out, err = appendEvent(out, "ERROR", status.Convert(err).Proto(), ResumeToken(err), false)
 	} else {
 		out, err = appendLine(out, "error", status.Convert(err).Proto())
 	}
@@ -211,27 +212,15 @@ type watchEvent interface {
 	GetResumeToken() string
 }
 
-// appendEvent appends a message of a watch as a server-sent event. The id of an event is the token with
-// which the watch continues after it. LOST without a token has an empty id: a browser that is
-// disconnected before the next bookmark then starts anew.
-func appendEvent(out []byte, m watchEvent) (_ []byte, err error) {
-	out = append(append(out, "event: "...), m.GetType().String()...)
+// appendEvent appends a message of a watch, or the error that ends it, as a server-sent event. The id of an event is
+// the token with which the watch continues after it. LOST, which may have no token, has an id nevertheless: if it is empty,
+// a browser that is disconnected before the next bookmark starts anew.
+func appendEvent(out []byte, typ string, m proto.Message, token string, lost bool) (_ []byte, err error) {
+	out = append(append(out, "event: "...), typ...)
 	if out, err = apijson.Append(append(out, "\ndata: "...), m); err != nil {
 		return nil, err
 	}
-	if token := m.GetResumeToken(); token != "" || m.GetType() == pb.Watch_LOST {
-		out = append(append(out, "\nid: "...), token...)
-	}
-	return append(out, "\n\n"...), nil
-}
-
-// appendError appends the error that ends a stream as a server-sent event. Its type is ERROR, because
-// browsers dispatch events of the type error themselves.
-func appendError(out []byte, failed error) (_ []byte, err error) {
-	if out, err = apijson.Append(append(out, "event: ERROR\ndata: "...), status.Convert(failed).Proto()); err != nil {
-		return nil, err
-	}
-	if token := ResumeToken(failed); token != "" {
+	if token != "" || lost {
 		out = append(append(out, "\nid: "...), token...)
 	}
 	return append(out, "\n\n"...), nil

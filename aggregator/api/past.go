@@ -35,18 +35,6 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	return out, nil
 }
 
-// selectPeriod returns the query of a request for the events of a period.
-func selectPeriod(q *pb.ListEventsRequest) (query journal.Query, err error) {
-	if query, err = SelectEvents(q); err != nil {
-		return query, err
-	}
-	query.Until, err = optionalTime("until", q.GetUntil())
-	if err == nil && q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
-		err = status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
-	}
-	return query, err
-}
-
 // SelectEvents returns the query of a request for events, but not its end.
 func SelectEvents(q EventsRequest) (query journal.Query, err error) {
 	f, err := newFilter(q)

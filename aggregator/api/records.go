@@ -255,9 +255,15 @@ func (r *reading) next(ctx context.Context) (*pb.Event, error) {
 // RecordedEvents returns a page of the events that are recorded in a period, in order of their times, with the gaps of the
 // period on the first page.
 func RecordedEvents(ctx context.Context, all []*Records, q *pb.ListEventsRequest, now time.Time) (*pb.ListEventsResponse, error) {
-	query, err := selectPeriod(q)
+	query, err := SelectEvents(q)
 	if err != nil {
 		return nil, err
+	}
+	if query.Until, err = optionalTime("until", q.GetUntil()); err != nil {
+		return nil, err
+	}
+	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
+		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
 	}
 	from, err := ParseToken[moment](q.GetPageToken())
 	if err != nil {

@@ -68,14 +68,6 @@ func (a *alertmanager) begin() {
 	}
 }
 
-// restore takes the state that was delivered before the restart, at the latest at a time.
-func (a *alertmanager) restore(all []transition, at time.Time) {
-	for i := range all {
-		a.apply(&all[i])
-	}
-	a.known = a.alerts(at)
-}
-
 func (a *alertmanager) apply(t *transition) {
 	if c := t.GetConflict(); c != nil {
 		if a.conflicts[c.GetId()] = *t; c.GetState() == pb.Conflict_RESOLVED {

@@ -194,8 +194,11 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 		return at, x.present(ctx, cursor, at)
 	}
 	all, err := x.stateAt(ctx, at)
-	if x.to.alerts != nil {
-		x.to.alerts.restore(all, at)
+	if a := x.to.alerts; a != nil { // it was sent the alerts of this state before the restart
+		for i := range all {
+			a.apply(&all[i])
+		}
+		a.known = a.alerts(at)
 	}
 	return at, err
 }

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// Partitions is the number of partitions of an Index.
+// Partitions is the number of partitions of addresses. Each has one worker, which judges the addresses in it.
 const Partitions = 256
 
 // An Address is an IP address without a zone in 16 bytes without a pointer. Addresses compare as

@@ -19,15 +19,13 @@ type claim struct {
 	node, claim uint32
 }
 
-func (c claim) address() Address { return c.addr }
-
 func (c claim) compare(o claim) int {
 	return cmp.Or(c.addr.Compare(o.addr), cmp.Compare(c.node, o.node), cmp.Compare(c.claim, o.claim))
 }
 
 func (c claim) less(o claim) bool { return c.compare(o) < 0 }
 
-func newClaims() *Index[claim] { return New(claim.address, claim.less) }
+func newClaims() *Set[claim] { return NewSet(claim.less) }
 
 func take[T any](n int, all iter.Seq[T]) (some []T) {
 	for item := range all {
@@ -104,7 +102,7 @@ func TestAddressesAreSpreadEvenlyOverPartitions(t *testing.T) {
 	}
 }
 
-func TestAnIndexIsLikeASortedSlice(t *testing.T) {
+func TestASetIsLikeASortedSlice(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	one := func() claim {
 		a := Address{0, random.Uint64N(50)}
@@ -149,19 +147,17 @@ func TestAnIndexIsLikeASortedSlice(t *testing.T) {
 			taken = append(taken, old{x.Snapshot(), slices.Clone(want)})
 		}
 	}
-	if x.Len() != len(want) || x.Snapshot().Len() != len(want) {
-		t.Errorf("got %d items, want %d", x.Len(), len(want))
-	}
+	taken = append(taken, old{x.Snapshot(), want})
 	for _, was := range taken {
-		if got := slices.Collect(was.snapshot.All()); !slices.Equal(got, was.want) {
+		if got := slices.Collect(was.snapshot.From(claim{})); !slices.Equal(got, was.want) {
 			t.Errorf("got %d items of a snapshot, want its %d", len(got), len(was.want))
 		}
 	}
 }
 
-func TestAnEmptyIndexHasNothing(t *testing.T) {
+func TestAnEmptySetHasNothing(t *testing.T) {
 	s := newClaims().Snapshot()
-	if got := slices.Collect(s.All()); len(got)+s.Len() != 0 {
+	if got := slices.Collect(s.From(claim{})); len(got) != 0 {
 		t.Errorf("got %v", got)
 	}
 	if got := slices.Collect(s.From(claim{addr: Address{1, 1}})); len(got) != 0 {
@@ -176,17 +172,19 @@ func TestPutReplacesTheSameItem(t *testing.T) {
 	before := s.Snapshot()
 	s.Put(pair{2, 2})
 	s.Put(pair{1, 1})
-	if got, _ := s.Get(pair{2, 0}); got.value != 2 || s.Len() != 2 {
-		t.Errorf("got %v of %d items", got, s.Len())
+	if got, _ := s.Get(pair{2, 0}); got.value != 2 {
+		t.Errorf("got %v", got)
 	}
-	if got := slices.Collect(before.All()); len(got) != 1 || got[0].value != 1 {
+	if got := slices.Collect(s.Snapshot().From(pair{})); len(got) != 2 {
+		t.Errorf("got %v, want two items", got)
+	}
+	if got := slices.Collect(before.From(pair{})); len(got) != 1 || got[0].value != 1 {
 		t.Errorf("got %v of a snapshot, want its original items", got)
 	}
 }
 
-// Each partition has its writer, and readers walk meanwhile: a snapshot is in order and does not
-// change. Each writer keeps its items in pairs, which a snapshot never has one half of.
-func TestSnapshotsAreTakenWhilePartitionsAreWritten(t *testing.T) {
+// There are several writers, and readers walk meanwhile: a snapshot is in order and does not change.
+func TestSnapshotsAreTakenWhileASetIsWritten(t *testing.T) {
 	const writers, rounds, readers = 4, 300, 2
 	x := newClaims()
 	var group, reading sync.WaitGroup
@@ -215,12 +213,12 @@ func TestSnapshotsAreTakenWhilePartitionsAreWritten(t *testing.T) {
 		reading.Go(func() {
 			for {
 				s := x.Snapshot()
-				first := slices.Collect(s.All())
-				if !slices.IsSortedFunc(first, claim.compare) || len(first) != s.Len() {
+				first := slices.Collect(s.From(claim{}))
+				if !slices.IsSortedFunc(first, claim.compare) {
 					t.Error("a snapshot is not in order")
 				}
 				runtime.Gosched()
-				if again := slices.Collect(s.All()); !slices.Equal(first, again) {
+				if again := slices.Collect(s.From(claim{})); !slices.Equal(first, again) {
 					t.Error("a snapshot has changed")
 				}
 				mu.Lock()
@@ -242,7 +240,7 @@ func TestSnapshotsAreTakenWhilePartitionsAreWritten(t *testing.T) {
 	}
 }
 
-func filled(n int) *Index[claim] {
+func filled(n int) *Set[claim] {
 	x := newClaims()
 	for i := range n {
 		x.Put(claim{addr: Address{0, uint64(10<<24 | i)}, node: uint32(i / 110)})
@@ -290,12 +288,12 @@ func BenchmarkPutAfterSnapshot(b *testing.B) {
 	for b.Loop() {
 		i := random.IntN(many)
 		item := claim{addr: Address{0, uint64(10<<24 | i)}, node: uint32(i / 110)}
-		x.of(item).Snapshot()
+		x.Snapshot()
 		x.Put(item)
 	}
 }
 
-// BenchmarkFrom reads so many items from anywhere in the index.
+// BenchmarkFrom reads so many items from anywhere in the set.
 func BenchmarkFrom(b *testing.B) {
 	for _, n := range []int{1, 500, 1024} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -317,7 +315,7 @@ func BenchmarkAll(b *testing.B) {
 	x := filled(many)
 	for b.Loop() {
 		n := 0
-		for range x.Snapshot().All() {
+		for range x.Snapshot().From(claim{}) {
 			n++
 		}
 		if n != many {

@@ -1,6 +1,15 @@
+// Package index keeps addresses in a form without pointers, and items in order that are read by seek.
+//
+// Readers of a Set take a Snapshot, which never changes, costs a few nanoseconds and blocks a writer for no
+// longer than that. The writer then copies the data that it changes, so a Snapshot that is kept for long keeps
+// replaced items in memory. To walk many items, take a new Snapshot from time to time and continue after the
+// last item.
+//
+// The package does not depend on the type of the items.
 package index
 
 import (
+	"iter"
 	"slices"
 	"sort"
 	"sync"
@@ -30,7 +39,6 @@ type Set[T any] struct {
 	// mu is held for one operation.
 	mu     sync.Mutex
 	chunks []chunk[T]
-	count  int
 	// age is the number of snapshots. Snapshots may share all chunks that have a different age, and
 	// the list of chunks if it has a different age.
 	age, listAge uint64
@@ -54,7 +62,6 @@ func (s *Set[T]) Put(item T) {
 		s.chunks[c].items[at] = item
 		return
 	}
-	s.count++
 	if len(s.chunks[c].items) == most {
 		all := s.chunks[c].items
 		s.chunks[c] = chunk[T]{slices.Clone(all[:most/2]), s.age}
@@ -79,7 +86,6 @@ func (s *Set[T]) Delete(item T) bool {
 	if !there {
 		return false
 	}
-	s.count--
 	s.ownList()
 	s.own(c)
 	from := &s.chunks[c]
@@ -108,25 +114,12 @@ func (s *Set[T]) Get(item T) (found T, there bool) {
 	return found, there
 }
 
-// Len returns the number of items.
-func (s *Set[T]) Len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.count
-}
-
 // Snapshot returns the current items.
 func (s *Set[T]) Snapshot() *Snapshot[T] {
-	chunks, count := s.share()
-	return &Snapshot[T]{less: s.less, parts: [][]chunk[T]{chunks}, count: count}
-}
-
-// share returns the chunks, which must not change afterwards.
-func (s *Set[T]) share() (chunks []chunk[T], count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.age++
-	return s.chunks, s.count
+	return &Snapshot[T]{s.less, s.chunks}
 }
 
 // ownList copies the list of chunks if a snapshot shares it.
@@ -166,33 +159,33 @@ func seek[T any](chunks []chunk[T], item T, less func(a, b T) bool) (c, at int, 
 	return c, at, at < len(items) && !less(item, items[at])
 }
 
-// position is a position in chunks.
-type position[T any] struct {
+// A Snapshot contains the items of a Set at one time. Any goroutine may read it.
+type Snapshot[T any] struct {
+	less   func(a, b T) bool
 	chunks []chunk[T]
-	at     int // index in the first chunk
 }
 
-// seek moves to the first item that is not before an item, and reports whether there is one.
-func (p *position[T]) seek(item T, less func(a, b T) bool) bool {
-	c, at, _ := seek(p.chunks, item, less)
-	p.chunks = p.chunks[c:]
-	p.at = at
-	return p.settle()
-}
-
-// next moves to the next item, and reports whether there is one.
-func (p *position[T]) next() bool {
-	p.at++
-	return p.settle()
-}
-
-// settle moves from the end of a chunk to the next chunk, and reports whether there is an item.
-func (p *position[T]) settle() bool {
-	if len(p.chunks) > 0 && p.at == len(p.chunks[0].items) {
-		p.chunks, p.at = p.chunks[1:], 0
+// From yields the items that are not before pivot in order. It finds the first one by a seek.
+func (s *Snapshot[T]) From(pivot T) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		c, at, _ := seek(s.chunks, pivot, s.less)
+		for ; c < len(s.chunks); c, at = c+1, 0 {
+			for _, item := range s.chunks[c].items[at:] {
+				if !yield(item) {
+					return
+				}
+			}
+		}
 	}
-	return len(p.chunks) > 0
 }
 
-// here returns the item at a position.
-func (p *position[T]) here() T { return p.chunks[0].items[p.at] }
+// Until yields the elements before the first one for which beyond returns true.
+func Until[T any](all iter.Seq[T], beyond func(T) bool) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for one := range all {
+			if beyond(one) || !yield(one) {
+				return
+			}
+		}
+	}
+}

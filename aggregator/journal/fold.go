@@ -106,21 +106,17 @@ func (f *folding) next() (p place, ok bool, err error) {
 			if string(here) != string(p) {
 				break
 			}
-			if one.at <= f.at {
-				f.apply(one)
+			if one.at > f.at {
+				continue
+			}
+			f.items = slices.DeleteFunc(f.items, func(known stored) bool { return known.id == one.id })
+			if one.typ != pb.Watch_REMOVED {
+				one.item = bytes.Clone(one.item) // it ends when the iterator moves on
+				f.items = append(f.items, one)
 			}
 		}
 	}
 	return p, ok, nil
-}
-
-// apply applies one record to the items of a place.
-func (f *folding) apply(one stored) {
-	f.items = slices.DeleteFunc(f.items, func(known stored) bool { return known.id == one.id })
-	if one.typ != pb.Watch_REMOVED {
-		one.item = bytes.Clone(one.item) // it ends when the iterator moves on
-		f.items = append(f.items, one)
-	}
 }
 
 func (s *store) find(about subject, id uint32) (*pb.Event, error) {

@@ -9,5 +9,8 @@ func (s *Shards) Kept() (entries, timers, conflicts int) {
 		timers += len(w.timers)
 		w.asideMu.Unlock()
 	}
-	return entries, timers, s.Conflicts.order.Len()
+	for range s.Conflicts.order.Snapshot().From(conflictPlace{}) {
+		conflicts++
+	}
+	return entries, timers, conflicts
 }

@@ -36,7 +36,11 @@ func (w *worker) run(ctx context.Context) {
 			judged = false
 			w.shards.Listener.Rested()
 		}
-		timer.Reset(w.rest())
+		rest := time.Hour
+		if len(w.timers) > 0 && !w.waits {
+			rest = max(0, w.timers[0].again.Sub(w.shards.Clock()))
+		}
+		timer.Reset(rest)
 		select {
 		case <-ctx.Done():
 			return
@@ -45,14 +49,6 @@ func (w *worker) run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
-}
-
-// rest returns the time until the next timer is due.
-func (w *worker) rest() time.Duration {
-	if len(w.timers) == 0 || w.waits {
-		return time.Hour
-	}
-	return max(0, w.timers[0].again.Sub(w.shards.Clock()))
 }
 
 // judgeSome judges a few addresses and reports whether there may be more.

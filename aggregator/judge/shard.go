@@ -91,14 +91,14 @@ func lessPlace(a, b Place) bool { return a.Address().Less(b.Address()) }
 // Shards are all partitions. Use New.
 type Shards struct {
 	Config
-	index    *index.Index[Place]
+	index    *index.Set[Place]
 	workers  []*worker
 	unjudged unjudged
 }
 
 // New returns shards that do nothing before Run.
 func New(cfg Config) *Shards {
-	s := &Shards{Config: cfg, index: index.New(Place.Address, lessPlace)}
+	s := &Shards{Config: cfg, index: index.NewSet(lessPlace)}
 	for i := range cfg.Workers {
 		s.workers = append(s.workers, &worker{
 			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), verdicts: verdict.NewJudge(cfg.Policy),

@@ -13,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -149,20 +150,12 @@ func (e *election) holder() string {
 func (e *election) taken() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var lasts time.Duration
-	if seconds := e.lease.Spec.LeaseDurationSeconds; seconds != nil {
-		lasts = time.Duration(*seconds) * time.Second
-	}
+	lasts := time.Duration(ptr.Deref(e.lease.Spec.LeaseDurationSeconds, 0)) * time.Second
 	holder := holderOf(e.lease)
 	return holder != "" && holder != e.identity && time.Since(e.changed) < lasts
 }
 
-func holderOf(lease *coordinationv1.Lease) string {
-	if holder := lease.Spec.HolderIdentity; holder != nil {
-		return *holder
-	}
-	return ""
-}
+func holderOf(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
 
 // term calls do, and renews the lease until do has ended. The context of do ends with ctx, or if the lease
 // could not be renewed in time.
@@ -243,10 +236,7 @@ func (e *election) write(ctx context.Context, holder string) error {
 	ctx, cancel := context.WithTimeout(ctx, e.times.within/2) // so that there is time for another request before the lease is lost
 	defer cancel()
 	begun, lease := time.Now(), e.lease.DeepCopy() // only run changes it
-	now, lasts, transitions := metav1.NewMicroTime(begun), int32(e.times.lasts/time.Second), int32(0)
-	if lease.Spec.LeaseTransitions != nil {
-		transitions = *lease.Spec.LeaseTransitions
-	}
+	now, lasts, transitions := metav1.NewMicroTime(begun), int32(e.times.lasts/time.Second), ptr.Deref(lease.Spec.LeaseTransitions, 0)
 	acquired := lease.Spec.AcquireTime
 	if holderOf(lease) != holder {
 		acquired = &now

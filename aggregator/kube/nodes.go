@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -141,13 +142,7 @@ func (r nodeAddresses) Pod() podips.Pod {
 
 // changed collects the changed pod CIDRs and queues notifications. The caller holds mu.
 func (n *nodes) changed(before, after *nodeRecord) {
-	var was, is nodeRecord
-	if before != nil {
-		was = *before
-	}
-	if after != nil {
-		is = *after
-	}
+	was, is := ptr.Deref(before, nodeRecord{}), ptr.Deref(after, nodeRecord{})
 	if !slices.Equal(was.cidrs, is.cidrs) {
 		n.moved = append(append(n.moved, was.cidrs...), is.cidrs...)
 	}

@@ -9,6 +9,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -54,10 +55,7 @@ func newServices(c *Cluster) services {
 					}
 					return all
 				})
-				now := serviceRecord{}
-				if after != nil {
-					now = *after
-				}
+				now := ptr.Deref(after, serviceRecord{})
 				c.kubeVIP.Service(at, now.Ingress(), now.host)
 				for _, m := range c.ipams {
 					if changed := m.objects.ServiceChanged; changed != nil {

@@ -191,14 +191,3 @@ type counters struct {
 	received  *prometheus.CounterVec
 	corrected prometheus.Counter
 }
-
-func (c *counters) countRecords(r *pb.ReportRequest) {
-	counts := [len(facts.RecordKinds)]int{
-		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),
-	}
-	for i, n := range counts {
-		if n > 0 {
-			c.received.WithLabelValues(facts.RecordKinds[i]).Add(float64(n))
-		}
-	}
-}

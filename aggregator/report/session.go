@@ -232,7 +232,13 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 
 // apply applies a message to the facts. Messages of a snapshot are kept until it is complete.
 func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
-	r.service.counters.countRecords(m)
+	for i, n := range [len(facts.RecordKinds)]int{
+		len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(m.GetClaims()), len(m.GetPools()), len(m.GetAllocations()),
+	} {
+		if n > 0 {
+			r.service.counters.received.WithLabelValues(facts.RecordKinds[i]).Add(float64(n))
+		}
+	}
 	if !r.inside {
 		s := r.service
 		if len(r.corrected) > 0 {

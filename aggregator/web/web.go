@@ -62,7 +62,8 @@ func New() (*Site, error) {
 		if err != nil {
 			return err
 		}
-		f := file{plain: raw, kind: mediaType(name), tag: tagOf(raw), cache: "no-cache"}
+		sum := sha256.Sum256(raw)
+		f := file{plain: raw, kind: mediaType(name), tag: hex.EncodeToString(sum[:12]), cache: "no-cache"}
 		if name != index { // its name changes with its contents
 			f.cache = "public, max-age=31536000, immutable"
 		}
@@ -90,11 +91,6 @@ func mediaType(name string) string {
 	default:
 		return mime.TypeByExtension(path.Ext(name))
 	}
-}
-
-func tagOf(raw []byte) string {
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:12])
 }
 
 func compressed(raw []byte) ([]byte, error) {

@@ -205,7 +205,7 @@ func (c *auditCommand) list(ctx context.Context) error {
 		var nodes *pb.ListNodesResponse
 		if nodes, err = c.nodes(ctx); err == nil {
 			err = show.FixPlan(c.sys.stdout, findings, show.Origin{
-				Server: c.client().base, Program: c.sys.program, Nodes: nodes.GetNodes(), Coverage: coverage, Now: c.sys.now(),
+				Server: c.client().base, Nodes: nodes.GetNodes(), Coverage: coverage, Now: c.sys.now(),
 			})
 		}
 	case c.format.ForPrograms():

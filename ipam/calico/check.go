@@ -11,7 +11,8 @@ import (
 // again, because Calico writes blocks and affinities one after the other.
 func (r *reader) check() {
 	bound := make(map[ipam.Key]bool)
-	if r.listed() {
+	missed := func(resource *ipam.Resource) bool { return resource != r.reserving && !resource.Followed }
+	if !slices.ContainsFunc(r.resources, missed) {
 		for at, a := range r.affinities.Records {
 			if has, known := r.HasNode(a.node); a.node != "" && known && !has {
 				bound[at] = true
@@ -36,9 +37,4 @@ func (r *reader) check() {
 			r.publishPool(name)
 		}
 	}
-}
-
-// listed reports whether all resources that the check compares are followed.
-func (r *reader) listed() bool {
-	return !slices.ContainsFunc(r.resources, func(resource *ipam.Resource) bool { return resource != r.reserving && !resource.Followed })
 }

@@ -2,7 +2,9 @@ package containers
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -84,7 +86,14 @@ func (s *dockerSource) Read(r ipam.FileRead) (again bool) {
 }
 
 // Containers implements ipam.ContainerSource.
-func (s *dockerSource) Containers() []*ipam.Container { return s.containers.list() }
+func (s *dockerSource) Containers() (all []*ipam.Container) {
+	for _, name := range slices.Sorted(maps.Keys(s.containers.known)) {
+		if v := s.containers.known[name]; v.Container != nil {
+			all = append(all, v.Container)
+		}
+	}
+	return all
+}
 
 // Problems implements ipam.FileSource.
 func (s *dockerSource) Problems() []string {

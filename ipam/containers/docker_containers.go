@@ -3,11 +3,9 @@ package containers
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -111,14 +109,4 @@ func (c *dockerContainers) read() {
 		}
 	}
 	c.known = next
-}
-
-// list returns the containers that run.
-func (c *dockerContainers) list() (all []*ipam.Container) {
-	for _, name := range slices.Sorted(maps.Keys(c.known)) {
-		if v := c.known[name]; v.Container != nil {
-			all = append(all, v.Container)
-		}
-	}
-	return all
 }

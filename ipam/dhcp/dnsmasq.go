@@ -218,7 +218,13 @@ func (f dnsmasqFiles) started(path string) (o options) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		o.problem = "cannot read " + strings.TrimPrefix(path, f.root) + ": " + ipam.OneLine(err)
 	}
-	o.parseArguments(process.Args)
+	for i, arg := range process.Args { // "--OPTION=VALUE" or "--OPTION", "VALUE"
+		name, value, joined := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if !joined && i+1 < len(process.Args) {
+			value = process.Args[i+1]
+		}
+		o.set(name, value)
+	}
 	o.hosts = []string{strings.TrimPrefix(filepath.Dir(path), f.root) + "/dnsmasq.hosts"}
 	o.pidFile = strings.TrimPrefix(path, f.root)
 	f.follow(&o)

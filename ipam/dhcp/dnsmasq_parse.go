@@ -171,17 +171,6 @@ func uncommented(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// parseArguments reads the arguments of a command: "--OPTION=VALUE" or "--OPTION", "VALUE".
-func (o *options) parseArguments(args []string) {
-	for i, arg := range args {
-		name, value, joined := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
-		if !joined && i+1 < len(args) {
-			value = args[i+1]
-		}
-		o.set(name, value)
-	}
-}
-
 func (o *options) set(name, value string) {
 	switch name {
 	case "dhcp-range":
@@ -202,7 +191,14 @@ func (o *options) set(name, value string) {
 	case "dhcp-hostsfile", "dhcp-hostsdir":
 		o.hosts = append(o.hosts, value)
 	case "host-record":
-		o.record(value)
+		var names []string
+		for word := range strings.SplitSeq(value, ",") { // names, and an address of each family
+			if a, err := netip.ParseAddr(strings.TrimSpace(word)); err == nil {
+				o.name(a, names)
+			} else {
+				names = append(names, strings.TrimSpace(word))
+			}
+		}
 	case "addn-hosts", "hostsdir":
 		o.names = append(o.names, value)
 	case "no-hosts":
@@ -261,18 +257,6 @@ func (o *options) parseEthers(data []byte) {
 	for line := range strings.Lines(string(data)) {
 		if w := strings.Fields(line); len(w) > 1 && macOf(w[0]) != "" {
 			o.reserve(w[0] + "," + w[1])
-		}
-	}
-}
-
-// record parses a value of host-record: names, and an address of each family.
-func (o *options) record(value string) {
-	var names []string
-	for word := range strings.SplitSeq(value, ",") {
-		if a, err := netip.ParseAddr(strings.TrimSpace(word)); err == nil {
-			o.name(a, names)
-		} else {
-			names = append(names, strings.TrimSpace(word))
 		}
 	}
 }

@@ -181,7 +181,10 @@ func (p *cniPlugin) network(file, name string) (*cniNetwork, error) {
 	case len(d.Type) > ipam.MaxText || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
 		return nil, errors.New("the name of its plugin or device is invalid")
 	}
-	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name), file: file, uplink: d.onUplink()}
+	// A plugin without a master uses the interface of the default route (loadConf in plugins/main/macvlan and ipvlan of
+	// containernetworking/plugins, since pull requests 298 and 534; older versions refuse such a configuration).
+	uplink := (d.Type == "macvlan" || d.Type == "ipvlan") && d.Master == "" && !d.LinkInContainer
+	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name), file: file, uplink: uplink}
 	if p.Type == flannel {
 		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > ipam.MaxText {
 			return n, errors.New("its subnetFile is not an absolute path: its ranges are unknown")
@@ -218,13 +221,6 @@ func (p *cniPlugin) wiring() ipam.Wiring {
 		w.Device = "" // its addresses are in a VLAN, and not on the link of the device, or the device is in the pod
 	}
 	return w
-}
-
-// onUplink reports whether the plugin has no master, so that it uses the interface of the default route
-// (loadConf in plugins/main/macvlan and ipvlan of containernetworking/plugins, since pull requests 298 and 534; older
-// versions refuse such a configuration).
-func (p *cniPlugin) onUplink() bool {
-	return (p.Type == "macvlan" || p.Type == "ipvlan") && p.Master == "" && !p.LinkInContainer
 }
 
 // readEnv reads the ranges that flannel has for this node. Before flannel runs, there are

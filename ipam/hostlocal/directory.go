@@ -212,7 +212,10 @@ func (d *directory) fail(err error, now time.Time) {
 		d.vanish(now)
 		err = ipam.ErrOrphaned
 	default:
-		d.forget()
+		for a := range d.allocated {
+			d.drop(a) // it is no longer known, and does not count as lost
+		}
+		d.id, d.marked, d.loss = ipam.DirID{}, false, loss{}
 	}
 	d.State, d.Problem = ipam.Unreadable, ipam.Unreadably(err)
 }
@@ -228,14 +231,6 @@ func (d *directory) vanish(now time.Time) {
 	d.unmarked = true
 	d.judgeLoss(now)
 	d.id, d.marked = ipam.DirID{}, false
-}
-
-// forget drops allocations that are no longer known, without counting them as lost.
-func (d *directory) forget() {
-	for a := range d.allocated {
-		d.drop(a)
-	}
-	d.id, d.marked, d.loss = ipam.DirID{}, false, loss{}
 }
 
 // put records the content of an address file.

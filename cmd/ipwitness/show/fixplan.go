@@ -15,7 +15,7 @@ import (
 
 // Origin describes what a plan was made from.
 type Origin struct {
-	Server, Program string
+	Server string
 	// Nodes are the nodes that report. A part of the plan runs only on its own node.
 	Nodes []*pb.Node
 	// Coverage is the coverage of the findings.

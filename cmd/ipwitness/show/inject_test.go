@@ -141,7 +141,7 @@ func TestFixPlanWithholdsUnprintableCommands(t *testing.T) {
 		}
 		var b bytes.Buffer
 		n := &pb.Node{Name: payload, BootId: payload, Netns: payload}
-		if err := FixPlan(&b, []*pb.Finding{f}, Origin{Server: payload, Program: payload, Nodes: []*pb.Node{n}, Now: now}); err != nil {
+		if err := FixPlan(&b, []*pb.Finding{f}, Origin{Server: payload, Nodes: []*pb.Node{n}, Now: now}); err != nil {
 			t.Fatal(err)
 		}
 		cage.Parses(b.String())

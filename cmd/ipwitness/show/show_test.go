@@ -663,7 +663,7 @@ func TestPools(t *testing.T) {
 }
 
 func TestFixPlan(t *testing.T) {
-	from := Origin{Server: "http://127.0.0.1:9641", Program: "ipwitness", Now: now, Nodes: []*pb.Node{{Name: "worker-1", BootId: "b00t", Netns: "4026531840"}}}
+	from := Origin{Server: "http://127.0.0.1:9641", Now: now, Nodes: []*pb.Node{{Name: "worker-1", BootId: "b00t", Netns: "4026531840"}}}
 	plan := func(findings []*pb.Finding) string {
 		var b bytes.Buffer
 		if err := FixPlan(&b, findings, from); err != nil {
