@@ -269,6 +269,10 @@ func TestAJournalThatHasFailedIsOpenedAgain(t *testing.T) {
 			wait.Until(t, "the problem", func() bool { return len(b.Problems()) == 1 && b.Problems()[0].Kind == Failed })
 			b.must(os.Remove(b.dir))
 		}, pb.Gap_DAMAGED, 0},
+		"its directory is deleted before the present state is compared": {func(b *bench) {
+			b.must(os.RemoveAll(b.dir))
+			b.must(b.Feed(pb.Event_OWNER).Begin())
+		}, pb.Gap_DAMAGED, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, filepath.Join(t.TempDir(), "data"))
