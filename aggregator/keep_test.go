@@ -232,7 +232,7 @@ func TestAWrongAcknowledgementDoesNotHideTheOthers(t *testing.T) {
 		t.Fatalf("got %v, %s", err, raw)
 	}
 	l = newLab(t, Config{DataDir: dir})
-	l.wantProblem("some acknowledgements from before the start are not known", "entry 0", "the file is now "+at+".unusable-")
+	l.wantProblem("some acknowledgements from before the start are not known", "entry 0", "the file is now "+at+".unusable-", "copy the missing entries into "+at)
 	l.dial().send(twoPods()).sync()
 	l.wantAcknowledged(l.conflict(pb.Conflict_SUSPECTED), true)
 	wait.Until(t, "the others to be saved again", func() bool { _, err := os.Stat(at); return err == nil })
@@ -276,7 +276,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := newLab(t, Config{DataDir: dir})
-			l.wantProblem(at+" is unusable", test.words, "the file is now "+at+".unusable-")
+			l.wantProblem(at+" is unusable", test.words, "the file is now "+at+".unusable-", "move it back")
 			aside, err := filepath.Glob(at + ".unusable-*Z")
 			if err != nil || len(aside) != 1 {
 				t.Fatalf("got %q, %v, want one file that is set aside", aside, err)

@@ -269,6 +269,10 @@ func TestAJournalThatHasFailedIsOpenedAgain(t *testing.T) {
 			wait.Until(t, "the problem", func() bool { return len(b.Problems()) == 1 && b.Problems()[0].Kind == Failed })
 			b.must(os.Remove(b.dir))
 		}, pb.Gap_DAMAGED, 0},
+		"its directory is deleted before the present state is compared": {func(b *bench) {
+			b.must(os.RemoveAll(b.dir))
+			b.must(b.Feed(pb.Event_OWNER).Begin())
+		}, pb.Gap_DAMAGED, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, filepath.Join(t.TempDir(), "data"))
@@ -300,5 +304,38 @@ func TestAJournalThatHasFailedIsOpenedAgain(t *testing.T) {
 				t.Errorf("got owners %v and problems %+v after a restart", got, b.Problems())
 			}
 		})
+	}
+}
+
+// The store fails while its writer waits until the content of a log that could not be synced is in tables. That writer
+// must not take the store that is opened next for its own, and set it aside because the one before was damaged.
+func TestAStoreThatFailsWhileItsLogIsReplaced(t *testing.T) {
+	b := newBench(t, filepath.Join(t.TempDir(), "data"))
+	b.stop()
+	fs := &brokenFS{FS: vfs.Default}
+	b.startOn(fs)
+	b.state(map[string]*pb.Owner{"old": pod("10.0.0.1", "old", "n1")})
+	b.add(time.Minute)
+	replaced, s := b.Replaced(), b.store
+	fs.tables.Store(true)
+	fs.logs.Store(true)
+	b.changed(pb.Watch_ADDED, "late", pod("10.0.9.9", "late", "n1"))
+	wait.Until(t, "a log that has lost something", func() bool { return fs.lost.Load() > 0 })
+	fs.logs.Store(false)
+	wait.Until(t, "a table that cannot be written", func() bool { return s.fs.tableFailure.Load() != nil })
+	s.damage(nil)
+	b.must(os.RemoveAll(b.dir)) // the next table cannot be created
+	fs.tables.Store(false)
+	<-replaced
+	b.add(time.Second)
+	b.state(map[string]*pb.Owner{"b": pod("10.0.0.3", "b", "n1")})
+	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 || len(b.Problems()) > 0 {
+		t.Errorf("got owners %v and problems %+v, want that everything is recorded again", got, b.Problems())
+	}
+	if gaps := b.gaps(); len(gaps) != 1 || gaps[0].GetUntil() == nil {
+		t.Errorf("got gaps %v, want one that has ended", gaps)
+	}
+	if aside, err := filepath.Glob(storeDir(b.dir) + ".*"); err != nil || len(aside) > 0 {
+		t.Errorf("got %v and %v, want no journal set aside", aside, err)
 	}
 }

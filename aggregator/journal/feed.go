@@ -90,10 +90,11 @@ func (f Feed) Begin() error {
 		return nil
 	})
 	return f.j.put(func(w *writer) error {
-		if err != nil { // the writer opens the store again, or sets it aside
+		switch {
+		case w.s != s: // the error is not about this store
+		case err != nil: // the writer opens the store again, or sets it aside
 			return err
-		}
-		if w.s == s {
+		default:
 			w.kinds[f.kind] = state
 		}
 		return nil

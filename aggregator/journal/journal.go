@@ -277,8 +277,20 @@ func (j *Journal) reopen(ctx context.Context, failed *store) (replaced bool, err
 		if err := Sleep(ctx, reopenEvery); err != nil {
 			return false, err
 		}
+		if !j.memory {
+			usable := make(chan error, 1)
+			go func() { usable <- Writable(j.Dir) }() // which returns late, or never, if the disk does not answer
+			select {
+			case err := <-usable:
+				if err != nil {
+					continue
+				}
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		}
 		// A goroutine of Pebble may have ended with a lock, so that readers of the store wait forever.
-		if !j.memory && Writable(j.Dir) != nil || !j.mu.TryLock() {
+		if !j.mu.TryLock() {
 			continue
 		}
 		if j.store != failed {

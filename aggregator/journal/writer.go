@@ -153,8 +153,12 @@ func (j *Journal) write(ctx context.Context, w *writer) {
 			if written, err = w.s.db.AsyncFlush(); err == nil {
 				select {
 				case <-written:
+				case <-w.s.failed:
 				case <-w.s.fs.stopped:
 				}
+			}
+			if w.s.failure.Load() != nil { // meanwhile
+				return
 			}
 		}
 		if damaged := w.s.damaged.Load(); damaged != nil {

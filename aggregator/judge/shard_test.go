@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
@@ -347,6 +348,32 @@ func TestTheEndOfAConflictForgetsOldOnes(t *testing.T) {
 			t.Errorf("got %d conflicts, want only the one that has just ended", w.shards.Conflicts.Len())
 		}
 		w.wantKept("the old one is forgotten", 1, 0)
+	})
+}
+
+// A conflict that was resolved a day ago when it is put back after a start is forgotten, also if its address has no
+// owners, but not while it may be why a kernel does not use the address.
+func TestOldConflictsFromBeforeTheStartAreForgotten(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		recalled := func(addr string) *verdict.Conflict {
+			return &verdict.Conflict{
+				Address: netip.MustParseAddr(addr), Recalled: true, Identity: verdict.Identity{ID: addr, Episode: 1},
+				Course: verdict.Course{Phase: verdict.Resolved, ResolvedAt: w.shards.KeptSince() - 1},
+			}
+		}
+		a := index.AddressOf(netip.MustParseAddr("10.0.0.2"))
+		w.shards.Recollect(a, judge.Recollection{Refused: true})
+		<-w.shards.Recall([]*verdict.Conflict{recalled("10.0.0.1"), recalled("10.0.0.2")})
+		w.shards.Forget()
+		synctest.Wait()
+		if w.shards.Conflicts.Get("10.0.0.1") != nil || w.shards.Conflicts.Get("10.0.0.2") == nil {
+			t.Errorf("got conflicts %v, want only the one that may be why a kernel does not use its address", w.shards.Conflicts.All())
+		}
+		w.shards.Recollect(a, judge.Recollection{})
+		w.wantKept("no kernel has the address", 0, 0)
+		if n := w.shards.Conflicts.Len(); n != 0 {
+			t.Errorf("got %d conflicts, want none", n)
+		}
 	})
 }
 

@@ -136,7 +136,7 @@ func (w *worker) recall(c *verdict.Conflict) {
 	}
 	s.Conflicts.put(a, kept)
 	if !kept.Active() {
-		if kept == c && c.ResolvedAt > s.KeptSince() {
+		if kept == c {
 			s.Conflicts.addResolved(conflictPlace{a, c.ID, c.ResolvedAt})
 		}
 		return

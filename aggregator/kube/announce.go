@@ -339,13 +339,13 @@ func (a *announcer) want(e *eventState, n *announcement, now time.Time) {
 	ring(a.bell)
 }
 
-// waiting returns the events to write now, those about conflicts first, and renews the events about what lasts, which
-// the API server would forget. A replica that does not lead writes none, and drops those that the leader has had time
-// to write since the API has become available.
+// waiting returns the events to write now: the new ones, those about conflicts first, and then the renewed ones, about
+// what lasts, which the API server would forget. A replica that does not lead writes none, and drops those that the
+// leader has had time to write since the API has become available.
 func (a *announcer) waiting(now time.Time, leads bool, available time.Time) []notice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var conflicts, findings []notice
+	var conflicts, findings, renewed []notice
 	for _, of := range a.past {
 		for t, events := range of.targets {
 			e := &events.lasts // or the other one, if that was announced before
@@ -369,38 +369,33 @@ func (a *announcer) waiting(now time.Time, leads bool, available time.Time) []no
 				}
 			case now.Sub(e.at) >= a.pause && !now.Before(e.until):
 				all := &conflicts
-				if e.wants.finding {
+				switch {
+				case e.renews:
+					all = &renewed
+				case e.wants.finding:
 					all = &findings
 				}
 				*all = append(*all, notice{e.wants, t, e.renews, of, e})
 			}
 		}
 	}
-	for _, all := range [][]notice{conflicts, findings} { // what is new first, and then what is renewed
-		slices.SortFunc(all, func(x, y notice) int {
-			switch {
-			case x.renews == y.renews:
-				return x.state.since.Compare(y.state.since)
-			case y.renews:
-				return -1
-			}
-			return 1
-		})
+	for _, all := range [][]notice{conflicts, findings, renewed} {
+		slices.SortFunc(all, func(x, y notice) int { return x.state.since.Compare(y.state.since) })
 	}
-	for len(conflicts)+len(findings) > maxQueue { // drop one about a finding or, without findings, about a conflict: one that is renewed, or the oldest one
-		from := &findings
-		if len(findings) == 0 {
-			from = &conflicts
-		}
-		if last := len(*from) - 1; (*from)[last].renews {
-			a.drop((*from)[last].state)
-			*from = (*from)[:last]
-		} else {
-			a.drop((*from)[0].state)
-			*from = (*from)[1:]
+	for range len(conflicts) + len(findings) + len(renewed) - maxQueue { // drop one that is renewed, or the oldest one
+		switch last := len(renewed) - 1; {
+		case last >= 0:
+			a.drop(renewed[last].state)
+			renewed = renewed[:last]
+		case len(findings) > 0:
+			a.drop(findings[0].state)
+			findings = findings[1:]
+		default:
+			a.drop(conflicts[0].state)
+			conflicts = conflicts[1:]
 		}
 	}
-	return append(conflicts, findings...)
+	return slices.Concat(conflicts, findings, renewed)
 }
 
 // drop drops an event that waits. One that is renewed is not lost: it is wanted again. The caller holds the lock.

@@ -58,20 +58,27 @@ func (c *Cluster) servicesMayGet(a netip.Addr) bool {
 }
 
 // compare compares addresses again.
-func (c *Cluster) compare(addresses []netip.Addr) {
+func (c *Cluster) compare(addresses ...netip.Addr) {
 	for _, a := range addresses {
 		c.addresses.Publish(a)
 		c.nodeAddresses.Publish(a)
 	}
 }
 
-// compareAll compares all addresses of pods and nodes again, after a change that may concern many of them.
-func (c *Cluster) compareAll() {
+// compareAll compares the addresses of all pods and nodes again that a change concerns.
+func (c *Cluster) compareAll(concerned func(netip.Addr) bool) {
+	compare := func(addresses []netip.Addr) {
+		for _, a := range addresses {
+			if concerned(a) {
+				c.compare(a)
+			}
+		}
+	}
 	for _, p := range c.pods.Records {
-		c.compare(p.IPs)
+		compare(p.IPs)
 	}
 	for _, n := range c.nodes.Records {
-		c.compare(n.addresses)
+		compare(n.addresses)
 	}
 }
 
@@ -88,6 +95,7 @@ func (c *Cluster) servicePoolChanged(before, after *verdict.Pool) {
 		is = after.Ranges
 	}
 	if !slices.Equal(was, is) {
-		c.compareAll()
+		changed := ipam.Union(slices.Concat(was, is))
+		c.compareAll(func(a netip.Addr) bool { return ipam.Contain(changed, a) }) // there may be many pools, and many pods
 	}
 }

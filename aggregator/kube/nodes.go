@@ -52,7 +52,7 @@ func newNodes(c *Cluster) nodes {
 		Settled: func() { // once for all nodes that changed together
 			if c.nodes.turned {
 				c.nodes.turned = false
-				c.compareAll()
+				c.compareAll(func(netip.Addr) bool { return true })
 			}
 			if len(c.nodes.moved) == 0 {
 				return
@@ -148,8 +148,8 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	}
 	n.turned = n.turned || was.simulated != is.simulated
 	n.cluster.nodeAddresses.Changed(nodeAddresses{before}, nodeAddresses{after})
-	n.cluster.compare(was.addresses)
-	n.cluster.compare(is.addresses)
+	n.cluster.compare(was.addresses...)
+	n.cluster.compare(is.addresses...)
 	if after == nil || before == nil || !slices.Equal(was.addresses, is.addresses) {
 		n.cluster.pending.nodes[cmp.Or(was.name, is.name)] = struct{}{}
 	}

@@ -368,6 +368,51 @@ func TestAddressesThatKubernetesGivesAway(t *testing.T) {
 	}
 }
 
+// Only the addresses in the ranges of a pool are compared again when it changes: there may be a hundred thousand pods.
+func TestAPoolOfServicesConcernsTheAddressesInItsRanges(t *testing.T) {
+	c := liveMirror(t, func(c *Cluster) {
+		for i := range 3 {
+			web := testPod(fmt.Sprint("web-", i), "n1", fmt.Sprintf("10.244.0.%d", i))
+			web.Status.PodIPs = append(web.Status.PodIPs, corev1.PodIP{IP: fmt.Sprintf("fd00::%d", i)})
+			c.put(&c.pods, web)
+		}
+	})
+	var compared []netip.Addr
+	by := c.addresses.Compared
+	c.addresses.Compared = func(p *podRecord, a netip.Addr) bool {
+		compared = append(compared, a)
+		return by(p, a)
+	}
+	l, m := newLedger(t), newPublisher(c, vip.MetalLBName)
+	for _, step := range []struct {
+		name     string
+		within   string // none if the pool is gone
+		compared string
+		want     string
+	}{
+		{"no address is in its range", "192.0.2.0/28", "[]", "metallb first reading 192.0.2.0-192.0.2.15"},
+		{"one is", "10.244.0.2/31", "[10.244.0.2]", "metallb first reading 10.244.0.2-10.244.0.3\nkubernetes pods known\n10.244.0.2 default/web-2 n1 at pods default/web-2 /status/podIPs"},
+		{
+			"another one is", "fd00::1/128", "[10.244.0.2 fd00::1]",
+			"metallb first reading fd00::1-fd00::1\nkubernetes pods known\nfd00::1 default/web-1 n1 at pods default/web-1 /status/podIPs",
+		},
+		{"the pool is gone", "", "[fd00::1]", ""},
+	} {
+		compared = nil
+		if step.within == "" {
+			m.Drop("first")
+		} else {
+			m.Put(ipam.Pool{Name: "first", Services: ipam.Ingress, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(step.within))}}, "", false)
+		}
+		slices.SortFunc(compared, netip.Addr.Compare)
+		changes, _ := c.take()
+		l.take(changes.IPAM)
+		if got := l.text(); fmt.Sprint(compared) != step.compared || sorted(got) != sorted(step.want) {
+			t.Errorf("%s: compared %v, want %s; got\n%s\nwant\n%s", step.name, compared, step.compared, got, step.want)
+		}
+	}
+}
+
 func sorted(text string) string {
 	lines := strings.Split(text, "\n")
 	slices.Sort(lines)

@@ -65,7 +65,7 @@ func newServices(c *Cluster) services {
 				for _, s := range []*serviceRecord{before, after} {
 					if s != nil {
 						for _, a := range s.Addresses {
-							c.compare([]netip.Addr{a.Addr})
+							c.compare(a.Addr)
 						}
 					}
 				}

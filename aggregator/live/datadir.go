@@ -164,7 +164,11 @@ func (d *dataDir) setAside() (err error) {
 	where, unusable := "the file is left unchanged", d.unusable
 	if d.lock != nil {
 		to := file + ".unusable-" + time.Now().UTC().Format("20060102T150405.000Z")
-		where = fmt.Sprintf("the file is now %s: repair it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to)
+		repair := "repair it and move it back"
+		if d.partly { // the others are saved in a new file
+			repair = "copy the missing entries into " + file
+		}
+		where = fmt.Sprintf("the file is now %s: %s while the aggregator is stopped, or acknowledge the conflicts again", to, repair)
 		if err = os.Rename(file, to); err == nil || errors.Is(err, os.ErrNotExist) {
 			d.unusable, err = nil, nil
 		} else {
