@@ -177,6 +177,7 @@ func TestAcknowledgementIdentifiesAnExternalDeviceByItsMAC(t *testing.T) {
 		}
 		l := newLab(t, Config{DataDir: dir})
 		l.dial().send(uplinked("eth0")).sync()
+		time.Sleep(time.Second) // until it is known that no other node was connected before
 		l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
 		raw, err := os.ReadFile(filepath.Join(dir, acknowledgementsFile))
 		if err != nil || !strings.Contains(string(raw), `"06:06:06:06:06:06"`) {

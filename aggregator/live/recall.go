@@ -165,14 +165,14 @@ func (r *Recall) read(ctx context.Context) error {
 					Assigned: facts.Stamp(m.GetAssignedAt()), First: facts.Stamp(m.GetFirstSeen()),
 				})
 			}
-		case c.ResolvedAt > oldest:
-			resolved = append(resolved, c)
 		case c.Rule == verdict.RuleDADFailed: // a kernel may still not use the address because of it
 			a := index.AddressOf(c.Address)
 			at := r.before[a]
 			at.Refused = true
 			r.before[a] = at
 			r.Shards.Recollect(a, at) // before the conflict, so that it is not forgotten at once
+			resolved = append(resolved, c)
+		case c.ResolvedAt > oldest:
 			resolved = append(resolved, c)
 		default:
 			return

@@ -111,7 +111,7 @@ func (j *comparison) conflict(g group) bool {
 	}
 	if j.in.NodesAwaited != 0 && slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() == External }) &&
 		(active && prev.Awaited || !active && j.in.Now < j.in.NodesAwaited) {
-		j.again(j.in.Now.Add(checkInterval))
+		j.again(j.in.Now.Add(awaitInterval))
 		return false
 	}
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {

@@ -111,6 +111,8 @@ const (
 	AlternateWithin = 10 * time.Second
 	// checkInterval is the interval at which a node is asked again to read an address.
 	checkInterval = time.Second
+	// awaitInterval is the interval at which an address is judged that waits for nodes to report after a start.
+	awaitInterval = 100 * time.Millisecond
 )
 
 // ID returns the ID of a conflict. Equal arguments always give the same ID.
