@@ -92,6 +92,9 @@ func (r *Recall) Run(ctx context.Context) {
 	}
 	r.expect(maps.Clone(r.missing))
 	close(r.known)
+	if err := r.readOwners(ctx); err != nil {
+		r.Log.Error("cannot read from the journal which owners there were before the start: old frames may show conflicts with them", "error", err)
+	}
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
 		r.expect(nil)
 		close(r.done)
@@ -122,6 +125,7 @@ func (r *Recall) Run(ctx context.Context) {
 			}
 		}
 		r.Judge(r.Facts.RecallTenures(nil))
+		r.Judge(r.Facts.RecallDepartures(nil))
 		select { // the messages of resolved conflicts are needed until then
 		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
 			r.Recorded.Keep(func(id string) bool { return r.Shards.Conflicts.Get(id) != nil || r.Findings.Get(id) != nil })
@@ -147,6 +151,9 @@ func (r *Recall) read(ctx context.Context) error {
 		return err
 	}
 	r.Judge(r.Facts.RecallPrograms(programs))
+	if err := r.readDepartures(ctx); err != nil {
+		return err
+	}
 	var active, resolved []*verdict.Conflict
 	var tenures []facts.Tenure
 	oldest := r.Shards.KeptSince()
