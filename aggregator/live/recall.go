@@ -203,6 +203,7 @@ func (r *Recall) read(ctx context.Context) error {
 			at.Orphans = append(at.Orphans, *one.Finding)
 			r.before[index.AddressOf(one.Address)] = at
 		}
+		r.rememberFormer(one, e.GetFinding())
 		found = append(found, one)
 	}); err != nil {
 		return err
@@ -261,6 +262,23 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 		}
 		r.lost = append(r.lost, p)
 	}
+}
+
+// rememberFormer notes the former owner of an address that was used again too soon.
+func (r *Recall) rememberFormer(f *judge.Found, m *pb.Finding) {
+	was := m.GetPrevious()
+	if f.Kind != verdict.FindingReusedTooSoon || was == nil || len(f.Owners) == 0 {
+		return
+	}
+	former := verdict.Former{
+		Owner: r.owner(&pb.Owner{
+			Node: was.GetNode(), Netns: was.GetNetns(), Mac: was.GetMac(), Interface: was.GetInterface(), Workload: was.GetWorkload(), Scope: m.GetOwners()[0].GetScope(),
+		}, false),
+		Until: facts.Stamp(was.GetUntil()), Next: f.Owners[0].ID, Since: facts.Stamp(was.GetUntil()).Add(was.GetGap().AsDuration()),
+	}
+	at := r.before[index.AddressOf(f.Address)]
+	at.Former = append(at.Former, former)
+	r.before[index.AddressOf(f.Address)] = at
 }
 
 // finding returns a recorded finding, with what filters need of it.
