@@ -3,14 +3,18 @@ package aggregator
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // ended returns the report that a pod has ended.
@@ -279,4 +283,55 @@ func TestFormerOwnersAreForgotten(t *testing.T) {
 			t.Errorf("got %v remembered, want nothing", left)
 		}
 	})
+}
+
+// The finding lasts over a restart of the aggregator, unless its owner leaves meanwhile.
+func TestReuseTooSoonIsKnownAfterARestart(t *testing.T) {
+	for _, stays := range []bool{true, false} {
+		t.Run(strconv.FormatBool(stays), func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond, ReusedWithin: within}
+			l := newLab(t, cfg)
+			n1 := l.dial().send(snapshot(hello("n1", 1), kindPod(9, "other", "10.244.0.9"))).sync()
+			n2 := l.dial().send(snapshot(hello("n2", 1), kindPod(9, "other", "10.244.1.9"))).sync()
+			n1.send(kindPod(2, "a", reused)).sync().send(ended(2)).sync()
+			n2.send(kindPod(3, "b", reused)).sync()
+			var before *pb.Finding
+			wait.Until(t, "the finding", func() bool {
+				all, _ := l.told()
+				if len(all) == 1 {
+					before = all[0]
+				}
+				return before != nil
+			})
+			l.settled()
+			l.stop()
+
+			l = newLab(t, cfg)
+			l.dial().send(snapshot(hello("n1", 1), kindPod(9, "other", "10.244.0.9"))).sync()
+			more := &pb.ReportRequest{}
+			if stays {
+				more = kindPod(3, "b", reused)
+			}
+			l.dial().send(snapshot(hello("n2", 1), kindPod(9, "other", "10.244.1.9"), more)).sync()
+			wait.Until(t, "the end of waiting", func() bool { _, awaited := l.told(); return len(awaited) == 0 })
+			l.settled()
+			after, _ := l.told()
+			if !stays {
+				if len(after) > 0 {
+					t.Errorf("got %v, want no finding without its owner", after)
+				}
+				return
+			}
+			if len(after) != 1 || after[0].GetId() != before.GetId() || !after[0].GetDetectedAt().AsTime().Equal(before.GetDetectedAt().AsTime()) ||
+				!proto.Equal(after[0].GetPrevious(), before.GetPrevious()) || len(after[0].GetRemedy()) == 0 {
+				t.Errorf("got %v, want %v", after, before)
+			}
+			for _, e := range l.events(&pb.ListEventsRequest{Kind: pb.Event_FINDING, Address: reused}).GetEvents() {
+				if e.GetType() == pb.Watch_REMOVED {
+					t.Errorf("got the end of the finding recorded at %v", e.GetTime().AsTime())
+				}
+			}
+		})
+	}
 }

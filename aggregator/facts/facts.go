@@ -87,9 +87,10 @@ type Facts struct {
 	scratch *Builder
 	// changes are the changes of the current step.
 	changes Changes
-	// tenures and programs are what was recalled from before the start.
-	tenures  map[index.Address][]Tenure
-	programs map[NodeID]string
+	// tenures, programs and departures, by the name of the node, are what was recalled from before the start.
+	tenures    map[index.Address][]Tenure
+	programs   map[NodeID]string
+	departures map[string][]Departure
 	// coverage caches whether all nodes are covered. It has its own lock because readers update it.
 	coverage struct {
 		mu  sync.Mutex

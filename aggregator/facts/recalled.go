@@ -1,6 +1,8 @@
 package facts
 
 import (
+	"cmp"
+
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
@@ -58,6 +60,65 @@ func (f *Facts) resume(n *Node, c uint32) {
 			n.setHistory(one, h)
 		}
 	}
+}
+
+// A Departure is the end of an address of an owner's kernel, as the journal has it from before the start.
+type Departure struct {
+	Address index.Address
+	// Node is the name of the owner's node, and MAC is the owner's hardware address.
+	Node string
+	MAC  verdict.MAC
+	// At is when the owner left; 0 if it had the address at the end of the journal, and has left if its node does not
+	// report it again.
+	At verdict.Stamp
+}
+
+// RecallDepartures takes over which owners have left, in addition to those that are known: once a snapshot of its node
+// confirms it, earlier frames of an owner do not show that it has the address. Without departures, it forgets those of nodes
+// that have not reported.
+func (f *Facts) RecallDepartures(all []Departure) *Batch {
+	b := newBatch()
+	f.piece(b, func() {
+		if f.departures == nil || all == nil {
+			f.departures = make(map[string][]Departure)
+		}
+	})
+	inPieces(f, b, all, func(d Departure) { f.departures[d.Node] = append(f.departures[d.Node], d) })
+	for _, n := range f.allNodes() {
+		f.piece(b, func() {
+			if !n.Rec.Unheard {
+				f.buryDeparted(n)
+			}
+		})
+	}
+	f.close(b)
+	return b
+}
+
+// buryDeparted buries what owners on a node gave up before the start, and removes their earlier frames. The node is listed.
+func (f *Facts) buryDeparted(n *Node) {
+	if n.Blind() {
+		return
+	}
+	for _, d := range f.departures[n.Name] {
+		at := cmp.Or(d.At, n.Rec.Listed)
+		if f.holderWith(n, d.Address, n.texts.mac(d.MAC)) != "" || f.tombstones[tombstone{d.Address, d.MAC}].at >= at {
+			continue
+		}
+		f.bury(nil, d.Address, d.MAC, f.now().Sub(at))
+		var frames []ref
+		for by, c := range f.claimsTo(d.Address) {
+			w := by.claims.at(c).wire()
+			if w != 0 && by.texts.macOf(by.hardware.at(by.wires.at(w).hardware).mac) == d.MAC && f.isBuried(by, d.Address, d.MAC, by.wires.at(w).seen) {
+				frames = append(frames, refOf(by.number, c))
+			}
+		}
+		for _, r := range frames {
+			f.touch(d.Address)
+			f.removeFromIndexes(f.nodes[r.node()], r.index())
+		}
+	}
+	delete(f.departures, n.Name)
 }
 
 // RecallPrograms takes over the programs that moved virtual addresses on nodes before the start, by the boot ID and the

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
@@ -104,5 +106,69 @@ func TestAProgramThatAFormerAgentHasSeen(t *testing.T) {
 	s.RecallPrograms(map[NodeID]string{{Boot: "b1", Netns: "1"}: "keepalived"})
 	if a := s.joins("n1", "b2", 1, status("", false, true)); a.n.Rec.VIPProgram != "" {
 		t.Errorf("got %q after a reboot, want no program", a.n.Rec.VIPProgram)
+	}
+}
+
+// Frames of an owner that left before the start show no owner once its node confirms it.
+func TestFramesOfRecordedOwnersThatLeft(t *testing.T) {
+	const addr = "10.0.0.2"
+	mac := []byte{2, 2, 0, 0, 0, 2}
+	host := func(mac byte) *pb.ReportRequest {
+		c := assigned(1, addr)
+		c.Index = 9
+		return records.Merge(lan(mac), records.Claims(c))
+	}
+	aged := func(d time.Duration) *pb.ReportRequest {
+		m := seen(addr, mac, 1)
+		m.Claims[0].Age = durationpb.New(d)
+		return m
+	}
+	for _, test := range []struct {
+		name string
+		left time.Duration // before now; 0 if it is not known when
+		age  time.Duration
+		two  func(s *scene)
+		want int // frames
+	}{
+		{"before it left", 5 * time.Second, 8 * time.Second, func(s *scene) { s.joins("n2", "b2", 1, lan(2)) }, 0},
+		{"since it left", 5 * time.Second, 2 * time.Second, func(s *scene) { s.joins("n2", "b2", 1, lan(2)) }, 1},
+		{"before its node lacked it", 0, 2 * time.Second, func(s *scene) { s.joins("n2", "b2", 1, lan(2)) }, 0},
+		{"it has the address again", 5 * time.Second, 8 * time.Second, func(s *scene) { s.joins("n2", "b2", 1, host(2)) }, 1},
+		{"its machine has rebooted", 0, 2 * time.Second, func(s *scene) { s.joins("n2", "b9", 1, lan(2)) }, 0},
+		{"its machine has rebooted and has it again", 0, 2 * time.Second, func(s *scene) { s.joins("n2", "b9", 1, host(2)) }, 1},
+		{"its node does not see all addresses", 5 * time.Second, 8 * time.Second, func(s *scene) {
+			s.joins("n2", "b2", 1, lan(2), &pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
+		}, 1},
+		{"its node is not connected", 5 * time.Second, 8 * time.Second, func(*scene) {}, 1},
+		{"the snapshot of its node is not complete", 5 * time.Second, 8 * time.Second, func(s *scene) {
+			_, _ = s.hello(&pb.Hello{Node: "n2", BootId: "b2", Netns: "1", Epoch: 1}, "")
+		}, 1},
+	} {
+		for order := range 3 {
+			s := newScene(t)
+			gone := Departure{Address: key(addr), Node: "n2", MAC: verdict.MAC(mac)}
+			if test.left != 0 {
+				gone.At = s.now.Add(-test.left)
+			}
+			recall := func() { s.RecallDepartures([]Departure{gone}) }
+			see := func() { s.joins("n3", "b3", 1, records.Merge(lan(3), aged(test.age))) }
+			two := func() { test.two(s) }
+			for _, do := range [][]func(){{recall, two, see}, {see, recall, two}, {two, see, recall}}[order] {
+				do()
+			}
+			s.joins("n1", "b1", 1, host(1))
+			frames := 0
+			for _, o := range s.owners(addr) {
+				for _, c := range o.Claims {
+					if c.Wire() {
+						frames++
+					}
+				}
+			}
+			if frames != test.want {
+				t.Errorf("%s, order %d: got %d frames of it, want %d", test.name, order, frames, test.want)
+			}
+			s.check(t, test.name)
+		}
 	}
 }

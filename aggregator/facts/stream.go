@@ -309,6 +309,7 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 			f.expireFormer(n)
 		}
 		n.Rec.Listed = f.now()
+		f.buryDeparted(n)
 		f.heard(n)
 		f.touchDisputes(n) // the node must be asked to watch them
 		n.trim()

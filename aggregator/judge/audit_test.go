@@ -3,10 +3,13 @@ package judge_test
 import (
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -205,4 +208,52 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 			t.Errorf("got %+v, want the record that vanished", w.of("10.0.0.1").Facts)
 		}
 	})
+}
+
+// An address that was used again too soon before a start still was after it, if the next owner still has it.
+func TestAFormerOwnerIsRecollected(t *testing.T) {
+	const addr = "10.0.0.1"
+	a := index.AddressOf(netip.MustParseAddr(addr))
+	var before []verdict.Former
+	for _, test := range []struct {
+		why    string
+		record uint32 // of the pod after the start; 0 before it
+		want   string
+	}{
+		{"before the start", 0, `"reused-too-soon"`},
+		{"the next owner still has it", 3, `"reused-too-soon"`},
+		{"another pod has it", 4, ""},
+	} {
+		inWorld(t, 1, func(w *world) {
+			w.set(func() { w.watched = false })
+			w.policy.ReusedWithin = time.Minute
+			n := w.connect("n1")
+			if test.record == 0 {
+				time.Sleep(time.Second)
+				n.report(pod(2, addr))
+				n.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
+				n.report(pod(3, addr))
+			} else {
+				w.shards.Recollect(a, judge.Recollection{Former: before})
+				n.report(pod(9, "10.0.0.9"))
+				n.report(pod(test.record, addr))
+			}
+			w.after(2 * time.Second)
+			_, found, former := w.shards.Conflicts.Remembered(a)
+			if got := kindsOf(found); got != test.want {
+				t.Errorf("%s: got %s, want %s", test.why, got, test.want)
+			}
+			if test.record == 0 {
+				before = former
+			}
+		})
+	}
+}
+
+func kindsOf(found []verdict.Finding) string {
+	var all []string
+	for i := range found {
+		all = append(all, strconv.Quote(found[i].Kind))
+	}
+	return strings.Join(all, " ")
 }

@@ -16,7 +16,7 @@ func (w *worker) judge(item *facts.Item) {
 	in := w.builder.Case(a, e != nil && e.disputed())
 	in.Vanished, in.Former = item.Vanished, nil
 	if e != nil {
-		in.Conflicts, in.Past, in.Before, in.Former = e.remembered(), e.pastOf(in), slices.Concat(e.found, e.recalled.Orphans), e.former
+		in.Conflicts, in.Past, in.Before, in.Former = e.remembered(), e.pastOf(in), slices.Concat(e.found, e.recalled.Orphans), e.formerOwners()
 	}
 	out := w.verdicts.Judge(in)
 	if len(out.Expired) > 0 {
@@ -64,7 +64,7 @@ const maxFormer = 1 << 14
 func (w *worker) former(e *entry, item *facts.Item, in *verdict.Case, before, now []verdict.Owner) []verdict.Former {
 	var former []verdict.Former
 	if e != nil {
-		former = e.former
+		former = e.formerOwners()
 	}
 	if item.Listed || !item.Touched() || len(former) == 0 && w.withFormer >= maxFormer {
 		return former

@@ -155,11 +155,15 @@ type Recollection struct {
 	Past []verdict.Past
 	// Orphans are the findings about orphaned sandboxes, which the Kubernetes API may not confirm for a while.
 	Orphans []verdict.Finding
+	// Former are the owners whose addresses were found to be used again too soon.
+	Former []verdict.Former
 	// Refused is set if a conflict that was resolved long ago may be why a kernel does not use the address.
 	Refused bool
 }
 
-func (r Recollection) isEmpty() bool { return len(r.Past)+len(r.Orphans) == 0 && !r.Refused }
+func (r Recollection) isEmpty() bool {
+	return len(r.Past)+len(r.Orphans)+len(r.Former) == 0 && !r.Refused
+}
 
 // Recollect adds what is known about an address from before the start. Without anything, it forgets what concerns
 // no owner.
@@ -202,6 +206,17 @@ func (e *entry) pastOf(in *verdict.Case) []verdict.Past {
 		past = append(slices.Clip(past), p)
 	}
 	return past
+}
+
+// formerOwners returns the owners that have recently left the address.
+func (e *entry) formerOwners() []verdict.Former {
+	former := e.former
+	for _, f := range e.recalled.Former {
+		if !slices.ContainsFunc(former, func(known verdict.Former) bool { return known.Owner.ID == f.Owner.ID && known.Until >= f.Until }) {
+			former = append(slices.Clip(former), f)
+		}
+	}
+	return former
 }
 
 // An entry is the state of an address that does not just have a single undisputed owner.

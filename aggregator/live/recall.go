@@ -92,6 +92,9 @@ func (r *Recall) Run(ctx context.Context) {
 	}
 	r.expect(maps.Clone(r.missing))
 	close(r.known)
+	if err := r.readOwners(ctx); err != nil {
+		r.Log.Error("cannot read from the journal which owners there were before the start: old frames may show conflicts with them", "error", err)
+	}
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
 		r.expect(nil)
 		close(r.done)
@@ -122,6 +125,7 @@ func (r *Recall) Run(ctx context.Context) {
 			}
 		}
 		r.Judge(r.Facts.RecallTenures(nil))
+		r.Judge(r.Facts.RecallDepartures(nil))
 		select { // the messages of resolved conflicts are needed until then
 		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
 			r.Recorded.Keep(func(id string) bool { return r.Shards.Conflicts.Get(id) != nil || r.Findings.Get(id) != nil })
@@ -147,6 +151,9 @@ func (r *Recall) read(ctx context.Context) error {
 		return err
 	}
 	r.Judge(r.Facts.RecallPrograms(programs))
+	if err := r.readDepartures(ctx); err != nil {
+		return err
+	}
 	var active, resolved []*verdict.Conflict
 	var tenures []facts.Tenure
 	oldest := r.Shards.KeptSince()
@@ -196,6 +203,7 @@ func (r *Recall) read(ctx context.Context) error {
 			at.Orphans = append(at.Orphans, *one.Finding)
 			r.before[index.AddressOf(one.Address)] = at
 		}
+		r.rememberFormer(one, e.GetFinding())
 		found = append(found, one)
 	}); err != nil {
 		return err
@@ -254,6 +262,23 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 		}
 		r.lost = append(r.lost, p)
 	}
+}
+
+// rememberFormer notes the former owner of an address that was used again too soon.
+func (r *Recall) rememberFormer(f *judge.Found, m *pb.Finding) {
+	was := m.GetPrevious()
+	if f.Kind != verdict.FindingReusedTooSoon || was == nil || len(f.Owners) == 0 {
+		return
+	}
+	former := verdict.Former{
+		Owner: r.owner(&pb.Owner{
+			Node: was.GetNode(), Netns: was.GetNetns(), Mac: was.GetMac(), Interface: was.GetInterface(), Workload: was.GetWorkload(), Scope: m.GetOwners()[0].GetScope(),
+		}, false),
+		Until: facts.Stamp(was.GetUntil()), Next: f.Owners[0].ID, Since: facts.Stamp(was.GetUntil()).Add(was.GetGap().AsDuration()),
+	}
+	at := r.before[index.AddressOf(f.Address)]
+	at.Former = append(at.Former, former)
+	r.before[index.AddressOf(f.Address)] = at
 }
 
 // finding returns a recorded finding, with what filters need of it.
