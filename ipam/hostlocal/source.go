@@ -82,14 +82,7 @@ func (s *source) Find(now time.Time) (again bool) {
 		s.dirs[dir] = d
 	}
 	for dir, d := range s.dirs {
-		n, named := networks[dir]
-		if !named && d.found {
-			if passed, ok := s.confs.passed(s.results, d); ok {
-				d.passed = passed
-			}
-			n = d.passed
-		}
-		d.configure(n)
+		d.configure(networks[dir])
 	}
 	s.problems = problems
 	return again
@@ -140,6 +133,12 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 			d.read(room, r.Now)
 		} else if len(d.touched) > 0 {
 			d.readTouched(room, r.Now)
+		}
+		if r.All && d.found && d.Config == "" { // Find has not found its configuration
+			if n, ok := s.confs.passed(s.results, d); ok {
+				d.passed = n
+			}
+			d.configure(d.passed)
 		}
 		d.judgeLoss(r.Now)
 		room -= len(d.allocated) - had

@@ -1,6 +1,7 @@
 package hostlocal
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -101,8 +102,34 @@ func TestResultThatWasLeftBehindIsNoConfiguration(t *testing.T) {
 		t.Errorf("got %+v and %d pools, want one without a range: the namespace of its container is gone", p, len(l.source.Pools()))
 	}
 	l.result("nomad", "next", l.nomadBridge("172.26.64.0/20"))
+	l.allocate("nomad", "172.26.64.3", "next")
+	l.event("nomad", "172.26.64.3", false)
 	if l.look(); l.first("nomad") != "172.26.64.2" {
 		t.Errorf("next container: got %q, want its range", l.first("nomad"))
+	}
+}
+
+func TestConfigurationIsInTheResultsOfItsOwnContainers(t *testing.T) {
+	l := newLab(t)
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.result("nomad", "alloc", l.nomadBridge("172.26.64.0/20"))
+	for i := range 2 * maxRead {
+		l.result("nomad-web", fmt.Sprint("c", i), l.ptp("nomad-web", "10.9.0.0/24"))
+	}
+	l.allocate("old", "10.8.0.2", "former")
+	data, err := json.Marshal(map[string]any{"config": []byte(l.ptp("old", "10.8.0.0/24"))}) // as before libcni 1.2
+	l.must(err, os.WriteFile(filepath.Join(l.source.results, "old-former-eth0"), data, 0o600))
+	l.allocate("out", "10.7.0.2", "/../x")
+	l.must(os.Rename(l.result("out", "c", l.ptp("out", "10.7.0.0/24")), filepath.Join(l.source.results, "x-eth0")))
+	l.look()
+	if l.first("nomad") != "172.26.64.2" {
+		t.Errorf("later results of a network with a longer name: got %q, want the range", l.first("nomad"))
+	}
+	if l.first("old") != "" {
+		t.Errorf("result that names no namespace: got %q, want none, as it may have been left behind", l.first("old"))
+	}
+	if l.first("out") != "" {
+		t.Errorf("container ID that is a path: got %q, want none", l.first("out"))
 	}
 }
 
