@@ -240,7 +240,7 @@ func (d *directory) put(a netip.Addr, al *allocation, now time.Time) {
 		if old.unread == al.unread && old.FileAllocation == al.FileAllocation {
 			return
 		}
-		if old.ContainerID == al.ContainerID || old.ContainerID == "" {
+		if old.ContainerID == al.ContainerID || old.ContainerID == "" || al.unread {
 			al.since = old.since
 			d.drop(a)
 		} else {
@@ -343,10 +343,15 @@ func (d *directory) readAllocation(name string) (*allocation, error) {
 	al := &allocation{unread: err != nil || bytes.IndexByte(data, 0) >= 0} // a file may have NULs after a loss of power
 	if err != nil {
 		info, err := os.Lstat(path)
-		if err != nil {
-			return nil, os.ErrNotExist
+		a, _ := addressOf(name)
+		switch had := d.allocated[a]; {
+		case errors.Is(err, os.ErrNotExist):
+			return nil, err
+		case err == nil:
+			written = info.ModTime()
+		case had != nil:
+			written = had.AllocatedAt
 		}
-		written = info.ModTime()
 	}
 	al.Location, al.AllocatedAt = path, written
 	if !al.unread {
