@@ -360,7 +360,7 @@ func (c *cniConfs) complete(n *cniNetwork) {
 const maxRead = 16
 
 // passed returns the configuration of a network that no file has, but that a caller passes to the plugins: Nomad does so
-// for its bridge (client/allocrunner/networking_bridge_linux.go and cni/bridge.go of hashicorp/nomad). It is in the results
+// for its bridge (client/allocrunner/cni/bridge.go of hashicorp/nomad). It is in the results
 // that libcni keeps of the containers with the latest allocations (cacheAdd in libcni/api.go of containernetworking/cni).
 // Results of containers whose network namespaces are gone do not count, because they may have been left behind.
 func (c *cniConfs) passed(results string, d *directory) (n cniNetwork, ok bool) {

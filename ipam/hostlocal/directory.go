@@ -86,6 +86,11 @@ func (d *directory) configure(n cniNetwork) {
 	}
 }
 
+// foreign reports whether nothing shows that host-local uses the directory: MicroShift has plugins in /run/cni/bin.
+func (d *directory) foreign() bool {
+	return d.State == ipam.Known && d.Config == "" && !d.marked && len(d.Ranges)+len(d.allocated) == 0 && d.LostAt.IsZero()
+}
+
 // isMark reports whether host-local created the file for itself.
 func isMark(name string) bool {
 	return name == "lock" || strings.HasPrefix(name, "last_reserved_ip.")
@@ -99,7 +104,7 @@ func (d *directory) event(name string, removed bool) {
 		}
 		return
 	}
-	d.unmarked = d.unmarked || removed
+	d.marked, d.unmarked = d.marked || !removed, d.unmarked || removed
 }
 
 // addressOf returns the address that a file is named after. Host-local has only one way to

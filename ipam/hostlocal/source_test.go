@@ -133,6 +133,47 @@ func TestConfigurationIsInTheResultsOfItsOwnContainers(t *testing.T) {
 	}
 }
 
+func TestFormerDirectoryOfANetworkIsOutOfUse(t *testing.T) {
+	l := newLab(t)
+	l.allocate("nomad", "172.26.64.2", "former")
+	l.allocate("other", "10.1.0.2", "c")
+	l.look()
+	former := l.path("nomad")
+	l.must(os.Chtimes(former, l.now, l.now))
+	l.dir = filepath.Join(l.root, "run/cni")
+	l.source.parents = append(l.source.parents, l.dir)
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.result("nomad", "alloc", l.nomadBridge("172.26.64.0/20"))
+	l.look()
+	if _, got := l.allocations[former]; got || l.first("nomad") != "172.26.64.2" || len(l.addresses("nomad")) != 1 || len(l.allocations) != 2 {
+		t.Errorf("got %v, want the directory that is in use, and that of the other network", l.allocations)
+	}
+	l.must(os.RemoveAll(l.path("nomad")))
+	if l.look(); l.pool("nomad").Lost != 1 {
+		t.Errorf("got %+v of the directory that was removed, want its loss", l.pool("nomad"))
+	}
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.configure("10-nomad.conf", strings.ReplaceAll(l.ptp("nomad", "10.2.0.0/24"), l.dir, filepath.Dir(former)))
+	if l.look(); len(l.allocations[former]) != 1 || len(l.addresses("nomad")) != 1 {
+		t.Errorf("got %v, want the directory that a file names, too", l.allocations)
+	}
+}
+
+func TestDirectoryOfAnotherProgramIsNoPool(t *testing.T) {
+	l := newLab(t)
+	l.must(os.MkdirAll(l.path("bin"), 0o755), os.MkdirAll(l.path("new"), 0o755), os.WriteFile(filepath.Join(l.path("bin"), "bridge"), nil, 0o600))
+	if l.look(); len(l.source.Pools()) != 0 {
+		t.Errorf("got %d pools, want none: host-local has used no directory", len(l.source.Pools()))
+	}
+	l.allocate("new", "10.1.0.2", "c")
+	l.event("new", "lock", false)
+	l.event("new", "10.1.0.2", false)
+	l.release("new", "10.1.0.2")
+	if pools := l.source.Pools(); len(pools) != 1 || pools[0].Name != l.path("new") || pools[0].State != ipam.Known {
+		t.Errorf("got %v, want the directory that host-local has used", pools)
+	}
+}
+
 func TestFirstDirectoryOfConfigurationsCounts(t *testing.T) {
 	l := newLab(t)
 	l.source.confs.dirs = []string{filepath.Join(l.root, "b"), filepath.Join(l.root, "a")}
@@ -320,7 +361,7 @@ func TestNumberOfDirectoriesIsLimited(t *testing.T) {
 	names := []string{}
 	for i := range maxDirs + 5 {
 		names = append(names, fmt.Sprint("net", i))
-		l.must(os.MkdirAll(l.path(names[i]), 0o755))
+		l.allocate(names[i], "10.1.0.2", "c")
 	}
 	l.configure("10-net.conf", l.ptp("net1", "10.1.0.0/24")) // it counts once
 	l.must(os.MkdirAll(l.path("not a network"), 0o755), os.WriteFile(l.path("file"), nil, 0o600))
