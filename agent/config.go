@@ -41,7 +41,7 @@ type Config struct {
 	// microk8s and Nomad.
 	CNIConfig []string
 	// IPAMDirs are directories with a host-local directory for each network. Empty:
-	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
+	// /var/lib/cni/networks, kindnet's /run/cni-ipam-state, and Nomad's /run/cni.
 	IPAMDirs []string
 	// CalicoDir is the directory of the file that has Calico's name for this node. Empty:
 	// /var/lib/calico.
@@ -70,7 +70,7 @@ func (c Config) defaults() (Config, error) {
 		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/snap/microk8s/current/args/cni-network", "/opt/cni/config"}
 	}
 	if len(c.IPAMDirs) == 0 {
-		c.IPAMDirs = []string{hostlocal.DefaultDir, "/run/cni-ipam-state"}
+		c.IPAMDirs = []string{hostlocal.DefaultDir, "/run/cni-ipam-state", "/run/cni"}
 	}
 	var err error
 	c.CRISocket, err = workload.ParseRuntimeSocket(c.CRISocket)

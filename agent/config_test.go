@@ -29,7 +29,7 @@ func TestEmptyConfigurationHasDefaults(t *testing.T) {
 	if c.Node != host || c.Wire != WireAuto || c.CNIResults != "/var/lib/cni/results" || c.CalicoDir != "" || c.CRISocket == "" {
 		t.Errorf("defaults: got %+v", c)
 	}
-	if !slices.Contains(c.NetnsDirs, "/run/netns") || !slices.Contains(c.CNIConfig, "/etc/cni/net.d") || !slices.Contains(c.CNIConfig, "/opt/cni/config") || !slices.Contains(c.IPAMDirs, "/run/cni-ipam-state") {
+	if !slices.Contains(c.NetnsDirs, "/run/netns") || !slices.Contains(c.CNIConfig, "/etc/cni/net.d") || !slices.Contains(c.CNIConfig, "/opt/cni/config") || !slices.Contains(c.IPAMDirs, "/run/cni-ipam-state") || !slices.Contains(c.IPAMDirs, "/run/cni") {
 		t.Errorf("default directories: got %v, %v and %v", c.NetnsDirs, c.CNIConfig, c.IPAMDirs)
 	}
 	set := Config{Node: "n", Wire: WireOff, NetnsDirs: []string{"/a"}, CNIResults: "/b", CNIConfig: []string{"/c"}, IPAMDirs: []string{"/d"}, CalicoDir: "/e"}

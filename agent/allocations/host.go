@@ -1,6 +1,7 @@
 package allocations
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"os"
@@ -74,8 +75,12 @@ func (h *host) Devices() (devices []ipam.Device) {
 		return nil
 	}
 	defer conn.Close()
-	links, _ := conn.Links(rtnetlink.NoNSID)
-	addresses, _ := conn.Addresses(rtnetlink.NoNSID, 0)
+	links, err := conn.Links(rtnetlink.NoNSID)
+	addresses, errAddresses := conn.Addresses(rtnetlink.NoNSID, 0)
+	if err := cmp.Or(err, errAddresses); err != nil {
+		h.note(err)
+		return nil
+	}
 	for _, l := range links {
 		d := ipam.Device{Index: int(l.Index), Name: l.Name, MAC: net.HardwareAddr(l.MAC).String()}
 		for _, a := range addresses {
@@ -104,7 +109,8 @@ func (h *host) Uplink() string {
 		h.note(err)
 		return ""
 	}
-	links, _ := conn.Links(rtnetlink.NoNSID)
+	links, err := conn.Links(rtnetlink.NoNSID)
+	h.note(err)
 	if i := slices.IndexFunc(links, func(l rtnetlink.Link) bool { return l.Index == index }); i >= 0 {
 		return links[i].Name
 	}

@@ -23,12 +23,11 @@ import (
 const (
 	// answersEvery is how often the answers are determined again without a message of the kernel, which
 	// reports neither arp_ignore nor, to us, unicast routes. It is longer if it takes long to determine them,
-	// so that this takes 0.05 % of the time on a quiet node, and 1 % on any other, where it waits answersLatest at most: on a
+	// so that this takes 0.05 % of the time on a quiet node, and 1 % on any other, where it waits answersEvery at most: on a
 	// busy node the time passes without that anything is computed.
 	answersEvery, quietShare = 10 * time.Second, 2000
 	// answersAfter is how long further changes are awaited.
 	answersAfter, busyShare = 200 * time.Millisecond, 100
-	answersLatest           = 3 * time.Second
 	// mostAnswers limits the addresses that a route or a proxy covers.
 	mostAnswers = 1024
 	// mostRouted limits the addresses of a local route in the subnet of a LAN that are asked for before a frame shows them.
@@ -70,13 +69,15 @@ func (k *Mirror) FollowAnswers(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(answersAfter, min(busyShare*took, answersLatest))):
+		case <-time.After(max(answersAfter, min(busyShare*took, answersEvery))):
 		}
-		began := time.Now()
 		k.mu.Lock()
-		k.table.Update(func() { k.answer(began) })
+		k.table.Update(func() {
+			began := time.Now() // of the wait for the locks, nothing counts
+			k.answer(began)
+			took = time.Since(began)
+		})
 		k.mu.Unlock()
-		took = time.Since(began)
 	}
 }
 

@@ -430,3 +430,39 @@ func TestAnswersFollowMessages(t *testing.T) {
 		}
 	})
 }
+
+// slow takes a while to list routes.
+type slow struct {
+	agenttest.Fake
+	takes time.Duration
+	began []time.Time
+}
+
+func (s *slow) LocalRoutes() ([]rtnetlink.Route, error) {
+	s.began = append(s.began, time.Now())
+	time.Sleep(s.takes)
+	return nil, nil
+}
+
+func TestAnswersOfABusyNodeTakeAPercent(t *testing.T) {
+	for takes, want := range map[time.Duration]time.Duration{time.Millisecond: answersAfter, 60 * time.Millisecond: 6 * time.Second, time.Second: 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newTestKernel(t, answeringHost())
+			s := &slow{Fake: answeringHost(), takes: takes}
+			k.req = s
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- k.FollowAnswers(ctx) }()
+			k.answers.changed <- struct{}{}
+			k.answers.changed <- struct{}{}
+			time.Sleep(time.Minute)
+			cancel()
+			if err := <-ended; err != nil || len(s.began) < 2 {
+				t.Fatalf("got %v and %d passes, want two", err, len(s.began))
+			}
+			if got := s.began[1].Sub(s.began[0]) - takes; got != want {
+				t.Errorf("after a pass of %s: got another %s later, want %s", takes, got, want)
+			}
+		})
+	}
+}

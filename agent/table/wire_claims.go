@@ -242,9 +242,12 @@ func (t *Table) RemoveOld(before, received time.Time) (dropped []ClaimKey) {
 	for _, p := range t.byPort {
 		for c := range p.all() {
 			claimedSince := func(other *entry) bool {
+				if other.Last.Before(before) { // so are all after a flood
+					return false
+				}
 				k := other.key
 				k.Kind = c.key.Kind
-				return k == c.key && !other.Last.Before(before)
+				return k == c.key
 			}
 			if c.Last.Before(before) && !slices.ContainsFunc(t.byAddr[c.key.Address], claimedSince) {
 				dropped = append(dropped, c.key)

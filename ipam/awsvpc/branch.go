@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ type branchPods struct {
 	dir   string                  // libcni's results
 	known map[string][]netip.Addr // by name of the result; empty for other pods
 	stale map[string]bool         // names of results that have changed
+	fault error                   // why not all results are known
 }
 
 const (
@@ -36,27 +38,28 @@ const (
 	dummyPrefix = "dummy"
 )
 
-// read reads the results of a network that have changed, or whose names are new if list is set, or
-// all of them. It returns true if addresses may have changed.
-func (b *branchPods) read(network string, list, all bool) (changed bool) {
-	if list || all {
+// read reads the results of a network that have changed, or whose names are new if any may have changed, or
+// all of them if events were lost. It returns true if addresses may have changed.
+func (b *branchPods) read(network string, r ipam.FileRead) (changed bool) {
+	if r.All || r.Lost {
 		names := map[string]bool{}
-		if dir, _, err := b.host.OpenDir(b.dir); err == nil {
-			for err == nil && len(names) < maxResults {
-				var some []string
-				some, err = dir.Readdirnames(1024)
-				for _, name := range some {
-					if strings.HasPrefix(name, network+"-") {
-						names[name] = true
-					}
+		dir, _, err := b.host.OpenDir(b.dir)
+		for err == nil && len(names) < maxResults {
+			var some []string
+			some, err = dir.Readdirnames(1024)
+			for _, name := range some {
+				if strings.HasPrefix(name, network+"-") {
+					names[name] = true
 				}
 			}
-			_ = dir.Close()
+		}
+		_ = dir.Close()
+		if b.fault = err; errors.Is(err, io.EOF) || errors.Is(err, os.ErrNotExist) {
+			b.fault = nil
 		}
 		for name := range b.known {
-			if !names[name] || all {
-				changed = changed || len(b.known[name]) > 0
-				delete(b.known, name)
+			if r.Lost || !names[name] && b.fault == nil {
+				b.stale[name] = true
 			}
 		}
 		for name := range names {
@@ -71,7 +74,7 @@ func (b *branchPods) read(network string, list, all bool) (changed bool) {
 		if !strings.HasPrefix(name, network+"-") || len(b.known) >= maxResults {
 			continue
 		}
-		data, _, err := b.host.ReadFile(filepath.Join(b.dir, name), false, maxResultSize)
+		data, written, err := b.host.ReadFile(filepath.Join(b.dir, name), false, maxResultSize)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -79,7 +82,9 @@ func (b *branchPods) read(network string, list, all bool) (changed bool) {
 			b.known[name], err = branchAddresses(data)
 		}
 		if err != nil {
-			delete(b.known, name) // it may be being written; the next list has it again
+			if delete(b.known, name); !ipam.BeingWritten(written, r.Now) { // the next list has it again
+				b.fault = fmt.Errorf("%s: %w", name, err)
+			}
 		}
 		changed = changed || len(b.known[name]) > 0
 	}

@@ -134,6 +134,36 @@ func TestResultsOfTheNetworkInTheCheckpointAreRead(t *testing.T) {
 	}
 }
 
+func TestResultsThatCannotBeReadAreNamed(t *testing.T) {
+	l := newLab(t)
+	dir := l.source.branches.dir
+	l.write(checkpointName, checkpointOf())
+	l.result("aws-cni-c1-eth0", branchResult)
+	l.look()
+	l.result("aws-cni-c2-eth0", "{")
+	l.result("other-c2-eth0", "{")
+	fresh := filepath.Join(dir, "aws-cni-c3-eth0")
+	l.result("aws-cni-c3-eth0", "{")
+	l.must(os.Chtimes(fresh, l.now, l.now))
+	l.look()
+	if got := l.source.Problems(); len(got) != 1 || !strings.Contains(got[0], "aws-cni-c2-eth0: parse CNI result") {
+		t.Errorf("got problems %q, want the result that cannot be parsed", got)
+	}
+	l.must(os.Remove(filepath.Join(dir, "aws-cni-c2-eth0")), os.Remove(fresh))
+	for _, lost := range []bool{false, true} {
+		l.host.Broken[dir], l.lost = os.ErrPermission, lost
+		l.look()
+		if got := l.source.Problems(); len(got) != 1 || !strings.Contains(got[0], "permission denied: give the agent's user read access") {
+			t.Errorf("got problems %q, want the directory that cannot be listed", got)
+		}
+		l.want(checkpointName, "198.18.81.5 /  ")
+	}
+	clear(l.host.Broken)
+	if l.look(); len(l.source.Problems()) != 0 {
+		t.Errorf("got problems %q when all can be read", l.source.Problems())
+	}
+}
+
 func TestResultsAreLimited(t *testing.T) {
 	l := newLab(t)
 	l.write(checkpointName, checkpointOf())

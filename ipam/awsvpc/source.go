@@ -145,7 +145,8 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 	first := s.files[filepath.Join(s.dir, checkpointName)]
 	if first == nil {
 		clear(s.branches.stale)
-	} else if s.branches.read(first.Network, r.All, r.Lost) {
+		s.branches.fault = nil
+	} else if s.branches.read(first.Network, r) {
 		first.changed = true
 	}
 	for _, f := range s.files {
@@ -183,6 +184,9 @@ func (s *source) Problems() (problems []string) {
 		if f := s.files[path]; f.State == ipam.Unreadable {
 			problems = append(problems, fmt.Sprintf("cannot read the allocations of the AWS VPC CNI in %s: %s", path, f.Problem))
 		}
+	}
+	if err := s.branches.fault; err != nil {
+		problems = append(problems, fmt.Sprintf("cannot read all CNI results of the AWS VPC CNI in %s, so that addresses of branch ENIs may be unknown: %s", s.branches.dir, ipam.Unreadably(err)))
 	}
 	if s.truncated {
 		problems = append(problems, fmt.Sprintf("%s has more checkpoints of the AWS VPC CNI than the limit of %d: the others are not read", s.dir, maxCards))

@@ -89,19 +89,25 @@ func (s *source) Event(path string, _ bool) (handled bool) {
 
 // Find reads which networks use the IPAM plugins of Azure.
 func (s *source) Find(time.Time) (again bool) {
+	before, unread := s.networks, false
 	s.networks = map[string]string{}
+	failed := func(err error) bool { return err != nil && !errors.Is(err, os.ErrNotExist) }
 	for _, dir := range s.confDirs {
-		files, _ := ipam.ConfFiles(s.host, dir)
+		files, err := ipam.ConfFiles(s.host, dir)
+		unread = unread || failed(err) // host-local's source reports it
 		for _, file := range files {
 			data, _, err := s.host.ReadFile(file, true, ipam.MaxConfSize) // like libcni, follow symbolic links
-			if err != nil {
-				continue // host-local's source reports it
-			}
+			unread = unread || failed(err)
 			for kind, network := range networks(data) {
 				if s.networks[kind] == "" { // the first file counts
 					s.networks[kind] = network
 				}
 			}
+		}
+	}
+	for kind, network := range before {
+		if unread && s.networks[kind] == "" {
+			s.networks[kind] = network
 		}
 	}
 	s.hidden = s.host.Visible(s.run)

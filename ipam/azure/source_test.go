@@ -232,6 +232,14 @@ func TestNetworkIsThatOfTheCNIConfiguration(t *testing.T) {
 		if got := l.pool(test.file).Network; got != test.want {
 			t.Errorf("%s with %s: got network %q, want %q", test.file, test.plugin, got, test.want)
 		}
+		for _, path := range []string{l.conf, filepath.Join(l.conf, "10-first.conflist")} {
+			l.host.Broken[path] = os.ErrPermission
+			l.must(os.RemoveAll(filepath.Join(l.conf, "20-last.conflist")))
+			if l.look(); l.pool(test.file).Network != test.want {
+				t.Errorf("%s when %s cannot be read: got network %q, want %q as before", test.file, path, l.pool(test.file).Network, test.want)
+			}
+			clear(l.host.Broken)
+		}
 		l.must(os.RemoveAll(l.conf))
 		l.look()
 		if got := l.pool(test.file); got.Network != "" || got.State != ipam.Known {

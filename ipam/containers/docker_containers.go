@@ -2,6 +2,7 @@ package containers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -72,7 +73,8 @@ type dockerVersion struct {
 func (c *dockerContainers) read() {
 	c.faults, c.fault = 0, nil
 	entries, err := ipam.Entries(c.host, c.dir, maxContainers)
-	if err != nil && entries == nil && !os.IsNotExist(err) {
+	incomplete := err != nil && !errors.Is(err, os.ErrNotExist)
+	if incomplete {
 		c.faults, c.fault = 1, err
 	}
 	next := make(map[string]dockerVersion, len(entries))
@@ -106,6 +108,13 @@ func (c *dockerContainers) read() {
 		case !os.IsNotExist(err):
 			c.faults, c.fault = c.faults+1, err
 			next[name] = dockerVersion{had.info, err, had.Container} // keep what is known until then
+		}
+	}
+	if incomplete { // keep what is known until then
+		for name, had := range c.known {
+			if _, listed := next[name]; !listed {
+				next[name] = had
+			}
 		}
 	}
 	c.known = next

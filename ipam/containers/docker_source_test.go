@@ -230,6 +230,12 @@ func TestContainersAreNamed(t *testing.T) {
 	if got := n.Containers(); len(got) != 1 || got[0].Name != "shop" || len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "cannot read 1 of the containers") {
 		t.Errorf("got %+v and problems %q, want the container and one problem", got, n.Problems())
 	}
+	n.host.Broken[n.containers.dir] = os.ErrPermission
+	n.look()
+	if got := n.Containers(); len(got) != 1 || got[0].Name != "shop" || len(n.Problems()) != 1 || !strings.Contains(n.Problems()[0], "permission denied") {
+		t.Errorf("got %+v and problems %q of a directory that cannot be read, want the container and one problem", got, n.Problems())
+	}
+	clear(n.host.Broken)
 	if err := os.RemoveAll(filepath.Join(n.root, "containers")); err != nil {
 		t.Fatal(err)
 	}

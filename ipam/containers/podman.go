@@ -94,7 +94,11 @@ func (s *podmanSource) Read(r ipam.FileRead) (again bool) {
 		return false // the files there are the container's own
 	}
 	again, err := s.read(r, func(db *bolt.DB) ([]ipam.PoolRecords, error) {
-		found, err := parsePodman(db, configs(s.host, s.configDir))
+		known, fault := configs(s.host, s.configDir)
+		if fault != nil {
+			s.Changed() // read it again
+		}
+		found, err := parsePodman(db, known, fault)
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +116,9 @@ func (s *podmanSource) Read(r ipam.FileRead) (again bool) {
 	if errors.Is(err, os.ErrNotExist) {
 		s.given = nil
 	}
-	if (r.All || r.Lost) && len(s.Pools()) > 0 {
+	if len(s.Pools()) == 0 {
+		s.fault = nil
+	} else if r.All || r.Lost {
 		s.fault = s.containers.read()
 	}
 	s.containers.give(s.given)

@@ -62,6 +62,7 @@ type podmanContainers struct {
 	host    ipam.Host
 	storage string
 	dirs    []string                   // directories of the containers
+	hidden  error                      // why there may be others
 	known   map[string]podmanContainer // by ID
 	found   []*ipam.Container
 }
@@ -74,11 +75,13 @@ type podmanContainer struct {
 
 // find looks for the directories of the containers.
 func (c *podmanContainers) find() {
-	c.dirs = nil
-	entries, _ := ipam.Entries(c.host, c.storage, maxContainers)
+	entries, err := ipam.Entries(c.host, c.storage, maxContainers)
+	if c.hidden = err; err == nil || errors.Is(err, os.ErrNotExist) {
+		c.dirs, c.hidden = nil, nil
+	}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), suffix) {
-			c.dirs = append(c.dirs, filepath.Join(c.storage, e.Name()))
+		if dir := filepath.Join(c.storage, e.Name()); strings.HasSuffix(dir, suffix) && !slices.Contains(c.dirs, dir) {
+			c.dirs = append(c.dirs, dir)
 		}
 	}
 }
@@ -86,7 +89,7 @@ func (c *podmanContainers) find() {
 // read reads what has changed.
 func (c *podmanContainers) read() error {
 	next := map[string]podmanContainer{}
-	var bad error
+	bad := c.hidden
 	for _, dir := range c.dirs {
 		for _, name := range lists {
 			path := filepath.Join(dir, name)

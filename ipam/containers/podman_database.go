@@ -2,8 +2,10 @@ package containers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,10 +40,13 @@ type podmanNetwork struct {
 }
 
 // configs returns the configurations of networks in a directory, by name. That of one that cannot be read is the name of
-// its file.
-func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
-	found := map[string]*podmanNetwork{}
-	entries, _ := ipam.Entries(host, dir, maxNetworks)
+// its file. If it returns an error, there may be more.
+func configs(host ipam.Host, dir string) (found map[string]*podmanNetwork, err error) {
+	found = map[string]*podmanNetwork{}
+	entries, err := ipam.Entries(host, dir, maxNetworks)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
 	for _, e := range entries {
 		name := e.Name()
 		if !strings.HasSuffix(name, ".json") {
@@ -59,11 +64,11 @@ func configs(host ipam.Host, dir string) map[string]*podmanNetwork {
 			found[n.Name] = &n
 		}
 	}
-	return found
+	return found, err
 }
 
-// parsePodman parses the database. known are the configurations of networks.
-func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []ipam.PoolRecords, err error) {
+// parsePodman parses the database. known are the configurations of networks, and fault says why there may be others.
+func parsePodman(db *bolt.DB, known map[string]*podmanNetwork, fault error) (all []ipam.PoolRecords, err error) {
 	records := 0
 	err = db.Root().Each(func(key, _ []byte, b *bolt.Bucket) error {
 		name := string(key)
@@ -96,7 +101,9 @@ func parsePodman(db *bolt.DB, known map[string]*podmanNetwork) (all []ipam.PoolR
 		}); err != nil {
 			return err
 		}
-		describe(&n, known[name], subnets)
+		if describe(&n, known[name], subnets); known[name] == nil && name != defaultNetwork {
+			n.Fault = fault
+		}
 		all = append(all, n)
 		return nil
 	})

@@ -175,6 +175,19 @@ func TestNetworksAndContainersAreRead(t *testing.T) {
 	n.write(filepath.Join(n.root, "etc", "lan.json"), lanConfig)
 	n.save()
 	n.look()
+	for dir, want := range map[string]ipam.State{n.configDir: ipam.Unreadable, n.containers.storage: ipam.Known} {
+		n.host.Broken[dir] = os.ErrPermission
+		n.save()
+		n.look()
+		if lan, bridge := n.Pools()[0], n.Pools()[1]; lan.State != want || bridge.State != ipam.Known || len(n.Containers()) != 3 || len(n.Problems()) != 1 {
+			t.Errorf("got %+v, %+v, %d containers and problems %q without the list of %s", lan.Pool, bridge.Pool, len(n.Containers()), n.Problems(), dir)
+		}
+		clear(n.host.Broken)
+		n.look()
+		if lan := n.Pools()[0]; lan.State != ipam.Known || len(n.Problems()) != 0 {
+			t.Errorf("got %+v and problems %q when %s can be read again", lan.Pool, n.Problems(), dir)
+		}
+	}
 	first := n.Containers()[0]
 	n.container("c2", "libpod", "/run/netns/other")
 	n.look()

@@ -78,9 +78,9 @@ func newClients(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 
 // leased reads the leases of all interfaces in a directory.
 func (f nodeFiles) leased(dir string) (c content, err error) {
-	names := f.names(dir)
-	if len(names) == 0 {
-		return c, nil
+	names, err := f.names(dir)
+	if len(names) == 0 || err != nil {
+		return c, err
 	}
 	var bad faults
 	var unread error // of one of the files

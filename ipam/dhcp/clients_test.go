@@ -125,6 +125,12 @@ func TestLeasesOfTheNodeAreRead(t *testing.T) {
 		t.Errorf("got %q, want the other lease and a problem", got)
 	}
 	delete(host.Broken, unread)
+	host.Broken[root+"/var/lib/dhcpcd"] = os.ErrPermission
+	look()
+	if got := source.Problems(); len(got) != 1 || !strings.Contains(got[0], "/var/lib/dhcpcd: permission denied") {
+		t.Errorf("got problems %q, want the directory that cannot be listed", got)
+	}
+	clear(host.Broken)
 
 	// A lease that has ended, one that never ends, and files that are gone.
 	write(t, root+"/var/lib/dhcp/dhclient.eth0.leases", strings.Replace(strings.ReplaceAll(ofDhclient, "4 2023/11/16 20:27:05", "epoch 1700000000; # Tue"), "10.9.0.29", "10.9.0.28", 1))

@@ -75,13 +75,20 @@ func (f dnsmasqFiles) list() (places []string, at []location) {
 		places = append(places, filepath.Dir(path))
 	}
 	at = append(at, location{Path: path, Config: etc + "/" + configName, Read: func() (content, error) { return f.read(path, f.configured()) }})
-	for _, name := range f.names(libvirt) {
+	names := func(dir string) []string {
+		names, err := f.names(dir)
+		if err != nil {
+			at = append(at, location{Path: dir, Read: func() (content, error) { return content{}, err }})
+		}
+		return names
+	}
+	for _, name := range names(libvirt) {
 		if bridge, ok := strings.CutSuffix(name, ".status"); ok {
 			at = append(at, f.ofLibvirt(libvirt, bridge))
 		}
 	}
 	places = append(places, f.root+sharedDir, f.root+sharedConf)
-	for _, name := range f.names(f.root + sharedDir) {
+	for _, name := range names(f.root + sharedDir) {
 		if path := f.root + sharedDir + "/" + name; strings.HasPrefix(name, "dnsmasq-") && strings.HasSuffix(name, ".leases") {
 			at = append(at, location{Path: path, Read: func() (content, error) { return f.read(path, f.shared()) }})
 		}
@@ -89,7 +96,7 @@ func (f dnsmasqFiles) list() (places []string, at []location) {
 	for _, dir := range bridgesDirs {
 		dir = f.root + dir
 		places = append(places, dir)
-		for _, bridge := range f.names(dir) {
+		for _, bridge := range names(dir) {
 			own := filepath.Join(dir, bridge)
 			places = append(places, own, own+"/dnsmasq.hosts")
 			path, pid := own+"/"+leaseName, own+"/dnsmasq.pid"
@@ -181,8 +188,10 @@ func (f dnsmasqFiles) follow(o *options) {
 func (f dnsmasqFiles) confFiles(o *options, value string) (files []string) {
 	words := strings.Split(value, ",")
 	dir := words[0]
-	all := f.names(f.root + dir)
-	if f.versions[f.root+dir] == nil {
+	all, err := f.names(f.root + dir)
+	if err != nil {
+		o.problem = "cannot read " + dir + ": " + ipam.OneLine(err)
+	} else if f.versions[f.root+dir] == nil {
 		o.problem = "cannot read " + dir + ": it does not exist, or is not visible to the agent"
 	}
 	wants := slices.ContainsFunc(words, func(word string) bool { return len(word) > 1 && word[0] == '*' })
@@ -260,7 +269,8 @@ func (f dnsmasqFiles) read(path string, o options) (c content, err error) {
 // network, and names the bridge.
 func (f dnsmasqFiles) ofLibvirt(dir, bridge string) location {
 	path, config := filepath.Join(dir, bridge+".status"), ""
-	for _, name := range f.names(dir) {
+	names, _ := f.names(dir) // list names an error
+	for _, name := range names {
 		if data, _ := f.file(filepath.Join(dir, name)); strings.HasSuffix(name, ".conf") && slices.Contains(strings.Fields(string(data)), "interface="+bridge) {
 			config = filepath.Join(dir, name)
 		}

@@ -168,6 +168,13 @@ func TestAllFilesOfAConfigurationAreRead(t *testing.T) {
 			t.Errorf("%q: got problem %q, want %q", conf, got, want)
 		}
 	}
+	l.write("/opt/a.conf", "dhcp-leasefile=/opt/leases\n")
+	l.host.Broken[l.root+"/opt/hosts"] = os.ErrPermission
+	l.look(time.Second)
+	if got := l.pool("/opt/leases#br0").Problem; !strings.Contains(got, "cannot read /opt/hosts: permission denied") {
+		t.Errorf("directory that cannot be listed: got problem %q", got)
+	}
+	clear(l.host.Broken)
 	// If the configuration cannot be read, where the leases are is not known.
 	l.write("/etc/dnsmasq.conf", "conf-file=/opt/lost\n")
 	l.look(time.Second)
@@ -450,6 +457,20 @@ func TestServersOfLibvirtAndIncusAreFound(t *testing.T) {
 	l.look(0)
 	l.want(incus+"dnsmasq.leases#br0", "10.9.0.11 02:00:00:00:00:01 c1", "10.9.0.12 02:00:00:00:00:02")
 	l.want(incus+"dnsmasq.leases#br0#2", "10.9.0.11 02:00:00:00:00:02 c2")
+
+	// A directory that cannot be listed may have other servers; one that does not exist has none.
+	l.host.Broken[l.root+libvirtDir] = os.ErrPermission
+	l.look(time.Second)
+	if got := l.source.Problems(); len(got) != 1 || !strings.Contains(got[0], libvirtDir+": permission denied") {
+		t.Errorf("got problems %q, want the directory that cannot be listed", got)
+	}
+	l.want(incus+"dnsmasq.leases#br0#2", "10.9.0.11 02:00:00:00:00:02 c2")
+	clear(l.host.Broken)
+	l.look(time.Second)
+	l.want("/var/lib/libvirt/dnsmasq/virbr0.status#virbr0", "192.168.122.7 02:00:00:00:00:0a vm7", "192.168.122.9 52:54:00:00:00:01 vm9")
+	if got := l.source.Problems(); len(got) != 0 || len(l.allocations) != 3 {
+		t.Errorf("got problems %q and pools %v when it can be listed again", got, l.allocations)
+	}
 }
 
 func TestEventsAreHandled(t *testing.T) {

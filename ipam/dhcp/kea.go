@@ -116,8 +116,10 @@ func (f keaFiles) read(path, configPath string) (c content, err error) {
 	var bad faults
 	for i, ending := range older {
 		data, err := f.file(path + ending)
-		if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
 			continue
+		} else if err != nil {
+			return c, err
 		}
 		if err := leases.read(filepath.Base(path)+ending, data, &bad); err != nil {
 			return c, err

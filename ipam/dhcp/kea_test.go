@@ -1,6 +1,8 @@
 package dhcp
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -102,6 +104,12 @@ func TestBadLinesOfKeaHideNoOthers(t *testing.T) {
 		got, err := f.read(leases, root+"/none")
 		if want := []string{"10.0.0.1 " + a, "10.0.0.2 " + b}; err != nil || got.Problem != c.want || !slices.Equal(texts(got.Leases), want) {
 			t.Errorf("got %q, problem %q and %v, want %q and problem %q", texts(got.Leases), got.Problem, err, want, c.want)
+		}
+	}
+	for ending, want := range map[string]error{".2": os.ErrPermission, ".1": nil} { // .1 does not exist
+		f.host = ipamtest.Host{Broken: map[string]error{leases + ending: cmp.Or(want, os.ErrNotExist)}}
+		if got, err := f.read(leases, root+"/none"); !errors.Is(err, want) || err == nil && len(got.Leases) != 2 {
+			t.Errorf("%s cannot be opened: got %d leases and %v, want %v: it has older leases", ending, len(got.Leases), err, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -184,17 +185,21 @@ func newNodeFiles(host ipam.Host, cfg ipam.FilesConfig) nodeFiles {
 // maxEntries limits the number of entries of a directory that are read.
 const maxEntries = 1024
 
-// names returns the names of the entries of a directory of the node, sorted.
-func (f nodeFiles) names(dir string) (names []string) {
+// names returns the names of the entries of a directory of the node, sorted; none if it does not exist. If it returns an
+// error, there may be more.
+func (f nodeFiles) names(dir string) (names []string, err error) {
 	f.note(dir)
 	if f.host.Visible(dir) != nil {
-		return nil
+		return nil, nil
 	}
-	entries, _ := ipam.Entries(f.host, dir, maxEntries)
+	entries, err := ipam.Entries(f.host, dir, maxEntries)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	return names
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return names, err
 }
 
 // exists reports whether there is a file or directory.

@@ -356,32 +356,26 @@ func (c *cniConfs) complete(n *cniNetwork) {
 	}
 }
 
-const (
-	// maxResults limits the results of libcni that are listed, and maxRead those of one network that are read.
-	maxResults = 16384
-	maxRead    = 16
-)
+// maxRead limits the results of one network that are read.
+const maxRead = 16
 
 // passed returns the configuration of a network that no file has, but that a caller passes to the plugins: Nomad does so
-// for its bridge (client/allocrunner/networking_bridge_linux.go of hashicorp/nomad). It is in the results that libcni keeps
-// (cacheAdd in libcni/api.go of containernetworking/cni). Results of containers whose network namespaces are gone do not
-// count, because they may have been left behind.
+// for its bridge (client/allocrunner/cni/bridge.go of hashicorp/nomad). It is in the results
+// that libcni keeps of the containers with the latest allocations (cacheAdd in libcni/api.go of containernetworking/cni).
+// Results of containers whose network namespaces are gone do not count, because they may have been left behind.
 func (c *cniConfs) passed(results string, d *directory) (n cniNetwork, ok bool) {
-	entries, _ := ipam.Entries(c.host, results, maxResults)
-	written := map[string]time.Time{}
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), d.Network+"-") {
-			written[e.Name()] = info.ModTime()
-		}
-	}
-	newest := slices.SortedFunc(maps.Keys(written), func(a, b string) int { return written[b].Compare(written[a]) })
-	for _, name := range newest[:min(maxRead, len(newest))] {
+	latest := slices.SortedFunc(maps.Values(d.allocated), func(a, b *allocation) int { return b.AllocatedAt.Compare(a.AllocatedAt) })
+	for _, al := range latest[:min(maxRead, len(latest))] {
 		var result struct {
 			Config []byte `json:"config"`
 			NetNS  string `json:"netns"`
 		}
+		name := d.Network + "-" + al.ContainerID + "-" + al.Interface
+		if name != filepath.Base(name) {
+			continue
+		}
 		data, _, err := c.host.ReadFile(filepath.Join(results, name), false, ipam.MaxConfSize)
-		if err != nil || json.Unmarshal(data, &result) != nil {
+		if err != nil || json.Unmarshal(data, &result) != nil || !filepath.IsAbs(result.NetNS) {
 			continue
 		}
 		if _, err := os.Lstat(ipam.CleanPath(result.NetNS)); err != nil {

@@ -86,6 +86,11 @@ func (d *directory) configure(n cniNetwork) {
 	}
 }
 
+// foreign reports whether nothing shows that host-local uses the directory: MicroShift has plugins in /run/cni/bin.
+func (d *directory) foreign() bool {
+	return d.State == ipam.Known && d.Config == "" && !d.marked && len(d.Ranges)+len(d.allocated) == 0 && d.LostAt.IsZero()
+}
+
 // isMark reports whether host-local created the file for itself.
 func isMark(name string) bool {
 	return name == "lock" || strings.HasPrefix(name, "last_reserved_ip.")
@@ -99,7 +104,7 @@ func (d *directory) event(name string, removed bool) {
 		}
 		return
 	}
-	d.unmarked = d.unmarked || removed
+	d.marked, d.unmarked = d.marked || !removed, d.unmarked || removed
 }
 
 // addressOf returns the address that a file is named after. Host-local has only one way to
@@ -240,7 +245,7 @@ func (d *directory) put(a netip.Addr, al *allocation, now time.Time) {
 		if old.unread == al.unread && old.FileAllocation == al.FileAllocation {
 			return
 		}
-		if old.ContainerID == al.ContainerID || old.ContainerID == "" {
+		if old.ContainerID == al.ContainerID || old.ContainerID == "" || al.unread {
 			al.since = old.since
 			d.drop(a)
 		} else {
@@ -343,10 +348,15 @@ func (d *directory) readAllocation(name string) (*allocation, error) {
 	al := &allocation{unread: err != nil || bytes.IndexByte(data, 0) >= 0} // a file may have NULs after a loss of power
 	if err != nil {
 		info, err := os.Lstat(path)
-		if err != nil {
-			return nil, os.ErrNotExist
+		a, _ := addressOf(name)
+		switch had := d.allocated[a]; {
+		case errors.Is(err, os.ErrNotExist):
+			return nil, err
+		case err == nil:
+			written = info.ModTime()
+		case had != nil:
+			written = had.AllocatedAt
 		}
-		written = info.ModTime()
 	}
 	al.Location, al.AllocatedAt = path, written
 	if !al.unread {

@@ -298,3 +298,23 @@ func FuzzFileOfAnAddress(f *testing.F) {
 		}
 	})
 }
+
+func TestAllocationsThatCannotBeLookedAtAreNotReleased(t *testing.T) {
+	l := newLab(t)
+	l.allocate("pods", "10.1.0.2", "c")
+	l.allocate("pods", "10.1.0.3", "c")
+	l.look()
+	want := l.allocations[l.path("pods")]["10.1.0.2"].AllocatedAt
+	l.release("pods", "10.1.0.3")
+	l.must(os.Rename(l.path("pods"), l.path("away")), os.Symlink(l.path("pods"), l.path("pods"))) // a file system that fails
+	l.event("pods", "10.1.0.2", false)
+	if removed := l.source.dirs[l.path("pods")].loss.removed; len(removed) != 1 {
+		t.Errorf("got %v as released, want 10.1.0.3 only", removed)
+	}
+	if got := l.addresses("pods"); !slices.Equal(got, []string{"10.1.0.2"}) || !l.allocations[l.path("pods")][got[0]].AllocatedAt.Equal(want) {
+		t.Errorf("got %v, want the address with its time and without the one that was released", l.allocations)
+	}
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "10.1.0.2") {
+		t.Errorf("got problems %q, want that the owner is not known", problems)
+	}
+}

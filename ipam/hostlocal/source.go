@@ -58,16 +58,29 @@ func (s *source) Find(now time.Time) (again bool) {
 	if err := s.host.Visible(s.parents...); err != nil {
 		problems = append(problems, fmt.Sprintf("cannot read the allocations of host-local in %s: %s", strings.Join(s.parents, " and "), err))
 	}
+	// A network that no file configures has one directory: since 1.9.4, that of Nomad is in /run/cni, where it copies the
+	// records, and the former one remains.
+	latest, where := map[string]os.FileInfo{}, map[string]string{} // by network
 	for _, parent := range s.parents {
-		names, err := s.networkDirs(parent)
+		found, err := s.networkDirs(parent)
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("cannot read the allocations of host-local (%s): give the agent's user read access to that directory, or mount it",
 				ipam.OneLine(err)))
 		}
-		for _, name := range names {
-			dirs = append(dirs, filepath.Join(parent, name))
+		for _, info := range found {
+			name, dir := info.Name(), filepath.Join(parent, info.Name())
+			_, named := networks[dir]
+			switch was := latest[name]; {
+			case named:
+			case was == nil || was.ModTime().Before(info.ModTime()):
+				delete(s.dirs, where[name])
+				latest[name], where[name] = info, dir
+			default:
+				delete(s.dirs, dir)
+			}
 		}
 	}
+	dirs = slices.AppendSeq(dirs, maps.Values(where))
 	slices.Sort(dirs)
 	for _, dir := range slices.Compact(dirs) {
 		if s.dirs[dir] != nil {
@@ -82,14 +95,7 @@ func (s *source) Find(now time.Time) (again bool) {
 		s.dirs[dir] = d
 	}
 	for dir, d := range s.dirs {
-		n, named := networks[dir]
-		if !named && d.found {
-			if passed, ok := s.confs.passed(s.results, d); ok {
-				d.passed = passed
-			}
-			n = d.passed
-		}
-		d.configure(n)
+		d.configure(networks[dir])
 	}
 	s.problems = problems
 	return again
@@ -113,18 +119,18 @@ func (s *source) forgetLost(networks map[string]cniNetwork) bool {
 
 // networkDirs returns the subdirectories whose names are valid network names. A missing
 // directory has none.
-func (s *source) networkDirs(path string) (names []string, err error) {
+func (s *source) networkDirs(path string) (found []os.FileInfo, err error) {
 	const most = 4096
 	entries, err := ipam.Entries(s.host, path, most)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
 	for _, e := range entries {
-		if e.IsDir() && isNetworkName(e.Name()) {
-			names = append(names, e.Name())
+		if info, err := e.Info(); err == nil && e.IsDir() && isNetworkName(e.Name()) {
+			found = append(found, info)
 		}
 	}
-	return names, err
+	return found, err
 }
 
 // Read reads the allocations that have changed.
@@ -141,6 +147,12 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 		} else if len(d.touched) > 0 {
 			d.readTouched(room, r.Now)
 		}
+		if r.All && d.found && d.Config == "" { // Find has not found its configuration
+			if n, ok := s.confs.passed(s.results, d); ok {
+				d.passed = n
+			}
+			d.configure(d.passed)
+		}
 		d.judgeLoss(r.Now)
 		room -= len(d.allocated) - had
 		again = again || d.State != was && d.State == ipam.Missing // more may be about to disappear
@@ -154,7 +166,9 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 // Pools implements ipam.FileSource.
 func (s *source) Pools() (pools []*ipam.FilePool) {
 	for _, d := range s.dirs {
-		pools = append(pools, &d.FilePool)
+		if !d.foreign() {
+			pools = append(pools, &d.FilePool)
+		}
 	}
 	return pools
 }

@@ -1,6 +1,7 @@
 package hostlocal
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -101,8 +102,75 @@ func TestResultThatWasLeftBehindIsNoConfiguration(t *testing.T) {
 		t.Errorf("got %+v and %d pools, want one without a range: the namespace of its container is gone", p, len(l.source.Pools()))
 	}
 	l.result("nomad", "next", l.nomadBridge("172.26.64.0/20"))
+	l.allocate("nomad", "172.26.64.3", "next")
+	l.event("nomad", "172.26.64.3", false)
 	if l.look(); l.first("nomad") != "172.26.64.2" {
 		t.Errorf("next container: got %q, want its range", l.first("nomad"))
+	}
+}
+
+func TestConfigurationIsInTheResultsOfItsOwnContainers(t *testing.T) {
+	l := newLab(t)
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.result("nomad", "alloc", l.nomadBridge("172.26.64.0/20"))
+	for i := range 2 * maxRead {
+		l.result("nomad-web", fmt.Sprint("c", i), l.ptp("nomad-web", "10.9.0.0/24"))
+	}
+	l.allocate("old", "10.8.0.2", "former")
+	data, err := json.Marshal(map[string]any{"config": []byte(l.ptp("old", "10.8.0.0/24"))}) // as before libcni 1.2
+	l.must(err, os.WriteFile(filepath.Join(l.source.results, "old-former-eth0"), data, 0o600))
+	l.allocate("out", "10.7.0.2", "/../x")
+	l.must(os.Rename(l.result("out", "c", l.ptp("out", "10.7.0.0/24")), filepath.Join(l.source.results, "x-eth0")))
+	l.look()
+	if l.first("nomad") != "172.26.64.2" {
+		t.Errorf("later results of a network with a longer name: got %q, want the range", l.first("nomad"))
+	}
+	if l.first("old") != "" {
+		t.Errorf("result that names no namespace: got %q, want none, as it may have been left behind", l.first("old"))
+	}
+	if l.first("out") != "" {
+		t.Errorf("container ID that is a path: got %q, want none", l.first("out"))
+	}
+}
+
+func TestFormerDirectoryOfANetworkIsOutOfUse(t *testing.T) {
+	l := newLab(t)
+	l.allocate("nomad", "172.26.64.2", "former")
+	l.allocate("other", "10.1.0.2", "c")
+	l.look()
+	former := l.path("nomad")
+	l.must(os.Chtimes(former, l.now, l.now))
+	l.dir = filepath.Join(l.root, "run/cni")
+	l.source.parents = append(l.source.parents, l.dir)
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.result("nomad", "alloc", l.nomadBridge("172.26.64.0/20"))
+	l.look()
+	if _, got := l.allocations[former]; got || l.first("nomad") != "172.26.64.2" || len(l.addresses("nomad")) != 1 || len(l.allocations) != 2 {
+		t.Errorf("got %v, want the directory that is in use, and that of the other network", l.allocations)
+	}
+	l.must(os.RemoveAll(l.path("nomad")))
+	if l.look(); l.pool("nomad").Lost != 1 {
+		t.Errorf("got %+v of the directory that was removed, want its loss", l.pool("nomad"))
+	}
+	l.allocate("nomad", "172.26.64.2", "alloc")
+	l.configure("10-nomad.conf", strings.ReplaceAll(l.ptp("nomad", "10.2.0.0/24"), l.dir, filepath.Dir(former)))
+	if l.look(); len(l.allocations[former]) != 1 || len(l.addresses("nomad")) != 1 {
+		t.Errorf("got %v, want the directory that a file names, too", l.allocations)
+	}
+}
+
+func TestDirectoryOfAnotherProgramIsNoPool(t *testing.T) {
+	l := newLab(t)
+	l.must(os.MkdirAll(l.path("bin"), 0o755), os.MkdirAll(l.path("new"), 0o755), os.WriteFile(filepath.Join(l.path("bin"), "bridge"), nil, 0o600))
+	if l.look(); len(l.source.Pools()) != 0 {
+		t.Errorf("got %d pools, want none: host-local has used no directory", len(l.source.Pools()))
+	}
+	l.allocate("new", "10.1.0.2", "c")
+	l.event("new", "lock", false)
+	l.event("new", "10.1.0.2", false)
+	l.release("new", "10.1.0.2")
+	if pools := l.source.Pools(); len(pools) != 1 || pools[0].Name != l.path("new") || pools[0].State != ipam.Known {
+		t.Errorf("got %v, want the directory that host-local has used", pools)
 	}
 }
 
@@ -293,7 +361,7 @@ func TestNumberOfDirectoriesIsLimited(t *testing.T) {
 	names := []string{}
 	for i := range maxDirs + 5 {
 		names = append(names, fmt.Sprint("net", i))
-		l.must(os.MkdirAll(l.path(names[i]), 0o755))
+		l.allocate(names[i], "10.1.0.2", "c")
 	}
 	l.configure("10-net.conf", l.ptp("net1", "10.1.0.0/24")) // it counts once
 	l.must(os.MkdirAll(l.path("not a network"), 0o755), os.WriteFile(l.path("file"), nil, 0o600))
