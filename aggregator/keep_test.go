@@ -398,6 +398,21 @@ func TestAcknowledgementsThatAreReadLater(t *testing.T) {
 	}
 }
 
+// The default directory is left only if it is not for this process: the causes of other errors end.
+func TestTheDefaultDirectoryIsKeptIfItsErrorMayEnd(t *testing.T) {
+	for errno, kept := range map[unix.Errno]bool{
+		unix.ENOSPC: true, unix.EDQUOT: true, unix.EMFILE: true, unix.ENFILE: true, unix.EIO: true, unix.EINTR: true, unix.ENOMEM: true, unix.ESTALE: true,
+		unix.EACCES: false, unix.EPERM: false, unix.EROFS: false, unix.ENOTDIR: false, unix.ENOENT: false,
+	} {
+		if got := !notForUs(&fs.PathError{Op: "open", Path: DefaultDataDir, Err: errno}); got != kept {
+			t.Errorf("%v: got the directory kept %t, want %t", errno, got, kept)
+		}
+	}
+	if notForUs(nil) {
+		t.Error("got the directory left without an error")
+	}
+}
+
 func TestADataDirectoryIsForOneAggregator(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	l := newLab(t, Config{DataDir: dir})
