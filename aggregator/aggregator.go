@@ -55,8 +55,8 @@ const (
 	DefaultDataDir = "/var/lib/ipwitness"
 )
 
-// DataDirAuto stands for DefaultDataDir if it can be written to. Otherwise, acknowledgements and the
-// journal are in memory, which is reported.
+// DataDirAuto stands for DefaultDataDir. If this process may not write there, or the file system is
+// read-only, acknowledgements and the journal are in memory, which is reported.
 const DataDirAuto = "auto"
 
 // migrationGrace is the settle time between two pods that run one virtual machine: by then, a live

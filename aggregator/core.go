@@ -3,11 +3,13 @@ package aggregator
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,7 +65,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	})
 	dir, err := cfg.DataDir, error(nil)
 	if cfg.DataDir == DataDirAuto {
-		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); err != nil {
+		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); notForUs(err) {
 			dir, c.unsaved = "", explain.Text("nothing-saved", "error", err, "remedy", journal.Remedy(DefaultDataDir, err))
 			cfg.log.Warn("history and acknowledgements are in memory only",
 				"directory", DefaultDataDir, "error", err, "remedy", journal.Remedy(DefaultDataDir, err))
@@ -132,6 +134,12 @@ func newCore(cfg coreConfig) (*core, error) {
 		c.facts.RecordsChanged(kube.Unread())
 	}
 	return c, nil
+}
+
+// notForUs reports whether an error of the default data directory shows that this process may not use it, and not that it
+// cannot at the moment.
+func notForUs(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR)
 }
 
 // lead does what only one of several replicas does, until ctx ends. Kubernetes Events are not among it,

@@ -259,7 +259,6 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 		}, "the limit is 33554432"},
 		"a FIFO":           {func(name string) error { return unix.Mkfifo(name, 0o600) }, "not a regular file"},
 		"a directory":      {func(name string) error { return os.MkdirAll(filepath.Join(name, "inside"), 0o700) }, "not a regular file"},
-		"a symlink loop":   {func(name string) error { return os.Symlink(acknowledgementsFile, name) }, "too many levels"},
 		"a link to a FIFO": {func(name string) error { return errors.Join(unix.Mkfifo(name+"1", 0o600), os.Symlink(name+"1", name)) }, "not a regular file"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -287,6 +286,11 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 			}
 			a := l.dial().send(twoPods()).sync()
 			l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
+			l.wantProblem(aside[0])
+			if err := os.RemoveAll(aside[0]); err != nil {
+				t.Fatal(err)
+			}
+			l.wantProblem()
 			a.cancel()
 			l.stop()
 			next := newLab(t, Config{DataDir: dir})
@@ -347,6 +351,66 @@ func TestUnusableDirectoryIsRetried(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Acknowledgements that cannot be read at the start are used, and kept, as soon as they can be.
+func TestAcknowledgementsThatAreReadLater(t *testing.T) {
+	file := func(dir string) string { return filepath.Join(dir, acknowledgementsFile) }
+	for name, test := range map[string]struct {
+		path  func(dir string) string // what cannot be read
+		block func(path string) error
+		words string
+	}{
+		"a file in place of the directory": {func(dir string) string { return dir }, func(path string) error { return os.WriteFile(path, nil, 0o600) }, "not a directory"},
+		"a directory that is a loop":       {func(dir string) string { return dir }, func(path string) error { return os.Symlink(path, path) }, "file exists"},
+		"a file that is a loop":            {file, func(path string) error { return os.Symlink(path, path) }, "too many levels"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "data")
+				l := newLab(t, Config{DataDir: dir})
+				l.dial().send(twoPods()).sync()
+				l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
+				l.stop()
+				path := test.path(dir)
+				if err := errors.Join(os.Rename(path, path+"-away"), test.block(path)); err != nil {
+					t.Fatal(err)
+				}
+				l = newLab(t, Config{DataDir: dir})
+				l.dial().send(twoPods()).sync()
+				time.Sleep(saveAgainAfter + time.Second)
+				l.wantAcknowledged(l.conflict(pb.Conflict_SUSPECTED), false)
+				out, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
+				if got := strings.Join(out.GetProblems(), "\n"); err != nil || !strings.Contains(got, "acknowledgements cannot be saved") || !strings.Contains(got, test.words) {
+					t.Errorf("got problems %q, %v, want %q", got, err, test.words)
+				}
+				if err := errors.Join(os.Remove(path), os.Rename(path+"-away", path)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(saveAgainAfter + time.Second)
+				l.wantAcknowledged(l.conflict(pb.Conflict_SUSPECTED), true)
+				l.wantProblem()
+				if n := keeps(t, dir); n != 1 {
+					t.Errorf("got %d acknowledgements in the file, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// The default directory is left only if it is not for this process: the causes of other errors end.
+func TestTheDefaultDirectoryIsKeptIfItsErrorMayEnd(t *testing.T) {
+	for errno, kept := range map[unix.Errno]bool{
+		unix.ENOSPC: true, unix.EDQUOT: true, unix.EMFILE: true, unix.ENFILE: true, unix.EIO: true, unix.EINTR: true, unix.ENOMEM: true, unix.ESTALE: true,
+		unix.EACCES: false, unix.EPERM: false, unix.EROFS: false, unix.ENOTDIR: false, unix.ENOENT: false,
+	} {
+		if got := !notForUs(&fs.PathError{Op: "open", Path: DefaultDataDir, Err: errno}); got != kept {
+			t.Errorf("%v: got the directory kept %t, want %t", errno, got, kept)
+		}
+	}
+	if notForUs(nil) {
+		t.Error("got the directory left without an error")
 	}
 }
 

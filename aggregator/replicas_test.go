@@ -2,10 +2,13 @@ package aggregator
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +182,28 @@ func TestReplicasShareAcknowledgements(t *testing.T) {
 		return false
 	})
 	one.awaitAcknowledged("that the good one is not affected", true)
+}
+
+// The problem of a replica's data directory ends although it keeps no acknowledgements there.
+func TestTheProblemOfADirectoryOfAReplicaEnds(t *testing.T) {
+	t.Parallel()
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t, Config{Kubeconfig: a.kubeconfig(), Lease: "witness/aggregator", DataDir: dir})
+	if got := l.core.acknowledgements.Problems(); len(got) != 1 || !strings.Contains(got[0], "not a directory") {
+		t.Errorf("got problems %q, want the one of the directory", got)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the end of the problem", func() bool { return len(l.core.acknowledgements.Problems()) == 0 })
+	if _, err := os.Stat(filepath.Join(dir, acknowledgementsFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v for the file, want that it is not written", err)
+	}
 }
 
 // An acknowledgement ends with its conflict in each replica, and the leader deletes the object.

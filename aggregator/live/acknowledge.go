@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -106,24 +107,15 @@ type writtenObject struct {
 	at      verdict.Stamp
 }
 
-// NewAcknowledgements locks the data directory, and loads the acknowledgements that are kept there.
+// NewAcknowledgements locks the data directory, and loads the acknowledgements that are kept there. An unusable directory
+// does not prevent the start; an error is that another process uses it.
 func NewAcknowledgements(cfg AcknowledgementsConfig) (*Acknowledgements, error) {
-	dir, err := openDataDir(cfg.DataDir)
-	if err != nil {
-		return nil, err
-	}
 	a := &Acknowledgements{
-		AcknowledgementsConfig: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement),
+		AcknowledgementsConfig: cfg, dir: &dataDir{path: cfg.DataDir}, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement),
 		written: make(map[string]writtenObject), ended: make(map[string]string),
 	}
-	kept := dir.load()
-	if n := len(kept); n > 0 && cfg.Shared.SharesAcknowledgements() {
-		cfg.Log.Warn("acknowledgements in the data directory are not used, because replicas share theirs in the Kubernetes API: "+
-			"acknowledge these conflicts again, and delete the file", "file", acknowledgementsFile, "acknowledgements", n)
-		kept = nil
-	}
-	for i := range kept {
-		a.byID[kept[i].Conflict] = newAcknowledgement(&kept[i], cfg.Facts.Clock())
+	if err := a.load(); errors.Is(err, errInUse) {
+		return nil, err
 	}
 	for _, problem := range a.Problems() {
 		cfg.Log.Error("data directory is unusable: starting without it", "problem", problem)
@@ -238,9 +230,36 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 	return true
 }
 
+// load takes over the acknowledgements in the data directory when they can be read for the first time. It returns an error if
+// none can be saved now. The caller holds the mutex of the directory.
+func (a *Acknowledgements) load() error {
+	kept, err := a.dir.load()
+	if n := len(kept); n > 0 && a.Shared.SharesAcknowledgements() {
+		a.Log.Warn("acknowledgements in the data directory are not used, because replicas share theirs in the Kubernetes API: "+
+			"acknowledge these conflicts again, and delete the file", "file", acknowledgementsFile, "acknowledgements", n)
+		kept = nil
+	}
+	var addrs []index.Address
+	a.mu.Lock()
+	for i := range kept {
+		a.byID[kept[i].Conflict] = newAcknowledgement(&kept[i], a.Facts.Clock())
+		if a.Conflicts.Get(kept[i].Conflict) != nil { // it has been detected again before
+			addrs = append(addrs, index.AddressOf(kept[i].Address))
+		}
+	}
+	a.mu.Unlock()
+	if len(addrs) > 0 {
+		a.Judge(a.Facts.Republish(addrs))
+	}
+	return err
+}
+
 // save writes all acknowledgements to the data directory, except one of a conflict that is replaced by
-// another one, or by none. The caller holds the mutex of the directory.
+// another one, or by none. It writes none if they are shared. The caller holds the mutex of the directory.
 func (a *Acknowledgements) save(replaced string, by *acknowledgement) error {
+	if err := a.load(); err != nil || a.Shared.SharesAcknowledgements() {
+		return err
+	}
 	a.mu.Lock()
 	all := maps.Clone(a.byID)
 	a.mu.Unlock()
@@ -428,7 +447,7 @@ func (a *Acknowledgements) Run(ctx context.Context) {
 		err := a.save("", nil)
 		if err == nil {
 			logged = ""
-		} else if err.Error() != logged { // logged once although saving is retried
+		} else if !shared && err.Error() != logged { // logged once although saving is retried
 			logged = err.Error()
 			a.Log.Error("cannot save acknowledgements: ended ones will be active again after a restart; free space in the data directory",
 				"error", err, "again_every", saveAgainAfter)
@@ -450,12 +469,9 @@ func (a *Acknowledgements) Run(ctx context.Context) {
 			unsaved = true
 		}
 		dropped, ended := a.sweep()
-		if !shared {
-			// A request that could not be kept was refused; saving again shows when others can be kept.
-			if unsaved = unsaved || dropped || a.dir.unsaved.Load() != nil; unsaved {
-				unsaved = save()
-			}
-			continue
+		// A request that could not be kept was refused; saving again shows when others can be kept.
+		if unsaved = !shared && (unsaved || dropped) || a.dir.unsaved.Load() != nil; unsaved {
+			unsaved = save()
 		}
 		for id, version := range ended {
 			if !a.Shared.Leads() || ctx.Err() != nil {

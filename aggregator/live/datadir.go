@@ -44,32 +44,20 @@ type dataDir struct {
 	// mu is held while something is written. It is locked before the mutex of the acknowledgements.
 	mu     sync.Mutex
 	closed bool
-	// unusable is why the file cannot be used, which is set aside before another one is written; nil
-	// if it can. partly is set if some of its acknowledgements are used all the same.
+	// loaded is set when the file was read, or does not exist. Nothing is written before that.
+	loaded bool
+	// unusable is why the content of the file cannot be used, which is set aside before another one is
+	// written; nil if it can. partly is set if some of its acknowledgements are used all the same.
 	unusable error
 	partly   bool
 	// lost and unsaved are the problems about acknowledgements from before the start, and about current
-	// ones; nil if there is none. They are read without mu, which may be locked during slow disk I/O.
-	lost, unsaved atomic.Pointer[string]
+	// ones; nil if there is none. lost ends when the file aside, which has them, is deleted. They are read
+	// without mu, which may be locked during slow disk I/O.
+	lost, aside, unsaved atomic.Pointer[string]
 }
 
 // errInUse is the error if another process uses the data directory.
 var errInUse = errors.New("another ipwitness process uses it: stop that process, or use a different --data-dir")
-
-// openDataDir locks a directory for this process and creates it if necessary. It returns an
-// error only if another process uses the directory.
-func openDataDir(path string) (*dataDir, error) {
-	d := &dataDir{path: path}
-	if path == "" {
-		return d, nil
-	}
-	err := d.take()
-	if errors.Is(err, errInUse) {
-		return nil, err
-	}
-	d.setUnsaved(err)
-	return d, nil
-}
 
 // take creates and locks the directory, unless this process already holds the lock.
 func (d *dataDir) take() error {
@@ -113,10 +101,13 @@ func (d *dataDir) setUnsaved(err error) {
 
 // problems returns descriptions of the current problems.
 func (d *dataDir) problems() (all []string) {
-	for _, p := range []*string{d.lost.Load(), d.unsaved.Load()} {
-		if p != nil {
-			all = append(all, *p)
+	if lost := d.lost.Load(); lost != nil {
+		if _, err := os.Lstat(*d.aside.Load()); !errors.Is(err, os.ErrNotExist) {
+			all = append(all, *lost)
 		}
+	}
+	if unsaved := d.unsaved.Load(); unsaved != nil {
+		all = append(all, *unsaved)
 	}
 	return all
 }
@@ -141,17 +132,25 @@ type keptFile struct {
 	Acknowledgements []json.RawMessage `json:"acknowledgements"` // of kube.Acknowledgement: a wrong one does not hide the others
 }
 
-// load returns the kept acknowledgements, and sets an unusable file aside.
-func (d *dataDir) load() []kube.Acknowledgement {
-	if d.path == "" {
-		return nil
+// load locks the directory and, when the file can be read for the first time, returns its acknowledgements. It sets a
+// file aside whose content is unusable. It returns an error if nothing can be saved now.
+func (d *dataDir) load() (found []kube.Acknowledgement, err error) {
+	switch {
+	case d.path == "":
+		return nil, nil
+	case d.closed:
+		return nil, errors.New("the aggregator is stopping")
 	}
-	found, err := d.read()
-	if err != nil {
-		d.unusable, d.partly = err, len(found) > 0
-		_ = d.setAside() // the problem has the error
+	defer func() { d.setUnsaved(err) }()
+	taken := d.take()
+	if !d.loaded && !errors.Is(taken, errInUse) {
+		found, d.unusable, err = d.read()
+		if err != nil && (taken != nil || !errors.Is(err, os.ErrNotExist)) {
+			return nil, cmp.Or(taken, err)
+		}
+		d.loaded, d.partly = true, len(found) > 0
 	}
-	return found
+	return found, cmp.Or(taken, d.setAside())
 }
 
 // setAside renames the unusable file, if there is one and this process holds the lock, and records
@@ -161,7 +160,7 @@ func (d *dataDir) setAside() (err error) {
 		return nil
 	}
 	file := filepath.Join(d.path, acknowledgementsFile)
-	where, unusable := "the file is left unchanged", d.unusable
+	aside, where, unusable := file, "the file is left unchanged", d.unusable
 	if d.lock != nil {
 		to := file + ".unusable-" + time.Now().UTC().Format("20060102T150405.000Z")
 		repair := "repair it and move it back"
@@ -170,49 +169,47 @@ func (d *dataDir) setAside() (err error) {
 		}
 		where = fmt.Sprintf("the file is now %s: %s while the aggregator is stopped, or acknowledge the conflicts again", to, repair)
 		if err = os.Rename(file, to); err == nil || errors.Is(err, os.ErrNotExist) {
-			d.unusable, err = nil, nil
+			aside, d.unusable, err = to, nil, nil
 		} else {
-			where = "the file cannot be renamed: " + err.Error()
+			where, err = "the file cannot be renamed: "+err.Error(), fmt.Errorf("rename an unusable file: %w", err)
 		}
 	}
 	which := "the"
 	if d.partly {
 		which = "some"
 	}
+	d.aside.Store(&aside)
 	d.lost.Store(new(fmt.Sprintf("%s acknowledgements from before the start are not known: %s is unusable: %s: %s", which, file, unusable, where)))
 	return err
 }
 
-// read returns the acknowledgements in the file that can be used, and why others cannot. It never blocks:
-// opening a FIFO without a writer would block forever.
-func (d *dataDir) read() (found []kube.Acknowledgement, wrong error) {
+// read returns the acknowledgements in the file that can be used, and what is wrong with its content; or an error if the
+// file cannot be read. It never blocks: opening a FIFO without a writer would block forever.
+func (d *dataDir) read() (found []kube.Acknowledgement, wrong, err error) {
 	f, err := os.OpenFile(filepath.Join(d.path, acknowledgementsFile), os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = f.Close() }() // opened for reading only, so an error loses nothing
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	case !info.Mode().IsRegular():
-		return nil, errors.New("it is not a regular file")
+		return nil, errors.New("it is not a regular file"), nil
 	case info.Size() > maxFile:
-		return nil, fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile)
+		return nil, fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile), nil
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxFile))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var file keptFile
 	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, err
+		return nil, err, nil
 	}
 	if file.Version != fileVersion {
-		return nil, fmt.Errorf("it has version %d, but the supported version is %d", file.Version, fileVersion)
+		return nil, fmt.Errorf("it has version %d, but the supported version is %d", file.Version, fileVersion), nil
 	}
 	for i, raw := range file.Acknowledgements {
 		var k kube.Acknowledgement
@@ -225,25 +222,16 @@ func (d *dataDir) read() (found []kube.Acknowledgement, wrong error) {
 			found = append(found, k)
 		}
 	}
-	return found, wrong
+	return found, wrong, nil
 }
 
-// save replaces the stored acknowledgements. It is called with mu held. Once it returns nil, they
-// survive a power failure.
+// save replaces the stored acknowledgements, after load has returned nil. It is called with mu held. Once it returns nil,
+// they survive a power failure.
 func (d *dataDir) save(acknowledged map[string]*acknowledgement) (err error) {
 	if d.path == "" {
 		return nil
 	}
-	if d.closed {
-		return errors.New("the aggregator is stopping")
-	}
 	defer func() { d.setUnsaved(err) }()
-	if err := d.take(); err != nil {
-		return err
-	}
-	if err := d.setAside(); err != nil {
-		return fmt.Errorf("rename an unusable file: %w", err)
-	}
 	all := make([]json.RawMessage, 0, len(acknowledged))
 	for _, id := range slices.Sorted(maps.Keys(acknowledged)) {
 		one, err := json.Marshal(acknowledged[id].Acknowledgement)

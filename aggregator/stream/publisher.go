@@ -131,6 +131,6 @@ func (p *Publisher) Run(ctx context.Context) {
 func (p *Publisher) use(link *Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.link = link
+	p.link, p.small = link, false
 	p.Reset()
 }

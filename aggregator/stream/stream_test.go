@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
@@ -88,6 +89,22 @@ func TestTheProblemOfForeignMessagesEnds(t *testing.T) {
 	}
 	if got := f.Problem("prod", at.Add(foreignFor)); got != "" {
 		t.Errorf("got %q later, want none", got)
+	}
+}
+
+// A stream that is too small is a problem of the replica that publishes to it.
+func TestTheProblemOfASmallStreamEndsWithTheLead(t *testing.T) {
+	p, err := New(Config{Settings: Settings{Servers: []string{"nats://n-0:4222"}}, Cluster: "prod", Log: slog.New(slog.DiscardHandler), Clock: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.small = true
+	if got := p.Problems(); len(got) != 1 || !strings.Contains(got[0], "has dropped the state within minutes") {
+		t.Errorf("got %q, want the problem", got)
+	}
+	p.use(nil)
+	if got := p.Problems(); len(got) != 0 {
+		t.Errorf("got %q from a replica that does not publish, want none", got)
 	}
 }
 
