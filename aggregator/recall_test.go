@@ -1,11 +1,15 @@
 package aggregator
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -69,6 +73,85 @@ func (l *lab) conflictsRecorded() []*pb.Event {
 // identity is what a restart must not change.
 func identity(c *pb.Conflict) string {
 	return c.GetId() + " " + c.GetDetectedAt().AsTime().String() + " " + c.GetConfirmedAt().AsTime().String()
+}
+
+// What lasts has begun before the start also if the journal cannot be read at the start. What has ended meanwhile does not come back,
+// and is another episode if it begins again.
+func TestWhatLastsIsKnownWhenTheJournalIsReadLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ended, again, begun = "10.244.0.6", "10.244.0.7", "10.244.0.8"
+		both := func(id uint32, address string) *pb.ReportRequest {
+			return records.Merge(podVeth(id, "a"+address, address), podVeth(id+1, "b"+address, address))
+		}
+		other := hello("same", 1)
+		other.BootId = "another"
+		clones := func(l *lab) { // which are a finding
+			l.dial().send(snapshot(hello("same", 1))).sync()
+			l.dial().send(snapshot(other)).sync()
+		}
+		dir := filepath.Join(t.TempDir(), "data")
+		cfg := Config{DataDir: dir, Settle: time.Hour}
+		l := newLab(t, cfg)
+		l.dial().send(snapshot(hello("n1", 1), both(2, addr), both(4, ended), both(6, again))).sync()
+		clones(l)
+		time.Sleep(time.Minute)
+		states := func(address string) (texts []string) {
+			for _, c := range l.list(&pb.ListConflictsRequest{Address: address}) {
+				texts = append(texts, fmt.Sprint(identity(c), " ", c.GetEpisode()))
+			}
+			return texts
+		}
+		lasts, first := states(addr), states(again)
+		finding := witness(l.findings())
+		if len(lasts) != 1 || len(first) != 1 || len(finding) == 0 {
+			t.Fatalf("got the conflicts %q and %q, and the findings %q", lasts, first, finding)
+		}
+		l.settled()
+		l.stop()
+
+		if err := errors.Join(os.Rename(dir, dir+"-away"), os.WriteFile(dir, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l = newLab(t, cfg)
+		a := l.dial().send(snapshot(hello("n1", 1), both(2, addr), both(8, begun))).sync()
+		clones(l)
+		time.Sleep(DefaultNodeTimeout + time.Minute)
+		a.send(both(6, again)).sync()
+		time.Sleep(time.Minute)
+		second, third := l.list(&pb.ListConflictsRequest{Address: again}), states(begun)
+		if got := states(addr); len(got) != 1 || got[0] == lasts[0] || len(second) != 1 || second[0].GetEpisode() != 1 || len(third) != 1 {
+			t.Fatalf("got %q, %v and %q, want three conflicts that began after the start", got, second, third)
+		}
+		if err := errors.Join(os.Remove(dir), os.Rename(dir+"-away", dir)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.settled()
+		if got := states(addr); !slices.Equal(got, lasts) {
+			t.Errorf("got %q, want %q", got, lasts)
+		}
+		if got := witness(l.findings()); !slices.Equal(got, finding) {
+			t.Errorf("got the finding %q, want %q", got, finding)
+		}
+		if got := states(begun); !slices.Equal(got, third) {
+			t.Errorf("got %q, want %q", got, third)
+		}
+		if got := l.list(&pb.ListConflictsRequest{Address: again}); len(got) != 1 || got[0].GetEpisode() != 2 || identity(got[0]) != identity(second[0]) {
+			t.Errorf("got %v, want episode 2 of %v", got, second)
+		}
+		if got := states(ended); len(got) != 0 {
+			t.Errorf("got %q, want no conflict that has ended", got)
+		}
+		var history []pb.Conflict_State
+		for _, e := range l.events(&pb.ListEventsRequest{Kind: pb.Event_CONFLICT, Address: ended}).GetEvents() {
+			history = append(history, e.GetConflict().GetState())
+		}
+		if want := []pb.Conflict_State{pb.Conflict_SUSPECTED, pb.Conflict_RESOLVED}; !slices.Equal(history, want) {
+			t.Errorf("got the history %v, want %v", history, want)
+		}
+		l.wantProblem()
+	})
 }
 
 // A node that is not connected after a restart keeps the state before it: nothing has ended.

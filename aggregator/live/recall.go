@@ -52,6 +52,8 @@ type RecallConfig struct {
 // A Recall puts back what was known before the start. Use New.
 type Recall struct {
 	RecallConfig
+	// at is the time of the state that is read; 0 for now.
+	at verdict.Stamp
 	// known is closed when what was known before the start has been read, and done when nothing is awaited any longer.
 	known, done chan struct{}
 	// boots has the boot IDs of the nodes by name. missing are the nodes that are awaited.
@@ -86,6 +88,16 @@ func (r *Recall) Run(ctx context.Context) {
 	case <-r.Journal.Opened():
 	case <-ctx.Done():
 		return
+	}
+	if r.Journal.Dir != "" && r.Journal.Stats().Memory {
+		var later sync.WaitGroup
+		later.Go(func() {
+			again := &Recall{RecallConfig: r.RecallConfig, at: start, boots: make(map[string]string), missing: make(map[string]bool)}
+			if err := again.readLater(ctx); err != nil {
+				r.Log.Error("cannot read from the journal what was known before the start: conflicts that last keep their later times", "error", err)
+			}
+		})
+		defer later.Wait()
 	}
 	if err := r.read(ctx); err != nil {
 		r.Log.Error("cannot read from the journal what was known before the start: conflicts that last are detected anew", "error", err)
@@ -134,8 +146,56 @@ func (r *Recall) Run(ctx context.Context) {
 	}
 }
 
-// read reads the state before the start, and puts it back.
-func (r *Recall) read(ctx context.Context) error {
+// readLater gives what lasts its times and episodes from before the start, as soon as a journal that was in memory is in its
+// directory again. What was not found again does not come back: the journal has recorded its end. What was found after the
+// nodes would have timed out had ended before.
+func (r *Recall) readLater(ctx context.Context) error {
+	for {
+		replaced := r.Journal.Replaced()
+		if !r.Journal.Stats().Memory {
+			break
+		}
+		select {
+		case <-replaced:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	if err := r.readNodes(ctx); err != nil {
+		return err
+	}
+	deadline := r.at.Add(r.Facts.Policy.NodeTimeout)
+	var conflicts []*verdict.Conflict
+	var tenures []facts.Tenure
+	if err := r.each(ctx, pb.Event_CONFLICT, func(e *pb.Event) {
+		c, now := r.conflict(e.GetConflict()), r.Shards.Conflicts.Get(e.GetConflict().GetId())
+		if c == nil || now == nil {
+			return
+		}
+		if now.DetectedAt > deadline {
+			c.Phase = verdict.Resolved
+		}
+		conflicts = append(conflicts, c)
+		tenures = append(tenures, tenuresOf(c, e.GetConflict())...)
+	}); err != nil {
+		return err
+	}
+	r.Judge(r.Facts.RecallTenures(tenures))
+	r.Shards.Recall(conflicts)
+	var found []*judge.Found
+	err := r.each(ctx, pb.Event_FINDING, func(e *pb.Event) {
+		one := r.finding(e.GetFinding())
+		if now := r.Findings.Get(one.ID); now != nil && now.Since <= deadline {
+			found = append(found, one)
+		}
+	})
+	r.Findings.Recall(found)
+	r.Judge(r.Facts.RecallTenures(nil))
+	return err
+}
+
+// readNodes reads the nodes before the start, and puts their programs back.
+func (r *Recall) readNodes(ctx context.Context) error {
 	programs := make(map[facts.NodeID]string)
 	err := r.each(ctx, pb.Event_NODE, func(e *pb.Event) {
 		n := e.GetNode()
@@ -147,10 +207,32 @@ func (r *Recall) read(ctx context.Context) error {
 			programs[facts.NodeID{Boot: n.GetBootId(), Netns: n.GetNetns()}] = program
 		}
 	})
-	if err != nil {
+	if err == nil {
+		r.Judge(r.Facts.RecallPrograms(programs))
+	}
+	return err
+}
+
+// tenuresOf returns since when the owners of an active conflict had the address.
+func tenuresOf(c *verdict.Conflict, m *pb.Conflict) (all []facts.Tenure) {
+	if !c.Active() {
+		return nil
+	}
+	for i, one := range m.GetOwners() {
+		o := &c.Owners[i]
+		all = append(all, facts.Tenure{
+			Address: index.AddressOf(c.Address), Boot: o.Node.Boot, Owner: o.ID, MAC: o.MAC,
+			Assigned: facts.Stamp(one.GetAssignedAt()), First: facts.Stamp(one.GetFirstSeen()),
+		})
+	}
+	return all
+}
+
+// read reads the state before the start, and puts it back.
+func (r *Recall) read(ctx context.Context) error {
+	if err := r.readNodes(ctx); err != nil {
 		return err
 	}
-	r.Judge(r.Facts.RecallPrograms(programs))
 	if err := r.readDepartures(ctx); err != nil {
 		return err
 	}
@@ -164,14 +246,10 @@ func (r *Recall) read(ctx context.Context) error {
 			return
 		case c.Active():
 			active = append(active, c)
-			for i, m := range e.GetConflict().GetOwners() {
-				o := &c.Owners[i]
+			for _, o := range c.Owners {
 				r.missing[o.Node.Name] = true
-				tenures = append(tenures, facts.Tenure{
-					Address: index.AddressOf(c.Address), Boot: o.Node.Boot, Owner: o.ID, MAC: o.MAC,
-					Assigned: facts.Stamp(m.GetAssignedAt()), First: facts.Stamp(m.GetFirstSeen()),
-				})
 			}
+			tenures = append(tenures, tenuresOf(c, e.GetConflict())...)
 		case c.Rule == verdict.RuleDADFailed: // a kernel may still not use the address because of it
 			a := index.AddressOf(c.Address)
 			at := r.before[a]
@@ -310,7 +388,7 @@ func (r *Recall) finding(m *pb.Finding) *judge.Found {
 
 // each calls do with each item of a kind that existed before the start.
 func (r *Recall) each(ctx context.Context, kind pb.Event_Kind, do func(*pb.Event)) error {
-	return r.Journal.At(ctx, kind, r.Facts.Clock().Time(), ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+	return r.Journal.At(ctx, kind, cmp.Or(r.at, r.Facts.Clock()).Time(), ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
 		do(e)
 		return true
 	})
