@@ -182,6 +182,11 @@ func (r *Recall) readLater(ctx context.Context) error {
 	}
 	r.Judge(r.Facts.RecallTenures(tenures))
 	r.Shards.Recall(conflicts)
+	for i, c := range conflicts { // of which some may have ended meanwhile
+		now := *c
+		now.Awaited, conflicts[i] = false, &now
+	}
+	r.judge(conflicts)
 	var found []*judge.Found
 	err := r.each(ctx, pb.Event_FINDING, func(e *pb.Event) {
 		one := r.finding(e.GetFinding())
