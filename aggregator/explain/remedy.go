@@ -542,11 +542,13 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 // address.
 func oneController(allocations []*verdict.Allocation, owners []*verdict.Owner, a netip.Addr) []advice.Alternative {
 	assignment := func(o *verdict.Owner) *verdict.Allocation {
-		i := slices.IndexFunc(allocations, func(al *verdict.Allocation) bool { return al.Pool.Assigns && o.OnNode(al.Node) })
-		if i < 0 {
-			return nil
+		var found *verdict.Allocation
+		for _, al := range allocations {
+			if al.Pool.Assigns && o.OnNode(al.Node) && (found == nil || isService(found)) {
+				found = al
+			}
 		}
-		return allocations[i]
+		return found
 	}
 	assigned := those(owners, func(o *verdict.Owner) bool { return assignment(o) != nil })
 	if first := those(assigned, func(o *verdict.Owner) bool { return !isService(assignment(o)) }); len(first) > 0 {

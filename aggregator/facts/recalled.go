@@ -100,7 +100,7 @@ func (f *Facts) buryDeparted(n *Node) {
 	if n.Blind() {
 		return
 	}
-	for _, d := range f.departures[n.Name] {
+	for _, d := range f.departures[n.Rec.Name] {
 		at := cmp.Or(d.At, n.Rec.Listed)
 		if f.holderWith(n, d.Address, n.texts.mac(d.MAC)) != "" || f.tombstones[tombstone{d.Address, d.MAC}].at >= at {
 			continue
@@ -118,7 +118,7 @@ func (f *Facts) buryDeparted(n *Node) {
 			f.removeFromIndexes(f.nodes[r.node()], r.index())
 		}
 	}
-	delete(f.departures, n.Name)
+	delete(f.departures, n.Rec.Name)
 }
 
 // RecallPrograms takes over the programs that moved virtual addresses on nodes before the start, by the boot ID and the

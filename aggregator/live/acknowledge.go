@@ -462,6 +462,7 @@ func (a *Acknowledgements) Run(ctx context.Context) {
 			}
 			return
 		case <-again.C:
+			a.dir.lookAside()
 			if shared {
 				a.Adopt() // an object may have been deleted while it was not expected in the mirror yet
 			}

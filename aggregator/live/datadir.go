@@ -101,15 +101,21 @@ func (d *dataDir) setUnsaved(err error) {
 
 // problems returns descriptions of the current problems.
 func (d *dataDir) problems() (all []string) {
-	if lost := d.lost.Load(); lost != nil {
-		if _, err := os.Lstat(*d.aside.Load()); !errors.Is(err, os.ErrNotExist) {
-			all = append(all, *lost)
+	for _, p := range []*string{d.lost.Load(), d.unsaved.Load()} {
+		if p != nil {
+			all = append(all, *p)
 		}
 	}
-	if unsaved := d.unsaved.Load(); unsaved != nil {
-		all = append(all, *unsaved)
-	}
 	return all
+}
+
+// lookAside ends the problem about acknowledgements that were set aside, if their file was deleted.
+func (d *dataDir) lookAside() {
+	if aside := d.aside.Load(); aside != nil {
+		if _, err := os.Lstat(*aside); errors.Is(err, os.ErrNotExist) {
+			d.lost.Store(nil)
+		}
+	}
 }
 
 // close releases the directory; nothing is written afterwards.

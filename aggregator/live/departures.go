@@ -14,7 +14,8 @@ import (
 // Agents keep frames for as long as they count. Those of an owner that gave its address up before the start would make a
 // duplicate of an address that was handed over or is used again.
 
-// mostOwners is the number of owners from before the start that are compared with what their nodes report.
+// mostOwners is the number of owners from before the start that are compared with what their nodes report. More would push out
+// what is known about owners that leave later.
 const mostOwners = 1 << 16
 
 // readDepartures takes over which owners have left while frames of them still count.
@@ -27,7 +28,7 @@ func (r *Recall) readDepartures(ctx context.Context) error {
 			d.At = facts.Stamp(e.GetTime())
 			left = append(left, d)
 		}
-		return true
+		return len(left) < mostOwners
 	})
 	if err == nil && left != nil {
 		r.Judge(r.Facts.RecallDepartures(left))

@@ -89,24 +89,30 @@ func (r *Recall) Run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	if r.Journal.Dir != "" && r.Journal.Stats().Memory {
-		var later sync.WaitGroup
-		later.Go(func() {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	replaced := r.Journal.Replaced()
+	err := r.read(ctx)
+	if err != nil {
+		r.Log.Error("cannot read from the journal what was known before the start: conflicts that last are detected anew", "error", err)
+	}
+	if r.Journal.Dir != "" && (err != nil || r.Journal.Stats().Memory) {
+		beside.Go(func() {
 			again := &Recall{RecallConfig: r.RecallConfig, at: start, boots: make(map[string]string), missing: make(map[string]bool)}
-			if err := again.readLater(ctx); err != nil {
+			if err := again.readLater(ctx, replaced); err != nil {
 				r.Log.Error("cannot read from the journal what was known before the start: conflicts that last keep their later times", "error", err)
 			}
 		})
-		defer later.Wait()
-	}
-	if err := r.read(ctx); err != nil {
-		r.Log.Error("cannot read from the journal what was known before the start: conflicts that last are detected anew", "error", err)
 	}
 	r.expect(maps.Clone(r.missing))
 	close(r.known)
-	if err := r.readOwners(ctx); err != nil {
-		r.Log.Error("cannot read from the journal which owners there were before the start: old frames may show conflicts with them", "error", err)
-	}
+	owners := make(chan struct{})
+	beside.Go(func() {
+		defer close(owners)
+		if err := r.readOwners(ctx); err != nil {
+			r.Log.Error("cannot read from the journal which owners there were before the start: old frames may show conflicts with them", "error", err)
+		}
+	})
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
 		r.expect(nil)
 		close(r.done)
@@ -137,6 +143,7 @@ func (r *Recall) Run(ctx context.Context) {
 			}
 		}
 		r.Judge(r.Facts.RecallTenures(nil))
+		<-owners
 		r.Judge(r.Facts.RecallDepartures(nil))
 		select { // the messages of resolved conflicts are needed until then
 		case <-time.After(max(0, start.Add(r.Shards.Clock().Sub(r.Shards.KeptSince())).Sub(r.Facts.Clock()))):
@@ -146,17 +153,14 @@ func (r *Recall) Run(ctx context.Context) {
 	}
 }
 
-// readLater gives what lasts its times and episodes from before the start, as soon as a journal that was in memory is in its
-// directory again. What was not found again does not come back: the journal has recorded its end. What was found after the
+// readLater gives what lasts its times and episodes from before the start, as soon as a journal that was in memory, or could not
+// be read, is replaced by one in its directory. What was not found again does not come back: the journal has recorded its end. What was found after the
 // nodes would have timed out had ended before.
-func (r *Recall) readLater(ctx context.Context) error {
-	for {
-		replaced := r.Journal.Replaced()
-		if !r.Journal.Stats().Memory {
-			break
-		}
+func (r *Recall) readLater(ctx context.Context, replaced <-chan struct{}) error {
+	for inMemory := true; inMemory; inMemory = r.Journal.Stats().Memory {
 		select {
 		case <-replaced:
+			replaced = r.Journal.Replaced()
 		case <-ctx.Done():
 			return nil
 		}
@@ -238,9 +242,6 @@ func (r *Recall) read(ctx context.Context) error {
 	if err := r.readNodes(ctx); err != nil {
 		return err
 	}
-	if err := r.readDepartures(ctx); err != nil {
-		return err
-	}
 	var active, resolved []*verdict.Conflict
 	var tenures []facts.Tenure
 	oldest := r.Shards.KeptSince()
@@ -274,6 +275,7 @@ func (r *Recall) read(ctx context.Context) error {
 	}
 	slices.SortFunc(resolved, func(a, b *verdict.Conflict) int { return cmp.Compare(a.ResolvedAt, b.ResolvedAt) })
 	r.awaited = active
+	r.Recorded.expect(maps.Clone(r.missing))
 	r.Judge(r.Facts.RecallTenures(tenures))
 	added := r.Shards.Recall(slices.Concat(resolved[max(0, len(resolved)-judge.KeepResolved):], active))
 	var found []*judge.Found
@@ -303,7 +305,7 @@ func (r *Recall) read(ctx context.Context) error {
 	case <-added:
 	case <-ctx.Done():
 	}
-	return nil
+	return r.readDepartures(ctx)
 }
 
 // remember notes earlier states of the records of an address, and of a pool.
@@ -434,7 +436,9 @@ func (r *Recall) wait(ctx context.Context, deadline verdict.Stamp) bool {
 // expect says which nodes are awaited.
 func (r *Recall) expect(missing map[string]bool) {
 	r.Coverage.Expect(missing)
-	r.Recorded.expect(missing)
+	if missing != nil { // nodes that have timed out stay disconnected
+		r.Recorded.expect(missing)
+	}
 	if len(missing) == 0 {
 		r.Facts.AwaitNodes(0)
 	}
@@ -443,8 +447,9 @@ func (r *Recall) expect(missing map[string]bool) {
 // reported removes the nodes that have reported from the missing ones. The caller holds the facts.
 func (r *Recall) reported() {
 	maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
-		return slices.ContainsFunc(r.Facts.Called(name), func(n *facts.Node) bool {
-			return !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
+		own, _, cloned := strings.Cut(name, "@") // as it was shown, while several nodes had the name
+		return slices.ContainsFunc(r.Facts.Called(own), func(n *facts.Node) bool {
+			return (!cloned || n.ID.Boot == r.boots[name]) && !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
 		})
 	})
 }
@@ -464,7 +469,7 @@ func (r *Recall) release(late, unread bool) {
 			return false
 		}
 		now := *c
-		now.Awaited, now.Owners = false, slices.Clone(c.Owners)
+		now.Awaited, now.Resumed, now.Owners = false, r.Facts.Clock(), slices.Clone(c.Owners)
 		timedOut := false
 		for i := range now.Owners {
 			if o := &now.Owners[i]; r.missing[o.Node.Name] {

@@ -109,10 +109,15 @@ func (j *comparison) conflict(g group) bool {
 	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || owners[0].Yielded() || j.knewRival(&owners[0])) {
 		rule = "" // nobody else has the address; the audit says so
 	}
-	if j.in.NodesAwaited != 0 && slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() == External }) &&
-		(active && prev.Awaited || !active && j.in.Now < j.in.NodesAwaited) {
-		j.again(j.in.Now.Add(awaitInterval))
-		return false
+	if rule != "" && j.in.NodesAwaited != 0 && mayBeOne(owners) {
+		switch {
+		case active && prev.Awaited:
+			j.again(j.in.Now.Add(checkInterval))
+			return false
+		case !active && j.in.Now < j.in.NodesAwaited:
+			j.again(j.in.Now.Add(awaitInterval))
+			return false
+		}
 	}
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
 		rule = prev.Rule // an owner that is silent now may still be there
@@ -178,6 +183,17 @@ func (j *comparison) conflict(g group) bool {
 	j.out.Conflicts = append(j.out.Conflicts, c)
 	j.note(Step{Rule: c.Rule, Scope: g.scope.Scope(), Applied: true, Conflict: c.ID})
 	return true
+}
+
+// mayBeOne reports whether owners may be one, if a device outside of all nodes is a node that has not reported yet.
+func mayBeOne(owners []Owner) bool {
+	known := 0
+	for i := range owners {
+		if owners[i].Kind() != External {
+			known++
+		}
+	}
+	return known < 2 && known < len(owners)
 }
 
 // awaited reports whether all owners are in one conflict from before the start that is not judged yet.

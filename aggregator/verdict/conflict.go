@@ -247,6 +247,9 @@ func (c Conflict) Continue(was *Conflict) Conflict {
 		return c
 	}
 	c.Episode, c.DetectedAt, c.Resumed = was.Episode, was.DetectedAt, c.DetectedAt
+	if was.LinkProof == Proven && c.LinkProof == OneWay {
+		c.LinkProof = Proven // for as long as a proof lasts: see ProofLasts
+	}
 	c.Owners = slices.Clone(c.Owners) // others may read those of a conflict
 	restoreOrphaned(c.Owners, m.Owners)
 	if was.Phase == Confirmed && c.Phase != Resolved && !c.AllExternal() && c.LinkProof != OneWay && m.has(c.Owners) {

@@ -173,6 +173,22 @@ func TestAProofFromBeforeTheStartLasts(t *testing.T) {
 	}
 }
 
+// Agents may report before it is known which conflicts there were before the start.
+func TestAProofFromBeforeTheStartIsTakenOver(t *testing.T) {
+	w := newWorld("10.0.0.5")
+	uplinks, _ := lanOfPods(w, true, "n1", "n2")
+	w.settled()
+	was := w.Conflicts[0]
+	for _, i := range uplinks {
+		i.Link.Proven, i.Link.BothWays = nil, nil
+	}
+	w.Conflicts = nil
+	now := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
+	if got := now.Continue(&was); got.Phase != verdict.Confirmed || got.LinkProof != verdict.Proven || got.ConfirmedAt != was.ConfirmedAt || got.Resumed != now.DetectedAt {
+		t.Errorf("got %+v, want it confirmed and proven as before", got)
+	}
+}
+
 // After the settle time, both sides must be witnessed on one link or on links that are proven to be
 // one.
 func TestBothOwnersAreWitnessedInTheirScope(t *testing.T) {

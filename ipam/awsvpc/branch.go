@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,7 +70,7 @@ func (b *branchPods) read(network string, r ipam.FileRead) (changed bool) {
 			}
 		}
 	}
-	for name := range b.stale {
+	for _, name := range slices.Sorted(maps.Keys(b.stale)) {
 		changed = changed || len(b.known[name]) > 0
 		delete(b.known, name)
 		if !strings.HasPrefix(name, network+"-") || len(b.known) >= maxResults {

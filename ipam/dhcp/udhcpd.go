@@ -37,11 +37,12 @@ const (
 // udhcpdFiles are the files of udhcpd on a node.
 type udhcpdFiles struct {
 	nodeFiles
-	// When the last version of the lease file was written, and when its leases end. Nil if there was none.
+	// When the last version of the lease file was written, when its leases end, and its records. Nil if there was none.
 	written time.Time
 	ends    map[netip.Addr]time.Time
-	// How many versions had a lease that had just begun, and how many had only new leases that had begun before.
-	prompt, late int
+	leases  []record
+	// prompt is the number of versions whose new leases had just begun, since the last one with another new lease.
+	prompt int
 }
 
 func newUdhcpd(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
@@ -68,11 +69,14 @@ func (f *udhcpdFiles) read(path string) (c content, err error) {
 	if err != nil && (!os.IsNotExist(err) || !configured) { // the server does not make the file when it starts
 		return c, err
 	}
-	exists := err == nil
 	written, leases := parseUdhcpdLeases(data)
 	f.compare(written, leases, conf.leaseTime)
+	if written.IsZero() && err == nil {
+		leases = f.leases // the server has truncated the file, and writes it or cannot write it
+	}
+	f.leases = leases
 	c.Reservations = conf.reservations
-	if complete := f.prompt > 1 && f.late == 0; complete && exists {
+	if f.prompt > 1 && err == nil {
 		c.Leases = leases
 		if configured {
 			c.Ranges = conf.ranges
@@ -87,8 +91,8 @@ func (f *udhcpdFiles) read(path string) (c content, err error) {
 	return c, nil
 }
 
-// compare compares a version of the lease file with the one before. If the server writes the file at each lease, then each
-// version with new leases has one with all of its time left. Offers, which last for a minute, are none.
+// compare compares a version of the lease file with the one before. If the server writes the file at each lease, then the new
+// lease of each version has all of its time left. Offers, which last for a minute, are none.
 func (f *udhcpdFiles) compare(written time.Time, leases []record, leaseTime time.Duration) {
 	const (
 		offer = time.Minute
@@ -98,21 +102,24 @@ func (f *udhcpdFiles) compare(written time.Time, leases []record, leaseTime time
 		return
 	}
 	if f.ends == nil || !written.Equal(f.written) {
-		begun, whole := false, false
+		whole, other := false, false
 		for _, r := range leases {
 			left := r.Expires.Sub(written)
 			if r.Declined || left <= offer || r.Expires.Sub(f.ends[r.Address]) <= exact {
 				continue
 			}
-			begun = true
-			whole = whole || left > leaseTime-exact && left <= leaseTime
+			if left > leaseTime-exact && left <= leaseTime {
+				whole = true
+			} else {
+				other = true
+			}
 		}
 		switch {
-		case f.ends == nil: // the file is as old as it is
+		case f.ends == nil: // all leases are new
+		case other:
+			f.prompt = 0
 		case whole:
 			f.prompt++
-		case begun:
-			f.late++
 		}
 		f.written, f.ends = written, map[netip.Addr]time.Time{}
 	}

@@ -95,14 +95,14 @@ func TestUdhcpdIsKnownToLackLeases(t *testing.T) {
 	one, two := udhcpdLease(3600, "10.9.0.251", 1, "one"), udhcpdLease(3571, "10.9.0.252", 2, "two")
 	for i, text := range []string{
 		udhcpdFile(0, udhcpdLease(3000, "10.9.0.251", 1, "one")), udhcpdFile(60, one), udhcpdFile(120, one, udhcpdLease(60, "10.9.0.253", 3, "offered")),
-		udhcpdFile(180, two), udhcpdFile(240, one), udhcpdFile(300, one),
+		udhcpdFile(180, two), udhcpdFile(240, one), udhcpdFile(300, one, two), udhcpdFile(360, one), "", udhcpdFile(420, one), "",
 	} {
 		write(t, leases, text)
 		c, err := f.read(leases)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if complete := i == 2; complete != (len(c.Ranges) > 0) {
+		if complete := i == 2 || i >= 8; complete != (len(c.Ranges) > 0) {
 			t.Errorf("version %d: got %+v, want ranges: %t", i, c, complete)
 		}
 	}
