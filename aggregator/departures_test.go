@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
@@ -41,20 +42,20 @@ func TestFramesOfFormerOwnersShowNoConflictAfterARestart(t *testing.T) {
 			cfg := Config{DataDir: t.TempDir(), StaleAfter: time.Minute, Settle: time.Millisecond}
 			l := newLab(t, cfg)
 			join := func(node string, n int, more *pb.ReportRequest) *agent {
-				return l.dial().send(snapshot(hello(node, 1), uplink(nodeMAC(n)), more)).sync()
+				return l.dial().send(snapshot(hello(node, 1), uplink(nodeMAC(n)), proto.CloneOf(more))).sync()
 			}
 			frame := func() *pb.ClaimRecord { return entered(pb.Evidence_ANNOUNCED, addr, test.mac) }
 			n2, n1 := join("n2", 2, test.first), join("n1", 1, none)
 			n3 := join("n3", 3, records.Claims(frame(), entered(pb.Evidence_USED, "192.0.2.1", nodeMAC(1)), entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))))
 			seen := time.Now()
 			time.Sleep(300 * time.Millisecond)
-			n2.send(test.left).sync()
+			n2.send(proto.CloneOf(test.left)).sync()
 			if time.Sleep(300 * time.Millisecond); test.late {
 				seen = time.Now()
 				n3.send(seenAgain(frame())).sync()
 			}
 			if !test.meanwhile {
-				n1.send(test.then).sync()
+				n1.send(proto.CloneOf(test.then)).sync()
 			}
 			conflicts := func() []*pb.Conflict { return l.list(&pb.ListConflictsRequest{State: pb.Conflict_SUSPECTED}) }
 			check := func(when string) {

@@ -290,6 +290,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 			if err := os.RemoveAll(aside[0]); err != nil {
 				t.Fatal(err)
 			}
+			l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
 			l.wantProblem()
 			a.cancel()
 			l.stop()

@@ -131,7 +131,7 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	for name, want := range map[string]string{
 		"runbook_url": "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/ipam-state-lost.md",
 		"summary":     "More than one host claims " + podAddress(1) + " (ipam-state-lost)",
-		"description": podAddress(1) + " is held by pod default/old1 (node1) | pod default/new1 (node1) in ",
+		"description": podAddress(1) + " is claimed by pod default/old1 (node1) | pod default/new1 (node1) in ",
 	} {
 		if got := conflict.Annotations[name]; !strings.HasPrefix(got, want) {
 			t.Errorf("%s of the alert: got %q, want %q", name, got, want)

@@ -419,7 +419,7 @@ func (r *stagedReplica) history() (all []chaos.Told, gaps []chaos.Outage) {
 func (s *stage) events() map[chaos.About]int {
 	addresses := make(map[string]string) // by id of the conflict
 	for _, r := range s.replicas {
-		for _, t := range r.History {
+		for _, t := range slices.Concat(r.History, s.streamed) { // a replica that was away may not have recorded it
 			addresses[t.ID] = t.Address
 		}
 	}

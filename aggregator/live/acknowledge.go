@@ -233,6 +233,7 @@ func (a *Acknowledgements) acknowledge(id string, episode uint32, ack *acknowled
 // load takes over the acknowledgements in the data directory when they can be read for the first time. It returns an error if
 // none can be saved now. The caller holds the mutex of the directory.
 func (a *Acknowledgements) load() error {
+	a.dir.lookAside()
 	kept, err := a.dir.load()
 	if n := len(kept); n > 0 && a.Shared.SharesAcknowledgements() {
 		a.Log.Warn("acknowledgements in the data directory are not used, because replicas share theirs in the Kubernetes API: "+

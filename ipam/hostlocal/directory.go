@@ -38,6 +38,7 @@ type directory struct {
 type losses struct {
 	marked   bool // host-local has used the directory: its lock or last address exists
 	unmarked bool // the lock or the last address was removed
+	used     bool // it has had an allocation
 	loss     loss
 	missing  map[netip.Addr]string // lost allocations that are not restored yet: containers by address
 }
@@ -86,9 +87,9 @@ func (d *directory) configure(n cniNetwork) {
 	}
 }
 
-// foreign reports whether nothing shows that host-local uses the directory: MicroShift has plugins in /run/cni/bin.
+// foreign reports whether the directory is one of /run/cni that host-local has not used: MicroShift has plugins in /run/cni/bin.
 func (d *directory) foreign() bool {
-	return d.State == ipam.Known && d.Config == "" && !d.marked && len(d.Ranges)+len(d.allocated) == 0 && d.LostAt.IsZero()
+	return strings.HasSuffix(filepath.Dir(d.Name), "/run/cni") && d.State == ipam.Known && d.Config == "" && !d.marked && !d.used && len(d.Ranges) == 0
 }
 
 // isMark reports whether host-local created the file for itself.
@@ -241,6 +242,7 @@ func (d *directory) vanish(now time.Time) {
 // put records the content of an address file.
 func (d *directory) put(a netip.Addr, al *allocation, now time.Time) {
 	al.Address, al.since = a, now
+	d.used = true
 	if old := d.allocated[a]; old != nil {
 		if old.unread == al.unread && old.FileAllocation == al.FileAllocation {
 			return

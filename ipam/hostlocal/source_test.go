@@ -161,12 +161,13 @@ func TestFormerDirectoryOfANetworkIsOutOfUse(t *testing.T) {
 
 func TestDirectoryOfAnotherProgramIsNoPool(t *testing.T) {
 	l := newLab(t)
+	l.dir = filepath.Join(l.root, "run/cni")
+	l.source.parents = append(l.source.parents, l.dir)
 	l.must(os.MkdirAll(l.path("bin"), 0o755), os.MkdirAll(l.path("new"), 0o755), os.WriteFile(filepath.Join(l.path("bin"), "bridge"), nil, 0o600))
 	if l.look(); len(l.source.Pools()) != 0 {
 		t.Errorf("got %d pools, want none: host-local has used no directory", len(l.source.Pools()))
 	}
 	l.allocate("new", "10.1.0.2", "c")
-	l.event("new", "lock", false)
 	l.event("new", "10.1.0.2", false)
 	l.release("new", "10.1.0.2")
 	if pools := l.source.Pools(); len(pools) != 1 || pools[0].Name != l.path("new") || pools[0].State != ipam.Known {
