@@ -167,7 +167,8 @@ func wantPanels(t *testing.T, s *prometheus.Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	missing, err := s.WithoutData(ctx, "30s")
+	// The API server does not answer, and meanwhile nothing says that there are no suspected conflicts.
+	missing, err := s.WithoutData(ctx, "30s", "Suspected conflicts")
 	if err != nil {
 		t.Fatal(err)
 	}
