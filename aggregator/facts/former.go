@@ -116,6 +116,7 @@ func (f *Facts) renumber(n *Node, records []*pb.NamespaceRecord) {
 		n.byRecord.remove(n.hashOfNamespace(ns), ns, n.hashOfNamespace)
 	}
 	for _, ns := range moved {
+		f.changes.former(n, ns) // the ID of one without an inode has its record number
 		n.namespaces.at(ns).record = next[n.namespaces.at(ns).record]
 	}
 	for _, ns := range moved {
