@@ -422,7 +422,7 @@ func (r *reference) snapshot(s *session) {
 		n.expireFormer(r)
 	}
 	n.due = 0
-	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted = false, false, false
+	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted, n.rec.Listed = false, false, false, r.now
 	var before []*node
 	for _, old := range r.nodes {
 		if old.name == n.name && old.rec.Unheard && !old.rec.TimedOut && old.session == nil && old.bootedAs(n) {
