@@ -51,7 +51,7 @@ type dataDir struct {
 	unusable error
 	partly   bool
 	// lost and unsaved are the problems about acknowledgements from before the start, and about current
-	// ones; nil if there is none. lost ends when the file aside, which has them, is deleted. They are read
+	// ones; nil if there is none. lost ends when the file that was set aside is deleted. They are read
 	// without mu, which may be locked during slow disk I/O.
 	lost, aside, unsaved atomic.Pointer[string]
 }

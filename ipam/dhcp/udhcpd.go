@@ -92,7 +92,7 @@ func (f *udhcpdFiles) read(path string) (c content, err error) {
 }
 
 // compare compares a version of the lease file with the one before. If the server writes the file at each lease, then the new
-// lease of each version has all of its time left. Offers, which last for a minute, are none.
+// lease of each version has all of its time left. Offers, which last for a minute, do not count.
 func (f *udhcpdFiles) compare(written time.Time, leases []record, leaseTime time.Duration) {
 	const (
 		offer = time.Minute
