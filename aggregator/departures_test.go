@@ -90,7 +90,7 @@ func TestFramesOfFormerOwnersShowNoConflictAfterARestart(t *testing.T) {
 			check("after")
 			l.core.facts.RLock()
 			defer l.core.facts.RUnlock()
-			if got := l.core.facts.Wired(index.AddressOf(netip.MustParseAddr(addr))); got != test.want {
+			if got := l.core.facts.WiredOrFailed(index.AddressOf(netip.MustParseAddr(addr))); got != test.want {
 				t.Errorf("after: got the frame kept %t, want %t", got, test.want)
 			}
 		})

@@ -34,7 +34,7 @@ func (a *addressAudit) auditRefused() {
 			continue
 		}
 		f := verdict.Finding{Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Owners: []verdict.Owner{*o}, Source: SourceRivalLeft}
-		refusal := a.in.Refused(o, a.judged.Ended)
+		refusal := a.in.Refused(o, a.judged)
 		switch rival := refusal.Rival; {
 		case refusal.Looped:
 			f.Source = SourceLooped

@@ -445,7 +445,13 @@ func (a *addressAudit) auditSubnets() {
 func (a *addressAudit) neighbour(s *verdict.Subnet) *verdict.Owner {
 	for i := range a.judged.Owners {
 		o := &a.judged.Owners[i]
-		if compared(o) && o.ID != s.Interface.Namespace.ID && o.IsOn(s.Interface.Link, a.in.Now.Add(-a.policy.StaleAfter)) {
+		if !compared(o) || o.ID == s.Interface.Namespace.ID {
+			continue
+		}
+		if on := o.On(s.Interface.Link, a.in.Now.Add(-a.policy.StaleAfter)); on != nil {
+			if stale := on.Seen.Add(a.policy.StaleAfter); on.Wire() && stale > a.in.Now {
+				a.again(stale)
+			}
 			return o
 		}
 	}

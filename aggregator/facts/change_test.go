@@ -354,7 +354,7 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 		s.judgeAll()
 		s.Settle(key(addr), false)
 		a.report(withdrawn(2, addr))
-		if got := s.Wired(key(addr)); got != test.want {
+		if got := s.WiredOrFailed(key(addr)); got != test.want {
 			t.Errorf("%s: got a frame %t, want %t", test.name, got, test.want)
 		}
 		s.check(t, test.name)

@@ -35,7 +35,7 @@ func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	without := onLAN(2, "10.0.0.1")
 	without.Claims = nil
 	a.snapshot(lan(1), without, seen("10.0.0.1", records.MAC(2), 1))
-	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
+	if a.n.Claims() != 1 || !s.WiredOrFailed(key("10.0.0.1")) {
 		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
 	}
 	a.report(onLAN(2, "10.0.0.1"))

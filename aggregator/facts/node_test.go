@@ -256,9 +256,9 @@ func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 		home.leave()
 		s.judgeAll()
 		test.over(s)
-		if home.n.Claims() != 0 || s.Wired(key("10.0.0.1")) != test.pod || s.Wired(key("10.0.0.200")) != test.host {
+		if home.n.Claims() != 0 || s.WiredOrFailed(key("10.0.0.1")) != test.pod || s.WiredOrFailed(key("10.0.0.200")) != test.host {
 			t.Errorf("%s: got %d claims, a frame of the pod %t, want %t, and of the machine %t, want %t",
-				test.name, home.n.Claims(), s.Wired(key("10.0.0.1")), test.pod, s.Wired(key("10.0.0.200")), test.host)
+				test.name, home.n.Claims(), s.WiredOrFailed(key("10.0.0.1")), test.pod, s.WiredOrFailed(key("10.0.0.200")), test.host)
 		}
 		s.wantJudged(test.name, "10.0.0.1", "10.0.0.200")
 		s.check(t, test.name)

@@ -90,14 +90,14 @@ func TestFramesOutliveAnAddressThatComesAndGoes(t *testing.T) {
 	s.judgeAll()
 	s.Settle(key("10.0.0.9"), true)
 	a.report(records.Claims(assigned(2, "10.0.0.9"), withdrawn(2, "10.0.0.9").Claims[0]))
-	if !s.Wired(key("10.0.0.9")) {
+	if !s.WiredOrFailed(key("10.0.0.9")) {
 		t.Error("got the frame ended, want it kept")
 	}
 	s.judgeAll()
 	s.Settle(key("10.0.0.9"), true)
 	a.report(assignedMessage(2, "10.0.0.9"))
 	s.judgeAll()
-	if a.report(withdrawn(2, "10.0.0.9")); s.Wired(key("10.0.0.9")) {
+	if a.report(withdrawn(2, "10.0.0.9")); s.WiredOrFailed(key("10.0.0.9")) {
 		t.Error("got the frame kept, want it ended with the address that was judged")
 	}
 }

@@ -262,7 +262,7 @@ func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	frame.Gone = true
-	if a.report(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
+	if a.report(records.Claims(frame)); s.WiredOrFailed(key("10.0.0.2")) {
 		t.Error("got a removed frame")
 	}
 	s.check(t, "the frame is gone")

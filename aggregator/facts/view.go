@@ -177,10 +177,10 @@ func (f *Facts) Holds(id string, a index.Address) bool {
 	return false
 }
 
-// Wired reports whether there is a wire claim to an address.
-func (f *Facts) Wired(a index.Address) bool {
+// WiredOrFailed reports whether there is a wire claim to an address, or one of a failed detection of duplicates.
+func (f *Facts) WiredOrFailed(a index.Address) bool {
 	for n, c := range f.claimsTo(a) {
-		if n.claims.at(c).wire() != 0 {
+		if one := n.claims.at(c); one.wire() != 0 || one.kind == verdict.DADFailed {
 			return true
 		}
 	}

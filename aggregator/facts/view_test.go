@@ -197,8 +197,8 @@ func TestHoldersOfAnAddress(t *testing.T) {
 		key := index.AddressOf(netip.MustParseAddr(test.addr))
 		nodes := s.NodesOf(key)
 		slices.SortFunc(nodes, func(a, b *Node) int { return a.ID.Compare(b.ID) })
-		if s.Holds("b1/4002", key) != test.holds || s.Wired(key) != test.wired || s.Claimed(key) != test.claimed || !slices.Equal(nodes, test.nodes) {
-			t.Errorf("%s: got held %t, wired %t, claimed %t, on %d nodes", test.addr, s.Holds("b1/4002", key), s.Wired(key), s.Claimed(key), len(nodes))
+		if s.Holds("b1/4002", key) != test.holds || s.WiredOrFailed(key) != test.wired || s.Claimed(key) != test.claimed || !slices.Equal(nodes, test.nodes) {
+			t.Errorf("%s: got held %t, wired %t, claimed %t, on %d nodes", test.addr, s.Holds("b1/4002", key), s.WiredOrFailed(key), s.Claimed(key), len(nodes))
 		}
 	}
 }

@@ -218,27 +218,27 @@ func (x *Intended) lacking(of intent, ns *verdict.Namespace, since verdict.Stamp
 	return out.Findings
 }
 
-// Lacking returns the addresses that an owner was meant to have and does not have. The caller holds
-// the facts.
+// Lacking returns the addresses that an owner was meant to have and does not have, except those of which the judgement of the
+// address says why. The caller holds the facts.
 func (x *Intended) Lacking(o *verdict.Owner) []audit.Meant {
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
-		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.usesOnWire(o.ID, m.Address)
+		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.speaksOrFailed(o.ID, m.Address)
 	})
 }
 
-// usesOnWire reports whether an owner uses an address on the wire. A guest in its namespace, or a
-// network stack outside of the kernel (gVisor), may have the address.
-func (x *Intended) usesOnWire(id string, addr netip.Addr) bool {
+// speaksOrFailed reports whether an owner uses an address on the wire, or detection of duplicates failed in its kernel. A guest
+// in its namespace, or a network stack outside of the kernel (gVisor), may have the address.
+func (x *Intended) speaksOrFailed(id string, addr netip.Addr) bool {
 	a := index.AddressOf(addr)
-	if !x.facts.Wired(a) {
+	if !x.facts.WiredOrFailed(a) {
 		return false
 	}
 	b := x.builders.Get().(*facts.Builder)
 	defer x.builders.Put(b)
 	judged := x.facts.Policy.Judge(b.Case(a, false))
 	return slices.ContainsFunc(judged.Owners, func(o verdict.Owner) bool {
-		return o.ID == id && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
+		return o.ID == id && (o.DADFailed() && !o.Yielded() || slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
 			return c.Wire() && !c.Weak() && !slices.Contains(judged.Expired, c) // expired claims are about to be deleted
-		})
+		}))
 	})
 }

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"slices"
 )
 
@@ -153,6 +154,9 @@ func (j *comparison) conflict(g group) bool {
 	if active {
 		restoreOrphaned(owners, prev.Owners)
 	}
+	if prev != nil {
+		c.Parted = j.parted(prev, owners)
+	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
 	c.Moves = rule == RuleSplitBrain || rule == RuleDADFailed && j.movesRefused(owners)
 	c.Eldest = prev.eldest(c.Parties())
@@ -213,8 +217,31 @@ func (o *Owner) looped() bool {
 // besides the one that is left.
 func (j *comparison) knewRival(left *Owner) bool {
 	return slices.ContainsFunc(j.in.Conflicts, func(m Memory) bool {
-		return m.Rule == RuleDADFailed && len(m.Owners) > 1 && m.has([]Owner{*left})
+		return m.Rule == RuleDADFailed && len(m.Owners) > 1 && m.has([]Owner{*left}) || slices.ContainsFunc(m.Parted, func(p Parted) bool { return p.Owner.is(left) })
 	})
+}
+
+// parted returns the owners whose detection of duplicates failed because of a conflict that goes on without them.
+func (j *comparison) parted(prev *Memory, owners []Owner) (parted []Parted) {
+	was := slices.Clone(prev.Parted)
+	if prev.Rule == RuleDADFailed {
+		until := cmp.Or(prev.ResolvedAt, j.in.Now)
+		for _, m := range prev.Owners {
+			for _, rival := range prev.Owners {
+				if rival.ID != m.ID {
+					was = append(was, Parted{m, rival, until})
+					break
+				}
+			}
+		}
+	}
+	for _, p := range was {
+		failed := func(o Owner) bool { return o.DADFailed() && p.Owner.is(&o) }
+		if slices.ContainsFunc(j.out.Owners, failed) && !slices.ContainsFunc(owners, failed) && !slices.ContainsFunc(parted, func(q Parted) bool { return q.Owner.ID == p.Owner.ID }) {
+			parted = append(parted, p)
+		}
+	}
+	return parted
 }
 
 // Refusal is why the kernel of an owner does not use the address although no rival is known.
@@ -229,19 +256,33 @@ type Refusal struct {
 	GaveUp bool
 }
 
-// Refused returns why the kernel of an owner does not use the address although no rival is known. over
-// are the conflicts that the judgement of the case ends.
-func (c *Case) Refused(o *Owner, over []Ended) (r Refusal) {
+// Refused returns why the kernel of an owner does not use the address although no rival is known, according to the
+// judgement of the case.
+func (c *Case) Refused(o *Owner, judged *Judgement) (r Refusal) {
 	if o.looped() {
 		return Refusal{Looped: true}
 	}
+	if !o.DADFailed() {
+		return r
+	}
+	part := func(parted []Parted) {
+		for i := range parted {
+			if p := &parted[i]; p.Owner.is(o) && p.Until > r.Until {
+				r = Refusal{Rival: &p.Rival, Until: p.Until}
+			}
+		}
+	}
+	for i := range judged.Conflicts {
+		part(judged.Conflicts[i].Parted)
+	}
 	for i := range c.Conflicts {
 		m := &c.Conflicts[i]
+		part(m.Parted)
 		ended, end := m.ResolvedAt, m.End
-		if k := slices.IndexFunc(over, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
-			ended, end = over[k].At, over[k].Kind
+		if k := slices.IndexFunc(judged.Ended, func(e Ended) bool { return e.ID == m.ID }); k >= 0 {
+			ended, end = judged.Ended[k].At, judged.Ended[k].Kind
 		}
-		if ended < max(r.Until, 1) || !o.DADFailed() || m.Rule != RuleDADFailed || !m.has([]Owner{*o}) {
+		if ended < max(r.Until, 1) || m.Rule != RuleDADFailed || !m.has([]Owner{*o}) {
 			continue
 		}
 		for k := range m.Owners {
@@ -256,7 +297,9 @@ func (c *Case) Refused(o *Owner, over []Ended) (r Refusal) {
 // Explains reports whether a resolved conflict is why the kernel of an owner does not use the address. It is
 // kept as long as that lasts: without it, the rival would count as unknown.
 func (c *Conflict) Explains(owners []Owner) bool {
-	return c.Rule == RuleDADFailed && slices.ContainsFunc(owners, func(o Owner) bool { return o.DADFailed() && c.Owner(o.ID) != nil })
+	return slices.ContainsFunc(owners, func(o Owner) bool {
+		return o.DADFailed() && (c.Rule == RuleDADFailed && c.Owner(o.ID) != nil || slices.ContainsFunc(c.Parted, func(p Parted) bool { return p.Owner.is(&o) }))
+	})
 }
 
 // has reports whether one of the owners is part of the conflict already. An external device is

@@ -78,6 +78,15 @@ type Course struct {
 	// Resumed is when the conflict was first judged after the start of the aggregator, if it was
 	// detected before; otherwise 0.
 	Resumed Stamp
+	// Parted are the owners whose detection of duplicates failed because of the conflict, and that have left its scope.
+	Parted []Parted
+}
+
+// Parted is an owner that does not use the address because detection of duplicates failed in its kernel. Rival is an owner that
+// had the address then. The two had no common scope any longer, or the rival had left, at Until.
+type Parted struct {
+	Owner, Rival Member
+	Until        Stamp
 }
 
 // Why is the cause of a conflict with its reasons.

@@ -126,7 +126,7 @@ func TestDetectionOfDuplicatesFailsWithoutARival(t *testing.T) {
 	c, i := refused(w, "a", 2)
 	i.Hairpin = true
 	w.wantNone(t)
-	if !w.Case().Refused(&w.judge().Owners[0], nil).Looped {
+	if !w.Case().Refused(&w.judge().Owners[0], &verdict.Judgement{}).Looped {
 		t.Error("got not looped, want that the bridge returned the solicitation")
 	}
 	rival, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "br0", verdict.Bridge, false))
@@ -137,6 +137,33 @@ func TestDetectionOfDuplicatesFailsWithoutARival(t *testing.T) {
 	w = newWorld("fd00:7::a")
 	refused(w, "a", 2)
 	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0") // by a host that no agent sees
+}
+
+// The conflict goes on between the others, and says why the owner that has left their link does not use the address.
+func TestAnOwnerWhoseDetectionFailedPartsFromAConflict(t *testing.T) {
+	w := newWorld("fd00:9::9")
+	for k, name := range []string{"p1", "p2"} {
+		i, _ := w.Veth(w.Namespace("n1", uint32(3+k), "11"+name, verdicttest.Pod(name)), "bbbb"+name, w.Link("n1", "br0", verdict.Bridge, false))
+		w.Assigned(i)
+	}
+	_, moves := refused(w, "a", 2)
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
+	w.after(time.Minute)
+	moves.Link = w.Link("n1", "br1", verdict.Bridge, false)
+	for range 3 {
+		w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
+		out := w.judge()
+		k := slices.IndexFunc(out.Owners, func(o verdict.Owner) bool { return o.DADFailed() })
+		if r := w.Case().Refused(&out.Owners[k], &out); len(out.Conflicts) != 1 || r.Rival == nil || r.Rival.ID == out.Owners[k].ID || r.Until == 0 || r.GaveUp {
+			t.Errorf("got %d conflicts and %+v, want one, and a rival from which it has parted", len(out.Conflicts), r)
+		}
+		w.after(time.Minute)
+	}
+	moves.Link = w.Link("n1", "br0", verdict.Bridge, false)
+	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
+	if c := w.judge().Conflicts[0]; len(c.Owners) != 3 || len(c.Parted) != 0 {
+		t.Errorf("got %d owners and %+v, want three and nobody who has parted", len(c.Owners), c.Parted)
+	}
 }
 
 func TestARivalThatHasLeftIsNotUnknown(t *testing.T) {
@@ -151,7 +178,7 @@ func TestARivalThatHasLeftIsNotUnknown(t *testing.T) {
 	if len(out.Conflicts) != 0 {
 		t.Errorf("got conflicts %+v, want none: the rival has left", out.Conflicts)
 	}
-	if r := w.Case().Refused(&out.Owners[0], nil); r.Rival == nil || r.Rival.ID != "b-n1/103" && r.Rival.Node != "n1" || r.Until == 0 || r.Looped || !r.GaveUp {
+	if r := w.Case().Refused(&out.Owners[0], &verdict.Judgement{}); r.Rival == nil || r.Rival.ID != "b-n1/103" && r.Rival.Node != "n1" || r.Until == 0 || r.Looped || !r.GaveUp {
 		t.Errorf("got %+v, want that p1 gave it up", r)
 	}
 	w.after(time.Minute)

@@ -191,15 +191,22 @@ func (o *Owner) isInside(n *Node, at extent, since Stamp) bool {
 	return inside && o.Alive() && o.Excluded == nil
 }
 
-// IsOn reports whether the owner has the address on a link of a node, by a kernel or by frames that entered there after since.
-func (o *Owner) IsOn(l *Link, since Stamp) bool {
+// On returns the claim by which the owner has the address on a link of a node: that of a kernel, or else the newest of the
+// frames that entered there after since. It returns nil if there is none.
+func (o *Owner) On(l *Link, since Stamp) (newest *Claim) {
 	at := extent{Kind: LinkScope, Node: l.Node.Key(), Name: l.Name, Domain: l.Domain.Key()}
-	return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.shows(since) && linkScope(c) == at })
+	for _, c := range o.Claims {
+		if c.shows(since) && linkScope(c) == at && (newest == nil || !newest.Counts() && (c.Counts() || c.Seen > newest.Seen)) {
+			newest = c
+		}
+	}
+	return newest
 }
 
-// shows reports whether a kernel has the address, or a frame after since claims it.
+// shows reports whether a kernel has the address, or a frame after since claims it. Frames that a disconnected node saw do not
+// expire, because nothing can refresh them.
 func (c *Claim) shows(since Stamp) bool {
-	return c.Counts() || c.Wire() && !c.Weak() && c.Seen > since
+	return c.Counts() || c.Wire() && !c.Weak() && (c.Seen > since || c.Node().Unheard)
 }
 
 // leaks reports whether the owner, which has the address on a loopback or dummy device, used it as the sender of an ARP

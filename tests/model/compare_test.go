@@ -81,13 +81,16 @@ func (r *run) compare(end bool) string {
 			break
 		}
 	}
-	// Findings about a node whose report is awaited do not end before it has arrived. The reference ends them.
-	awaited := func(f *pb.Finding) bool {
-		return slices.ContainsFunc(r.nodes, func(n *node) bool {
+	// Findings about a node whose report is awaited do not end before it has arrived. The reference ends them, and does not
+	// know which former owners they name.
+	reference, awaited := r.listFindings(), map[string]bool{}
+	for _, f := range slices.Concat(findings, reference) {
+		awaited[f.GetId()] = awaited[f.GetId()] || slices.ContainsFunc(r.nodes, func(n *node) bool {
 			return n.session != nil && n.rec.Unheard && !n.rec.TimedOut && slices.Contains(f.GetNodes(), n.rec.Name)
 		})
 	}
-	return differ("finding", slices.DeleteFunc(findings, awaited), slices.DeleteFunc(r.listFindings(), awaited), scrubFinding)
+	waits := func(f *pb.Finding) bool { return awaited[f.GetId()] }
+	return differ("finding", slices.DeleteFunc(findings, waits), slices.DeleteFunc(reference, waits), scrubFinding)
 }
 
 // isLate reports whether a finding is one of lateFindings, and not about one address.

@@ -99,7 +99,7 @@ func workloadProto(ns *verdict.Namespace) *pb.Workload {
 	}
 }
 
-// lacking returns the intended addresses of an owner that neither its kernel nor the wire shows.
+// lacking returns the intended addresses of an owner that neither its kernel nor the wire shows, and that it was not refused.
 func (r *reference) lacking(o *verdict.Owner) (list []*pb.Intended) {
 	if o.Namespace == nil {
 		return nil
@@ -113,11 +113,11 @@ func (r *reference) lacking(o *verdict.Owner) (list []*pb.Intended) {
 	return list
 }
 
-// speaks reports whether an owner was seen on the wire with an address.
+// speaks reports whether an owner was seen on the wire with an address, or detection of duplicates failed in its kernel.
 func (r *reference) speaks(id string, a netip.Addr) bool {
 	for _, o := range r.of(a).owners {
 		if o.ID == id {
-			return slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
+			return o.DADFailed() && !o.Yielded() || slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 		}
 	}
 	return false
