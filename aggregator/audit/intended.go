@@ -55,7 +55,7 @@ func (a *addressAudit) auditRefused() {
 			}
 			f.Former = &verdict.Former{Until: refusal.Until, Owner: was}
 		}
-		a.record(f, o.Namespace.ID+" ", 0)
+		a.record(f, o.Namespace.ID+" refused ", 0) // it is another finding than that of an address that is not there
 	}
 }
 
