@@ -185,10 +185,8 @@ func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <
 			return at, err
 		}
 	}
-	if x.replicas && (!known || x.to.alerts != nil) { // another replica may have led
-		if recent := x.recent(at); !known || recent.After(at) {
-			at = recent
-		}
+	if x.replicas && !known { // another replica may have led
+		at = x.recent(at)
 	}
 	if !known && (x.to.alerts == nil || !x.replicas) {
 		return at, x.present(ctx, cursor, at)

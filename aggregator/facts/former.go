@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -92,7 +93,8 @@ func (f *Facts) renumber(n *Node, records []*pb.NamespaceRecord) {
 			free = append(free, was)
 		}
 	}
-	for id := range wanted {
+	slices.Sort(free)
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		if _, moves := next[id]; !moves && n.namespace(id) != 0 {
 			next[id], free = free[0], free[1:]
 		}

@@ -79,6 +79,8 @@ func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []v
 		case at >= 0 && (was.Waiting || !found[at].Waiting):
 		case was.Source == audit.SourceLooped:
 			f.join(was, false, contested)
+		case at < 0 && slices.ContainsFunc(found, func(now verdict.Finding) bool { return renames(&now, was, before) }):
+			f.conclude(was.ID, contested)
 		default:
 			f.End(was.ID, contested)
 		}
@@ -96,6 +98,12 @@ func (f *Set) Audited(_ index.Address, owners []verdict.Owner, found, before []v
 			f.pools.updateOwners(now, owners)
 		}
 	}
+}
+
+// renames reports whether a finding is a previous one under the new name of its node.
+func renames(now, was *verdict.Finding, before []verdict.Finding) bool {
+	return now.Kind == was.Kind && len(now.Owners) > 0 && len(was.Owners) > 0 && now.Owners[0].ID == was.Owners[0].ID &&
+		!slices.ContainsFunc(before, func(b verdict.Finding) bool { return b.ID == now.ID })
 }
 
 // join publishes a finding about several addresses of an interface after that about one of them has changed, or has

@@ -74,6 +74,8 @@ func (n *node) renumber(records []*pb.NamespaceRecord) {
 			free = append(free, was)
 		}
 	}
+	slices.Sort(free)
+	slices.Sort(wanted)
 	for _, id := range wanted {
 		if _, moves := next[id]; !moves && n.namespaces[id] != nil {
 			next[id], free = free[0], free[1:]
