@@ -1,9 +1,11 @@
 package facts
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -117,10 +119,14 @@ func (f *Facts) renumber(n *Node, records []*pb.NamespaceRecord) {
 	for _, ns := range moved {
 		n.byRecord.remove(n.hashOfNamespace(ns), ns, n.hashOfNamespace)
 	}
+	ids := make(map[string]string)
 	for _, ns := range moved {
 		f.changes.former(n, ns) // the ID of one without an inode has its record number
+		was := n.idOf(ns)
 		n.namespaces.at(ns).record = next[n.namespaces.at(ns).record]
+		ids[was] = n.idOf(ns)
 	}
+	f.renameSightings(n, inside, ids)
 	for _, ns := range moved {
 		n.byRecord.put(n.hashOfNamespace(ns), ns, n.hashOfNamespace)
 	}
@@ -131,6 +137,24 @@ func (f *Facts) renumber(n *Node, records []*pb.NamespaceRecord) {
 		if one := n.interfaces.at(i); one.peer() != 0 {
 			if now, moves := next[one.far]; moves {
 				one.far = now
+			}
+		}
+	}
+}
+
+// renameSightings gives the owners that frames have shown, of addresses on some interfaces, new IDs.
+func (f *Facts) renameSightings(n *Node, interfaces []uint32, ids map[string]string) {
+	done := make(map[index.Address]bool)
+	for _, i := range interfaces {
+		for c := range n.on(i) {
+			addr := n.claims.at(c).addr
+			if done[addr] {
+				continue
+			}
+			done[addr] = true
+			sightings := f.touch(addr).sightings
+			for k := range sightings {
+				sightings[k].owner = cmp.Or(ids[sightings[k].owner], sightings[k].owner)
 			}
 		}
 	}

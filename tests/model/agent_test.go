@@ -73,7 +73,6 @@ type stream struct {
 	mu       sync.Mutex
 	sequence uint64
 	ping     uint64    // the last unanswered ping
-	asked    time.Time // when the ping was received
 	inside   bool      // a snapshot is being sent
 	resync   bool      // the aggregator has asked for a snapshot
 }
@@ -115,7 +114,7 @@ func (s *stream) Send(m *pb.ReportResponse) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.GetPing() != 0 {
-		s.ping, s.asked = m.GetPing(), time.Now()
+		s.ping = m.GetPing()
 		s.pong()
 	}
 	if m.GetCheck() != nil && !s.agent.deaf.Load() && !s.inside {
@@ -125,13 +124,11 @@ func (s *stream) Send(m *pb.ReportResponse) error {
 	return nil
 }
 
-// pong answers the last ping, but not before the first message. The caller holds s.mu.
+// pong answers the last ping, but not before the first message. It does not say when, because the reference knows no
+// clocks that differ. The caller holds s.mu.
 func (s *stream) pong() {
 	if s.ping != 0 && s.sequence > 0 && !s.agent.mute.Load() {
-		// By the time of the answer, the aggregator would estimate that the agent's clock is ahead
-		// by half of the delay. Compensate for that.
-		sent := time.Now().Add(-time.Since(s.asked) / 2)
-		s.put(&pb.ReportRequest{Pong: &pb.Pong{Id: s.ping, SentAt: timestamppb.New(sent)}})
+		s.put(&pb.ReportRequest{Pong: &pb.Pong{Id: s.ping}})
 		s.ping = 0
 	}
 }
