@@ -72,9 +72,9 @@ type stream struct {
 
 	mu       sync.Mutex
 	sequence uint64
-	ping     uint64    // the last unanswered ping
-	inside   bool      // a snapshot is being sent
-	resync   bool      // the aggregator has asked for a snapshot
+	ping     uint64 // the last unanswered ping
+	inside   bool   // a snapshot is being sent
+	resync   bool   // the aggregator has asked for a snapshot
 }
 
 // open opens a stream to a report service.
