@@ -177,7 +177,7 @@ func (k *Mirror) answer(now time.Time) {
 	}
 	for _, port := range k.table.WirePorts() {
 		for key, c := range k.table.WireClaims(port) {
-			if !macs[key.MAC] && k.mayAnswer(key.Address) {
+			if !macs[key.MAC] && k.mayAnswer(key.Address) && !(key.Kind == ipwitnessv1.Evidence_USED && a.onBridgesOnly(key.Address, answerers[c.Link])) {
 				ask(key.Address, c.Link)
 			}
 		}
@@ -338,6 +338,13 @@ func (k *Mirror) answerers() map[string][]*answerer {
 		out[d.name] = append(out[d.name], at)
 	}
 	return out
+}
+
+// onBridgesOnly reports whether only bridges of the node have an address, and none of some interfaces has a subnet with it. Any
+// host may have such an address on a bridge of its own, as each one with Docker has 172.17.0.1, and use it on a LAN by mistake.
+func (a *answers) onBridgesOnly(addr netip.Addr, answerers []*answerer) bool {
+	return len(a.own[addr]) > 0 && !slices.ContainsFunc(a.own[addr], func(l *link) bool { return l.Kind != "bridge" }) &&
+		!slices.ContainsFunc(answerers, func(at *answerer) bool { return at.contains(addr) })
 }
 
 // isNotVirtual reports whether an interface is no loopback or dummy device, or is one on which kube-proxy (kube-ipvs0) or

@@ -117,7 +117,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		host  func(f agenttest.Fake)
-		frame string // an address that a frame from eth0 claims
+		frame string // an address that a frame from eth0 claims; "used" if it is a request
 		want  string
 	}{
 		{"only its own addresses", func(agenttest.Fake) {}, "192.0.2.50", ""},
@@ -154,6 +154,19 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			route(f, "192.0.2.1", rtnetlink.Hop{Index: 9, Local: true})
 			route(f, "192.0.2.11", rtnetlink.Hop{Index: 2, Local: true})
 		}, "192.0.2.1", "192.0.2.1 eth0: ADDRESS docker0"},
+		{"another host used the address of its bridge", func(f agenttest.Fake) {
+			device(f, "docker0", "bridge", "172.17.0.1/16")
+			route(f, "172.17.0.1", rtnetlink.Hop{Index: 9, Local: true})
+		}, "172.17.0.1 used", ""},
+		{"another host has the address on the LAN", func(f agenttest.Fake) {
+			device(f, "docker0", "bridge", "172.17.0.1/16")
+			route(f, "172.17.0.1", rtnetlink.Hop{Index: 9, Local: true})
+		}, "172.17.0.1", "172.17.0.1 eth0: ADDRESS docker0"},
+		{"another host uses the address of a bridge in the range of the LAN", func(f agenttest.Fake) {
+			device(f, "docker0", "bridge", "192.0.2.1/24")
+			route(f, "192.0.2.1", rtnetlink.Hop{Index: 9, Local: true})
+			route(f, "192.0.2.11", rtnetlink.Hop{Index: 2, Local: true})
+		}, "192.0.2.1 used", "192.0.2.1 eth0: ADDRESS docker0"},
 		{"an address that a frame shows on the LAN", func(f agenttest.Fake) {
 			device(f, "dummy0", "dummy", "203.0.113.5/32")
 			route(f, "203.0.113.5", rtnetlink.Hop{Index: 9, Local: true})
@@ -335,7 +348,12 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		test.host(f)
 		k := newTestKernel(t, f)
 		if test.frame != "" {
-			k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANNOUNCED, test.frame, "machin"), seenNow())
+			kind := ipwitnessv1.Evidence_ANNOUNCED
+			addr, used := strings.CutSuffix(test.frame, " used")
+			if used {
+				kind = ipwitnessv1.Evidence_USED
+			}
+			k.AddFrame(wireKey(2, kind, addr, "machin"), seenNow())
 			if err := k.List(); err != nil {
 				t.Fatal(err)
 			}

@@ -338,6 +338,9 @@ func TestLoadBalancerPools(t *testing.T) {
 		t.Errorf("got %+v, want a pool of load balancers", p)
 	}
 	pool("{cidrs: [{cidr: 192.0.2.0/28}]}", known+"192.0.2.0-192.0.2.15") // before 1.15
+	pool("{blocks: [{cidr: 192.0.2.8/29}, {cidr: 192.0.2.30/31}, {cidr: 192.0.2.5/32}, {start: 192.0.2.20, stop: 192.0.2.29}], allowFirstLastIPs: 'No'}",
+		known+"192.0.2.5-192.0.2.5 192.0.2.9-192.0.2.14 192.0.2.20-192.0.2.31")
+	pool("{blocks: [{cidr: 192.0.2.8/29}], allowFirstLastIPs: 'Yes'}", known+"192.0.2.8-192.0.2.15")
 	pool("{blocks: [{cidr: 192.0.2.0/28}], disabled: true}", "")
 	pool("{blocks: [{start: 192.0.2.9, stop: nowhere}]}",
 		`cilium CiliumLoadBalancerIPPool blue unreadable: CiliumLoadBalancerIPPool blue is invalid: "192.0.2.9-nowhere" is not a range`)

@@ -265,12 +265,13 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 	return o.Key(), r
 }
 
-// readBalancer returns the ranges of a CiliumLoadBalancerIPPool. No addresses are allocated from one that is disabled. Cilium
-// before 1.15 has cidrs in place of blocks.
+// readBalancer returns the ranges of a CiliumLoadBalancerIPPool. No addresses are allocated from one that is disabled, nor the
+// first and the last one of a CIDR if they are not allowed. Cilium before 1.15 has cidrs in place of blocks.
 func readBalancer(o *ipam.Object) (ranges []ipam.Range, err error) {
 	var spec struct {
-		Disabled bool `json:"disabled"`
-		Blocks   []struct {
+		Disabled  bool   `json:"disabled"`
+		FirstLast string `json:"allowFirstLastIPs"`
+		Blocks    []struct {
 			CIDR  string `json:"cidr"`
 			Start string `json:"start"`
 			Stop  string `json:"stop"`
@@ -293,6 +294,9 @@ func readBalancer(o *ipam.Object) (ranges []ipam.Range, err error) {
 		r, err := ipam.ParseRange(text, "-")
 		if err != nil {
 			return nil, err
+		}
+		if p, err := netip.ParsePrefix(text); err == nil && spec.FirstLast == "No" {
+			r = ipam.Usable(p.Masked())
 		}
 		ranges = append(ranges, r)
 	}
