@@ -16,7 +16,13 @@ type Kind struct{ Group, Version, Resource, Name string }
 // String returns the name of the resource as kubectl and RBAC use it.
 func (k Kind) String() string { return k.Resource + "." + k.Group }
 
-// Kinds returns all kinds of custom resources that the IPAM is read from, with alternatives.
+// In returns the kind in another version.
+func (k Kind) In(version string) Kind {
+	k.Version = version
+	return k
+}
+
+// Kinds returns all kinds of custom resources that the IPAM is read from, with alternatives and older versions.
 func (m *IPAM) Kinds() (kinds []Kind) {
 	if m.Objects == nil {
 		return nil
@@ -24,6 +30,9 @@ func (m *IPAM) Kinds() (kinds []Kind) {
 	for _, r := range m.Objects(nil).Resources {
 		if kinds = append(kinds, r.Kind); r.Alternative != (Kind{}) {
 			kinds = append(kinds, r.Alternative)
+		}
+		if r.Older != "" {
+			kinds = append(kinds, r.Kind.In(r.Older))
 		}
 	}
 	return kinds
@@ -85,7 +94,10 @@ type Resource struct {
 	// Alternative is the same kind in another group, which is read if the group of Kind is not
 	// served at all; zero if there is none.
 	Alternative Kind
-	Role        Role
+	// Older is a version of Kind that is read if that of Kind is not served; empty if there is none. An API server that serves
+	// both may lose fields of objects in the older one.
+	Older string
+	Role  Role
 	// Lost says what is unknown without the resource.
 	Lost string
 	// Store holds what is read.

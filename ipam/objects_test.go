@@ -32,6 +32,9 @@ func TestKinds(t *testing.T) {
 			if r.Store == nil || r.Lost == "" || r.Decided || r.Followed {
 				t.Errorf("%s: got resource %+v", m.Name, r)
 			}
+			if r.Older != "" && !slices.Contains(kinds, r.Kind.In(r.Older)) {
+				t.Errorf("%s: got kinds %v, want %s in version %s", m.Name, kinds, r.Kind, r.Older)
+			}
 			if !slices.Contains(kinds, r.Kind) || (r.Alternative != ipam.Kind{}) != slices.Contains(kinds, r.Alternative) {
 				t.Errorf("%s: got kinds %v, want %s and its alternative", m.Name, kinds, r.Kind)
 			}

@@ -114,6 +114,10 @@ func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(
 	delay := newBackoff()
 	// A reflector that has been stopped may still begin a listing in a goroutine.
 	for ctx.Err() == nil {
+		if f.isOutdated() {
+			f.stop()
+			break
+		}
 		back := f.cluster.back()
 		// It is retried here and not by the client, so that failures are known at once.
 		err := do(f.client.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).
@@ -131,17 +135,16 @@ func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(
 		}
 		f.cluster.failed(f, err)
 		pause(ctx, delay(), back)
-		if s := f.source; s != nil {
-			f.cluster.mu.RLock()
-			read := s.state > strange && f.cluster.clients.custom[versionOf(s.reads)] == f.client
-			f.cluster.mu.RUnlock()
-			if !read {
-				f.stop()
-				return err
-			}
-		}
 	}
 	return ctx.Err()
+}
+
+// isOutdated reports whether the server no longer serves the resource, or serves another kind of it.
+func (f *feed) isOutdated() bool {
+	f.cluster.mu.RLock()
+	defer f.cluster.mu.RUnlock()
+	s := f.source
+	return s != nil && (s.state <= strange || f.cluster.clients.custom[versionOf(s.reads)] != f.client)
 }
 
 // page lists a page of objects and reduces them.

@@ -59,7 +59,7 @@ spec: {cidr: 192.168.0.192/26, deleted: "false", node: node1, state: confirmed}
 	l.custom(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
 	l.custom(cilium.Endpoints, strings.Replace(ipamtest.CiliumEndpoint("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
 	l.custom(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-1", "NAMESPACE", "db 10.0.2.164 172.18.0.2"))
-	l.custom(cilium.Pools, "metadata: {name: default}\nspec: {ipv4: {cidrs: [10.0.0.0/16], maskSize: 24}}")
+	l.custom(cilium.Pools, "metadata: {name: default}\nspec: {ipv4: {cidrs: [{cidr: 10.0.0.0/16}], maskSize: 24}}")
 
 	// Lines in the order of the ledger: pools, then allocations.
 	text := func(state, nginx, where string) string {

@@ -38,7 +38,7 @@ type source struct {
 	feed *feed
 	ipam *publisher
 
-	// reads is the kind to read: Kind, or Alternative if the cluster serves that instead.
+	// reads is the kind to read: Kind, or Alternative or the older version if the cluster serves that instead.
 	reads    ipam.Kind
 	state    sourceState
 	problem  string // why it is not read
@@ -95,6 +95,7 @@ func (s *source) discovered(as ipam.Kind, served bool, problem string) {
 		s.set(reading, "")
 		ring(s.bell)
 	case served:
+		s.reads = as // its feed reads another version as soon as its watch has ended
 	case waits, s.state == forbiddenHere, s.state == failing:
 		// The watch of a source that is followed ends by itself.
 		s.feed.cluster.problem(s.feed.name, problem)
@@ -249,8 +250,11 @@ func (d *discovery) ask(ctx context.Context) error {
 			!slices.ContainsFunc(m.sources, func(s *source) bool { return s.Role == ipam.Needed && !serves(s.Alternative) })
 		for _, s := range m.sources {
 			k, problem := s.Kind, ""
-			if alternative {
+			switch older := k.In(s.Older); {
+			case alternative:
 				k = s.Alternative
+			case s.Older != "" && !serves(k) && serves(older):
+				k = older
 			}
 			other := slices.DeleteFunc(slices.Clone(served[k.Group]), func(version string) bool {
 				return !serves(ipam.Kind{Group: k.Group, Version: version, Resource: k.Resource})

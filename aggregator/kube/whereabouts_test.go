@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -38,6 +39,28 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	}
 	f.uninstall(whereabouts.Pools)
 	l.await("whereabouts is removed", "")
+	if p := c.Status().GetProblems(); len(p) != 0 {
+		t.Errorf("got problems %q", p)
+	}
+}
+
+// Pools of Cilium are read in an older version until the API server serves the present one, in which they have fields that an
+// API server that serves both removes from the older one.
+func TestVersionsOfCilium(t *testing.T) {
+	f := newFakeAPI(t)
+	older := cilium.Pools.In("v2alpha1")
+	f.install(older)
+	f.apply(older, "metadata: {name: blue}\nspec: {ipv4: {cidrs: [10.10.0.0/16], maskSize: 24}}")
+	c := f.open()
+	l := keep(t, c)
+	wait.Until(t, "the older version is read", func() bool { return strings.HasSuffix(l.text(), "CiliumPodIPPool blue reading 10.10.0.0-10.10.255.255") })
+	f.install(cilium.Pools)
+	f.apply(cilium.Pools, "metadata: {name: blue}\nspec: {ipv4: {cidrs: [{cidr: 10.11.0.0/16}], maskSize: 24}}")
+	f.apply(older, "metadata: {name: blue}\nspec: {ipv4: {cidrs: [{}], maskSize: 24}}")
+	wait.Until(t, "the present version is read", func() bool {
+		f.cut() // its watches end
+		return strings.HasSuffix(l.text(), "CiliumPodIPPool blue reading 10.11.0.0-10.11.255.255")
+	})
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}

@@ -10,13 +10,16 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
+// older is the version of pools in former releases of Cilium.
+const older = "v2alpha1"
+
 // The custom resources of Cilium.
 var (
 	Nodes     = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumnodes", Name: "CiliumNode"}
 	Endpoints = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumendpoints", Name: "CiliumEndpoint"}
-	Pools     = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumpodippools", Name: "CiliumPodIPPool"}
-	Balancers = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumloadbalancerippools", Name: "CiliumLoadBalancerIPPool"}
-	Slices    = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumendpointslices", Name: "CiliumEndpointSlice"}
+	Pools     = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumpodippools", Name: "CiliumPodIPPool"}
+	Balancers = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumloadbalancerippools", Name: "CiliumLoadBalancerIPPool"}
+	Slices    = ipam.Kind{Group: "cilium.io", Version: older, Resource: "ciliumendpointslices", Name: "CiliumEndpointSlice"}
 )
 
 // node is the record of a CiliumNode.

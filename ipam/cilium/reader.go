@@ -68,9 +68,9 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 			{Kind: Nodes, Role: ipam.Needed, Store: &r.nodes, Lost: "the address pools of Cilium are unknown"},
 			{Kind: Endpoints, Role: ipam.Used, Store: &r.endpoints, Lost: "the allocations of Cilium are unknown"},
 			{Kind: Slices, Role: ipam.Used, Store: &r.slices, Lost: "the allocations of Cilium that have no CiliumEndpoint are unknown"},
-			{Kind: Pools, Role: ipam.Extra, Store: &r.pools, Lost: "pools of Cilium that overlap are not noticed"},
+			{Kind: Pools, Older: older, Role: ipam.Extra, Store: &r.pools, Lost: "pools of Cilium that overlap are not noticed"},
 			{
-				Kind: Balancers, Role: ipam.Extra, Lost: "addresses in use that Cilium may give to Services are not detected",
+				Kind: Balancers, Older: older, Role: ipam.Extra, Lost: "addresses in use that Cilium may give to Services are not detected",
 				Store: ipam.NewServiceRanges(p, Balancers, ipam.Ingress, readBalancer, nil),
 			},
 		},

@@ -65,7 +65,9 @@ func ipamRules(all []*ipam.IPAM) string {
 			if resources[k.Group] == nil {
 				groups = append(groups, k.Group)
 			}
-			resources[k.Group] = append(resources[k.Group], k.Resource)
+			if !slices.Contains(resources[k.Group], k.Resource) { // in another version
+				resources[k.Group] = append(resources[k.Group], k.Resource)
+			}
 		}
 		if len(groups) == 0 {
 			continue
