@@ -430,14 +430,14 @@ func (a *addressAudit) auditAnswers() {
 					c = nil // one answer may be that of the time before the other owner had the address
 				}
 			}
-			if c != nil && c.Answer.By == verdict.ByNeighbour && a.several(o) {
-				continue // the entry may be that of one of them
+			if c != nil && (c.Answer.By == verdict.ByNeighbour && a.several(o) || c.Wire() && a.spoofs(o)) {
+				continue // the entry may be that of one of them; the frame is address-spoofed
 			}
 			if c != nil && !a.rivals(o, r) {
 				if c.Wire() {
 					a.again(c.Seen.Add(a.policy.StaleAfter))
 				}
-				if wronged = append(wronged, *r); c.Answer.Filter == 0 && c.Kind != verdict.Answered {
+				if wronged = append(wronged, *r); c.Answer.Filter == 0 && (c.Kind != verdict.Answered || o.WouldAnswer()) {
 					severity = verdict.Critical
 				}
 			}
@@ -447,6 +447,11 @@ func (a *addressAudit) auditAnswers() {
 			a.record(f, o.ID+" ", patience)
 		}
 	}
+}
+
+// spoofs reports whether frames of an owner claim the address of another one whose own port they do not enter.
+func (a *addressAudit) spoofs(o *verdict.Owner) bool {
+	return o.Namespace != nil && slices.ContainsFunc(a.judged.Spoofs, func(s verdict.Spoof) bool { return s.Sender.ID == o.ID && len(s.Victims) > 0 })
 }
 
 // several reports whether several owners other than the given one have the address.

@@ -251,6 +251,48 @@ func TestARealServerUsesTheAddressOfItsLoadBalancer(t *testing.T) {
 	}
 }
 
+// A container on node1 has the address of its load balancer, node2, on lo, and answers for it.
+func TestARealServerInAContainerAnswersForItsLoadBalancer(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		frame verdict.Evidence
+		early bool // before node2 had the address
+		want  bool
+	}{
+		{"no frames, as with arp_ignore=1", 0, false, false},
+		{"an answer", verdict.Answered, false, true},
+		{"an announcement", verdict.Announced, false, true},
+		{"a request", verdict.Used, false, true},
+		{"an answer from before the other owner had the address", verdict.Answered, true, false},
+	} {
+		w := newWorld("192.0.2.100")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2")
+		w.Node("n1").SkewKnown, w.Node("n2").SkewKnown = true, true
+		real := w.Namespace("n1", 7, "77", verdicttest.Pod("real"))
+		w.Assigned(w.Interface(real, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
+		inside := w.Interface(real, verdict.Interface{Name: "eth0", Kind: "macvlan", MAC: "\x02\x00\x00\x00\x77\x01", Attachment: verdict.Lower, Link: lan[0].Link, HostInterface: "eth0"})
+		has := w.Assigned(lan[1])
+		w.after(time.Second)
+		if test.frame != 0 {
+			w.Wire(lan[1], string(inside.MAC)).Kind = test.frame
+		}
+		if test.early {
+			has.AssignedAt = w.Now
+		}
+		first := w.auditAll()
+		out := w.after(w.Policy.Settle / 2).auditAll(first.Findings...)
+		var found []verdict.Severity
+		for _, f := range out.Findings {
+			if f.Kind == verdict.FindingAnsweredByAnother && !f.Waiting && f.Owners[0].ID == real.ID {
+				found = append(found, f.Severity)
+			}
+		}
+		if want := map[bool][]verdict.Severity{true: {verdict.Critical}}[test.want]; !slices.Equal(found, want) {
+			t.Errorf("%s: got %v of %+v, want %v", test.name, found, out.Findings, want)
+		}
+	}
+}
+
 // node1 and node2 answer on the LAN as proxies for an address behind them.
 func TestAProxyAnswersForAnOwnerBehindAnotherNode(t *testing.T) {
 	type scene struct {

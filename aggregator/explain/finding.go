@@ -432,10 +432,10 @@ func (t *findingBuilder) answered() {
 	}
 	bridge := c.Interface.Kind == "bridge" || c.Interface.Kind == "vlan"
 	single := c.Proxies() && device != "" && int(c.PrefixLength) == t.f.Address.BitLen()
-	switch {
+	switch leaks := o.ExcludedBy(verdict.RuleLoopbackOrDummy); {
 	case c.Kind == verdict.Answered && o.Namespace == nil:
 		why = "outside"
-	case c.Kind == verdict.Answered:
+	case c.Kind == verdict.Answered && !leaks:
 		why = "program"
 	case c.Wire():
 		why = "frames"
@@ -461,7 +461,7 @@ func (t *findingBuilder) answered() {
 	}):
 		by = "local"
 	}
-	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "default", when(why == "route" && c.PrefixLength == 0, "yes"), "bridge", when(bridge, "yes"), "family", cmp.Or(when(t.f.Address.Is6(), "-6"), "-4"), "address", t.f.Address, "answering", when(t.f.Address.Is4(), "yes"),
+	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "default", when(why == "route" && c.PrefixLength == 0, "yes"), "requests", when(c.Kind == verdict.Used, "yes"), "bridge", when(bridge, "yes"), "family", cmp.Or(when(t.f.Address.Is6(), "-6"), "-4"), "address", t.f.Address, "answering", when(t.f.Address.Is4(), "yes"),
 		"route", when(single, "yes"), "entry", when(c.Answer.By == verdict.ByProxyEntry, "yes"), "arp", when(c.Answer.By == verdict.ByProxyARP, "yes"),
 		"seen", witness(c), "last", c.Last, "sender", c.MAC, "enter", enter, "known", when(known, "yes"),
 		"filtered", func() {

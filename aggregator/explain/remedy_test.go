@@ -148,6 +148,11 @@ func findings() map[string]verdict.Finding {
 		}
 		return find(verdict.FindingAnsweredByAnother, nil, "192.0.2.12", []verdict.Owner{owner(lan["node-a"], claims...), owner(lan["node-b"], assigned(lan["node-b"]))})
 	}
+	// A container on node-a answers on the LAN for the address on its lo.
+	inside := answers("lo", "", verdict.KernelAnswer{})
+	real := w.Interface(w.Namespace("node-a", 9, "9", verdicttest.Pod("real")), verdict.Interface{Name: "lo", Attachment: verdict.Local})
+	inside.Owners[0].Namespace, inside.Owners[0].Interface, inside.Owners[0].ID = real.Namespace, real, real.Namespace.ID
+	inside.Owners[0].Claims[0].Interface, inside.Owners[0].Claims[1].Kind = real, verdict.Announced
 	// node-a, or a device without an agent, answers on the LAN although no kernel would.
 	responds := func(outside bool) verdict.Finding {
 		f := answers("", "", verdict.KernelAnswer{})
@@ -294,6 +299,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another eth1":                     answers("eth1", "eth1", verdict.KernelAnswer{By: verdict.ByAddress}),
 		"answered-by-another route":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByRoute}),
 		"answered-by-another requests":                 answers("lo", "", verdict.KernelAnswer{}),
+		"answered-by-another container":                inside,
 		"answered-by-another program":                  responds(false),
 		"answered-by-another outside":                  responds(true),
 		"answered-by-another IPv6 route":               ipv6Route,

@@ -98,7 +98,7 @@ func AnswerTogether(owners []Owner) []Owner {
 }
 
 // AnswersFor returns the claim by which the owner's kernel answers for the address on a link on which another
-// owner has it, or used it there as the sender of ARP requests after since; nil if it does so on no such link. Frames with
+// owner has it, or used it there as the sender of ARP requests or answers after since; nil if it does so on no such link. Frames with
 // another MAC than that of an owner whose kernel has the address may be answers of the node itself.
 func (o *Owner) AnswersFor(other *Owner, since Stamp) *Claim {
 	for _, c := range o.Claims {
@@ -210,9 +210,10 @@ func (c *Claim) shows(since Stamp) bool {
 }
 
 // leaks reports whether the owner, which has the address on a loopback or dummy device, used it as the sender of an ARP
-// request after both owners had it as they have it now. It may have given the address up on the link before.
+// request, or answered for it if it is no node, after both owners had it as they have it now. It may have given the address up
+// on the link before. What the kernel of a node would answer is known, and programs on nodes answer for virtual addresses.
 func (o *Owner) leaks(c *Claim, other *Owner) bool {
-	if !o.ExcludedBy(RuleLoopbackOrDummy) || c.Kind != Used || c.Weak() {
+	if !o.ExcludedBy(RuleLoopbackOrDummy) || c.Kind != Used && (o.Kind() == Host || c.Kind != Answered && c.Kind != Announced) || c.Weak() {
 		return false
 	}
 	for _, since := range []*Owner{o, other} {
