@@ -71,7 +71,7 @@ func (f dnsmasqFiles) list() (places []string, at []location) {
 		}
 	}
 	if o := f.configured(); o.leaseFile != "" {
-		path = f.root + ipam.CleanPath("/"+o.leaseFile) // systemd starts dnsmasq in /
+		path = f.root + fromRoot(o.leaseFile)
 		places = append(places, filepath.Dir(path))
 	}
 	at = append(at, location{Path: path, Config: etc + "/" + configName, Read: func() (content, error) { return f.read(path, f.configured()) }})

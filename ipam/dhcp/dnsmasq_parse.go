@@ -171,6 +171,17 @@ func uncommented(line string) string {
 	return strings.TrimSpace(line)
 }
 
+// fromRoot returns a path of the configuration: systemd starts dnsmasq in /.
+func fromRoot(path string) string { return ipam.CleanPath("/" + path) }
+
+// addPath adds a path of the configuration, unless it is empty.
+func addPath(paths []string, path string) []string {
+	if path == "" {
+		return paths
+	}
+	return append(paths, fromRoot(path))
+}
+
 func (o *options) set(name, value string) {
 	switch name {
 	case "dhcp-range":
@@ -186,10 +197,10 @@ func (o *options) set(name, value string) {
 		o.scripted = true
 	case "pid-file":
 		if value != "" {
-			o.pidFile = ipam.CleanPath("/" + value)
+			o.pidFile = fromRoot(value)
 		}
 	case "dhcp-hostsfile", "dhcp-hostsdir":
-		o.hosts = append(o.hosts, value)
+		o.hosts = addPath(o.hosts, value)
 	case "host-record":
 		var names []string
 		for word := range strings.SplitSeq(value, ",") { // names, and an address of each family
@@ -200,7 +211,7 @@ func (o *options) set(name, value string) {
 			}
 		}
 	case "addn-hosts", "hostsdir":
-		o.names = append(o.names, value)
+		o.names = addPath(o.names, value)
 	case "no-hosts":
 		o.noHosts = true
 	case "port":
@@ -208,11 +219,9 @@ func (o *options) set(name, value string) {
 	case "read-ethers":
 		o.ethers = true
 	case "conf-file":
-		if value != "" {
-			o.files = append(o.files, value)
-		}
+		o.files = addPath(o.files, value)
 	case "conf-dir":
-		o.dirs = append(o.dirs, value)
+		o.dirs = addPath(o.dirs, value)
 	case "conf-script":
 		o.problem = "a part of its configuration is the output of a program: " + ipam.Shorten(value)
 	}

@@ -134,7 +134,7 @@ func TestLeasesAreRead(t *testing.T) {
 
 func TestAllFilesOfAConfigurationAreRead(t *testing.T) {
 	l := newLab(t)
-	l.write("/etc/dnsmasq.conf", "conf-file=/opt/a.conf\nconf-file=/opt/a.conf\nconf-dir = /opt/d/,*.conf\nread-ethers\t# and names\ndhcp-hostsdir=/opt/hosts\n")
+	l.write("/etc/dnsmasq.conf", "conf-file=opt/a.conf\nconf-file=/opt/a.conf\nconf-dir = /opt/d/,*.conf\nread-ethers\t# and names\ndhcp-hostsdir=opt/hosts\n")
 	l.write("/opt/a.conf", "conf-file=/etc/dnsmasq.conf\ndhcp-leasefile=/opt/leases\ndhcp-range=10.9.0.10,10.9.0.99\n")
 	l.write("/opt/d/b.conf", "dhcp-host=2:0:0:0:0:b,10.9.0.201\n")
 	l.write("/opt/d/b.conf.off", "dhcp-host=02:00:00:00:00:ff,10.9.0.250\n")
@@ -158,6 +158,7 @@ func TestAllFilesOfAConfigurationAreRead(t *testing.T) {
 		"conf-dir=/opt/lost\n":              "cannot read /opt/lost",
 		"conf-script=/opt/make hosts\n":     "the output of a program: /opt/make hosts",
 		"read-ethers\n":                     "",
+		"conf-dir=\ndhcp-hostsfile=\n":      "",
 		"dhcp-hostsfile=/opt/not-yet\n":     "",
 		"conf-dir=/opt/e,.bak,*\n":          "",
 		"conf-file=\"/opt/d/b.conf\" # x\n": "",
