@@ -39,7 +39,7 @@ func frameRows(ctx context.Context, _ string) ([]row, error) {
 		{
 			"frame that is neither ARP nor NDP (the slower of IPv4 and IPv6), divided by an empty program",
 			fmt.Sprintf("%.3f × (%.0f ns by %.0f ns)", ratio, metrics[worse+" ns/frame"], metrics[worse+" ns/frame-empty"]),
-			"≤ 1.25 ×", ratio <= 1.25,
+			"≤ 1.05 ×", ratio <= 1.05,
 		},
 		{"ARP frame of a known binding", fmt.Sprintf("%.0f ns", metrics["KnownBinding/arp ns/frame"]), "", true},
 		{"NDP frame of a known binding", fmt.Sprintf("%.0f ns", metrics["KnownBinding/ndp ns/frame"]), "", true},
