@@ -177,7 +177,8 @@ func (k *Mirror) answer(now time.Time) {
 	}
 	for _, port := range k.table.WirePorts() {
 		for key, c := range k.table.WireClaims(port) {
-			if !macs[key.MAC] && k.mayAnswer(key.Address) && !(key.Kind == ipwitnessv1.Evidence_USED && a.onBridgesOnly(key.Address, answerers[c.Link])) {
+			leaked := key.Kind == ipwitnessv1.Evidence_USED && a.onBridgesOnly(key.Address, answerers[c.Link])
+			if !macs[key.MAC] && k.mayAnswer(key.Address) && !leaked {
 				ask(key.Address, c.Link)
 			}
 		}

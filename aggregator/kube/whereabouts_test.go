@@ -53,7 +53,9 @@ func TestVersionsOfCilium(t *testing.T) {
 	f.apply(older, "metadata: {name: blue}\nspec: {ipv4: {cidrs: [10.10.0.0/16], maskSize: 24}}")
 	c := f.open()
 	l := keep(t, c)
-	wait.Until(t, "the older version is read", func() bool { return strings.HasSuffix(l.text(), "CiliumPodIPPool blue reading 10.10.0.0-10.10.255.255") })
+	wait.Until(t, "the older version is read", func() bool {
+		return strings.HasSuffix(l.text(), "CiliumPodIPPool blue reading 10.10.0.0-10.10.255.255")
+	})
 	f.install(cilium.Pools)
 	f.apply(cilium.Pools, "metadata: {name: blue}\nspec: {ipv4: {cidrs: [{cidr: 10.11.0.0/16}], maskSize: 24}}")
 	f.apply(older, "metadata: {name: blue}\nspec: {ipv4: {cidrs: [{}], maskSize: 24}}")
