@@ -531,6 +531,24 @@ func TestAVirtualAddressIsTheOwnOneOfAnotherHost(t *testing.T) {
 			w.Virtual(one)
 			w.Assigned(three).Flags |= verdict.FlagSecondary
 		}, false},
+		{"its main one, and nothing but a prefix is known", func(w *world, one, three *verdict.Interface) {
+			w.Virtual(one)
+			w.Assigned(three)
+		}, true},
+		{"its main one, and a program sets it within the subnet", func(w *world, one, three *verdict.Interface) {
+			program(w.World, "n1", "keepalived", false)
+			w.Assigned(one).Flags |= verdict.FlagSecondary
+			w.Assigned(three)
+		}, true},
+		{"a lease, and a further address of the subnet", func(w *world, one, three *verdict.Interface) {
+			w.Assigned(one).Flags |= verdict.FlagSecondary
+			w.Assigned(three).Flags = 0
+			lease(w, three)
+		}, true},
+		{"the first one of the subnet on one node, and a further one on the other", func(w *world, one, three *verdict.Interface) {
+			w.Assigned(one).Flags |= verdict.FlagSecondary
+			w.Assigned(three)
+		}, false},
 		{"both as the main one", func(w *world, one, three *verdict.Interface) {
 			program(w.World, "n1", "keepalived", false)
 			w.Assigned(one)

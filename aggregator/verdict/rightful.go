@@ -213,9 +213,21 @@ func (c *Conflict) servedByProgram(owners []*Owner) (*Owner, Right) {
 // hardware address of its own. Programs set virtual addresses beside it: with the prefix of a single host, as
 // further addresses of the subnet, not to be used for connections, or on the interface of a virtual router.
 func (o *Owner) mainAddress(a netip.Addr) bool {
-	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual() &&
-			c.Flags&(FlagPermanent|flagDeprecated) != FlagPermanent|flagDeprecated
+	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.inSubnet(a) && c.Flags&FlagSecondary == 0 })
+}
+
+// inSubnet reports whether an interface with a hardware address of its own has the address as one of a subnet, to be used
+// for connections.
+func (c *Claim) inSubnet(a netip.Addr) bool {
+	return c.Counts() && int(c.PrefixLength) < a.BitLen() && !c.Interface.MAC.Virtual() &&
+		c.Flags&(FlagPermanent|flagDeprecated) != FlagPermanent|flagDeprecated
+}
+
+// sameSubnet reports whether both owners have the address as one of the same subnet, so that at most its order among their
+// other addresses is different.
+func (o *Owner) sameSubnet(other *Owner, a netip.Addr) bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.inSubnet(a) && slices.ContainsFunc(other.Claims, func(d *Claim) bool { return d.inSubnet(a) && d.PrefixLength == c.PrefixLength })
 	})
 }
 
@@ -224,16 +236,20 @@ func (o *Owner) MainAddress(a netip.Addr) bool { return !o.hasVIPProgram() && o.
 
 // asOwn reports whether a node has the address as its own and another owner as a virtual one: as the main address, or from a
 // DHCP server, which may have a reservation for a node on which a program sets the address. Such a node does not hand the
-// address over.
+// address over. That it is the first one of its subnet on one node and a further one on the other says nothing by itself:
+// a virtual address is the first one, too, on a node that has no other one of the subnet yet.
 func (c *Case) asOwn(o *Owner, owners []Owner) bool {
-	own := func(o *Owner) bool {
-		return o.Kind() == Host && o.Assigned && !c.Assigns(o) && (o.MainAddress(c.Address) ||
-			(o.Temporary() || !o.hasVIPProgram()) && slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool {
-				return al.Pool.Leases && al.matches(o) == certainMatch
-			}))
+	leased := func(o *Owner) bool {
+		return (o.Temporary() || !o.hasVIPProgram()) && slices.ContainsFunc(c.Allocations, func(al AllocationFacts) bool {
+			return al.Pool.Leases && al.matches(o) == certainMatch
+		})
 	}
-	return own(o) && slices.ContainsFunc(owners, func(o Owner) bool {
-		return o.moves() && !own(&o) && !o.mainAddress(c.Address) && (c.Assigns(&o) || o.Assigned || o.hasVIPProgram())
+	own := func(o *Owner) bool {
+		return o.Kind() == Host && o.Assigned && !c.Assigns(o) && (o.MainAddress(c.Address) || leased(o))
+	}
+	return own(o) && slices.ContainsFunc(owners, func(other Owner) bool {
+		return other.moves() && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||
+			other.Assigned && (leased(o) || !o.sameSubnet(&other, c.Address)))
 	}) && !slices.ContainsFunc(c.Nodes, func(f NodeFacts) bool { return f.Internal })
 }
 
