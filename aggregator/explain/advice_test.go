@@ -133,6 +133,9 @@ func TestRemedies(t *testing.T) {
 		{"T8 kube-vip assigns the own address of a node to another node", []string{
 			"Leave node n2 itself", "InternalIP", "Have Service shop/web use a different address", "servicelb", "If node n1 still has", "addr del",
 		}},
+		{"nodes of which one answered with a group MAC", []string{
+			"share the load", "03:00:60:0d:f0:0d", "CLUSTERIP", "NLB", "if they share it", "--shared 192.168.1.121/32", "if they do not", "pacemakerd", "addr del",
+		}},
 		{"kube-vip assigns the main address of a host to a node", []string{
 			"Decide which of them clients expect", "if node n3 itself keeps the address", "Have Service shop/web use a different address",
 			"if it stays a virtual address", "Do not be connected to node n3 by this address",

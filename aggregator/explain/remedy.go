@@ -48,7 +48,11 @@ func (a *remedyBuilder) remedy() []advice.Action {
 		steps = append(steps, removal(o)...)
 	}
 	if len(left) > 1 || len(a.parties) == 1 {
-		steps = append(steps, a.settled(left)...)
+		settled := a.settled(left)
+		if group := c.GroupMAC(); group != "" {
+			settled = a.steps("group-answers", "mac", group, "address", c.Address, "shared", a.shared(), "rest", settled)
+		}
+		steps = append(steps, settled...)
 	}
 	return append(steps, a.steps("closing")...)
 }

@@ -30,6 +30,19 @@ func refusedBy(w *verdicttest.World, flags uint32, in, by verdict.Workload) (fai
 	return w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | flags, Interface: two, PrefixLength: 64}), rival
 }
 
+// groupAnswers has the address on two nodes, of which the first ones answer with a group MAC.
+func groupAnswers(w *verdicttest.World, answering int) {
+	lan := verdicttest.OnLAN(w, "n1", "n2", "n3")
+	for k, i := range lan[:2] {
+		w.Assigned(i)
+		w.Node(i.Namespace.Node.Name).VIPProgram = "pacemakerd"
+		if k < answering {
+			c := w.Wire(lan[2], "\x03\x00\x60\x0d\xf0\x0d")
+			c.Kind, c.Source = verdict.Answered, i.MAC
+		}
+	}
+}
+
 // scenes are addresses whose explanations contain steps that occur in no situation.
 var scenes = []verdicttest.Situation{
 	{Name: "no owner", Build: func(*verdicttest.World) {}},
@@ -123,6 +136,8 @@ var scenes = []verdicttest.Situation{
 		w.After(time.Hour)
 		w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
 	}},
+	{Name: "nodes that answer with one group MAC", Addr: "192.168.1.121", Build: func(w *verdicttest.World) { groupAnswers(w, 2) }},
+	{Name: "nodes of which one answered with a group MAC", Addr: "192.168.1.121", Build: func(w *verdicttest.World) { groupAnswers(w, 1) }},
 	{Name: "a virtual address that its controller assigns to one node", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Assigned(i)

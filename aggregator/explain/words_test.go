@@ -205,6 +205,7 @@ func TestExclusions(t *testing.T) {
 		{Rule: verdict.RuleBelieved},
 		{Rule: verdict.RuleAddressSpoofed, Port: "veth1", Victims: []string{c.Owners[1].ID, "gone"}},
 		{Rule: verdict.RulePassthru},
+		{Rule: verdict.RuleLoadShared, MAC: "\x03\x00\x60\x0d\xf0\x0d"},
 	} {
 		o := c.Owners[0]
 		o.Excluded = &e

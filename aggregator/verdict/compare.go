@@ -16,6 +16,11 @@ func (j *comparison) conflicts() {
 	}
 	var over coverage
 	if compared >= 2 || failed {
+		for _, c := range j.in.Claims {
+			if c.answersForGroup() {
+				j.groupAnswers = append(j.groupAnswers, c)
+			}
+		}
 		j.grouped = j.groups()
 		for _, g := range j.grouped {
 			if over.covers(g) {
@@ -182,6 +187,12 @@ func (j *comparison) conflict(g group) bool {
 			if o := &j.out.Owners[i]; o.ExcludedBy(RuleReachableVia) {
 				c.Bystanders = append(c.Bystanders, *o)
 			}
+		}
+	}
+	for i := range j.out.Owners {
+		o := &j.out.Owners[i]
+		if o.Namespace == nil && o.MAC.multicast() && slices.ContainsFunc(owners, func(own Owner) bool { last := j.groupAnswer(&own); return last != nil && last.MAC == o.MAC }) {
+			c.Bystanders = append(c.Bystanders, *o) // they may share the load
 		}
 	}
 	j.out.Conflicts = append(j.out.Conflicts, c)
@@ -380,12 +391,20 @@ func (j *comparison) hasOtherOwners(c *Memory, g group) bool {
 
 // participants returns the owners of a group with one of the nodes whose devices are a distributed gateway:
 // they have one MAC, and a controller tells each bridge where MACs are. The machines on a bridge reach
-// the gateway on their own node. Another owner is still compared with the one that is left. Time on another link, or in
+// the gateway on their own node. It returns one of the nodes that answer with one group MAC, too: all of them receive the
+// frames. Another owner is still compared with the one that is left. Time on another link, or in
 // another network, is no tenure in the scope of the group.
 func (j *comparison) participants(g group) (owners []Owner) {
-	gateways := map[MAC]bool{}
+	gateways, groups := map[MAC]bool{}, map[MAC]bool{}
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
+		if mac := j.sharedMAC(o); mac != "" && len(g.owners) > 1 {
+			if groups[mac] {
+				o.Excluded = &Exclusion{Rule: RuleLoadShared, MAC: mac}
+				continue
+			}
+			groups[mac] = true
+		}
 		if o.distributed() {
 			if gateways[o.MAC] {
 				o.Excluded = &Exclusion{Rule: RuleAnycastGateway}
@@ -408,6 +427,39 @@ func (j *comparison) participants(g group) (owners []Owner) {
 		}
 	}
 	return owners
+}
+
+// sharedMAC returns the group MAC with which a node answers for the address, so that all nodes that do so receive the frames for it
+// (CLUSTERIP of Linux); empty if it does not, or if it has also answered with a MAC of its own lately.
+func (j *comparison) sharedMAC(o *Owner) MAC {
+	last := j.groupAnswer(o)
+	if last == nil || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Kind == Answered && !c.Weak() && (c.Seen >= last.Seen || c.Seen.Add(j.policy.StaleAfter) > j.in.Now)
+	}) {
+		return ""
+	}
+	return last.MAC
+}
+
+// groupAnswer returns the last answer for the address that a node has sent with a group MAC, from an interface with the
+// address; nil if there is none.
+func (j *comparison) groupAnswer(o *Owner) (last *Claim) {
+	if o.Kind() != Host || !o.Assigned {
+		return nil
+	}
+	for _, c := range j.groupAnswers {
+		if c.Seen >= o.Begun() && slices.ContainsFunc(o.Claims, func(own *Claim) bool {
+			return own.Counts() && own.Interface.MAC == c.Source && sameLink(own.Interface.Link, c.Link)
+		}) && (last == nil || c.Seen > last.Seen || c.Seen == last.Seen && c.MAC < last.MAC) {
+			last = c
+		}
+	}
+	return last
+}
+
+// answersForGroup reports whether the frame came from outside of the node and answered for all machines with a group MAC.
+func (c *Claim) answersForGroup() bool {
+	return c.Kind == Answered && c.MAC.multicast() && c.Source != "" && c.Interface.Uplink
 }
 
 // distributed reports whether a node has the address only on bridges to which a controller tells where MACs

@@ -27,7 +27,7 @@ type Conflict struct {
 	// Order has the indexes of Owners in the order in which they got the address.
 	Order []uint32
 	// Bystanders are other owners that the reasons name: senders that answer for the address while
-	// the rival of the only owner is not known, and the victims of a spoof.
+	// the rival of the only owner is not known, the victims of a spoof, and group MACs with which owners answer.
 	Bystanders []Owner
 	Why
 	// Titles are the owners' rights to the address, one for each of Parties.
@@ -327,6 +327,17 @@ func (c *Conflict) Owner(id string) *Owner {
 		return &c.Owners[i]
 	}
 	return nil
+}
+
+// GroupMAC returns the group MAC with which owners have answered for the address, so that they may share its load; empty
+// if there is none.
+func (c *Conflict) GroupMAC() MAC {
+	for _, o := range c.Bystanders {
+		if o.MAC.multicast() {
+			return o.MAC
+		}
+	}
+	return ""
 }
 
 // maxParties is the largest number of owners for which a cause is sought, because every pair is

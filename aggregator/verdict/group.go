@@ -9,6 +9,8 @@ import (
 type comparison struct {
 	*evaluation
 	grouped []group
+	// groupAnswers are the answers for the address with a group MAC.
+	groupAnswers []*Claim
 }
 
 // A group is the set of live owners in one scope. Owners are indexes.

@@ -81,6 +81,11 @@ func (m MAC) Group() bool {
 	return len(m) == 6 && (m[0]&1 != 0 || m == "\x00\x00\x00\x00\x00\x00")
 }
 
+// multicast reports whether all members of a group receive frames for the hardware address.
+func (m MAC) multicast() bool {
+	return len(m) == 6 && m[0]&1 != 0 && m != "\xff\xff\xff\xff\xff\xff"
+}
+
 // responders are the hardware addresses with which network plugins answer on behalf of others.
 var responders = map[MAC]string{
 	"\xaa\xbb\xcc\xdd\xee\xff": "Antrea",

@@ -49,8 +49,8 @@ type Exclusion struct {
 	Rule string
 	// Proxy is how the owner answers for others (RuleReachableVia).
 	Proxy Proxy
-	// MAC is the hardware address with which a plugin answers (RuleReachableVia), or that belongs
-	// to another owner (RuleMACCloned).
+	// MAC is the hardware address with which a plugin answers (RuleReachableVia), that belongs
+	// to another owner (RuleMACCloned), or with which several nodes answer (RuleLoadShared).
 	MAC MAC
 	// Port is the interface through which the frames of a sender enter. Victims are the IDs of the
 	// owners of the address (RuleAddressSpoofed).

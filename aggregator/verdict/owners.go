@@ -281,10 +281,16 @@ func (j *attribution) expire(o *Owner, stale Stamp) {
 		return
 	}
 	for _, c := range o.Claims {
-		if c.Seen.Add(2*j.policy.StaleAfter) <= j.in.Now {
+		if c.Seen.Add(2*j.policy.StaleAfter) <= j.in.Now && !j.sentByHolder(c) {
 			j.out.Expired = append(j.out.Expired, c)
 		}
 	}
+}
+
+// sentByHolder reports whether a node that has the address has answered for it with a group MAC. Nobody may ask again
+// for long, and without this answer, nodes that share the load of the address would be in conflict.
+func (j *attribution) sentByHolder(c *Claim) bool {
+	return c.answersForGroup() && slices.ContainsFunc(j.in.Claims, func(own *Claim) bool { return own.Counts() && own.Interface.MAC == c.Source })
 }
 
 // exclusion returns why an owner is not compared; nil if it is.

@@ -1,0 +1,121 @@
+package verdict_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
+)
+
+const groupMAC = "\x03\x00\x60\x0d\xf0\x0d"
+
+// answer is an answer of a node that enters another one.
+func answer(w *world, from, at *verdict.Interface, mac verdict.MAC) *verdict.Claim {
+	c := w.Wire(at, string(mac))
+	c.Kind = verdict.Answered
+	if mac != from.MAC {
+		c.Source = from.MAC
+	}
+	return c
+}
+
+func TestNodesThatAnswerWithOneGroupMACShareTheLoad(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		build func(w *world, lan []*verdict.Interface)
+		rule  string
+		named bool // whether the remedy names the group
+	}{
+		{"both answer with it", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], groupMAC)
+			answer(w, lan[1], lan[2], groupMAC)
+		}, "", false},
+		{"one has announced the address with its own MAC", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], groupMAC)
+			answer(w, lan[1], lan[2], groupMAC)
+			w.Wire(lan[2], string(lan[0].MAC))
+		}, "", false},
+		{"one was never asked", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], groupMAC)
+		}, verdict.RuleSplitBrain, true},
+		{"one answers with its own MAC, too", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], groupMAC)
+			answer(w, lan[1], lan[2], groupMAC)
+			answer(w, lan[1], lan[2], lan[1].MAC)
+		}, verdict.RuleSplitBrain, true},
+		{"each has a group of its own", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], groupMAC)
+			answer(w, lan[1], lan[2], "\x03\x00\x60\x0d\xf0\x0e")
+		}, verdict.RuleSplitBrain, true},
+		{"the answers are of another machine", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[2], lan[0], groupMAC)
+			answer(w, lan[2], lan[1], groupMAC)
+		}, verdict.RuleSplitBrain, false},
+		{"all machines are meant", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], "\xff\xff\xff\xff\xff\xff")
+			answer(w, lan[1], lan[2], "\xff\xff\xff\xff\xff\xff")
+		}, verdict.RuleSplitBrain, false},
+		{"a third machine has the address", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], groupMAC)
+			answer(w, lan[1], lan[2], groupMAC)
+			w.Assigned(lan[2])
+		}, verdict.RuleSplitBrain, true},
+		{"a device outside has the address", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], groupMAC)
+			answer(w, lan[1], lan[2], groupMAC)
+			w.Wire(lan[2], externalMAC)
+		}, verdict.RuleAssignedAndWire, true},
+		{"they answer with their own MACs", func(w *world, lan []*verdict.Interface) {
+			answer(w, lan[0], lan[2], lan[0].MAC)
+			answer(w, lan[1], lan[2], lan[1].MAC)
+		}, verdict.RuleSplitBrain, false},
+	} {
+		w := newWorld("192.0.2.121")
+		lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
+		for i, mac := range []verdict.MAC{"\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02", "\x02\x00\x00\x00\x00\x03"} {
+			lan[i].MAC = mac
+		}
+		w.Assigned(lan[0])
+		w.Assigned(lan[1])
+		w.after(time.Second)
+		test.build(w, lan)
+		out := w.checked(t)
+		if test.rule == "" {
+			if len(out.Conflicts) != 0 {
+				t.Errorf("%s: got %+v, want no conflict", test.name, out.Conflicts)
+			}
+			if !slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoadShared) && o.Excluded.MAC == groupMAC }) {
+				t.Errorf("%s: got owners %+v, want one that shares the load", test.name, out.Owners)
+			}
+			continue
+		}
+		if len(out.Conflicts) != 1 || out.Conflicts[0].Rule != test.rule || (out.Conflicts[0].GroupMAC() != "") != test.named {
+			t.Errorf("%s: got %+v, want rule %s, group named %t", test.name, out.Conflicts, test.rule, test.named)
+		}
+	}
+}
+
+// Nobody may ask for the address for hours. An answer with another MAC ends the sharing, and so does an owner that came later.
+func TestLoadIsSharedUntilAnotherAnswer(t *testing.T) {
+	w := newWorld("192.0.2.121")
+	lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
+	for i, mac := range []verdict.MAC{"\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02", "\x02\x00\x00\x00\x00\x03"} {
+		lan[i].MAC = mac
+	}
+	first, second := w.Assigned(lan[0]), w.Assigned(lan[1])
+	answer(w, lan[0], lan[2], groupMAC)
+	answer(w, lan[1], lan[2], groupMAC)
+	w.wantNone(t)
+	w.after(3 * time.Hour).Read(first)
+	w.Read(second)
+	if out := w.wantNone(t); len(out.Expired) != 0 {
+		t.Errorf("got %d expired claims, want none", len(out.Expired))
+	}
+	answer(w, lan[1], lan[2], lan[1].MAC)
+	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+	w.after(11 * time.Second).Read(first)
+	w.Read(second)
+	w.want(t, verdict.Confirmed, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+}
