@@ -133,6 +133,10 @@ func TestRemedies(t *testing.T) {
 		{"T8 kube-vip assigns the own address of a node to another node", []string{
 			"Leave node n2 itself", "InternalIP", "Have Service shop/web use a different address", "servicelb", "If node n1 still has", "addr del",
 		}},
+		{"bridges of libvirt that a port joins", []string{
+			"meant to be one network", "n2/eth1", "if they are not", "ip link set dev eth1 nomaster", "if they are", "On node n2, give the libvirt network of virbr0", "On node n1, give",
+		}},
+		{"bridges of docker that are one link", []string{"`bridge link`", "if they are not", "Take the port", "if they are", "On node n2, give the network of docker0"}},
 		{"nodes of which one answered with a group MAC", []string{
 			"share the load", "03:00:60:0d:f0:0d", "CLUSTERIP", "NLB", "if they share it", "--shared 192.168.1.121/32", "if they do not", "pacemakerd", "addr del",
 		}},
@@ -145,7 +149,7 @@ func TestRemedies(t *testing.T) {
 			"if it stays a virtual address", "Take the address out of the range of dnsmasq", "Have node n3 itself (eth0) release its lease",
 		}},
 		{"T7 a router outside has the address of docker's bridge", []string{
-			"Leave the device with MAC 02:00:00:00:00:99 as it is", "Give the network of docker0 a range", "Do not only delete the address",
+			"Leave the device with MAC 02:00:00:00:00:99 as it is", "On node n1, give the network of docker0 a range", "Do not only delete the address",
 		}},
 		{"T7 a router outside has an address that IPAM has allocated to a pod", []string{
 			"Ask the administrator of that LAN", "if pod default/a keeps the address", "Find the device with MAC 02:00:00:00:00:99",

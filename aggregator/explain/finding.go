@@ -472,7 +472,9 @@ func (t *findingBuilder) answered() {
 				t.State("%s", scope{o}.text("answered/unreadable"))
 			default:
 			}
-		}, "fix", func() { t.scope("address", t.f.Address, "device", device).write(&t.FindingText, "answered/"+by) },
+		}, "fix", func() {
+			t.scope("address", t.f.Address, "node", o.Node.Name, "device", device).write(&t.FindingText, "answered/"+by)
+		},
 		"holds", func() {
 			for i := range others {
 				key, seen, last := "answered/holds", "", verdict.Stamp(0)

@@ -291,7 +291,7 @@ func (t *findingBuilder) subnets() {
 	in, out := side(t.f.Overlap.Sides[0]), side(t.f.Overlap.Sides[1])
 	var fix []advice.Action
 	if engine := engineOf(in.Device); engine != "" {
-		fix = scope{"device", in.Device}.steps("answered/" + engine)
+		fix = scope{"node", in.Node, "device", in.Device}.steps("answered/" + engine)
 	}
 	t.add("overlap/subnets", "a", in.Node, "address", t.f.Address, "in", in.Device, "out", out.Device, "insubnet", in.Prefixes[0], "outsubnet", out.Prefixes[0],
 		"inside", t.alike.naming(placed)(&t.f.Owners[0]), "outside", t.alike.naming(placed)(&t.f.Owners[1]), "cni", when(fix == nil, "yes"), "fix", fix)

@@ -61,7 +61,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 				continue // on another link, it is another address
 			}
 			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
-				steps = append(steps, scope{"device", c.Interface.Name}.steps("answered/"+engine)...)
+				steps = append(steps, scope{"node", o.Node.Name, "device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
 				steps = append(steps, scope{
 					o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes"), "uplink", when(leadsOut(c.Interface), "yes"),

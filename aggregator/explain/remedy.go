@@ -106,6 +106,9 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	if a.c.Moves {
 		return a.oneActive(owners)
 	}
+	if a.c.JoinsEngines() {
+		return a.joined(owners)
+	}
 	pooled := slices.ContainsFunc(a.c.Owners, func(o verdict.Owner) bool {
 		w := o.Workload()
 		return w.Kind == verdict.Pod || w.Kind == verdict.Container && !w.OnlyNetns()
@@ -143,6 +146,21 @@ func (a *remedyBuilder) rangeOfVirtual(owners []*verdict.Owner) []advice.Action 
 	}
 	return a.steps("own-or-virtual", "own", a.ownerNames(own), "others", a.ownerNames(others), "title", title, "purpose", purpose,
 		"program", cmp.Or(program, "the software that moves it"), "pool", pool, "another", another)
+}
+
+// joined returns the steps for bridges of container engines that are one link.
+func (a *remedyBuilder) joined(owners []*verdict.Owner) []advice.Action {
+	var ports []string
+	var apart []advice.Action
+	for _, o := range owners {
+		for _, c := range o.Claims {
+			if i := c.Interface; c.Wire() && i.Uplink && !slices.Contains(ports, witness(c)) {
+				ports = append(ports, witness(c))
+				apart = append(apart, a.steps("unplug", "node", c.Node().Name, "port", i.Name)...)
+			}
+		}
+	}
+	return a.steps("joined", "owners", a.ownerNames(owners), "ports", when(len(ports) > 0, list(ports)), "apart", apart, "decide", a.decide(owners))
 }
 
 // oneServer returns the steps after which one DHCP server serves the network.

@@ -30,6 +30,27 @@ func refusedBy(w *verdicttest.World, flags uint32, in, by verdict.Workload) (fai
 	return w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | flags, Interface: two, PrefixLength: 64}), rival
 }
 
+// joinedBridges has the address on the bridges of libvirt or docker on two nodes, which are one link.
+func joinedBridges(w *verdicttest.World, libvirt bool) {
+	name, prefix := "docker0", "172.17.0.1/16"
+	if libvirt {
+		name, prefix = "virbr0", "192.168.122.1/24"
+	}
+	d := &verdict.Domain{}
+	for _, n := range []string{"n1", "n2"} {
+		i := w.Bridge(n, name, prefix)
+		i.MAC = verdict.MAC("\x52\x54\x00\x7a\x7a" + n[1:])
+		if d.Node == nil {
+			d.Node, d.Name = i.Link.Node, i.Link.Name
+		}
+		i.Link.Domain, i.Link.Proven, i.Link.BothWays = d, d, d
+		w.Assigned(i)
+		if libvirt && n == "n2" {
+			w.Wire(w.Interface(w.Host(n), verdict.Interface{Name: "eth1", Uplink: true, Attachment: verdict.Own, Link: i.Link}), "\x52\x54\x00\x7a\x7a1")
+		}
+	}
+}
+
 // groupAnswers has the address on two nodes, of which the first ones answer with a group MAC.
 func groupAnswers(w *verdicttest.World, answering int) {
 	lan := verdicttest.OnLAN(w, "n1", "n2", "n3")
@@ -136,6 +157,8 @@ var scenes = []verdicttest.Situation{
 		w.After(time.Hour)
 		w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
 	}},
+	{Name: "bridges of libvirt that a port joins", Addr: "192.168.122.1", Build: func(w *verdicttest.World) { joinedBridges(w, true) }},
+	{Name: "bridges of docker that are one link", Addr: "172.17.0.1", Build: func(w *verdicttest.World) { joinedBridges(w, false) }},
 	{Name: "nodes that answer with one group MAC", Addr: "192.168.1.121", Build: func(w *verdicttest.World) { groupAnswers(w, 2) }},
 	{Name: "nodes of which one answered with a group MAC", Addr: "192.168.1.121", Build: func(w *verdicttest.World) { groupAnswers(w, 1) }},
 	{Name: "a virtual address that its controller assigns to one node", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {

@@ -243,7 +243,7 @@ func TestCausesOfPods(t *testing.T) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 			w.Device("n1", "docker0", "bridge")
 			w.Device("n2", "docker0", "bridge")
-		}, unknown, []string{split, overlap, static}},
+		}, unknown, []string{overlap, static}},
 		{"ports of pods of both nodes, in the ranges of pods", func(w *world) {
 			w.Addr = netip.MustParseAddr("10.244.1.1")
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")

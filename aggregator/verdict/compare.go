@@ -483,8 +483,8 @@ func (o *Owner) LastOnWire() (newest Stamp) {
 }
 
 // mayMove reports whether all owners may hand over a virtual address.
-func mayMove(owners []Owner) bool {
-	return !slices.ContainsFunc(owners, func(o Owner) bool { return !o.moves() })
+func (j *comparison) mayMove(owners []Owner) bool {
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return !o.moves(j.in.Address) })
 }
 
 // moved reports whether a program in the namespace of one owner moves the address, or one on a node if another owner is
@@ -503,7 +503,7 @@ func (j *comparison) moved(owners []Owner) bool {
 // movesRefused reports whether the address is one that its owners hand over, although detection of duplicates failed in the
 // kernel of one of them: the former owner was slow to give it up.
 func (j *comparison) movesRefused(owners []Owner) bool {
-	return len(owners) > 1 && mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool {
+	return len(owners) > 1 && j.mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool {
 		return j.in.asOwn(&o, owners) || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 			return (c.Counts() || c.Kind == DADFailed) && c.Flags&FlagPermanent == 0 // of a client or a router advertisement
 		})
@@ -532,7 +532,7 @@ func (j *comparison) rule(owners []Owner) string {
 		return RuleSamePod
 	case sameVM(owners):
 		return RuleSameVM
-	case assigned >= 1 && (mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.asOwn(&o, owners) }) || j.moved(owners)):
+	case assigned >= 1 && (j.mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.asOwn(&o, owners) }) || j.moved(owners)):
 		return RuleSplitBrain
 	case assigned >= 2:
 		return RuleAssignedTwice
@@ -543,7 +543,7 @@ func (j *comparison) rule(owners []Owner) string {
 	switch {
 	case !alternate(owners):
 		return ""
-	case mayMove(owners):
+	case j.mayMove(owners):
 		return RuleSplitBrain
 	}
 	return RuleExternalsAlternate

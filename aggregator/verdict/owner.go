@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 )
 
@@ -188,9 +189,17 @@ func (o *Owner) VIPProgram() (name string, ended bool) {
 }
 
 // moves reports whether the owner may hand a virtual address over: it is a node itself, or a namespace
-// with a program that does so.
-func (o *Owner) moves() bool {
-	return o.Kind() == Host || o.hasVIPProgram()
+// with a program that does so. A container engine sets the address of its bridge on each node alike, and moves none.
+func (o *Owner) moves(a netip.Addr) bool {
+	return o.Kind() == Host && !o.setByEngine(a) || o.hasVIPProgram()
+}
+
+// setByEngine reports whether the owner is a node that has the address only as the main one of bridges that docker, podman
+// or libvirt made.
+func (o *Owner) setByEngine(a netip.Addr) bool {
+	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Counts() && (!MadeByEngine(c.Interface.Name) || !c.inSubnet(a) || c.Flags&FlagSecondary != 0)
+	})
 }
 
 // hasVIPProgram reports whether a program that moves virtual addresses runs or ran on the owner's node, or

@@ -74,6 +74,12 @@ func (c *Conflict) OnlyOnEngines() bool {
 	})
 }
 
+// JoinsEngines reports whether all owners are nodes that have the address on a bridge of a container engine alone, and these
+// bridges are one link.
+func (c *Conflict) JoinsEngines() bool {
+	return c.Kind == LinkScope && len(c.Owners) > 1 && !slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.moves(c.Address) || !o.setByEngine(c.Address) })
+}
+
 // Title returns what is known about an owner's right to the address.
 func (c *Conflict) Title(o *Owner) Title {
 	for _, t := range c.Titles {
@@ -125,8 +131,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal }); len(own) == 1 && !outside && !leased {
 		return own[0], RightNode
 	}
-	if c.Alternates() || c.OnlyOnEngines() {
-		return nil, RightUndecided // advice would alternate, too; a record of the engine is no right against a router
+	if c.Alternates() || c.OnlyOnEngines() || c.JoinsEngines() {
+		return nil, RightUndecided // advice would alternate, too; a record of the engine is no right against a router, or another engine
 	}
 	if len(c.Controllers()) > 0 {
 		return nil, RightUndecided // each would set the address again
@@ -248,7 +254,7 @@ func (c *Case) asOwn(o *Owner, owners []Owner) bool {
 		return o.Kind() == Host && o.Assigned && !c.Assigns(o) && (o.MainAddress(c.Address) || leased(o))
 	}
 	return own(o) && slices.ContainsFunc(owners, func(other Owner) bool {
-		return other.moves() && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||
+		return other.moves(c.Address) && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||
 			other.Assigned && (leased(o) || !o.sameSubnet(&other, c.Address)))
 	}) && !slices.ContainsFunc(c.Nodes, func(f NodeFacts) bool { return f.Internal })
 }

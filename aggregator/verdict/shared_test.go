@@ -97,6 +97,40 @@ func TestNodesThatAnswerWithOneGroupMACShareTheLoad(t *testing.T) {
 	}
 }
 
+func TestNoEngineHandsTheAddressOfItsBridgeOver(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		bridge string
+		change func(w *world, c *verdict.Claim)
+		rule   string
+	}{
+		{"libvirt", "virbr0", nil, verdict.RuleAssignedTwice},
+		{"docker", "docker0", nil, verdict.RuleAssignedTwice},
+		{"a bridge of the node", "br0", nil, verdict.RuleSplitBrain},
+		{"a further address on the bridge of libvirt", "virbr0", func(_ *world, c *verdict.Claim) { c.Flags |= verdict.FlagSecondary }, verdict.RuleSplitBrain},
+		{"the address of a single host on the bridge of libvirt", "virbr0", func(_ *world, c *verdict.Claim) { c.PrefixLength = 32 }, verdict.RuleSplitBrain},
+		{"a program moves addresses", "virbr0", func(w *world, c *verdict.Claim) { program(w.World, c.Node().Name, "keepalived", false) }, verdict.RuleSplitBrain},
+	} {
+		w := newWorld("192.168.122.1")
+		d := &verdict.Domain{}
+		for _, n := range []string{"n1", "n2"} {
+			i := w.Bridge(n, test.bridge, "192.168.122.1/24")
+			i.MAC = verdict.MAC("\x52\x54\x00\x7a\x7a" + n[1:])
+			if d.Node == nil {
+				d.Node, d.Name = i.Link.Node, i.Link.Name
+			}
+			i.Link.Domain, i.Link.Proven, i.Link.BothWays = d, d, d
+			if c := w.Assigned(i); test.change != nil {
+				test.change(w, c)
+			}
+		}
+		c := w.want(t, verdict.Suspected, test.rule, verdict.LinkScope, "n1/"+test.bridge)
+		if split := test.rule == verdict.RuleSplitBrain; c.JoinsEngines() == split || c.Keeper != "" && !split {
+			t.Errorf("%s: got keeper %q, joined %t", test.name, c.Keeper, c.JoinsEngines())
+		}
+	}
+}
+
 // Nobody may ask for the address for hours. An answer with another MAC ends the sharing, and so does an owner that came later.
 func TestLoadIsSharedUntilAnotherAnswer(t *testing.T) {
 	w := newWorld("192.0.2.121")
