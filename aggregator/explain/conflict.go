@@ -199,7 +199,14 @@ func (w *wording) ending(c *verdict.Conflict) string {
 	if at != 0 && has(key+"/silent") {
 		key += "/silent"
 	}
-	return w.text("resolved", "place", phrase(c.Kind, c.Scope)) + " " +
+	resolved := "resolved"
+	if c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1 {
+		resolved = "resolved/one"
+		if at == 0 && has(key+"/one") {
+			key += "/one"
+		}
+	}
+	return w.text(resolved, "place", phrase(c.Kind, c.Scope)) + " " +
 		w.text(key, "node", w.node(end.Owner), "owner", w.name(end.Owner), "excluded", w.exclusion(end.Excluded), "silent", list(silent), "at", at)
 }
 

@@ -28,6 +28,8 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		key = "device"
 	case shown(o) && o.Kind() == verdict.Host:
 		key = "process"
+	case shown(o) && o.Workload().OnlyNetns():
+		key = "behind/netns"
 	case shown(o):
 		key = "behind"
 	case w.Kind == verdict.Pod && w.Name == "":
@@ -70,7 +72,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		}
 		return steps
 	}
-	return scope{o}.steps("release/" + key)
+	return scope{o, "address", a}.steps("release/" + key)
 }
 
 // onLinkOf reports whether a claim is about the link on which its owner is compared.

@@ -206,7 +206,11 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 	if a.c.AllExternal() { // agents see no programs there
 		choice = append(choice, advice.Either("software on them moves the address, such as keepalived or Pacemaker", a.steps("moves-outside")...))
 	}
-	return a.steps("decide", "more", more, "shared", a.shared(), "choice", choice, "service", verdict.OneService(owners))
+	service, of := verdict.OneService(owners), "--router"
+	if strings.HasPrefix(service, "qdhcp-") {
+		of = "--network"
+	}
+	return a.steps("decide", "more", more, "shared", a.shared(), "choice", choice, "service", service, "of", of)
 }
 
 // unlessShared returns steps by which the owner that had the address first keeps it alone, as one of two alternatives: of real
@@ -502,7 +506,12 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
 		program, hint, lease, names := "", "", "", a.ownerNames(owners)
 		active := choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
-			return "only " + a.placed(o.ID) + " is", append(ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action { return giveUp(o, a.address, nil) }), a.retake(o)...)
+			return "only " + a.placed(o.ID) + " is", append(ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action {
+				if o.Namespace == nil && o.Guest() == verdict.NoGuest {
+					return a.steps("remove-outside", o)
+				}
+				return giveUp(o, a.address, nil)
+			}), a.retake(o)...)
 		})
 		var without []*verdict.Owner // the owners of which it is not known that the program runs there
 		for _, o := range owners {

@@ -38,7 +38,7 @@ func (w *wording) word(name string) any {
 	case "address":
 		return w.address
 	case "all":
-		return each(w.owners, w.alike.naming(OwnerName))
+		return each(w.owners, namesakes(w.owners).naming(OwnerName))
 	case "handover":
 		return w.policy.HandoverGrace
 	case "migration":
