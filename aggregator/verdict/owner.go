@@ -198,8 +198,20 @@ func (o *Owner) moves(a netip.Addr) bool {
 // or libvirt made.
 func (o *Owner) setByEngine(a netip.Addr) bool {
 	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && (!MadeByEngine(c.Interface.Name) || !c.inSubnet(a) || c.Flags&FlagSecondary != 0)
+		return c.Counts() && (!MadeByEngine(c.Interface.Name) || int(c.PrefixLength) == a.BitLen() || c.Flags&FlagSecondary != 0)
 	})
+}
+
+// withoutOrder returns the owner as if its address were the first one of its subnet.
+func (o *Owner) withoutOrder() *Owner {
+	first := *o
+	first.Claims = make([]*Claim, len(o.Claims))
+	for i, c := range o.Claims {
+		claim := *c
+		claim.Flags &^= FlagSecondary
+		first.Claims[i] = &claim
+	}
+	return &first
 }
 
 // hasVIPProgram reports whether a program that moves virtual addresses runs or ran on the owner's node, or

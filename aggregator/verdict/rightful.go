@@ -219,21 +219,9 @@ func (c *Conflict) servedByProgram(owners []*Owner) (*Owner, Right) {
 // hardware address of its own. Programs set virtual addresses beside it: with the prefix of a single host, as
 // further addresses of the subnet, not to be used for connections, or on the interface of a virtual router.
 func (o *Owner) mainAddress(a netip.Addr) bool {
-	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.inSubnet(a) && c.Flags&FlagSecondary == 0 })
-}
-
-// inSubnet reports whether an interface with a hardware address of its own has the address as one of a subnet, to be used
-// for connections.
-func (c *Claim) inSubnet(a netip.Addr) bool {
-	return c.Counts() && int(c.PrefixLength) < a.BitLen() && !c.Interface.MAC.Virtual() &&
-		c.Flags&(FlagPermanent|flagDeprecated) != FlagPermanent|flagDeprecated
-}
-
-// sameSubnet reports whether both owners have the address as one of the same subnet, so that at most its order among their
-// other addresses is different.
-func (o *Owner) sameSubnet(other *Owner, a netip.Addr) bool {
-	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.inSubnet(a) && slices.ContainsFunc(other.Claims, func(d *Claim) bool { return d.inSubnet(a) && d.PrefixLength == c.PrefixLength })
+	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual() &&
+			c.Flags&(FlagPermanent|flagDeprecated) != FlagPermanent|flagDeprecated
 	})
 }
 
@@ -255,7 +243,7 @@ func (c *Case) asOwn(o *Owner, owners []Owner) bool {
 	}
 	return own(o) && slices.ContainsFunc(owners, func(other Owner) bool {
 		return other.moves(c.Address) && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||
-			other.Assigned && (leased(o) || !o.sameSubnet(&other, c.Address)))
+			other.Assigned && (leased(o) || !other.withoutOrder().mainAddress(c.Address)))
 	}) && !slices.ContainsFunc(c.Nodes, func(f NodeFacts) bool { return f.Internal })
 }
 
