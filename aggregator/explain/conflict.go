@@ -191,6 +191,9 @@ func disconnected(c *verdict.Conflict) *verdict.Owner {
 func (w *wording) ending(c *verdict.Conflict) string {
 	end := c.Ending
 	key, at, silent := "ending/"+string(end.Kind), verdict.Stamp(0), []string(nil)
+	if c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1 && has(key+"/one") {
+		key += "/one"
+	}
 	for i := range c.Owners {
 		if o := &c.Owners[i]; o.State == verdict.Stale {
 			at, silent = max(at, o.LastOnWire()), append(silent, OwnerName(o))
@@ -199,14 +202,7 @@ func (w *wording) ending(c *verdict.Conflict) string {
 	if at != 0 && has(key+"/silent") {
 		key += "/silent"
 	}
-	resolved := "resolved"
-	if c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1 {
-		resolved = "resolved/one"
-		if at == 0 && has(key+"/one") {
-			key += "/one"
-		}
-	}
-	return w.text(resolved, "place", phrase(c.Kind, c.Scope)) + " " +
+	return w.text(variant("resolved/", c), "place", phrase(c.Kind, c.Scope)) + " " +
 		w.text(key, "node", w.node(end.Owner), "owner", w.name(end.Owner), "excluded", w.exclusion(end.Excluded), "silent", list(silent), "at", at)
 }
 

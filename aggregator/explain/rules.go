@@ -24,12 +24,20 @@ type StepText struct {
 // Address returns the explanation of an address as text.
 func Address(p *verdict.Policy, e *verdict.Explanation) AddressText {
 	w := wording{policy: p, address: e.Address, owners: e.Owners}
-	text := AddressText{Summary: w.answer(e)}
+	text := AddressText{Summary: w.answer(e) + after(" ", w.findings(e))}
 	for i := range e.Steps {
 		s := &e.Steps[i]
 		text.Steps = append(text.Steps, StepText{s.Rule, s.Scope, s.Applied, w.step(e, s)})
 	}
 	return text
+}
+
+// findings says which findings there are about an address without a conflict; nothing if there is none.
+func (w *wording) findings(e *verdict.Explanation) string {
+	if len(e.Conflicts) > 0 || len(e.Findings) == 0 {
+		return ""
+	}
+	return w.text("answer/findings", "kinds", e.Findings)
 }
 
 // answer returns a short form of the explanation.

@@ -86,6 +86,39 @@ func TestSentences(t *testing.T) {
 	}
 }
 
+// An address without a conflict may have a finding.
+func TestExplanationNamesFindings(t *testing.T) {
+	const sentence = " But there is a finding about it (answered-by-another): see `ipwitness audit 10.0.0.5`."
+	found := verdict.Finding{Kind: verdict.FindingAnsweredByAnother, Severity: verdict.Critical}
+	waiting, info := found, found
+	waiting.Waiting, info.Severity = true, verdict.Info
+	for name, test := range map[string]struct {
+		found []verdict.Finding
+		twice bool
+		want  bool
+	}{
+		"a finding":                  {[]verdict.Finding{found, found}, false, true},
+		"none":                       {nil, false, false},
+		"one that may end by itself": {[]verdict.Finding{waiting}, false, false},
+		"one without urgency":        {[]verdict.Finding{info}, false, false},
+		"a conflict, too":            {[]verdict.Finding{found}, true, false},
+	} {
+		w := verdicttest.New("10.0.0.5")
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Assigned(i)
+			if !test.twice {
+				break
+			}
+		}
+		c := w.Case()
+		c.Before = test.found
+		e := w.Policy.Explain(c)
+		if got := explain.Address(&w.Policy, &e).Summary; strings.HasSuffix(got, sentence) != test.want {
+			t.Errorf("%s: got %q, want the finding named: %t", name, got, test.want)
+		}
+	}
+}
+
 // The only known owner of a refused address never used it, so nobody "held" it.
 func TestResolvedRefusalOfOneOwner(t *testing.T) {
 	w := verdicttest.New("fd00::5")

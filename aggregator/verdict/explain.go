@@ -3,6 +3,7 @@ package verdict
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 )
 
 // An Explanation is a judgement together with the rules that were applied. Package explain renders
@@ -19,6 +20,8 @@ type Explanation struct {
 	// Conflicts are the active conflicts.
 	Conflicts []Conflict
 	Steps     []Step
+	// Findings are the kinds of the findings about the address that need action, according to the last audit.
+	Findings []string
 	// Contested is set if several senders claim the address on the wire.
 	Contested bool
 	// Incomplete is set if some nodes are not observed. Awaited is set if reports or records are awaited.
@@ -30,6 +33,11 @@ func (p *Policy) Explain(in *Case) Explanation {
 	j := evaluation{policy: p, in: in, memory: new(memory), explain: true}
 	out := j.judge()
 	e := Explanation{Address: in.Address, Owners: out.Owners, Conflicts: out.Conflicts, Contested: out.Contested, Incomplete: in.Incomplete, Awaited: in.Awaited}
+	for i := range in.Before {
+		if f := &in.Before[i]; f.Severity > Info && !f.Waiting && !slices.Contains(e.Findings, f.Kind) {
+			e.Findings = append(e.Findings, f.Kind)
+		}
+	}
 	var compared []*Owner
 	var widest Scope
 	for i := range out.Owners {
