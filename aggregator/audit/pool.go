@@ -71,10 +71,11 @@ func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
 
 // Lost reports whether a pool lost all of its records while addresses of it are in use. The loss of
 // a cluster-wide pool is not observed; it is inferred if the pool has no records and pods have
-// several of its addresses. Addresses of nodes do not count, because no IPAM allocated them, and
+// several of its addresses. Addresses of nodes do not count, because no IPAM but DHCP allocated them, and
 // Cilium's objects are not its records. The loss of a pool of a node counts if an owner had an address
 // at that time, by the clock of the node: records of unused addresses may never come back, and later
-// problems with other addresses have another cause.
+// problems with other addresses have another cause. A pool of a node that has no records may never have had
+// any, unless an owner has an address that the pool may have allocated: one from another network is recorded elsewhere.
 func Lost(g Given) bool {
 	used := func(by func(o *verdict.Owner) bool) (n int) {
 		for _, r := range g.AtRisk {
@@ -87,10 +88,16 @@ func Lost(g Given) bool {
 	switch p := g.Pool; {
 	case len(g.AtRisk) == 0, p.Services != "":
 		return false
-	case p.State == ipam.Missing:
+	case p.State == ipam.Missing && (p.Node == nil || p.Leases):
 		return true
+	case p.State == ipam.Missing:
+		return used(func(o *verdict.Owner) bool {
+			return o.Node.Is(p.Node) && o.Kind() != verdict.Host && (p.LostAt != 0 || p.MayServe(o))
+		}) > 0
 	case p.Node != nil:
-		return p.LostAt != 0 && used(func(o *verdict.Owner) bool { return o.Node.Is(p.Node) && o.AssignedAt() <= p.LostAt.Add(lossGrace) }) > 0
+		return p.LostAt != 0 && used(func(o *verdict.Owner) bool {
+			return o.Node.Is(p.Node) && (p.Leases || o.Kind() != verdict.Host) && o.AssignedAt() <= p.LostAt.Add(lossGrace)
+		}) > 0
 	default:
 		return !p.Mirrored && g.Allocated == 0 && used(func(o *verdict.Owner) bool { return o.Workload().Kind == verdict.Pod }) > 1
 	}

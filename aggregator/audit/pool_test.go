@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
@@ -35,6 +36,20 @@ func TestLostRecords(t *testing.T) {
 	self.Owners[0].Namespace.Who = verdict.Workload{Kind: verdict.Host}.Who()
 	onWire := risk("10.0.0.9", n1, start)
 	onWire.Owners[0].Assigned = false
+	other := risk("10.0.0.9", n1, start)
+	other.Owners[0].Claims[0].Network = "former"
+	served := risk("10.0.0.9", n1, start)
+	served.Owners[0].Claims[0].Network = "kind"
+	ofNetwork := func(lost verdict.Stamp) *verdict.Pool {
+		p := ofNode(ipam.Missing, lost)
+		p.Network = "kind"
+		return p
+	}
+	server := func(state ipam.State, lost verdict.Stamp) *verdict.Pool {
+		p := ofNode(state, lost)
+		p.IPAM, p.Traits = dhcp.DnsmasqName, registry.Traits(dhcp.DnsmasqName)
+		return p
+	}
 	one, two := risk("10.0.0.5", n1, start), risk("10.0.0.4", n1, start)
 	for _, test := range []struct {
 		why  string
@@ -43,6 +58,17 @@ func TestLostRecords(t *testing.T) {
 	}{
 		{"its directory is gone", audit.Given{Pool: ofNode(ipam.Missing, 0), AtRisk: []audit.Risk{one}}, true},
 		{"its directory is gone, and no address is in use", audit.Given{Pool: ofNode(ipam.Missing, 0)}, false},
+		{"it has no directory, and the node itself has an address", audit.Given{Pool: ofNode(ipam.Missing, 0), AtRisk: []audit.Risk{self}}, false},
+		{"it has no directory, and the node and a pod have addresses", audit.Given{Pool: ofNode(ipam.Missing, 0), AtRisk: []audit.Risk{self, one}}, true},
+		{"its directory disappeared after the last pod, and the node itself has an address", audit.Given{Pool: ofNode(ipam.Missing, start), AtRisk: []audit.Risk{self}}, false},
+		{"it lost its records, and the node itself has an address", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{self}}, false},
+		{"it has no directory, and a pod of another network has an address", audit.Given{Pool: ofNetwork(0), AtRisk: []audit.Risk{other}}, false},
+		{"it has no directory, and a pod of its network has an address", audit.Given{Pool: ofNetwork(0), AtRisk: []audit.Risk{other, served}}, true},
+		{"it has no directory, and a pod of an unknown network has an address", audit.Given{Pool: ofNetwork(0), AtRisk: []audit.Risk{one}}, true},
+		{"it has no directory and serves an unknown network", audit.Given{Pool: ofNode(ipam.Missing, 0), AtRisk: []audit.Risk{other}}, true},
+		{"its directory disappeared, and the network may have another name in CNI results", audit.Given{Pool: ofNetwork(start), AtRisk: []audit.Risk{other}}, true},
+		{"the file of a DHCP server is gone, and a node has a lease", audit.Given{Pool: server(ipam.Missing, start), AtRisk: []audit.Risk{self}}, true},
+		{"a DHCP server lost its leases, and a node has one", audit.Given{Pool: server(ipam.Known, start), AtRisk: []audit.Risk{self}}, true},
 		{"it lost its records while an address was in use", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{one}}, true},
 		{"it lost its records long before", audit.Given{Pool: ofNode(ipam.Known, start.Add(-61*time.Second)), AtRisk: []audit.Risk{one}}, false},
 		{"the address came within a minute", audit.Given{Pool: ofNode(ipam.Known, start.Add(-time.Minute)), AtRisk: []audit.Risk{one}}, true},

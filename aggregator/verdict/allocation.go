@@ -39,6 +39,15 @@ func (p *Pool) Meets(o *Owner) bool {
 	}
 }
 
+// MayServe reports whether a pool may serve a network that assigned the address to an owner, as far as both are known.
+func (p *Pool) MayServe(o *Owner) bool {
+	networks := o.Networks()
+	return len(networks) == 0 || slices.ContainsFunc(networks, func(n string) bool {
+		serves, unknown := p.Serves(n)
+		return serves || unknown
+	})
+}
+
 // OfTenant reports whether a cluster-wide pool allocates addresses for the network of a tenant that an
 // owner is in.
 func (p *Pool) OfTenant(o *Owner) bool {

@@ -200,7 +200,7 @@ func (r *reference) poolFindings(n *node, p *pool) (list []*pb.Finding) {
 		})
 	}
 	var risky []string
-	outlived := false
+	lost := false
 	for _, a := range r.addresses() {
 		m := r.of(a)
 		if !slices.ContainsFunc(m.found, func(f verdict.Finding) bool {
@@ -211,10 +211,16 @@ func (r *reference) poolFindings(n *node, p *pool) (list []*pb.Finding) {
 		risky = append(risky, a.String())
 		for i := range m.owners {
 			o := &m.owners[i]
-			outlived = outlived || o.Assigned && o.Node == n.rec && o.AssignedAt() <= p.rec.LostAt.Add(lostWithin)
+			if !o.Assigned || o.Node != n.rec || o.Kind() == verdict.Host {
+				continue // the pool has not allocated it
+			}
+			outlived := p.rec.LostAt != 0 && (p.rec.State == ipam.Missing || o.AssignedAt() <= p.rec.LostAt.Add(lostWithin))
+			of := o.Networks()
+			never := p.rec.State == ipam.Missing && (len(of) == 0 || slices.Contains(of, p.rec.Network))
+			lost = lost || outlived || never
 		}
 	}
-	if risky != nil && (p.rec.State == ipam.Missing || p.rec.LostAt != 0 && outlived) {
+	if lost {
 		add(verdict.FindingIPAMStateLost, pb.Finding_CRITICAL, risky)
 	}
 	if p.rec.Problem != "" && p.rec.State != ipam.Missing {
