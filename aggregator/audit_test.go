@@ -77,6 +77,29 @@ func kindNode(l *lab) *agent {
 		given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 }
 
+// A network with running pods gets a new name, so that host-local has no records of their addresses, and has lost none.
+func TestARenamedNetworkPutsEachAddressAtRisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		a := kindNode(l)
+		time.Sleep(time.Second)
+		l.wantFindings("all is well")
+		former, renamed := hostLocal("10.244.0.0/24", pb.Pool_KNOWN), hostLocal("10.244.0.0/24", pb.Pool_MISSING)
+		former.Config, former.Ranges, former.Gateways, former.Plugin, former.Routed = "", nil, nil, "", false
+		renamed.Name, renamed.Network = "/var/lib/cni/networks/pods", "pods"
+		a.send(records.Merge(&pb.ReportRequest{}, poolOf(former, renamed))).sync()
+		time.Sleep(time.Minute)
+		for _, f := range l.wantFindings("renamed", "in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3") {
+			if f.GetPool().GetName() != renamed.GetName() || f.GetSeverity() != pb.Finding_CRITICAL {
+				t.Errorf("got severity %v of pool %s", f.GetSeverity(), f.GetPool().GetName())
+			}
+		}
+		a.send(records.Merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN), &pb.PoolRecord{Ipam: renamed.GetIpam(), Name: renamed.GetName(), Gone: true}))).sync()
+		time.Sleep(time.Minute)
+		l.wantFindings("it has its former name back")
+	})
+}
+
 func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})

@@ -267,7 +267,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		}
 	}
 	if len(sure) > 0 {
-		pools = sure
+		pools = append(sure, slices.DeleteFunc(pools, func(p *verdict.Pool) bool { return !replaces(p, sure, o) })...)
 	}
 	pools = append(pools, listed...)
 	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.allocated(p, o); return booked && p.IPAM != podips.Name })
@@ -280,6 +280,17 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	return slices.DeleteFunc(pools, func(p *verdict.Pool) bool {
 		return p.Node == nil && (p.IPAM != by.IPAM || p.Realm != by.Realm) && !slices.Contains(listed, p)
 	})
+}
+
+// replaces reports whether a pool may be the one that the network of an owner has under a new name. It has no records of the
+// addresses that pods got under the former name, which no file configures any more. If both networks are configured, Networks
+// compares them.
+func replaces(p *verdict.Pool, former []*verdict.Pool, o *verdict.Owner) bool {
+	l := o.Interface.Link
+	wired := p.Wires(o) || p.Plugin == "ptp" && l != nil && l.Kind == verdict.PointToPoint
+	return p.Node != nil && p.Config != "" && wired &&
+		slices.ContainsFunc(former, func(f *verdict.Pool) bool { return f.Node.Is(p.Node) && f.IPAM == p.IPAM }) &&
+		!slices.ContainsFunc(former, func(f *verdict.Pool) bool { return f.Competes(&p.Pool) })
 }
 
 // names reports whether a pool has allocated the address to the owner by name, so that it serves the

@@ -233,6 +233,87 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	}
 }
 
+// A network has a new name, so that its pool has no records of the addresses that pods got under the former name.
+func TestRenamedNetworks(t *testing.T) {
+	record := func(w *world, p *verdict.Pool) {
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
+	}
+	onDevice := func(w *world, c *verdict.Claim, device string, former, renamed *verdict.Pool) {
+		c.Interface.Link = w.Link("n1", device, verdict.Bridge, true)
+		for _, p := range []*verdict.Pool{former, renamed} {
+			p.Plugin, p.Device = "bridge", device
+		}
+	}
+	for _, test := range []struct {
+		name   string
+		change func(w *world, c *verdict.Claim, former, renamed *verdict.Pool)
+		want   bool
+	}{
+		{"on the same bridge", nil, true},
+		{"on the same bridge, without a range of the former network", func(_ *world, _ *verdict.Claim, former, _ *verdict.Pool) {
+			former.Ranges, former.Gateways, former.Wiring = nil, nil, ipam.Wiring{}
+		}, true},
+		{"on the same bridge, which the node does not route", func(w *world, c *verdict.Claim, former, renamed *verdict.Pool) {
+			c.Interface.Link = w.Link("n1", "br0", verdict.Bridge, false)
+			former.Device, former.Routed, renamed.Device, renamed.Routed = "br0", false, "br0", false
+		}, true},
+		{"on the same master of macvlan", func(w *world, c *verdict.Claim, former, renamed *verdict.Pool) {
+			c.Interface.Attachment, c.Interface.Link, c.Interface.HostInterface = verdict.Lower, w.Link("n1", "eth0", verdict.Uplink, false), "eth0"
+			former.Wiring, renamed.Wiring = ipam.Wiring{Plugin: "macvlan", Device: "eth0"}, ipam.Wiring{Plugin: "macvlan", Device: "eth0"}
+		}, true},
+		{"with point-to-point veths", func(w *world, c *verdict.Claim, former, renamed *verdict.Pool) {
+			c.Interface.Link = w.Link("n1", "vetha", verdict.PointToPoint, false)
+			former.Wiring, renamed.Wiring = ipam.Wiring{Plugin: "ptp", Routed: true}, ipam.Wiring{Plugin: "ptp", Routed: true}
+		}, true},
+		{"the former network is configured with another range", func(w *world, _ *verdict.Claim, former, _ *verdict.Pool) {
+			former.Config, former.Ranges = "/etc/cni/net.d/10-former.conflist", []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.245.0.0/24"))}
+		}, true},
+		{"it was not renamed", func(w *world, _ *verdict.Claim, former, renamed *verdict.Pool) {
+			former.Config = renamed.Config
+			w.Pools = w.Pools[:1]
+		}, false},
+		{"the records of the former network were copied", func(w *world, _ *verdict.Claim, _, renamed *verdict.Pool) {
+			record(w, renamed)
+		}, false},
+		{"an administrator has reserved the address", func(w *world, _ *verdict.Claim, _, renamed *verdict.Pool) {
+			w.allocate(renamed, verdict.Allocation{})
+		}, false},
+		{"the other network has a divided range on the same bridge", func(_ *world, _ *verdict.Claim, _, renamed *verdict.Pool) {
+			renamed.Ranges = []ipam.Range{{First: netip.MustParseAddr("10.244.0.128"), Last: netip.MustParseAddr("10.244.0.254")}}
+		}, false},
+		{"both networks are configured, which is another finding", func(_ *world, _ *verdict.Claim, former, _ *verdict.Pool) {
+			former.Config = "/etc/cni/net.d/10-former.conflist"
+		}, false},
+		{"the other network has a bridge of its own", func(_ *world, _ *verdict.Claim, _, renamed *verdict.Pool) { renamed.Device = "cni1" }, false},
+		{"the other network has point-to-point veths", func(_ *world, _ *verdict.Claim, _, renamed *verdict.Pool) {
+			renamed.Wiring = ipam.Wiring{Plugin: "ptp", Routed: true}
+		}, false},
+		{"the other network is on another node", func(w *world, _ *verdict.Claim, _, renamed *verdict.Pool) { renamed.Node = w.Node("n2") }, false},
+		{"it is not known whether the other network is configured", func(_ *world, _ *verdict.Claim, _, renamed *verdict.Pool) { renamed.Config = "" }, false},
+		{"the network has an IPAM of the cluster, and another configuration was left behind", func(_ *world, _ *verdict.Claim, former, _ *verdict.Pool) {
+			former.IPAM, former.Traits, former.Node = calico.Name, registry.Traits(calico.Name), nil
+		}, false},
+	} {
+		w := newWorld("10.244.0.7")
+		former, renamed := w.hostLocal("n1", "former", "10.244.0.0/24"), w.hostLocal("n1", "pods", "10.244.0.0/24")
+		former.Config, renamed.State = "", ipam.Missing
+		record(w, former)
+		c := w.kindPod("n1", "a", "former", 2)
+		onDevice(w, c, "cni0", former, renamed)
+		if test.change != nil {
+			test.change(w, c, former, renamed)
+		}
+		w.Pools = slices.DeleteFunc(w.Pools, func(p *verdict.Pool) bool { // those that concern the address
+			return !p.Contains(w.Addr) && !slices.ContainsFunc(w.Allocations, func(al *verdict.Allocation) bool { return al.Pool == p })
+		})
+		var want []string
+		if test.want {
+			want = []string{unallocated + " /var/lib/cni/networks/pods"}
+		}
+		w.wantReported(t, test.name, want...)
+	}
+}
+
 func TestLeakedAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name  string

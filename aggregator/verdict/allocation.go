@@ -30,13 +30,20 @@ func (p *Pool) Meets(o *Owner) bool {
 	case p.Node == nil: // a pool on a link: the one that its pods are on
 		onBridge := p.Device != "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == p.Device
 		return o.Kind() != Host && (i.Attachment == Lower || onBridge)
-	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
+	case p.Wires(o):
 		return true
 	case MadeByEngine(p.Device) && i.Link != nil && MadeByEngine(i.Link.Name):
 		return false // container engines do not use a range that another bridge has
 	default:
 		return p.Routed && o.Scope.Kind >= NodeScope && !o.inVRF()
 	}
+}
+
+// Wires reports whether the interface of an owner is on the device of a pool: the bridge of its ports, or the master of its
+// devices.
+func (p *Pool) Wires(o *Owner) bool {
+	i := o.Interface
+	return p.Device != "" && (i.Link != nil && i.Link.Name == p.Device || i.HostInterface == p.Device)
 }
 
 // MayServe reports whether a pool may serve a network that assigned the address to an owner, as far as both are known.
