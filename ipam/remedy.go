@@ -133,7 +133,7 @@ func (c *Case) words() map[string]any {
 		"namespace": c.Allocation.Namespace, "pod": c.Allocation.Pod, "container": c.Allocation.ContainerID, "of.node": c.Allocation.Node,
 		"mac": c.Allocation.MAC, "location": c.Allocation.Location,
 		"holder": h.Name, "known": yes[c.Holder != nil], "its.namespace": h.Namespace, "its.pod": h.Pod, "ispod": yes[h.IsPod], "uid": h.UID, "sandbox": h.Sandbox,
-		"interface": h.Interface, "netns": h.Netns, "its.node": h.Node, "its.knode": h.KubernetesNode,
+		"other": h.Network, "interface": h.Interface, "netns": h.Netns, "its.node": h.Node, "its.knode": h.KubernetesNode,
 		// restart restarts the holder, restartnow does so in the repair plan if that is safe, and restarting has the
 		// steps only.
 		"restart": restart(false), "restartnow": restart(true),
@@ -154,6 +154,8 @@ type Holder struct {
 	// Namespace and Pod are the name of a pod, and UID is its UID. Sandbox is the container ID that
 	// the IPAM was given.
 	Namespace, Pod, UID, Sandbox string
+	// Network is the network that assigned the address to the holder if the pool serves another one; otherwise empty.
+	Network string
 	// Interface is the interface with the address; empty if it is not known which interface of the
 	// holder has it. Netns is the inode of the network namespace.
 	Interface, Netns string

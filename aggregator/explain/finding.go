@@ -756,6 +756,9 @@ func (t *findingBuilder) remedyCase() ipam.Case {
 	if o.Pod != nil {
 		c.Holder.KubernetesNode = o.Pod.Node
 	}
+	if !t.pool.MayServe(o) {
+		c.Holder.Network = o.Networks()[0]
+	}
 	if name := o.Node.IPAMName; !o.OnNode(name.Name) {
 		c.Holder.WrongName = name
 	}

@@ -270,7 +270,7 @@ func (t *findingBuilder) overlap() {
 		}
 		t.add("overlap/divided", append(values, "divides", when(m.Has("divide"), "yes"), "dividea", divide(a), "divideb", divide(b))...)
 	case f.Kind == verdict.FindingRangesOverlap:
-		t.add("overlap/networks", values...)
+		t.add("overlap/networks", append(values, "shared", when(a.Device == b.Device, a.Device))...)
 	default:
 		gets := "It gets a free range."
 		objects := a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject

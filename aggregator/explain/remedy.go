@@ -740,6 +740,12 @@ func objectSide(s verdict.Origin) *side {
 func (a *remedyBuilder) renumber(owners []*verdict.Owner) []advice.Action {
 	x, y := a.c.Networks[0], a.c.Networks[1]
 	one, other := a.c.Owner(x.Owner), a.c.Owner(y.Owner)
+	switch {
+	case replaced(x, y):
+		return a.renamed(x, y)
+	case replaced(y, x):
+		return a.renamed(y, x)
+	}
 	switch keep, right := a.c.Rightful(owners); {
 	case keep == one && keep != nil:
 		return a.leave(one, right, a.another(y, x, other))
@@ -747,6 +753,20 @@ func (a *remedyBuilder) renumber(owners []*verdict.Owner) []advice.Action {
 		return a.leave(other, right, a.another(x, y, one))
 	}
 	return a.steps("which-network", "one", sideName(x), "two", sideName(y), "rangeone", a.another(x, y, one), "rangetwo", a.another(y, x, other))
+}
+
+// replaced reports whether one network may have replaced another one under a new name: both are on one bridge of a node, if they
+// have one, and only the other one has a configuration.
+func replaced(former, current verdict.Origin) bool {
+	p, q := former.Pool, current.Pool
+	return former.Node == current.Node && former.Device == current.Device && p != nil && q != nil && p.IPAM == q.IPAM && p.Config == "" && q.Config != ""
+}
+
+// renamed returns the steps after which pods have addresses of one network only, although it has had two names.
+func (a *remedyBuilder) renamed(former, current verdict.Origin) []advice.Action {
+	older, newer := a.c.Owner(former.Owner), a.c.Owner(current.Owner)
+	return a.steps("renamed", "former", sideName(former), "current", sideName(current), "name", former.Network, "node", current.Node.Name, "config", current.Pool.Config,
+		"older", release(older, a.address), "newer", release(newer, a.address), "apart", a.another(current, former, newer))
 }
 
 // another returns the steps that give a network a different range than a second network. Its
@@ -768,8 +788,11 @@ func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owne
 		}
 		return sideName(s)
 	}
-	node := change.Node.Name
-	return a.steps("renumber", "change", named(change), "keep", named(keep), "side", sideName(change), "node", node, "bridge", change.Bridge, "first", release(first, a.address),
+	node, shared := change.Node.Name, ""
+	if change.Node == keep.Node && change.Device == keep.Device {
+		shared = change.Device
+	}
+	return a.steps("renumber", "change", named(change), "keep", named(keep), "side", sideName(change), "node", node, "shared", shared, "bridge", when(shared == "", change.Bridge), "first", release(first, a.address),
 		"configuration", Text(key, "config", config, "node", node, "network", change.Network, "device", change.Device))
 }
 

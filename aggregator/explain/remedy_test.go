@@ -79,6 +79,11 @@ func findings() map[string]verdict.Finding {
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	lostPool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	lostPool.State, lostPool.LostAt, lostPool.Lost = ipam.Missing, start.Add(-1e9), 12
+	renamed := hostLocal(w, "node-a", "/var/lib/cni/networks/pods")
+	renamed.Network, renamed.Config, renamed.State = "pods", "/etc/cni/net.d/10-pods.conflist", ipam.Missing
+	ofFormer := owner
+	ofFormer.Claims = []*verdict.Claim{assigned(owner.Interface)}
+	ofFormer.Claims[0].Network = "cbr0"
 	lans := whereaboutsPool("kube-system/192.0.2.0-29", "192.0.2.0")
 	lans6 := whereaboutsPool("kube-system/blue-fd00---64", "fd00::")
 	lans6.Realm = "blue"
@@ -257,6 +262,7 @@ func findings() map[string]verdict.Finding {
 		"booked-elsewhere calico, of a node":           find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}}),
 		"booked-elsewhere calico, on two nodes":        find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", append(self("eth0", ""), holder(w, "node-b", "web-5d", "eth0")), &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}}),
 		"in-use-unallocated host-local":                find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
+		"in-use-unallocated host-local renamed":        find(verdict.FindingInUseUnallocated, renamed, "10.244.0.5", []verdict.Owner{ofFormer}),
 		"in-use-unallocated host-local lost":           find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
 		"in-use-unallocated host-local unknown":        find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{unknown}),
 		"in-use-unallocated whereabouts":               remembers,
@@ -506,6 +512,10 @@ func TestTextsOfOverlaps(t *testing.T) {
 		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []ipam.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []ipam.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		"node-a"))
+	onBridge := func(network string) verdict.Side {
+		return verdict.Side{Node: "node-a", Network: network, Config: "/etc/cni/net.d/10-" + network + ".conflist", Device: "cni0", Ranges: []ipam.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name}
+	}
+	wantText(t, "ranges-overlap on one bridge", overlap(verdict.FindingRangesOverlap, onBridge("cbr0"), onBridge("pods"), "node-a"))
 	divided := func(name string, ranges ...ipam.Range) verdict.Side {
 		return verdict.Side{Pool: "CiliumPodIPPool " + name, Ranges: ranges, Config: "ciliumpodippools " + name, Source: verdict.SideDivided, IPAM: cilium.Name}
 	}

@@ -24,6 +24,8 @@ func TestRemedies(t *testing.T) {
 	r.Reserve("the sandbox is not known", of(pool, "node-a", "", ipamtest.Holder(func(h *ipam.Holder) { h.Sandbox = "" })))
 	r.Reserve("the interface is not known", of(pool, "node-a", "", ipamtest.Holder(func(h *ipam.Holder) { h.Interface = "" })))
 	r.Reserve("the directory and the node are not known", of(noPath, "", "", known))
+	renamed := &ipam.Pool{IPAM: Name, Name: "/var/lib/cni/networks/pods", Served: ipam.Served{Network: "pods"}, Config: "/etc/cni/net.d/10-pods.conflist"}
+	r.Reserve("the holder has it from another network", of(renamed, "node-a", "", ipamtest.Holder(func(h *ipam.Holder) { h.Network = "cbr0" })))
 	r.Reassign("allocated to another container", of(pool, "node-a", other, known))
 	r.Reassign("allocated to a container that is not known", of(pool, "node-a", "", known))
 	r.Reassign("allocated to another container, and the holder is not known", of(pool, "node-a", other, nil))

@@ -264,6 +264,52 @@ var ofRanges = []Situation{
 		},
 	},
 	{
+		Name: "T14 a CNI network under a new name, on the bridge of its former pods", Cause: networks,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "cbr0", Who("old"))
+			w.Books(w.Pool(hostlocal.Name, "n1", "cbr0"), "old")
+			w.After(time.Minute).Within("n1", "cni0", "pods", Who("new"))
+			w.Bridge("n1", "cni0", "10.244.0.1/16")
+			p := w.Pool(hostlocal.Name, "n1", "pods")
+			p.Plugin, p.Device, p.Config = "bridge", "cni0", "/etc/cni/net.d/10-pods.conflist"
+			w.Books(p, "new")
+		},
+		Facts: []string{
+			"given-by-network owners=old network=cbr0",
+			"range-of-network device=cni0 network=cbr0 ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=new network=pods",
+			"range-of-network device=cni0 network=pods ranges=10.244.0.1-10.244.255.254",
+			"networks-meet-on-node nodes=n1",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=old pool=host-local|n1|cbr0",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
+		Name: "T14 two CNI networks on one bridge", Cause: networks,
+		Build: func(w *World) {
+			w.Bridge("n1", "cni0", "10.244.0.1/16")
+			for i, name := range []string{"web", "db"} {
+				w.Within("n1", "cni0", fmt.Sprint("net", i), Who(name))
+				p := w.Pool(hostlocal.Name, "n1", fmt.Sprint("net", i))
+				p.Plugin, p.Device, p.Config = "bridge", "cni0", fmt.Sprintf("/etc/cni/net.d/1%d-net%d.conflist", i, i)
+				w.Books(p, name)
+			}
+		},
+		Facts: []string{
+			"given-by-network owners=web network=net0",
+			"range-of-network device=cni0 network=net0 ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=db network=net1",
+			"range-of-network device=cni0 network=net1 ranges=10.244.0.1-10.244.255.254",
+			"networks-meet-on-node nodes=n1",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|net0",
+			"static-address: given-to-all owners=web,db",
+		},
+	},
+	{
 		Name: "T14 a CNI network and a bridge of docker", Cause: networks,
 		Build: func(w *World) {
 			w.Bridge("n1", "docker0", "10.244.0.1/16")
