@@ -127,6 +127,15 @@ func TestRemedies(t *testing.T) {
 		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
 		{"T6 a pod has the own address of its node, which DHCP gave", []string{"Leave node n1 itself (eth0)", "InternalIP", "Exclude 10.244.1.5 from the range", "kubectl delete pod -n default web"}},
 		{"T6 a pod has the own address of its node", []string{"Leave node n1 itself (eth0)", "InternalIP", "Exclude 10.244.1.5 from the range", "kubectl delete pod -n default web"}},
+		{"a pod on the LAN of its node gets the address that the node had first", []string{
+			"Leave node n1 itself (eth0)", "the node had it first", "Exclude 192.0.2.50 from the range of IPAM host-local", "kubectl delete pod -n default web",
+		}},
+		{"a pod on the LAN of its node gets the address that DHCP gave the node", []string{
+			"Leave node n1 itself (eth0)", "the node had it first", "Exclude 192.0.2.50 from the range of IPAM host-local", "kubectl delete pod -n default web",
+		}},
+		{"a pod on the LAN of its node had the address before somebody set it on the node", []string{
+			"if pod default/web keeps the address", "ip addr del 192.0.2.50/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web",
+		}},
 		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},
 		{"T6 on the node, with records of IPAM", []string{"ip addr del", "Exclude 10.244.1.5 from the range of IPAM host-local (/var/lib/cni/networks/kindnet, network kindnet, node n1): set rangeStart and rangeEnd", "kubectl delete pod -n default web"}},
 		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device must keep", "kubectl delete pod -n default web"}},

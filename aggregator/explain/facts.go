@@ -162,6 +162,8 @@ func (w *wording) variant(f *verdict.Fact) string {
 		return "/nodes"
 	case kind == verdict.NotRecorded && f.Network != "":
 		return "/network"
+	case kind == verdict.HeadNodeFirst && f.Pool.IPAM == "":
+		return "/unknown"
 	case kind == verdict.HeadRecordLost && len(f.Owners) > 0:
 		return "/owners"
 	case kind == verdict.FactLeased && len(f.Addresses) > 0:

@@ -265,7 +265,7 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 			}
 		}
 	}
-	if a.c.Title(keep).Internal {
+	if a.c.Title(keep).OfNode() {
 		steps = append(steps, a.excluded()...)
 	}
 	others := except(owners, func(o *verdict.Owner) bool { return o == keep })
@@ -366,7 +366,9 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 	case verdict.RightCurrent:
 		key = "keeps/current"
 	case verdict.RightNode:
-		key = "keeps/node"
+		if key = "keeps/node"; !a.c.Title(keep).Internal {
+			key = "keeps/node/first"
+		}
 	case verdict.RightMachine:
 		key = "keeps/machine"
 	case verdict.RightAlive:

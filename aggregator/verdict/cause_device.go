@@ -138,7 +138,7 @@ func (q *inquiry) tunnelAddress() (r reason) {
 	return r
 }
 
-// staticAddress: the address is in a range of pods and was configured by hand.
+// staticAddress: the address is in a range of pods and was configured by hand, on a node maybe before the range was.
 func (q *inquiry) staticAddress() (r reason) {
 	if !q.unrelated() {
 		return reason{}
@@ -157,6 +157,11 @@ func (q *inquiry) staticAddress() (r reason) {
 			r.Headline = &Fact{Kind: HeadNotGivenGateway, Owners: ids(o), Device: gateway.Name}
 			r.fact(Fact{Kind: FactBridgeOfPods, Owners: ids(other), Device: gateway.Name})
 		}
+		first := gateway == nil && q.first(o)
+		if first {
+			r.Wrong = ids(slices.DeleteFunc(slices.Clone(q.owners), func(other *Owner) bool { return other == o })...)
+			r.Headline = &Fact{Kind: HeadNodeFirst, Owners: ids(o, other)}
+		}
 		r.fact(q.sourceFacts(other)...)
 		r.fact(why...)
 		for _, p := range q.pools {
@@ -164,6 +169,9 @@ func (q *inquiry) staticAddress() (r reason) {
 				r.From = append(r.From, p)
 				r.fact(Fact{Kind: FactPoolRange, Pool: p.Label(), Ranges: rangesOf(p)})
 			}
+		}
+		if first && len(r.From) > 0 {
+			r.Headline.Pool = r.From[0].Label()
 		}
 		if len(r.From) == 0 && q.in.InPodCIDR {
 			r.fact(Fact{Kind: FactInPodCIDR})

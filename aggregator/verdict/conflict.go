@@ -383,7 +383,8 @@ const (
 	// RightCurrent: this owner is the current network namespace of the container that the others
 	// belonged to.
 	RightCurrent
-	// RightNode: the owner is the only node whose own address it is, according to the Kubernetes API.
+	// RightNode: the owner is the only node whose own address it is, according to the Kubernetes API, or because
+	// it had the address before a network on its LAN assigned it to others.
 	RightNode
 )
 
@@ -393,6 +394,9 @@ type Title struct {
 	Owner string
 	// Internal is set if the owner is a node whose own address it is, according to the Kubernetes API.
 	Internal bool
+	// First is set if the owner is a node that had the address as its main one before networks assigned it to
+	// the others, on the same LAN.
+	First bool
 	// Controller is the pool of the controller that wants the owner's node to hold the address; nil if
 	// there is none.
 	Controller *Pool
@@ -419,3 +423,6 @@ type Title struct {
 // Allocated reports whether an IPAM has the address for the owner, either as an allocation or as
 // the gateway of a pool.
 func (t Title) Allocated() bool { return t.Pool != nil || t.Gateway }
+
+// OfNode reports whether the owner is a node whose own address it is.
+func (t Title) OfNode() bool { return t.Internal || t.First }

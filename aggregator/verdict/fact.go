@@ -156,6 +156,9 @@ const (
 	// HeadNotGiven: no IPAM or runtime assigned the address, which is in a range of pods, to
 	// Owners[0].
 	HeadNotGiven FactKind = "not-given"
+	// HeadNodeFirst: a range of pods, that of Pool if it is known, contains the address of the node Owners[0],
+	// which had it before Owners[1].
+	HeadNodeFirst FactKind = "node-had-it-first"
 	// HeadNotGivenGateway: no IPAM or runtime assigned the address, which belongs to the bridge
 	// Device, to Owners[0].
 	HeadNotGivenGateway FactKind = "not-given-gateway"

@@ -16,6 +16,7 @@ const minClockDifference = 200 * time.Millisecond
 func (q *inquiry) title(o *Owner) Title {
 	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o), Own: q.in.asOwn(o, q.c.Owners)}
 	t.Internal = o.Kind() == Host && o.Assigned && q.in.node(o.Node).Internal
+	t.First = q.first(o)
 	t.Unclear = o.Namespace != nil && q.bestMatch(nil, o) == possibleMatch
 	for _, al := range q.assignments {
 		if q.in.Virtual() && al.Pool.State == ipam.Known && al.matches(o) == certainMatch {
@@ -92,7 +93,8 @@ func (c *Conflict) Title(o *Owner) Title {
 
 // Rightful returns the owner that should keep the address, and the reason; nil if that is
 // undecided. A namespace without processes never keeps the address against an owner with processes.
-// A node keeps its own address. Between nodes, the controller of a virtual address decides next. Then the allocation
+// A node keeps its own address: the one in the Kubernetes API, or the one that it had on a LAN before a network
+// there assigned it to a workload. Between nodes, the controller of a virtual address decides next. Then the allocation
 // decides, then whether a restart would change the address, then the program that moves virtual
 // addresses, then the older assignment, then intent; each only decides between the owners that
 // remain. All remedies follow this decision.
@@ -127,8 +129,12 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	// nor an IPAM that knows the addresses of one cluster decides against it. A DHCP server knows the devices of its
 	// network.
 	outside := slices.ContainsFunc(left, func(o *Owner) bool { return o.Kind() == External && o.Guest() == NoGuest })
-	leased := slices.ContainsFunc(left, func(o *Owner) bool { t := c.Title(o); return !t.Internal && t.Pool.leasedByServer() })
-	if own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal }); len(own) == 1 && !outside && !leased {
+	leased := slices.ContainsFunc(left, func(o *Owner) bool { t := c.Title(o); return !t.OfNode() && t.Pool.leasedByServer() })
+	own := filterOwners(left, func(o *Owner) bool { return c.Title(o).Internal })
+	if len(own) == 0 {
+		own = filterOwners(left, func(o *Owner) bool { return c.Title(o).First })
+	}
+	if len(own) == 1 && !outside && !leased {
 		return own[0], RightNode
 	}
 	if c.Alternates() || c.OnlyOnEngines() || c.JoinsEngines() {
@@ -219,9 +225,27 @@ func (c *Conflict) servedByProgram(owners []*Owner) (*Owner, Right) {
 // hardware address of its own. Programs set virtual addresses beside it: with the prefix of a single host, as
 // further addresses of the subnet, not to be used for connections, or on the interface of a virtual router.
 func (o *Owner) mainAddress(a netip.Addr) bool {
-	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual() &&
-			c.Flags&(FlagPermanent|flagDeprecated) != FlagPermanent|flagDeprecated
+	return o.Kind() == Host && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.main(a) })
+}
+
+// main reports whether the claim of a node is one to its main address.
+func (c *Claim) main(a netip.Addr) bool {
+	return c.Counts() && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0 && !c.Interface.MAC.Virtual() &&
+		c.Flags&(FlagPermanent|flagDeprecated) != FlagPermanent|flagDeprecated
+}
+
+// first reports whether a node had the address as its main one before networks assigned it to all others, on the
+// same LAN: their range contains the address of the node. A DHCP server that leases it to another owner knows the
+// hosts of that LAN.
+func (q *inquiry) first(o *Owner) bool {
+	if !o.MainAddress(q.c.Address) || oldest(q.owners) != o || q.c.Eldest != "" && q.c.Eldest != o.ID {
+		return false
+	}
+	return !slices.ContainsFunc(q.owners, func(other *Owner) bool {
+		return other != o && (other.Kind() == Host || other.Namespace == nil || !q.given(other) ||
+			!slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+				return c.main(q.c.Address) && c.Interface.Link != nil && sameLink(c.Interface.Link, other.Interface.Link)
+			}) || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return al.Pool.leasedByServer() && al.leasedTo(other) == certainMatch }))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/ovn"
 	"github.com/ipwitness/ipwitness/ipam/registry"
@@ -238,6 +239,55 @@ func TestRightfulOwner(t *testing.T) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.After(time.Minute).Device("n1", "eth0", "")
 			w.Claims[1].Flags = 0
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
+		}, "web", verdict.RightAllocation},
+		{"a pod on the LAN gets the address that its node had first", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n1", 0)
+		}, "n1", verdict.RightNode},
+		{"a pod on the LAN gets the address that DHCP gave its node", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n1", 0)
+			w.Claims[0].Flags = 0
+		}, "n1", verdict.RightNode},
+		{"a pod on the LAN gets the address that another node had first", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n2", 0)
+		}, "n2", verdict.RightNode},
+		{"a pod on the LAN gets the address of another node, whose clock cannot be compared", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n2", 0)
+			w.Node("n2").SkewKnown = false
+		}, "web", verdict.RightAllocation},
+		{"the kernel of a pod on the LAN refused the address that its node had first", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("2001:db8::50")
+			verdicttest.OnLANOf(w, "n1", 0)
+			w.Claims[1].Kind, w.Claims[1].Flags = verdict.DADFailed, verdict.FlagDADFailed
+		}, "n1", verdict.RightNode},
+		{"a pod on the LAN had the address before its node", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n1", 2*time.Minute)
+		}, "web", verdict.RightAllocation},
+		{"a pod on the LAN gets an address that its node had beside its main one", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n1", 0)
+			w.Claims[0].Flags |= verdict.FlagSecondary
+		}, "web", verdict.RightAllocation},
+		{"a pod on the LAN gets the address that a program has set on its node", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n1", 0)
+			program(w, "n1", "keepalived", false)
+		}, "web", verdict.RightAllocation},
+		{"a DHCP server leases the address of its node to a pod on the LAN", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("192.0.2.50")
+			verdicttest.OnLANOf(w, "n1", 0)
+			w.Allocations = nil
+			p := w.Pool(dhcp.DnsmasqName, "n1", "", "192.0.2.10-192.0.2.99")
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: verdict.MAC("baaaaa").String()}})
+		}, "web", verdict.RightAllocation},
+		{"a pod behind a veth gets the address that its node had first", func(w *verdicttest.World) {
+			w.Device("n1", "eth0", "")
+			w.After(time.Minute).Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		}, "web", verdict.RightAllocation},
 		{"a controller assigns the own address of the older node to the newer one", func(w *verdicttest.World) {

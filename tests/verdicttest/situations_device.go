@@ -14,6 +14,26 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
+// OnLANOf gives a node the address on its card, and one minute later a pod of node n1 on the same LAN, from a range
+// of its node. later is how much later the node got the address than that.
+func OnLANOf(w *World, node string, later time.Duration) {
+	nodes := []string{"n1"}
+	if node != "n1" {
+		nodes = append(nodes, node)
+	}
+	lan := OnLAN(w, nodes...)
+	for _, i := range lan {
+		i.Namespace.Node.SkewKnown = true
+	}
+	c := w.Assigned(lan[len(lan)-1])
+	c.AssignedAt = w.Now.Add(later)
+	c.First = c.AssignedAt
+	w.After(time.Minute)
+	w.Assigned(w.Child("web", "baaaaa", lan[0].Link)).Network = "lan"
+	w.Books(w.Pool(hostlocal.Name, "n1", "lan", "192.0.2.10-192.0.2.99"), "web").Pod = "web"
+	w.Allocations[0].Namespace = "default"
+}
+
 // ofDevices are the situations whose causes depend on the device that has the address, or on its
 // pod.
 var ofDevices = []Situation{
@@ -378,6 +398,39 @@ var ofDevices = []Situation{
 		},
 		Facts:    []string{"given-by-network owners=web network=static", "on-device-of-node owners=n1 device=eth0"},
 		RuledOut: []string{"tunnel-address: no-tunnel nodes=n1 device=eth0"},
+	},
+	{
+		Name: "a pod on the LAN of its node gets the address that the node had first", Cause: static, Addr: "192.0.2.50",
+		Build: func(w *World) {
+			OnLANOf(w, "n1", 0)
+		},
+		Facts: []string{
+			"given-by-network owners=web network=lan", "on-device-of-node owners=n1 device=eth0",
+			"range-of-pool pool=host-local|n1|lan ranges=192.0.2.10-192.0.2.99",
+		},
+		RuledOut: []string{"tunnel-address: no-tunnel nodes=n1 device=eth0", "ipam-state-lost: given-once owners=web pool=host-local|n1|lan"},
+	},
+	{
+		Name: "a pod on the LAN of its node gets the address that DHCP gave the node", Cause: unknown, Addr: "192.0.2.50",
+		Build: func(w *World) {
+			OnLANOf(w, "n1", 0)
+			w.Claims[0].Flags = 0
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=eth0", "ipam-state-lost: given-once owners=web pool=host-local|n1|lan",
+			"static-address: has-lifetime owners=n1",
+		},
+	},
+	{
+		Name: "a pod on the LAN of its node had the address before somebody set it on the node", Cause: static, Addr: "192.0.2.50",
+		Build: func(w *World) {
+			OnLANOf(w, "n1", 2*time.Minute)
+		},
+		Facts: []string{
+			"given-by-network owners=web network=lan", "on-device-of-node owners=n1 device=eth0",
+			"range-of-pool pool=host-local|n1|lan ranges=192.0.2.10-192.0.2.99",
+		},
+		RuledOut: []string{"tunnel-address: no-tunnel nodes=n1 device=eth0", "ipam-state-lost: given-once owners=web pool=host-local|n1|lan"},
 	},
 	{
 		Name: "nodes that are on no common link", Cause: unknown, Addr: "192.168.1.200",
