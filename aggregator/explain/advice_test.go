@@ -136,6 +136,10 @@ func TestRemedies(t *testing.T) {
 		{"a pod on the LAN of its node had the address before somebody set it on the node", []string{
 			"if pod default/web keeps the address", "ip addr del 192.0.2.50/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web",
 		}},
+		{"both ends of a veth", []string{
+			"Decide which of them keeps the address", "if node n1 itself (veth105) keeps the address", "ip -n app addr del fd00:7::2/64 dev eth0",
+			"if network namespace app on n1 keeps the address", "ip addr del fd00:7::2/64 dev veth105", "Restart network namespace app",
+		}},
 		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},
 		{"T6 on the node, with records of IPAM", []string{"ip addr del", "Exclude 10.244.1.5 from the range of IPAM host-local (/var/lib/cni/networks/kindnet, network kindnet, node n1): set rangeStart and rangeEnd", "kubectl delete pod -n default web"}},
 		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device must keep", "kubectl delete pod -n default web"}},

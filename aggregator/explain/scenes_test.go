@@ -92,6 +92,13 @@ var scenes = []verdicttest.Situation{
 		w.Within("n1", "", "", verdicttest.Who("web"))
 		w.Wire(w.Uplink("n1"), "vplkn1")
 	}},
+	{Name: "both ends of a veth", Addr: "fd00:7::2", Build: func(w *verdicttest.World) {
+		ns := w.Namespace("n1", 5, "105", verdict.Workload{Kind: verdict.Unknown, Name: "app", Source: "netns", PID: 1})
+		inside, port := w.Veth(ns, "baaaaa", w.Link("n1", "veth105", verdict.PointToPoint, false))
+		w.Assigned(port).PrefixLength = 64
+		w.After(time.Minute)
+		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | verdict.FlagPermanent, Interface: inside, PrefixLength: 64})
+	}},
 	{Name: "senders that take turns", Addr: "192.168.1.20", Build: func(w *verdicttest.World) {
 		eth0 := w.Uplink("n1")
 		a := w.Wire(eth0, "\x02\x00\x00\x00\x00\x98")

@@ -184,7 +184,7 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if c.Cause == CauseClonedMachine || OneService(left) != "" {
 		return nil, RightUndecided // which one is the copy, or which one its program has scheduled
 	}
-	if first := oldest(left); first != nil && !moves {
+	if first := oldest(left); first != nil && !moves && !bothEnds(left) {
 		if !first.lives() || len(busy) > 0 && !first.busy() && first.Node.SeesProcesses {
 			return nil, RightUndecided // it may be what is left of a workload that has ended
 		}
@@ -244,7 +244,7 @@ func (q *inquiry) first(o *Owner) bool {
 	return !slices.ContainsFunc(q.owners, func(other *Owner) bool {
 		return other != o && (other.Kind() == Host || other.Namespace == nil || !q.given(other) ||
 			!slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-				return c.main(q.c.Address) && c.Interface.Link != nil && sameLink(c.Interface.Link, other.Interface.Link)
+				return c.main(q.c.Address) && !c.Interface.isPodPort() && c.Interface.Link != nil && sameLink(c.Interface.Link, other.Interface.Link)
 			}) || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return al.Pool.leasedByServer() && al.leasedTo(other) == certainMatch }))
 	})
 }
@@ -347,6 +347,18 @@ func oldest(owners []*Owner) *Owner {
 		}
 	}
 	return first
+}
+
+// bothEnds reports whether a node has the address on one end of a veth, and the namespace with the other end has it,
+// too. One program has set both, and which of them it set first says nothing.
+func bothEnds(owners []*Owner) bool {
+	return slices.ContainsFunc(owners, func(host *Owner) bool {
+		return host.Kind() == Host && slices.ContainsFunc(host.Claims, func(c *Claim) bool {
+			return (c.Counts() || c.Kind == DADFailed) && c.Interface.isPodPort() && slices.ContainsFunc(owners, func(o *Owner) bool {
+				return o != host && o.Namespace != nil && o.Namespace.Record == c.Interface.Peer && o.Node.Is(host.Node)
+			})
+		})
+	})
 }
 
 // firstSeen returns when a frame of the owner was first seen, by the clock of the node that saw

@@ -70,6 +70,23 @@ func assigned(w *verdicttest.World, node string, until time.Duration) {
 	}
 }
 
+// bothEnds gives a namespace the address, and the node that has the other end of its veth, or that of another
+// namespace. It returns the claim of the namespace.
+func bothEnds(w *verdicttest.World, of verdict.Workload, nodeFirst, another bool) (inside *verdict.Claim) {
+	ns := w.Namespace("n1", 5, "105", of)
+	end, port := w.Veth(ns, "\x02\x00\x00\x00\x01\x05", w.Link("n1", "veth105", verdict.PointToPoint, false))
+	if another {
+		_, port = w.Veth(w.Namespace("n1", 6, "106", blue("other")), "\x02\x00\x00\x00\x01\x06", w.Link("n1", "veth106", verdict.PointToPoint, false))
+	}
+	if nodeFirst {
+		w.Assigned(port)
+		return w.After(time.Minute).Assigned(end)
+	}
+	inside = w.Assigned(end)
+	w.After(time.Minute).Assigned(port)
+	return inside
+}
+
 // program makes a program that moves virtual addresses run on a node, or end there.
 func program(w *verdicttest.World, node, name string, ended bool) {
 	w.Node(node).VIPProgram, w.Node(node).VIPProgramEnded = name, ended
@@ -241,6 +258,26 @@ func TestRightfulOwner(t *testing.T) {
 			w.Claims[1].Flags = 0
 			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		}, "web", verdict.RightAllocation},
+		{"both ends of a veth, the end of the node first", func(w *verdicttest.World) { bothEnds(w, blue("blue"), true, false) }, "", verdict.RightUndecided},
+		{"both ends of a veth, the end of the namespace first", func(w *verdicttest.World) { bothEnds(w, blue("blue"), false, false) }, "", verdict.RightUndecided},
+		{"both ends of a veth, and detection of duplicates failed in the namespace", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("fd00:7::2")
+			bothEnds(w, blue("blue"), true, false).Kind = verdict.DADFailed
+		}, "", verdict.RightUndecided},
+		{"both ends of a veth, and detection of duplicates failed at the node", func(w *verdicttest.World) {
+			w.Addr = netip.MustParseAddr("fd00:7::2")
+			bothEnds(w, blue("blue"), false, false)
+			w.Claims[1].Kind = verdict.DADFailed
+		}, "", verdict.RightUndecided},
+		{"both ends of a veth, and a network assigned it to the pod", func(w *verdicttest.World) {
+			bothEnds(w, verdicttest.Who("web"), true, false).Network = "net0"
+		}, "web", verdict.RightIntent},
+		{"a namespace, and the port of another one, which the node had first", func(w *verdicttest.World) { bothEnds(w, blue("blue"), true, true) }, "n1", verdict.RightOlderAssignment},
+		{"a namespace, and later the port of another one", func(w *verdicttest.World) { bothEnds(w, blue("blue"), false, true) }, "blue", verdict.RightOlderAssignment},
+		{"a namespace, and the card that the node had first", func(w *verdicttest.World) {
+			w.Device("n1", "eth0", "")
+			w.After(time.Minute).Within("n1", "", "", blue("blue"))
+		}, "n1", verdict.RightOlderAssignment},
 		{"a pod on the LAN gets the address that its node had first", func(w *verdicttest.World) {
 			w.Addr = netip.MustParseAddr("192.0.2.50")
 			verdicttest.OnLANOf(w, "n1", 0)
