@@ -136,6 +136,13 @@ func TestRemedies(t *testing.T) {
 		{"a pod on the LAN of its node had the address before somebody set it on the node", []string{
 			"if pod default/web keeps the address", "ip addr del 192.0.2.50/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web",
 		}},
+		{"a container was restored on another node while it runs", []string{
+			"Decide which of them goes on", "a copy was restored", "on n1 goes on", "Stop container 4f2b7c3d9e8a on n2", "--ignore-static-ip --ignore-static-mac", "on n2 goes on", "Stop container 4f2b7c3d9e8a on n1",
+		}},
+		{"a container with the name of a pod was restored on another node, and an IPAM has it", []string{
+			"if pod db/db on n1 goes on", "Stop pod db/db on n2", "if pod db/db on n2 goes on", "Stop pod db/db on n1", "Check that IPAM still has the address",
+		}},
+		{"a pod that was started on another node again", []string{"Find out which sandbox the kubelet uses"}},
 		{"both ends of a veth", []string{
 			"Decide which of them keeps the address", "if node n1 itself (veth105) keeps the address", "ip -n app addr del fd00:7::2/64 dev eth0",
 			"if network namespace app on n1 keeps the address", "ip addr del fd00:7::2/64 dev veth105", "Restart network namespace app",

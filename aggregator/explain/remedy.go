@@ -466,6 +466,9 @@ func (a *remedyBuilder) endNamespace(o *verdict.Owner) []advice.Action {
 // separate returns the steps that give a copy an identity of its own. A person knows which one is the
 // copy.
 func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
+	if a.c.Facts[0].Kind == verdict.FactOneContainer {
+		return a.oneCopy(owners)
+	}
 	key, copied := "one-client", func(o *verdict.Owner) string {
 		switch {
 		case a.c.Facts[0].Kind == verdict.FactLeasedToOneMAC:
@@ -482,6 +485,21 @@ func (a *remedyBuilder) separate(owners []*verdict.Owner) []advice.Action {
 	steps := a.steps(key, "owners", a.ownerNames(wrong), "choice", choices(wrong, func(o *verdict.Owner) (string, []advice.Action) {
 		return a.placed(o.ID) + " is the copy", a.steps(copied(o), o)
 	}))
+	for _, o := range except(owners, func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }) {
+		steps = append(steps, release(o, a.address)...)
+	}
+	return steps
+}
+
+// oneCopy returns the steps that leave one of several copies of a container. A person knows which one is to go on.
+func (a *remedyBuilder) oneCopy(owners []*verdict.Owner) []advice.Action {
+	wrong := a.wrong()
+	steps := a.steps("one-copy", "owners", each(wrong, func(o **verdict.Owner) string { return placed(*o) }), "pools", when(len(a.c.Pools) > 0, "yes"),
+		"choice", choices(wrong, func(keep *verdict.Owner) (string, []advice.Action) {
+			return placed(keep) + " goes on", append(ofAllBut(keep, wrong, func(o *verdict.Owner) []advice.Action {
+				return a.steps("copy/container", o)
+			}), a.retake(keep)...)
+		}))
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }) {
 		steps = append(steps, release(o, a.address)...)
 	}

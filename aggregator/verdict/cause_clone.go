@@ -177,9 +177,15 @@ func (o *Owner) has(mac string) bool {
 	})
 }
 
-// clonedMachine: owners that nothing gave the address have one hardware address, which is not made
-// from the address and not shared by design.
+// clonedMachine: owners are one container on several machines, or owners that nothing gave the address have one
+// hardware address, which is not made from the address and not shared by design.
 func (q *inquiry) clonedMachine() (r reason) {
+	if same := copies(q.c.Owners); len(same) > 0 && !q.c.Expected() {
+		r.Wrong = ids(same...)
+		r.Headline = &Fact{Kind: HeadCopies, Owners: r.Wrong}
+		r.fact(Fact{Kind: FactOneContainer, Owners: r.Wrong, Nodes: nodesOf(same), Text: same[0].Workload().ContainerID})
+		return r
+	}
 	if q.c.Expected() || q.c.Kind != LinkScope || !q.unrelated() {
 		return reason{}
 	}

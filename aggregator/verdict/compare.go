@@ -528,7 +528,7 @@ func (j *comparison) rule(owners []Owner) string {
 	switch {
 	case len(owners) < 2:
 		return ""
-	case samePod(owners):
+	case samePod(owners) && len(copies(owners)) == 0:
 		return RuleSamePod
 	case sameVM(owners):
 		return RuleSameVM

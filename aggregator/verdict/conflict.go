@@ -276,7 +276,7 @@ func (c *Conflict) AllExternal() bool {
 // SamePod reports whether all owners are sandboxes of one pod, also if detection of duplicates failed in one of
 // them.
 func (c *Conflict) SamePod() bool {
-	return c.Rule == RuleSamePod || c.Rule == RuleDADFailed && len(c.Owners) > 1 && samePod(c.Owners)
+	return c.Rule == RuleSamePod || c.Rule == RuleDADFailed && len(c.Owners) > 1 && samePod(c.Owners) && !c.Copied()
 }
 
 // SameVM reports whether all owners are pods of one virtual machine, also if detection of duplicates failed in one

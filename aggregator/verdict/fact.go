@@ -55,6 +55,8 @@ const (
 	// FactLeased: the DHCP server of Pool has leased the address to Owners[0]; or the server Addresses[0] has, according
 	// to the client of Pool.
 	FactLeased FactKind = "leased"
+	// FactOneContainer: Owners have one container id, Text, on several Nodes.
+	FactOneContainer FactKind = "one-container"
 	// FactOneMAC: Owners have one hardware address. FactOneName: their nodes have one name, Text.
 	FactOneMAC  FactKind = "one-mac"
 	FactOneName FactKind = "one-name"
@@ -151,6 +153,8 @@ const (
 	HeadOneClient FactKind = "one-dhcp-client"
 	// HeadClone: Owners have one address and one hardware address.
 	HeadClone FactKind = "clones"
+	// HeadCopies: Owners are one container on several machines.
+	HeadCopies FactKind = "copies-of-one-container"
 	// HeadOutside: Owners are outside of all nodes with an agent.
 	HeadOutside FactKind = "owners-outside"
 	// HeadNotGiven: no IPAM or runtime assigned the address, which is in a range of pods, to

@@ -66,8 +66,8 @@ func (q *inquiry) gather() {
 	slices.SortFunc(q.pools, comparePools)
 }
 
-// unrelated reports whether the owners of the conflict are unrelated.
-func (q *inquiry) unrelated() bool { return !q.c.SamePod() && !q.c.SameVM() }
+// unrelated reports whether the owners of the conflict are unrelated: neither one workload nor copies of one.
+func (q *inquiry) unrelated() bool { return !q.c.SamePod() && !q.c.SameVM() && !q.c.Copied() }
 
 // pairs yields every ordered pair of owners.
 func (q *inquiry) pairs(yield func(a, b *Owner) bool) {

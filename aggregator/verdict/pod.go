@@ -29,6 +29,25 @@ func (w Workload) samePod(other Workload) bool {
 	return w.Kind == Pod && other.Kind == Pod && w.Name != "" && w.Name == other.Name && w.Namespace == other.Namespace
 }
 
+// copies returns the owners that are one container on several machines: an engine has restored a copy of it. Engines give
+// each container a random id, 64 hexadecimal digits. Other programs derive ids from names, which may be alike, and a pod
+// with a UID has a new id on each node.
+func copies(owners []Owner) (found []*Owner) {
+	for i := range owners {
+		o, w := &owners[i], owners[i].Workload()
+		if o.Namespace != nil && len(w.ContainerID) == 64 && !w.OnlyNetns() && slices.ContainsFunc(owners, func(other Owner) bool {
+			v := other.Workload()
+			return v.ContainerID == w.ContainerID && !v.OnlyNetns() && (v.UID == "" || w.UID == "") && other.Node.Boot != o.Node.Boot
+		}) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// Copied reports whether owners are one container on several machines.
+func (c *Conflict) Copied() bool { return len(copies(c.Owners)) > 0 }
+
 // sameVM reports whether all owners are pods that run one virtual machine, as two pods do during a
 // migration.
 func sameVM(owners []Owner) bool {

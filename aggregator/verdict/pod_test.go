@@ -10,6 +10,56 @@ import (
 	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
+// A container id on two machines shows a copy. On one machine, it is a container with a new network namespace.
+func TestCopiesOfAContainer(t *testing.T) {
+	const id = "4f2b7c3d9e8a4f2b7c3d9e8a4f2b7c3d9e8a4f2b7c3d9e8a4f2b7c3d9e8a1111"
+	container := verdict.Workload{Kind: verdict.Container, Source: "cni-result", PID: 1}
+	pod := verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: "db", Source: "cni-result", PID: 1}
+	uid := pod
+	uid.UID = "uid-db"
+	for _, test := range []struct {
+		name       string
+		who        verdict.Workload
+		one, other string
+		change     func(w *world)
+		rule       string
+		copied     bool
+	}{
+		{"a container", container, id, id, nil, verdict.RuleAssignedTwice, true},
+		{"a container with the name of a pod", pod, id, id, nil, verdict.RuleAssignedTwice, true},
+		{"a copy with another MAC", container, id, id, func(w *world) { w.Claims[1].Interface.MAC = "copied" }, verdict.RuleAssignedTwice, true},
+		{"a kernel that refused the address of a copy", container, id, id, func(w *world) {
+			w.Addr = netip.MustParseAddr("2001:db8::50")
+			w.Claims[1].Kind, w.Claims[1].Flags = verdict.DADFailed, verdict.FlagDADFailed
+		}, verdict.RuleDADFailed, true},
+		{"a pod with a UID", uid, id, id, nil, verdict.RuleSamePod, false},
+		{"a pod that was started again", pod, id, id[4:] + "2222", nil, verdict.RuleSamePod, false},
+		{"ids that are made from names", pod, "db", "db", nil, verdict.RuleSamePod, false},
+		{"agents on one kernel", container, id, id, func(w *world) { w.Node("n2").Boot, w.Node("n2").Netns = w.Node("n1").Boot, "2" }, verdict.RuleSamePod, false},
+	} {
+		w := newWorld("192.0.2.50")
+		verdicttest.OnNodes(w.World, test.who, test.one, test.other)
+		if test.change != nil {
+			test.change(w)
+		}
+		for _, phase := range []verdict.Phase{verdict.Suspected, verdict.Confirmed} {
+			out := w.judge()
+			if len(out.Conflicts) != 1 {
+				t.Fatalf("%s: got %d conflicts, want one", test.name, len(out.Conflicts))
+			}
+			c := &out.Conflicts[0]
+			if c.Rule != test.rule || c.Phase != phase || c.Copied() != test.copied || c.SamePod() == test.copied || w.Policy.Wait(c) != w.Policy.HandoverGrace {
+				t.Errorf("%s: got rule %s in phase %d, copied %t, same pod %t, after %s, want %s, phase %d, copied %t, after the grace",
+					test.name, c.Rule, c.Phase, c.Copied(), c.SamePod(), w.Policy.Wait(c), test.rule, phase, test.copied)
+			}
+			if cloned := c.Cause == verdict.CauseClonedMachine && c.Right == verdict.RightUndecided; !c.Expected() && cloned != test.copied {
+				t.Errorf("%s: got cause %s, and a right %d, want copies: %t", test.name, c.Cause, c.Right, test.copied)
+			}
+			w.after(w.Policy.HandoverGrace).Read(w.Claims...)
+		}
+	}
+}
+
 func TestT10SandboxWhosePodWasDeleted(t *testing.T) {
 	tests := []struct {
 		name string

@@ -112,8 +112,8 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 			return left[0], RightAlive
 		}
 	}
-	if c.Cause == CauseDHCPClientIdentity || c.Cause == CauseTwoDHCPServers {
-		return nil, RightUndecided // each has a lease
+	if c.Cause == CauseDHCPClientIdentity || c.Cause == CauseTwoDHCPServers || c.Copied() {
+		return nil, RightUndecided // each has a lease, or the same right to the address
 	}
 	if c.SameVM() {
 		if runs := filterOwners(left, (*Owner).runsMachine); len(runs) == 1 {

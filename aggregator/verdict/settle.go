@@ -180,7 +180,7 @@ func (p *Policy) Wait(c *Conflict) time.Duration {
 	switch {
 	case c.SameVM():
 		return p.MigrationGrace
-	case c.SamePod(), c.Moves, c.Rule == RuleExternalsAlternate:
+	case c.SamePod(), c.Copied(), c.Moves, c.Rule == RuleExternalsAlternate: // a container may be migrated live
 		return p.HandoverGrace
 	case c.Rule == RuleDADFailed:
 		return 0

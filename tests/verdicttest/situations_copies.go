@@ -7,6 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/dhcp"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 const (
@@ -52,7 +53,44 @@ const (
 	otherMAC = "\x52\x54\x00\xaa\xbb\x02"
 )
 
+// containerID is the id of a container as engines make it.
+const containerID = "4f2b7c3d9e8a4f2b7c3d9e8a4f2b7c3d9e8a4f2b7c3d9e8a4f2b7c3d9e8a1111"
+
+// OnNodes gives a workload on each of two nodes on one LAN the address, on a macvlan device. The ids of their containers
+// may differ.
+func OnNodes(w *World, who verdict.Workload, one, other string) {
+	for k, u := range OnLAN(w, "n1", "n2") {
+		who.ContainerID = []string{one, other}[k]
+		ns := w.Namespace(u.Link.Node.Name, 5, "105", who)
+		w.Assigned(w.Interface(ns, verdict.Interface{MAC: oneMAC, Attachment: verdict.Lower, Link: u.Link, HostInterface: "eth0"})).Network = "lan"
+		w.After(time.Minute)
+	}
+}
+
 var ofCopies = []Situation{
+	{
+		Name: "a container was restored on another node while it runs", Cause: clone, Addr: "192.0.2.50",
+		Build: func(w *World) {
+			OnNodes(w, verdict.Workload{Kind: verdict.Container, Source: "cni-result", PID: 1}, containerID, containerID)
+		},
+		Facts: []string{"one-container owners=" + containerID + "," + containerID + " nodes=n1,n2 text=" + containerID},
+	},
+	{
+		Name: "a container with the name of a pod was restored on another node, and an IPAM has it", Cause: clone, Addr: "192.0.2.50",
+		Build: func(w *World) {
+			OnNodes(w, verdict.Workload{Kind: verdict.Pod, Namespace: "db", Name: "db", Source: "cni-result", PID: 1}, containerID, containerID)
+			for _, n := range []string{"n1", "n2"} {
+				w.Books(w.Pool(hostlocal.Name, n, "lan", "192.0.2.10-192.0.2.99"), "db").ContainerID = containerID
+			}
+		},
+		Facts: []string{"one-container owners=db,db nodes=n1,n2 text=" + containerID},
+	},
+	{
+		Name: "a pod that was started on another node again", Cause: unknown, Addr: "192.0.2.50",
+		Build: func(w *World) {
+			OnNodes(w, verdict.Workload{Kind: verdict.Pod, Namespace: "db", Name: "db", Source: "cni-result", PID: 1}, containerID, containerID[4:]+"2222")
+		},
+	},
 	{
 		Name: "a namespace without processes has the address of a pod", Cause: leftover,
 		Build: func(w *World) {
