@@ -32,11 +32,14 @@ type DiagnosisStep struct{ Step, Answer string }
 
 // Remembered summarizes the stored memory of a conflict about an address.
 func Remembered(a netip.Addr, m *verdict.Memory) string {
-	key := "remembered"
+	key, held := "remembered", "held"
 	if m.ResolvedAt != 0 {
 		key += "/resolved"
 	}
-	return Text(key, "address", a, "n", len(m.Owners), "since", m.DetectedAt, "until", m.ResolvedAt)
+	if m.Rule == verdict.RuleDADFailed { // the kernel of one of them refused it
+		held = "claimed"
+	}
+	return Text(key, "address", a, "held", held, "n", len(m.Owners), "since", m.DetectedAt, "until", m.ResolvedAt)
 }
 
 // Conflict returns the text of a conflict.

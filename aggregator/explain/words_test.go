@@ -184,6 +184,21 @@ func TestEndings(t *testing.T) {
 	compare(t, "endings.txt", b)
 }
 
+// An owner whose kernel refused the address never held it.
+func TestARefusedAddressWasClaimed(t *testing.T) {
+	w, c := disputed(t)
+	for rule, want := range map[string]string{verdict.RuleAssignedTwice: "10.244.1.5 was held by ", verdict.RuleDADFailed: "10.244.1.5 was claimed by "} {
+		over := c.End(&verdict.Ended{ID: c.ID, At: w.Now, Ending: verdict.Ending{Kind: verdict.EndOneOwner, Owner: c.Owners[0].ID}}, nil)
+		over.Rule = rule
+		memory := over.Memory()
+		for _, got := range []string{explain.Conflict(&w.Policy, &over).Summary, explain.Remembered(w.Addr, &memory)} {
+			if !strings.Contains(got, want) {
+				t.Errorf("by rule %s: got %q, want %q in it", rule, got, want)
+			}
+		}
+	}
+}
+
 // TestExclusions compares the reasons why owners are not compared with testdata/exclusions.txt.
 func TestExclusions(t *testing.T) {
 	var b []byte
