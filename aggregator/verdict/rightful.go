@@ -244,7 +244,7 @@ func (q *inquiry) first(o *Owner) bool {
 	return !slices.ContainsFunc(q.owners, func(other *Owner) bool {
 		return other != o && (other.Kind() == Host || other.Namespace == nil || !q.given(other) ||
 			!slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-				return c.main(q.c.Address) && !c.Interface.isPodPort() && c.Interface.Link != nil && sameLink(c.Interface.Link, other.Interface.Link)
+				return c.main(q.c.Address) && q.onLAN(c.Interface) && sameLink(c.Interface.Link, other.Interface.Link)
 			}) || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return al.Pool.leasedByServer() && al.leasedTo(other) == certainMatch }))
 	})
 }
@@ -269,6 +269,11 @@ func (c *Case) asOwn(o *Owner, owners []Owner) bool {
 		return other.moves(c.Address) && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||
 			other.Assigned && (leased(o) || !other.withoutOrder().mainAddress(c.Address)))
 	}) && !slices.ContainsFunc(c.Nodes, func(f NodeFacts) bool { return f.Internal })
+}
+
+// onLAN reports whether an interface of a node leads out of the node: a card, or a bridge with one.
+func (q *inquiry) onLAN(i *Interface) bool {
+	return i.Link != nil && (i.Uplink || slices.ContainsFunc(q.in.node(i.Namespace.Node).Subnets, func(s Subnet) bool { return s.LAN && s.Interface.Is(i) }))
 }
 
 // filterOwners returns the owners for which holds returns true.

@@ -322,6 +322,18 @@ func TestRightfulOwner(t *testing.T) {
 			p := w.Pool(dhcp.DnsmasqName, "n1", "", "192.0.2.10-192.0.2.99")
 			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: verdict.MAC("baaaaa").String()}})
 		}, "web", verdict.RightAllocation},
+		{"a pod on a bridge with an uplink gets the address that its node had first", func(w *verdicttest.World) {
+			br0 := w.Device("n1", "br0", "bridge")
+			w.Subnet(br0, "10.244.1.5/24")
+			w.Subnets[0].LAN = true
+			w.After(time.Minute).Within("n1", "br0", "lan", verdicttest.Who("web"))
+			w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "web")
+		}, "n1", verdict.RightNode},
+		{"a pod on a bridge without an uplink gets the address that its node had first", func(w *verdicttest.World) {
+			w.Subnet(w.Device("n1", "br0", "bridge"), "10.244.1.5/24")
+			w.After(time.Minute).Within("n1", "br0", "lan", verdicttest.Who("web"))
+			w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "web")
+		}, "web", verdict.RightAllocation},
 		{"a pod behind a veth gets the address that its node had first", func(w *verdicttest.World) {
 			w.Device("n1", "eth0", "")
 			w.After(time.Minute).Within("n1", "", "kindnet", verdicttest.Who("web"))
