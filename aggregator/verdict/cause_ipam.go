@@ -108,7 +108,7 @@ func (q *inquiry) stateLost() reason {
 	for _, p := range q.pools {
 		mine := filterOwners(q.owners, func(o *Owner) bool { return q.gave(p, o) })
 		if len(mine) < 2 {
-			if len(mine) == 1 && !p.Client && excluded.contrary.Kind == "" { // a client knows only its own lease
+			if len(mine) == 1 && !p.Leases && excluded.contrary.Kind == "" { // a lease that ended before is not known
 				excluded = ruledOut(Fact{Kind: NotGivenTwice, Pool: p.Label(), Owners: ids(mine...)})
 			}
 			continue

@@ -153,9 +153,10 @@ func (q *inquiry) given(o *Owner) bool {
 }
 
 // gave reports whether a pool assigned the address to an owner, according to CNI results, the
-// container runtime and the pool's own records.
+// container runtime and the pool's own records. A DHCP server gives addresses to other nodes, too, but only
+// its records say so.
 func (q *inquiry) gave(p *Pool, o *Owner) bool {
-	if o.Namespace == nil || p.Node != nil && !p.Node.Is(o.Node) {
+	if o.Namespace == nil {
 		return false
 	}
 	if past := q.vanishedRecord(o); past != nil && past.Allocation.Pool.Is(p) {
@@ -164,7 +165,7 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if q.bestMatch(p, o) == certainMatch {
 		return true
 	}
-	if p.OfNode() && !o.OnNode(p.Name) {
+	if p.Node != nil && !p.Node.Is(o.Node) || p.OfNode() && !o.OnNode(p.Name) {
 		return false
 	}
 	if slices.ContainsFunc(q.allocations, func(al *Allocation) bool {

@@ -33,6 +33,19 @@ func lease(w *World, mac, former verdict.MAC) {
 	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: mac.String(), FormerMAC: former.String()}})
 }
 
+// formerlyLeased gives two nodes on one LAN the address. A DHCP server on a third node had leased it to the first one, and has
+// leased it to the second one.
+func formerlyLeased(w *World, past verdict.Past) {
+	machines(w, oneMAC, otherMAC)
+	p := w.Pool(dhcp.DnsmasqName, "n3", "", "10.244.1.1-10.244.1.20")
+	p.Device = "eth0"
+	former := w.Claims[0].Interface
+	past.Owner, past.Kind, past.Since = former.Namespace.ID, verdict.FindingInUseUnallocated, Start
+	past.Allocation = &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: former.MAC.String()}}
+	w.Past = append(w.Past, past)
+	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: verdict.MAC(otherMAC).String()}})
+}
+
 // leased has the DHCP client of a node record a lease, the server, and the client identifier that it sent.
 func leased(w *World, node string, mac verdict.MAC, server, id string) {
 	p := w.Pool(dhcp.ClientName, node, "/run/systemd/netif/leases#eth0")
@@ -301,6 +314,17 @@ var ofCopies = []Situation{
 			lease(w, otherMAC, "")
 		},
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "pod-cidr-overlap (open): not-known-to-be-given-to-both", "static-address: has-lifetime owners=n1"},
+	},
+	{
+		Name: "a DHCP server on another node that has lost the lease of a client", Cause: lost,
+		Build: func(w *World) { formerlyLeased(w, verdict.Past{}) },
+		Facts: []string{
+			"was-allocated owners=n1 pool=dnsmasq|n3|",
+			"allocated owners=n2 pool=dnsmasq|n3|",
+			"record pool=dnsmasq|n3| state=1 record=->n2",
+			"record-vanished owners=n1 pool=dnsmasq|n3| at=0s",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
 	},
 	{
 		Name: "cloned machines", Cause: clone, Addr: "192.168.1.200",

@@ -366,7 +366,6 @@ var ofDevices = []Situation{
 			"on-device-of-node owners=n1 device=eth0",
 			"range-of-pool pool=dnsmasq|n3| ranges=192.168.1.100-192.168.1.250",
 		},
-		RuledOut: []string{"ipam-state-lost: given-once owners=n3 pool=dnsmasq|n3|"},
 	},
 	{
 		Name: "machines that may have one address from DHCP, without a lifetime", Cause: unknown, Addr: "192.168.1.200",
