@@ -70,6 +70,9 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	case c.Rule == verdict.RuleDADFailed && len(owners) == 1:
 		return a.steps("somebody-else", owners[0], "release", a.giveUp(owners[0]), "retake", a.retake(owners[0]))
 	}
+	if h := a.c.Headline; a.c.Cause == verdict.CauseUnknown && h != nil && h.Kind == verdict.HeadOneGateway {
+		return a.oneGateway()
+	}
 	if a.c.HeldAsOwn() && (a.c.Cause == verdict.CauseUnknown || a.c.Cause == verdict.CauseStaticAddress) {
 		return a.rangeOfVirtual(owners)
 	}
@@ -745,6 +748,29 @@ func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
 	name := plainName(node.Name)
 	return a.steps(key, "node", node.Name, "knode", name, "manifest", name+".yaml", "kubernetes", kubernetes, "bridge", bridge, "first", first, "side", side,
 		"gets", "The controller manager assigns it a free range.", "config", cmp.Or(config, "its configuration in /etc/cni/net.d"))
+}
+
+// oneGateway returns the steps after which the pods of several nodes have a gateway that one machine has.
+func (a *remedyBuilder) oneGateway() []advice.Action {
+	var own, router []advice.Action
+	cni := ""
+	for i, s := range a.c.Networks {
+		engine, network := "", ""
+		if s.Pool.Engine {
+			engine, network, _ = ipam.CutEngine(s.Pool.Network)
+		}
+		with := scope{
+			"node", s.Node.Name, "config", cmp.Or(s.Pool.Config, "its configuration in /etc/cni/net.d"), "side", cmp.Or(after("network ", s.Pool.Network), "this network"),
+			"engine", engine, "network", network, "first", release(a.c.Owner(s.Owner), a.address),
+		}
+		if i > 0 {
+			own = append(own, a.steps("own-gateway", with...)...)
+		}
+		if !s.Pool.Engine {
+			cni, router = "yes", append(router, a.steps("router-gateway", with...)...)
+		}
+	}
+	return a.steps("one-gateway", "own", own, "cni", cni, "router", router, "shared", a.shared())
 }
 
 // objectSide returns the range of a node if an IPAM assigns it in an object of the cluster; nil

@@ -30,6 +30,9 @@ var causes = []struct {
 	{CauseStaticAddress, (*inquiry).staticAddress},
 }
 
+// circumstances are what can be said about a conflict whose cause is unknown.
+var circumstances = []func(*inquiry) reason{(*inquiry).oneGateway}
+
 // Causes returns the names of all causes, in alphabetical order.
 func Causes() []string {
 	names := []string{CauseUnknown}
@@ -73,6 +76,12 @@ func (q *inquiry) why() Why {
 			found.Cause = cause.name
 		case !r.fits() && r.contrary.Kind != "":
 			others = append(others, RuledOut{Cause: cause.name, Fact: r.contrary, Open: r.open})
+		}
+	}
+	for _, ask := range circumstances {
+		if r := ask(q); found.Cause == CauseUnknown && found.Headline == nil && r.fits() {
+			found = r.Why
+			found.Cause = CauseUnknown
 		}
 	}
 	if q.c.Rule == RuleSplitBrain {

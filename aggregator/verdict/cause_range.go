@@ -128,6 +128,9 @@ func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
 	default:
 		return reason{}
 	}
+	if !r.Kubernetes && x.Ranges.apart(y.Ranges, q.c.Address) {
+		return ruledOut(Fact{Kind: NotOneRange, Nodes: nodes})
+	}
 	r.Headline = &Fact{Kind: HeadOneRange, Nodes: nodes}
 	if x.Ranges.equal(y.Ranges) {
 		r.Headline.Ranges = x.Ranges
@@ -152,6 +155,24 @@ func (q *inquiry) rangesOfNodes(a, b *Owner) (r reason) {
 		r.Networks = append(r.Networks, s)
 		r.fact(q.sourceFacts(o)...)
 	}
+	return r
+}
+
+// oneGateway: the pools of several nodes have one gateway, which each node has on its bridge.
+func (q *inquiry) oneGateway() (r reason) {
+	for _, o := range q.owners {
+		s, ok := q.ownRange(o)
+		if !ok || o.Kind() != Host || s.Pool == nil || !slices.Contains(s.Pool.Gateways, q.c.Address) {
+			return reason{}
+		}
+		r.Networks = append(r.Networks, s)
+		r.fact(Fact{Kind: FactPoolRange, Pool: s.Pool.Label(), Ranges: s.Ranges})
+	}
+	nodes := nodesOf(q.owners)
+	if len(nodes) < 2 {
+		return reason{}
+	}
+	r.Headline = &Fact{Kind: HeadOneGateway, Nodes: nodes}
 	return r
 }
 

@@ -175,6 +175,8 @@ const (
 	// HeadOneRange: two Nodes give pods addresses from one range. Ranges is set if both report the
 	// same.
 	HeadOneRange FactKind = "nodes-with-one-range"
+	// HeadOneGateway: the pools of Nodes have the address as the gateway of addresses of their own.
+	HeadOneGateway FactKind = "nodes-with-one-gateway"
 	// HeadNetworksOverlap: the Networks of the cause have overlapping ranges. Nodes is empty if
 	// they are on different nodes.
 	HeadNetworksOverlap FactKind = "networks-overlap"
@@ -228,6 +230,8 @@ const (
 	// NotInPodCIDRs: the address is in the pod range of Nodes[0] and not in that of Nodes[1]. If
 	// Nodes is empty, it is in the pod range of another node.
 	NotInPodCIDRs FactKind = "in-pod-cidr-of-one-node"
+	// NotOneRange: the ranges of Nodes have no address in common.
+	NotOneRange FactKind = "ranges-apart"
 	// NotRangeOf: it is not known from which range of its node Owners[0] has the address.
 	NotRangeOf FactKind = "range-of-owner-not-known"
 	// NotRangesOf: it is not known from which ranges Nodes give addresses to pods.
@@ -318,6 +322,22 @@ func rangeOf(prefix netip.Prefix) Ranges {
 
 func (r Ranges) equal(other Ranges) bool {
 	return r.Bridge == other.Bridge && slices.Equal(r.List, other.List)
+}
+
+// apart reports whether both ranges are known for the family of an address, and have no address in common.
+func (r Ranges) apart(other Ranges, of netip.Addr) bool {
+	known, both := false, false
+	for _, b := range other.List {
+		both = both || b.First.BitLen() == of.BitLen()
+	}
+	for _, a := range r.List {
+		if a.First.BitLen() == of.BitLen() {
+			if known = true; slices.ContainsFunc(other.List, a.Overlaps) {
+				return false
+			}
+		}
+	}
+	return known && both
 }
 
 // A Record is an allocation of a pool.

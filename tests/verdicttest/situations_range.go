@@ -200,6 +200,28 @@ var ofRanges = []Situation{
 		},
 	},
 	{
+		Name: "the gateway of pods of both nodes, which have ranges of their own", Cause: unknown, Addr: "10.50.0.1",
+		Build: func(w *World) {
+			d := OnLAN(w, "n1", "n2")[0].Link.Domain
+			for _, n := range []string{"n1", "n2"} {
+				i := w.Device(n, "cni5", "bridge")
+				i.MAC, i.Link.Domain, i.Link.Proven, i.Link.BothWays = verdict.MAC("cni5"+n), d, d, d
+				w.Subnet(i, "10.50.0.1/24")
+				w.Subnets[len(w.Subnets)-1].LAN = true
+				p := w.Pool(hostlocal.Name, n, "flat", map[string]string{"n1": "10.50.0.10-10.50.0.18", "n2": "10.50.0.20-10.50.0.28"}[n])
+				p.Plugin, p.Device, p.Gateways, p.Config = "bridge", "cni5", []netip.Addr{w.Addr}, "/etc/cni/net.d/10-flat.conflist"
+			}
+		},
+		Facts: []string{
+			"range-of-pool pool=host-local|n1|flat ranges=10.50.0.10-10.50.0.18",
+			"range-of-pool pool=host-local|n2|flat ranges=10.50.0.20-10.50.0.28",
+		},
+		RuledOut: []string{
+			"split-brain: not-moving owners=n1,n2",
+			"pod-cidr-overlap: ranges-apart nodes=n1,n2",
+		},
+	},
+	{
 		Name: "only one node has the range", Cause: unknown,
 		Build: func(w *World) {
 			w.PodCIDR, w.PodCIDROf = netip.MustParsePrefix("10.244.1.0/24"), "n1"
