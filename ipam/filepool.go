@@ -32,6 +32,8 @@ type FileAllocation struct {
 	// KeptUntil is when a DHCP server stops to keep the address back, because a client or the server itself found it in
 	// use; zero for other allocations.
 	KeptUntil time.Time
+	// Expires is when the lease of a DHCP client ends, unless it renews it; zero for never, and for other allocations.
+	Expires time.Time
 }
 
 // NewFilePool returns a pool without allocations.

@@ -530,6 +530,9 @@ func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocatio
 	if !a.KeptUntil.IsZero() {
 		r.KeptUntil = timestamppb.New(a.KeptUntil)
 	}
+	if !a.Expires.IsZero() {
+		r.ExpiresAt = timestamppb.New(a.Expires)
+	}
 	if mac, err := net.ParseMAC(a.MAC); err == nil {
 		r.Mac = mac
 	}

@@ -794,12 +794,21 @@ func (a *addressAudit) past() {
 			}
 			switch {
 			case al.For(o):
-				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingInUseUnallocated, Allocation: al, Since: a.in.Now})
+				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingInUseUnallocated, Allocation: al, Ended: a.ended(al), Since: a.in.Now})
 			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // an earlier allocation may have been for a previous owner
 				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingBookedElsewhere, Allocation: al, Since: a.in.Now})
 			}
 		}
 	}
+}
+
+// ended returns when an allocation that has vanished ended, if it is a DHCP lease that was not renewed; 0 otherwise.
+func (a *addressAudit) ended(al *verdict.Allocation) verdict.Stamp {
+	n := al.Pool.Node
+	if al.Expires == 0 || n == nil || a.in.Now < al.Expires.Add(-n.Skew-n.SkewWithin) {
+		return 0
+	}
+	return al.Expires
 }
 
 // remember adds the problem with an owner's address to its past.
@@ -818,6 +827,10 @@ func (a *addressAudit) note(p verdict.Past) {
 	for i := range a.out.Past {
 		b := &a.out.Past[i]
 		if b.Owner == p.Owner && b.Kind == p.Kind {
+			if p.Kind == verdict.FindingInUseUnallocated && p.Allocation != nil && p.Allocation.Expires != 0 {
+				*b = p // clients get new leases
+				return
+			}
 			if b.Allocation == nil || p.Kind == verdict.FindingVIPHeldElsewhere {
 				b.Allocation = p.Allocation
 			}

@@ -137,6 +137,40 @@ func TestEndOfALeaseIsRemembered(t *testing.T) {
 	}
 }
 
+// A lease that vanishes at its end was not renewed. One that vanishes earlier was lost, or released. The clock of the server
+// counts.
+func TestALeaseEndsByItsOwnTime(t *testing.T) {
+	w, i, p := lan()
+	w.Wire(i, one)
+	end := w.Now.Add(time.Minute)
+	for _, test := range []struct {
+		name  string
+		ends  verdict.Stamp
+		ahead time.Duration
+		ended bool
+	}{
+		{"it has no end", 0, 0, false},
+		{"it has ended", w.Now, 0, true},
+		{"it had not ended", end, 0, false},
+		{"it has ended by the clock of the server, which is ahead", end, time.Minute, true},
+		{"it had not ended by the clock of the server, which is behind", w.Now, -time.Minute, false},
+	} {
+		w.Node("n1").Skew, w.Node("n1").SkewKnown = test.ahead, true
+		in := w.Case()
+		al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, MAC: verdict.MAC(one).String()}, Expires: test.ends}
+		in.Vanished = []*verdict.Allocation{al}
+		judged := w.Policy.Judge(in)
+		w.Past = audit.Address(&w.Policy, in, &judged).Past // which has the former lease
+		var want verdict.Stamp
+		if test.ended {
+			want = test.ends
+		}
+		if len(w.Past) != 1 || w.Past[0].Ended != want || w.Past[0].Allocation != al {
+			t.Errorf("%s: got %+v, want this lease, ended at %v", test.name, w.Past, want)
+		}
+	}
+}
+
 // A server's reservations are outside of its ranges, too.
 func TestFullPoolOfADHCPServerIsNoFinding(t *testing.T) {
 	p := &verdict.Pool{Pool: ipam.Pool{IPAM: dhcp.DnsmasqName, Traits: registry.Traits(dhcp.DnsmasqName), State: ipam.Known, Ranges: []ipam.Range{{First: netip.MustParseAddr("10.9.0.1"), Last: netip.MustParseAddr("10.9.0.1")}}}}

@@ -70,8 +70,13 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	case c.Rule == verdict.RuleDADFailed && len(owners) == 1:
 		return a.steps("somebody-else", owners[0], "release", a.giveUp(owners[0]), "retake", a.retake(owners[0]))
 	}
-	if h := a.c.Headline; a.c.Cause == verdict.CauseUnknown && h != nil && h.Kind == verdict.HeadOneGateway {
-		return a.oneGateway()
+	if h := a.c.Headline; a.c.Cause == verdict.CauseUnknown && h != nil {
+		switch h.Kind {
+		case verdict.HeadOneGateway:
+			return a.oneGateway()
+		case verdict.HeadLeaseEnded:
+			return a.steps("lease-ended", "owners", each(h.Owners, func(id *string) string { return a.name(*id) }), "decide", a.decide(owners))
+		}
 	}
 	if a.c.HeldAsOwn() && (a.c.Cause == verdict.CauseUnknown || a.c.Cause == verdict.CauseStaticAddress) {
 		return a.rangeOfVirtual(owners)
@@ -347,7 +352,9 @@ func (a *remedyBuilder) clients() []*verdict.Owner {
 // leased reports whether an owner has the address from DHCP.
 func (a *remedyBuilder) leased(o *verdict.Owner) bool {
 	p := a.c.Title(o).Pool
-	if p == nil && a.c.Cause == verdict.CauseIPAMStateLost {
+	h := a.c.Headline
+	ended := a.c.Cause == verdict.CauseUnknown && h != nil && h.Kind == verdict.HeadLeaseEnded && slices.Contains(h.Owners, o.ID)
+	if p == nil && (a.c.Cause == verdict.CauseIPAMStateLost || ended) {
 		p = a.c.From[0] // it had a lease
 	}
 	return p != nil && ipamOf(p).Leases

@@ -40,7 +40,7 @@ func (f *Facts) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.S
 			Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(),
 			MAC: verdict.MAC(rec.GetMac()).String(), FormerMAC: verdict.MAC(rec.GetFormerMac()).String(), Hostname: rec.GetHostname(),
 		},
-		AllocatedAt: Stamp(rec.GetAllocatedAt()), KeptUntil: Stamp(rec.GetKeptUntil()),
+		AllocatedAt: Stamp(rec.GetAllocatedAt()), KeptUntil: Stamp(rec.GetKeptUntil()), Expires: Stamp(rec.GetExpiresAt()),
 	}
 	if have := f.putAllocation(p, al, now); have != nil {
 		have.sweep = n.sweep
@@ -59,6 +59,12 @@ func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp)
 		}
 		if have.sameAs(al) {
 			return have
+		}
+		if renewed := *have; renewed.Expires != al.Expires { // that a lease is renewed changes no judgement
+			if renewed.Expires = al.Expires; renewed.sameAs(al) {
+				all[i] = &renewed
+				return &renewed
+			}
 		}
 		if !f.charge(p.Node, &have.cost, cost, true) {
 			f.countRefused(p.Node, "allocation", false)

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
@@ -14,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	ipams "github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // fill uses up all memory, that of a node and that of others.
@@ -67,6 +71,27 @@ func TestAllocationsNeedMemory(t *testing.T) {
 			s.wantHeard(test.name, "changed n1", "refused allocation")
 			s.wantJudged(test.name, "10.0.0.1")
 		}
+	}
+}
+
+// A renewal changes only when a lease ends, which is known when it has vanished.
+func TestRenewalsOfLeasesAreNotJudged(t *testing.T) {
+	leased := func(until int64) *pb.ReportRequest {
+		al := given("p", "10.0.0.1", "")
+		al.Mac, al.ExpiresAt = records.MAC(1), &timestamppb.Timestamp{Seconds: until}
+		return &pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}}
+	}
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}}, leased(100))
+	s.judgeAll()
+	a.report(leased(200))
+	s.wantJudged("renewed")
+	s.check(t, "renewed")
+	gone := given("p", "10.0.0.1", "")
+	gone.Gone = true
+	a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{gone}})
+	if item := s.items()["10.0.0.1"]; item == nil || len(item.Vanished) != 1 || item.Vanished[0].Expires != verdict.Stamp(200*time.Second) {
+		t.Errorf("got %+v, want the lease until its last end", item)
 	}
 }
 

@@ -198,7 +198,7 @@ func memory(past []verdict.Past, pools []*verdict.Pool) (out []*pb.Remembered) {
 		}
 	}
 	for _, p := range past {
-		one := &pb.Remembered{Kind: p.Kind, Owner: p.Owner, Since: timestamp(p.Since)}
+		one := &pb.Remembered{Kind: p.Kind, Owner: p.Owner, Since: timestamp(p.Since), EndedAt: timestamp(p.Ended)}
 		if p.Allocation != nil {
 			one.Allocation = allocationProto(p.Allocation)
 		}

@@ -328,7 +328,7 @@ func (r *Recall) remember(a netip.Addr, memory []*pb.Remembered, pool *pb.Pool) 
 				al = nil
 			}
 			at := r.before[index.AddressOf(a)]
-			at.Past = append(at.Past, verdict.Past{Owner: m.GetOwner(), Kind: m.GetKind(), Allocation: al, Since: facts.Stamp(m.GetSince())})
+			at.Past = append(at.Past, verdict.Past{Owner: m.GetOwner(), Kind: m.GetKind(), Allocation: al, Ended: facts.Stamp(m.GetEndedAt()), Since: facts.Stamp(m.GetSince())})
 			r.before[index.AddressOf(a)] = at
 			continue
 		}

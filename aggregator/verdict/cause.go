@@ -31,7 +31,7 @@ var causes = []struct {
 }
 
 // circumstances are what can be said about a conflict whose cause is unknown.
-var circumstances = []func(*inquiry) reason{(*inquiry).oneGateway}
+var circumstances = []func(*inquiry) reason{(*inquiry).oneGateway, (*inquiry).leaseEnded}
 
 // Causes returns the names of all causes, in alphabetical order.
 func Causes() []string {
@@ -96,7 +96,7 @@ func (q *inquiry) why() Why {
 			}
 		}
 	}
-	found.RuledOut = slices.DeleteFunc(others, func(r RuledOut) bool { return r.Open && found.Cause != CauseUnknown })
+	found.RuledOut = slices.DeleteFunc(others, func(r RuledOut) bool { return r.Open && (found.Cause != CauseUnknown || found.Headline != nil) })
 	return found
 }
 

@@ -166,6 +166,9 @@ func (q *inquiry) recordsLost(p *Pool, mine []*Owner) (r reason) {
 		return ruledOut(Fact{Kind: NotLost, Pool: p.Label(), Owners: ids(mine...)})
 	}
 	for _, o := range lost {
+		if q.endedLease(o) != nil {
+			return reason{} // the server did as it should
+		}
 		if o.Pod != nil && o.Pod.DeletionTimestamp != 0 {
 			return ruledOut(Fact{Kind: NotYetFree, Owners: ids(o)})
 		}
@@ -190,6 +193,37 @@ func (q *inquiry) recordsLost(p *Pool, mine []*Owner) (r reason) {
 		if past := q.vanishedRecord(o); past != nil {
 			r.fact(Fact{Kind: FactRecordVanished, Pool: p.Label(), Owners: ids(o), At: past.Since})
 		}
+	}
+	return r
+}
+
+// endedLease returns the past of an owner whose DHCP lease was not renewed; nil if there is none.
+func (q *inquiry) endedLease(o *Owner) *Past {
+	if past := q.vanishedRecord(o); past != nil && past.Ended != 0 && q.bestMatch(past.Allocation.Pool, o) != certainMatch {
+		return past
+	}
+	return nil
+}
+
+// leaseEnded: owners go on using the address after the ends of their DHCP leases.
+func (q *inquiry) leaseEnded() (r reason) {
+	for _, o := range q.owners {
+		past := q.endedLease(o)
+		if past == nil {
+			continue
+		}
+		p := past.Allocation.Pool
+		if r.Headline == nil {
+			r.Headline = &Fact{Kind: HeadLeaseEnded, Pool: p.Label()}
+		}
+		r.Headline.Owners = append(r.Headline.Owners, o.ID)
+		if !slices.ContainsFunc(r.From, p.Is) {
+			r.From = append(r.From, p)
+		}
+		r.fact(Fact{Kind: FactLeaseEnded, Pool: p.Label(), Owners: ids(o), At: past.Ended})
+	}
+	for _, p := range r.From {
+		r.fact(q.record(p))
 	}
 	return r
 }

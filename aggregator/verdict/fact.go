@@ -139,6 +139,8 @@ const (
 	FactRecordsLost FactKind = "records-lost"
 	// FactRecordVanished: the record that Pool had for Owners[0] vanished at At.
 	FactRecordVanished FactKind = "record-vanished"
+	// FactLeaseEnded: the lease that the DHCP server of Pool had given Owners[0] ended at At and was not renewed.
+	FactLeaseEnded FactKind = "lease-ended"
 )
 
 // The facts that summarise a cause; FactSandboxLeft and FactTunnel are used for this, too.
@@ -185,6 +187,8 @@ const (
 	// HeadRecordLost: Pool lost the record for Owners, or some record if Owners is empty, and
 	// allocated the address again.
 	HeadRecordLost FactKind = "record-lost-given-again"
+	// HeadLeaseEnded: the leases that the DHCP server of Pool had given Owners ended and were not renewed.
+	HeadLeaseEnded FactKind = "leases-ended"
 	// HeadAllocatedTwice: the IPAM of Pool has the address for both Owners.
 	HeadAllocatedTwice FactKind = "allocated-twice"
 )

@@ -38,6 +38,9 @@ type Allocation struct {
 	// KeptUntil is when a DHCP server stops to keep the address back, because a client or the server itself found it in
 	// use, by the clock of the writer; 0 for other allocations.
 	KeptUntil Stamp
+	// Expires is when the lease of a DHCP client ends, unless it renews it, by the clock of the server; 0 for never, and
+	// for other allocations.
+	Expires Stamp
 	// Heard is when the aggregator learned of the allocation.
 	Heard Stamp
 }
@@ -53,6 +56,9 @@ type Past struct {
 	// Allocation is the allocation of that time: one for another owner, or the owner's own
 	// allocation before it vanished; nil if there was none.
 	Allocation *Allocation
+	// Ended is when the owner's own allocation ended, a DHCP lease that its client did not renew, by the clock of the
+	// server; 0 for allocations that vanished otherwise.
+	Ended Stamp
 	// Since is when that state began, as far as it is known; for FindingVIPHeldElsewhere, the last time.
 	Since Stamp
 }

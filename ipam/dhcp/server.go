@@ -293,9 +293,9 @@ func (m *assignment) pool(a netip.Addr, suffix string) *ipam.FilePool {
 
 func (m *assignment) add(r record, suffix string) {
 	p := m.pool(r.Address, suffix)
-	al := ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}}
+	al := ipam.FileAllocation{Allocation: ipam.Allocation{Address: r.Address, MAC: r.MAC, FormerMAC: r.FormerMAC, Hostname: r.Hostname}, Expires: r.Expires}
 	if r.Declined {
-		al.KeptUntil = r.Expires
+		al.KeptUntil, al.Expires = r.Expires, time.Time{}
 	}
 	m.next[p][r.Address] = al
 	known := r.Server.Is4() || r.Address.Is6() && m.server.ipam == ClientName // networkd does not keep the address of a DHCPv6 server

@@ -120,18 +120,18 @@ func TestAddressesThatWereFoundInUseAreMarked(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		record
-		want time.Time
+		kept, ends time.Time
 	}{
-		{"declined, Kea", j[netip.MustParseAddr("10.0.0.5")], time.Unix(4000000000, 0)},
-		{"without a hardware address, Kea", j[netip.MustParseAddr("10.0.0.6")], time.Time{}},
-		{"declined, udhcpd", leases[0], ends},
-		{"leased, udhcpd", leases[1], time.Time{}},
-		{"reserved for nobody", record{Address: netip.MustParseAddr("10.0.0.9")}, time.Time{}},
+		{"declined, Kea", j[netip.MustParseAddr("10.0.0.5")], time.Unix(4000000000, 0), time.Time{}},
+		{"without a hardware address, Kea", j[netip.MustParseAddr("10.0.0.6")], time.Time{}, time.Unix(4000000000, 0)},
+		{"declined, udhcpd", leases[0], ends, time.Time{}},
+		{"leased, udhcpd", leases[1], time.Time{}, ends},
+		{"reserved for nobody", record{Address: netip.MustParseAddr("10.0.0.9")}, time.Time{}, time.Time{}},
 	} {
 		s := server{at: location{Path: "p"}}
 		s.put(content{Leases: []record{c.record}}, nil, lookAt)
-		if got := s.pools["p"].Changes[c.Address]; got == nil || !got.KeptUntil.Equal(c.want) {
-			t.Errorf("%s: got %+v, want it kept until %v", c.name, got, c.want)
+		if got := s.pools["p"].Changes[c.Address]; got == nil || !got.KeptUntil.Equal(c.kept) || !got.Expires.Equal(c.ends) {
+			t.Errorf("%s: got %+v, want it kept until %v, or leased until %v", c.name, got, c.kept, c.ends)
 		}
 	}
 }

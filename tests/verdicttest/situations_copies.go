@@ -327,6 +327,15 @@ var ofCopies = []Situation{
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
 	},
 	{
+		Name: "a client that goes on using the address after the end of its lease", Cause: unknown,
+		Build: func(w *World) { formerlyLeased(w, verdict.Past{Ended: Start.Add(-time.Second)}) },
+		Facts: []string{
+			"lease-ended owners=n1 pool=dnsmasq|n3| at=-1s",
+			"record pool=dnsmasq|n3| state=1 record=->n2",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
+	},
+	{
 		Name: "cloned machines", Cause: clone, Addr: "192.168.1.200",
 		Build:    func(w *World) { machines(w, oneMAC, oneMAC) },
 		Facts:    []string{"one-mac owners=n1,n2 text=52:54:00:aa:bb:01"},

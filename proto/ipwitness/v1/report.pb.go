@@ -2121,7 +2121,10 @@ type AllocationRecord struct {
 	FormerMac []byte `protobuf:"bytes,12,opt,name=former_mac,json=formerMac,proto3" json:"former_mac,omitempty"`
 	// Time until which a DHCP server keeps the address back, by the agent's clock, because a client or the
 	// server itself found it in use; unset for other allocations.
-	KeptUntil     *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=kept_until,json=keptUntil,proto3" json:"kept_until,omitempty"`
+	KeptUntil *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=kept_until,json=keptUntil,proto3" json:"kept_until,omitempty"`
+	// End of a DHCP lease, by the agent's clock, unless the client renews it; unset if it does not end, and
+	// for other allocations.
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2243,6 +2246,13 @@ func (x *AllocationRecord) GetFormerMac() []byte {
 func (x *AllocationRecord) GetKeptUntil() *timestamppb.Timestamp {
 	if x != nil {
 		return x.KeptUntil
+	}
+	return nil
+}
+
+func (x *AllocationRecord) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
 	}
 	return nil
 }
@@ -2450,7 +2460,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tclient_id\x18\x10 \x01(\fR\bclientId\"8\n" +
 	"\fAddressRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\fR\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\fR\x04last\"\xa0\x03\n" +
+	"\x04last\x18\x02 \x01(\fR\x04last\"\xdb\x03\n" +
 	"\x10AllocationRecord\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x18\n" +
@@ -2467,7 +2477,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"former_mac\x18\f \x01(\fR\tformerMac\x129\n" +
 	"\n" +
-	"kept_until\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tkeptUntil2X\n" +
+	"kept_until\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tkeptUntil\x129\n" +
+	"\n" +
+	"expires_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2X\n" +
 	"\rReportService\x12G\n" +
 	"\x06Report\x12\x1b.ipwitness.v1.ReportRequest\x1a\x1c.ipwitness.v1.ReportResponse(\x010\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
@@ -2553,13 +2565,14 @@ var file_ipwitness_v1_report_proto_depIdxs = []int32{
 	22, // 33: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
 	22, // 34: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
 	22, // 35: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
-	5,  // 36: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	7,  // 37: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	37, // [37:38] is the sub-list for method output_type
-	36, // [36:37] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	22, // 36: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
+	5,  // 37: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	7,  // 38: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	38, // [38:39] is the sub-list for method output_type
+	37, // [37:38] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }

@@ -2669,7 +2669,10 @@ type Remembered struct {
 	// Start of that state. For ipam-state-lost, by the clock of the node.
 	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	// ipam-state-lost: number of allocations that were lost.
-	Count         uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	Count uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	// End of the DHCP lease in allocation, which was not renewed, by the clock of the server; unset for other
+	// allocations.
+	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2737,6 +2740,13 @@ func (x *Remembered) GetCount() uint32 {
 		return x.Count
 	}
 	return 0
+}
+
+func (x *Remembered) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
 }
 
 // Fix is one command that repairs the state of an IPAM. ipwitness never runs it.
@@ -4194,7 +4204,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\xb8\x01\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\xef\x01\n" +
 	"\n" +
 	"Remembered\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
@@ -4203,7 +4213,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"allocation\x18\x03 \x01(\v2\x18.ipwitness.v1.AllocationR\n" +
 	"allocation\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\rR\x05count\"_\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\x125\n" +
+	"\bended_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\"_\n" +
 	"\x03Fix\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x18\n" +
@@ -4466,33 +4477,34 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	30, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
 	33, // 53: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
 	43, // 54: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	8,  // 55: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	44, // 56: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	40, // 57: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	43, // 58: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	9,  // 59: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	43, // 60: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	43, // 61: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	44, // 62: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	44, // 63: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	42, // 64: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	10, // 65: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	43, // 66: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	44, // 67: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	43, // 68: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	43, // 69: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	37, // 70: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	11, // 71: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	38, // 72: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	12, // 73: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	43, // 74: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	13, // 75: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	43, // 76: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	43, // 55: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	8,  // 56: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	44, // 57: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	40, // 58: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	43, // 59: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	9,  // 60: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	43, // 61: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	43, // 62: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	44, // 63: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	44, // 64: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	42, // 65: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	10, // 66: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	43, // 67: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	44, // 68: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	43, // 69: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	43, // 70: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	37, // 71: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	11, // 72: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	38, // 73: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	12, // 74: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	43, // 75: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	13, // 76: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	43, // 77: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	78, // [78:78] is the sub-list for method output_type
+	78, // [78:78] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
