@@ -126,9 +126,6 @@ func (p *page) why(c *pb.Conflict) {
 	if len(c.GetBecause()) > 0 || len(c.GetExcluded()) > 0 || c.GetRunbook() != "" && c.GetState() != pb.Conflict_SUSPECTED {
 		p.heading("Why:")
 		p.item("  ", join(": ", c.GetCause(), causes[c.GetCause()]))
-		for _, fact := range c.GetBecause() {
-			p.item("  - ", fact)
-		}
 		if c.GetCause() == verdict.CauseUnknown {
 			// When, where and by which process each owner got the address is the best available information.
 			owners := c.GetOwners()
@@ -149,6 +146,9 @@ func (p *page) why(c *pb.Conflict) {
 				p.item("  - ", join(", ", called[i]+" "+since, join(" of ", prefixed("on ", at), prefixed("node ", o.GetNode())),
 					prefixed("process ", o.GetWorkload().GetProcess())))
 			}
+		}
+		for _, fact := range c.GetBecause() {
+			p.item("  - ", fact)
 		}
 	}
 	var excluded, steps [][2]string
