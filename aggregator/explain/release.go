@@ -22,7 +22,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 	switch {
 	case o.Orphaned:
 		return removal(o)
-	case o.Namespace == nil && o.Claims[0].Interface.Tap:
+	case o.Guest() == verdict.TapGuest:
 		key = "tap"
 	case o.Namespace == nil:
 		key = "device"

@@ -103,7 +103,7 @@ var ownerWords = map[string]func(*verdict.Owner) string{
 	"plainnode":    func(o *verdict.Owner) string { return plainName(o.Node.Name) },
 	"mac":          func(o *verdict.Owner) string { return o.MAC.String() },
 	"witness":      func(o *verdict.Owner) string { return witness(o.Claims[0]) },
-	"tap":          func(o *verdict.Owner) string { return o.Claims[0].Interface.Name },
+	"tap":          func(o *verdict.Owner) string { return o.Interface.Name },
 	"iface":        func(o *verdict.Owner) string { return o.Interface.Name },
 	"hostiface":    func(o *verdict.Owner) string { return o.Interface.HostInterface },
 	"inode":        func(o *verdict.Owner) string { return o.Namespace.Netns },

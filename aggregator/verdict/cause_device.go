@@ -10,6 +10,7 @@ func (q *inquiry) externalDevice() (r reason) {
 	for _, o := range q.owners {
 		if o.Guest() != NoGuest {
 			excluded = ruledOut(Fact{Kind: NotGuest, Owners: ids(o)})
+			continue // other nodes receive its frames from outside
 		}
 		if o.Namespace != nil || q.bestMatch(nil, o) == certainMatch || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
 			continue
@@ -73,7 +74,7 @@ const (
 // Guest returns the kind of sender that claims the address from behind a port of a node.
 func (o *Owner) Guest() Guest {
 	switch i := o.Interface; {
-	case o.Namespace == nil && o.Claims[0].Interface.Tap:
+	case o.Namespace == nil && i.Tap:
 		return TapGuest
 	case o.Namespace != nil && !o.Assigned && !o.DADFailed() && i.Namespace.ID != o.ID && o.Kind() != Host:
 		return PortGuest

@@ -46,6 +46,45 @@ func TestFramesOfAGuestThatArriveAtAnotherNode(t *testing.T) {
 	}
 }
 
+// A virtual machine on a bridge of its node is behind its tap, whatever other nodes receive its frames.
+func TestThePlaceOfAGuestIsItsTap(t *testing.T) {
+	const guest = "\x52\x54\x00\x00\x00\x01"
+	for what, test := range map[string]struct {
+		ports []string // those that its frames enter, one after the other
+		weak  string   // the port at which only frames were seen that make nobody an owner
+		place string
+		guest verdict.Guest
+	}{
+		"of the first node":                   {[]string{"n1/tap", "n2/eth0"}, "", "n1/tap", verdict.TapGuest},
+		"of a later node":                     {[]string{"n1/eth0", "n3/eth0", "n2/tap"}, "", "n2/tap", verdict.TapGuest},
+		"that was migrated":                   {[]string{"n1/tap", "n3/eth0", "n2/tap"}, "", "n2/tap", verdict.TapGuest},
+		"that was migrated back":              {[]string{"n3/tap", "n1/tap", "n2/eth0"}, "", "n1/tap", verdict.TapGuest},
+		"no guest":                            {[]string{"n3/eth0", "n2/eth0"}, "", "n2/eth0", verdict.NoGuest},
+		"for which a guest of n3 speaks":      {[]string{"n3/tap", "n2/eth0"}, "n3/tap", "n2/eth0", verdict.NoGuest},
+		"for which another guest speaks, too": {[]string{"n2/tap", "n1/tap"}, "n1/tap", "n2/tap", verdict.TapGuest},
+	} {
+		w := newWorld("192.168.1.50")
+		ports := map[string]*verdict.Interface{}
+		for _, i := range verdicttest.OnLAN(w.World, "n1", "n2", "n3") {
+			n := i.Namespace.Node.Name
+			ports[n+"/eth0"] = i
+			ports[n+"/tap"] = w.Interface(w.Host(n), verdict.Interface{Name: "tap", Attachment: verdict.Own, Link: i.Link, Tap: true})
+		}
+		for _, port := range test.ports {
+			w.after(time.Second)
+			w.Wire(ports[port], guest).NoOverride = port == test.weak
+		}
+		out := w.judge()
+		if len(out.Owners) != 1 {
+			t.Fatalf("%s: got owners %+v, want one", what, out.Owners)
+		}
+		o := out.Owners[0]
+		if at := o.Node.Name + "/" + o.Interface.Name; at != test.place || o.Claims[0].Interface != o.Interface || o.Guest() != test.guest {
+			t.Errorf("%s: got %s, guest %d, want %s, guest %d", what, at, o.Guest(), test.place, test.guest)
+		}
+	}
+}
+
 // After a migration, the frames are those of the pod that sent the newest one.
 func TestFramesOfAGuestThatWasMigrated(t *testing.T) {
 	const guest = "\x02\x00\x00\x00\x00\x06"

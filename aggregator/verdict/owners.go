@@ -219,6 +219,8 @@ func (j *attribution) evaluate(o *Owner, e *evidence) {
 func (j *attribution) setDisplayed(o *Owner) {
 	if o.Namespace != nil { // its own port comes before those of other nodes that have received its frames
 		slices.SortStableFunc(o.Claims, func(a, b *Claim) int { return compareBools(!o.behind(a), !o.behind(b)) })
+	} else if tap := o.tap(); tap != nil { // and so does the tap of a virtual machine
+		slices.SortStableFunc(o.Claims, func(a, b *Claim) int { return compareBools(!a.Interface.Is(tap), !b.Interface.Is(tap)) })
 	}
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
@@ -233,6 +235,18 @@ func (j *attribution) setDisplayed(o *Owner) {
 	}
 	o.Interface, o.MAC = first.Interface, first.Interface.MAC
 	o.Namespace, o.Node = first.Interface.Namespace, first.Node()
+}
+
+// tap returns the tap through which the frames of a virtual machine enter its node, the one with the latest frame if it was
+// migrated; nil if there is none.
+func (o *Owner) tap() (tap *Interface) {
+	var latest Stamp
+	for _, c := range o.Claims {
+		if c.Interface.Tap && c.Wire() && !c.Weak() && c.Seen > latest {
+			tap, latest = c.Interface, c.Seen
+		}
+	}
+	return tap
 }
 
 // behind reports whether a claim is a kernel's, or a frame that entered through the owner's own port.

@@ -222,6 +222,35 @@ var ofDevices = []Situation{
 		},
 	},
 	{
+		Name: "T6 a virtual machine of another node has the node's address, and its frames arrive there from outside", Cause: unknown, Addr: "192.168.1.10",
+		Build: func(w *World) {
+			uplinks := OnLAN(w, "n1", "n2", "n3")
+			w.Assigned(uplinks[0])
+			tap := w.Interface(w.Host("n2"), verdict.Interface{Name: "vnet0", Attachment: verdict.Own, Link: uplinks[1].Link, Tap: true})
+			for _, port := range []*verdict.Interface{uplinks[0], tap, uplinks[2]} {
+				w.Wire(port, "\x52\x54\x00\x00\x00\x01")
+			}
+		},
+		RuledOut: []string{
+			"external-device: behind-port owners=52:54:00:00:00:01",
+		},
+	},
+	{
+		Name: "T7 a machine outside has the node's address, and its frames arrive at several nodes", Cause: outside, Addr: "192.168.1.10",
+		Build: func(w *World) {
+			uplinks := OnLAN(w, "n1", "n2", "n3")
+			w.Assigned(uplinks[0])
+			for _, port := range uplinks {
+				w.Wire(port, "\x02\x00\x00\x00\x00\x99")
+			}
+		},
+		Facts: []string{
+			"from-outside owners=02:00:00:00:00:99 devices=n1/eth0,n2/eth0,n3/eth0",
+			"mac-of-no-node",
+			"holds owners=n1",
+		},
+	},
+	{
 		Name: "T7 a machine outside has the node's address", Cause: outside, Addr: "192.168.1.10",
 		Build: func(w *World) {
 			w.Wire(w.Device("n1", "eth0", ""), "\x02\x00\x00\x00\x00\x99")
