@@ -43,7 +43,11 @@ var factWords = map[string]func(*wording, *verdict.Fact) any{
 		switch {
 		case o == nil:
 		case o.Guest() == verdict.TapGuest:
-			return fmt.Sprintf("the device with MAC %s is behind tap device %s of node %s: it is a virtual machine on that node", o.MAC, o.Interface.Name, o.Node.Name)
+			kind := "tap"
+			if o.Interface.Macvtap {
+				kind = "macvtap"
+			}
+			return fmt.Sprintf("the device with MAC %s is behind %s device %s of node %s: it is a virtual machine on that node", o.MAC, kind, o.Interface.Name, o.Node.Name)
 		case o.Guest() == verdict.PortGuest:
 			return fmt.Sprintf("the device with MAC %s is behind %s, the port of %s", o.MAC, witness(o.Claims[0]), OwnerName(o))
 		}

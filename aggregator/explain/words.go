@@ -193,7 +193,7 @@ func exactly(o *verdict.Owner) string {
 func placed(o *verdict.Owner) string {
 	name := OwnerName(o)
 	switch {
-	case o.Namespace == nil:
+	case o.Namespace == nil && (o.Interface == nil || !o.Interface.Macvtap):
 		return fmt.Sprintf("%s (seen on %s)", name, witness(o.Claims[0]))
 	case o.Interface.Namespace.ID != o.ID:
 		return fmt.Sprintf("%s (behind %s of node %s)", name, o.Interface.Name, o.Node.Name)

@@ -71,6 +71,7 @@ func (t *tables) setHistory(c *claim, h history) {
 func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
 	f.touch(a)
 	next := claim{addr: a, port: port, kind: key.kind, prefix: prefix, begun: now}
+	f.touchGuest(n, &next)
 	if key.mac.form != noMAC {
 		w := wire{source: key.source, vlan: key.vlan, inner: key.innerVLAN, hardware: n.named(key.mac)}
 		w.flags.set(noOverride, key.noOverride)
@@ -117,6 +118,7 @@ func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey
 func (f *Facts) removeFromIndexes(n *Node, c uint32) {
 	one := n.claims.at(c)
 	f.touch(one.addr)
+	f.touchGuest(n, one)
 	f.addressed(n, c)
 	f.touchAnswers(n, c, 1)
 	setCharge(f, n, &one.cost, 0)

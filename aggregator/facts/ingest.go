@@ -212,6 +212,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	others := rare{host: next.setFar(rec.GetPeerNamespace(), t.put(rec.GetHostInterface())), vrf: t.put(rec.GetVrf())}
 	next.flags.set(uplink, rec.GetUplink())
 	next.flags.set(tapped, rec.GetKind() == tap)
+	next.flags.set(macvtap, rec.GetKind() == "macvtap" && attachment == verdict.Own)
 	next.flags.set(hairpin, rec.GetHairpin())
 	next.flags.set(noARP, rec.GetNoArp())
 	i := f.setInterface(n, old, next, others, rec.GetLink())

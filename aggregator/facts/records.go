@@ -125,6 +125,7 @@ func (t *tables) wireLists(c uint32) *neighbours {
 const (
 	uplink flags = 1 << iota
 	tapped
+	macvtap
 	hosted
 	hairpin
 	noARP

@@ -67,6 +67,15 @@ func (f *Facts) touchNamed(n *Node, m mac) {
 	}
 }
 
+// touchGuest touches the addresses that are claimed with the MAC of a macvtap device that gains or loses an address: the MAC
+// may be a virtual machine's.
+func (f *Facts) touchGuest(n *Node, c *claim) {
+	if at := n.interfaces.at(c.port); at.flags.has(macvtap) && c.isUsed() {
+		f.touchInterface(n, c.port)
+		f.touchNeighbours(n, c.port)
+	}
+}
+
 // touchLink touches all addresses on a link.
 func (f *Facts) touchLink(n *Node, l uint32) {
 	if n.links.at(l).users == 0 {

@@ -103,6 +103,59 @@ func TestHoldersOfASharedMACAreNotified(t *testing.T) {
 	}
 }
 
+// The MAC of a macvtap device is a virtual machine's while the node itself has no address there but those that its kernel makes.
+// Frames with the MAC are judged again when that changes, wherever they were seen.
+func TestAMacvtapDeviceIsItsNodesWhileItHasAnAddress(t *testing.T) {
+	for _, test := range []struct {
+		kind       string
+		namespace  uint32
+		attachment pb.InterfaceRecord_Attachment
+		guest      bool
+	}{
+		{"macvtap", 1, pb.InterfaceRecord_OWN, true},
+		{"macvlan", 1, pb.InterfaceRecord_OWN, false},
+		{"ipvtap", 1, pb.InterfaceRecord_OWN, false}, // it has the MAC of its lower device
+		{"macvtap", 2, pb.InterfaceRecord_LOWER, false},
+	} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), seen("10.0.0.8", records.MAC(7), 1), &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{
+			{Namespace: test.namespace, Index: 5, Name: "mvt", Kind: test.kind, Mac: records.MAC(7), Attachment: test.attachment, Link: "eth0", HostInterface: "eth0"},
+		}})
+		s.joins("n2", "b2", 1, lan(2), seen("10.0.0.9", records.MAC(7), 1))
+		s.judgeAll()
+		for _, step := range []struct {
+			why, addr string
+			gone      bool
+			judged    []string // if it is the device of a guest
+			guest     bool
+		}{
+			{"no address", "", false, nil, true},
+			{"a link-local address", "fe80::7", false, []string{"fe80::7"}, true},
+			{"an address", "10.0.0.7", false, []string{"10.0.0.7", "10.0.0.8", "10.0.0.9", "fe80::7"}, false},
+			{"the same one", "10.0.0.7", false, []string{"10.0.0.7"}, false},
+			{"it is gone", "10.0.0.7", true, []string{"10.0.0.7", "10.0.0.8", "10.0.0.9", "fe80::7"}, true},
+		} {
+			why := test.kind + ", " + step.why
+			if step.addr != "" {
+				c := assigned(test.namespace, step.addr)
+				c.Index, c.Gone = 5, step.gone
+				a.report(&pb.ReportRequest{Claims: []*pb.ClaimRecord{c}})
+				if !test.guest {
+					step.judged = []string{step.addr}
+				}
+				s.wantJudged(why, step.judged...)
+			}
+			for _, addr := range []string{"10.0.0.8", "10.0.0.9"} {
+				all := s.Builder().Case(key(addr), false).Stations
+				if want := step.guest && test.guest; len(all) != 1 || all[0].Name != "mvt" || all[0].Macvtap != want {
+					t.Errorf("%s: got stations %+v for %s, want the device of a guest %t", why, all, addr, want)
+				}
+			}
+			s.check(t, why)
+		}
+	}
+}
+
 // Frames that other nodes see are not attributed to an interface that does not reach other nodes.
 func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -63,10 +63,28 @@ func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, o
 	one, t := n.interfaces.at(i), &n.texts
 	*out = verdict.Interface{
 		Namespace: ns, Link: l, Name: t.get(one.name), MAC: t.macOf(one.mac), HostInterface: n.host(i), VRF: n.vrf(i),
-		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Hairpin: one.flags.has(hairpin), NoARP: one.flags.has(noARP), Kind: t.get(one.kind),
+		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Macvtap: n.guestHas(i), Hairpin: one.flags.has(hairpin), NoARP: one.flags.has(noARP), Kind: t.get(one.kind),
 	}
 	out.PodDevice = out.Attachment == verdict.Own && ipams.WithPodDevice(out.Name) != nil
 	return out
+}
+
+// guestHas reports whether an interface is a macvtap device that the node does not use itself: it has no address of its own there.
+func (n *Node) guestHas(i uint32) bool {
+	if !n.interfaces.at(i).flags.has(macvtap) {
+		return false
+	}
+	for c := range n.on(i) {
+		if n.claims.at(c).isUsed() {
+			return false
+		}
+	}
+	return true
+}
+
+// isUsed reports whether a claim is an address of a kernel that the kernel did not make by itself.
+func (c *claim) isUsed() bool {
+	return c.kind == verdict.Assigned && !c.addr.Addr().IsLinkLocalUnicast()
 }
 
 // NamespaceOf returns the namespace with a record number; nil if there is none.

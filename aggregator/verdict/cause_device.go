@@ -64,7 +64,7 @@ type Guest uint8
 const (
 	// NoGuest: the sender is not behind a port.
 	NoGuest Guest = iota
-	// TapGuest: the sender is a virtual machine behind a tap of a node.
+	// TapGuest: the sender is a virtual machine behind a tap or macvtap device of a node.
 	TapGuest
 	// PortGuest: the sender is behind the port of a namespace that does not have the address
 	// itself.
@@ -74,7 +74,7 @@ const (
 // Guest returns the kind of sender that claims the address from behind a port of a node.
 func (o *Owner) Guest() Guest {
 	switch i := o.Interface; {
-	case o.Namespace == nil && i.Tap:
+	case o.Namespace == nil && i != nil && (i.Tap || i.Macvtap):
 		return TapGuest
 	case o.Namespace != nil && !o.Assigned && !o.DADFailed() && i.Namespace.ID != o.ID && o.Kind() != Host:
 		return PortGuest

@@ -324,6 +324,7 @@ type Interface struct {
 	Attachment    Attachment
 	Uplink        bool
 	Tap           bool // a virtual machine is attached to it
+	Macvtap       bool // a virtual machine has its MAC: a macvtap device of the node, which has no address on it but link-local ones
 	Hairpin       bool // its bridge returns frames to the port they came from
 	NoARP         bool // it neither sends nor answers ARP: nobody on its link learns its IPv4 addresses
 	PodDevice     bool // an IPAM reaches pods through it (ipam.IPAM.PodDevice)

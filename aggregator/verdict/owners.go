@@ -92,6 +92,10 @@ func (j *attribution) wireClaim(l *ownerTable, c *Claim) int32 {
 		}
 	} else {
 		o = l.external(c)
+		if known := l.owners[o].Interface; via != nil && (known == nil || compareFrom(nil, via, known) < 0) {
+			l.owners[o].Interface = via
+		}
+		via = nil // not an interface of the sender
 	}
 	if j.explain {
 		j.noteSender(rule, c, ns, &l.owners[o])
@@ -225,11 +229,11 @@ func (j *attribution) setDisplayed(o *Owner) {
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
 		o.MAC = first.MAC
-		if o.Namespace == nil {
-			o.Node = first.Node()
-		}
-		if o.Interface == nil {
+		if o.Interface == nil || o.Namespace == nil && first.Interface.Tap {
 			o.Interface = first.Interface
+		}
+		if o.Namespace == nil {
+			o.Node = o.Interface.Namespace.Node
 		}
 		return
 	}

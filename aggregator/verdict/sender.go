@@ -6,8 +6,8 @@ import (
 )
 
 // sender returns the namespace that sent a wire claim, and its interface if it is known. The
-// namespace is nil for an external device. The namespace behind the port comes first: if hardware
-// addresses are derived from IP addresses, duplicates have the same one.
+// namespace is nil for an external device, and the interface that of a macvtap device if it is a virtual machine behind one.
+// The namespace behind the port comes first: if hardware addresses are derived from IP addresses, duplicates have the same one.
 func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
 	port, n := c.Interface, c.Node()
 	holders := j.in.holders(n, c.MAC)
@@ -29,7 +29,7 @@ func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 	if j.cloned(c, c.MAC) != nil {
 		return j.in.behind(port), nil, RuleMACCloned
 	}
-	if via = j.holderWithMAC(c); via == nil {
+	if via = j.holderWithMAC(c); via == nil && port.Tap {
 		via = j.guestNode(c)
 	}
 	if via != nil {
@@ -45,7 +45,15 @@ func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 	if via == nil && !inside && !c.MAC.Virtual() {
 		via = j.nearest(j.in.neighbours(c.Link, c.MAC))
 	}
+	if via != nil && via.Macvtap && inside {
+		via = nil // a namespace uses the MAC of a virtual machine
+	}
 	switch {
+	case via != nil && via.Macvtap && !j.mayAnswer(via, c):
+		if guest := j.guestNode(c); guest != nil {
+			return guest.Namespace, guest, ""
+		}
+		return nil, via, ""
 	case via != nil:
 		// A claim with the hardware address of a node that hosts the owner is a claim of the owner.
 		if owner := j.assignedOn(via.Namespace.Node, c.Link); owner != nil && !j.assignedTo(via.Namespace) {
@@ -114,11 +122,11 @@ func (j *attribution) holderWithMAC(c *Claim) (via *Interface) {
 }
 
 // guestNode returns the interface of a virtual machine that runs an agent, if the interface has the
-// address and the hardware address of a frame that the machine sent; nil if there is none. The
+// address and the hardware address of a frame that a machine behind a port or macvtap device sent; nil if there is none. The
 // frame then shows no second owner, even while the machine's uplink is not known to be on this
 // link.
 func (j *attribution) guestNode(c *Claim) (via *Interface) {
-	if !c.Interface.Tap || c.MAC.Shared() {
+	if c.MAC.Shared() {
 		return nil
 	}
 	for _, a := range j.assigned {
@@ -130,11 +138,29 @@ func (j *attribution) guestNode(c *Claim) (via *Interface) {
 	return via
 }
 
-// nearest returns the first of several interfaces with a hardware address. Nodes that host an owner
-// of the address come first.
+// mayAnswer reports whether the kernel of a node may have sent a frame with the MAC of a macvtap device of the node. While no
+// virtual machine has opened it, the kernel receives the requests that arrive there (tap_handle_frame in drivers/net/tap.c), and
+// answers them for all IPv4 addresses that it has, as on any interface (arp_ignore is 0). It announces none of them there.
+func (j *attribution) mayAnswer(device *Interface, c *Claim) bool {
+	return slices.ContainsFunc(j.in.Claims, func(k *Claim) bool {
+		switch {
+		case !k.Kind.Kernel() || !k.Interface.Namespace.Is(device.Namespace):
+			return false
+		case k.Kind == WouldAnswer:
+			return sameLink(k.Interface.Link, c.Link)
+		}
+		return (c.Kind == Answered || c.Kind == Believed) && j.in.Address.Is4() && !j.sentUnsolicited(c)
+	})
+}
+
+// nearest returns the first of several interfaces with a hardware address. Macvtap devices of virtual machines come last, and
+// nodes that host an owner of the address first.
 func (j *attribution) nearest(holders []*Interface) (via *Interface) {
 	hosts := func(i *Interface) int {
-		if j.assignedOn(i.Namespace.Node, i.Link) != nil {
+		switch {
+		case i.Macvtap:
+			return 2
+		case j.assignedOn(i.Namespace.Node, i.Link) != nil:
 			return 0
 		}
 		return 1

@@ -214,6 +214,11 @@ func (g *generator) build(a *agent, m *pb.ReportRequest) {
 		m.Claims = append(m.Claims, &pb.ClaimRecord{
 			Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + a.number)}).AsSlice(), Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 1, PrefixLength: 24,
 		})
+		if g.IntN(2) == 0 { // and a virtual machine on the link of the uplink
+			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{
+				Namespace: 1, Index: 3, Name: "macvtap0", Kind: "macvtap", Mac: g.mac(), Attachment: pb.InterfaceRecord_OWN, Link: "eth0",
+			})
+		}
 	case 1:
 		m.Links = append(m.Links, &pb.LinkRecord{Name: "br0", Kind: pb.LinkRecord_BRIDGE, Routed: g.IntN(2) == 0})
 		m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{

@@ -51,6 +51,9 @@ func (r *reference) world() *world {
 		for _, i := range n.interfaces {
 			rec := i.rec
 			rec.Namespace, rec.Link = i.namespace.rec, linkOf(i.link)
+			rec.Macvtap = rec.Kind == "macvtap" && rec.Attachment == verdict.Own && !slices.ContainsFunc(n.claims, func(c *claim) bool {
+				return c.port == i && c.Kind == verdict.Assigned && !c.addr.IsLinkLocalUnicast()
+			})
 			w.interfaces[i] = &rec
 			if rec.MAC != "" {
 				w.stations = append(w.stations, &rec)

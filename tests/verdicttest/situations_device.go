@@ -236,6 +236,20 @@ var ofDevices = []Situation{
 		},
 	},
 	{
+		Name: "T6 a virtual machine behind a macvtap device has the address of its node", Cause: unknown, Addr: "192.168.1.10",
+		Build: func(w *World) { w.macvtap(0) },
+		RuledOut: []string{
+			"external-device: behind-port owners=52:54:00:00:00:01",
+		},
+	},
+	{
+		Name: "T6 a virtual machine behind a macvtap device has the address of another node", Cause: unknown, Addr: "192.168.1.10",
+		Build: func(w *World) { w.macvtap(2) },
+		RuledOut: []string{
+			"external-device: behind-port owners=52:54:00:00:00:01",
+		},
+	},
+	{
 		Name: "T7 a machine outside has the node's address, and its frames arrive at several nodes", Cause: outside, Addr: "192.168.1.10",
 		Build: func(w *World) {
 			uplinks := OnLAN(w, "n1", "n2", "n3")
@@ -670,4 +684,16 @@ var ofDevices = []Situation{
 			}
 		},
 	},
+}
+
+// macvtap gives one of three nodes the address. A virtual machine behind a macvtap device of the first node announces it.
+func (w *World) macvtap(holder int) {
+	uplinks := OnLAN(w, "n1", "n2", "n3")
+	w.Assigned(uplinks[holder])
+	guest := w.Interface(w.Host("n1"), verdict.Interface{
+		Name: "macvtap0", Kind: "macvtap", MAC: "\x52\x54\x00\x00\x00\x01", Attachment: verdict.Own, Link: uplinks[0].Link, Macvtap: true,
+	})
+	for _, port := range uplinks[1:] {
+		w.Wire(port, string(guest.MAC))
+	}
 }
