@@ -58,14 +58,16 @@ type Agent struct {
 	sources atomic.Pointer[map[string]float64]
 	wire    atomic.Pointer[wire.Wire]
 	vips    atomic.Pointer[workload.VIPProgram]
+	mirror  atomic.Pointer[kernel.Mirror]
 	// seesProcesses is set before vips.
 	seesProcesses bool
 	// streams has a function for each group of aggregators, which returns how many of them are connected
 	// and disconnected.
 	streams atomic.Pointer[[]func() (connected, disconnected int)]
 
-	lostNetlink atomic.Uint32
-	malformed   atomic.Uint32
+	lostNetlink    atomic.Uint32
+	lostNeighbours atomic.Uint32
+	malformed      atomic.Uint32
 
 	reporting sync.Mutex // held while the status is assembled
 }
@@ -137,6 +139,11 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 		}
 	}
 	defer listener.Close()
+	neighbours, err := rtnetlink.ListenNeighbours(hearErr == nil)
+	if err != nil {
+		return err
+	}
+	defer neighbours.Close()
 
 	obs, mode, wireErr := a.startObserver()
 	later := table.Lack(wireErr) != "" // a resource may be free later
@@ -175,6 +182,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	n.SeesAll = a.seesProcesses
 	n.Mounted, n.VIPs.Changed, a.ipam.Renamed = a.ipam.CheckMounts, a.report, n.Wake
 	a.vips.Store(&n.VIPs)
+	a.mirror.Store(k)
 	look := func(addr netip.Addr, on bool) {
 		if w := a.wire.Load(); w != nil {
 			w.Contest(addr, on)
@@ -236,6 +244,10 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	g.Go(func() error { return a.follow(ctx, k, listener.Run) })
 	g.Go(func() error { return k.FollowRoutes(ctx) })
 	g.Go(func() error { return k.FollowAnswers(ctx) })
+	g.Go(func() error {
+		return neighbours.Run(ctx, k.HandleNeighbour, func() { a.lostNeighbours.Add(1); k.ListNeighbours() }, func() { a.malformed.Add(1) })
+	})
+	g.Go(func() error { return k.FollowBeliefs(ctx, a.report) })
 	g.Go(func() error { return k.ListAgain(ctx, hearErr != nil && foreignErr == nil) })
 	for _, group := range groups {
 		g.Go(func() error {
@@ -342,6 +354,9 @@ func (a *Agent) report() {
 	s.Problems = slices.Concat(s.Problems, a.runtime.Lacks.Problems(), records.Problems)
 	if w := a.wire.Load(); w != nil {
 		w.AddStatus(s, now)
+	}
+	if k := a.mirror.Load(); k != nil && k.BeliefsLeftOut() > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("the neighbour tables have more than %d entries: who sends packets to a wrong MAC is not known for the others", k.BeliefsLeftOut()))
 	}
 	for i, problem := range s.Problems {
 		s.Problems[i] = table.Printable(problem) // errors may contain names of files, which may have any bytes

@@ -14,7 +14,7 @@ var (
 		"Frames that the observer inspected, by protocol and result. Frames with an unparsed_… result were not read to the end: an attacker could hide claims in them.",
 		[]string{"protocol", "result"}, nil)
 	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
-		"Lost events, by source. netlink: the agent has listed the state again. inotify: the agent has read all files of IPAM again. netlink_malformed: messages that could not be parsed. ringbuf: frames that found the ring buffer full; the next frame with the same binding is reported. port_full: claims of frames that were rejected or evicted because the table is full.",
+		"Lost events, by source. netlink: the agent has listed the state again. neighbours: the agent has read the neighbour tables again. inotify: the agent has read all files of IPAM again. netlink_malformed: messages that could not be parsed. ringbuf: frames that found the ring buffer full; the next frame with the same binding is reported. port_full: claims of frames that were rejected or evicted because the table is full.",
 		[]string{"source"}, nil)
 	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
 		"Interfaces that the observer is attached to, by attach mode.",
@@ -82,6 +82,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNeighbours.Load()), "neighbours")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.LostEvents()), "inotify")
 	held, leftOut := a.table.Size()
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))

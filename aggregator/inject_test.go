@@ -153,6 +153,10 @@ func everything(number int) *pb.ReportRequest {
 		machine, tunnel, kindPod(11, "e", at("0.42")), poolOf(hostLocal(at("0.0/24"), pb.Pool_KNOWN), overlapping, unreadable),
 		given(allocated(at("0.5"), "sandbox-b"), allocated(at("0.31"), "sandbox-old"), allocated(at("0.20"), "sandbox-gone")),
 		recorded, forgotten, poolOf(azureFile, awsFile), leased, poolOf(server), given(client), given(allocatedToPod(azureFile, at("8.5"), "old"), allocatedToPod(awsFile, at("8.7"), "gone")))
+	m.Beliefs = []*pb.BeliefRecord{{
+		Link: machine.Links[0].Name, Address: netip.MustParseAddr(at("0.40")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 6}, State: pb.BeliefRecord_PERMANENT, Count: 1,
+		Holders: []*pb.BeliefRecord_Holder{{Namespace: 2, Index: 2}},
+	}}
 	m.Status = &pb.StatusRecord{
 		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", NodeName: &pb.NodeName{Name: "other", Source: pb.NodeName_FILE, File: "/other"}, VipProgram: "keepalived", UnreadIpams: []string{"azure"}, UnreadableIpams: []string{"docker"}, Flooding: []*pb.FloodingRecord{{Index: 2, Interface: "eth0", LeftOut: 3, Rate: 4}},
 	}

@@ -465,7 +465,7 @@ func TestL21NeighbourEntriesOwnNothing(t *testing.T) {
 	l.assign("holder", "10.244.0.7/24")
 	l.assign("believer", "10.244.0.8/24")
 	l.awaitOwners("10.244.0.7", 1)
-	for _, state := range []string{"permanent", "stale", "reachable"} {
+	for _, state := range []string{"stale", "reachable", "permanent"} {
 		l.sh("ip neigh replace 10.244.0.7 lladdr 02:00:00:00:00:99 nud "+state+" dev cni0",
 			"ip -n believer neigh replace 10.244.0.7 lladdr 02:00:00:00:00:98 nud "+state+" dev eth0")
 	}
@@ -474,6 +474,7 @@ func TestL21NeighbourEntriesOwnNothing(t *testing.T) {
 	l.wantNone("10.244.0.7", "10.244.0.99")
 	l.awaitOwners("10.244.0.7", 1)
 	l.awaitOwners("10.244.0.99", 0)
+	l.awaitFindings("stale-belief 10.244.0.7", "stale-belief 10.244.0.7") // one for each MAC
 	l.row("L21", "10.244.0.7", "one-owner")
 }
 

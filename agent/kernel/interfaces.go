@@ -13,7 +13,7 @@ import (
 
 func (k *Mirror) addLink(ns *namespace, m rtnetlink.Link) *link {
 	k.nextGen++
-	l := &link{Link: m, gen: k.nextGen, addrs: addresses{}, claims: map[table.ClaimKey]rtnetlink.Address{}}
+	l := &link{Link: m, gen: k.nextGen, in: ns, addrs: addresses{}, claims: map[table.ClaimKey]rtnetlink.Address{}}
 	if m.Flags&unix.IFF_LOWER_UP == 0 {
 		l.unplugged = time.Now()
 	}
@@ -145,6 +145,7 @@ func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 		return
 	}
 	delete(ns.links, index)
+	l.gone, k.linksEnded = true, true
 	k.part(l)
 	if ns == k.own {
 		k.dropAnswers(func(key table.ClaimKey) bool { return key.At.Index == index }, now)

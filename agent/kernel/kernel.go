@@ -36,6 +36,7 @@ type Requests interface {
 	Proxied() ([]rtnetlink.Neighbour, error)
 	Neighbours(index int32) ([]rtnetlink.Neighbour, error)
 	Forwarding() ([]rtnetlink.Neighbour, error)
+	Resolved() ([]rtnetlink.Neighbour, error)
 	Settings(iface string) rtnetlink.Settings
 	FiltersARP() (bool, error)
 }
@@ -86,6 +87,8 @@ type publisher struct {
 	contested map[netip.Addr][]rtnetlink.Hop // contested addresses with the node's own route
 	ended     map[holding]time.Time
 	tenures   map[post]tenure
+	holders   map[netip.Addr][]held // interfaces with a published address
+	beliefs   beliefs
 	swept     time.Time // when ended and tenures were last cleaned up
 }
 
@@ -101,8 +104,9 @@ type topology struct {
 	nextGen uint64
 	// attached holds the interfaces of other namespaces by the index of our own
 	// interface that is their peer or lower device.
-	attached map[int32]map[*link]*namespace
-	wiring   *wiring // nil if it must be computed
+	attached   map[int32]map[*link]*namespace
+	wiring     *wiring // nil if it must be computed
+	linksEnded bool    // since beliefs were last compared
 	// nested has the links of interfaces at bridges in other namespaces. They must be computed again if
 	// rewired is set.
 	nested   map[*link]domain
@@ -123,13 +127,16 @@ type namespace struct {
 	unprivileged  bool                           // it belongs to a user namespace other than ours
 	missing       map[InterfaceAddress]time.Time // intended addresses that it lacks, and since when
 	intended      []*ipwitnessv1.Intended        // those missing addresses that are published
+	resolved      bool                           // its neighbour table was read
 	awaitsNewNSID bool                           // we assigned its nsid, and RTM_NEWNSID is still expected
 }
 
 // link is one interface.
 type link struct {
 	rtnetlink.Link
-	gen   uint64          // distinguishes two interfaces with one index
+	gen   uint64 // distinguishes two interfaces with one index
+	in    *namespace
+	gone  bool
 	vlans rtnetlink.VLANs // bridges of our own namespace and their ports: the VLANs of frames without a tag
 	// tunnelsSet is when the observer was last told the tunnels of the interface; zero if it has none.
 	tunnelsSet time.Time
@@ -232,6 +239,8 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 			domains:  map[string]domain{},
 			ended:    map[holding]time.Time{},
 			tenures:  map[post]tenure{},
+			holders:  map[netip.Addr][]held{},
+			beliefs:  newBeliefs(),
 
 			contested: map[netip.Addr][]rtnetlink.Hop{},
 		},

@@ -64,6 +64,7 @@ func (k *Mirror) end(ns *namespace, now time.Time) {
 	}
 	k.retract(ns, now)
 	for _, l := range ns.links {
+		l.gone, k.linksEnded = true, true
 		k.part(l)
 	}
 	k.Unnamed() // another namespace may have its inode

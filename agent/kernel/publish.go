@@ -270,6 +270,9 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 			p.table.Describe(c, network, routed, now)
 		case wanted:
 			l.claims[c] = a
+			if kind == ipwitnessv1.Evidence_ASSIGNED {
+				p.holdsNow(ns, l, addr)
+			}
 			p.table.Add(c, table.Claim{
 				Network:      network,
 				Routed:       routed,
@@ -318,6 +321,7 @@ func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.
 		maps.DeleteFunc(p.tenures, func(_ post, t tenure) bool { return now.Sub(t.ended) > restartsWithin })
 	}
 	if c.Kind == ipwitnessv1.Evidence_ASSIGNED {
+		p.holdsNoMore(ns, l, c.Address)
 		began := p.table.Claim(c)
 		if at := began.Assigned; !at.IsZero() && at.Before(began.First) {
 			began.First = at // it had the address before the agent started

@@ -135,18 +135,21 @@ func TestMessageIsReadByItsType(t *testing.T) {
 		known bool
 		err   bool
 	}{
-		"address":                         {unix.RTM_NEWADDR, addr, true, false},
-		"end of an address":               {unix.RTM_DELADDR, addr, true, false},
-		"address that is cut off":         {unix.RTM_NEWADDR, addr[:7], true, true},
-		"address without an address":      {unix.RTM_NEWADDR, addr[:8], true, true},
-		"nsid":                            {unix.RTM_NEWNSID, slices.Concat(make([]byte, 4), attribute(netnsaNSID, u32Bytes(3)...)), true, false},
-		"nsid that is cut off":            {unix.RTM_DELNSID, make([]byte, 3), true, true},
-		"empty link":                      {unix.RTM_NEWLINK, nil, true, true},
-		"bridge port that is cut off":     {unix.RTM_NEWLINK, bridge[:15], true, true},
-		"bridge port":                     {unix.RTM_NEWLINK, bridge, true, false},
-		"end of a bridge port":            {unix.RTM_DELLINK, bridge, false, false},
-		"IPv6 state of a link":            {unix.RTM_NEWLINK, other, false, false},
-		"neighbour, which nobody follows": {unix.RTM_NEWNEIGH, addr, false, false},
+		"address":                           {unix.RTM_NEWADDR, addr, true, false},
+		"end of an address":                 {unix.RTM_DELADDR, addr, true, false},
+		"address that is cut off":           {unix.RTM_NEWADDR, addr[:7], true, true},
+		"address without an address":        {unix.RTM_NEWADDR, addr[:8], true, true},
+		"nsid":                              {unix.RTM_NEWNSID, slices.Concat(make([]byte, 4), attribute(netnsaNSID, u32Bytes(3)...)), true, false},
+		"nsid that is cut off":              {unix.RTM_DELNSID, make([]byte, 3), true, true},
+		"empty link":                        {unix.RTM_NEWLINK, nil, true, true},
+		"bridge port that is cut off":       {unix.RTM_NEWLINK, bridge[:15], true, true},
+		"bridge port":                       {unix.RTM_NEWLINK, bridge, true, false},
+		"end of a bridge port":              {unix.RTM_DELLINK, bridge, false, false},
+		"IPv6 state of a link":              {unix.RTM_NEWLINK, other, false, false},
+		"neighbour":                         {unix.RTM_NEWNEIGH, append([]byte{unix.AF_INET}, make([]byte, 11)...), true, false},
+		"neighbour that is cut off":         {unix.RTM_DELNEIGH, []byte{unix.AF_INET6, 0, 0}, true, true},
+		"entry of a forwarding table":       {unix.RTM_NEWNEIGH, append([]byte{unix.AF_BRIDGE}, make([]byte, 11)...), false, false},
+		"route cache, which nobody follows": {unix.RTM_NEWNEIGHTBL, addr, false, false},
 	} {
 		m := Message{Port: BridgePort{Index: 3}, ID: 9}
 		known, err := m.parse(c.typ, 4, c.data)

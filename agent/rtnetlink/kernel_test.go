@@ -292,7 +292,7 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		if hops, err := req.RouteFrom(0, netip.MustParseAddr("192.0.2.65"), to); err != nil || !slices.Equal(hops, []Hop{{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")}}) {
 			t.Errorf("a packet of the node itself: got %v and error %v, want the gateway", hops, err)
 		}
-		want := []Neighbour{{Index: br, Addr: netip.MustParseAddr("198.51.100.9")}, {Index: br, Addr: netip.MustParseAddr("2001:db8::50")}}
+		want := []Neighbour{{Index: br, Addr: netip.MustParseAddr("198.51.100.9"), Proxied: true}, {Index: br, Addr: netip.MustParseAddr("2001:db8::50"), Proxied: true}}
 		for _, p := range want {
 			must(t, netlink.NeighAdd(&netlink.Neigh{LinkIndex: int(br), IP: p.Addr.AsSlice(), Flags: netlink.NTF_PROXY}))
 		}

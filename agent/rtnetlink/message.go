@@ -136,6 +136,8 @@ type Neighbour struct {
 	Connected bool  // it is known to be there now (NUD_CONNECTED)
 	Valid     bool  // its MAC is known (NUD_VALID)
 	Bridge    int32 // whose forwarding table has it
+	State     uint16
+	Proxied   bool // it is an address for which a node answers (`ip neigh add proxy`)
 }
 
 // A Message is one message of the route family, with the namespace that it concerns.
@@ -146,6 +148,8 @@ type Message struct {
 	Address Address
 	ID      int32      // RTM_NEWNSID, RTM_DELNSID
 	Port    BridgePort // NewPort
+	// Neighbour is set for RTM_NEWNEIGH and RTM_DELNEIGH, of the families IPv4 and IPv6.
+	Neighbour Neighbour
 }
 
 // NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which concern a bridge
@@ -174,6 +178,11 @@ func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err er
 		m.Address, err = parseAddr(data)
 	case unix.RTM_NEWNSID, unix.RTM_DELNSID:
 		m.ID, err = parseNSID(data)
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		if len(data) > 0 && data[0] != unix.AF_INET && data[0] != unix.AF_INET6 {
+			return false, nil // an entry of a bridge's forwarding table
+		}
+		m.Neighbour, err = parseNeighbour(data)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE, unix.RTM_NEWNETCONF:
 		m.Type = Answering
 	default:
@@ -520,7 +529,8 @@ func parseNeighbour(b []byte) (n Neighbour, err error) {
 		return n, fmt.Errorf("parse neighbour: %w", errShort)
 	}
 	n.Index = int32(binary.NativeEndian.Uint32(b[4:]))
-	n.Connected, n.Valid = binary.NativeEndian.Uint16(b[8:])&connected != 0, binary.NativeEndian.Uint16(b[8:])&valid != 0
+	n.State, n.Proxied = binary.NativeEndian.Uint16(b[8:]), b[10]&unix.NTF_PROXY != 0
+	n.Connected, n.Valid = n.State&connected != 0, n.State&valid != 0
 	for typ, val := range attributes(b[unix.SizeofNdMsg:]) {
 		switch typ {
 		case unix.NDA_DST:

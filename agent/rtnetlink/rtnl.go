@@ -374,6 +374,12 @@ func (r *Conn) Neighbours(index int32) (out []Neighbour, err error) {
 	return out, namespaceError("list neighbours", NoNSID, err)
 }
 
+// Resolved lists the entries of all neighbour tables of our own namespace.
+func (r *Conn) Resolved() (out []Neighbour, err error) {
+	out, err = listFamilies(r, unix.RTM_GETNEIGH, make([]byte, unix.SizeofNdMsg), parseNeighbour)
+	return out, namespaceError("list neighbours", NoNSID, err)
+}
+
 // Forwarding lists the entries of the forwarding tables of the bridges of our own namespace: a MAC, and the index of the port
 // behind which it is.
 func (r *Conn) Forwarding() (out []Neighbour, err error) {
@@ -453,10 +459,28 @@ type Listener struct {
 	rc   syscall.RawConn
 	buf  []byte
 	oob  []byte
+	// rest is how long further messages are collected after the first one.
+	rest time.Duration
 }
 
 // Listen subscribes to all namespaces, which needs CAP_NET_BROADCAST, or only to our own.
 func Listen(everywhere bool) (*Listener, error) {
+	return listen(everywhere, answeringRoutes(),
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF)
+}
+
+// ListenNeighbours is like Listen for the neighbour tables. It has a socket of its own, because pods that talk to each
+// other change thousands of entries per second: if these are lost, no address is. They are read ten times per second at most.
+func ListenNeighbours(everywhere bool) (*Listener, error) {
+	l, err := listen(everywhere, neighboursOnly(), unix.RTNLGRP_NEIGH)
+	if err == nil {
+		l.rest = 100 * time.Millisecond
+	}
+	return l, err
+}
+
+func listen(everywhere bool, filter *unix.SockFprog, groups ...int) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
@@ -479,13 +503,10 @@ func Listen(everywhere bool) (*Listener, error) {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fail("bind rtnetlink socket", err)
 	}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, answeringRoutes()); err != nil {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter); err != nil {
 		return fail("filter rtnetlink socket", err)
 	}
-	for _, group := range []int{
-		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF,
-	} {
+	for _, group := range groups {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
 			return fail(fmt.Sprintf("join rtnetlink group %d", group), err)
 		}
@@ -522,6 +543,25 @@ func answeringRoutes() *unix.SockFprog {
 	return &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 }
 
+// neighboursOnly returns a filter that drops messages about the forwarding tables of bridges, and about addresses that are
+// being resolved, in the kernel.
+func neighboursOnly() *unix.SockFprog {
+	state := func(s uint16) uint32 {
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, s)))
+	}
+	const ndmsg = unix.SizeofNlMsghdr
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: ndmsg}, // ndm_family
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AF_INET, Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.AF_INET6, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: ndmsg + 8}, // ndm_state
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: state(unix.NUD_INCOMPLETE), Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+		{Code: unix.BPF_RET | unix.BPF_K},
+	}
+	return &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+}
+
 // Close closes the socket.
 func (l *Listener) Close() { _ = l.file.Close() }
 
@@ -538,9 +578,14 @@ func (l *Listener) Run(ctx context.Context, fn func(*Message), lost, malformed f
 		var n, oobn int
 		var from unix.Sockaddr
 		var errno error
+		waited := false
 		err := l.rc.Read(func(fd uintptr) bool {
+			if waited {
+				time.Sleep(l.rest)
+			}
 			// Use recvmsg, because the nsid is in a control message, which recvfrom drops.
 			n, oobn, _, from, errno = unix.Recvmsg(int(fd), l.buf, l.oob, 0)
+			waited = true
 			return draining || !errors.Is(errno, unix.EAGAIN) && !errors.Is(errno, unix.EINTR)
 		})
 		switch {

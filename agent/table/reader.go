@@ -30,6 +30,7 @@ type Reader struct {
 	interfaces changes[InterfaceKey]
 	pools      changes[PoolKey]
 	allocated  changes[AllocationKey]
+	beliefs    changes[BeliefKey]
 	claims     changes[ClaimKey]
 	urgent     changes[ClaimKey] // claims to important addresses
 	status     bool              // the status must be sent
@@ -183,7 +184,7 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 			Poke(each.wake)
 		}
 	}
-	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.claims.lost || r.urgent.lost
+	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.beliefs.lost || r.claims.lost || r.urgent.lost
 	if lost || r.resync && !r.inside {
 		m.SnapshotBegin = true
 		r.begin(now)
@@ -209,11 +210,14 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	take(&m.Allocations, &r.allocated, t.Allocations.live, &room, func(k AllocationKey) *ipwitnessv1.AllocationRecord {
 		return &ipwitnessv1.AllocationRecord{Ipam: k.Pool.IPAM, Pool: k.Pool.Name, Address: k.Address.AsSlice(), Gone: true}
 	})
+	take(&m.Beliefs, &r.beliefs, t.Beliefs.live, &room, func(k BeliefKey) *ipwitnessv1.BeliefRecord {
+		return &ipwitnessv1.BeliefRecord{Link: k.Link, Address: k.Address.AsSlice(), Mac: []byte(k.MAC), Gone: true}
+	})
 	r.takeClaims(m, room, now)
 	if r.status && len(r.pools.dirty)+len(r.allocated.dirty) == 0 { // it says which records were read
 		m.Status, r.status = t.status, false
 	}
-	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Claims)+len(m.Checked) == 0 &&
+	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Beliefs)+len(m.Claims)+len(m.Checked) == 0 &&
 		m.Status == nil && m.Pong == nil && !m.SnapshotBegin && !m.SnapshotEnd {
 		return nil
 	}
@@ -297,6 +301,7 @@ func (r *Reader) begin(now time.Time) {
 	markAll(&r.interfaces, t.Interfaces.live, now)
 	markAll(&r.pools, t.Pools.live, now)
 	markAll(&r.allocated, t.Allocations.live, now)
+	markAll(&r.beliefs, t.Beliefs.live, now)
 	r.claims.reset()
 	r.urgent.reset()
 	r.batch = make([]claimChange, 0, len(t.claims.live))

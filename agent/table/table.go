@@ -46,6 +46,13 @@ type AllocationKey struct {
 	Address netip.Addr
 }
 
+// BeliefKey is the key of a belief record.
+type BeliefKey struct {
+	Link    string
+	Address netip.Addr
+	MAC     string // raw bytes
+}
+
 // Network is a network that assigned an address to an interface.
 type Network struct {
 	Name       string // in a CNI result
@@ -87,6 +94,7 @@ type Table struct {
 	Interfaces  Records[InterfaceKey, *ipwitnessv1.InterfaceRecord]
 	Pools       Records[PoolKey, *ipwitnessv1.PoolRecord]
 	Allocations Records[AllocationKey, *ipwitnessv1.AllocationRecord]
+	Beliefs     Records[BeliefKey, *ipwitnessv1.BeliefRecord]
 	claims      Records[ClaimKey, *entry]
 	byAddr      map[netip.Addr][]*entry // wire claims only
 	byPort      map[int32]*portClaims   // wire claims, by port
@@ -165,6 +173,7 @@ func New() *Table {
 	t.Interfaces = newRecords[*ipwitnessv1.InterfaceRecord](t, func(r *Reader) *changes[InterfaceKey] { return &r.interfaces })
 	t.Pools = newRecords[*ipwitnessv1.PoolRecord](t, func(r *Reader) *changes[PoolKey] { return &r.pools })
 	t.Allocations = newRecords[*ipwitnessv1.AllocationRecord](t, func(r *Reader) *changes[AllocationKey] { return &r.allocated })
+	t.Beliefs = newRecords[*ipwitnessv1.BeliefRecord](t, func(r *Reader) *changes[BeliefKey] { return &r.beliefs })
 	t.claims = newRecords[*entry](t, func(r *Reader) *changes[ClaimKey] { return &r.claims })
 	t.claims.urgent = func(r *Reader) *changes[ClaimKey] { return &r.urgent }
 	t.claims.important = t.isImportant

@@ -65,6 +65,9 @@ func (n *Names) processes() {
 			t.returned = t.returned || t.idle
 			t.emptySince, t.idle, t.joins = time.Time{}, false, false
 			n.moveIn(t, inode, pids)
+			if n.kernel.WantsNeighbours(inode) {
+				n.readNeighbours(inode, pids)
+			}
 			continue
 		}
 		if t.process.PID != 0 && !t.process.Ended && n.ended(t.process) {
@@ -82,6 +85,17 @@ func (n *Names) processes() {
 		default:
 			t.idle = time.Since(t.emptySince) >= t.idleAfter()
 			t.joins = t.idle && n.kernel.Joins(inode)
+		}
+	}
+}
+
+// readNeighbours passes the neighbour table of a namespace to the kernel's mirror. A process may leave the namespace meanwhile.
+func (n *Names) readNeighbours(inode uint64, pids []int) {
+	for _, pid := range pids[:min(len(pids), 3)] {
+		arp, err := os.ReadFile(n.procDir.Path(pid, "net/arp"))
+		if at, err1 := n.procDir.Netns(pid); err == nil && err1 == nil && at == inode {
+			n.kernel.ReadNeighbours(inode, string(arp))
+			return
 		}
 	}
 }

@@ -17,6 +17,9 @@ func Nodes(f *verdict.Finding) (names []string) {
 	for i := range f.Owners {
 		add(f.Owners[i].Node.Name)
 	}
+	for _, b := range f.Beliefs {
+		add(b.Link.Node.Name)
+	}
 	if f.Former != nil {
 		add(f.Former.Owner.Node.Name)
 	}

@@ -17,6 +17,7 @@ func Same(a, b *verdict.Finding) bool {
 		return a.Pool.Same(b.Pool) && s.Use == t.Use && slices.EqualFunc(s.AtRisk, t.AtRisk, sameHeld)
 	}) &&
 		sameParts(a.Spoof, b.Spoof, func(a, b *verdict.Spoof) bool { return slices.Equal(a.MACs, b.MACs) }) &&
+		slices.EqualFunc(a.Beliefs, b.Beliefs, sameBelief) &&
 		sameParts(a.Former, b.Former, func(a, b *verdict.Former) bool {
 			return a.Owner.ID == b.Owner.ID && a.Until == b.Until && a.Since == b.Since && a.Owner.Workload() == b.Owner.Workload()
 		}) &&
@@ -33,6 +34,11 @@ func Same(a, b *verdict.Finding) bool {
 // sameParts compares parts of findings that are nil in findings of other kinds.
 func sameParts[T any](a, b *T, same func(a, b *T) bool) bool {
 	return a == nil && b == nil || a != nil && b != nil && same(a, b)
+}
+
+func sameBelief(a, b verdict.Belief) bool {
+	return a.MAC == b.MAC && a.Link.Is(b.Link) && a.State == b.State && a.Count == b.Count && a.Former == b.Former &&
+		slices.EqualFunc(a.Holders, b.Holders, func(i, k *verdict.Interface) bool { return i.Is(k) && i.Namespace.Who == k.Namespace.Who })
 }
 
 func sameHeld(a, b verdict.Held) bool {

@@ -83,6 +83,8 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 		t.add(t.f.Kind, "phase", phase, "free", when(strings.HasSuffix(risk, "/free"), "yes"), "risk", t.scope().text(risk), "which", after(", in sandbox ", advice.ShortID(t.owner.Workload().ContainerID)), "remove", removal(t.owner))
 	case verdict.FindingReusedTooSoon:
 		t.reused()
+	case verdict.FindingStaleBelief:
+		t.misled()
 	case verdict.FindingVIPHeldElsewhere:
 		t.heldElsewhere()
 	}
@@ -367,6 +369,50 @@ func (t *findingBuilder) reused() {
 	}
 	t.add(t.f.Kind, "was", &f.Owner, "gap", gap, "until", f.Until, "stalemac", when(f.Owner.MAC != t.owner.MAC, "yes"),
 		"cooldown", cooldown, "minutes", int(verdict.ReusedFor/time.Minute))
+}
+
+// misled describes namespaces that send packets for the address to a hardware address that no owner has.
+func (t *findingBuilder) misled() {
+	b, used, others := t.f.Beliefs[0], false, 0
+	var holders []verdict.Owner
+	for _, one := range t.f.Beliefs {
+		used = used || one.State == verdict.EntryInUse
+		others += int(one.Count) - len(one.Holders)
+		for _, i := range one.Holders {
+			holders = append(holders, verdict.Owner{ID: i.Namespace.ID, Node: i.Namespace.Node, Namespace: i.Namespace, Interface: i, MAC: i.MAC})
+		}
+		if b.Former == "" {
+			b.Left, b.Former = one.Left, one.Former
+		}
+	}
+	names := each(holders, namesakes(holders).naming(placed))
+	if others > 0 {
+		names = append(names, fmt.Sprintf("%d more", others))
+	}
+	fate := ""
+	switch {
+	case len(b.Receivers) > 0:
+		fate = Text("stale-belief/receiver", "receiver", NamespaceName(b.Receivers[0].Namespace))
+	case b.Former != "":
+		fate = Text("stale-belief/former", "former", NamespaceName(&verdict.Namespace{Node: b.Link.Node, Who: b.Former}), "address", t.f.Address, "until", b.Left)
+	}
+	var steps []advice.Action
+	for i := range holders {
+		enter, known := entering(&holders[i])
+		steps = append(steps, t.scope(&holders[i], "enter", enter, "known", when(known, "yes")).steps("stale-belief/entry")...)
+	}
+	enter, known := entering(t.owner)
+	t.add(t.f.Kind, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "mac", b.MAC.String(),
+		"owners", each(t.f.Owners, t.alike.naming(placed)), "right", each(t.f.Owners, func(o *verdict.Owner) string { return o.MAC.String() }),
+		"fate", after(" ", fate), "steps", steps, "enter", enter, "known", when(known && t.owner.Namespace != nil, "yes"), "four", when(t.f.Address.Is4(), "yes"),
+		"entries", func() {
+			for _, one := range t.f.Beliefs {
+				t.State("%s", scope{
+					"n", plural(one.Count, "neighbour table", "neighbour tables"), "on", one.Link.Node.Name + "/" + one.Link.Name, "mac", one.MAC.String(),
+					"since", one.Since, "permanent", when(one.State == verdict.EntryPermanent, "yes"), "address", t.f.Address,
+				}.text("stale-belief/entries"))
+			}
+		})
 }
 
 // shared describes several owners that have the address on a loopback or dummy device and answer for it

@@ -313,6 +313,8 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),
 		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),
+		"stale-belief":                                 believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true),
+		"stale-belief, permanent":                      believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryPermanent, false),
 		"ranges-overlap of a hotspot":                  straddling("cni0"),
 		"ranges-overlap of docker":                     straddling("docker0"),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
@@ -593,4 +595,18 @@ func wantText(t *testing.T, name string, text explain.FindingText) {
 		}
 	}
 	compare(t, "texts/"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt", b)
+}
+
+// believed returns the finding that a pod and others send packets for an address elsewhere.
+func believed(f verdict.Finding, by verdict.Owner, state verdict.EntryState, former bool) verdict.Finding {
+	b := verdict.Belief{
+		Link: by.Interface.Link, MAC: "\x02\x00\x00\x00\x00\x63", State: state, Count: 3, Since: start, Holders: []*verdict.Interface{by.Interface},
+	}
+	if former {
+		b.Left, b.Former = start, verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "old"}.Who()
+	} else {
+		b.Count, b.Receivers = 1, []*verdict.Interface{by.Interface}
+	}
+	f.Beliefs = []verdict.Belief{b}
+	return f
 }

@@ -73,6 +73,7 @@ var findingRules = map[string]rule{
 	verdict.FindingLeaked:                {"IpwitnessAddressesLeaked", info, time.Hour, 0},
 	verdict.FindingOrphanedSandbox:       {"IpwitnessOrphanedSandbox", warning, 5 * time.Minute, 0},
 	verdict.FindingReusedTooSoon:         {"IpwitnessAddressReusedTooSoon", info, 0, 0},
+	verdict.FindingStaleBelief:           {"IpwitnessStaleBelief", critical, time.Minute, pb.Finding_CRITICAL},
 	verdict.FindingDuplicateNodeName:     {"IpwitnessDuplicateNodeName", warning, time.Minute, 0},
 }
 

@@ -116,7 +116,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	old := &b.c
 	b.c = verdict.Case{
 		Address: a, Now: f.now(), Claims: old.Claims[:0], Stations: old.Stations[:0], Namespaces: old.Namespaces[:0],
-		Nodes: old.Nodes[:0], Answers: old.Answers[:0],
+		Nodes: old.Nodes[:0], Answers: old.Answers[:0], Beliefs: old.Beliefs[:0],
 	}
 	c := &b.c
 	c.NodesAwaited = f.awaitedUntil
@@ -134,6 +134,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	b.addStations()
 	b.addNamespaces()
 	b.addAnswers()
+	b.addBeliefs(key)
 	for _, al := range allocations {
 		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
 			Allocation: &al.Allocation, Object: f.podNamed(al.Namespace, al.Pod),

@@ -361,6 +361,7 @@ func (f *Facts) end(n *Node, c uint32, how ending) {
 	f.removeFromIndexes(n, c)
 	if tomb != "" {
 		f.bury(n, one.addr, tomb, how.late)
+		f.nameTombstone(one.addr, tomb, n.whoOf(n.interfaces.at(one.port).namespace))
 	}
 	if !last {
 		return

@@ -120,6 +120,7 @@ func (f *Facts) empty(b *Batch, n *Node) {
 			f.unlistPod(n, ns)
 		}
 		f.endPools(n)
+		f.dropBeliefs(n)
 		n.reset()
 		f.releaseAll(n)
 		f.unlabel(n)

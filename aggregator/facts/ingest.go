@@ -64,9 +64,10 @@ func (a *applying) apply(m *pb.ReportRequest) {
 		apply(a, claims, a.claim)
 		apply(a, m.GetPools(), func(rec *pb.PoolRecord) { a.facts.applyPool(a.node, rec, a.now) })
 		apply(a, m.GetAllocations(), func(rec *pb.AllocationRecord) { a.facts.applyAllocation(a.node, rec, a.now) })
+		apply(a, m.GetBeliefs(), a.belief)
 		a.do(func() { a.status(m.GetStatus()) })
 	}
-	counts := [...]int{len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(claims), len(m.GetPools()), len(m.GetAllocations())}
+	counts := [...]int{len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(claims), len(m.GetPools()), len(m.GetAllocations()), len(m.GetBeliefs())}
 	if records := 0; slices.ContainsFunc(counts[:], func(n int) bool { records += n; return records > piece }) {
 		all()
 	} else {

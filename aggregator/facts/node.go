@@ -72,6 +72,7 @@ type Node struct {
 	formerUntil verdict.Stamp
 	// stepped is the part of Rec.ClockStep by which times of former agents have been corrected.
 	stepped time.Duration
+	beliefs map[beliefKey]*belief
 	// joints are the node's links in the topology.
 	joints map[uint32]*Link
 	// writer is held during a change of the node that takes several pieces.

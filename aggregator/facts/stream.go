@@ -277,6 +277,7 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 		n.sweep++
 		n.Applying = true
 		n.Excess, n.LeftOut = 0, in.LeftOut
+		f.dropBeliefs(n)                           // those in the snapshot replace them
 		returned = n.Rec.Unheard && n.hasRecords() // new records are touched in any case
 	})
 	if n.former {
@@ -431,4 +432,4 @@ func (f *Facts) InOnePlace(n *Node) (others []string) {
 }
 
 // RecordKinds are the kinds of records, as metrics name them.
-var RecordKinds = [...]string{"namespace", "link", "interface", "claim", "pool", "allocation"}
+var RecordKinds = [...]string{"namespace", "link", "interface", "claim", "pool", "allocation", "belief"}

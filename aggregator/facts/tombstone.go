@@ -33,6 +33,7 @@ type tombstone struct {
 type death struct {
 	at   verdict.Stamp
 	node *Node
+	who  verdict.Who // of the holder; empty if it is not known
 }
 
 type burial struct {
@@ -44,7 +45,7 @@ type burial struct {
 func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
 	now := f.now()
 	one, at := tombstone{addr, mac}, now.Add(-late)
-	f.tombstones[one] = death{at, n}
+	f.tombstones[one] = death{at: at, node: n}
 	f.burials = append(f.burials, burial{one, at})
 	for len(f.burials) > maxTombstones || f.burials[0].at.Add(f.Policy.StaleAfter) <= now {
 		if old := f.burials[0]; f.tombstones[old.tombstone].at == old.at {

@@ -202,5 +202,6 @@ var findingReasons = map[string]string{
 	verdict.FindingIPAMStateLost:         "IPAMStateLost",
 	verdict.FindingIPAMUnreadable:        "IPAMUnreadable",
 	verdict.FindingPoolExhaustion:        "IPAMPoolExhaustion",
+	verdict.FindingStaleBelief:           "AddressBelievedElsewhere",
 	verdict.FindingDuplicateNodeName:     "DuplicateNodeName",
 }

@@ -40,6 +40,7 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 			Until: timestamp(f.Until), Gap: durationpb.New(f.Gap()),
 		}
 	}
+	out.Beliefs = each(a.Beliefs, s.belief)
 	out.Memory = memory(a.Past, []*verdict.Pool{a.Pool})
 	var use verdict.PoolUse
 	if p := s.Facts.Pool(a.Pool); p != nil {
@@ -60,6 +61,26 @@ func (s *Converter) Finding(f *judge.Found, superseded bool) *pb.Finding {
 	out.Allocations = each(a.Allocations, allocationProto)
 	nodes := audit.Nodes(a)
 	out.Nodes = nodes[:min(len(nodes), maxNamed)]
+	return out
+}
+
+// belief returns a belief in the format of the API.
+func (s *Converter) belief(b verdict.Belief) *pb.Belief {
+	out := &pb.Belief{
+		Mac: b.MAC.String(), Node: b.Link.Node.Name, Link: b.Link.Name, State: pb.Belief_State(b.State), Count: b.Count, Since: timestamp(b.Since),
+	}
+	of := func(ns *verdict.Namespace) *verdict.Owner {
+		return &verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns}
+	}
+	for _, i := range b.Holders {
+		out.Holders = append(out.Holders, &pb.Belief_Holder{Workload: workloadProto(of(i.Namespace)), Interface: i.Name, Netns: i.Namespace.Netns})
+	}
+	if b.Former != "" {
+		out.Former = &pb.PreviousOwner{Workload: workloadProto(of(&verdict.Namespace{Node: b.Link.Node, Who: b.Former})), Mac: out.GetMac(), Until: timestamp(b.Left)}
+	}
+	if len(b.Receivers) > 0 {
+		out.Receiver = workloadProto(of(b.Receivers[0].Namespace))
+	}
 	return out
 }
 

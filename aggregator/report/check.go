@@ -90,6 +90,7 @@ const (
 const (
 	maxSources  = 32
 	maxIntended = 256
+	maxHolders  = 8             // in a belief
 	maxWord     = facts.MaxWord // bytes of a field, source or interface
 )
 
@@ -123,6 +124,11 @@ func validate(m *pb.ReportRequest) error {
 			if len(r.GetLast()) != len(r.GetFirst()) || bytes.Compare(r.GetFirst(), r.GetLast()) > 0 {
 				return bad("a range must have two addresses of 4 or 16 bytes, the smaller one first")
 			}
+		}
+	}
+	for _, b := range m.GetBeliefs() {
+		if len(b.GetHolders()) > maxHolders {
+			return bad("a belief has too many holders")
 		}
 	}
 	for _, l := range m.GetLinks() {

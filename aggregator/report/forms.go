@@ -54,6 +54,11 @@ func (c *checker) report(m *pb.ReportRequest) {
 		c.most("ClaimRecord.source", maxMAC, r.GetSource())
 		c.text("ClaimRecord.network", form.Name, &r.Network)
 	}
+	for _, b := range m.GetBeliefs() {
+		c.text("BeliefRecord.link", form.Link, &b.Link)
+		c.address("BeliefRecord.address", b.GetAddress())
+		c.most("BeliefRecord.mac", maxMAC, b.GetMac())
+	}
 	if s := m.GetStatus(); s != nil {
 		c.status(s)
 	}

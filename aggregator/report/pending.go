@@ -44,7 +44,7 @@ func (p *pending) add(r *Session, m *pb.ReportRequest) error {
 		wire.Claims = append(wire.Claims, c)
 		return true
 	})
-	records := len(m.GetNamespaces()) + len(m.GetLinks()) + len(m.GetInterfaces()) + len(m.GetClaims()) + len(m.GetPools()) + len(m.GetAllocations())
+	records := len(m.GetNamespaces()) + len(m.GetLinks()) + len(m.GetInterfaces()) + len(m.GetClaims()) + len(m.GetPools()) + len(m.GetAllocations()) + len(m.GetBeliefs())
 	err := keep(m, &p.first, &p.leftOut.Records, max(1, records))
 	if n := len(wire.GetClaims()); n > 0 && err == nil {
 		err = keep(wire, &p.wire, &p.leftOut.Wire, n)

@@ -233,7 +233,7 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 // apply applies a message to the facts. Messages of a snapshot are kept until it is complete.
 func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 	for i, n := range [len(facts.RecordKinds)]int{
-		len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(m.GetClaims()), len(m.GetPools()), len(m.GetAllocations()),
+		len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(m.GetClaims()), len(m.GetPools()), len(m.GetAllocations()), len(m.GetBeliefs()),
 	} {
 		if n > 0 {
 			r.service.counters.received.WithLabelValues(facts.RecordKinds[i]).Add(float64(n))

@@ -30,6 +30,9 @@ type Case struct {
 	Nodes []NodeFacts
 	// Answers has the number of addresses for which senders answer.
 	Answers []Answer
+	// Beliefs are the hardware addresses to which others send packets for the address, as far as the claims of their node do
+	// not bear them out.
+	Beliefs []Belief
 	// Stitches are the evidence that the links of the claims' domains are one. They are needed for
 	// explanations only.
 	Stitches []Stitch

@@ -50,6 +50,8 @@ const (
 	FindingOrphanedSandbox = "orphaned-sandbox"
 	// FindingReusedTooSoon: an owner has an address that another owner had a moment before.
 	FindingReusedTooSoon = "reused-too-soon"
+	// FindingStaleBelief: namespaces send packets for the address to a hardware address that no owner of it has.
+	FindingStaleBelief = "stale-belief"
 	// FindingDuplicateNodeName: two nodes have the same name.
 	FindingDuplicateNodeName = "duplicate-node-name"
 )
@@ -94,6 +96,8 @@ type Finding struct {
 	Overlap *Overlap
 	// Former is the owner that had the address before (reused-too-soon).
 	Former *Former
+	// Beliefs are those of the namespaces that send packets elsewhere (stale-belief).
+	Beliefs []Belief
 	// Namesakes are the nodes with the same name (duplicate-node-name).
 	Namesakes *Namesakes
 	// Since is when the problem began, by the aggregator's clock.
@@ -273,7 +277,7 @@ func (s *Spoof) Merge(other *Spoof) {
 func FindingKinds() []string {
 	return []string{
 		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere,
-		FindingAnsweredByAnother, FindingPodCIDROverlap,
+		FindingAnsweredByAnother, FindingStaleBelief, FindingPodCIDROverlap,
 		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingOrphanedSandbox, FindingPoolExhaustion, FindingLeaked,
 		FindingReusedTooSoon, FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}

@@ -71,7 +71,7 @@ var values = map[string]string{
 	"exporter":   oneOf("otlp", "alertmanager", "webhook", "nats"), "receiver": "the host of the receiver's URL",
 	"ipwitness_agent_aggregators/state":        oneOf("connected", "disconnected"),
 	"ipwitness_agent_source_up/source":         oneOf("wire", "addresses"),
-	"ipwitness_agent_lost_events_total/source": oneOf("netlink", "netlink_malformed", "inotify", "ringbuf", "port_full"),
+	"ipwitness_agent_lost_events_total/source": oneOf("netlink", "neighbours", "netlink_malformed", "inotify", "ringbuf", "port_full"),
 	"ipwitness_agent_frames_total/result":      oneOf("event", "known", "probe", "malformed", "invalid", "other", "lost", "limited", "unparsed_tags", "unparsed_extensions", "unparsed_options"),
 	"ipwitness_agent_cri_calls_total/result":   oneOf("ok", "error", "timeout", "unimplemented"),
 	"ipwitness_kubernetes_events_total/result": oneOf("written", "repeated", "known", "limited", "dropped", "forbidden", "failed"),

@@ -32,6 +32,7 @@ type Namespace struct {
 	Proxied    []rtnetlink.Neighbour
 	Neighbours map[int32][]rtnetlink.Neighbour
 	Forwarding []rtnetlink.Neighbour
+	Resolved   []rtnetlink.Neighbour
 	Filters    bool  // there are rules about ARP
 	Unread     error // of reading the packet filters
 	Unlisted   error // of listing rules, routes to single addresses, and proxied addresses
@@ -136,6 +137,9 @@ func (f Fake) Settings(iface string) rtnetlink.Settings { return f[rtnetlink.NoN
 
 // Forwarding returns the entries of the forwarding tables of the bridges of our own namespace.
 func (f Fake) Forwarding() ([]rtnetlink.Neighbour, error) { return f[rtnetlink.NoNSID].Forwarding, nil }
+
+// Resolved returns the neighbour tables of our own namespace.
+func (f Fake) Resolved() ([]rtnetlink.Neighbour, error) { return f[rtnetlink.NoNSID].Resolved, nil }
 
 // Neighbours returns the neighbours of an interface of our own namespace.
 func (f Fake) Neighbours(index int32) ([]rtnetlink.Neighbour, error) {

@@ -13,6 +13,7 @@ var unseen = map[string]string{
 	"**Answers that a node cannot":          "TestTheNodeAnswersForAddressesThatAreNotOnTheLink TestFramesThatANodeSendsAreNotSeenThere TestVRRPOfFRRHandsOverAndIsKilled TestKernelIsReadByNamespaceAndInterface TestClaimsThatEnterNoPortAreUnseen",
 	"**Answers for several":                 "TestAClaimByThePortOfAnotherIsASpoof TestL12RouterOutsideAnswersForMany TestASpeakerThatHasAnnouncedGoesOnToAnswer",
 	"**MACs of other places":                "TestAMACByThePortOfAnotherIsCloned TestOneMACOfANodeAndOfAMachineOutsideIsUnseen",
+	"**Beliefs without an owner":            "TestBeliefsThatAreNotStale TestBeliefsThatDifferArePublished",
 	"**Copies":                              "TestTwoCopiesOfAVirtualMachineAreOneOwner TestNodesWithTheSameBootIDAndNamespace",
 	"A host that gives up a static address": "TestHostThatGivesAStaticAddressUpToAnotherMachineIsReported",
 	"**What exceeds a limit":                "TestFramesLostToAFullRingAreReportedLater TestFloodOfMadeUpAddressesIsLimitedAndCounted TestAFloodHidesNoDuplicateAndIsNamed TestTheBudgetOfANode",

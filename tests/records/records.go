@@ -57,6 +57,7 @@ func Merge(first *pb.ReportRequest, others ...*pb.ReportRequest) *pb.ReportReque
 		first.Claims = append(first.Claims, m.Claims...)
 		first.Pools = append(first.Pools, m.Pools...)
 		first.Allocations = append(first.Allocations, m.Allocations...)
+		first.Beliefs = append(first.Beliefs, m.Beliefs...)
 	}
 	return first
 }

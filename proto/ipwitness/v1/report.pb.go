@@ -278,6 +278,59 @@ func (ClaimRecord_Filter) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 1}
 }
 
+// State says how a kernel uses an entry.
+type BeliefRecord_State int32
+
+const (
+	// Never sent.
+	BeliefRecord_UNSPECIFIED BeliefRecord_State = 0
+	// It was confirmed, or used, within the last minute (NUD_REACHABLE, NUD_DELAY, NUD_PROBE).
+	BeliefRecord_IN_USE BeliefRecord_State = 1
+	// A person or a program has set it, and the kernel never changes it (NUD_PERMANENT).
+	BeliefRecord_PERMANENT BeliefRecord_State = 2
+)
+
+// Enum value maps for BeliefRecord_State.
+var (
+	BeliefRecord_State_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "IN_USE",
+		2: "PERMANENT",
+	}
+	BeliefRecord_State_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"IN_USE":      1,
+		"PERMANENT":   2,
+	}
+)
+
+func (x BeliefRecord_State) Enum() *BeliefRecord_State {
+	p := new(BeliefRecord_State)
+	*p = x
+	return p
+}
+
+func (x BeliefRecord_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BeliefRecord_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_report_proto_enumTypes[4].Descriptor()
+}
+
+func (BeliefRecord_State) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_report_proto_enumTypes[4]
+}
+
+func (x BeliefRecord_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BeliefRecord_State.Descriptor instead.
+func (BeliefRecord_State) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
+}
+
 // Source is where the name is from.
 type NodeName_Source int32
 
@@ -319,11 +372,11 @@ func (x NodeName_Source) String() string {
 }
 
 func (NodeName_Source) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_report_proto_enumTypes[4].Descriptor()
+	return file_ipwitness_v1_report_proto_enumTypes[5].Descriptor()
 }
 
 func (NodeName_Source) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_report_proto_enumTypes[4]
+	return &file_ipwitness_v1_report_proto_enumTypes[5]
 }
 
 func (x NodeName_Source) Number() protoreflect.EnumNumber {
@@ -332,7 +385,7 @@ func (x NodeName_Source) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeName_Source.Descriptor instead.
 func (NodeName_Source) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // ReportRequest is one batch of records of the agent's table. The first message of a stream has
@@ -367,7 +420,9 @@ type ReportRequest struct {
 	// Pools of the IPAMs on this node.
 	Pools []*PoolRecord `protobuf:"bytes,12,rep,name=pools,proto3" json:"pools,omitempty"`
 	// Allocations from those pools.
-	Allocations   []*AllocationRecord `protobuf:"bytes,13,rep,name=allocations,proto3" json:"allocations,omitempty"`
+	Allocations []*AllocationRecord `protobuf:"bytes,13,rep,name=allocations,proto3" json:"allocations,omitempty"`
+	// Entries of neighbour tables that the agent's own claims contradict, or do not bear out.
+	Beliefs       []*BeliefRecord `protobuf:"bytes,14,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +544,13 @@ func (x *ReportRequest) GetPools() []*PoolRecord {
 func (x *ReportRequest) GetAllocations() []*AllocationRecord {
 	if x != nil {
 		return x.Allocations
+	}
+	return nil
+}
+
+func (x *ReportRequest) GetBeliefs() []*BeliefRecord {
+	if x != nil {
+		return x.Beliefs
 	}
 	return nil
 }
@@ -1462,6 +1524,116 @@ func (x *ClaimRecord) GetPeer() bool {
 	return false
 }
 
+// BeliefRecord is the hardware address to which namespaces of the node send packets for an address on a link,
+// according to their neighbour tables. Its key is link, address and mac.
+type BeliefRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the LinkRecord of the holders.
+	Link string `protobuf:"bytes,1,opt,name=link,proto3" json:"link,omitempty"`
+	// The address: 4 or 16 bytes.
+	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Hardware address in the entries.
+	Mac []byte `protobuf:"bytes,3,opt,name=mac,proto3" json:"mac,omitempty"`
+	// IN_USE if any of the entries is.
+	State BeliefRecord_State `protobuf:"varint,4,opt,name=state,proto3,enum=ipwitness.v1.BeliefRecord_State" json:"state,omitempty"`
+	// Number of holders.
+	Count uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	// Some of the holders: 8 at most.
+	Holders []*BeliefRecord_Holder `protobuf:"bytes,6,rep,name=holders,proto3" json:"holders,omitempty"`
+	// Time at which the agent first found the claims to disagree with one of the entries, by its clock.
+	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
+	// True if no entry is left, or the claims bear them out.
+	Gone          bool `protobuf:"varint,8,opt,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeliefRecord) Reset() {
+	*x = BeliefRecord{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeliefRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeliefRecord) ProtoMessage() {}
+
+func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeliefRecord.ProtoReflect.Descriptor instead.
+func (*BeliefRecord) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *BeliefRecord) GetLink() string {
+	if x != nil {
+		return x.Link
+	}
+	return ""
+}
+
+func (x *BeliefRecord) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *BeliefRecord) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+func (x *BeliefRecord) GetState() BeliefRecord_State {
+	if x != nil {
+		return x.State
+	}
+	return BeliefRecord_UNSPECIFIED
+}
+
+func (x *BeliefRecord) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *BeliefRecord) GetHolders() []*BeliefRecord_Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *BeliefRecord) GetFirstSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstSeen
+	}
+	return nil
+}
+
+func (x *BeliefRecord) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 // StatusRecord is the health of the agent.
 type StatusRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1506,7 +1678,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1690,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1703,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StatusRecord) GetWire() string {
@@ -1654,7 +1826,7 @@ type NodeName struct {
 
 func (x *NodeName) Reset() {
 	*x = NodeName{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1838,7 @@ func (x *NodeName) String() string {
 func (*NodeName) ProtoMessage() {}
 
 func (x *NodeName) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1851,7 @@ func (x *NodeName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
 func (*NodeName) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeName) GetName() string {
@@ -1719,7 +1891,7 @@ type Unparsed struct {
 
 func (x *Unparsed) Reset() {
 	*x = Unparsed{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1903,7 @@ func (x *Unparsed) String() string {
 func (*Unparsed) ProtoMessage() {}
 
 func (x *Unparsed) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1916,7 @@ func (x *Unparsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
 func (*Unparsed) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Unparsed) GetTags() uint64 {
@@ -1787,7 +1959,7 @@ type FloodingRecord struct {
 
 func (x *FloodingRecord) Reset() {
 	*x = FloodingRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1971,7 @@ func (x *FloodingRecord) String() string {
 func (*FloodingRecord) ProtoMessage() {}
 
 func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1984,7 @@ func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
 func (*FloodingRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FloodingRecord) GetIndex() uint32 {
@@ -1895,7 +2067,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2079,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2092,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -2048,7 +2220,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2232,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2245,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -2131,7 +2303,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2315,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2328,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -2257,11 +2429,66 @@ func (x *AllocationRecord) GetExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// Holder is an interface whose neighbour table has the entry.
+type BeliefRecord_Holder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the namespace.
+	Namespace uint32 `protobuf:"varint,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Index of the interface.
+	Index         uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeliefRecord_Holder) Reset() {
+	*x = BeliefRecord_Holder{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeliefRecord_Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeliefRecord_Holder) ProtoMessage() {}
+
+func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeliefRecord_Holder.ProtoReflect.Descriptor instead.
+func (*BeliefRecord_Holder) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
+}
+
+func (x *BeliefRecord_Holder) GetNamespace() uint32 {
+	if x != nil {
+		return x.Namespace
+	}
+	return 0
+}
+
+func (x *BeliefRecord_Holder) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xe9\x04\n" +
+	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\x9f\x05\n" +
 	"\rReportRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12)\n" +
 	"\x05hello\x18\x02 \x01(\v2\x13.ipwitness.v1.HelloR\x05hello\x12%\n" +
@@ -2280,7 +2507,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	" \x03(\x04R\achecked\x12&\n" +
 	"\x04pong\x18\v \x01(\v2\x12.ipwitness.v1.PongR\x04pong\x12.\n" +
 	"\x05pools\x18\f \x03(\v2\x18.ipwitness.v1.PoolRecordR\x05pools\x12@\n" +
-	"\vallocations\x18\r \x03(\v2\x1e.ipwitness.v1.AllocationRecordR\vallocations\"K\n" +
+	"\vallocations\x18\r \x03(\v2\x1e.ipwitness.v1.AllocationRecordR\vallocations\x124\n" +
+	"\abeliefs\x18\x0e \x03(\v2\x1a.ipwitness.v1.BeliefRecordR\abeliefs\"K\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
 	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xda\x01\n" +
@@ -2398,7 +2626,25 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x12FILTER_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05RULES\x10\x01\x12\x0e\n" +
 	"\n" +
-	"UNREADABLE\x10\x02\"\xe3\x04\n" +
+	"UNREADABLE\x10\x02\"\x9b\x03\n" +
+	"\fBeliefRecord\x12\x12\n" +
+	"\x04link\x18\x01 \x01(\tR\x04link\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x10\n" +
+	"\x03mac\x18\x03 \x01(\fR\x03mac\x126\n" +
+	"\x05state\x18\x04 \x01(\x0e2 .ipwitness.v1.BeliefRecord.StateR\x05state\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\x12;\n" +
+	"\aholders\x18\x06 \x03(\v2!.ipwitness.v1.BeliefRecord.HolderR\aholders\x129\n" +
+	"\n" +
+	"first_seen\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x12\x12\n" +
+	"\x04gone\x18\b \x01(\bR\x04gone\x1a<\n" +
+	"\x06Holder\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\"3\n" +
+	"\x05State\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06IN_USE\x10\x01\x12\r\n" +
+	"\tPERMANENT\x10\x02\"\xe3\x04\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -2495,84 +2741,91 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_report_proto_rawDescData
 }
 
-var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
 	(ClaimRecord_Answer)(0),         // 2: ipwitness.v1.ClaimRecord.Answer
 	(ClaimRecord_Filter)(0),         // 3: ipwitness.v1.ClaimRecord.Filter
-	(NodeName_Source)(0),            // 4: ipwitness.v1.NodeName.Source
-	(*ReportRequest)(nil),           // 5: ipwitness.v1.ReportRequest
-	(*Pong)(nil),                    // 6: ipwitness.v1.Pong
-	(*ReportResponse)(nil),          // 7: ipwitness.v1.ReportResponse
-	(*Contest)(nil),                 // 8: ipwitness.v1.Contest
-	(*Check)(nil),                   // 9: ipwitness.v1.Check
-	(*Hello)(nil),                   // 10: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 11: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 12: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 13: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 14: ipwitness.v1.ClaimRecord
-	(*StatusRecord)(nil),            // 15: ipwitness.v1.StatusRecord
-	(*NodeName)(nil),                // 16: ipwitness.v1.NodeName
-	(*Unparsed)(nil),                // 17: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 18: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 19: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 20: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 21: ipwitness.v1.AllocationRecord
-	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
-	(*Workload)(nil),                // 23: ipwitness.v1.Workload
-	(*Intended)(nil),                // 24: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 25: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 26: google.protobuf.Duration
-	(*Node_Port)(nil),               // 27: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 28: ipwitness.v1.Pool.State
+	(BeliefRecord_State)(0),         // 4: ipwitness.v1.BeliefRecord.State
+	(NodeName_Source)(0),            // 5: ipwitness.v1.NodeName.Source
+	(*ReportRequest)(nil),           // 6: ipwitness.v1.ReportRequest
+	(*Pong)(nil),                    // 7: ipwitness.v1.Pong
+	(*ReportResponse)(nil),          // 8: ipwitness.v1.ReportResponse
+	(*Contest)(nil),                 // 9: ipwitness.v1.Contest
+	(*Check)(nil),                   // 10: ipwitness.v1.Check
+	(*Hello)(nil),                   // 11: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 12: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 13: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 14: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 15: ipwitness.v1.ClaimRecord
+	(*BeliefRecord)(nil),            // 16: ipwitness.v1.BeliefRecord
+	(*StatusRecord)(nil),            // 17: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 18: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 19: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 20: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 21: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 22: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 23: ipwitness.v1.AllocationRecord
+	(*BeliefRecord_Holder)(nil),     // 24: ipwitness.v1.BeliefRecord.Holder
+	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
+	(*Workload)(nil),                // 26: ipwitness.v1.Workload
+	(*Intended)(nil),                // 27: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 28: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 29: google.protobuf.Duration
+	(*Node_Port)(nil),               // 30: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 31: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	10, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	11, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	12, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	13, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	14, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	15, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
-	6,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	19, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	21, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	22, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	8,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	9,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	23, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	22, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	24, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
-	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	25, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	22, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	22, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	22, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	26, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	26, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	2,  // 23: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
-	3,  // 24: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
-	27, // 25: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	17, // 26: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	18, // 27: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	16, // 28: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
-	4,  // 29: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
-	22, // 30: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	20, // 31: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	28, // 32: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	22, // 33: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	22, // 34: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	22, // 35: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
-	22, // 36: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
-	5,  // 37: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	7,  // 38: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	38, // [38:39] is the sub-list for method output_type
-	37, // [37:38] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	11, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	12, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	13, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	14, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	15, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	17, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	7,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
+	21, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	23, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	16, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	25, // 10: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	9,  // 11: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	10, // 12: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	26, // 13: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	25, // 14: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	27, // 15: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	0,  // 16: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	1,  // 17: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	28, // 18: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	25, // 19: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	25, // 20: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	25, // 21: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	29, // 22: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	29, // 23: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	2,  // 24: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
+	3,  // 25: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
+	4,  // 26: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
+	24, // 27: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
+	25, // 28: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 29: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	19, // 30: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	20, // 31: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	18, // 32: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	5,  // 33: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	25, // 34: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	22, // 35: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	31, // 36: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	25, // 37: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	25, // 38: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	25, // 39: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
+	25, // 40: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
+	6,  // 41: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	8,  // 42: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	42, // [42:43] is the sub-list for method output_type
+	41, // [41:42] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -2586,8 +2839,8 @@ func file_ipwitness_v1_report_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   17,
+			NumEnums:      6,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

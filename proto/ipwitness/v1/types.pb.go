@@ -515,6 +515,59 @@ func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
+// State says how kernels use the entries.
+type Belief_State int32
+
+const (
+	// Never sent.
+	Belief_UNSPECIFIED Belief_State = 0
+	// At least one of them was confirmed, or used, within the last minute.
+	Belief_IN_USE Belief_State = 1
+	// A person or a program has set them, and the kernel never changes them.
+	Belief_PERMANENT Belief_State = 2
+)
+
+// Enum value maps for Belief_State.
+var (
+	Belief_State_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "IN_USE",
+		2: "PERMANENT",
+	}
+	Belief_State_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"IN_USE":      1,
+		"PERMANENT":   2,
+	}
+)
+
+func (x Belief_State) Enum() *Belief_State {
+	p := new(Belief_State)
+	*p = x
+	return p
+}
+
+func (x Belief_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Belief_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[8].Descriptor()
+}
+
+func (Belief_State) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[8]
+}
+
+func (x Belief_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Belief_State.Descriptor instead.
+func (Belief_State) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+}
+
 // State says how far the allocations of a pool are known.
 type Pool_State int32
 
@@ -564,11 +617,11 @@ func (x Pool_State) String() string {
 }
 
 func (Pool_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[8].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (Pool_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[8]
+	return &file_ipwitness_v1_types_proto_enumTypes[9]
 }
 
 func (x Pool_State) Number() protoreflect.EnumNumber {
@@ -577,7 +630,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // State is the state of the agent's connection.
@@ -617,11 +670,11 @@ func (x Node_State) String() string {
 }
 
 func (Node_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[9].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (Node_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[9]
+	return &file_ipwitness_v1_types_proto_enumTypes[10]
 }
 
 func (x Node_State) Number() protoreflect.EnumNumber {
@@ -630,7 +683,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
 }
 
 // State says how far the fleet knows the present of a cluster.
@@ -674,11 +727,11 @@ func (x Cluster_State) String() string {
 }
 
 func (Cluster_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (Cluster_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[10]
+	return &file_ipwitness_v1_types_proto_enumTypes[11]
 }
 
 func (x Cluster_State) Number() protoreflect.EnumNumber {
@@ -687,7 +740,7 @@ func (x Cluster_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cluster_State.Descriptor instead.
 func (Cluster_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
 }
 
 // Unknown is the reason why the set of expected nodes may be incomplete.
@@ -731,11 +784,11 @@ func (x Coverage_Unknown) String() string {
 }
 
 func (Coverage_Unknown) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[11].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (Coverage_Unknown) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[11]
+	return &file_ipwitness_v1_types_proto_enumTypes[12]
 }
 
 func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
@@ -744,7 +797,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // What is awaited.
@@ -794,11 +847,11 @@ func (x Awaited_What) String() string {
 }
 
 func (Awaited_What) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[12].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (Awaited_What) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[12]
+	return &file_ipwitness_v1_types_proto_enumTypes[13]
 }
 
 func (x Awaited_What) Number() protoreflect.EnumNumber {
@@ -807,7 +860,7 @@ func (x Awaited_What) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Awaited_What.Descriptor instead.
 func (Awaited_What) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -2460,7 +2513,7 @@ type Finding struct {
 	// Kind of the finding: in-use-unallocated, booked-elsewhere, leaked, pod-cidr-overlap,
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
 	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
-	// vip-held-elsewhere, reused-too-soon, answered-by-another, orphaned-sandbox.
+	// vip-held-elsewhere, reused-too-soon, answered-by-another, orphaned-sandbox, stale-belief.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -2495,7 +2548,9 @@ type Finding struct {
 	// Name of the cluster of the finding. Only a fleet sets it.
 	Cluster string `protobuf:"bytes,18,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Earlier states of IPAM records that the evidence follows from.
-	Memory        []*Remembered `protobuf:"bytes,19,rep,name=memory,proto3" json:"memory,omitempty"`
+	Memory []*Remembered `protobuf:"bytes,19,rep,name=memory,proto3" json:"memory,omitempty"`
+	// stale-belief: who sends packets for the address elsewhere.
+	Beliefs       []*Belief `protobuf:"bytes,20,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2656,6 +2711,132 @@ func (x *Finding) GetMemory() []*Remembered {
 	return nil
 }
 
+func (x *Finding) GetBeliefs() []*Belief {
+	if x != nil {
+		return x.Beliefs
+	}
+	return nil
+}
+
+// Belief is the hardware address to which namespaces send packets for an address, according to their neighbour
+// tables.
+type Belief struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hardware address in the entries.
+	Mac string `protobuf:"bytes,1,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Node of the holders.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// Broadcast domain of the entries on that node.
+	Link string `protobuf:"bytes,3,opt,name=link,proto3" json:"link,omitempty"`
+	// State of the entries.
+	State Belief_State `protobuf:"varint,4,opt,name=state,proto3,enum=ipwitness.v1.Belief_State" json:"state,omitempty"`
+	// Number of holders.
+	Count uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	// Some of the holders: 8 at most.
+	Holders []*Belief_Holder `protobuf:"bytes,6,rep,name=holders,proto3" json:"holders,omitempty"`
+	// Time since which the entries are wrong, by the clock of the node.
+	Since *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	// Owner that had the address with this hardware address before; unset if it is not known.
+	Former *PreviousOwner `protobuf:"bytes,8,opt,name=former,proto3" json:"former,omitempty"`
+	// Workload that has the hardware address now; unset if none is known.
+	Receiver      *Workload `protobuf:"bytes,9,opt,name=receiver,proto3" json:"receiver,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Belief) Reset() {
+	*x = Belief{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Belief) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Belief) ProtoMessage() {}
+
+func (x *Belief) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Belief.ProtoReflect.Descriptor instead.
+func (*Belief) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Belief) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *Belief) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Belief) GetLink() string {
+	if x != nil {
+		return x.Link
+	}
+	return ""
+}
+
+func (x *Belief) GetState() Belief_State {
+	if x != nil {
+		return x.State
+	}
+	return Belief_UNSPECIFIED
+}
+
+func (x *Belief) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Belief) GetHolders() []*Belief_Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *Belief) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Belief) GetFormer() *PreviousOwner {
+	if x != nil {
+		return x.Former
+	}
+	return nil
+}
+
+func (x *Belief) GetReceiver() *Workload {
+	if x != nil {
+		return x.Receiver
+	}
+	return nil
+}
+
 // Remembered is an earlier state of IPAM records, which cannot be observed again. The aggregator reads
 // it from its journal after a restart.
 type Remembered struct {
@@ -2679,7 +2860,7 @@ type Remembered struct {
 
 func (x *Remembered) Reset() {
 	*x = Remembered{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2691,7 +2872,7 @@ func (x *Remembered) String() string {
 func (*Remembered) ProtoMessage() {}
 
 func (x *Remembered) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2704,7 +2885,7 @@ func (x *Remembered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remembered.ProtoReflect.Descriptor instead.
 func (*Remembered) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Remembered) GetKind() string {
@@ -2768,7 +2949,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +2961,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +2974,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Fix) GetNode() string {
@@ -2860,7 +3041,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2872,7 +3053,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2885,7 +3066,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Pool) GetIpam() string {
@@ -2996,7 +3177,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3008,7 +3189,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3021,7 +3202,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -3165,7 +3346,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3358,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3371,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Node) GetName() string {
@@ -3388,7 +3569,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3400,7 +3581,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3413,7 +3594,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Cluster) GetName() string {
@@ -3495,7 +3676,7 @@ type Election struct {
 
 func (x *Election) Reset() {
 	*x = Election{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3507,7 +3688,7 @@ func (x *Election) String() string {
 func (*Election) ProtoMessage() {}
 
 func (x *Election) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3520,7 +3701,7 @@ func (x *Election) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Election.ProtoReflect.Descriptor instead.
 func (*Election) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Election) GetReplica() string {
@@ -3587,7 +3768,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3780,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +3793,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -3728,7 +3909,7 @@ type Awaited struct {
 
 func (x *Awaited) Reset() {
 	*x = Awaited{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3740,7 +3921,7 @@ func (x *Awaited) String() string {
 func (*Awaited) ProtoMessage() {}
 
 func (x *Awaited) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3753,7 +3934,7 @@ func (x *Awaited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Awaited.ProtoReflect.Descriptor instead.
 func (*Awaited) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Awaited) GetWhat() Awaited_What {
@@ -3777,6 +3958,70 @@ func (x *Awaited) GetIpam() string {
 	return ""
 }
 
+// Holder is a network namespace whose neighbour table has the entry.
+type Belief_Holder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Workload in the namespace.
+	Workload *Workload `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Interface of the entry, inside the namespace.
+	Interface string `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Inode of the namespace.
+	Netns         string `protobuf:"bytes,3,opt,name=netns,proto3" json:"netns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Belief_Holder) Reset() {
+	*x = Belief_Holder{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Belief_Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Belief_Holder) ProtoMessage() {}
+
+func (x *Belief_Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Belief_Holder.ProtoReflect.Descriptor instead.
+func (*Belief_Holder) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+}
+
+func (x *Belief_Holder) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *Belief_Holder) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Belief_Holder) GetNetns() string {
+	if x != nil {
+		return x.Netns
+	}
+	return ""
+}
+
 // Sample is the use of a pool from a time until the next sample.
 type Pool_Sample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3790,7 +4035,7 @@ type Pool_Sample struct {
 
 func (x *Pool_Sample) Reset() {
 	*x = Pool_Sample{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +4047,7 @@ func (x *Pool_Sample) String() string {
 func (*Pool_Sample) ProtoMessage() {}
 
 func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +4060,7 @@ func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool_Sample.ProtoReflect.Descriptor instead.
 func (*Pool_Sample) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *Pool_Sample) GetAt() *timestamppb.Timestamp {
@@ -3845,7 +4090,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +4102,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +4115,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -3908,7 +4153,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +4165,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +4178,7 @@ func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Flooding.ProtoReflect.Descriptor instead.
 func (*Node_Flooding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 1}
 }
 
 func (x *Node_Flooding) GetInterface() string {
@@ -4178,7 +4423,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\x81\x06\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xb1\x06\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -4199,12 +4444,32 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x127\n" +
 	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\x12\x18\n" +
 	"\acluster\x18\x12 \x01(\tR\acluster\x120\n" +
-	"\x06memory\x18\x13 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\"@\n" +
+	"\x06memory\x18\x13 \x03(\v2\x18.ipwitness.v1.RememberedR\x06memory\x12.\n" +
+	"\abeliefs\x18\x14 \x03(\v2\x14.ipwitness.v1.BeliefR\abeliefs\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\xef\x01\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\x83\x04\n" +
+	"\x06Belief\x12\x10\n" +
+	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
+	"\x04link\x18\x03 \x01(\tR\x04link\x120\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\rR\x05count\x125\n" +
+	"\aholders\x18\x06 \x03(\v2\x1b.ipwitness.v1.Belief.HolderR\aholders\x120\n" +
+	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x123\n" +
+	"\x06former\x18\b \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\x06former\x122\n" +
+	"\breceiver\x18\t \x01(\v2\x16.ipwitness.v1.WorkloadR\breceiver\x1ap\n" +
+	"\x06Holder\x122\n" +
+	"\bworkload\x18\x01 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x1c\n" +
+	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x14\n" +
+	"\x05netns\x18\x03 \x01(\tR\x05netns\"3\n" +
+	"\x05State\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06IN_USE\x10\x01\x12\r\n" +
+	"\tPERMANENT\x10\x02\"\xef\x01\n" +
 	"\n" +
 	"Remembered\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
@@ -4372,8 +4637,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -4383,128 +4648,138 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(LinkProof_Kind)(0),           // 5: ipwitness.v1.LinkProof.Kind
 	(Kubernetes_State)(0),         // 6: ipwitness.v1.Kubernetes.State
 	(Finding_Severity)(0),         // 7: ipwitness.v1.Finding.Severity
-	(Pool_State)(0),               // 8: ipwitness.v1.Pool.State
-	(Node_State)(0),               // 9: ipwitness.v1.Node.State
-	(Cluster_State)(0),            // 10: ipwitness.v1.Cluster.State
-	(Coverage_Unknown)(0),         // 11: ipwitness.v1.Coverage.Unknown
-	(Awaited_What)(0),             // 12: ipwitness.v1.Awaited.What
-	(*Workload)(nil),              // 13: ipwitness.v1.Workload
-	(*Controller)(nil),            // 14: ipwitness.v1.Controller
-	(*Intended)(nil),              // 15: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 16: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 17: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 18: ipwitness.v1.Owner
-	(*PreviousOwner)(nil),         // 19: ipwitness.v1.PreviousOwner
-	(*Conflict)(nil),              // 20: ipwitness.v1.Conflict
-	(*LinkProof)(nil),             // 21: ipwitness.v1.LinkProof
-	(*Action)(nil),                // 22: ipwitness.v1.Action
-	(*Alternative)(nil),           // 23: ipwitness.v1.Alternative
-	(*Exclusion)(nil),             // 24: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 25: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 26: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 27: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 28: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 29: ipwitness.v1.Finding
-	(*Remembered)(nil),            // 30: ipwitness.v1.Remembered
-	(*Fix)(nil),                   // 31: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 32: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 33: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 34: ipwitness.v1.Node
-	(*Cluster)(nil),               // 35: ipwitness.v1.Cluster
-	(*Election)(nil),              // 36: ipwitness.v1.Election
-	(*Coverage)(nil),              // 37: ipwitness.v1.Coverage
-	(*Awaited)(nil),               // 38: ipwitness.v1.Awaited
-	nil,                           // 39: ipwitness.v1.Workload.SourcesEntry
-	(*Pool_Sample)(nil),           // 40: ipwitness.v1.Pool.Sample
-	(*Node_Port)(nil),             // 41: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 42: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 43: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 44: google.protobuf.Duration
+	(Belief_State)(0),             // 8: ipwitness.v1.Belief.State
+	(Pool_State)(0),               // 9: ipwitness.v1.Pool.State
+	(Node_State)(0),               // 10: ipwitness.v1.Node.State
+	(Cluster_State)(0),            // 11: ipwitness.v1.Cluster.State
+	(Coverage_Unknown)(0),         // 12: ipwitness.v1.Coverage.Unknown
+	(Awaited_What)(0),             // 13: ipwitness.v1.Awaited.What
+	(*Workload)(nil),              // 14: ipwitness.v1.Workload
+	(*Controller)(nil),            // 15: ipwitness.v1.Controller
+	(*Intended)(nil),              // 16: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 17: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 18: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 19: ipwitness.v1.Owner
+	(*PreviousOwner)(nil),         // 20: ipwitness.v1.PreviousOwner
+	(*Conflict)(nil),              // 21: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 22: ipwitness.v1.LinkProof
+	(*Action)(nil),                // 23: ipwitness.v1.Action
+	(*Alternative)(nil),           // 24: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 25: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 26: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 27: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 28: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 29: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 30: ipwitness.v1.Finding
+	(*Belief)(nil),                // 31: ipwitness.v1.Belief
+	(*Remembered)(nil),            // 32: ipwitness.v1.Remembered
+	(*Fix)(nil),                   // 33: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 34: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 35: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 36: ipwitness.v1.Node
+	(*Cluster)(nil),               // 37: ipwitness.v1.Cluster
+	(*Election)(nil),              // 38: ipwitness.v1.Election
+	(*Coverage)(nil),              // 39: ipwitness.v1.Coverage
+	(*Awaited)(nil),               // 40: ipwitness.v1.Awaited
+	nil,                           // 41: ipwitness.v1.Workload.SourcesEntry
+	(*Belief_Holder)(nil),         // 42: ipwitness.v1.Belief.Holder
+	(*Pool_Sample)(nil),           // 43: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 44: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 45: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 47: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	39, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	14, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	43, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	41, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	15, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	46, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	43, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	43, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	46, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	46, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	17, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	13, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	16, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	43, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	43, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	18, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	14, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	17, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	46, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	46, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	43, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	15, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	19, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
-	13, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	43, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	43, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	44, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
-	17, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	46, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	16, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	20, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
+	14, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
+	46, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	46, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	47, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	18, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	18, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	43, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	43, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	43, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	28, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	26, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	24, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	25, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	33, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	19, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	46, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	46, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	46, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	29, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	27, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	25, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	26, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	35, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	22, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	30, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
-	23, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
-	22, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	43, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	43, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	23, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	32, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
+	24, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	23, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	46, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	46, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	43, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	43, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	43, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	43, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	43, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	46, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	46, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	46, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	46, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	46, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	18, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	33, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	32, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	31, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	22, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
-	19, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
-	30, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
-	33, // 53: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
-	43, // 54: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	43, // 55: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
-	8,  // 56: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	44, // 57: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	40, // 58: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	43, // 59: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	9,  // 60: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	43, // 61: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	43, // 62: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	44, // 63: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	44, // 64: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	42, // 65: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	10, // 66: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	43, // 67: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	44, // 68: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	43, // 69: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	43, // 70: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	37, // 71: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	11, // 72: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	38, // 73: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	12, // 74: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	43, // 75: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	13, // 76: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	43, // 77: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	78, // [78:78] is the sub-list for method output_type
-	78, // [78:78] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	19, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	35, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	34, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	33, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	23, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	20, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
+	32, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
+	31, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
+	8,  // 54: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
+	42, // 55: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
+	46, // 56: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
+	20, // 57: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
+	14, // 58: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
+	35, // 59: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	46, // 60: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	46, // 61: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	9,  // 62: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	47, // 63: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	43, // 64: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	46, // 65: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	10, // 66: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	46, // 67: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	46, // 68: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	47, // 69: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	47, // 70: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	45, // 71: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	11, // 72: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	46, // 73: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	47, // 74: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	46, // 75: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	46, // 76: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	39, // 77: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	12, // 78: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	40, // 79: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	13, // 80: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	14, // 81: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
+	46, // 82: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	14, // 83: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	46, // 84: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	85, // [85:85] is the sub-list for method output_type
+	85, // [85:85] is the sub-list for method input_type
+	85, // [85:85] is the sub-list for extension type_name
+	85, // [85:85] is the sub-list for extension extendee
+	0,  // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -4518,8 +4793,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      13,
-			NumMessages:   30,
+			NumEnums:      14,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,100 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/agenttest"
+)
+
+// neigh returns a message about an entry of the interface with index 2.
+func neigh(nsid int32, addr, mac string, state uint16) *rtnetlink.Message {
+	return &rtnetlink.Message{Type: unix.RTM_NEWNEIGH, NSID: nsid, Neighbour: rtnetlink.Neighbour{Index: 2, Addr: netip.MustParseAddr(addr), MAC: mac, State: state}}
+}
+
+// believing returns what a mirror says about beliefs: "address link MAC state count".
+func believing(k *Mirror, now time.Time) string {
+	k.compareBeliefs(now)
+	var out []string
+	for key, r := range k.table.Beliefs.All() {
+		out = append(out, fmt.Sprintf("%s %s %s %s %d", key.Address, key.Link, key.MAC, r.GetState(), r.GetCount()))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// bridgeOfPods returns a node with pods behind nsids 5, 6 and 7 on cni0, with the addresses .5, .6 and .7.
+func bridgeOfPods() agenttest.Fake {
+	f := answeringHost()
+	for i, nsid := range []int32{6, 7} {
+		port := agenttest.HostVeth(int32(30+i), nsid)
+		port.Master, port.SlaveKind = 4, "bridge"
+		f.Put(rtnetlink.NoNSID, port)
+		f.Put(nsid, agenttest.PodVeth(int32(30+i)), fmt.Sprintf("10.244.0.%d/24", nsid))
+	}
+	return f
+}
+
+func TestBeliefsThatDifferArePublished(t *testing.T) {
+	const right, wrong = unix.NUD_REACHABLE, "former"
+	mac := agenttest.PodVeth(30).MAC // of the pod with 10.244.0.6
+	for _, test := range []struct {
+		name string
+		do   func(k *Mirror)
+		want string
+	}{
+		{"the MAC of the owner", func(k *Mirror) { k.HandleNeighbour(neigh(5, "10.244.0.6", mac, right)) }, ""},
+		{"another MAC, in use", func(k *Mirror) { k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, right)) }, "10.244.0.6 cni0 former IN_USE 1"},
+		{"of two pods", func(k *Mirror) {
+			k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, unix.NUD_PERMANENT))
+			k.HandleNeighbour(neigh(7, "10.244.0.6", wrong, unix.NUD_PROBE))
+		}, "10.244.0.6 cni0 former IN_USE 2"},
+		{"not used", func(k *Mirror) { k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, unix.NUD_STALE)) }, ""},
+		{"failed", func(k *Mirror) {
+			k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, right))
+			k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, unix.NUD_FAILED))
+		}, ""},
+		{"resolved again", func(k *Mirror) {
+			k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, right))
+			k.HandleNeighbour(neigh(5, "10.244.0.6", mac, right))
+		}, ""},
+		{"of the owner itself", func(k *Mirror) { k.HandleNeighbour(neigh(6, "10.244.0.6", wrong, right)) }, ""},
+		{"an address that nobody has", func(k *Mirror) { k.HandleNeighbour(neigh(5, "10.244.0.99", wrong, right)) }, ""},
+		{"a LAN", func(k *Mirror) { k.HandleNeighbour(neigh(rtnetlink.NoNSID, "192.0.2.99", wrong, right)) }, "192.0.2.99 eth0 former IN_USE 1"},
+		{"a LAN with a frame of it", func(k *Mirror) {
+			k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANSWERED, "192.0.2.99", wrong), seenNow())
+			k.HandleNeighbour(neigh(rtnetlink.NoNSID, "192.0.2.99", wrong, right))
+		}, ""},
+		{"from before the start", func(k *Mirror) {
+			k.Adopt(5, 4005, false, false)
+			k.ReadNeighbours(4005, "IP address       HW type     Flags       HW address            Mask     Device\n"+
+				"10.244.0.6       0x1         0x6         66:6f:72:6d:65:72     *        eth0\n"+
+				"10.244.0.7       0x1         0x2         66:6f:72:6d:65:72     *        eth0\n")
+		}, "10.244.0.6 cni0 former PERMANENT 1"},
+		{"an owner that has left, and the next one", func(k *Mirror) {
+			k.HandleNeighbour(neigh(5, "10.244.0.6", mac, right))
+			k.compareBeliefs(time.Now())
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 6, Address: agenttest.Address(2, "10.244.0.6/24")})
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 7, Address: agenttest.Address(2, "10.244.0.6/24")})
+		}, "10.244.0.6 cni0 " + mac + " IN_USE 1"},
+		{"a pod that has ended", func(k *Mirror) {
+			k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, right))
+			k.compareBeliefs(time.Now())
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: 5, Link: rtnetlink.Link{Index: 2}})
+		}, ""},
+	} {
+		k := newTestKernel(t, bridgeOfPods())
+		test.do(k)
+		if got := believing(k, time.Now()); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}

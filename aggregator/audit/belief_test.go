@@ -1,0 +1,114 @@
+package audit_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
+)
+
+// believing is pod c on a bridge with the address that pod b had, and pod a, which sends elsewhere.
+type believing struct {
+	*world
+	owner  *verdict.Claim
+	belief verdict.Belief
+	before []verdict.Finding
+}
+
+func newBelieving() *believing {
+	s := &believing{world: newWorld("10.244.0.7")}
+	s.owner = s.Within("n1", "cni0", "kindnet", verdicttest.Pod("c"))
+	holder := s.Namespace("n1", 50, "150", verdicttest.Pod("a"))
+	inside, _ := s.Veth(holder, "\x02\x00\x00\x00\x02\x01", s.Link("n1", "cni0", verdict.Bridge, true))
+	s.belief = verdict.Belief{
+		Link: inside.Link, MAC: "\x02\x00\x00\x00\x02\x02", State: verdict.EntryInUse, Count: 1, Holders: []*verdict.Interface{inside}, Addresses: 1, Inside: true,
+	}
+	return s
+}
+
+func (s *believing) look() []verdict.Finding {
+	out := s.Judge()
+	in := s.Case()
+	in.Beliefs, in.Before = []verdict.Belief{s.belief}, s.before
+	s.before = audit.Address(&s.Policy, in, &out).Findings
+	return s.before
+}
+
+// reported returns what is reported after a time.
+func (s *believing) reported(after time.Duration) string {
+	s.look()
+	s.after(after)
+	for _, f := range s.look() {
+		if f.Kind == verdict.FindingStaleBelief && !f.Waiting {
+			return fmt.Sprint(f.Severity, " ", f.Owners[0].Workload().Name, " ", len(f.Beliefs))
+		}
+	}
+	return ""
+}
+
+func TestWhichBeliefsAreStale(t *testing.T) {
+	const settle, grace = time.Second, 10 * time.Second
+	own := func(s *believing) *verdict.Interface {
+		return s.Interface(s.Host("n1"), verdict.Interface{Name: "cni0", MAC: s.belief.MAC, Attachment: verdict.Own, Link: s.belief.Link})
+	}
+	for _, test := range []struct {
+		name   string
+		change func(s *believing)
+		after  time.Duration
+		want   string
+	}{
+		{"nobody has the MAC", func(*believing) {}, settle, "3 c 1"},
+		{"within the settle time", func(*believing) {}, settle - 1, ""},
+		{"a permanent entry", func(s *believing) { s.belief.State = verdict.EntryPermanent }, settle, "2 c 1"},
+		{"the MAC of another pod", func(s *believing) { s.belief.Inside, s.belief.Receivers = false, s.belief.Holders }, settle, "3 c 1"},
+		{"an unknown MAC on a LAN", func(s *believing) { s.belief.Inside = false }, settle, ""},
+		{"that of an owner that has left, on a LAN", func(s *believing) { s.belief.Inside, s.belief.Left = false, s.Now }, settle, "3 c 1"},
+		{"the MAC of the owner", func(s *believing) { s.belief.MAC = s.owner.Interface.MAC }, settle, ""},
+		{"that of another interface of the owner, as in a bond", func(s *believing) {
+			s.belief.Receivers = []*verdict.Interface{{Namespace: s.owner.Interface.Namespace, Attachment: verdict.Peer}}
+		}, settle, ""},
+		{"a virtual router", func(s *believing) { s.belief.MAC = "\x00\x00\x5e\x00\x01\x07" }, settle, ""},
+		{"a responder of a plugin", func(s *believing) { s.belief.MAC = "\xee\xee\xee\xee\xee\xee" }, settle, ""},
+		{"a MAC for many addresses", func(s *believing) { s.belief.Addresses = 2 }, settle, ""},
+		{"the node itself, which may be a proxy", func(s *believing) { s.belief.Receivers = []*verdict.Interface{own(s)} }, settle, ""},
+		{"a frame with that MAC claims it", func(s *believing) {
+			s.Claim(verdict.Claim{Kind: verdict.Answered, Interface: own(s), Frame: verdict.Frame{Link: s.belief.Link, MAC: s.belief.MAC, NoOverride: true}})
+		}, settle, ""},
+		{"the owner is on another link", func(s *believing) { s.belief.Link = s.Link("n1", "cni1", verdict.Bridge, true) }, settle, ""},
+		{"nobody has the address", func(s *believing) { s.Drop(s.owner) }, grace, ""},
+		{"declared as shared", func(s *believing) {
+			s.Policy.Shared = []verdict.Shared{{Prefix: verdicttest.Prefixes("10.244.0.0/16")[0], Reason: "anycast"}}
+		}, settle, ""},
+		{"the node of the holders is disconnected", func(s *believing) { s.belief.Link.Node.Unheard = true }, settle, ""},
+		{"a program moves the address", func(s *believing) {
+			s.owner.Interface.Namespace.Who = verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "c", VIPProgram: "keepalived"}.Who()
+		}, grace - 1, ""},
+	} {
+		s := newBelieving()
+		test.change(s)
+		if got := s.reported(test.after); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// It ends with the entry, and not with the memory of who left.
+func TestAStaleBeliefEndsWithTheEntry(t *testing.T) {
+	s := newBelieving()
+	s.belief.Inside, s.belief.Left, s.belief.Former = false, s.Now, verdicttest.Pod("b").Who()
+	if got := s.reported(time.Second); got != "3 c 1" {
+		t.Fatalf("got %q, want it reported", got)
+	}
+	s.belief.Left, s.belief.Former = 0, ""
+	if got := s.look(); len(got) != 1 || got[0].Beliefs[0].Former.Name() != "b" || !slices.Equal(audit.Nodes(&got[0]), []string{"n1"}) {
+		t.Errorf("got %+v, want it with b, on n1", got)
+	}
+	s.belief.MAC = s.owner.Interface.MAC
+	if got := s.look(); len(got) > 0 {
+		t.Errorf("got %+v after the entry has changed, want nothing", got)
+	}
+}

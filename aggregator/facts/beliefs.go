@@ -1,0 +1,162 @@
+package facts
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Beliefs are few: agents report only those that differ from their claims. They are replaced as a whole by each snapshot.
+
+// MaxBeliefs limits the beliefs of a node.
+const MaxBeliefs = 4096
+
+// beliefKey identifies a belief of a node.
+type beliefKey struct {
+	link string
+	addr index.Address
+	mac  verdict.MAC
+}
+
+// belief is a belief that an agent has reported.
+type belief struct {
+	node    *Node
+	key     beliefKey
+	state   verdict.EntryState
+	count   uint32
+	first   verdict.Stamp
+	holders []holderKey
+	cost    int32
+}
+
+// holderKey is an interface by the record number of its namespace and its index.
+type holderKey struct{ namespace, index uint32 }
+
+// beliefCost is the charge of a belief, as KernelCost is that of a claim.
+const beliefCost = 700
+
+func (a *applying) belief(rec *pb.BeliefRecord) {
+	f, n := a.facts, a.node
+	addr, _ := netip.AddrFromSlice(rec.GetAddress())
+	key := beliefKey{rec.GetLink(), index.AddressOf(addr), verdict.MAC(rec.GetMac())}
+	old := n.beliefs[key]
+	if rec.GetGone() {
+		if old != nil {
+			f.dropBelief(old)
+		}
+		return
+	}
+	state := Known(rec.GetState(), verdict.EntryPermanent)
+	if state == 0 || key.link == "" || key.mac == "" || addr.IsUnspecified() || addr.IsMulticast() || addr.Is4In6() || old == nil && len(n.beliefs) >= MaxBeliefs {
+		f.changes.Dropped["belief"]++
+		return
+	}
+	if old == nil {
+		if !f.fits(n, beliefCost, true) {
+			f.countRefused(n, "belief", false)
+			return
+		}
+		f.touch(key.addr)
+		old = &belief{node: n, key: key}
+		setCharge(f, n, &old.cost, beliefCost)
+		if n.beliefs == nil {
+			n.beliefs = make(map[beliefKey]*belief)
+		}
+		n.beliefs[key] = old
+		f.believed[key.addr] = append(f.believed[key.addr], old)
+	} else {
+		f.touch(key.addr)
+	}
+	old.state, old.count, old.first, old.holders = state, rec.GetCount(), Stamp(rec.GetFirstSeen()), nil
+	for _, h := range rec.GetHolders() {
+		old.holders = append(old.holders, holderKey{h.GetNamespace(), h.GetIndex()})
+	}
+}
+
+// dropBelief removes a belief.
+func (f *Facts) dropBelief(one *belief) {
+	f.touch(one.key.addr)
+	setCharge(f, one.node, &one.cost, 0)
+	delete(one.node.beliefs, one.key)
+	left := slices.DeleteFunc(f.believed[one.key.addr], func(other *belief) bool { return other == one })
+	if f.believed[one.key.addr] = left; len(left) == 0 {
+		delete(f.believed, one.key.addr)
+	}
+}
+
+// dropBeliefs removes all beliefs of a node.
+func (f *Facts) dropBeliefs(n *Node) {
+	for _, one := range n.beliefs {
+		f.dropBelief(one)
+	}
+}
+
+// addBeliefs adds the beliefs about the address of the case.
+func (b *Builder) addBeliefs(a index.Address) {
+	f := b.facts
+	for _, one := range f.believed[a] {
+		n := one.node
+		l := n.link(one.key.link)
+		if l == 0 {
+			continue
+		}
+		out := verdict.Belief{Link: b.link(n, l), MAC: one.key.mac, State: one.state, Count: one.count, Since: one.first, Inside: n.closed(l)}
+		for _, h := range one.holders {
+			if i := n.iface(h.namespace, h.index); i != 0 {
+				out.Holders = append(out.Holders, b.iface(n, i))
+			}
+		}
+		if len(out.Holders) == 0 {
+			continue // they have just ended
+		}
+		for other := range n.beliefs {
+			if other.link == one.key.link && other.mac == one.key.mac {
+				out.Addresses++
+			}
+		}
+		for i := n.holder(n.texts.mac(one.key.mac)); i != 0; i = n.interfaces.at(i).alike {
+			if n.interfaces.at(i).link == l {
+				out.Receivers = append(out.Receivers, b.iface(n, i))
+			}
+		}
+		if m := n.texts.mac(one.key.mac); m.form == sixBytes && out.Link.Domain != nil {
+			for by, i := range f.holdersOf(m.bytes) {
+				if by != n && by.joints[by.interfaces.at(i).link].Domain(BySight) == out.Link.Domain {
+					out.Receivers = append(out.Receivers, b.iface(by, i))
+				}
+			}
+		}
+		if d, ok := f.tombstones[tombstone{a, one.key.mac}]; ok {
+			out.Left, out.Former = d.at, d.who
+		}
+		b.c.Beliefs = append(b.c.Beliefs, out)
+	}
+}
+
+// closed reports whether the agent sees all interfaces on a link.
+func (n *Node) closed(l uint32) bool {
+	if n.Blind() {
+		return false
+	}
+	for i := range n.interfaces.all {
+		if one := n.interfaces.at(i); one.link == l && (one.flags.has(uplink) || one.flags.has(tapped)) {
+			return false
+		}
+	}
+	return n.links.at(l).kind == verdict.Bridge || n.links.at(l).kind == verdict.PointToPoint
+}
+
+// mostNamed limits the tombstones that have the workload of the holder.
+const mostNamed = 4096
+
+// nameTombstone adds the workload of the holder to its tombstone.
+func (f *Facts) nameTombstone(addr index.Address, mac verdict.MAC, who verdict.Who) {
+	if d, ok := f.tombstones[tombstone{addr, mac}]; ok && len(f.tombstones) <= mostNamed {
+		d.who = verdict.Who(strings.Clone(string(who)))
+		f.tombstones[tombstone{addr, mac}] = d
+	}
+}

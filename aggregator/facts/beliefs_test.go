@@ -1,0 +1,48 @@
+package facts
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
+)
+
+// believes returns a report of a pod that sends packets for an address to a MAC.
+func believes(record uint32, addr string, mac []byte, gone bool) *pb.ReportRequest {
+	return &pb.ReportRequest{Beliefs: []*pb.BeliefRecord{{
+		Link: "eth0", Address: netip.MustParseAddr(addr).AsSlice(), Mac: mac, State: pb.BeliefRecord_IN_USE, Count: 1,
+		Holders: []*pb.BeliefRecord_Holder{{Namespace: record, Index: 2}}, Gone: gone,
+	}}}
+}
+
+func (s *scene) beliefs(addr string) []verdict.Belief {
+	return s.Builder().Case(key(addr), false).Beliefs
+}
+
+func TestBeliefsAreInTheCase(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), onLAN(3, "10.0.0.2"))
+	s.judgeAll()
+	a.report(believes(2, "10.0.0.2", records.MAC(9), false))
+	s.wantJudged("a belief", "10.0.0.2")
+	if got := s.beliefs("10.0.0.2"); len(got) != 1 || got[0].State != verdict.EntryInUse || len(got[0].Holders) != 1 || got[0].Inside || got[0].Addresses != 1 || got[0].Left != 0 {
+		t.Fatalf("got %+v, want the belief of pod 2", got)
+	}
+	a.report(believes(2, "10.0.0.2", records.MAC(3), false))
+	if got := s.beliefs("10.0.0.2"); len(got) != 2 || len(got[1].Receivers) != 1 {
+		t.Errorf("got %+v, want one with a receiver, too", got)
+	}
+	a.report(withdrawn(3, "10.0.0.2"))
+	if got := s.beliefs("10.0.0.2"); got[1].Left == 0 || got[1].Former.Name() == "" {
+		t.Errorf("got %+v, want it of one that has left", got)
+	}
+	s.judgeAll()
+	a.report(believes(2, "10.0.0.2", records.MAC(9), true))
+	s.wantJudged("its end", "10.0.0.2")
+	a.snapshot(lan(1), onLAN(2, "10.0.0.1"))
+	if got := s.beliefs("10.0.0.2"); len(got) != 0 || len(s.believed) != 0 {
+		t.Errorf("got %+v after a snapshot without it, want none", got)
+	}
+}

@@ -1,0 +1,76 @@
+package verdict
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// EntryState is how kernels use entries of their neighbour tables. The numbers are those of the API.
+type EntryState uint8
+
+// The states of entries.
+const (
+	EntryInUse     EntryState = iota + 1 // at least one was confirmed or used within the last minute
+	EntryPermanent                       // set by a person or a program; the kernel never changes it
+)
+
+// A Belief is the hardware address to which namespaces of one node send packets for the address on a link. It is immutable.
+type Belief struct {
+	Link  *Link
+	MAC   MAC
+	State EntryState
+	// Count is the number of holders, and Holders are the interfaces of some of them.
+	Count   uint32
+	Holders []*Interface
+	// Since is since when the entries are wrong, by the clock of the node.
+	Since Stamp
+	// Receivers are the interfaces in the domain of the link that have the hardware address.
+	Receivers []*Interface
+	// Addresses is the number of addresses that are believed to have the hardware address on the link.
+	Addresses int
+	// Inside is set if agents see all interfaces on the link: no frames enter it from outside of the node, and no virtual
+	// machine is on it.
+	Inside bool
+	// Left is when an owner with the hardware address left the address, and Former is its workload; 0 and empty if that is
+	// not known.
+	Left   Stamp
+	Former Who
+}
+
+// OfOwner reports whether an owner may receive what the holders send: it has the hardware address on any of its interfaces, or
+// has claimed the address with it, or both addresses are of one group of GLBP.
+func (b *Belief) OfOwner(o *Owner) bool {
+	return b.MAC.balances(o.MAC) ||
+		slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Namespace.ID == o.ID }) ||
+		slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+			return c.MAC == b.MAC || c.Source == b.MAC || c.Kind.Kernel() && c.Interface.MAC == b.MAC
+		})
+}
+
+// Meets reports whether an owner has address a on the link of the belief, or elsewhere in its domain.
+func (b *Belief) Meets(o *Owner, a netip.Addr) bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		l := c.Interface.Link
+		switch {
+		case c.Wire():
+			l = c.Link
+		case c.Kind != Assigned || c.Interface.NoARP && a.Is4():
+			return false
+		}
+		return l != nil && (l.Is(b.Link) || l.Domain.Is(b.Link.Domain)) && !c.Weak()
+	})
+}
+
+// Witnessed reports whether it is known that the hardware address is that of no host that passes the packets on. Routers and
+// programs that answer for others have one hardware address for several addresses.
+func (b *Belief) Witnessed() bool {
+	switch {
+	case b.MAC.Group(), b.MAC.sharedByRouters():
+		return false
+	case b.State == EntryPermanent, b.Left != 0:
+		return true
+	case b.Addresses >= SeveralOwned, slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Attachment == Own }):
+		return false
+	}
+	return b.Inside || len(b.Receivers) > 0
+}
