@@ -88,7 +88,7 @@ func TestSentences(t *testing.T) {
 
 // An address without a conflict may have a finding.
 func TestExplanationNamesFindings(t *testing.T) {
-	const sentence = " But there is a finding about it (answered-by-another): see `ipwitness audit 10.0.0.5`."
+	const sentence = " But there is a finding about it (answered-by-another), which ipwitness audit 10.0.0.5 shows."
 	found := verdict.Finding{Kind: verdict.FindingAnsweredByAnother, Severity: verdict.Critical}
 	waiting, info := found, found
 	waiting.Waiting, info.Severity = true, verdict.Info
