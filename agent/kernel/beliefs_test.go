@@ -98,3 +98,26 @@ func TestBeliefsThatDifferArePublished(t *testing.T) {
 		}
 	}
 }
+
+// More entries than the limit are a problem, until there is room and the tables were read again.
+func TestEntriesThatExceedTheLimitAreReadLater(t *testing.T) {
+	k := newTestKernel(t, bridgeOfPods())
+	fill := func(state uint16) {
+		for i := range uint32(mostBelieved + 1) {
+			m := neigh(5, "0.0.0.0", "former", state)
+			m.Neighbour.Addr = netip.AddrFrom4([4]byte{10, byte(1 + i>>16), byte(i >> 8), byte(i)})
+			k.HandleNeighbour(m)
+		}
+	}
+	fill(unix.NUD_STALE)
+	if room := k.compareBeliefs(time.Now()); room || k.BeliefsLeftOut() != mostBelieved {
+		t.Errorf("got room %t and %d entries at most, want that some are left out", room, k.BeliefsLeftOut())
+	}
+	fill(unix.NUD_FAILED)
+	if room := k.compareBeliefs(time.Now()); !room || k.BeliefsLeftOut() != mostBelieved {
+		t.Errorf("got room %t and %d entries at most, want room, and that some were left out", room, k.BeliefsLeftOut())
+	}
+	if k.ListNeighbours(); k.BeliefsLeftOut() != 0 {
+		t.Error("the problem lasts after the tables were read again")
+	}
+}
