@@ -166,14 +166,12 @@ func (r *Reader) Run(ctx context.Context) error {
 	return nil
 }
 
-// open opens inotify, and returns its events. Without it, the files are only read at intervals.
-func (r *Reader) open() (events <-chan fsnotify.Event, errs <-chan error) {
-	var w *fsnotify.Watcher
-	if w, r.noWatcher = fsnotify.NewBufferedWatcher(waitingEvents); r.noWatcher != nil {
+// open opens inotify, and returns its events, and errors after events were lost. Without it, the files are only read at intervals.
+func (r *Reader) open() (events <-chan fsnotify.Event, lost <-chan error) {
+	if r.watcher, lost, r.noWatcher = table.NewWatcher(waitingEvents); r.noWatcher != nil {
 		return nil, nil
 	}
-	r.watcher = w
-	return w.Events, w.Errors
+	return r.watcher.Events, lost
 }
 
 // follow reads everything, and then again after events and at intervals, until ctx ends.

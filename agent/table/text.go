@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,6 +57,28 @@ func Poke(ch chan<- struct{}) {
 	case ch <- struct{}{}:
 	default:
 	}
+}
+
+// NewWatcher returns an inotify watcher that queues the given number of events, and a channel that receives an error after
+// events were lost. It receives all errors of the watcher itself, because fsnotify reports them while it holds the lock that
+// Add needs (readEvents of 1.10.1): if nobody received one, nothing would be watched again.
+func NewWatcher(events uint) (w *fsnotify.Watcher, lost <-chan error, err error) {
+	if w, err = fsnotify.NewBufferedWatcher(events); err != nil {
+		return nil, nil, err
+	}
+	last := make(chan error, 1)
+	go func() {
+		for err := range w.Errors {
+			if errors.Is(err, unix.EINVAL) {
+				continue // the kernel has removed a watch already, as that of a directory that was removed
+			}
+			select {
+			case last <- err:
+			default: // one is enough
+			}
+		}
+	}()
+	return w, last, nil
 }
 
 // ReadRegular reads a regular file that has no more than the given number of bytes, and returns when it was last written.

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,6 +44,23 @@ func TestSeveralPokesAreOneUntilItIsTaken(t *testing.T) {
 	Poke(ch)
 	if len(ch) != 1 {
 		t.Errorf("tokens after the next poke: got %d, want one", len(ch))
+	}
+}
+
+func TestErrorsOfAWatcherNeedNoReceiver(t *testing.T) {
+	w, lost, err := NewWatcher(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Errors <- unix.EINVAL
+	for range 3 {
+		w.Errors <- fsnotify.ErrEventOverflow
+	}
+	if err := <-lost; !errors.Is(err, fsnotify.ErrEventOverflow) {
+		t.Errorf("got %v, want the error after which events were lost", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

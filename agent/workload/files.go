@@ -84,7 +84,8 @@ func (l *Lacks) Until(ctx context.Context, what string, try func() error) error 
 // ctx ends. The path is empty at the start, and after events were lost. late says what is late without events.
 func (l *Lacks) watchFiles(ctx context.Context, log *slog.Logger, late string, dirs []string, changed func(path string)) error {
 	var w *fsnotify.Watcher
-	if err := l.Until(ctx, late, func() (err error) { w, err = fsnotify.NewWatcher(); return err }); err != nil {
+	var lost <-chan error
+	if err := l.Until(ctx, late, func() (err error) { w, lost, err = table.NewWatcher(0); return err }); err != nil {
 		log.Warn("files cannot be watched", "late", late, "error", err)
 		return nil
 	}
@@ -96,7 +97,7 @@ func (l *Lacks) watchFiles(ctx context.Context, log *slog.Logger, late string, d
 	}
 	watch()
 	changed("")
-	followFiles(ctx, log, w.Events, w.Errors, dirs, watch, changed)
+	followFiles(ctx, log, w.Events, lost, dirs, watch, changed)
 	return nil
 }
 
