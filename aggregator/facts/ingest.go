@@ -388,6 +388,13 @@ func (a *applying) sweepOut() {
 	sweep(a, &n.interfaces, func(one *iface) bool { return one.sweep != n.sweep }, func(i uint32) { f.endInterface(n, i, ends) })
 	sweep(a, &n.links, func(one *link) bool { return one.flags.has(known) && one.sweep != n.sweep }, func(l uint32) { f.endLink(n, l) })
 	a.do(func() { f.sweepPools(n) })
+	if n.former {
+		sweep(a, &n.claims, (*claim).outlives, func(c uint32) {
+			if f.formerLimit(n, c) <= a.now {
+				f.end(n, c, ending{})
+			}
+		})
+	}
 }
 
 // sweep ends the records for which old returns true, in pieces.

@@ -417,12 +417,13 @@ func (r *reference) snapshot(s *session) {
 	}
 	s.parts = nil
 	r.sweepOut(n)
+	n.rec.Unheard = false
 	if n.former {
 		n.former = false
-		n.expireFormer(r)
+		r.dropFormer(n)
 	}
 	n.due = 0
-	n.rec.Unheard, n.rec.TimedOut, n.rec.Rebooted, n.rec.Listed = false, false, false, r.now
+	n.rec.TimedOut, n.rec.Rebooted, n.rec.Listed = false, false, r.now
 	var before []*node
 	for _, old := range r.nodes {
 		if old.name == n.name && old.rec.Unheard && !old.rec.TimedOut && old.session == nil && old.bootedAs(n) {
@@ -431,10 +432,6 @@ func (r *reference) snapshot(s *session) {
 	}
 	r.booted(before...)
 	r.judge()
-	if n.formerUntil != 0 && n.formerUntil <= r.now {
-		r.dropFormer(n)
-		r.judge()
-	}
 }
 
 func split(claims []*pb.ClaimRecord) (kernel, wire []*pb.ClaimRecord) {
