@@ -49,13 +49,18 @@ func (q *inquiry) prefixOf(o *Owner) netip.Prefix {
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
 		return netip.Prefix{}
 	}
+	var on Subnet // the narrowest, as a bridge may have several that contain the address
 	for _, s := range q.in.node(o.Node).Subnets {
-		if s.Interface.Name == l.Name && s.Interface.isBridge() && s.Prefix.Contains(q.c.Address) && !s.Prefix.IsSingleIP() {
-			if s.LAN {
-				return netip.Prefix{}
-			}
-			return s.Prefix.Masked()
+		fits := s.Interface.Name == l.Name && s.Interface.isBridge() && s.Prefix.Contains(q.c.Address) && !s.Prefix.IsSingleIP()
+		if fits && (on.Interface == nil || s.Prefix.Bits() > on.Prefix.Bits()) {
+			on = s
 		}
+	}
+	if on.Interface != nil {
+		if on.LAN {
+			return netip.Prefix{}
+		}
+		return on.Prefix.Masked()
 	}
 	for _, c := range o.Claims {
 		if bits := int(c.PrefixLength); c.Counts() && l.Routed && o.network() != "" && c.Network == o.network() && bits > 0 && bits < q.c.Address.BitLen() {
