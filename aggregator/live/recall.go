@@ -29,6 +29,8 @@ const (
 	lookAgainAfter = 200 * time.Millisecond
 	// lookAtUnseenAfter is the same of conflicts that await frames.
 	lookAtUnseenAfter = time.Second
+	// awaitOwners limits how long the start waits for the owners from before, of which there may be millions.
+	awaitOwners = 2 * time.Second
 	// releasedTogether is the number of conflicts that are judged at a time, a part of what a subscriber
 	// of events may be behind.
 	releasedTogether = BusSize / 4
@@ -105,7 +107,6 @@ func (r *Recall) Run(ctx context.Context) {
 		})
 	}
 	r.expect(maps.Clone(r.missing))
-	close(r.known)
 	owners := make(chan struct{})
 	beside.Go(func() {
 		defer close(owners)
@@ -113,6 +114,12 @@ func (r *Recall) Run(ctx context.Context) {
 			r.Log.Error("cannot read from the journal which owners there were before the start: old frames may show conflicts with them", "error", err)
 		}
 	})
+	select {
+	case <-owners:
+	case <-time.After(awaitOwners):
+	case <-ctx.Done():
+	}
+	close(r.known)
 	if r.wait(ctx, start.Add(r.Facts.Policy.NodeTimeout)) {
 		r.expect(nil)
 		close(r.done)
