@@ -393,7 +393,7 @@ const (
 	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
 	poolCost       = 1664
 	rangeCost      = 80
-	allocationCost = 2000 // including a finding
+	allocationCost = 2250 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 
