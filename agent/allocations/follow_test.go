@@ -171,6 +171,37 @@ func TestEventsThatWaitAreHandledTogether(t *testing.T) {
 	})
 }
 
+// While a file system does not answer, what was read before is not called complete.
+func TestAFileSystemThatDoesNotAnswerIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer, told := make(chan struct{}), 0
+		d := drive(t, func(d *driven) {
+			d.ipam.ipams = map[ipam.FileSource]string{d.scripted: "scripted", &scripted{}: "another"}
+			d.ipam.status.health.Unread = nil
+			d.ipam.StatusChanged = func() { told++ }
+		})
+		d.want(t, "at the start", "find", "read all")
+		d.onRead = func() { <-answer }
+		d.send(d.handles)
+		time.Sleep(ipam.CheckEvery - time.Millisecond)
+		if got := d.ipam.Health(); len(got.Unread)+len(got.Problems) > 0 {
+			t.Errorf("at first: got %v, want nothing", got)
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		want := []string{"reading the records of scripted takes longer than 15s, and no other records of IPAM are read meanwhile: check whether their file system answers"}
+		if got := d.ipam.Health(); !slices.Equal(got.Unread, []string{"another", "scripted"}) || !slices.Equal(got.Problems, want) || told != 1 {
+			t.Errorf("later: got %q, told %d times, want %q, told once", got, told, want)
+		}
+		d.onRead = nil
+		close(answer)
+		synctest.Wait()
+		if got := d.ipam.Health(); len(got.Unread)+len(got.Problems) > 0 || told != 2 {
+			t.Errorf("when it answers: got %v, told %d times, want nothing, told twice", got, told)
+		}
+	})
+}
+
 func TestMountIsLookedForAtThePlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := drive(t)

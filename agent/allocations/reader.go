@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -68,6 +69,9 @@ type status struct {
 	mu         sync.Mutex
 	health     Health
 	containers []*ipam.Container
+	looking    bool   // files are being read
+	reading    string // the IPAM whose records are being read; empty for directories and the node's name
+	late       bool   // that takes long
 }
 
 // Health says what a Reader has read.
@@ -259,6 +263,9 @@ func (r *Reader) loseEvents(err error) {
 
 // look reads everything that is due, and puts it into the table.
 func (r *Reader) look(now time.Time) {
+	r.begin("")
+	late := time.AfterFunc(ipam.CheckEvery, r.late)
+	defer late.Stop()
 	reads, took, lacks := make([]ipam.FileRead, len(r.sources)), make([]time.Duration, len(r.sources)), make([]error, len(r.sources))
 	found := r.all
 	for i, s := range r.sources {
@@ -273,7 +280,7 @@ func (r *Reader) look(now time.Time) {
 	}
 	for i, s := range r.sources {
 		if reads[i].All && !r.resting(s, reads[i]) {
-			began := time.Now()
+			began := r.begin(r.ipams[s])
 			r.soon = s.Find(now) || r.soon
 			took[i] = time.Since(began)
 			lacks[i] = r.host.lacked()
@@ -282,6 +289,7 @@ func (r *Reader) look(now time.Time) {
 	if found {
 		before := r.name.NodeName
 		r.name = nodeName{}
+		r.begin("")
 		for _, n := range r.names { // the first name that an IPAM has for the node is kept
 			name, problem, again := n.Read(now)
 			if r.soon = r.soon || again; problem != "" {
@@ -300,7 +308,7 @@ func (r *Reader) look(now time.Time) {
 		if reads[i].Watches = r.watches; r.resting(s, reads[i]) {
 			continue
 		}
-		began := time.Now()
+		began := r.begin(r.ipams[s])
 		again := s.Read(reads[i])
 		delete(r.rests, s)
 		err := cmp.Or(r.host.lacked(), lacks[i])
@@ -332,6 +340,22 @@ func (r *Reader) look(now time.Time) {
 	if !same {
 		r.Renamed()
 	}
+}
+
+// begin records what is read from now on.
+func (r *Reader) begin(name string) time.Time {
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	r.status.looking, r.status.reading = true, name
+	return time.Now()
+}
+
+// late records that reading takes long: a file system may not answer, and then no source is read.
+func (r *Reader) late() {
+	r.status.mu.Lock()
+	r.status.late = r.status.looking
+	r.status.mu.Unlock()
+	r.StatusChanged()
 }
 
 // resting reports whether a source is left alone, and notes what is due of it.
@@ -468,7 +492,8 @@ func (r *Reader) publishStatus() {
 			unread = append(unread, name)
 		}
 	}
-	same := slices.Equal(unread, before.Unread) && slices.Equal(problems, before.Problems) && r.name.NodeName == before.NodeName
+	same := !r.status.late && slices.Equal(unread, before.Unread) && slices.Equal(problems, before.Problems) && r.name.NodeName == before.NodeName
+	r.status.looking, r.status.late = false, false
 	*before = Health{Unread: unread, Unreadable: unreadable, Problems: problems, NodeName: r.name.NodeName}
 	r.status.mu.Unlock()
 	if !same {
@@ -495,7 +520,16 @@ func (r *Reader) namePlaces() (places []string) {
 func (r *Reader) Health() Health {
 	r.status.mu.Lock()
 	defer r.status.mu.Unlock()
-	return r.status.health
+	h := r.status.health
+	if r.status.late {
+		what := "the directories of IPAMs"
+		if r.status.reading != "" {
+			what = "the records of " + r.status.reading
+		}
+		h.Unread = slices.Sorted(maps.Values(r.ipams))
+		h.Problems = append(slices.Clone(h.Problems), fmt.Sprintf("reading %s takes longer than %s, and no other records of IPAM are read meanwhile: check whether their file system answers", what, ipam.CheckEvery))
+	}
+	return h
 }
 
 func poolRecord(p *ipam.FilePool) *ipwitnessv1.PoolRecord {
