@@ -172,12 +172,17 @@ func inPieces[T any](f *Facts, b *Batch, all []T, do func(T)) {
 	}
 }
 
-// close ends a change: it merges the links that the change shows to be one, and releases the
-// touched addresses to be judged.
-func (f *Facts) close(b *Batch) {
+// merge merges the links that a change shows to be one.
+func (f *Facts) merge(b *Batch) {
 	for more := true; more; {
 		f.piece(b, func() { more = f.mergeLinks(piece) })
 	}
+}
+
+// close ends a change: it merges the links that the change shows to be one, and releases the
+// touched addresses to be judged.
+func (f *Facts) close(b *Batch) {
+	f.merge(b)
 	how := soon
 	if len(b.addrs) > fewAddresses {
 		how = later

@@ -28,6 +28,8 @@ type applying struct {
 	err error
 	// inside is set while a piece runs.
 	inside bool
+	// outdated are the addresses of new frames that were seen too long ago to count by themselves.
+	outdated []index.Address
 }
 
 // do runs one piece.
@@ -278,6 +280,9 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		setCharge(f, n, &n.claims.at(c).cost, cost)
 		a.saw(c, rec, at)
 		f.resume(n, c)
+		if a.snapshot && !kernel && at.Add(2*f.Policy.StaleAfter) <= a.now {
+			a.outdated = append(a.outdated, key128)
+		}
 	default:
 		one := n.claims.at(c)
 		h := n.history(one)
@@ -392,6 +397,25 @@ func (a *applying) sweepOut() {
 		sweep(a, &n.claims, (*claim).outlives, func(c uint32) {
 			if f.formerLimit(n, c) <= a.now {
 				f.end(n, c, ending{})
+			}
+		})
+	}
+}
+
+// dropOutdated removes the frames that were too old when they arrived, unless the owner of the address still has it: before
+// anything is judged, because a sender of answers for other addresses could be taken for a proxy.
+func (a *applying) dropOutdated() {
+	f := a.facts
+	if len(a.outdated) > 0 {
+		f.merge(a.batch)
+	}
+	for some := range slices.Chunk(a.outdated, piece) {
+		a.do(func() {
+			for _, addr := range some {
+				expired := f.Policy.Judge(f.scratch.of(addr, false)).Expired
+				for _, r := range f.scratch.Refs(expired) {
+					f.removeFromIndexes(f.nodes[r.node()], r.index())
+				}
 			}
 		})
 	}

@@ -315,6 +315,7 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 		f.touchDisputes(n) // the node must be asked to watch them
 		n.trim()
 	})
+	a.dropOutdated()
 	if a.err == nil {
 		old = f.markOver(b, f.rebooted(n), true)
 	}

@@ -424,6 +424,17 @@ func (r *reference) snapshot(s *session) {
 	}
 	n.due = 0
 	n.rec.TimedOut, n.rec.Rebooted, n.rec.Listed = false, false, r.now
+	r.merge()
+	for again := true; again; {
+		again = false
+		w := r.world()
+		for _, a := range r.addresses() {
+			for _, c := range r.policy.Judge(r.caseOf(w, a)).Expired {
+				r.remove(w.of[c])
+				again = true
+			}
+		}
+	}
 	var before []*node
 	for _, old := range r.nodes {
 		if old.name == n.name && old.rec.Unheard && !old.rec.TimedOut && old.session == nil && old.bootedAs(n) {
