@@ -81,6 +81,8 @@ func variant(about string, c *verdict.Conflict) string {
 	switch {
 	case c.Rule == verdict.RuleExternalsAlternate && !c.AllExternal():
 		keys = slices.Insert(keys, 0, about+c.Rule+"/known")
+	case c.Rule == verdict.RuleExternalsAlternate && !c.Unplaced():
+		keys = slices.Insert(keys, 0, about+c.Rule+"/guests")
 	case c.Rule == verdict.RuleDADFailed && c.Expected():
 		keys = slices.Insert(keys, 0, about+c.Rule+"/expected")
 	case c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1:
@@ -170,7 +172,7 @@ func (w *wording) standing(c *verdict.Conflict) string {
 		return confirmed
 	case c.Expected() && disconnected(c) != nil:
 		return w.text("standing/unasked", disconnected(c))
-	case c.LinkProof == verdict.OneWay && !c.AllExternal():
+	case c.LinkProof == verdict.OneWay && !c.Unplaced():
 		key = "standing/one-way"
 		if slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Namespace == nil }) {
 			key += "/external"

@@ -165,7 +165,7 @@ func (j *comparison) conflict(g group) bool {
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
 	c.Moves = rule == RuleSplitBrain || rule == RuleDADFailed && j.movesRefused(owners)
 	c.Eldest = prev.eldest(c.Parties())
-	if c.AllExternal() {
+	if c.Unplaced() {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner that an agent knows has left
 	}
 	c.LinkProof = c.linkProof(g.across())

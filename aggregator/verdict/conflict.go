@@ -261,7 +261,7 @@ func (c Conflict) Continue(was *Conflict) Conflict {
 	}
 	c.Owners = slices.Clone(c.Owners) // others may read those of a conflict
 	restoreOrphaned(c.Owners, m.Owners)
-	if was.Phase == Confirmed && c.Phase != Resolved && !c.AllExternal() && c.LinkProof != OneWay && m.has(c.Owners) {
+	if was.Phase == Confirmed && c.Phase != Resolved && !c.Unplaced() && c.LinkProof != OneWay && m.has(c.Owners) {
 		c.Phase, c.ConfirmedAt = Confirmed, was.ConfirmedAt
 	}
 	return c
@@ -271,6 +271,32 @@ func (c Conflict) Continue(was *Conflict) Conflict {
 // that only frames show is known by its hardware address.
 func (c *Conflict) AllExternal() bool {
 	return c.Rule == RuleExternalsAlternate && !slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.Namespace != nil })
+}
+
+// Unplaced reports whether an agent knows none of the owners, and behind the tap of no node there is only one of them: nothing
+// shows that they are several machines.
+func (c *Conflict) Unplaced() bool {
+	return c.AllExternal() && !slices.ContainsFunc(c.Owners, func(o Owner) bool {
+		return o.Guest() == TapGuest && !slices.ContainsFunc(c.Owners, func(other Owner) bool { return other.ID != o.ID && o.Interface.Is(other.Interface) })
+	})
+}
+
+// severalGuests reports whether a virtual machine and another owner have both announced the address since a time, or have both
+// sent requests with it. A machine with two cards on one LAN answers with both MACs, but announces an address with that of its
+// card, and sends requests with that of its route.
+func (c *Conflict) severalGuests(since Stamp) bool {
+	return slices.ContainsFunc([]Evidence{Announced, Used}, func(k Evidence) bool {
+		n, guests := 0, 0
+		for i := range c.Owners {
+			if o := &c.Owners[i]; o.claimedAs(k, since) {
+				n++
+				if o.Guest() == TapGuest {
+					guests++
+				}
+			}
+		}
+		return n > 1 && guests > 0
+	})
 }
 
 // SamePod reports whether all owners are sandboxes of one pod, also if detection of duplicates failed in one of

@@ -169,6 +169,66 @@ func TestAnswersThatBalanceTheLoadAlternate(t *testing.T) {
 	}
 }
 
+// An agent knows where virtual machines are, behind taps or macvtap devices of its node, but not which of the machine's cards
+// a frame is from.
+func TestVirtualMachinesAlternate(t *testing.T) {
+	const a, b = "\x52\x54\x00\x00\x00\x0a", "\x52\x54\x00\x00\x00\x0b"
+	tap := func(w *world, node, name string) *verdict.Interface {
+		return w.Interface(w.Host(node), verdict.Interface{Name: name, Attachment: verdict.Own, Link: w.Uplink(node).Link, Tap: true})
+	}
+	type kinds []verdict.Evidence
+	for _, test := range []struct {
+		name         string
+		ports        func(w *world) (a, b *verdict.Interface)
+		first, again kinds // of a, and of b
+		want         verdict.Phase
+	}{
+		{"both announce", nil, kinds{verdict.Announced, verdict.Announced}, kinds{verdict.Announced, verdict.Announced}, verdict.Confirmed},
+		{"both send requests", nil, kinds{verdict.Used, verdict.Used}, kinds{verdict.Used, verdict.Used}, verdict.Confirmed},
+		{"both announced, and answer", nil, kinds{verdict.Announced, verdict.Announced}, kinds{verdict.Answered, verdict.Answered}, verdict.Suspected},
+		{"both only answer", nil, kinds{verdict.Answered, verdict.Answered}, kinds{verdict.Answered, verdict.Answered}, verdict.Suspected},
+		{"one machine announces with one card, and sends requests with the other", nil, kinds{verdict.Used, verdict.Announced}, kinds{verdict.Used, verdict.Announced}, verdict.Suspected},
+		{"one machine answers with both cards, and sends requests with one", nil, kinds{verdict.Used, verdict.Answered}, kinds{verdict.Used, verdict.Answered}, verdict.Suspected},
+		{"one of them is outside", func(w *world) (a, b *verdict.Interface) { return tap(w, "n1", "tap0"), w.Uplink("n1") }, kinds{verdict.Used, verdict.Used}, kinds{verdict.Used, verdict.Used}, verdict.Confirmed},
+		{"both are behind one tap", func(w *world) (a, b *verdict.Interface) { i := tap(w, "n1", "tap0"); return i, i }, kinds{verdict.Used, verdict.Used}, kinds{verdict.Used, verdict.Used}, verdict.Suspected},
+		{"both are outside", func(w *world) (a, b *verdict.Interface) { i := w.Uplink("n1"); return i, i }, kinds{verdict.Used, verdict.Used}, kinds{verdict.Used, verdict.Used}, verdict.Suspected},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld("192.168.1.20")
+			if test.ports == nil {
+				test.ports = func(w *world) (a, b *verdict.Interface) { return tap(w, "n1", "tap0"), tap(w, "n1", "tap1") }
+			}
+			portA, portB := test.ports(w)
+			send := func(k verdict.Evidence, port *verdict.Interface, mac string) {
+				c := slices.IndexFunc(w.Claims, func(c *verdict.Claim) bool { return c.Kind == k && c.MAC == verdict.MAC(mac) })
+				if c < 0 {
+					c = len(w.Claims)
+					w.Wire(port, mac).Kind = k
+				}
+				w.Seen(w.Claims[c])
+			}
+			send(test.first[0], portA, a)
+			w.after(time.Second)
+			send(test.first[1], portB, b)
+			w.after(time.Second)
+			send(test.first[0], portA, a)
+			w.want(t, verdict.Suspected, verdict.RuleExternalsAlternate, verdict.LinkScope, "n1/eth0")
+			w.after(w.Policy.HandoverGrace)
+			send(test.again[0], portA, a)
+			send(test.again[1], portB, b)
+			w.want(t, test.want, verdict.RuleExternalsAlternate, verdict.LinkScope, "n1/eth0")
+			// What was confirmed stays confirmed while they only answer.
+			w.after(time.Minute)
+			send(verdict.Answered, portA, a)
+			send(verdict.Answered, portB, b)
+			w.Claims = slices.DeleteFunc(w.Claims, func(c *verdict.Claim) bool { return c.Kind != verdict.Answered })
+			if out := w.checked(t); len(out.Conflicts) == 1 && out.Conflicts[0].Phase != test.want {
+				t.Errorf("%s: later got %v, want %v", test.name, out.Conflicts[0].Phase, test.want)
+			}
+		})
+	}
+}
+
 func TestExternalsAlternate(t *testing.T) {
 	w := newWorld("192.168.1.20")
 	eth0 := w.Uplink("n1")

@@ -9,8 +9,8 @@ import (
 // witnessed again after it. Otherwise it asks nodes to read the address again. On a domain, both
 // sides must have been witnessed on one link or on links that are proven to be one.
 func (j *comparison) settle(c *Conflict, across LinkKey) {
-	if c.AllExternal() {
-		return // no agent knows any of them
+	if c.Unplaced() {
+		return
 	}
 	due := max(c.DetectedAt, secondBegun(c.Owners)).Add(j.policy.Wait(c))
 	if c.SameVM() {
@@ -27,6 +27,9 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 	if c.Rule == RuleDADFailed {
 		c.confirm(j.in.Now) // a kernel has seen both
 		return
+	}
+	if c.AllExternal() && !c.severalGuests(due) {
+		return // judged again when a frame shows it
 	}
 	met, siteOf := meetings{}, byProof
 	if oneMAC(c.Owners) {

@@ -53,6 +53,13 @@ func (o *Owner) claimedSince(at Stamp) bool {
 	})
 }
 
+// claimedAs reports whether frames of a kind from the owner were seen at a time or later.
+func (o *Owner) claimedAs(k Evidence, at Stamp) bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.Kind == k && c.Wire() && !c.Weak() && c.Seen >= at && !c.Node().Unheard
+	})
+}
+
 // readers appends the connected nodes that can read the owner's address again.
 func (o *Owner) readers(nodes []*Node) []*Node {
 	for _, c := range o.Claims {
