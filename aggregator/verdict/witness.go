@@ -118,19 +118,22 @@ func (o *Owner) AnswersFor(other *Owner, since Stamp) *Claim {
 	return nil
 }
 
+// reports reports whether what the node has is known.
+func (n *Node) reports() bool { return n.Listed != 0 && !n.Unheard }
+
 // RespondsFor returns the claim by which the owner answers for the address after since, although its kernel would not, on a
 // link on which another owner has the address and shows it: the node that saw the answer is the other owner's, or has seen the
 // other owner's own hardware address there, too. The owner is a node on which a program answers, or a device outside of all nodes
 // that answers for several owners. It is nil if there is no such claim. A proxy answers for owners that are not on the link,
 // or that neighbours do not reach there.
 func (o *Owner) RespondsFor(other *Owner, since Stamp) *Claim {
-	if !o.ExcludedBy(RuleReachableVia) || o.Node.Listed == 0 || o.Node.Unheard ||
+	if !o.ExcludedBy(RuleReachableVia) || o.Namespace != nil && !o.Node.reports() ||
 		(o.Excluded.Proxy != ByOwnMAC || o.Kind() != Host) && o.Excluded.Proxy != BySeveralOwners {
 		return nil
 	}
 	for _, c := range o.Claims {
 		l := linkScope(c).canonical()
-		if c.Kind != Answered || c.Weak() || c.Seen <= since || l == (extent{}) || o.Namespace != nil && other.isBehind(o.Node, l, since) {
+		if c.Kind != Answered || c.Weak() || c.Seen <= since || l == (extent{}) || !c.Node().reports() || o.Namespace != nil && other.isBehind(o.Node, l, since) {
 			continue
 		}
 		on, shown := false, false
