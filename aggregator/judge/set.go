@@ -186,10 +186,16 @@ func (f *Set) Publish(one *verdict.Finding) {
 	delete(f.doubtful, one.ID)
 	f.store(now)
 	f.mu.Unlock()
-	if was != nil && !was.Unjudged && audit.Same(was.Finding, one) {
-		return // only the stored owners are updated
+	first := was == nil || was.Unjudged
+	if !first {
+		of := f.facts.Pool(was.Pool)
+		if first = of != nil && of != f.facts.Pool(one.Pool); first { // another node has the name now
+			f.pools.count(was.Finding, false, false)
+		} else if audit.Same(was.Finding, one) {
+			return // only the stored owners are updated
+		}
 	}
-	f.pools.count(one, true, was == nil || was.Unjudged)
+	f.pools.count(one, true, first)
 	f.listener.FindingChanged(now, was)
 }
 
