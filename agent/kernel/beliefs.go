@@ -26,6 +26,8 @@ const (
 	believedAfter = 200 * time.Millisecond
 	// updatedAfter is how soon the record of a belief may change again.
 	updatedAfter = 2 * time.Second
+	// excusedFor is how long a frame with the MAC of an entry bears the entry out. Agents see frames of one binding every 30 s.
+	excusedFor = time.Minute
 	// mostBelieved limits the entries of all tables.
 	mostBelieved = 100_000
 	// mostHolders limits the holders in a record.
@@ -70,6 +72,7 @@ type beliefs struct {
 	at        map[netip.Addr][]*believed
 	count     int                                          // entries
 	dirty     map[netip.Addr]bool                          // to be compared
+	excused   []netip.Addr                                 // of entries that only frames bear out
 	published map[netip.Addr]map[table.BeliefKey]time.Time // when each record was last changed
 }
 
@@ -343,6 +346,10 @@ func (k *Mirror) compareBeliefs(now time.Time) (room bool) {
 	for addr := range b.published {
 		b.dirty[addr] = true
 	}
+	for _, addr := range b.excused {
+		b.dirty[addr] = true
+	}
+	b.excused = b.excused[:0]
 	room = b.count < mostBelieved/2
 	if len(b.dirty) == 0 {
 		return room
@@ -376,7 +383,7 @@ func (k *Mirror) publishBeliefs(addr netip.Addr, outside map[string]bool, now ti
 				continue // it sends nothing there, or to itself; of a table that others are answered from, claims tell
 			}
 			if _, compared := differs[name]; !compared {
-				differs[name] = !k.bearsOut(addr, g.mac, name) && (outside[name] || k.claimed(addr, name))
+				differs[name] = !k.bearsOut(addr, g.mac, name, now) && (outside[name] || k.claimed(addr, name))
 			}
 			if !differs[name] {
 				continue
@@ -422,9 +429,9 @@ func (k *Mirror) publishBeliefs(addr netip.Addr, outside map[string]bool, now ti
 	}
 }
 
-// bearsOut reports whether an owner of an address on this node has a MAC, on any of its interfaces, or frames on a link show that
-// one has.
-func (k *Mirror) bearsOut(addr netip.Addr, mac, link string) bool {
+// bearsOut reports whether an owner of an address on this node has a MAC, on any of its interfaces, or frames on a link have shown
+// lately that one has. The aggregator knows what was seen before, and who has the address on other nodes.
+func (k *Mirror) bearsOut(addr netip.Addr, mac, link string, now time.Time) bool {
 	for _, h := range k.holders[addr] {
 		for l := range maps.Values(h.ns.links) {
 			if l.MAC == mac {
@@ -433,7 +440,8 @@ func (k *Mirror) bearsOut(addr netip.Addr, mac, link string) bool {
 		}
 	}
 	for key, c := range k.table.WireClaimsTo(addr) {
-		if c.Link == link && (key.MAC == mac || key.Source == mac) {
+		if c.Link == link && (key.MAC == mac || key.Source == mac) && c.Last.Add(excusedFor).After(now) {
+			k.beliefs.excused = append(k.beliefs.excused, addr)
 			return true
 		}
 	}

@@ -85,6 +85,13 @@ func TestBeliefsThatDifferArePublished(t *testing.T) {
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 6, Address: agenttest.Address(2, "10.244.0.6/24")})
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 7, Address: agenttest.Address(2, "10.244.0.6/24")})
 		}, "10.244.0.6 cni0 " + mac + " IN_USE 1"},
+		{"an owner with another MAC", func(k *Mirror) {
+			k.HandleNeighbour(neigh(5, "10.244.0.6", mac, right))
+			k.compareBeliefs(time.Now())
+			changed := agenttest.PodVeth(30)
+			changed.MAC = "another MAC"[:6]
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 6, Link: changed})
+		}, "10.244.0.6 cni0 " + mac + " IN_USE 1"},
 		{"a pod that has ended", func(k *Mirror) {
 			k.HandleNeighbour(neigh(5, "10.244.0.6", wrong, right))
 			k.compareBeliefs(time.Now())
@@ -95,6 +102,22 @@ func TestBeliefsThatDifferArePublished(t *testing.T) {
 		test.do(k)
 		if got := believing(k, time.Now()); got != test.want {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// A frame bears an entry out for a while, without a message about the entry.
+func TestAFrameBearsAnEntryOutForAWhile(t *testing.T) {
+	k := newTestKernel(t, bridgeOfPods())
+	k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANSWERED, "192.0.2.99", "former"), seenNow())
+	k.HandleNeighbour(neigh(rtnetlink.NoNSID, "192.0.2.99", "former", unix.NUD_REACHABLE))
+	start := time.Now()
+	for _, test := range []struct {
+		after time.Duration
+		want  string
+	}{{0, ""}, {excusedFor / 2, ""}, {excusedFor + time.Second, "192.0.2.99 eth0 former IN_USE 1"}} {
+		if got := believing(k, start.Add(test.after)); got != test.want {
+			t.Errorf("after %s: got %q, want %q", test.after, got, test.want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,6 +58,13 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	k.join(ns, l)
 	if !l.Up() || l.MAC != old.MAC {
 		clear(l.refused) // duplicate address detection starts again
+	}
+	if known && l.MAC != old.MAC {
+		for addr, by := range k.holders {
+			if slices.ContainsFunc(by, func(h held) bool { return h.ns == ns }) {
+				k.believe(addr)
+			}
+		}
 	}
 	switch {
 	case l.Kind == "bridge": // it loses its carrier with its last port, such as that of a pod

@@ -51,7 +51,7 @@ func (a *addressAudit) auditBelief(beliefs []verdict.Belief) {
 			continue
 		}
 		f.Beliefs, patience = append(f.Beliefs, b), max(patience, wait)
-		if b.State == verdict.EntryInUse {
+		if b.State == verdict.EntryInUse && !b.ToNode() {
 			f.Severity = verdict.Critical
 		}
 		for _, o := range owners {

@@ -75,6 +75,12 @@ func TestWhichBeliefsAreStale(t *testing.T) {
 		{"a responder of a plugin", func(s *believing) { s.belief.MAC = "\xee\xee\xee\xee\xee\xee" }, settle, ""},
 		{"a MAC for many addresses", func(s *believing) { s.belief.Addresses = 2 }, settle, ""},
 		{"the node itself, which may be a proxy", func(s *believing) { s.belief.Receivers = []*verdict.Interface{own(s)} }, settle, ""},
+		{"the node itself, which may route, by a permanent entry", func(s *believing) {
+			s.belief.State, s.belief.Receivers = verdict.EntryPermanent, []*verdict.Interface{own(s)}
+		}, settle, ""},
+		{"the node itself, which has left the address and may forward", func(s *believing) {
+			s.belief.Left, s.belief.Receivers = s.Now, []*verdict.Interface{own(s)}
+		}, settle, "2 c 1"},
 		{"a frame with that MAC claims it", func(s *believing) {
 			s.Claim(verdict.Claim{Kind: verdict.Answered, Interface: own(s), Frame: verdict.Frame{Link: s.belief.Link, MAC: s.belief.MAC, NoOverride: true}})
 		}, settle, ""},

@@ -391,6 +391,8 @@ func (t *findingBuilder) misled() {
 	}
 	fate := ""
 	switch {
+	case b.ToNode():
+		fate = Text("stale-belief/node", "node", b.Receivers[0].Namespace.Node.Name)
 	case len(b.Receivers) > 0:
 		fate = Text("stale-belief/receiver", "receiver", NamespaceName(b.Receivers[0].Namespace))
 	case b.Former != "":

@@ -61,15 +61,22 @@ func (b *Belief) Meets(o *Owner, a netip.Addr) bool {
 	})
 }
 
+// ToNode reports whether a node itself receives what the holders send. It passes it on if it forwards packets.
+func (b *Belief) ToNode() bool {
+	return slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Attachment == Own })
+}
+
 // Witnessed reports whether it is known that the hardware address is that of no host that passes the packets on. Routers and
 // programs that answer for others have one hardware address for several addresses.
 func (b *Belief) Witnessed() bool {
 	switch {
 	case b.MAC.Group(), b.MAC.sharedByRouters():
 		return false
-	case b.State == EntryPermanent, b.Left != 0:
+	case b.State == EntryPermanent: // a node that routes may be meant
+		return !b.ToNode()
+	case b.Left != 0:
 		return true
-	case b.Addresses >= SeveralOwned, slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Attachment == Own }):
+	case b.Addresses >= SeveralOwned, b.ToNode():
 		return false
 	}
 	return b.Inside || len(b.Receivers) > 0
