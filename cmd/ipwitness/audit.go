@@ -283,13 +283,13 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, cover
 	case len(c.pools) > 0:
 		c.note("No finding%s%s. Audited: %s.", what, known, show.Audited(c.pools))
 	case c.name != "":
-		c.note("No finding%s%s. Nothing is audited there, because no address pool is known.", what, known)
+		c.note("No finding%s%s. No records of IPAM are audited there, because no address pool is known.", what, known)
 	default:
 		nodes, err := c.nodes(ctx)
 		if err != nil {
 			return err
 		}
-		c.note("No finding%s, because nothing is audited: %s.", what, notAudited(nodes, c.sys.program))
+		c.note("No finding%s, but no records of IPAM are audited: %s.", what, notAudited(nodes, c.sys.program))
 	}
 	if c.address != "" || len(c.pools) == 0 {
 		return nil
@@ -300,7 +300,7 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, cover
 	return show.Pools(c.sys.stdout, c.pools, c.layout())
 }
 
-// notAudited returns the reason why nothing is audited.
+// notAudited returns the reason why no records of IPAM are audited.
 func notAudited(nodes *pb.ListNodesResponse, program string) string {
 	why := "no agent has found records of " + registry.Titles("or", registry.OfNodes)
 	if len(nodes.GetNodes()) == 0 {
@@ -328,7 +328,7 @@ func (c *auditCommand) found(findings []*pb.Finding, coverage *pb.Coverage) erro
 	}
 	why := "node " + c.silent + " is disconnected"
 	if c.silent == "" {
-		why = "nothing is audited, because no address pool is known"
+		why = "no records of IPAM are audited, because no address pool is known"
 		if len(findings) > 0 || c.kind != "" || len(c.pools) > 0 || coverage.GetClusters() > 0 {
 			return nil
 		}
@@ -366,7 +366,7 @@ func (c *auditCommand) follow(ctx context.Context) error {
 			return err
 		}
 		if nodes.GetCoverage().GetClusters() == 0 {
-			c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
+			c.note("No records of IPAM are audited: %s. Findings appear here as soon as something is audited.", notAudited(nodes, c.sys.program))
 		}
 	}
 	return tableWatch[*pb.WatchFindingsResponse, *pb.Finding]{

@@ -158,8 +158,8 @@ func TestAuditWithoutFindingsListsWhatWasAudited(t *testing.T) {
 		{audited(), "audit node-1", "No finding about node-1. " + one},
 		{audited(), "audit node-2", "Cannot tell: no finding about node-2 is known, and node node-2 is disconnected.\n"},
 		{audited(), "audit -o json", ""},
-		{nothing, "audit", "No finding, because nothing is audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig).\n"},
-		{alone, "audit", "No finding, because nothing is audited: no agent has connected yet, and the Kubernetes API has no records of " + registry.Titles("or", registry.OfCluster) + ".\n"},
+		{nothing, "audit", "No finding, but no records of IPAM are audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig).\n"},
+		{alone, "audit", "No finding, but no records of IPAM are audited: no agent has connected yet, and the Kubernetes API has no records of " + registry.Titles("or", registry.OfCluster) + ".\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {

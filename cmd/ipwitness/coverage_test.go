@@ -206,7 +206,7 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 		{args: "audit -w", server: aFleet(), events: marked(&pb.Coverage{Clusters: 2})},
 		{
 			args: "audit -w", server: unaudited, events: marked(everything),
-			stderr: "Nothing is audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig). Findings appear here as soon as something is audited.\n",
+			stderr: "No records of IPAM are audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig). Findings appear here as soon as something is audited.\n",
 		},
 		{
 			args: "audit -w typo", events: marked(everything), code: 1,

@@ -67,7 +67,7 @@ var values = map[string]string{
 	"protocol":   oneOf("arp", "ndp"),
 	"resource":   oneOf("pods", "nodes", "services", "leases", "events"),
 	"reason":     oneOf("unauthenticated", "forbidden", "too_many"),
-	"record":     oneOf("namespace", "interface", "link", "claim", "pool", "allocation", "status"),
+	"record":     oneOf("namespace", "interface", "link", "claim", "pool", "allocation", "belief", "status"),
 	"exporter":   oneOf("otlp", "alertmanager", "webhook", "nats"), "receiver": "the host of the receiver's URL",
 	"ipwitness_agent_aggregators/state":        oneOf("connected", "disconnected"),
 	"ipwitness_agent_source_up/source":         oneOf("wire", "addresses"),
