@@ -626,7 +626,11 @@ func (t *findingBuilder) spoofed() {
 		link = s.Link.Name
 	}
 	exposed := each(s.Exposed, func(ns **verdict.Namespace) string { return NamespaceName(*ns) })
-	t.add(t.f.Kind, "port", s.Port.Name, "portnode", node, "victims", each(s.Victims, t.alike.naming(placed)), "victim", &s.Victims[0],
+	key := t.f.Kind
+	if s.Sender == nil {
+		key += "/outside"
+	}
+	t.add(key, "port", s.Port.Name, "portnode", node, "victims", each(s.Victims, t.alike.naming(placed)), "victim", &s.Victims[0],
 		"macs", each(s.MACs, func(m *verdict.MAC) string { return m.String() }), "addresses", s.Addresses,
 		"times", fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last)),
 		"link", link, "exposed", when(len(exposed) > 0, list(exposed)), "declaration", declaration+"=REASON",

@@ -24,6 +24,8 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		return removal(o)
 	case o.Guest() == verdict.TapGuest:
 		key = "tap"
+	case o.Outside() != nil:
+		key = "outside"
 	case o.Namespace == nil:
 		key = "device"
 	case shown(o) && o.Kind() == verdict.Host:

@@ -293,6 +293,7 @@ func findings() map[string]verdict.Finding {
 		"intended-not-observed, looped":                looped,
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
+		"mac-cloned, a machine outside":                copied(w),
 		"mac-cloned, two machines":                     twins(w, "\x52\x54\x00\xaa\xbb\xcc", "eth0", ""),
 		"mac-cloned, two VXLAN devices":                twins(w, "\xfe\x22\x77\xeb\x2f\xa1", "flannel.1", "vxlan"),
 		"mac-cloned, two virtual routers":              twins(w, "\x00\x00\x5e\x00\x01\x33", "eth0", ""),
@@ -411,6 +412,21 @@ func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 	} else {
 		f.Address, s.MACs = netip.MustParseAddr("10.244.0.5"), []verdict.MAC{"\x02\x00\x00\x00\x00\x07"}
 	}
+	return f
+}
+
+// copied returns a finding about frames of a machine outside with the MAC of a pod.
+func copied(w *verdicttest.Network) verdict.Finding {
+	victim := holder(w, "node-a", "web-5d", "net1")
+	eth0 := w.Uplink("node-a")
+	frame := &verdict.Claim{Kind: verdict.Used, Interface: eth0, Frame: verdict.Frame{MAC: victim.MAC, Link: eth0.Link, FromOutside: true}}
+	s := &verdict.Spoof{
+		Port: eth0, Link: eth0.Link, Owner: verdict.Owner{ID: "outside", Node: victim.Node, Interface: eth0, MAC: victim.MAC, Claims: []*verdict.Claim{frame}},
+		Victims: []verdict.Owner{victim}, MACs: []verdict.MAC{victim.MAC}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.77")},
+		First: start, Last: start.Add(time.Minute), Count: 7,
+	}
+	f := audit.Clone(&verdict.Policy{}, s)
+	f.ID, f.Since = "x", start
 	return f
 }
 

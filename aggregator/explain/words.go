@@ -148,7 +148,11 @@ func NamespaceName(ns *verdict.Namespace) string { return workloadName(ns, ns.Wh
 // OwnerName returns a readable name of an owner, without its place.
 func OwnerName(o *verdict.Owner) string {
 	if o.Namespace == nil {
-		return "the device with MAC " + o.Claims[0].MAC.String()
+		name := "the device with MAC " + o.Claims[0].MAC.String()
+		if c := o.Outside(); c != nil {
+			name += " outside of node " + c.Node().Name
+		}
+		return name
 	}
 	return workloadName(o.Namespace, o.Workload())
 }

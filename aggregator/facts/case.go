@@ -196,7 +196,7 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	out.Seen, out.Before, out.Read = w.seen, h.mark, one.begun
 	out.Frame = verdict.Frame{
 		MAC: n.texts.macOf(n.hardware.at(w.hardware).mac), Source: n.texts.macOf(w.source),
-		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.flags.has(noOverride), Routed: w.flags.has(byNode),
+		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.flags.has(noOverride), Routed: w.flags.has(byNode), FromOutside: n.isFromOutside(i),
 	}
 	if w.link != 0 {
 		out.Link = b.link(n, w.link)

@@ -110,6 +110,11 @@ func (f *Facts) addToIndexes(n *Node, a index.Address, port uint32, key claimKey
 	f.touchAnswers(n, c, 0)
 	if key.kind == verdict.Assigned {
 		f.placeSightings(n, c)
+		for k := range n.same(f.addresses.of(a, n.number)) { // frames may come before the report of the kernel
+			if at := n.claims.at(k).wire(); at != 0 {
+				f.sawOwn(n, k, n.wires.at(at).seen)
+			}
+		}
 	}
 	return c
 }

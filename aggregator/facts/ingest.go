@@ -341,11 +341,12 @@ func (a *applying) seenAgain(c uint32) {
 func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	f, n := a.facts, a.node
 	one := n.claims.at(c)
-	h := n.history(one)
+	h, before := n.history(one), verdict.Stamp(0)
 	if one.wire() == 0 {
 		f.touch(one.addr)
 	} else {
 		w := n.wires.at(one.wire())
+		before = w.seen
 		if h.count == 0 || w.flags.has(byNode) != rec.GetRouted() || !w.isSettled() {
 			f.touch(one.addr)
 		}
@@ -381,6 +382,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	}
 	if one.wire() != 0 && n.interfaces.at(one.port).flags.has(uplink) {
 		f.queueSighting(refOf(n.number, c))
+		f.sawOwn(n, c, before)
 	}
 }
 

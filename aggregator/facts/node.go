@@ -70,6 +70,8 @@ type Node struct {
 	// formerUntil is when the first claim ends that only a former agent has reported; 0 for never.
 	former      bool
 	formerUntil verdict.Stamp
+	// outsideAfter is when frames with the MACs of the node that enter it begin to count as those of machines outside.
+	outsideAfter verdict.Stamp
 	// stepped is the part of Rec.ClockStep by which times of former agents have been corrected.
 	stepped time.Duration
 	beliefs map[beliefKey]*belief

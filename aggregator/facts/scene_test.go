@@ -200,6 +200,13 @@ func lan(mac byte) *pb.ReportRequest {
 	}
 }
 
+// used returns a report of a request that entered through the uplink.
+func used(addr string, mac []byte, count uint32) *pb.ReportRequest {
+	m := seen(addr, mac, count)
+	m.Claims[0].Kind = pb.Evidence_USED
+	return m
+}
+
 // seen returns a report of a frame that entered through the uplink.
 func seen(addr string, mac []byte, count uint32) *pb.ReportRequest {
 	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{{

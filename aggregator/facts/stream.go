@@ -309,6 +309,9 @@ func (f *Facts) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, 
 			n.former = false
 			f.expireFormer(n)
 		}
+		if n.Rec.Listed == 0 || n.Rec.TimedOut { // frames of the node from before may be in the snapshot
+			n.outsideAfter = max(n.outsideAfter, a.now)
+		}
 		n.Rec.Listed = f.now()
 		f.buryDeparted(n)
 		f.heard(n)

@@ -163,7 +163,7 @@ func (f *Facts) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*ver
 			continue
 		}
 		ns := n.fillNamespace(one.namespace, new(verdict.Namespace))
-		if ns.ID != except.ID && !slices.ContainsFunc(found, func(other *verdict.Namespace) bool { return other.Record == ns.Record }) {
+		if (except == nil || ns.ID != except.ID) && !slices.ContainsFunc(found, func(other *verdict.Namespace) bool { return other.Record == ns.Record }) {
 			found = append(found, ns)
 		}
 	}

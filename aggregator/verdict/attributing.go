@@ -10,6 +10,8 @@ type attribution struct {
 	assigned []*Claim
 	// guests has the claims of virtual machines behind the ports of their pods. It is filled on first use.
 	guests []*Claim
+	// strangers has the frames of machines outside with MACs of namespaces on the nodes that they entered. It is filled on first use.
+	strangers []*Claim
 	// unsolicited has the senders that sent an unsolicited claim. It is filled on first use.
 	unsolicited map[unsolicitedSender]struct{}
 }

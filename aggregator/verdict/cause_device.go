@@ -36,7 +36,11 @@ func (q *inquiry) externalDevice() (r reason) {
 			excluded = ruledOut(Fact{Kind: NotUncoveredHolder, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records()})
 		default:
 			r.Wrong = append(r.Wrong, o.ID)
-			r.fact(Fact{Kind: FactFromOutside, Owners: ids(o), Devices: ports}, Fact{Kind: FactForeignMAC})
+			mac := Fact{Kind: FactForeignMAC}
+			if c := o.Outside(); c != nil {
+				mac = Fact{Kind: FactCopiedMAC, Nodes: []string{c.Node().Name}}
+			}
+			r.fact(Fact{Kind: FactFromOutside, Owners: ids(o), Devices: ports}, mac)
 		}
 	}
 	if !r.fits() {

@@ -22,6 +22,15 @@ func (i *Interface) Tunnel() string {
 	return ""
 }
 
+// Outside returns a frame that shows that the owner is a machine outside with a MAC of the node that the frame entered; nil if
+// there is none.
+func (o *Owner) Outside() *Claim {
+	if i := slices.IndexFunc(o.Claims, func(c *Claim) bool { return c.FromOutside }); i >= 0 && o.Namespace == nil && o.Guest() == NoGuest {
+		return o.Claims[i]
+	}
+	return nil
+}
+
 // isBridge reports whether an interface is a bridge.
 func (i *Interface) isBridge() bool {
 	return i.Kind == "bridge" || i.Kind == "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == i.Name && !i.Uplink

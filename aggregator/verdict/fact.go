@@ -68,6 +68,8 @@ const (
 	FactFromOutside FactKind = "from-outside"
 	// FactForeignMAC: no node with an agent has the hardware address on this link.
 	FactForeignMAC FactKind = "mac-of-no-node"
+	// FactCopiedMAC: Nodes[0] has the hardware address, too, and its LAN returns none of its own frames.
+	FactCopiedMAC FactKind = "mac-of-a-node"
 	// FactHolds: Owners[0] has the address.
 	FactHolds FactKind = "holds"
 	// FactUncovered: it is not known whether every node has an agent.

@@ -222,7 +222,8 @@ func FindingID(cluster, kind, subject string) string {
 // address of another owner (address-spoofed) or carry the hardware address of another namespace
 // (mac-cloned).
 type Spoof struct {
-	// Port is the interface through which the frames enter; Sender is the namespace behind it.
+	// Port is the interface through which the frames enter; Sender is the namespace behind it, nil if a machine outside
+	// sends them (mac-cloned).
 	Port   *Interface
 	Sender *Namespace
 	// Link is the broadcast domain that the frames are seen on.

@@ -372,6 +372,9 @@ type Frame struct {
 	// which the frame entered. For a claim of a kernel, it is set if the node's own route for a
 	// contested address leads to the interface.
 	Routed bool
+	// FromOutside is set for the frame of an ordinary request that entered a node with a MAC of the node that is not shared by
+	// design, although the LAN returns no frames of the node to it.
+	FromOutside bool
 }
 
 // Weak reports whether the frame does not make its sender an owner: the sender may speak for

@@ -49,6 +49,8 @@ func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 		via = nil // a namespace uses the MAC of a virtual machine
 	}
 	switch {
+	case via != nil && j.outside(c):
+		return j.guestOn(c), nil, ""
 	case via != nil && via.Macvtap && !j.mayAnswer(via, c):
 		if guest := j.guestNode(c); guest != nil {
 			return guest.Namespace, guest, ""
@@ -68,6 +70,39 @@ func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 		return j.guestOn(c), nil, ""
 	}
 	return nil, nil, ""
+}
+
+// outside reports whether a machine outside with the MAC of a namespace has sent a frame: it sends others with that MAC and address
+// that enter the node of the namespace.
+func (j *attribution) outside(c *Claim) bool {
+	if j.strangers == nil {
+		j.strangers = []*Claim{}
+		for _, o := range j.in.Claims {
+			if o.FromOutside && j.stranger(o) {
+				j.strangers = append(j.strangers, o)
+			}
+		}
+	}
+	return slices.ContainsFunc(j.strangers, func(o *Claim) bool { return o.MAC == c.MAC && sameLink(o.Link, c.Link) })
+}
+
+// stranger reports whether nothing on the node that a frame entered from outside, with a MAC of the node, may have sent it. Children
+// of an ipvlan device have its MAC, and their frames for the node enter its uplink. A distributed gateway has one MAC on many
+// nodes and switches.
+func (j *attribution) stranger(c *Claim) bool {
+	if c.Weak() || c.Link == nil || c.Link.Distributed || c.Interface.Tunnel() != "" || j.in.Virtual() || len(j.in.neighbours(c.Link, c.MAC)) > 0 {
+		return false
+	}
+	onLink := false
+	for _, h := range j.in.holders(c.Node(), c.MAC) {
+		if h.Macvtap || h.Kind == "ipvlan" || h.Kind == "ipvtap" || j.in.runsMachine(h.Namespace) || (&Owner{Namespace: h.Namespace}).intentSource(j.in.Address) != "" {
+			return false
+		}
+		onLink = onLink || sameLink(h.Link, c.Link)
+	}
+	return onLink && !slices.ContainsFunc(j.in.Claims, func(o *Claim) bool {
+		return o.Node().Is(c.Node()) && (o.Kind.Kernel() || o.Wire() && !o.Interface.Uplink && o.MAC == c.MAC)
+	})
 }
 
 // guestOn returns the pod whose virtual machine sent a frame that entered another node from outside; nil

@@ -13,6 +13,10 @@ func (j spoofDetection) spoofs() {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
 		for _, c := range o.Claims {
+			if o.Outside() != nil && c.FromOutside {
+				j.copied(o, c)
+				continue
+			}
 			sender := j.behind(c)
 			if sender == nil || sender.ID == o.ID && o.Assigned && c.MAC == o.MAC && c.Source == "" {
 				continue // its own address
@@ -41,6 +45,9 @@ func (j spoofDetection) spoofs() {
 
 // senderOwner returns the sender of a spoof as an owner.
 func (j spoofDetection) senderOwner(s *Spoof) Owner {
+	if s.Sender == nil {
+		return s.Owner
+	}
 	if o := j.ownerOf(s.Sender); o != nil {
 		return *o
 	}
@@ -147,19 +154,30 @@ func (j spoofDetection) clones(c *Claim, sender *Namespace) {
 		if victim == nil {
 			continue
 		}
-		if due := c.Begun.Add(j.policy.Settle); j.in.Now < due {
-			j.again(due)
-			continue
-		}
-		i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port.Is(c.Interface) && s.MACs[0] == mac })
-		if i < 0 {
-			ns := victim.Namespace
-			i = len(j.out.Clones)
-			j.out.Clones = append(j.out.Clones, Spoof{
-				Port: c.Interface, Sender: sender, Link: c.Link, Addresses: []netip.Addr{j.in.Address},
-				Victims: []Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: victim, MAC: mac, State: Live}},
-			})
-		}
-		j.out.Clones[i].see(c, mac)
+		j.clone(c, mac, victim, Spoof{Sender: sender})
 	}
+}
+
+// copied records the hardware address of a namespace in a frame of a machine outside that entered its node.
+func (j spoofDetection) copied(o *Owner, c *Claim) {
+	if holders := j.in.holders(c.Node(), c.MAC); holders != nil {
+		j.clone(c, c.MAC, slices.MinFunc(holders, compareInterfaces), Spoof{Owner: *o})
+	}
+}
+
+// clone records a frame with the hardware address of another namespace. by names the sender.
+func (j spoofDetection) clone(c *Claim, mac MAC, victim *Interface, by Spoof) {
+	if due := c.Begun.Add(j.policy.Settle); j.in.Now < due {
+		j.again(due)
+		return
+	}
+	i := slices.IndexFunc(j.out.Clones, func(s Spoof) bool { return s.Port.Is(c.Interface) && s.MACs[0] == mac })
+	if i < 0 {
+		ns := victim.Namespace
+		i = len(j.out.Clones)
+		by.Port, by.Link, by.Addresses = c.Interface, c.Link, []netip.Addr{j.in.Address}
+		by.Victims = []Owner{{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: victim, MAC: mac, State: Live}}
+		j.out.Clones = append(j.out.Clones, by)
+	}
+	j.out.Clones[i].see(c, mac)
 }

@@ -62,6 +62,7 @@ func (r *reference) world() *world {
 		for _, c := range n.claims {
 			rec := c.Claim
 			rec.Interface, rec.Link = w.interfaces[c.port], linkOf(c.link)
+			rec.FromOutside = c.Kind == verdict.Used && c.hasOwnMAC() && n.rec.Listed != 0 && c.Seen > n.outsideAfter && !n.blind
 			w.claims[c.addr] = append(w.claims[c.addr], &rec)
 			w.of[&rec] = c
 		}

@@ -108,6 +108,8 @@ type node struct {
 	// formerUntil is when the claims end that only a former agent has reported.
 	former      bool
 	formerUntil verdict.Stamp
+	// outsideAfter is when frames with its MACs that enter it begin to count as those of machines outside.
+	outsideAfter verdict.Stamp
 }
 
 type namespace struct {
@@ -423,6 +425,9 @@ func (r *reference) snapshot(s *session) {
 		r.dropFormer(n)
 	}
 	n.due = 0
+	if n.rec.Listed == 0 || n.rec.TimedOut {
+		n.outsideAfter = max(n.outsideAfter, r.now)
+	}
 	n.rec.TimedOut, n.rec.Rebooted, n.rec.Listed = false, false, r.now
 	r.merge()
 	for again := true; again; {
@@ -788,6 +793,7 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 		r.saw(c, rec, at)
 		if c.Kind == verdict.Assigned {
 			r.place(c)
+			r.returned(c)
 		}
 	case snapshot && c.Last == stamp(rec.GetLastSeen()) && c.Count == rec.GetCount() && c.Network == rec.GetNetwork():
 		r.moveClaim(c, rec)
@@ -825,7 +831,29 @@ func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 		if c.port.rec.Uplink {
 			r.lan.sightings = append(r.lan.sightings, c)
 		}
+		r.returned(c)
 	}
+}
+
+// returned records when the LAN of a node returns its own frames: one with its MAC, and an address that it has or had shortly
+// before, enters it. c is the frame, or the claim by which a kernel has the address.
+func (r *reference) returned(c *claim) {
+	n := c.node
+	for _, frame := range n.claims {
+		if frame.addr != c.addr || frame != c && c.Kind != verdict.Assigned || !frame.hasOwnMAC() {
+			continue
+		}
+		left, ended := r.tombstones[tomb{frame.addr, frame.MAC}]
+		late := ended && left.node == n && frame.Seen <= left.at.Add(r.policy.HandoverGrace) && r.now < left.at.Add(r.policy.StaleAfter)
+		if late || slices.ContainsFunc(n.claims, func(own *claim) bool { return own.addr == c.addr && own.Kind == verdict.Assigned }) {
+			n.outsideAfter = max(n.outsideAfter, frame.Seen.Add(r.policy.StaleAfter))
+		}
+	}
+}
+
+// hasOwnMAC reports whether a claim is a frame that entered its node from outside with a MAC of the node.
+func (c *claim) hasOwnMAC() bool {
+	return c.wire() && c.Kind != verdict.Believed && c.port.rec.Uplink && !c.MAC.Shared() && slices.ContainsFunc(c.node.interfaces, func(i *iface) bool { return i.rec.MAC == c.MAC })
 }
 
 func (r *reference) moveClaim(c *claim, rec *pb.ClaimRecord) {

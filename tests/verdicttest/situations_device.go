@@ -276,6 +276,22 @@ var ofDevices = []Situation{
 		},
 	},
 	{
+		Name: "T7 a machine outside with the MAC of a node has the address of another node", Cause: outside, Addr: "192.168.1.10",
+		Build: func(w *World) {
+			lan := OnLAN(w, "n1", "n2")
+			w.Assigned(lan[1])
+			for _, port := range lan {
+				c := w.Wire(port, string(lan[0].MAC))
+				c.Kind, c.FromOutside = verdict.Used, port == lan[0]
+			}
+		},
+		Facts: []string{
+			"from-outside owners=76:70:6c:6b:6e:31 devices=n1/eth0,n2/eth0",
+			"mac-of-a-node nodes=n1",
+			"holds owners=n2",
+		},
+	},
+	{
 		Name: "T7 a router outside has the address of docker's bridge", Cause: outside, Addr: "192.168.1.1",
 		Build: func(w *World) {
 			eth0 := w.Uplink("n1")
