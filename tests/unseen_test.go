@@ -58,7 +58,7 @@ func TestClaimsThatEnterNoPortAreUnseen(t *testing.T) {
 	l.awaitFindings()
 }
 
-// The same as above, for one MAC at two places of a LAN of which one has no agent.
+// The same as above, for one MAC at two places of a LAN of which one has no agent and only announces its address.
 func TestOneMACOfANodeAndOfAMachineOutsideIsUnseen(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
