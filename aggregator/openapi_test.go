@@ -172,6 +172,8 @@ func TestResponsesAreAsDescribed(t *testing.T) {
 	d.ask("POST", url+"/v1/conflicts/"+conflict+":acknowledge", `{"reason":"known","expiresAt":"`+expires+`"}`, "")
 	d.ask("POST", url+"/v1/conflicts/"+conflict+":acknowledge", `{"nonsense":1}`, "")
 	d.ask("POST", url+"/v1/conflicts/nope:acknowledge", `{"reason":"known","expiresAt":"`+expires+`"}`, "")
+	d.ask("POST", url+"/v1/owners:resolve", `{"questions":[{"address":"10.1.0.5"},{"address":"10.1.0.5","time":"2026-01-01T00:00:00Z"},{"address":"x"}]}`, "")
+	d.ask("POST", url+"/v1/owners:resolve", `{"nonsense":1}`, "")
 	d.ask("POST", url+"/v1/backup", "{}", "")
 	d.ask("POST", url+"/v1/backup", "[]", "")
 

@@ -51,6 +51,7 @@ var metrics = Action{Verb: "get", Path: "/metrics"}
 var actions = map[string]Action{
 	pb.ReportService_Report_FullMethodName:               {report: true, long: true},
 	pb.WitnessService_ListOwners_FullMethodName:          {Verb: "list", Resource: "owners"},
+	pb.WitnessService_ResolveOwners_FullMethodName:       {Verb: "list", Resource: "owners"},
 	pb.WitnessService_WatchOwners_FullMethodName:         {Verb: "watch", Resource: "owners", long: true},
 	pb.WitnessService_Explain_FullMethodName:             {Verb: "get", Resource: "owners"},
 	pb.WitnessService_ListConflicts_FullMethodName:       {Verb: "list", Resource: "conflicts"},

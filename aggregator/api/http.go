@@ -30,6 +30,7 @@ import (
 const indexPage = `ipwitness: who really holds this address, right now, and does anybody else?
 
 /v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state= &scope= &at=
+/v1/owners:resolve   POST {"questions":[{"address":"…","time":"…","node":"…","network":"…"}]}
 /v1/conflicts        ?state= &cause= &scope= &address= &cidr= &node= &namespace= &pod= &mac= &all=true &at=
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
@@ -98,7 +99,7 @@ func (m *compactJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	})
 }
 
-// maxBody is the maximum size of the body of a request in bytes.
+// maxBody is the maximum size of the body of a request in bytes, except that of questions.
 const maxBody = 64 << 10
 
 // Handlers returns the HTTP handlers for callers that guard accepts. rest serves the whole API of
@@ -171,10 +172,18 @@ func Handlers(service pb.WitnessServiceServer, gatherer prometheus.Gatherer, gua
 		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
 		lines.finish()
 	})
-	// This handler is the outermost one. It tells the server's own writer that the rest of a body is
+	// These handlers are the outermost ones. They tell the server's own writer that the rest of a body is
 	// not read. Otherwise a client that is still sending would be disconnected before it has read the
 	// response.
-	return http.MaxBytesHandler(compress(handler), maxBody), probeMux, nil
+	whole := compress(handler)
+	usual, questions := http.MaxBytesHandler(whole, maxBody), http.MaxBytesHandler(whole, maxQuestionsBody)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == resolvePath {
+			questions.ServeHTTP(w, r)
+			return
+		}
+		usual.ServeHTTP(w, r)
+	}), probeMux, nil
 }
 
 func none(string) (string, bool) { return "", false }

@@ -32,6 +32,28 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 	return &pb.ListOwnersResponse{Owners: p.Items, NextPageToken: p.Next, Coverage: p.Coverage, Gap: p.Gap}, err
 }
 
+// ResolveOwners says which owners had addresses at times.
+func (s *Service) ResolveOwners(ctx context.Context, q *pb.ResolveOwnersRequest) (*pb.ResolveOwnersResponse, error) {
+	now := s.Fleet.Clock()
+	all, err := api.NewQuestions(q, now)
+	if err != nil {
+		return nil, err
+	}
+	clusters, _, err := s.Fleet.named(q.GetCluster())
+	if s.Fleet.coverage(clusters).GetUnknown() == pb.Coverage_HUB {
+		all.Doubt() // there may be other clusters
+	}
+	for _, c := range clusters {
+		if err == nil {
+			err = all.Resolve(ctx, &c.Records, c.lives(now) == pb.Cluster_LIVE)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return all.Answer(), nil
+}
+
 // ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
 func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
 	sel, err := api.SelectConflicts(q, q.GetAll())

@@ -31,7 +31,7 @@ func messages() map[string]protoreflect.MessageDescriptor {
 
 // isRequest reports whether a schema is that of a request, whose fields may all be omitted.
 func isRequest(name string) bool {
-	return strings.HasSuffix(name, "Request") || strings.HasSuffix(name, "Body")
+	return strings.HasSuffix(name, "Request") || strings.HasSuffix(name, "Body") || strings.HasSuffix(name, "Question")
 }
 
 // alwaysPresent returns the fields that the JSON of a message always has: all but messages and optional

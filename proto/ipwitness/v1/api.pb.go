@@ -23,6 +23,128 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Certainty says how certain an answer is.
+type Resolution_Certainty int32
+
+const (
+	// The question has an error.
+	Resolution_UNSPECIFIED Resolution_Certainty = 0
+	// The owner is known or, if none is set, it is known that the address had none.
+	Resolution_KNOWN Resolution_Certainty = 1
+	// The owner was not observed at this time, for the reason. This does not mean that there was none.
+	Resolution_NOT_OBSERVED Resolution_Certainty = 2
+	// Several owners may be meant: the candidates.
+	Resolution_AMBIGUOUS Resolution_Certainty = 3
+)
+
+// Enum value maps for Resolution_Certainty.
+var (
+	Resolution_Certainty_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "KNOWN",
+		2: "NOT_OBSERVED",
+		3: "AMBIGUOUS",
+	}
+	Resolution_Certainty_value = map[string]int32{
+		"UNSPECIFIED":  0,
+		"KNOWN":        1,
+		"NOT_OBSERVED": 2,
+		"AMBIGUOUS":    3,
+	}
+)
+
+func (x Resolution_Certainty) Enum() *Resolution_Certainty {
+	p := new(Resolution_Certainty)
+	*p = x
+	return p
+}
+
+func (x Resolution_Certainty) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Resolution_Certainty) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_api_proto_enumTypes[0].Descriptor()
+}
+
+func (Resolution_Certainty) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_api_proto_enumTypes[0]
+}
+
+func (x Resolution_Certainty) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Resolution_Certainty.Descriptor instead.
+func (Resolution_Certainty) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4, 0}
+}
+
+// Reason says why an owner was not observed.
+type Resolution_Reason int32
+
+const (
+	// The certainty is not NOT_OBSERVED.
+	Resolution_REASON_UNSPECIFIED Resolution_Reason = 0
+	// The time is in the future.
+	Resolution_FUTURE Resolution_Reason = 1
+	// The time is before the journal begins.
+	Resolution_BEFORE_JOURNAL Resolution_Reason = 2
+	// The time is in a gap of the journal. The candidates are the last owners before the gap.
+	Resolution_GAP Resolution_Reason = 3
+	// A node that could have the owner was not connected, or not completely seen.
+	Resolution_DISCONNECTED Resolution_Reason = 4
+	// Only frames showed the owner, the candidate, and the last ones were too long ago.
+	Resolution_STALE Resolution_Reason = 5
+)
+
+// Enum value maps for Resolution_Reason.
+var (
+	Resolution_Reason_name = map[int32]string{
+		0: "REASON_UNSPECIFIED",
+		1: "FUTURE",
+		2: "BEFORE_JOURNAL",
+		3: "GAP",
+		4: "DISCONNECTED",
+		5: "STALE",
+	}
+	Resolution_Reason_value = map[string]int32{
+		"REASON_UNSPECIFIED": 0,
+		"FUTURE":             1,
+		"BEFORE_JOURNAL":     2,
+		"GAP":                3,
+		"DISCONNECTED":       4,
+		"STALE":              5,
+	}
+)
+
+func (x Resolution_Reason) Enum() *Resolution_Reason {
+	p := new(Resolution_Reason)
+	*p = x
+	return p
+}
+
+func (x Resolution_Reason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Resolution_Reason) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_api_proto_enumTypes[1].Descriptor()
+}
+
+func (Resolution_Reason) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_api_proto_enumTypes[1]
+}
+
+func (x Resolution_Reason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Resolution_Reason.Descriptor instead.
+func (Resolution_Reason) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4, 1}
+}
+
 // Type is the type of a watch event.
 type Watch_Type int32
 
@@ -84,11 +206,11 @@ func (x Watch_Type) String() string {
 }
 
 func (Watch_Type) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_api_proto_enumTypes[0].Descriptor()
+	return file_ipwitness_v1_api_proto_enumTypes[2].Descriptor()
 }
 
 func (Watch_Type) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_api_proto_enumTypes[0]
+	return &file_ipwitness_v1_api_proto_enumTypes[2]
 }
 
 func (x Watch_Type) Number() protoreflect.EnumNumber {
@@ -97,7 +219,7 @@ func (x Watch_Type) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Watch_Type.Descriptor instead.
 func (Watch_Type) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // Kind is the kind of the item that changed.
@@ -145,11 +267,11 @@ func (x Event_Kind) String() string {
 }
 
 func (Event_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_api_proto_enumTypes[1].Descriptor()
+	return file_ipwitness_v1_api_proto_enumTypes[3].Descriptor()
 }
 
 func (Event_Kind) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_api_proto_enumTypes[1]
+	return &file_ipwitness_v1_api_proto_enumTypes[3]
 }
 
 func (x Event_Kind) Number() protoreflect.EnumNumber {
@@ -158,7 +280,7 @@ func (x Event_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Event_Kind.Descriptor instead.
 func (Event_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{41, 0}
 }
 
 // Reason is the reason for a gap.
@@ -206,11 +328,11 @@ func (x Gap_Reason) String() string {
 }
 
 func (Gap_Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_api_proto_enumTypes[2].Descriptor()
+	return file_ipwitness_v1_api_proto_enumTypes[4].Descriptor()
 }
 
 func (Gap_Reason) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_api_proto_enumTypes[2]
+	return &file_ipwitness_v1_api_proto_enumTypes[4]
 }
 
 func (x Gap_Reason) Number() protoreflect.EnumNumber {
@@ -219,7 +341,7 @@ func (x Gap_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gap_Reason.Descriptor instead.
 func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{42, 0}
 }
 
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
@@ -445,6 +567,309 @@ func (x *ListOwnersResponse) GetGap() *Gap {
 	return nil
 }
 
+// ResolveOwnersRequest asks which owners had addresses at times.
+type ResolveOwnersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The questions, at most 10,000.
+	Questions []*ResolveOwnersRequest_Question `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	// Only owners in the clusters with these names. Only a fleet accepts this.
+	Cluster       []string `protobuf:"bytes,2,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveOwnersRequest) Reset() {
+	*x = ResolveOwnersRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveOwnersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveOwnersRequest) ProtoMessage() {}
+
+func (x *ResolveOwnersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveOwnersRequest.ProtoReflect.Descriptor instead.
+func (*ResolveOwnersRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ResolveOwnersRequest) GetQuestions() []*ResolveOwnersRequest_Question {
+	if x != nil {
+		return x.Questions
+	}
+	return nil
+}
+
+func (x *ResolveOwnersRequest) GetCluster() []string {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// ResolveOwnersResponse has an answer for each question.
+type ResolveOwnersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answers, in the order of the questions.
+	Answers       []*Resolution `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveOwnersResponse) Reset() {
+	*x = ResolveOwnersResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveOwnersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveOwnersResponse) ProtoMessage() {}
+
+func (x *ResolveOwnersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveOwnersResponse.ProtoReflect.Descriptor instead.
+func (*ResolveOwnersResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ResolveOwnersResponse) GetAnswers() []*Resolution {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+// Resolution says which owner had an address at a time.
+type Resolution struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Certainty of the answer.
+	Certainty Resolution_Certainty `protobuf:"varint,1,opt,name=certainty,proto3,enum=ipwitness.v1.Resolution_Certainty" json:"certainty,omitempty"`
+	// KNOWN: the owner; unset if the address had none.
+	Owner *ResolvedOwner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	// AMBIGUOUS: the owners that may be meant. NOT_OBSERVED: the owners that were last known. At most 16,
+	// and at most 5,000 in all answers.
+	Candidates []*ResolvedOwner `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
+	// Number of candidates that were left out.
+	CandidatesLeftOut uint32 `protobuf:"varint,4,opt,name=candidates_left_out,json=candidatesLeftOut,proto3" json:"candidates_left_out,omitempty"`
+	// NOT_OBSERVED: the reason.
+	Reason Resolution_Reason `protobuf:"varint,5,opt,name=reason,proto3,enum=ipwitness.v1.Resolution_Reason" json:"reason,omitempty"`
+	// Error in the question; empty if there is none.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resolution) Reset() {
+	*x = Resolution{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resolution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resolution) ProtoMessage() {}
+
+func (x *Resolution) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resolution.ProtoReflect.Descriptor instead.
+func (*Resolution) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Resolution) GetCertainty() Resolution_Certainty {
+	if x != nil {
+		return x.Certainty
+	}
+	return Resolution_UNSPECIFIED
+}
+
+func (x *Resolution) GetOwner() *ResolvedOwner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *Resolution) GetCandidates() []*ResolvedOwner {
+	if x != nil {
+		return x.Candidates
+	}
+	return nil
+}
+
+func (x *Resolution) GetCandidatesLeftOut() uint32 {
+	if x != nil {
+		return x.CandidatesLeftOut
+	}
+	return 0
+}
+
+func (x *Resolution) GetReason() Resolution_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Resolution_REASON_UNSPECIFIED
+}
+
+func (x *Resolution) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// ResolvedOwner identifies an owner.
+type ResolvedOwner struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind of the workload.
+	Kind Workload_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=ipwitness.v1.Workload_Kind" json:"kind,omitempty"`
+	// Kubernetes namespace of a pod.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the workload, or what else identifies it: the ID of a container, the inode of a network
+	// namespace; empty for an external device.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Kubernetes UID of a pod.
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Node of the owner; for an external device, the node that observed it.
+	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	// Hardware address of the owner.
+	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Widest scope that applies.
+	Scope *Scope `protobuf:"bytes,7,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Name of the cluster of the owner. Only a fleet sets it.
+	Cluster       string `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolvedOwner) Reset() {
+	*x = ResolvedOwner{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolvedOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolvedOwner) ProtoMessage() {}
+
+func (x *ResolvedOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolvedOwner.ProtoReflect.Descriptor instead.
+func (*ResolvedOwner) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ResolvedOwner) GetKind() Workload_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Workload_UNSPECIFIED
+}
+
+func (x *ResolvedOwner) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ResolvedOwner) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResolvedOwner) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ResolvedOwner) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ResolvedOwner) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *ResolvedOwner) GetScope() *Scope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
+func (x *ResolvedOwner) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
 // WatchOwnersRequest filters the watch. An owner that begins to match is ADDED; an owner that no
 // longer matches is REMOVED.
 type WatchOwnersRequest struct {
@@ -477,7 +902,7 @@ type WatchOwnersRequest struct {
 
 func (x *WatchOwnersRequest) Reset() {
 	*x = WatchOwnersRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +914,7 @@ func (x *WatchOwnersRequest) String() string {
 func (*WatchOwnersRequest) ProtoMessage() {}
 
 func (x *WatchOwnersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[2]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +927,7 @@ func (x *WatchOwnersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOwnersRequest.ProtoReflect.Descriptor instead.
 func (*WatchOwnersRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{2}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WatchOwnersRequest) GetAddress() string {
@@ -598,7 +1023,7 @@ type WatchOwnersResponse struct {
 
 func (x *WatchOwnersResponse) Reset() {
 	*x = WatchOwnersResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +1035,7 @@ func (x *WatchOwnersResponse) String() string {
 func (*WatchOwnersResponse) ProtoMessage() {}
 
 func (x *WatchOwnersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +1048,7 @@ func (x *WatchOwnersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOwnersResponse.ProtoReflect.Descriptor instead.
 func (*WatchOwnersResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{3}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchOwnersResponse) GetType() Watch_Type {
@@ -680,7 +1105,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +1117,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +1130,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{8}
 }
 
 // BackupRequest has no fields yet.
@@ -717,7 +1142,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +1154,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +1167,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{9}
 }
 
 // BackupResponse is a part of a file, or the end of the backup.
@@ -761,7 +1186,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +1198,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +1211,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *BackupResponse) GetName() string {
@@ -851,7 +1276,7 @@ type ListConflictsRequest struct {
 
 func (x *ListConflictsRequest) Reset() {
 	*x = ListConflictsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +1288,7 @@ func (x *ListConflictsRequest) String() string {
 func (*ListConflictsRequest) ProtoMessage() {}
 
 func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +1301,7 @@ func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListConflictsRequest) GetState() Conflict_State {
@@ -995,7 +1420,7 @@ type ListConflictsResponse struct {
 
 func (x *ListConflictsResponse) Reset() {
 	*x = ListConflictsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1432,7 @@ func (x *ListConflictsResponse) String() string {
 func (*ListConflictsResponse) ProtoMessage() {}
 
 func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1445,7 @@ func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListConflictsResponse) GetConflicts() []*Conflict {
@@ -1062,7 +1487,7 @@ type GetConflictRequest struct {
 
 func (x *GetConflictRequest) Reset() {
 	*x = GetConflictRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1499,7 @@ func (x *GetConflictRequest) String() string {
 func (*GetConflictRequest) ProtoMessage() {}
 
 func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1512,7 @@ func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictRequest.ProtoReflect.Descriptor instead.
 func (*GetConflictRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetConflictRequest) GetId() string {
@@ -1108,7 +1533,7 @@ type GetConflictResponse struct {
 
 func (x *GetConflictResponse) Reset() {
 	*x = GetConflictResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1545,7 @@ func (x *GetConflictResponse) String() string {
 func (*GetConflictResponse) ProtoMessage() {}
 
 func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1558,7 @@ func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictResponse.ProtoReflect.Descriptor instead.
 func (*GetConflictResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetConflictResponse) GetConflict() *Conflict {
@@ -1177,7 +1602,7 @@ type WatchConflictsRequest struct {
 
 func (x *WatchConflictsRequest) Reset() {
 	*x = WatchConflictsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1614,7 @@ func (x *WatchConflictsRequest) String() string {
 func (*WatchConflictsRequest) ProtoMessage() {}
 
 func (x *WatchConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1627,7 @@ func (x *WatchConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchConflictsRequest.ProtoReflect.Descriptor instead.
 func (*WatchConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchConflictsRequest) GetAddress() string {
@@ -1305,7 +1730,7 @@ type WatchConflictsResponse struct {
 
 func (x *WatchConflictsResponse) Reset() {
 	*x = WatchConflictsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1742,7 @@ func (x *WatchConflictsResponse) String() string {
 func (*WatchConflictsResponse) ProtoMessage() {}
 
 func (x *WatchConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1755,7 @@ func (x *WatchConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchConflictsResponse.ProtoReflect.Descriptor instead.
 func (*WatchConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchConflictsResponse) GetType() Watch_Type {
@@ -1394,7 +1819,7 @@ type AcknowledgeConflictRequest struct {
 
 func (x *AcknowledgeConflictRequest) Reset() {
 	*x = AcknowledgeConflictRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1831,7 @@ func (x *AcknowledgeConflictRequest) String() string {
 func (*AcknowledgeConflictRequest) ProtoMessage() {}
 
 func (x *AcknowledgeConflictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1844,7 @@ func (x *AcknowledgeConflictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeConflictRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeConflictRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AcknowledgeConflictRequest) GetId() string {
@@ -1461,7 +1886,7 @@ type AcknowledgeConflictResponse struct {
 
 func (x *AcknowledgeConflictResponse) Reset() {
 	*x = AcknowledgeConflictResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1898,7 @@ func (x *AcknowledgeConflictResponse) String() string {
 func (*AcknowledgeConflictResponse) ProtoMessage() {}
 
 func (x *AcknowledgeConflictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1911,7 @@ func (x *AcknowledgeConflictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeConflictResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeConflictResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AcknowledgeConflictResponse) GetConflict() *Conflict {
@@ -1514,7 +1939,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1951,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1964,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExplainRequest) GetAddress() string {
@@ -1601,7 +2026,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +2038,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +2051,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExplainResponse) GetAddress() string {
@@ -1732,7 +2157,7 @@ type ListFindingsRequest struct {
 
 func (x *ListFindingsRequest) Reset() {
 	*x = ListFindingsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +2169,7 @@ func (x *ListFindingsRequest) String() string {
 func (*ListFindingsRequest) ProtoMessage() {}
 
 func (x *ListFindingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +2182,7 @@ func (x *ListFindingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFindingsRequest.ProtoReflect.Descriptor instead.
 func (*ListFindingsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListFindingsRequest) GetPageSize() uint32 {
@@ -1855,7 +2280,7 @@ type ListFindingsResponse struct {
 
 func (x *ListFindingsResponse) Reset() {
 	*x = ListFindingsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2292,7 @@ func (x *ListFindingsResponse) String() string {
 func (*ListFindingsResponse) ProtoMessage() {}
 
 func (x *ListFindingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2305,7 @@ func (x *ListFindingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFindingsResponse.ProtoReflect.Descriptor instead.
 func (*ListFindingsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListFindingsResponse) GetFindings() []*Finding {
@@ -1922,7 +2347,7 @@ type GetFindingRequest struct {
 
 func (x *GetFindingRequest) Reset() {
 	*x = GetFindingRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2359,7 @@ func (x *GetFindingRequest) String() string {
 func (*GetFindingRequest) ProtoMessage() {}
 
 func (x *GetFindingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2372,7 @@ func (x *GetFindingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFindingRequest.ProtoReflect.Descriptor instead.
 func (*GetFindingRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetFindingRequest) GetId() string {
@@ -1968,7 +2393,7 @@ type GetFindingResponse struct {
 
 func (x *GetFindingResponse) Reset() {
 	*x = GetFindingResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1980,7 +2405,7 @@ func (x *GetFindingResponse) String() string {
 func (*GetFindingResponse) ProtoMessage() {}
 
 func (x *GetFindingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1993,7 +2418,7 @@ func (x *GetFindingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetFindingResponse.ProtoReflect.Descriptor instead.
 func (*GetFindingResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetFindingResponse) GetFinding() *Finding {
@@ -2032,7 +2457,7 @@ type WatchFindingsRequest struct {
 
 func (x *WatchFindingsRequest) Reset() {
 	*x = WatchFindingsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2044,7 +2469,7 @@ func (x *WatchFindingsRequest) String() string {
 func (*WatchFindingsRequest) ProtoMessage() {}
 
 func (x *WatchFindingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2057,7 +2482,7 @@ func (x *WatchFindingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFindingsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFindingsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchFindingsRequest) GetResumeToken() string {
@@ -2144,7 +2569,7 @@ type WatchFindingsResponse struct {
 
 func (x *WatchFindingsResponse) Reset() {
 	*x = WatchFindingsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2581,7 @@ func (x *WatchFindingsResponse) String() string {
 func (*WatchFindingsResponse) ProtoMessage() {}
 
 func (x *WatchFindingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2594,7 @@ func (x *WatchFindingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFindingsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFindingsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WatchFindingsResponse) GetType() Watch_Type {
@@ -2223,7 +2648,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2660,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2673,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListPoolsRequest) GetPageSize() uint32 {
@@ -2287,7 +2712,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2299,7 +2724,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2312,7 +2737,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{24}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -2347,7 +2772,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2784,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2797,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListNodesRequest) GetCluster() []string {
@@ -2401,7 +2826,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2413,7 +2838,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2426,7 +2851,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2477,7 +2902,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2914,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2927,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetNodeRequest) GetName() string {
@@ -2530,7 +2955,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2967,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2980,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetNodeResponse) GetNode() *Node {
@@ -2581,7 +3006,7 @@ type WatchNodesRequest struct {
 
 func (x *WatchNodesRequest) Reset() {
 	*x = WatchNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +3018,7 @@ func (x *WatchNodesRequest) String() string {
 func (*WatchNodesRequest) ProtoMessage() {}
 
 func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +3031,7 @@ func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchNodesRequest) GetResumeToken() string {
@@ -2657,7 +3082,7 @@ type WatchNodesResponse struct {
 
 func (x *WatchNodesResponse) Reset() {
 	*x = WatchNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +3094,7 @@ func (x *WatchNodesResponse) String() string {
 func (*WatchNodesResponse) ProtoMessage() {}
 
 func (x *WatchNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +3107,7 @@ func (x *WatchNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesResponse.ProtoReflect.Descriptor instead.
 func (*WatchNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchNodesResponse) GetType() Watch_Type {
@@ -2745,7 +3170,7 @@ type ListClustersRequest struct {
 
 func (x *ListClustersRequest) Reset() {
 	*x = ListClustersRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +3182,7 @@ func (x *ListClustersRequest) String() string {
 func (*ListClustersRequest) ProtoMessage() {}
 
 func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +3195,7 @@ func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListClustersRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{31}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListClustersRequest) GetCluster() []string {
@@ -2795,7 +3220,7 @@ type ListClustersResponse struct {
 
 func (x *ListClustersResponse) Reset() {
 	*x = ListClustersResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +3232,7 @@ func (x *ListClustersResponse) String() string {
 func (*ListClustersResponse) ProtoMessage() {}
 
 func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[32]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +3245,7 @@ func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListClustersResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{32}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListClustersResponse) GetClusters() []*Cluster {
@@ -2879,7 +3304,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2891,7 +3316,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[33]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2904,7 +3329,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{33}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListEventsRequest) GetAddress() string {
@@ -3010,7 +3435,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3447,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[34]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3460,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{34}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -3103,7 +3528,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3540,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[35]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3553,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{35}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchEventsRequest) GetAddress() string {
@@ -3225,7 +3650,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3237,7 +3662,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[36]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3250,7 +3675,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{36}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchEventsResponse) GetType() Watch_Type {
@@ -3326,7 +3751,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3338,7 +3763,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[37]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3351,7 +3776,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{37}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -3443,7 +3868,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +3880,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[38]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +3893,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{38}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Gap) GetFrom() *timestamppb.Timestamp {
@@ -3506,6 +3931,80 @@ func (x *Gap) GetCluster() string {
 	return ""
 }
 
+// Question asks which owner had one address at one time.
+type ResolveOwnersRequest_Question struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Time at which the address was seen; unset means now.
+	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// Name of the node on which the address was seen. It narrows several owners to those on this node.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Name of the network in which the address was seen, like pods. It narrows several owners to those
+	// in this network.
+	Network       string `protobuf:"bytes,4,opt,name=network,proto3" json:"network,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveOwnersRequest_Question) Reset() {
+	*x = ResolveOwnersRequest_Question{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveOwnersRequest_Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveOwnersRequest_Question) ProtoMessage() {}
+
+func (x *ResolveOwnersRequest_Question) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveOwnersRequest_Question.ProtoReflect.Descriptor instead.
+func (*ResolveOwnersRequest_Question) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{2, 0}
+}
+
+func (x *ResolveOwnersRequest_Question) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ResolveOwnersRequest_Question) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *ResolveOwnersRequest_Question) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ResolveOwnersRequest_Question) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
 // Step is one rule that was evaluated.
 type ExplainResponse_Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3523,7 +4022,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +4034,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[39]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +4047,7 @@ func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Step.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Step) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{16, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *ExplainResponse_Step) GetRule() string {
@@ -3603,7 +4102,49 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x06owners\x18\x01 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
-	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\x9c\x02\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\x80\x02\n" +
+	"\x14ResolveOwnersRequest\x12I\n" +
+	"\tquestions\x18\x01 \x03(\v2+.ipwitness.v1.ResolveOwnersRequest.QuestionR\tquestions\x12\x18\n" +
+	"\acluster\x18\x02 \x03(\tR\acluster\x1a\x82\x01\n" +
+	"\bQuestion\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x18\n" +
+	"\anetwork\x18\x04 \x01(\tR\anetwork\"K\n" +
+	"\x15ResolveOwnersResponse\x122\n" +
+	"\aanswers\x18\x01 \x03(\v2\x18.ipwitness.v1.ResolutionR\aanswers\"\xef\x03\n" +
+	"\n" +
+	"Resolution\x12@\n" +
+	"\tcertainty\x18\x01 \x01(\x0e2\".ipwitness.v1.Resolution.CertaintyR\tcertainty\x121\n" +
+	"\x05owner\x18\x02 \x01(\v2\x1b.ipwitness.v1.ResolvedOwnerR\x05owner\x12;\n" +
+	"\n" +
+	"candidates\x18\x03 \x03(\v2\x1b.ipwitness.v1.ResolvedOwnerR\n" +
+	"candidates\x12.\n" +
+	"\x13candidates_left_out\x18\x04 \x01(\rR\x11candidatesLeftOut\x127\n" +
+	"\x06reason\x18\x05 \x01(\x0e2\x1f.ipwitness.v1.Resolution.ReasonR\x06reason\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"H\n" +
+	"\tCertainty\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\t\n" +
+	"\x05KNOWN\x10\x01\x12\x10\n" +
+	"\fNOT_OBSERVED\x10\x02\x12\r\n" +
+	"\tAMBIGUOUS\x10\x03\"f\n" +
+	"\x06Reason\x12\x16\n" +
+	"\x12REASON_UNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06FUTURE\x10\x01\x12\x12\n" +
+	"\x0eBEFORE_JOURNAL\x10\x02\x12\a\n" +
+	"\x03GAP\x10\x03\x12\x10\n" +
+	"\fDISCONNECTED\x10\x04\x12\t\n" +
+	"\x05STALE\x10\x05\"\xef\x01\n" +
+	"\rResolvedOwner\x12/\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Workload.KindR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x10\n" +
+	"\x03mac\x18\x06 \x01(\tR\x03mac\x12)\n" +
+	"\x05scope\x18\a \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
+	"\acluster\x18\b \x01(\tR\acluster\"\x9c\x02\n" +
 	"\x12WatchOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -3867,10 +4408,11 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
 	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
 	"\aDAMAGED\x10\x03\x12\x10\n" +
-	"\fNOT_RECEIVED\x10\x042\xf8\v\n" +
+	"\fNOT_RECEIVED\x10\x042\xd2\f\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
-	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
+	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12X\n" +
+	"\rResolveOwners\x12\".ipwitness.v1.ResolveOwnersRequest\x1a#.ipwitness.v1.ResolveOwnersResponse\x12T\n" +
 	"\vWatchOwners\x12 .ipwitness.v1.WatchOwnersRequest\x1a!.ipwitness.v1.WatchOwnersResponse0\x01\x12X\n" +
 	"\rListConflicts\x12\".ipwitness.v1.ListConflictsRequest\x1a#.ipwitness.v1.ListConflictsResponse\x12R\n" +
 	"\vGetConflict\x12 .ipwitness.v1.GetConflictRequest\x1a!.ipwitness.v1.GetConflictResponse\x12]\n" +
@@ -3904,189 +4446,208 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_api_proto_rawDescData
 }
 
-var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_ipwitness_v1_api_proto_goTypes = []any{
-	(Watch_Type)(0),                     // 0: ipwitness.v1.Watch.Type
-	(Event_Kind)(0),                     // 1: ipwitness.v1.Event.Kind
-	(Gap_Reason)(0),                     // 2: ipwitness.v1.Gap.Reason
-	(*ListOwnersRequest)(nil),           // 3: ipwitness.v1.ListOwnersRequest
-	(*ListOwnersResponse)(nil),          // 4: ipwitness.v1.ListOwnersResponse
-	(*WatchOwnersRequest)(nil),          // 5: ipwitness.v1.WatchOwnersRequest
-	(*WatchOwnersResponse)(nil),         // 6: ipwitness.v1.WatchOwnersResponse
-	(*Watch)(nil),                       // 7: ipwitness.v1.Watch
-	(*BackupRequest)(nil),               // 8: ipwitness.v1.BackupRequest
-	(*BackupResponse)(nil),              // 9: ipwitness.v1.BackupResponse
-	(*ListConflictsRequest)(nil),        // 10: ipwitness.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil),       // 11: ipwitness.v1.ListConflictsResponse
-	(*GetConflictRequest)(nil),          // 12: ipwitness.v1.GetConflictRequest
-	(*GetConflictResponse)(nil),         // 13: ipwitness.v1.GetConflictResponse
-	(*WatchConflictsRequest)(nil),       // 14: ipwitness.v1.WatchConflictsRequest
-	(*WatchConflictsResponse)(nil),      // 15: ipwitness.v1.WatchConflictsResponse
-	(*AcknowledgeConflictRequest)(nil),  // 16: ipwitness.v1.AcknowledgeConflictRequest
-	(*AcknowledgeConflictResponse)(nil), // 17: ipwitness.v1.AcknowledgeConflictResponse
-	(*ExplainRequest)(nil),              // 18: ipwitness.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 19: ipwitness.v1.ExplainResponse
-	(*ListFindingsRequest)(nil),         // 20: ipwitness.v1.ListFindingsRequest
-	(*ListFindingsResponse)(nil),        // 21: ipwitness.v1.ListFindingsResponse
-	(*GetFindingRequest)(nil),           // 22: ipwitness.v1.GetFindingRequest
-	(*GetFindingResponse)(nil),          // 23: ipwitness.v1.GetFindingResponse
-	(*WatchFindingsRequest)(nil),        // 24: ipwitness.v1.WatchFindingsRequest
-	(*WatchFindingsResponse)(nil),       // 25: ipwitness.v1.WatchFindingsResponse
-	(*ListPoolsRequest)(nil),            // 26: ipwitness.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),           // 27: ipwitness.v1.ListPoolsResponse
-	(*ListNodesRequest)(nil),            // 28: ipwitness.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),           // 29: ipwitness.v1.ListNodesResponse
-	(*GetNodeRequest)(nil),              // 30: ipwitness.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),             // 31: ipwitness.v1.GetNodeResponse
-	(*WatchNodesRequest)(nil),           // 32: ipwitness.v1.WatchNodesRequest
-	(*WatchNodesResponse)(nil),          // 33: ipwitness.v1.WatchNodesResponse
-	(*ListClustersRequest)(nil),         // 34: ipwitness.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),        // 35: ipwitness.v1.ListClustersResponse
-	(*ListEventsRequest)(nil),           // 36: ipwitness.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 37: ipwitness.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),          // 38: ipwitness.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),         // 39: ipwitness.v1.WatchEventsResponse
-	(*Event)(nil),                       // 40: ipwitness.v1.Event
-	(*Gap)(nil),                         // 41: ipwitness.v1.Gap
-	(*ExplainResponse_Step)(nil),        // 42: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                    // 43: ipwitness.v1.Owner.State
-	(*timestamppb.Timestamp)(nil),       // 44: google.protobuf.Timestamp
-	(*Owner)(nil),                       // 45: ipwitness.v1.Owner
-	(*Coverage)(nil),                    // 46: ipwitness.v1.Coverage
-	(*Node)(nil),                        // 47: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 48: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 49: ipwitness.v1.Conflict
-	(*Scope)(nil),                       // 50: ipwitness.v1.Scope
-	(*structpb.Struct)(nil),             // 51: google.protobuf.Struct
-	(*Finding)(nil),                     // 52: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 53: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 54: ipwitness.v1.Kubernetes
-	(*Election)(nil),                    // 55: ipwitness.v1.Election
-	(*Cluster)(nil),                     // 56: ipwitness.v1.Cluster
+	(Resolution_Certainty)(0),             // 0: ipwitness.v1.Resolution.Certainty
+	(Resolution_Reason)(0),                // 1: ipwitness.v1.Resolution.Reason
+	(Watch_Type)(0),                       // 2: ipwitness.v1.Watch.Type
+	(Event_Kind)(0),                       // 3: ipwitness.v1.Event.Kind
+	(Gap_Reason)(0),                       // 4: ipwitness.v1.Gap.Reason
+	(*ListOwnersRequest)(nil),             // 5: ipwitness.v1.ListOwnersRequest
+	(*ListOwnersResponse)(nil),            // 6: ipwitness.v1.ListOwnersResponse
+	(*ResolveOwnersRequest)(nil),          // 7: ipwitness.v1.ResolveOwnersRequest
+	(*ResolveOwnersResponse)(nil),         // 8: ipwitness.v1.ResolveOwnersResponse
+	(*Resolution)(nil),                    // 9: ipwitness.v1.Resolution
+	(*ResolvedOwner)(nil),                 // 10: ipwitness.v1.ResolvedOwner
+	(*WatchOwnersRequest)(nil),            // 11: ipwitness.v1.WatchOwnersRequest
+	(*WatchOwnersResponse)(nil),           // 12: ipwitness.v1.WatchOwnersResponse
+	(*Watch)(nil),                         // 13: ipwitness.v1.Watch
+	(*BackupRequest)(nil),                 // 14: ipwitness.v1.BackupRequest
+	(*BackupResponse)(nil),                // 15: ipwitness.v1.BackupResponse
+	(*ListConflictsRequest)(nil),          // 16: ipwitness.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil),         // 17: ipwitness.v1.ListConflictsResponse
+	(*GetConflictRequest)(nil),            // 18: ipwitness.v1.GetConflictRequest
+	(*GetConflictResponse)(nil),           // 19: ipwitness.v1.GetConflictResponse
+	(*WatchConflictsRequest)(nil),         // 20: ipwitness.v1.WatchConflictsRequest
+	(*WatchConflictsResponse)(nil),        // 21: ipwitness.v1.WatchConflictsResponse
+	(*AcknowledgeConflictRequest)(nil),    // 22: ipwitness.v1.AcknowledgeConflictRequest
+	(*AcknowledgeConflictResponse)(nil),   // 23: ipwitness.v1.AcknowledgeConflictResponse
+	(*ExplainRequest)(nil),                // 24: ipwitness.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 25: ipwitness.v1.ExplainResponse
+	(*ListFindingsRequest)(nil),           // 26: ipwitness.v1.ListFindingsRequest
+	(*ListFindingsResponse)(nil),          // 27: ipwitness.v1.ListFindingsResponse
+	(*GetFindingRequest)(nil),             // 28: ipwitness.v1.GetFindingRequest
+	(*GetFindingResponse)(nil),            // 29: ipwitness.v1.GetFindingResponse
+	(*WatchFindingsRequest)(nil),          // 30: ipwitness.v1.WatchFindingsRequest
+	(*WatchFindingsResponse)(nil),         // 31: ipwitness.v1.WatchFindingsResponse
+	(*ListPoolsRequest)(nil),              // 32: ipwitness.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),             // 33: ipwitness.v1.ListPoolsResponse
+	(*ListNodesRequest)(nil),              // 34: ipwitness.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),             // 35: ipwitness.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),                // 36: ipwitness.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),               // 37: ipwitness.v1.GetNodeResponse
+	(*WatchNodesRequest)(nil),             // 38: ipwitness.v1.WatchNodesRequest
+	(*WatchNodesResponse)(nil),            // 39: ipwitness.v1.WatchNodesResponse
+	(*ListClustersRequest)(nil),           // 40: ipwitness.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),          // 41: ipwitness.v1.ListClustersResponse
+	(*ListEventsRequest)(nil),             // 42: ipwitness.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),            // 43: ipwitness.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),            // 44: ipwitness.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),           // 45: ipwitness.v1.WatchEventsResponse
+	(*Event)(nil),                         // 46: ipwitness.v1.Event
+	(*Gap)(nil),                           // 47: ipwitness.v1.Gap
+	(*ResolveOwnersRequest_Question)(nil), // 48: ipwitness.v1.ResolveOwnersRequest.Question
+	(*ExplainResponse_Step)(nil),          // 49: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                      // 50: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),         // 51: google.protobuf.Timestamp
+	(*Owner)(nil),                         // 52: ipwitness.v1.Owner
+	(*Coverage)(nil),                      // 53: ipwitness.v1.Coverage
+	(Workload_Kind)(0),                    // 54: ipwitness.v1.Workload.Kind
+	(*Scope)(nil),                         // 55: ipwitness.v1.Scope
+	(*Node)(nil),                          // 56: ipwitness.v1.Node
+	(Conflict_State)(0),                   // 57: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                      // 58: ipwitness.v1.Conflict
+	(*structpb.Struct)(nil),               // 59: google.protobuf.Struct
+	(*Finding)(nil),                       // 60: ipwitness.v1.Finding
+	(*Pool)(nil),                          // 61: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                    // 62: ipwitness.v1.Kubernetes
+	(*Election)(nil),                      // 63: ipwitness.v1.Election
+	(*Cluster)(nil),                       // 64: ipwitness.v1.Cluster
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	43, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	44, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
-	45, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	46, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	41, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
-	43, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	0,  // 6: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	45, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	47, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	46, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	48, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	44, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
-	49, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	46, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	41, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
-	49, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	48, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	0,  // 17: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	49, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	47, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	46, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	44, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	49, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	44, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
-	50, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	45, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	42, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	49, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	46, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	41, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
-	52, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	44, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	52, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	46, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	41, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	52, // 36: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
-	0,  // 37: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	52, // 38: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	46, // 39: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	53, // 40: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	46, // 41: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	47, // 42: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	54, // 43: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	46, // 44: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	55, // 45: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
-	47, // 46: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
-	0,  // 47: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
-	47, // 48: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
-	46, // 49: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	54, // 50: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	55, // 51: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
-	56, // 52: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
-	46, // 53: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	1,  // 54: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	44, // 55: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	44, // 56: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	40, // 57: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	41, // 58: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	44, // 59: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	46, // 60: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	1,  // 61: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	44, // 62: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	0,  // 63: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	40, // 64: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
-	41, // 65: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
-	46, // 66: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	44, // 67: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	44, // 68: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	44, // 69: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 70: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	1,  // 71: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	45, // 72: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	49, // 73: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	52, // 74: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	47, // 75: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	44, // 76: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	44, // 77: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	2,  // 78: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	50, // 79: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	3,  // 80: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	5,  // 81: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	10, // 82: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	12, // 83: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	14, // 84: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	16, // 85: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	18, // 86: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	20, // 87: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	22, // 88: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
-	24, // 89: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	26, // 90: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	28, // 91: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	30, // 92: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
-	32, // 93: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
-	34, // 94: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
-	36, // 95: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	38, // 96: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
-	8,  // 97: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	4,  // 98: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 99: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	11, // 100: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	13, // 101: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	15, // 102: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	17, // 103: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	19, // 104: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	21, // 105: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	23, // 106: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
-	25, // 107: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	27, // 108: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	29, // 109: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	31, // 110: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
-	33, // 111: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
-	35, // 112: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
-	37, // 113: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	39, // 114: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
-	9,  // 115: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	98, // [98:116] is the sub-list for method output_type
-	80, // [80:98] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	50,  // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	51,  // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	52,  // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	53,  // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	47,  // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	48,  // 5: ipwitness.v1.ResolveOwnersRequest.questions:type_name -> ipwitness.v1.ResolveOwnersRequest.Question
+	9,   // 6: ipwitness.v1.ResolveOwnersResponse.answers:type_name -> ipwitness.v1.Resolution
+	0,   // 7: ipwitness.v1.Resolution.certainty:type_name -> ipwitness.v1.Resolution.Certainty
+	10,  // 8: ipwitness.v1.Resolution.owner:type_name -> ipwitness.v1.ResolvedOwner
+	10,  // 9: ipwitness.v1.Resolution.candidates:type_name -> ipwitness.v1.ResolvedOwner
+	1,   // 10: ipwitness.v1.Resolution.reason:type_name -> ipwitness.v1.Resolution.Reason
+	54,  // 11: ipwitness.v1.ResolvedOwner.kind:type_name -> ipwitness.v1.Workload.Kind
+	55,  // 12: ipwitness.v1.ResolvedOwner.scope:type_name -> ipwitness.v1.Scope
+	50,  // 13: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	2,   // 14: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
+	52,  // 15: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	56,  // 16: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	53,  // 17: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	57,  // 18: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	51,  // 19: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	58,  // 20: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	53,  // 21: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	47,  // 22: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	58,  // 23: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	57,  // 24: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	2,   // 25: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	58,  // 26: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	56,  // 27: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	53,  // 28: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51,  // 29: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	58,  // 30: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	51,  // 31: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	55,  // 32: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	52,  // 33: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	49,  // 34: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	58,  // 35: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	53,  // 36: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	59,  // 37: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	47,  // 38: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	60,  // 39: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	51,  // 40: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	60,  // 41: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	53,  // 42: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	47,  // 43: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	60,  // 44: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
+	2,   // 45: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	60,  // 46: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	53,  // 47: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	61,  // 48: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	53,  // 49: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	56,  // 50: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	62,  // 51: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	53,  // 52: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	63,  // 53: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	56,  // 54: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
+	2,   // 55: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
+	56,  // 56: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
+	53,  // 57: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	62,  // 58: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	63,  // 59: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
+	64,  // 60: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
+	53,  // 61: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 62: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	51,  // 63: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	51,  // 64: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	46,  // 65: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	47,  // 66: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	51,  // 67: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	53,  // 68: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 69: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	51,  // 70: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	2,   // 71: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	46,  // 72: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	47,  // 73: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	53,  // 74: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51,  // 75: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	51,  // 76: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	51,  // 77: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	2,   // 78: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	3,   // 79: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	52,  // 80: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	58,  // 81: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	60,  // 82: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	56,  // 83: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	51,  // 84: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	51,  // 85: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	4,   // 86: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	51,  // 87: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
+	55,  // 88: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	5,   // 89: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	7,   // 90: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
+	11,  // 91: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	16,  // 92: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	18,  // 93: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	20,  // 94: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	22,  // 95: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	24,  // 96: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	26,  // 97: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	28,  // 98: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
+	30,  // 99: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	32,  // 100: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	34,  // 101: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	36,  // 102: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
+	38,  // 103: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
+	40,  // 104: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
+	42,  // 105: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	44,  // 106: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	14,  // 107: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	6,   // 108: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	8,   // 109: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
+	12,  // 110: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	17,  // 111: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	19,  // 112: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	21,  // 113: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	23,  // 114: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	25,  // 115: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	27,  // 116: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	29,  // 117: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
+	31,  // 118: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	33,  // 119: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	35,  // 120: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	37,  // 121: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
+	39,  // 122: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
+	41,  // 123: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
+	43,  // 124: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	45,  // 125: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	15,  // 126: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	108, // [108:127] is the sub-list for method output_type
+	89,  // [89:108] is the sub-list for method input_type
+	89,  // [89:89] is the sub-list for extension type_name
+	89,  // [89:89] is the sub-list for extension extendee
+	0,   // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -4100,8 +4661,8 @@ func file_ipwitness_v1_api_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   40,
+			NumEnums:      5,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

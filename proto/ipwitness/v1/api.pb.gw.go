@@ -70,6 +70,33 @@ func local_request_WitnessService_ListOwners_0(ctx context.Context, marshaler ru
 	return msg, metadata, err
 }
 
+func request_WitnessService_ResolveOwners_0(ctx context.Context, marshaler runtime.Marshaler, client WitnessServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq ResolveOwnersRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.ResolveOwners(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_WitnessService_ResolveOwners_0(ctx context.Context, marshaler runtime.Marshaler, server WitnessServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq ResolveOwnersRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.ResolveOwners(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 var filter_WitnessService_WatchOwners_0 = &utilities.DoubleArray{Encoding: map[string]int{}, Base: []int(nil), Check: []int(nil)}
 
 func request_WitnessService_WatchOwners_0(ctx context.Context, marshaler runtime.Marshaler, client WitnessServiceClient, req *http.Request, pathParams map[string]string) (WitnessService_WatchOwnersClient, runtime.ServerMetadata, error) {
@@ -680,6 +707,26 @@ func RegisterWitnessServiceHandlerServer(ctx context.Context, mux *runtime.Serve
 		}
 		forward_WitnessService_ListOwners_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_WitnessService_ResolveOwners_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/ipwitness.v1.WitnessService/ResolveOwners", runtime.WithHTTPPathPattern("/v1/owners:resolve"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_WitnessService_ResolveOwners_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_WitnessService_ResolveOwners_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 
 	mux.Handle(http.MethodGet, pattern_WitnessService_WatchOwners_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		err := status.Error(codes.Unimplemented, "streaming calls are not yet supported in the in-process transport")
@@ -998,6 +1045,23 @@ func RegisterWitnessServiceHandlerClient(ctx context.Context, mux *runtime.Serve
 			return
 		}
 		forward_WitnessService_ListOwners_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
+	mux.Handle(http.MethodPost, pattern_WitnessService_ResolveOwners_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/ipwitness.v1.WitnessService/ResolveOwners", runtime.WithHTTPPathPattern("/v1/owners:resolve"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_WitnessService_ResolveOwners_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_WitnessService_ResolveOwners_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 	mux.Handle(http.MethodGet, pattern_WitnessService_WatchOwners_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
@@ -1329,6 +1393,7 @@ func (m response_WitnessService_GetNode_0) XXX_ResponseBody() interface{} {
 
 var (
 	pattern_WitnessService_ListOwners_0          = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "owners"}, ""))
+	pattern_WitnessService_ResolveOwners_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "owners"}, "resolve"))
 	pattern_WitnessService_WatchOwners_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "owners"}, "watch"))
 	pattern_WitnessService_ListConflicts_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "conflicts"}, ""))
 	pattern_WitnessService_GetConflict_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "conflicts", "id"}, ""))
@@ -1350,6 +1415,7 @@ var (
 
 var (
 	forward_WitnessService_ListOwners_0          = runtime.ForwardResponseMessage
+	forward_WitnessService_ResolveOwners_0       = runtime.ForwardResponseMessage
 	forward_WitnessService_WatchOwners_0         = runtime.ForwardResponseStream
 	forward_WitnessService_ListConflicts_0       = runtime.ForwardResponseMessage
 	forward_WitnessService_GetConflict_0         = runtime.ForwardResponseMessage

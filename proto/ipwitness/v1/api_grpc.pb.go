@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	WitnessService_ListOwners_FullMethodName          = "/ipwitness.v1.WitnessService/ListOwners"
+	WitnessService_ResolveOwners_FullMethodName       = "/ipwitness.v1.WitnessService/ResolveOwners"
 	WitnessService_WatchOwners_FullMethodName         = "/ipwitness.v1.WitnessService/WatchOwners"
 	WitnessService_ListConflicts_FullMethodName       = "/ipwitness.v1.WitnessService/ListConflicts"
 	WitnessService_GetConflict_FullMethodName         = "/ipwitness.v1.WitnessService/GetConflict"
@@ -47,6 +48,8 @@ const (
 type WitnessServiceClient interface {
 	// ListOwners lists the owners of addresses, ordered by address.
 	ListOwners(ctx context.Context, in *ListOwnersRequest, opts ...grpc.CallOption) (*ListOwnersResponse, error)
+	// ResolveOwners says for each of up to 10,000 addresses which owner had it at a time.
+	ResolveOwners(ctx context.Context, in *ResolveOwnersRequest, opts ...grpc.CallOption) (*ResolveOwnersResponse, error)
 	// WatchOwners sends the current owners, then every change.
 	WatchOwners(ctx context.Context, in *WatchOwnersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOwnersResponse], error)
 	// ListConflicts lists active conflicts or, if all is set, all known conflicts.
@@ -97,6 +100,16 @@ func (c *witnessServiceClient) ListOwners(ctx context.Context, in *ListOwnersReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListOwnersResponse)
 	err := c.cc.Invoke(ctx, WitnessService_ListOwners_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *witnessServiceClient) ResolveOwners(ctx context.Context, in *ResolveOwnersRequest, opts ...grpc.CallOption) (*ResolveOwnersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolveOwnersResponse)
+	err := c.cc.Invoke(ctx, WitnessService_ResolveOwners_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -335,6 +348,8 @@ type WitnessService_BackupClient = grpc.ServerStreamingClient[BackupResponse]
 type WitnessServiceServer interface {
 	// ListOwners lists the owners of addresses, ordered by address.
 	ListOwners(context.Context, *ListOwnersRequest) (*ListOwnersResponse, error)
+	// ResolveOwners says for each of up to 10,000 addresses which owner had it at a time.
+	ResolveOwners(context.Context, *ResolveOwnersRequest) (*ResolveOwnersResponse, error)
 	// WatchOwners sends the current owners, then every change.
 	WatchOwners(*WatchOwnersRequest, grpc.ServerStreamingServer[WatchOwnersResponse]) error
 	// ListConflicts lists active conflicts or, if all is set, all known conflicts.
@@ -383,6 +398,9 @@ type UnimplementedWitnessServiceServer struct{}
 
 func (UnimplementedWitnessServiceServer) ListOwners(context.Context, *ListOwnersRequest) (*ListOwnersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListOwners not implemented")
+}
+func (UnimplementedWitnessServiceServer) ResolveOwners(context.Context, *ResolveOwnersRequest) (*ResolveOwnersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResolveOwners not implemented")
 }
 func (UnimplementedWitnessServiceServer) WatchOwners(*WatchOwnersRequest, grpc.ServerStreamingServer[WatchOwnersResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchOwners not implemented")
@@ -470,6 +488,24 @@ func _WitnessService_ListOwners_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(WitnessServiceServer).ListOwners(ctx, req.(*ListOwnersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WitnessService_ResolveOwners_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveOwnersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).ResolveOwners(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_ResolveOwners_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).ResolveOwners(ctx, req.(*ResolveOwnersRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -748,6 +784,10 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListOwners",
 			Handler:    _WitnessService_ListOwners_Handler,
+		},
+		{
+			MethodName: "ResolveOwners",
+			Handler:    _WitnessService_ResolveOwners_Handler,
 		},
 		{
 			MethodName: "ListConflicts",
