@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,12 +21,17 @@ import (
 type past struct {
 	testing.TB
 	*journal.Journal
-	now time.Time
+	since atomic.Int64 // the time since the start
+}
+
+// now returns the time of the clock.
+func (p *past) now() time.Time {
+	return time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC).Add(time.Duration(p.since.Load()))
 }
 
 func newPast(t testing.TB, owners ...*pb.Owner) *past {
-	p := &past{TB: t, now: time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)}
-	p.Journal = journal.New(journal.Config{Retention: journal.DefaultRetention, Size: journal.DefaultSize, Clock: func() time.Time { return p.now }, Log: slog.New(slog.DiscardHandler)})
+	p := &past{TB: t}
+	p.Journal = journal.New(journal.Config{Retention: journal.DefaultRetention, Size: journal.DefaultSize, Clock: p.now, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { p.Run(ctx); close(done) }()
@@ -55,18 +61,18 @@ func (p *past) state(nodes []string, owners ...*pb.Owner) {
 			}
 		case pb.Event_NODE:
 			for _, name := range nodes {
-				p.must(feed.Present(&journal.Change{At: p.now, Type: pb.Watch_ADDED, Node: &pb.Node{Name: name, State: pb.Node_LIVE}}))
+				p.must(feed.Present(&journal.Change{At: p.now(), Type: pb.Watch_ADDED, Node: &pb.Node{Name: name, State: pb.Node_LIVE}}))
 			}
 		default:
 		}
 		p.must(feed.Complete())
 	}
 	p.must(p.Feed(pb.Event_OWNER).Flush())
-	p.now = p.now.Add(time.Minute)
+	p.since.Add(int64(time.Minute))
 }
 
 func (p *past) change(typ pb.Watch_Type, o *pb.Owner) *journal.Change {
-	return &journal.Change{At: p.now, Type: typ, ID: o.GetNode() + o.GetWorkload().GetName() + o.GetInterface() + o.GetMac(), Owner: o}
+	return &journal.Change{At: p.now(), Type: typ, ID: o.GetNode() + o.GetWorkload().GetName() + o.GetInterface() + o.GetMac(), Owner: o}
 }
 
 // owner records a change of an owner, and returns a time after it. A minute passes.
@@ -79,21 +85,21 @@ func (p *past) owner(typ pb.Watch_Type, o *pb.Owner) time.Time {
 // node records a change of a node, and returns a time after it.
 func (p *past) node(typ pb.Watch_Type, n *pb.Node) time.Time {
 	p.Helper()
-	p.must(p.Feed(pb.Event_NODE).Changed(&journal.Change{At: p.now, Type: typ, Node: n}))
+	p.must(p.Feed(pb.Event_NODE).Changed(&journal.Change{At: p.now(), Type: typ, Node: n}))
 	return p.passed()
 }
 
 func (p *past) passed() time.Time {
 	p.Helper()
 	p.must(p.Feed(pb.Event_OWNER).Flush())
-	p.now = p.now.Add(time.Minute)
-	return p.now.Add(-time.Second)
+	p.since.Add(int64(time.Minute))
+	return p.now().Add(-time.Second)
 }
 
 // resolve returns the answers to questions in one line each.
 func (p *past) resolve(asked ...*pb.ResolveOwnersRequest_Question) (lines []string) {
 	p.Helper()
-	all, err := NewQuestions(&pb.ResolveOwnersRequest{Questions: asked}, p.now)
+	all, err := NewQuestions(&pb.ResolveOwnersRequest{Questions: asked}, p.now())
 	p.must(err)
 	p.must(all.Resolve(p.Context(), &Records{Journal: p.Journal}, true))
 	for _, a := range all.Answer().GetAnswers() {
@@ -165,7 +171,7 @@ func TestOwnersAreThoseOfTheirTime(t *testing.T) {
 	p.want("between", "KNOWN", about(somewhere, none))
 	p.want("the second", "KNOWN b@n2", about(somewhere, second))
 	p.want("no time", "KNOWN b@n2", &pb.ResolveOwnersRequest_Question{Address: somewhere})
-	p.want("the clock of the client is ahead", "KNOWN b@n2", about(somewhere, p.now.Add(clockError/2)))
+	p.want("the clock of the client is ahead", "KNOWN b@n2", about(somewhere, p.now().Add(clockError/2)))
 	p.want("another address", "KNOWN", about("10.0.0.2", second))
 	// In any order, with equal ones.
 	got := p.resolve(about(somewhere, second), about(somewhere, none), about(somewhere, first), about(somewhere, second))
@@ -180,7 +186,7 @@ func TestWhatWasNotObservedIsNotAnEmptyAnswer(t *testing.T) {
 	begin := p.Oldest()
 	p.want("present when the journal began", "KNOWN a@n1", about(somewhere, begin.Add(-time.Second)))
 	p.want("before the journal", "NOT_OBSERVED BEFORE_JOURNAL", about(somewhere, begin.Add(-time.Hour)))
-	p.want("the future", "NOT_OBSERVED FUTURE", about(somewhere, p.now.Add(time.Hour)))
+	p.want("the future", "NOT_OBSERVED FUTURE", about(somewhere, p.now().Add(time.Hour)))
 
 	silent := holder(somewhere, "a", "n1", "pods")
 	silent.State = pb.Owner_DISCONNECTED
@@ -208,7 +214,7 @@ func TestWhatWasNotObservedIsNotAnEmptyAnswer(t *testing.T) {
 func TestAGapIsNotObserved(t *testing.T) {
 	a, b := holder(somewhere, "a", "n1", "pods"), holder("10.0.0.2", "b", "n1", "pods")
 	p := newPast(t, a)
-	known := p.now
+	known := p.now()
 	p.owner(pb.Watch_ADDED, b)
 	p.must(p.Feed(pb.Event_OWNER).Lost(1))
 	within := p.passed()
@@ -256,15 +262,15 @@ func TestNodeAndNetworkNarrowSeveralOwners(t *testing.T) {
 		{"10.0.0.7", "", "", "KNOWN new@n1"},        // the others are not compared with it
 		{"10.0.0.6", "", "", "NOT_OBSERVED STALE ?old@n1"},
 	} {
-		p.want(fmt.Sprint(one), one.want, from(about(one.address, p.now), one.node, one.network))
+		p.want(fmt.Sprint(one), one.want, from(about(one.address, p.now()), one.node, one.network))
 	}
 }
 
 func TestAnInvalidQuestionHidesNoOther(t *testing.T) {
 	p := newPast(t, holder(somewhere, "a", "n1", "pods"))
-	never := about(somewhere, p.now)
+	never := about(somewhere, p.now())
 	never.Time.Nanos = -1
-	got := p.resolve(about("nonsense", p.now), about(somewhere, p.now), &pb.ResolveOwnersRequest_Question{}, never, about("::ffff:10.0.0.1", p.now))
+	got := p.resolve(about("nonsense", p.now()), about(somewhere, p.now()), &pb.ResolveOwnersRequest_Question{}, never, about("::ffff:10.0.0.1", p.now()))
 	for i, want := range []string{"error: \"nonsense\" is not an address", "KNOWN a@n1", "error: \"\" is not an address", "error: time is not a time", "error: ::ffff:10.0.0.1 is an IPv6 address of its own"} {
 		if !strings.HasPrefix(got[i], want) {
 			t.Errorf("question %d: got %q, want %q", i, got[i], want)
@@ -280,9 +286,9 @@ func TestQuestionsAndCandidatesAreLimited(t *testing.T) {
 	p := newPast(t, owners...)
 	asked := make([]*pb.ResolveOwnersRequest_Question, maxQuestions+1)
 	for i := range asked {
-		asked[i] = about("172.17.0.2", p.now)
+		asked[i] = about("172.17.0.2", p.now())
 	}
-	if _, err := NewQuestions(&pb.ResolveOwnersRequest{Questions: asked}, p.now); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "10001 questions are too many") {
+	if _, err := NewQuestions(&pb.ResolveOwnersRequest{Questions: asked}, p.now()); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "10001 questions are too many") {
 		t.Errorf("got %v, want INVALID_ARGUMENT", err)
 	}
 	got := p.resolve(asked[1:]...)

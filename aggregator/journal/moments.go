@@ -11,9 +11,14 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"golang.org/x/sync/errgroup"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
+
+// segmentsAtOnce is the number of segments in which owners at moments are searched at once: each owner is in a block of
+// its own, which has to be read and decompressed.
+const segmentsAtOnce = 2
 
 // A Moment is an address at a time.
 type Moment struct {
@@ -30,8 +35,9 @@ type moment struct {
 	at       stamp
 }
 
-// Owners calls do with the index of each moment, in no particular order, and with the owners that its address
-// had then. do must not change them. The records of an address in a segment are read once for all moments.
+// Owners calls do with the index of each moment, and with the owners that its address had then. do must not change
+// them. It is called in no particular order, and by several goroutines. The records of an address in a segment are
+// read once for all moments.
 func (j *Journal) Owners(ctx context.Context, moments []Moment, do func(i int, owners []*pb.Owner)) error {
 	return j.view(func(s *store) error {
 		list := s.list()
@@ -44,17 +50,18 @@ func (j *Journal) Owners(ctx context.Context, moments []Moment, do func(i int, o
 		slices.SortFunc(all, func(a, b moment) int {
 			return cmp.Or(cmp.Compare(a.segments, b.segments), strings.Compare(string(a.place), string(b.place)), cmp.Compare(a.at, b.at))
 		})
+		readers, ctx := errgroup.WithContext(ctx)
+		readers.SetLimit(segmentsAtOnce)
 		for len(all) > 0 {
 			n := 1
 			for n < len(all) && all[n].segments == all[0].segments {
 				n++
 			}
-			if err := s.owners(ctx, from(list, all[0].at), all[:n], do); err != nil {
-				return err
-			}
+			some := all[:n]
+			readers.Go(func() error { return s.owners(ctx, from(list, some[0].at), some, do) })
 			all = all[n:]
 		}
-		return nil
+		return readers.Wait()
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,8 +48,11 @@ func TestOwnersAtMomentsAreThoseOfEachTime(t *testing.T) {
 		moments = append(moments, Moment{netip.AddrFrom4([4]byte{10, 0, 0, byte(random.IntN(6))}), at})
 	}
 	moments = append(moments, moments[0], Moment{moments[0].Address, begin.Add(-time.Hour)}, Moment{netip.MustParseAddr("fd00::1"), begin})
+	var mu sync.Mutex
 	answered := 0
 	b.must(b.Owners(b.Context(), moments, func(i int, owners []*pb.Owner) {
+		mu.Lock()
+		defer mu.Unlock()
 		answered++
 		var got, want []string
 		for _, o := range owners {
