@@ -140,7 +140,7 @@ func (r redirect) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func TestAPluginNamesItself(t *testing.T) {
-	for _, command := range []string{"run", "owners", "conflicts", "explain", "history", "judge", "audit", "acknowledge", "backup", "nodes"} {
+	for _, command := range []string{"run", "owners", "conflicts", "explain", "history", "resolve", "judge", "audit", "acknowledge", "backup", "nodes"} {
 		c := newConsole()
 		c.program, c.plugin = "kubectl ipwitness", true
 		c.run(t, 0, command, "--help")

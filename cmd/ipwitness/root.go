@@ -71,7 +71,7 @@ from another terminal.`,
 		}
 	}
 	add("serve", serving...)
-	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newJudge(sys), newAudit(sys), newNodes(sys), newClusters(sys), newTop(sys), newUI(sys))
+	add("ask", newOwners(sys), newConflicts(sys), newExplain(sys), newHistory(sys), newResolve(sys), newJudge(sys), newAudit(sys), newNodes(sys), newClusters(sys), newTop(sys), newUI(sys))
 	add("act", newAcknowledge(sys), newBackup(sys))
 	add("other", append(checks, newVersion(sys))...)
 	return root

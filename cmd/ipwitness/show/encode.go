@@ -136,8 +136,11 @@ func (k Kind[T]) writeNames(w io.Writer, items []T) error {
 // that separates cells by semicolons takes the text after each of them for a cell.
 var formula = regexp.MustCompile(`(^|; *)([=+\-@＝＋－＠])`)
 
+// CSVCell returns a text as a cell of comma-separated values, which is no formula. Processes and pods name themselves,
+// so an apostrophe before a formula makes it a text.
+func CSVCell(text string) string { return formula.ReplaceAllString(clean(text), "$1'$2") }
+
 // writeCSV writes items as comma-separated values (RFC 4180), with all columns of their table.
-// Processes and pods name themselves, so an apostrophe before a formula makes it a text.
 func (k Kind[T]) writeCSV(w io.Writer, items []T) error {
 	columns := clustered(k.columns(), items)
 	var out bytes.Buffer
@@ -145,7 +148,7 @@ func (k Kind[T]) writeCSV(w io.Writer, items []T) error {
 	record := make([]string, len(columns))
 	write := func(cell func(c Column[T]) string) {
 		for i, c := range columns {
-			record[i] = formula.ReplaceAllString(clean(cell(c)), "$1'$2")
+			record[i] = CSVCell(cell(c))
 		}
 		_ = lines.Write(record) // writing to a buffer cannot fail
 	}

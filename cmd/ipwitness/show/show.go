@@ -49,6 +49,18 @@ func Name(o *pb.Owner) string {
 	}
 }
 
+// ResolvedName returns a name of an owner like Name, which distinguishes external devices by their MAC.
+func ResolvedName(o *pb.ResolvedOwner) string {
+	name := Name(&pb.Owner{Node: o.GetNode(), Workload: &pb.Workload{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(), Uid: o.GetUid()}})
+	if o.GetKind() == pb.Workload_EXTERNAL {
+		name += "/" + o.GetMac()
+	}
+	if o.GetCluster() != "" {
+		name += " in " + o.GetCluster()
+	}
+	return name
+}
+
 // OwnerNames returns short names that distinguish the owners of one conflict. Equal names get the MAC
 // address (external devices), the node, or the network namespace if the node is also the same.
 func OwnerNames(owners []*pb.Owner) []string {
