@@ -179,7 +179,11 @@ func TestDocumentedCommandsRun(t *testing.T) {
 	}
 	h, filled := newAccident(t)
 	// What commands need that do not stand behind the ones that make it.
-	for _, line := range []string{`ipwitness explain 10.244.0.2 -o case > case.json`, `ipwitness acknowledge 10.244.0.2 --reason known --for 1h`} {
+	for _, line := range []string{
+		`ipwitness explain 10.244.0.2 -o case > case.json`, `ipwitness acknowledge 10.244.0.2 --reason known --for 1h`,
+		`printf 'ts,src,dst,pod_ip,vpc\n1773482400,10.244.0.2,10.244.0.3,10.244.0.2,pods\n' > flows.csv`,
+		`echo '{"src":"10.244.0.2","end":"2026-03-14T10:00:00Z"}' > flows.jsonl`,
+	} {
 		if err := h.exits(line); err != nil {
 			t.Fatal(err)
 		}

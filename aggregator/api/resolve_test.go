@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -297,5 +298,48 @@ func TestQuestionsAndCandidatesAreLimited(t *testing.T) {
 	}
 	if last := got[maxQuestions-1]; last != fmt.Sprint("AMBIGUOUS +", maxCandidates+1) {
 		t.Errorf("got %q, want no candidates and %d left out", last, maxCandidates+1)
+	}
+}
+
+// A fleet has a journal of each cluster.
+func TestOwnersOfSeveralClusters(t *testing.T) {
+	one, two := newPast(t, holder(somewhere, "a", "n1", "pods"), holder("10.0.0.2", "x", "n1", "pods")), newPast(t, holder(somewhere, "b", "n1", "pods"))
+	resolve := func(at time.Time, current bool) []string {
+		t.Helper()
+		all, err := NewQuestions(&pb.ResolveOwnersRequest{Questions: []*pb.ResolveOwnersRequest_Question{about(somewhere, at), about("10.0.0.2", at), about("10.0.0.3", at)}}, one.now())
+		one.must(err)
+		one.must(all.Resolve(t.Context(), &Records{Name: "one", Journal: one.Journal}, true))
+		one.must(all.Resolve(t.Context(), &Records{Name: "two", Journal: two.Journal}, current))
+		var lines []string
+		for _, a := range all.Answer().GetAnswers() {
+			for _, o := range append(a.GetCandidates(), a.GetOwner()) {
+				if o != nil {
+					o.Name += "/" + o.GetCluster()
+				}
+			}
+			lines = append(lines, line(a))
+		}
+		return lines
+	}
+	want := func(what string, got []string, want ...string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+	}
+	at := one.passed()
+	two.passed()
+	want("both", resolve(at, true), "AMBIGUOUS ?a/one@n1 ?b/two@n1", "KNOWN x/one@n1", "KNOWN")
+	want("one is behind", resolve(at, false), "AMBIGUOUS ?a/one@n1 ?b/two@n1", "KNOWN x/one@n1", "NOT_OBSERVED DISCONNECTED")
+	two.must(two.Feed(pb.Event_OWNER).Lost(1))
+	at = one.passed()
+	two.passed()
+	want("one has a gap", resolve(at, true), "AMBIGUOUS ?a/one@n1 ?b/two@n1", "KNOWN x/one@n1", "NOT_OBSERVED GAP")
+
+	all, err := NewQuestions(&pb.ResolveOwnersRequest{Questions: []*pb.ResolveOwnersRequest_Question{about(somewhere, at)}}, one.now())
+	one.must(err)
+	all.Doubt()
+	if got := line(all.Answer().GetAnswers()[0]); got != "NOT_OBSERVED DISCONNECTED" {
+		t.Errorf("without clusters: got %q", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"slices"
 	"strconv"
@@ -99,57 +100,64 @@ func (c *flowColumns) added() (names []string) {
 
 // A flow is a row of a file.
 type flow struct {
-	// raw is the row as it was read, without its end, and end is its end.
-	raw, end string
-	// cells are the values of the row by the names of its columns.
+	flowLine
+	// cells are the values of the row by the names of its columns; nil if it is empty, or cannot be parsed.
 	cells map[string]string
 	// err is set if the row cannot be parsed.
 	err error
 }
 
-// A flowFormat is a format of files of flows.
+// A flowFormat reads and writes the rows of a file.
 type flowFormat interface {
 	// read returns the next row, or io.EOF.
 	read() (*flow, error)
-	// names returns the names of the columns of the first row.
-	names(first *flow) []string
-	// with returns a row with values for the added columns.
+	// header returns what precedes the rows, with the names of the added columns.
+	header(names []string) string
+	// with returns a row with values for the added columns; as it is if they are empty.
 	with(f *flow, names, values []string) string
 }
 
-// maxFlow is the longest row in bytes.
+// maxFlow is the longest line in bytes.
 const maxFlow = 1 << 20
 
-// openFlows returns the format of a file, and what precedes its rows.
-func openFlows(from io.Reader) (format flowFormat, header *flow, err error) {
+// openFlows returns the format of a file, and the names of its columns.
+func openFlows(from io.Reader) (format flowFormat, names []string, err error) {
 	lines := &flowLines{from: bufio.NewReaderSize(from, maxFlow)}
-	for {
-		first, end, err := lines.next()
-		if errors.Is(err, io.EOF) {
-			return nil, nil, errors.New("the file is empty: it must be CSV with a header, or have a JSON object in each line")
-		}
-		if err != nil {
+	var first flowLine
+	for strings.TrimSpace(first.text) == "" {
+		if first, err = lines.next(); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the file is empty: it must be CSV with a header, or have a JSON object in each line")
+			}
 			return nil, nil, err
 		}
-		switch text := strings.TrimSpace(strings.TrimPrefix(first, "\ufeff")); {
-		case text == "":
-		case text[0] == '{':
-			lines.back = append(lines.back, flowLine{first, end})
-			return jsonFlows{lines}, nil, nil
-		default:
-			lines.back = append(lines.back, flowLine{first, end})
-			c := &csvFlows{lines: lines}
-			if header, err = c.row(); err == nil {
-				err = header.err
-			}
-			if err != nil {
-				return nil, nil, fmt.Errorf("the header: %w", err)
-			}
-			return c, header, nil
-		}
 	}
+	lines.back = []flowLine{first}
+	if !strings.HasPrefix(strings.TrimSpace(strings.TrimPrefix(first.text, byteOrderMark)), "{") {
+		c := &csvFlows{lines: lines}
+		if c.top, err = c.read(); err == nil {
+			err = c.top.err
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("the header: %w", err)
+		}
+		return c, c.columns, nil
+	}
+	f, err := jsonFlows{lines}.read()
+	if err == nil {
+		err = f.err
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("the first line: %w", err)
+	}
+	lines.back = []flowLine{first}
+	return jsonFlows{lines}, slices.Sorted(maps.Keys(f.cells)), nil
 }
 
+// byteOrderMark is at the beginning of files of some spreadsheets.
+const byteOrderMark = "\ufeff"
+
+// A flowLine is a line as it was read, and its line break.
 type flowLine struct{ text, end string }
 
 // flowLines reads lines.
@@ -159,112 +167,97 @@ type flowLines struct {
 	n    int
 }
 
-func (l *flowLines) next() (text, end string, err error) {
+func (l *flowLines) next() (line flowLine, err error) {
 	if len(l.back) > 0 {
-		text, end = l.back[0].text, l.back[0].end
-		l.back = l.back[1:]
-		return text, end, nil
+		line, l.back = l.back[0], l.back[1:]
+		return line, nil
 	}
 	raw, err := l.from.ReadSlice('\n')
 	l.n++
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
-		return "", "", fmt.Errorf("line %d is longer than %d bytes", l.n, maxFlow)
-	case len(raw) == 0 && err != nil:
-		return "", "", err
-	case err != nil && !errors.Is(err, io.EOF):
-		return "", "", err
+		return line, fmt.Errorf("line %d is longer than %d bytes", l.n, maxFlow)
+	case err != nil && (len(raw) == 0 || !errors.Is(err, io.EOF)):
+		return line, err
 	}
-	text = strings.TrimRight(string(raw), "\r\n")
-	return text, string(raw[len(text):]), nil
+	line.text = strings.TrimRight(string(raw), "\r\n")
+	line.end = string(raw[len(line.text):])
+	return line, nil
 }
 
 // csvFlows reads CSV.
 type csvFlows struct {
 	lines   *flowLines
 	columns []string
+	top     *flow // the header
 }
 
-// row reads a row, which has several lines if a value has line breaks.
-func (c *csvFlows) row() (*flow, error) {
+// read implements flowFormat. A row has several lines if a value has line breaks.
+func (c *csvFlows) read() (*flow, error) {
 	const most = 100 // lines of a row
-	text, end, err := c.lines.next()
-	if err != nil {
-		return nil, err
+	first, err := c.lines.next()
+	f := &flow{flowLine: first}
+	if err != nil || first.text == "" {
+		return f, err
 	}
-	first, whole, rest := flowLine{text, end}, &flow{raw: text, end: end}, []flowLine(nil)
-	for strings.Count(whole.raw, `"`)%2 == 1 && len(rest) < most && len(whole.raw) < maxFlow {
-		text, end, err := c.lines.next()
+	var rest []flowLine
+	for strings.Count(f.text, `"`)%2 == 1 && len(rest) < most && len(f.text) < maxFlow {
+		line, err := c.lines.next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return nil, err
 		}
-		rest = append(rest, flowLine{text, end})
-		whole.raw, whole.end = whole.raw+whole.end+text, end
+		rest = append(rest, line)
+		f.text, f.end = f.text+f.end+line.text, line.end
 	}
-	cells, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(whole.raw, "\ufeff"))).Read()
+	cells, err := csv.NewReader(strings.NewReader(strings.TrimPrefix(f.text, byteOrderMark))).Read()
 	if err != nil { // a quote that does not end must not take the following rows along
 		c.lines.back = append(rest, c.lines.back...)
 		if parse := (*csv.ParseError)(nil); errors.As(err, &parse) {
 			err = parse.Err
 		}
-		return &flow{raw: first.text, end: first.end, err: err}, nil
+		return &flow{flowLine: first, err: err}, nil
 	}
 	if c.columns == nil {
 		c.columns = cells
-		return whole, nil
 	}
-	whole.cells = make(map[string]string, len(cells))
+	f.cells = make(map[string]string, len(cells))
 	for i, name := range c.columns[:min(len(cells), len(c.columns))] {
-		whole.cells[name] = cells[i]
+		f.cells[name] = cells[i]
 	}
 	if len(cells) != len(c.columns) {
-		whole.err = fmt.Errorf("it has %d values instead of %d", len(cells), len(c.columns))
-		whole.raw += strings.Repeat(",", max(0, len(c.columns)-len(cells)))
+		f.err = fmt.Errorf("it has %d values instead of %d", len(cells), len(c.columns))
+		f.text += strings.Repeat(",", max(0, len(c.columns)-len(cells)))
 	}
-	return whole, nil
+	return f, nil
 }
 
-func (c *csvFlows) read() (*flow, error) {
-	for {
-		f, err := c.row()
-		if err != nil || f.raw != "" || f.err == nil || !errors.Is(f.err, io.EOF) {
-			return f, err
-		}
-		f.err = nil // an empty line is no row
-		return f, nil
-	}
-}
-
-func (c *csvFlows) names(*flow) []string { return c.columns }
+func (c *csvFlows) header(names []string) string { return c.with(c.top, nil, names) }
 
 func (c *csvFlows) with(f *flow, _, values []string) string {
-	if f.raw == "" {
-		return f.end
+	if len(values) == 0 {
+		return f.text + f.end
 	}
 	var out bytes.Buffer
 	w := csv.NewWriter(&out)
 	_ = w.Write(values) // writing to a buffer cannot fail
 	w.Flush()
-	return f.raw + "," + strings.TrimSuffix(out.String(), "\n") + f.end
+	return f.text + "," + strings.TrimSuffix(out.String(), "\n") + f.end
 }
 
 // jsonFlows reads a JSON object from each line.
 type jsonFlows struct{ lines *flowLines }
 
 func (j jsonFlows) read() (*flow, error) {
-	text, end, err := j.lines.next()
-	if err != nil {
-		return nil, err
-	}
-	f := &flow{raw: text, end: end}
-	if strings.TrimSpace(text) == "" {
-		return f, nil
+	line, err := j.lines.next()
+	f := &flow{flowLine: line}
+	if err != nil || strings.TrimSpace(line.text) == "" {
+		return f, err
 	}
 	var fields map[string]json.RawMessage
-	if f.err = json.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &fields); f.err != nil {
+	if f.err = json.Unmarshal([]byte(strings.TrimPrefix(line.text, byteOrderMark)), &fields); fields == nil {
 		return f, nil
 	}
 	f.cells = make(map[string]string, len(fields))
@@ -278,17 +271,12 @@ func (j jsonFlows) read() (*flow, error) {
 	return f, nil
 }
 
-func (jsonFlows) names(first *flow) (names []string) {
-	for name := range first.cells {
-		names = append(names, name)
-	}
-	return slices.Sorted(slices.Values(names))
-}
+func (jsonFlows) header([]string) string { return "" }
 
 func (jsonFlows) with(f *flow, names, values []string) string {
-	open, is := strings.CutSuffix(strings.TrimRight(f.raw, " \t"), "}")
-	if f.cells == nil || !is { // no object
-		return f.raw + f.end
+	open, object := strings.CutSuffix(strings.TrimRight(f.text, " \t"), "}")
+	if f.cells == nil || !object {
+		return f.text + f.end
 	}
 	var out strings.Builder
 	out.WriteString(open)

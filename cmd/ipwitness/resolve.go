@@ -96,43 +96,37 @@ const (
 
 // resolve copies the rows of a file, with their owners, a batch at a time.
 func (c *resolveCommand) resolve(ctx context.Context, from io.Reader) error {
-	format, header, err := openFlows(from)
+	format, names, err := openFlows(from)
+	if err == nil {
+		err = c.columns.settle(names)
+	}
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriter(c.sys.stdout)
-	settled, size := false, 0
+	if c.columns.time == "" {
+		c.note("There is no column of times: the current owners are added.")
+	}
+	out, per := bufio.NewWriter(c.sys.stdout), len(c.columns.addresses)
+	if _, err := out.WriteString(format.header(c.columns.added())); err != nil {
+		return err
+	}
 	var batch []*flow
-	for err == nil {
-		var f *flow
-		if f, err = format.read(); err != nil {
-			break
+	size := 0
+	for {
+		f, err := format.read()
+		if errors.Is(err, io.EOF) {
+			return errors.Join(c.answer(ctx, format, batch, out), out.Flush())
 		}
-		if batch, size = append(batch, f), size+len(f.raw); !settled && (f.cells != nil || header != nil) {
-			if err := c.columns.settle(format.names(f)); err != nil {
-				return err
-			}
-			if settled = true; header != nil {
-				added := c.columns.added()
-				if _, err := out.WriteString(format.with(header, added, added)); err != nil {
-					return err
-				}
-			}
-			if c.columns.time == "" {
-				c.note("There is no column of times: the current owners are added.")
-			}
+		if err != nil {
+			return err
 		}
-		if settled && ((len(batch)+1)*len(c.columns.addresses) > questionsAtOnce || size*len(c.columns.addresses) > rowBytesAtOnce) {
+		if batch, size = append(batch, f), size+len(f.text); (len(batch)+1)*per > questionsAtOnce || size*per > rowBytesAtOnce {
 			if err := c.answer(ctx, format, batch, out); err != nil {
 				return err
 			}
 			batch, size = batch[:0], 0
 		}
 	}
-	if !errors.Is(err, io.EOF) {
-		return err
-	}
-	return errors.Join(c.answer(ctx, format, batch, out), out.Flush())
 }
 
 // answer writes rows with their owners.

@@ -160,6 +160,15 @@ func TestColumnsAreNamedOrGuessed(t *testing.T) {
 	}
 }
 
+func TestAFileWithoutRowsGetsAHeader(t *testing.T) {
+	c, s := newResolver(t)
+	c.stdin = strings.NewReader("\ufeffip,ts\r\n")
+	c.run(t, 0, "resolve")
+	if got := c.stdout.String(); got != "\ufeffip,ts,ip_kind,ip_owner,ip_owner_node,ip_certainty\r\n" || len(s.asked) > 0 {
+		t.Errorf("got %q and %d requests", got, len(s.asked))
+	}
+}
+
 func TestFlowsAreResolvedInBatches(t *testing.T) {
 	c, s := newResolver(t)
 	const rows = 12_000
