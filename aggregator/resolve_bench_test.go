@@ -58,6 +58,20 @@ func benchmarkResolve(b *testing.B) {
 		return &journal.Change{At: now, Type: pb.Watch_UPDATED, Node: &pb.Node{Name: fmt.Sprint("node-", n), State: state, Version: "v1.0.0", Kernel: "6.12.0", Wire: "tcx"}}
 	}
 
+	cpu := func() time.Duration {
+		var usage syscall.Rusage
+		must(syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+	idle := func() {
+		b.Helper()
+		wait.Until(b, "the end of compactions", func() bool {
+			before := cpu()
+			time.Sleep(500 * time.Millisecond)
+			return cpu()-before < 10*time.Millisecond
+		})
+	}
+
 	j := journal.New(journal.Config{Dir: dir, Retention: 2 * month, Size: journal.DefaultSize, Instance: 1, Clock: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler)})
 	ctx, stop := context.WithCancel(b.Context())
 	stopped := make(chan struct{})
@@ -92,24 +106,16 @@ func benchmarkResolve(b *testing.B) {
 		}
 	}
 	must(owners.Flush())
+	idle() // closing the journal waits for a compaction, but not for long
 	stop()
 	<-stopped
 
 	l := newLab(b, Config{DataDir: dir, Retention: 2 * month, JournalSize: journal.DefaultSize})
 	url := l.serve()
+	idle()
 	certain, size := map[pb.Resolution_Certainty]int{}, 0
 	b.ResetTimer()
 	b.StopTimer()
-	cpu := func() time.Duration {
-		var usage syscall.Rusage
-		must(syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
-		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-	}
-	wait.Until(b, "the compactions of what was just written", func() bool {
-		before := cpu()
-		time.Sleep(500 * time.Millisecond)
-		return cpu()-before < 10*time.Millisecond
-	})
 	var took, used time.Duration
 	for range 10 {
 		q := &pb.ResolveOwnersRequest{}

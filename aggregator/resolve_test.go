@@ -40,11 +40,8 @@ func TestOwnersAreResolvedThroughREST(t *testing.T) {
 	url := l.serve()
 	a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", addr))).sync()
 	l.settled()
-	began := l.await("web", &pb.ListEventsRequest{Address: addr}, func(e *pb.Event) bool { return e.GetOwner() != nil }).GetTime().AsTime()
-	node := l.await("the node", &pb.ListEventsRequest{Kind: pb.Event_NODE, Node: "n1"}, func(e *pb.Event) bool { return e.GetNode().GetState() == pb.Node_LIVE }).GetTime().AsTime()
-	if node.After(began) {
-		began = node
-	}
+	l.await("web", &pb.ListEventsRequest{Address: addr}, func(e *pb.Event) bool { return e.GetOwner() != nil })
+	l.await("the node", &pb.ListEventsRequest{Kind: pb.Event_NODE, Node: "n1"}, func(e *pb.Event) bool { return e.GetNode().GetState() == pb.Node_LIVE })
 	a.send(gone(assigned(2, addr))).sync()
 	left := l.await("web to leave", &pb.ListEventsRequest{Address: addr}, func(e *pb.Event) bool { return e.GetType() == pb.Watch_REMOVED }).GetTime().AsTime()
 
@@ -61,11 +58,14 @@ func TestOwnersAreResolvedThroughREST(t *testing.T) {
 	if answers[1].GetError() == "" || answers[1].GetCertainty() != 0 {
 		t.Errorf("got %v, want an error", answers[1])
 	}
-	for _, i := range []int{2, 4} {
-		if answers[i].GetCertainty() != pb.Resolution_KNOWN || answers[i].GetOwner() != nil {
-			t.Errorf("question %d: got %v, want that there is no owner", i, answers[i])
-		}
+	none := func(a *pb.Resolution) bool { return a.GetCertainty() == pb.Resolution_KNOWN && a.GetOwner() == nil }
+	if !none(answers[4]) {
+		t.Errorf("got %v, want that there is no owner", answers[4])
 	}
+	wait.Until(t, "the answer that there is no owner now", func() bool { // the coverage may be incomplete for a moment
+		_, answers, _ := resolve(t, url, `{"questions":[{"address":"`+addr+`"}]}`)
+		return none(answers[0])
+	})
 	if answers[3].GetReason() != pb.Resolution_BEFORE_JOURNAL {
 		t.Errorf("got %v, want that the journal begins later", answers[3])
 	}
