@@ -324,9 +324,10 @@ func TestCallsInProgressOfOneCallerAreLimited(t *testing.T) {
 		caller, other string
 		most          int
 	}{
-		pb.WitnessService_WatchOwners_FullMethodName: {readerUser, other, roomOfOne},
-		pb.WitnessService_ListOwners_FullMethodName:  {readerUser, other, roomOfOne / roomOfAnswer},
-		pb.ReportService_Report_FullMethodName:       {agentUser + "@node1 ipwitness", agentUser + "@node2 ipwitness", roomOfOne / roomOfReport},
+		pb.WitnessService_WatchOwners_FullMethodName:   {readerUser, other, roomOfOne},
+		pb.WitnessService_ListOwners_FullMethodName:    {readerUser, other, roomOfOne / roomOfAnswer},
+		pb.WitnessService_ResolveOwners_FullMethodName: {readerUser, other, roomOfOne / roomOfMany},
+		pb.ReportService_Report_FullMethodName:         {agentUser + "@node1 ipwitness", agentUser + "@node2 ipwitness", roomOfOne / roomOfReport},
 	} {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

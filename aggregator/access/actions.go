@@ -22,8 +22,8 @@ type Action struct {
 	open bool
 	// operator means that only operators may do it, although it changes nothing.
 	operator bool
-	// long means that a call is a stream, which may last.
-	long bool
+	// long means that a call is a stream, which may last, and many that it has many questions.
+	long, many bool
 }
 
 // changes reports whether the action modifies anything.
@@ -51,7 +51,7 @@ var metrics = Action{Verb: "get", Path: "/metrics"}
 var actions = map[string]Action{
 	pb.ReportService_Report_FullMethodName:               {report: true, long: true},
 	pb.WitnessService_ListOwners_FullMethodName:          {Verb: "list", Resource: "owners"},
-	pb.WitnessService_ResolveOwners_FullMethodName:       {Verb: "list", Resource: "owners"},
+	pb.WitnessService_ResolveOwners_FullMethodName:       {Verb: "list", Resource: "owners", many: true},
 	pb.WitnessService_WatchOwners_FullMethodName:         {Verb: "watch", Resource: "owners", long: true},
 	pb.WitnessService_Explain_FullMethodName:             {Verb: "get", Resource: "owners"},
 	pb.WitnessService_ListConflicts_FullMethodName:       {Verb: "list", Resource: "conflicts"},

@@ -23,7 +23,9 @@ const (
 	// call as roomOfAnswer, because its answer takes up to 4 MiB as JSON, until it has been read,
 	// and a report stream as roomOfReport. Calls wait for up to roomWithin.
 	roomOfOne, roomOfAnswer, roomOfReport = 64, 8, 3
-	roomWithin                            = 10 * time.Second
+	// roomOfMany is that of a call with thousands of questions, which takes several times as much.
+	roomOfMany = 32
+	roomWithin = 10 * time.Second
 	// callWithin limits the time of a gRPC call from its first byte, except of streams of
 	// authorized callers.
 	callWithin = 30 * time.Second
@@ -117,6 +119,8 @@ func (l *limits) begin(ctx context.Context, c *Caller, what Action) (end func(),
 		switch {
 		case what.report:
 			weight = roomOfReport
+		case what.many:
+			weight = roomOfMany
 		case !what.long:
 			weight = roomOfAnswer
 		}
