@@ -104,6 +104,7 @@ func (s *Service) ResolveOwners(ctx context.Context, q *pb.ResolveOwnersRequest)
 // present finds the owners that addresses have now.
 func (s *Service) present(all []*question) {
 	coverage, reader := s.Coverage.Current(), s.Shards.Reader()
+	awaits := slices.ContainsFunc(coverage.GetAwaited(), func(a *pb.Awaited) bool { return a.GetWhat() == pb.Awaited_REPORT })
 	for some := range slices.Chunk(all, lookedAt) {
 		s.Facts.RLock()
 		for _, q := range some {
@@ -113,7 +114,7 @@ func (s *Service) present(all []*question) {
 				q.owners = append(q.owners, found{o, "", o.GetState() == pb.Owner_LIVE})
 			}
 			connected := q.node == "" || slices.ContainsFunc(s.Facts.Called(q.node), func(n *facts.Node) bool { return !n.Rec.Unheard })
-			if coverage.GetIncomplete() || !connected {
+			if coverage.GetIncomplete() || awaits || !connected {
 				q.reason = pb.Resolution_DISCONNECTED
 			}
 		}
