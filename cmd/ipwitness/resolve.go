@@ -37,7 +37,7 @@ without it, or with -, standard input is read. The rows are written to standard 
 as they were, with four columns for each column of addresses (here src):
 
   src_kind        kind of the owner: pod, container, vm, host, external, unknown;
-                  none if the address had no owner
+                  none if no agent saw an owner
   src_owner       the owner (NAMESPACE/POD, container/NAME, host/NODE);
                   all that may be meant if it is ambiguous
   src_owner_node  the node of the owner
