@@ -28,7 +28,7 @@ type applying struct {
 	err error
 	// inside is set while a piece runs.
 	inside bool
-	// outdated are the addresses of new frames that were seen too long ago to count by themselves.
+	// outdated are the addresses of frames that were seen too long ago to count by themselves.
 	outdated []index.Address
 }
 
@@ -256,6 +256,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	key128 := index.AddressOf(addr)
 	first := f.addresses.of(key128, n.number)
 	c := n.find(first, port, key)
+	fresh := c == 0 || n.Rec.Unheard // while the node was disconnected, its frames did not expire
 	switch {
 	case rec.GetGone():
 		if c != 0 {
@@ -280,9 +281,6 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		setCharge(f, n, &n.claims.at(c).cost, cost)
 		a.saw(c, rec, at)
 		f.resume(n, c)
-		if a.snapshot && !kernel && at.Add(2*f.Policy.StaleAfter) <= a.now {
-			a.outdated = append(a.outdated, key128)
-		}
 	default:
 		one := n.claims.at(c)
 		h := n.history(one)
@@ -307,6 +305,9 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	one := n.claims.at(c)
 	one.sweep = n.sweep
 	one.flags &^= former
+	if a.snapshot && fresh && one.wire() != 0 && n.wires.at(one.wire()).seen.Add(2*f.Policy.StaleAfter) <= a.now {
+		a.outdated = append(a.outdated, key128)
+	}
 }
 
 // sameAssignment is by how much the kernel's time of one assignment may be later at another start of an agent.
