@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -101,6 +102,25 @@ func TestAnUnansweredPingIsNotRepeated(t *testing.T) {
 	r.Ping(3)
 	if got := r.Take().GetPing(); got != 2 {
 		t.Errorf("got ping %d after the answer, want 2", got)
+	}
+}
+
+// What comes with the answer to a ping may take long to apply. That says nothing about the clock of the agent's node.
+func TestAnAnswerShowsTheClockWhenItWasReceived(t *testing.T) {
+	s := newService(t)
+	r := s.Session(nil)
+	if err := r.Accept(&pb.ReportRequest{Sequence: 1, Hello: &pb.Hello{Node: "n1", BootId: "boot", Netns: "4026531840", Epoch: 1}, SnapshotBegin: true, SnapshotEnd: true}, 1); err != nil {
+		t.Fatal(err)
+	}
+	const ahead = time.Hour
+	asked := verdict.At(time.Now()).Add(-time.Minute)
+	for _, took := range []time.Duration{2 * time.Second, time.Second} {
+		r.Ping(asked)
+		r.Take()
+		r.pong(&pb.Pong{Id: r.last, SentAt: timestamppb.New(asked.Add(ahead + took/2).Time())}, asked.Add(took))
+		if n := r.node.Rec; n.Skew != ahead || n.SkewWithin != took/2 || n.ClockSet != 0 {
+			t.Errorf("got skew %s within %s, set at %d, want %s within %s and never set", n.Skew, n.SkewWithin, n.ClockSet, ahead, took/2)
+		}
 	}
 }
 

@@ -103,7 +103,7 @@ func (r *Session) ping(now verdict.Stamp) {
 	}
 }
 
-// pong handles the answer to a ping.
+// pong handles the answer to a ping, which was received at now: what came with it may have taken long to apply since.
 func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 	r.mu.Lock()
 	if p.GetId() != r.last || r.sent == 0 {
@@ -113,7 +113,7 @@ func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 	r.took, r.sent = now.Sub(r.sent), 0
 	var skew *facts.Skew
 	if at := facts.Stamp(p.GetSentAt()); at != 0 {
-		skew = &facts.Skew{Ahead: at.Sub(verdict.At(time.Now()).Add(-r.took / 2)), Within: r.took / 2}
+		skew = &facts.Skew{Ahead: at.Sub(now.Add(-r.took / 2)), Within: r.took / 2}
 	}
 	r.mu.Unlock()
 	if r.node != nil {
