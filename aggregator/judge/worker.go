@@ -85,7 +85,7 @@ func (w *worker) forget(p conflictPlace) {
 // forgetOld drops the resolved conflicts of an address that explained something until now.
 func (w *worker) forgetOld(e *entry) {
 	for _, c := range slices.Clone(e.conflicts) {
-		if !c.Active() && c.ResolvedAt < w.shards.KeptSince() {
+		if !c.Active() && c.ResolvedAt <= w.shards.KeptSince() {
 			w.forget(conflictPlace{e.addr, c.ID, c.ResolvedAt})
 		}
 	}
