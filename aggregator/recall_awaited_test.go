@@ -2,10 +2,13 @@ package aggregator
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -127,5 +130,75 @@ func TestAConflictWithAnAwaitedNodeStaysAsItWas(t *testing.T) {
 	seeing(frame(2), n1, n2)
 	if got := l.texts(); strings.Join(got, "\n") != strings.Join(before, "\n") {
 		t.Errorf("both have reported: got\n%q\nwant\n%q", got, before)
+	}
+}
+
+// If another owner has come in the place of one that has left while the aggregator was down, the conflict from before is over, and
+// the next episode begins: every replica tells the same episodes. The former owner may still be on a node that has not reported.
+func TestAnotherOwnerDuringARestartIsTheNextEpisode(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		// node, record and pod are the second owner after the restart, at once or when the former owner's node has reported.
+		node    string
+		record  uint32
+		pod     string
+		at      bool
+		episode uint32
+	}{
+		{"the same one", "n2", 2, "b", true, 1},
+		{"another one on its node", "n2", 3, "c", true, 2},
+		{"another one on another node", "n3", 3, "c", false, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{DataDir: t.TempDir(), Settle: time.Millisecond, Networks: []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}}
+			l := newLab(t, cfg)
+			l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+			l.dial().send(snapshot(hello("n3", 1))).sync()
+			l.dial().send(snapshot(hello("n2", 1), podVeth(2, "b", addr))).sync()
+			before := l.recorded(pb.Conflict_SUSPECTED)
+			l.settled()
+			l.stop()
+
+			l = newLab(t, cfg)
+			l.known(pb.Conflict_SUSPECTED)
+			l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
+			holder := l.dial().send(snapshot(hello(test.node, 1), podVeth(test.record, test.pod, addr))).sync()
+			if !test.at {
+				if all := l.list(&pb.ListConflictsRequest{}); len(all) != 1 || identity(all[0]) != identity(before) || all[0].GetState() == pb.Conflict_RESOLVED || all[0].GetEpisode() != 1 {
+					t.Errorf("got %v while the node of the former owner is awaited, want %v", all, before)
+				}
+				l.dial().send(snapshot(hello("n2", 1))).sync()
+			} else {
+				l.dial().send(snapshot(hello("n3", 1))).sync()
+			}
+			holder.sync()
+			l.settled()
+			var now *pb.Conflict
+			wait.Until(t, "the present owners", func() bool {
+				all := l.conflicts()
+				if len(all) == 1 {
+					now = all[0]
+				}
+				return len(all) == 1 && slices.ContainsFunc(now.GetOwners(), func(o *pb.Owner) bool { return o.GetWorkload().GetName() == test.pod && o.GetState() == pb.Owner_LIVE })
+			})
+			if now.GetId() != before.GetId() || now.GetEpisode() != test.episode || (identity(now) == identity(before)) != (test.episode == 1) {
+				t.Errorf("got %v, want episode %d of %v", now, test.episode, before)
+			}
+			ended := 0
+			for _, e := range l.conflictsRecorded() {
+				c := e.GetConflict()
+				switch has := slices.ContainsFunc(c.GetOwners(), func(o *pb.Owner) bool { return o.GetWorkload().GetName() == "c" }); {
+				case has != (c.GetEpisode() == 2):
+					t.Errorf("got the owners %v in episode %d", c.GetOwners(), c.GetEpisode())
+				case c.GetState() == pb.Conflict_RESOLVED:
+					ended++
+				}
+			}
+			if want := int(test.episode) - 1; ended != want {
+				t.Errorf("got %d ends, want %d", ended, want)
+			}
+		})
 	}
 }

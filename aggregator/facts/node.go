@@ -214,6 +214,18 @@ func (r *registry) At(place NodeID) []*Node { return r.places[place] }
 // Called returns the nodes that report a name. The caller holds the lock.
 func (r *registry) Called(name string) []*Node { return r.called[name] }
 
+// Reported returns a node of before the start that has reported since; nil if it has not. was has its boot ID, and the name with
+// which it was shown, while several nodes may have had the same one.
+func (r *registry) Reported(was *verdict.Node) *Node {
+	own, _, cloned := strings.Cut(was.Name, "@")
+	for _, n := range r.called[own] {
+		if (!cloned || n.ID.Boot == was.Boot) && !n.Rec.Unheard && !n.Applying {
+			return n
+		}
+	}
+	return nil
+}
+
 func newNode(id NodeID) *Node {
 	return &Node{
 		ID: id, charges: charges{account: &account{}},

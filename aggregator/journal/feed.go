@@ -12,13 +12,18 @@ import (
 type compared struct {
 	// begun is set while changes are recorded: since the present state began to arrive.
 	begun bool
-	// known has the items before the gap that have not been seen again, with a hash of their state. It
-	// is nil if the present state is complete.
-	known map[itemID]uint64
+	// known has the items before the gap that have not been seen again. It is nil if the present state is complete.
+	known map[itemID]formerItem
 	// over has the conflicts that were resolved before the gap, with a hash of their state.
 	over map[itemID]uint64
 	// behind is the time of the change that was recorded last, if others may have happened since; 0 if not.
 	behind stamp
+}
+
+// A formerItem is an item before the gap: a hash of its state, and the episode of a conflict.
+type formerItem struct {
+	like    uint64
+	episode uint32
 }
 
 // An itemID identifies an item of a kind.
@@ -62,7 +67,7 @@ func (f Feed) Begin() error {
 	case <-f.j.done:
 		return errStopped
 	}
-	state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
+	state := &compared{known: make(map[itemID]formerItem), over: make(map[itemID]uint64), begun: true}
 	err = f.j.view(func(now *store) error {
 		if now != s { // it was replaced, so that the caller begins again
 			return nil
@@ -83,7 +88,7 @@ func (f Feed) Begin() error {
 				if f.kind == pb.Event_CONFLICT && at.items[i].resolved() {
 					state.over[itemID{at.place, at.items[i].id}] = like
 				} else {
-					state.known[itemID{at.place, at.items[i].id}] = like
+					state.known[itemID{at.place, at.items[i].id}] = formerItem{like, e.GetConflict().GetEpisode()}
 				}
 			}
 		}
@@ -116,10 +121,13 @@ func (f Feed) Present(c *Change) error {
 		if r.typ = pb.Watch_ADDED; known { // or a resolved conflict that is active again
 			r.typ = pb.Watch_UPDATED
 		}
-		if err != nil || known && before == like || ended && over == like {
+		if err != nil || known && before.like == like || ended && over == like {
 			return err
 		}
 		r.notBefore = w.gapFrom()
+		if err := w.endBefore(&r, before); err != nil {
+			return err
+		}
 		return w.record(&r, w.fresh)
 	})
 }
@@ -140,7 +148,11 @@ func (f Feed) Changed(c *Change) error {
 		if news, err := w.news(&r); err != nil || !news {
 			return err
 		}
-		delete(w.kinds[r.kind].known, itemID{r.place, r.id}) // it is not gone
+		id := itemID{r.place, r.id}
+		if err := w.endBefore(&r, w.kinds[r.kind].known[id]); err != nil {
+			return err
+		}
+		delete(w.kinds[r.kind].known, id) // it is not gone
 		if err := w.record(&r, false); err != nil {
 			return err
 		}

@@ -680,6 +680,40 @@ func TestAResolvedConflictIsNotActiveAfterAGap(t *testing.T) {
 	}
 }
 
+// If a conflict is active again after a gap, in another episode, the former one has ended in it, whether the conflict was present
+// when the state was sent or changed meanwhile.
+func TestAnEpisodeEndsInAGap(t *testing.T) {
+	for _, test := range []struct {
+		send func(Feed, *Change) error
+		next string
+	}{{Feed.Present, "5 CONFIRMED true"}, {Feed.Changed, "5 CONFIRMED false"}} {
+		b := newBench(t, t.TempDir())
+		b.state(nil)
+		feed := b.Feed(pb.Event_CONFLICT)
+		conflict := func(episode uint32) *Change {
+			return &Change{At: b.Now(), Type: pb.Watch_UPDATED, Conflict: &pb.Conflict{Id: "c1", Episode: episode, Address: "10.0.0.1", State: pb.Conflict_CONFIRMED, DetectedAt: timestamppb.New(b.Now())}}
+		}
+		b.must(feed.Changed(conflict(3)))
+		for _, episode := range []uint32{3, 5} {
+			b.flush()
+			b.restart()
+			b.add(time.Hour)
+			feed = b.Feed(pb.Event_CONFLICT)
+			b.must(feed.Begin())
+			b.must(test.send(feed, conflict(episode)))
+			b.must(feed.Complete())
+		}
+		b.flush()
+		var got []string
+		for _, e := range b.events(Query{Kind: pb.Event_CONFLICT}) {
+			got = append(got, fmt.Sprint(e.GetConflict().GetEpisode(), " ", e.GetConflict().GetState(), " ", e.GetNotBefore() != nil))
+		}
+		if want := []string{"3 CONFIRMED false", "3 RESOLVED true", test.next}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // The history of an address has its conflicts and findings, whether few or many addresses of the day had
 // any, and whether the day is over or not.
 func TestTheHistoryHasTheConflictsOfDaysWithFewAndWithMany(t *testing.T) {

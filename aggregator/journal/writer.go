@@ -342,16 +342,16 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	for id := range gone {
 		r := record{subject: subject{kind, id.place}, id: id.id, at: now.UnixMicro(), typ: pb.Watch_REMOVED, notBefore: w.gapFrom()}
 		if kind == pb.Event_CONFLICT { // it is resolved instead
-			e, err := w.s.find(r.subject, r.id)
+			c, err := w.conflict(&r)
 			if err != nil {
 				return err
 			}
-			c := e.GetConflict()
 			if c == nil {
 				continue
 			}
-			c.State, c.ResolvedAt = pb.Conflict_RESOLVED, timestamppb.New(now)
-			r.typ, r.item = pb.Watch_UPDATED, c
+			if r, err = w.resolved(c, now, timestamppb.New(now)); err != nil {
+				return err
+			}
 		}
 		if err := w.record(&r, false); err != nil {
 			return err
@@ -373,6 +373,41 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	}
 	w.fresh, w.whole, w.aliveAt, w.gap = false, true, time.Time{}, nil
 	return nil
+}
+
+// conflict returns the last state of the conflict of a record; nil if there is none.
+func (w *writer) conflict(of *record) (*pb.Conflict, error) {
+	e, err := w.s.find(of.subject, of.id)
+	return e.GetConflict(), err
+}
+
+// endBefore records that the conflict that a record is about ended in the gap, if it was active before and the record has another
+// episode.
+func (w *writer) endBefore(r *record, before formerItem) error {
+	now, is := r.item.(*pb.Conflict)
+	if !is || before.episode == 0 || before.episode == now.GetEpisode() {
+		return nil
+	}
+	if err := w.commit(); err != nil {
+		return err
+	}
+	c, err := w.conflict(r)
+	if c == nil || err != nil {
+		return err
+	}
+	end, err := w.resolved(c, w.j.now(), now.GetDetectedAt())
+	if err != nil {
+		return err
+	}
+	return w.record(&end, false)
+}
+
+// resolved returns the record of the end of a conflict in the gap.
+func (w *writer) resolved(c *pb.Conflict, recorded time.Time, at *timestamppb.Timestamp) (record, error) {
+	c.State, c.ResolvedAt = pb.Conflict_RESOLVED, at
+	r, err := newRecord(&Change{At: recorded, Type: pb.Watch_UPDATED, Conflict: c})
+	r.notBefore = w.gapFrom()
+	return r, err
 }
 
 func (w *writer) end(g *pb.Gap, at time.Time) error {

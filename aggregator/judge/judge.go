@@ -16,7 +16,7 @@ func (w *worker) judge(item *facts.Item) {
 	in := w.builder.Case(a, e != nil && e.disputed())
 	in.Vanished, in.Former = item.Vanished, nil
 	if e != nil {
-		in.Conflicts, in.Past, in.Before, in.Former = e.remembered(), e.pastOf(in), slices.Concat(e.found, e.recalled.Orphans), e.formerOwners()
+		in.Conflicts, in.Past, in.Before, in.Former = w.remembered(e), e.pastOf(in), slices.Concat(e.found, e.recalled.Orphans), e.formerOwners()
 	}
 	out := w.verdicts.Judge(in)
 	if len(out.Expired) > 0 {
@@ -125,12 +125,12 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	}
 	w.keep()
 	e.owners, e.judgedAt = out.Owners, in.Now
-	for i := range out.Conflicts {
-		w.takeConflict(e, &out.Conflicts[i], item)
-	}
 	for i := range out.Ended {
 		over := e.conflicts[e.conflict(out.Ended[i].ID)].End(&out.Ended[i], out.Owners)
 		w.takeConflict(e, &over, item)
+	}
+	for i := range out.Conflicts {
+		w.takeConflict(e, &out.Conflicts[i], item)
 	}
 	if out.Contested || e.contesting != nil {
 		w.contest(e, out.Contested)

@@ -133,6 +133,7 @@ func (w *worker) recall(c *verdict.Conflict) {
 		before = e.conflicts[at]
 		kept = new(before.Continue(c))
 		e.conflicts[at] = kept
+		w.arm(e, s.Clock())
 	}
 	s.Conflicts.put(a, kept)
 	if !kept.Active() {
@@ -267,10 +268,15 @@ func (e *entry) conflict(id string) int {
 	return slices.IndexFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.ID == id })
 }
 
-// remembered returns the conflicts in the form that a case needs.
-func (e *entry) remembered() (all []verdict.Memory) {
+// remembered returns the conflicts of an entry in the form that a case needs.
+func (w *worker) remembered(e *entry) (all []verdict.Memory) {
 	for _, c := range e.conflicts {
-		all = append(all, c.Memory())
+		m := c.Memory()
+		for i := range m.Owners {
+			o := &m.Owners[i]
+			o.Awaited = m.Awaited && w.shards.Facts.Reported(c.Owners[i].Node) == nil
+		}
+		all = append(all, m)
 	}
 	return all
 }

@@ -454,10 +454,8 @@ func (r *Recall) expect(missing map[string]bool) {
 // reported removes the nodes that have reported from the missing ones. The caller holds the facts.
 func (r *Recall) reported() {
 	maps.DeleteFunc(r.missing, func(name string, _ bool) bool {
-		own, _, cloned := strings.Cut(name, "@") // as it was shown, while several nodes had the name
-		return slices.ContainsFunc(r.Facts.Called(own), func(n *facts.Node) bool {
-			return (!cloned || n.ID.Boot == r.boots[name]) && !n.Rec.Unheard && !n.Applying && len(n.Status.GetUnreadIpams()) == 0
-		})
+		n := r.Facts.Reported(&verdict.Node{Name: name, Boot: r.boots[name]})
+		return n != nil && len(n.Status.GetUnreadIpams()) == 0
 	})
 }
 

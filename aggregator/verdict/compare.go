@@ -140,6 +140,13 @@ func (j *comparison) conflict(g group) bool {
 	}
 
 	c := Conflict{Address: j.in.Address}
+	if active && !prev.lasts(owners) {
+		if prev.awaits() {
+			return true // it is not known whether the others have left
+		}
+		j.out.Ended = append(j.out.Ended, j.ended(prev, nil))
+		active = false // another one begins
+	}
 	if active {
 		c.Identity, c.Course = prev.Identity, prev.Course
 		if c.Awaited {
@@ -319,6 +326,23 @@ func (m *Memory) has(owners []Owner) bool {
 	return slices.ContainsFunc(m.Owners, func(was Member) bool {
 		return slices.ContainsFunc(owners, func(o Owner) bool { return was.is(&o) })
 	})
+}
+
+// lasts reports whether two of the owners that the conflict had, or its only one, are among those of now. Devices outside of all
+// nodes may not have been seen since the start.
+func (m *Memory) lasts(now []Owner) bool {
+	left := 0
+	for i := range m.Owners {
+		if was := &m.Owners[i]; m.Awaited && was.External || slices.ContainsFunc(now, func(o Owner) bool { return was.continuesAs(&o) }) {
+			left++
+		}
+	}
+	return left >= min(2, len(m.Owners))
+}
+
+// awaits reports whether the node of an owner has not reported since the start.
+func (m *Memory) awaits() bool {
+	return m.Awaited && slices.ContainsFunc(m.Owners, func(was Member) bool { return was.Awaited })
 }
 
 func (m *Member) is(o *Owner) bool {

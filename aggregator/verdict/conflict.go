@@ -225,6 +225,8 @@ type Member struct {
 	// TimedOut is set if the node has not reported since the start of the aggregator, and is not
 	// awaited any longer.
 	TimedOut bool
+	// Awaited is set if the node has not reported since the start of the aggregator, and may still do so.
+	Awaited bool
 	// Orphaned is what the Kubernetes API said about the pod of an orphaned sandbox; nil for other
 	// owners.
 	Orphaned *PodObject
@@ -247,9 +249,13 @@ func (c *Conflict) Memory() Memory {
 }
 
 // Continue returns a conflict that was detected before it was known that the aggregator had detected
-// it before its start: it continues that episode, or is the next one.
+// it before its start: it continues that episode, or is the next one. If its owners are others, it returns that conflict, which
+// another judgement ends.
 func (c Conflict) Continue(was *Conflict) Conflict {
 	m := was.Memory()
+	if was.Active() && !m.lasts(c.Owners) {
+		return *was
+	}
 	c.Eldest = m.eldest(c.Parties())
 	if !was.Active() {
 		c.Episode = was.Episode + 1

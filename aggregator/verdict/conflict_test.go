@@ -271,19 +271,48 @@ func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	}
 }
 
-func TestAConflictOfOtherOwnersIsSuspectedAnew(t *testing.T) {
+// A conflict lasts as long as two of its owners have the address. What others have then is its next episode.
+func TestAConflictOfOtherOwnersIsTheNextEpisode(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	var claims []*verdict.Claim
-	for range 2 {
-		w.Drop(claims...)
-		claims = nil
-		for _, name := range []string{"a", "b"} {
-			inside, _ := w.on("n1", "br0", false, name)
-			claims = append(claims, w.Assigned(inside))
+	get := func(name string) {
+		inside, _ := w.on("n1", "br0", false, name)
+		claims = append(claims, w.Assigned(inside))
+	}
+	get("a")
+	get("b")
+	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
+	w.after(w.Policy.Settle).Read(claims...)
+	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
+	for _, test := range []struct {
+		what    string
+		leave   int
+		get     []string
+		episode uint32
+	}{
+		{"one leaves and another one comes", 1, []string{"c"}, 2},
+		{"both leave and others come", 2, []string{"d", "e"}, 3},
+		{"a third one comes", 0, []string{"f"}, 3},
+		{"one of three leaves and another one comes", 1, []string{"g"}, 3},
+		{"two of three leave and another one comes", 2, []string{"h"}, 4},
+	} {
+		before := w.Conflicts[0]
+		w.after(time.Second).Drop(claims[:test.leave]...)
+		claims = claims[test.leave:]
+		for _, name := range test.get {
+			get(name)
 		}
-		c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
-		if c.Episode != 1 || c.ConfirmedAt != 0 {
-			t.Errorf("got episode %d, confirmed at %d, want the same one, not confirmed", c.Episode, c.ConfirmedAt)
+		next := test.episode > before.Episode
+		out := w.checked(t)
+		if len(out.Conflicts) != 1 || out.Conflicts[0].Episode != test.episode {
+			t.Fatalf("%s: got %+v, want episode %d", test.what, out.Conflicts, test.episode)
+		}
+		c := out.Conflicts[0]
+		if ended := slices.ContainsFunc(out.Ended, func(e verdict.Ended) bool { return e.ID == c.ID && e.At == w.Now }); ended != next {
+			t.Errorf("%s: got the end of the episode before %t, want %t", test.what, ended, next)
+		}
+		if next != (c.Phase == verdict.Suspected && c.DetectedAt == w.Now && c.ConfirmedAt == 0) {
+			t.Errorf("%s: got phase %d, detected at %d, confirmed at %d, now is %d", test.what, c.Phase, c.DetectedAt, c.ConfirmedAt, w.Now)
 		}
 		w.after(w.Policy.Settle).Read(claims...)
 		w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
@@ -298,11 +327,10 @@ func TestAnExternalDeviceIsTheSameOnAWiderLink(t *testing.T) {
 	}{{"the same device", externalMAC, verdict.Confirmed}, {"another device", other, verdict.Suspected}} {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
-		a, device := w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Wire(port, externalMAC)
+		w.Assigned(w.Child("a", "baaaaa", port.Link))
+		device := w.Wire(port, externalMAC)
 		w.settled()
 		w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
-		w.Drop(a)
-		w.Assigned(w.Child("b", "bbbbbb", port.Link))
 		device.MAC = verdict.MAC(test.then)
 		port.Link.Domain = &verdict.Domain{Node: w.Node("n0"), Name: "eth0"}
 		w.want(t, test.phase, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
@@ -450,11 +478,12 @@ func TestTheSettleTimeBeginsWithTheSecondOwner(t *testing.T) {
 	port := w.Uplink("n1")
 	first := []*verdict.Claim{w.Assigned(w.Child("c", "bccccc", port.Link)), w.Assigned(w.Child("d", "bddddd", port.Link))}
 	w.judge()
-	// Two other owners replace the first ones one by one. The later one sorts first.
+	// A third one comes before one of them leaves. The later one sorts first.
 	w.after(time.Minute)
-	w.Drop(first[1])
 	later := w.Interface(w.Namespace("n1", 9, "1", verdicttest.Pod("b")), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: port.Link})
 	b := w.Assigned(later)
+	w.judge()
+	w.Drop(first[1])
 	w.after(w.Policy.Settle-1).Read(first[0], b)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
 	w.after(1).Read(first[0], b)

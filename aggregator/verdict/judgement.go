@@ -5,7 +5,8 @@ type Judgement struct {
 	// Owners are all owners and other senders of claims to the address, ordered by node, namespace
 	// and interface.
 	Owners []Owner
-	// Conflicts are the active conflicts. Ended are the conflicts that this judgement ends.
+	// Ended are the conflicts that this judgement ends. Conflicts are the active ones afterwards: one of them
+	// may be the next episode of one that has ended.
 	Conflicts []Conflict
 	Ended     []Ended
 	// Check are the nodes that must read the address again now.

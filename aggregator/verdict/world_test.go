@@ -20,11 +20,13 @@ func (w *world) after(d time.Duration) *world {
 	return w
 }
 
-// judge judges the address. Conflicts that have just ended are returned with the others.
+// judge judges the address. Conflicts that have just ended, and have no next episode yet, are returned with the others.
 func (w *world) judge() verdict.Judgement {
 	out := w.Judge()
 	for _, e := range out.Ended {
-		out.Conflicts = append(out.Conflicts, *w.Conflict(e.ID))
+		if c := w.Conflict(e.ID); !c.Active() {
+			out.Conflicts = append(out.Conflicts, *c)
+		}
 	}
 	return out
 }

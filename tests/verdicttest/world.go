@@ -163,11 +163,11 @@ func (w *World) After(d time.Duration) *World {
 // Judge judges the address and keeps its conflicts for the next judgement, as an aggregator does.
 func (w *World) Judge() verdict.Judgement {
 	out := w.Policy.Judge(w.Case())
-	for _, c := range out.Conflicts {
-		w.keep(c)
-	}
 	for i := range out.Ended {
 		w.keep(w.Conflict(out.Ended[i].ID).End(&out.Ended[i], out.Owners))
+	}
+	for _, c := range out.Conflicts {
+		w.keep(c)
 	}
 	return out
 }
