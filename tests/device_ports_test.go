@@ -3,6 +3,7 @@ package tests
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
 func TestDeviceNetkitIsAPair(t *testing.T) {
@@ -171,6 +173,32 @@ func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
 	}
 	l.awaitNoConflict("10.0.0.5")
 	l.awaitOwners("10.0.0.6", 0)
+}
+
+// Incident 62, canonical/lxd#15117: a virtual machine was copied, and its copy gets the same lease. No agent runs in them.
+func TestIncidentTheCopyOfAVirtualMachineHasItsAddress(t *testing.T) {
+	t.Parallel()
+	const addr = "10.0.0.6"
+	l := newDeviceLab(t, "tap")
+	i := l.incident(62)
+	l.sh("ip link add virbr0 type bridge", "ip link set virbr0 up", "ip addr add 10.0.0.1/24 dev virbr0")
+	start := func(port string, mac byte, own string) (machine *os.File, silence func()) {
+		machine = l.tap(port)
+		l.sh("ip link set "+port+" master virbr0", "ip link set "+port+" up")
+		a := netip.MustParseAddr(own)
+		return machine, talks(t, func() { _, _ = machine.Write(netlab.ARP(1, net.HardwareAddr{0x52, 0x54, 0, 0, 0, mac}, a, a)) })
+	}
+	start("tap0", 1, addr)
+	start("tap2", 3, "10.0.0.7") // a look-alike
+	machine, silence := start("tap1", 2, addr)
+	l.bridged(3)
+	i.conflicted(addr, "unknown")
+	l.wantConfirmed(addr)
+	silence() // the copy is turned off, and with it goes its port
+	if err := machine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i.remedied()
 }
 
 // tap creates a tap device on the host and returns its other end, which a virtual machine would

@@ -89,6 +89,7 @@ var incidents = []incident{
 	{[]string{"linuxkit/linuxkit#1800", "rhoat/ansibleRole-proxmox-templates#1"}, "A machine was cloned with its address and its MAC.", ""},
 	{[]string{"BeryJu/gravity#871"}, "Several DHCP servers, which do not know the leases of each other, have one range.", ""},
 	{[]string{"k8snetworkplumbingwg/multus-cni#1150", "moby/moby#49921"}, "The macvlan network of each node assigns addresses from one range of the LAN.", ""},
+	{[]string{"canonical/lxd#15117", "canonical/lxd#7180", "harvester/harvester#4224"}, "A virtual machine was copied, and both have one address behind the taps of a bridge.", ""},
 }
 
 // ratings are the properties of the table, in the order of its columns, and the names of their values
@@ -214,7 +215,7 @@ const incidentIntro = `<!-- Made by make generate from the texts of the tests: d
 
 # Incidents
 
-Sixty incidents with duplicate, stolen or stale addresses that users of other projects reported, and how ipwitness reports them. Each text below is what ` + "`ipwitness explain` or `ipwitness audit`" + ` printed in the test that is named with it. The test plays the incident with real network namespaces, with the real plugins and programs where they run there, and otherwise with the files or objects that they write. Values that vary between runs are replaced by fixed ones, as in [situations.md](situations.md).
+Incidents with duplicate, stolen or stale addresses that users of other projects reported, and how ipwitness reports them. Each text below is what ` + "`ipwitness explain` or `ipwitness audit`" + ` printed in the test that is named with it. The test plays the incident with real network namespaces, with the real plugins and programs where they run there, and otherwise with the files or objects that they write. Values that vary between runs are replaced by fixed ones, as in [situations.md](situations.md).
 
 The table shows what these tests prove. An empty cell means that no test proves it.
 
