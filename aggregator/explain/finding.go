@@ -400,13 +400,12 @@ func (t *findingBuilder) misled() {
 	}
 	var steps []advice.Action
 	for i := range holders {
-		enter, known := entering(&holders[i])
-		steps = append(steps, t.scope(&holders[i], "enter", enter, "known", when(known, "yes")).steps("stale-belief/entry")...)
+		steps = append(steps, t.scope(&holders[i]).steps("stale-belief/entry")...)
 	}
-	enter, known := entering(t.owner)
+	_, known := entering(t.owner)
 	t.add(t.f.Kind, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "mac", b.MAC.String(),
 		"owners", each(t.f.Owners, t.alike.naming(placed)), "right", each(t.f.Owners, func(o *verdict.Owner) string { return o.MAC.String() }),
-		"fate", after(" ", fate), "steps", steps, "enter", enter, "known", when(known && t.owner.Namespace != nil, "yes"), "four", when(t.f.Address.Is4(), "yes"),
+		"fate", after(" ", fate), "steps", steps, "known", when(known && t.owner.Namespace != nil, "yes"), "four", when(t.f.Address.Is4(), "yes"),
 		"entries", func() {
 			for _, one := range t.f.Beliefs {
 				t.State("%s", scope{
@@ -423,8 +422,7 @@ func (t *findingBuilder) shared() {
 	owners := t.f.Owners
 	var silent []advice.Action
 	for i := range owners {
-		enter, known := entering(&owners[i])
-		silent = append(silent, scope{&owners[i], "enter", enter, "known", when(known, "yes")}.steps(variantOf("shared/silent", &owners[i]))...)
+		silent = append(silent, scope{&owners[i]}.steps(variantOf("shared/silent", &owners[i]))...)
 	}
 	var choice []advice.Alternative
 	for i := range owners[:min(len(owners), mostKept)] {
@@ -494,7 +492,6 @@ func (t *findingBuilder) answered() {
 			}
 		}
 	}
-	enter, known := entering(o)
 	by, have := "device", "has"
 	if len(others) > 1 {
 		have = "have"
@@ -511,7 +508,7 @@ func (t *findingBuilder) answered() {
 	}
 	t.add(t.f.Kind+"/"+why, "others", each(others, t.alike.naming(placed)), "have", have, "on", c.Interface.Name, "device", device, "prefix", prefix, "default", when(why == "route" && c.PrefixLength == 0, "yes"), "requests", when(c.Kind == verdict.Used, "yes"), "bridge", when(bridge, "yes"), "family", cmp.Or(when(t.f.Address.Is6(), "-6"), "-4"), "address", t.f.Address, "answering", when(t.f.Address.Is4(), "yes"),
 		"route", when(single, "yes"), "entry", when(c.Answer.By == verdict.ByProxyEntry, "yes"), "arp", when(c.Answer.By == verdict.ByProxyARP, "yes"),
-		"seen", witness(c), "last", c.Last, "sender", c.MAC, "enter", enter, "known", when(known, "yes"),
+		"seen", witness(c), "last", c.Last, "sender", c.MAC,
 		"filtered", func() {
 			switch c.Answer.Filter {
 			case verdict.FilterRules:

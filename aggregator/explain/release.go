@@ -59,7 +59,6 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		case w.Name == "" && w.PID != 0:
 			key = "unassign/process"
 		}
-		enter, _ := entering(o)
 		for _, c := range o.Claims {
 			if a.IsLinkLocalUnicast() && !onLinkOf(o, c) {
 				continue // on another link, it is another address
@@ -68,7 +67,7 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 				steps = append(steps, scope{"node", o.Node.Name, "device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {
 				steps = append(steps, scope{
-					o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes"), "uplink", when(leadsOut(c.Interface), "yes"),
+					o, "device", c.Interface.Name, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes"), "uplink", when(leadsOut(c.Interface), "yes"),
 				}.steps(key)...)
 			}
 		}

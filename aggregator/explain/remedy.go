@@ -311,11 +311,9 @@ func (a *remedyBuilder) retake(o *verdict.Owner) []advice.Action {
 func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 	switch {
 	case o.Yielded():
-		enter, known := entering(o)
-		return a.steps("release/yielded", o, "enter", enter, "known", when(known, "yes"))
+		return a.steps("release/yielded", o)
 	case o.Deleted():
-		enter, known := entering(o)
-		return a.steps("release/deleted", o, "enter", enter, "known", when(known, "yes"))
+		return a.steps("release/deleted", o)
 	case o.Kind() == verdict.Pod && a.mayBeFixed(o):
 		return append(a.steps("fixed-address", o, "network", list(o.Networks())), release(o, a.address)...)
 	case o.Kind() == verdict.Pod || !a.leased(o) && (!o.Temporary() || !a.address.Is4()):
@@ -534,7 +532,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		return a.keep(keep, right, owners) // the others have leases that ended
 	}
 	if right != verdict.RightAssignment && right != verdict.RightProgram {
-		program, hint, lease, names := "", "", "", a.ownerNames(owners)
+		program, hint, names := "", "", a.ownerNames(owners)
 		active := choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
 			return "only " + a.placed(o.ID) + " is", append(ofAllBut(o, owners, func(o *verdict.Owner) []advice.Action {
 				if o.Namespace == nil && o.Guest() == verdict.NoGuest {
@@ -553,32 +551,14 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 		if !slices.ContainsFunc(owners, func(o *verdict.Owner) bool { return o.Kind() != verdict.Host }) {
 			names = []string{"nodes " + list(each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }))}
 		}
-		switch program {
-		case "":
-		case "kube-vip":
-			hint, lease = "why one node renews the lease while another one holds it", ", and its lease names one node (`kubectl get lease -A`)"
-		case "ucarp":
-			hint = "that its advertisements get through, and that its password is the same on all nodes"
-		case "pacemakerd":
-			hint = "that the machines of the cluster see each other (`crm_mon -1` on each of them), and that the side without a quorum stops, for which fencing must work"
-		case "ctdbd":
-			hint = "that the machines of the cluster see each other (`ctdb status` on each of them), and that all of them use one recovery lock on shared storage"
-		case "vip-manager":
-			hint = "that all instances read the same key of the same store, and reach it"
-		case "heartbeat":
-			hint = "that the machines of the cluster see each other (`cl_status nodestatus NODE` on each of them), and that authkeys is the same on all of them"
-		case "pgpool":
-			hint = "that the watchdogs see each other (`pcp_watchdog_info` on each node), that they need a quorum, and that wd_authkey is the same on all nodes"
-		case "had":
-			hint = "that the machines of the cluster see each other (`gabconfig -a` and `hastatus -sum` on each of them), and that fencing works"
-		default:
-			hint = "that VRRP uses an interface on the same LAN on all nodes and its advertisements get through, and that virtual router ID, version and password are the same"
+		if program != "" {
+			hint = cmp.Or(Text("election/"+program), Text("election/vrrp"))
 		}
 		var dhcp []advice.Action
 		if clients := a.clients(); len(clients) > 1 {
 			dhcp = a.steps("given-to-both", "owners", a.ownerNames(clients))
 		}
-		return a.steps("one-active", "program", program, "dhcp", dhcp, "clients", when(len(dhcp) > 0, "yes"), "hint", hint, "lease", lease,
+		return a.steps("one-active", "program", program, "dhcp", dhcp, "clients", when(len(dhcp) > 0, "yes"), "hint", hint, "lease", Text("election/"+program+"/lease"),
 			"shared", a.shared(), "owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "active", active, "decide", a.decide(owners))
 	}
 	var steps, restart []advice.Action
@@ -657,10 +637,10 @@ func giveUp(o *verdict.Owner, a netip.Addr, p *verdict.Pool) (steps []advice.Act
 	if shown(o) && len(steps) > 0 {
 		return steps
 	}
-	enter, known := entering(o)
+	_, known := entering(o)
 	for _, c := range o.Claims {
 		if c.Counts() && known && (!a.IsLinkLocalUnicast() || onLinkOf(o, c)) {
-			steps = append(steps, scope{o, "device", c.Interface.Name, "enter", enter, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(variantOf("remove-vip", o))...)
+			steps = append(steps, scope{o, "device", c.Interface.Name, "del", deletionOf(c, a), "first", when(isFirst(c, a), "yes")}.steps(variantOf("remove-vip", o))...)
 		}
 	}
 	if len(steps) == 0 {

@@ -106,6 +106,8 @@ var ownerWords = map[string]func(*verdict.Owner) string{
 	"tap":          func(o *verdict.Owner) string { return o.Interface.Name },
 	"iface":        func(o *verdict.Owner) string { return o.Interface.Name },
 	"hostiface":    func(o *verdict.Owner) string { return o.Interface.HostInterface },
+	"enter":        func(o *verdict.Owner) string { enter, _ := entering(o); return enter },
+	"known":        func(o *verdict.Owner) string { _, known := entering(o); return when(known, "yes") },
 	"inode":        func(o *verdict.Owner) string { return o.Namespace.Netns },
 	"netns":        netnsName,
 	"netnslink":    func(o *verdict.Owner) string { return "net:[" + o.Namespace.Netns + "]" },
