@@ -39,22 +39,8 @@ type agentCommand struct {
 func NewAgent(stderr io.Writer) *cobra.Command {
 	a := &agentCommand{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "agent --aggregator HOST:PORT [flags]",
-		Short: "Watch this node and report to aggregators",
-		Long: `Watch this node and report to one or more aggregators. Each of them gets everything.
-If HOST has several addresses, there is an aggregator at each of them; the name is
-looked up again every 10 seconds, so that replicas may come and go. While an
-aggregator cannot be reached, the agent keeps its state and retries; after it has
-reconnected, it sends its complete state.
-
-Only one agent can run in a network namespace. It needs root, or CAP_NET_ADMIN,
-CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows what works
-without them.
-
-` + SettingsHelp,
-		Example: `
-  ipwitness agent --aggregator ipwitness.example.net:9640
-  ipwitness agent --aggregator 192.0.2.1:9640 --aggregator 192.0.2.2:9640 --node worker-1`,
+		Use:               "agent --aggregator HOST:PORT [flags]",
+		Short:             "Watch this node and report to aggregators",
 		Args:              NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
@@ -66,6 +52,7 @@ without them.
 	ClientTLSFlags(cmd.Flags(), &a.files)
 	ClientCAFlag(cmd.Flags(), &a.files, "CA bundle `FILE` used to verify readers of metrics, in PEM; enables TLS on --http-listen")
 	a.logging.AddFlags(cmd)
+	Describe(cmd, help)
 	return cmd
 }
 

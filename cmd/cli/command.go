@@ -5,8 +5,10 @@ package cli
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -65,6 +67,22 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, settle fun
 		_, _ = fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
 	}
 	return 1
+}
+
+//go:embed help
+var help embed.FS
+
+// Describe gives a command the description and the examples in help/NAME.txt, if there is such a file. words are the
+// {words} in the description, each followed by the text that it stands for.
+func Describe(cmd *cobra.Command, in fs.FS, words ...string) {
+	page, err := fs.ReadFile(in, "help/"+cmd.Name()+".txt")
+	if err != nil {
+		return
+	}
+	settings, _ := fs.ReadFile(help, "help/settings.txt") // it is in the program
+	text, examples, _ := strings.Cut(strings.TrimSuffix(string(page), "\n"), "\n\nExamples:\n")
+	cmd.Long = strings.NewReplacer(append(words, "{settings}", strings.TrimSuffix(string(settings), "\n"))...).Replace(text)
+	cmd.Example = examples
 }
 
 // NoArgs rejects arguments.

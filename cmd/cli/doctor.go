@@ -20,13 +20,8 @@ func NewDoctor(stdout io.Writer) *cobra.Command {
 	var cfg agent.Config
 	var format string
 	cmd := &cobra.Command{
-		Use:   "doctor [flags]",
-		Short: "Check whether this host can run the agent",
-		Long: `Check whether this host can run the agent. For every kernel feature and capability that
-is missing, show what is used instead, what is lost, and what to do.
-
-Run this command in the same way as the agent: with the same user, container and
-capabilities. It exits with 1 only if the agent cannot work at all.`,
+		Use:               "doctor [flags]",
+		Short:             "Check whether this host can run the agent",
 		Args:              NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
@@ -50,6 +45,7 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 			return err
 		},
 	}
+	Describe(cmd, help)
 	AgentFlags(cmd, &cfg)
 	ChoiceFlag(cmd, &format, "output", "o", "output format", "table", "json")
 	return cmd

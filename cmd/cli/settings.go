@@ -13,10 +13,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// SettingsHelp describes the other sources of flags.
-const SettingsHelp = `Flags can also be set by IPWITNESS_* variables (IPWITNESS_HTTP_LISTEN) and by a
-file (--config). The command line takes precedence over variables, and variables over the file.`
-
 // ApplySettings sets the flags that are not on the command line from the environment
 // (IPWITNESS_HTTP_LISTEN for --http-listen) or, if there is no variable, from the file of --config.
 func ApplySettings(cmd *cobra.Command, getenv func(string) string) error {

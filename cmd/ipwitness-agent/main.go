@@ -39,7 +39,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.SetErr(stderr)
 	root.AddCommand(doctor)
 	for _, c := range []*cobra.Command{root, doctor} {
-		c.Example = strings.ReplaceAll(strings.Trim(c.Example, "\n"), "ipwitness agent", "ipwitness-agent")
+		c.Example = strings.ReplaceAll(c.Example, "ipwitness agent", "ipwitness-agent")
 		c.DisableFlagsInUseLine = true
 		cli.CompleteNoFiles(c)
 	}

@@ -43,28 +43,8 @@ func (c *serving) addFlags(cmd *cobra.Command, byDefault addresses) {
 func newAggregator(sys system) *cobra.Command {
 	a := &serving{sys: sys}
 	cmd := &cobra.Command{
-		Use:   "aggregator [flags]",
-		Short: "Combine the reports of all agents and detect conflicts",
-		Long: `Combine the reports of the agents of all nodes, and detect addresses that two owners
-hold at the same time. Agents connect by gRPC; the other commands and Prometheus use
-HTTP.
-
-It needs no privileges. After a restart, the agents send their complete state again;
-conflicts, acknowledgements and the history are in --data-dir.
-
-A network is a set of addresses that must be unique in the whole cluster, on any node
-and link. Declare it with --network.
-
-With --fleet, it has no agents, and answers for several clusters instead: it follows the
-streams that their aggregators publish (--nats), which are mirrored into one hub. It finds
-conflicts between clusters in the networks that they share (--network, with clusters=).
-
-` + cli.SettingsHelp,
-		Example: `
-  ipwitness aggregator
-  ipwitness aggregator --cluster prod --network pods=10.244.0.0/16,fd00:244::/48 --network vms=10.50.0.0/16
-  ipwitness aggregator --shared 10.9.0.0/24=anycast --log-format json
-  ipwitness aggregator --fleet --nats nats://hub:4222`,
+		Use:               "aggregator [flags]",
+		Short:             "Combine the reports of all agents and detect conflicts",
 		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {

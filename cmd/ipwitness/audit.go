@@ -33,31 +33,8 @@ type auditCommand struct {
 func newAudit(sys system) *cobra.Command {
 	c := &auditCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
-		Use:   "audit [ID|ADDRESS|NODE] [flags]",
-		Short: "Compare IPAM records with the real owners of addresses",
-		Long: `Compare IPAM records with the real owners of addresses, to find future duplicates.
-
-` + show.Hanging("", "Supported IPAMs are "+registry.Titles("and", registry.Any)+".", show.Layout{Width: 88}) + `
-
-A CRITICAL finding is an address in use that IPAM will allocate again. A WARNING is a
-problem that grows, such as leaked addresses or a pool that runs out. With an ID or an
-ADDRESS, show all details: the evidence, the steps to take and their commands. With the
-name of a NODE, list the findings of that node.
-
---fix-plan prints a shell script that repairs IPAM; ipwitness itself changes nothing.
-If not all nodes are seen, the script may lack steps, and the exit code is 3.
-
-With --at, list the findings at a time in the past, without the pools and the steps.
-` + timesHelp + `
-
-Nodes that are not seen are listed on stderr, and with -o json under "coverage".`,
-		Example: `
-  ipwitness audit
-  ipwitness audit 10.244.0.7
-  ipwitness audit --kind leaked -o wide
-  ipwitness audit --at "yesterday 14:03"
-  ipwitness audit --fix-plan > plan.sh
-  ipwitness audit --exit-code || echo "IPAM is wrong, or not everything is seen"`,
+		Use:               "audit [ID|ADDRESS|NODE] [flags]",
+		Short:             "Compare IPAM records with the real owners of addresses",
 		Args:              argument("the ID or the ADDRESS of a finding, or the name of a NODE", ""),
 		ValidArgsFunction: c.completeArgument(findingIDs, nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -23,14 +23,7 @@ func newBackup(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup DIR [flags]",
 		Short: "Copy the history and the acknowledgements of a running aggregator",
-		Long: `Copy the data directory of a running aggregator to DIR on this host: the history and
-the acknowledgements, as they are at one moment. DIR must be empty or not exist; it
-gets this name when the copy is complete.
-
-To restore it, stop the aggregator, and start it with a copy of DIR as --data-dir.`,
-		Example: `
-  ipwitness backup /backup/ipwitness-$(date +%F)`,
-		Args: argument("the DIR to write to", "backup needs the DIR to write to, which must be empty or not exist"),
+		Args:  argument("the DIR to write to", "backup needs the DIR to write to, which must be empty or not exist"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			files, bytes, err := q.backUp(cmd.Context(), args[0])
 			if err == nil {

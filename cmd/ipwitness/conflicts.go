@@ -27,33 +27,8 @@ type conflictsCommand struct {
 func newConflicts(sys system) *cobra.Command {
 	c := &conflictsCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
-		Use:   "conflicts [ID|ADDRESS] [flags]",
-		Short: "List the addresses that more than one owner holds",
-		Long: `List the addresses that more than one owner holds at the same time.
-
-A conflict is SUSPECTED when it is detected, CONFIRMED when both owners still hold
-the address after the settle time, and RESOLVED when it has ended; (ack) marks an
-acknowledged conflict. Many conflicts between the same owners share a line, unless
---ungrouped or -o wide is set. With an ID or an ADDRESS, show all details: the owners, the
-timeline, the cause and the steps to take. For an ADDRESS without an active conflict,
-show the conflicts that were resolved in the last day.
-
-The filters can be combined: a conflict must match all of them, and --node, --namespace,
---workload and --mac must match the same owner.
-
-With --at, list the conflicts at a time in the past, without the steps to take.
-` + timesHelp + `
-
-Nodes that are not seen are listed on stderr, and with -o json under "coverage".`,
-		Example: `
-  ipwitness conflicts
-  ipwitness conflicts 10.244.0.7
-  ipwitness conflicts -n shop --cause ipam-state-lost
-  ipwitness conflicts --scope network/pods --sort-by since
-  ipwitness conflicts --all -o csv
-  ipwitness conflicts --watch
-  ipwitness conflicts --at -2h
-  ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
+		Use:               "conflicts [ID|ADDRESS] [flags]",
+		Short:             "List the addresses that more than one owner holds",
 		Args:              argument("the ID or the ADDRESS of a conflict", ""),
 		ValidArgsFunction: c.completeArgument(conflictItems),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -246,15 +221,6 @@ func newAcknowledge(sys system) *cobra.Command {
 		Use:     "acknowledge ID|ADDRESS --reason TEXT --for DURATION [flags]",
 		Aliases: []string{"ack"},
 		Short:   "Silence a known conflict for a limited time",
-		Long: `Silence a known conflict for a limited time. It is still shown, marked (ack), but --exit-code
-and alerts ignore it.
-
-The acknowledgement ends when its time is up, when the conflict is resolved, when
-another owner joins, with --withdraw, and when an aggregator without --data-dir
-restarts. Acknowledging the conflict again replaces the reason and the time.`,
-		Example: `
-  ipwitness acknowledge 10.244.0.7 --reason "NET-42: moves on Friday" --for 3d
-  ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,
 		Args: argument("the ID or the ADDRESS of a conflict",
 			"acknowledge needs the ID or the ADDRESS of a conflict: '"+sys.program+" conflicts' lists them"),
 		ValidArgsFunction: c.completeArgument(conflictItems),

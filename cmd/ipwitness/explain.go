@@ -26,21 +26,6 @@ func newExplain(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain ID|ADDRESS [flags]",
 		Short: "Explain why an address is, or is not, in conflict",
-		Long: `Explain why an address is, or is not, in conflict: its owners and the evidence for
-them, the rules that applied, and the reasons why other rules did not apply.
-
-With --at, show the owners, conflicts and findings of the address at a time in the
-past, with the names of that time, as they were recorded. Rules, evidence and steps to
-take are not recorded.
-` + timesHelp + `
-
-With -o case, write all data that the address was judged by, as a file for
-'` + sys.program + ` judge' or a bug report.`,
-		Example: `
-  ipwitness explain 10.244.0.7
-  ipwitness explain fd00:10::7 -o yaml
-  ipwitness explain 10.244.0.7 --at "yesterday 14:03"
-  ipwitness explain 10.244.0.7 -o case > case.json`,
 		Args: argument("an ADDRESS or the ID of a conflict", fmt.Sprintf(
 			"explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)),
 		ValidArgsFunction: c.completeArgument(conflictItems, ownerAddresses),
@@ -110,18 +95,7 @@ func newJudge(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "judge FILE|- [flags]",
 		Short: "Re-evaluate a saved case, offline",
-		Long: `Re-evaluate, offline, a case that '` + sys.program + ` explain ADDRESS -o case' wrote, and show the
-result in the same form as explain. FILE is a file, or - for standard input. This
-needs no aggregator, no agent and no privileges.
-
-The rules of this program apply. If the version that wrote the case judged differently,
-warnings name each rule and cause that changed. Ages are relative to the time of the
-case. The result lacks information that only an
-aggregator has: acknowledgements, and Kubernetes objects that are not in the case.`,
-		Example: `
-  ipwitness judge case.json
-  ipwitness explain 10.244.0.7 -o case | ipwitness judge -`,
-		Args: argument("a FILE or -", "judge needs a FILE that '"+sys.program+" explain ADDRESS -o case' wrote, or - for standard input"),
+		Args:  argument("a FILE or -", "judge needs a FILE that '"+sys.program+" explain ADDRESS -o case' wrote, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "-" {
 				f, err := casefile.Read(cmd.InOrStdin())

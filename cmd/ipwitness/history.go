@@ -29,30 +29,8 @@ type historyCommand struct {
 func newHistory(sys system) *cobra.Command {
 	c := &historyCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
-		Use:   "history [ADDRESS|CIDR|NAMESPACE/POD|MAC|NODE] [flags]",
-		Short: "Show what happened to an address, pod, MAC or node",
-		Long: `Show what happened to an address, pod, MAC or node, the oldest change first: changes of
-owners, conflicts, findings and nodes, from the aggregator's journal. Without an
-argument, show all changes.
-
-Workloads have the names that they had at the time. Periods without records are shown at
-their place, each with its reason. A change in such a period is recorded at its end: it
-happened between the two times.
-
-` + timesHelp + `
-
-With --watch, show the changes from now on, as they are recorded; with --since, show the
-recorded changes first. A disconnected watch continues where it was.
-
-With -o json, each event is one line. A gap is {"type":"GAP","gap":{…}}. Without --watch,
-the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
-		Example: `
-  ipwitness history 10.244.0.7
-  ipwitness history default/web-1 --since "yesterday 22:00" --until 6:00
-  ipwitness history node-7 --kind node
-  ipwitness history -n shop --node node-7 --since -1h
-  ipwitness history --kind conflict --since -12h -o wide
-  ipwitness history 10.244.0.7 --since -1h --watch`,
+		Use:               "history [ADDRESS|CIDR|NAMESPACE/POD|MAC|NODE] [flags]",
+		Short:             "Show what happened to an address, pod, MAC or node",
 		Args:              argument("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE", ""),
 		ValidArgsFunction: c.completeArgument(longPods, nodeNames, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {

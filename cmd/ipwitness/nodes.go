@@ -21,24 +21,8 @@ import (
 func newNodes(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	cmd := &cobra.Command{
-		Use:   "nodes [NODE] [flags]",
-		Short: "List the nodes and the health of their agents",
-		Long: `List the nodes and the health of their agents, and the state of the server's connection
-to the Kubernetes API. With the name of a NODE, show all details of that node.
-
-LAG is the delay between agent and server. SKEW is how far the node's clock is ahead
-of the server's clock; it is for information only. LOST counts events that were lost
-in the kernel; the agent lists the affected state again where possible.
-
-With --watch, a node that connects, disconnects or reconnects is shown immediately.
-Other changes (such as the watching method, lost events and problems) are shown
-within 5 seconds. Problems of the server are shown on stderr, or with -o json as
-{"type":"BOOKMARK","problems":[…]}.`,
-		Example: `
-  ipwitness nodes
-  ipwitness nodes node-1
-  ipwitness nodes --watch
-  ipwitness nodes -o json`,
+		Use:               "nodes [NODE] [flags]",
+		Short:             "List the nodes and the health of their agents",
 		Args:              argument("the name of a node", ""),
 		ValidArgsFunction: q.completeArgument(nodeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -132,18 +116,8 @@ func unknown(err error) bool {
 func newClusters(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	cmd := &cobra.Command{
-		Use:   "clusters [flags]",
-		Short: "List the clusters of a fleet, and how current they are",
-		Long: `List the clusters that a fleet ('ipwitness aggregator --fleet') follows. Other aggregators
-have one cluster.
-
-A cluster is LIVE if the fleet knows its complete state and messages arrive. It is DISCONNECTED
-if no message has arrived for 30 s, and WAITING if messages are missing, so that the fleet
-waits for the next complete state. What is known of a cluster that is not LIVE may be
-outdated. NODES is how many nodes are connected, of those that should be.`,
-		Example: `
-  ipwitness clusters
-  ipwitness clusters --cluster prod -o json`,
+		Use:               "clusters [flags]",
+		Short:             "List the clusters of a fleet, and how current they are",
 		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {

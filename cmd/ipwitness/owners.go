@@ -21,33 +21,8 @@ type ownersCommand struct {
 func newOwners(sys system) *cobra.Command {
 	c := &ownersCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
-		Use:   "owners [ADDRESS|CIDR|NAMESPACE/POD|MAC] [flags]",
-		Short: "List the owners of addresses",
-		Long: `List the current owners of addresses, as seen in the kernels and on the wire.
-
-Owners can also be selected by the name in the WORKLOAD column (container/NAME,
-host/NODE), and pods of the namespace that --namespace selects by their name alone.
-
-CONFLICT is the state of the conflict that an owner takes part in, or "shared" if another
-listed owner has the address without a conflict; 'explain ADDRESS' says why. Tables leave
-out link-local addresses that are in no conflict, unless --link-local is set or an
-address or prefix is selected.
-
-The filters can be combined: an owner must match all of them.
-
-With --at, list the owners at a time in the past.
-` + timesHelp,
-		Example: `
-  ipwitness owners
-  ipwitness owners 10.244.0.7 -o wide
-  ipwitness owners 10.244.0.0/16 --watch
-  ipwitness owners default/web-1 -o json
-  ipwitness owners web-1 -n default
-  ipwitness owners --node node-7 --state stale
-  ipwitness owners -n kube-system --scope network --cidr 10.244.0.0/16
-  ipwitness owners --sort-by age --no-headers
-  ipwitness owners -n shop -o jsonpath='{range .owners[*]}{.node} {.address}{"\n"}{end}'
-  ipwitness owners 10.244.0.7 --at "yesterday 14:03"`,
+		Use:               "owners [ADDRESS|CIDR|NAMESPACE/POD|MAC] [flags]",
+		Short:             "List the owners of addresses",
 		Args:              argument("an ADDRESS, CIDR, NAMESPACE/POD or MAC", ""),
 		ValidArgsFunction: c.completeArgument(pods, ownerAddresses),
 		RunE: func(cmd *cobra.Command, args []string) error {

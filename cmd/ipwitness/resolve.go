@@ -31,27 +31,7 @@ func newResolve(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resolve [FILE|-] [flags]",
 		Short: "Add the owners of addresses to a file of flows",
-		Long: `Add to each row of a file which owners its addresses had at its time, from the
-aggregator's journal. FILE is CSV with a header, or has a JSON object in each line;
-without it, or with -, standard input is read. The rows are written to standard output
-as they were, with four columns for each column of addresses (here src):
-
-  src_kind        kind of the owner: pod, container, vm, host, external, unknown;
-                  none if no agent saw an owner
-  src_owner       the owner (NAMESPACE/POD, container/NAME, host/NODE);
-                  all that may be meant if it is ambiguous
-  src_owner_node  the node of the owner
-  src_certainty   known, ambiguous, "not observed: REASON" or "error: REASON"
-
-Columns of addresses, the time and the node are found by usual names: src, dst, ip,
-address, source.ip; time, ts, timestamp; node. Times are in RFC 3339, or in seconds,
-milliseconds, microseconds or nanoseconds since 1970. Without a column of times, the
-current owners are added.`,
-		Example: `
-  ipwitness resolve flows.csv > resolved.csv
-  ipwitness resolve flows.jsonl --time-column end
-  ipwitness resolve --address-column pod_ip --network-column vpc < flows.csv`,
-		Args: argument("a FILE or -", ""),
+		Args:  argument("a FILE or -", ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if name := strings.Join(args, ""); name != "" && name != "-" {
 				file, err := os.Open(name)

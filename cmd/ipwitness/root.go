@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/cmd/cli"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // exitFound is the exit code if a command with --exit-code found something.
@@ -23,19 +25,16 @@ func execute(ctx context.Context, sys system, args []string) int {
 	return cli.Execute(ctx, newRoot(sys), args, func(c *cobra.Command) error { return settle(c, sys.getenv) })
 }
 
+// help has the pages of the commands: their descriptions and examples, as they are printed for a program of the name ipwitness.
+//
+//go:embed help
+var help embed.FS
+
 // newRoot returns the tree of commands.
 func newRoot(sys system) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "ipwitness",
-		Short: "Find the real holder of each IP address, and detect duplicates",
-		Long: `Find the real holder of each IP address, and detect duplicates.
-
-ipwitness trusts the kernel and the wire: it follows the addresses of every
-network namespace and the ARP and NDP frames on every port, and reports each
-address that two owners hold at the same time.
-
-To begin, start '` + sys.program + ` run' on a host with containers, and query it
-from another terminal.`,
+		Use:           "ipwitness",
+		Short:         "Find the real holder of each IP address, and detect duplicates",
 		Version:       cli.ReadBuild().Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -58,12 +57,19 @@ from another terminal.`,
 	)
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
+	times, _ := help.ReadFile("help/times.txt") // it is in the program
+	ipams := show.Hanging("", "Supported IPAMs are "+registry.Titles("and", registry.Any)+".", show.Layout{Width: 88})
+	describe := func(c *cobra.Command) {
+		cli.Describe(c, help, "{times}", strings.TrimSuffix(string(times), "\n"), "{ipams}", ipams)
+		c.Example = strings.ReplaceAll(c.Example, "ipwitness", sys.program)
+		c.Long = strings.ReplaceAll(c.Long, "'ipwitness ", "'"+sys.program+" ")
+	}
+	describe(root)
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
 			c.DisableFlagsInUseLine = true
-			c.Example = strings.ReplaceAll(strings.Trim(c.Example, "\n"), "ipwitness", sys.program)
-			c.Long = strings.ReplaceAll(c.Long, "'ipwitness ", "'"+sys.program+" ")
+			describe(c)
 			if group != "serve" {
 				cli.CompleteNoFiles(c)
 			}

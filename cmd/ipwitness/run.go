@@ -34,21 +34,8 @@ type runCommand struct {
 func newRun(sys system) *cobra.Command {
 	r := &runCommand{serving: serving{sys: sys}}
 	cmd := &cobra.Command{
-		Use:   "run [flags]",
-		Short: "Watch this host: agent and aggregator in one process",
-		Long: `Watch this host: agent and aggregator in one process.
-
-In a terminal, print a line for each owner that appears or disappears, the details
-of each conflict, and warnings and errors from the log. Otherwise, log to stderr. In
-both cases, the API serves the other commands. This command needs root, or
-CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows
-what works without them.
-
-` + cli.SettingsHelp,
-		Example: `
-  ipwitness run
-  ipwitness run --wire off --exclude-interfaces 'docker*,virbr*'
-  ipwitness run --shared 10.9.0.0/24=anycast --log-format json --live=false`,
+		Use:               "run [flags]",
+		Short:             "Watch this host: agent and aggregator in one process",
 		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {

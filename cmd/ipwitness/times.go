@@ -12,11 +12,6 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/cli"
 )
 
-// timesHelp describes the times that flags accept.
-const timesHelp = `Write a TIME like 14:03, 14:03:20, "yesterday 14:03", -2h, 3d ago, 2026-11-20,
-"2026-11-20 14:03" or in RFC 3339. A time of day without a date is the most recent one.
-Times are in UTC, unless an offset or the word local follows: "14:03 local".`
-
 // timeFlag adds a flag for a time, which is not set by default and must not be in the future.
 func timeFlag(cmd *cobra.Command, sys system, to *time.Time, name, usage string) {
 	cmd.Flags().Var(cli.NewValue(to, "TIME", func(s string) (time.Time, error) {

@@ -18,20 +18,8 @@ import (
 func newTop(sys system) *cobra.Command {
 	c := &query{sys: sys}
 	cmd := &cobra.Command{
-		Use:   "top [flags]",
-		Short: "Show conflicts, findings, owners and nodes live, on the full screen",
-		Long: `Show conflicts, findings, owners and nodes live, on the full screen.
-
-The first line shows whether the view is live, and the lines below the title what is
-not seen. Enter opens the selected item, x explains its address, / filters the list, s
-sorts it, ? lists all keys, and q quits. Owners are requested page by page.
-
-top needs a terminal. Scripts use 'conflicts -w', 'audit -w', 'owners -w' and
-'nodes -w', which print the same changes line by line.`,
-		Example: `
-  ipwitness top
-  ipwitness top -P
-  ipwitness top -n shop --cidr 10.244.0.0/16`,
+		Use:               "top [flags]",
+		Short:             "Show conflicts, findings, owners and nodes live, on the full screen",
 		Args:              cli.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {

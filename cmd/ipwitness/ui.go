@@ -26,17 +26,8 @@ func newUI(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ui [flags]",
 		Short: "Serve the web page of an aggregator to a browser on this host",
-		Long: `Serve the web page of an aggregator to a browser on this host, and print its address.
-With -P, the page reaches the aggregator through a port-forward, with your own
-credentials, which the browser does not get.
-
-The address contains a key, which is new each time, so that other users and pages of
-other sites cannot use it. The page is served until you press Ctrl-C.`,
-		Example: `
-  ipwitness ui
-  ipwitness ui -P`,
-		Args: cli.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return q.serveUI(cmd.Context(), port) },
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return q.serveUI(cmd.Context(), port) },
 	}
 	q.addServerFlags(cmd)
 	cmd.Flags().Uint16Var(&port, "port", 0, "`PORT` of the loopback address to serve the page at (default: any free port)")
