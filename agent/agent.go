@@ -88,7 +88,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	}
 	dirs := map[string][]string{hostlocal.Name: cfg.IPAMDirs}
 	if cfg.CalicoDir != "" {
-		dirs[calico.Name] = []string{cfg.CalicoDir}
+		dirs[calico.IPAM.Name] = []string{cfg.CalicoDir}
 	}
 	a := &Agent{
 		cfg: cfg, log: log, load: bpf.Load, table: table.New(), inode: netns.Ino, runtime: workload.NewRuntime(log, cfg.CRISocket, "/proc"),

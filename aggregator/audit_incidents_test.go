@@ -33,7 +33,7 @@ func TestIncident15TheCNIConfigurationNamesAnotherNode(t *testing.T) {
 		status := &pb.ReportRequest{Status: &pb.StatusRecord{NodeName: &pb.NodeName{Name: "template-0", Source: pb.NodeName_CONFIGURATION, File: conflist}}}
 		l.dial().send(snapshot(hello("n1", 1), pod(2, "web"))).send(status).sync()
 		p := &verdict.Pool{Pool: ipam.Pool{
-			IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known, Wiring: ipam.Wiring{Plugin: "calico", Routed: true},
+			IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "default-ipv4-ippool", State: ipam.Known, Wiring: ipam.Wiring{Plugin: "calico", Routed: true},
 			Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/16"))},
 		}}
 		al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
@@ -85,7 +85,7 @@ func TestIncident19CalicoFreesTheAddressOfATunnel(t *testing.T) {
 		}))
 		a.sync()
 		p := &verdict.Pool{Pool: ipam.Pool{
-			IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known, Wiring: ipam.Wiring{Plugin: "calico", Routed: true},
+			IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "default-ipv4-ippool", State: ipam.Known, Wiring: ipam.Wiring{Plugin: "calico", Routed: true},
 			Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("100.66.0.0/16"))},
 		}}
 		al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr(addr), Node: "n1", Purpose: "IP-in-IP tunnel", Location: "ipamblocks 100-66-141-128-26 /spec/allocations/25"}}

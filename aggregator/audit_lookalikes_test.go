@@ -74,7 +74,7 @@ func TestLeakIsFoundOnceAllNodesReport(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
 		p := &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p", State: ipam.Known,
+				IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "p", State: ipam.Known,
 				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
 			},
 		}
@@ -334,8 +334,8 @@ func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for of, want := range map[string][]string{
-			cilium.Name: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3"},
-			calico.Name: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost "},
+			cilium.IPAM.Name: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3"},
+			calico.IPAM.Name: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost "},
 		} {
 			l := newLab(t, Config{})
 			l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"))).sync()
@@ -360,7 +360,7 @@ func TestAddressesOfNodesAreNotLostRecords(t *testing.T) {
 			})).sync()
 		}
 		l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
-			Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))}},
+			Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))}},
 		}})
 		time.Sleep(time.Hour)
 		l.wantFindings("Calico may give them away", "in-use-unallocated 192.168.1.10", "in-use-unallocated 192.168.1.11")
@@ -484,7 +484,7 @@ func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
 		pool := func(name, cidr string, grows, single bool) {
 			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
 				Pool: ipam.Pool{
-					IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}, Grows: grows, Single: single,
+					IPAM: cilium.IPAM.Name, Traits: registry.Traits(cilium.IPAM.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}, Grows: grows, Single: single,
 					Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(cidr))},
 				},
 			}})

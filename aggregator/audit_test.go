@@ -485,7 +485,7 @@ func TestAllocatedUnderTheWrongNodeThenFreedAndReallocated(t *testing.T) {
 		l.dial().send(snapshot(hello("n2", 1), calicoPod(2, "first", "192.168.7.5"))).sync()
 		p := &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known,
+				IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "default-ipv4-ippool", State: ipam.Known,
 				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
 			},
 		}
@@ -522,7 +522,7 @@ func TestPoolThatIsNotReadYetCausesNoFinding(t *testing.T) {
 		l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "192.168.7.5"))).sync()
 		p := &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p", State: ipam.Reading,
+				IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "p", State: ipam.Reading,
 				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
 			},
 		}

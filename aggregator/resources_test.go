@@ -90,7 +90,7 @@ func TestGarbageCollectionOfSpiderpoolIsPredicted(t *testing.T) {
 		c.Apply(spiderpool.Pools, strings.Replace(full, `,"10.6.168.102":{"interface":"eth0","pod":"default/db-0","podUid":"27c5f4a1"}`, "", 1))
 		time.Sleep(time.Minute)
 		all := l.wantFindings("the address of a running pod is free", "in-use-unallocated 10.6.168.102")
-		if f := all[0]; f.GetSeverity() != pb.Finding_CRITICAL || f.GetPool().GetIpam() != spiderpool.Name || f.GetOwners()[0].GetWorkload().GetName() != "db-0" ||
+		if f := all[0]; f.GetSeverity() != pb.Finding_CRITICAL || f.GetPool().GetIpam() != spiderpool.IPAM.Name || f.GetOwners()[0].GetWorkload().GetName() != "db-0" ||
 			!strings.Contains(fmt.Sprint(f.GetRemedy()), forget) {
 			t.Errorf("got %v, want db-0 of Spiderpool, whose endpoint is deleted first", f)
 		}
@@ -344,7 +344,7 @@ func TestOVNKubernetesAllocatesAnAddressTwice(t *testing.T) {
 	next.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	api.set("ADDED", next)
 	wait.Until(t, "the second allocation to be a finding", func() bool { return len(findings()) == 1 })
-	if f := findings()[0]; f.GetKind() != verdict.FindingDoubleAllocated || f.GetPool().GetIpam() != ovn.OVNKubernetesName || f.GetSeverity() != pb.Finding_CRITICAL ||
+	if f := findings()[0]; f.GetKind() != verdict.FindingDoubleAllocated || f.GetPool().GetIpam() != ovn.OVNKubernetes.Name || f.GetSeverity() != pb.Finding_CRITICAL ||
 		!strings.Contains(fmt.Sprint(f.GetRemedy()), "kubectl delete pod -n default new") {
 		t.Errorf("got %v, want that OVN-Kubernetes has it for both, and that the pod that runs keeps it", f)
 	}

@@ -46,7 +46,7 @@ func newIPAMLab(t *testing.T) *ipamLab {
 	}
 	tab := table.New()
 	l.ipam = New(slog.New(slog.DiscardHandler), tab, Config{
-		CNIConfig: []string{l.conf}, Dirs: map[string][]string{hostlocal.Name: {l.dir}, calico.Name: {filepath.Join(root, "var/lib/calico")}},
+		CNIConfig: []string{l.conf}, Dirs: map[string][]string{hostlocal.Name: {l.dir}, calico.IPAM.Name: {filepath.Join(root, "var/lib/calico")}},
 	}, false)
 	l.reader = tab.Attach()
 	t.Cleanup(l.reader.Detach)

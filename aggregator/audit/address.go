@@ -271,7 +271,10 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		pools = append(sure, slices.DeleteFunc(pools, func(p *verdict.Pool) bool { return !replaces(p, sure, o) })...)
 	}
 	pools = append(pools, listed...)
-	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.allocated(p, o); return booked && p.IPAM != podips.Name })
+	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool {
+		booked, _ := a.allocated(p, o)
+		return booked && p.IPAM != podips.IPAM.Name
+	})
 	if i < 0 {
 		return pools
 	}
@@ -484,7 +487,7 @@ func (a *addressAudit) listed() *verdict.Allocation {
 		return nil
 	}
 	for _, al := range a.in.Allocations {
-		if al.Pool.IPAM == podips.Name {
+		if al.Pool.IPAM == podips.IPAM.Name {
 			return al.Allocation
 		}
 	}

@@ -142,33 +142,33 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 		}, nil},
 		{"Calico and the kernel agree", func(w *world) {
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "N1", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "N1", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"Calico has it for the pod, and for another node", func(w *world) {
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingBookedElsewhere}},
 		{"Calico has the node by its full name", func(w *world) {
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1.example.org", Namespace: "default", Pod: "a"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1.example.org", Namespace: "default", Pod: "a"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"Calico has the tunnel's address for the node", func(w *world) {
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "VXLAN tunnel"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "VXLAN tunnel"}})
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "vxlan.calico", Kind: "vxlan", Attachment: verdict.Own, Link: w.Link("n1", "vxlan.calico", verdict.Uplink, false)}))
 		}, nil},
 		{"Calico has a pod's address for a tunnel", func(w *world) {
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "VXLAN tunnel"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "VXLAN tunnel"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingBookedElsewhere}},
 		{"Calico is not read just now", func(w *world) {
-			w.ofCluster(calico.Name, "10.244.0.0/16").State = ipam.Stale
+			w.ofCluster(calico.IPAM.Name, "10.244.0.0/16").State = ipam.Stale
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"an agent is missing somewhere, and the address may be there", func(w *world) {
 			w.Uncovered = []string{"n5"}
 			w.Node("n1")
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
 		}, nil},
 		{"whereabouts has lost the record of a pod of its network", func(w *world) {
 			w.ofCluster(whereabouts.Name, "10.244.0.0/24").Networks = []string{"mac"}
@@ -179,13 +179,13 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.kindPod("n1", "a", "other", 2)
 		}, nil},
 		{"IPAM has allocated it twice", func(w *world) {
-			p := w.ofCluster(calico.Name, "10.244.0.0/16")
+			p := w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "1"}})
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b", Location: "2"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingDoubleAllocated}},
 		{"two sandboxes of one pod are one", func(w *world) {
-			p := w.ofCluster(calico.Name, "10.244.0.0/16")
+			p := w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-a", Location: "1"}})
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-b", Location: "2"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
@@ -242,7 +242,7 @@ func TestTheOwnerOfADoubleAllocationIsNamed(t *testing.T) {
 
 func TestPastIsKeptWhileItsOwnerLives(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := w.ofCluster(calico.Name, "10.244.0.0/16")
+	p := w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 	al := w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
 	c := w.kindPod("n1", "a", "k8s-pod-network", 2)
 	first := w.audit()

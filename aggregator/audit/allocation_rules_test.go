@@ -86,7 +86,7 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		if test.build != nil {
 			test.build(w, c)
 		}
-		w.allocate(w.pooled("p", calico.Name, ""), test.al)
+		w.allocate(w.pooled("p", calico.IPAM.Name, ""), test.al)
 		want := []string{bookedElse + " p"}
 		if test.mine {
 			want = nil
@@ -145,7 +145,7 @@ func TestDoubleAllocations(t *testing.T) {
 		{name: "a pod and no holder", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{}},
 
 		{name: "two pools of one IPAM", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, _, q *verdict.Pool) { q.Name = "q" }, want: true},
-		{name: "pools of two IPAMs", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, _, q *verdict.Pool) { q.IPAM = cilium.Name }},
+		{name: "pools of two IPAMs", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, _, q *verdict.Pool) { q.IPAM = cilium.IPAM.Name }},
 		{name: "pools of two realms", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, _, q *verdict.Pool) { q.Realm = "red" }},
 		{name: "pools of two nodes", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(w *world, p, q *verdict.Pool) {
 			p.IPAM, q.IPAM, p.Node, q.Node = hostlocal.Name, hostlocal.Name, w.Node("n1"), w.Node("n2")
@@ -200,7 +200,7 @@ func TestDoubleAllocations(t *testing.T) {
 	} {
 		for range 2 {
 			w := newWorld("10.244.0.7")
-			p, q := w.pooled("p", calico.Name, ""), w.pooled("p", calico.Name, "")
+			p, q := w.pooled("p", calico.IPAM.Name, ""), w.pooled("p", calico.IPAM.Name, "")
 			if test.change != nil {
 				test.change(w, p, q)
 				p.Traits, q.Traits = registry.Traits(p.IPAM), registry.Traits(q.IPAM)
@@ -231,7 +231,7 @@ func ofOneNode(w *world, p, q *verdict.Pool) {
 
 func TestADoubleAllocationNamesTwoAllocationsAndTheOwner(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := w.pooled("p", calico.Name, "")
+	p := w.pooled("p", calico.IPAM.Name, "")
 	w.kindPod("n1", "c", "kind", 2)
 	w.kindPod("n2", "gone", "kind", 3).Node().TimedOut = true
 	for _, pod := range []string{"a", "a", "c", "d"} {
@@ -362,7 +362,7 @@ func TestTheOwnerOfTheAllocationHasTheAddressAsWell(t *testing.T) {
 			w.kindPod("n1", "web", "kind", 2)
 		}
 		w.Device("n2", "eth0", "")
-		p := w.pooled("p", calico.Name, "")
+		p := w.pooled("p", calico.IPAM.Name, "")
 		p.Routed, p.Ranges = true, []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}
 		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
 		first := w.auditAll()

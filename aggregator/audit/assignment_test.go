@@ -46,95 +46,95 @@ func TestVirtualAddressesHeldElsewhere(t *testing.T) {
 		want  string // the owners of the finding; empty for none
 	}{
 		{"the kernel of the assigned node", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n1", "a")
+			w.assigned(vip.KubeVIP.Name, "n1", "a")
 			w.Assigned(lan[0])
 		}, ""},
 		{"the kernel of another node", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "a")
 			w.Assigned(lan[0])
 		}, "n1"},
 		{"the own address of another node, as k3s writes it into the status of a Service", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "a")
 			w.Assigned(lan[0])
 			w.Internal = "n1"
 		}, ""},
 		{"the kernels of both", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "a")
 			w.Assigned(lan[0])
 			w.Assigned(lan[1])
 		}, "n1 n2"},
 		{"frames from before the hand-over", func(w *world, lan []*verdict.Interface) {
 			w.frame(lan, 0, 1, verdict.Announced)
 			w.After(time.Second)
-			w.assigned(vip.MetalLBName, "n2", "a")
+			w.assigned(vip.MetalLB.Name, "n2", "a")
 		}, ""},
 		{"frames within the grace", func(w *world, lan []*verdict.Interface) {
 			c := w.frame(lan, 0, 1, verdict.Announced)
-			w.assigned(vip.MetalLBName, "n2", "a")
+			w.assigned(vip.MetalLB.Name, "n2", "a")
 			w.After(9 * time.Second)
 			w.Seen(c)
 		}, ""},
 		{"frames after the grace", func(w *world, lan []*verdict.Interface) {
 			c := w.frame(lan, 0, 1, verdict.Announced)
-			w.assigned(vip.MetalLBName, "n2", "a")
+			w.assigned(vip.MetalLB.Name, "n2", "a")
 			w.After(10 * time.Second)
 			w.Seen(c)
 		}, "n1"},
 		{"a speaker that only answers", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.EgressIPName, "n2", "a")
+			w.assigned(vip.EgressIP.Name, "n2", "a")
 			w.After(time.Minute)
 			w.frame(lan, 0, 1, verdict.Answered)
 		}, "n1"},
 		{"the assigned speaker only answers", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.MetalLBName, "n1", "a")
+			w.assigned(vip.MetalLB.Name, "n1", "a")
 			w.After(time.Minute)
 			w.frame(lan, 0, 1, verdict.Answered)
 		}, ""},
 		{"two objects while another speaker takes over", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.MetalLBName, "n1", "a")
-			w.assigned(vip.MetalLBName, "n2", "b")
+			w.assigned(vip.MetalLB.Name, "n1", "a")
+			w.assigned(vip.MetalLB.Name, "n2", "b")
 			w.Assigned(lan[0])
 		}, ""},
 		{"two controllers, one of which has left its record behind", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.MetalLBName, "n1", "a")
-			w.assigned(vip.KubeVIPName, "n2", "b")
+			w.assigned(vip.MetalLB.Name, "n1", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "b")
 			w.Assigned(lan[0])
 		}, ""},
 		{"two controllers for one node", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.MetalLBName, "n1", "a")
-			w.assigned(vip.KubeVIPName, "n1", "b")
+			w.assigned(vip.MetalLB.Name, "n1", "a")
+			w.assigned(vip.KubeVIP.Name, "n1", "b")
 			w.Assigned(lan[0])
 		}, ""},
 		{"the assigned node has no agent, or another name in Kubernetes", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "control-1.example.org", "a")
+			w.assigned(vip.KubeVIP.Name, "control-1.example.org", "a")
 			w.Uncovered = []string{"control-1.example.org"}
 			w.Assigned(lan[0])
 		}, ""},
 		{"the long name of the assigned node", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n1.example.org", "a")
+			w.assigned(vip.KubeVIP.Name, "n1.example.org", "a")
 			w.Assigned(lan[0])
 		}, ""},
 		{"a node that has failed", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "a")
 			w.Assigned(lan[0])
 			w.Assigned(lan[1])
 			w.Node("n1").Unheard = true
 		}, ""},
 		{"a loopback device, as of kube-proxy", func(w *world, _ []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "a")
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local}))
 		}, ""},
 		{"a device outside", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "a")
 			w.After(time.Minute)
 			w.Wire(lan[1], "\x02\x00\x00\x00\x00\x99")
 		}, ""},
 		{"a pod", func(w *world, _ []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a")
+			w.assigned(vip.KubeVIP.Name, "n2", "a")
 			w.Within("n1", "", "", verdicttest.Who("web"))
 		}, ""},
 		{"an API that does not respond", func(w *world, lan []*verdict.Interface) {
-			w.assigned(vip.KubeVIPName, "n2", "a").Pool.State = ipam.Stale
+			w.assigned(vip.KubeVIP.Name, "n2", "a").Pool.State = ipam.Stale
 			w.Assigned(lan[0])
 		}, ""},
 	} {
@@ -173,7 +173,7 @@ func trim(s string) string {
 func TestVirtualAddressFindingOverTime(t *testing.T) {
 	w := newWorld("192.0.2.50")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")
-	al := w.assigned(vip.KubeVIPName, "n1", "a")
+	al := w.assigned(vip.KubeVIP.Name, "n1", "a")
 	one := w.Assigned(lan[0])
 	var before []verdict.Finding
 	step := func(what string, want ...string) {
@@ -222,13 +222,13 @@ func TestVirtualAddressFindingOverTime(t *testing.T) {
 
 // Both controllers are named, in one finding, whichever of them was read first.
 func TestTwoControllersAssignTheAddress(t *testing.T) {
-	for _, first := range []string{vip.KubeVIPName, vip.MetalLBName} {
+	for _, first := range []string{vip.KubeVIP.Name, vip.MetalLB.Name} {
 		w := newWorld("192.0.2.50")
 		lan := verdicttest.OnLAN(w.World, "n1", "n2")
 		w.Assigned(lan[0])
 		frame := w.frame(lan, 1, 0, verdict.Answered)
-		w.assigned(vip.KubeVIPName, "n1", "a")
-		w.assigned(vip.MetalLBName, "n2", "b")
+		w.assigned(vip.KubeVIP.Name, "n1", "a")
+		w.assigned(vip.MetalLB.Name, "n2", "b")
 		if w.Allocations[0].Pool.IPAM != first {
 			slices.Reverse(w.Allocations)
 		}
@@ -241,7 +241,7 @@ func TestTwoControllersAssignTheAddress(t *testing.T) {
 		w.after(w.Policy.HandoverGrace)
 		got := w.auditAll(waiting.Findings...).Findings
 		if len(got) != 1 || got[0].Kind != heldElsewhere || got[0].Waiting || len(got[0].Owners) != 2 || len(got[0].Allocations) != 2 ||
-			got[0].Allocations[0].Pool.IPAM != vip.KubeVIPName || got[0].Allocations[1].Pool.IPAM != vip.MetalLBName {
+			got[0].Allocations[0].Pool.IPAM != vip.KubeVIP.Name || got[0].Allocations[1].Pool.IPAM != vip.MetalLB.Name {
 			t.Errorf("got %+v, want one finding with both controllers", got)
 		}
 		w.Drop(frame)
@@ -264,7 +264,7 @@ func TestAssignmentByTurns(t *testing.T) {
 		if turn > 0 {
 			former, w.Allocations = w.Allocations[0], nil
 		}
-		w.assigned(vip.MetalLBName, node, node)
+		w.assigned(vip.MetalLB.Name, node, node)
 		w.after(2 * w.Policy.HandoverGrace)
 		out, in := w.Judge(), w.Case()
 		in.Past = past

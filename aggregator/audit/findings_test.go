@@ -94,7 +94,7 @@ func TestFindingsAreComparedForSubscribers(t *testing.T) {
 		o := r.Owners[0]
 		o.Claims[0].Interface.Name, o.Pod = "eth0", &verdict.PodObject{Name: "a", IPs: []netip.Addr{r.Address}}
 		o.Interface = o.Claims[0].Interface
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "pool", State: ipam.Known}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "pool", State: ipam.Known}}
 		return verdict.Finding{
 			ID: "x", Severity: verdict.Warning, Address: r.Address, Owners: []verdict.Owner{o}, Pool: p, Source: "cri",
 			Allocations: []*verdict.Allocation{{Pool: p, Allocation: ipam.Allocation{Address: r.Address, Pod: "b"}}},

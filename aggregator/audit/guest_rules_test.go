@@ -29,7 +29,7 @@ func TestGuestsAreComparedWithRecords(t *testing.T) {
 		{"it is on another bridge", func(_ *world, p *verdict.Pool, _ *verdict.PodObject) { p.Device = "br2" }, nil},
 		{"the address is excluded", func(_ *world, p *verdict.Pool, _ *verdict.PodObject) { p.Ranges[0].Last = p.Ranges[0].First }, nil},
 		{"the IPAM is not for further interfaces", func(_ *world, p *verdict.Pool, _ *verdict.PodObject) {
-			p.IPAM, p.Traits = calico.Name, registry.Traits(calico.Name)
+			p.IPAM, p.Traits = calico.IPAM.Name, registry.Traits(calico.IPAM.Name)
 		}, nil},
 	} {
 		w := newWorld("192.0.2.100")

@@ -24,27 +24,27 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 	}{
 		{"a tenant with the range of pods, in a VRF", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
-			w.ofCluster(calico.Name, "10.244.0.0/16")
+			w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown}), "m", w.Link("n1", "vethlab", verdict.PointToPoint, false))
 			inside.VRF = "tenant"
 			w.Assigned(inside)
 		}, nil},
 		{"libvirt's bridge in Calico's usual range", func(w *world) {
-			w.ofCluster(calico.Name, "10.244.0.0/16")
+			w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "virbr0", Kind: "bridge", Attachment: verdict.Own, Link: w.Link("n1", "virbr0", verdict.Bridge, true)}))
 		}, nil},
 		{"a container on a bridge of docker's, in Calico's usual range", func(w *world) {
-			w.ofCluster(calico.Name, "10.244.0.0/16")
+			w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Container, Name: "db", ContainerID: "c"}), "m", w.Link("n1", "docker0", verdict.Bridge, true))
 			w.Assigned(inside)
 		}, nil},
 		{"the endpoint by which Cilium looks after itself", func(w *world) {
-			w.allocate(w.ofCluster(cilium.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "Cilium's health"}})
+			w.allocate(w.ofCluster(cilium.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "Cilium's health"}})
 			inside, _ := w.Veth(w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "cilium-health", Source: "netns"}), "m", w.Link("n1", "lxc_health", verdict.PointToPoint, false))
 			w.Assigned(inside)
 		}, nil},
 		{"a node in a range that Calico gives only to pods that ask for it", func(w *world) {
-			w.ofCluster(calico.Name, "10.244.0.0/16").Asked = true
+			w.ofCluster(calico.IPAM.Name, "10.244.0.0/16").Asked = true
 			w.Device("n1", "eth0", "")
 		}, nil},
 		{"an address that a person reserved with a file, for a device of the node", func(w *world) {
@@ -66,32 +66,32 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 		}, nil},
 		{"a pod of a VPC with the range of others", func(w *world) {
 			w.Policy.Networks = []verdict.Network{{Name: "vpc/blue", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}}
-			w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
-			blue := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
+			blue := w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
 			blue.Realm, blue.Name = "vpc/blue", "blue"
 			w.allocate(blue, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)
 		}, nil},
 		{"a pod whose VPC is not known, with its allocation", func(w *world) {
-			w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
-			blue := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
+			blue := w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
 			blue.Realm, blue.Name = "vpc/blue", "blue"
 			w.allocate(blue, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)
 		}, nil},
 		{"a stopped virtual machine that keeps its address", func(w *world) {
 			w.Node("n1")
-			w.allocate(w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "vm", Kept: true}})
+			w.allocate(w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "vm", Kept: true}})
 		}, nil},
 		{"a virtual address that a pod uses as its own", func(w *world) {
-			p := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			p := w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a", Location: "1"}})
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Location: "2"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)
 		}, nil},
 		{"records left by Calico after a migration to Cilium with the same range", func(w *world) {
-			w.ofCluster(calico.Name, "10.244.0.0/16")
-			w.allocate(w.ofCluster(cilium.Name, "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
+			w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
+			w.allocate(w.ofCluster(cilium.IPAM.Name, "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
 			w.kindPod("n1", "a", "cilium", 2)
 		}, nil},
 		{"a record for a deleted pod, beside that of the owner", func(w *world) {
@@ -104,12 +104,12 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 		}, nil},
 		{"the address of a silent virtual machine, which Calico has without a sandbox", func(w *world) {
 			w.Node("n1")
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"}})
 			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.Addr}}}
 		}, nil},
 		// Situations that resemble these.
 		{"a pod in a range that Calico allocates only on request", func(w *world) {
-			w.ofCluster(calico.Name, "10.244.0.0/16").Asked = true
+			w.ofCluster(calico.IPAM.Name, "10.244.0.0/16").Asked = true
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
 		{"a pod of whereabouts that is in neither of two realms", func(w *world) {
@@ -126,14 +126,14 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 		}, []string{verdict.FindingDoubleAllocated}},
 		{"a pod of a VPC without an allocation, in the range of others", func(w *world) {
 			w.Policy.Networks = []verdict.Network{{Name: "vpc/blue", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}}
-			w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
-			blue := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
+			blue := w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
 			blue.Realm, blue.Name = "vpc/blue", "blue"
 			w.kindPod("n1", "a", "kube-ovn", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
 		{"the address of a stopped virtual machine, which Kube-OVN has given to a pod", func(w *world) {
 			w.Listed = true
-			p := w.ofCluster(ovn.KubeOVNName, "10.244.0.0/24")
+			p := w.ofCluster(ovn.KubeOVN.Name, "10.244.0.0/24")
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "vm", Kept: true, Location: "1"}})
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "2"}})
 			w.kindPod("n1", "a", "kube-ovn", 2)
@@ -141,7 +141,7 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 		}, []string{verdict.FindingDoubleAllocated}},
 		{"the address of a pod that has ended", func(w *world) {
 			w.Node("n1")
-			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
+			w.allocate(w.ofCluster(calico.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
 			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Succeeded", IPs: []netip.Addr{w.Addr}}}
 		}, []string{verdict.FindingLeaked}},
 	} {
@@ -154,7 +154,7 @@ func TestTheAuditHasNoFalsePositives(t *testing.T) {
 // A CiliumEndpoint mirrors an address and does not allocate it: the Cilium agent may know better.
 func TestFindingsAboutCiliumAreWarnings(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	w.ofCluster(cilium.Name, "10.244.0.0/24")
+	w.ofCluster(cilium.IPAM.Name, "10.244.0.0/24")
 	w.kindPod("n1", "a", "cilium", 2)
 	before := w.audit().Findings
 	if out := w.after(4 * time.Minute).audit(before...).Findings; len(out) != 1 || !out[0].Waiting {
@@ -168,7 +168,7 @@ func TestFindingsAboutCiliumAreWarnings(t *testing.T) {
 // After a node has rebooted, the kubelet updates the status of its pods one by one.
 func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), Name: "pods", State: ipam.Known}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.IPAM.Name, Traits: registry.Traits(podips.IPAM.Name), Name: "pods", State: ipam.Known}}
 	w.Pools = append(w.Pools, p)
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "1"}})
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b", Location: "2"}})
@@ -200,7 +200,7 @@ func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 		"it is deleted": {Phase: "Running", DeletionTimestamp: start}, "it is completed": {Phase: "Succeeded"}, "it has failed": {Phase: "Failed"}, "it runs": {Phase: "Running"},
 	} {
 		w := newWorld("10.244.0.7")
-		w.ofCluster(calico.Name, "10.244.0.0/16")
+		w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 		w.kindPod("n1", "a", "k8s-pod-network", 2)
 		p.Namespace, p.Name, p.Node = "default", "a", "n1"
 		w.Pods = map[string]*verdict.PodObject{"uid-a": &p}
@@ -219,7 +219,7 @@ func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 // The API server may lag behind the kernels.
 func TestAuditWaitsForTheAPI(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	w.ofCluster(calico.Name, "10.244.0.0/16")
+	w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 	w.kindPod("n1", "a", "k8s-pod-network", 2)
 	w.Known = w.Now.Add(-time.Minute)
 	first := w.audit()
@@ -241,11 +241,11 @@ func TestCiliumsObjectsCatchUp(t *testing.T) {
 		want  string
 	}{
 		{"the previous pod is still listed", func(w *world) {
-			w.allocate(w.ofCluster(cilium.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "old"}})
+			w.allocate(w.ofCluster(cilium.IPAM.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "old"}})
 			w.kindPod("n1", "new", "cilium", 2)
 		}, verdict.FindingBookedElsewhere},
 		{"both are listed", func(w *world) {
-			p := w.ofCluster(cilium.Name, "10.244.0.0/16")
+			p := w.ofCluster(cilium.IPAM.Name, "10.244.0.0/16")
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "old", Location: "1"}})
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "new", Location: "2"}})
 			w.kindPod("n1", "new", "cilium", 2)
@@ -279,7 +279,7 @@ func TestRecordsInTheAPIMayBeLate(t *testing.T) {
 		{"a", true, verdict.FindingBookedElsewhere},
 	} {
 		w := newWorld("10.244.0.7")
-		p := w.ofCluster(calico.Name, "10.244.0.0/16")
+		p := w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 		if test.before != "" {
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: "n9", Namespace: "default", Pod: test.before}})
 		}

@@ -96,7 +96,7 @@ func TestACriticalFindingThatReplacesAnotherIsReportedAtOnce(t *testing.T) {
 		{"of another owner", func(b *verdict.Finding) { b.Owners = []verdict.Owner{{ID: "other"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"without owners", func(b *verdict.Finding) { b.Owners = nil }, verdict.FindingBookedElsewhere},
 		{"of another pool", func(b *verdict.Finding) {
-			b.Pool = &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "x"}}
+			b.Pool = &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "x"}}
 		}, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"a warning", func(b *verdict.Finding) { b.Severity = verdict.Warning }, "(" + verdict.FindingBookedElsewhere + ")"},
 	} {
@@ -197,16 +197,16 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 		patience time.Duration
 		severity verdict.Severity // 0 for no finding
 	}{
-		{"pools that are routed everywhere", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, time.Second, verdict.Critical},
-		{"pods of one name in two namespaces", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Namespace: "x"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Namespace: "y"}}, nil, time.Second, verdict.Critical},
-		{"one pod", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "2"}}, nil, 0, 0},
-		{"one container", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", ContainerID: "1"}}, nil, 0, 0},
-		{"two containers", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, nil, time.Second, verdict.Critical},
-		{"a container and a pod of one node", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", Node: "n1"}}, nil, 0, 0},
-		{"a container and a pod of two nodes", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", Node: "n2"}}, nil, time.Second, verdict.Critical},
-		{"pods in the status of the API", podips.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, 30 * time.Second, verdict.Critical},
-		{"endpoints of Cilium", cilium.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, 30 * time.Second, verdict.Warning},
-		{"of two IPAMs", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, _, two *verdict.Pool) { two.IPAM = cilium.Name }, 0, 0},
+		{"pools that are routed everywhere", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, time.Second, verdict.Critical},
+		{"pods of one name in two namespaces", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Namespace: "x"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Namespace: "y"}}, nil, time.Second, verdict.Critical},
+		{"one pod", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "2"}}, nil, 0, 0},
+		{"one container", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", ContainerID: "1"}}, nil, 0, 0},
+		{"two containers", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, nil, time.Second, verdict.Critical},
+		{"a container and a pod of one node", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", Node: "n1"}}, nil, 0, 0},
+		{"a container and a pod of two nodes", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", Node: "n2"}}, nil, time.Second, verdict.Critical},
+		{"pods in the status of the API", podips.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, 30 * time.Second, verdict.Critical},
+		{"endpoints of Cilium", cilium.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, 30 * time.Second, verdict.Warning},
+		{"of two IPAMs", calico.IPAM.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, _, two *verdict.Pool) { two.IPAM = cilium.IPAM.Name }, 0, 0},
 		{"networks of one name", whereabouts.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "lan" }, time.Second, verdict.Critical},
 		{"networks of two names", whereabouts.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "dmz" }, 0, 0},
 		{"a network that is not known", whereabouts.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, one, _ *verdict.Pool) { one.Network = "lan" }, 0, 0},
@@ -268,7 +268,7 @@ func TestAnAllocationOfADeletedPodIsNotADoubleAllocation(t *testing.T) {
 	} {
 		w := newWorld("10.244.0.7")
 		w.Listed = true
-		p := w.ofCluster(calico.Name, "10.244.0.0/16")
+		p := w.ofCluster(calico.IPAM.Name, "10.244.0.0/16")
 		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "old", Location: "1"}})
 		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b", Node: "n1", Location: "2"}})
 		test.change(w)

@@ -184,7 +184,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 
 func TestPoolsThatNodesGetRangesFrom(t *testing.T) {
 	pool := func(name string, ranges ...ipam.Range) *verdict.Pool {
-		return &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: name, Config: "ciliumpodippools " + name, Divided: ranges}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.IPAM.Name, Traits: registry.Traits(cilium.IPAM.Name), Name: name, Config: "ciliumpodippools " + name, Divided: ranges}}
 	}
 	all := []*verdict.Pool{
 		pool("blue", prefix("fd00::/64"), prefix("10.20.0.0/16"), prefix("10.9.0.0/24")), pool("green", prefix("10.20.128.0/17"), prefix("10.9.0.128/25")),
@@ -474,9 +474,9 @@ func TestRangesAgainstAddressesInUse(t *testing.T) {
 }
 
 func TestSidesOfACiliumNode(t *testing.T) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: "n1", Config: "ciliumnodes n1", Ranges: []ipam.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.IPAM.Name, Traits: registry.Traits(cilium.IPAM.Name), Name: "n1", Config: "ciliumnodes n1", Ranges: []ipam.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}}
 	sides := audit.NodePoolSides(p)
-	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideNodeObject || sides[1].IPAM != cilium.Name || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
+	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideNodeObject || sides[1].IPAM != cilium.IPAM.Name || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
 		t.Errorf("got %+v, want one of each range", sides)
 	}
 }

@@ -30,8 +30,8 @@ func TestLostRecords(t *testing.T) {
 	ofNode := func(state ipam.State, lost verdict.Stamp) *verdict.Pool {
 		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "/var/lib/cni/networks/kind", State: state}, Node: n1, Loss: verdict.Loss{LostAt: lost}}
 	}
-	ofCluster := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "pool", State: ipam.Known}}
-	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: "n1", State: ipam.Known}}
+	ofCluster := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "pool", State: ipam.Known}}
+	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.IPAM.Name, Traits: registry.Traits(cilium.IPAM.Name), Name: "n1", State: ipam.Known}}
 	self := risk("10.0.0.9", n1, start)
 	self.Owners[0].Namespace.Who = verdict.Workload{Kind: verdict.Host}.Who()
 	onWire := risk("10.0.0.9", n1, start)
@@ -118,7 +118,7 @@ func TestFullAndUnreadablePools(t *testing.T) {
 		{"gone", verdict.PoolUse{}, ipam.Missing, "the IPPool is gone", nil},
 		{"unreadable and full", verdict.PoolUse{Size: 1, Allocated: 1}, ipam.Stale, "x", []string{verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}},
 	} {
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "pool", State: test.state, Problem: test.problem}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "pool", State: test.state, Problem: test.problem}}
 		var got []string
 		for _, f := range audit.Pool(policy, audit.Given{Pool: p, Use: test.use}) {
 			got = append(got, f.Kind)

@@ -141,7 +141,7 @@ func TestWhichReuseIsReported(t *testing.T) {
 		{"a node after a node", func(s *succession) { host(s, s.was, true); host(s, s.is, true) }, false},
 		{"a virtual router", func(s *succession) { s.is.Interface.MAC = vrrp }, false},
 		{"after a virtual router", func(s *succession) { s.was.Interface.MAC = vrrp }, false},
-		{"a controller assigns it", func(s *succession) { s.assigned(vip.KubeVIPName, "n2", "leases kube-system/l") }, false},
+		{"a controller assigns it", func(s *succession) { s.assigned(vip.KubeVIP.Name, "n2", "leases kube-system/l") }, false},
 		{"in another scope", func(s *succession) { s.is.Interface.VRF = "red" }, false},
 		{"it was listed", func(s *succession) { s.is.Interface.Namespace.Node.Listed = s.Now }, false},
 		{"it began after its node was listed", func(s *succession) { s.is.Interface.Namespace.Node.Listed = s.Now - 1 }, true},

@@ -91,24 +91,24 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	}{
 		{"a pool of the cluster, and an owner that the node routes to", func(w *world) {
 			w.byHand()
-			w.pooled("p", calico.Name, "")
+			w.pooled("p", calico.IPAM.Name, "")
 		}, []string{unallocated + " p"}},
 		{"a pool of the cluster, and an owner that the node does not route to", func(w *world) {
 			w.byHand().Link = w.Link("n1", "br0", verdict.Bridge, false)
-			w.pooled("p", calico.Name, "")
+			w.pooled("p", calico.IPAM.Name, "")
 		}, nil},
 		{"a cluster-wide pool that allocates on request only, and a pod", func(w *world) {
 			w.byHand()
-			w.pooled("p", calico.Name, "").Asked = true
+			w.pooled("p", calico.IPAM.Name, "").Asked = true
 		}, []string{unallocated + " p"}},
 		{"a pool of the cluster, and the bridge of docker", func(w *world) {
 			i := w.Interface(w.Host("n1"), verdict.Interface{Name: "docker0", Attachment: verdict.Own, Link: w.Link("n1", "br0", verdict.Bridge, true)})
 			w.Assigned(i)
-			w.pooled("p", calico.Name, "")
+			w.pooled("p", calico.IPAM.Name, "")
 		}, nil},
 		{"a pool of the cluster, and an interface of the node without a link", func(w *world) {
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "tun0", Attachment: verdict.Own}))
-			w.pooled("p", calico.Name, "")
+			w.pooled("p", calico.IPAM.Name, "")
 		}, []string{unallocated + " p"}},
 		{"a pool of whereabouts, and a child of an uplink", func(w *world) {
 			i := w.byHand()
@@ -197,19 +197,19 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 		}, []string{unallocated + " p"}},
 		{"a pool of Cilium of another network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", cilium.Name, "").Network = "lab"
+			w.pooled("p", cilium.IPAM.Name, "").Network = "lab"
 		}, nil},
 		{"a pool of Cilium of no known network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", cilium.Name, "")
+			w.pooled("p", cilium.IPAM.Name, "")
 		}, []string{unallocated + " p"}},
 		{"a pool of Cilium of another network, and an owner of no known network", func(w *world) {
 			w.byHand()
-			w.pooled("p", cilium.Name, "").Network = "lab"
+			w.pooled("p", cilium.IPAM.Name, "").Network = "lab"
 		}, []string{unallocated + " p"}},
 		{"a pool of the owner's network, and another one", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", calico.Name, "")
+			w.pooled("p", calico.IPAM.Name, "")
 			w.pooled("q", hostlocal.Name, "n1").Network = "kind"
 		}, []string{unallocated + " q"}},
 		{"a pool of one of the owner's networks", func(w *world) {
@@ -220,11 +220,11 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 		}, []string{unallocated + " p"}},
 		{"of pools, one has it for the owner", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.allocate(w.pooled("gave", calico.Name, ""), verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}})
+			w.allocate(w.pooled("gave", calico.IPAM.Name, ""), verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}})
 			w.pooled("ofNode", hostlocal.Name, "n1").Routed = true
-			w.pooled("otherIPAM", cilium.Name, "")
-			w.pooled("sameIPAM", calico.Name, "")
-			w.pooled("otherRealm", calico.Name, "").Realm = "red"
+			w.pooled("otherIPAM", cilium.IPAM.Name, "")
+			w.pooled("sameIPAM", calico.IPAM.Name, "")
+			w.pooled("otherRealm", calico.IPAM.Name, "").Realm = "red"
 		}, []string{unallocated + " ofNode", unallocated + " sameIPAM"}},
 	} {
 		w := newWorld("10.244.0.7")
@@ -291,7 +291,7 @@ func TestRenamedNetworks(t *testing.T) {
 		{"the other network is on another node", func(w *world, _ *verdict.Claim, _, renamed *verdict.Pool) { renamed.Node = w.Node("n2") }, false},
 		{"it is not known whether the other network is configured", func(_ *world, _ *verdict.Claim, _, renamed *verdict.Pool) { renamed.Config = "" }, false},
 		{"the network has an IPAM of the cluster, and another configuration was left behind", func(_ *world, _ *verdict.Claim, former, _ *verdict.Pool) {
-			former.IPAM, former.Traits, former.Node = calico.Name, registry.Traits(calico.Name), nil
+			former.IPAM, former.Traits, former.Node = calico.IPAM.Name, registry.Traits(calico.IPAM.Name), nil
 		}, false},
 	} {
 		w := newWorld("10.244.0.7")
@@ -335,7 +335,7 @@ func TestLeakedAllocations(t *testing.T) {
 		{"it is for a tunnel", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.Purpose = "tunnel" }, false},
 		{"it has no holder", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.ContainerID = "" }, false},
 		{"the Kubernetes API has it for a pod", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
-			p.IPAM, p.Traits = podips.Name, registry.Traits(podips.Name)
+			p.IPAM, p.Traits = podips.IPAM.Name, registry.Traits(podips.IPAM.Name)
 		}, false},
 		{"the pool is not known", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.State = ipam.Stale }, false},
 		{"its node is silent", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Node("n1").Unheard = true }, false},
@@ -488,7 +488,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 	// A finding about Cilium stays a warning.
 	w = newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2)
-	w.pooled("p", cilium.Name, "")
+	w.pooled("p", cilium.IPAM.Name, "")
 	first = w.auditAll().Findings
 	before = w.after(5 * time.Minute).auditAll(first...).Findings
 	if out := w.after(time.Second).auditAll(before...).Findings; len(reported(out)) != 1 {

@@ -59,7 +59,7 @@ func TestTheAddressOfAServiceIsHeld(t *testing.T) {
 		if test.change != nil {
 			test.change(w, c)
 		}
-		w.allocate(w.Pool(vip.KubeProxyName, "", ""), verdict.Allocation{Allocation: ipam.Allocation{
+		w.allocate(w.Pool(vip.KubeProxy.Name, "", ""), verdict.Allocation{Allocation: ipam.Allocation{
 			Purpose: "Service shop/api", Location: "services shop/api " + string(test.field),
 			Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: test.field, Ports: "80/TCP", Endpoints: test.endpoints},
 		}})
@@ -100,7 +100,7 @@ func TestTwoNodesHaveOneInternalIP(t *testing.T) {
 	} {
 		w := newWorld("10.0.2.15")
 		w.Device("n1", "eth0", "")
-		p := w.Pool(podips.Name, "", "")
+		p := w.Pool(podips.IPAM.Name, "", "")
 		p.Name, p.Ranges = podips.NodePool, nil
 		for _, n := range test.nodes {
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: n, Purpose: "InternalIP", Location: "nodes " + n + " " + podips.NodeStatus}})
@@ -120,7 +120,7 @@ func TestTwoNodesHaveOneInternalIP(t *testing.T) {
 
 // ofServices adds a pool of which Services get the addresses, or one of owners without a field.
 func (w *world) ofServices(field ipam.ServiceField) *verdict.Pool {
-	p := w.ofCluster(calico.Name, "192.0.2.0/28")
+	p := w.ofCluster(calico.IPAM.Name, "192.0.2.0/28")
 	p.Services = field
 	return p
 }
@@ -156,9 +156,9 @@ func TestAServiceMayGetTheAddress(t *testing.T) {
 		{"a node in the range of a load balancer", ipam.Ingress, node, nil, unallocated, warning},
 		{"a machine without an agent", ipam.Ingress, machine(verdict.Used), nil, unallocated, critical},
 		{"a speaker without an agent still answers", ipam.Ingress, machine(verdict.Answered), nil, "", nil},
-		{"the Service has it, whose virtual address it is", ipam.Ingress, node, func(w *world, _ *verdict.Pool) { w.given(vip.KubeProxyName, balanced) }, "", nil},
+		{"the Service has it, whose virtual address it is", ipam.Ingress, node, func(w *world, _ *verdict.Pool) { w.given(vip.KubeProxy.Name, balanced) }, "", nil},
 		{"kube-vip assigns it to the node", ipam.Ingress, node, func(w *world, _ *verdict.Pool) {
-			w.given(vip.KubeVIPName, ipam.Allocation{Node: "n1", Purpose: "control plane"})
+			w.given(vip.KubeVIP.Name, ipam.Allocation{Node: "n1", Purpose: "control plane"})
 		}, "", nil},
 		{"Calico has allocated it to a Service", ipam.Ingress, pod, func(w *world, p *verdict.Pool) {
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Purpose: "load balancer of Service shop/api"}})
@@ -220,7 +220,7 @@ func TestALoadBalancerHasTheAddressOfADevice(t *testing.T) {
 			w.ofServices(ipam.Ingress)
 		}
 		w.after(time.Minute)
-		w.given(vip.KubeProxyName, balanced)
+		w.given(vip.KubeProxy.Name, balanced)
 		for _, al := range w.Allocations {
 			al.Heard = w.Now
 		}
@@ -259,9 +259,9 @@ func TestALoadBalancerHasTheAddressOfANode(t *testing.T) {
 		if w.Internal = test.internal; test.pooled {
 			w.ofServices(ipam.Ingress)
 		}
-		w.given(vip.KubeProxyName, balanced)
+		w.given(vip.KubeProxy.Name, balanced)
 		if test.assigned != "" {
-			w.assigned(vip.KubeVIPName, test.assigned, "services shop/api")
+			w.assigned(vip.KubeVIP.Name, test.assigned, "services shop/api")
 		}
 		first := w.auditAll()
 		out := w.after(w.Policy.Settle).auditAll(first.Findings...).Findings
@@ -291,7 +291,7 @@ func TestTwoServicesHaveOneAddress(t *testing.T) {
 		{"one Service has it", []service{{"a", external, "80/TCP", ""}}, false},
 	} {
 		w := newWorld("192.0.2.80")
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeProxyName, Traits: registry.Traits(vip.KubeProxyName), Name: "services", State: ipam.Known}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeProxy.Name, Traits: registry.Traits(vip.KubeProxy.Name), Name: "services", State: ipam.Known}}
 		for _, s := range test.has {
 			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{
 				Purpose: "Service shop/" + s.name, Location: "services shop/" + s.name + " " + s.field,
@@ -316,7 +316,7 @@ func TestTheKubernetesAPIListsAnAddressOfServices(t *testing.T) {
 	node := ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus}
 	service := func(field ipam.ServiceField, to ipam.Endpoints) func(*world) {
 		return func(w *world) {
-			w.given(vip.KubeProxyName, ipam.Allocation{
+			w.given(vip.KubeProxy.Name, ipam.Allocation{
 				Purpose: "Service shop/api", Location: "services shop/api " + string(field), Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: field, Endpoints: to},
 			})
 		}
@@ -354,7 +354,7 @@ func TestTheKubernetesAPIListsAnAddressOfServices(t *testing.T) {
 	} {
 		w := newWorld("192.0.2.5")
 		test.do(w)
-		w.given(podips.Name, test.listed)
+		w.given(podips.IPAM.Name, test.listed)
 		first := w.auditAll()
 		early := w.after(podips.IPAM.EndDelay - time.Second).auditAll(first.Findings...)
 		out := w.after(time.Second).auditAll(early.Findings...)
@@ -381,7 +381,7 @@ func TestANodeWithoutAnAgentIsSeenInARange(t *testing.T) {
 		w.ofServices(ipam.Ingress)
 		w.Wire(verdicttest.OnLAN(w.World, "n1", "n2")[0], "52:54:00:00:00:09").Kind = verdict.Used
 		if internal {
-			w.given(podips.Name, ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus})
+			w.given(podips.IPAM.Name, ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus})
 		}
 		first := w.auditAll()
 		out := w.after(podips.IPAM.EndDelay).auditAll(first.Findings...).Findings
@@ -394,8 +394,8 @@ func TestANodeWithoutAnAgentIsSeenInARange(t *testing.T) {
 // A pod has the InternalIP of another node, according to the Kubernetes API.
 func TestAPodHasTheAddressOfANode(t *testing.T) {
 	w := newWorld("10.244.0.5")
-	w.given(podips.Name, ipam.Allocation{Namespace: "shop", Pod: "far", Node: "n8", Location: "pods shop/far " + podips.Status})
-	w.given(podips.Name, ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus})
+	w.given(podips.IPAM.Name, ipam.Allocation{Namespace: "shop", Pod: "far", Node: "n8", Location: "pods shop/far " + podips.Status})
+	w.given(podips.IPAM.Name, ipam.Allocation{Node: "n9", Purpose: "InternalIP", Location: "nodes n9 " + podips.NodeStatus})
 	first := w.auditAll()
 	out := w.after(podips.IPAM.EndDelay).auditAll(first.Findings...).Findings
 	if len(out) != 1 || out[0].Kind != verdict.FindingDoubleAllocated || out[0].Severity != verdict.Warning || out[0].Waiting {

@@ -29,7 +29,7 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running", DeletionTimestamp: start}}
 		}, 30 * time.Second},
 		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
-			p.IPAM, p.Traits = cilium.Name, registry.Traits(cilium.Name)
+			p.IPAM, p.Traits = cilium.IPAM.Name, registry.Traits(cilium.IPAM.Name)
 		}, 5 * time.Minute},
 		{"the pool has no directory", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = ipam.Missing }, 5 * time.Second},
 		{"the directory was removed before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
@@ -174,7 +174,7 @@ func TestReleasedAddressIsWaitedFor(t *testing.T) {
 func TestNewOwnersAreWaitedFor(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2).Begun = start.Add(1 - 5*time.Second)
-	w.pooled("p", calico.Name, "")
+	w.pooled("p", calico.IPAM.Name, "")
 	if out := w.auditAll(); len(out.Findings) != 1 || !out.Findings[0].Waiting || out.Again != start.Add(1) {
 		t.Errorf("got %+v, again after %s, want it waiting until the five seconds are over", out.Findings, out.Again.Sub(start))
 	}

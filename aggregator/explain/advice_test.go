@@ -220,7 +220,7 @@ func TestTunnelAddressThatIPAMAllocatedToAPod(t *testing.T) {
 	w := verdicttest.New("10.244.1.5")
 	w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 	w.Device("n1", "tunl0", "ipip")
-	w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
+	w.Calico(w.Pool(calico.IPAM.Name, "", ""), "web", "n1")
 	text := strings.Join(remedyOf(w, only(t, w)), "\n")
 	if !strings.Contains(text, "k8s-app=calico-node") || strings.Contains(text, "delete pod -n default web") {
 		t.Errorf("got advice %q, want the tunnel to get another address", text)

@@ -213,7 +213,7 @@ func when(holds bool, value string) string {
 // listed returns the record of the pod or node that has the address of a Service, or one that a Service may get, according to
 // the Kubernetes API, if no owner is known; nil if there is none.
 func (t *findingBuilder) listed() *verdict.Allocation {
-	i := slices.IndexFunc(t.f.Allocations, func(al *verdict.Allocation) bool { return al.Pool != nil && al.Pool.IPAM == podips.Name })
+	i := slices.IndexFunc(t.f.Allocations, func(al *verdict.Allocation) bool { return al.Pool != nil && al.Pool.IPAM == podips.IPAM.Name })
 	if i < 0 || t.owner != nil || t.f.Kind == verdict.FindingDoubleAllocated {
 		return nil
 	}

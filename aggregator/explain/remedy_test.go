@@ -88,11 +88,11 @@ func findings() map[string]verdict.Finding {
 	lans6 := whereaboutsPool("kube-system/blue-fd00---64", "fd00::")
 	lans6.Realm = "blue"
 	slice := whereaboutsPool("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
-	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: ovn.KubeOVNName, Traits: registry.Traits(ovn.KubeOVNName), Name: "ovn-default", State: ipam.Known}}
-	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known}}
-	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name), Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
+	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: ovn.KubeOVN.Name, Traits: registry.Traits(ovn.KubeOVN.Name), Name: "ovn-default", State: ipam.Known}}
+	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "default-ipv4-ippool", State: ipam.Known}}
+	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.IPAM.Name, Traits: registry.Traits(cilium.IPAM.Name), Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
 	azureFile := &verdict.Pool{Pool: ipam.Pool{IPAM: azure.Name, Traits: registry.Traits(azure.Name), Name: "/run/azure-cns/azure-endpoints.json", State: ipam.Known}, Node: w.Node("node-a")}
-	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), State: ipam.Known}}
+	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.IPAM.Name, Traits: registry.Traits(podips.IPAM.Name), State: ipam.Known}}
 	stale := holder(w, "node-d", "web-5d", "eth0")
 	stale.Node.IPAMName = ipam.NodeName{Name: "template-0", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 	find := func(kind string, p *verdict.Pool, address string, owners []verdict.Owner, allocations ...*verdict.Allocation) verdict.Finding {
@@ -196,7 +196,7 @@ func findings() map[string]verdict.Finding {
 	}
 	// The address is that of a Service, too.
 	taken := func(owners []verdict.Owner, field ipam.ServiceField, endpoints ipam.Endpoints) verdict.Finding {
-		services := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeProxyName, Traits: registry.Traits(vip.KubeProxyName), Name: "services", State: ipam.Known}}
+		services := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeProxy.Name, Traits: registry.Traits(vip.KubeProxy.Name), Name: "services", State: ipam.Known}}
 		return find(verdict.FindingAnsweredByAnother, services, "10.244.0.5", owners, &verdict.Allocation{Allocation: ipam.Allocation{
 			Purpose: "Service shop/api", Location: "services shop/api " + string(field),
 			Service: &ipam.Redirect{Namespace: "shop", Name: "api", Field: field, Ports: "80/TCP,53/UDP", Endpoints: endpoints},
@@ -220,7 +220,7 @@ func findings() map[string]verdict.Finding {
 	// Only the Kubernetes API knows the pod or node that has the address.
 	listed := func(f verdict.Finding, al ipam.Allocation) verdict.Finding {
 		al.Address = f.Address
-		f.Allocations = append(f.Allocations, &verdict.Allocation{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), Name: podips.Pool}}, Allocation: al})
+		f.Allocations = append(f.Allocations, &verdict.Allocation{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: podips.IPAM.Name, Traits: registry.Traits(podips.IPAM.Name), Name: podips.Pool}}, Allocation: al})
 		return f
 	}
 	listedPod := ipam.Allocation{Namespace: "shop", Pod: "far", Node: "node-y", Location: "pods shop/far /status/podIPs"}
@@ -286,7 +286,7 @@ func findings() map[string]verdict.Finding {
 		"leaked kube-ovn":                              find(verdict.FindingLeaked, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ips cart-0.shop"}}),
 		"in-use-unallocated kube-ovn":                  find(verdict.FindingInUseUnallocated, overlay, "10.16.0.5", host),
 		"booked-elsewhere kube-ovn":                    find(verdict.FindingBookedElsewhere, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ips cart-0.shop"}}),
-		"in-use-unallocated spiderpool":                find(verdict.FindingInUseUnallocated, &verdict.Pool{Pool: ipam.Pool{IPAM: spiderpool.Name, Traits: registry.Traits(spiderpool.Name), Name: "v4pool", State: ipam.Known}}, "10.6.168.101", []verdict.Owner{lan}),
+		"in-use-unallocated spiderpool":                find(verdict.FindingInUseUnallocated, &verdict.Pool{Pool: ipam.Pool{IPAM: spiderpool.IPAM.Name, Traits: registry.Traits(spiderpool.IPAM.Name), Name: "v4pool", State: ipam.Known}}, "10.6.168.101", []verdict.Owner{lan}),
 		"double-allocated kube-ovn, for a machine":     find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Location: "ips web-5d.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}),
 		"double-allocated kube-ovn, for two machines":  find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "queue", Kept: true, Location: "ips queue.shop"}}),
 		"intended-not-observed":                        intended,
@@ -324,15 +324,15 @@ func findings() map[string]verdict.Finding {
 		"double-allocated services":                    clash(taken(nil, ipam.ExternalIP, ipam.SomeEndpoints), "80/TCP"),
 		"answered-by-another listed pod":               listed(taken(nil, ipam.ExternalIP, ipam.SomeEndpoints), listedPod),
 		"answered-by-another listed node":              listed(taken(nil, ipam.ClusterIP, ipam.SomeEndpoints), listedNode),
-		"in-use-unallocated listed node":               listed(find(verdict.FindingInUseUnallocated, ranges(vip.MetalLBName, "IPAddressPool metallb-system/first", "ipaddresspools metallb-system/first", ipam.Ingress), "10.96.3.5", nil), listedNode),
+		"in-use-unallocated listed node":               listed(find(verdict.FindingInUseUnallocated, ranges(vip.MetalLB.Name, "IPAddressPool metallb-system/first", "ipaddresspools metallb-system/first", ipam.Ingress), "10.96.3.5", nil), listedNode),
 		"double-allocated node":                        listed(listed(find(verdict.FindingDoubleAllocated, api, "10.0.2.15", nil), listedPod), listedNode),
 		"answered-by-another neigh":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyEntry}),
 		"answered-by-another neigh_suppress":           fromBridge,
 		"answered-by-another vxlan":                    answers("", "vx10", verdict.KernelAnswer{By: verdict.ByNeighbour}),
 		"answered-by-another filtered":                 answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterRules}),
 		"answered-by-another unreadable filter":        answers("lo", "lo", verdict.KernelAnswer{By: verdict.ByAddress, Filter: verdict.FilterUnreadable}),
-		"in-use-unallocated by a cluster IP":           find(verdict.FindingInUseUnallocated, ranges(vip.KubeProxyName, "ServiceCIDR kubernetes", "servicecidrs kubernetes", ipam.ClusterIP), "10.96.3.5", host),
-		"in-use-unallocated by MetalLB":                find(verdict.FindingInUseUnallocated, ranges(vip.MetalLBName, "IPAddressPool metallb-system/first", "ipaddresspools metallb-system/first", ipam.Ingress), "10.96.3.5", self("eth0", "")),
+		"in-use-unallocated by a cluster IP":           find(verdict.FindingInUseUnallocated, ranges(vip.KubeProxy.Name, "ServiceCIDR kubernetes", "servicecidrs kubernetes", ipam.ClusterIP), "10.96.3.5", host),
+		"in-use-unallocated by MetalLB":                find(verdict.FindingInUseUnallocated, ranges(vip.MetalLB.Name, "IPAddressPool metallb-system/first", "ipaddresspools metallb-system/first", ipam.Ingress), "10.96.3.5", self("eth0", "")),
 		"in-use-unallocated by a load balancer cilium": find(verdict.FindingInUseUnallocated, ranges("cilium", "CiliumLoadBalancerIPPool blue", "ciliumloadbalancerippools blue", ipam.Ingress), "10.96.3.5", host),
 		"in-use-unallocated by a load balancer calico": find(verdict.FindingInUseUnallocated, ranges("calico", "BGPConfiguration default", "bgpconfigurations default", ipam.Ingress), "10.96.3.5", host),
 		"double-allocated nodes": find(verdict.FindingDoubleAllocated, api, "10.0.2.15", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Node: "node-a", Purpose: "InternalIP", Location: "nodes node-a /status/addresses"}},
@@ -341,10 +341,10 @@ func findings() map[string]verdict.Finding {
 		"orphaned-sandbox, whose address is free":   find(verdict.FindingOrphanedSandbox, &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Traits: registry.Traits(hostlocal.Name), Name: "/var/lib/cni/networks/cbr0", State: ipam.Known}, Node: w.Node("node-h")}, "10.244.0.5", []verdict.Owner{orphan("")}),
 		"orphaned-sandbox, of a pod that has ended": find(verdict.FindingOrphanedSandbox, nil, "10.244.0.5", []verdict.Owner{orphan("Succeeded")}),
 		"shared-address-answered":                   find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a", verdict.Claim{Kind: verdict.Answered}), local("node-b", verdict.Claim{Kind: verdict.WouldAnswer})}),
-		"vip-held-elsewhere kube-vip":               virtual(w, vip.KubeVIPName, true, true),
-		"vip-held-elsewhere kube-vip, by it alone":  virtual(w, vip.KubeVIPName, true, false),
-		"vip-held-elsewhere metallb":                virtual(w, vip.MetalLBName, false, true),
-		"vip-held-elsewhere egressip":               virtual(w, vip.EgressIPName, true, false),
+		"vip-held-elsewhere kube-vip":               virtual(w, vip.KubeVIP.Name, true, true),
+		"vip-held-elsewhere kube-vip, by it alone":  virtual(w, vip.KubeVIP.Name, true, false),
+		"vip-held-elsewhere metallb":                virtual(w, vip.MetalLB.Name, false, true),
+		"vip-held-elsewhere egressip":               virtual(w, vip.EgressIP.Name, true, false),
 		"vip-held-elsewhere of two controllers":     ofTwoControllers(w),
 		"in-use-unallocated of an unknown owner":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
@@ -388,9 +388,9 @@ func virtual(w *verdicttest.Network, of string, kernel, both bool) verdict.Findi
 
 // ofTwoControllers returns a finding about a virtual address that another controller assigns to the node that holds it.
 func ofTwoControllers(w *verdicttest.Network) verdict.Finding {
-	f := virtual(w, vip.KubeVIPName, true, true)
+	f := virtual(w, vip.KubeVIP.Name, true, true)
 	f.Allocations = append(f.Allocations, &verdict.Allocation{
-		Pool:       &verdict.Pool{Pool: ipam.Pool{IPAM: vip.MetalLBName, Traits: registry.Traits(vip.MetalLBName), Name: "services", State: ipam.Known}},
+		Pool:       &verdict.Pool{Pool: ipam.Pool{IPAM: vip.MetalLB.Name, Traits: registry.Traits(vip.MetalLB.Name), Name: "services", State: ipam.Known}},
 		Allocation: ipam.Allocation{Address: f.Address, Node: "node-a", Purpose: "Service shop/web", Location: "servicel2statuses metallb-system/l2-x /status/node"},
 	})
 	return f
@@ -482,7 +482,7 @@ func TestTextsOfPoolFindings(t *testing.T) {
 	wantText(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
 	pool.State, pool.Problem = ipam.Unreadable, "permission denied"
 	wantText(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
-	invalid := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
+	invalid := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
 	wantText(t, "ipam-unreadable calico, invalid", ofPool(verdict.FindingIPAMUnreadable, invalid, verdict.PoolUse{}, nil))
 }
 
@@ -516,14 +516,14 @@ func TestTextsOfOverlaps(t *testing.T) {
 	onLAN := verdict.Side{Node: "node-a", Device: "eth0", LAN: lan, Range: ipam.Range{First: netip.MustParseAddr("192.0.2.111")}, Prefixes: verdicttest.Prefixes("192.0.2.111/32"), Source: verdict.SideHeld}
 	wantText(t, "pod-cidr-overlap on a LAN with an address of a node", overlap(verdict.FindingPodCIDROverlap, macvlan("node-b", "ens3"), onLAN, "node-a", "node-b"))
 	wantText(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
-		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodeObject, IPAM: cilium.Name},
-		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodeObject, IPAM: cilium.Name},
+		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodeObject, IPAM: cilium.IPAM.Name},
+		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodeObject, IPAM: cilium.IPAM.Name},
 		"node-a", "node-b", "node-c"))
 	r := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
 	multi := func(node string) verdict.Side {
-		return verdict.Side{Node: node, Ranges: []ipam.Range{r("10.0.1.1", "10.0.1.254")}, Config: "ciliumnodes " + node, Source: verdict.SideNodeObject, IPAM: cilium.Name, Grows: true}
+		return verdict.Side{Node: node, Ranges: []ipam.Range{r("10.0.1.1", "10.0.1.254")}, Config: "ciliumnodes " + node, Source: verdict.SideNodeObject, IPAM: cilium.IPAM.Name, Grows: true}
 	}
 	wantText(t, "pod-cidr-overlap cilium multi-pool", overlap(verdict.FindingPodCIDROverlap, multi("node-a"), multi("node-b"), "node-a", "node-b"))
 	wantText(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
@@ -535,7 +535,7 @@ func TestTextsOfOverlaps(t *testing.T) {
 	}
 	wantText(t, "ranges-overlap on one bridge", overlap(verdict.FindingRangesOverlap, onBridge("cbr0"), onBridge("pods"), "node-a"))
 	divided := func(name string, ranges ...ipam.Range) verdict.Side {
-		return verdict.Side{Pool: "CiliumPodIPPool " + name, Ranges: ranges, Config: "ciliumpodippools " + name, Source: verdict.SideDivided, IPAM: cilium.Name}
+		return verdict.Side{Pool: "CiliumPodIPPool " + name, Ranges: ranges, Config: "ciliumpodippools " + name, Source: verdict.SideDivided, IPAM: cilium.IPAM.Name}
 	}
 	wantText(t, "ranges-overlap of pools that nodes get ranges from", overlap(verdict.FindingRangesOverlap,
 		divided("blue", r("10.20.0.0", "10.20.255.255"), r("10.30.0.0", "10.30.255.255")), divided("green", r("10.20.128.0", "10.20.255.255"))))

@@ -137,7 +137,7 @@ var scenes = []verdicttest.Situation{
 		lan := verdicttest.OnLAN(w, "n1", "n2")
 		w.Virtual(lan[0])
 		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Flags: verdict.FlagDADFailed | verdict.FlagPermanent, Interface: lan[1], PrefixLength: 128})
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIP.Name, Traits: registry.Traits(vip.KubeVIP.Name), Name: "addresses", State: ipam.Known}}
 		w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, Node: "n2", Purpose: "Service shop/web"}})
 	}},
 	{Name: "an address with a lifetime that a kernel refused and deleted", Addr: "fd00::5", Build: func(w *verdicttest.World) {
@@ -172,7 +172,7 @@ var scenes = []verdicttest.Situation{
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Assigned(i)
 		}
-		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIP.Name, Traits: registry.Traits(vip.KubeVIP.Name), Name: "addresses", State: ipam.Known}}
 		w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
 			Address: w.Addr, Node: "n2", Purpose: "Service shop/web", Location: "services shop/web /metadata/annotations/kube-vip.io/vipHost",
 		}})
@@ -180,7 +180,7 @@ var scenes = []verdicttest.Situation{
 	{Name: "a virtual address that two controllers assign to different nodes", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for k, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Virtual(i)
-			of := []string{vip.MetalLBName, vip.KubeVIPName}[k]
+			of := []string{vip.MetalLB.Name, vip.KubeVIP.Name}[k]
 			w.Allocations = append(w.Allocations, &verdict.Allocation{
 				Pool:       &verdict.Pool{Pool: ipam.Pool{IPAM: of, Traits: registry.Traits(of), Name: "addresses", State: ipam.Known}},
 				Allocation: ipam.Allocation{Address: w.Addr, Node: i.Namespace.Node.Name, Purpose: "Service shop/web", Location: "services shop/web"},

@@ -119,17 +119,17 @@ func TestAllocationsAreLimited(t *testing.T) {
 func TestPoolsOfTheClusterAreLimited(t *testing.T) {
 	s := newScene(t)
 	pool := func(name, plugin string) kube.IPAMChange {
-		return kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin}}}}
+		return kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: ipams.Traits(calico.IPAM.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin}}}}
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("p", "")})
 	for i := range maxPools - 1 {
 		s.byKey[poolKey{name: strconv.Itoa(i)}] = nil
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("q", ""), pool("p", "calico")})
-	if s.notified.dropped["pool"] != 1 || s.byKey[poolKey{nil, calico.Name, "q"}] != nil {
+	if s.notified.dropped["pool"] != 1 || s.byKey[poolKey{nil, calico.IPAM.Name, "q"}] != nil {
 		t.Errorf("got %v dropped, want the pool that is too many", s.notified.dropped)
 	}
-	if got := s.byKey[poolKey{nil, calico.Name, "p"}].Rec.Plugin; got != "calico" {
+	if got := s.byKey[poolKey{nil, calico.IPAM.Name, "p"}].Rec.Plugin; got != "calico" {
 		t.Errorf("got plugin %q of a pool that is known", got)
 	}
 }
@@ -205,7 +205,7 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	pool := func(name, first, last, plugin string) *verdict.Pool {
 		return &verdict.Pool{
 			Pool: ipam.Pool{
-				IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin},
+				IPAM: calico.IPAM.Name, Traits: ipams.Traits(calico.IPAM.Name), Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin},
 				Ranges: []ipam.Range{{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}},
 			},
 		}

@@ -221,7 +221,7 @@ func TestPoolsOfTheCluster(t *testing.T) {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
 	pool := func(name string, ranges ...ipam.Range) *verdict.Pool {
-		return &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: name, State: ipam.Known, Ranges: ranges}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: ipams.Traits(calico.IPAM.Name), Name: name, State: ipam.Known, Ranges: ranges}}
 	}
 	wide, other := span("10.0.0.0", "10.0.255.255"), span("10.0.0.8", "10.0.0.9")
 	change := func(changes ...kube.IPAMChange) []ipam.Range {

@@ -347,8 +347,8 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	s.wantJudged("pods of another node change")
 
 	s.IPAMChanged([]kube.IPAMChange{
-		{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: "p", State: ipam.Known}}},
-		{Allocation: &verdict.Allocation{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: ipams.Traits(calico.Name), Name: "p"}}, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.0.0.2"), Namespace: "default", Pod: "x", Node: "n1"}}},
+		{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: ipams.Traits(calico.IPAM.Name), Name: "p", State: ipam.Known}}},
+		{Allocation: &verdict.Allocation{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: ipams.Traits(calico.IPAM.Name), Name: "p"}}, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.0.0.2"), Namespace: "default", Pod: "x", Node: "n1"}}},
 	})
 	if c := caseOf("10.0.0.2"); len(c.Allocations) != 1 || c.Allocations[0].Object != byName || c.Allocations[0].Covered {
 		t.Errorf("got allocations %+v, want one with the object of its pod", c.Allocations)
@@ -443,7 +443,7 @@ func TestInvalidRecordsAreDropped(t *testing.T) {
 		{"a claim of a group", claim(func(c *pb.ClaimRecord) { c.Address = []byte{224, 0, 0, 1} }), "claim"},
 		{"a frame without a MAC", claim(func(c *pb.ClaimRecord) { c.Kind = pb.Evidence_ANNOUNCED }), "claim"},
 		{"a claim of a loopback", claim(func(c *pb.ClaimRecord) { c.Address = []byte{127, 0, 0, 1} }), ""},
-		{"a pool of the cluster", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: calico.Name, Name: "p", State: pb.Pool_KNOWN}}}, "pool"},
+		{"a pool of the cluster", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: calico.IPAM.Name, Name: "p", State: pb.Pool_KNOWN}}}, "pool"},
 		{"a pool without a name", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, State: pb.Pool_KNOWN}}}, "pool"},
 		{"a pool without a state", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "p"}}}, "pool"},
 		{"the end of a pool that is not there", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "p", Gone: true}}}, ""},

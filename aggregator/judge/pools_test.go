@@ -12,7 +12,7 @@ import (
 
 func TestAPoolThatIsMadeAgainInOneStepIsListed(t *testing.T) {
 	w := newWorld(t, nil)
-	p := kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "p", State: ipam.Known}}}
+	p := kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Name: "p", State: ipam.Known}}}
 	gone := p
 	gone.Gone = true
 	for what, test := range map[string]struct {

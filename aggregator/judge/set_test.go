@@ -47,7 +47,7 @@ func TestAFindingThatEndsTwiceIsNotDoubtful(t *testing.T) {
 
 func TestNothingIsKeptOfAPoolThatIsRemoved(t *testing.T) {
 	w := newWorld(t, nil)
-	p := kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "p", State: ipam.Known}}}
+	p := kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Name: "p", State: ipam.Known}}}
 	w.facts.IPAMChanged([]kube.IPAMChange{p})
 	w.Pools.check()
 	if len(w.audits) != 1 {

@@ -18,18 +18,18 @@ func TestAFindingDoesNotEndBeforeTheRecordsOfItsIPAMAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, &cluster{})
 		w.node("n1")
-		pool := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pool"}}
+		pool := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Name: "pool"}}
 		one := &verdict.Finding{ID: "f", Kind: verdict.FindingLeaked, Address: netip.MustParseAddr("10.244.0.5"), Pool: pool}
-		w.facts.RecordsChanged(map[string]ipam.State{calico.Name: ipam.Reading})
+		w.facts.RecordsChanged(map[string]ipam.State{calico.IPAM.Name: ipam.Reading})
 		w.Recall([]*Found{{Finding: one, Place: PlaceOf(one)}})
 		for _, state := range []ipam.State{ipam.Reading, ipam.Unreadable} {
-			w.facts.RecordsChanged(map[string]ipam.State{calico.Name: state})
+			w.facts.RecordsChanged(map[string]ipam.State{calico.IPAM.Name: state})
 			time.Sleep(time.Minute)
 			if w.decide(); len(w.ended) > 0 {
 				t.Errorf("state %d: the finding has ended", state)
 			}
 			w.facts.RLock()
-			if unread := w.facts.Unread(); slices.Contains(unread, calico.Name) != (state == ipam.Reading) {
+			if unread := w.facts.Unread(); slices.Contains(unread, calico.IPAM.Name) != (state == ipam.Reading) {
 				t.Errorf("state %d: got %q awaited", state, unread)
 			}
 			w.facts.RUnlock()

@@ -117,12 +117,12 @@ func TestForbiddenDiscovery(t *testing.T) {
 	c := f.open()
 	keep(t, c)
 	records := func() map[string]ipam.State { c.mu.RLock(); defer c.mu.RUnlock(); return c.unknown() }
-	wait.Until(t, "the records of Calico are awaited", func() bool { return records()[calico.Name] == ipam.Reading })
+	wait.Until(t, "the records of Calico are awaited", func() bool { return records()[calico.IPAM.Name] == ipam.Reading })
 	wait.Until(t, "the problem is reported", func() bool {
 		p := c.Status().GetProblems()
 		return len(p) == 1 && strings.HasPrefix(p[0], "no permission to discover custom resources")
 	})
-	wait.Until(t, "the records of Calico cannot be read", func() bool { return records()[calico.Name] == ipam.Unreadable })
+	wait.Until(t, "the records of Calico cannot be read", func() bool { return records()[calico.IPAM.Name] == ipam.Unreadable })
 	f.set(func() { f.custom.hidden = false })
 	wait.Until(t, "there is no problem any more", func() bool { return len(c.Status().GetProblems()) == 0 && len(records()) == 0 })
 }
@@ -134,9 +134,9 @@ func TestOnlyWhatCanBeReadIsAwaited(t *testing.T) {
 		want  map[string]ipam.State
 	}{
 		"nothing fails":                   {func(*fakeAPI) {}, map[string]ipam.State{}},
-		"pods are forbidden":              {func(f *fakeAPI) { f.forbidden["pods"] = true }, map[string]ipam.State{podips.Name: ipam.Unreadable}},
-		"nodes fail":                      {func(f *fakeAPI) { f.broken = "nodes" }, map[string]ipam.State{podips.Name: ipam.Unreadable}},
-		"services fail":                   {func(f *fakeAPI) { f.broken = "services" }, map[string]ipam.State{podips.Name: ipam.Unreadable}},
+		"pods are forbidden":              {func(f *fakeAPI) { f.forbidden["pods"] = true }, map[string]ipam.State{podips.IPAM.Name: ipam.Unreadable}},
+		"nodes fail":                      {func(f *fakeAPI) { f.broken = "nodes" }, map[string]ipam.State{podips.IPAM.Name: ipam.Unreadable}},
+		"services fail":                   {func(f *fakeAPI) { f.broken = "services" }, map[string]ipam.State{podips.IPAM.Name: ipam.Unreadable}},
 		"Events fail":                     {func(f *fakeAPI) { f.broken = "events" }, map[string]ipam.State{}},
 		"discovery has no reply":          {func(f *fakeAPI) { f.custom.mute = true }, nil},
 		"the server does not respond yet": {func(f *fakeAPI) { f.down = true }, Unread()},
@@ -153,7 +153,7 @@ func TestOnlyWhatCanBeReadIsAwaited(t *testing.T) {
 				defer c.mu.RUnlock()
 				now := c.unknown()
 				if test.want == nil {
-					return now[calico.Name] == ipam.Unreadable && now[podips.Name] == 0
+					return now[calico.IPAM.Name] == ipam.Unreadable && now[podips.IPAM.Name] == 0
 				}
 				return maps.Equal(now, test.want)
 			})

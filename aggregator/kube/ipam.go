@@ -65,11 +65,11 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 			p.sources = append(p.sources, s)
 		}
 		all = append(all, p)
-		if m.Name == vip.KubeProxyName {
+		if m.Name == vip.KubeProxy.Name {
 			c.services.Unread = &ipam.Unread{Publisher: p, Kind: ipam.Kind{Name: "Service"}}
 		}
 	}
-	p, o, v := newPublisher(c, podips.Name), newPublisher(c, ovn.OVNKubernetesName), newPublisher(c, vip.KubeVIPName)
+	p, o, v := newPublisher(c, podips.IPAM.Name), newPublisher(c, ovn.OVNKubernetes.Name), newPublisher(c, vip.KubeVIP.Name)
 	c.addresses = podips.NewAddresses[*podRecord](p, podips.Pool, podips.Status)
 	c.nodeAddresses = podips.NewAddresses[nodeAddresses](p, podips.NodePool, podips.NodeStatus)
 	c.addresses.Compared, c.nodeAddresses.Compared = c.podCompared, c.nodeCompared
@@ -131,7 +131,7 @@ func (m *publisher) known() (ipam.State, string) {
 }
 
 // Unread returns the Changes.Records of a Cluster that has read nothing yet.
-func Unread() map[string]ipam.State { return map[string]ipam.State{podips.Name: ipam.Reading} }
+func Unread() map[string]ipam.State { return map[string]ipam.State{podips.IPAM.Name: ipam.Reading} }
 
 // unknown returns the IPAMs whose records are not known. The caller holds mu.
 func (c *Cluster) unknown() map[string]ipam.State {
@@ -145,10 +145,10 @@ func (c *Cluster) unknown() map[string]ipam.State {
 		switch {
 		case s == nil && (f.read || f.resource == "events"): // Events are only told
 		case s == nil && !refused(f):
-			records[podips.Name] = ipam.Reading
+			records[podips.IPAM.Name] = ipam.Reading
 		case s == nil:
-			if records[podips.Name] == 0 {
-				records[podips.Name] = ipam.Unreadable
+			if records[podips.IPAM.Name] == 0 {
+				records[podips.IPAM.Name] = ipam.Unreadable
 			}
 		case s.state == strange, s.state == forbiddenHere, !s.Decided && (c.health.problems[f.name] != "" || refused(f)),
 			s.state == undiscovered && (c.health.problems[discoveryProblem] != "" || c.discovery.missed >= sourceMisses):

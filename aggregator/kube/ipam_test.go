@@ -78,7 +78,7 @@ func (l *ledger) text() string {
 	defer l.mu.Unlock()
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(l.pools)) {
-		if l.pools[name].IPAM != vip.KubeProxyName { // every API server has a Service
+		if l.pools[name].IPAM != vip.KubeProxy.Name { // every API server has a Service
 			lines = append(lines, ipamtest.DescribePool(&l.pools[name].Pool))
 		}
 	}

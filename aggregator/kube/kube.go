@@ -77,7 +77,7 @@ type Changes struct {
 	// IPAM are the changes of the cluster's IPAMs, one for each pool and allocation.
 	IPAM []IPAMChange
 	// Records has the IPAMs whose records in the API are not known, if they have changed: Reading while they are
-	// awaited after the start, Unreadable if they cannot be read. podips.Name also stands for everything else that
+	// awaited after the start, Unreadable if they cannot be read. podips.IPAM.Name also stands for everything else that
 	// is read.
 	Records map[string]ipam.State
 	// Acknowledgements means that the result of Acknowledgements changed.

@@ -264,7 +264,7 @@ func TestFlagsOfAPIServers(t *testing.T) {
 // The addresses of devices from ResourceClaims are those of the pod, whichever of the two is known first.
 func TestDevicesOfPods(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
-	i := slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == dra.Name })
+	i := slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == dra.IPAM.Name })
 	claim := func(status string) {
 		c.put(c.ipams[i].sources[0].Store, &object{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "net"}, Status: json.RawMessage(status)})
 	}
@@ -304,7 +304,7 @@ func TestAddressesThatKubernetesGivesAway(t *testing.T) {
 		c.put(&c.services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "api"}, Spec: spec})
 	}
 	pool := func(c *Cluster, text string) {
-		m := newPublisher(c, vip.MetalLBName)
+		m := newPublisher(c, vip.MetalLB.Name)
 		m.Put(ipam.Pool{Name: "first", Services: ipam.Ingress, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(text))}}, "", false)
 	}
 	for _, test := range []struct {
@@ -383,7 +383,7 @@ func TestAPoolOfServicesConcernsTheAddressesInItsRanges(t *testing.T) {
 		compared = append(compared, a)
 		return by(p, a)
 	}
-	l, m := newLedger(t), newPublisher(c, vip.MetalLBName)
+	l, m := newLedger(t), newPublisher(c, vip.MetalLB.Name)
 	for _, step := range []struct {
 		name     string
 		within   string // none if the pool is gone

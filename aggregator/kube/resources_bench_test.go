@@ -169,6 +169,6 @@ func requested(s *corev1.Service) *corev1.Service {
 func machines(c *Cluster) int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	i := slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == vip.KubeVirtName })
+	i := slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == vip.KubeVirt.Name })
 	return len(c.ipams[i].objects.Resources[0].Store.(*ipam.Mirror[*ipam.Object, ipam.Machine]).Records)
 }

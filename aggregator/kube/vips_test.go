@@ -85,7 +85,7 @@ func TestKubeVIP(t *testing.T) {
 
 func TestServicesOfMetalLB(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
-	speakers := c.ipams[slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == vip.MetalLBName })].sources[0]
+	speakers := c.ipams[slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == vip.MetalLB.Name })].sources[0]
 	speakers.set(followed, "")
 	says := func(name, status string) *object {
 		return &object{ObjectMeta: metav1.ObjectMeta{Namespace: "metallb-system", Name: name}, Status: []byte(status)}
@@ -115,7 +115,7 @@ func TestServicesOfMetalLB(t *testing.T) {
 
 func TestPodsOfAVirtualMachineKnowWhereItRuns(t *testing.T) {
 	c := liveMirror(t, func(*Cluster) {})
-	machines := c.ipams[slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == vip.KubeVirtName })].sources[0]
+	machines := c.ipams[slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == vip.KubeVirt.Name })].sources[0]
 	for i, name := range []string{"from", "to"} {
 		p := testPod(name, []string{"n1", "n2"}[i], "10.0.0.1")
 		p.Labels = map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm"}

@@ -94,10 +94,10 @@ func needs(f *verdict.Finding, ipam string) bool {
 	switch {
 	case f.Kind == verdict.FindingPodCIDROverlap, f.Kind == verdict.FindingRangesOverlap: // of any pools and nodes
 		return true
-	case ipam == podips.Name && (f.Kind == verdict.FindingOrphanedSandbox || f.Kind == verdict.FindingIntendedNotObserved):
+	case ipam == podips.IPAM.Name && (f.Kind == verdict.FindingOrphanedSandbox || f.Kind == verdict.FindingIntendedNotObserved):
 		return true
 	}
-	return f.Pool != nil && f.Pool.Node == nil && (ipam == f.Pool.IPAM || ipam == podips.Name)
+	return f.Pool != nil && f.Pool.Node == nil && (ipam == f.Pool.IPAM || ipam == podips.IPAM.Name)
 }
 
 // Starting reports whether something is not known because of a start, so that it proves nothing yet that there is no

@@ -18,7 +18,7 @@ func TestAFindingAwaitsOnlyTheRecordsThatItNeeds(t *testing.T) {
 	node := &verdict.Node{Name: "n1"}
 	owners := []verdict.Owner{{Node: node}}
 	local := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "pods"}, Node: node}
-	cluster := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pods"}}
+	cluster := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Name: "pods"}}
 	f := facts.New(facts.Config{
 		Policy: &verdict.Policy{}, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return 1 }, Queues: 1,
 	})
@@ -35,7 +35,7 @@ func TestAFindingAwaitsOnlyTheRecordsThatItNeeds(t *testing.T) {
 		"ranges":                     {verdict.Finding{Kind: verdict.FindingRangesOverlap, Overlap: &verdict.Overlap{Nodes: []string{"n1"}}}, true, true, true},
 		"no node":                    {verdict.Finding{Kind: verdict.FindingPoolExhaustion, Pool: cluster}, true, true, true},
 	} {
-		for ipamName, want := range map[string]bool{podips.Name: test.pods, calico.Name: test.calico, "whereabouts": test.whereabouts} {
+		for ipamName, want := range map[string]bool{podips.IPAM.Name: test.pods, calico.IPAM.Name: test.calico, "whereabouts": test.whereabouts} {
 			s := &Coverage{CoverageConfig: CoverageConfig{Facts: f}, at: 1, coverage: &pb.Coverage{}, awaited: []*pb.Awaited{{What: pb.Awaited_RECORDS, Ipam: ipamName}}}
 			if got := s.Awaits(&test.finding); got != want {
 				t.Errorf("%s: awaits %s: %t, want %t", name, ipamName, got, want)

@@ -34,7 +34,7 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		change(&w)
 		return w
 	}
-	calico, cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name)}}, &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Traits: registry.Traits(cilium.Name)}}
+	calico, cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name)}}, &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.IPAM.Name, Traits: registry.Traits(cilium.IPAM.Name)}}
 	for _, test := range []struct {
 		name     string
 		al       verdict.Allocation
@@ -161,7 +161,7 @@ func TestPoolsMeetOwners(t *testing.T) {
 	onNode, inNetwork := verdict.Scope{Kind: verdict.NodeScope, Node: "n1"}, verdict.Scope{Kind: verdict.NetworkScope, Name: "pods"}
 	onLink, inVRF := verdict.Scope{Kind: verdict.LinkScope, Node: "n1", Name: "br0"}, verdict.Scope{Kind: verdict.NodeScope, Node: "n1", Name: "red"}
 	pod, host := verdict.Workload{Kind: verdict.Pod}, verdict.Workload{Kind: verdict.Host}
-	cluster, asked := verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name)}}, verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Asked: true}}
+	cluster, asked := verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name)}}, verdict.Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Asked: true}}
 	whereabouts := verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name, Traits: registry.Traits(whereabouts.Name)}}
 	bridged, routed := verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0"}}}, verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0", Routed: true}}}
 	ofEngine := verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "cni-podman0", Routed: true}}}

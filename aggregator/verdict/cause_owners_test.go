@@ -32,10 +32,10 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 		return &al
 	}
 	want := []*verdict.Allocation{
-		al(whole("z", calico.Name), verdict.Allocation{}),
-		al(whole("a", podips.Name), verdict.Allocation{}),
-		al(whole("b", podips.Name), verdict.Allocation{}),
-		al(of("n1", "z", calico.Name), verdict.Allocation{}),
+		al(whole("z", calico.IPAM.Name), verdict.Allocation{}),
+		al(whole("a", podips.IPAM.Name), verdict.Allocation{}),
+		al(whole("b", podips.IPAM.Name), verdict.Allocation{}),
+		al(of("n1", "z", calico.IPAM.Name), verdict.Allocation{}),
 		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "1", Node: "z", Pod: "z"}}),
 		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "a", Namespace: "z"}}),
 		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "a", Pod: "z"}}),
@@ -43,7 +43,7 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "a", Interface: "z"}}),
 		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "b", Interface: "a"}}),
 		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "b", Interface: "b"}}),
-		al(of("n2", "a", calico.Name), verdict.Allocation{}),
+		al(of("n2", "a", calico.IPAM.Name), verdict.Allocation{}),
 	}
 	w.Allocations = slices.Clone(want)
 	for range 3 { // repeated, so that remembered state is used as well
@@ -220,7 +220,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 		{"it was allocated for another node, and the rival came first", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		}, elsewhere, []string{overlap, static}},
@@ -228,7 +228,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
 		}, lost, []string{elsewhere, overlap, static}},
@@ -237,7 +237,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			second := verdicttest.Who("a")
 			second.ContainerID = "container-b"
 			w.Within("n1", "", "kindnet", second)
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: w.Pool(calico.Name, "", ""), Allocation: ipam.Allocation{Namespace: "default", Pod: "x", Node: "n9"}})
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: w.Pool(calico.IPAM.Name, "", ""), Allocation: ipam.Allocation{Namespace: "default", Pod: "x", Node: "n9"}})
 		}, unknown, nil},
 		{"two owners that match one record equally well", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Pod("a"))
@@ -259,7 +259,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 		{"a possible pool without records, and one of another IPAM with records for both", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Books(p, "a")
 			w.Books(p, "b")
 			w.Pool(hostlocal.Name, "n1", "")
@@ -364,15 +364,15 @@ func TestOperandsOfCauses(t *testing.T) {
 			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 			w.Pool(hostlocal.Name, "n9", "kindnet")
 		}, []string{"web"}, []string{"host-local kindnet n1"}, nil},
-		{"a tunnel, and a pod for which calico.Name has it", func(w *world) {
+		{"a tunnel, and a pod for which calico.IPAM.Name has it", func(w *world) {
 			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Device("n1", "vxlan.calico", "vxlan")
-			w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
+			w.Calico(w.Pool(calico.IPAM.Name, "", ""), "web", "n1")
 		}, []string{"n1"}, []string{"calico "}, nil},
-		{"a tunnel that calico.Name has it for, and a pod", func(w *world) {
+		{"a tunnel that calico.IPAM.Name has it for, and a pod", func(w *world) {
 			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Device("n1", "vxlan.calico", "vxlan")
-			al := w.Calico(w.Pool(calico.Name, "", ""), "", "n1")
+			al := w.Calico(w.Pool(calico.IPAM.Name, "", ""), "", "n1")
 			al.Purpose, al.ContainerID, al.Namespace = "VXLAN tunnel", "", ""
 		}, []string{"web"}, []string{"calico "}, nil},
 		{"bridges of two nodes", func(w *world) {

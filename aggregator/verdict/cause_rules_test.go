@@ -100,7 +100,7 @@ func TestCausesOfPods(t *testing.T) {
 			cri := verdicttest.Who("web")
 			cri.Source = "cri"
 			w.Within("n1", "", "", cri)
-			p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Traits: registry.Traits(podips.Name), Name: "pods", State: ipam.Known}}
+			p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.IPAM.Name, Traits: registry.Traits(podips.IPAM.Name), Name: "pods", State: ipam.Known}}
 			w.Pools = append(w.Pools, p)
 			w.Books(p, "web")
 		}, unknown, []string{static}},
@@ -121,19 +121,19 @@ func TestCausesOfPods(t *testing.T) {
 		}, verdict.CauseIPAMAllocatedTwice, []string{networks, lost, static}},
 		{"the pods' status has it for both", func(w *world) {
 			verdicttest.Twins(w.World)
-			p := w.Pool(podips.Name, "", "kindnet")
+			p := w.Pool(podips.IPAM.Name, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 		}, unknown, []string{networks, lost, static}},
 		{"objects that mirror an IPAM have it for both", func(w *world) {
 			verdicttest.Twins(w.World)
-			p := w.Pool(cilium.Name, "", "kindnet")
+			p := w.Pool(cilium.IPAM.Name, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 		}, unknown, []string{elsewhere, networks, lost, static}},
 		{"a pool that is not followed any more has it for both", func(w *world) {
 			verdicttest.Twins(w.World)
-			p := w.Pool(calico.Name, "", "kindnet")
+			p := w.Pool(calico.IPAM.Name, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 			p.State = ipam.Stale
@@ -161,21 +161,21 @@ func TestCausesOfPods(t *testing.T) {
 		{"it was allocated for another pod of this node before the rival came", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "x", Node: "n1"}})
 		}, elsewhere, []string{overlap, static}},
 		{"it was allocated for another pod of this node after the rival came", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "x", Node: "n1"}})
 		}, lost, []string{elsewhere, overlap, static}},
 		{"it was allocated for another node, and its own record vanished, too", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
@@ -184,14 +184,14 @@ func TestCausesOfPods(t *testing.T) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "", blue("db"))
 			w.declare("pods 10.0.0.0/8")
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		}, unknown, []string{elsewhere, overlap, lost, static}},
 		{"nodename is wrong, and IPAM has it for that pod", func(w *world) {
 			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
+			w.Calico(w.Pool(calico.IPAM.Name, "", ""), "web", "n1")
 		}, lost, []string{elsewhere, overlap, static}},
 		{"nodename is right, and no IPPool is known", func(w *world) {
 			w.Node("n1").IPAMName = ipam.NodeName{Name: "n1", Source: ipam.FileName, File: "/var/lib/calico/nodename"}

@@ -451,9 +451,9 @@ func TestTwoControllersAssignOneAddress(t *testing.T) {
 		nodes [2]string
 		want  bool
 	}{
-		"each to another node":        {[2]string{vip.MetalLBName, vip.KubeVIPName}, [2]string{"n1", "n2"}, true},
-		"both to one node":            {[2]string{vip.MetalLBName, vip.KubeVIPName}, [2]string{"n1", "n1"}, false},
-		"two speakers of one program": {[2]string{vip.MetalLBName, vip.MetalLBName}, [2]string{"n1", "n2"}, false},
+		"each to another node":        {[2]string{vip.MetalLB.Name, vip.KubeVIP.Name}, [2]string{"n1", "n2"}, true},
+		"both to one node":            {[2]string{vip.MetalLB.Name, vip.KubeVIP.Name}, [2]string{"n1", "n1"}, false},
+		"two speakers of one program": {[2]string{vip.MetalLB.Name, vip.MetalLB.Name}, [2]string{"n1", "n2"}, false},
 	} {
 		w := newWorld("192.168.1.200")
 		lan := verdicttest.OnLAN(w.World, "n1", "n2")

@@ -43,7 +43,7 @@ func TestIdentity(t *testing.T) {
 	node := func() *Node { return &Node{Name: "n1", Boot: "b1", Netns: "1", Vouched: "v1"} }
 	namespace := func() *Namespace { return &Namespace{Node: node(), Record: 2} }
 	pool := func() *Pool {
-		return &Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p"}, Node: node()}
+		return &Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "p"}, Node: node()}
 	}
 	checkIdentity(t, "node", (*Node).Is, node, map[string]func(*Node){
 		"boot id": func(n *Node) { n.Boot = "b2" }, "network namespace": func(n *Node) { n.Netns = "2" }, "vouched name": func(n *Node) { n.Vouched = "v2" },
@@ -66,7 +66,7 @@ func TestIdentity(t *testing.T) {
 		"name": func(d *Domain) { d.Name = "eth1" }, "node": func(d *Domain) { d.Node.Boot = "b2" },
 	})
 	checkIdentity(t, "pool", (*Pool).Is, pool, map[string]func(*Pool){
-		"IPAM": func(p *Pool) { p.IPAM = cilium.Name }, "name": func(p *Pool) { p.Name = "q" }, "node": func(p *Pool) { p.Node.Boot = "b2" }, "node, which is nil": func(p *Pool) { p.Node = nil },
+		"IPAM": func(p *Pool) { p.IPAM = cilium.IPAM.Name }, "name": func(p *Pool) { p.Name = "q" }, "node": func(p *Pool) { p.Node.Boot = "b2" }, "node, which is nil": func(p *Pool) { p.Node = nil },
 	})
 	allocation := func() *Allocation {
 		return &Allocation{Pool: pool(), Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.0.0.5"), Node: "n1", Namespace: "ns", Pod: "a", ContainerID: "c", Interface: "eth0", Location: "l"}, AllocatedAt: 5, Heard: 6}
@@ -94,7 +94,7 @@ func TestIdentity(t *testing.T) {
 	if (*Node)(nil).Key() != (NodeKey{}) || (*Link)(nil).Key() != (LinkKey{}) || (*Domain)(nil).Key() != (LinkKey{}) || (*Pool)(nil).Key() != (PoolKey{}) {
 		t.Error("want zero keys for nil")
 	}
-	if node().Key() != (NodeKey{"n1", "b1", "1", "v1"}) || pool().Key() != (PoolKey{node().Key(), calico.Name, "p"}) || (&Pool{Pool: ipam.Pool{IPAM: calico.Name, Traits: registry.Traits(calico.Name), Name: "p"}}).Key() != (PoolKey{IPAM: calico.Name, Name: "p"}) {
+	if node().Key() != (NodeKey{"n1", "b1", "1", "v1"}) || pool().Key() != (PoolKey{node().Key(), calico.IPAM.Name, "p"}) || (&Pool{Pool: ipam.Pool{IPAM: calico.IPAM.Name, Traits: registry.Traits(calico.IPAM.Name), Name: "p"}}).Key() != (PoolKey{IPAM: calico.IPAM.Name, Name: "p"}) {
 		t.Errorf("got keys %+v and %+v", node().Key(), pool().Key())
 	}
 }

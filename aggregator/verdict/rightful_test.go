@@ -55,7 +55,7 @@ func migrated(w *verdicttest.World, node string, migrating bool) {
 
 // assign has a controller assign the address to a node.
 func assign(w *verdicttest.World, node string, state ipam.State) {
-	p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: state}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIP.Name, Traits: registry.Traits(vip.KubeVIP.Name), Name: "addresses", State: state}}
 	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
 		Address: w.Addr, Node: node, Purpose: "Service shop/web", Location: "services shop/web " + node,
 	}})
@@ -161,13 +161,13 @@ func TestRightfulOwner(t *testing.T) {
 		}, "web", verdict.RightOlderAssignment},
 		{"one that gets the address again after a restart", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
-			p := w.Pool(ovn.KubeOVNName, "", "kindnet")
+			p := w.Pool(ovn.KubeOVN.Name, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new").Kept = true
 		}, "new", verdict.RightKept},
 		{"two that get the address again after a restart", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
-			p := w.Pool(ovn.KubeOVNName, "", "kindnet")
+			p := w.Pool(ovn.KubeOVN.Name, "", "kindnet")
 			w.Books(p, "old").Kept = true
 			w.Books(p, "new").Kept = true
 		}, "old", verdict.RightOlderAssignment},

@@ -26,7 +26,7 @@ func (w *world) audited(vanished ...*verdict.Allocation) audit.Result {
 // again.
 func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 	w := newWorld("10.244.1.5")
-	p := w.Pool(calico.Name, "", "")
+	p := w.Pool(calico.IPAM.Name, "", "")
 	a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 	wrong := w.Calico(p, "web", "n9")
 	w.audited()

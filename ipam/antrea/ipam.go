@@ -15,12 +15,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// Name is the name of Antrea in the API.
-const Name = "antrea"
-
 // IPAM describes Antrea.
 var IPAM = ipam.IPAM{
-	Name: Name, Title: "Antrea",
+	Name: "antrea", Title: "Antrea",
 	PoolKind: Pools.Name,
 	Objects:  newObjects,
 	Repair:   ipam.Repair{Texts: ipam.ReadTexts("antrea/remedies.txt")},

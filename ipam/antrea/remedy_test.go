@@ -12,7 +12,7 @@ import (
 
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
-	pool := &ipam.Pool{IPAM: antrea.Name, Name: "pool1"}
+	pool := &ipam.Pool{IPAM: antrea.IPAM.Name, Name: "pool1"}
 	of := func(h *ipam.Holder, al ipam.Allocation) ipam.Case {
 		return ipam.Case{Address: netip.MustParseAddr("192.168.240.132"), Pool: pool, Holder: h, Allocation: al}
 	}

@@ -8,12 +8,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// Name is the name of Calico in the API.
-const Name = "calico"
-
 // IPAM describes Calico.
 var IPAM = ipam.IPAM{
-	Name: Name, Title: "Calico",
+	Name: "calico", Title: "Calico",
 	NodeName: newNameReader,
 	PoolKind: Pools.Name,
 	Objects:  newObjects,

@@ -12,7 +12,7 @@ import (
 
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
-	pool := &ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool"}
+	pool := &ipam.Pool{IPAM: calico.IPAM.Name, Name: "default-ipv4-ippool"}
 	misnamed := func(h *ipam.Holder) {
 		h.WrongName = ipam.NodeName{Name: "template-0", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 	}

@@ -10,12 +10,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// Name is the name of Cilium in the API.
-const Name = "cilium"
-
 // IPAM describes Cilium.
 var IPAM = ipam.IPAM{
-	Name: Name, Title: "Cilium",
+	Name: "cilium", Title: "Cilium",
 	PodDevice: "cilium_host", // a veth pair with both ends in the node
 	Traits: ipam.Traits{
 		Mirrored: true,

@@ -21,7 +21,7 @@ func TestRemedies(t *testing.T) {
 		}
 		return c
 	}
-	pool := &ipam.Pool{IPAM: cilium.Name, Name: "node-a"}
+	pool := &ipam.Pool{IPAM: cilium.IPAM.Name, Name: "node-a"}
 	r := ipamtest.Remedies{IPAM: &cilium.IPAM}
 	r.Reserve("in use, not allocated", of(pool, "node-c", "", holder))
 	r.Reserve("the holder is not known", of(pool, "node-c", "", nil))

@@ -12,15 +12,12 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// Name is the name of the claims in the API.
-const Name = "resource-claims"
-
 // Claims are the objects with the addresses.
 var Claims = ipam.Kind{Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims", Name: "ResourceClaim"}
 
 // IPAM describes ResourceClaims.
 var IPAM = ipam.IPAM{
-	Name: Name, Title: "ResourceClaims",
+	Name: "resource-claims", Title: "ResourceClaims",
 	Traits:  ipam.Traits{Status: true},
 	Objects: newClaims,
 }

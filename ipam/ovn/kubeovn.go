@@ -22,12 +22,9 @@ import (
 // The format of the objects is that of Kube-OVN 1.14 (pkg/apis/kubeovn/v1: ip.go, subnet.go, vip.go;
 // pkg/controller: ip.go, init.go).
 
-// KubeOVNName is the name of Kube-OVN in the API.
-const KubeOVNName = "kube-ovn"
-
 // KubeOVN describes Kube-OVN.
 var KubeOVN = ipam.IPAM{
-	Name: KubeOVNName, Title: "Kube-OVN",
+	Name: "kube-ovn", Title: "Kube-OVN",
 	PoolKind: Subnets.Name,
 	Objects:  newKubeOVN,
 	Repair:   ipam.Repair{Texts: ipam.ReadTexts("ovn/kubeovn.txt"), Words: words},

@@ -12,7 +12,7 @@ import (
 
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
-	pool := &ipam.Pool{IPAM: ovn.KubeOVNName, Name: "ovn-default"}
+	pool := &ipam.Pool{IPAM: ovn.KubeOVN.Name, Name: "ovn-default"}
 	of := func(h *ipam.Holder, al ipam.Allocation) ipam.Case {
 		return ipam.Case{Address: netip.MustParseAddr("10.16.0.5"), Pool: pool, Holder: h, Allocation: al}
 	}

@@ -17,12 +17,9 @@ import (
 // The format of the claims is that of k8snetworkplumbingwg/ipamclaims 0.5
 // (pkg/crd/ipamclaims/v1alpha1/types.go).
 
-// OVNKubernetesName is the name of OVN-Kubernetes in the API.
-const OVNKubernetesName = "ovn-kubernetes"
-
 // OVNKubernetes describes OVN-Kubernetes.
 var OVNKubernetes = ipam.IPAM{
-	Name: OVNKubernetesName, Title: "OVN-Kubernetes",
+	Name: "ovn-kubernetes", Title: "OVN-Kubernetes",
 	PodDevice: "ovn-k8s-mp0", // an internal port of Open vSwitch; those of user-defined networks have other numbers
 	PoolKind:  "network",
 	Objects:   newOVNKubernetes,

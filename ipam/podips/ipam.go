@@ -11,12 +11,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// Name is the name of the addresses of pods in the API.
-const Name = "kubernetes"
-
 // IPAM describes the addresses of pods.
 var IPAM = ipam.IPAM{
-	Name: Name, Title: "the Kubernetes API",
+	Name: "kubernetes", Title: "the Kubernetes API",
 	Traits: ipam.Traits{
 		Status:   true,
 		EndDelay: 30 * time.Second, // a pod that had the address before its node rebooted

@@ -11,12 +11,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// Name is the name of Spiderpool in the API.
-const Name = "spiderpool"
-
 // IPAM describes Spiderpool.
 var IPAM = ipam.IPAM{
-	Name: Name, Title: "Spiderpool",
+	Name: "spiderpool", Title: "Spiderpool",
 	Traits:   ipam.Traits{Secondary: true},
 	PoolKind: Pools.Name,
 	Objects:  newObjects,

@@ -12,7 +12,7 @@ import (
 
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
-	pool := &ipam.Pool{IPAM: spiderpool.Name, Name: "v4pool"}
+	pool := &ipam.Pool{IPAM: spiderpool.IPAM.Name, Name: "v4pool"}
 	of := func(h *ipam.Holder, al ipam.Allocation) ipam.Case {
 		return ipam.Case{Address: netip.MustParseAddr("10.6.168.101"), Pool: pool, Holder: h, Allocation: al}
 	}

@@ -14,15 +14,12 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// EgressIPName is the name of the controller in the API.
-const EgressIPName = "egressip"
-
 // EgressIPs are the objects that assign addresses to nodes.
 var EgressIPs = ipam.Kind{Group: "k8s.ovn.org", Version: "v1", Resource: "egressips", Name: "EgressIP"}
 
 // EgressIP describes the egress addresses of OVN-Kubernetes.
 var EgressIP = ipam.IPAM{
-	Name: EgressIPName, Title: "OVN-Kubernetes EgressIP",
+	Name: "egressip", Title: "OVN-Kubernetes EgressIP",
 	Traits:  ipam.Traits{Assigns: true},
 	Pooled:  func(*ipam.Pool, string) string { return "OVN-Kubernetes (EgressIP)" },
 	Objects: newEgressIPs,

@@ -15,9 +15,6 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// KubeProxyName is the name of kube-proxy in the API.
-const KubeProxyName = "kube-proxy"
-
 // EndpointSlices are the objects with the endpoints of Services.
 var EndpointSlices = ipam.Kind{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices", Name: "EndpointSlice"}
 
@@ -39,7 +36,7 @@ const serverRange = "--service-cluster-ip-range"
 
 // KubeProxy describes the addresses of Services.
 var KubeProxy = ipam.IPAM{
-	Name: KubeProxyName, Title: "kube-proxy",
+	Name: "kube-proxy", Title: "kube-proxy",
 	Traits: ipam.Traits{Status: true},
 	Pooled: func(p *ipam.Pool, _ string) string {
 		if p.Services != "" {

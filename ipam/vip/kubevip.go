@@ -8,15 +8,12 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// KubeVIPName is the name of kube-vip in the API.
-const KubeVIPName = "kube-vip"
-
 // HostAnnotation is the annotation of a Service with the node that has its addresses.
 const HostAnnotation = "kube-vip.io/vipHost"
 
 // KubeVIP describes kube-vip.
 var KubeVIP = ipam.IPAM{
-	Name: KubeVIPName, Title: "kube-vip",
+	Name: "kube-vip", Title: "kube-vip",
 	Traits: ipam.Traits{Assigns: true},
 }
 

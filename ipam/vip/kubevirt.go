@@ -14,15 +14,12 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// KubeVirtName is the name of KubeVirt in the API.
-const KubeVirtName = "kubevirt"
-
 // Machines are the objects of virtual machines.
 var Machines = ipam.Kind{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances", Name: "VirtualMachineInstance"}
 
 // KubeVirt describes KubeVirt.
 var KubeVirt = ipam.IPAM{
-	Name: KubeVirtName, Title: "KubeVirt",
+	Name: "kubevirt", Title: "KubeVirt",
 	Traits:  ipam.Traits{Assigns: true},
 	Objects: newMachines,
 }

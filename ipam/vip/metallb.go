@@ -17,9 +17,6 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// MetalLBName is the name of MetalLB in the API.
-const MetalLBName = "metallb"
-
 // ServiceL2Statuses are the objects that say which node announces a Service.
 var ServiceL2Statuses = ipam.Kind{Group: "metallb.io", Version: "v1beta1", Resource: "servicel2statuses", Name: "ServiceL2Status"}
 
@@ -28,7 +25,7 @@ var IPAddressPools = ipam.Kind{Group: "metallb.io", Version: "v1beta1", Resource
 
 // MetalLB describes MetalLB.
 var MetalLB = ipam.IPAM{
-	Name: MetalLBName, Title: "MetalLB",
+	Name: "metallb", Title: "MetalLB",
 	Traits:  ipam.Traits{Assigns: true},
 	Objects: newMetalLB,
 	Repair:  ipam.Repair{Texts: ipam.ReadTexts("vip/metallb.txt")},

@@ -387,7 +387,7 @@ var ofDevices = []Situation{
 				w.After(time.Minute)
 			}
 			w.Internal = "n2"
-			p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
+			p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIP.Name, Traits: registry.Traits(vip.KubeVIP.Name), Name: "addresses", State: ipam.Known}}
 			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, Node: "n1", Purpose: "Service shop/web"}})
 		},
 		Facts: []string{
@@ -404,7 +404,7 @@ var ofDevices = []Situation{
 			w.After(time.Minute)
 			w.Virtual(lan[0])
 			w.Node("n1").VIPProgram = "kube-vip"
-			p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIPName, Traits: registry.Traits(vip.KubeVIPName), Name: "addresses", State: ipam.Known}}
+			p := &verdict.Pool{Pool: ipam.Pool{IPAM: vip.KubeVIP.Name, Traits: registry.Traits(vip.KubeVIP.Name), Name: "addresses", State: ipam.Known}}
 			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, Node: "n1", Purpose: "Service shop/web"}})
 		},
 	},
@@ -579,7 +579,7 @@ var ofDevices = []Situation{
 			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
 			w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.Device("n2", "tunl0", "ipip")
-			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: w.Pool(calico.Name, "", ""), Allocation: ipam.Allocation{Node: "n2", Purpose: "IP-in-IP tunnel"}})
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: w.Pool(calico.IPAM.Name, "", ""), Allocation: ipam.Allocation{Node: "n2", Purpose: "IP-in-IP tunnel"}})
 		},
 		Facts: []string{
 			"tunnel-has-address owners=n2,web device=tunl0 text=ipip",

@@ -142,8 +142,8 @@ var ofRecords = []Situation{
 		Name: "IPAM has it for both, but one of the pools is another tenant's", Cause: unknown,
 		Build: func(w *World) {
 			Twins(w)
-			w.Books(w.Pool(ovn.KubeOVNName, "", "kindnet"), "old")
-			other := w.Pool(ovn.KubeOVNName, "", "other")
+			w.Books(w.Pool(ovn.KubeOVN.Name, "", "kindnet"), "old")
+			other := w.Pool(ovn.KubeOVN.Name, "", "other")
 			other.Realm = "vpc/blue"
 			w.Books(other, "new")
 		},
@@ -267,7 +267,7 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			a := w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		},
@@ -286,7 +286,7 @@ var ofRecords = []Situation{
 			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
-			w.Calico(w.Pool(calico.Name, "", ""), "db", "n2")
+			w.Calico(w.Pool(calico.IPAM.Name, "", ""), "db", "n2")
 		},
 		Facts: []string{
 			"wrong-node-name owners=web called=n9@/var/lib/calico/nodename",
@@ -303,7 +303,7 @@ var ofRecords = []Situation{
 			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.ConfName, File: "/etc/cni/net.d/10-calico.conflist"}
 			w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
-			w.Calico(w.Pool(calico.Name, "", ""), "db", "n2")
+			w.Calico(w.Pool(calico.IPAM.Name, "", ""), "db", "n2")
 		},
 		Facts: []string{
 			"wrong-node-name owners=web called=n9@/etc/cni/net.d/10-calico.conflist",
@@ -320,7 +320,7 @@ var ofRecords = []Situation{
 			w.Node("n1").IPAMName = ipam.NodeName{Name: "n1.example.org", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			a := w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
-			p := w.Pool(calico.Name, "", "")
+			p := w.Pool(calico.IPAM.Name, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
 		},

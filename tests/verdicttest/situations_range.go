@@ -390,7 +390,7 @@ func (w *World) ciliumNodes(ranges ...string) {
 	for i, n := range []string{"n1", "n2"} {
 		pod := []string{"a", "b"}[i]
 		w.Within(n, "", "cilium", Who(pod))
-		p := w.Pool(cilium.Name, "", "", ranges[i])
+		p := w.Pool(cilium.IPAM.Name, "", "", ranges[i])
 		p.Name = n
 		w.Books(w.Pools[0], pod).Node = n
 	}

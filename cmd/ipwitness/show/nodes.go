@@ -297,7 +297,7 @@ func awaited(all []*pb.Awaited) string {
 				texts = append(texts, "the journal, which is being read")
 			case a.GetIpam() == "":
 				names = append(names, strings.TrimSuffix(a.GetNode(), "/"))
-			case a.GetIpam() == podips.Name:
+			case a.GetIpam() == podips.IPAM.Name:
 				names = append(names, a.GetNode()+"pods and nodes in the Kubernetes API")
 			case a.GetNode() == "", strings.HasSuffix(a.GetNode(), "/"): // the cluster of a fleet
 				names = append(names, a.GetNode()+a.GetIpam()+" in the Kubernetes API")
