@@ -75,7 +75,7 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 	c.addresses.Compared, c.nodeAddresses.Compared = c.podCompared, c.nodeCompared
 	c.annotated = podips.NewAddresses[annotatedPod](o, ovn.DefaultNetwork, ovn.Annotated)
 	c.nodes.Unread = &ipam.Unread{Publisher: p, Kind: ipam.Kind{Name: "Node"}}
-	c.kubeVIP = vip.NewAssignments(v)
+	c.kubeVIP = ipam.NewAssignments(v, "addresses")
 	return append(all, p, o, v)
 }
 

@@ -30,7 +30,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/podips"
-	"github.com/ipwitness/ipwitness/ipam/vip"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -140,7 +139,8 @@ type Cluster struct {
 	nodeAddresses *podips.Addresses[nodeAddresses]
 	// servicePools are the published pools of which Services get addresses.
 	servicePools map[*verdict.Pool]struct{}
-	kubeVIP      vip.Assignments
+	// kubeVIP has the nodes that kube-vip has elected for virtual addresses.
+	kubeVIP *ipam.Assignments
 
 	acknowledgements acknowledgements
 

@@ -56,7 +56,8 @@ func newServices(c *Cluster) services {
 					return all
 				})
 				now := ptr.Deref(after, serviceRecord{})
-				c.kubeVIP.Service(at, now.Ingress(), now.host)
+				named := at.Namespace + "/" + at.Name
+				c.kubeVIP.Set(at, vip.Elected(now.host, "Service "+named, "services "+named+" /metadata/annotations/"+vip.HostAnnotation, now.Ingress()), "")
 				for _, m := range c.ipams {
 					if changed := m.objects.ServiceChanged; changed != nil {
 						changed(at)
@@ -148,11 +149,13 @@ func unreadAddress(object, field, text string) string {
 // controlPlaneChanged publishes the node that kube-vip elected for the addresses of the control
 // plane.
 func (c *Cluster) controlPlaneChanged() {
-	at, holder := ipam.Key{Namespace: leaseNamespace, Name: controlPlaneLease}, ""
+	// The slash keeps the key apart from those of Services.
+	at, holder := ipam.Key{Namespace: "leases/" + leaseNamespace, Name: controlPlaneLease}, ""
 	if l := c.leases.of(controlPlaneLease); l != nil {
 		holder = l.holder
 	}
-	c.kubeVIP.ControlPlane(at, slices.SortedFunc(maps.Keys(c.pods.vips), netip.Addr.Compare), holder)
+	addresses := slices.SortedFunc(maps.Keys(c.pods.vips), netip.Addr.Compare)
+	c.kubeVIP.Set(at, vip.Elected(holder, "control plane", "leases "+leaseNamespace+"/"+controlPlaneLease+" /spec/holderIdentity", addresses), "")
 }
 
 type leaseRecord struct {

@@ -17,32 +17,12 @@ var KubeVIP = ipam.IPAM{
 	Traits: ipam.Traits{Assigns: true},
 }
 
-// Assignments publishes the nodes that kube-vip has elected.
-type Assignments struct{ *ipam.Assignments }
-
-// NewAssignments returns no assignments yet.
-func NewAssignments(p ipam.Publisher) Assignments {
-	return Assignments{ipam.NewAssignments(p, "addresses")}
-}
-
-// Service sets the node that has the addresses of a Service; empty for none.
-func (s Assignments) Service(at ipam.Key, addresses []netip.Addr, node string) {
-	s.set(at, addresses, node, "Service "+at.Namespace+"/"+at.Name, "services "+at.Namespace+"/"+at.Name+" /metadata/annotations/"+HostAnnotation)
-}
-
-// ControlPlane sets the node that has the addresses of the control plane, according to a Lease; empty
-// for none.
-func (s Assignments) ControlPlane(lease ipam.Key, addresses []netip.Addr, node string) {
-	// The slash keeps the key apart from those of Services.
-	s.set(ipam.Key{Namespace: "leases/" + lease.Namespace, Name: lease.Name}, addresses, node, "control plane", "leases "+lease.Namespace+"/"+lease.Name+" /spec/holderIdentity")
-}
-
-func (s Assignments) set(at ipam.Key, addresses []netip.Addr, node, purpose, location string) {
-	var assigned []ipam.Allocation
-	if node != "" {
-		for _, a := range addresses {
+// Elected returns the assignments of addresses to the node that kube-vip has elected; none if it has elected none.
+func Elected(node, purpose, location string, addresses []netip.Addr) (assigned []ipam.Allocation) {
+	for _, a := range addresses {
+		if node != "" {
 			assigned = append(assigned, ipam.Allocation{Address: a, Node: node, Purpose: purpose, Location: location})
 		}
 	}
-	s.Set(at, assigned, "")
+	return assigned
 }
