@@ -5,7 +5,6 @@ package ovn
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -99,14 +98,14 @@ func readSubnet(o *ipam.Object) (ipam.Key, *subnet) {
 	case spec.VPC != "" && spec.VPC != defaultVPC:
 		s.realm = "vpc/" + spec.VPC
 	}
-	for text := range fields(spec.CIDRBlock) {
+	for _, text := range fields(spec.CIDRBlock) {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
 			return invalid(true, "%q in its cidrBlock is not a CIDR", text)
 		}
 		s.ranges = append(s.ranges, ipam.Usable(p))
 	}
-	for text := range fields(spec.Gateway) {
+	for _, text := range fields(spec.Gateway) {
 		if a, err := netip.ParseAddr(text); err == nil {
 			s.gateways = append(s.gateways, a.Unmap())
 		}
@@ -125,16 +124,8 @@ func readSubnet(o *ipam.Object) (ipam.Key, *subnet) {
 	return o.Key(), s
 }
 
-// fields yields the elements of a list that is separated by commas: an IPv4 part and an IPv6 part.
-func fields(list string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for text := range strings.SplitSeq(list, ",") {
-			if text = strings.TrimSpace(text); text != "" && !yield(text) {
-				return
-			}
-		}
-	}
-}
+// fields returns the elements of a list that is separated by commas: an IPv4 part and an IPv6 part.
+func fields(list string) []string { return strings.Fields(strings.ReplaceAll(list, ",", " ")) }
 
 // record is the record of an IP or a Vip.
 type record struct {
@@ -208,7 +199,7 @@ func (r *record) withAddresses(o *ipam.Object, k ipam.Kind, list string) (ipam.K
 	if !o.Created.IsZero() {
 		r.at = o.Created.UnixNano()
 	}
-	for text := range fields(list) {
+	for _, text := range fields(list) {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
 			r.problem = fmt.Sprintf("%s %s of Kube-OVN is invalid: %q is not an address", k.Name, o.Name, ipam.Shorten(text))
