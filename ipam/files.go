@@ -129,6 +129,11 @@ func OneLine(err error) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), MaxText)], "\uFFFD"), "\n", "; ")
 }
 
+// SameVersion reports whether a file has not changed between two looks at it; nil for none.
+func SameVersion(a, b os.FileInfo) bool {
+	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.Mode() == b.Mode() && a.ModTime().Equal(b.ModTime())
+}
+
 // CleanPath returns path in the form in which paths are compared: cleaned, and with /run instead
 // of /var/run, which is a link to it.
 func CleanPath(path string) string {
@@ -146,10 +151,13 @@ const (
 	maxConfFiles = 256
 )
 
-// Entries returns the entries of a directory, at most the given number, sorted by name. If it returns an error, there may
-// be more.
+// Entries returns the entries of a directory, at most the given number, sorted by name; none if it does not exist. If it
+// returns an error, there may be more.
 func Entries(host Host, dir string, most int) (entries []os.DirEntry, err error) {
 	d, _, err := host.OpenDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

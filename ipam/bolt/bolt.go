@@ -207,7 +207,7 @@ func (d *File) Read(r ipam.FileRead, parse func(db *DB, written time.Time) error
 		return false, false, nil
 	}
 	info, err := os.Lstat(d.Path)
-	if err == nil && !d.stale && !r.Lost && d.info != nil && os.SameFile(info, d.info) && info.Size() == d.info.Size() && info.Mode() == d.info.Mode() && info.ModTime().Equal(d.info.ModTime()) {
+	if err == nil && !d.stale && !r.Lost && ipam.SameVersion(info, d.info) {
 		return false, false, nil
 	}
 	d.stale, d.info = false, nil

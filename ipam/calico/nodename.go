@@ -152,7 +152,7 @@ func (n *nameReader) conf(now time.Time) (found *plugin, file string, again bool
 				found, file = p, f
 			}
 		}
-		if failed != nil && !errors.Is(failed, os.ErrNotExist) && found == nil && err == nil {
+		if failed != nil && found == nil && err == nil {
 			file, err = dir, failed
 		}
 	}

@@ -2,7 +2,6 @@ package containers
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -73,7 +72,7 @@ type dockerVersion struct {
 func (c *dockerContainers) read() {
 	c.faults, c.fault = 0, nil
 	entries, err := ipam.Entries(c.host, c.dir, maxContainers)
-	incomplete := err != nil && !errors.Is(err, os.ErrNotExist)
+	incomplete := err != nil
 	if incomplete {
 		c.faults, c.fault = 1, err
 	}
@@ -86,7 +85,7 @@ func (c *dockerContainers) read() {
 			continue // it is being created or removed
 		}
 		had, ok := c.known[name]
-		if ok && sameVersion(info, had.info) {
+		if ok && ipam.SameVersion(info, had.info) {
 			if next[name] = had; had.fault != nil {
 				c.faults, c.fault = c.faults+1, had.fault
 			}

@@ -125,11 +125,6 @@ func subnet(whole, part netip.Prefix) ipam.Range {
 	return r
 }
 
-// sameVersion reports whether a file has not changed between two looks at it.
-func sameVersion(a, b os.FileInfo) bool {
-	return a != nil && b != nil && os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
-}
-
 // keep returns the previous record of a container if nothing has changed.
 func keep(had, found *ipam.Container) *ipam.Container {
 	if had != nil && found != nil && had.ID == found.ID && had.Name == found.Name && had.Netns == found.Netns && maps.Equal(had.Given, found.Given) {

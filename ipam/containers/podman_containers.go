@@ -76,8 +76,8 @@ type podmanContainer struct {
 // find looks for the directories of the containers.
 func (c *podmanContainers) find() {
 	entries, err := ipam.Entries(c.host, c.storage, maxContainers)
-	if c.hidden = err; err == nil || errors.Is(err, os.ErrNotExist) {
-		c.dirs, c.hidden = nil, nil
+	if c.hidden = err; err == nil {
+		c.dirs = nil
 	}
 	for _, e := range entries {
 		if dir := filepath.Join(c.storage, e.Name()); strings.HasSuffix(dir, suffix) && !slices.Contains(c.dirs, dir) {
@@ -132,7 +132,7 @@ func (c *podmanContainers) read() error {
 // start of a container, there is no file.
 func (n *podmanContainer) read(host ipam.Host, path string) {
 	info, err := os.Lstat(path)
-	if err != nil || sameVersion(info, n.info) {
+	if err != nil || ipam.SameVersion(info, n.info) {
 		return
 	}
 	data, _, err := host.ReadFile(path, false, maxConfig)

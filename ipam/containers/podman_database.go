@@ -2,10 +2,8 @@ package containers
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -44,9 +42,6 @@ type podmanNetwork struct {
 func configs(host ipam.Host, dir string) (found map[string]*podmanNetwork, err error) {
 	found = map[string]*podmanNetwork{}
 	entries, err := ipam.Entries(host, dir, maxNetworks)
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
 	for _, e := range entries {
 		name := e.Name()
 		if !strings.HasSuffix(name, ".json") {

@@ -1,7 +1,6 @@
 package dhcp
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -155,12 +154,7 @@ func (v versions) note(path string) { v[path], _ = os.Stat(path) }
 // changed reports whether one of them is another now.
 func (v versions) changed() bool {
 	for path, had := range v {
-		info, err := os.Stat(path)
-		if had == nil || err != nil {
-			if had != nil || err == nil {
-				return true
-			}
-		} else if !os.SameFile(info, had) || info.Size() != had.Size() || info.Mode() != had.Mode() || !info.ModTime().Equal(had.ModTime()) {
+		if info, err := os.Stat(path); (had != nil || err == nil) && !ipam.SameVersion(info, had) {
 			return true
 		}
 	}
@@ -195,9 +189,6 @@ func (f nodeFiles) names(dir string) (names []string, err error) {
 	entries, err := ipam.Entries(f.host, dir, maxEntries)
 	for _, e := range entries {
 		names = append(names, e.Name())
-	}
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
 	}
 	return names, err
 }

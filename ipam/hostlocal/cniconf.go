@@ -278,7 +278,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 	}
 	for _, dir := range c.dirs {
 		files, err := ipam.ConfFiles(c.host, dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err != nil {
 			problems = append(problems, fmt.Sprintf("cannot read the CNI configurations (%s): the ranges of host-local, and its directories other than %s, are unknown; give the agent's user read access to that directory",
 				ipam.OneLine(err), DefaultDir))
 			for file, before := range c.files {

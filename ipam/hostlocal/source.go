@@ -1,7 +1,6 @@
 package hostlocal
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -122,9 +121,6 @@ func (s *source) forgetLost(networks map[string]cniNetwork) bool {
 func (s *source) networkDirs(path string) (found []os.FileInfo, err error) {
 	const most = 4096
 	entries, err := ipam.Entries(s.host, path, most)
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && e.IsDir() && isNetworkName(e.Name()) {
 			found = append(found, info)
