@@ -395,6 +395,8 @@ func (t *findingBuilder) misled() {
 		fate = Text("stale-belief/node", "node", b.Receivers[0].Namespace.Node.Name)
 	case len(b.Receivers) > 0:
 		fate = Text("stale-belief/receiver", "receiver", NamespaceName(b.Receivers[0].Namespace))
+	case len(b.Cards) > 0:
+		fate = Text("stale-belief/card", "card", b.Cards[0].Name, "node", NamespaceName(b.Cards[0].Namespace))
 	case b.Former != "":
 		fate = Text("stale-belief/former", "former", NamespaceName(&verdict.Namespace{Node: b.Link.Node, Who: b.Former}), "address", t.f.Address, "until", b.Left)
 	}

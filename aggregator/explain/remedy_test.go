@@ -316,6 +316,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),
 		"stale-belief":                                 believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true),
 		"stale-belief, permanent":                      believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryPermanent, false),
+		"stale-belief, IPv6":                           ofCard(believed(find(verdict.FindingStaleBelief, nil, "fd00::5", self("eth0", "")), holder(w, "node-b", "front-0", "eth0"), verdict.EntryInUse, true)),
 		"ranges-overlap of a hotspot":                  straddling("cni0"),
 		"ranges-overlap of docker":                     straddling("docker0"),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
@@ -624,5 +625,13 @@ func believed(f verdict.Finding, by verdict.Owner, state verdict.EntryState, for
 		b.Count, b.Receivers = 1, []*verdict.Interface{by.Interface}
 	}
 	f.Beliefs = []verdict.Belief{b}
+	return f
+}
+
+// ofCard returns the finding with a MAC that the owner has on another interface.
+func ofCard(f verdict.Finding) verdict.Finding {
+	card := *f.Owners[0].Interface
+	card.Name, card.MAC = "eth1", f.Beliefs[0].MAC
+	f.Beliefs[0].Cards = []*verdict.Interface{&card}
 	return f
 }

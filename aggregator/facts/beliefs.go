@@ -118,15 +118,21 @@ func (b *Builder) addBeliefs(a index.Address) {
 				out.Addresses++
 			}
 		}
-		for i := n.holder(n.texts.mac(one.key.mac)); i != 0; i = n.interfaces.at(i).alike {
-			if n.interfaces.at(i).link == l {
-				out.Receivers = append(out.Receivers, b.iface(n, i))
+		add := func(by *Node, i uint32, there bool) {
+			if there {
+				out.Receivers = append(out.Receivers, b.iface(by, i))
+			} else if b.assigned(by.idOf(by.interfaces.at(i).namespace)) {
+				out.Cards = append(out.Cards, b.iface(by, i))
 			}
 		}
-		if m := n.texts.mac(one.key.mac); m.form == sixBytes && out.Link.Domain != nil {
+		m := n.texts.mac(one.key.mac)
+		for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
+			add(n, i, n.interfaces.at(i).link == l)
+		}
+		if m.form == sixBytes {
 			for by, i := range f.holdersOf(m.bytes) {
-				if by != n && by.joints[by.interfaces.at(i).link].Domain(BySight) == out.Link.Domain {
-					out.Receivers = append(out.Receivers, b.iface(by, i))
+				if by != n {
+					add(by, i, out.Link.Domain != nil && by.joints[by.interfaces.at(i).link].Domain(BySight) == out.Link.Domain)
 				}
 			}
 		}
@@ -135,6 +141,11 @@ func (b *Builder) addBeliefs(a index.Address) {
 		}
 		b.c.Beliefs = append(b.c.Beliefs, out)
 	}
+}
+
+// assigned reports whether the kernel of an owner has the address of the case.
+func (b *Builder) assigned(owner string) bool {
+	return slices.ContainsFunc(b.c.Claims, func(c *verdict.Claim) bool { return c.Kind == verdict.Assigned && c.Interface.Namespace.ID == owner })
 }
 
 // closed reports whether the agent sees all interfaces on a link.

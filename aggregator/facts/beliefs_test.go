@@ -46,3 +46,19 @@ func TestBeliefsAreInTheCase(t *testing.T) {
 		t.Errorf("got %+v after a snapshot without it, want none", got)
 	}
 }
+
+// Another interface of the owner has the MAC. Agents have not seen that its link is that of the belief.
+func TestACardOfTheOwnerThatIsNotOnTheLinkIsKnown(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.2"), &pb.ReportRequest{
+		Links:      []*pb.LinkRecord{{Name: "eth1", Kind: pb.LinkRecord_UPLINK}},
+		Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 7, Name: "eth1", Mac: records.MAC(77), Attachment: pb.InterfaceRecord_LOWER, Link: "eth1"}},
+	})
+	s.joins("n3", "b3", 1, lan(3), onLAN(4, "10.0.0.4")) // its MAC is that of no owner
+	a.report(believes(2, "10.0.0.2", records.MAC(77), false), believes(2, "10.0.0.2", records.MAC(4), false))
+	got := s.beliefs("10.0.0.2")
+	if len(got) != 2 || len(got[0].Cards) != 1 || got[0].Cards[0].Name != "eth1" || len(got[1].Cards) != 0 || len(got[0].Receivers)+len(got[1].Receivers) > 0 {
+		t.Errorf("got %+v, want eth1 of pod 3 as the card with the first MAC", got)
+	}
+}

@@ -26,6 +26,9 @@ type Belief struct {
 	Since Stamp
 	// Receivers are the interfaces in the domain of the link that have the hardware address.
 	Receivers []*Interface
+	// Cards are the interfaces that have the hardware address and were not seen in that domain, of namespaces that have the
+	// address.
+	Cards []*Interface
 	// Addresses is the number of addresses that are believed to have the hardware address on the link.
 	Addresses int
 	// Inside is set if agents see all interfaces on the link: no frames enter it from outside of the node, and no virtual
