@@ -49,3 +49,66 @@ func TestAPodThatSendsToTheMACOfAFormerOwnerIsFound(t *testing.T) {
 		l.wantFindings("the entry is deleted")
 	})
 }
+
+// A node gives an address to another one without an announcement. The agent of a third node, which saw frames of the former
+// one, learns it, and reports its entry before the frames are old.
+func TestASilentHandOverBetweenNodesIsFound(t *testing.T) {
+	const addr = "192.0.2.50"
+	mac := func(node byte) []byte { return []byte{2, 0, 0, 0, 1, node} }
+	on := func(node byte, addrs ...string) *pb.ReportRequest {
+		m := &pb.ReportRequest{
+			Links:      []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
+			Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 2, Name: "eth0", Mac: mac(node), Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
+		}
+		for _, a := range addrs {
+			m.Claims = append(m.Claims, &pb.ClaimRecord{Address: netip.MustParseAddr(a).AsSlice(), Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 2, Count: 1, PrefixLength: 24})
+		}
+		return m
+	}
+	saw := func(a string, node byte) *pb.ReportRequest {
+		return &pb.ReportRequest{Claims: []*pb.ClaimRecord{{
+			Address: netip.MustParseAddr(a).AsSlice(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 2, Mac: mac(node), Link: "eth0", Count: 1,
+		}}}
+	}
+	believes := func(gone bool) *pb.ReportRequest {
+		return &pb.ReportRequest{Beliefs: []*pb.BeliefRecord{{
+			Link: "eth0", Address: netip.MustParseAddr(addr).AsSlice(), Mac: mac(1), State: pb.BeliefRecord_IN_USE, Count: 1,
+			Holders: []*pb.BeliefRecord_Holder{{Namespace: 1, Index: 2}}, Gone: gone,
+		}}}
+	}
+	for _, announced := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t, Config{})
+			n1 := l.dial().send(snapshot(hello("n1", 1), on(1, "192.0.2.1", addr))).sync()
+			n2 := l.dial().send(snapshot(hello("n2", 1), on(2, "192.0.2.2"))).sync()
+			n3 := l.dial().send(snapshot(hello("n3", 1), on(3, "192.0.2.3"))).sync()
+			n3.send(saw(addr, 1)).send(saw("192.0.2.2", 2)).sync()
+			time.Sleep(time.Minute)
+			gone := on(1, addr)
+			gone.Claims[0].Gone = true
+			n1.send(gone).sync()
+			n2.send(on(2, "192.0.2.2", addr)).sync()
+			time.Sleep(time.Second)
+			n3.send(&pb.ReportRequest{}).sync()
+			if len(n3.departed) != 1 || n3.departed[0] != addr+" 02:00:00:00:01:01" || len(n1.departed)+len(n2.departed) > 0 {
+				t.Fatalf("got %v at n3, %v at n1 and %v at n2, want the former owner at n3", n3.departed, n1.departed, n2.departed)
+			}
+			n3.send(believes(false)).sync()
+			if announced {
+				time.Sleep(time.Second)
+				n3.send(believes(true)).send(saw(addr, 2)).sync()
+			}
+			time.Sleep(9 * time.Second)
+			l.wantFindings("within the grace of a hand-over")
+			time.Sleep(2 * time.Second)
+			if announced {
+				l.wantFindings("after a hand-over that was announced")
+				return
+			}
+			f := l.wantFindings("after it", "stale-belief "+addr)[0]
+			if b := f.GetBeliefs()[0]; f.GetOwners()[0].GetNode() != "n2" || b.GetNode() != "n3" || b.GetReceiver().GetKind() != pb.Workload_HOST {
+				t.Errorf("got %v, want that n3 sends to the MAC of n1, and not to n2", f)
+			}
+		})
+	}
+}

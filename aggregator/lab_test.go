@@ -177,6 +177,7 @@ type agent struct {
 	// Requests to the agent that the test has not looked at yet.
 	checks   []*pb.Check
 	contests map[string]bool
+	departed []string
 	resyncs  int
 }
 
@@ -210,7 +211,7 @@ func (l *lab) dialAs(token string) *agent {
 				}
 				a.mu.Unlock()
 			}
-			if m.GetAcknowledged() > acked || m.GetCheck() != nil || len(m.GetContests()) > 0 || m.GetResync() {
+			if m.GetAcknowledged() > acked || m.GetCheck() != nil || len(m.GetContests())+len(m.GetDepartures()) > 0 || m.GetResync() {
 				acked = m.GetAcknowledged()
 				a.responses <- m
 			}
@@ -255,6 +256,10 @@ func (a *agent) take() bool {
 	for _, c := range m.GetContests() {
 		addr, _ := netip.AddrFromSlice(c.GetAddress())
 		a.contests[addr.String()] = c.GetContested()
+	}
+	for _, d := range m.GetDepartures() {
+		addr, _ := netip.AddrFromSlice(d.GetAddress())
+		a.departed = append(a.departed, addr.String()+" "+verdict.MAC(d.GetMac()).String())
 	}
 	if m.GetResync() {
 		a.resyncs++

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/agenttest"
 )
@@ -118,6 +119,48 @@ func TestAFrameBearsAnEntryOutForAWhile(t *testing.T) {
 	}{{0, ""}, {excusedFor / 2, ""}, {excusedFor + time.Second, "192.0.2.99 eth0 former IN_USE 1"}} {
 		if got := believing(k, start.Add(test.after)); got != test.want {
 			t.Errorf("after %s: got %q, want %q", test.after, got, test.want)
+		}
+	}
+}
+
+// A frame of an owner on another node bears no entry out once that owner has given the address up.
+func TestAFrameOfAnOwnerThatHasDepartedBearsNothingOut(t *testing.T) {
+	const addr, stale = "192.0.2.99", "192.0.2.99 eth0 former IN_USE 1"
+	departs := func(mac string) func(*Mirror) { return func(k *Mirror) { k.Departed(netip.MustParseAddr(addr), mac) } }
+	believes := func(mac string) func(*Mirror) {
+		return func(k *Mirror) { k.HandleNeighbour(neigh(rtnetlink.NoNSID, addr, mac, unix.NUD_REACHABLE)) }
+	}
+	sees := func(mac string) func(*Mirror) {
+		return func(k *Mirror) { k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANNOUNCED, addr, mac), seenNow()) }
+	}
+	for _, test := range []struct {
+		name string
+		then []func(k *Mirror)
+		want string
+	}{
+		{"it has", []func(*Mirror){departs("former")}, stale},
+		{"another one has", []func(*Mirror){departs("other")}, ""},
+		{"the next owner announces itself", []func(*Mirror){sees("next"), believes("next"), departs("former")}, ""},
+		{"the next owner announces itself later", []func(*Mirror){departs("former"), sees("next"), believes("next")}, ""},
+		{"the next owner announces itself, but the entry is kept", []func(*Mirror){departs("former"), sees("next")}, stale},
+		{"it returns", []func(*Mirror){departs("former"), sees("former")}, ""},
+	} {
+		k := newTestKernel(t, bridgeOfPods())
+		var forgotten []table.ClaimKey
+		k.ClaimEnded = func(keys []table.ClaimKey) { forgotten = append(forgotten, keys...) }
+		sees("former")(k)
+		believes("former")(k)
+		if got := believing(k, time.Now()); got != "" {
+			t.Fatalf("%s: got %q before, want nothing", test.name, got)
+		}
+		for _, do := range test.then {
+			do(k)
+		}
+		if got := believing(k, time.Now()); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+		if test.name == "it has" && (len(forgotten) != 1 || forgotten[0].MAC != "former") {
+			t.Errorf("got %v, want that the observer reports its next frame", forgotten)
 		}
 	}
 }

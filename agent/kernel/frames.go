@@ -106,6 +106,17 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	}
 }
 
+// Departed ends the wire claims to an address with the MAC of an owner on another node that has given the address up. The
+// observer reports its next frame as a new one.
+func (k *Mirror) Departed(addr netip.Addr, mac string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.table.Update(func() {
+		k.ClaimEnded(k.table.RemoveWire(addr, func(c table.ClaimKey) bool { return c.MAC == mac || c.Source == mac }, time.Now()))
+	})
+	k.believe(addr)
+}
+
 // routedTo reports whether the node itself routes an address to the namespace behind its port
 // l: either through that port, or on the port's broadcast domain d to a next hop in the
 // namespace. Nothing inside the namespace can cause such a route. The result is false for

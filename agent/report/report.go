@@ -32,6 +32,7 @@ type Reporter struct {
 	hello     *ipwitnessv1.Hello
 	client    ipwitnessv1.ReportServiceClient
 	check     func([]netip.Addr) bool // see New
+	departed  func(netip.Addr, string)
 	contests  *Contests
 	instances *Instances
 	state     atomic.Int32
@@ -47,13 +48,13 @@ const (
 )
 
 // New returns a reporter to the aggregator that conn leads to. check reads addresses
-// again from their sources, and reports whether it could. The reporters of an agent share its contests
-// and instances.
+// again from their sources, and reports whether it could. departed takes the owners on other nodes that have given an address
+// up, with their MACs. The reporters of an agent share its contests and instances.
 func New(log *slog.Logger, t *table.Table, hello *ipwitnessv1.Hello, conn grpc.ClientConnInterface,
-	check func([]netip.Addr) bool, contests *Contests, instances *Instances,
+	check func([]netip.Addr) bool, departed func(netip.Addr, string), contests *Contests, instances *Instances,
 ) *Reporter {
 	return &Reporter{
-		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, contests: contests, instances: instances,
+		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, departed: departed, contests: contests, instances: instances,
 	}
 }
 
@@ -210,6 +211,11 @@ func (r *Reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader
 		for _, c := range m.GetContests() {
 			if addr, ok := netip.AddrFromSlice(c.GetAddress()); ok {
 				contests.set(addr.Unmap(), c.GetContested())
+			}
+		}
+		for _, d := range m.GetDepartures() {
+			if addr, ok := netip.AddrFromSlice(d.GetAddress()); ok {
+				r.departed(addr.Unmap(), string(d.GetMac()))
 			}
 		}
 		if c := m.GetCheck(); c != nil {

@@ -149,6 +149,8 @@ func TestCheckIsAnsweredAfterItsChanges(t *testing.T) {
 			contested <- addr
 		}
 	})
+	departed := make(chan string, 1)
+	r.departed = func(addr netip.Addr, mac string) { departed <- addr.String() + " " + mac }
 	s := startReporter(t, r)()
 	s.next()
 	addr := netip.MustParseAddr("10.0.0.9")
@@ -157,8 +159,9 @@ func TestCheckIsAnsweredAfterItsChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := s.Send(&ipwitnessv1.ReportResponse{
-		Check:    &ipwitnessv1.Check{Id: 42, Addresses: [][]byte{addr.AsSlice(), {1, 2, 3}}},
-		Contests: []*ipwitnessv1.Contest{{Address: addr.AsSlice(), Contested: true}},
+		Check:      &ipwitnessv1.Check{Id: 42, Addresses: [][]byte{addr.AsSlice(), {1, 2, 3}}},
+		Contests:   []*ipwitnessv1.Contest{{Address: addr.AsSlice(), Contested: true}},
+		Departures: []*ipwitnessv1.Departure{{Address: addr.AsSlice(), Mac: []byte("former")}, {Address: []byte{1, 2, 3}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -177,6 +180,9 @@ func TestCheckIsAnsweredAfterItsChanges(t *testing.T) {
 	}
 	if got := <-asked; len(got) != 1 || got[0] != addr {
 		t.Errorf("addresses that were read again: got %v, want %v", got, addr)
+	}
+	if got := <-departed; got != "10.0.0.9 former" {
+		t.Errorf("departed owner: got %q, want that of the message", got)
 	}
 	if got := <-contested; got != addr {
 		t.Errorf("contested address: got %v, want %v", got, addr)

@@ -2,7 +2,11 @@ package facts
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -60,5 +64,36 @@ func TestACardOfTheOwnerThatIsNotOnTheLinkIsKnown(t *testing.T) {
 	got := s.beliefs("10.0.0.2")
 	if len(got) != 2 || len(got[0].Cards) != 1 || got[0].Cards[0].Name != "eth1" || len(got[1].Cards) != 0 || len(got[0].Receivers)+len(got[1].Receivers) > 0 {
 		t.Errorf("got %+v, want eth1 of pod 3 as the card with the first MAC", got)
+	}
+}
+
+// Agents that saw frames of an owner learn that its kernel has given the address, or the MAC, up.
+func TestAgentsLearnWhoHasDeparted(t *testing.T) {
+	const addr = "10.0.0.1"
+	for name, change := range map[string]func(s *scene, a *agent){
+		"the address":                func(_ *scene, a *agent) { a.report(withdrawn(2, addr)) },
+		"the MAC":                    func(_ *scene, a *agent) { m := onLAN(2, addr); m.Interfaces[0].Mac = records.MAC(7); a.report(m) },
+		"the address, in a snapshot": func(_ *scene, a *agent) { a.snapshot(lan(1)) },
+	} {
+		s := newScene(t)
+		a, b, c := s.joins("n1", "b1", 1, lan(1), onLAN(2, addr)), s.joins("n2", "b2", 1, lan(2)), s.joins("n3", "b3", 1, lan(3))
+		b.report(seen(addr, records.MAC(2), 1))
+		s.judgeAll()
+		s.Settle(key(addr), false)
+		a.report(onLAN(3, "10.0.0.3")) // another owner changes nothing
+		if len(b.p.departed) > 0 {
+			t.Fatalf("%s: got %v at first, want none", name, b.p.departed)
+		}
+		change(s, a)
+		want := []string{addr + " " + verdict.MAC(records.MAC(2)).String()}
+		if !slices.Equal(b.p.departed, want) || len(a.p.departed)+len(c.p.departed) > 0 {
+			t.Errorf("%s: got %v, and %v and %v at agents that saw no frame, want %v", name, b.p.departed, a.p.departed, c.p.departed, want)
+		}
+		b.p.departed = nil
+		late := seen(addr, records.MAC(2), 2)
+		late.Claims[0].Age = durationpb.New(time.Second) // the frame is older than the end
+		if b.report(late); !slices.Equal(b.p.departed, want) {
+			t.Errorf("%s: got %v after an older frame, want %v", name, b.p.departed, want)
+		}
 	}
 }

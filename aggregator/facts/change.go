@@ -294,8 +294,12 @@ func (f *Facts) giveUpMAC(n *Node, i uint32) {
 	}
 	for _, r := range frames {
 		by := f.nodes[r.node()]
-		f.bury(n, by.claims.at(r.index()).addr, former, 0)
+		addr := by.claims.at(r.index()).addr
+		f.bury(n, addr, former, 0)
 		f.removeFromIndexes(by, r.index())
+		if by != n {
+			by.departed(addr, former)
+		}
 	}
 }
 
@@ -383,6 +387,7 @@ func (f *Facts) end(n *Node, c uint32, how ending) {
 		f.removeFromIndexes(by, r.index())
 		if by != n {
 			f.bury(n, one.addr, mac, how.late)
+			by.departed(one.addr, mac)
 		}
 	}
 }

@@ -39,11 +39,16 @@ type quiet struct {
 	ended error
 	asked int           // requests for a snapshot
 	lag   time.Duration // 0 if it is not known
+	// departed are the owners that departed.
+	departed []string
 }
 
-func (q *quiet) End(err error)                                  { q.ended = err }
-func (q *quiet) Contest(netip.Addr, bool)                       {}
-func (q *quiet) Check(netip.Addr)                               {}
+func (q *quiet) End(err error)            { q.ended = err }
+func (q *quiet) Contest(netip.Addr, bool) {}
+func (q *quiet) Check(netip.Addr)         {}
+func (q *quiet) Departed(a netip.Addr, mac verdict.MAC) {
+	q.departed = append(q.departed, a.String()+" "+mac.String())
+}
 func (q *quiet) Ping(verdict.Stamp)                             {}
 func (q *quiet) AskResync()                                     { q.asked++ }
 func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return q.lag, q.lag != 0 }

@@ -264,6 +264,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		}
 		return
 	case c == 0 && !kernel && f.isBuried(n, key128, n.texts.macOf(key.mac), at):
+		n.departed(key128, n.texts.macOf(key.mac))
 		return // seen before its sender gave the address up
 	case c == 0 && !kernel && !a.snapshot && n.wireClaims >= MaxClaims:
 		f.dropExcess(n, 1)

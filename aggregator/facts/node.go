@@ -36,6 +36,8 @@ type Peer interface {
 	Contest(a netip.Addr, contested bool)
 	// Check asks the agent to read an address again.
 	Check(a netip.Addr)
+	// Departed tells the agent that an owner on another node does not have an address with a hardware address any more.
+	Departed(a netip.Addr, mac verdict.MAC)
 	// AskResync asks the agent for a snapshot.
 	AskResync()
 	// Ping pings the agent, unless a ping is unanswered.

@@ -116,6 +116,7 @@ func (f *Facts) buryDeparted(n *Node) {
 		for _, r := range frames {
 			f.touch(d.Address)
 			f.removeFromIndexes(f.nodes[r.node()], r.index())
+			f.nodes[r.node()].departed(d.Address, d.MAC)
 		}
 	}
 	delete(f.departures, n.Rec.Name)

@@ -59,6 +59,13 @@ func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Dur
 	}
 }
 
+// departed tells the agent of a node that saw frames of a holder on another node that they say nothing any more.
+func (n *Node) departed(addr index.Address, mac verdict.MAC) {
+	if n.Peer != nil {
+		n.Peer.Departed(addr.Addr(), mac)
+	}
+}
+
 // isBuried reports whether a node's claim was seen before its sender gave the address or the MAC up.
 func (f *Facts) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
 	if len(f.tombstones) == 0 {

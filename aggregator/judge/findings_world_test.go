@@ -60,8 +60,9 @@ func (w *world) factsChanged(c *facts.Changes) {
 // stream is the report stream of a node.
 type stream struct{ facts.Peer }
 
-func (stream) Contest(netip.Addr, bool) {}
-func (stream) Check(netip.Addr)         {}
+func (stream) Contest(netip.Addr, bool)         {}
+func (stream) Check(netip.Addr)                 {}
+func (stream) Departed(netip.Addr, verdict.MAC) {}
 
 // node makes a node report, and returns the node and its stream.
 func (w *world) node(name string, parts ...*pb.ReportRequest) (*facts.Node, *stream) {

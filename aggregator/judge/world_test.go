@@ -395,6 +395,7 @@ func (s *stream) Contest(a netip.Addr, contested bool) {
 }
 
 func (s *stream) Check(a netip.Addr)                      { s.w.hear("%s: check %s", s.name, a) }
+func (s *stream) Departed(netip.Addr, verdict.MAC)        {}
 func (s *stream) AskResync()                              { s.w.hear("%s: resync", s.name) }
 func (s *stream) Ping(verdict.Stamp)                      {}
 func (s *stream) Lag(verdict.Stamp) (time.Duration, bool) { return 0, false }

@@ -182,7 +182,7 @@ func (s *Service) logCorrected(n *facts.Node, some corrections) {
 func (s *Service) Session(caller *access.Caller) *Session {
 	return &Session{
 		service: s, caller: caller, ended: make(chan struct{}),
-		outbox: outbox{contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), checks: make(map[uint64][]index.Address)},
+		outbox: outbox{contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), departed: make(map[departure]struct{}), checks: make(map[uint64][]index.Address)},
 	}
 }
 

@@ -74,8 +74,15 @@ type outbox struct {
 	sending  bool
 	contests map[netip.Addr]bool
 	reread   map[netip.Addr]struct{}
+	departed map[departure]struct{}
 	checkID  uint64
 	checks   map[uint64][]index.Address
+}
+
+// departure is an owner that has given an address up.
+type departure struct {
+	addr netip.Addr
+	mac  verdict.MAC
 }
 
 // Report receives an agent's table and its changes. Because thousands of agents are idle at a time,
@@ -368,6 +375,11 @@ func (r *Session) Check(a netip.Addr) {
 	r.update(func() { r.reread[a] = struct{}{} })
 }
 
+// Departed tells the agent that an owner on another node does not have an address with a hardware address any more.
+func (r *Session) Departed(a netip.Addr, mac verdict.MAC) {
+	r.update(func() { r.departed[departure{a, mac}] = struct{}{} })
+}
+
 // checked removes and returns the addresses of an answered check.
 func (r *Session) checked(id uint64) []index.Address {
 	r.mu.Lock()
@@ -395,6 +407,13 @@ func (r *Session) Take() *pb.ReportResponse {
 		m.Contests = append(m.Contests, &pb.Contest{Address: a.AsSlice(), Contested: contested})
 		delete(r.contests, a)
 	}
+	for d := range r.departed {
+		if len(m.Departures) == atOnce {
+			break
+		}
+		m.Departures = append(m.Departures, &pb.Departure{Address: d.addr.AsSlice(), Mac: []byte(d.mac)})
+		delete(r.departed, d)
+	}
 	if len(r.reread) > 0 {
 		r.checkID++
 		m.Check = &pb.Check{Id: r.checkID}
@@ -414,6 +433,6 @@ func (r *Session) Take() *pb.ReportResponse {
 			}
 		}
 	}
-	r.news = len(r.contests)+len(r.reread) > 0
+	r.news = len(r.contests)+len(r.departed)+len(r.reread) > 0
 	return m
 }

@@ -141,7 +141,7 @@ func (n *Node) Report(ctx context.Context, log *slog.Logger, replicas []string, 
 		Find: func(context.Context) ([]string, error) { return replicas, nil },
 		Dial: dial,
 	}, func(log *slog.Logger, conn grpc.ClientConnInterface) *report.Reporter {
-		return report.New(log, n.table, n.hello, conn, func([]netip.Addr) bool { return true }, contests, instances)
+		return report.New(log, n.table, n.hello, conn, func([]netip.Addr) bool { return true }, func(netip.Addr, string) {}, contests, instances)
 	}).Run(ctx)
 }
 

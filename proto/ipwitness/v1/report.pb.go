@@ -86,7 +86,7 @@ func (x LinkRecord_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LinkRecord_Kind.Descriptor instead.
 func (LinkRecord_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // Attachment is the way in which an interface is connected to the node.
@@ -155,7 +155,7 @@ func (x InterfaceRecord_Attachment) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InterfaceRecord_Attachment.Descriptor instead.
 func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // Answer is what makes a kernel answer for an address on a link on which it does not have it.
@@ -222,7 +222,7 @@ func (x ClaimRecord_Answer) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Answer.Descriptor instead.
 func (ClaimRecord_Answer) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // Filter is what is known of a node's packet filters (nftables, arptables).
@@ -275,7 +275,7 @@ func (x ClaimRecord_Filter) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Filter.Descriptor instead.
 func (ClaimRecord_Filter) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 1}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 1}
 }
 
 // State says how a kernel uses an entry.
@@ -328,7 +328,7 @@ func (x BeliefRecord_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BeliefRecord_State.Descriptor instead.
 func (BeliefRecord_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Source is where the name is from.
@@ -385,7 +385,7 @@ func (x NodeName_Source) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeName_Source.Descriptor instead.
 func (NodeName_Source) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // ReportRequest is one batch of records of the agent's table. The first message of a stream has
@@ -627,7 +627,9 @@ type ReportResponse struct {
 	Ping uint64 `protobuf:"varint,5,opt,name=ping,proto3" json:"ping,omitempty"`
 	// Identifies the process of the aggregator, in the first response of a stream only. The agent sends
 	// nothing before it, and ends the stream if another of its streams leads to the same process.
-	Instance      string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Owners on other nodes that have given an address up, of which the agent has reported frames.
+	Departures    []*Departure `protobuf:"bytes,7,rep,name=departures,proto3" json:"departures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -704,6 +706,69 @@ func (x *ReportResponse) GetInstance() string {
 	return ""
 }
 
+func (x *ReportResponse) GetDepartures() []*Departure {
+	if x != nil {
+		return x.Departures
+	}
+	return nil
+}
+
+// Departure is an owner that does not have an address with a hardware address any more, according to its kernel. Frames that
+// were seen before bear out neither a claim of it, nor entries of neighbour tables.
+type Departure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address: 4 or 16 bytes.
+	Address []byte `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Hardware address of the owner.
+	Mac           []byte `protobuf:"bytes,2,opt,name=mac,proto3" json:"mac,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Departure) Reset() {
+	*x = Departure{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Departure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Departure) ProtoMessage() {}
+
+func (x *Departure) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Departure.ProtoReflect.Descriptor instead.
+func (*Departure) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Departure) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *Departure) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
 // Contest sets whether an address is contested. For a contested address, the observer reports a
 // known binding again every second instead of every 30 seconds.
 type Contest struct {
@@ -718,7 +783,7 @@ type Contest struct {
 
 func (x *Contest) Reset() {
 	*x = Contest{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +795,7 @@ func (x *Contest) String() string {
 func (*Contest) ProtoMessage() {}
 
 func (x *Contest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[3]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +808,7 @@ func (x *Contest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contest.ProtoReflect.Descriptor instead.
 func (*Contest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{3}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Contest) GetAddress() []byte {
@@ -773,7 +838,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +850,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[4]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +863,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{4}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Check) GetId() uint64 {
@@ -836,7 +901,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +913,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +926,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Hello) GetNode() string {
@@ -929,7 +994,7 @@ type NamespaceRecord struct {
 
 func (x *NamespaceRecord) Reset() {
 	*x = NamespaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1006,7 @@ func (x *NamespaceRecord) String() string {
 func (*NamespaceRecord) ProtoMessage() {}
 
 func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1019,7 @@ func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRecord.ProtoReflect.Descriptor instead.
 func (*NamespaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NamespaceRecord) GetId() uint32 {
@@ -1021,7 +1086,7 @@ type LinkRecord struct {
 
 func (x *LinkRecord) Reset() {
 	*x = LinkRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1098,7 @@ func (x *LinkRecord) String() string {
 func (*LinkRecord) ProtoMessage() {}
 
 func (x *LinkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1111,7 @@ func (x *LinkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRecord.ProtoReflect.Descriptor instead.
 func (*LinkRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LinkRecord) GetName() string {
@@ -1124,7 +1189,7 @@ type InterfaceRecord struct {
 
 func (x *InterfaceRecord) Reset() {
 	*x = InterfaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1201,7 @@ func (x *InterfaceRecord) String() string {
 func (*InterfaceRecord) ProtoMessage() {}
 
 func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1214,7 @@ func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterfaceRecord.ProtoReflect.Descriptor instead.
 func (*InterfaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InterfaceRecord) GetNamespace() uint32 {
@@ -1321,7 +1386,7 @@ type ClaimRecord struct {
 
 func (x *ClaimRecord) Reset() {
 	*x = ClaimRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1333,7 +1398,7 @@ func (x *ClaimRecord) String() string {
 func (*ClaimRecord) ProtoMessage() {}
 
 func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1346,7 +1411,7 @@ func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
 func (*ClaimRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClaimRecord) GetAddress() []byte {
@@ -1550,7 +1615,7 @@ type BeliefRecord struct {
 
 func (x *BeliefRecord) Reset() {
 	*x = BeliefRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1627,7 @@ func (x *BeliefRecord) String() string {
 func (*BeliefRecord) ProtoMessage() {}
 
 func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1640,7 @@ func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord.ProtoReflect.Descriptor instead.
 func (*BeliefRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BeliefRecord) GetLink() string {
@@ -1678,7 +1743,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1755,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1768,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StatusRecord) GetWire() string {
@@ -1826,7 +1891,7 @@ type NodeName struct {
 
 func (x *NodeName) Reset() {
 	*x = NodeName{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1903,7 @@ func (x *NodeName) String() string {
 func (*NodeName) ProtoMessage() {}
 
 func (x *NodeName) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +1916,7 @@ func (x *NodeName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
 func (*NodeName) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NodeName) GetName() string {
@@ -1891,7 +1956,7 @@ type Unparsed struct {
 
 func (x *Unparsed) Reset() {
 	*x = Unparsed{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1968,7 @@ func (x *Unparsed) String() string {
 func (*Unparsed) ProtoMessage() {}
 
 func (x *Unparsed) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +1981,7 @@ func (x *Unparsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
 func (*Unparsed) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Unparsed) GetTags() uint64 {
@@ -1959,7 +2024,7 @@ type FloodingRecord struct {
 
 func (x *FloodingRecord) Reset() {
 	*x = FloodingRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2036,7 @@ func (x *FloodingRecord) String() string {
 func (*FloodingRecord) ProtoMessage() {}
 
 func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2049,7 @@ func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
 func (*FloodingRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FloodingRecord) GetIndex() uint32 {
@@ -2067,7 +2132,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2144,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2157,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -2220,7 +2285,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2232,7 +2297,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2245,7 +2310,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -2303,7 +2368,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2380,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2393,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -2442,7 +2507,7 @@ type BeliefRecord_Holder struct {
 
 func (x *BeliefRecord_Holder) Reset() {
 	*x = BeliefRecord_Holder{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2519,7 @@ func (x *BeliefRecord_Holder) String() string {
 func (*BeliefRecord_Holder) ProtoMessage() {}
 
 func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2532,7 @@ func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord_Holder.ProtoReflect.Descriptor instead.
 func (*BeliefRecord_Holder) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
 }
 
 func (x *BeliefRecord_Holder) GetNamespace() uint32 {
@@ -2511,14 +2576,20 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\abeliefs\x18\x0e \x03(\v2\x1a.ipwitness.v1.BeliefRecordR\abeliefs\"K\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
-	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xda\x01\n" +
+	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\x93\x02\n" +
 	"\x0eReportResponse\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12\x16\n" +
 	"\x06resync\x18\x02 \x01(\bR\x06resync\x121\n" +
 	"\bcontests\x18\x03 \x03(\v2\x15.ipwitness.v1.ContestR\bcontests\x12)\n" +
 	"\x05check\x18\x04 \x01(\v2\x13.ipwitness.v1.CheckR\x05check\x12\x12\n" +
 	"\x04ping\x18\x05 \x01(\x04R\x04ping\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\tR\binstance\"A\n" +
+	"\binstance\x18\x06 \x01(\tR\binstance\x127\n" +
+	"\n" +
+	"departures\x18\a \x03(\v2\x17.ipwitness.v1.DepartureR\n" +
+	"departures\"7\n" +
+	"\tDeparture\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x10\n" +
+	"\x03mac\x18\x02 \x01(\fR\x03mac\"A\n" +
 	"\aContest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1c\n" +
 	"\tcontested\x18\x02 \x01(\bR\tcontested\"5\n" +
@@ -2742,7 +2813,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
@@ -2753,79 +2824,81 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*ReportRequest)(nil),           // 6: ipwitness.v1.ReportRequest
 	(*Pong)(nil),                    // 7: ipwitness.v1.Pong
 	(*ReportResponse)(nil),          // 8: ipwitness.v1.ReportResponse
-	(*Contest)(nil),                 // 9: ipwitness.v1.Contest
-	(*Check)(nil),                   // 10: ipwitness.v1.Check
-	(*Hello)(nil),                   // 11: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 12: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 13: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 14: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 15: ipwitness.v1.ClaimRecord
-	(*BeliefRecord)(nil),            // 16: ipwitness.v1.BeliefRecord
-	(*StatusRecord)(nil),            // 17: ipwitness.v1.StatusRecord
-	(*NodeName)(nil),                // 18: ipwitness.v1.NodeName
-	(*Unparsed)(nil),                // 19: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 20: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 21: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 22: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 23: ipwitness.v1.AllocationRecord
-	(*BeliefRecord_Holder)(nil),     // 24: ipwitness.v1.BeliefRecord.Holder
-	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
-	(*Workload)(nil),                // 26: ipwitness.v1.Workload
-	(*Intended)(nil),                // 27: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 28: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 29: google.protobuf.Duration
-	(*Node_Port)(nil),               // 30: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 31: ipwitness.v1.Pool.State
+	(*Departure)(nil),               // 9: ipwitness.v1.Departure
+	(*Contest)(nil),                 // 10: ipwitness.v1.Contest
+	(*Check)(nil),                   // 11: ipwitness.v1.Check
+	(*Hello)(nil),                   // 12: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 13: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 14: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 15: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 16: ipwitness.v1.ClaimRecord
+	(*BeliefRecord)(nil),            // 17: ipwitness.v1.BeliefRecord
+	(*StatusRecord)(nil),            // 18: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 19: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 20: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 21: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 22: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 23: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 24: ipwitness.v1.AllocationRecord
+	(*BeliefRecord_Holder)(nil),     // 25: ipwitness.v1.BeliefRecord.Holder
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(*Workload)(nil),                // 27: ipwitness.v1.Workload
+	(*Intended)(nil),                // 28: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 29: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 30: google.protobuf.Duration
+	(*Node_Port)(nil),               // 31: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 32: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	11, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	12, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	13, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	14, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	15, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	17, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	12, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	13, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	14, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	15, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	16, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	18, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	7,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	21, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	23, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	16, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
-	25, // 10: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	9,  // 11: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	10, // 12: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	26, // 13: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	25, // 14: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	27, // 15: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
-	0,  // 16: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 17: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	28, // 18: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	25, // 19: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	25, // 20: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	25, // 21: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	29, // 22: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	29, // 23: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	2,  // 24: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
-	3,  // 25: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
-	4,  // 26: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
-	24, // 27: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
-	25, // 28: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
-	30, // 29: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	19, // 30: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	20, // 31: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	18, // 32: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
-	5,  // 33: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
-	25, // 34: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	22, // 35: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	31, // 36: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	25, // 37: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	25, // 38: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	25, // 39: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
-	25, // 40: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
-	6,  // 41: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	8,  // 42: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	42, // [42:43] is the sub-list for method output_type
-	41, // [41:42] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	22, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	24, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	17, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	26, // 10: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	10, // 11: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	11, // 12: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	9,  // 13: ipwitness.v1.ReportResponse.departures:type_name -> ipwitness.v1.Departure
+	27, // 14: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	26, // 15: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	28, // 16: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	0,  // 17: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	1,  // 18: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	29, // 19: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	26, // 20: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	26, // 21: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	26, // 22: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	30, // 23: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	30, // 24: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	2,  // 25: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
+	3,  // 26: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
+	4,  // 27: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
+	25, // 28: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
+	26, // 29: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
+	31, // 30: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	20, // 31: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	21, // 32: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	19, // 33: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	5,  // 34: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	26, // 35: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	23, // 36: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	32, // 37: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	26, // 38: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	26, // 39: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	26, // 40: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
+	26, // 41: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
+	6,  // 42: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	8,  // 43: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	43, // [43:44] is the sub-list for method output_type
+	42, // [42:43] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -2840,7 +2913,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
