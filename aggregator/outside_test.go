@@ -28,7 +28,7 @@ func TestAMachineOutsideHasTheMACOfANode(t *testing.T) {
 		{"the MAC of a pod", podMAC, false, false, "", "web"},
 		{"the MAC of a pod, and n3 has the address", podMAC, true, false, "CONFIRMED assigned-and-wire LINK n3/eth0", "web"},
 		{"a bridge in hairpin mode", nodeMAC(1), false, true, "", ""},
-		{"a bridge in hairpin mode, and n3 has the address", nodeMAC(1), true, true, "CONFIRMED split-brain LINK n3/eth0", ""},
+		{"a bridge in hairpin mode, and n3 has the address", nodeMAC(1), true, true, "CONFIRMED assigned-and-wire LINK n3/eth0", ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLab(t, Config{})

@@ -91,12 +91,23 @@ func variant(about string, c *verdict.Conflict) string {
 		keys = slices.Insert(keys, 0, about+c.Rule+"/yielded")
 	case c.Rule == verdict.RuleDADFailed && !slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Assigned || !o.DADFailed() }):
 		keys = slices.Insert(keys, 0, about+c.Rule+"/all")
-	case c.Rule == verdict.RuleSplitBrain && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Kind() != verdict.Host }):
+	case c.Rule == verdict.RuleSplitBrain && notOnlyNodes(c):
 		keys = slices.Insert(keys, 0, about+c.Rule+"/namespace")
 	case c.Rule == verdict.RuleSamePod && !c.OfPod():
 		keys = slices.Insert(keys, 0, about+c.Rule+"/container")
 	}
+	if c.Moves && c.Rule != verdict.RuleDADFailed {
+		keys = slices.Insert(keys, 0, about+"moves")
+		if notOnlyNodes(c) {
+			keys = slices.Insert(keys, 0, about+"moves/namespace")
+		}
+	}
 	return keys[slices.IndexFunc(keys, has)]
+}
+
+// notOnlyNodes reports whether an owner is no node itself.
+func notOnlyNodes(c *verdict.Conflict) bool {
+	return slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Kind() != verdict.Host })
 }
 
 // ofConflict returns a text about a conflict by its rule.

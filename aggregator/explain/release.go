@@ -63,6 +63,10 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 			if a.IsLinkLocalUnicast() && !onLinkOf(o, c) {
 				continue // on another link, it is another address
 			}
+			if c.Counts() && w.Kind == verdict.Host && c.Interface.WithoutNeighbours() {
+				steps = append(steps, scope{o, "device", c.Interface.Name}.steps("unassign/tunnel")...)
+				continue
+			}
 			if engine := engineOf(c.Interface.Name); engine != "" && w.Kind == verdict.Host && c.Counts() {
 				steps = append(steps, scope{"node", o.Node.Name, "device", c.Interface.Name}.steps("answered/"+engine)...)
 			} else if c.Counts() || c.Kind == verdict.DADFailed {

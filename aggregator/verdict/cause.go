@@ -84,7 +84,7 @@ func (q *inquiry) why() Why {
 			found.Cause = CauseUnknown
 		}
 	}
-	if q.c.Rule == RuleSplitBrain {
+	if q.c.Moves && q.c.Rule != RuleDADFailed {
 		for _, o := range q.owners {
 			last := o.LastOnWire()
 			switch quiet := last.Add(quietGraces * q.policy.HandoverGrace); {
@@ -189,9 +189,7 @@ func (q *inquiry) moves() (facts []Fact) {
 	}
 	for i := range q.in.Former { // a node that had the address before and gave it to another one
 		f := &q.in.Former[i]
-		if f.Until != 0 && f.Owner.Kind() == Host && slices.ContainsFunc(q.owners, func(o *Owner) bool {
-			return o.Node.Name != f.Owner.Node.Name && o.Begun().Add(q.policy.HandoverGrace) >= f.Until
-		}) {
+		if slices.ContainsFunc(q.owners, func(o *Owner) bool { return f.handedOver(o, q.policy.HandoverGrace) }) {
 			facts = append(facts, Fact{Kind: FactHandedOver, Nodes: []string{f.Owner.Node.Name}, At: f.Until})
 		}
 	}

@@ -111,7 +111,7 @@ func (j *comparison) conflict(g group) bool {
 	}
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
-	rule := j.rule(owners)
+	rule, moves := j.rule(owners)
 	if rule == RuleDADFailed && len(owners) == 1 && (owners[0].looped() || owners[0].Yielded() || j.knewRival(&owners[0])) {
 		rule = "" // nobody else has the address; the audit says so
 	}
@@ -125,8 +125,13 @@ func (j *comparison) conflict(g group) bool {
 			return false
 		}
 	}
-	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
-		rule = prev.Rule // an owner that is silent now may still be there
+	if rule == "" && active && len(owners) >= 2 { // an owner that is silent now may still be there
+		switch {
+		case prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain:
+			rule, moves = prev.Rule, moves || prev.Rule == RuleSplitBrain
+		case moves:
+			rule = RuleExternalsAlternate
+		}
 	}
 	if rule == "" {
 		if len(owners) >= 2 && j.explain { // that senders alternate proves nothing
@@ -170,7 +175,7 @@ func (j *comparison) conflict(g group) bool {
 		c.Parted = j.parted(prev, owners)
 	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
-	c.Moves = rule == RuleSplitBrain || rule == RuleDADFailed && j.movesRefused(owners)
+	c.Moves = moves
 	c.Eldest = prev.eldest(c.Parties())
 	if c.Unplaced() {
 		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner that an agent knows has left
@@ -508,7 +513,7 @@ func (o *Owner) LastOnWire() (newest Stamp) {
 
 // mayMove reports whether all owners may hand over a virtual address.
 func (j *comparison) mayMove(owners []Owner) bool {
-	return !slices.ContainsFunc(owners, func(o Owner) bool { return !o.moves(j.in.Address) })
+	return !slices.ContainsFunc(owners, func(o Owner) bool { return !j.in.moves(&o) })
 }
 
 // moved reports whether a program in the namespace of one owner moves the address, or one on a node if another owner is
@@ -538,39 +543,50 @@ func (j *comparison) movesRefused(owners []Owner) bool {
 	}))
 }
 
-// rule returns the rule by which a group is a conflict; empty if it is not one.
-func (j *comparison) rule(owners []Owner) string {
+// meantToMove reports whether there is evidence that the address moves between its owners: inquiry.moves returns it.
+func (j *comparison) meantToMove(owners []Owner) bool {
+	return slices.ContainsFunc(j.in.Allocations, func(al AllocationFacts) bool { return al.Pool.Assigns }) || virtual(owners) ||
+		slices.ContainsFunc(owners, func(o Owner) bool { return o.hasVIPProgram() }) ||
+		slices.ContainsFunc(j.in.Former, func(f Former) bool {
+			return slices.ContainsFunc(owners, func(o Owner) bool { return f.handedOver(&o, j.policy.HandoverGrace) })
+		})
+}
+
+// rule returns the rule by which a group is a conflict, and whether its owners may hand the address over. The rule is empty
+// if it is not one.
+func (j *comparison) rule(owners []Owner) (rule string, moves bool) {
 	assigned := 0
 	for i := range owners {
 		switch {
 		case owners[i].DADFailed():
-			return RuleDADFailed
+			return RuleDADFailed, j.movesRefused(owners)
 		case owners[i].Assigned:
 			assigned++
 		}
 	}
 	switch {
 	case len(owners) < 2:
-		return ""
+		return "", false
 	case samePod(owners) && len(copies(owners)) == 0:
-		return RuleSamePod
+		return RuleSamePod, false
 	case sameVM(owners):
-		return RuleSameVM
-	case assigned >= 1 && (j.mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.asOwn(&o, owners) }) || j.moved(owners)):
-		return RuleSplitBrain
-	case assigned >= 2:
-		return RuleAssignedTwice
-	case assigned == 1:
-		return RuleAssignedAndWire
+		return RuleSameVM, false
 	}
-	j.out.Contested = true // a closer look shows whether the senders alternate
+	moves = j.mayMove(owners) && !slices.ContainsFunc(owners, func(o Owner) bool { return j.in.asOwn(&o, owners) }) || j.moved(owners)
+	if assigned == 0 {
+		j.out.Contested = true // a closer look shows whether the senders alternate
+	}
 	switch {
-	case !alternate(owners):
-		return ""
-	case j.mayMove(owners):
-		return RuleSplitBrain
+	case assigned == 0 && !alternate(owners):
+		return "", moves
+	case moves && j.meantToMove(owners):
+		return RuleSplitBrain, moves
+	case assigned >= 2:
+		return RuleAssignedTwice, moves
+	case assigned == 1:
+		return RuleAssignedAndWire, moves
 	}
-	return RuleExternalsAlternate
+	return RuleExternalsAlternate, moves
 }
 
 // ended returns how a conflict ended. Fewer than two of its owners are left in its scope.

@@ -20,8 +20,9 @@ type Conflict struct {
 	Address netip.Addr
 	Identity
 	Course
-	// Moves is set if the address is one that its owners hand over: the rule is split-brain, or would be if detection of
-	// duplicates had not failed in one of them.
+	// Moves is set if the owners may hand the address over, so that they have the grace of a hand-over: nodes on a LAN may, also
+	// if nothing shows that the address is meant to move. The rule is split-brain if something does, or would be if detection
+	// of duplicates had not failed in one of them.
 	Moves  bool
 	Owners []Owner
 	// Order has the indexes of Owners in the order in which they got the address.
@@ -322,8 +323,8 @@ func (c *Course) Active() bool { return c.Phase != Resolved }
 
 // Expected reports whether a conflict may be an ordinary hand-over, so that its cause is not sought
 // yet.
-func (c *Course) Expected() bool {
-	return c.Phase == Suspected && (c.Rule == RuleSamePod || c.Rule == RuleSameVM || c.Rule == RuleSplitBrain || c.Rule == RuleDADFailed)
+func (c *Conflict) Expected() bool {
+	return c.Phase == Suspected && (c.Moves || c.Rule == RuleSamePod || c.Rule == RuleSameVM || c.Rule == RuleDADFailed)
 }
 
 // End returns the conflict in its resolved state. The owners are those of the judgement that ended

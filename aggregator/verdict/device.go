@@ -22,6 +22,12 @@ func (i *Interface) Tunnel() string {
 	return ""
 }
 
+// WithoutNeighbours reports whether the interface is a tunnel without hardware addresses, such as those of WireGuard and of
+// programs that connect machines to a mesh (tun): nobody asks there who has an address.
+func (i *Interface) WithoutNeighbours() bool {
+	return i.MAC == "" && (i.Tunnel() != "" || i.Kind == "tun" || i.Kind == "ppp")
+}
+
 // Outside returns a frame that shows that the owner is a machine outside with a MAC of the node that the frame entered; nil if
 // there is none.
 func (o *Owner) Outside() *Claim {

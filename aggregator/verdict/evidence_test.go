@@ -271,7 +271,7 @@ func TestClonesMeetWithoutProofOfTheirLinks(t *testing.T) {
 	}
 	w.after(w.Policy.HandoverGrace).Read(claims...)
 	w.Seen(frame)
-	c := w.want(t, verdict.Confirmed, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+	c := w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
 	if c.Cause != verdict.CauseClonedMachine || c.Keeper != "" {
 		t.Errorf("got cause %s, keeper %q, want a clone, and that nothing says which one it is", c.Cause, c.Keeper)
 	}

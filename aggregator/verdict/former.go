@@ -18,5 +18,11 @@ type Former struct {
 	Since Stamp
 }
 
+// handedOver reports whether the former owner is another node than that of an owner, and gave the address up before the owner
+// got it, or within the grace after that.
+func (f *Former) handedOver(o *Owner, grace time.Duration) bool {
+	return f.Until != 0 && f.Owner.Kind() == Host && o.Node.Name != f.Owner.Node.Name && o.Begun().Add(grace) >= f.Until
+}
+
 // Gap returns how long the address was unused; 0 if the next owner began before the former one left.
 func (f *Former) Gap() time.Duration { return max(0, f.Since.Sub(f.Until)) }

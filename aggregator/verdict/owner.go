@@ -188,18 +188,31 @@ func (o *Owner) VIPProgram() (name string, ended bool) {
 	return w.VIPProgram, w.VIPProgramEnded
 }
 
-// moves reports whether the owner may hand a virtual address over: it is a node itself, or a namespace
-// with a program that does so. A container engine sets the address of its bridge on each node alike, and moves none.
-func (o *Owner) moves(a netip.Addr) bool {
-	return o.Kind() == Host && !o.setByEngine(a) || o.hasVIPProgram()
+// moves reports whether the owner may hand a virtual address over: a program in its namespace does so, or it is a node that
+// has the address where neighbours would learn of its new owner.
+func (c *Case) moves(o *Owner) bool { return o.Kind() == Host && !c.confined(o) || o.hasVIPProgram() }
+
+// confined reports whether the owner is a node that has the address only where no other node would take it over: as the main
+// one of bridges that docker, podman or libvirt made, on tunnels without neighbours, or on bridges or veths that lead to
+// nothing outside of the node.
+func (c *Case) confined(o *Owner) bool {
+	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(has *Claim) bool {
+		i := has.Interface
+		return has.Counts() && !has.setByEngine(c.Address) && !i.WithoutNeighbours() &&
+			!slices.ContainsFunc(c.node(o.Node).Subnets, func(s Subnet) bool { return s.Inside() && s.Interface.Is(i) })
+	})
 }
 
 // setByEngine reports whether the owner is a node that has the address only as the main one of bridges that docker, podman
 // or libvirt made.
 func (o *Owner) setByEngine(a netip.Addr) bool {
-	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-		return c.Counts() && (!MadeByEngine(c.Interface.Name) || int(c.PrefixLength) == a.BitLen() || c.Flags&FlagSecondary != 0)
-	})
+	return o.Kind() == Host && o.Assigned && !slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Counts() && !c.setByEngine(a) })
+}
+
+// setByEngine reports whether docker, podman or libvirt has set the address, as the main one of the bridge that it made. It
+// sets the address on each node alike, and moves none.
+func (c *Claim) setByEngine(a netip.Addr) bool {
+	return MadeByEngine(c.Interface.Name) && int(c.PrefixLength) < a.BitLen() && c.Flags&FlagSecondary == 0
 }
 
 // withoutOrder returns the owner as if its address were the first one of its subnet.

@@ -155,7 +155,7 @@ func TestASpeakerThatHasAnnouncedGoesOnToAnswer(t *testing.T) {
 		w.after(w.Policy.StaleAfter)
 		w.Seen(answer)
 		if test.rivals {
-			w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
+			w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 		} else if w.wantNone(t); t.Failed() {
 			t.Error(test.name)
 		}

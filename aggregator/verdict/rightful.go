@@ -78,7 +78,7 @@ func (c *Conflict) OnlyOnEngines() bool {
 // JoinsEngines reports whether all owners are nodes that have the address on a bridge of a container engine alone, and these
 // bridges are one link.
 func (c *Conflict) JoinsEngines() bool {
-	return c.Kind == LinkScope && len(c.Owners) > 1 && !slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.moves(c.Address) || !o.setByEngine(c.Address) })
+	return c.Kind == LinkScope && len(c.Owners) > 1 && !slices.ContainsFunc(c.Owners, func(o Owner) bool { return o.hasVIPProgram() || !o.setByEngine(c.Address) })
 }
 
 // Title returns what is known about an owner's right to the address.
@@ -266,7 +266,7 @@ func (c *Case) asOwn(o *Owner, owners []Owner) bool {
 		return o.Kind() == Host && o.Assigned && !c.Assigns(o) && (o.MainAddress(c.Address) || leased(o))
 	}
 	return own(o) && slices.ContainsFunc(owners, func(other Owner) bool {
-		return other.moves(c.Address) && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||
+		return c.moves(&other) && !own(&other) && !other.mainAddress(c.Address) && (c.Assigns(&other) || other.hasVIPProgram() ||
 			other.Assigned && (leased(o) || !other.withoutOrder().mainAddress(c.Address)))
 	}) && !slices.ContainsFunc(c.Nodes, func(f NodeFacts) bool { return f.Internal })
 }

@@ -292,13 +292,13 @@ func TestScopes(t *testing.T) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
 			w.Assigned(lan[0])
 			w.Assigned(w.quiet(lan[1]))
-		}, []string{"LINK=n1/eth0 split-brain n1 n2"}},
+		}, []string{"LINK=n1/eth0 assigned-twice n1 n2"}},
 		{"a real server that sends frames with the address", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
 			w.Assigned(lan[0])
 			w.Assigned(w.quiet(lan[1]))
 			w.Wire(lan[0], string(lan[1].MAC))
-		}, []string{"LINK=n1/eth0 split-brain n1 n2"}},
+		}, []string{"LINK=n1/eth0 assigned-twice n1 n2"}},
 		{"a link-local address on a LAN", func(w *world) {
 			w.Addr = netip.MustParseAddr("169.254.7.7")
 			for i, link := range verdicttest.OnLAN(w.World, "n1", "n2") {

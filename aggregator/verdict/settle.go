@@ -36,7 +36,7 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 		siteOf = func(*Owner, *Link) []site { return []site{{}} } // none of their frames can prove their links to be one
 	}
 	seen := due
-	if c.Rule == RuleSplitBrain { // who was silent may have handed the address over, and taken it again
+	if c.Moves { // who was silent may have handed the address over, and taken it again
 		seen = max(due, j.in.Now.Add(-quietGraces*j.policy.HandoverGrace))
 	}
 	var silent []*Node
@@ -53,7 +53,7 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 		}
 	}
 	for _, m := range met {
-		if len(m.owners) >= 2 && (m.configured || c.Rule == RuleSplitBrain || c.Rule == RuleExternalsAlternate) {
+		if len(m.owners) >= 2 && (m.configured || c.Moves || c.Rule == RuleExternalsAlternate) {
 			c.confirm(j.in.Now)
 			return
 		}

@@ -195,9 +195,26 @@ var ofRanges = []Situation{
 			"range-of-pool pool=host-local|n1|pods ranges=10.244.0.2-10.244.255.254",
 			"range-of-pool pool=host-local|n2|pods ranges=10.244.0.2-10.244.255.254",
 		},
-		RuledOut: []string{
-			"split-brain: no-common-link",
+	},
+	{
+		Name: "an address that a mesh gave to two nodes", Cause: unknown, Addr: "10.10.0.2",
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "mesh", Prefixes: Prefixes("10.10.0.0/16")}}
+			for _, n := range []string{"n1", "n2"} {
+				c := w.Assigned(w.Interface(w.Host(n), verdict.Interface{Name: "tun0", Kind: "tun", Attachment: verdict.Own, Link: w.Link(n, "tun0", verdict.Uplink, false)}))
+				c.PrefixLength = 16
+			}
 		},
+	},
+	{
+		Name: "docker's bridges in a declared network", Cause: unknown, Addr: "172.17.0.1",
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "containers", Prefixes: Prefixes("172.16.0.0/12")}}
+			for _, n := range []string{"n1", "n2"} {
+				w.Assigned(w.Bridge(n, "docker0", "172.17.0.1/24"))
+			}
+		},
+		RuledOut: []string{"static-address: device-of-container-engine device=docker0"},
 	},
 	{
 		Name: "the gateway of pods of both nodes, which have ranges of their own", Cause: unknown, Addr: "10.50.0.1",
