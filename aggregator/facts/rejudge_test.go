@@ -22,7 +22,7 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderChanges(t *testing.T) {
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.2"), other), s.joins("n2", "b2", 1, lan(2))
 	b.report(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(7), 1))
 	weak := seen("10.0.0.7", records.MAC(4), 1)
-	weak.Claims[0].NoOverride = true
+	weak.Claims[0].Source = records.MAC(77)
 	b.report(weak)
 	s.judgeAll()
 	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})

@@ -247,7 +247,7 @@ func (f *Facts) joinLinks(n *Node, c uint32) {
 	}
 	w := n.wires.at(one.wire())
 	hw := n.hardware.at(w.hardware)
-	if w.link == 0 || w.source.form != noMAC || w.flags.has(noOverride) || !hw.mac.identifiesOne() || verdict.MAC(hw.mac.bytes[:]).Group() {
+	if w.link == 0 || w.source.form != noMAC || !hw.mac.identifiesOne() || verdict.MAC(hw.mac.bytes[:]).Group() {
 		return
 	}
 	now := f.now()

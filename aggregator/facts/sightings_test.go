@@ -129,7 +129,7 @@ func TestFramesThatProveNoLink(t *testing.T) {
 		joins  bool
 	}{
 		{"a plain frame", func(*scene, *agent, *agent, *pb.ClaimRecord) {}, true},
-		{"without the Override flag", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.NoOverride = true }, false},
+		{"without the Override flag", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.NoOverride = true }, true},
 		{"sent by another one", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Source = records.MAC(77) }, false},
 		{"with the MAC of a router", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			c.Mac = []byte{0, 0, 0x5e, 0, 1, 7}
@@ -418,7 +418,7 @@ func TestAnswersOfASender(t *testing.T) {
 func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
 	for name, mac := range map[string][]byte{"a MAC of one interface": records.MAC(2), "a virtual MAC": {0, 0, 0x5e, 0, 1, 7}} {
 		weak := seen("10.0.0.9", mac, 1)
-		weak.Claims[0].NoOverride = true
+		weak.Claims[0].Source = records.MAC(77)
 		silent := onLAN(2, "10.0.0.2")
 		silent.Interfaces[0].Mac, silent.Claims = mac, nil
 		s := newScene(t)
@@ -443,7 +443,7 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
 // A frame is judged again when the link of the station with its MAC separates from the domain.
 func TestFramesAreJudgedWhenTheLinkOfTheirSenderSeparates(t *testing.T) {
 	weak := seen("10.0.0.9", records.MAC(2), 1)
-	weak.Claims[0].NoOverride = true
+	weak.Claims[0].Source = records.MAC(77)
 	s := newScene(t)
 	s.joins("n4", "b4", 1, lan(1), onLAN(2, "10.0.0.2"), onLAN(6, "10.0.0.6"))
 	s.joins("n2", "b2", 1, lan(2), onLAN(4, "10.0.0.4"))

@@ -144,7 +144,7 @@ func (r *reference) merge() {
 		sightings := r.lan.sightings
 		r.lan.sightings = nil
 		for _, c := range sightings {
-			if !c.ended && c.wire() && c.link != nil && c.port.rec.Uplink && !c.Weak() && !c.MAC.Shared() {
+			if !c.ended && c.wire() && c.link != nil && c.port.rec.Uplink && c.Source == "" && !c.MAC.Group() && !c.MAC.Shared() {
 				r.look(c)
 			}
 		}
