@@ -85,6 +85,8 @@ func variant(about string, c *verdict.Conflict) string {
 		keys = slices.Insert(keys, 0, about+c.Rule+"/guests")
 	case c.Rule == verdict.RuleDADFailed && c.Expected():
 		keys = slices.Insert(keys, 0, about+c.Rule+"/expected")
+	case anycast(c):
+		keys = slices.Insert(keys, 0, about+c.Rule+"/anycast", about+c.Rule+"/one")
 	case c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1:
 		keys = slices.Insert(keys, 0, about+c.Rule+"/one")
 	case c.Rule == verdict.RuleDADFailed && slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Yielded() }):
@@ -103,6 +105,11 @@ func variant(about string, c *verdict.Conflict) string {
 		}
 	}
 	return keys[slices.IndexFunc(keys, has)]
+}
+
+// anycast reports whether the kernels of all owners refused an anycast address.
+func anycast(c *verdict.Conflict) bool {
+	return c.Headline != nil && c.Headline.Kind == verdict.HeadAnycast
 }
 
 // notOnlyNodes reports whether an owner is no node itself.
@@ -134,7 +141,14 @@ func (w *wording) summary(c *verdict.Conflict) string {
 	what := w.ofConflict("summary/", c)
 	if c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1 && len(c.Bystanders) > 0 {
 		// Senders that only answer for the address can be the reason why detection fails.
-		what += " " + w.text("bystanders", "bystanders", list(each(c.Bystanders, placed)))
+		key := "bystanders"
+		switch {
+		case anycast(c):
+			key += "/anycast"
+		case len(c.Bystanders) > 1:
+			key += "/several"
+		}
+		what += " " + w.text(key, "bystanders", list(each(c.Bystanders, placed)))
 	}
 	return what + " " + w.standing(c)
 }

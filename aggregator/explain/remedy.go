@@ -61,6 +61,12 @@ func (a *remedyBuilder) remedy() []advice.Action {
 // requires.
 func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	switch c := a.c; {
+	case anycast(c):
+		var release []advice.Action
+		for _, o := range owners {
+			release = append(release, a.giveUp(o)...)
+		}
+		return a.steps("anycast", "owners", a.ownerNames(owners), "prefix", c.Headline.Text, "release", release)
 	case c.SamePod() && !c.OfPod():
 		return a.oneNamespace(owners)
 	case c.SamePod():

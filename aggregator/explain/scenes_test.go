@@ -177,6 +177,15 @@ var scenes = []verdicttest.Situation{
 			Address: w.Addr, Node: "n2", Purpose: "Service shop/web", Location: "services shop/web /metadata/annotations/kube-vip.io/vipHost",
 		}})
 	}},
+	{Name: "the anycast address of the routers of a subnet", Addr: "2001:db8:1::", Build: func(w *verdicttest.World) {
+		lan := verdicttest.OnLAN(w, "n1", "n2", "n3")
+		for i, mac := range []verdict.MAC{"\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02"} {
+			lan[i].MAC = mac
+			w.Wire(lan[2], string(mac)).NoOverride = true
+		}
+		c := w.Assigned(lan[2])
+		c.Kind, c.PrefixLength, c.Flags = verdict.DADFailed, 64, verdict.FlagDADFailed|verdict.FlagPermanent
+	}},
 	{Name: "a virtual address that two controllers assign to different nodes", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
 		for k, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			w.Virtual(i)

@@ -31,7 +31,7 @@ var causes = []struct {
 }
 
 // circumstances are what can be said about a conflict whose cause is unknown.
-var circumstances = []func(*inquiry) reason{(*inquiry).oneGateway, (*inquiry).leaseEnded}
+var circumstances = []func(*inquiry) reason{(*inquiry).routersAnycast, (*inquiry).oneGateway, (*inquiry).leaseEnded}
 
 // Causes returns the names of all causes, in alphabetical order.
 func Causes() []string {

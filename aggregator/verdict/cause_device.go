@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"net/netip"
 	"slices"
 )
 
@@ -60,6 +61,38 @@ func (q *inquiry) externalDevice() (r reason) {
 
 // maxUplinks is the largest number of uplinks that a fact lists.
 const maxUplinks = 6
+
+// routersAnycast: the kernels of all owners found the address in use, which is the first one of their prefix. Each router on
+// the link answers for it (RFC 4291, section 2.6.1): Linux does so if it forwards packets there, unless the prefix is a /127
+// (RFC 6164) or a /128 (addrconf_join_anycast in net/ipv6/addrconf.c).
+func (q *inquiry) routersAnycast() (r reason) {
+	for _, o := range q.owners {
+		p, found := q.anycast(o)
+		if !found || o.Assigned || o.Yielded() {
+			return reason{}
+		}
+		r.Headline = &Fact{Kind: HeadAnycast, Owners: ids(q.owners...), Text: p.String()}
+	}
+	r.fact(*r.Headline)
+	return r
+}
+
+// anycast returns the prefix of which the address that the kernel of an owner refused is the subnet-router anycast address.
+func (q *inquiry) anycast(o *Owner) (prefix netip.Prefix, found bool) {
+	first := func(p netip.Prefix) bool {
+		prefix = p.Masked()
+		return q.c.Address.Is6() && p.Bits() > 0 && p.Bits() < 127 && prefix.Addr() == q.c.Address
+	}
+	for _, c := range o.Claims {
+		if c.Kind != DADFailed {
+			continue
+		}
+		if first(netip.PrefixFrom(q.c.Address, int(c.PrefixLength))) || slices.ContainsFunc(q.in.node(o.Node).Subnets, func(s Subnet) bool { return s.Interface.Is(c.Interface) && first(s.Prefix) }) {
+			return prefix, true
+		}
+	}
+	return netip.Prefix{}, false
+}
 
 // Guest is the kind of sender that claims the address from behind a port of a node.
 type Guest uint8

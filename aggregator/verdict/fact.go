@@ -191,6 +191,9 @@ const (
 	HeadRecordLost FactKind = "record-lost-given-again"
 	// HeadLeaseEnded: the leases that the DHCP server of Pool had given Owners ended and were not renewed.
 	HeadLeaseEnded FactKind = "leases-ended"
+	// HeadAnycast: the address is the subnet-router anycast address (RFC 4291, section 2.6.1) of the prefix Text, with which
+	// Owners tried to use it.
+	HeadAnycast FactKind = "subnet-router-anycast"
 	// HeadAllocatedTwice: the IPAM of Pool has the address for both Owners.
 	HeadAllocatedTwice FactKind = "allocated-twice"
 )

@@ -161,3 +161,65 @@ func TestASpeakerThatHasAnnouncedGoesOnToAnswer(t *testing.T) {
 		}
 	}
 }
+
+// Routers answer for the first address of each prefix that is neither a /127 nor a /128, also for hosts that try to use it.
+func TestAHostUsesTheAnycastAddressOfItsRouters(t *testing.T) {
+	refused := func(bits uint8, by ...int) func(w *world, lan []*verdict.Interface) {
+		return func(w *world, lan []*verdict.Interface) {
+			for _, i := range by {
+				c := w.Assigned(lan[i])
+				c.Kind, c.PrefixLength, c.Flags = verdict.DADFailed, bits, verdict.FlagDADFailed|verdict.FlagPermanent
+			}
+		}
+	}
+	for _, test := range []struct {
+		name, addr string
+		build      func(w *world, lan []*verdict.Interface)
+		prefix     string
+		owners     int
+	}{
+		{"/64", "2001:db8:1::", refused(64, 2), "2001:db8:1::/64", 1},
+		{"/126", "2001:db8:1::4", refused(126, 2), "2001:db8:1::4/126", 1},
+		{"link-local", "fe80::", refused(64, 2), "fe80::/64", 1},
+		{"/127", "2001:db8:1::", refused(127, 2), "", 1},
+		{"/128", "2001:db8:1::", refused(128, 2), "", 1},
+		{"/128 beside an address with the prefix of the link", "2001:db8:1::", func(w *world, lan []*verdict.Interface) {
+			refused(128, 2)(w, lan)
+			w.Subnet(lan[2], "2001:db8:1::3/64")
+		}, "2001:db8:1::/64", 1},
+		{"/128 beside a subnet of another card", "2001:db8:1::", func(w *world, lan []*verdict.Interface) {
+			refused(128, 2)(w, lan)
+			w.Subnet(w.Device("n3", "br0", "bridge"), "2001:db8:1::3/64")
+		}, "", 1},
+		{"an ordinary address", "2001:db8:1::5", refused(64, 2), "", 1},
+		{"a host has it", "2001:db8:1::", func(w *world, lan []*verdict.Interface) {
+			refused(64, 2)(w, lan)
+			w.Assigned(lan[0]).PrefixLength = 64
+		}, "", 2},
+		{"two hosts try it", "2001:db8:1::", refused(64, 1, 2), "2001:db8:1::/64", 2},
+	} {
+		w := newWorld(test.addr)
+		lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
+		test.build(w, lan)
+		lan[0].MAC = "\x02\x00\x00\x00\x00\x01"
+		router := w.Wire(lan[2], string(lan[0].MAC))
+		router.NoOverride = true
+		out := w.checked(t)
+		if len(out.Conflicts) != 1 || len(out.Conflicts[0].Owners) != test.owners {
+			t.Errorf("%s: got %+v, want one conflict of %d owners", test.name, out.Conflicts, test.owners)
+			continue
+		}
+		c, prefix := out.Conflicts[0], ""
+		if c.Headline != nil && c.Headline.Kind == verdict.HeadAnycast {
+			prefix = c.Headline.Text
+		}
+		if prefix != test.prefix || c.Rule != verdict.RuleDADFailed || c.Cause != verdict.CauseUnknown {
+			t.Errorf("%s: got rule %s, cause %s, prefix %q, want %q", test.name, c.Rule, c.Cause, prefix, test.prefix)
+		}
+		for _, o := range c.Bystanders {
+			if o.Kind() != verdict.Host || o.Node.Name != "n1" {
+				t.Errorf("%s: got %+v, want node n1 to be named", test.name, o)
+			}
+		}
+	}
+}
