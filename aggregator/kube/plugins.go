@@ -15,8 +15,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// pluginSets maps the names of the DaemonSets in the manifests and charts of CNI plugins to
-// the plugins.
+// pluginSets maps the names of the DaemonSets in the manifests and charts of CNI plugins to the plugins, and so do the labels
+// of their pods (k8s-app, app, app.kubernetes.io/name) if the DaemonSet has another name.
 var pluginSets = map[string]string{
 	"calico-node": "Calico", "canal": "Canal", "rke2-canal": "Canal",
 	"cilium": "Cilium", "cilium-envoy": "Cilium",
@@ -32,15 +32,7 @@ var pluginSets = map[string]string{
 	"whereabouts": "whereabouts", "spiderpool-agent": "spiderpool", "danm-cni": "DANM",
 	"sriov-cni": "SR-IOV CNI", "kube-sriov-cni-ds": "SR-IOV CNI", "kube-ovs-cni": "OVS CNI", "ovs-cni-amd64": "OVS CNI",
 	"tigera-operator": "Calico", "nsx-ncp-bootstrap": "NSX-T", "nsx-node-agent": "NSX-T",
-}
-
-// pluginApps maps pod labels (k8s-app, app, app.kubernetes.io/name) to CNI plugins, for
-// plugins whose DaemonSet has another name.
-var pluginApps = map[string]string{
-	"calico-node": "Calico", "canal": "Canal", "cilium": "Cilium", "flannel": "Flannel", "kindnet": "kindnet",
-	"weave-net": "Weave Net", "antrea": "Antrea", "ovnkube-node": "OVN-Kubernetes", "kube-ovn-cni": "Kube-OVN",
-	"kube-router": "kube-router", "aws-node": "Amazon VPC CNI", "azure-cns": "Azure CNI", "multus": "Multus",
-	"whereabouts": "whereabouts", "spiderpool-agent": "spiderpool",
+	"flannel": "Flannel", "antrea": "Antrea", // labels only
 }
 
 // pluginOf returns the CNI plugin that a DaemonSet's pod belongs to, or the empty string. The
@@ -59,7 +51,7 @@ func pluginOf(pod *corev1.Pod) string {
 		return "Antrea"
 	}
 	for _, label := range []string{"k8s-app", "app.kubernetes.io/name", "app", "name"} {
-		if name := pluginApps[pod.Labels[label]]; name != "" {
+		if name := pluginSets[pod.Labels[label]]; name != "" {
 			return name
 		}
 	}
