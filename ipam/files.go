@@ -169,20 +169,34 @@ func Entries(host Host, dir string, most int) (entries []os.DirEntry, err error)
 	return entries, err
 }
 
-// ConfFiles returns the files in a directory that libcni reads as configurations, in the order in
-// which container runtimes read them (ConfFiles in libcni/conf.go). If it returns an error, there may
-// be more.
-func ConfFiles(host Host, dir string) (files []string, err error) {
-	entries, err := Entries(host, dir, maxConfFiles)
-	for _, e := range entries {
-		switch filepath.Ext(e.Name()) {
-		case ".conf", ".conflist", ".json":
-			if !e.IsDir() {
-				files = append(files, filepath.Join(dir, e.Name()))
+// A ConfFile is a CNI configuration, or a directory of them that cannot be listed. Err says why it cannot be read.
+type ConfFile struct {
+	Path    string
+	Data    []byte
+	Written time.Time
+	Err     error
+}
+
+// ConfFiles returns the files in directories that libcni reads as configurations, in the order in which container runtimes
+// read them (ConfFiles in libcni/conf.go). A directory that cannot be listed follows its files.
+func ConfFiles(host Host, dirs []string) (all []ConfFile) {
+	for _, dir := range dirs {
+		entries, unlisted := Entries(host, dir, maxConfFiles)
+		for _, e := range entries {
+			f := ConfFile{Path: filepath.Join(dir, e.Name())}
+			if e.IsDir() || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(f.Path)) {
+				continue
+			}
+			f.Data, f.Written, f.Err = host.ReadFile(f.Path, true, MaxConfSize) // like libcni, follow symbolic links
+			if !errors.Is(f.Err, os.ErrNotExist) {
+				all = append(all, f)
 			}
 		}
+		if unlisted != nil {
+			all = append(all, ConfFile{Path: dir, Err: unlisted})
+		}
 	}
-	return files, err
+	return all
 }
 
 // A ContainerSource is a FileSource that also knows the containers of an engine, such as docker.

@@ -91,17 +91,11 @@ func (s *source) Event(path string, _ bool) (handled bool) {
 func (s *source) Find(time.Time) (again bool) {
 	before, unread := s.networks, false
 	s.networks = map[string]string{}
-	failed := func(err error) bool { return err != nil && !errors.Is(err, os.ErrNotExist) }
-	for _, dir := range s.confDirs {
-		files, err := ipam.ConfFiles(s.host, dir)
-		unread = unread || failed(err) // host-local's source reports it
-		for _, file := range files {
-			data, _, err := s.host.ReadFile(file, true, ipam.MaxConfSize) // like libcni, follow symbolic links
-			unread = unread || failed(err)
-			for kind, network := range networks(data) {
-				if s.networks[kind] == "" { // the first file counts
-					s.networks[kind] = network
-				}
+	for _, f := range ipam.ConfFiles(s.host, s.confDirs) {
+		unread = unread || f.Err != nil // host-local's source reports it
+		for kind, network := range networks(f.Data) {
+			if s.networks[kind] == "" { // the first file counts
+				s.networks[kind] = network
 			}
 		}
 	}

@@ -123,37 +123,27 @@ func (n *nameReader) inFile(file string, configured bool) (name string, missing 
 // parsed, its previous content counts.
 func (n *nameReader) conf(now time.Time) (found *plugin, file string, again bool, err error) {
 	parsed := map[string]*plugin{}
-	for _, dir := range n.confDirs {
-		files, failed := ipam.ConfFiles(n.host, dir)
-		for _, f := range files {
-			data, written, unread := n.host.ReadFile(f, true, ipam.MaxConfSize) // like libcni, follow symbolic links
-			if errors.Is(unread, os.ErrNotExist) {
-				continue
-			}
-			p := &plugin{}
-			if unread == nil {
-				unread = json.Unmarshal(data, p)
-				if _, other := errors.AsType[*json.UnmarshalTypeError](unread); other {
-					unread = nil // fields of another form belong to another plugin
-				}
-			}
-			before, known := n.confs[f]
-			switch {
-			case unread == nil:
-				parsed[f] = p.calico()
-			case known:
-				parsed[f] = before
-			case ipam.BeingWritten(written, now):
-			case found == nil && err == nil:
-				file, err = f, unread
-			}
-			again = again || unread != nil && ipam.BeingWritten(written, now)
-			if p := parsed[f]; p != nil && found == nil && err == nil {
-				found, file = p, f
+	for _, f := range ipam.ConfFiles(n.host, n.confDirs) {
+		p, unread := &plugin{}, f.Err
+		if unread == nil {
+			unread = json.Unmarshal(f.Data, p)
+			if _, other := errors.AsType[*json.UnmarshalTypeError](unread); other {
+				unread = nil // fields of another form belong to another plugin
 			}
 		}
-		if failed != nil && found == nil && err == nil {
-			file, err = dir, failed
+		before, known := n.confs[f.Path]
+		switch {
+		case unread == nil:
+			parsed[f.Path] = p.calico()
+		case known:
+			parsed[f.Path] = before
+		case ipam.BeingWritten(f.Written, now):
+		case found == nil && err == nil:
+			file, err = f.Path, unread
+		}
+		again = again || unread != nil && ipam.BeingWritten(f.Written, now)
+		if p := parsed[f.Path]; p != nil && found == nil && err == nil {
+			found, file = p, f.Path
 		}
 	}
 	n.confs = parsed

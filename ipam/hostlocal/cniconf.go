@@ -276,48 +276,43 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 	if err := c.host.Visible(c.dirs...); err != nil {
 		problems = append(problems, fmt.Sprintf("cannot read the CNI configurations in %s: %s", strings.Join(c.dirs, " and "), err))
 	}
-	for _, dir := range c.dirs {
-		files, err := ipam.ConfFiles(c.host, dir)
-		if err != nil {
+	for _, f := range ipam.ConfFiles(c.host, c.dirs) {
+		if slices.Contains(c.dirs, f.Path) { // it cannot be listed
 			problems = append(problems, fmt.Sprintf("cannot read the CNI configurations (%s): the ranges of host-local, and its directories other than %s, are unknown; give the agent's user read access to that directory",
-				ipam.OneLine(err), DefaultDir))
+				ipam.OneLine(f.Err), DefaultDir))
 			for file, before := range c.files {
-				if filepath.Dir(file) == dir {
+				if _, listed := parsed[file]; !listed && filepath.Dir(file) == f.Path {
 					parsed[file] = before
 				}
 			}
+			continue
 		}
-		for _, file := range files {
-			data, written, err := c.host.ReadFile(file, true, ipam.MaxConfSize) // like libcni, follow symbolic links
-			if errors.Is(err, os.ErrNotExist) {
-				continue
-			}
-			var found []cniNetwork
-			if err == nil {
-				found, err = parseConf(file, data)
-			}
-			for i := range found {
-				n := &found[i]
-				if n.dir = ipam.CleanPath(n.dir); n.env != "" {
-					n.env = ipam.CleanPath(n.env)
-				}
-			}
-			if err != nil {
-				if found == nil {
-					found = c.files[file]
-				}
-				if ipam.BeingWritten(written, now) {
-					later = true
-				} else {
-					problem := fmt.Sprintf("cannot parse CNI configuration %s (%s): the allocations of host-local under it are unknown; correct or remove it", file, ipam.OneLine(err))
-					problems = append(problems, problem)
-					for i := range found {
-						found[i].refused = problem
-					}
-				}
-			}
-			parsed[file] = found
+		var found []cniNetwork
+		err := f.Err
+		if err == nil {
+			found, err = parseConf(f.Path, f.Data)
 		}
+		for i := range found {
+			n := &found[i]
+			if n.dir = ipam.CleanPath(n.dir); n.env != "" {
+				n.env = ipam.CleanPath(n.env)
+			}
+		}
+		if err != nil {
+			if found == nil {
+				found = c.files[f.Path]
+			}
+			if ipam.BeingWritten(f.Written, now) {
+				later = true
+			} else {
+				problem := fmt.Sprintf("cannot parse CNI configuration %s (%s): the allocations of host-local under it are unknown; correct or remove it", f.Path, ipam.OneLine(err))
+				problems = append(problems, problem)
+				for i := range found {
+					found[i].refused = problem
+				}
+			}
+		}
+		parsed[f.Path] = found
 	}
 	c.files, c.envs = parsed, nil
 	for _, dir := range c.dirs {
