@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	netutils "k8s.io/utils/net"
 )
 
 // A Range is all addresses from First to Last.
@@ -158,22 +160,11 @@ func Union(ranges []Range) []Range {
 // ParseAddress parses an address as Kubernetes does: in IPv4, leading zeros have no meaning ("010" is 10), and an
 // IPv4-mapped address is IPv4.
 func ParseAddress(text string) (netip.Addr, error) {
-	if a, err := netip.ParseAddr(text); err == nil {
-		return a.Unmap(), nil
+	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("%q is not an address", Shorten(text))
 	}
-	// The part before the IPv4 part, for an IPv4-mapped address.
-	i := strings.LastIndexByte(text, ':') + 1
-	parts := strings.Split(text[i:], ".")
-	for k, part := range parts {
-		if parts[k] = strings.TrimLeft(part, "0"); parts[k] == "" && part != "" {
-			parts[k] = "0"
-		}
-	}
-	if len(parts) == 4 {
-		text = text[:i] + strings.Join(parts, ".")
-	}
-	a, err := netip.ParseAddr(text)
-	return a.Unmap(), err
+	return a.Unmap(), nil
 }
 
 // Contain reports whether one of the ranges that Union returned contains an address.
@@ -182,28 +173,21 @@ func Contain(sorted []Range, a netip.Addr) bool {
 	return found || i > 0 && a.Compare(sorted[i-1].Last) <= 0
 }
 
-// Plus returns the address at an offset; false if the result is not an address.
+// Plus returns the address at an offset; false if the result is not an address of the same family.
 func Plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
-	if a.Is4() {
-		b := a.As4()
-		sum := uint64(binary.BigEndian.Uint32(b[:])) + offset
-		if offset > 1<<32 || sum >= 1<<32 {
-			return netip.Addr{}, false
-		}
-		binary.BigEndian.PutUint32(b[:], uint32(sum))
-		return netip.AddrFrom4(b), true
-	}
-	b := a.As16()
-	low := binary.BigEndian.Uint64(b[8:])
-	high := binary.BigEndian.Uint64(b[:8])
-	if low+offset < low {
-		if high++; high == 0 {
-			return netip.Addr{}, false
-		}
-	}
-	binary.BigEndian.PutUint64(b[8:], low+offset)
+	b := a.As16() // IPv4 follows ::ffff:0:0, which a carry changes
+	low, carry := bits.Add64(binary.BigEndian.Uint64(b[8:]), offset, 0)
+	high, overflow := bits.Add64(binary.BigEndian.Uint64(b[:8]), 0, carry)
+	binary.BigEndian.PutUint64(b[8:], low)
 	binary.BigEndian.PutUint64(b[:8], high)
-	return netip.AddrFrom16(b), true
+	sum := netip.AddrFrom16(b)
+	if a.Is4() {
+		sum = sum.Unmap()
+	}
+	if overflow != 0 || sum.Is4() != a.Is4() {
+		return netip.Addr{}, false
+	}
+	return sum, true
 }
 
 // OffsetFrom is Plus for an offset in text form, which must fit into an int64.

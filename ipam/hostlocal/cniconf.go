@@ -400,7 +400,6 @@ func union[T comparable](a, b []T) []T {
 
 // ipamConf has the fields in use of host-local's own configuration, before host-local checks it.
 type ipamConf struct {
-	Type    string `json:"type"`
 	DataDir string `json:"dataDir"`
 	subnetConf
 	Ranges [][]subnetConf `json:"ranges"`
