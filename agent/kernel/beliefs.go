@@ -74,6 +74,13 @@ type beliefs struct {
 	dirty     map[netip.Addr]bool                          // to be compared
 	excused   []netip.Addr                                 // of entries that only frames bear out
 	published map[netip.Addr]map[table.BeliefKey]time.Time // when each record was last changed
+	tunnels   map[*link]forwarding
+}
+
+// forwarding is the forwarding table of a VXLAN device: the addresses to which frames for a MAC go.
+type forwarding struct {
+	read time.Time
+	to   map[string][]netip.Addr
 }
 
 // entryKey identifies an entry by its namespace, interface and address.
@@ -85,7 +92,7 @@ type entryKey struct {
 func newBeliefs() beliefs {
 	return beliefs{
 		changed: make(chan struct{}, 1), changes: map[entryKey]rtnetlink.Neighbour{}, at: map[netip.Addr][]*believed{}, dirty: map[netip.Addr]bool{},
-		published: map[netip.Addr]map[table.BeliefKey]time.Time{},
+		published: map[netip.Addr]map[table.BeliefKey]time.Time{}, tunnels: map[*link]forwarding{},
 	}
 }
 
@@ -342,6 +349,7 @@ func (k *Mirror) compareBeliefs(now time.Time) (room bool) {
 		for addr := range b.at {
 			b.drop(addr, func(by believer) bool { return by.l.gone })
 		}
+		maps.DeleteFunc(b.tunnels, func(l *link, _ forwarding) bool { return l.gone })
 	}
 	for addr := range b.published {
 		b.dirty[addr] = true
@@ -393,6 +401,7 @@ func (k *Mirror) publishBeliefs(addr netip.Addr, outside map[string]bool, now ti
 			if r == nil {
 				r = &ipwitnessv1.BeliefRecord{
 					Link: name, Address: addr.AsSlice(), Mac: []byte(g.mac), State: ipwitnessv1.BeliefRecord_PERMANENT, FirstSeen: timestamppb.New(now),
+					Tunnel: k.tunnelTo(by.l, g.mac, now).AsSlice(),
 				}
 				want[key] = r
 			}
@@ -446,6 +455,35 @@ func (k *Mirror) bearsOut(addr netip.Addr, mac, link string, now time.Time) bool
 		}
 	}
 	return false
+}
+
+// tunnelTo returns the address to which an interface sends frames for a MAC through a tunnel; the zero Addr if it is no VXLAN
+// device of our own namespace that is a link of its own, or if there is not exactly one such address. Frames for a MAC that is not
+// in its forwarding table go to all default ones (IFLA_VXLAN_GROUP). The kernel does not tell us of changes: they are read again.
+func (k *Mirror) tunnelTo(l *link, mac string, now time.Time) netip.Addr {
+	if l.in != k.own || l.Kind != "vxlan" || l.Metadata || l.published.GetLink() != l.Name {
+		return netip.Addr{}
+	}
+	f := k.beliefs.tunnels[l]
+	if now.Sub(f.read) >= answersEvery {
+		entries, err := k.req.Tunnels(l.Index)
+		if err != nil {
+			k.log.Debug("cannot list the forwarding table of a VXLAN device", "interface", l.Name, "error", err)
+		}
+		f = forwarding{now, map[string][]netip.Addr{}}
+		for _, e := range entries {
+			f.to[e.MAC] = append(f.to[e.MAC], e.Addr)
+		}
+		k.beliefs.tunnels[l] = f
+	}
+	to := f.to[mac]
+	if len(to) == 0 {
+		to = f.to["\x00\x00\x00\x00\x00\x00"]
+	}
+	if len(to) != 1 {
+		return netip.Addr{}
+	}
+	return to[0].Unmap()
 }
 
 // answersFrom reports whether requests are answered from the neighbour table of one of our interfaces: see answersFromTable.

@@ -123,6 +123,75 @@ func TestAFrameBearsAnEntryOutForAWhile(t *testing.T) {
 	}
 }
 
+// What a node believes about the ends of a VXLAN device has the address to which its forwarding table sends the frames.
+func TestABeliefThroughATunnelHasItsEnd(t *testing.T) {
+	const broadcast = "\x00\x00\x00\x00\x00\x00"
+	entry := func(mac, to string) rtnetlink.Neighbour {
+		return rtnetlink.Neighbour{Index: 9, MAC: mac, Addr: netip.MustParseAddr(to)}
+	}
+	for _, test := range []struct {
+		name    string
+		change  func(l *rtnetlink.Link)
+		entries []rtnetlink.Neighbour
+		want    string
+	}{
+		{"an entry for the MAC", nil, []rtnetlink.Neighbour{entry("former", "192.0.2.12"), entry("others", "192.0.2.13")}, "192.0.2.12"},
+		{"IPv6", nil, []rtnetlink.Neighbour{entry("former", "2001:db8::12")}, "2001:db8::12"},
+		{"no entry for the MAC", nil, []rtnetlink.Neighbour{entry("others", "192.0.2.13")}, "invalid IP"},
+		{"a remote for all", nil, []rtnetlink.Neighbour{entry(broadcast, "192.0.2.12"), entry("others", "192.0.2.13")}, "192.0.2.12"},
+		{"several for all", nil, []rtnetlink.Neighbour{entry(broadcast, "192.0.2.12"), entry(broadcast, "192.0.2.13")}, "invalid IP"},
+		{"no VXLAN device", func(l *rtnetlink.Link) { l.Kind = "gretap" }, []rtnetlink.Neighbour{entry("former", "192.0.2.12")}, "invalid IP"},
+		{"of all tunnels", func(l *rtnetlink.Link) { l.Metadata = true }, []rtnetlink.Neighbour{entry("former", "192.0.2.12")}, "invalid IP"},
+		{"a port of a bridge", func(l *rtnetlink.Link) { l.Master, l.SlaveKind = 4, "bridge" }, []rtnetlink.Neighbour{entry("former", "192.0.2.12")}, "invalid IP"},
+	} {
+		f := bridgeOfPods()
+		device := rtnetlink.Link{Index: 9, Name: "flannel.1", Kind: "vxlan", MAC: "device", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID, NoLearning: true}
+		if test.change != nil {
+			test.change(&device)
+		}
+		f.Put(rtnetlink.NoNSID, device, "10.244.1.0/32")
+		f[rtnetlink.NoNSID].Tunnels = map[int32][]rtnetlink.Neighbour{9: test.entries}
+		k := newTestKernel(t, f)
+		m := neigh(rtnetlink.NoNSID, "10.244.2.0", "former", unix.NUD_PERMANENT)
+		m.Neighbour.Index = 9
+		k.HandleNeighbour(m)
+		k.compareBeliefs(time.Now())
+		found := false
+		for _, r := range k.table.Beliefs.All() {
+			to, _ := netip.AddrFromSlice(r.GetTunnel())
+			if found = true; to.String() != test.want {
+				t.Errorf("%s: got %s, want %s", test.name, to, test.want)
+			}
+		}
+		if !found && device.Master == 0 {
+			t.Errorf("%s: got no belief", test.name)
+		}
+	}
+}
+
+// The forwarding table is read again, and not for each comparison.
+func TestTheEndOfATunnelFollowsTheForwardingTable(t *testing.T) {
+	f := bridgeOfPods()
+	f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 9, Name: "flannel.1", Kind: "vxlan", ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID}, "10.244.1.0/32")
+	k := newTestKernel(t, f)
+	m := neigh(rtnetlink.NoNSID, "10.244.2.0", "former", unix.NUD_PERMANENT)
+	m.Neighbour.Index = 9
+	k.HandleNeighbour(m)
+	start := time.Now()
+	for _, test := range []struct {
+		after  time.Duration
+		to, is string
+	}{{0, "192.0.2.12", "192.0.2.12"}, {answersEvery - 1, "192.0.2.13", "192.0.2.12"}, {answersEvery, "192.0.2.13", "192.0.2.13"}} {
+		f[rtnetlink.NoNSID].Tunnels = map[int32][]rtnetlink.Neighbour{9: {{Index: 9, MAC: "former", Addr: netip.MustParseAddr(test.to)}}}
+		k.compareBeliefs(start.Add(test.after))
+		for _, r := range k.table.Beliefs.All() {
+			if to, _ := netip.AddrFromSlice(r.GetTunnel()); to.String() != test.is {
+				t.Errorf("after %s: got %s, want %s", test.after, to, test.is)
+			}
+		}
+	}
+}
+
 // A frame of an owner on another node bears no entry out once that owner has given the address up.
 func TestAFrameOfAnOwnerThatHasDepartedBearsNothingOut(t *testing.T) {
 	const addr, stale = "192.0.2.99", "192.0.2.99 eth0 former IN_USE 1"

@@ -37,6 +37,7 @@ type Requests interface {
 	Neighbours(index int32) ([]rtnetlink.Neighbour, error)
 	Forwarding() ([]rtnetlink.Neighbour, error)
 	Resolved() ([]rtnetlink.Neighbour, error)
+	Tunnels(index int32) ([]rtnetlink.Neighbour, error)
 	Settings(iface string) rtnetlink.Settings
 	FiltersARP() (bool, error)
 }

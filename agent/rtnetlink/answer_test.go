@@ -285,6 +285,30 @@ func TestOptionsOfABridgePort(t *testing.T) {
 	}
 }
 
+func TestEntryOfAVXLANDeviceHasTheAddressToWhichFramesGo(t *testing.T) {
+	head := make([]byte, unix.SizeofNdMsg)
+	head[0], head[4] = unix.AF_BRIDGE, 9
+	mac, to := attribute(unix.NDA_LLADDR, 2, 0, 0, 0, 0, 1), attribute(unix.NDA_DST, 192, 0, 2, 12)
+	for name, c := range map[string]struct {
+		attrs []byte
+		want  string
+	}{
+		"an address":            {slices.Concat(mac, to), "192.0.2.12"},
+		"a next hop":            {mac, "invalid IP"},
+		"a port of its own":     {slices.Concat(mac, to, attribute(unix.NDA_PORT, 0x21, 0x18)), "invalid IP"},
+		"a network of its own":  {slices.Concat(mac, to, attribute(unix.NDA_VNI, u32Bytes(7)...)), "invalid IP"},
+		"a device below it":     {slices.Concat(mac, to, attribute(unix.NDA_IFINDEX, u32Bytes(2)...)), "192.0.2.12"},
+		"an address of no kind": {slices.Concat(mac, attribute(unix.NDA_DST, 192, 0, 2)), "invalid IP"},
+	} {
+		if got, err := parseTunnelled(slices.Concat(head, c.attrs)); err != nil || got.Addr.String() != c.want || got.Index != 9 || got.MAC != "\x02\x00\x00\x00\x00\x01" {
+			t.Errorf("%s: got %+v and error %v, want %s", name, got, err, c.want)
+		}
+	}
+	if _, err := parseTunnelled(head[:11]); !errors.Is(err, errShort) {
+		t.Errorf("entry that is cut off: got error %v, want %v", err, errShort)
+	}
+}
+
 func TestNamespaceIsFoundBehindOtherControlMessages(t *testing.T) {
 	control := func(level, typ uint32, data ...byte) []byte {
 		b := make([]byte, unix.CmsgSpace(len(data)))

@@ -544,6 +544,20 @@ func parseNeighbour(b []byte) (n Neighbour, err error) {
 	return n, nil
 }
 
+// parseTunnelled parses an entry of the forwarding table of a VXLAN device. It has no address if its frames leave by a port, or
+// with a VNI, that is not that of the device.
+func parseTunnelled(b []byte) (n Neighbour, err error) {
+	if n, err = parseNeighbour(b); err != nil {
+		return n, err
+	}
+	for typ := range attributes(b[unix.SizeofNdMsg:]) {
+		if typ == unix.NDA_PORT || typ == unix.NDA_VNI {
+			n.Addr = netip.Addr{}
+		}
+	}
+	return n, nil
+}
+
 func (h *Hop) setGateway(typ uint16, val []byte) {
 	switch {
 	case typ == unix.RTA_GATEWAY:

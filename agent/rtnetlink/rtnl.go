@@ -390,6 +390,17 @@ func (r *Conn) Forwarding() (out []Neighbour, err error) {
 	return out, namespaceError("list forwarding tables", NoNSID, err)
 }
 
+// Tunnels lists the forwarding table of a VXLAN device of our own namespace: MACs, all zeros for those that have no entry, and the
+// addresses to which their frames go. It leaves out entries with a port or a VNI of their own.
+func (r *Conn) Tunnels(index int32) (out []Neighbour, err error) {
+	body := make([]byte, unix.SizeofNdMsg)
+	body[0] = unix.AF_BRIDGE
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	out, err = list(r, unix.RTM_GETNEIGH, body, parseTunnelled)
+	out = slices.DeleteFunc(out, func(n Neighbour) bool { return n.Index != index || !n.Addr.IsValid() || n.Addr.IsUnspecified() })
+	return out, namespaceError("list the forwarding table of a VXLAN device", NoNSID, err)
+}
+
 // FiltersARP reports whether a packet filter of our own namespace has rules about ARP, or about all frames:
 // nftables' families arp, bridge and netdev, and the tables of arptables. Its rules are not evaluated.
 func (r *Conn) FiltersARP() (bool, error) {

@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -97,6 +98,46 @@ func TestWhichBeliefsAreStale(t *testing.T) {
 		s := newBelieving()
 		test.change(s)
 		if got := s.reported(test.after); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// A node sends packets for the address of the VXLAN device of another node to a MAC that the device does not have, as after flannel
+// has made it again. No frame shows that the links are one.
+func TestWhichBeliefsAboutAnEndOfATunnelAreStale(t *testing.T) {
+	const device = "flannel.1"
+	for _, test := range []struct {
+		name   string
+		change func(w *world, b *verdict.Belief, owner *verdict.Interface)
+		want   string
+	}{
+		{"the device has another MAC", func(*world, *verdict.Belief, *verdict.Interface) {}, "2 n2 1"},
+		{"of another owner in another cluster, whose node has the address of the tunnel", func(w *world, b *verdict.Belief, _ *verdict.Interface) {
+			b.Far = w.Node("n3")
+		}, ""},
+		{"the tunnel leads to no node, or to several", func(_ *world, b *verdict.Belief, _ *verdict.Interface) { b.Far = nil }, ""},
+		{"the device has the MAC", func(_ *world, b *verdict.Belief, owner *verdict.Interface) { b.MAC = owner.MAC }, ""},
+		{"a device of another network", func(_ *world, _ *verdict.Belief, owner *verdict.Interface) { owner.Link.Name = "vxlan.calico" }, ""},
+		{"no tunnel", func(_ *world, _ *verdict.Belief, owner *verdict.Interface) { owner.Kind = "" }, ""},
+		{"a node that passes it on", func(_ *world, b *verdict.Belief, _ *verdict.Interface) {
+			b.Receivers = []*verdict.Interface{{Namespace: b.Holders[0].Namespace, Attachment: verdict.Own}}
+		}, ""},
+	} {
+		w := newWorld("10.244.2.0")
+		on := func(node string, mac verdict.MAC) *verdict.Interface {
+			return w.Interface(w.Host(node), verdict.Interface{Name: device, Kind: "vxlan", MAC: mac, Attachment: verdict.Own, Link: w.Link(node, device, verdict.Uplink, false)})
+		}
+		holder, owner := on("n1", "\x02\xff\x00\x00\x00\x01"), on("n2", "\x02\xff\x00\x00\x00\x22")
+		s := &believing{world: w, owner: w.Assigned(owner), belief: verdict.Belief{
+			Link: holder.Link, MAC: "\x02\xff\x00\x00\x00\x02", State: verdict.EntryPermanent, Count: 1, Holders: []*verdict.Interface{holder}, Addresses: 1,
+			Tunnel: netip.MustParseAddr("192.0.2.12"), Far: w.Node("n2"),
+		}}
+		test.change(w, &s.belief, owner)
+		if got := s.reported(10*time.Second - 1); got != "" {
+			t.Errorf("%s: got %q within the grace of a hand-over", test.name, got)
+		}
+		if got := s.reported(1); got != test.want {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 	}

@@ -373,13 +373,19 @@ func (t *findingBuilder) reused() {
 
 // misled describes namespaces that send packets for the address to a hardware address that no owner has.
 func (t *findingBuilder) misled() {
-	b, used, others := t.f.Beliefs[0], false, 0
+	b, used, tunnel, others := t.f.Beliefs[0], false, false, 0
 	var holders []verdict.Owner
+	var steps []advice.Action
 	for _, one := range t.f.Beliefs {
 		used = used || one.State == verdict.EntryInUse
 		others += int(one.Count) - len(one.Holders)
+		step := "stale-belief/entry"
+		if one.Far.Is(t.owner.Node) && one.State == verdict.EntryPermanent {
+			step, tunnel = "stale-belief/tunnel", true
+		}
 		for _, i := range one.Holders {
 			holders = append(holders, verdict.Owner{ID: i.Namespace.ID, Node: i.Namespace.Node, Namespace: i.Namespace, Interface: i, MAC: i.MAC})
+			steps = append(steps, t.scope(&holders[len(holders)-1], "tunnel", one.Tunnel, "right", t.owner.MAC.String()).steps(step)...)
 		}
 		if b.Former == "" {
 			b.Left, b.Former = one.Left, one.Former
@@ -400,12 +406,8 @@ func (t *findingBuilder) misled() {
 	case b.Former != "":
 		fate = Text("stale-belief/former", "former", NamespaceName(&verdict.Namespace{Node: b.Link.Node, Who: b.Former}), "address", t.f.Address, "until", b.Left)
 	}
-	var steps []advice.Action
-	for i := range holders {
-		steps = append(steps, t.scope(&holders[i]).steps("stale-belief/entry")...)
-	}
 	_, known := entering(t.owner)
-	t.add(t.f.Kind, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "mac", b.MAC.String(),
+	t.add(t.f.Kind, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "tunnel", when(tunnel, "yes"), "mac", b.MAC.String(),
 		"owners", each(t.f.Owners, t.alike.naming(placed)), "right", each(t.f.Owners, func(o *verdict.Owner) string { return o.MAC.String() }),
 		"fate", after(" ", fate), "steps", steps, "known", when(known && t.owner.Namespace != nil, "yes"), "four", when(t.f.Address.Is4(), "yes"),
 		"entries", func() {
@@ -414,6 +416,9 @@ func (t *findingBuilder) misled() {
 					"n", plural(one.Count, "neighbour table", "neighbour tables"), "on", one.Link.Node.Name + "/" + one.Link.Name, "mac", one.MAC.String(),
 					"since", one.Since, "permanent", when(one.State == verdict.EntryPermanent, "yes"), "address", t.f.Address,
 				}.text("stale-belief/entries"))
+				if one.Far != nil {
+					t.State("%s", scope{"far", one.Far.Name, "tunnel", one.Tunnel, "mac", one.MAC.String(), "on", one.Link.Node.Name + "/" + one.Link.Name}.text("stale-belief/through"))
+				}
 			}
 		})
 }

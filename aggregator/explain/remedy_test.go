@@ -317,6 +317,7 @@ func findings() map[string]verdict.Finding {
 		"stale-belief":                                 believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryInUse, true),
 		"stale-belief, permanent":                      believed(find(verdict.FindingStaleBelief, nil, "10.244.0.5", host), holder(w, "node-a", "front-0", "eth0"), verdict.EntryPermanent, false),
 		"stale-belief, IPv6":                           ofCard(believed(find(verdict.FindingStaleBelief, nil, "fd00::5", self("eth0", "")), holder(w, "node-b", "front-0", "eth0"), verdict.EntryInUse, true)),
+		"stale-belief, of a tunnel":                    tunnelled(believed(find(verdict.FindingStaleBelief, nil, "10.244.2.0", self("flannel.1", "vxlan")), self("flannel.1", "vxlan")[0], verdict.EntryPermanent, true)),
 		"ranges-overlap of a hotspot":                  straddling("cni0"),
 		"ranges-overlap of docker":                     straddling("docker0"),
 		"answered-by-another cluster IP":               taken(host, ipam.ClusterIP, ipam.SomeEndpoints),
@@ -633,5 +634,18 @@ func ofCard(f verdict.Finding) verdict.Finding {
 	card := *f.Owners[0].Interface
 	card.Name, card.MAC = "eth1", f.Beliefs[0].MAC
 	f.Beliefs[0].Cards = []*verdict.Interface{&card}
+	return f
+}
+
+// tunnelled returns the finding about packets that a VXLAN device of another node sends to the node of the owner.
+func tunnelled(f verdict.Finding) verdict.Finding {
+	o, b := &f.Owners[0], &f.Beliefs[0]
+	node := *o.Node
+	node.Name, node.Boot = "node-c", "other"
+	ns, card := *o.Namespace, *o.Interface
+	ns.Node, ns.ID, card.Namespace = &node, "other", &ns
+	b.Count, b.Link, b.Holders = 1, &verdict.Link{Node: &node, Name: o.Interface.Name}, []*verdict.Interface{&card}
+	b.Tunnel, b.Far = netip.MustParseAddr("192.0.2.12"), o.Node
+	o.MAC = "\x02\xff\x00\x00\x00\x22"
 	return f
 }

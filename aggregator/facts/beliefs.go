@@ -30,6 +30,7 @@ type belief struct {
 	count   uint32
 	first   verdict.Stamp
 	holders []holderKey
+	tunnel  index.Address // zero if there is none
 	cost    int32
 }
 
@@ -72,6 +73,10 @@ func (a *applying) belief(rec *pb.BeliefRecord) {
 		f.touch(key.addr)
 	}
 	old.state, old.count, old.first, old.holders = state, rec.GetCount(), Stamp(rec.GetFirstSeen()), nil
+	old.tunnel = index.Address{}
+	if to, ok := netip.AddrFromSlice(rec.GetTunnel()); ok {
+		old.tunnel = index.AddressOf(to)
+	}
 	for _, h := range rec.GetHolders() {
 		old.holders = append(old.holders, holderKey{h.GetNamespace(), h.GetIndex()})
 	}
@@ -136,6 +141,9 @@ func (b *Builder) addBeliefs(a index.Address) {
 				}
 			}
 		}
+		if one.tunnel != (index.Address{}) {
+			out.Tunnel, out.Far = one.tunnel.Addr(), f.nodeWith(one.tunnel)
+		}
 		if d, ok := f.tombstones[tombstone{a, one.key.mac}]; ok {
 			out.Left, out.Former = d.at, d.who
 		}
@@ -146,6 +154,21 @@ func (b *Builder) addBeliefs(a index.Address) {
 // assigned reports whether the kernel of an owner has the address of the case.
 func (b *Builder) assigned(owner string) bool {
 	return slices.ContainsFunc(b.c.Claims, func(c *verdict.Claim) bool { return c.Kind == verdict.Assigned && c.Interface.Namespace.ID == owner })
+}
+
+// nodeWith returns the node whose kernel has an address; nil if there is none, or several.
+func (f *Facts) nodeWith(a index.Address) (found *verdict.Node) {
+	for n, c := range f.claimsTo(a) {
+		one := n.claims.at(c)
+		switch {
+		case one.kind != verdict.Assigned || n.interfaces.at(one.port).attachment != verdict.Own:
+		case found != nil && found != n.Rec:
+			return nil
+		default:
+			found = n.Rec
+		}
+	}
+	return found
 }
 
 // closed reports whether the agent sees all interfaces on a link.

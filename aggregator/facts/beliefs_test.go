@@ -97,3 +97,30 @@ func TestAgentsLearnWhoHasDeparted(t *testing.T) {
 		}
 	}
 }
+
+// The only node with the address to which a VXLAN device sends the frames is known.
+func TestTheEndOfATunnelIsKnown(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	through := believes(2, "10.0.0.2", records.MAC(9), false)
+	through.Beliefs[0].Tunnel = netip.MustParseAddr("192.0.2.12").AsSlice()
+	own := func(mac byte) *pb.ReportRequest {
+		m := lan(mac)
+		m.Claims = []*pb.ClaimRecord{{Address: netip.MustParseAddr("192.0.2.12").AsSlice(), Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}
+		return m
+	}
+	want := func(when, node string) {
+		t.Helper()
+		if b := s.beliefs("10.0.0.2")[0]; b.Tunnel != netip.MustParseAddr("192.0.2.12") || (b.Far == nil) != (node == "") || b.Far != nil && b.Far.Name != node {
+			t.Errorf("%s: got %s and node %+v, want node %q", when, b.Tunnel, b.Far, node)
+		}
+	}
+	a.report(through)
+	want("nobody has the address", "")
+	s.joins("n2", "b2", 1, lan(2), onLAN(3, "192.0.2.12")) // a pod
+	want("a pod has it", "")
+	s.joins("n3", "b3", 1, own(3))
+	want("a node has it", "n3")
+	s.joins("n4", "b4", 1, own(4))
+	want("two nodes have it", "")
+}

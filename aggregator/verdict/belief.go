@@ -29,6 +29,10 @@ type Belief struct {
 	// Cards are the interfaces that have the hardware address and were not seen in that domain, of namespaces that have the
 	// address.
 	Cards []*Interface
+	// Tunnel is the address to which the VXLAN device of the holders sends the frames, and Far is the only node that has it; the
+	// zero Addr and nil if that is not known.
+	Tunnel netip.Addr
+	Far    *Node
 	// Addresses is the number of addresses that are believed to have the hardware address on the link.
 	Addresses int
 	// Inside is set if agents see all interfaces on the link: no frames enter it from outside of the node, and no virtual
@@ -50,7 +54,8 @@ func (b *Belief) OfOwner(o *Owner) bool {
 		})
 }
 
-// Meets reports whether an owner has address a on the link of the belief, or elsewhere in its domain.
+// Meets reports whether an owner has address a on the link of the belief, elsewhere in its domain, or at the other end of the
+// tunnel.
 func (b *Belief) Meets(o *Owner, a netip.Addr) bool {
 	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		l := c.Interface.Link
@@ -60,8 +65,14 @@ func (b *Belief) Meets(o *Owner, a netip.Addr) bool {
 		case c.Kind != Assigned || c.Interface.NoARP && a.Is4():
 			return false
 		}
-		return l != nil && (l.Is(b.Link) || l.Domain.Is(b.Link.Domain)) && !c.Weak()
+		return l != nil && (l.Is(b.Link) || l.Domain.Is(b.Link.Domain) || !c.Wire() && b.leadsTo(c.Interface)) && !c.Weak()
 	})
+}
+
+// leadsTo reports whether the frames leave a tunnel at an interface: the VXLAN device of the same name on the node to which they are
+// sent. Two clusters may have one name (which has the VNI in it, or is that of a plugin) and one range, but not one node.
+func (b *Belief) leadsTo(i *Interface) bool {
+	return b.Far != nil && i.Namespace.Node.Is(b.Far) && i.Attachment == Own && i.Kind == "vxlan" && i.Link.Name == b.Link.Name
 }
 
 // ToNode reports whether a node itself receives what the holders send. It passes it on if it forwards packets.

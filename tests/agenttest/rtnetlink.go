@@ -33,6 +33,7 @@ type Namespace struct {
 	Neighbours map[int32][]rtnetlink.Neighbour
 	Forwarding []rtnetlink.Neighbour
 	Resolved   []rtnetlink.Neighbour
+	Tunnels    map[int32][]rtnetlink.Neighbour
 	Filters    bool  // there are rules about ARP
 	Unread     error // of reading the packet filters
 	Unlisted   error // of listing rules, routes to single addresses, and proxied addresses
@@ -140,6 +141,11 @@ func (f Fake) Forwarding() ([]rtnetlink.Neighbour, error) { return f[rtnetlink.N
 
 // Resolved returns the neighbour tables of our own namespace.
 func (f Fake) Resolved() ([]rtnetlink.Neighbour, error) { return f[rtnetlink.NoNSID].Resolved, nil }
+
+// Tunnels returns the forwarding table of a VXLAN device of our own namespace.
+func (f Fake) Tunnels(index int32) ([]rtnetlink.Neighbour, error) {
+	return f[rtnetlink.NoNSID].Tunnels[index], nil
+}
 
 // Neighbours returns the neighbours of an interface of our own namespace.
 func (f Fake) Neighbours(index int32) ([]rtnetlink.Neighbour, error) {

@@ -1608,7 +1608,10 @@ type BeliefRecord struct {
 	// Time at which the agent first found the claims to disagree with one of the entries, by its clock.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
 	// True if no entry is left, or the claims bear them out.
-	Gone          bool `protobuf:"varint,8,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,8,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Address to which the VXLAN device of the holders sends frames for the hardware address, according to its forwarding table;
+	// empty if the link is not that of such a device alone, or if there are several addresses.
+	Tunnel        []byte `protobuf:"bytes,9,opt,name=tunnel,proto3" json:"tunnel,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1697,6 +1700,13 @@ func (x *BeliefRecord) GetGone() bool {
 		return x.Gone
 	}
 	return false
+}
+
+func (x *BeliefRecord) GetTunnel() []byte {
+	if x != nil {
+		return x.Tunnel
+	}
+	return nil
 }
 
 // StatusRecord is the health of the agent.
@@ -2697,7 +2707,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x12FILTER_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05RULES\x10\x01\x12\x0e\n" +
 	"\n" +
-	"UNREADABLE\x10\x02\"\x9b\x03\n" +
+	"UNREADABLE\x10\x02\"\xb3\x03\n" +
 	"\fBeliefRecord\x12\x12\n" +
 	"\x04link\x18\x01 \x01(\tR\x04link\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x10\n" +
@@ -2707,7 +2717,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\aholders\x18\x06 \x03(\v2!.ipwitness.v1.BeliefRecord.HolderR\aholders\x129\n" +
 	"\n" +
 	"first_seen\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tfirstSeen\x12\x12\n" +
-	"\x04gone\x18\b \x01(\bR\x04gone\x1a<\n" +
+	"\x04gone\x18\b \x01(\bR\x04gone\x12\x16\n" +
+	"\x06tunnel\x18\t \x01(\fR\x06tunnel\x1a<\n" +
 	"\x06Holder\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\"3\n" +
