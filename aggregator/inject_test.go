@@ -155,7 +155,7 @@ func everything(number int) *pb.ReportRequest {
 		recorded, forgotten, poolOf(azureFile, awsFile), leased, poolOf(server), given(client), given(allocatedToPod(azureFile, at("8.5"), "old"), allocatedToPod(awsFile, at("8.7"), "gone")))
 	m.Beliefs = []*pb.BeliefRecord{{
 		Link: machine.Links[0].Name, Address: netip.MustParseAddr(at("0.40")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 6}, State: pb.BeliefRecord_PERMANENT, Count: 1,
-		Holders: []*pb.BeliefRecord_Holder{{Namespace: 2, Index: 2}},
+		Holders: []*pb.BeliefRecord_Holder{{Namespace: 2, Index: 2}}, Tunnel: []byte{192, 0, 2, 40},
 	}}
 	m.Status = &pb.StatusRecord{
 		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", NodeName: &pb.NodeName{Name: "other", Source: pb.NodeName_FILE, File: "/other"}, VipProgram: "keepalived", UnreadIpams: []string{"azure"}, UnreadableIpams: []string{"docker"}, Flooding: []*pb.FloodingRecord{{Index: 2, Interface: "eth0", LeftOut: 3, Rate: 4}},

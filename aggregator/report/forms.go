@@ -58,6 +58,9 @@ func (c *checker) report(m *pb.ReportRequest) {
 		c.text("BeliefRecord.link", form.Link, &b.Link)
 		c.address("BeliefRecord.address", b.GetAddress())
 		c.most("BeliefRecord.mac", maxMAC, b.GetMac())
+		if len(b.GetTunnel()) > 0 {
+			c.address("BeliefRecord.tunnel", b.GetTunnel())
+		}
 	}
 	if s := m.GetStatus(); s != nil {
 		c.status(s)
