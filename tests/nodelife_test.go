@@ -342,7 +342,10 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 	n.assign("p4", twiceHeld+"/32")
 	n.witness("--aggregator", at+":9640")
 	c.wantExactly(map[string][]string{twiceHeld: {"node1/p4", "node2/p2"}, "10.244.0.3": {"node1/p3"}})
-	c.wantSame(id)
+	c.watch.await("the duplicate of p4 to be confirmed", inState(twiceHeld, confirmed))
+	if got := c.only(twiceHeld); got.GetId() != id || got.GetEpisode() != 2 { // p1 had left before p4 came
+		t.Errorf("conflict of %s: got %s, episode %d, want %s, episode 2", twiceHeld, got.GetId(), got.GetEpisode(), id)
+	}
 	if got := c.watch.leaves("node1"); got != 0 {
 		t.Errorf("node1 was disconnected %d times, want never: a newer agent takes over", got)
 	}
