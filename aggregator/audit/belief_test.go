@@ -146,12 +146,12 @@ func TestWhichBeliefsAboutAnEndOfATunnelAreStale(t *testing.T) {
 // It ends with the entry, and not with the memory of who left.
 func TestAStaleBeliefEndsWithTheEntry(t *testing.T) {
 	s := newBelieving()
-	s.belief.Inside, s.belief.Left, s.belief.Former = false, s.Now, verdicttest.Pod("b").Who()
+	s.belief.Inside, s.belief.Left, s.belief.Former = false, s.Now, &verdict.Namespace{Node: s.Node("n1"), Who: verdicttest.Pod("b").Who()}
 	if got := s.reported(time.Second); got != "3 c 1" {
 		t.Fatalf("got %q, want it reported", got)
 	}
-	s.belief.Left, s.belief.Former = 0, ""
-	if got := s.look(); len(got) != 1 || got[0].Beliefs[0].Former.Name() != "b" || !slices.Equal(audit.Nodes(&got[0]), []string{"n1"}) {
+	s.belief.Left, s.belief.Former = 0, nil
+	if got := s.look(); len(got) != 1 || got[0].Beliefs[0].Former.Who.Name() != "b" || !slices.Equal(audit.Nodes(&got[0]), []string{"n1"}) {
 		t.Errorf("got %+v, want it with b, on n1", got)
 	}
 	s.belief.MAC = s.owner.Interface.MAC

@@ -387,7 +387,7 @@ func (t *findingBuilder) misled() {
 			holders = append(holders, verdict.Owner{ID: i.Namespace.ID, Node: i.Namespace.Node, Namespace: i.Namespace, Interface: i, MAC: i.MAC})
 			steps = append(steps, t.scope(&holders[len(holders)-1], "tunnel", one.Tunnel, "right", t.owner.MAC.String()).steps(step)...)
 		}
-		if b.Former == "" {
+		if b.Former == nil {
 			b.Left, b.Former = one.Left, one.Former
 		}
 	}
@@ -403,8 +403,8 @@ func (t *findingBuilder) misled() {
 		fate = Text("stale-belief/receiver", "receiver", NamespaceName(b.Receivers[0].Namespace))
 	case len(b.Cards) > 0:
 		fate = Text("stale-belief/card", "card", b.Cards[0].Name, "node", NamespaceName(b.Cards[0].Namespace))
-	case b.Former != "":
-		fate = Text("stale-belief/former", "former", NamespaceName(&verdict.Namespace{Node: b.Link.Node, Who: b.Former}), "address", t.f.Address, "until", b.Left)
+	case b.Former != nil:
+		fate = Text("stale-belief/former", "former", NamespaceName(b.Former), "node", b.Former.Node.Name, "address", t.f.Address, "until", b.Left)
 	}
 	_, known := entering(t.owner)
 	t.add(t.f.Kind, "holders", list(names), "send", when(len(holders)+others == 1, "sends"), "used", when(used, "yes"), "tunnel", when(tunnel, "yes"), "mac", b.MAC.String(),

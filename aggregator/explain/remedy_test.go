@@ -621,7 +621,7 @@ func believed(f verdict.Finding, by verdict.Owner, state verdict.EntryState, for
 		Link: by.Interface.Link, MAC: "\x02\x00\x00\x00\x00\x63", State: state, Count: 3, Since: start, Holders: []*verdict.Interface{by.Interface},
 	}
 	if former {
-		b.Left, b.Former = start, verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "old"}.Who()
+		b.Left, b.Former = start, &verdict.Namespace{Node: by.Node, Who: verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "old"}.Who()}
 	} else {
 		b.Count, b.Receivers = 1, []*verdict.Interface{by.Interface}
 	}

@@ -145,7 +145,10 @@ func (b *Builder) addBeliefs(a index.Address) {
 			out.Tunnel, out.Far = one.tunnel.Addr(), f.nodeWith(one.tunnel)
 		}
 		if d, ok := f.tombstones[tombstone{a, one.key.mac}]; ok {
-			out.Left, out.Former = d.at, d.who
+			out.Left = d.at
+			if d.who != "" && d.node != nil {
+				out.Former = &verdict.Namespace{Node: d.node.Rec, Who: d.who}
+			}
 		}
 		b.c.Beliefs = append(b.c.Beliefs, out)
 	}

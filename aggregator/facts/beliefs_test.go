@@ -39,7 +39,7 @@ func TestBeliefsAreInTheCase(t *testing.T) {
 		t.Errorf("got %+v, want one with a receiver, too", got)
 	}
 	a.report(withdrawn(3, "10.0.0.2"))
-	if got := s.beliefs("10.0.0.2"); got[1].Left == 0 || got[1].Former.Name() == "" {
+	if got := s.beliefs("10.0.0.2"); got[1].Left == 0 || got[1].Former == nil || got[1].Former.Who.Name() == "" {
 		t.Errorf("got %+v, want it of one that has left", got)
 	}
 	s.judgeAll()

@@ -45,7 +45,11 @@ type burial struct {
 func (f *Facts) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
 	now := f.now()
 	one, at := tombstone{addr, mac}, now.Add(-late)
-	f.tombstones[one] = death{at: at, node: n}
+	who := verdict.Who("")
+	if d := f.tombstones[one]; d.node == n {
+		who = d.who // frames of the holder end with its address
+	}
+	f.tombstones[one] = death{at: at, node: n, who: who}
 	f.burials = append(f.burials, burial{one, at})
 	for len(f.burials) > maxTombstones || f.burials[0].at.Add(f.Policy.StaleAfter) <= now {
 		if old := f.burials[0]; f.tombstones[old.tombstone].at == old.at {

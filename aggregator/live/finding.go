@@ -75,8 +75,8 @@ func (s *Converter) belief(b verdict.Belief) *pb.Belief {
 	for _, i := range b.Holders {
 		out.Holders = append(out.Holders, &pb.Belief_Holder{Workload: workloadProto(of(i.Namespace)), Interface: i.Name, Netns: i.Namespace.Netns})
 	}
-	if b.Former != "" {
-		out.Former = &pb.PreviousOwner{Workload: workloadProto(of(&verdict.Namespace{Node: b.Link.Node, Who: b.Former})), Mac: out.GetMac(), Until: timestamp(b.Left)}
+	if b.Former != nil {
+		out.Former = &pb.PreviousOwner{Workload: workloadProto(of(b.Former)), Node: b.Former.Node.Name, Mac: out.GetMac(), Until: timestamp(b.Left)}
 	}
 	if len(b.Receivers) > 0 {
 		out.Receiver = workloadProto(of(b.Receivers[0].Namespace))

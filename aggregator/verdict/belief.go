@@ -38,10 +38,10 @@ type Belief struct {
 	// Inside is set if agents see all interfaces on the link: no frames enter it from outside of the node, and no virtual
 	// machine is on it.
 	Inside bool
-	// Left is when an owner with the hardware address left the address, and Former is its workload; 0 and empty if that is
+	// Left is when an owner with the hardware address left the address, and Former is its namespace; 0 and nil if that is
 	// not known.
 	Left   Stamp
-	Former Who
+	Former *Namespace
 }
 
 // OfOwner reports whether an owner may receive what the holders send: it has the hardware address on any of its interfaces, or
