@@ -217,6 +217,9 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 	choice := choices(owners, func(o *verdict.Owner) (string, []advice.Action) {
 		return a.placed(o.ID) + " keeps the address", a.releaseAllBut(o, owners)
 	})
+	if a.c.AllExternal() && a.c.Phase == verdict.Suspected && a.address.Is4() { // one machine would answer with both MACs, too
+		choice = append(choice, advice.Either("they are cards of one machine, which answers for its addresses on each of them", a.steps("one-machine-answers")...))
+	}
 	if a.c.AllExternal() { // agents see no programs there
 		choice = append(choice, advice.Either("software on them moves the address, such as keepalived or Pacemaker", a.steps("moves-outside")...))
 	}
