@@ -94,6 +94,7 @@ func (p *publisher) distributed(d domain) bool {
 func (p *publisher) addressed(l *link, now time.Time) {
 	d := p.domainOf(l)
 	if lan := hasPrefix(l); lan != l.lan {
+		l.wasLAN = l.wasLAN || lan
 		if l.lan = lan; isMaster(d.base) {
 			defer p.publishAttached(nil, now) // its ports may have become uplinks, or ceased to be
 		}

@@ -143,6 +143,7 @@ type link struct {
 	tunnelsSet time.Time
 	mixed      bool // interfaces of our own namespace: isMixed, when the last frame was seen there
 	lan        bool // interfaces of our own namespace: an address with a LAN prefix is published
+	wasLAN     bool // interfaces of our own namespace: they had such an address since the start
 	addrs      addresses
 	published  *ipwitnessv1.InterfaceRecord
 	place      place                                // where it was when published was made

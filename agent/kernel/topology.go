@@ -244,8 +244,9 @@ func (t *topology) peerOf(l *link) uint32 {
 
 // isUplink reports whether frames that enter through our interface come from outside the node.
 // That is true for hardware. It is also true for the veth of a nested node (kind, a test lab):
-// its other end is a switch port, and it has an address with a LAN prefix here, or is a port
-// of a bridge that has one. A pod's veth has no address, or one with a host prefix. A bridge
+// its other end is a switch port, and it has an address with a LAN prefix here, or had one since the
+// start, before its DHCP lease ended, or is a port of a bridge that has one. A pod's veth has no address, or one
+// with a host prefix. A bridge
 // inside a pod or container, such as that of a virtual machine, does not count as a switch.
 // And it is true for a port of a bridge whose other end is a port of Open vSwitch, as those of
 // Weave and OpenStack: what is behind that switch is not known.
@@ -261,7 +262,7 @@ func (t *topology) isUplink(l *link, peer uint32) bool {
 		if ns.id != peer || p.Master == 0 || t.contained(ns) {
 			continue
 		}
-		if hasPrefix(l) || isMaster(t.own.links[l.Master]) && isSwitch(ns, p) && t.onLAN(t.domainOf(l)) {
+		if hasPrefix(l) || l.wasLAN && l.Master == 0 || isMaster(t.own.links[l.Master]) && isSwitch(ns, p) && t.onLAN(t.domainOf(l)) {
 			return true
 		}
 	}

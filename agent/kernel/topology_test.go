@@ -509,3 +509,34 @@ func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}}, nil, nil, nil)
 	want("named as a pod", true, false)
 }
+
+// The card of a nested node is one end of a veth. It loses its address when its DHCP lease ends, and does not become the port of
+// what is behind it.
+func TestCardOfANestedNodeIsAnUplinkWithoutAnAddress(t *testing.T) {
+	f := agenttest.Fake{}
+	f.Put(rtnetlink.NoNSID, device(4, "br0", "bridge", nil))
+	card, never := agenttest.HostVeth(20, 5), agenttest.HostVeth(21, 5)
+	card.Lower, never.Lower = 20, 21
+	f.Put(rtnetlink.NoNSID, card, "192.0.2.14/24")
+	f.Put(rtnetlink.NoNSID, never)
+	for _, host := range []int32{20, 21} {
+		inside := agenttest.PodVeth(host)
+		inside.Index, inside.Master = host, 9 // a switch in the other namespace
+		f.Put(5, inside)
+	}
+	k := newTestKernel(t, f)
+	want := func(when string, uplink bool) {
+		t.Helper()
+		for index, want := range map[int32]bool{20: uplink, 21: false} {
+			if got := k.own.links[index].published.GetUplink(); got != want {
+				t.Errorf("%s, veth%d: got uplink %v, want %v", when, index, got, want)
+			}
+		}
+	}
+	want("with an address", true)
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: agenttest.Address(20, "192.0.2.14/24")})
+	want("its lease has ended", true)
+	card.Master, card.SlaveKind = 4, "bridge"
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: card})
+	want("in a bridge without an address", false)
+}
