@@ -12,7 +12,10 @@ import (
 // auditBeliefs checks whether namespaces send packets for the address to a hardware address that no owner of it has. There is
 // one finding for each such hardware address.
 func (a *addressAudit) auditBeliefs() {
-	beliefs := slices.Clone(a.in.Beliefs)
+	// Most are borne out, as those of all nodes about each other on an overlay. Any change of claims has the address judged again.
+	beliefs := slices.DeleteFunc(slices.Clone(a.in.Beliefs), func(b verdict.Belief) bool {
+		return slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool { return o.State != verdict.Gone && b.BorneOut(&o) })
+	})
 	slices.SortFunc(beliefs, func(x, y verdict.Belief) int {
 		return cmp.Or(strings.Compare(string(x.MAC), string(y.MAC)), strings.Compare(x.Link.Node.Name, y.Link.Node.Name), strings.Compare(x.Link.Name, y.Link.Name))
 	})

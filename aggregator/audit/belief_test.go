@@ -143,6 +143,21 @@ func TestWhichBeliefsAboutAnEndOfATunnelAreStale(t *testing.T) {
 	}
 }
 
+// A belief that an owner bears out costs nothing until a claim changes.
+func TestABeliefThatIsBorneOutIsNotJudgedAgain(t *testing.T) {
+	s := newBelieving()
+	for _, right := range []bool{false, true} {
+		if right {
+			s.belief.MAC = s.owner.Interface.MAC
+		}
+		out, in := s.Judge(), s.Case()
+		in.Beliefs = []verdict.Belief{s.belief}
+		if got := audit.Address(&s.Policy, in, &out).Again; (got == 0) != right {
+			t.Errorf("right %t: got it again at %d", right, got)
+		}
+	}
+}
+
 // It ends with the entry, and not with the memory of who left.
 func TestAStaleBeliefEndsWithTheEntry(t *testing.T) {
 	s := newBelieving()

@@ -22,6 +22,9 @@ type beliefKey struct {
 	mac  verdict.MAC
 }
 
+// ofAll returns the key without the address.
+func (k beliefKey) ofAll() beliefKey { return beliefKey{link: k.link, mac: k.mac} }
+
 // belief is a belief that an agent has reported.
 type belief struct {
 	node    *Node
@@ -65,9 +68,10 @@ func (a *applying) belief(rec *pb.BeliefRecord) {
 		old = &belief{node: n, key: key}
 		setCharge(f, n, &old.cost, beliefCost)
 		if n.beliefs == nil {
-			n.beliefs = make(map[beliefKey]*belief)
+			n.beliefs, n.believed = make(map[beliefKey]*belief), make(map[beliefKey]int)
 		}
 		n.beliefs[key] = old
+		n.believed[key.ofAll()]++
 		f.believed[key.addr] = append(f.believed[key.addr], old)
 	} else {
 		f.touch(key.addr)
@@ -87,6 +91,11 @@ func (f *Facts) dropBelief(one *belief) {
 	f.touch(one.key.addr)
 	setCharge(f, one.node, &one.cost, 0)
 	delete(one.node.beliefs, one.key)
+	if all := one.key.ofAll(); one.node.believed[all] > 1 {
+		one.node.believed[all]--
+	} else {
+		delete(one.node.believed, all)
+	}
 	left := slices.DeleteFunc(f.believed[one.key.addr], func(other *belief) bool { return other == one })
 	if f.believed[one.key.addr] = left; len(left) == 0 {
 		delete(f.believed, one.key.addr)
@@ -109,7 +118,7 @@ func (b *Builder) addBeliefs(a index.Address) {
 		if l == 0 {
 			continue
 		}
-		out := verdict.Belief{Link: b.link(n, l), MAC: one.key.mac, State: one.state, Count: one.count, Since: one.first, Inside: n.closed(l)}
+		out := verdict.Belief{Link: b.link(n, l), MAC: one.key.mac, State: one.state, Count: one.count, Since: one.first, Inside: n.closed(l), Addresses: n.believed[one.key.ofAll()]}
 		for _, h := range one.holders {
 			if i := n.iface(h.namespace, h.index); i != 0 {
 				out.Holders = append(out.Holders, b.iface(n, i))
@@ -117,11 +126,6 @@ func (b *Builder) addBeliefs(a index.Address) {
 		}
 		if len(out.Holders) == 0 {
 			continue // they have just ended
-		}
-		for other := range n.beliefs {
-			if other.link == one.key.link && other.mac == one.key.mac {
-				out.Addresses++
-			}
 		}
 		add := func(by *Node, i uint32, there bool) {
 			if there {

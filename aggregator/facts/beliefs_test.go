@@ -45,8 +45,12 @@ func TestBeliefsAreInTheCase(t *testing.T) {
 	s.judgeAll()
 	a.report(believes(2, "10.0.0.2", records.MAC(9), true))
 	s.wantJudged("its end", "10.0.0.2")
+	a.report(believes(2, "10.0.0.7", records.MAC(3), false), believes(2, "10.0.0.8", records.MAC(9), false), believes(2, "10.0.0.7", records.MAC(3), false))
+	if got := s.beliefs("10.0.0.2"); len(got) != 1 || got[0].Addresses != 2 {
+		t.Errorf("got %+v, want two addresses with one MAC", got)
+	}
 	a.snapshot(lan(1), onLAN(2, "10.0.0.1"))
-	if got := s.beliefs("10.0.0.2"); len(got) != 0 || len(s.believed) != 0 {
+	if got := s.beliefs("10.0.0.2"); len(got) != 0 || len(s.believed)+len(a.n.believed) != 0 {
 		t.Errorf("got %+v after a snapshot without it, want none", got)
 	}
 }

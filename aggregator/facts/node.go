@@ -77,6 +77,8 @@ type Node struct {
 	// stepped is the part of Rec.ClockStep by which times of former agents have been corrected.
 	stepped time.Duration
 	beliefs map[beliefKey]*belief
+	// believed counts them by link and hardware address.
+	believed map[beliefKey]int
 	// joints are the node's links in the topology.
 	joints map[uint32]*Link
 	// writer is held during a change of the node that takes several pieces.

@@ -44,14 +44,18 @@ type Belief struct {
 	Former *Namespace
 }
 
-// OfOwner reports whether an owner may receive what the holders send: it has the hardware address on any of its interfaces, or
-// has claimed the address with it, or both addresses are of one group of GLBP.
+// BorneOut reports whether an owner has claimed the address with the hardware address, or both hardware addresses are of one
+// group of GLBP.
+func (b *Belief) BorneOut(o *Owner) bool {
+	return b.MAC.balances(o.MAC) || slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		return c.MAC == b.MAC || c.Source == b.MAC || c.Kind.Kernel() && c.Interface.MAC == b.MAC
+	})
+}
+
+// OfOwner reports whether an owner may receive what the holders send: it bears the belief out, or has the hardware address on
+// another one of its interfaces.
 func (b *Belief) OfOwner(o *Owner) bool {
-	return b.MAC.balances(o.MAC) ||
-		slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Namespace.ID == o.ID }) ||
-		slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-			return c.MAC == b.MAC || c.Source == b.MAC || c.Kind.Kernel() && c.Interface.MAC == b.MAC
-		})
+	return b.BorneOut(o) || slices.ContainsFunc(b.Receivers, func(i *Interface) bool { return i.Namespace.ID == o.ID })
 }
 
 // Meets reports whether an owner has address a on the link of the belief, elsewhere in its domain, or at the other end of the
