@@ -404,12 +404,23 @@ func sameScope(p, other *verdict.Pool) bool {
 	return p.Routed && other.Routed
 }
 
-// auditShared checks whether several owners that have the address on a loopback or dummy device answer for it on one link. A
-// client then reaches one of them by chance.
+// auditShared checks whether several owners answer for the address on a link on which none of them has it, unless they are in
+// conflict. A client then reaches one of them by chance.
 func (a *addressAudit) auditShared() {
-	if answering := verdict.AnswerTogether(a.judged.Owners); len(answering) > 0 {
-		a.record(verdict.Finding{Kind: verdict.FindingSharedAddressAnswered, Severity: verdict.Warning, Owners: answering}, "", a.policy.Settle)
+	answering := a.in.AnswerTogether(a.judged.Owners, a.in.Now.Add(-a.policy.StaleAfter))
+	if len(answering) == 0 || slices.ContainsFunc(answering, func(o verdict.Owner) bool {
+		return slices.ContainsFunc(a.judged.Conflicts, func(c verdict.Conflict) bool { return c.Owner(o.ID) != nil })
+	}) {
+		return
 	}
+	for _, o := range answering {
+		for _, c := range o.Claims {
+			if ends := c.Seen.Add(a.policy.StaleAfter); c.Wire() && ends > a.in.Now {
+				a.again(ends)
+			}
+		}
+	}
+	a.record(verdict.Finding{Kind: verdict.FindingSharedAddressAnswered, Severity: verdict.Warning, Owners: answering}, "", a.policy.Settle)
 }
 
 // auditAnswers checks whether a node answers for an address on a link on which another owner has it, or an owner that

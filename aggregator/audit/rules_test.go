@@ -379,6 +379,19 @@ func TestRecordsOfOneLeakedAllocationAreOneFinding(t *testing.T) {
 	}
 }
 
+// onBridges puts the address of nodes on bridges of their own, for which their kernels answer on the LAN.
+func onBridges(w *world, wire []*verdict.Claim) {
+	for _, c := range w.Claims {
+		if i := c.Interface; !c.Wire() {
+			i.Name, i.Kind, i.Attachment = "docker0", "bridge", verdict.Own
+			i.Link = w.Link(i.Namespace.Node.Name, "docker0", verdict.Bridge, true)
+		}
+	}
+	for _, c := range wire {
+		c.Kind = verdict.Answered
+	}
+}
+
 // Several nodes answer for the address of a service.
 func TestASharedAddressIsAnswered(t *testing.T) {
 	would := func(w *world, wire *verdict.Claim) *verdict.Claim {
@@ -408,6 +421,29 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 			for _, c := range wire {
 				c.Link.Domain = nil
 			}
+		}, false},
+		{"by two nodes that have it on bridges of their own", onBridges, true},
+		{"by one such node, and the kernel of another one would answer", func(w *world, wire []*verdict.Claim) {
+			onBridges(w, wire)
+			would(w, wire[1])
+		}, true},
+		{"by one such node only", func(w *world, wire []*verdict.Claim) {
+			onBridges(w, wire)
+			w.Drop(wire[1])
+		}, false},
+		{"by such a node, and one that has it on a loopback device", func(w *world, wire []*verdict.Claim) {
+			onBridges(w, wire)
+			w.Claims[0].Interface.Attachment = verdict.Local
+		}, true},
+		{"by such nodes, and a third one has it on the LAN", func(w *world, wire []*verdict.Claim) {
+			onBridges(w, wire)
+			third := w.Uplink("n3")
+			third.Link.Domain = wire[0].Link.Domain
+			w.Assigned(third)
+		}, false},
+		{"by such nodes, of which one has announced it", func(w *world, wire []*verdict.Claim) {
+			onBridges(w, wire)
+			wire[0].Kind = verdict.Announced
 		}, false},
 		{"by one, and the other one speaks for others", func(_ *world, wire []*verdict.Claim) { wire[1].Source = "\x02\x00\x00\x00\x00\x98" }, false},
 		{"by one, and the other one has timed out", func(w *world, _ []*verdict.Claim) { w.Node("n2").TimedOut = true }, false},
@@ -524,5 +560,33 @@ func TestOwnersThatAreNotComparedHoldNothing(t *testing.T) {
 		if out := w.auditAll(); (len(out.Findings) == 1) != (change == nil) {
 			t.Errorf("%s: got %+v", name, out.Findings)
 		}
+	}
+}
+
+// The finding ends when no kernel answers any longer, and no answer was seen for --stale-after.
+func TestAnswersForASharedAddressEnd(t *testing.T) {
+	w := newWorld("172.17.0.1")
+	var wire []*verdict.Claim
+	for _, port := range verdicttest.OnLAN(w.World, "n1", "n2") {
+		w.Assigned(w.Interface(port.Namespace, verdict.Interface{Name: "docker0"}))
+		wire = append(wire, w.Wire(port, string(port.MAC)))
+	}
+	onBridges(w, wire)
+	first := w.auditAll()
+	out := w.after(w.Policy.StaleAfter - time.Second).auditAll(first.Findings...)
+	if len(out.Findings) != 1 || out.Findings[0].Waiting || out.Again != w.Now.Add(time.Second) {
+		t.Fatalf("got %+v before --stale-after, want the finding until then", out)
+	}
+	if out = w.after(time.Second).auditAll(out.Findings...); len(out.Findings) != 0 {
+		t.Errorf("got %+v after --stale-after, want none", out.Findings)
+	}
+	would := w.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: wire[0].Interface, Network: "docker0", Answer: verdict.KernelAnswer{By: verdict.ByAddress}})
+	w.Claim(verdict.Claim{Kind: verdict.WouldAnswer, Interface: wire[1].Interface, Network: "docker0", Answer: verdict.KernelAnswer{By: verdict.ByAddress}})
+	if out = w.auditAll(); len(out.Findings) != 1 {
+		t.Errorf("got %+v while the kernels would still answer, want the finding", out.Findings)
+	}
+	w.Drop(would)
+	if out = w.auditAll(); len(out.Findings) != 0 {
+		t.Errorf("got %+v once a kernel does not answer any longer, want none", out.Findings)
 	}
 }

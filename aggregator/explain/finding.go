@@ -423,8 +423,7 @@ func (t *findingBuilder) misled() {
 		})
 }
 
-// shared describes several owners that have the address on a loopback or dummy device and answer for it
-// on a link.
+// shared describes several owners that answer for the address on a link on which none of them has it.
 func (t *findingBuilder) shared() {
 	owners := t.f.Owners
 	var silent []advice.Action

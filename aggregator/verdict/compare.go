@@ -16,6 +16,7 @@ func (j *comparison) conflicts() {
 	}
 	var over coverage
 	if compared >= 2 || failed {
+		j.hold()
 		for _, c := range j.in.Claims {
 			if c.answersForGroup() {
 				j.groupAnswers = append(j.groupAnswers, c)

@@ -31,8 +31,8 @@ const (
 	FindingIPAMUnreadable = "ipam-unreadable"
 	// FindingPoolExhaustion: a pool has few addresses left or will run out soon.
 	FindingPoolExhaustion = "pool-exhaustion"
-	// FindingSharedAddressAnswered: several nodes answer on the wire for an address of loopback or
-	// dummy devices.
+	// FindingSharedAddressAnswered: several owners answer for the address on a link on which none of them
+	// has it.
 	FindingSharedAddressAnswered = "shared-address-answered"
 	// FindingAddressSpoofed: frames from the port of one namespace claim an address that the kernel
 	// of another namespace has.

@@ -12,6 +12,8 @@ type evaluation struct {
 	explain bool
 	steps   []Step
 	out     Judgement
+	// held are the scopes with owners, once they are known; see hold.
+	held map[extent]bool
 }
 
 // again requests another judgement no later than at.

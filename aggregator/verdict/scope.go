@@ -36,9 +36,54 @@ func (s extent) canonical() extent {
 
 // scopes yields the scopes in which one claim of an owner is compared.
 func (j *evaluation) scopes(o *Owner, c *Claim, yield func(extent)) {
-	if !c.Weak() && !j.passedOn(c) {
+	switch {
+	case c.Weak(), j.passedOn(c):
+	case j.weakHost(o, c):
+		j.reaches(o, c, func(s extent) {
+			if j.held[s.canonical()] {
+				yield(s)
+			}
+		})
+	default:
 		j.reaches(o, c, yield)
 	}
+}
+
+// weakHost reports whether a frame does not put an owner on the link on which it was seen, unless another owner is there: see
+// Case.weakHost. Programs and controllers may move virtual addresses on devices apart from the LAN, too.
+func (j *evaluation) weakHost(o *Owner, c *Claim) bool {
+	return j.in.weakHost(o, c) && !j.in.Virtual() &&
+		(!o.hasVIPProgram() || o.setByEngine(j.in.Address) || j.in.Address.IsLinkLocalUnicast())
+}
+
+// weakHost reports whether a frame shows only that the kernel of an owner answers for the address, or sends requests with it, on
+// a link on which it does not have the address: the frame has the MAC of another of its interfaces. Linux is a weak host (RFC
+// 1122, section 3.3.4.2) and does so with any IPv4 address that it has (arp_ignore and arp_announce are 0), such as that of a
+// bridge that each node has for its containers.
+func (c *Case) weakHost(o *Owner, frame *Claim) bool {
+	return (frame.Kind == Answered || frame.Kind == Used) && !frame.Weak() && o.Assigned && c.Address.Is4() &&
+		!slices.ContainsFunc(o.Claims, func(has *Claim) bool {
+			return has.Counts() && (has.Interface.MAC == frame.MAC || !has.Interface.NoARP && sameLink(has.Interface.Link, frame.Link))
+		}) &&
+		slices.ContainsFunc(c.holders(o.Node, frame.MAC), func(i *Interface) bool { return i.Namespace.Is(o.Namespace) })
+}
+
+// hold finds the scopes in which owners are by more than frames of weak hosts, which are compared with them.
+func (j *evaluation) hold() {
+	if !slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
+		return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return j.weakHost(&o, c) })
+	}) {
+		return
+	}
+	held := map[extent]bool{}
+	for i := range j.out.Owners {
+		if o := &j.out.Owners[i]; o.Excluded == nil && o.Alive() {
+			for _, c := range o.Claims {
+				j.scopes(o, c, func(s extent) { held[s.canonical()] = true })
+			}
+		}
+	}
+	j.held = held
 }
 
 // passedOn reports whether frames for the link-local address of a device of a node go to a namespace that has the address,

@@ -81,20 +81,27 @@ func (o *Owner) WouldAnswer() bool {
 	return o.ExcludedBy(RuleLoopbackOrDummy) || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == WouldAnswer })
 }
 
-// AnswerTogether returns the owners that have the address on a loopback or dummy device and answer for it on one link, by
-// frames or as their kernels would, if one of them has announced it or answered there; nil if there are no two. A node with
-// rules about ARP may well drop its answers.
-func AnswerTogether(owners []Owner) []Owner {
+// AnswerTogether returns the owners that do not have the address on a link but answer for it there, by frames after since or as
+// their kernels would, if one of them was seen to answer or, with the address on a loopback or dummy device, to announce it; nil
+// if there are no two. A node with rules about ARP may well drop its answers.
+func (c *Case) AnswerTogether(owners []Owner, since Stamp) []Owner {
+	would := func(o *Owner, l extent) bool {
+		return (o.ExcludedBy(RuleLoopbackOrDummy) || o.Excluded == nil && o.Assigned) && slices.ContainsFunc(o.Claims, func(k *Claim) bool {
+			return k.Kind == WouldAnswer && k.Answer.Filter != FilterRules && linkScope(k).canonical() == l
+		})
+	}
+	did := func(o *Owner, frame *Claim, l extent) bool {
+		return frame.Wire() && !frame.Weak() && linkScope(frame).canonical() == l && (frame.shows(since) || would(o, l)) &&
+			(o.ExcludedBy(RuleLoopbackOrDummy) || o.Excluded == nil && c.weakHost(o, frame))
+	}
 	for i := range owners {
 		for _, shown := range owners[i].Claims {
 			l := linkScope(shown).canonical()
-			if !owners[i].ExcludedBy(RuleLoopbackOrDummy) || shown.Kind != Announced && shown.Kind != Answered || shown.Weak() || l == (extent{}) {
+			if len(owners) < 2 || l == (extent{}) || shown.Kind != Announced && shown.Kind != Answered || !did(&owners[i], shown, l) {
 				continue
 			}
 			together := slices.DeleteFunc(slices.Clone(owners), func(o Owner) bool {
-				return !o.ExcludedBy(RuleLoopbackOrDummy) || !o.Alive() || !slices.ContainsFunc(o.Claims, func(c *Claim) bool {
-					return (c.Wire() && !c.Weak() || c.Kind == WouldAnswer && c.Answer.Filter != FilterRules) && linkScope(c).canonical() == l
-				})
+				return !o.Alive() || !would(&o, l) && !slices.ContainsFunc(o.Claims, func(frame *Claim) bool { return did(&o, frame, l) })
 			})
 			if len(together) > 1 {
 				return together
