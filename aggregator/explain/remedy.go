@@ -158,7 +158,7 @@ func (a *remedyBuilder) rangeOfVirtual(owners []*verdict.Owner) []advice.Action 
 	for _, o := range own {
 		another = append(another, a.giveUp(o)...)
 	}
-	return a.steps("own-or-virtual", "own", a.ownerNames(own), "others", a.ownerNames(others), "title", title, "purpose", purpose,
+	return a.steps("own-or-virtual", "own", a.ownerNames(own), "others", a.ownerNames(others), "seems", when(title == "" && program == "", " apparently"), "title", title, "purpose", purpose,
 		"program", cmp.Or(program, "the software that moves it"), "pool", pool, "another", another)
 }
 
@@ -550,10 +550,16 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 				return giveUp(o, a.address, nil)
 			}), a.retake(o)...)
 		})
-		var without []*verdict.Owner // the owners of which it is not known that the program runs there
 		for _, o := range owners {
-			runs, ended := o.VIPProgram()
-			if program = cmp.Or(program, runs); runs == "" || ended {
+			runs, _ := o.VIPProgram()
+			program = cmp.Or(program, runs)
+		}
+		var without, ended []*verdict.Owner // the owners of which it is not known that the program runs there, or known that it has ended
+		for _, o := range owners {
+			switch runs, over := o.VIPProgram(); {
+			case over && runs == program:
+				ended = append(ended, o)
+			case over, runs == "":
 				without = append(without, o)
 			}
 		}
@@ -568,7 +574,7 @@ func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 			dhcp = a.steps("given-to-both", "owners", a.ownerNames(clients))
 		}
 		return a.steps("one-active", "program", program, "dhcp", dhcp, "clients", when(len(dhcp) > 0, "yes"), "hint", hint, "lease", Text("election/"+program+"/lease"),
-			"shared", a.shared(), "owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "active", active, "decide", a.decide(owners))
+			"shared", a.shared(), "owners", names, "without", when(len(without) > 0, list(a.ownerNames(without))), "ended", when(len(ended) > 0, list(a.ownerNames(ended))), "active", active, "decide", a.decide(owners))
 	}
 	var steps, restart []advice.Action
 	for _, o := range except(owners, func(o *verdict.Owner) bool { return o == keep }) {

@@ -173,6 +173,9 @@ func lasting(c *pb.Conflict, now time.Time) string {
 	case from == nil:
 		return ""
 	case c.GetResolvedAt() != nil:
+		if d := c.GetResolvedAt().AsTime().Sub(from.AsTime()); d < shortest {
+			return ", lasted less than " + Duration(shortest)
+		}
 		return ", lasted " + age(from, c.GetResolvedAt().AsTime())
 	default:
 		return ", for " + age(from, now)

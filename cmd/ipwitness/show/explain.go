@@ -125,7 +125,11 @@ var causes = map[string]string{
 func (p *page) why(c *pb.Conflict) {
 	if len(c.GetBecause()) > 0 || len(c.GetExcluded()) > 0 || c.GetRunbook() != "" && c.GetState() != pb.Conflict_SUSPECTED {
 		p.heading("Why:")
-		p.item("  ", join(": ", c.GetCause(), causes[c.GetCause()]))
+		cause := causes[c.GetCause()]
+		if c.GetCause() == verdict.CauseSplitBrain && c.GetResolvedAt() != nil {
+			cause = "an address that moves between nodes was on both"
+		}
+		p.item("  ", join(": ", c.GetCause(), cause))
 		if c.GetCause() == verdict.CauseUnknown {
 			// When, where and by which process each owner got the address is the best available information.
 			owners := c.GetOwners()

@@ -149,13 +149,16 @@ func ago(ts *timestamppb.Timestamp, now time.Time) string {
 	return age(ts, now) + " ago"
 }
 
+// shortest is the shortest duration that Duration tells from none.
+const shortest = 100 * time.Millisecond
+
 // Duration formats a duration in at most two units: 0.4s, 12s, 3m5s, 4h10m, 2d3h. A negative
 // duration, which can result from the clocks of two machines, is 0s.
 func Duration(d time.Duration) string {
 	d = max(d, 0)
 	switch {
-	case d < time.Second && d >= 100*time.Millisecond:
-		return fmt.Sprintf("%.1fs", d.Truncate(100*time.Millisecond).Seconds())
+	case d < time.Second && d >= shortest:
+		return fmt.Sprintf("%.1fs", d.Truncate(shortest).Seconds())
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", d/time.Second)
 	case d < time.Hour:

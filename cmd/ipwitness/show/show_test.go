@@ -129,6 +129,14 @@ func conflict(state pb.Conflict_State) *pb.Conflict {
 	return c
 }
 
+// handover returns a conflict of two owners that both had the address for a moment.
+func handover() *pb.Conflict {
+	c := conflict(pb.Conflict_RESOLVED)
+	c.Rule, c.Cause, c.Because = "split-brain", "split-brain", []string{"Both nodes are on one link."}
+	c.ResolvedAt, c.ConfirmedAt, c.Remedy = at(3*time.Minute-20*time.Millisecond), nil, nil
+	return c
+}
+
 func acknowledged() *pb.Conflict {
 	c := conflict(pb.Conflict_CONFIRMED)
 	c.Acknowledgement = &pb.Acknowledgement{
@@ -212,6 +220,7 @@ func TestTablesAndPages(t *testing.T) {
 		"conflicts-wide":           func(b *bytes.Buffer) error { return conflictTable(b, conflicts(), wide) },
 		"conflict-page":            func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_CONFIRMED), piped, now) },
 		"conflict-page-resolved":   func(b *bytes.Buffer) error { return Conflict(b, conflict(pb.Conflict_RESOLVED), piped, now) },
+		"conflict-page-handover":   func(b *bytes.Buffer) error { return Conflict(b, handover(), piped, now) },
 		"conflict-page-externals":  func(b *bytes.Buffer) error { return Conflict(b, conflicts()[1], piped, now) },
 		"conflict-page-kubernetes": func(b *bytes.Buffer) error { return Conflict(b, orphaned(), piped, now) },
 		"conflict-page-cause":      func(b *bytes.Buffer) error { return Conflict(b, diagnosed(), piped, now) },
