@@ -50,7 +50,9 @@ func (p *publisher) compareIntended(ns *namespace, now time.Time) {
 			p.CompareAgain(wait)
 			continue
 		}
-		missing = append(missing, &ipwitnessv1.Intended{Address: g.Addr.String(), Source: source, Interface: g.Interface})
+		missing = append(missing, &ipwitnessv1.Intended{
+			Address: g.Addr.String(), Source: source, Interface: g.Interface, Network: p.networks[ns.inode].of(g).Name,
+		})
 	}
 	slices.SortFunc(missing, func(a, b *ipwitnessv1.Intended) int {
 		return cmp.Or(cmp.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetInterface(), b.GetInterface()))
@@ -113,6 +115,11 @@ func (n Networks) Keep(before Networks) Networks {
 		n[g] = network
 	}
 	return n
+}
+
+// of returns the network that assigned an address of an interface.
+func (n Networks) of(g InterfaceAddress) table.Network {
+	return cmp.Or(n[g], n[InterfaceAddress{Addr: g.Addr}])
 }
 
 // Intended maps the addresses that a namespace is meant to have to the source that says so.

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -260,8 +259,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 			if t, ok := p.tenures[post{addr, l.gen, l.place.name}]; ok && now.Sub(t.ended) <= restartsWithin {
 				first = t.began // the link had the address at the same place until a moment ago
 			}
-			given := p.networks[ns.inode]
-			network = cmp.Or(given[InterfaceAddress{l.Name, addr}], given[InterfaceAddress{Addr: addr}])
+			network = p.networks[ns.inode].of(InterfaceAddress{l.Name, addr})
 		}
 		switch {
 		case published && !wanted:

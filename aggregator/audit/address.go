@@ -114,8 +114,8 @@ type addressAudit struct {
 // compared reports whether an owner is alive and compared with others.
 func compared(o *verdict.Owner) bool { return o.Alive() && o.Excluded == nil && o.Scope.Kind != 0 }
 
-// holds reports whether the owner's kernel has the address and the owner is compared.
-func holds(o *verdict.Owner) bool { return o.Namespace != nil && o.Assigned && compared(o) }
+// holds reports whether the owner of a namespace has the address and is compared.
+func holds(o *verdict.Owner) bool { return o.Namespace != nil && o.Has() && compared(o) }
 
 // concerns reports whether an owner has an address of a pool. Only a DHCP server gives addresses to
 // machines that are known from the wire only, and to machines outside of its node. The guest of a virtual

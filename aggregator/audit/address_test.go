@@ -70,6 +70,9 @@ func (w *world) wantFound(t *testing.T, why string, want ...string) {
 	w.Policy.LeakedAfter = 5 * time.Minute
 	waiting := w.audit()
 	w.after(10 * time.Minute)
+	for _, c := range w.Claims {
+		w.Seen(c)
+	}
 	var got []string
 	for _, f := range w.audit(waiting.Findings...).Findings {
 		if !f.Waiting {
@@ -78,6 +81,41 @@ func (w *world) wantFound(t *testing.T, why string, want ...string) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: got %v, want %v", why, got, want)
+	}
+}
+
+// The record of a pod vanishes, and the kernel of the pod does not have the address.
+func TestTheRecordOfAServedAddressIsRemembered(t *testing.T) {
+	for kind, want := range map[verdict.Evidence]int{verdict.Answered: 1, verdict.Used: 0} {
+		w := newWorld("10.244.0.7")
+		p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+		verdicttest.Sandbox(w.World, "n1", "cni0", "kind", verdicttest.Who("a")).Kind = kind
+		in := w.Case()
+		in.Vanished = []*verdict.Allocation{{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "container-a"}}}
+		judged := w.Policy.Judge(in)
+		if past := audit.Address(&w.Policy, in, &judged).Past; len(past) != want || want > 0 && past[0].Owner != judged.Owners[0].ID {
+			t.Errorf("evidence %d: got %+v, want %d", kind, past, want)
+		}
+	}
+}
+
+// A pod whose kernel no longer has the address may go on to serve it. Its silence does not say that it has left.
+func TestAServedAddressIsNotLeft(t *testing.T) {
+	w := newWorld("10.244.0.7")
+	c := verdicttest.Sandbox(w.World, "n1", "cni0", "kind", verdicttest.Who("a"))
+	kernel := w.Assigned(w.Interfaces[0])
+	before := slices.Clone(w.Judge().Owners)
+	w.Drop(kernel)
+	now := slices.Clone(w.Judge().Owners)
+	if former := audit.Departed(nil, before, now, w.Now); len(former) != 0 {
+		t.Errorf("got %+v, want none: the pod answers", former)
+	}
+	w.Drop(c)
+	if former := audit.Departed(nil, now, w.Judge().Owners, w.Now); len(former) != 0 {
+		t.Errorf("got %+v, want none: the pod may only be silent", former)
+	}
+	if former := audit.Departed(nil, before, w.Judge().Owners, w.Now); len(former) != 1 {
+		t.Errorf("got %+v, want the pod: its kernel had the address", former)
 	}
 }
 
@@ -95,6 +133,18 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
 			w.kindPod("n1", "a", "kind", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
+		{"host-local has lost the record of a pod whose kernel does not have the address", func(w *world) {
+			w.hostLocal("n1", "kind", "10.244.0.0/24")
+			verdicttest.Sandbox(w.World, "n1", "cni0", "kind", verdicttest.Who("a"))
+		}, []string{verdict.FindingInUseUnallocated}},
+		{"host-local has the record of a pod whose kernel does not have the address", func(w *world) {
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "container-a"}})
+			verdicttest.Sandbox(w.World, "n1", "cni0", "kind", verdicttest.Who("a"))
+		}, nil},
+		{"a pod whose kernel does not have the address only uses it", func(w *world) {
+			w.hostLocal("n1", "kind", "10.244.0.0/24")
+			verdicttest.Sandbox(w.World, "n1", "cni0", "kind", verdicttest.Who("a")).Kind = verdict.Used
+		}, nil},
 		{"host-local of another node knows nothing of it", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 			w.hostLocal("n2", "kind", "10.244.0.0/24")

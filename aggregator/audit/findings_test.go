@@ -23,21 +23,21 @@ func TestNodesWithTheSameName(t *testing.T) {
 
 func TestIntendedAddresses(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
-	intended := audit.Meant{Address: a, Source: "cri", Interface: "eth0"}
-	api := audit.Meant{Address: b, Source: audit.SourceKubernetes}
+	intended := verdict.Intent{Address: a, Source: "cri", Interface: "eth0"}
+	api := verdict.Intent{Address: b, Source: audit.SourceKubernetes}
 	for _, test := range []struct {
 		why  string
 		pod  *verdict.PodObject
-		want []audit.Meant
+		want []verdict.Intent
 	}{
-		{"without the API", nil, []audit.Meant{intended}},
-		{"running", &verdict.PodObject{Phase: "Running", IPs: []netip.Addr{b}}, []audit.Meant{intended, api}},
+		{"without the API", nil, []verdict.Intent{intended}},
+		{"running", &verdict.PodObject{Phase: "Running", IPs: []netip.Addr{b}}, []verdict.Intent{intended, api}},
 		{"with the device of a ResourceClaim, and an address of an annotation", &verdict.PodObject{
 			Phase: "Running", Memberships: []verdict.Membership{{Address: b, Interface: "net1", Device: true}, {Address: a, Interface: "net2"}},
-		}, []audit.Meant{intended, {Address: b, Source: audit.SourceKubernetes, Interface: "net1"}}},
-		{"pending", &verdict.PodObject{Phase: "Pending", IPs: []netip.Addr{b}}, []audit.Meant{intended}},
-		{"in the node's network", &verdict.PodObject{Phase: "Running", HostNetwork: true, IPs: []netip.Addr{b}}, []audit.Meant{intended}},
-		{"absent", &verdict.PodObject{Absent: true}, []audit.Meant{intended}},
+		}, []verdict.Intent{intended, {Address: b, Source: audit.SourceKubernetes, Interface: "net1"}}},
+		{"pending", &verdict.PodObject{Phase: "Pending", IPs: []netip.Addr{b}}, []verdict.Intent{intended}},
+		{"in the node's network", &verdict.PodObject{Phase: "Running", HostNetwork: true, IPs: []netip.Addr{b}}, []verdict.Intent{intended}},
+		{"absent", &verdict.PodObject{Absent: true}, []verdict.Intent{intended}},
 		{"of a runtime class", &verdict.PodObject{Phase: "Running", RuntimeClass: true, IPs: []netip.Addr{b}}, nil},
 	} {
 		o := verdict.Owner{Pod: test.pod, Namespace: &verdict.Namespace{Intended: "10.0.0.5 cri eth0"}}
@@ -46,7 +46,7 @@ func TestIntendedAddresses(t *testing.T) {
 		}
 	}
 	two := verdict.Owner{Namespace: &verdict.Namespace{Intended: "10.0.0.5 cri eth0\n10.0.0.6 cni-result net1"}}
-	if got := audit.Intended(&two); !slices.Equal(got, []audit.Meant{intended, {Address: b, Source: "cni-result", Interface: "net1"}}) {
+	if got := audit.Intended(&two); !slices.Equal(got, []verdict.Intent{intended, {Address: b, Source: "cni-result", Interface: "net1"}}) {
 		t.Errorf("got %+v, want both", got)
 	}
 	if got := audit.Intended(&verdict.Owner{}); got != nil {
@@ -76,7 +76,7 @@ func TestMissingAddresses(t *testing.T) {
 	} {
 		ns := &verdict.Namespace{ID: "id", Node: agent("n1", "1")}
 		o := verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Pod: &test.pod}
-		out := audit.Missing(policy, &o, []audit.Meant{{Address: a, Source: test.source}}, start, test.now)
+		out := audit.Missing(policy, &o, []verdict.Intent{{Address: a, Source: test.source}}, start, test.now)
 		if got := len(out.Findings) == 1; got != test.want || out.Again != test.again {
 			t.Errorf("%s: got %+v, want one %t, again at %d", test.why, out, test.want, test.again)
 		}

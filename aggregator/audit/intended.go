@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"net/netip"
 	"strings"
 	"time"
 
@@ -59,34 +58,22 @@ func (a *addressAudit) auditRefused() {
 	}
 }
 
-// Meant is an address that an owner was meant to have, according to a source, on an interface.
-type Meant struct {
-	Address           netip.Addr
-	Source, Interface string
-}
-
 // Intended returns the addresses that an owner was meant to have: those that its agent reports as
 // missing, and those that the Kubernetes API lists for its pod.
-func Intended(o *verdict.Owner) (list []Meant) {
+func Intended(o *verdict.Owner) (list []verdict.Intent) {
 	if o.Namespace == nil || o.Pod != nil && o.Pod.RuntimeClass {
 		return nil
 	}
-	for line := range strings.Lines(o.Namespace.Intended) {
-		address, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		source, iface, _ := strings.Cut(rest, " ")
-		if a, err := netip.ParseAddr(address); err == nil {
-			list = append(list, Meant{a, source, iface})
-		}
-	}
+	list = o.Namespace.Intents()
 	if o.Pod == nil || o.Pod.HostNetwork || o.Pod.Absent || o.Pod.Phase != "Running" {
 		return list
 	}
 	for _, a := range o.Pod.IPs {
-		list = append(list, Meant{Address: a, Source: SourceKubernetes})
+		list = append(list, verdict.Intent{Address: a, Source: SourceKubernetes})
 	}
 	for _, m := range o.Pod.Memberships {
 		if m.Device {
-			list = append(list, Meant{m.Address, SourceKubernetes, m.Interface})
+			list = append(list, verdict.Intent{Address: m.Address, Source: SourceKubernetes, Interface: m.Interface})
 		}
 	}
 	return list
@@ -96,7 +83,7 @@ func Intended(o *verdict.Owner) (list []Meant) {
 // have. since is when the owner's namespace was first reported. There are none for a pod that is
 // ending, because it loses its addresses first, and for a virtual machine, which may have taken
 // them over.
-func Missing(p *verdict.Policy, o *verdict.Owner, missing []Meant, since, now verdict.Stamp) (out Result) {
+func Missing(p *verdict.Policy, o *verdict.Owner, missing []verdict.Intent, since, now verdict.Stamp) (out Result) {
 	if pod := o.Pod; pod != nil && (pod.Absent || pod.DeletionTimestamp != 0 || pod.Ended()) || o.Workload().VirtualMachine != "" {
 		return out
 	}

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -79,7 +80,7 @@ func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
 func Lost(g Given) bool {
 	used := func(by func(o *verdict.Owner) bool) (n int) {
 		for _, r := range g.AtRisk {
-			if slices.ContainsFunc(r.Owners, func(o verdict.Owner) bool { return o.Assigned && by(&o) }) {
+			if slices.ContainsFunc(r.Owners, func(o verdict.Owner) bool { return o.Has() && by(&o) }) {
 				n++
 			}
 		}
@@ -96,7 +97,7 @@ func Lost(g Given) bool {
 		}) > 0
 	case p.Node != nil:
 		return p.LostAt != 0 && used(func(o *verdict.Owner) bool {
-			return o.Node.Is(p.Node) && (p.Leases || o.Kind() != verdict.Host) && o.AssignedAt() <= p.LostAt.Add(lossGrace)
+			return o.Node.Is(p.Node) && (p.Leases || o.Kind() != verdict.Host) && cmp.Or(o.AssignedAt(), o.FirstSeen()) <= p.LostAt.Add(lossGrace)
 		}) > 0
 	default:
 		return !p.Mirrored && g.Allocated == 0 && used(func(o *verdict.Owner) bool { return o.Workload().Kind == verdict.Pod }) > 1
@@ -109,7 +110,7 @@ func (g *Given) held() []verdict.Held {
 	for _, r := range g.AtRisk {
 		h := verdict.Held{Address: r.Address}
 		for i := range r.Owners {
-			if o := &r.Owners[i]; o.Assigned && (g.Pool.Node == nil || o.Node.Is(g.Pool.Node)) {
+			if o := &r.Owners[i]; o.Has() && (g.Pool.Node == nil || o.Node.Is(g.Pool.Node)) {
 				h.Owner = o
 				break
 			}

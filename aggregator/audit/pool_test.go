@@ -36,6 +36,11 @@ func TestLostRecords(t *testing.T) {
 	self.Owners[0].Namespace.Who = verdict.Workload{Kind: verdict.Host}.Who()
 	onWire := risk("10.0.0.9", n1, start)
 	onWire.Owners[0].Assigned = false
+	outside := func(since verdict.Stamp) audit.Risk { // a network stack outside of the kernel has it
+		r := risk("10.0.0.9", n1, 0)
+		r.Owners[0].Assigned, r.Owners[0].Served, r.Owners[0].Claims[0].Kind, r.Owners[0].Claims[0].First = false, &verdict.Intent{}, verdict.Answered, since
+		return r
+	}
 	other := risk("10.0.0.9", n1, start)
 	other.Owners[0].Claims[0].Network = "former"
 	served := risk("10.0.0.9", n1, start)
@@ -74,6 +79,8 @@ func TestLostRecords(t *testing.T) {
 		{"the address came within a minute", audit.Given{Pool: ofNode(ipam.Known, start.Add(-time.Minute)), AtRisk: []audit.Risk{one}}, true},
 		{"it lost its records, another node has the address", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{risk("10.0.0.5", n2, start)}}, false},
 		{"it lost its records, only frames show the address", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{onWire}}, false},
+		{"it lost its records, and a pod has an address outside of its kernel", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{outside(start)}}, true},
+		{"it lost its records long before a pod had an address outside of its kernel", audit.Given{Pool: ofNode(ipam.Known, start.Add(-61*time.Second)), AtRisk: []audit.Risk{outside(start)}}, false},
 		{"it lost none", audit.Given{Pool: ofNode(ipam.Known, 0), AtRisk: []audit.Risk{one, two}}, false},
 		{"a cluster-wide pool without records, two pods have its addresses", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, two}}, true},
 		{"the cluster's has one", audit.Given{Pool: ofCluster, Allocated: 1, AtRisk: []audit.Risk{one, two}}, false},

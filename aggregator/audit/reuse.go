@@ -17,7 +17,7 @@ func Departed(remembered []verdict.Former, before, now []verdict.Owner, at verdi
 	var left []verdict.Former
 	for i := range before {
 		o := before[i]
-		if o.State != verdict.Live || !holds(&o) {
+		if o.State != verdict.Live || !o.Assigned || !compared(&o) { // a stack outside of the kernel may only be silent
 			continue
 		}
 		f := verdict.Former{Owner: o}
@@ -49,10 +49,10 @@ func formerly(former []verdict.Former, o *verdict.Owner) int {
 	return slices.IndexFunc(former, func(f verdict.Former) bool { return same(&f.Owner, o) })
 }
 
-// held returns an owner as it is now if it is alive and its kernel has the address; nil otherwise.
+// held returns an owner as it is now if it is alive and has the address; nil otherwise.
 func held(owners []verdict.Owner, was *verdict.Owner) *verdict.Owner {
 	for i := range owners {
-		if o := &owners[i]; same(was, o) && o.Alive() && o.Assigned {
+		if o := &owners[i]; same(was, o) && o.Alive() && o.Has() {
 			return o
 		}
 	}

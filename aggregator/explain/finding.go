@@ -227,7 +227,7 @@ func (t *findingBuilder) holding() {
 	}
 	for i := range t.f.Owners {
 		o := &t.f.Owners[i]
-		if shown(o) {
+		if shown(o) || o.Served != nil {
 			t.State("Frames with MAC %s claim %s; they are seen on %s.", o.MAC, t.f.Address, witness(o.Claims[0]))
 			continue
 		}

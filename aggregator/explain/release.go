@@ -96,10 +96,11 @@ func engineOf(device string) string {
 	return ""
 }
 
-// shown reports whether an owner is known only from frames, and its kernel does not report the
-// address.
+// shown reports whether an owner is known only from frames: its kernel does not report the address, and the address
+// is not that of its pod or container.
 func shown(o *verdict.Owner) bool {
-	return !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() || c.Kind == verdict.DADFailed })
+	k := o.Kind()
+	return !(o.Served != nil && (k == verdict.Pod || k == verdict.Container && !o.Workload().OnlyNetns())) && !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() || c.Kind == verdict.DADFailed })
 }
 
 // entering returns what stands before a command that is to run in the network namespace of an owner; nothing for

@@ -98,18 +98,20 @@ func sources(fields map[string]string) string {
 	return strings.Join(words, ",")
 }
 
-// intended packs the addresses that a namespace was meant to have and does not have.
+// intended packs the addresses that a namespace was meant to have and does not have. verdict.Namespace reads them.
 func intended(list []*pb.Intended) string {
-	if len(list) == 0 {
-		return ""
-	}
+	fits := func(word string) bool { return len(word) <= MaxWord && !strings.ContainsAny(word, " \n") }
 	lines := make([]string, 0, len(list))
 	for _, i := range list {
 		a, err := netip.ParseAddr(i.GetAddress())
-		if err != nil || len(i.GetSource()) > MaxWord || len(i.GetInterface()) > MaxWord || strings.ContainsAny(i.GetSource()+i.GetInterface(), " \n") {
+		if err != nil || !fits(i.GetSource()) || !fits(i.GetInterface()) {
 			continue
 		}
-		lines = append(lines, a.Unmap().WithZone("").String()+" "+i.GetSource()+" "+i.GetInterface())
+		line := a.Unmap().WithZone("").String() + " " + i.GetSource() + " " + i.GetInterface()
+		if network := i.GetNetwork(); network != "" && fits(network) {
+			line += " " + network
+		}
+		lines = append(lines, line)
 	}
 	slices.Sort(lines)
 	return strings.Join(slices.Compact(lines), "\n")

@@ -249,7 +249,7 @@ func TestLongStringsAreNotKept(t *testing.T) {
 	if got := sources(map[string]string{long: "cri", "uid": long, "name": "cri"}); got != "name=cri" {
 		t.Errorf("got %d bytes of sources", len(got))
 	}
-	if got := intended([]*pb.Intended{{Address: "10.0.0.2", Source: "cri"}, {Address: "10.0.0.1", Source: "cri"}}); got != "10.0.0.1 cri \n10.0.0.2 cri " {
+	if got := intended([]*pb.Intended{{Address: "10.0.0.2", Source: "cri", Network: "lab"}, {Address: "10.0.0.1", Source: "cri", Network: long}}); got != "10.0.0.1 cri \n10.0.0.2 cri  lab" {
 		t.Errorf("got intended addresses %q, want them in order", got)
 	}
 	word := strings.Repeat("w", MaxWord)

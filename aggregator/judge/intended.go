@@ -220,8 +220,8 @@ func (x *Intended) lacking(of intent, ns *verdict.Namespace, since verdict.Stamp
 
 // Lacking returns the addresses that an owner was meant to have and does not have, except those of which the judgement of the
 // address says why. The caller holds the facts.
-func (x *Intended) Lacking(o *verdict.Owner) []audit.Meant {
-	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+func (x *Intended) Lacking(o *verdict.Owner) []verdict.Intent {
+	return slices.DeleteFunc(audit.Intended(o), func(m verdict.Intent) bool {
 		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.speaksOrFailed(o.ID, m.Address)
 	})
 }

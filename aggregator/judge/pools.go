@@ -124,7 +124,7 @@ func (a *Pools) updateOwners(f *verdict.Finding, owners []verdict.Owner) {
 		return
 	}
 	same := func(a, b verdict.Owner) bool { // in everything that matters for an address at risk
-		return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload() && slices.Equal(a.Networks(), b.Networks())
+		return a.ID == b.ID && a.Has() == b.Has() && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload() && slices.Equal(a.Networks(), b.Networks())
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

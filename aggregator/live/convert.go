@@ -241,7 +241,7 @@ func CaseOwner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.
 	out := Owner(p, a, o, all)
 	// Whether the owner has the other addresses of its pod is unknown.
 	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
-	out.Intended = intendedProto(slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
+	out.Intended = intendedProto(slices.DeleteFunc(audit.Intended(o), func(m verdict.Intent) bool {
 		if m.Address == a {
 			return speaks || o.Assigned && m.Source == audit.SourceKubernetes
 		}

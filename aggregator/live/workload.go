@@ -9,9 +9,9 @@ import (
 )
 
 // intendedProto converts intended addresses to the format of the API.
-func intendedProto(all []audit.Meant) []*pb.Intended {
-	return each(all, func(m audit.Meant) *pb.Intended {
-		return &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface}
+func intendedProto(all []verdict.Intent) []*pb.Intended {
+	return each(all, func(m verdict.Intent) *pb.Intended {
+		return &pb.Intended{Address: m.Address.String(), Source: m.Source, Interface: m.Interface, Network: m.Network}
 	})
 }
 

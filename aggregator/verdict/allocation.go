@@ -10,11 +10,22 @@ import (
 // Networks returns the networks that assigned the address to the owner, according to CNI results.
 func (o *Owner) Networks() (names []string) {
 	for _, c := range o.Claims {
-		if c.Kind == Assigned && c.Network != "" && c.Network != NetworkOfRuntime && !slices.Contains(names, c.Network) {
-			names = append(names, c.Network)
+		if n := o.networkOf(c); n != "" && n != NetworkOfRuntime && !slices.Contains(names, n) {
+			names = append(names, n)
 		}
 	}
 	return names
+}
+
+// networkOf returns the network that assigned the address of a claim to the owner; empty if none is known.
+func (o *Owner) networkOf(c *Claim) string {
+	switch {
+	case c.Kind == Assigned:
+		return c.Network
+	case o.Served != nil && c.Wire() && o.behind(c):
+		return o.Served.Network
+	}
+	return ""
 }
 
 // Meets reports whether a recipient of an address from the pool would be in the same scope as an

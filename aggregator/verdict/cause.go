@@ -119,7 +119,7 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	}
 	var there []*Owner
 	for _, o := range q.owners {
-		if o.Kind() == Pod && o.Assigned {
+		if o.Kind() == Pod && o.Has() {
 			if o.Pod == nil || o.Pod.Absent || o.Pod.Ended() {
 				return reason{} // the API is not followed, or may lag behind
 			}

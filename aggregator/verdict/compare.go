@@ -524,7 +524,7 @@ func (j *comparison) moved(owners []Owner) bool {
 	outside := slices.ContainsFunc(owners, func(o Owner) bool { return o.Namespace == nil })
 	return slices.ContainsFunc(owners, func(o Owner) bool { return o.hasVIPProgram() && (outside || o.Kind() != Host) }) &&
 		!slices.ContainsFunc(owners, func(o Owner) bool {
-			return o.Namespace != nil && (!o.Assigned || o.network() != "" || o.givenByRuntime() || o.intentSource(j.in.Address) != "") ||
+			return o.Namespace != nil && (!o.Assigned || o.network() != "" || o.givenByRuntime() || o.Namespace.intent(j.in.Address).Source != "") ||
 				outside && o.mainAddress(j.in.Address)
 		}) &&
 		!slices.ContainsFunc(j.in.Allocations, func(al AllocationFacts) bool { return al.Service == nil && !al.Pool.Assigns })

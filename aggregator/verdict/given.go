@@ -21,21 +21,64 @@ func (o *Owner) network() string {
 // givenByRuntime reports whether the container runtime assigned the address to the owner and no CNI
 // network is known.
 func (o *Owner) givenByRuntime() bool {
-	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == NetworkOfRuntime })
+	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return o.networkOf(c) == NetworkOfRuntime })
 }
 
-// intentSource returns the source that meant an owner to have an address that its kernel does not
-// have; empty if there is none. A guest behind the owner's port may have the address.
-func (o *Owner) intentSource(a netip.Addr) string {
-	if o.Namespace == nil {
-		return ""
+// An Intent is an address that a namespace was meant to have and does not have.
+type Intent struct {
+	Address netip.Addr
+	// Source says so. Interface should have the address; it is empty if the source does not name it.
+	Source, Interface string
+	// Network is the network that assigned the address, like that of a Claim.
+	Network string
+}
+
+// Intents returns the addresses that the namespace was meant to have and does not have.
+func (ns *Namespace) Intents() (all []Intent) {
+	if ns == nil {
+		return nil
 	}
-	for line := range strings.Lines(o.Namespace.Intended) {
-		if w := strings.Fields(line); len(w) > 1 && w[0] == a.String() {
-			return w[1]
+	for line := range strings.Lines(ns.Intended) {
+		w := append(strings.Split(strings.TrimSuffix(line, "\n"), " "), "", "", "")
+		if a, err := netip.ParseAddr(w[0]); err == nil {
+			all = append(all, Intent{a, w[1], w[2], w[3]})
 		}
 	}
-	return ""
+	return all
+}
+
+// intent returns the source that meant a namespace to have an address that its kernel does not have; zero if there
+// is none. A guest behind the namespace's port may have the address.
+func (ns *Namespace) intent(a netip.Addr) Intent {
+	for _, i := range ns.Intents() {
+		if i.Address == a {
+			return i
+		}
+	}
+	return Intent{}
+}
+
+// served returns what gave an owner the address if a network stack outside of its kernel has it, such as that of gVisor:
+// the kernel lacks what the namespace was given, and the namespace announces the address, or answers for it, through its own
+// port. Frames from before the kernel lost an address have ended with it. The guest of a virtual machine may have been migrated.
+func (j *attribution) served(o *Owner, e *evidence) *Intent {
+	if o.Namespace == nil || o.Namespace.Intended == "" || e.configured() || j.in.runsMachine(o.Namespace) {
+		return nil
+	}
+	var newest *Claim
+	for _, c := range o.Claims {
+		if (c.Kind == Announced || c.Kind == Answered) && !c.Weak() && o.behind(c) && j.fresh(c) && (newest == nil || c.Seen > newest.Seen) {
+			newest = c
+		}
+	}
+	i := o.Namespace.intent(j.in.Address)
+	if newest == nil || i.Source == "" {
+		return nil
+	}
+	if !newest.Node().Unheard {
+		j.again(newest.Seen.Add(j.policy.StaleAfter))
+	}
+	return &Intent{i.Address, strings.Clone(i.Source), strings.Clone(i.Interface), strings.Clone(i.Network)}
 }
 
 // match is how well an allocation matches an owner.
@@ -148,7 +191,7 @@ func (q *inquiry) vanishedRecord(o *Owner) *Past {
 // given reports whether an IPAM, a runtime or Kubernetes is known to have given the owner the
 // address.
 func (q *inquiry) given(o *Owner) bool {
-	return o.network() != "" || o.givenByRuntime() || o.intentSource(q.c.Address) != "" ||
+	return o.network() != "" || o.givenByRuntime() || o.Namespace.intent(q.c.Address).Source != "" ||
 		q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil
 }
 
@@ -187,7 +230,7 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 
 // sourceFacts returns the fact that tells how an owner got the address; nil if that is not known.
 func (q *inquiry) sourceFacts(o *Owner) []Fact {
-	source := o.intentSource(q.c.Address)
+	source := o.Namespace.intent(q.c.Address).Source
 	switch {
 	case o.network() != "":
 		return []Fact{{Kind: FactGivenByNetwork, Owners: ids(o), Network: o.network()}}

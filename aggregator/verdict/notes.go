@@ -106,8 +106,8 @@ func (j *evaluation) noteScope(s extent, o *Owner, c *Claim) {
 			step.Network, step.Overlay = s.Name, true
 		case s.Name != podNetwork:
 			step.Network, step.Annotated, step.Owners = s.Name, true, withoutScopes(o)
-		case c.Network != "" && c.Interface.Attachment != Own:
-			step.Network, step.Owners = c.Network, withoutScopes(o)
+		case c.Interface.Attachment != Own && c.Network != "", c.Wire() && o.networkOf(c) != "":
+			step.Network, step.Owners = o.networkOf(c), withoutScopes(o)
 		case !j.in.InPodCIDR && c.Interface.PodDevice:
 			step.Network, step.Owners = NetworkOfDevice, withoutScopes(o)
 		case !j.in.InPodCIDR:

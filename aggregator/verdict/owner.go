@@ -33,6 +33,8 @@ type Owner struct {
 	State State
 	// Assigned is set if the address is configured on an interface that counts.
 	Assigned bool
+	// Served is what gave the owner the address if a network stack outside of its kernel has it; nil otherwise.
+	Served *Intent
 	// Excluded is why the owner is not compared with others; nil if it is compared.
 	Excluded *Exclusion
 	Claims   []*Claim
@@ -40,8 +42,7 @@ type Owner struct {
 	Here []*Claim
 	// Pod is what the Kubernetes API says about the owner; nil if that is not known.
 	Pod *PodObject
-	// Orphaned is set if the owner's kernel has the address but its pod has ended or no longer
-	// exists.
+	// Orphaned is set if the owner has the address but its pod has ended or no longer exists.
 	Orphaned bool
 }
 
@@ -105,6 +106,9 @@ func (o *Owner) onOVSPort() bool {
 		return l != nil && l.Kind == OVSPort
 	})
 }
+
+// Has reports whether the owner has the address: its kernel, or a network stack outside of it to which it was given.
+func (o *Owner) Has() bool { return o.Assigned || o.Served != nil }
 
 // Alive reports whether the owner is live, or was live when its node was disconnected.
 func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }

@@ -160,7 +160,7 @@ func (j *attribution) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 		return 0
 	case via != nil && ns.Who.Kind() == Host && j.in.Virtual():
 		return 0 // a program on the node answers, as the controller of the address wants of one node
-	case via != nil && (&Owner{Namespace: ns}).intentSource(j.in.Address) == "": // otherwise a guest behind the interface has the address
+	case via != nil && ns.intent(j.in.Address).Source == "": // otherwise a guest behind the interface has the address
 		return ByOwnMAC
 	case responders[c.MAC] != "":
 		return ByPlugin
@@ -201,7 +201,7 @@ func (j *attribution) fresh(c *Claim) bool {
 func (j *attribution) evaluate(o *Owner, e *evidence) {
 	o.Assigned = e.assigned
 	j.setDisplayed(o)
-	o.State = j.state(o, e)
+	o.State, o.Served = j.state(o, e), j.served(o, e)
 	if o.Excluded = j.exclusion(e); o.Excluded != nil {
 		return
 	}

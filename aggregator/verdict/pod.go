@@ -121,7 +121,7 @@ func (j *attribution) joinPod(o *Owner) {
 	}
 	o.Pod = j.in.pod(o.Namespace)
 	switch p := o.Pod; {
-	case p == nil || !o.Assigned:
+	case p == nil || !o.Has():
 	case p.Ended():
 		if at := p.Heard.Add(endedAfter); j.in.Now < at {
 			j.again(at)
@@ -162,7 +162,7 @@ func restoreOrphaned(owners []Owner, before []Member) {
 	for i := range owners {
 		o := &owners[i]
 		k := slices.IndexFunc(before, func(was Member) bool { return was.ID == o.ID })
-		if k >= 0 && before[k].Orphaned != nil && o.Assigned && o.Kind() == Pod && !o.PodLives() {
+		if k >= 0 && before[k].Orphaned != nil && o.Has() && o.Kind() == Pod && !o.PodLives() {
 			o.Pod, o.Orphaned = cmp.Or(o.Pod, before[k].Orphaned), true
 		}
 	}

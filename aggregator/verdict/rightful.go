@@ -337,7 +337,7 @@ func oldest(owners []*Owner) *Owner {
 		}
 		at := o.TenureSince()
 		if !o.Assigned && !o.Yielded() {
-			at = o.firstSeen()
+			at = o.FirstSeen()
 		}
 		if at == 0 {
 			return nil
@@ -366,9 +366,9 @@ func bothEnds(owners []*Owner) bool {
 	})
 }
 
-// firstSeen returns when a frame of the owner was first seen, by the clock of the node that saw
+// FirstSeen returns when a frame of the owner was first seen, by the clock of the node that saw
 // it; 0 if that is not known.
-func (o *Owner) firstSeen() (first Stamp) {
+func (o *Owner) FirstSeen() (first Stamp) {
 	for _, c := range o.Claims {
 		if c.First != 0 && (first == 0 || c.First < first) {
 			first = c.First

@@ -183,6 +183,10 @@ func (j *evaluation) network(o *Owner, c *Claim, link *Link) string {
 			return ""
 		}
 		name, _ := j.declared()
+		if s := o.Served; name == "" && s != nil && o.Kind() == Pod && o.behind(c) { // as if its kernel had the address
+			inside := Interface{Namespace: o.Namespace, Name: s.Interface, HostInterface: i.Name, MAC: c.MAC}
+			return j.ofPod(&Claim{Kind: Assigned, Interface: &inside, Network: s.Network}, link)
+		}
 		return name
 	case i.Attachment == Inner && i.isBridge():
 		return "" // the gateway of an overlay network, which each node has

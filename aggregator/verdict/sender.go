@@ -95,7 +95,7 @@ func (j *attribution) stranger(c *Claim) bool {
 	}
 	onLink := false
 	for _, h := range j.in.holders(c.Node(), c.MAC) {
-		if h.Macvtap || h.Kind == "ipvlan" || h.Kind == "ipvtap" || j.in.runsMachine(h.Namespace) || (&Owner{Namespace: h.Namespace}).intentSource(j.in.Address) != "" {
+		if h.Macvtap || h.Kind == "ipvlan" || h.Kind == "ipvtap" || j.in.runsMachine(h.Namespace) || h.Namespace.intent(j.in.Address).Source != "" {
 			return false
 		}
 		onLink = onLink || sameLink(h.Link, c.Link)

@@ -2,6 +2,7 @@ package verdicttest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -43,6 +44,18 @@ func Twins(w *World) (a, b *verdict.Claim) {
 	a = w.Within("n1", "", "kindnet", Who("old"))
 	w.After(time.Minute)
 	return a, w.Within("n1", "", "kindnet", Who("new"))
+}
+
+// Sandbox adds a pod with the address on a bridge, given by a network, in a network stack outside of its kernel (gVisor). The
+// claim is an answer of the pod.
+func Sandbox(w *World, node, bridge, network string, of verdict.Workload) *verdict.Claim {
+	ns := w.Namespace(node, uint32(len(w.Namespaces)+2), fmt.Sprint(100+len(w.Namespaces)), of)
+	ns.Intended = w.Addr.String() + " cni-result eth0 " + network
+	mac := "\x02\x00\x00\x00\x01" + string(rune(len(w.Namespaces)))
+	_, port := w.Veth(ns, mac, w.Link(node, bridge, verdict.Bridge, true))
+	c := w.Wire(port, mac)
+	c.Kind = verdict.Answered
+	return c
 }
 
 // Situations are examples of each cause, and of conflicts that only resemble it.

@@ -51,6 +51,24 @@ var ofRecords = []Situation{
 		},
 	},
 	{
+		Name: "T1 the pod without a record has the address in a network stack outside of its kernel", Cause: lost,
+		Build: func(w *World) {
+			Sandbox(w, "n1", "cni0", "kindnet", Who("old"))
+			w.After(time.Minute)
+			w.Within("n1", "cni0", "kindnet", Who("new"))
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
+		},
+		Facts: []string{
+			"given-by-network owners=old network=kindnet",
+			"given-by-network owners=new network=kindnet",
+			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=kindnet",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
 		Name: "T1 all records are gone", Cause: lost,
 		Build: func(w *World) {
 			Twins(w)

@@ -1141,7 +1141,9 @@ type Intended struct {
 	// Source of the address: cri, cni-result or kubernetes.
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	// Interface that should have the address; empty if the source does not name it.
-	Interface     string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
+	Interface string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Network that assigned the address, as in ClaimRecord; empty if it is not known.
+	Network       string `protobuf:"bytes,4,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1193,6 +1195,13 @@ func (x *Intended) GetSource() string {
 func (x *Intended) GetInterface() string {
 	if x != nil {
 		return x.Interface
+	}
+	return ""
+}
+
+func (x *Intended) GetNetwork() string {
+	if x != nil {
+		return x.Network
 	}
 	return ""
 }
@@ -4261,11 +4270,12 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"Controller\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"Z\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"t\n" +
 	"\bIntended\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1c\n" +
-	"\tinterface\x18\x03 \x01(\tR\tinterface\"\x90\x03\n" +
+	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x18\n" +
+	"\anetwork\x18\x04 \x01(\tR\anetwork\"\x90\x03\n" +
 	"\bEvidence\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x129\n" +
 	"\n" +
