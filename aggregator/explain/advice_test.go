@@ -108,6 +108,15 @@ func TestRemedies(t *testing.T) {
 		{"a client that keeps its address although the server has leased it to another one", []string{
 			"Leave node n2 itself", "IPAM dnsmasq", "Have node n1 itself (eth0) release its lease and request another one: restart its DHCP client",
 		}},
+		{"a client that has given its lease back, and goes on using the address", []string{
+			"gave it back (DHCPRELEASE)", "ipwitness audit", "Leave node n2 itself", "Have node n1 itself (eth0) release its lease and request another one",
+		}},
+		{"a client that has given its lease back, and has another one beside the old address", []string{
+			"gave it back (DHCPRELEASE)", "Leave node n2 itself", "promote_secondaries=1", "ip addr del 10.244.1.5/24 dev eth0",
+		}},
+		{"T1 the pod without a record has the address in a network stack outside of its kernel", []string{
+			"ipwitness audit", "Leave pod default/new", "kubectl delete pod -n default old",
+		}},
 		{"a lease that another client had before, and a machine that was never a client", []string{"Ask the person who set it there", "ip addr del 10.244.1.5/24 dev eth0"}},
 		{"docker of two nodes has one range for a network on their LAN", []string{
 			"node n1 keeps its range", "On node n2, look at the settings of network net0 of docker", "docker network inspect net0", "`--ip-range`",

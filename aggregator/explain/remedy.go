@@ -80,8 +80,12 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 		switch h.Kind {
 		case verdict.HeadOneGateway:
 			return a.oneGateway()
-		case verdict.HeadLeaseEnded:
-			return a.steps("lease-ended", "owners", each(h.Owners, func(id *string) string { return a.name(*id) }), "decide", a.decide(owners))
+		case verdict.HeadLeaseEnded, verdict.HeadLeaseGone:
+			key := "lease-ended"
+			if h.Kind == verdict.HeadLeaseGone {
+				key = "lease-gone"
+			}
+			return a.steps(key, "owners", each(h.Owners, func(id *string) string { return a.name(*id) }), "decide", a.decide(owners))
 		}
 	}
 	if a.c.HeldAsOwn() && (a.c.Cause == verdict.CauseUnknown || a.c.Cause == verdict.CauseStaticAddress) {
@@ -316,7 +320,7 @@ func (a *remedyBuilder) retake(o *verdict.Owner) []advice.Action {
 }
 
 // giveUp returns the steps by which an owner gives the address up. A DHCP client must request another
-// one, because it would otherwise use the lease that it has.
+// one, because it would otherwise use the lease that it has, unless it has another one already.
 func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 	switch {
 	case o.Yielded():
@@ -325,7 +329,7 @@ func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 		return a.steps("release/deleted", o)
 	case o.Kind() == verdict.Pod && a.mayBeFixed(o):
 		return append(a.steps("fixed-address", o, "network", list(o.Networks())), release(o, a.address)...)
-	case o.Kind() == verdict.Pod || !a.leased(o) && (!o.Temporary() || !a.address.Is4()):
+	case o.Kind() == verdict.Pod || a.c.LeasedAnother(o) || !a.leased(o) && (!o.Temporary() || !a.address.Is4()):
 		return release(o, a.address)
 	}
 	var again []advice.Action
@@ -360,7 +364,7 @@ func (a *remedyBuilder) clients() []*verdict.Owner {
 func (a *remedyBuilder) leased(o *verdict.Owner) bool {
 	p := a.c.Title(o).Pool
 	h := a.c.Headline
-	ended := a.c.Cause == verdict.CauseUnknown && h != nil && h.Kind == verdict.HeadLeaseEnded && slices.Contains(h.Owners, o.ID)
+	ended := a.c.Cause == verdict.CauseUnknown && h != nil && (h.Kind == verdict.HeadLeaseEnded || h.Kind == verdict.HeadLeaseGone) && slices.Contains(h.Owners, o.ID)
 	if p == nil && (a.c.Cause == verdict.CauseIPAMStateLost || ended) {
 		p = a.c.From[0] // it had a lease
 	}

@@ -71,6 +71,7 @@ func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp)
 			return nil
 		}
 		item := f.touch(a)
+		f.leaseChanges(p, a)
 		if have.ContainerID != al.ContainerID || have.Pod != al.Pod || have.Namespace != al.Namespace || have.MAC != al.MAC ||
 			al.Pool.Assigns && have.Node != al.Node {
 			item.Vanished = append(item.Vanished, &have.Allocation)
@@ -91,6 +92,7 @@ func (f *Facts) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp)
 		return nil
 	}
 	f.touch(a)
+	f.leaseChanges(p, a)
 	f.allocations[a] = append(f.allocations[a], next)
 	f.enterSandbox(al.ContainerID, a)
 	if p.entries[a]++; p.entries[a] == 1 {
@@ -126,9 +128,22 @@ func (f *Facts) count(p *Pool, n int) {
 	}
 }
 
+// leaseChanges touches disputes that may depend on a lease of an address of their node (Subnet.Leased), before it changes.
+func (f *Facts) leaseChanges(p *Pool, a index.Address) {
+	if !p.Rec.Leases {
+		return
+	}
+	for n, c := range f.claimsTo(a) {
+		if one := n.claims.at(c); one.kind == verdict.Assigned && n.interfaces.at(one.port).namespace == n.own() {
+			f.touchDisputesWithin(n, []netip.Prefix{netip.PrefixFrom(a.Addr(), int(one.prefix))})
+		}
+	}
+}
+
 // removeAllocation removes an allocation.
 func (f *Facts) removeAllocation(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
+	f.leaseChanges(p, a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
 	left := slices.DeleteFunc(slices.Clone(f.allocations[a]), func(other *allocation) bool { return other == al })
 	if f.allocations[a] = left; len(left) == 0 {

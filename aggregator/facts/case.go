@@ -450,6 +450,12 @@ func (b *Builder) addNodes(several bool) {
 					facts.Pools = append(facts.Pools, &p.Rec)
 				}
 				facts.Subnets = n.subnets(func(p netip.Prefix) bool { return p.Contains(c.Address) })
+				for k := range facts.Subnets {
+					s := &facts.Subnets[k]
+					s.Leased = slices.ContainsFunc(f.allocations[index.AddressOf(s.Prefix.Addr())], func(al *allocation) bool {
+						return al.Pool.Leases && !al.Pool.Client && al.MAC != "" && al.MAC == s.Interface.MAC.String()
+					})
+				}
 			}
 		}
 		if facts.InPodCIDR || facts.Internal || facts.Covered || len(facts.Pools)+len(facts.Subnets) > 0 {

@@ -67,7 +67,7 @@ func caseText(c *verdict.Case) string {
 			pools = append(pools, p.Name)
 		}
 		for _, s := range n.Subnets {
-			subnets = append(subnets, fmt.Sprint(s.Prefix, " ", s.Interface.Name, " ", s.LAN))
+			subnets = append(subnets, fmt.Sprint(s.Prefix, " ", s.Interface.Name, " ", s.LAN, " ", s.Leased))
 		}
 		slices.Sort(pools)
 		slices.Sort(subnets)

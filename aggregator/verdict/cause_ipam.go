@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -197,10 +198,33 @@ func (q *inquiry) recordsLost(p *Pool, mine []*Owner) (r reason) {
 	return r
 }
 
-// endedLease returns the past of an owner whose DHCP lease was not renewed; nil if there is none.
+// endedLease returns the past of an owner whose DHCP lease was not renewed, or is gone before its end: the client may have
+// given it back. It returns nil if there is none, or if the server lost all leases at once.
 func (q *inquiry) endedLease(o *Owner) *Past {
-	if past := q.vanishedRecord(o); past != nil && past.Ended != 0 && q.bestMatch(past.Allocation.Pool, o) != certainMatch {
-		return past
+	past := q.vanishedRecord(o)
+	if past == nil || q.bestMatch(past.Allocation.Pool, o) == certainMatch {
+		return nil
+	}
+	p := past.Allocation.Pool
+	if i := slices.IndexFunc(q.pools, p.Is); i >= 0 {
+		p = q.pools[i]
+	}
+	if past.Ended == 0 && (!p.leasedByServer() || p.LostAt != 0) {
+		return nil
+	}
+	return past
+}
+
+// leasedAnother returns the fact that the node of an owner has another address of the subnet on the same interface, which a
+// DHCP server has leased to it; nil if it is not known to have one.
+func (q *inquiry) leasedAnother(o *Owner) []Fact {
+	if o.Kind() != Host {
+		return nil
+	}
+	for _, s := range q.in.node(o.Node).Subnets {
+		if s.Leased && s.Prefix.Addr() != q.c.Address && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Counts() && c.Interface.Is(s.Interface) }) {
+			return []Fact{{Kind: FactLeasedAnother, Owners: ids(o), Device: s.Interface.Name, Addresses: []netip.Addr{s.Prefix.Addr()}}}
+		}
 	}
 	return nil
 }
@@ -220,7 +244,13 @@ func (q *inquiry) leaseEnded() (r reason) {
 		if !slices.ContainsFunc(r.From, p.Is) {
 			r.From = append(r.From, p)
 		}
-		r.fact(Fact{Kind: FactLeaseEnded, Pool: p.Label(), Owners: ids(o), At: past.Ended})
+		if past.Ended != 0 {
+			r.fact(Fact{Kind: FactLeaseEnded, Pool: p.Label(), Owners: ids(o), At: past.Ended})
+		} else {
+			r.Headline.Kind = HeadLeaseGone
+			r.fact(Fact{Kind: FactLeaseGone, Pool: p.Label(), Owners: ids(o), At: past.Since})
+		}
+		r.fact(q.leasedAnother(o)...)
 	}
 	for _, p := range r.From {
 		r.fact(q.record(p))

@@ -143,6 +143,10 @@ const (
 	FactRecordVanished FactKind = "record-vanished"
 	// FactLeaseEnded: the lease that the DHCP server of Pool had given Owners[0] ended at At and was not renewed.
 	FactLeaseEnded FactKind = "lease-ended"
+	// FactLeaseGone: at At, the lease that the DHCP server of Pool had given Owners[0] was gone before its end.
+	FactLeaseGone FactKind = "lease-gone"
+	// FactLeasedAnother: Owners[0] has a lease of another address, Addresses[0], on the same interface Device.
+	FactLeasedAnother FactKind = "leased-another"
 )
 
 // The facts that summarise a cause; FactSandboxLeft and FactTunnel are used for this, too.
@@ -194,6 +198,8 @@ const (
 	// HeadAnycast: the address is the subnet-router anycast address (RFC 4291, section 2.6.1) of the prefix Text, with which
 	// Owners tried to use it.
 	HeadAnycast FactKind = "subnet-router-anycast"
+	// HeadLeaseGone: the leases that the DHCP server of Pool had given Owners are gone, some of them before their ends.
+	HeadLeaseGone FactKind = "leases-gone"
 	// HeadAllocatedTwice: the IPAM of Pool has the address for both Owners.
 	HeadAllocatedTwice FactKind = "allocated-twice"
 )

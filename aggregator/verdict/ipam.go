@@ -81,6 +81,8 @@ type Subnet struct {
 	// LAN is set if the interface is a bridge with a port that leads out of the node. Other nodes
 	// may then have addresses of the prefix.
 	LAN bool
+	// Leased is set if a DHCP server has leased the address to the MAC of the interface.
+	Leased bool
 }
 
 // Inside reports whether the subnet is that of a bridge or of one end of a veth that leads to nothing outside of the node.

@@ -53,6 +53,11 @@ func (c *Conflict) Alternates() bool {
 	return slices.ContainsFunc(c.Facts, func(f Fact) bool { return f.Kind == FactAlternates })
 }
 
+// LeasedAnother reports whether an owner has another address from DHCP on the same interface instead.
+func (c *Conflict) LeasedAnother(o *Owner) bool {
+	return slices.ContainsFunc(c.Facts, func(f Fact) bool { return f.Kind == FactLeasedAnother && f.Owners[0] == o.ID })
+}
+
 // Controllers returns the controllers of different programs that assign the address to owners, if there are several.
 func (c *Conflict) Controllers() (all []*Pool) {
 	for _, t := range c.Titles {

@@ -316,13 +316,40 @@ var ofCopies = []Situation{
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "pod-cidr-overlap (open): not-known-to-be-given-to-both", "static-address: has-lifetime owners=n1"},
 	},
 	{
-		Name: "a DHCP server on another node that has lost the lease of a client", Cause: lost,
-		Build: func(w *World) { formerlyLeased(w, verdict.Past{}) },
+		Name: "a DHCP server on another node that has lost its leases", Cause: lost,
+		Build: func(w *World) {
+			formerlyLeased(w, verdict.Past{})
+			w.Pools[0].LostAt, w.Pools[0].Lost = Start, 3
+		},
 		Facts: []string{
 			"was-allocated owners=n1 pool=dnsmasq|n3|",
 			"allocated owners=n2 pool=dnsmasq|n3|",
 			"record pool=dnsmasq|n3| state=1 record=->n2",
+			"records-lost pool=dnsmasq|n3| at=0s count=3",
 			"record-vanished owners=n1 pool=dnsmasq|n3| at=0s",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
+	},
+	{
+		Name: "a client that has given its lease back, and goes on using the address", Cause: unknown,
+		Build: func(w *World) { formerlyLeased(w, verdict.Past{}) },
+		Facts: []string{
+			"lease-gone owners=n1 pool=dnsmasq|n3| at=0s",
+			"record pool=dnsmasq|n3| state=1 record=->n2",
+		},
+		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
+	},
+	{
+		Name: "a client that has given its lease back, and has another one beside the old address", Cause: unknown,
+		Build: func(w *World) {
+			formerlyLeased(w, verdict.Past{})
+			w.Subnet(w.Claims[0].Interface, "10.244.1.101/24")
+			w.Subnets[0].Leased = true
+		},
+		Facts: []string{
+			"lease-gone owners=n1 pool=dnsmasq|n3| at=0s",
+			"leased-another owners=n1 device=eth0 address=10.244.1.101",
+			"record pool=dnsmasq|n3| state=1 record=->n2",
 		},
 		RuledOut: []string{"split-brain: not-moving owners=n1,n2", "static-address: given-to-all owners=n1,n2"},
 	},
