@@ -409,7 +409,7 @@ func TestEnumerationsEqualTheContracts(t *testing.T) {
 		"Workload":   {protoreflect.EnumNumber(verdict.Unknown), pb.Workload_UNKNOWN},
 		"Scope":      {protoreflect.EnumNumber(verdict.NetworkScope), pb.Scope_NETWORK},
 		"State":      {protoreflect.EnumNumber(verdict.Gone), pb.Owner_GONE},
-		"Answer":     {protoreflect.EnumNumber(verdict.ByNeighbour), pb.ClaimRecord_NEIGHBOUR},
+		"Answer":     {protoreflect.EnumNumber(verdict.ByRule), pb.ClaimRecord_RULE},
 		"Filter":     {protoreflect.EnumNumber(verdict.FilterUnreadable), pb.ClaimRecord_UNREADABLE},
 		"Phase":      {protoreflect.EnumNumber(verdict.Resolved), pb.Conflict_RESOLVED},
 	} {

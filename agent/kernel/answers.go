@@ -404,7 +404,7 @@ func (k *Mirror) answersFor(addr netip.Addr, at *answerer, domain string) (no ta
 
 // answersTo is answersFor for a request from one asker, for whose packets the node has these hops.
 func (k *Mirror) answersTo(asker, addr netip.Addr, at *answerer, hops []rtnetlink.Hop, proxied bool) (no table.Claim) {
-	if slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool { return h.Local }) {
+	if i := slices.IndexFunc(hops, func(h rtnetlink.Hop) bool { return h.Local }); i >= 0 {
 		own := k.answers.own[addr]
 		switch {
 		case !at.outside: // it keeps the packets, whether it answers or not
@@ -419,19 +419,22 @@ func (k *Mirror) answersTo(asker, addr netip.Addr, at *answerer, hops []rtnetlin
 			first := slices.MinFunc(own, func(a, b *link) int { return int(a.Index - b.Index) })
 			return table.Claim{Network: table.Network{Name: first.Name}, Answer: ipwitnessv1.ClaimRecord_ADDRESS}
 		}
-		var route rtnetlink.Route
-		for _, r := range k.answers.routes {
-			if r.Contains(addr) && r.Bits() >= route.Bits() {
-				route = r
+		route := hops[i]
+		dev := k.own.links[route.Index]
+		if dev == nil || !slices.ContainsFunc(k.answers.routes, func(r rtnetlink.Route) bool { return r.Prefix == route.Prefix }) {
+			return no // such as the route of an address that was just added
+		}
+		answer := ipwitnessv1.ClaimRecord_ROUTE
+		switch route.Table {
+		case unix.RT_TABLE_LOCAL, unix.RT_TABLE_MAIN, unix.RT_TABLE_DEFAULT: // the kernel looks them up without a rule that somebody added
+		default:
+			if k.vrfOf(at.link) == "" {
+				answer = ipwitnessv1.ClaimRecord_RULE
 			}
 		}
-		dev := k.own.links[route.Index]
-		if dev == nil {
-			return no
-		}
 		return table.Claim{
-			Network: table.Network{Name: dev.Name}, Answer: ipwitnessv1.ClaimRecord_ROUTE,
-			PrefixLength: uint8(route.Bits()), //nolint:gosec // 128 at most
+			Network: table.Network{Name: dev.Name}, Answer: answer,
+			PrefixLength: uint8(route.Prefix.Bits()), //nolint:gosec // 128 at most
 		}
 	}
 	switch {

@@ -67,7 +67,7 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 		route(f, addr, rtnetlink.Hop{Index: index})
 	}
 	local := func(f agenttest.Fake, prefix string, index int32) {
-		f[rtnetlink.NoNSID].Local = append(f[rtnetlink.NoNSID].Local, rtnetlink.Route{Prefix: netip.MustParsePrefix(prefix), Index: index})
+		f[rtnetlink.NoNSID].Local = append(f[rtnetlink.NoNSID].Local, rtnetlink.Route{Prefix: netip.MustParsePrefix(prefix), Index: index, Table: unix.RT_TABLE_LOCAL})
 	}
 	quiet := func(f agenttest.Fake) {
 		eth0 := f[rtnetlink.NoNSID].Links[2]
@@ -212,7 +212,26 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 			f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Index: 1, Table: 100}}
 			f[rtnetlink.NoNSID].Unmarked = []uint32{255, 100}
 			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true})
+		}, "192.0.2.50", "192.0.2.50 eth0: RULE lo"},
+		{"a local default route in the main table", func(f agenttest.Fake) {
+			f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Index: 1, Table: unix.RT_TABLE_MAIN}}
+			f[rtnetlink.NoNSID].Unmarked = []uint32{255, 254, 253}
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true})
 		}, "192.0.2.50", "192.0.2.50 eth0: ROUTE lo"},
+		{"a local route, and a longer one in a table for marked packets", func(f agenttest.Fake) {
+			f[rtnetlink.NoNSID].Local = []rtnetlink.Route{
+				{Prefix: netip.MustParsePrefix("192.0.2.48/29"), Index: 1, Table: unix.RT_TABLE_LOCAL}, {Prefix: netip.MustParsePrefix("192.0.2.50/32"), Index: 2, Table: 100},
+			}
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 1, Local: true, Prefix: netip.MustParsePrefix("192.0.2.48/29"), Table: unix.RT_TABLE_LOCAL})
+		}, "192.0.2.50", "192.0.2.50 eth0: ROUTE /29 lo"},
+		{"a local route in the table of a VRF", func(f agenttest.Fake) {
+			device(f, "blue", "vrf")
+			eth0 := f[rtnetlink.NoNSID].Links[2]
+			eth0.Master, eth0.SlaveKind = 9, "vrf"
+			f[rtnetlink.NoNSID].Links[2] = eth0
+			f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("192.0.2.48/29"), Index: 2, Table: 10}}
+			route(f, "192.0.2.50", rtnetlink.Hop{Index: 2, Local: true})
+		}, "192.0.2.50", "192.0.2.50 eth0: ROUTE /29 eth0"},
 		{"a local default route for marked packets, and one for others", func(f agenttest.Fake) {
 			f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("0.0.0.0/0"), Index: 1, Table: 100}}
 			f[rtnetlink.NoNSID].Unmarked = []uint32{255, 254, 253}
@@ -422,7 +441,7 @@ func TestAnswersFollowMessages(t *testing.T) {
 		}
 		pass(time.Second)
 		k.mu.Lock()
-		f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("10.244.0.0/29"), Index: 4}}
+		f[rtnetlink.NoNSID].Local = []rtnetlink.Route{{Prefix: netip.MustParsePrefix("10.244.0.0/29"), Index: 4, Table: unix.RT_TABLE_LOCAL}}
 		f[rtnetlink.NoNSID].Routes[netip.MustParseAddr("10.244.0.5")] = []rtnetlink.Hop{{Index: 4, Local: true}}
 		k.mu.Unlock()
 		k.Handle(&rtnetlink.Message{Type: rtnetlink.Answering, NSID: 5})

@@ -198,12 +198,16 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		}}))
 		wantHops("10.3.0.1", Hop{Index: br, Gateway: netip.MustParseAddr("192.0.2.8")}, Hop{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")})
 		wantHops("192.0.2.7", Hop{Index: br})
-		wantHops("192.0.2.1", Hop{Index: br, Local: true})
+		// Until somebody adds a rule, the kernel looks up the tables local and main as one, and names the latter.
+		localTo := func(prefix string, table uint32) Hop {
+			return Hop{Index: br, Local: true, Prefix: netip.MustParsePrefix(prefix), Table: table}
+		}
+		wantHops("192.0.2.1", localTo("192.0.2.1/32", unix.RT_TABLE_MAIN))
 
 		_, alias, err := net.ParseCIDR("192.0.2.64/26")
 		must(t, err)
 		must(t, netlink.RouteAdd(&netlink.Route{Dst: alias, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST, LinkIndex: int(br)}))
-		wantHops("192.0.2.65", Hop{Index: br, Local: true})
+		wantHops("192.0.2.65", localTo("192.0.2.64/26", unix.RT_TABLE_MAIN))
 		for _, want := range []string{"192.0.2.64/26", "192.0.2.1/32", "2001:db8::1/128"} {
 			wait.Until(t, "local route "+want, func() bool { // that of an IPv6 address comes after duplicate address detection
 				local, err := req.LocalRoutes()
@@ -280,15 +284,22 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 			filter string
 			want   []Hop
 		}{
-			{"192.0.2.7", "1", []Hop{{Index: br, Local: true}}},
+			{"192.0.2.7", "1", []Hop{localTo("192.0.2.64/26", unix.RT_TABLE_LOCAL)}},
 			{"198.51.100.7", "1", nil},
-			{"10.1.0.7", "0", []Hop{{Index: br, Local: true}}},
+			{"10.1.0.7", "0", []Hop{localTo("192.0.2.64/26", unix.RT_TABLE_LOCAL)}},
 		} {
 			must(t, os.WriteFile("/proc/sys/net/ipv4/conf/br0/rp_filter", []byte(check.filter), 0o600))
 			if hops, err := req.RouteFrom(br, netip.MustParseAddr(check.from), netip.MustParseAddr("192.0.2.65")); err != nil || !slices.Equal(hops, check.want) {
 				t.Errorf("a packet from %s, rp_filter %s: got %v and error %v, want %v", check.from, check.filter, hops, err, check.want)
 			}
 		}
+		// The rule for the interface, and not that for marked packets, leads to a table.
+		proxied := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Type: unix.RTN_LOCAL, Table: 300, Scope: netlink.SCOPE_HOST, LinkIndex: int(br)}
+		must(t, netlink.RouteAdd(proxied))
+		if hops, err := req.RouteFrom(br, from, netip.MustParseAddr("203.0.113.9")); err != nil || !slices.Equal(hops, []Hop{localTo("0.0.0.0/0", 300)}) {
+			t.Errorf("a packet for which a rule leads to a table: got %v and error %v, want its default route", hops, err)
+		}
+		must(t, netlink.RouteDel(proxied))
 		if hops, err := req.RouteFrom(0, netip.MustParseAddr("192.0.2.65"), to); err != nil || !slices.Equal(hops, []Hop{{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")}}) {
 			t.Errorf("a packet of the node itself: got %v and error %v, want the gateway", hops, err)
 		}

@@ -112,12 +112,14 @@ type Address struct {
 // peer, or without a prefix length (inet_rtm_deladdr in net/ipv4/devinet.c). It does not ask for the peers of IPv6 addresses.
 func (a *Address) HasPeer() bool { return a.Addr.Is4() && a.Peer.Is4() && a.Peer != a.Addr }
 
-// A Hop is one path of a route: an interface and, if the route has one, the gateway. Local is set for
-// the route of an address that the interface itself has.
+// A Hop is one path of a route: an interface and, if the route has one, the gateway. Local is set for a route of type local,
+// such as that of an address of the interface; Prefix and Table are then those of the route.
 type Hop struct {
 	Index   int32
 	Gateway netip.Addr
 	Local   bool
+	Prefix  netip.Prefix
+	Table   uint32
 }
 
 // A Route is a route to a prefix by an interface, in a routing table.
@@ -445,6 +447,13 @@ func parseRoute(b []byte) ([]Hop, error) {
 		return nil, nil
 	}
 	one := Hop{Local: local}
+	if local {
+		route, err := parsePrefix(b)
+		if err != nil {
+			return nil, err
+		}
+		one.Prefix, one.Table = route.Prefix, route.Table
+	}
 	var out []Hop
 	for typ, val := range attributes(b[unix.SizeofRtMsg:]) {
 		switch typ {

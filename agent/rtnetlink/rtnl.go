@@ -245,11 +245,15 @@ func (r *Conn) VLANs() (map[int32]VLANs, error) {
 // the lookup.
 func routeRequest(addr netip.Addr) []byte {
 	body := make([]byte, unix.SizeofRtMsg)
-	body[0], body[1] = unix.AF_INET, uint8(addr.BitLen())
+	body[1] = uint8(addr.BitLen())
+	flags := uint32(unix.RTM_F_FIB_MATCH)
 	if addr.Is6() {
 		body[0] = unix.AF_INET6
+	} else {
+		body[0] = unix.AF_INET
+		flags |= unix.RTM_F_LOOKUP_TABLE // else IPv4 names the main table for all; IPv6 does not know the flag
 	}
-	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH)
+	binary.NativeEndian.PutUint32(body[8:], flags)
 	return appendAddr(body, unix.RTA_DST, addr)
 }
 

@@ -467,9 +467,11 @@ func (t *findingBuilder) answered() {
 	c := cmp.Or(o.AnswersFor(&others[0], 0), o.RespondsFor(&others[0], 0), &verdict.Claim{Interface: o.Interface, Network: o.Interface.Name})
 	device, why, prefix := c.Network, "address", ""
 	switch c.Answer.By {
-	case verdict.ByRoute:
+	case verdict.ByRoute, verdict.ByRule:
 		prefix = netip.PrefixFrom(t.f.Address, int(c.PrefixLength)).Masked().String()
-		why = "route"
+		if why = "route"; c.Answer.By == verdict.ByRule {
+			why = "rule"
+		}
 	case verdict.ByProxyARP:
 		why = "proxy_arp"
 	case verdict.ByProxyEntry:

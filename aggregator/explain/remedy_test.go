@@ -179,6 +179,8 @@ func findings() map[string]verdict.Finding {
 	ipv6Route.Address, ipv6Route.Owners[0].Claims[0].PrefixLength = netip.MustParseAddr("2001:db8::12"), 64
 	fromBridge := answers("", "br10", verdict.KernelAnswer{By: verdict.ByNeighbour})
 	fromBridge.Owners[0].Claims[0].Interface.Kind = "bridge"
+	ruled := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRule})
+	ruled.Owners[0].Claims[0].PrefixLength = 0
 	defaultRoute := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
 	defaultRoute.Owners[0].Claims[0].PrefixLength = 0
 	// node-a answers as a proxy for an address that a container behind node-b has.
@@ -317,6 +319,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another outside":                  responds(true),
 		"answered-by-another IPv6 route":               ipv6Route,
 		"answered-by-another default route":            defaultRoute,
+		"answered-by-another rule":                     ruled,
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),
 		"answered-by-another behind, by an entry":      behind("fd00::7", verdict.ByProxyEntry),

@@ -318,7 +318,7 @@ func prefixOf(rec *pb.ClaimRecord) uint8 { return uint8(rec.GetPrefixLength()) }
 
 // answerOf returns what makes a kernel answer, and whether its packet filters may drop the answers.
 func answerOf(rec *pb.ClaimRecord) uint8 {
-	return uint8(Known(rec.GetAnswer(), verdict.ByNeighbour)) | uint8(Known(rec.GetFilter(), verdict.FilterUnreadable))<<4
+	return uint8(Known(rec.GetAnswer(), verdict.ByRule)) | uint8(Known(rec.GetFilter(), verdict.FilterUnreadable))<<4
 }
 
 // seenAgain updates the mark of a claim that is seen again. For a wire claim, the mark is the time

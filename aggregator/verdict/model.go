@@ -89,6 +89,7 @@ const (
 	ByProxyARP                           // a setting of the interface
 	ByProxyEntry                         // of `ip neigh add proxy`
 	ByNeighbour                          // a wrong entry in the neighbour table of a VXLAN device that answers from it
+	ByRule                               // a route of type local in a table of its own, to which a rule leads
 )
 
 // AnswerFilter is what is known of a node's packet filters.

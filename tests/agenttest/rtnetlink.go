@@ -98,9 +98,20 @@ func (f Fake) NSIDs() (out []int32, err error) {
 // VLANs returns the VLANs of our own bridges and their ports.
 func (f Fake) VLANs() (map[int32]rtnetlink.VLANs, error) { return f[rtnetlink.NoNSID].VLANs, nil }
 
-// Route returns the route of our own namespace to an address.
+// Route returns the route of our own namespace to an address. If it is of type local, it has the longest prefix of the local
+// routes with the address, unless the test says more.
 func (f Fake) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
-	return f[rtnetlink.NoNSID].Routes[addr], nil
+	hops := slices.Clone(f[rtnetlink.NoNSID].Routes[addr])
+	for i := range hops {
+		if h := &hops[i]; h.Local && !h.Prefix.IsValid() {
+			for _, r := range f[rtnetlink.NoNSID].Local {
+				if r.Contains(addr) && r.Bits() >= h.Prefix.Bits() {
+					h.Prefix, h.Table = r.Prefix, r.Table
+				}
+			}
+		}
+	}
+	return hops, nil
 }
 
 // RouteFrom returns the route of our own namespace to an address; none for a packet that enters an interface from an

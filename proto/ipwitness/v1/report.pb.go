@@ -176,6 +176,8 @@ const (
 	// VLAN device on one, that does (NEIGH_SUPPRESS of a port), and the MAC in the table is that of no
 	// namespace of the node that has the address on the link.
 	ClaimRecord_NEIGHBOUR ClaimRecord_Answer = 5
+	// Like ROUTE, but the route is in a table of its own, to which a rule leads (`ip rule`).
+	ClaimRecord_RULE ClaimRecord_Answer = 6
 )
 
 // Enum value maps for ClaimRecord_Answer.
@@ -187,6 +189,7 @@ var (
 		3: "PROXY_ARP",
 		4: "PROXY_ENTRY",
 		5: "NEIGHBOUR",
+		6: "RULE",
 	}
 	ClaimRecord_Answer_value = map[string]int32{
 		"UNSPECIFIED": 0,
@@ -195,6 +198,7 @@ var (
 		"PROXY_ARP":   3,
 		"PROXY_ENTRY": 4,
 		"NEIGHBOUR":   5,
+		"RULE":        6,
 	}
 )
 
@@ -2663,7 +2667,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x05LOWER\x10\x03\x12\v\n" +
 	"\aPRIVATE\x10\x04\x12\t\n" +
 	"\x05LOCAL\x10\x05\x12\t\n" +
-	"\x05INNER\x10\x06\"\x94\b\n" +
+	"\x05INNER\x10\x06\"\x9e\b\n" +
 	"\vClaimRecord\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12/\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1b.ipwitness.v1.Evidence.KindR\x04kind\x12\x1c\n" +
@@ -2695,14 +2699,15 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"takenAlong\x128\n" +
 	"\x06answer\x18\x17 \x01(\x0e2 .ipwitness.v1.ClaimRecord.AnswerR\x06answer\x128\n" +
 	"\x06filter\x18\x18 \x01(\x0e2 .ipwitness.v1.ClaimRecord.FilterR\x06filter\x12\x12\n" +
-	"\x04peer\x18\x19 \x01(\bR\x04peer\"`\n" +
+	"\x04peer\x18\x19 \x01(\bR\x04peer\"j\n" +
 	"\x06Answer\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\v\n" +
 	"\aADDRESS\x10\x01\x12\t\n" +
 	"\x05ROUTE\x10\x02\x12\r\n" +
 	"\tPROXY_ARP\x10\x03\x12\x0f\n" +
 	"\vPROXY_ENTRY\x10\x04\x12\r\n" +
-	"\tNEIGHBOUR\x10\x05\";\n" +
+	"\tNEIGHBOUR\x10\x05\x12\b\n" +
+	"\x04RULE\x10\x06\";\n" +
 	"\x06Filter\x12\x16\n" +
 	"\x12FILTER_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05RULES\x10\x01\x12\x0e\n" +
