@@ -121,6 +121,18 @@ func (k *Mirror) answer(now time.Time) {
 		return r.Bits() == 0 && !slices.Contains(a.unmarked, r.Table) || r.Addr().IsLoopback() || r.IsSingleIP() && a.own[r.Addr()] != nil
 	})
 	answerers := k.answerers()
+	pvlan := map[*link]bool{}
+	for _, all := range answerers {
+		for _, at := range all {
+			pvlan[at.link] = at.PVLAN
+		}
+	}
+	for _, l := range k.own.links {
+		if l.pvlan != pvlan[l] {
+			l.pvlan = pvlan[l]
+			k.publishRecord(k.own, l, now)
+		}
+	}
 	if len(a.proxied) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(answerers)), answersForHosts) {
 		a.hosts = nil
 	} else if hosts, err := k.req.HostRoutes(); err != nil {

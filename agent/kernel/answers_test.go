@@ -393,6 +393,24 @@ func TestTheNodeAnswersForAddressesThatAreNotOnTheLink(t *testing.T) {
 	}
 }
 
+// That a card answers by proxy_arp_pvlan is in its record, and no answer is foretold: on a LAN of isolated ports, it is right.
+func TestProxyARPOfPrivateVLANsIsReported(t *testing.T) {
+	f := answeringHost()
+	k := newTestKernel(t, f)
+	for name, settings := range map[string]map[string]rtnetlink.Settings{"set": {"eth0": {PVLAN: true}}, "of another card": {"cni0": {PVLAN: true}}, "unset": nil} {
+		f[rtnetlink.NoNSID].Settings = settings
+		f[rtnetlink.NoNSID].Routes[netip.MustParseAddr("192.0.2.50")] = []rtnetlink.Hop{{Index: 2}}
+		k.AddFrame(wireKey(2, ipwitnessv1.Evidence_ANNOUNCED, "192.0.2.50", "machin"), seenNow())
+		k.table.Update(func() { k.answer(seenNow().Last) })
+		if got, want := k.own.links[2].published.GetProxyArpPvlan(), name == "set"; got != want {
+			t.Errorf("%s: the record of eth0 has %t, want %t", name, got, want)
+		}
+		if got := answering(k); got != "" {
+			t.Errorf("%s: got %q, want nothing foretold", name, got)
+		}
+	}
+}
+
 // dumps counts the dumps of the forwarding tables, of which the kernel makes one of all bridges.
 type dumps struct {
 	agenttest.Fake

@@ -31,7 +31,7 @@ func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwi
 		r.Attachment = ipwitnessv1.InterfaceRecord_OWN
 		r.PeerNamespace = p.peerOf(l)
 		r.Uplink = p.isUplink(l, r.PeerNamespace)
-		r.NoArp = isWithoutARP(l)
+		r.NoArp, r.ProxyArpPvlan = isWithoutARP(l), l.pvlan
 	case l.LowerNSID != p.ownNSID:
 		if d, ok := p.nested[l]; ok {
 			r.Attachment, r.Link = ipwitnessv1.InterfaceRecord_INNER, d.name

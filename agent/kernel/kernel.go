@@ -142,6 +142,7 @@ type link struct {
 	// tunnelsSet is when the observer was last told the tunnels of the interface; zero if it has none.
 	tunnelsSet time.Time
 	mixed      bool // interfaces of our own namespace: isMixed, when the last frame was seen there
+	pvlan      bool // interfaces of our own namespace: Settings.PVLAN, when answers were last determined
 	lan        bool // interfaces of our own namespace: an address with a LAN prefix is published
 	wasLAN     bool // interfaces of our own namespace: they had such an address since the start
 	addrs      addresses

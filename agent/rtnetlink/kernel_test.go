@@ -269,13 +269,13 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		if hops, err := req.RouteFrom(br, from, to); err != nil || hops != nil {
 			t.Errorf("a packet from %s without forwarding: got %v and error %v, want no hop", from, hops, err)
 		}
-		for file, value := range map[string]string{"ip_forward": "1", "conf/br0/proxy_arp": "1", "conf/all/arp_ignore": "2", "conf/all/arp_filter": "1", "conf/br0/rp_filter": "0", "conf/all/rp_filter": "0"} {
+		for file, value := range map[string]string{"ip_forward": "1", "conf/br0/proxy_arp": "1", "conf/br0/proxy_arp_pvlan": "1", "conf/all/arp_ignore": "2", "conf/all/arp_filter": "1", "conf/br0/rp_filter": "0", "conf/all/rp_filter": "0"} {
 			must(t, os.WriteFile("/proc/sys/net/ipv4/"+file, []byte(value), 0o600))
 		}
 		for _, file := range []string{"br0/forwarding", "all/proxy_ndp"} {
 			must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+file, []byte("1"), 0o600))
 		}
-		if got, want := req.Settings("br0"), (Settings{ARPIgnore: 2, ARPFilter: true, ProxyARP: true, ProxyNDP: true}); got != want {
+		if got, want := req.Settings("br0"), (Settings{ARPIgnore: 2, ARPFilter: true, ProxyARP: true, PVLAN: true, ProxyNDP: true}); got != want {
 			t.Errorf("settings: got %+v, want %+v", got, want)
 		}
 		// Strict rp_filter drops a packet whose sender has a route by another interface.

@@ -342,6 +342,7 @@ type Settings struct {
 	ARPIgnore int
 	ARPFilter bool
 	ProxyARP  bool
+	PVLAN     bool // proxy_arp_pvlan: it answers for addresses that it has a route to by itself; and it forwards IPv4
 	ProxyNDP  bool // and it forwards IPv6
 }
 
@@ -356,7 +357,8 @@ func (r *Conn) Settings(iface string) Settings {
 	either := func(family, name string) bool { return of(family, "all", name)+of(family, iface, name) > 0 }
 	return Settings{
 		ARPIgnore: max(of("ipv4", "all", "arp_ignore"), of("ipv4", iface, "arp_ignore")), ARPFilter: either("ipv4", "arp_filter"),
-		ProxyARP: either("ipv4", "proxy_arp"), ProxyNDP: either("ipv6", "proxy_ndp") && of("ipv6", iface, "forwarding") > 0,
+		ProxyARP: either("ipv4", "proxy_arp"), PVLAN: either("ipv4", "proxy_arp_pvlan") && of("ipv4", iface, "forwarding") > 0,
+		ProxyNDP: either("ipv6", "proxy_ndp") && of("ipv6", iface, "forwarding") > 0,
 	}
 }
 

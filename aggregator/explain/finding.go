@@ -489,6 +489,8 @@ func (t *findingBuilder) answered() {
 	switch leaks := o.ExcludedBy(verdict.RuleLoopbackOrDummy); {
 	case c.Kind == verdict.Answered && o.Namespace == nil:
 		why = "outside"
+	case c.Kind == verdict.Answered && !leaks && o.Interface.PVLAN && o.Interface.MAC == c.MAC && t.f.Address.Is4():
+		why, device = "pvlan", o.Interface.Name
 	case c.Kind == verdict.Answered && !leaks:
 		why = "program"
 	case c.Wire():

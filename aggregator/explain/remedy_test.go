@@ -175,6 +175,9 @@ func findings() map[string]verdict.Finding {
 		has.Node.Listed, o.Node.Listed = start, start
 		return f
 	}
+	// node-a does so because of proxy_arp_pvlan.
+	private := responds(false)
+	private.Owners[0].Interface.PVLAN, private.Owners[0].Claims[0].MAC = true, private.Owners[0].MAC
 	ipv6Route := answers("", "lo", verdict.KernelAnswer{By: verdict.ByRoute})
 	ipv6Route.Address, ipv6Route.Owners[0].Claims[0].PrefixLength = netip.MustParseAddr("2001:db8::12"), 64
 	fromBridge := answers("", "br10", verdict.KernelAnswer{By: verdict.ByNeighbour})
@@ -319,6 +322,7 @@ func findings() map[string]verdict.Finding {
 		"answered-by-another outside":                  responds(true),
 		"answered-by-another IPv6 route":               ipv6Route,
 		"answered-by-another default route":            defaultRoute,
+		"answered-by-another pvlan":                    private,
 		"answered-by-another rule":                     ruled,
 		"answered-by-another proxy":                    answers("", "eth0", verdict.KernelAnswer{By: verdict.ByProxyARP}),
 		"answered-by-another behind":                   behind("10.0.3.7", verdict.ByProxyARP),

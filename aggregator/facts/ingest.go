@@ -218,6 +218,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 	next.flags.set(macvtap, rec.GetKind() == "macvtap" && attachment == verdict.Own)
 	next.flags.set(hairpin, rec.GetHairpin())
 	next.flags.set(noARP, rec.GetNoArp())
+	next.flags.set(pvlan, rec.GetProxyArpPvlan())
 	i := f.setInterface(n, old, next, others, rec.GetLink())
 	setCharge(f, n, &n.interfaces.at(i).cost, cost)
 }

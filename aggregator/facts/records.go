@@ -129,6 +129,7 @@ const (
 	hosted
 	hairpin
 	noARP
+	pvlan
 )
 
 // link is a broadcast domain as a node sees it.

@@ -63,7 +63,7 @@ func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, o
 	one, t := n.interfaces.at(i), &n.texts
 	*out = verdict.Interface{
 		Namespace: ns, Link: l, Name: t.get(one.name), MAC: t.macOf(one.mac), HostInterface: n.host(i), VRF: n.vrf(i),
-		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Macvtap: n.guestHas(i), Hairpin: one.flags.has(hairpin), NoARP: one.flags.has(noARP), Kind: t.get(one.kind),
+		Index: one.index, Peer: one.peer(), Attachment: one.attachment, Uplink: one.flags.has(uplink), Tap: one.flags.has(tapped), Macvtap: n.guestHas(i), Hairpin: one.flags.has(hairpin), NoARP: one.flags.has(noARP), PVLAN: one.flags.has(pvlan), Kind: t.get(one.kind),
 	}
 	out.PodDevice = out.Attachment == verdict.Own && ipams.WithPodDevice(out.Name) != nil
 	return out

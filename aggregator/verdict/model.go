@@ -328,6 +328,7 @@ type Interface struct {
 	Macvtap       bool // a virtual machine has its MAC: a macvtap device of the node, which has no address on it but link-local ones
 	Hairpin       bool // its bridge returns frames to the port they came from
 	NoARP         bool // it neither sends nor answers ARP: nobody on its link learns its IPv4 addresses
+	PVLAN         bool // by proxy_arp_pvlan, it answers for IPv4 addresses to which its route leads by itself
 	PodDevice     bool // an IPAM reaches pods through it (ipam.IPAM.PodDevice)
 	// Kind is the link kind in the terms of rtnetlink (veth, bridge, vxlan, …); empty for hardware.
 	Kind string

@@ -1186,7 +1186,10 @@ type InterfaceRecord struct {
 	Hairpin bool `protobuf:"varint,13,opt,name=hairpin,proto3" json:"hairpin,omitempty"`
 	// OWN only: true if the interface neither sends nor answers ARP (`ip link set arp off`), so that nobody on its
 	// link learns its IPv4 addresses.
-	NoArp         bool `protobuf:"varint,14,opt,name=no_arp,json=noArp,proto3" json:"no_arp,omitempty"`
+	NoArp bool `protobuf:"varint,14,opt,name=no_arp,json=noArp,proto3" json:"no_arp,omitempty"`
+	// OWN only: true if proxy_arp_pvlan is set for the interface or for all, and the interface forwards packets: its kernel
+	// then answers for IPv4 addresses to which its route leads by the interface itself.
+	ProxyArpPvlan bool `protobuf:"varint,15,opt,name=proxy_arp_pvlan,json=proxyArpPvlan,proto3" json:"proxy_arp_pvlan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1315,6 +1318,13 @@ func (x *InterfaceRecord) GetHairpin() bool {
 func (x *InterfaceRecord) GetNoArp() bool {
 	if x != nil {
 		return x.NoArp
+	}
+	return false
+}
+
+func (x *InterfaceRecord) GetProxyArpPvlan() bool {
+	if x != nil {
+		return x.ProxyArpPvlan
 	}
 	return false
 }
@@ -2640,7 +2650,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
 	"\x06UPLINK\x10\x03\x12\f\n" +
 	"\bOVS_PORT\x10\x04\x12\v\n" +
-	"\aOVERLAY\x10\x05\"\xfa\x03\n" +
+	"\aOVERLAY\x10\x05\"\xa2\x04\n" +
 	"\x0fInterfaceRecord\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x12\n" +
@@ -2658,7 +2668,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x0epeer_namespace\x18\v \x01(\rR\rpeerNamespace\x12\x12\n" +
 	"\x04gone\x18\f \x01(\bR\x04gone\x12\x18\n" +
 	"\ahairpin\x18\r \x01(\bR\ahairpin\x12\x15\n" +
-	"\x06no_arp\x18\x0e \x01(\bR\x05noArp\"^\n" +
+	"\x06no_arp\x18\x0e \x01(\bR\x05noArp\x12&\n" +
+	"\x0fproxy_arp_pvlan\x18\x0f \x01(\bR\rproxyArpPvlan\"^\n" +
 	"\n" +
 	"Attachment\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\a\n" +
