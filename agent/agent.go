@@ -182,6 +182,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	n.SeesAll = a.seesProcesses
 	n.Mounted, n.VIPs.Changed, a.ipam.Renamed = a.ipam.CheckMounts, a.report, n.Wake
 	a.vips.Store(&n.VIPs)
+	k.OwnOnly = hearErr != nil || foreignErr != nil
 	a.mirror.Store(k)
 	look := func(addr netip.Addr, on bool) {
 		if w := a.wire.Load(); w != nil {
@@ -200,7 +201,7 @@ func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	}
 	contests, instances := report.NewContests(a.log, look), report.NewInstances()
 	reporter := func(log *slog.Logger, conn grpc.ClientConnInterface) *report.Reporter {
-		return report.New(log, a.table, a.hello, conn, n.Reread, k.Departed, contests, instances)
+		return report.New(log, a.table, a.hello, conn, n.Reread, k.Departed, k.Believed, contests, instances)
 	}
 	var groups []*report.Group
 	var streams []func() (int, int)

@@ -41,6 +41,12 @@ func TestAPodThatSendsToTheMACOfAFormerOwnerIsFound(t *testing.T) {
 		if f.GetOwners()[0].GetWorkload().GetName() != "c" || b.GetHolders()[0].GetWorkload().GetName() != "a" || b.GetFormer().GetWorkload().GetName() != "b" || f.GetSeverity() != pb.Finding_CRITICAL {
 			t.Errorf("got %v, want that a sends to the MAC of b, and not to c", f)
 		}
+		n.answer = func(*pb.BeliefQuestion) *pb.BeliefAnswer {
+			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{believes(false).Beliefs[0]}}
+		}
+		if got, _ := l.sendersOf(addr); len(got) != 1 || got[0] != "not  1+0+0: n1/a" {
+			t.Errorf("got senders %q, want a, to no owner", got)
+		}
 		time.Sleep(time.Hour) // longer than the end of b is remembered
 		if f := l.wantFindings("an hour later", "stale-belief "+addr)[0]; f.GetBeliefs()[0].GetFormer().GetWorkload().GetName() != "b" {
 			t.Errorf("got %v, want b as the former owner", f)

@@ -109,9 +109,15 @@ func newCore(cfg coreConfig) (*core, error) {
 		})
 	}
 	c.events = live.NewEvents(converter)
+	if c.reports, err = report.New(report.Config{
+		Facts: c.facts, Log: cfg.log, Metrics: cfg.registry, Memory: cfg.Memory, Stopped: c.ended,
+		Judge: c.judge, Applied: c.findings.Resume, Untidy: c.tidier.later, Shared: c.findings.Shared,
+	}); err != nil {
+		return nil, errors.Join(err, c.acknowledgements.Close())
+	}
 	c.witness = &api.Service{
 		Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
-		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Instance: base.UnixNano(), Problems: c.problems, Version: cfg.Version, Stopped: c.ended,
+		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Reports: c.reports, Instance: base.UnixNano(), Problems: c.problems, Version: cfg.Version, Stopped: c.ended,
 	}
 	c.notifier = &live.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,
@@ -123,13 +129,6 @@ func newCore(cfg coreConfig) (*core, error) {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
 	told.Findings, told.Events, told.Metrics = c.findings, c.events, c.metrics
-	c.reports, err = report.New(report.Config{
-		Facts: c.facts, Log: cfg.log, Metrics: cfg.registry, Memory: cfg.Memory, Stopped: c.ended,
-		Judge: c.judge, Applied: c.findings.Resume, Untidy: c.tidier.later, Shared: c.findings.Shared,
-	})
-	if err != nil {
-		return nil, errors.Join(err, c.acknowledgements.Close())
-	}
 	if cfg.kubernetes != nil {
 		c.facts.RecordsChanged(kube.Unread())
 	}

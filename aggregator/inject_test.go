@@ -111,7 +111,7 @@ func mapKeys(m protoreflect.Map) (keys []protoreflect.MapKey) {
 func everything(number int) *pb.ReportRequest {
 	at := func(address string) string { return fmt.Sprintf("%d.%d.%s", 10+number>>8, number&255, address) }
 	a, b := kindPod(2, "a", at("0.5")), kindPod(3, "b", at("0.5"))
-	a.Namespaces[0].Intended = []*pb.Intended{{Address: at("0.9"), Source: "cri", Interface: "eth1"}}
+	a.Namespaces[0].Intended = []*pb.Intended{{Address: at("0.9"), Source: "cri", Interface: "eth1", Network: "lan"}}
 	a.Namespaces[0].Workload.Sources = map[string]string{"uid": "cgroup"}
 	a.Namespaces[0].Workload.Process, a.Namespaces[0].Workload.VipProgram = "pause (12)", "keepalived"
 	a.Interfaces[0].Vrf = "red"

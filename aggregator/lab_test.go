@@ -165,9 +165,10 @@ func (l *lab) past(addr string) []verdict.Past {
 // agent speaks the Report protocol.
 type agent struct {
 	testing.TB
-	mu        sync.Mutex  // guards stream.Send
-	mute      atomic.Bool // leaves pings unanswered
-	asked     uint64      // a ping that arrived before the first message
+	mu        sync.Mutex                                // guards stream.Send
+	mute      atomic.Bool                               // leaves pings unanswered
+	asked     uint64                                    // a ping that arrived before the first message
+	answer    func(*pb.BeliefQuestion) *pb.BeliefAnswer // to questions about neighbour tables; set before they are asked
 	stream    pb.ReportService_ReportClient
 	cancel    func()
 	sequence  uint64
@@ -210,6 +211,13 @@ func (l *lab) dialAs(token string) *agent {
 					a.pong()
 				}
 				a.mu.Unlock()
+			}
+			for _, q := range m.GetQuestions() {
+				if a.answer != nil {
+					out := a.answer(q)
+					out.Id = q.GetId()
+					a.send(&pb.ReportRequest{Answers: []*pb.BeliefAnswer{out}})
+				}
 			}
 			if m.GetAcknowledged() > acked || m.GetCheck() != nil || len(m.GetContests())+len(m.GetDepartures()) > 0 || m.GetResync() {
 				acked = m.GetAcknowledged()

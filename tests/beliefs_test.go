@@ -1,6 +1,9 @@
 package tests
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,4 +84,118 @@ func TestBeliefsThatAreNotStale(t *testing.T) {
 	l.awaitFindings()
 	neigh("10.244.0.6", wrong, "permanent")
 	l.awaitFindings("stale-belief 10.244.0.6")
+}
+
+// wantSenders waits until explain names exactly these senders for each owner of an address.
+func (l *lab) wantSenders(addr string, want map[string][]string) {
+	l.t.Helper()
+	wait.Until(l.t, fmt.Sprint("explain to name ", want), func() bool {
+		got := map[string][]string{}
+		var e ipwitnessv1.ExplainResponse
+		if err := l.program.Get(l.t.Context(), "/v1/explain?senders=true&address="+addr, &e); err != nil {
+			if strings.Contains(err.Error(), "429") { // limited by questionsPerSecond
+				return false
+			}
+			l.t.Fatal(err)
+		}
+		for _, r := range e.GetSenders().GetReceivers() {
+			if len(r.GetOwners()) != 1 || len(r.GetSenders()) != int(r.GetInUse()+r.GetPermanent()+r.GetOld()) {
+				l.t.Fatalf("got %v, want one owner, and all senders by name", r)
+			}
+			for _, s := range r.GetSenders() {
+				owner := e.GetOwners()[r.GetOwners()[0]].GetWorkload().GetName()
+				got[owner] = append(got[owner], s.GetWorkload().GetName())
+			}
+		}
+		for _, names := range got {
+			slices.Sort(names)
+		}
+		return maps.EqualFunc(got, want, slices.Equal)
+	})
+}
+
+// Twenty pods on a bridge have resolved an address while one of its two owners answered.
+func TestExplainNamesWhoSendsToWhichOwner(t *testing.T) {
+	t.Parallel()
+	const addr = "10.244.0.7"
+	l := newLab(t)
+	l.sh("ip link add cni0 type bridge", "ip link set cni0 up")
+	pods := []string{"a", "b"}
+	for i := range 20 {
+		pods = append(pods, fmt.Sprintf("c%02d", i))
+	}
+	for i, name := range pods {
+		l.pod(name)
+		l.sh("ip link set v" + name + " master cni0")
+		if i > 1 {
+			l.assign(name, fmt.Sprintf("10.244.0.%d/24", 10+i))
+		}
+	}
+	l.assign("a", addr+"/24")
+	l.awaitOwner(addr, "a")
+	for _, name := range pods[2:12] {
+		l.resolve(name, "eth0", addr)
+		l.knows(name, addr, l.mac("a"))
+	}
+	l.sh("ip link set va down")
+	l.assign("b", addr+"/24")
+	for _, name := range pods[12:] {
+		l.resolve(name, "eth0", addr)
+		l.knows(name, addr, l.mac("b"))
+	}
+	l.sh("ip link set va up")
+	l.wantConflict(addr, confirmed, "assigned-twice", "a | b", "LINK node1/cni0")
+	byKernels := func() {
+		t.Helper()
+		want := map[string][]string{}
+		for _, name := range pods[2:] {
+			out, err := l.Run("ip -n %s neigh show %s", name, addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, owner := range pods[:2] {
+				if strings.Contains(out, l.mac(owner)) {
+					want[owner] = append(want[owner], name)
+				}
+			}
+		}
+		if len(want["a"])+len(want["b"]) != 20 || len(want["a"]) == 0 || len(want["b"]) == 0 {
+			t.Fatalf("got %v, want 20 pods that send to either of the owners", want)
+		}
+		l.wantSenders(addr, want)
+	}
+	byKernels()
+	l.sh("ip -n c00 neigh replace "+addr+" lladdr "+l.mac("b")+" nud reachable dev eth0", "ip -n c19 neigh replace "+addr+" lladdr "+l.mac("a")+" nud permanent dev eth0")
+	byKernels()
+	wantWords(t, l.says("explain", addr), "Who sends to it", "1: netns/c19")
+}
+
+// Containers of two nodes on one LAN send to either of two owners, each on one of the nodes.
+func TestExplainNamesSendersOnTwoNodes(t *testing.T) {
+	t.Parallel()
+	const addr = "192.0.2.100"
+	c := newCluster(t, 2)
+	c.shared()
+	macs := map[string]string{}
+	for i, n := range c.nodes {
+		for k, name := range []string{"owner", "x", "y"} {
+			name = fmt.Sprint(name, i+1)
+			if err := n.Namespace(name); err != nil {
+				t.Fatal(err)
+			}
+			n.sh("ip link add link eth0 name eth0 netns "+name+" type macvlan mode bridge", "ip -n "+name+" link set eth0 up")
+			if macs[name] = n.mac(name); k > 0 {
+				n.assign(name, fmt.Sprintf("192.0.2.%d/24", 110+10*i+k))
+			} else {
+				n.assign(name, addr+"/24")
+			}
+		}
+	}
+	c.wantConflict(addr, confirmed, "assigned-twice", "owner1 | owner2", "LINK node1/eth0")
+	for i, n := range c.nodes {
+		for k, name := range []string{"x", "y"} {
+			n.sh(fmt.Sprintf("ip -n %s%d neigh replace %s lladdr %s nud reachable dev eth0", name, i+1, addr, macs[fmt.Sprint("owner", k+1)]))
+		}
+	}
+	c.wantSenders(addr, map[string][]string{"owner1": {"x1", "x2"}, "owner2": {"y1", "y2"}})
 }

@@ -30,8 +30,9 @@ const (
 	excusedFor = time.Minute
 	// mostBelieved limits the entries of all tables.
 	mostBelieved = 100_000
-	// mostHolders limits the holders in a record.
-	mostHolders = 8
+	// mostHolders limits the holders in a record, and mostAnswered and mostAnsweredHolders the records of an answer and
+	// the holders in each.
+	mostHolders, mostAnswered, mostAnsweredHolders = 8, 64, 32
 )
 
 // An entryUse is whether a kernel uses an entry, as far as that is known.
@@ -328,29 +329,9 @@ func (b *beliefs) drop(addr netip.Addr, match func(believer) bool) {
 // whether there is room for many more entries.
 func (k *Mirror) compareBeliefs(now time.Time) (room bool) {
 	b := &k.beliefs
-	b.waiting.Lock()
-	changes := b.changes
-	b.changes = map[entryKey]rtnetlink.Neighbour{}
-	b.waiting.Unlock()
-
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for at, n := range changes {
-		ns := k.own
-		if at.nsid != rtnetlink.NoNSID && at.nsid != k.ownNSID {
-			ns = k.byNSID[at.nsid]
-		}
-		if ns != nil && ns.links[at.index] != nil {
-			b.set(ns.links[at.index], n)
-		}
-	}
-	if k.linksEnded {
-		k.linksEnded = false
-		for addr := range b.at {
-			b.drop(addr, func(by believer) bool { return by.l.gone })
-		}
-		maps.DeleteFunc(b.tunnels, func(l *link, _ forwarding) bool { return l.gone })
-	}
+	k.takeChanges()
 	for addr := range b.published {
 		b.dirty[addr] = true
 	}
@@ -377,6 +358,86 @@ func (k *Mirror) compareBeliefs(now time.Time) (room bool) {
 	return room
 }
 
+// takeChanges takes over the queued messages.
+func (k *Mirror) takeChanges() {
+	b := &k.beliefs
+	b.waiting.Lock()
+	changes := b.changes
+	b.changes = map[entryKey]rtnetlink.Neighbour{}
+	b.waiting.Unlock()
+	for at, n := range changes {
+		ns := k.own
+		if at.nsid != rtnetlink.NoNSID && at.nsid != k.ownNSID {
+			ns = k.byNSID[at.nsid]
+		}
+		if ns != nil && ns.links[at.index] != nil {
+			b.set(ns.links[at.index], n)
+		}
+	}
+	if k.linksEnded {
+		k.linksEnded = false
+		for addr := range b.at {
+			b.drop(addr, func(by believer) bool { return by.l.gone })
+		}
+		maps.DeleteFunc(b.tunnels, func(l *link, _ forwarding) bool { return l.gone })
+	}
+}
+
+// Believed returns all entries for an address: also those that are not used, and those that the claims bear out.
+func (k *Mirror) Believed(addr netip.Addr) *ipwitnessv1.BeliefAnswer {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.takeChanges()
+	out := &ipwitnessv1.BeliefAnswer{Truncated: k.BeliefsLeftOut() > 0, OwnOnly: k.OwnOnly}
+	for _, ns := range k.byNSID {
+		if addr.Is4() && !ns.resolved && slices.ContainsFunc(slices.Collect(maps.Values(ns.links)), func(l *link) bool { return l.published.GetLink() != "" }) {
+			out.Unread++
+		}
+	}
+	type group struct {
+		link, mac string
+		use       entryUse
+	}
+	records := map[group]*ipwitnessv1.BeliefRecord{}
+	states := [...]ipwitnessv1.BeliefRecord_State{
+		unused: ipwitnessv1.BeliefRecord_OLD, inUse: ipwitnessv1.BeliefRecord_IN_USE, permanent: ipwitnessv1.BeliefRecord_PERMANENT,
+	}
+	for _, g := range k.beliefs.at[addr] {
+		for _, by := range g.by {
+			at := group{by.l.published.GetLink(), g.mac, by.use}
+			r := records[at]
+			switch {
+			case !k.sendsElsewhere(addr, by.l):
+				continue
+			case r == nil && len(records) == mostAnswered:
+				out.Truncated = true
+				continue
+			case r == nil:
+				r = &ipwitnessv1.BeliefRecord{
+					Link: at.link, Address: addr.AsSlice(), Mac: []byte(g.mac), State: states[by.use], Tunnel: k.tunnelTo(by.l, g.mac, time.Now()).AsSlice(),
+				}
+				records[at] = r
+				out.Beliefs = append(out.Beliefs, r)
+			}
+			addHolder(r, by.l, mostAnsweredHolders)
+		}
+	}
+	return out
+}
+
+// sendsElsewhere reports whether an entry of an interface for an address matters: packets are sent neither from a private
+// link, nor by a namespace that has the address itself, and claims tell of a table that others are answered from.
+func (k *Mirror) sendsElsewhere(addr netip.Addr, l *link) bool {
+	return l.published.GetLink() != "" && !(l.in == k.own && k.answersFrom(l)) && !slices.ContainsFunc(k.holders[addr], func(h held) bool { return h.ns == l.in })
+}
+
+// addHolder adds an interface to the holders of a belief.
+func addHolder(r *ipwitnessv1.BeliefRecord, l *link, most int) {
+	if r.Count++; len(r.GetHolders()) < most {
+		r.Holders = append(r.Holders, &ipwitnessv1.BeliefRecord_Holder{Namespace: l.in.id, Index: uint32(l.Index)}) //nolint:gosec // an index is positive
+	}
+}
+
 // publishBeliefs publishes the beliefs about an address that the claims of this node do not bear out. On a link without frames
 // from outside, a belief matters only while somebody there has the address.
 func (k *Mirror) publishBeliefs(addr netip.Addr, outside map[string]bool, now time.Time) {
@@ -387,8 +448,8 @@ func (k *Mirror) publishBeliefs(addr netip.Addr, outside map[string]bool, now ti
 		slices.SortFunc(g.by, func(x, y believer) int { return int(x.l.gen) - int(y.l.gen) })
 		for _, by := range g.by {
 			name := by.l.published.GetLink()
-			if by.use == unused || name == "" || by.l.in == k.own && k.answersFrom(by.l) || slices.ContainsFunc(k.holders[addr], func(h held) bool { return h.ns == by.l.in }) {
-				continue // it sends nothing there, or to itself; of a table that others are answered from, claims tell
+			if by.use == unused || !k.sendsElsewhere(addr, by.l) {
+				continue
 			}
 			if _, compared := differs[name]; !compared {
 				differs[name] = !k.bearsOut(addr, g.mac, name, now) && (outside[name] || k.claimed(addr, name))
@@ -408,9 +469,7 @@ func (k *Mirror) publishBeliefs(addr netip.Addr, outside map[string]bool, now ti
 			if by.use == inUse {
 				r.State = ipwitnessv1.BeliefRecord_IN_USE
 			}
-			if r.Count++; len(r.GetHolders()) < mostHolders {
-				r.Holders = append(r.Holders, &ipwitnessv1.BeliefRecord_Holder{Namespace: by.l.in.id, Index: uint32(by.l.Index)}) //nolint:gosec // an index is positive
-			}
+			addHolder(r, by.l, mostHolders)
 		}
 	}
 	last := b.published[addr]

@@ -256,3 +256,47 @@ func TestEntriesThatExceedTheLimitAreReadLater(t *testing.T) {
 		t.Error("the problem lasts after the tables were read again")
 	}
 }
+
+// An answer about an address has all entries, also those that are not published, except those of namespaces that have the address.
+func TestAnAnswerHasAllEntriesForAnAddress(t *testing.T) {
+	k := newTestKernel(t, bridgeOfPods())
+	addr, mac := netip.MustParseAddr("10.244.0.6"), agenttest.PodVeth(30).MAC // of its pod
+	on := func(nsid, index int32, addr, mac string, state uint16) {
+		m := neigh(nsid, addr, mac, state)
+		m.Neighbour.Index = index
+		k.HandleNeighbour(m)
+	}
+	on(5, 2, "10.244.0.6", mac, unix.NUD_STALE)
+	on(6, 2, "10.244.0.6", "former", unix.NUD_REACHABLE)
+	on(7, 2, "10.244.0.6", mac, unix.NUD_REACHABLE)
+	on(rtnetlink.NoNSID, 4, "10.244.0.6", "former", unix.NUD_PERMANENT)
+	on(5, 2, "10.244.0.7", mac, unix.NUD_REACHABLE)
+	got := k.Believed(addr)
+	var all []string
+	for _, r := range got.GetBeliefs() {
+		all = append(all, fmt.Sprintf("%s %s %s %d %d", r.GetLink(), r.GetMac(), r.GetState(), r.GetCount(), len(r.GetHolders())))
+	}
+	slices.Sort(all)
+	if want := []string{"cni0 former PERMANENT 1 1", "cni0 " + mac + " IN_USE 1 1", "cni0 " + mac + " OLD 1 1"}; !slices.Equal(all, want) {
+		t.Errorf("got %q, want %q", all, want)
+	}
+	unread := got.GetUnread()
+	k.Adopt(5, 4005, false, false)
+	k.ReadNeighbours(4005, "")
+	if got := k.Believed(addr); unread == 0 || got.GetUnread() != unread-1 || len(got.GetBeliefs()) != 2 || got.GetTruncated() || got.GetOwnOnly() {
+		t.Errorf("got %v after one of %d unread tables was read, want one less, and only the entries of others", got, unread)
+	}
+	if got := k.Believed(netip.MustParseAddr("2001:db8::99")); got.GetUnread() != 0 || len(got.GetBeliefs()) != 0 {
+		t.Errorf("got %v about an IPv6 address, want nothing", got)
+	}
+	k.OwnOnly = true
+	for i := range int32(2 * mostAnswered) {
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{
+			Index: 100 + i, Name: fmt.Sprintf("lan%d", i), MAC: fmt.Sprintf("own%03d", i), ARPHRD: unix.ARPHRD_ETHER, Flags: agenttest.Up, LowerNSID: rtnetlink.NoNSID,
+		}})
+		on(rtnetlink.NoNSID, 100+i, "192.0.2.99", "former", unix.NUD_REACHABLE)
+	}
+	if got := k.Believed(netip.MustParseAddr("192.0.2.99")); len(got.GetBeliefs()) != mostAnswered || !got.GetTruncated() || !got.GetOwnOnly() {
+		t.Errorf("got %d entries, truncated %t, own only %t, want %d, and that there are others", len(got.GetBeliefs()), got.GetTruncated(), got.GetOwnOnly(), mostAnswered)
+	}
+}

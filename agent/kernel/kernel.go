@@ -56,6 +56,8 @@ type Mirror struct {
 	reusable map[uint64]bool // inodes of namespaces that ended since BeginNames
 	again    chan struct{}   // holds one token while everything has to be listed again
 	answers  answers
+	// OwnOnly is set, before any method is called, if the kernel does not report changes in other namespaces.
+	OwnOnly bool
 }
 
 // Watch sets the functions that are called when ports have changed and when wire claims have ended.

@@ -109,6 +109,7 @@ func newTestReporter(tab *table.Table, client ipwitnessv1.ReportServiceClient) (
 	return &Reporter{
 		log: log, table: tab, hello: &ipwitnessv1.Hello{}, client: client,
 		check:    func([]netip.Addr) bool { return true },
+		believed: func(netip.Addr) *ipwitnessv1.BeliefAnswer { return &ipwitnessv1.BeliefAnswer{} },
 		contests: NewContests(log, func(netip.Addr, bool) {}), instances: NewInstances(),
 	}, l
 }

@@ -33,6 +33,7 @@ type Reporter struct {
 	client    ipwitnessv1.ReportServiceClient
 	check     func([]netip.Addr) bool // see New
 	departed  func(netip.Addr, string)
+	believed  func(netip.Addr) *ipwitnessv1.BeliefAnswer
 	contests  *Contests
 	instances *Instances
 	state     atomic.Int32
@@ -49,12 +50,13 @@ const (
 
 // New returns a reporter to the aggregator that conn leads to. check reads addresses
 // again from their sources, and reports whether it could. departed takes the owners on other nodes that have given an address
-// up, with their MACs. The reporters of an agent share its contests and instances.
+// up, with their MACs, and believed returns the entries of neighbour tables for an address. The reporters of an agent share its
+// contests and instances.
 func New(log *slog.Logger, t *table.Table, hello *ipwitnessv1.Hello, conn grpc.ClientConnInterface,
-	check func([]netip.Addr) bool, departed func(netip.Addr, string), contests *Contests, instances *Instances,
+	check func([]netip.Addr) bool, departed func(netip.Addr, string), believed func(netip.Addr) *ipwitnessv1.BeliefAnswer, contests *Contests, instances *Instances,
 ) *Reporter {
 	return &Reporter{
-		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, departed: departed, contests: contests, instances: instances,
+		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, departed: departed, believed: believed, contests: contests, instances: instances,
 	}
 }
 
@@ -227,6 +229,13 @@ func (r *Reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader
 			}
 			if r.check(addrs) { // otherwise the aggregator repeats the check
 				reader.Answer(table.Questions{Checks: []uint64{c.GetId()}})
+			}
+		}
+		for _, q := range m.GetQuestions() {
+			if addr, ok := netip.AddrFromSlice(q.GetAddress()); ok {
+				answer := r.believed(addr.Unmap())
+				answer.Id = q.GetId()
+				reader.Answer(table.Questions{Beliefs: []*ipwitnessv1.BeliefAnswer{answer}})
 			}
 		}
 		if id := m.GetPing(); id != 0 {

@@ -188,3 +188,17 @@ func TestCheckIsAnsweredAfterItsChanges(t *testing.T) {
 		t.Errorf("contested address: got %v, want %v", got, addr)
 	}
 }
+
+func TestQuestionAboutBeliefsIsAnswered(t *testing.T) {
+	r := &Reporter{table: table.New(), hello: &ipwitnessv1.Hello{}, believed: func(addr netip.Addr) *ipwitnessv1.BeliefAnswer {
+		return &ipwitnessv1.BeliefAnswer{Beliefs: []*ipwitnessv1.BeliefRecord{{Address: addr.AsSlice()}}}
+	}}
+	s := startReporter(t, r)()
+	s.next()
+	if err := s.Send(&ipwitnessv1.ReportResponse{Questions: []*ipwitnessv1.BeliefQuestion{{Id: 1}, {Id: 2, Address: []byte{10, 0, 0, 9}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.next().GetAnswers(); len(a) != 1 || a[0].GetId() != 2 || string(a[0].GetBeliefs()[0].GetAddress()) != "\x0a\x00\x00\x09" {
+		t.Errorf("got %v, want the answer to the second question, because the first one has no address", a)
+	}
+}

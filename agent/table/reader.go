@@ -51,11 +51,16 @@ type claimChange struct {
 type Questions struct {
 	Checks []uint64
 	Ping   uint64 // 0 if none
+	// Beliefs are the answers to questions about neighbour tables.
+	Beliefs []*ipwitnessv1.BeliefAnswer
 }
 
 // maxChecks limits the checks that wait for their answers. Beyond it, the oldest check is
 // dropped, and the aggregator repeats it.
 const maxChecks = 1024
+
+// maxBeliefs limits the answers about neighbour tables that wait. Beyond it, the oldest one is dropped.
+const maxBeliefs = 16
 
 // add adds later questions.
 func (q *Questions) add(later Questions) {
@@ -63,6 +68,8 @@ func (q *Questions) add(later Questions) {
 	if n := len(q.Checks); n > maxChecks {
 		q.Checks = slices.Delete(q.Checks, 0, n-maxChecks)
 	}
+	q.Beliefs = append(q.Beliefs, later.Beliefs...)
+	q.Beliefs = q.Beliefs[max(0, len(q.Beliefs)-maxBeliefs):]
 	if later.Ping != 0 {
 		q.Ping = later.Ping
 	}
@@ -217,7 +224,7 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	if r.status && len(r.pools.dirty)+len(r.allocated.dirty) == 0 { // it says which records were read
 		m.Status, r.status = t.status, false
 	}
-	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Beliefs)+len(m.Claims)+len(m.Checked) == 0 &&
+	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Beliefs)+len(m.Claims)+len(m.Checked)+len(m.Answers) == 0 &&
 		m.Status == nil && m.Pong == nil && !m.SnapshotBegin && !m.SnapshotEnd {
 		return nil
 	}
@@ -270,7 +277,7 @@ func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 
 // answer answers the questions from before the batch or snapshot that has just been sent.
 func (r *Reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
-	m.Checked = append(m.Checked, r.answers.Checks...)
+	m.Checked, m.Answers = append(m.Checked, r.answers.Checks...), append(m.Answers, r.answers.Beliefs...)
 	if r.answers.Ping != 0 {
 		m.Pong = &ipwitnessv1.Pong{Id: r.answers.Ping, SentAt: timestamppb.New(now)}
 	}

@@ -632,3 +632,21 @@ func TestEndOfAPoolImpliesTheEndOfItsAllocations(t *testing.T) {
 		t.Errorf("afterwards: got %v, want nothing", m)
 	}
 }
+
+// Of answers about neighbour tables, the latest ones are sent, after what changed before.
+func TestAnswersAboutBeliefsFollowChanges(t *testing.T) {
+	tab := New()
+	r := tab.Attach()
+	r.Take(time.Now())
+	tab.Update(func() { tab.Add(testClaim(1), Claim{Count: 1}, time.Now()) })
+	for id := range uint64(maxBeliefs + 1) {
+		r.Answer(Questions{Beliefs: []*ipwitnessv1.BeliefAnswer{{Id: id}}})
+	}
+	m := r.Take(time.Now())
+	if len(m.GetClaims()) != 1 || len(m.GetAnswers()) != maxBeliefs || m.GetAnswers()[0].GetId() != 1 {
+		t.Errorf("got %v, want the claim, and all answers but the first", m)
+	}
+	if m := r.Take(time.Now()); m != nil {
+		t.Errorf("got %v, want nothing more", m)
+	}
+}

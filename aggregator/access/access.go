@@ -110,6 +110,8 @@ type Caller struct {
 	from credential
 	// revoked is closed when the credential is no longer valid.
 	revoked chan struct{}
+	// questions limits the calls for which agents are asked. It is set when a call begins.
+	questions *rate.Limiter
 }
 
 // credential is what a caller presents to authenticate, and where the call came from.

@@ -317,6 +317,35 @@ func TestCallsOfOneCallerAreLimited(t *testing.T) {
 	})
 }
 
+func TestQuestionsOfOneCallerAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _ := reviewed(t)
+		ask := func() codes.Code {
+			ctx, end, err := g.enter(from(t.Context(), readerUser), pb.WitnessService_ListOwners_FullMethodName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer end()
+			return status.Code(Of(ctx).Asks())
+		}
+		for range questionsAtOnce {
+			if got := ask(); got != codes.OK {
+				t.Fatalf("got %s, want OK", got)
+			}
+		}
+		if got := ask(); got != codes.ResourceExhausted {
+			t.Errorf("one more than %d: got %s, want ResourceExhausted", questionsAtOnce, got)
+		}
+		time.Sleep(time.Second)
+		if got := ask(); got != codes.OK {
+			t.Errorf("after a second: got %s, want OK", got)
+		}
+		if err := (*Caller)(nil).Asks(); err != nil {
+			t.Errorf("within the process: got %v, want no limit", err)
+		}
+	})
+}
+
 // Each caller has its own quota of calls in progress. An agent's is that of its node.
 func TestCallsInProgressOfOneCallerAreLimited(t *testing.T) {
 	const other = "system:serviceaccount:shop:dashboard"

@@ -32,6 +32,9 @@ const (
 	// takenWithin is the time that a gRPC client has to read an answer before its connection is
 	// closed. For REST, the HTTP server sets its own limit.
 	takenWithin = time.Minute
+	// questionsPerSecond limits the average rate of one caller's calls for which agents are asked, and questionsAtOnce a
+	// burst.
+	questionsPerSecond, questionsAtOnce = 5, 20
 	// maxCallers is the number of callers that are remembered, in addition to those with calls in
 	// progress.
 	maxCallers = 10_000
@@ -46,8 +49,8 @@ type limits struct {
 
 // quota is what one caller may use.
 type quota struct {
-	calls *rate.Limiter
-	room  *semaphore.Weighted
+	calls, questions *rate.Limiter
+	room             *semaphore.Weighted
 }
 
 func newLimits() *limits {
@@ -69,7 +72,7 @@ func (l *limits) of(key string) *quota {
 				return idle
 			})
 		}
-		q = &quota{rate.NewLimiter(callsPerSecond, callsAtOnce), semaphore.NewWeighted(roomOfOne)}
+		q = &quota{rate.NewLimiter(callsPerSecond, callsAtOnce), rate.NewLimiter(questionsPerSecond, questionsAtOnce), semaphore.NewWeighted(roomOfOne)}
 		l.callers[key] = q
 	}
 	return q
@@ -110,12 +113,21 @@ func (l *limits) call(c *Caller) error {
 	return status.Errorf(codes.ResourceExhausted, "too many calls: the limit is %d per second for one caller; use a watch, which sends all changes in one call", callsPerSecond)
 }
 
+// Asks counts a call for which agents are asked. It returns an error if the caller makes too many of them.
+func (c *Caller) Asks() error {
+	if c == nil || c.questions == nil || c.questions.Allow() {
+		return nil
+	}
+	return status.Errorf(codes.ResourceExhausted, "too many calls with senders: the limit is %d per second for one caller; try again, or without senders", questionsPerSecond)
+}
+
 // begin waits until an authorized call may begin, and counts it until end is called. end may be
 // called more than once.
 func (l *limits) begin(ctx context.Context, c *Caller, what Action) (end func(), err error) {
 	release := func() {}
 	if !what.report || c.node != "" { // without access control, agents have no names
 		q, weight := l.of(c.account()), int64(1)
+		c.questions = q.questions
 		switch {
 		case what.report:
 			weight = roomOfReport

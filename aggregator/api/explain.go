@@ -16,10 +16,12 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/live"
+	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -40,7 +42,14 @@ func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.Explai
 	if q.GetAt() != nil {
 		return s.explainAt(ctx, q, addr)
 	}
-	out, f := s.explain(addr, q.GetCase())
+	var answers []report.Answer
+	if q.GetSenders() && s.misdirected(addr) {
+		if err := access.Of(ctx).Asks(); err != nil {
+			return nil, err
+		}
+		answers = s.Reports.Ask(addr)
+	}
+	out, f := s.explain(addr, q.GetCase(), answers)
 	s.addPrevious(out.GetOwners())
 	if f != nil {
 		file, err := casefile.Encode(f)
@@ -67,12 +76,14 @@ func ExplainMapped(text string) *pb.ExplainResponse {
 }
 
 // explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a file with a
-// copy of the case, because encoding the case itself would hold the lock of the facts for too long.
-func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse, file *casefile.File) {
+// copy of the case, because encoding the case itself would hold the lock of the facts for too long. answers are those of
+// agents about the address; none if they were not asked.
+func (s *Service) explain(addr netip.Addr, withCase bool, answers []report.Answer) (out *pb.ExplainResponse, file *casefile.File) {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
 	a := index.AddressOf(addr)
-	c := s.Facts.Builder().Explained(a)
+	b := s.Facts.Builder()
+	c := b.Explained(a)
 	coverage := s.Coverage.Now()
 	c.Incomplete, c.Awaited = coverage.GetIncomplete(), live.Starting(coverage)
 	conflicts := s.Shards.Conflicts.Of(a)
@@ -86,6 +97,9 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 		file = &casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: casefile.Copy(c), Judged: judged(&why)}
 	}
 	out = live.Explanation(s.Facts.Policy, why, s.Convert.Owner)
+	if answers != nil {
+		out.Senders = s.senders(b, c, &why, answers)
+	}
 	for _, one := range latestFirst(conflicts) {
 		out.Conflicts = append(out.Conflicts, s.Convert.Conflict(&one))
 	}

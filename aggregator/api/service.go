@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/judge"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/live"
+	"github.com/ipwitness/ipwitness/aggregator/report"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -28,6 +29,7 @@ type Service struct {
 	Convert          *live.Converter
 	Events           *live.Events
 	Journal          *journal.Journal
+	Reports          *report.Service
 	// EventWatches and NodeWatches are the numbers of watches of events and of nodes.
 	EventWatches, NodeWatches atomic.Int64
 	// Instance identifies this process in resume tokens, and in the journal.

@@ -76,14 +76,21 @@ func (a *applying) belief(rec *pb.BeliefRecord) {
 	} else {
 		f.touch(key.addr)
 	}
-	old.state, old.count, old.first, old.holders = state, rec.GetCount(), Stamp(rec.GetFirstSeen()), nil
-	old.tunnel = index.Address{}
+	now := beliefOf(rec)
+	old.state, old.count, old.first, old.holders, old.tunnel = state, now.count, now.first, now.holders, now.tunnel
+}
+
+// beliefOf returns the belief of a record, without its node and state.
+func beliefOf(rec *pb.BeliefRecord) belief {
+	addr, _ := netip.AddrFromSlice(rec.GetAddress())
+	one := belief{key: beliefKey{rec.GetLink(), index.AddressOf(addr), verdict.MAC(rec.GetMac())}, count: rec.GetCount(), first: Stamp(rec.GetFirstSeen())}
 	if to, ok := netip.AddrFromSlice(rec.GetTunnel()); ok {
-		old.tunnel = index.AddressOf(to)
+		one.tunnel = index.AddressOf(to)
 	}
 	for _, h := range rec.GetHolders() {
-		old.holders = append(old.holders, holderKey{h.GetNamespace(), h.GetIndex()})
+		one.holders = append(one.holders, holderKey{h.GetNamespace(), h.GetIndex()})
 	}
+	return one
 }
 
 // dropBelief removes a belief.
@@ -118,36 +125,11 @@ func (b *Builder) addBeliefs(a index.Address) {
 		if l == 0 {
 			continue
 		}
-		out := verdict.Belief{Link: b.link(n, l), MAC: one.key.mac, State: one.state, Count: one.count, Since: one.first, Inside: n.closed(l), Addresses: n.believed[one.key.ofAll()]}
-		for _, h := range one.holders {
-			if i := n.iface(h.namespace, h.index); i != 0 {
-				out.Holders = append(out.Holders, b.iface(n, i))
-			}
-		}
+		out := b.belief(n, l, one)
 		if len(out.Holders) == 0 {
 			continue // they have just ended
 		}
-		add := func(by *Node, i uint32, there bool) {
-			if there {
-				out.Receivers = append(out.Receivers, b.iface(by, i))
-			} else if b.assigned(by.idOf(by.interfaces.at(i).namespace)) {
-				out.Cards = append(out.Cards, b.iface(by, i))
-			}
-		}
-		m := n.texts.mac(one.key.mac)
-		for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
-			add(n, i, n.interfaces.at(i).link == l)
-		}
-		if m.form == sixBytes {
-			for by, i := range f.holdersOf(m.bytes) {
-				if by != n {
-					add(by, i, out.Link.Domain != nil && by.joints[by.interfaces.at(i).link].Domain(BySight) == out.Link.Domain)
-				}
-			}
-		}
-		if one.tunnel != (index.Address{}) {
-			out.Tunnel, out.Far = one.tunnel.Addr(), f.nodeWith(one.tunnel)
-		}
+		out.Inside, out.Addresses = n.closed(l), n.believed[one.key.ofAll()]
 		if d, ok := f.tombstones[tombstone{a, one.key.mac}]; ok {
 			out.Left = d.at
 			if d.who != "" && d.node != nil {
@@ -156,6 +138,84 @@ func (b *Builder) addBeliefs(a index.Address) {
 		}
 		b.c.Beliefs = append(b.c.Beliefs, out)
 	}
+}
+
+// belief returns a belief on a link of a node, with its holders and receivers.
+func (b *Builder) belief(n *Node, l uint32, one *belief) verdict.Belief {
+	out := verdict.Belief{Link: b.link(n, l), MAC: one.key.mac, State: one.state, Count: one.count, Since: one.first}
+	for _, h := range one.holders {
+		if i := n.iface(h.namespace, h.index); i != 0 {
+			out.Holders = append(out.Holders, b.iface(n, i))
+		}
+	}
+	add := func(by *Node, i uint32, there bool) {
+		if there {
+			out.Receivers = append(out.Receivers, b.iface(by, i))
+		} else if b.assigned(by.idOf(by.interfaces.at(i).namespace)) {
+			out.Cards = append(out.Cards, b.iface(by, i))
+		}
+	}
+	m := n.texts.mac(one.key.mac)
+	for i := n.holder(m); i != 0; i = n.interfaces.at(i).alike {
+		add(n, i, n.interfaces.at(i).link == l)
+	}
+	if m.form == sixBytes {
+		for by, i := range b.facts.holdersOf(m.bytes) {
+			if by != n {
+				add(by, i, out.Link.Domain != nil && by.joints[by.interfaces.at(i).link].Domain(BySight) == out.Link.Domain)
+			}
+		}
+	}
+	if one.tunnel != (index.Address{}) {
+		out.Tunnel, out.Far = one.tunnel.Addr(), b.facts.nodeWith(one.tunnel)
+	}
+	return out
+}
+
+// Answered returns the beliefs in the answer of an agent about the address of the last case.
+func (b *Builder) Answered(n *Node, answer *pb.BeliefAnswer) (all []verdict.Belief) {
+	for _, rec := range answer.GetBeliefs() {
+		one, l := beliefOf(rec), n.link(rec.GetLink())
+		if one.state = Known(rec.GetState(), verdict.EntryOld); one.state != 0 && one.key.mac != "" && l != 0 {
+			all = append(all, b.belief(n, l, &one))
+		}
+	}
+	return all
+}
+
+// Near returns all nodes: first those with a claim or belief about an address, then those on a link of one of them, then
+// the others.
+func (f *Facts) Near(a index.Address) (nodes []*Node) {
+	seen := make(map[*Node]bool)
+	add := func(n *Node) {
+		if n != nil && !seen[n] {
+			seen[n] = true
+			nodes = append(nodes, n)
+		}
+	}
+	var links []*Link
+	for n, i := range f.claimsTo(a) {
+		add(n)
+		one := n.claims.at(i)
+		l := n.interfaces.at(one.port).link
+		if w := one.wire(); w != 0 {
+			l = n.wires.at(w).link
+		}
+		links = append(links, n.joints[l])
+	}
+	for _, one := range f.believed[a] {
+		add(one.node)
+		links = append(links, one.node.joints[one.node.link(one.key.link)])
+	}
+	for _, l := range links {
+		for other := range l.Links {
+			add(f.Node(other.Node))
+		}
+	}
+	for _, n := range f.nodes {
+		add(n)
+	}
+	return nodes
 }
 
 // assigned reports whether the kernel of an owner has the address of the case.

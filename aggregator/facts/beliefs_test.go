@@ -128,3 +128,35 @@ func TestTheEndOfATunnelIsKnown(t *testing.T) {
 	s.joins("n4", "b4", 1, own(4))
 	want("two nodes have it", "")
 }
+
+func TestNodesNearAnAddressComeFirst(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	s.joins("n2", "b2", 1, lan(1), onLAN(2, "10.0.0.2"))
+	s.judgeAll()
+	for addr, want := range map[string]string{"10.0.0.1": "n1", "10.0.0.2": "n2"} {
+		if got := s.Near(key(addr)); len(got) != 2 || got[0].Name != want {
+			t.Errorf("%s: got %d nodes, %s first, want two, %s first", addr, len(got), got[0].Name, want)
+		}
+	}
+}
+
+// An answer has states that reports do not have, and holders that are not known are counted only.
+func TestAnsweredBeliefsHaveTheirHolders(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), onLAN(3, "10.0.0.2"))
+	s.judgeAll()
+	b := s.Builder()
+	b.Explained(key("10.0.0.2"))
+	rec := func(link string, state pb.BeliefRecord_State) *pb.BeliefRecord {
+		return &pb.BeliefRecord{Link: link, Address: []byte{10, 0, 0, 2}, Mac: records.MAC(3), State: state, Count: 2, Holders: []*pb.BeliefRecord_Holder{{Namespace: 2, Index: 2}, {Namespace: 9, Index: 2}}}
+	}
+	got := b.Answered(s.nodes[1], &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{rec("eth0", pb.BeliefRecord_OLD), rec("eth0", 0), rec("eth0", 9), rec("eth9", pb.BeliefRecord_OLD)}})
+	if len(got) != 1 || got[0].State != verdict.EntryOld || got[0].Count != 2 || len(got[0].Holders) != 1 || len(got[0].Receivers) != 1 {
+		t.Errorf("got %+v, want one belief of two holders, one of which is known", got)
+	}
+	a.report(&pb.ReportRequest{Beliefs: []*pb.BeliefRecord{rec("eth0", pb.BeliefRecord_OLD)}})
+	if got := s.beliefs("10.0.0.2"); len(got) != 0 {
+		t.Errorf("got %+v, want that reports have no such state", got)
+	}
+}

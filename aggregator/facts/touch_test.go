@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/ipam/dhcp"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -49,6 +50,45 @@ func TestDisputesAreJudgedAgainWhenSubnetsChange(t *testing.T) {
 	s.judgeAll()
 	a.report(lan(2))
 	s.wantJudged("its interface changes", s.notified.contested...)
+}
+
+// The steps for a node whose lease is gone depend on whether it has another one.
+func TestDisputesAreJudgedAgainWhenAnAddressOfTheirNodeIsLeased(t *testing.T) {
+	s := newScene(t)
+	s.notified.contested = []string{"10.0.0.9", "10.0.1.9"}
+	own := &pb.ClaimRecord{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.9"), pod(3, "10.0.1.9"), &pb.ReportRequest{
+		Claims: []*pb.ClaimRecord{own}, Pools: []*pb.PoolRecord{{Ipam: dhcp.DnsmasqName, Name: "p", State: pb.Pool_KNOWN}},
+	})
+	for _, test := range []struct {
+		why    string
+		mac    byte
+		gone   bool
+		leased bool
+	}{
+		{"to its MAC", 1, false, true},
+		{"to another MAC", 2, false, false},
+		{"to its MAC again", 1, false, true},
+		{"to nobody any more", 1, true, false},
+	} {
+		s.judgeAll()
+		al := given("p", "10.0.0.1", "")
+		al.Ipam, al.Mac, al.Gone = dhcp.DnsmasqName, []byte{2, 2, 0, 0, 0, test.mac}, test.gone
+		a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
+		s.wantJudged(test.why, "10.0.0.1", "10.0.0.9")
+		found := 0
+		for _, n := range s.Builder().Case(key("10.0.0.9"), true).Nodes {
+			for _, sub := range n.Subnets {
+				if found++; sub.Leased != test.leased {
+					t.Errorf("%s: got %+v, want leased %t", test.why, sub, test.leased)
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s: got %d subnets, want one", test.why, found)
+		}
+		s.check(t, test.why)
+	}
 }
 
 // A frame is judged again when something about an interface with its hardware address changes, also

@@ -233,7 +233,7 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 		`claim 3 of ` + host + ` 13 veth3 mac=02:00:00:00:01:0d host= vrf= peer=3 at=1 uplink=false tap=false kind=veth ` + cni0 +
 			` mac=02:00:00:00:03:02 ` + cni0 + ` source=02:00:00:00:04:02 vlan=4,5 no-override=true routed=true prefix=0 network= flags=9 count=3 first=0 last=0 assigned=0`,
 		`namespace n1#3 ` + strings.TrimSuffix(strings.TrimPrefix(of("3", "b"), "[n1#3 "), "]") + ` nested=false pod=<nil>`,
-		`node n1 covered=true in-cidr=false pools=["net0"] subnets=["10.0.0.1/24 cni0 false"]`,
+		`node n1 covered=true in-cidr=false pools=["net0"] subnets=["10.0.0.1/24 cni0 false false"]`,
 		`pool n1 {Pool:{IPAM:host-local Name:net0 Traits:{Mirrored:false StartDelay:0s EndDelay:0s Secondary:false Status:false Assigns:false Leases:false Client:false OwnNamespaces:false Engine:false NamesNodes:false NodePools:false} Served:{Network:net0 Networks:[] Realm:} Ranges:[10.0.0.0/24] Divided:[] Services: Gateways:[10.0.0.1] Server:invalid IP ClientID: State:3 Problem:problem ` +
 			`Wiring:{Plugin:bridge Device:cni0 Routed:true} Asked:false Grows:false Single:false Unread: Partial:false Config:file Base:invalid IP} Node:<nil> Loss:{LostAt:8000000000 Lost:2 LostHeard:0}}`,
 		`station ` + of("3", "b") + ` 2 eth0 mac=02:00:00:00:03:02 host= vrf= peer=0 at=2 uplink=false tap=false kind=veth ` + cni0,

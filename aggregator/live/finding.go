@@ -69,9 +69,6 @@ func (s *Converter) belief(b verdict.Belief) *pb.Belief {
 	out := &pb.Belief{
 		Mac: b.MAC.String(), Node: b.Link.Node.Name, Link: b.Link.Name, State: pb.Belief_State(b.State), Count: b.Count, Since: timestamp(b.Since),
 	}
-	of := func(ns *verdict.Namespace) *verdict.Owner {
-		return &verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns}
-	}
 	for _, i := range b.Holders {
 		out.Holders = append(out.Holders, &pb.Belief_Holder{Workload: workloadProto(of(i.Namespace)), Interface: i.Name, Netns: i.Namespace.Netns})
 	}
@@ -82,6 +79,18 @@ func (s *Converter) belief(b verdict.Belief) *pb.Belief {
 		out.Receiver = workloadProto(of(b.Receivers[0].Namespace))
 	}
 	return out
+}
+
+// of returns a namespace as an owner.
+func of(ns *verdict.Namespace) *verdict.Owner {
+	return &verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns}
+}
+
+// Workload returns the workload in a namespace in the format of the API. The caller holds the facts.
+func (s *Converter) Workload(ns *verdict.Namespace) *pb.Workload {
+	o := of(ns)
+	o.Pod = s.Facts.PodObject(ns)
+	return workloadProto(o)
 }
 
 // adviceProto converts the actions for a finding to the format of the API.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -91,6 +92,9 @@ const (
 	maxSources  = 32
 	maxIntended = 256
 	maxHolders  = 8             // in a belief
+	maxEntries  = 64            // in an answer about neighbour tables
+	maxSenders  = 32            // holders of each
+	maxAnswers  = 16            // in a message
 	maxWord     = facts.MaxWord // bytes of a field, source or interface
 )
 
@@ -129,6 +133,14 @@ func validate(m *pb.ReportRequest) error {
 	for _, b := range m.GetBeliefs() {
 		if len(b.GetHolders()) > maxHolders {
 			return bad("a belief has too many holders")
+		}
+	}
+	if len(m.GetAnswers()) > maxAnswers {
+		return bad("there are too many answers")
+	}
+	for _, a := range m.GetAnswers() {
+		if len(a.GetBeliefs()) > maxEntries || slices.ContainsFunc(a.GetBeliefs(), func(b *pb.BeliefRecord) bool { return len(b.GetHolders()) > maxSenders }) {
+			return bad("an answer has too many entries or holders")
 		}
 	}
 	for _, l := range m.GetLinks() {

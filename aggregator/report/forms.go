@@ -34,6 +34,7 @@ func (c *checker) report(m *pb.ReportRequest) {
 			c.text("Intended.address", form.Address, &i.Address)
 			c.text("Intended.source", word, &i.Source)
 			c.text("Intended.interface", form.Interface, &i.Interface)
+			c.text("Intended.network", form.Name, &i.Network)
 		}
 	}
 	for _, l := range m.GetLinks() {
@@ -54,13 +55,9 @@ func (c *checker) report(m *pb.ReportRequest) {
 		c.most("ClaimRecord.source", maxMAC, r.GetSource())
 		c.text("ClaimRecord.network", form.Name, &r.Network)
 	}
-	for _, b := range m.GetBeliefs() {
-		c.text("BeliefRecord.link", form.Link, &b.Link)
-		c.address("BeliefRecord.address", b.GetAddress())
-		c.most("BeliefRecord.mac", maxMAC, b.GetMac())
-		if len(b.GetTunnel()) > 0 {
-			c.address("BeliefRecord.tunnel", b.GetTunnel())
-		}
+	c.beliefs(m.GetBeliefs())
+	for _, a := range m.GetAnswers() {
+		c.beliefs(a.GetBeliefs())
 	}
 	if s := m.GetStatus(); s != nil {
 		c.status(s)
@@ -94,6 +91,17 @@ func (c *checker) report(m *pb.ReportRequest) {
 		c.most("AllocationRecord.mac", maxMAC, a.GetMac())
 		c.most("AllocationRecord.former_mac", maxMAC, a.GetFormerMac())
 		c.text("AllocationRecord.hostname", form.Text(255), &a.Hostname)
+	}
+}
+
+func (c *checker) beliefs(all []*pb.BeliefRecord) {
+	for _, b := range all {
+		c.text("BeliefRecord.link", form.Link, &b.Link)
+		c.address("BeliefRecord.address", b.GetAddress())
+		c.most("BeliefRecord.mac", maxMAC, b.GetMac())
+		if len(b.GetTunnel()) > 0 {
+			c.address("BeliefRecord.tunnel", b.GetTunnel())
+		}
 	}
 }
 

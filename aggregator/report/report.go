@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -65,6 +66,8 @@ type Service struct {
 	sessions atomic.Int64
 	// instance identifies this process.
 	instance string
+	// asking has the questions about addresses that are being answered.
+	asking singleflight.Group
 }
 
 // New returns a service.
@@ -182,7 +185,7 @@ func (s *Service) logCorrected(n *facts.Node, some corrections) {
 func (s *Service) Session(caller *access.Caller) *Session {
 	return &Session{
 		service: s, caller: caller, ended: make(chan struct{}),
-		outbox: outbox{contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), departed: make(map[departure]struct{}), checks: make(map[uint64][]index.Address)},
+		outbox: outbox{contests: make(map[netip.Addr]bool), reread: make(map[netip.Addr]struct{}), departed: make(map[departure]struct{}), checks: make(map[uint64][]index.Address), askers: make(map[uint64]asker)},
 	}
 }
 

@@ -77,6 +77,10 @@ type outbox struct {
 	departed map[departure]struct{}
 	checkID  uint64
 	checks   map[uint64][]index.Address
+	// questions have not been sent, and askers wait for the answers to these and earlier ones.
+	questions []*pb.BeliefQuestion
+	askID     uint64
+	askers    map[uint64]asker
 }
 
 // departure is an owner that has given an address up.
@@ -207,6 +211,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if err := r.apply(m, at); err != nil {
 		return err
 	}
+	r.answered(m.GetAnswers())
 	// The answer to a ping alone is acknowledged by the next response.
 	if m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
 		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0 {
@@ -400,6 +405,7 @@ func (r *Session) Take() *pb.ReportResponse {
 	const atOnce = 10_000
 	m := &pb.ReportResponse{Acknowledged: r.acknowledged, Resync: r.resync, Ping: r.due}
 	r.resync, r.due = false, 0
+	m.Questions, r.questions = r.questions, nil
 	for a, contested := range r.contests {
 		if len(m.Contests) == atOnce {
 			break

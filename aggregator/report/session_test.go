@@ -46,6 +46,29 @@ func TestSnapshotsAreLimited(t *testing.T) {
 	}
 }
 
+func TestAnswersAreLimited(t *testing.T) {
+	answer := func(entries, holders int) *pb.BeliefAnswer {
+		a := &pb.BeliefAnswer{}
+		for range entries {
+			a.Beliefs = append(a.Beliefs, &pb.BeliefRecord{Address: make([]byte, 4), Holders: make([]*pb.BeliefRecord_Holder, holders)})
+		}
+		return a
+	}
+	for _, test := range []struct {
+		answers []*pb.BeliefAnswer
+		want    codes.Code
+	}{
+		{[]*pb.BeliefAnswer{answer(maxEntries, maxSenders)}, codes.OK},
+		{[]*pb.BeliefAnswer{answer(maxEntries+1, 1)}, codes.InvalidArgument},
+		{[]*pb.BeliefAnswer{answer(1, maxSenders+1)}, codes.InvalidArgument},
+		{make([]*pb.BeliefAnswer, maxAnswers+1), codes.InvalidArgument},
+	} {
+		if got := status.Code(validate(&pb.ReportRequest{Answers: test.answers})); got != test.want {
+			t.Errorf("%d answers: got %s, want %s", len(test.answers), got, test.want)
+		}
+	}
+}
+
 // One of thousands of agents is pinged less often, but is still disconnected soon after it stops
 // answering.
 func TestPingsOfManyAgentsAreBounded(t *testing.T) {

@@ -12,6 +12,7 @@ type EntryState uint8
 const (
 	EntryInUse     EntryState = iota + 1 // at least one was confirmed or used within the last minute
 	EntryPermanent                       // set by a person or a program; the kernel never changes it
+	EntryOld                             // neither; only in answers of agents
 )
 
 // A Belief is the hardware address to which namespaces of one node send packets for the address on a link. It is immutable.
@@ -71,6 +72,27 @@ func (b *Belief) Meets(o *Owner, a netip.Addr) bool {
 		}
 		return l != nil && (l.Is(b.Link) || l.Domain.Is(b.Link.Domain) || !c.Wire() && b.leadsTo(c.Interface)) && !c.Weak()
 	})
+}
+
+// ReceivedBy returns which of some owners of address a get what the holders send, as indexes: those on the link of the belief,
+// or else those elsewhere, unless several hosts have the hardware address by design. met is set if any of the owners is on the
+// link.
+func (b *Belief) ReceivedBy(owners []*Owner, a netip.Addr) (got []int, met bool) {
+	near := false
+	for i, o := range owners {
+		on := b.Meets(o, a)
+		met = met || on
+		if !b.OfOwner(o) || !on && b.MAC.Shared() {
+			continue
+		}
+		if on && !near {
+			got, near = nil, true
+		}
+		if on == near {
+			got = append(got, i)
+		}
+	}
+	return got, met
 }
 
 // leadsTo reports whether the frames leave a tunnel at an interface: the VXLAN device of the same name on the node to which they are

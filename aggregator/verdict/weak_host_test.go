@@ -44,7 +44,7 @@ func TestWeakHostsAreNotOnTheLinkOnWhichTheyAnswer(t *testing.T) {
 		}, []string{"LINK=n1/eth0 assigned-twice n1 n2 " + externalMAC}},
 		{"one of them has announced it there", "192.0.2.50", "br-vip", func(w *world, lan, _ []*verdict.Interface, _ []*verdict.Claim) {
 			w.Wire(lan[2], string(lan[0].MAC))
-		}, []string{"LINK=n1/eth0 split-brain n1 n2"}},
+		}, []string{"LINK=n1/eth0 assigned-twice n1 n2"}},
 		{"a program moves it", "192.0.2.50", "br-vip", func(w *world, _, _ []*verdict.Interface, _ []*verdict.Claim) {
 			w.Node("n1").VIPProgram = "keepalived"
 		}, []string{"LINK=n1/eth0 split-brain n1 n2"}},

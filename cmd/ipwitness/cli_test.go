@@ -411,16 +411,16 @@ func TestWorkloadNamesSelectOwners(t *testing.T) {
 }
 
 func TestExplainTakesAnID(t *testing.T) {
-	var asked string
+	var asked, senders string
 	c := serve(t, handler{
 		"/v1/conflicts/abc": ok(conflict("abc", pb.Conflict_CONFIRMED)),
 		"/v1/explain": func(r *http.Request) (int, string) {
-			asked = r.URL.Query().Get("address")
+			asked, senders = r.URL.Query().Get("address"), r.URL.Query().Get("senders")
 			return ok(&pb.ExplainResponse{Address: asked, Summary: "Because."})(r)
 		},
 	})
 	c.run(t, 0, "explain", "abc")
-	if asked != "10.0.0.7" || !strings.HasPrefix(c.stdout.String(), "Because.\n") {
+	if asked != "10.0.0.7" || senders != "true" || !strings.HasPrefix(c.stdout.String(), "Because.\n") {
 		t.Errorf("got an explanation of %q: %q", asked, &c.stdout)
 	}
 }

@@ -60,6 +60,8 @@ func (q *query) explain(ctx context.Context, what string) error {
 	ask := url.Values{"address": {address}}
 	if q.format == formatCase {
 		ask.Set("case", "true")
+	} else if q.at.IsZero() {
+		ask.Set("senders", "true")
 	}
 	explained := &pb.ExplainResponse{}
 	if err := q.client().get(ctx, "/v1/explain", q.within(ask), explained); err != nil {

@@ -132,6 +132,9 @@ func (n *Node) churn(number, some int) int {
 	return some
 }
 
+// noBeliefs answers that neighbour tables have no entry for an address.
+func noBeliefs(netip.Addr) *pb.BeliefAnswer { return &pb.BeliefAnswer{} }
+
 // Report reports to the replicas, which Dial connects to, until ctx ends.
 func (n *Node) Report(ctx context.Context, log *slog.Logger, replicas []string, dial func(replica string) (report.Conn, error)) error {
 	contests := report.NewContests(log, func(netip.Addr, bool) {})
@@ -141,7 +144,7 @@ func (n *Node) Report(ctx context.Context, log *slog.Logger, replicas []string, 
 		Find: func(context.Context) ([]string, error) { return replicas, nil },
 		Dial: dial,
 	}, func(log *slog.Logger, conn grpc.ClientConnInterface) *report.Reporter {
-		return report.New(log, n.table, n.hello, conn, func([]netip.Addr) bool { return true }, func(netip.Addr, string) {}, contests, instances)
+		return report.New(log, n.table, n.hello, conn, func([]netip.Addr) bool { return true }, func(netip.Addr, string) {}, noBeliefs, contests, instances)
 	}).Run(ctx)
 }
 

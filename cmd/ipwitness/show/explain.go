@@ -57,6 +57,7 @@ func (p *page) explain(e *pb.ExplainResponse, more string) {
 	}
 	p.owners("Held by:", holding)
 	p.owners("Seen with it, but not compared:", excluded)
+	p.senders(e.GetSenders(), e.GetOwners())
 
 	unresolved := slices.DeleteFunc(slices.Clone(e.GetConflicts()), func(c *pb.Conflict) bool { return c.GetState() == pb.Conflict_RESOLVED })
 	if len(unresolved) > 0 { // the related objects of all conflicts of an address are nearly the same

@@ -211,6 +211,31 @@ func TestTablesAndPages(t *testing.T) {
 	lost := &pb.ExplainResponse{
 		Address: "10.244.0.7", Summary: "Conflict. " + diagnosed().GetSummary(), Conflicts: []*pb.Conflict{diagnosed(), conflict(pb.Conflict_RESOLVED)},
 	}
+	pod := func(name, node string, state pb.Belief_State) *pb.Senders_Sender {
+		return &pb.Senders_Sender{Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "shop", Name: name}, Node: node, Interface: "eth0", State: state}
+	}
+	sent := &pb.ExplainResponse{
+		Address: "10.244.0.7", Summary: explained.GetSummary(), Owners: owners()[:2],
+		Senders: &pb.Senders{
+			Receivers: []*pb.Senders_Receiver{
+				{Mac: "02:00:00:00:00:01", Owners: []uint32{0}, InUse: 5, Old: 1, Senders: []*pb.Senders_Sender{
+					pod("cart-1", "worker-1", pb.Belief_IN_USE), pod("cart-2", "worker-2", pb.Belief_IN_USE),
+					{Workload: &pb.Workload{Kind: pb.Workload_HOST, Name: "worker-1"}, Node: "worker-1", Interface: "cni0", State: pb.Belief_IN_USE},
+					pod("cart-3", "worker-1", pb.Belief_OLD),
+				}},
+				{Mac: "02:00:00:00:00:02", Owners: []uint32{0, 1}, Permanent: 1, Senders: []*pb.Senders_Sender{pod("cart-4", "worker-1", pb.Belief_PERMANENT)}},
+				{Mac: "02:00:00:00:00:03", Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "shop", Name: "former"}, InUse: 1, Senders: []*pb.Senders_Sender{pod("cart-5", "worker-1", pb.Belief_IN_USE)}},
+				{Mac: "02:00:00:00:00:04", Old: 1},
+			},
+			Unseen: []*pb.Senders_Unseen{
+				{Reason: pb.Senders_Unseen_NO_ANSWER, Nodes: []string{"worker-3"}, Count: 1}, {Reason: pb.Senders_Unseen_DISCONNECTED, Nodes: []string{"worker-4", "worker-5"}, Count: 2},
+				{Reason: pb.Senders_Unseen_OWN_ONLY, Nodes: []string{"worker-6"}, Count: 1}, {Reason: pb.Senders_Unseen_NO_PROCESS, Nodes: []string{"worker-1"}, Count: 3},
+				{Reason: pb.Senders_Unseen_TRUNCATED, Nodes: []string{"worker-1"}, Count: 1}, {Reason: pb.Senders_Unseen_NOT_ASKED, Nodes: []string{"w1", "w2", "w3", "w4", "w5", "w6"}, Count: 900},
+				{Reason: pb.Senders_Unseen_BEFORE_START},
+			},
+		},
+	}
+	silent := &pb.ExplainResponse{Address: "10.244.0.7", Summary: explained.GetSummary(), Owners: owners()[:2], Senders: &pb.Senders{}}
 	unowned := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
@@ -239,6 +264,8 @@ func TestTablesAndPages(t *testing.T) {
 			return Acknowledged(b, conflict(pb.Conflict_CONFIRMED), piped, now)
 		},
 		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, piped, now) },
+		"explain-senders":      func(b *bytes.Buffer) error { return Explain(b, sent, piped, now) },
+		"explain-no-senders":   func(b *bytes.Buffer) error { return Explain(b, silent, piped, now) },
 		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, piped, now) },
 		"explain-past": func(b *bytes.Buffer) error {
 			was := conflict(pb.Conflict_CONFIRMED)

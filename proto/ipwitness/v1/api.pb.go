@@ -1932,7 +1932,9 @@ type ExplainRequest struct {
 	// the owners, conflicts and findings as they were recorded, and no steps.
 	At *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
 	// Only what is known in the clusters with these names. Only a fleet accepts this.
-	Cluster       []string `protobuf:"bytes,4,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster []string `protobuf:"bytes,4,rep,name=cluster,proto3" json:"cluster,omitempty"`
+	// True if the answer is to say who sends packets to which owner. The agents are asked, which takes up to a second.
+	Senders       bool `protobuf:"varint,5,opt,name=senders,proto3" json:"senders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1995,6 +1997,13 @@ func (x *ExplainRequest) GetCluster() []string {
 	return nil
 }
 
+func (x *ExplainRequest) GetSenders() bool {
+	if x != nil {
+		return x.Senders
+	}
+	return false
+}
+
 // ExplainResponse has everything that is known of an address, and how the address was judged.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2019,7 +2028,10 @@ type ExplainResponse struct {
 	// none. Changes that happened in a gap before this time may be missing.
 	Gap *Gap `protobuf:"bytes,9,opt,name=gap,proto3" json:"gap,omitempty"`
 	// If the request has a time: the findings about the address.
-	Findings      []*Finding `protobuf:"bytes,10,rep,name=findings,proto3" json:"findings,omitempty"`
+	Findings []*Finding `protobuf:"bytes,10,rep,name=findings,proto3" json:"findings,omitempty"`
+	// If the request asks for senders: who sends packets for the address to which owner; unset if the address is neither
+	// in an active conflict nor in a finding stale-belief. A fleet does not know.
+	Senders       *Senders `protobuf:"bytes,11,opt,name=senders,proto3" json:"senders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2120,6 +2132,13 @@ func (x *ExplainResponse) GetGap() *Gap {
 func (x *ExplainResponse) GetFindings() []*Finding {
 	if x != nil {
 		return x.Findings
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetSenders() *Senders {
+	if x != nil {
+		return x.Senders
 	}
 	return nil
 }
@@ -4232,12 +4251,13 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
 	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\"Q\n" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\x84\x01\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"\x9e\x01\n" +
 	"\x0eExplainRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04case\x18\x02 \x01(\bR\x04case\x12*\n" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
-	"\acluster\x18\x04 \x03(\tR\acluster\"\xbf\x04\n" +
+	"\acluster\x18\x04 \x03(\tR\acluster\x12\x18\n" +
+	"\asenders\x18\x05 \x01(\bR\asenders\"\xf0\x04\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
@@ -4249,7 +4269,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04case\x18\b \x01(\v2\x17.google.protobuf.StructR\x04case\x12#\n" +
 	"\x03gap\x18\t \x01(\v2\x11.ipwitness.v1.GapR\x03gap\x121\n" +
 	"\bfindings\x18\n" +
-	" \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x1aw\n" +
+	" \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12/\n" +
+	"\asenders\x18\v \x01(\v2\x15.ipwitness.v1.SendersR\asenders\x1aw\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
@@ -4510,10 +4531,11 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*Conflict)(nil),                      // 58: ipwitness.v1.Conflict
 	(*structpb.Struct)(nil),               // 59: google.protobuf.Struct
 	(*Finding)(nil),                       // 60: ipwitness.v1.Finding
-	(*Pool)(nil),                          // 61: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                    // 62: ipwitness.v1.Kubernetes
-	(*Election)(nil),                      // 63: ipwitness.v1.Election
-	(*Cluster)(nil),                       // 64: ipwitness.v1.Cluster
+	(*Senders)(nil),                       // 61: ipwitness.v1.Senders
+	(*Pool)(nil),                          // 62: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                    // 63: ipwitness.v1.Kubernetes
+	(*Election)(nil),                      // 64: ipwitness.v1.Election
+	(*Cluster)(nil),                       // 65: ipwitness.v1.Cluster
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	50,  // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
@@ -4556,98 +4578,99 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	59,  // 37: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
 	47,  // 38: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
 	60,  // 39: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	51,  // 40: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	60,  // 41: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	53,  // 42: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	47,  // 43: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	60,  // 44: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
-	2,   // 45: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	60,  // 46: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	53,  // 47: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	61,  // 48: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	53,  // 49: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	56,  // 50: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	62,  // 51: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	53,  // 52: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	63,  // 53: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
-	56,  // 54: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
-	2,   // 55: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
-	56,  // 56: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
-	53,  // 57: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	62,  // 58: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	63,  // 59: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
-	64,  // 60: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
-	53,  // 61: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 62: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	51,  // 63: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	51,  // 64: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	46,  // 65: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	47,  // 66: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	51,  // 67: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	53,  // 68: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	3,   // 69: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	51,  // 70: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	2,   // 71: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	46,  // 72: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
-	47,  // 73: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
-	53,  // 74: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	51,  // 75: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	51,  // 76: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	51,  // 77: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	2,   // 78: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	3,   // 79: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	52,  // 80: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	58,  // 81: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	60,  // 82: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	56,  // 83: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	51,  // 84: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	51,  // 85: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	4,   // 86: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	51,  // 87: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
-	55,  // 88: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	5,   // 89: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	7,   // 90: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
-	11,  // 91: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	16,  // 92: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	18,  // 93: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	20,  // 94: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	22,  // 95: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	24,  // 96: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	26,  // 97: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	28,  // 98: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
-	30,  // 99: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	32,  // 100: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	34,  // 101: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	36,  // 102: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
-	38,  // 103: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
-	40,  // 104: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
-	42,  // 105: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	44,  // 106: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
-	14,  // 107: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	6,   // 108: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	8,   // 109: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
-	12,  // 110: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	17,  // 111: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	19,  // 112: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	21,  // 113: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	23,  // 114: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	25,  // 115: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	27,  // 116: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	29,  // 117: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
-	31,  // 118: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	33,  // 119: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	35,  // 120: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	37,  // 121: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
-	39,  // 122: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
-	41,  // 123: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
-	43,  // 124: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	45,  // 125: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
-	15,  // 126: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	108, // [108:127] is the sub-list for method output_type
-	89,  // [89:108] is the sub-list for method input_type
-	89,  // [89:89] is the sub-list for extension type_name
-	89,  // [89:89] is the sub-list for extension extendee
-	0,   // [0:89] is the sub-list for field type_name
+	61,  // 40: ipwitness.v1.ExplainResponse.senders:type_name -> ipwitness.v1.Senders
+	51,  // 41: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	60,  // 42: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	53,  // 43: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	47,  // 44: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	60,  // 45: ipwitness.v1.GetFindingResponse.finding:type_name -> ipwitness.v1.Finding
+	2,   // 46: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	60,  // 47: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	53,  // 48: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	62,  // 49: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	53,  // 50: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	56,  // 51: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	63,  // 52: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	53,  // 53: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	64,  // 54: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	56,  // 55: ipwitness.v1.GetNodeResponse.node:type_name -> ipwitness.v1.Node
+	2,   // 56: ipwitness.v1.WatchNodesResponse.type:type_name -> ipwitness.v1.Watch.Type
+	56,  // 57: ipwitness.v1.WatchNodesResponse.node:type_name -> ipwitness.v1.Node
+	53,  // 58: ipwitness.v1.WatchNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	63,  // 59: ipwitness.v1.WatchNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	64,  // 60: ipwitness.v1.WatchNodesResponse.election:type_name -> ipwitness.v1.Election
+	65,  // 61: ipwitness.v1.ListClustersResponse.clusters:type_name -> ipwitness.v1.Cluster
+	53,  // 62: ipwitness.v1.ListClustersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 63: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	51,  // 64: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	51,  // 65: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	46,  // 66: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	47,  // 67: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	51,  // 68: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	53,  // 69: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	3,   // 70: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	51,  // 71: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	2,   // 72: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	46,  // 73: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	47,  // 74: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	53,  // 75: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	51,  // 76: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	51,  // 77: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	51,  // 78: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	2,   // 79: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	3,   // 80: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	52,  // 81: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	58,  // 82: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	60,  // 83: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	56,  // 84: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	51,  // 85: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	51,  // 86: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	4,   // 87: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	51,  // 88: ipwitness.v1.ResolveOwnersRequest.Question.time:type_name -> google.protobuf.Timestamp
+	55,  // 89: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	5,   // 90: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	7,   // 91: ipwitness.v1.WitnessService.ResolveOwners:input_type -> ipwitness.v1.ResolveOwnersRequest
+	11,  // 92: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	16,  // 93: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	18,  // 94: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	20,  // 95: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	22,  // 96: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	24,  // 97: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	26,  // 98: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	28,  // 99: ipwitness.v1.WitnessService.GetFinding:input_type -> ipwitness.v1.GetFindingRequest
+	30,  // 100: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	32,  // 101: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	34,  // 102: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	36,  // 103: ipwitness.v1.WitnessService.GetNode:input_type -> ipwitness.v1.GetNodeRequest
+	38,  // 104: ipwitness.v1.WitnessService.WatchNodes:input_type -> ipwitness.v1.WatchNodesRequest
+	40,  // 105: ipwitness.v1.WitnessService.ListClusters:input_type -> ipwitness.v1.ListClustersRequest
+	42,  // 106: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	44,  // 107: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	14,  // 108: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	6,   // 109: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	8,   // 110: ipwitness.v1.WitnessService.ResolveOwners:output_type -> ipwitness.v1.ResolveOwnersResponse
+	12,  // 111: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	17,  // 112: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	19,  // 113: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	21,  // 114: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	23,  // 115: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	25,  // 116: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	27,  // 117: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	29,  // 118: ipwitness.v1.WitnessService.GetFinding:output_type -> ipwitness.v1.GetFindingResponse
+	31,  // 119: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	33,  // 120: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	35,  // 121: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	37,  // 122: ipwitness.v1.WitnessService.GetNode:output_type -> ipwitness.v1.GetNodeResponse
+	39,  // 123: ipwitness.v1.WitnessService.WatchNodes:output_type -> ipwitness.v1.WatchNodesResponse
+	41,  // 124: ipwitness.v1.WitnessService.ListClusters:output_type -> ipwitness.v1.ListClustersResponse
+	43,  // 125: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	45,  // 126: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	15,  // 127: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	109, // [109:128] is the sub-list for method output_type
+	90,  // [90:109] is the sub-list for method input_type
+	90,  // [90:90] is the sub-list for extension type_name
+	90,  // [90:90] is the sub-list for extension extendee
+	0,   // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }

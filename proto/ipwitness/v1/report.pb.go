@@ -86,7 +86,7 @@ func (x LinkRecord_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LinkRecord_Kind.Descriptor instead.
 func (LinkRecord_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // Attachment is the way in which an interface is connected to the node.
@@ -155,7 +155,7 @@ func (x InterfaceRecord_Attachment) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InterfaceRecord_Attachment.Descriptor instead.
 func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Answer is what makes a kernel answer for an address on a link on which it does not have it.
@@ -226,7 +226,7 @@ func (x ClaimRecord_Answer) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Answer.Descriptor instead.
 func (ClaimRecord_Answer) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // Filter is what is known of a node's packet filters (nftables, arptables).
@@ -279,7 +279,7 @@ func (x ClaimRecord_Filter) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClaimRecord_Filter.Descriptor instead.
 func (ClaimRecord_Filter) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10, 1}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12, 1}
 }
 
 // State says how a kernel uses an entry.
@@ -292,6 +292,8 @@ const (
 	BeliefRecord_IN_USE BeliefRecord_State = 1
 	// A person or a program has set it, and the kernel never changes it (NUD_PERMANENT).
 	BeliefRecord_PERMANENT BeliefRecord_State = 2
+	// Neither, as far as the agent knows: NUD_STALE. The kernel confirms it, or asks again, after it uses it. Only in answers.
+	BeliefRecord_OLD BeliefRecord_State = 3
 )
 
 // Enum value maps for BeliefRecord_State.
@@ -300,11 +302,13 @@ var (
 		0: "UNSPECIFIED",
 		1: "IN_USE",
 		2: "PERMANENT",
+		3: "OLD",
 	}
 	BeliefRecord_State_value = map[string]int32{
 		"UNSPECIFIED": 0,
 		"IN_USE":      1,
 		"PERMANENT":   2,
+		"OLD":         3,
 	}
 )
 
@@ -332,7 +336,7 @@ func (x BeliefRecord_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BeliefRecord_State.Descriptor instead.
 func (BeliefRecord_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Source is where the name is from.
@@ -389,7 +393,7 @@ func (x NodeName_Source) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NodeName_Source.Descriptor instead.
 func (NodeName_Source) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // ReportRequest is one batch of records of the agent's table. The first message of a stream has
@@ -426,7 +430,9 @@ type ReportRequest struct {
 	// Allocations from those pools.
 	Allocations []*AllocationRecord `protobuf:"bytes,13,rep,name=allocations,proto3" json:"allocations,omitempty"`
 	// Entries of neighbour tables that the agent's own claims contradict, or do not bear out.
-	Beliefs       []*BeliefRecord `protobuf:"bytes,14,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
+	Beliefs []*BeliefRecord `protobuf:"bytes,14,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
+	// Answers to questions about neighbour tables.
+	Answers       []*BeliefAnswer `protobuf:"bytes,15,rep,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +565,13 @@ func (x *ReportRequest) GetBeliefs() []*BeliefRecord {
 	return nil
 }
 
+func (x *ReportRequest) GetAnswers() []*BeliefAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
 // Pong is the answer to a ping. Every change that the agent knew of when the ping arrived is in the
 // same message or an earlier one.
 type Pong struct {
@@ -633,7 +646,9 @@ type ReportResponse struct {
 	// nothing before it, and ends the stream if another of its streams leads to the same process.
 	Instance string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Owners on other nodes that have given an address up, of which the agent has reported frames.
-	Departures    []*Departure `protobuf:"bytes,7,rep,name=departures,proto3" json:"departures,omitempty"`
+	Departures []*Departure `protobuf:"bytes,7,rep,name=departures,proto3" json:"departures,omitempty"`
+	// Questions about neighbour tables.
+	Questions     []*BeliefQuestion `protobuf:"bytes,8,rep,name=questions,proto3" json:"questions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -713,6 +728,13 @@ func (x *ReportResponse) GetInstance() string {
 func (x *ReportResponse) GetDepartures() []*Departure {
 	if x != nil {
 		return x.Departures
+	}
+	return nil
+}
+
+func (x *ReportResponse) GetQuestions() []*BeliefQuestion {
+	if x != nil {
+		return x.Questions
 	}
 	return nil
 }
@@ -884,6 +906,146 @@ func (x *Check) GetAddresses() [][]byte {
 	return nil
 }
 
+// BeliefQuestion asks which entries neighbour tables have for an address.
+type BeliefQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Returned in BeliefAnswer.id.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The address: 4 or 16 bytes.
+	Address       []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeliefQuestion) Reset() {
+	*x = BeliefQuestion{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeliefQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeliefQuestion) ProtoMessage() {}
+
+func (x *BeliefQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeliefQuestion.ProtoReflect.Descriptor instead.
+func (*BeliefQuestion) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *BeliefQuestion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *BeliefQuestion) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+// BeliefAnswer has the entries of neighbour tables of the node for an address, also those that claims bear out.
+// Every change of namespaces, links and interfaces that the agent knew of is in the same message or an earlier one.
+type BeliefAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the question.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The entries, by link, hardware address and state: 64 at most, with 32 holders each at most. The namespaces that
+	// have the address themselves are left out.
+	Beliefs []*BeliefRecord `protobuf:"bytes,2,rep,name=beliefs,proto3" json:"beliefs,omitempty"`
+	// Number of namespaces whose entries from before the agent followed them are not known, because the agent sees no
+	// process there. 0 for an IPv6 address: entries of that time are never known, except the node's own.
+	Unread uint32 `protobuf:"varint,3,opt,name=unread,proto3" json:"unread,omitempty"`
+	// True if there may be further entries, because a limit is exceeded.
+	Truncated bool `protobuf:"varint,4,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// True if the kernel reports no changes in namespaces other than the agent's own.
+	OwnOnly       bool `protobuf:"varint,5,opt,name=own_only,json=ownOnly,proto3" json:"own_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeliefAnswer) Reset() {
+	*x = BeliefAnswer{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeliefAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeliefAnswer) ProtoMessage() {}
+
+func (x *BeliefAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeliefAnswer.ProtoReflect.Descriptor instead.
+func (*BeliefAnswer) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BeliefAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *BeliefAnswer) GetBeliefs() []*BeliefRecord {
+	if x != nil {
+		return x.Beliefs
+	}
+	return nil
+}
+
+func (x *BeliefAnswer) GetUnread() uint32 {
+	if x != nil {
+		return x.Unread
+	}
+	return 0
+}
+
+func (x *BeliefAnswer) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+func (x *BeliefAnswer) GetOwnOnly() bool {
+	if x != nil {
+		return x.OwnOnly
+	}
+	return false
+}
+
 // Hello identifies the agent.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -905,7 +1067,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1079,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1092,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Hello) GetNode() string {
@@ -998,7 +1160,7 @@ type NamespaceRecord struct {
 
 func (x *NamespaceRecord) Reset() {
 	*x = NamespaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1172,7 @@ func (x *NamespaceRecord) String() string {
 func (*NamespaceRecord) ProtoMessage() {}
 
 func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1185,7 @@ func (x *NamespaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceRecord.ProtoReflect.Descriptor instead.
 func (*NamespaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NamespaceRecord) GetId() uint32 {
@@ -1090,7 +1252,7 @@ type LinkRecord struct {
 
 func (x *LinkRecord) Reset() {
 	*x = LinkRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1264,7 @@ func (x *LinkRecord) String() string {
 func (*LinkRecord) ProtoMessage() {}
 
 func (x *LinkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1277,7 @@ func (x *LinkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRecord.ProtoReflect.Descriptor instead.
 func (*LinkRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LinkRecord) GetName() string {
@@ -1196,7 +1358,7 @@ type InterfaceRecord struct {
 
 func (x *InterfaceRecord) Reset() {
 	*x = InterfaceRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1370,7 @@ func (x *InterfaceRecord) String() string {
 func (*InterfaceRecord) ProtoMessage() {}
 
 func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1383,7 @@ func (x *InterfaceRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterfaceRecord.ProtoReflect.Descriptor instead.
 func (*InterfaceRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InterfaceRecord) GetNamespace() uint32 {
@@ -1400,7 +1562,7 @@ type ClaimRecord struct {
 
 func (x *ClaimRecord) Reset() {
 	*x = ClaimRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1574,7 @@ func (x *ClaimRecord) String() string {
 func (*ClaimRecord) ProtoMessage() {}
 
 func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1587,7 @@ func (x *ClaimRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRecord.ProtoReflect.Descriptor instead.
 func (*ClaimRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ClaimRecord) GetAddress() []byte {
@@ -1617,9 +1779,9 @@ type BeliefRecord struct {
 	State BeliefRecord_State `protobuf:"varint,4,opt,name=state,proto3,enum=ipwitness.v1.BeliefRecord_State" json:"state,omitempty"`
 	// Number of holders.
 	Count uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
-	// Some of the holders: 8 at most.
+	// Some of the holders: 8 at most, in answers 32.
 	Holders []*BeliefRecord_Holder `protobuf:"bytes,6,rep,name=holders,proto3" json:"holders,omitempty"`
-	// Time at which the agent first found the claims to disagree with one of the entries, by its clock.
+	// Not in answers: time at which the agent first found the claims to disagree with one of the entries, by its clock.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
 	// True if no entry is left, or the claims bear them out.
 	Gone bool `protobuf:"varint,8,opt,name=gone,proto3" json:"gone,omitempty"`
@@ -1632,7 +1794,7 @@ type BeliefRecord struct {
 
 func (x *BeliefRecord) Reset() {
 	*x = BeliefRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1806,7 @@ func (x *BeliefRecord) String() string {
 func (*BeliefRecord) ProtoMessage() {}
 
 func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1819,7 @@ func (x *BeliefRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord.ProtoReflect.Descriptor instead.
 func (*BeliefRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BeliefRecord) GetLink() string {
@@ -1767,7 +1929,7 @@ type StatusRecord struct {
 
 func (x *StatusRecord) Reset() {
 	*x = StatusRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1941,7 @@ func (x *StatusRecord) String() string {
 func (*StatusRecord) ProtoMessage() {}
 
 func (x *StatusRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1954,7 @@ func (x *StatusRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRecord.ProtoReflect.Descriptor instead.
 func (*StatusRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatusRecord) GetWire() string {
@@ -1915,7 +2077,7 @@ type NodeName struct {
 
 func (x *NodeName) Reset() {
 	*x = NodeName{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2089,7 @@ func (x *NodeName) String() string {
 func (*NodeName) ProtoMessage() {}
 
 func (x *NodeName) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2102,7 @@ func (x *NodeName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
 func (*NodeName) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeName) GetName() string {
@@ -1980,7 +2142,7 @@ type Unparsed struct {
 
 func (x *Unparsed) Reset() {
 	*x = Unparsed{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2154,7 @@ func (x *Unparsed) String() string {
 func (*Unparsed) ProtoMessage() {}
 
 func (x *Unparsed) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2167,7 @@ func (x *Unparsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
 func (*Unparsed) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Unparsed) GetTags() uint64 {
@@ -2048,7 +2210,7 @@ type FloodingRecord struct {
 
 func (x *FloodingRecord) Reset() {
 	*x = FloodingRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2222,7 @@ func (x *FloodingRecord) String() string {
 func (*FloodingRecord) ProtoMessage() {}
 
 func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2235,7 @@ func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
 func (*FloodingRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FloodingRecord) GetIndex() uint32 {
@@ -2156,7 +2318,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2168,7 +2330,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2181,7 +2343,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -2309,7 +2471,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2483,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2496,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -2392,7 +2554,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2566,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2579,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -2531,7 +2693,7 @@ type BeliefRecord_Holder struct {
 
 func (x *BeliefRecord_Holder) Reset() {
 	*x = BeliefRecord_Holder{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2543,7 +2705,7 @@ func (x *BeliefRecord_Holder) String() string {
 func (*BeliefRecord_Holder) ProtoMessage() {}
 
 func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2556,7 +2718,7 @@ func (x *BeliefRecord_Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeliefRecord_Holder.ProtoReflect.Descriptor instead.
 func (*BeliefRecord_Holder) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13, 0}
 }
 
 func (x *BeliefRecord_Holder) GetNamespace() uint32 {
@@ -2577,7 +2739,7 @@ var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\x9f\x05\n" +
+	"\x19ipwitness/v1/report.proto\x12\fipwitness.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xd5\x05\n" +
 	"\rReportRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12)\n" +
 	"\x05hello\x18\x02 \x01(\v2\x13.ipwitness.v1.HelloR\x05hello\x12%\n" +
@@ -2597,10 +2759,11 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04pong\x18\v \x01(\v2\x12.ipwitness.v1.PongR\x04pong\x12.\n" +
 	"\x05pools\x18\f \x03(\v2\x18.ipwitness.v1.PoolRecordR\x05pools\x12@\n" +
 	"\vallocations\x18\r \x03(\v2\x1e.ipwitness.v1.AllocationRecordR\vallocations\x124\n" +
-	"\abeliefs\x18\x0e \x03(\v2\x1a.ipwitness.v1.BeliefRecordR\abeliefs\"K\n" +
+	"\abeliefs\x18\x0e \x03(\v2\x1a.ipwitness.v1.BeliefRecordR\abeliefs\x124\n" +
+	"\aanswers\x18\x0f \x03(\v2\x1a.ipwitness.v1.BeliefAnswerR\aanswers\"K\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
-	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\x93\x02\n" +
+	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xcf\x02\n" +
 	"\x0eReportResponse\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12\x16\n" +
 	"\x06resync\x18\x02 \x01(\bR\x06resync\x121\n" +
@@ -2610,7 +2773,8 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\binstance\x18\x06 \x01(\tR\binstance\x127\n" +
 	"\n" +
 	"departures\x18\a \x03(\v2\x17.ipwitness.v1.DepartureR\n" +
-	"departures\"7\n" +
+	"departures\x12:\n" +
+	"\tquestions\x18\b \x03(\v2\x1c.ipwitness.v1.BeliefQuestionR\tquestions\"7\n" +
 	"\tDeparture\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x10\n" +
 	"\x03mac\x18\x02 \x01(\fR\x03mac\"A\n" +
@@ -2619,7 +2783,16 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\tcontested\x18\x02 \x01(\bR\tcontested\"5\n" +
 	"\x05Check\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1c\n" +
-	"\taddresses\x18\x02 \x03(\fR\taddresses\"\x92\x01\n" +
+	"\taddresses\x18\x02 \x03(\fR\taddresses\":\n" +
+	"\x0eBeliefQuestion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\fR\aaddress\"\xa5\x01\n" +
+	"\fBeliefAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x124\n" +
+	"\abeliefs\x18\x02 \x03(\v2\x1a.ipwitness.v1.BeliefRecordR\abeliefs\x12\x16\n" +
+	"\x06unread\x18\x03 \x01(\rR\x06unread\x12\x1c\n" +
+	"\ttruncated\x18\x04 \x01(\bR\ttruncated\x12\x19\n" +
+	"\bown_only\x18\x05 \x01(\bR\aownOnly\"\x92\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x14\n" +
@@ -2723,7 +2896,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x12FILTER_UNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05RULES\x10\x01\x12\x0e\n" +
 	"\n" +
-	"UNREADABLE\x10\x02\"\xb3\x03\n" +
+	"UNREADABLE\x10\x02\"\xbc\x03\n" +
 	"\fBeliefRecord\x12\x12\n" +
 	"\x04link\x18\x01 \x01(\tR\x04link\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x10\n" +
@@ -2737,12 +2910,13 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x06tunnel\x18\t \x01(\fR\x06tunnel\x1a<\n" +
 	"\x06Holder\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\rR\x05index\"3\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\"<\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06IN_USE\x10\x01\x12\r\n" +
-	"\tPERMANENT\x10\x02\"\xe3\x04\n" +
+	"\tPERMANENT\x10\x02\x12\a\n" +
+	"\x03OLD\x10\x03\"\xe3\x04\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -2840,7 +3014,7 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
@@ -2854,78 +3028,83 @@ var file_ipwitness_v1_report_proto_goTypes = []any{
 	(*Departure)(nil),               // 9: ipwitness.v1.Departure
 	(*Contest)(nil),                 // 10: ipwitness.v1.Contest
 	(*Check)(nil),                   // 11: ipwitness.v1.Check
-	(*Hello)(nil),                   // 12: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 13: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 14: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 15: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 16: ipwitness.v1.ClaimRecord
-	(*BeliefRecord)(nil),            // 17: ipwitness.v1.BeliefRecord
-	(*StatusRecord)(nil),            // 18: ipwitness.v1.StatusRecord
-	(*NodeName)(nil),                // 19: ipwitness.v1.NodeName
-	(*Unparsed)(nil),                // 20: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 21: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 22: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 23: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 24: ipwitness.v1.AllocationRecord
-	(*BeliefRecord_Holder)(nil),     // 25: ipwitness.v1.BeliefRecord.Holder
-	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
-	(*Workload)(nil),                // 27: ipwitness.v1.Workload
-	(*Intended)(nil),                // 28: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 29: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 30: google.protobuf.Duration
-	(*Node_Port)(nil),               // 31: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 32: ipwitness.v1.Pool.State
+	(*BeliefQuestion)(nil),          // 12: ipwitness.v1.BeliefQuestion
+	(*BeliefAnswer)(nil),            // 13: ipwitness.v1.BeliefAnswer
+	(*Hello)(nil),                   // 14: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 15: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 16: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 17: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 18: ipwitness.v1.ClaimRecord
+	(*BeliefRecord)(nil),            // 19: ipwitness.v1.BeliefRecord
+	(*StatusRecord)(nil),            // 20: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 21: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 22: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 23: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 24: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 25: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 26: ipwitness.v1.AllocationRecord
+	(*BeliefRecord_Holder)(nil),     // 27: ipwitness.v1.BeliefRecord.Holder
+	(*timestamppb.Timestamp)(nil),   // 28: google.protobuf.Timestamp
+	(*Workload)(nil),                // 29: ipwitness.v1.Workload
+	(*Intended)(nil),                // 30: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 31: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 32: google.protobuf.Duration
+	(*Node_Port)(nil),               // 33: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 34: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	12, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	13, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	14, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	15, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	16, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	18, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	14, // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	15, // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	16, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	17, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	18, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	20, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
 	7,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	22, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	24, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	17, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
-	26, // 10: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	10, // 11: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	11, // 12: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	9,  // 13: ipwitness.v1.ReportResponse.departures:type_name -> ipwitness.v1.Departure
-	27, // 14: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	26, // 15: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	28, // 16: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
-	0,  // 17: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
-	1,  // 18: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	29, // 19: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	26, // 20: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	26, // 21: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	26, // 22: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	30, // 23: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	30, // 24: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	2,  // 25: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
-	3,  // 26: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
-	4,  // 27: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
-	25, // 28: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
-	26, // 29: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
-	31, // 30: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	20, // 31: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	21, // 32: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	19, // 33: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
-	5,  // 34: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
-	26, // 35: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	23, // 36: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	32, // 37: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	26, // 38: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	26, // 39: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	26, // 40: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
-	26, // 41: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
-	6,  // 42: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	8,  // 43: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	43, // [43:44] is the sub-list for method output_type
-	42, // [42:43] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	24, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	26, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	19, // 9: ipwitness.v1.ReportRequest.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	13, // 10: ipwitness.v1.ReportRequest.answers:type_name -> ipwitness.v1.BeliefAnswer
+	28, // 11: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	10, // 12: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	11, // 13: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	9,  // 14: ipwitness.v1.ReportResponse.departures:type_name -> ipwitness.v1.Departure
+	12, // 15: ipwitness.v1.ReportResponse.questions:type_name -> ipwitness.v1.BeliefQuestion
+	19, // 16: ipwitness.v1.BeliefAnswer.beliefs:type_name -> ipwitness.v1.BeliefRecord
+	29, // 17: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	28, // 18: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	30, // 19: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	0,  // 20: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
+	1,  // 21: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
+	31, // 22: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	28, // 23: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	28, // 24: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	28, // 25: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	32, // 26: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	32, // 27: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	2,  // 28: ipwitness.v1.ClaimRecord.answer:type_name -> ipwitness.v1.ClaimRecord.Answer
+	3,  // 29: ipwitness.v1.ClaimRecord.filter:type_name -> ipwitness.v1.ClaimRecord.Filter
+	4,  // 30: ipwitness.v1.BeliefRecord.state:type_name -> ipwitness.v1.BeliefRecord.State
+	27, // 31: ipwitness.v1.BeliefRecord.holders:type_name -> ipwitness.v1.BeliefRecord.Holder
+	28, // 32: ipwitness.v1.BeliefRecord.first_seen:type_name -> google.protobuf.Timestamp
+	33, // 33: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	22, // 34: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	23, // 35: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	21, // 36: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	5,  // 37: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	28, // 38: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	25, // 39: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	34, // 40: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	28, // 41: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	28, // 42: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	28, // 43: ipwitness.v1.AllocationRecord.kept_until:type_name -> google.protobuf.Timestamp
+	28, // 44: ipwitness.v1.AllocationRecord.expires_at:type_name -> google.protobuf.Timestamp
+	6,  // 45: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	8,  // 46: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	46, // [46:47] is the sub-list for method output_type
+	45, // [45:46] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -2940,7 +3119,7 @@ func file_ipwitness_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

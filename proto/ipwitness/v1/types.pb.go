@@ -525,6 +525,8 @@ const (
 	Belief_IN_USE Belief_State = 1
 	// A person or a program has set them, and the kernel never changes them.
 	Belief_PERMANENT Belief_State = 2
+	// Neither: the kernel confirms them, or asks again, after it uses them. Never in findings.
+	Belief_OLD Belief_State = 3
 )
 
 // Enum value maps for Belief_State.
@@ -533,11 +535,13 @@ var (
 		0: "UNSPECIFIED",
 		1: "IN_USE",
 		2: "PERMANENT",
+		3: "OLD",
 	}
 	Belief_State_value = map[string]int32{
 		"UNSPECIFIED": 0,
 		"IN_USE":      1,
 		"PERMANENT":   2,
+		"OLD":         3,
 	}
 )
 
@@ -566,6 +570,79 @@ func (x Belief_State) Number() protoreflect.EnumNumber {
 // Deprecated: Use Belief_State.Descriptor instead.
 func (Belief_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+}
+
+// Reason is why it was not.
+type Senders_Unseen_Reason int32
+
+const (
+	// Never sent.
+	Senders_Unseen_UNSPECIFIED Senders_Unseen_Reason = 0
+	// The agent of the node did not answer within a second.
+	Senders_Unseen_NO_ANSWER Senders_Unseen_Reason = 1
+	// The agent of the node is not connected.
+	Senders_Unseen_DISCONNECTED Senders_Unseen_Reason = 2
+	// The agent follows only the table of the node itself.
+	Senders_Unseen_OWN_ONLY Senders_Unseen_Reason = 3
+	// The agent sees no process in some namespaces, so that entries from before it followed them are not known.
+	Senders_Unseen_NO_PROCESS Senders_Unseen_Reason = 4
+	// The node has more entries than the agent keeps, or sends.
+	Senders_Unseen_TRUNCATED Senders_Unseen_Reason = 5
+	// Too many nodes: they were not asked.
+	Senders_Unseen_NOT_ASKED Senders_Unseen_Reason = 6
+	// IPv6 entries of namespaces from before the agents followed them.
+	Senders_Unseen_BEFORE_START Senders_Unseen_Reason = 7
+)
+
+// Enum value maps for Senders_Unseen_Reason.
+var (
+	Senders_Unseen_Reason_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "NO_ANSWER",
+		2: "DISCONNECTED",
+		3: "OWN_ONLY",
+		4: "NO_PROCESS",
+		5: "TRUNCATED",
+		6: "NOT_ASKED",
+		7: "BEFORE_START",
+	}
+	Senders_Unseen_Reason_value = map[string]int32{
+		"UNSPECIFIED":  0,
+		"NO_ANSWER":    1,
+		"DISCONNECTED": 2,
+		"OWN_ONLY":     3,
+		"NO_PROCESS":   4,
+		"TRUNCATED":    5,
+		"NOT_ASKED":    6,
+		"BEFORE_START": 7,
+	}
+)
+
+func (x Senders_Unseen_Reason) Enum() *Senders_Unseen_Reason {
+	p := new(Senders_Unseen_Reason)
+	*p = x
+	return p
+}
+
+func (x Senders_Unseen_Reason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Senders_Unseen_Reason) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_types_proto_enumTypes[9].Descriptor()
+}
+
+func (Senders_Unseen_Reason) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_types_proto_enumTypes[9]
+}
+
+func (x Senders_Unseen_Reason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Senders_Unseen_Reason.Descriptor instead.
+func (Senders_Unseen_Reason) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 2, 0}
 }
 
 // State says how far the allocations of a pool are known.
@@ -617,11 +694,11 @@ func (x Pool_State) String() string {
 }
 
 func (Pool_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[9].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (Pool_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[9]
+	return &file_ipwitness_v1_types_proto_enumTypes[10]
 }
 
 func (x Pool_State) Number() protoreflect.EnumNumber {
@@ -630,7 +707,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // State is the state of the agent's connection.
@@ -670,11 +747,11 @@ func (x Node_State) String() string {
 }
 
 func (Node_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[10].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (Node_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[10]
+	return &file_ipwitness_v1_types_proto_enumTypes[11]
 }
 
 func (x Node_State) Number() protoreflect.EnumNumber {
@@ -683,7 +760,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
 }
 
 // State says how far the fleet knows the present of a cluster.
@@ -727,11 +804,11 @@ func (x Cluster_State) String() string {
 }
 
 func (Cluster_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[11].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (Cluster_State) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[11]
+	return &file_ipwitness_v1_types_proto_enumTypes[12]
 }
 
 func (x Cluster_State) Number() protoreflect.EnumNumber {
@@ -740,7 +817,7 @@ func (x Cluster_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cluster_State.Descriptor instead.
 func (Cluster_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24, 0}
 }
 
 // Unknown is the reason why the set of expected nodes may be incomplete.
@@ -784,11 +861,11 @@ func (x Coverage_Unknown) String() string {
 }
 
 func (Coverage_Unknown) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[12].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (Coverage_Unknown) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[12]
+	return &file_ipwitness_v1_types_proto_enumTypes[13]
 }
 
 func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
@@ -797,7 +874,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // What is awaited.
@@ -847,11 +924,11 @@ func (x Awaited_What) String() string {
 }
 
 func (Awaited_What) Descriptor() protoreflect.EnumDescriptor {
-	return file_ipwitness_v1_types_proto_enumTypes[13].Descriptor()
+	return file_ipwitness_v1_types_proto_enumTypes[14].Descriptor()
 }
 
 func (Awaited_What) Type() protoreflect.EnumType {
-	return &file_ipwitness_v1_types_proto_enumTypes[13]
+	return &file_ipwitness_v1_types_proto_enumTypes[14]
 }
 
 func (x Awaited_What) Number() protoreflect.EnumNumber {
@@ -860,7 +937,7 @@ func (x Awaited_What) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Awaited_What.Descriptor instead.
 func (Awaited_What) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -2846,6 +2923,62 @@ func (x *Belief) GetReceiver() *Workload {
 	return nil
 }
 
+// Senders are the network namespaces that send packets for an address to its owners, according to their neighbour
+// tables. A namespace that reaches the address through a router has no entry for it; the router has.
+type Senders struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hardware addresses, those with the most senders first.
+	Receivers []*Senders_Receiver `protobuf:"bytes,1,rep,name=receivers,proto3" json:"receivers,omitempty"`
+	// What was not looked at.
+	Unseen        []*Senders_Unseen `protobuf:"bytes,2,rep,name=unseen,proto3" json:"unseen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Senders) Reset() {
+	*x = Senders{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Senders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Senders) ProtoMessage() {}
+
+func (x *Senders) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Senders.ProtoReflect.Descriptor instead.
+func (*Senders) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Senders) GetReceivers() []*Senders_Receiver {
+	if x != nil {
+		return x.Receivers
+	}
+	return nil
+}
+
+func (x *Senders) GetUnseen() []*Senders_Unseen {
+	if x != nil {
+		return x.Unseen
+	}
+	return nil
+}
+
 // Remembered is an earlier state of IPAM records, which cannot be observed again. The aggregator reads
 // it from its journal after a restart.
 type Remembered struct {
@@ -2869,7 +3002,7 @@ type Remembered struct {
 
 func (x *Remembered) Reset() {
 	*x = Remembered{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2881,7 +3014,7 @@ func (x *Remembered) String() string {
 func (*Remembered) ProtoMessage() {}
 
 func (x *Remembered) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2894,7 +3027,7 @@ func (x *Remembered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remembered.ProtoReflect.Descriptor instead.
 func (*Remembered) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Remembered) GetKind() string {
@@ -2958,7 +3091,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3103,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3116,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Fix) GetNode() string {
@@ -3050,7 +3183,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3195,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3208,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Pool) GetIpam() string {
@@ -3186,7 +3319,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3198,7 +3331,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3211,7 +3344,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -3355,7 +3488,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3367,7 +3500,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3380,7 +3513,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Node) GetName() string {
@@ -3578,7 +3711,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3590,7 +3723,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3603,7 +3736,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Cluster) GetName() string {
@@ -3685,7 +3818,7 @@ type Election struct {
 
 func (x *Election) Reset() {
 	*x = Election{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3697,7 +3830,7 @@ func (x *Election) String() string {
 func (*Election) ProtoMessage() {}
 
 func (x *Election) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3710,7 +3843,7 @@ func (x *Election) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Election.ProtoReflect.Descriptor instead.
 func (*Election) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Election) GetReplica() string {
@@ -3777,7 +3910,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3789,7 +3922,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3802,7 +3935,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -3918,7 +4051,7 @@ type Awaited struct {
 
 func (x *Awaited) Reset() {
 	*x = Awaited{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3930,7 +4063,7 @@ func (x *Awaited) String() string {
 func (*Awaited) ProtoMessage() {}
 
 func (x *Awaited) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3943,7 +4076,7 @@ func (x *Awaited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Awaited.ProtoReflect.Descriptor instead.
 func (*Awaited) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Awaited) GetWhat() Awaited_What {
@@ -3982,7 +4115,7 @@ type Belief_Holder struct {
 
 func (x *Belief_Holder) Reset() {
 	*x = Belief_Holder{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3994,7 +4127,7 @@ func (x *Belief_Holder) String() string {
 func (*Belief_Holder) ProtoMessage() {}
 
 func (x *Belief_Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4031,6 +4164,253 @@ func (x *Belief_Holder) GetNetns() string {
 	return ""
 }
 
+// Receiver is a hardware address in neighbour tables.
+type Senders_Receiver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The hardware address.
+	Mac string `protobuf:"bytes,1,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Owners that get the packets, as indexes in ExplainResponse.owners: several if it is not known which of them
+	// does. Empty if no owner in a conflict or finding has the hardware address.
+	Owners []uint32 `protobuf:"varint,2,rep,packed,name=owners,proto3" json:"owners,omitempty"`
+	// If owners is empty: workload that has the hardware address; unset if none is known.
+	Workload *Workload `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Number of senders whose kernel confirmed or used the entry within the last minute.
+	InUse uint32 `protobuf:"varint,4,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
+	// Number of senders with an entry that a person or a program has set.
+	Permanent uint32 `protobuf:"varint,5,opt,name=permanent,proto3" json:"permanent,omitempty"`
+	// Number of namespaces with an entry that is not used, as far as is known.
+	Old uint32 `protobuf:"varint,6,opt,name=old,proto3" json:"old,omitempty"`
+	// Some of the senders: 32 at most, those that use the entry first.
+	Senders       []*Senders_Sender `protobuf:"bytes,7,rep,name=senders,proto3" json:"senders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Senders_Receiver) Reset() {
+	*x = Senders_Receiver{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Senders_Receiver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Senders_Receiver) ProtoMessage() {}
+
+func (x *Senders_Receiver) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Senders_Receiver.ProtoReflect.Descriptor instead.
+func (*Senders_Receiver) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
+}
+
+func (x *Senders_Receiver) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *Senders_Receiver) GetOwners() []uint32 {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *Senders_Receiver) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *Senders_Receiver) GetInUse() uint32 {
+	if x != nil {
+		return x.InUse
+	}
+	return 0
+}
+
+func (x *Senders_Receiver) GetPermanent() uint32 {
+	if x != nil {
+		return x.Permanent
+	}
+	return 0
+}
+
+func (x *Senders_Receiver) GetOld() uint32 {
+	if x != nil {
+		return x.Old
+	}
+	return 0
+}
+
+func (x *Senders_Receiver) GetSenders() []*Senders_Sender {
+	if x != nil {
+		return x.Senders
+	}
+	return nil
+}
+
+// Sender is an interface whose neighbour table has the hardware address.
+type Senders_Sender struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Workload in the namespace of the interface.
+	Workload *Workload `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Node of the namespace.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// Name of the interface, inside the namespace.
+	Interface string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Inode of the namespace.
+	Netns string `protobuf:"bytes,4,opt,name=netns,proto3" json:"netns,omitempty"`
+	// State of the entry.
+	State         Belief_State `protobuf:"varint,5,opt,name=state,proto3,enum=ipwitness.v1.Belief_State" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Senders_Sender) Reset() {
+	*x = Senders_Sender{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Senders_Sender) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Senders_Sender) ProtoMessage() {}
+
+func (x *Senders_Sender) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Senders_Sender.ProtoReflect.Descriptor instead.
+func (*Senders_Sender) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 1}
+}
+
+func (x *Senders_Sender) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *Senders_Sender) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Senders_Sender) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *Senders_Sender) GetNetns() string {
+	if x != nil {
+		return x.Netns
+	}
+	return ""
+}
+
+func (x *Senders_Sender) GetState() Belief_State {
+	if x != nil {
+		return x.State
+	}
+	return Belief_UNSPECIFIED
+}
+
+// Unseen is a part of the tables that was not looked at.
+type Senders_Unseen struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason.
+	Reason Senders_Unseen_Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=ipwitness.v1.Senders_Unseen_Reason" json:"reason,omitempty"`
+	// Names of the nodes, at most 32. None for BEFORE_START, which concerns all nodes.
+	Nodes []string `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Number of nodes; for NO_PROCESS, of namespaces on them.
+	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Senders_Unseen) Reset() {
+	*x = Senders_Unseen{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Senders_Unseen) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Senders_Unseen) ProtoMessage() {}
+
+func (x *Senders_Unseen) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Senders_Unseen.ProtoReflect.Descriptor instead.
+func (*Senders_Unseen) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 2}
+}
+
+func (x *Senders_Unseen) GetReason() Senders_Unseen_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Senders_Unseen_UNSPECIFIED
+}
+
+func (x *Senders_Unseen) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Senders_Unseen) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Sample is the use of a pool from a time until the next sample.
 type Pool_Sample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4044,7 +4424,7 @@ type Pool_Sample struct {
 
 func (x *Pool_Sample) Reset() {
 	*x = Pool_Sample{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4056,7 +4436,7 @@ func (x *Pool_Sample) String() string {
 func (*Pool_Sample) ProtoMessage() {}
 
 func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4069,7 +4449,7 @@ func (x *Pool_Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool_Sample.ProtoReflect.Descriptor instead.
 func (*Pool_Sample) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *Pool_Sample) GetAt() *timestamppb.Timestamp {
@@ -4099,7 +4479,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4111,7 +4491,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[30]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4124,7 +4504,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -4162,7 +4542,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4174,7 +4554,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[31]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4187,7 +4567,7 @@ func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Flooding.ProtoReflect.Descriptor instead.
 func (*Node_Flooding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *Node_Flooding) GetInterface() string {
@@ -4460,7 +4840,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
 	"\aWARNING\x10\x02\x12\f\n" +
-	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\x83\x04\n" +
+	"\bCRITICAL\x10\x03J\x04\b\x06\x10\aR\x06advice\"\x8c\x04\n" +
 	"\x06Belief\x12\x10\n" +
 	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
@@ -4474,12 +4854,44 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x06Holder\x122\n" +
 	"\bworkload\x18\x01 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x1c\n" +
 	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x14\n" +
-	"\x05netns\x18\x03 \x01(\tR\x05netns\"3\n" +
+	"\x05netns\x18\x03 \x01(\tR\x05netns\"<\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06IN_USE\x10\x01\x12\r\n" +
-	"\tPERMANENT\x10\x02\"\xef\x01\n" +
+	"\tPERMANENT\x10\x02\x12\a\n" +
+	"\x03OLD\x10\x03\"\x9f\x06\n" +
+	"\aSenders\x12<\n" +
+	"\treceivers\x18\x01 \x03(\v2\x1e.ipwitness.v1.Senders.ReceiverR\treceivers\x124\n" +
+	"\x06unseen\x18\x02 \x03(\v2\x1c.ipwitness.v1.Senders.UnseenR\x06unseen\x1a\xe7\x01\n" +
+	"\bReceiver\x12\x10\n" +
+	"\x03mac\x18\x01 \x01(\tR\x03mac\x12\x16\n" +
+	"\x06owners\x18\x02 \x03(\rR\x06owners\x122\n" +
+	"\bworkload\x18\x03 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x15\n" +
+	"\x06in_use\x18\x04 \x01(\rR\x05inUse\x12\x1c\n" +
+	"\tpermanent\x18\x05 \x01(\rR\tpermanent\x12\x10\n" +
+	"\x03old\x18\x06 \x01(\rR\x03old\x126\n" +
+	"\asenders\x18\a \x03(\v2\x1c.ipwitness.v1.Senders.SenderR\asenders\x1a\xb6\x01\n" +
+	"\x06Sender\x122\n" +
+	"\bworkload\x18\x01 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
+	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x14\n" +
+	"\x05netns\x18\x04 \x01(\tR\x05netns\x120\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x1a.ipwitness.v1.Belief.StateR\x05state\x1a\xfc\x01\n" +
+	"\x06Unseen\x12;\n" +
+	"\x06reason\x18\x01 \x01(\x0e2#.ipwitness.v1.Senders.Unseen.ReasonR\x06reason\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\tR\x05nodes\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"\x88\x01\n" +
+	"\x06Reason\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\r\n" +
+	"\tNO_ANSWER\x10\x01\x12\x10\n" +
+	"\fDISCONNECTED\x10\x02\x12\f\n" +
+	"\bOWN_ONLY\x10\x03\x12\x0e\n" +
+	"\n" +
+	"NO_PROCESS\x10\x04\x12\r\n" +
+	"\tTRUNCATED\x10\x05\x12\r\n" +
+	"\tNOT_ASKED\x10\x06\x12\x10\n" +
+	"\fBEFORE_START\x10\a\"\xef\x01\n" +
 	"\n" +
 	"Remembered\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
@@ -4647,8 +5059,8 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_types_proto_rawDescData
 }
 
-var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -4659,137 +5071,149 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Kubernetes_State)(0),         // 6: ipwitness.v1.Kubernetes.State
 	(Finding_Severity)(0),         // 7: ipwitness.v1.Finding.Severity
 	(Belief_State)(0),             // 8: ipwitness.v1.Belief.State
-	(Pool_State)(0),               // 9: ipwitness.v1.Pool.State
-	(Node_State)(0),               // 10: ipwitness.v1.Node.State
-	(Cluster_State)(0),            // 11: ipwitness.v1.Cluster.State
-	(Coverage_Unknown)(0),         // 12: ipwitness.v1.Coverage.Unknown
-	(Awaited_What)(0),             // 13: ipwitness.v1.Awaited.What
-	(*Workload)(nil),              // 14: ipwitness.v1.Workload
-	(*Controller)(nil),            // 15: ipwitness.v1.Controller
-	(*Intended)(nil),              // 16: ipwitness.v1.Intended
-	(*Evidence)(nil),              // 17: ipwitness.v1.Evidence
-	(*Scope)(nil),                 // 18: ipwitness.v1.Scope
-	(*Owner)(nil),                 // 19: ipwitness.v1.Owner
-	(*PreviousOwner)(nil),         // 20: ipwitness.v1.PreviousOwner
-	(*Conflict)(nil),              // 21: ipwitness.v1.Conflict
-	(*LinkProof)(nil),             // 22: ipwitness.v1.LinkProof
-	(*Action)(nil),                // 23: ipwitness.v1.Action
-	(*Alternative)(nil),           // 24: ipwitness.v1.Alternative
-	(*Exclusion)(nil),             // 25: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 26: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 27: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 28: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 29: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 30: ipwitness.v1.Finding
-	(*Belief)(nil),                // 31: ipwitness.v1.Belief
-	(*Remembered)(nil),            // 32: ipwitness.v1.Remembered
-	(*Fix)(nil),                   // 33: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 34: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 35: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 36: ipwitness.v1.Node
-	(*Cluster)(nil),               // 37: ipwitness.v1.Cluster
-	(*Election)(nil),              // 38: ipwitness.v1.Election
-	(*Coverage)(nil),              // 39: ipwitness.v1.Coverage
-	(*Awaited)(nil),               // 40: ipwitness.v1.Awaited
-	nil,                           // 41: ipwitness.v1.Workload.SourcesEntry
-	(*Belief_Holder)(nil),         // 42: ipwitness.v1.Belief.Holder
-	(*Pool_Sample)(nil),           // 43: ipwitness.v1.Pool.Sample
-	(*Node_Port)(nil),             // 44: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 45: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 47: google.protobuf.Duration
+	(Senders_Unseen_Reason)(0),    // 9: ipwitness.v1.Senders.Unseen.Reason
+	(Pool_State)(0),               // 10: ipwitness.v1.Pool.State
+	(Node_State)(0),               // 11: ipwitness.v1.Node.State
+	(Cluster_State)(0),            // 12: ipwitness.v1.Cluster.State
+	(Coverage_Unknown)(0),         // 13: ipwitness.v1.Coverage.Unknown
+	(Awaited_What)(0),             // 14: ipwitness.v1.Awaited.What
+	(*Workload)(nil),              // 15: ipwitness.v1.Workload
+	(*Controller)(nil),            // 16: ipwitness.v1.Controller
+	(*Intended)(nil),              // 17: ipwitness.v1.Intended
+	(*Evidence)(nil),              // 18: ipwitness.v1.Evidence
+	(*Scope)(nil),                 // 19: ipwitness.v1.Scope
+	(*Owner)(nil),                 // 20: ipwitness.v1.Owner
+	(*PreviousOwner)(nil),         // 21: ipwitness.v1.PreviousOwner
+	(*Conflict)(nil),              // 22: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 23: ipwitness.v1.LinkProof
+	(*Action)(nil),                // 24: ipwitness.v1.Action
+	(*Alternative)(nil),           // 25: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 26: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 27: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 28: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 29: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 30: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 31: ipwitness.v1.Finding
+	(*Belief)(nil),                // 32: ipwitness.v1.Belief
+	(*Senders)(nil),               // 33: ipwitness.v1.Senders
+	(*Remembered)(nil),            // 34: ipwitness.v1.Remembered
+	(*Fix)(nil),                   // 35: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 36: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 37: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 38: ipwitness.v1.Node
+	(*Cluster)(nil),               // 39: ipwitness.v1.Cluster
+	(*Election)(nil),              // 40: ipwitness.v1.Election
+	(*Coverage)(nil),              // 41: ipwitness.v1.Coverage
+	(*Awaited)(nil),               // 42: ipwitness.v1.Awaited
+	nil,                           // 43: ipwitness.v1.Workload.SourcesEntry
+	(*Belief_Holder)(nil),         // 44: ipwitness.v1.Belief.Holder
+	(*Senders_Receiver)(nil),      // 45: ipwitness.v1.Senders.Receiver
+	(*Senders_Sender)(nil),        // 46: ipwitness.v1.Senders.Sender
+	(*Senders_Unseen)(nil),        // 47: ipwitness.v1.Senders.Unseen
+	(*Pool_Sample)(nil),           // 48: ipwitness.v1.Pool.Sample
+	(*Node_Port)(nil),             // 49: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 50: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 51: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 52: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	41, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
-	15, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	46, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	43, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	16, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
+	51, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	46, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	46, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	51, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	51, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
-	18, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
-	14, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
-	17, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	46, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	46, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	19, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
+	15, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
+	18, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
+	51, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	51, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	46, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
-	16, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	20, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
-	14, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	46, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	46, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	47, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
-	18, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	51, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	17, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
+	21, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
+	15, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
+	51, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	51, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	52, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	19, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	19, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	46, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	46, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	46, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	29, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	27, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	25, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	26, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	35, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	20, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	51, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	51, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	51, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	30, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	28, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	26, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	27, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	37, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
 	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	23, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	32, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
-	24, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
-	23, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	46, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	46, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	24, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	34, // 34: ipwitness.v1.Conflict.memory:type_name -> ipwitness.v1.Remembered
+	25, // 35: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	24, // 36: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	51, // 37: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	51, // 38: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 39: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	46, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	46, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	46, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	46, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	46, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	51, // 40: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	51, // 41: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	51, // 42: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	51, // 43: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	51, // 44: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 45: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	19, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	35, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	34, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	33, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	23, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
-	20, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
-	32, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
-	31, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
+	20, // 46: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	37, // 47: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	36, // 48: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	35, // 49: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	24, // 50: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	21, // 51: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
+	34, // 52: ipwitness.v1.Finding.memory:type_name -> ipwitness.v1.Remembered
+	32, // 53: ipwitness.v1.Finding.beliefs:type_name -> ipwitness.v1.Belief
 	8,  // 54: ipwitness.v1.Belief.state:type_name -> ipwitness.v1.Belief.State
-	42, // 55: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
-	46, // 56: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
-	20, // 57: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
-	14, // 58: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
-	35, // 59: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
-	46, // 60: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
-	46, // 61: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
-	9,  // 62: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	47, // 63: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	43, // 64: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
-	46, // 65: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	10, // 66: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	46, // 67: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	46, // 68: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	47, // 69: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	47, // 70: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	45, // 71: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	11, // 72: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
-	46, // 73: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
-	47, // 74: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
-	46, // 75: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
-	46, // 76: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
-	39, // 77: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
-	12, // 78: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	40, // 79: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
-	13, // 80: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
-	14, // 81: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
-	46, // 82: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
-	14, // 83: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	46, // 84: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	85, // [85:85] is the sub-list for method output_type
-	85, // [85:85] is the sub-list for method input_type
-	85, // [85:85] is the sub-list for extension type_name
-	85, // [85:85] is the sub-list for extension extendee
-	0,  // [0:85] is the sub-list for field type_name
+	44, // 55: ipwitness.v1.Belief.holders:type_name -> ipwitness.v1.Belief.Holder
+	51, // 56: ipwitness.v1.Belief.since:type_name -> google.protobuf.Timestamp
+	21, // 57: ipwitness.v1.Belief.former:type_name -> ipwitness.v1.PreviousOwner
+	15, // 58: ipwitness.v1.Belief.receiver:type_name -> ipwitness.v1.Workload
+	45, // 59: ipwitness.v1.Senders.receivers:type_name -> ipwitness.v1.Senders.Receiver
+	47, // 60: ipwitness.v1.Senders.unseen:type_name -> ipwitness.v1.Senders.Unseen
+	37, // 61: ipwitness.v1.Remembered.allocation:type_name -> ipwitness.v1.Allocation
+	51, // 62: ipwitness.v1.Remembered.since:type_name -> google.protobuf.Timestamp
+	51, // 63: ipwitness.v1.Remembered.ended_at:type_name -> google.protobuf.Timestamp
+	10, // 64: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	52, // 65: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	48, // 66: ipwitness.v1.Pool.history:type_name -> ipwitness.v1.Pool.Sample
+	51, // 67: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	11, // 68: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	51, // 69: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	51, // 70: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	52, // 71: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	52, // 72: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	50, // 73: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	12, // 74: ipwitness.v1.Cluster.state:type_name -> ipwitness.v1.Cluster.State
+	51, // 75: ipwitness.v1.Cluster.last_heard:type_name -> google.protobuf.Timestamp
+	52, // 76: ipwitness.v1.Cluster.lag:type_name -> google.protobuf.Duration
+	51, // 77: ipwitness.v1.Cluster.until:type_name -> google.protobuf.Timestamp
+	51, // 78: ipwitness.v1.Cluster.reaches_back_to:type_name -> google.protobuf.Timestamp
+	41, // 79: ipwitness.v1.Cluster.coverage:type_name -> ipwitness.v1.Coverage
+	13, // 80: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	42, // 81: ipwitness.v1.Coverage.awaited:type_name -> ipwitness.v1.Awaited
+	14, // 82: ipwitness.v1.Awaited.what:type_name -> ipwitness.v1.Awaited.What
+	15, // 83: ipwitness.v1.Belief.Holder.workload:type_name -> ipwitness.v1.Workload
+	15, // 84: ipwitness.v1.Senders.Receiver.workload:type_name -> ipwitness.v1.Workload
+	46, // 85: ipwitness.v1.Senders.Receiver.senders:type_name -> ipwitness.v1.Senders.Sender
+	15, // 86: ipwitness.v1.Senders.Sender.workload:type_name -> ipwitness.v1.Workload
+	8,  // 87: ipwitness.v1.Senders.Sender.state:type_name -> ipwitness.v1.Belief.State
+	9,  // 88: ipwitness.v1.Senders.Unseen.reason:type_name -> ipwitness.v1.Senders.Unseen.Reason
+	51, // 89: ipwitness.v1.Pool.Sample.at:type_name -> google.protobuf.Timestamp
+	15, // 90: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	51, // 91: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	92, // [92:92] is the sub-list for method output_type
+	92, // [92:92] is the sub-list for method input_type
+	92, // [92:92] is the sub-list for extension type_name
+	92, // [92:92] is the sub-list for extension extendee
+	0,  // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -4803,8 +5227,8 @@ func file_ipwitness_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
-			NumEnums:      14,
-			NumMessages:   32,
+			NumEnums:      15,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,144 @@
+package aggregator
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
+)
+
+// entries returns the entries of some namespaces on cni0 for 10.244.0.7.
+func entries(mac uint32, state pb.BeliefRecord_State, holders ...uint32) *pb.BeliefRecord {
+	out := &pb.BeliefRecord{
+		Link: "cni0", Address: netip.MustParseAddr("10.244.0.7").AsSlice(), Mac: records.MAC(mac), State: state, Count: uint32(len(holders)),
+	}
+	for _, of := range holders {
+		out.Holders = append(out.Holders, &pb.BeliefRecord_Holder{Namespace: of, Index: 2})
+	}
+	return out
+}
+
+// sendersOf describes who sends to which owner: "owner: name (state)…".
+func (l *lab) sendersOf(addr string) (all, unseen []string) {
+	l.Helper()
+	out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: addr, Senders: true})
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, r := range out.GetSenders().GetReceivers() {
+		var to, from []string
+		for _, i := range r.GetOwners() {
+			to = append(to, out.GetOwners()[i].GetWorkload().GetName())
+		}
+		if len(to) == 0 {
+			to = []string{"not " + r.GetWorkload().GetName()}
+		}
+		for _, s := range r.GetSenders() {
+			from = append(from, s.GetNode()+"/"+s.GetWorkload().GetName())
+		}
+		all = append(all, fmt.Sprintf("%s %d+%d+%d: %s", strings.Join(to, " or "), r.GetInUse(), r.GetPermanent(), r.GetOld(), strings.Join(from, " ")))
+	}
+	for _, u := range out.GetSenders().GetUnseen() {
+		unseen = append(unseen, fmt.Sprint(u.GetReason(), " ", u.GetCount(), " ", u.GetNodes()))
+	}
+	slices.Sort(all)
+	return all, unseen
+}
+
+func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const addr = "10.244.0.7"
+		l := newLab(t, Config{})
+		// Two owners on cni0 of n1, a pod without the address, and 20 other pods; n2 has a network of its own with the address.
+		pods := []*pb.ReportRequest{bridged(2, "a", addr), bridged(3, "b", addr), bridged(4, "x", "10.244.0.4")}
+		for i := range uint32(20) {
+			pods = append(pods, bridged(10+i, fmt.Sprintf("c%02d", i), fmt.Sprintf("10.244.0.%d", 10+i)))
+		}
+		n1 := l.dial()
+		n1.answer = func(q *pb.BeliefQuestion) *pb.BeliefAnswer {
+			if netip.MustParseAddr(addr) != netip.AddrFrom4([4]byte(q.GetAddress())) {
+				t.Errorf("got a question about %v", q.GetAddress())
+			}
+			var even, odd []uint32
+			for i := range uint32(20) {
+				if i%2 == 0 {
+					even = append(even, 10+i)
+				} else {
+					odd = append(odd, 10+i)
+				}
+			}
+			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{
+				entries(2, pb.BeliefRecord_IN_USE, even...), entries(3, pb.BeliefRecord_IN_USE, odd[:8]...), entries(3, pb.BeliefRecord_OLD, odd[8:]...),
+				entries(4, pb.BeliefRecord_PERMANENT, 29),
+			}, Unread: 2}
+		}
+		n2 := l.dial()
+		n2.answer = func(*pb.BeliefQuestion) *pb.BeliefAnswer {
+			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{entries(9, pb.BeliefRecord_IN_USE, 3)}} // of another network
+		}
+		n3 := l.dial() // does not answer
+		n1.send(snapshot(hello("n1", 1), pods...)).sync()
+		n2.send(snapshot(hello("n2", 1), bridged(2, "docker", "10.244.0.8"), bridged(3, "other", "10.244.0.9"))).sync()
+		n3.send(snapshot(hello("n3", 1))).sync()
+		time.Sleep(5 * time.Second)
+
+		begin := time.Now()
+		got, unseen := l.sendersOf(addr)
+		want := []string{
+			"a 10+0+0: n1/c00 n1/c02 n1/c04 n1/c06 n1/c08 n1/c10 n1/c12 n1/c14 n1/c16 n1/c18",
+			"b 8+0+2: n1/c01 n1/c03 n1/c05 n1/c07 n1/c09 n1/c11 n1/c13 n1/c15 n1/c17 n1/c19",
+			"not x 0+1+0: n1/c19",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if want := []string{"NO_ANSWER 1 [n3]", "NO_PROCESS 2 [n1]"}; !slices.Equal(unseen, want) || time.Since(begin) != time.Second {
+			t.Errorf("not looked at: got %q after %s, want %q after a second", unseen, time.Since(begin), want)
+		}
+		n3.cancel()
+		n3.ended()
+		time.Sleep(time.Millisecond)
+		begin = time.Now()
+		if _, unseen := l.sendersOf(addr); !slices.Contains(unseen, "DISCONNECTED 1 [n3]") || time.Since(begin) != 0 {
+			t.Errorf("not looked at: got %q after %s, want that n3 is disconnected at once", unseen, time.Since(begin))
+		}
+		if got, unseen := l.sendersOf("10.244.0.4"); got != nil || unseen != nil {
+			t.Errorf("got %q, %q about an address without a conflict, want no question", got, unseen)
+		}
+	})
+}
+
+// Callers that ask at the same time share the answers, and an answer of a stream that was asked before it ended is not used.
+func TestQuestionsAboutAnAddressAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const addr = "10.244.0.7"
+		l := newLab(t, Config{})
+		n1 := l.dial()
+		asked := 0
+		n1.answer = func(*pb.BeliefQuestion) *pb.BeliefAnswer {
+			asked++
+			time.Sleep(100 * time.Millisecond)
+			return &pb.BeliefAnswer{Beliefs: []*pb.BeliefRecord{entries(2, pb.BeliefRecord_IN_USE, 4)}}
+		}
+		n1.send(snapshot(hello("n1", 1), bridged(2, "a", addr), bridged(3, "b", addr), bridged(4, "c", "10.244.0.4"))).sync()
+		time.Sleep(5 * time.Second)
+		done := make(chan []string)
+		for range 3 {
+			go func() { got, _ := l.sendersOf(addr); done <- got }()
+		}
+		for range 3 {
+			if got := <-done; !slices.Equal(got, []string{"a 1+0+0: n1/c"}) {
+				t.Errorf("got %q, want c", got)
+			}
+		}
+		if asked != 1 {
+			t.Errorf("the agent was asked %d times, want once", asked)
+		}
+	})
+}

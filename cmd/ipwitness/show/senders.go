@@ -1,0 +1,94 @@
+package show
+
+import (
+	"fmt"
+	"slices"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// senders adds who sends packets to which of some owners.
+func (p *page) senders(s *pb.Senders, owners []*pb.Owner) {
+	if s == nil {
+		return
+	}
+	p.heading("Who sends to it, by their neighbour tables:")
+	if len(s.GetReceivers()) == 0 {
+		p.item("  ", "No table that was looked at has an entry for it.")
+	}
+	called, routes := OwnerNames(owners), false
+	for _, r := range s.GetReceivers() {
+		var to []string
+		for _, i := range r.GetOwners() {
+			if int(i) < len(owners) {
+				to = append(to, called[i])
+			}
+		}
+		name := join(" or ", to...)
+		if len(to) == 0 {
+			if name = "no owner"; r.GetWorkload() != nil {
+				name = Name(&pb.Owner{Workload: r.GetWorkload(), Node: r.GetWorkload().GetName()}) + ", which is no owner"
+			}
+		}
+		p.text("  ", "to "+name+", MAC "+r.GetMac())
+		for _, entries := range []struct {
+			name  string
+			state pb.Belief_State
+			count uint32
+		}{{"now", pb.Belief_IN_USE, r.GetInUse()}, {"permanent", pb.Belief_PERMANENT, r.GetPermanent()}, {"not in use", pb.Belief_OLD, r.GetOld()}} {
+			if entries.count == 0 {
+				continue
+			}
+			names, host := senderNames(r.GetSenders(), entries.state)
+			if more := int(entries.count) - len(names); more > 0 && len(names) > 0 {
+				names = append(names, fmt.Sprintf("and %d more", more))
+			}
+			routes = routes || host
+			p.item(detailLead(entries.name), join(": ", fmt.Sprint(entries.count), join(", ", names...)))
+		}
+	}
+	if routes {
+		p.item("  ", "A host also sends what it routes for others, whose tables have no entry.")
+	}
+	var rows [][2]string
+	for _, u := range s.GetUnseen() {
+		text, n := notSeen[u.GetReason()], int(u.GetCount())
+		if u.GetReason() == pb.Senders_Unseen_NO_PROCESS {
+			text, n = fmt.Sprintf(text, n), len(u.GetNodes())
+		}
+		rows = append(rows, [2]string{"node " + counted(u.GetNodes(), n), text})
+		if len(u.GetNodes()) == 0 {
+			rows[len(rows)-1][0] = "all nodes"
+		}
+	}
+	p.items("Not looked at:", rows)
+}
+
+// notSeen describes what was not looked at.
+var notSeen = map[pb.Senders_Unseen_Reason]string{
+	pb.Senders_Unseen_NO_ANSWER:    "the agent did not answer within a second",
+	pb.Senders_Unseen_DISCONNECTED: "the agent is not connected",
+	pb.Senders_Unseen_OWN_ONLY:     "the agent follows only the table of the node itself",
+	pb.Senders_Unseen_NO_PROCESS:   "IPv4 entries from before the agent followed %d namespaces in which it sees no process",
+	pb.Senders_Unseen_TRUNCATED:    "entries above a limit of the agent or of the answer",
+	pb.Senders_Unseen_NOT_ASKED:    "too many nodes to ask",
+	pb.Senders_Unseen_BEFORE_START: "IPv6 entries of namespaces from before the agents followed them",
+}
+
+// senderNames returns the names of senders with entries in a state, and whether one of them is a host.
+func senderNames(all []*pb.Senders_Sender, state pb.Belief_State) (names []string, host bool) {
+	var owners []*pb.Owner
+	for _, s := range all {
+		if s.GetState() == state {
+			owners = append(owners, &pb.Owner{Workload: s.GetWorkload(), Node: s.GetNode(), Netns: s.GetNetns()})
+			host = host || s.GetWorkload().GetKind() == pb.Workload_HOST
+		}
+	}
+	names = OwnerNames(owners)
+	for i, o := range owners {
+		if across := slices.ContainsFunc(all, func(s *pb.Senders_Sender) bool { return s.GetNode() != o.GetNode() }); across && names[i] == Name(o) && o.GetWorkload().GetKind() != pb.Workload_HOST {
+			names[i] += "@" + o.GetNode()
+		}
+	}
+	return names, host
+}
