@@ -56,11 +56,11 @@ func TestRouteIsReadAsTheKernelWritesIt(t *testing.T) {
 		msg  []byte
 		want []Hop
 	}{
-		"an interface":           {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_OIF, u32(7)...)), []Hop{{Index: 7}}},
-		"a gateway":              {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_GATEWAY, one.AsSlice()...), attr(unix.RTA_OIF, u32(7)...)), []Hop{{Index: 7, Gateway: one}}},
-		"one of the other kind":  {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_VIA, append([]byte{10, 0}, two.AsSlice()...)...), attr(unix.RTA_OIF, u32(7)...)), []Hop{{Index: 7, Gateway: two}}},
-		"two ways":               {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_MULTIPATH, slices.Concat(nexthop(7, attr(unix.RTA_GATEWAY, one.AsSlice()...)...), nexthop(8))...)), []Hop{{Index: 7, Gateway: one}, {Index: 8}}},
-		"a way that is cut off":  {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_MULTIPATH, 200, 0, 0, 0, 7, 0, 0, 0)), nil},
+		"an interface":          {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_OIF, u32(7)...)), []Hop{{Index: 7}}},
+		"a gateway":             {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_GATEWAY, one.AsSlice()...), attr(unix.RTA_OIF, u32(7)...)), []Hop{{Index: 7, Gateway: one}}},
+		"one of the other kind": {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_VIA, append([]byte{10, 0}, two.AsSlice()...)...), attr(unix.RTA_OIF, u32(7)...)), []Hop{{Index: 7, Gateway: two}}},
+		"two ways":              {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_MULTIPATH, slices.Concat(nexthop(7, attr(unix.RTA_GATEWAY, one.AsSlice()...)...), nexthop(8))...)), []Hop{{Index: 7, Gateway: one}, {Index: 8}}},
+		"a way that is cut off": {slices.Concat(header(unix.RTN_UNICAST), attr(unix.RTA_MULTIPATH, 200, 0, 0, 0, 7, 0, 0, 0)), nil},
 		"an address of the node": {
 			slices.Concat(header(unix.RTN_LOCAL), attr(unix.RTA_TABLE, u32(100)...), attr(unix.RTA_DST, one.AsSlice()...), attr(unix.RTA_OIF, u32(1)...)),
 			[]Hop{{Index: 1, Local: true, Prefix: netip.PrefixFrom(one, 32), Table: 100}},
