@@ -102,7 +102,7 @@ func TestExplainSaysWhoSendsToWhichOwner(t *testing.T) {
 			t.Errorf("not looked at: got %q after %s, want %q after a second", unseen, time.Since(begin), want)
 		}
 		n3.cancel()
-		n3.ended()
+		_ = n3.ended()
 		time.Sleep(time.Millisecond)
 		begin = time.Now()
 		if _, unseen := l.sendersOf(addr); !slices.Contains(unseen, "DISCONNECTED 1 [n3]") || time.Since(begin) != 0 {

@@ -428,7 +428,7 @@ func (k *Mirror) Believed(addr netip.Addr) *ipwitnessv1.BeliefAnswer {
 // sendsElsewhere reports whether an entry of an interface for an address matters: packets are sent neither from a private
 // link, nor by a namespace that has the address itself, and claims tell of a table that others are answered from.
 func (k *Mirror) sendsElsewhere(addr netip.Addr, l *link) bool {
-	return l.published.GetLink() != "" && !(l.in == k.own && k.answersFrom(l)) && !slices.ContainsFunc(k.holders[addr], func(h held) bool { return h.ns == l.in })
+	return l.published.GetLink() != "" && (l.in != k.own || !k.answersFrom(l)) && !slices.ContainsFunc(k.holders[addr], func(h held) bool { return h.ns == l.in })
 }
 
 // addHolder adds an interface to the holders of a belief.

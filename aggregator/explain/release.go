@@ -100,7 +100,10 @@ func engineOf(device string) string {
 // is not that of its pod or container.
 func shown(o *verdict.Owner) bool {
 	k := o.Kind()
-	return !(o.Served != nil && (k == verdict.Pod || k == verdict.Container && !o.Workload().OnlyNetns())) && !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() || c.Kind == verdict.DADFailed })
+	if o.Served != nil && (k == verdict.Pod || k == verdict.Container && !o.Workload().OnlyNetns()) {
+		return false
+	}
+	return !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() || c.Kind == verdict.DADFailed })
 }
 
 // entering returns what stands before a command that is to run in the network namespace of an owner; nothing for
