@@ -113,13 +113,8 @@ func (l *limits) call(c *Caller) error {
 	return status.Errorf(codes.ResourceExhausted, "too many calls: the limit is %d per second for one caller; use a watch, which sends all changes in one call", callsPerSecond)
 }
 
-// Asks counts a call for which agents are asked. It returns an error if the caller makes too many of them.
-func (c *Caller) Asks() error {
-	if c == nil || c.questions == nil || c.questions.Allow() {
-		return nil
-	}
-	return status.Errorf(codes.ResourceExhausted, "too many calls with senders: the limit is %d per second for one caller; try again, or without senders", questionsPerSecond)
-}
+// MayAsk reports whether agents may be asked for a call, and counts it: not if the caller makes too many such calls.
+func (c *Caller) MayAsk() bool { return c == nil || c.questions == nil || c.questions.Allow() }
 
 // begin waits until an authorized call may begin, and counts it until end is called. end may be
 // called more than once.

@@ -32,13 +32,16 @@ type Answer struct {
 type asker func(*pb.BeliefAnswer)
 
 // Ask asks the agents about an address and waits for their answers: those on the links on which it is claimed first. Callers
-// that ask about the same address at the same time share the answers.
-func (s *Service) Ask(a netip.Addr) []Answer {
-	all, _, _ := s.asking.Do(a.String(), func() (any, error) { return s.ask(a), nil })
+// that ask about the same address at the same time share the answers. If may is not set, it asks none, and says so for each.
+func (s *Service) Ask(a netip.Addr, may bool) []Answer {
+	if !may {
+		return s.ask(a, 0)
+	}
+	all, _, _ := s.asking.Do(a.String(), func() (any, error) { return s.ask(a, maxAsked), nil })
 	return all.([]Answer)
 }
 
-func (s *Service) ask(a netip.Addr) (all []Answer) {
+func (s *Service) ask(a netip.Addr, most int) (all []Answer) {
 	s.Facts.RLock()
 	for _, n := range s.Facts.Near(index.AddressOf(a)) {
 		if n.Peer != nil || !n.Rec.TimedOut {
@@ -50,10 +53,10 @@ func (s *Service) ask(a netip.Addr) (all []Answer) {
 		i int
 		*pb.BeliefAnswer
 	}
-	arrived, asked := make(chan answered, maxAsked), 0
+	arrived, asked := make(chan answered, most), 0
 	for i := range all {
 		r, ok := all[i].Peer.(*Session)
-		if !ok || asked == maxAsked {
+		if !ok || asked == most {
 			continue
 		}
 		asked++

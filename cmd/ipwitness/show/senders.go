@@ -71,7 +71,7 @@ var notSeen = map[pb.Senders_Unseen_Reason]string{
 	pb.Senders_Unseen_OWN_ONLY:     "the agent follows only the table of the node itself",
 	pb.Senders_Unseen_NO_PROCESS:   "IPv4 entries from before the agent followed %d namespaces in which it sees no process",
 	pb.Senders_Unseen_TRUNCATED:    "entries above a limit of the agent or of the answer",
-	pb.Senders_Unseen_NOT_ASKED:    "too many nodes to ask",
+	pb.Senders_Unseen_NOT_ASKED:    "not asked: too many nodes, or too many questions of one caller",
 	pb.Senders_Unseen_BEFORE_START: "IPv6 entries of namespaces from before the agents followed them",
 }
 

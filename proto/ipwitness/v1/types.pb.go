@@ -588,7 +588,7 @@ const (
 	Senders_Unseen_NO_PROCESS Senders_Unseen_Reason = 4
 	// The node has more entries than the agent keeps, or sends.
 	Senders_Unseen_TRUNCATED Senders_Unseen_Reason = 5
-	// Too many nodes: they were not asked.
+	// Too many nodes, or too many questions of one caller within a second: they were not asked.
 	Senders_Unseen_NOT_ASKED Senders_Unseen_Reason = 6
 	// IPv6 entries of namespaces from before the agents followed them.
 	Senders_Unseen_BEFORE_START Senders_Unseen_Reason = 7
