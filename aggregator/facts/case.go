@@ -294,13 +294,16 @@ func (b *Builder) addStations() {
 		}
 	}
 	var found []ref
-	for _, claim := range c.Claims {
+	for k, claim := range c.Claims {
 		if !wired(claim) || claim.Link == nil || claim.Link.Domain == nil || claim.MAC.Shared() {
 			continue
 		}
 		m := mac{form: sixBytes}
 		copy(m.bytes[:], claim.MAC)
 		for n, i := range f.holdersOf(m.bytes) {
+			if n.Rec.Rebooted && n.Name == f.nodes[b.refs[k].node()].Name {
+				continue // a frame that the machine has seen since it rebooted is of none that it had before
+			}
 			j := n.joints[n.interfaces.at(i).link]
 			if j.Domain(BySight) != claim.Link.Domain || slices.Contains(found, refOf(n.number, i)) || slices.Contains(looked, station{n, m}) {
 				continue
