@@ -199,21 +199,38 @@ type Counter struct {
 }
 
 // Counters returns all counters since Load in a fixed order, including those at 0.
-func (o *Observer) Counters() ([]Counter, error) {
-	var counters []Counter
-	var perCPU []uint64
+func (o *Observer) Counters() (counters []Counter, err error) {
 	for protocol := range Protocol(observeProtocolPROTOCOLS) {
 		for result := ResultNone + 1; result < results; result++ {
-			key := uint32(protocol)*uint32(results) + uint32(result)
-			if err := o.objects.Counters.Lookup(key, &perCPU); err != nil {
-				return nil, fmt.Errorf("read counter of %s frames with result %s: %w", protocol, result, err)
+			frames, err := o.count(protocol, result)
+			if err != nil {
+				return nil, err
 			}
-			c := Counter{Protocol: protocol.String(), Result: result.String()}
-			for _, frames := range perCPU {
-				c.Frames += frames
-			}
-			counters = append(counters, c)
+			counters = append(counters, Counter{protocol.String(), result.String(), frames})
 		}
 	}
 	return counters, nil
+}
+
+// Frames returns the number of frames of all protocols with a result since Load.
+func (o *Observer) Frames(result Result) (frames uint64, err error) {
+	for protocol := range Protocol(observeProtocolPROTOCOLS) {
+		of, err := o.count(protocol, result)
+		if err != nil {
+			return 0, err
+		}
+		frames += of
+	}
+	return frames, nil
+}
+
+func (o *Observer) count(protocol Protocol, result Result) (frames uint64, err error) {
+	var perCPU []uint64
+	if err := o.objects.Counters.Lookup(uint32(protocol)*uint32(results)+uint32(result), &perCPU); err != nil {
+		return 0, fmt.Errorf("read counter of %s frames with result %s: %w", protocol, result, err)
+	}
+	for _, of := range perCPU {
+		frames += of
+	}
+	return frames, nil
 }

@@ -28,6 +28,8 @@ type floods struct {
 	log  *slog.Logger
 	mu   sync.Mutex
 	last time.Time // time of the last look
+	// limited is the observer's counter of all ports at the last look.
+	limited uint64
 	by   map[int32]*flood
 }
 
@@ -36,19 +38,20 @@ type floods struct {
 type flood struct {
 	name    string
 	gen     uint64
-	limited uint64 // the observer's counter at the last look
+	limited uint64 // the observer's counter of the port at the last look
 	leftOut uint64 // the table's counter at the last look
 
 	since, until time.Time // the first and last time that a counter rose; zero if it never did
 	total, rate  uint64
 }
 
-// counted is a port with its counters.
+// counted is a port with its counters. unlimited is set if limited was not read, because that of all ports has not risen.
 type counted struct {
 	index            int32
 	gen              uint64
 	name             string
 	limited, leftOut uint64
+	unlimited        bool
 }
 
 // readCounters reads the counters once.
@@ -61,14 +64,17 @@ func (w *Wire) readCounters(now time.Time) {
 // leftOut returns the counters of each port.
 func (w *Wire) leftOut() (out []counted) {
 	byTable := w.table.LeftOut()
-	limited := w.frames(bpf.ResultLimited) > 0
+	limited := w.frames(bpf.ResultLimited) // before those of the ports, which may rise meanwhile
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	rose := limited != w.floods.limited
+	w.floods.limited = limited
 	for index, p := range w.attached {
-		c := counted{index: index, gen: p.gen, name: p.name, leftOut: byTable[index]}
-		if limited && p.att != nil {
+		c := counted{index: index, gen: p.gen, name: p.name, leftOut: byTable[index], unlimited: !rose}
+		if rose && p.att != nil {
 			var err error
 			if c.limited, err = w.obs.Limited(int(index)); err != nil {
+				c.unlimited = true
 				w.log.Debug("cannot read the observer's counters", "error", err)
 			}
 		}
@@ -94,6 +100,9 @@ func (f *floods) look(ports []counted, now time.Time) (news bool) {
 			was = &flood{gen: c.gen}
 		}
 		is := *was
+		if c.unlimited {
+			c.limited = was.limited
+		}
 		is.name, is.limited, is.leftOut = c.name, c.limited, c.leftOut
 		more := risen(was.limited, c.limited) + risen(was.leftOut, c.leftOut)
 		switch {

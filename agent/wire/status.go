@@ -80,11 +80,10 @@ func (w *Wire) untold(now time.Time) (problems []string) {
 	return problems
 }
 
-func (w *Wire) frames(result bpf.Result) (frames uint64) {
-	for _, c := range w.Counters() {
-		if c.Result == result.String() {
-			frames += c.Frames
-		}
+func (w *Wire) frames(result bpf.Result) uint64 {
+	frames, err := w.obs.Frames(result)
+	if err != nil {
+		w.log.Debug("cannot read the observer's counters", "error", err)
 	}
 	return frames
 }

@@ -3,7 +3,6 @@ package workload
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -49,20 +48,37 @@ func (d ProcDir) Netns(pid int) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(string(link[:size]), "net:["), "]"), 10, 64)
 }
 
+// read returns the content of a file that the kernel makes at once, by three system calls. os.ReadFile needs nine.
+func (d ProcDir) read(pid int, file string) (string, error) {
+	fd, err := unix.Open(d.Path(pid, file), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var data []byte
+	var piece [4096]byte
+	for {
+		n, err := unix.Read(fd, piece[:])
+		if err != nil {
+			return "", err
+		}
+		if data = append(data, piece[:n]...); n < len(piece) {
+			return string(data), nil
+		}
+	}
+}
+
 // Name returns the name of a process, at most 15 bytes long; empty if it cannot be read.
 func (d ProcDir) Name(pid int) string {
-	data, err := os.ReadFile(d.Path(pid, "comm"))
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSuffix(string(data), "\n")
+	data, _ := d.read(pid, "comm")
+	return strings.TrimSuffix(data, "\n")
 }
 
 // vipProgram returns the name of a process, which may be one of vipPrograms; empty if its title shows that it is none.
 func (d ProcDir) vipProgram(pid int) string {
 	name := d.Name(pid)
 	if title := vipTitles[name]; title != "" {
-		if data, err := os.ReadFile(d.Path(pid, "cmdline")); err != nil || !strings.HasPrefix(string(data), title) {
+		if data, err := d.read(pid, "cmdline"); err != nil || !strings.HasPrefix(data, title) {
 			return ""
 		}
 	}
@@ -71,21 +87,21 @@ func (d ProcDir) vipProgram(pid int) string {
 
 // Process reads the status of a process.
 func (d ProcDir) Process(pid int) (Process, error) {
-	data, err := os.ReadFile(d.Path(pid, "stat"))
+	data, err := d.read(pid, "stat")
 	if err != nil {
 		return Process{}, err
 	}
-	return parseStat(string(data))
+	return parseStat(data)
 }
 
 // Container returns the container that the cgroup of a process belongs to, or the
 // zero value if there is none or it cannot be read.
 func (d ProcDir) Container(pid int) Container {
-	data, err := os.ReadFile(d.Path(pid, "cgroup"))
+	data, err := d.read(pid, "cgroup")
 	if err != nil {
 		return Container{}
 	}
-	return parseCgroup(string(data))
+	return parseCgroup(data)
 }
 
 var errNoStat = errors.New("not the status of a process")
