@@ -117,13 +117,15 @@ func compared(o *verdict.Owner) bool { return o.Alive() && o.Excluded == nil && 
 // holds reports whether the owner of a namespace has the address and is compared.
 func holds(o *verdict.Owner) bool { return o.Namespace != nil && o.Has() && compared(o) }
 
-// concerns reports whether an owner has an address of a pool. Only a DHCP server gives addresses to
-// machines that are known from the wire only, and to machines outside of its node. The guest of a virtual
-// machine has the address that the pool gave to the machine's pod, or to its pod before the migration.
+// concerns reports whether an owner has an address of a pool. A DHCP server gives addresses to machines that are known from the
+// wire only, and to machines outside of its node; a pool of addresses of a LAN may give away one that such a machine uses. The
+// guest of a virtual machine has the address that the pool gave to the machine's pod, or to its pod before the migration.
 func concerns(p *verdict.Pool, o *verdict.Owner) bool {
 	switch {
 	case p.Leases:
 		return compared(o) && p.Meets(o)
+	case p.Node != nil && o.Kind() == verdict.External:
+		return AllocatesOnLAN(p) && uses(o, 0) && p.Meets(o)
 	case p.Secondary && p.Node == nil && o.InGuest():
 		return compared(o)
 	}
@@ -141,6 +143,9 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 			continue
 		}
 		severity := severityOf(p)
+		if o.Kind() == verdict.External && !p.Leases {
+			severity = verdict.Warning // a range as wide as the LAN has many machines in it
+		}
 		kept := a.keptBack(p)
 		switch booked, others := a.allocated(p, o); {
 		case kept != nil: // not for the owner, but because of it or of another one with the address

@@ -12,9 +12,11 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/containers"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/tests/verdicttest"
 )
 
 // An allocation is the owner's own or another owner's.
@@ -375,5 +377,46 @@ func TestTheOwnerOfTheAllocationHasTheAddressAsWell(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%s: got %d owners, want %d", test.name, got, test.want)
 		}
+	}
+}
+
+// A pool of addresses of a LAN may give away one that a machine without an agent uses there.
+func TestAMachineUsesAnAddressFromARangeOnItsLAN(t *testing.T) {
+	onDocker := func(p *verdict.Pool) { p.IPAM, p.Traits, p.Config = containers.DockerName, registry.Traits(containers.DockerName), "" }
+	for _, test := range []struct {
+		name   string
+		kind   verdict.Evidence
+		change func(p *verdict.Pool)
+		want   bool
+	}{
+		{"a request", verdict.Used, func(*verdict.Pool) {}, true},
+		{"a request, and the engine of containers", verdict.Used, onDocker, true},
+		{"an answer, as of a proxy", verdict.Answered, func(*verdict.Pool) {}, false},
+		{"an announcement, as of a host that takes over", verdict.Announced, func(*verdict.Pool) {}, false},
+		{"a range without the address", verdict.Used, func(p *verdict.Pool) {
+			p.Ranges = []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.0.2.0/25"))}
+		}, false},
+		{"a network on another card", verdict.Used, func(p *verdict.Pool) { p.Device = "eth1" }, false},
+		{"a bridge with a range of its own", verdict.Used, func(p *verdict.Pool) { p.Plugin, p.Routed = "bridge", true }, false},
+		{"a network that the engine has no more", verdict.Used, func(p *verdict.Pool) { onDocker(p); p.State = ipam.Missing }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld("192.0.2.205")
+			lan := verdicttest.OnLAN(w.World, "n1", "n2")
+			p := w.pooled("lan", hostlocal.Name, "n1")
+			p.Ranges, p.Device, p.Plugin, p.Config = []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.0.2.0/24"))}, "eth0", "macvlan", "/etc/cni/net.d/10-lan.conf"
+			test.change(p)
+			w.after(time.Second)
+			frame := w.Wire(lan[0], "\x52\x54\x00\x00\x00\x09")
+			frame.Kind = test.kind
+			waits := w.auditAll()
+			w.after(12 * time.Second)
+			w.Seen(frame)
+			found := w.auditAll(waits.Findings...).Findings
+			got := slices.ContainsFunc(found, func(f verdict.Finding) bool { return f.Kind == verdict.FindingInUseUnallocated && !f.Waiting })
+			if got != test.want || got && found[0].Severity != verdict.Warning {
+				t.Errorf("got %+v, want a warning %t", found, test.want)
+			}
+		})
 	}
 }

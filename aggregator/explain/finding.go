@@ -769,9 +769,13 @@ func (t *findingBuilder) remedy(key string) {
 	case t.ofNode() && key == "release":
 	case t.ofNode() && m.Daemon.Name != "" && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "":
 		t.add("own/tunnel", "restart", m.Daemon.Restart(kubernetesName(t.owner)), "daemon", m.Daemon.Name)
-	case t.ofNode():
+	case t.ofNode(), t.owner != nil && t.owner.Kind() == verdict.External && !m.Leases:
 		how, _ := exclusion(t.pool, t.f.Address)
-		t.add("own/exclude", "how", how)
+		network := t.pool.Network
+		if _, name, ok := ipam.CutEngine(network); ok {
+			network = name
+		}
+		t.add("own/exclude", "how", how, "machine", when(!t.ofNode(), "yes"), "network", network)
 	case t.owner != nil && t.owner.InGuest() && !m.Leases:
 		if key == "release" {
 			return

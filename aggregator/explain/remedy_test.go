@@ -254,11 +254,18 @@ func findings() map[string]verdict.Finding {
 	moved.Past = []verdict.Past{{Owner: guest.ID, Kind: verdict.FindingBookedElsewhere, Since: start, Allocation: &verdict.Allocation{
 		Pool: lans, Allocation: ipam.Allocation{Namespace: "shop", Pod: "virt-launcher-queue-before", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"},
 	}}}
+	uplink := w.Interface(w.Host("node-a"), verdict.Interface{Name: "eth0", Attachment: verdict.Own, Link: w.Link("node-a", "eth0", verdict.Uplink, false)})
+	printer := verdict.Owner{ID: "52:54:00:00:00:09", Node: w.Node("node-a"), Interface: uplink, MAC: "\x52\x54\x00\x00\x00\x09", State: verdict.Live}
+	printer.Claims = []*verdict.Claim{{Kind: verdict.Used, Interface: uplink, Frame: verdict.Frame{MAC: printer.MAC, Link: uplink.Link}}}
+	onLAN := &verdict.Pool{Pool: ipam.Pool{IPAM: containers.DockerName, Traits: registry.Traits(containers.DockerName), Name: "/var/lib/docker/network/files/local-kv.db#lan", Served: ipam.Served{Network: "docker:lan"}, State: ipam.Known, Wiring: ipam.Wiring{Plugin: "macvlan", Device: "eth0"}}, Node: w.Node("node-a")}
+	outside := find(verdict.FindingInUseUnallocated, onLAN, "192.168.1.9", []verdict.Owner{printer})
+	outside.Severity = verdict.Warning
 	kea := &verdict.Pool{Pool: ipam.Pool{IPAM: dhcp.KeaName, Traits: registry.Traits(dhcp.KeaName), Name: "/var/lib/kea/kea-leases4.csv#eth0", State: ipam.Known, Config: "/etc/kea/kea-dhcp4.conf"}, Node: w.Node("node-a")}
 	declined := find(verdict.FindingInUseUnallocated, kea, "192.168.1.10", []verdict.Owner{machine}, &verdict.Allocation{KeptUntil: start.Add(24 * time.Hour)})
 	declined.Severity = verdict.Warning
 	return map[string]verdict.Finding{
 		"in-use-unallocated kea, declined":             declined,
+		"in-use-unallocated docker, of a machine":      outside,
 		"in-use-unallocated whereabouts, of a guest":   moved,
 		"booked-elsewhere whereabouts, of a guest":     find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{guest}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}}),
 		"double-allocated azure":                       find(verdict.FindingDoubleAllocated, azureFile, "10.241.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "gone"}}),

@@ -32,7 +32,7 @@ func (o *Owner) networkOf(c *Claim) string {
 // owner that has the address from another source.
 func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
-	case p.Leases:
+	case p.Leases, p.Node != nil && o.Kind() == External:
 		return p.serves(o)
 	case i.Attachment == Inner: // the engine that runs inside of a container has pools of its own
 		return false
@@ -72,7 +72,7 @@ func (p *Pool) OfTenant(o *Owner) bool {
 	return p.Node == nil && p.Realm != "" && o.Scope.Kind == NetworkScope && o.Scope.Name == p.Realm
 }
 
-// serves reports whether the DHCP server of the pool serves the link on which its node sees an owner.
+// serves reports whether the device of the pool is on the link on which its node sees an owner.
 func (p *Pool) serves(o *Owner) bool {
 	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		l := c.Interface.Link

@@ -211,10 +211,10 @@ func (r *reference) poolFindings(n *node, p *pool) (list []*pb.Finding) {
 		risky = append(risky, a.String())
 		for i := range m.owners {
 			o := &m.owners[i]
-			if !o.Assigned || o.Node != n.rec || o.Kind() == verdict.Host {
+			if !o.Has() || o.Node != n.rec || o.Kind() == verdict.Host {
 				continue // the pool has not allocated it
 			}
-			outlived := p.rec.LostAt != 0 && (p.rec.State == ipam.Missing || o.AssignedAt() <= p.rec.LostAt.Add(lostWithin))
+			outlived := p.rec.LostAt != 0 && (p.rec.State == ipam.Missing || cmp.Or(o.AssignedAt(), o.FirstSeen()) <= p.rec.LostAt.Add(lostWithin))
 			of := o.Networks()
 			never := p.rec.State == ipam.Missing && (len(of) == 0 || slices.Contains(of, p.rec.Network))
 			lost = lost || outlived || never
