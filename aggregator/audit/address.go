@@ -70,6 +70,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditServicePools()
 	a.auditOrphans()
 	a.auditSpoofs()
+	a.auditCopies()
 	a.auditRefused()
 	a.auditReuse()
 	a.auditBeliefs()

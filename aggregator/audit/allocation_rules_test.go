@@ -382,7 +382,9 @@ func TestTheOwnerOfTheAllocationHasTheAddressAsWell(t *testing.T) {
 
 // A pool of addresses of a LAN may give away one that a machine without an agent uses there.
 func TestAMachineUsesAnAddressFromARangeOnItsLAN(t *testing.T) {
-	onDocker := func(p *verdict.Pool) { p.IPAM, p.Traits, p.Config = containers.DockerName, registry.Traits(containers.DockerName), "" }
+	onDocker := func(p *verdict.Pool) {
+		p.IPAM, p.Traits, p.Config = containers.DockerName, registry.Traits(containers.DockerName), ""
+	}
 	for _, test := range []struct {
 		name   string
 		kind   verdict.Evidence

@@ -604,8 +604,17 @@ func (t *findingBuilder) spoofed() {
 	s := t.f.Spoof
 	if t.owner = &s.Owner; s.Count == 0 { // no frame shows it, but kernels do
 		owners, virtual, key := each(t.f.Owners, t.alike.naming(placed)), when(s.MACs[0].Virtual(), "yes"), "mac-cloned/twice"
-		if s.Port.Kind == "vxlan" {
+		switch {
+		case s.Port.Kind == "vxlan":
 			key = "mac-cloned/vxlan"
+		case s.Owner.Namespace == nil:
+			t.add("mac-cloned/two-nodes", "mac", s.MACs[0].String(), "nodes", each(t.f.Owners, func(o *verdict.Owner) string { return o.Node.Name }), "says", func() {
+				for i := range t.f.Owners {
+					o := &t.f.Owners[i]
+					t.State("Frames of it entered node %s through %s, at last %s.", o.Node.Name, o.Interface.Name, stampText(o.Claims[0].Last))
+				}
+			})
+			return
 		}
 		t.add(key, "device", s.Port.Name, "owners", owners, "mac", s.MACs[0].String(), "addresses", s.Addresses, "virtual", virtual, "says", func() {
 			for i := range t.f.Owners {

@@ -312,6 +312,7 @@ func findings() map[string]verdict.Finding {
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
 		"mac-cloned, a machine outside":                copied(w),
+		"mac-cloned, one machine on two nodes":         copies(w),
 		"mac-cloned, two machines":                     twins(w, "\x52\x54\x00\xaa\xbb\xcc", "eth0", ""),
 		"mac-cloned, two VXLAN devices":                twins(w, "\xfe\x22\x77\xeb\x2f\xa1", "flannel.1", "vxlan"),
 		"mac-cloned, two virtual routers":              twins(w, "\x00\x00\x5e\x00\x01\x33", "eth0", ""),
@@ -450,6 +451,19 @@ func copied(w *verdicttest.Network) verdict.Finding {
 	}
 	f := audit.Clone(&verdict.Policy{}, s)
 	f.ID, f.Since = "x", start
+	return f
+}
+
+// copies returns the finding about a virtual machine that runs on two nodes.
+func copies(w *verdicttest.Network) verdict.Finding {
+	f := verdict.Finding{Kind: verdict.FindingMACCloned, Severity: verdict.Critical, Address: netip.MustParseAddr("192.0.2.80"), Since: start}
+	for i, node := range []string{"node-a", "node-b"} {
+		port := w.Interface(w.Host(node), verdict.Interface{Name: "vnet0", Kind: "tun", Tap: true, Attachment: verdict.Own, Link: w.Link(node, "br0", verdict.Bridge, false)})
+		c := &verdict.Claim{Kind: verdict.Used, Interface: port, Frame: verdict.Frame{MAC: "\x52\x54\x00\x00\x00\x80", Link: port.Link, Alone: true}}
+		c.Last = start.Add(time.Duration(i) * time.Second)
+		f.Owners = append(f.Owners, verdict.Owner{ID: "52:54:00:00:00:80", Node: w.Node(node), Interface: port, MAC: c.MAC, State: verdict.Live, Claims: []*verdict.Claim{c}})
+	}
+	f.Spoof = &verdict.Spoof{Port: f.Owners[0].Interface, Link: f.Owners[0].Interface.Link, Owner: f.Owners[0], Victims: f.Owners[1:], MACs: []verdict.MAC{f.Owners[0].MAC}, Addresses: []netip.Addr{f.Address}}
 	return f
 }
 

@@ -196,7 +196,7 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	out.Seen, out.Before, out.Read = w.seen, h.mark, one.begun
 	out.Frame = verdict.Frame{
 		MAC: n.texts.macOf(n.hardware.at(w.hardware).mac), Source: n.texts.macOf(w.source),
-		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.flags.has(noOverride), Routed: w.flags.has(byNode), FromOutside: n.isFromOutside(i),
+		VLAN: w.vlan, InnerVLAN: w.inner, NoOverride: w.flags.has(noOverride), Routed: w.flags.has(byNode), FromOutside: n.isFromOutside(i), Alone: out.Interface.Tap && n.alone(i),
 	}
 	if w.link != 0 {
 		out.Link = b.link(n, w.link)
@@ -301,7 +301,7 @@ func (b *Builder) addStations() {
 		m := mac{form: sixBytes}
 		copy(m.bytes[:], claim.MAC)
 		for n, i := range f.holdersOf(m.bytes) {
-			if n.Rec.Rebooted && n.Name == f.nodes[b.refs[k].node()].Name {
+			if claim.Kind != verdict.Believed && n.Rec.Rebooted && n.Name == f.nodes[b.refs[k].node()].Name {
 				continue // a frame that the machine has seen since it rebooted is of none that it had before
 			}
 			j := n.joints[n.interfaces.at(i).link]

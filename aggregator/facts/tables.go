@@ -155,6 +155,18 @@ func (t *tables) on(i uint32) func(yield func(uint32) bool) {
 	}
 }
 
+// alone reports whether all frames that entered through the port of a wire claim have its hardware address.
+func (t *tables) alone(c uint32) bool {
+	one := t.claims.at(c)
+	mac := t.wires.at(one.wire()).hardware
+	for other := range t.on(one.port) {
+		if w := t.claims.at(other).wire(); w != 0 && t.wires.at(w).hardware != mac {
+			return false
+		}
+	}
+	return true
+}
+
 // by yields the claims with a MAC.
 func (t *tables) by(hw uint32) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {

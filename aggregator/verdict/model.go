@@ -374,6 +374,8 @@ type Frame struct {
 	// which the frame entered. For a claim of a kernel, it is set if the node's own route for a
 	// contested address leads to the interface.
 	Routed bool
+	// Alone is set if the frame entered through the tap of a virtual machine, and so did none with another hardware address.
+	Alone bool
 	// FromOutside is set for the frame of an ordinary request that entered a node with a MAC of the node that is not shared by
 	// design, although the LAN returns no frames of the node to it.
 	FromOutside bool

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -251,6 +252,27 @@ func (o *Owner) tap() (tap *Interface) {
 		}
 	}
 	return tap
+}
+
+// Copies returns the latest frame of a virtual machine through the tap of each node, if these are several nodes: it is being
+// migrated, or runs on all of them. Other hosts, such as those of a virtual private network, send through taps, too; these show
+// several hardware addresses.
+func (o *Owner) Copies() (latest []*Claim) {
+	for _, c := range o.Claims {
+		if o.Namespace != nil || !c.Alone || !c.Wire() || c.Weak() {
+			continue
+		}
+		if i := slices.IndexFunc(latest, func(other *Claim) bool { return other.Node().Is(c.Node()) }); i < 0 {
+			latest = append(latest, c)
+		} else if c.Seen > latest[i].Seen {
+			latest[i] = c
+		}
+	}
+	if len(latest) < 2 {
+		return nil
+	}
+	slices.SortFunc(latest, func(a, b *Claim) int { return cmp.Compare(a.Node().Name, b.Node().Name) })
+	return latest
 }
 
 // behind reports whether a claim is a kernel's, or a frame that entered through the owner's own port.

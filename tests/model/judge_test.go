@@ -63,6 +63,9 @@ func (r *reference) world() *world {
 			rec := c.Claim
 			rec.Interface, rec.Link = w.interfaces[c.port], linkOf(c.link)
 			rec.FromOutside = c.Kind == verdict.Used && c.hasOwnMAC() && n.rec.Listed != 0 && c.Seen > n.outsideAfter && !n.blind
+			rec.Alone = rec.Interface.Tap && rec.Wire() && !slices.ContainsFunc(n.claims, func(other *claim) bool {
+				return other.port == c.port && other.Wire() && other.MAC != c.MAC
+			})
 			w.claims[c.addr] = append(w.claims[c.addr], &rec)
 			w.of[&rec] = c
 		}
