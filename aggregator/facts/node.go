@@ -328,18 +328,21 @@ func (f *Facts) rename(n *Node, name string) {
 	}
 }
 
-// unlabel gives the name of a removed node to a connected node that had to take a longer one.
+// unlabel gives the name of a removed node to the connected node with the smallest identity that had to take a longer one.
 func (f *Facts) unlabel(n *Node) {
 	if n.Rec.Name != n.Name {
 		return
 	}
+	var heir *Node
 	for _, other := range f.called[n.Name] {
-		if other != n && !other.Rec.Unheard {
-			f.rename(n, f.longName(n))
-			f.rename(other, other.Name)
-			f.changes.node(other)
-			return
+		if other != n && !other.Rec.Unheard && (heir == nil || other.ID.Compare(heir.ID) < 0) {
+			heir = other
 		}
+	}
+	if heir != nil {
+		f.rename(n, f.longName(n))
+		f.rename(heir, heir.Name)
+		f.changes.node(heir)
 	}
 }
 
